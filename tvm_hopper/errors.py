@@ -1,0 +1,46 @@
+"""The errors a user can meet; every message says where, what was found and what is needed.
+
+An exception class that TVM's FFI does not know reaches the user as a bare `RuntimeError`, so each
+one is registered, and takes a single message (FFI rebuilds it from its text).
+"""
+
+import tvm_ffi
+
+
+@tvm_ffi.register_error("tvm_hopper.HopperError")
+class HopperError(RuntimeError):
+    """Base of all errors of this package."""
+
+
+@tvm_ffi.register_error("tvm_hopper.LoweringError")
+class LoweringError(HopperError):
+    """A PrimFunc asks for something that a pass cannot lower."""
+
+
+@tvm_ffi.register_error("tvm_hopper.ScheduleError")
+class ScheduleError(HopperError):
+    """A schedule helper was given a block, a loop or a configuration that it cannot serve."""
+
+
+@tvm_ffi.register_error("tvm_hopper.CompileError")
+class CompileError(HopperError):
+    """The CUDA compiler refused a kernel of ours, or mended it in a way that we do not accept."""
+
+
+@tvm_ffi.register_error("tvm_hopper.VerifyError")
+class VerifyError(HopperError):
+    """A check of a lowered kernel found a broken synchronisation rule."""
+
+
+def _message(where: str, found: str, need: str, fix: str) -> str:
+    return f"{where}: found {found}; need {need}" + (f"; {fix}" if fix else "")
+
+
+def cannot_lower(where: str, found: str, need: str, fix: str = "") -> LoweringError:
+    """Build the one form that every refusal of a pass takes."""
+    return LoweringError(_message(where, found, need, fix))
+
+
+def cannot_schedule(where: str, found: str, need: str, fix: str = "") -> ScheduleError:
+    """Build the one form that every refusal of a schedule helper takes."""
+    return ScheduleError(_message(where, found, need, fix))

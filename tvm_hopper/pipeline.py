@@ -1,0 +1,222 @@
+"""The lowering, as a table of contents: TVM's own pass list, with ours at two places of it.
+
+TVM's list is read from TVM at each build (it depends on the PassContext), never copied:
+
+    stock passes, up to exact buffer regions
+      -> hook_passes()      blocks and regions become barriers, TMA and WGMMA instructions
+    s_tir.InjectSoftwarePipeline ... s_tir.InjectDoubleBuffer
+      -> late_passes()      shared buffers become one allocation with final offsets
+    tirx.StorageRewrite ... tirx.SplitHostDevice, tirx.MakePackedAPI ...
+
+Our passes see only the functions that carry the mark of `request.mark_requests`; every other
+function of the module goes through the stock list as it is.  Every prefix of our lists leaves a
+correct kernel that the simulator can run.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.ir.transform import Pass, PassContext
+from tvm.target import Target
+
+from tvm_hopper import request
+from tvm_hopper.errors import HopperError, VerifyError
+
+HOOK = "s_tir.InjectSoftwarePipeline"
+LATE = "s_tir.InjectDoubleBuffer"  # the pass before StorageRewrite, which an option can leave out
+
+
+def hook_passes() -> list[Pass]:
+    """List the passes that run where regions are exact and blocks still exist, in order."""
+    return []
+
+
+def late_passes() -> list[Pass]:
+    """List the passes that run on flat buffers, before TVM could merge or alias them."""
+    return []
+
+
+# -- TVM's side: the stock list, and where ours go
+
+
+def stock_passes() -> list[Pass]:
+    """Read TVM's own s_tir pass list under the current PassContext.
+
+    The stock factory is run with names of its own for `tvm`: its pipeline function is kept instead
+    of being wrapped, and `Sequential` keeps the list instead of running it.  Nothing global is
+    touched, so builds in other threads see nothing of it.
+    """
+    from tvm.s_tir import pipeline as stock
+
+    kept: list[Pass] = []
+
+    def keep(passes: Iterable[Pass]) -> Callable:
+        kept.extend(passes)
+        return lambda mod: mod
+
+    class _Tvm:
+        """`tvm`, but for the two names that would run the list."""
+
+        ir = types.SimpleNamespace(
+            IRModule=tvm.IRModule, transform=types.SimpleNamespace(Sequential=keep)
+        )
+        transform = types.SimpleNamespace(
+            PassContext=PassContext, module_pass=lambda **_: lambda function: function
+        )
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(tvm, name)
+
+    original = stock.default_s_tir_pipeline
+    factory = types.FunctionType(
+        original.__code__, {**original.__globals__, "tvm": _Tvm()}, original.__name__
+    )
+    pipeline, _, _ = factory()
+    pipeline(tvm.IRModule({}), PassContext.current())
+    if HOOK not in _names(kept) or LATE not in _names(kept):
+        raise HopperError(
+            f"TVM's s_tir pipeline: found {len(kept)} passes without {HOOK} or {LATE}; need the "
+            f"pipeline of apache-tvm 0.27.0.post1; pip install apache-tvm==0.27.0.post1"
+        )
+    return kept
+
+
+def _names(passes: Iterable[Pass]) -> list[str]:
+    return [p.info.name for p in passes]
+
+
+def full_list() -> list[Pass]:
+    """List every pass of a build of ours, in order, under the current PassContext."""
+    passes = []
+    for p in stock_passes():
+        if p.info.name == HOOK:
+            passes += map(on_our_functions, hook_passes())
+        passes.append(p)
+        if p.info.name == LATE:
+            passes += map(on_our_functions, late_passes())
+    return passes
+
+
+def on_our_functions(inner: Pass) -> Pass:
+    """Wrap a pass so that it sees only the functions marked as ours."""
+
+    @tvm.transform.module_pass(opt_level=0, name=inner.info.name)
+    def _apply(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        ours = {gv: f for gv, f in mod.functions.items() if request.is_marked(f)}
+        if not ours:
+            return mod
+        changed = inner(tvm.IRModule(ours, attrs=mod.attrs, global_infos=mod.global_infos))
+        result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        result.update(changed)
+        if verify_between_passes():
+            _verify(changed, after=inner.info.name)
+        return result
+
+    return _apply
+
+
+# -- running it
+
+
+def run(mod: tvm.IRModule) -> tvm.IRModule:
+    """Lower a module whose functions carry targets, as the stock pipeline would, ours included."""
+    return tvm.ir.transform.Sequential(full_list())(request.mark_requests(mod))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The two halves of a build after their finalisation: exactly what the code generators print."""
+
+    host: tvm.IRModule
+    device: tvm.IRModule
+
+
+def lower(
+    mod: tvm.IRModule | tirx.PrimFunc,
+    target: str | Target | dict | None = None,
+    until: str | None = None,
+    before: str | None = None,
+) -> tvm.IRModule:
+    """Return the module after the first pass named `until`, or right before the one named `before`.
+
+    Names are those of `PassInfo`, e.g. "tvm_hopper.LowerWgmma" or "tirx.SplitHostDevice"; with
+    neither the whole list runs, and host and device functions stand side by side.
+    """
+    mod = request.mark_requests(_bind(mod, target))
+    passes = full_list()
+    wanted = until or before
+    if wanted is not None and wanted not in _names(passes):
+        raise ValueError(f"lower: found no pass named {wanted!r}; need one of {_names(passes)}")
+    for p in passes:
+        if before is not None and p.info.name == before:
+            break
+        mod = p(mod)
+        if until is not None and p.info.name == until:
+            break
+    return mod
+
+
+def lower_to_hook(
+    mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None = None
+) -> tvm.IRModule:
+    """Return the module as the first of our passes receives it."""
+    mod = request.mark_requests(_bind(mod, target))
+    for p in stock_passes():
+        if p.info.name == HOOK:
+            break
+        mod = p(mod)
+    return mod
+
+
+def lower_final(
+    mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None = None
+) -> Lowered:
+    """Return the finalised host and device modules, without generating code."""
+    host, device = tirx.build.__globals__["split_host_device_mods"](lower(mod, target))
+    finalize_host, finalize_device = stock_finalizers()
+    parts = [finalize_device()(m) for m in device.values()]
+    functions = {gv: f for part in parts for gv, f in part.functions.items()}
+    return Lowered(finalize_host()(host), tvm.IRModule(functions))
+
+
+def stock_finalizers() -> tuple[Callable[[], Pass], Callable[[], Pass]]:
+    """Return the stock factories of the passes that finish the host and the device module."""
+    from tvm.s_tir import pipeline as stock
+
+    return stock.finalize_host_passes, stock.finalize_device_passes
+
+
+def _bind(mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None) -> tvm.IRModule:
+    if isinstance(mod, tirx.PrimFunc):
+        mod = tvm.IRModule.from_expr(mod)
+    chosen = Target.current(allow_none=True) if target is None else Target(target)
+    if chosen is None:
+        raise ValueError("lower: found no target; need one as argument or a `with target:` scope")
+    if chosen.host is None:
+        chosen = chosen.with_host(Target("llvm" if tvm.runtime.enabled("llvm") else "c"))
+    return tirx.transform.BindTarget(chosen)(mod)
+
+
+# -- checks between passes
+
+
+def verify_between_passes() -> bool:
+    """Tell whether the environment asks for a check after each of our passes."""
+    return os.environ.get("TVM_HOPPER_VERIFY", "0") not in ("", "0")
+
+
+def _verify(mod: tvm.IRModule, after: str) -> None:
+    for gv, func in mod.functions.items():
+        try:
+            tirx.analysis.verify_well_formed(func, assert_mode=True)
+        except Exception as error:
+            raise VerifyError(
+                f"{gv.name_hint} after {after}: found IR that is not well formed "
+                f"({error}); need every variable and buffer defined once, before its use"
+            ) from error

@@ -1,0 +1,138 @@
+"""The asynchronous operations of Hopper as rows of one table.
+
+Whoever inserts or judges synchronisation asks this table and names no instruction itself.
+Source: PTX ISA 9.1, 8.9.1.1 (asynchronous operations), 9.7.9.25-27 (copies and reductions),
+9.7.15.4 (WGMMA), 8.6 (proxies).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MBARRIER = "mbarrier"
+BULK_GROUP = "bulk_group"
+WGMMA_GROUP = "wgmma_group"
+CP_ASYNC_GROUP = "cp_async_group"
+MECHANISMS = (MBARRIER, BULK_GROUP, WGMMA_GROUP, CP_ASYNC_GROUP)
+
+GENERIC, ASYNC = "generic", "async"  # the two views of memory
+
+MBARRIER_WAIT = "mbarrier_wait"
+WAIT_GROUP = "wait_group"
+WAIT_GROUP_READ = "wait_group_read"  # sources have been read, results may still be under way
+
+
+@dataclass(frozen=True)
+class AsyncOp:
+    """One kind of asynchronous operation.
+
+    Attributes
+    ----------
+    completion
+        What tells that it is over; a group also has to be committed (`needs_commit`).
+    proxy
+        The view through which its memory operands are accessed.
+    read_needs
+        What must be executed before something reads the result of the operation.
+    overwrite_needs
+        What must be executed before something overwrites a source that the operation reads.
+    agent
+        Whose groups these are: "thread" or "warp_group"; "any" may wait on an mbarrier.
+    ordered_after_program
+        Whether the operation starts after the earlier instructions of its own thread.
+    """
+
+    name: str
+    completion: str
+    proxy: str
+    read_needs: str
+    overwrite_needs: str
+    agent: str
+    reads: str
+    writes: str
+    ordered_after_program: bool = True
+
+    @property
+    def needs_commit(self) -> bool:
+        """Tell whether issued operations must be committed to a group before waiting."""
+        return self.completion != MBARRIER
+
+
+ASYNC_OPS = {
+    op.name: op
+    for op in (
+        AsyncOp(
+            name="cp_async",
+            completion=CP_ASYNC_GROUP,
+            proxy=GENERIC,
+            read_needs=WAIT_GROUP,
+            overwrite_needs=WAIT_GROUP,
+            agent="thread",
+            reads="global",
+            writes="shared",
+        ),
+        AsyncOp(
+            name="bulk_load",
+            completion=MBARRIER,
+            proxy=ASYNC,
+            read_needs=MBARRIER_WAIT,
+            overwrite_needs=MBARRIER_WAIT,
+            agent="any",
+            reads="global",
+            writes="shared",
+        ),
+        AsyncOp(
+            name="tma_load",
+            completion=MBARRIER,
+            proxy=ASYNC,
+            read_needs=MBARRIER_WAIT,
+            overwrite_needs=MBARRIER_WAIT,
+            agent="any",
+            reads="global",
+            writes="shared",
+        ),
+        AsyncOp(
+            name="tma_store",
+            completion=BULK_GROUP,
+            proxy=ASYNC,
+            read_needs=WAIT_GROUP,
+            overwrite_needs=WAIT_GROUP_READ,
+            agent="thread",
+            reads="shared",
+            writes="global",
+        ),
+        AsyncOp(
+            name="tma_reduce",
+            completion=BULK_GROUP,
+            proxy=ASYNC,
+            read_needs=WAIT_GROUP,
+            overwrite_needs=WAIT_GROUP_READ,
+            agent="thread",
+            reads="shared",
+            writes="global",
+        ),
+        AsyncOp(
+            name="wgmma",
+            completion=WGMMA_GROUP,
+            proxy=ASYNC,
+            read_needs=WAIT_GROUP,
+            overwrite_needs=WAIT_GROUP,
+            agent="warp_group",
+            reads="shared",
+            writes="registers",
+            ordered_after_program=False,
+        ),
+    )
+}
+
+
+def needs_proxy_fence(earlier: str, later: str) -> bool:
+    """Tell whether an access through `earlier` must be fenced before one through `later`.
+
+    Only generic before async: an asynchronous operation ends with a fence of its own towards the
+    generic view, which its completion carries. Reads count as well as writes.
+    """
+    for proxy in (earlier, later):
+        if proxy not in (GENERIC, ASYNC):
+            raise ValueError(f"proxy: found {proxy!r}; need 'generic' or 'async'")
+    return earlier == GENERIC and later == ASYNC

@@ -1,0 +1,63 @@
+"""Limits of an SM of compute capability 9.0 and of its instructions.
+
+Sources: CUDA C++ Programming Guide, "Compute Capabilities" (memory, threads, registers) and
+PTX ISA 9.1 (section named at each constant).
+"""
+
+SMEM_PER_SM = 233472  # bytes: 228 KiB
+SMEM_RESERVED_PER_BLOCK = 1024  # bytes that CUDA keeps for itself in every thread block
+SMEM_PER_BLOCK = 232448  # bytes: 227 KiB, the opt-in limit of one thread block
+
+REGISTERS_PER_BLOCK = 65536  # 32-bit registers; one thread block may hold all of an SM's
+MAX_REGISTERS_PER_THREAD = 255
+REGISTER_ALLOCATION_UNIT = 8  # registers a thread are handed out in eights
+
+THREADS_PER_WARP = 32
+WARPS_PER_WARP_GROUP = 4  # PTX ISA, 9.7.15: four consecutive warps, the first a multiple of four
+WARP_GROUP_THREADS = 128
+MAX_THREADS = 1024  # of one thread block
+
+NAMED_BARRIERS = 16  # PTX ISA, `bar`: 0 to 15, and `__syncthreads` is number 0
+
+MBARRIER_BYTES = 8  # PTX ISA, 9.7.13.15.1: size and alignment of the object
+MBARRIER_MAX_COUNT = (1 << 20) - 1  # PTX ISA, 9.7.13.15.2: of expected and pending arrivals
+MBARRIER_MAX_TX_BYTES = (1 << 20) - 1  # PTX ISA, 9.7.13.15.2: of the transaction count, either sign
+
+SETMAXNREG_MIN = 24  # PTX ISA, 9.7.19.5 `setmaxnreg`
+SETMAXNREG_MAX = 256
+SETMAXNREG_STEP = 8
+
+MAX_CLUSTER = 8  # CTAs; the portable limit
+BULK_ALIGNMENT = 16  # bytes; PTX ISA, `cp.async.bulk`: size and both addresses
+TMA_SMEM_ALIGNMENT = 128  # bytes; PTX ISA, `cp.async.bulk.tensor`: the address in shared memory
+
+_BYTES = {
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int8": 1,
+    "uint8": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "int16": 2,
+    "uint16": 2,
+    "float32": 4,
+    "int32": 4,
+    "uint32": 4,
+    "float64": 8,
+    "int64": 8,
+    "uint64": 8,
+}
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Return the size of one element in bytes; `dtype` is TVM's name of a scalar type.
+
+    Raises
+    ------
+    ValueError
+        The type has no whole number of bytes, or is none that Hopper's copies know.
+    """
+    name = str(dtype)
+    if name not in _BYTES:
+        raise ValueError(f"dtype {name}: found no size for it; need one of {', '.join(_BYTES)}")
+    return _BYTES[name]

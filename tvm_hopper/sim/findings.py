@@ -1,0 +1,147 @@
+"""What the simulator reports: the rules it knows, and one frozen `Finding` per broken rule.
+
+A rule's name, severity and section are data, so that a caller may ask for the list and a test may
+compare findings by rule.  Severities and verdicts share one order: clean < review < incomplete <
+error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+VERDICTS = ("clean", "review", "incomplete", "error")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One diagnostic: `ptx_section` names the section of the PTX ISA 9.1 that it follows from."""
+
+    name: str
+    severity: str
+    ptx_section: str
+    hint: str
+
+
+def _rules(*rules: Rule) -> dict[str, Rule]:
+    return {rule.name: rule for rule in rules}
+
+
+_MBAR = "9.7.13.15 mbarrier"
+_ASYNC = "8.9.1.1 asynchronous operations"
+_PROXY = "8.6 proxies"
+_WGMMA = "9.7.15 wgmma"
+_BULK = "9.7.9.25 cp.async.bulk"
+
+RULES = _rules(
+    Rule("MBAR_USE_BEFORE_INIT", "error", _MBAR, "initialise the mbarrier before its first use"),
+    Rule(
+        "MBAR_INIT_UNPUBLISHED",
+        "error",
+        _MBAR,
+        "put __syncthreads (cluster: fence.mbarrier_init + cluster barrier) after mbarrier.init",
+    ),
+    Rule("MBAR_REINIT_LIVE", "error", _MBAR, "mbarrier.inval first, or carry the phase on"),
+    Rule("MBAR_ARRIVE_OVERFLOW", "error", _MBAR, "make the init count equal the real arrivals"),
+    Rule("MBAR_TX_MISMATCH", "error", _MBAR, "expect exactly the bytes that the copies deliver"),
+    Rule("MBAR_MISSING_WAIT", "error", _MBAR, "wait for each phase before arriving on the next"),
+    Rule("MBAR_PHASE_ALIAS", "error", _MBAR, "flip the parity once per use of the slot"),
+    Rule("MBAR_SCOPE_TOO_NARROW", "error", _MBAR, "use .release.cluster and .acquire.cluster"),
+    Rule("DEADLOCK", "error", "9.7.13 synchronisation", "complete the cycle's missing arrival"),
+    Rule("RACE_READ_INFLIGHT", "error", _ASYNC, "wait for the completion of the write first"),
+    Rule("RACE_OVERWRITE_BUSY", "error", _ASYNC, "release the slot after its reads are complete"),
+    Rule("RACE_WRITE_WRITE", "error", "8.10 memory consistency", "order the two writes"),
+    Rule("PROXY_FENCE_MISSING", "error", _PROXY, "fence.proxy.async after the generic write"),
+    Rule(
+        "PROXY_FENCE_MISSING_WAR",
+        "error",
+        _PROXY,
+        "fence.proxy.async between the generic read and the release",
+    ),
+    Rule("GLOBAL_NOT_VISIBLE", "error", _BULK, "use cp.async.bulk.wait_group (not .read)"),
+    Rule("BULK_GROUP_MISUSE", "error", _BULK, "commit and wait in the thread that issued"),
+    Rule("WGMMA_FENCE_MISSING", "error", _WGMMA, "put wgmma.fence before the wgmma.mma_async"),
+    Rule("WGMMA_REG_INFLIGHT", "error", _WGMMA, "wgmma.wait_group before touching the registers"),
+    Rule("WARP_CONVERGENCE", "error", _WGMMA, "let all threads of the warp (group) execute it"),
+    Rule("NAMED_BAR_MISMATCH", "error", "9.7.13.1 barrier", "use one count per barrier"),
+    Rule("SETMAXNREG_BUDGET", "error", "9.7.19.5 setmaxnreg", "lower the consumers' registers"),
+    Rule("SETMAXNREG_DIRECTION", "error", "9.7.19.5 setmaxnreg", "dec down, inc up"),
+    Rule("SETMAXNREG_PARTIAL", "error", "9.7.19.5 setmaxnreg", "execute it in the whole group"),
+    Rule("SETMAXNREG_IGNORED", "error", "9.7.19.5 setmaxnreg", "give the kernel launch bounds"),
+    Rule(
+        "CLUSTER_TARGET_EXITED",
+        "error",
+        "9.7.13.3 barrier.cluster",
+        "end with a cluster barrier or wait for the last releases",
+    ),
+    Rule("EXIT_PENDING_ASYNC", "error", _BULK, "wait for the asynchronous operation before exit"),
+    Rule("UNINIT_READ", "error", "5 state spaces", "write the bytes before reading them"),
+    Rule("OOB_ACCESS", "error", "5 state spaces", "keep the access inside the buffer"),
+    Rule("MISALIGNED", "error", "5 state spaces", "align the address"),
+    Rule("OUTPUT_COVERAGE", "error", "specification of the kernel", "write each output once"),
+    Rule("TRY_WAIT_NOT_LOOPED", "error", _MBAR, "repeat try_wait until it returns true"),
+    Rule("INCOMPLETE", "incomplete", "not modelled", "nothing is certified for this kernel"),
+    Rule("MBAR_INIT_FENCE", "review", _MBAR, "put fence.mbarrier_init after mbarrier.init"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken rule, with both places, the missing edge and the seed that replays it.
+
+    Attributes
+    ----------
+    rule : str
+        Key of `RULES`.
+    severity : str
+        One of `VERDICTS[1:]`.
+    message : str
+        What happened, with agents, iteration and statements.
+    buffer : str
+        Name of the buffer or mbarrier, or an empty string.
+    byte_range : tuple[int, int]
+        Half-open range of bytes inside the buffer's memory; (0, 0) if none.
+    agents : tuple[str, ...]
+        The one or two agents, `cta/role/warp` form.
+    statements : tuple[str, ...]
+        TIR text of the one or two statements.
+    missing : str
+        The synchronisation edge that would have made it legal.
+    hint : str
+        A one-line fix.
+    policy, seed : str, int
+        They replay the finding.
+    ptx_section : str
+        Section of the PTX ISA 9.1.
+    """
+
+    rule: str
+    severity: str
+    message: str
+    buffer: str = ""
+    byte_range: tuple[int, int] = (0, 0)
+    agents: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
+    missing: str = ""
+    hint: str = ""
+    policy: str = "eager"
+    seed: int = 0
+    ptx_section: str = ""
+
+    def __str__(self) -> str:
+        """Format the finding on a few lines, most important first."""
+        where = f" {self.buffer}" if self.buffer else ""
+        if self.byte_range != (0, 0):
+            where += f"[{self.byte_range[0]}:{self.byte_range[1]})"
+        lines = [f"{self.severity}: {self.rule}{where}: {self.message}"]
+        lines += [f"    at {text}" for text in self.statements]
+        if self.missing:
+            lines.append(f"    missing: {self.missing}")
+        lines.append(f"    fix: {self.hint}  (PTX {self.ptx_section})")
+        lines.append(f"    replay: policy={self.policy!r}, seed={self.seed}")
+        return "\n".join(lines)
+
+
+def worst(findings: Iterable[Finding]) -> str:
+    """Return the verdict of some findings: the worst severity among them."""
+    return max((f.severity for f in findings), key=VERDICTS.index, default="clean")

@@ -1,0 +1,57 @@
+"""What a simulation returns: outputs, findings, one verdict, and a timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.errors import VerifyError
+from tvm_hopper.sim.findings import Finding, worst
+
+
+@dataclass
+class Result:
+    """Outcome of running one kernel (or one host function) once, under one policy.
+
+    Attributes
+    ----------
+    outputs : dict[str, numpy.ndarray]
+        Every tensor argument after the run, by name.
+    findings : tuple[Finding, ...]
+        Broken rules, in the order met.
+    steps : int
+        Steps that the scheduler took.
+    """
+
+    outputs: dict[str, np.ndarray]
+    findings: tuple[Finding, ...] = ()
+    policy: str = "eager"
+    seed: int = 0
+    steps: int = 0
+    blocks: tuple[tuple[int, ...], ...] = ()
+    events: list[Any] = field(default_factory=list, repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """One of clean < review < incomplete < error."""
+        return worst(self.findings)
+
+    @property
+    def rules(self) -> set[str]:
+        """Names of the rules that were broken."""
+        return {finding.rule for finding in self.findings}
+
+    def require_clean(self) -> Result:
+        """Return self, or raise `VerifyError` with every finding."""
+        if self.verdict != "clean":
+            text = "\n".join(str(finding) for finding in self.findings)
+            raise VerifyError(f"simulation is {self.verdict}, need clean:\n{text}")
+        return self
+
+    def timeline(self) -> Any:
+        """Return the run as a `Timeline` (figure and Chrome trace)."""
+        from tvm_hopper.sim.timeline import Timeline
+
+        return Timeline(self)

@@ -1,0 +1,50 @@
+"""The table of asynchronous operations."""
+
+import pytest
+
+from tvm_hopper.facts.async_ops import ASYNC_OPS, MECHANISMS, needs_proxy_fence
+
+
+def test_every_row_has_a_known_mechanism():
+    assert set(ASYNC_OPS) == {
+        "cp_async",
+        "bulk_load",
+        "tma_load",
+        "tma_store",
+        "tma_reduce",
+        "wgmma",
+    }
+    assert {op.completion for op in ASYNC_OPS.values()} == set(MECHANISMS)
+
+
+def test_loads_complete_on_a_barrier_and_need_no_commit():
+    assert not ASYNC_OPS["tma_load"].needs_commit
+    assert ASYNC_OPS["tma_load"].read_needs == "mbarrier_wait"
+    assert ASYNC_OPS["wgmma"].needs_commit
+
+
+def test_a_store_frees_its_source_before_its_result_is_visible():
+    store = ASYNC_OPS["tma_store"]
+    assert (store.overwrite_needs, store.read_needs) == ("wait_group_read", "wait_group")
+
+
+def test_only_wgmma_may_start_before_earlier_instructions():
+    assert [op.name for op in ASYNC_OPS.values() if not op.ordered_after_program] == ["wgmma"]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "fence"),
+    [
+        ("generic", "async", True),
+        ("async", "generic", False),
+        ("async", "async", False),
+        ("generic", "generic", False),
+    ],
+)
+def test_proxy_fence(earlier, later, fence):
+    assert needs_proxy_fence(earlier, later) is fence
+
+
+def test_proxy_fence_refuses_an_unknown_proxy():
+    with pytest.raises(ValueError, match="proxy: found 'texture'; need 'generic' or 'async'"):
+        needs_proxy_fence("texture", "async")

@@ -1,0 +1,48 @@
+"""Register budgets, against sums done by hand."""
+
+import pytest
+
+from tvm_hopper.facts import registers
+
+
+@pytest.mark.parametrize(("threads", "entry"), [(256, 256), (384, 168), (512, 128), (128, 256)])
+def test_entry_registers(threads, entry):
+    # 65536 / 384 = 170.67, rounded down to eight: 168
+    assert registers.entry_registers(threads) == entry
+
+
+@pytest.mark.parametrize("consumers", [1, 2, 3])
+def test_default_splits_are_legal(consumers):
+    assert registers.check(*registers.default_split(consumers), consumers) == ()
+
+
+def test_the_known_sums():
+    # 40 + 2 x 232 = 24 + 2 x 240 = 504 = 3 x 168: exactly the pool
+    assert registers.check(40, 232, 2) == ()
+    assert registers.check(24, 240, 2) == ()
+    (found,) = registers.check(40, 240, 2)
+    assert "found 40 + 2 x 240 = 520 registers; need at most 3 x 168 = 504" in found
+
+
+def test_every_rule():
+    (found,) = registers.check(36, 232, 2)
+    assert "found producer registers 36; need a multiple of 8 from 24 to 256" in found
+    (found,) = registers.check(16, 232, 2)
+    assert "found producer registers 16" in found
+    (found,) = registers.check(40, 160, 2)
+    assert "found consumer registers 160; need at least the 168" in found
+    found = registers.check(176, 264, 2)
+    assert len(found) == 3  # consumer beyond 256, producer above its entry, the sum above the pool
+    assert "found producer registers 176; need at most the 168" in found[1]
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="consumers: found 4; need 1, 2 or 3 warp groups"):
+        registers.default_split(4)
+    with pytest.raises(ValueError, match="threads of a CTA: found 2048; need 1 to 1024"):
+        registers.entry_registers(2048)
+
+
+def test_accumulators():
+    assert registers.accumulator_registers(128, 256, 2) == 128
+    assert registers.accumulator_registers(192, 128, 3) == 64

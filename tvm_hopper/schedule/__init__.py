@@ -1,1 +1,20 @@
+"""Schedule helpers: a matmul becomes a Hopper kernel, whole, step by step, or by bare annotations.
 
+from tvm_hopper import schedule as hs
+"""
+
+from .config import MatmulConfig, Roles
+from .gemm import matmul
+from .steps import async_copy, fuse_epilogue, fuse_prologue, pad, pipeline, wgmma
+
+__all__ = [
+    "MatmulConfig",
+    "Roles",
+    "async_copy",
+    "fuse_epilogue",
+    "fuse_prologue",
+    "matmul",
+    "pad",
+    "pipeline",
+    "wgmma",
+]

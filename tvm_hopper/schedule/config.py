@@ -1,0 +1,195 @@
+"""How a matmul kernel is cut up: tile, ring depth, consumers, registers; and what the chip allows.
+
+A configuration that the chip cannot hold is refused here, with all reasons at once, before a
+schedule is touched.  A tile or the last stage may be a sampled random variable of a schedule
+(MetaSchedule): then the rules are checked for the smallest and structure is taken from all of its
+candidates, and what a single sample breaks is refused by the lowering.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts import hopper, registers, swizzle, wgmma
+
+CONSUMERS = (1, 2, 3)
+MECHANISMS = ("tma",)
+SMEM_TILE_ALIGNMENT = 1024  # bytes: one repeat of the 128-byte swizzle, for every tile of the ring
+BARRIER_BYTES = 2 * hopper.MBARRIER_BYTES  # of a stage: one full and one empty barrier
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Who does what in a warp-specialised pipeline: one producer warp group and its consumers.
+
+    Parameters
+    ----------
+    consumers : int
+        Consumer warp groups of 128 threads, 1 to 3.
+    registers : tuple of int, optional
+        Registers of a producer and of a consumer thread; None leaves the choice to the lowering.
+    """
+
+    consumers: int = 1
+    registers: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.consumers not in CONSUMERS:
+            raise cannot_schedule("roles", f"consumers={self.consumers}", "1, 2 or 3 warp groups")
+        if self.registers is None:
+            return
+        if len(self.registers) != 2:
+            need = "registers of a producer and of a consumer thread, e.g. (40, 232)"
+            raise cannot_schedule("roles", f"registers={self.registers}", need)
+        broken = registers.check(*self.registers, self.consumers)
+        if broken:
+            where = f"roles with {self.consumers} consumers, registers={self.registers}"
+            raise refuse_all(where, list(broken))
+
+
+@dataclass(frozen=True)
+class MatmulConfig:
+    """One way to compute a matmul with TMA, an mbarrier ring and WGMMA.
+
+    Parameters
+    ----------
+    tile : tuple
+        Output rows, output columns and reduction length that one CTA works on per step, in
+        elements: three ints, or sampled random variables of the schedule.
+    stages : int, optional
+        Slots of the shared-memory ring; as many as fit (at most 4) when left out.
+    consumers : int
+        Consumer warp groups; they share the tile by rows, or by columns when rows do not divide.
+    swizzle : int, optional
+        Bytes of the shared tiles' XOR pattern, 0, 32, 64 or 128; None: the widest that fits.
+    registers : tuple of int, optional
+        Registers of a producer and of a consumer thread; None: the default of the consumer count.
+    wgmma_pending : int, optional
+        WGMMA groups left in flight over an iteration, 0 or 1; None: the lowering decides.
+    raster_group : int, optional
+        Rows of output tiles that are visited together, for the L2 cache.
+    accumulate : str, optional
+        "float32" allows a block whose accumulator is float16 or bfloat16 to be summed in float32.
+    last_stage : int or random variable, optional
+        The same as `stages = last_stage + 1`, but may be sampled; give one of the two.
+    """
+
+    tile: tuple[Any, Any, Any] = (128, 256, 64)
+    stages: int | None = None
+    consumers: int = 2
+    swizzle: int | None = None
+    registers: tuple[int, int] | None = None
+    wgmma_pending: int | None = None
+    raster_group: int | None = None
+    accumulate: str | None = None
+    last_stage: Any = None
+
+    def __post_init__(self) -> None:
+        Roles(self.consumers, self.registers)
+        if len(self.tile) != 3:
+            raise cannot_schedule("MatmulConfig", f"tile={self.tile}", "rows, columns and depth")
+        check_stages("MatmulConfig", self.stages, self.last_stage)
+        check_choice("MatmulConfig", "swizzle", self.swizzle, swizzle.SWIZZLES)
+        check_choice("MatmulConfig", "wgmma_pending", self.wgmma_pending, (0, 1))
+        check_choice("MatmulConfig", "accumulate", self.accumulate, ("float32",))
+        if self.raster_group is not None and self.raster_group < 1:
+            raise cannot_schedule("MatmulConfig", f"raster_group={self.raster_group}", "1 or more")
+
+    @property
+    def roles(self) -> Roles:
+        """Consumers and registers, as `pipeline` takes them."""
+        return Roles(self.consumers, self.registers)
+
+
+def check_choice(where: str, name: str, value: Any, legal: tuple[Any, ...]) -> None:
+    """Refuse an option outside its legal values; None stands for "not asked for"."""
+    if value is not None and value not in legal:
+        need = f"one of {', '.join(map(repr, legal))} or None"
+        raise cannot_schedule(where, f"{name}={value!r}", need)
+
+
+def check_stages(where: str, stages: int | None, last_stage: Any) -> None:
+    """Refuse a ring without slots, and a depth that is given twice."""
+    if stages is not None and last_stage is not None:
+        raise cannot_schedule(where, "stages and last_stage", "one of the two")
+    depth = stages if last_stage is None else last_stage
+    least = 1 if last_stage is None else 0
+    if isinstance(depth, int) and depth < least:
+        name = "stages" if last_stage is None else "last_stage"
+        raise cannot_schedule(where, f"{name}={depth}", f"{least} or more")
+
+
+def refuse_all(where: str, broken: list[str]) -> Exception:
+    """Build one refusal out of one or more "found ...; need ..." texts."""
+    first, *rest = broken
+    found, need = first.removeprefix("found ").split("; need ", 1)
+    return cannot_schedule(where, found, need, "".join(f"also {b}; " for b in rest).rstrip("; "))
+
+
+def split_axis(tile_m: int, tile_n: int, consumers: int) -> str:
+    """Return "m" or "n", along which consumers share a tile; an empty string when neither divides.
+
+    Rows come first: each consumer then reads its own part of A's tile.
+    """
+    if tile_m % (wgmma.INSTRUCTION_M * consumers) == 0:
+        return "m"
+    return "n" if tile_n % (8 * consumers) == 0 and tile_m % wgmma.INSTRUCTION_M == 0 else ""
+
+
+def stage_bytes(tile: tuple[int, int, int], dtype: str) -> tuple[int, int]:
+    """Return the bytes that one slot of the ring takes for A and for B, alignment included."""
+    tile_m, tile_n, tile_k = tile
+    size = hopper.dtype_bytes(dtype)
+    return tuple(  # type: ignore[return-value]
+        -(-rows * tile_k * size // SMEM_TILE_ALIGNMENT) * SMEM_TILE_ALIGNMENT
+        for rows in (tile_m, tile_n)
+    )
+
+
+def most_stages(tile: tuple[int, int, int], dtype: str) -> int:
+    """Return how many slots of the ring fit into the shared memory of one CTA."""
+    return hopper.SMEM_PER_BLOCK // (sum(stage_bytes(tile, dtype)) + BARRIER_BYTES)
+
+
+def find_violations(
+    tile: tuple[int, int, int], stages: int, config: MatmulConfig, dtype: str
+) -> list[str]:
+    """Return every rule that a tile of known size breaks, as "found ...; need ..."."""
+    tile_m, tile_n, tile_k = tile
+    step = wgmma.instruction_k(dtype)
+    broken = []
+    if tile_m <= 0 or tile_m % wgmma.INSTRUCTION_M:
+        broken.append(f"found tile_m {tile_m}; need a multiple of {wgmma.INSTRUCTION_M}")
+    if tile_n <= 0 or tile_n % 8:
+        broken.append(f"found tile_n {tile_n}; need a multiple of 8")
+    if tile_k <= 0 or tile_k % step:
+        broken.append(f"found tile_k {tile_k}; need a multiple of {step} for {dtype}")
+    if broken:
+        return broken
+    if not split_axis(tile_m, tile_n, config.consumers):
+        legal = [str(c) for c in CONSUMERS if split_axis(tile_m, tile_n, c)]
+        broken.append(
+            f"found {config.consumers} consumers for a {tile_m}x{tile_n} tile; need consumers in "
+            f"{{{', '.join(legal)}}}, or tile_m a multiple of {64 * config.consumers}, or tile_n a "
+            f"multiple of {8 * config.consumers}"
+        )
+    a_bytes, b_bytes = stage_bytes(tile, dtype)
+    total = stages * (a_bytes + b_bytes + BARRIER_BYTES)
+    if total > hopper.SMEM_PER_BLOCK:
+        broken.append(
+            f"found {stages} stages x (A {a_bytes} + B {b_bytes} + barriers {BARRIER_BYTES}) = "
+            f"{total} B of shared memory; need at most {hopper.SMEM_PER_BLOCK} B, which "
+            f"{most_stages(tile, dtype)} stages of this tile take"
+        )
+    _, consumer = config.registers or registers.default_split(config.consumers)
+    room = min(consumer, hopper.MAX_REGISTERS_PER_THREAD) - registers.CONSUMER_OVERHEAD
+    held = registers.accumulator_registers(tile_m, tile_n, config.consumers)
+    if held > room:
+        broken.append(
+            f"found {held} accumulators a thread ({tile_m}x{tile_n} over {config.consumers} "
+            f"consumers); need at most {room} of {consumer} registers, by a smaller tile or more "
+            "consumers"
+        )
+    return broken

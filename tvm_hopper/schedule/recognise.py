@@ -1,0 +1,299 @@
+"""Reads a block and says which matmul it is, or why it is none that a Hopper kernel can compute.
+
+    for i, j, k: C[i, j] = C[i, j] + cast(A[i, k]) * cast(B[j, k])
+  ->
+    Matmul(m=Axis(...), n=Axis(...), k=Axis(...), lhs=Operand("A", major "k"), rhs=...)
+
+Loops may come in any order, operands in either order and layout, dimensions of extent one anywhere
+in front.  Nothing is scheduled here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.tirx import IterVar
+
+from tvm_hopper import ir
+from tvm_hopper.errors import ScheduleError, cannot_schedule
+from tvm_hopper.facts import hopper
+
+OPERAND_TYPES = ("float16", "bfloat16")
+OUTPUT_TYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """One dimension of the product."""
+
+    iter_var: Any  # of the block
+    loop: int  # position among the block's loops, outermost first
+    extent: Any  # an int, or an expression when it is symbolic
+
+    @property
+    def is_static(self) -> bool:
+        """Tell whether the extent is known."""
+        return isinstance(self.extent, int)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One input of the product, as the block reads it from global memory."""
+
+    buffer: Any
+    dtype: str
+    major: str  # "k" or "mn": which dimension is contiguous in memory
+    kept: tuple[int, ...]  # the two dimensions that are not of extent one
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor."""
+        return str(self.buffer.name)
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """A block that computes one matmul."""
+
+    name: str
+    m: Axis
+    n: Axis
+    k: Axis
+    lead: tuple[Axis, ...]  # of extent one
+    lhs: Operand  # the one that is indexed by m
+    rhs: Operand
+    output: Any
+    output_kept: tuple[int, ...]
+    acc_dtype: str
+
+
+def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
+    """Recognise the matmul that a block computes.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Where the block is; it is only read.
+    block : SBlockRV
+        A block of plain loops, with its casts already inlined (`fuse_prologue`).
+
+    Raises
+    ------
+    ScheduleError
+        The block is no matmul that WGMMA can compute; the message names block or tensor.
+    """
+    node = sch.get(block)
+    name = str(node.name_hint)
+    where = f"block {name}"
+    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    bindings = check_plain_loops(where, loops, node)
+    store = node.body
+    if not isinstance(store, ir.BufferStore):
+        raise cannot_schedule(where, type(store).__name__, "one multiply-add")
+    if node.init is None:
+        raise cannot_schedule(where, "no init", "a reduction that starts from zero in the block")
+    if not (isinstance(node.init, ir.BufferStore) and _is_zero(node.init.value)):
+        raise cannot_schedule(where, "another initial value", "a sum that starts from zero")
+    first, second = _factors(where, store)
+
+    axes = {var.var: Axis(var, bindings[var.var], _known(var.dom.extent)) for var in node.iter_vars}
+    lead = tuple(a for a in axes.values() if a.extent == 1 and not _is_reduction(a.iter_var))
+    out = [i if i in axes else None for i in store.indices]
+    if len(out) < 2 or None in out[-2:] or out[-1].same_as(out[-2]):
+        need = "C[m, n] with one loop for each, behind dimensions of extent one"
+        raise cannot_schedule(where, f"the output index {list(store.indices)}", need)
+    m, n = (axes[v] for v in out[-2:])
+    lead = tuple(a for a in lead if a not in (m, n))
+    reductions = [a for a in axes.values() if _is_reduction(a.iter_var)]
+    if len(reductions) != 1:
+        raise cannot_schedule(where, f"{len(reductions)} reduction loops", "one, over k")
+    (k,) = reductions
+    for axis in axes.values():
+        if axis in (m, n, k, *lead):
+            continue
+        found = f"a batch of {axis.extent} ({axis.iter_var.var.name})"
+        raise cannot_schedule(where, found, "a leading batch of one")
+    for label, axis in (("M", m), ("N", n), ("K", k)):
+        if axis.extent == 0:
+            raise cannot_schedule(where, f"{label}=0", "a shape without empty dimensions")
+
+    by_axis = {}
+    for factor in (first, second):
+        operand, side = _operand(where, factor, m, n, k, lead)
+        by_axis[side] = operand
+    if set(by_axis) != {"m", "n"}:
+        need = "one operand indexed by m and k, the other by n and k"
+        raise cannot_schedule(where, "both operands indexed alike", need)
+    lhs, rhs = by_axis["m"], by_axis["n"]
+    if lhs.buffer.same_as(rhs.buffer):
+        fix = "pass the tensor a second time, as an argument of its own"
+        raise cannot_schedule(where, f"{lhs.name} as both operands", "two tensors", fix)
+    if lhs.dtype != rhs.dtype:
+        found = f"{lhs.name} {lhs.dtype}, {rhs.name} {rhs.dtype}"
+        raise cannot_schedule(where, found, "operands of one type")
+    acc_dtype = ir.dtype_of(store.buffer)
+    kept = (len(out) - 2, len(out) - 1)
+    return Matmul(name, m, n, k, lead, lhs, rhs, store.buffer, kept, acc_dtype)
+
+
+def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]:
+    """Refuse a block that is not alone under plain loops; map its iter vars to loop positions."""
+    if not loops:
+        raise cannot_schedule(where, "no loops", "one loop a dimension")
+    for loop in loops:
+        if loop.kind != ir.ForKind.SERIAL or loop.annotations:
+            found = f"loop {loop.loop_var.name} that is scheduled already"
+            raise cannot_schedule(where, found, "plain serial loops")
+        if not ir.is_const(loop.min, 0):
+            raise cannot_schedule(where, f"loop {loop.loop_var.name} from {loop.min}", "from 0")
+    nest, realize = ir.loop_nest(loops[0])
+    if len(nest) != len(loops) or not (
+        isinstance(realize, ir.SBlockRealize) and realize.block.same_as(node)
+    ):
+        need = "loops around this block alone, perfectly nested"
+        raise cannot_schedule(where, "other statements between its loops", need)
+    if not ir.is_const(realize.predicate, 1):
+        raise cannot_schedule(where, f"the predicate {realize.predicate}", "none")
+    position = {loop.loop_var: i for i, loop in enumerate(loops)}
+    found = {}
+    for var, value in zip(node.iter_vars, realize.iter_values, strict=True):
+        if value in position:
+            found[var.var] = position[value]
+        elif ir.is_const(var.dom.extent, 1):
+            found[var.var] = -1
+        else:
+            need = "one loop for each of the block's dimensions"
+            raise cannot_schedule(where, f"{var.var.name} bound to {value}", need)
+    return found
+
+
+def check_operands(matmul: Matmul, accumulate: str | None) -> None:
+    """Refuse types that WGMMA lacks and tensors that a tensor map cannot describe.
+
+    Sources: PTX ISA 9.1, `wgmma.mma_async` (types); CUDA driver API, `cuTensorMapEncodeTiled`
+    (strides of a multiple of 16 bytes, contiguous innermost dimension).
+    """
+    where = f"block {matmul.name}"
+    for operand in (matmul.lhs, matmul.rhs):
+        if operand.dtype not in OPERAND_TYPES:
+            need = f"one of {', '.join(OPERAND_TYPES)}"
+            raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need)
+    if matmul.acc_dtype not in OUTPUT_TYPES:
+        need = f"one of {', '.join(OUTPUT_TYPES)}"
+        found = f"a sum in {matmul.acc_dtype}"
+        raise cannot_schedule(f"{where}, tensor {matmul.output.name}", found, need)
+    if matmul.acc_dtype != "float32" and accumulate is None:
+        raise cannot_schedule(
+            f"{where}, tensor {matmul.output.name}",
+            f"a sum in {matmul.acc_dtype}",
+            "a sum in float32",
+            'give accumulate="float32" to sum in float32 and round once at the end',
+        )
+    for operand in (matmul.lhs, matmul.rhs):
+        _check_strides(where, operand)
+
+
+def _check_strides(where: str, operand: Operand) -> None:
+    """Refuse a tensor whose known strides TMA cannot take."""
+    buffer, size = operand.buffer, hopper.dtype_bytes(operand.dtype)
+    shape = [_known(extent) for extent in buffer.shape]
+    strides = [_known(s) for s in getattr(buffer, "strides", ()) or ()]
+    tensor = f"{where}, tensor {operand.name}"
+    if str(buffer.scope()) != "global":
+        raise cannot_schedule(tensor, f"scope {buffer.scope()}", "a tensor in global memory")
+    if strides and strides[-1] != 1:
+        need = "a contiguous last dimension"
+        raise cannot_schedule(tensor, f"stride {strides[-1]} in the last dimension", need)
+    row = strides[operand.kept[0]] if strides else shape[-1]
+    if not strides and operand.kept[0] != len(shape) - 2:  # not reached by plain matmuls
+        row = shape[-1]
+    if isinstance(row, int) and row * size % hopper.BULK_ALIGNMENT:
+        step = hopper.BULK_ALIGNMENT // size
+        raise cannot_schedule(
+            tensor,
+            f"rows of {row} {operand.dtype} elements, {row * size} bytes apart",
+            f"a row stride of a multiple of {hopper.BULK_ALIGNMENT} bytes",
+            f"pad the last dimension to {-(-row // step) * step}",
+        )
+
+
+def _factors(where: str, store: Any) -> tuple[Any, Any]:
+    """Split `C = C + x * y` into the loads behind x and y, casts taken off."""
+    need = f"{store.buffer.name}[...] + x[...] * y[...]"
+    value = store.value
+    if not isinstance(value, tirx.Add):
+        raise cannot_schedule(where, f"the value {value}", need)
+    product = [t for t in (value.a, value.b) if not _is_same_element(t, store)]
+    if len(product) != 1:
+        raise cannot_schedule(where, f"the value {value}", need)
+    term = product[0]
+    acc = ir.dtype_of(store.buffer)
+    if isinstance(term, tirx.Cast) and isinstance(term.value, tirx.Mul):
+        term = term.value  # the cast stands after the product
+    if not isinstance(term, tirx.Mul):
+        raise cannot_schedule(where, f"the value {value}", need)
+    factors = []
+    for factor in (term.a, term.b):
+        load = factor.value if isinstance(factor, tirx.Cast) else factor
+        if not isinstance(load, ir.TensorLoad):
+            found = f"{factor} computed inside the product"
+            need = f"operands that are tensors, at most cast to {acc}"
+            raise cannot_schedule(where, found, need, "compute it into a tensor of its own first")
+        factors.append(load)
+    return factors[0], factors[1]
+
+
+def _operand(
+    where: str, load: Any, m: Axis, n: Axis, k: Axis, lead: tuple[Axis, ...]
+) -> tuple[Operand, str]:
+    """Describe one load; say whether it is the side of m or of n."""
+    buffer = load.source
+    sides, kept = [], []
+    units = [a.iter_var.var for a in lead]
+    names = ((m, "m"), (n, "n"), (k, "k"))
+    for position, index in enumerate(load.indices):
+        side = next((s for a, s in names if index.same_as(a.iter_var.var)), None)
+        if side is not None:
+            sides.append(side)
+            kept.append(position)
+            continue
+        is_unit = ir.is_const(buffer.shape[position], 1)
+        if not (is_unit and (ir.is_const(index, 0) or any(index.same_as(u) for u in units))):
+            tensor = f"{where}, tensor {buffer.name}"
+            need = "one loop a dimension, other dimensions of extent one"
+            raise cannot_schedule(tensor, f"the index {index}", need)
+    if sorted(sides) not in (["k", "m"], ["k", "n"]) or kept[-1] != len(load.indices) - 1:
+        tensor = f"{where}, tensor {buffer.name}"
+        need = "an operand indexed by k and one of m, n, the last dimension by either"
+        raise cannot_schedule(tensor, f"the index {list(load.indices)}", need)
+    major = "k" if sides[-1] == "k" else "mn"
+    side = "m" if "m" in sides else "n"
+    return Operand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side
+
+
+def _is_same_element(term: Any, store: Any) -> bool:
+    return (
+        isinstance(term, ir.TensorLoad)
+        and term.source.same_as(store.buffer)
+        and all(a.same_as(b) for a, b in zip(term.indices, store.indices, strict=True))
+    )
+
+
+def _is_zero(value: Any) -> bool:
+    if isinstance(value, tirx.Cast):
+        return _is_zero(value.value)
+    return isinstance(value, (tirx.IntImm, tirx.FloatImm)) and float(value.value) == 0.0
+
+
+def _is_reduction(var: IterVar) -> bool:
+    return var.iter_type == IterVar.CommReduce
+
+
+def _known(extent: Any) -> Any:
+    static = ir.static_int(extent)
+    return extent if static is None else static
+
+
+__all__ = ["Axis", "Matmul", "Operand", "ScheduleError", "check_operands", "find_matmul"]

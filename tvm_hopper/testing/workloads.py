@@ -1,0 +1,169 @@
+"""Matmuls in every form that the schedule helpers accept, for tests, tutorials and benchmarks.
+
+Layouts are named as BLAS does: the first letter is A's, the second B's, N is "as it is", T is
+"transposed".  C[m, n] = sum over k of A times B with
+
+    NN  A[m, k] B[k, n]      NT  A[m, k] B[n, k]
+    TN  A[k, m] B[k, n]      TT  A[k, m] B[n, k]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+
+LAYOUTS = ("NN", "NT", "TN", "TT")
+Extent = int | str  # a name stands for a symbolic extent
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """One elementwise step behind the product: `compute(value, index, operands)`.
+
+    `operands` maps a name to how its shape follows from the output's: "row" (one value a row),
+    "col" (one a column) or "full".
+    """
+
+    name: str
+    operands: tuple[tuple[str, str], ...]
+    compute: Callable[..., Any]
+    stages: int = 1  # 2: a diamond, f(x) is a stage of its own
+
+
+def _const(value: float, like: Any) -> Any:
+    return te.const(value, _dtype(like))
+
+
+def _dtype(expr: Any) -> str:
+    inner = expr.ty.dtype
+    return str(getattr(inner, "dtype", inner))
+
+
+def _relu(x: Any) -> Any:
+    return te.max(x, _const(0, x))
+
+
+def _gelu(x: Any) -> Any:
+    # the exact form, by the error function
+    return x * _const(0.5, x) * (_const(1, x) + te.erf(x * _const(0.5**0.5, x)))
+
+
+EPILOGUES: dict[str, Epilogue] = {
+    e.name: e
+    for e in (
+        Epilogue("relu", (), _relu),
+        Epilogue("gelu", (), _gelu),
+        Epilogue("silu", (), lambda x: te.sigmoid(x), stages=2),
+        Epilogue("scale", (), lambda x: x * _const(0.125, x)),
+        Epilogue("bias_col", (("bias_col", "col"),), lambda x, b: x + b),
+        Epilogue("bias_row", (("bias_row", "row"),), lambda x, b: x + b),
+        Epilogue("residual", (("residual", "full"),), lambda x, r: x + r),
+    )
+}
+
+
+def matmul(
+    m: Extent,
+    n: Extent,
+    k: Extent,
+    layout: str = "NT",
+    dtype: str = "float16",
+    out_dtype: str = "float32",
+    *,
+    acc_dtype: str = "float32",
+    cast: str = "before",
+    cast_stage: bool = False,
+    swap: bool = False,
+    batch: bool = False,
+    index: str = "int32",
+    epilogue: tuple[str, ...] = (),
+) -> tvm.IRModule:
+    """Build C = A B with te, as a module with the function "main", plain loops.
+
+    Parameters
+    ----------
+    m, n, k : int or str
+        Extents; a name makes a symbolic extent of it.
+    layout : str
+        One of NN, NT, TN, TT, see the module's docstring.
+    dtype, out_dtype, acc_dtype : str
+        Element types of A and B, of the output, and of the sum.
+    cast : str
+        "before" or "after" the product, or "none" when `acc_dtype` is `dtype`.
+    cast_stage : bool
+        The cast of the operands is a te stage of its own.
+    swap : bool
+        Multiply B by A instead of A by B.
+    batch : bool
+        A and C get a leading dimension of one.
+    index : str
+        Type of the loop variables, "int32" or "int64".
+    epilogue : tuple of str
+        Names out of EPILOGUES, applied in order to the sum, before the cast to `out_dtype`.
+
+    Returns
+    -------
+    mod : tvm.IRModule
+        Arguments of "main": A, B, the operands of the epilogue in order, the output.
+    """
+    extent = {name: _extent(size, index) for name, size in (("m", m), ("n", n), ("k", k))}
+    lead = (tirx.const(1, index),) if batch else ()
+    a_axes, b_axes = {"N": "mk", "T": "km"}[layout[0]], {"N": "kn", "T": "nk"}[layout[1]]
+    a = te.placeholder((*lead, *(extent[x] for x in a_axes)), dtype, name="A")
+    b = te.placeholder(tuple(extent[x] for x in b_axes), dtype, name="B")
+    a_in, b_in = (
+        (te.compute(t.shape, lambda *i, t=t: t(*i).astype(acc_dtype), name=f"{t.op.name}_cast"))
+        if cast_stage
+        else t
+        for t in (a, b)
+    )
+    axis = te.reduce_axis((tirx.const(0, index), extent["k"]), "k")
+
+    def product(*point: Any) -> Any:
+        *first, i, j = point
+        at = {"m": i, "n": j, "k": axis.var}
+        x, y = a_in(*first, *(at[d] for d in a_axes)), b_in(*(at[d] for d in b_axes))
+        if cast == "before" and not cast_stage:
+            x, y = x.astype(acc_dtype), y.astype(acc_dtype)
+        value = y * x if swap else x * y
+        return te.sum(value.astype(acc_dtype) if cast == "after" else value, axis=axis)
+
+    shape = (*lead, extent["m"], extent["n"])
+    value, arguments = te.compute(shape, product, name="C"), [a, b]
+    for name in epilogue:
+        value, extra = _apply(EPILOGUES[name], value, shape, dtype)
+        arguments += extra
+    if out_dtype != acc_dtype:
+        last = value
+        value = te.compute(shape, lambda *i: last(*i).astype(out_dtype), name="D")
+    func = te.create_prim_func([*arguments, value], index_dtype_override=None)
+    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+def _extent(size: Extent, index: str) -> Any:
+    return te.var(size, index) if isinstance(size, str) else tirx.const(size, index)
+
+
+def _apply(step: Epilogue, value: Any, shape: tuple[Any, ...], dtype: str) -> tuple[Any, list[Any]]:
+    """Append one step of the epilogue; return the new value and the step's arguments."""
+    shapes = {"row": shape[-2:-1], "col": shape[-1:], "full": shape}
+    extra = [te.placeholder(shapes[kind], dtype, name=name) for name, kind in step.operands]
+
+    def compute(*point: Any) -> Any:
+        at = {"row": point[-2:-1], "col": point[-1:], "full": point}
+        x = value(*point)
+        operands = [
+            t(*at[kind]).astype(_dtype(x))
+            for t, (_, kind) in zip(extra, step.operands, strict=True)
+        ]
+        return step.compute(x, *operands)
+
+    result = te.compute(shape, compute, name=step.name)
+    if step.stages == 2:  # x * f(x): both stages read the same value
+        factor = result
+        result = te.compute(shape, lambda *i: value(*i) * factor(*i), name=f"{step.name}_product")
+    return result, extra

@@ -131,7 +131,7 @@ def run(mod: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class Lowered:
-    """The two halves of a build after their finalisation: exactly what the code generators print."""
+    """The two halves of a build, finalised: exactly what the code generators print."""
 
     host: tvm.IRModule
     device: tvm.IRModule

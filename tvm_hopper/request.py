@@ -6,19 +6,17 @@ Anything under our prefix that is not a key of `keys.py` is a mistake and never 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import tvm
-import tvm_ffi
 from tvm import tirx
-from tvm.ir import BaseFunc, StringImm
+from tvm.ir import BaseFunc
 from tvm.target import Target
 
-from tvm_hopper import ir, keys
+from tvm_hopper import ir, keys, options
 from tvm_hopper.errors import cannot_lower
 
-MARK = "tvm_hopper.kernel"  # set by us on a function that asked; users never write it
+OURS = "tvm_hopper"  # target key, set by us on a function that asked; its kernel inherits it
 ARCH = "sm_90a"
 
 
@@ -33,16 +31,17 @@ class Request:
 
 
 def is_marked(func: BaseFunc) -> bool:
-    """Tell whether `mark_requests` found that this function asks for our lowering."""
-    return isinstance(func, tirx.PrimFunc) and MARK in func.attrs
+    """Tell whether `mark_requests` found that this function, or the one it came from, is ours."""
+    target = func.attrs.get("target", None) if isinstance(func, tirx.PrimFunc) else None
+    return target is not None and OURS in target.keys  # noqa: SIM118  (not a mapping)
 
 
 def find_requests(func: tirx.PrimFunc) -> list[Request]:
     """List everything under our prefix in a function."""
     found = [
-        Request(keys.FUNCTION, "function", str(name), value)
+        Request(keys.FUNCTION, "attribute", str(name), value)
         for name, value in func.attrs.items()
-        if keys.is_ours(str(name)) and name != MARK
+        if keys.is_ours(str(name))
     ]
 
     def collect(place: str, owner: str, annotations: object) -> None:
@@ -58,18 +57,26 @@ def find_requests(func: tirx.PrimFunc) -> list[Request]:
 
 
 def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
-    """Mark the functions that ask for our lowering, after checking that their requests are legal."""
+    """Mark the functions that ask for our lowering, after checking what they ask for.
+
+    The mark is a key of the function's target, which the kernel inherits when host and device are
+    split.  It also makes TVM compile our kernels apart from those of other functions.
+    """
     marked = {}
     for gv, func in mod.functions.items():
         if not isinstance(func, tirx.PrimFunc) or is_marked(func):
             continue
         requests = find_requests(func)
+        option = async_option(func) if not requests else ""
+        if option:
+            func = func.with_attr(keys.ASYNC_COPY, option)
+            requests = [Request(keys.FUNCTION, "PassContext", keys.ASYNC_COPY, option)]
         if not requests:
             continue
         for request in requests:
             check_request(gv.name_hint, request)
         check_target(gv.name_hint, func, requests[0])
-        marked[gv] = func.with_attr(MARK, 1)
+        marked[gv] = func.with_attr("target", _with_key(func.attrs["target"]))
     if not marked:
         return mod
     result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
@@ -78,9 +85,22 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
     return result
 
 
+def async_option(func: tirx.PrimFunc) -> str:
+    """Return the mechanism that the PassContext asks for in async pipelines without our keys."""
+    mechanism = str(options.read(keys.ASYNC_COPY))
+    asks = mechanism and ir.find_all(
+        func.body, ir.For, lambda loop: "software_pipeline_async_stages" in loop.annotations
+    )
+    return mechanism if asks else ""
+
+
+def _with_key(target: Target) -> Target:
+    return Target({**target.export(), "keys": [*target.keys, OURS]})
+
+
 def check_request(function: str, request: Request) -> None:
     """Refuse an unknown key, a key at the wrong place and a value of the wrong type."""
-    where = f"{function}, {request.place} {request.owner}".replace("function function", "attribute")
+    where = _where(function, request)
     key = keys.KEYS.get(request.name)
     if key is None:
         near = keys.closest(request.name)
@@ -89,47 +109,15 @@ def check_request(function: str, request: Request) -> None:
     if request.place not in key.places and not (key.option and request.place == keys.FUNCTION):
         places = " or ".join(key.places)
         raise cannot_lower(where, f"{key.name} on a {request.place}", f"it on a {places}")
-    value = plain(request.value)
-    need = value_need(key)
-    if not value_fits(key, value):
-        raise cannot_lower(where, f"{key.name} = {value!r}", need)
+    value = options.plain(request.value)
+    if not options.value_fits(key, value):
+        raise cannot_lower(where, f"{key.name} = {value!r}", options.value_need(key))
 
 
-def value_need(key: keys.Key) -> str:
-    """Say in words which values a key takes."""
-    if key.legal:
-        return "one of " + ", ".join(map(repr, key.legal))
-    if key.length:
-        return f"a list of {key.length} values of type {key.kind.__name__}"
-    return f"a value of type {key.kind.__name__}"
-
-
-def value_fits(key: keys.Key, value: object) -> bool:
-    """Tell whether a plain Python value is legal for a key (a bool may be written 0 or 1)."""
-    values = value if key.length else [value]
-    if not isinstance(values, list) or (key.length and len(values) != key.length):
-        return False
-    kinds = (bool, int) if key.kind is bool else (key.kind,)
-    return all(
-        type(v) in kinds
-        and (not key.legal or v in key.legal)
-        and (key.kind is not bool or v in (0, 1))
-        for v in values
-    )
-
-
-def plain(value: object) -> object:
-    """Turn an annotation's value into plain Python, leaving what has no plain form as it is."""
-    if isinstance(value, tirx.IntImm):
-        is_bool = str(value.ty.dtype.dtype if hasattr(value, "ty") else value.dtype) == "bool"
-        return bool(int(value)) if is_bool else int(value)
-    if isinstance(value, StringImm):
-        return str(value.value)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, tvm_ffi.Array | list | tuple):
-        return [plain(v) for v in value]
-    return value
+def _where(function: str, request: Request) -> str:
+    if request.place == keys.FUNCTION:
+        return f"{function}, {request.owner}"
+    return f"{function}, {request.place} {request.owner}"
 
 
 def check_target(function: str, func: tirx.PrimFunc, request: Request) -> None:
@@ -139,7 +127,7 @@ def check_target(function: str, func: tirx.PrimFunc, request: Request) -> None:
     if arch != ARCH:
         found = f"target {target.kind.name} {arch}".rstrip() if target is not None else "no target"
         raise cannot_lower(
-            f"{function}, {request.place} {request.owner}",
+            _where(function, request),
             f"{request.name} with {found}",
             f"a cuda target with arch {ARCH}",
             'build with target="nvidia/nvidia-h200" or take the annotation away',
@@ -151,8 +139,3 @@ def target_arch(target: Target | None) -> str:
     if target is None or target.kind.name != "cuda":
         return ""
     return str(target.attrs.get("arch", ""))
-
-
-def our_functions(mod: tvm.IRModule) -> Iterator[tirx.PrimFunc]:
-    """Yield the functions that were marked."""
-    return (f for f in mod.functions.values() if is_marked(f))

@@ -1,0 +1,68 @@
+"""The one change to TVM: a gate in front of its default pipeline.
+
+`tvm.compile`, `tvm.tirx.build`, `relax.build` and MetaSchedule's workers all take the factory in
+`PIPELINE_MAP["s_tir"]`.  The gate wraps whatever stands there: a module with a function that
+carries one of our keys is lowered by `tvm_hopper.pipeline`, any other by the wrapped factory, which
+then never learns that somebody asked.  Heavy imports wait for the first build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+NAME = "tvm_hopper"
+
+Factory = Callable[..., tuple]
+
+
+def gated(previous: Factory) -> Factory:
+    """Wrap a pipeline factory: modules that ask for our lowering get it."""
+
+    def factory(**options: object) -> tuple:
+        import tvm
+
+        pipeline, finalize_host, finalize_device = previous(**options)
+        build = None
+
+        @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.Gate")
+        def gate(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+            nonlocal build
+            from tvm_hopper import request
+
+            build = None
+            marked = request.mark_requests(mod)
+            if marked.same_as(mod):
+                return pipeline(mod)
+            from tvm_hopper import capture
+            from tvm_hopper import pipeline as ours
+
+            build = capture.start(marked)
+            return ours.run(marked)
+
+        def host() -> tvm.transform.Pass:
+            return finalize_host() if build is None else build.keep_host(finalize_host())
+
+        def device() -> tvm.transform.Pass:
+            return finalize_device() if build is None else build.keep_device(finalize_device())
+
+        return gate, host, device
+
+    factory.gate_of = previous
+    return factory
+
+
+def install() -> None:
+    """Put the gate in front of the default pipeline, once."""
+    from tvm.tirx.compilation_pipeline import PIPELINE_MAP
+
+    if not hasattr(PIPELINE_MAP["s_tir"], "gate_of"):
+        PIPELINE_MAP["s_tir"] = gated(PIPELINE_MAP["s_tir"])
+
+
+def register_named() -> None:
+    """Register the pipeline under its own name, for `tir_pipeline="tvm_hopper"`."""
+    from tvm.s_tir.pipeline import default_s_tir_pipeline
+    from tvm.tirx import compilation_pipeline
+
+    if NAME not in compilation_pipeline.PIPELINE_MAP:
+        compilation_pipeline.register_tir_pipeline(NAME, gated(default_s_tir_pipeline))

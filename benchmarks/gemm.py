@@ -1,0 +1,223 @@
+"""Check and time the lowered matmul against cuBLAS, and write a dated table.
+
+    python -m benchmarks.gemm
+    python -m benchmarks.gemm --sizes 4096x4096x4096 --variant "" --variant tile=128x128x64,stages=4
+
+Each size and type: built, checked (see matmul_case.py), then timed in turn with torch.matmul(out=)
+in this one process. Same output type as the input, float32 sums, normal random inputs, C = A B^T.
+The first variant, an empty text, is the default configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import datetime
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from . import machine, timing
+from .matmul_case import Case, build, check, inputs, register
+
+SIZES = (
+    "4096x4096x4096",
+    "8192x8192x8192",
+    "2048x2048x2048",
+    "1024x1024x1024",
+    "4096x14336x4096",
+    "512x4096x14336",
+    "64x4096x8192",
+    "4096x4096x256",
+)
+CACHE_BYTES = 60 << 20  # of an H200's L2; sets of tensors are rotated beyond twice that
+MAX_SETS = 16
+RESULTS = Path(__file__).parent / "results"
+
+
+def read_variant(text: str) -> dict[str, Any]:
+    """Return the fields of a MatmulConfig from "tile=128x256x64,stages=4"."""
+    fields: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        name, value = part.split("=")
+        numbers = tuple(int(v) for v in value.split("x"))
+        fields[name] = numbers if len(numbers) > 1 else numbers[0]
+    return fields
+
+
+def build_library(case: Case, folder: str, index: int) -> str:
+    """Build a case into a shared library, for the process that times; returns the path."""
+    path = os.path.join(folder, f"case{index}.so")
+    build(case).export_library(path)
+    return path
+
+
+def tensor_sets(case: Case) -> list[tuple[Any, Any, Any]]:
+    """Return sets of (A, B, C) that together are larger than the cache."""
+    import torch
+
+    elements = case.m * case.k + case.n * case.k + case.m * case.n
+    count = min(max(2, -(-2 * CACHE_BYTES // (2 * elements))), MAX_SETS)
+    shape = (case.m, case.n)
+    made = []
+    for seed in range(count):
+        a, b = inputs(case, case.m, "normal", seed)
+        out = torch.empty(shape, dtype=getattr(torch, case.dtype), device="cuda")
+        made.append((a, b, out))
+    return made
+
+
+def compare(cases: list[Case], runs: list[Any], options: argparse.Namespace) -> list[dict]:
+    """Time all variants of one problem in turn with cuBLAS; returns one row a variant."""
+    import torch
+    import tvm_ffi
+
+    sets = tensor_sets(cases[0])
+    ours = [[tvm_ffi.from_dlpack(t) for t in tensors] for tensors in sets]
+    transposed = [b.t() for _, b, _ in sets]
+    contenders = [
+        timing.Contender(
+            "cublas", lambda i: torch.matmul(sets[i][0], transposed[i], out=sets[i][2])
+        )
+    ]
+    for case, run in zip(cases, runs, strict=True):
+        contenders.append(
+            timing.Contender(
+                case.name,
+                lambda i, run=run: run(*ours[i]),
+                tvm_ffi.use_torch_stream,
+            )
+        )
+    times = timing.measure(contenders, len(sets), options.repeats, options.warmup)
+    work = 2 * cases[0].m * cases[0].n * cases[0].k
+    rate = lambda t: work / t.median_us / 1e6  # noqa: E731  TFLOP/s
+    return [
+        {
+            "size": f"{case.m}x{case.n}x{case.k}",
+            "dtype": case.dtype,
+            "config": case.config,
+            "ours": dataclasses.asdict(t),
+            "cublas": dataclasses.asdict(times[0]),
+            "ours_tflops": rate(t),
+            "cublas_tflops": rate(times[0]),
+            "ratio": times[0].median_us / t.median_us,
+        }
+        for case, t in zip(cases, times[1:], strict=True)
+    ]
+
+
+def table(rows: list[dict], about: dict[str, str]) -> str:
+    """Return the results as a markdown page."""
+    lines = ["# Matmul against cuBLAS", ""]
+    lines += [f"- {name}: {value}" for name, value in about.items()]
+    lines += [
+        "",
+        "C[M, N] = A[M, K] B[N, K]^T; output type = input type; normal random inputs; medians of "
+        "times taken in turn in one process; `graph`: replay of 20 captured calls, both sides.",
+        "",
+        "| M x N x K | type | configuration | ours us (p10-p90) | TFLOP/s | cuBLAS us | TFLOP/s "
+        "| ours / cuBLAS speed | timed by | error |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        shape = row["size"].replace("x", " x ")
+        config = ", ".join(f"{k}={v}" for k, v in row["config"].items()) or "default"
+        if "message" in row:
+            lines.append(f"| {shape} | {row['dtype']} | {config} | {row['message']} |||||||")
+            continue
+        ours, base = row["ours"], row["cublas"]
+        lines.append(
+            f"| {shape} | {row['dtype']} | {config} "
+            f"| {ours['median_us']:.1f} ({ours['p10_us']:.1f}-{ours['p90_us']:.1f}) "
+            f"| {row['ours_tflops']:.0f} | {base['median_us']:.1f} | {row['cublas_tflops']:.0f} "
+            f"| **{row['ratio']:.3f}** | {ours['method']} | {row['error']:.1e} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="MxNxK")
+    parser.add_argument("--dtypes", nargs="+", default=["float16", "bfloat16"])
+    parser.add_argument("--variant", action="append", help="e.g. tile=128x256x64,stages=4")
+    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--warmup", type=float, default=3.0, help="seconds before each problem")
+    parser.add_argument("--minutes", type=float, default=9.0, help="start no problem after this")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder")
+    options = parser.parse_args(argv)
+    if options.repeats < 50:
+        parser.error("--repeats: a median of fewer than 50 is no figure")
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Build in parallel, then check and time one problem after the other; 0 when all were right."""
+    options = parse(argv)
+    until = time.monotonic() + 60 * options.minutes
+    variants = [read_variant(text) for text in options.variant or [""]]
+    problems = [
+        [Case(*map(int, size.split("x")), "NT", dtype, dtype, v) for v in variants]
+        for size in options.sizes
+        for dtype in options.dtypes
+    ]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        flat = [case for cases in problems for case in cases]
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(options.workers, context) as pool:
+            built = {
+                id(case): pool.submit(build_library, case, folder, i) for i, case in enumerate(flat)
+            }
+            register()
+            for cases in problems:
+                if time.monotonic() > until:
+                    print(f"out of time before {cases[0].name}")
+                    break
+                rows += run_problem(cases, [built[id(c)] for c in cases], options)
+                print(
+                    *table(rows[-len(cases) :], {}).splitlines()[-len(cases) :],
+                    sep="\n",
+                    flush=True,
+                )
+    about = machine.describe()
+    options.output.mkdir(parents=True, exist_ok=True)
+    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d_%H%M")
+    stem = options.output / f"gemm_{stamp}"
+    stem.with_suffix(".json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
+    stem.with_suffix(".md").write_text(table(rows, about))
+    print(table(rows, about), f"-> {stem}.md, {stem}.json", sep="\n")
+    return int(len(rows) < len(flat) or any("message" in row for row in rows))
+
+
+def run_problem(cases: list[Case], built: list[Any], options: argparse.Namespace) -> list[dict]:
+    """Check every variant of one problem and time those that are right."""
+    import tvm
+
+    rows, good, runs, errors = [], [], [], []
+    for case, future in zip(cases, built, strict=True):
+        try:
+            run = tvm.runtime.load_module(future.result())["main"]
+            errors.append(max(check(case, run).values()))
+        except Exception as error:  # one bad variant must not hide the others' figures
+            head = {"size": f"{case.m}x{case.n}x{case.k}", "dtype": case.dtype}
+            text = f"{type(error).__name__}: {str(error).splitlines()[-1][:300]}"
+            rows.append(head | {"config": case.config, "message": text})
+            continue
+        good.append(case)
+        runs.append(run)
+    if good:
+        timed = compare(good, runs, options)
+        rows += [row | {"error": e} for row, e in zip(timed, errors, strict=True)]
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,166 @@
+"""One matmul: built through the package's front door, fed, and judged against float64.
+
+Every tensor lies inside a larger buffer filled with a NaN pattern: a read outside an input shows in
+the result, a write outside the output in the margins, an element never written as NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+MARGIN = 4096  # elements of poison before and after each tensor; keeps the alignment
+POISON = {"float16": 0x7E5A, "bfloat16": 0x7FA5, "float32": 0x7FC0A5A5}  # NaNs, recognisable
+TARGET = "nvidia/nvidia-h200"
+# Relative Frobenius error for normal inputs: float32 sums, then one rounding to the output type.
+TOLERANCE = {"float32": 2e-5, "float16": 5e-4, "bfloat16": 4e-3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem and how to schedule it. `m` None: a symbolic extent, run at each of `sizes`."""
+
+    m: int | None
+    n: int
+    k: int
+    layout: str = "NT"
+    dtype: str = "float16"
+    out_dtype: str = "float32"
+    config: dict[str, Any] = field(default_factory=dict, hash=False)
+    sizes: tuple[int, ...] = ()
+    expect_refusal: bool = False
+
+    @property
+    def name(self) -> str:
+        """A text that tells the case from every other."""
+        config = ",".join(f"{k}={_short(v)}" for k, v in sorted(self.config.items()))
+        m = "m" if self.m is None else self.m
+        shape = f"{m}x{self.n}x{self.k}"
+        return f"{shape} {self.layout} {self.dtype}->{self.out_dtype} {config or 'default'}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fields as plain values."""
+        return asdict(self)
+
+
+def _short(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
+def build(case: Case) -> Any:
+    """Schedule and compile a case; returns TVM's executable.
+
+    Raises
+    ------
+    tvm_hopper.errors.HopperError
+        The case cannot be served; the text says why.
+    """
+    import tvm
+    from tvm import s_tir
+
+    import tvm_hopper.testing.workloads as workloads
+    from tvm_hopper import schedule as hs
+
+    register()
+    mod = workloads.matmul(
+        "m" if case.m is None else case.m, case.n, case.k, case.layout, case.dtype, case.out_dtype
+    )
+    sch = s_tir.Schedule(mod)
+    config = dict(case.config)
+    if "tile" in config:
+        config["tile"] = tuple(config["tile"])
+    hs.matmul(sch, "C", hs.MatmulConfig(**config) if config else None)
+    return tvm.compile(sch.mod, target=TARGET)
+
+
+def register() -> None:
+    """Put the package's gate in place where it runs from a checkout, without an entry point."""
+    from tvm_hopper import _autoload
+
+    _autoload.register()
+
+
+def shapes(case: Case, m: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the shapes of A and B."""
+    a = (m, case.k) if case.layout[0] == "N" else (case.k, m)
+    b = (case.k, case.n) if case.layout[1] == "N" else (case.n, case.k)
+    return a, b
+
+
+def poisoned(shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
+    """Return a buffer of poison on the GPU and the tensor of `shape` in its middle."""
+    import math
+
+    import torch
+
+    count = math.prod(shape)
+    integer = torch.int32 if dtype == "float32" else torch.int16
+    raw = torch.full((count + 2 * MARGIN,), POISON[dtype], dtype=integer, device="cuda")
+    buffer = raw.view(getattr(torch, dtype))
+    return raw, buffer[MARGIN : MARGIN + count].view(shape)
+
+
+def inputs(case: Case, m: int, kind: str, seed: int) -> tuple[Any, Any]:
+    """Return A and B: "integer" values in -2..2, or "normal" ones; both inside poison."""
+    import torch
+
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    made = []
+    for shape in shapes(case, m):
+        _, tensor = poisoned(shape, case.dtype)
+        if kind == "integer":
+            values = torch.randint(-2, 3, shape, generator=generator, device="cuda")
+        else:
+            values = torch.randn(shape, generator=generator, device="cuda")
+        made.append(tensor.copy_(values))
+    return made[0], made[1]
+
+
+def product(case: Case, a: Any, b: Any) -> Any:
+    """Return the float64 product."""
+    left = a.double() if case.layout[0] == "N" else a.double().t()
+    return left @ (b.double() if case.layout[1] == "N" else b.double().t())
+
+
+def check(case: Case, run: Any, seed: int = 0) -> dict[str, float]:
+    """Run a built case on integer and on normal inputs; returns the relative errors by size.
+
+    Raises
+    ------
+    AssertionError
+        An output is wrong, or something outside it was written.
+    """
+    errors = {}
+    for m in case.sizes or (case.m,):
+        for kind in ("integer", "normal"):
+            errors[f"m={m} {kind}"] = _check_one(case, run, m, kind, seed)
+    return errors
+
+
+def _check_one(case: Case, run: Any, m: int, kind: str, seed: int) -> float:
+    import torch
+
+    a, b = inputs(case, m, kind, seed)
+    raw, out = poisoned((m, case.n), case.out_dtype)
+    run(a, b, out)
+    torch.cuda.synchronize()
+    where = f"{case.name}, m={m}, {kind} inputs"
+    margins = torch.cat([raw[:MARGIN], raw[raw.numel() - MARGIN :]])
+    touched = int((margins != POISON[case.out_dtype]).sum())
+    assert not touched, f"{where}: found {touched} elements written outside the output; need none"
+    if not m:
+        return 0.0
+    want = product(case, a, b)
+    if kind == "integer":
+        rounded = want.to(out.dtype)
+        wrong = int((out != rounded).sum())  # NaN differs from everything
+        first = (out != rounded).nonzero()[0].tolist() if wrong else None
+        assert not wrong, (
+            f"{where}: found {wrong} of {out.numel()} elements wrong, first at {first}: "
+            f"{out[tuple(first)].item()}; need {rounded[tuple(first)].item()}"
+        )
+        return 0.0
+    error = float((out.double() - want).norm() / want.norm())
+    limit = TOLERANCE[case.out_dtype]
+    assert error < limit, f"{where}: found relative error {error:.2e}; need below {limit:.0e}"
+    return error

@@ -1,0 +1,118 @@
+"""Time contenders against one another: interleaved, by device events or by graph replay.
+
+The chip's clock follows its power and heat within seconds, so a figure counts only beside that of
+another contender taken in turn with it, after a warm-up of seconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+GRAPH_BELOW_US = 50.0
+CALLS_PER_GRAPH = 20
+SYNC_EVERY = 16  # repeats; keeps the launch queue short of its limit
+
+
+def _as_is(graph: Any) -> Any:
+    return graph
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to compute the same thing: `call(i)` launches it on the i-th set of tensors."""
+
+    name: str
+    call: Callable[[int], Any]
+    capture: Callable[[Any], Any] = _as_is  # wraps a torch.cuda.graph
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times of one contender in microseconds."""
+
+    name: str
+    median_us: float
+    p10_us: float
+    p90_us: float
+    repeats: int
+    method: str
+
+
+def measure(
+    contenders: Sequence[Contender],
+    num_sets: int,
+    repeats: int = 50,
+    warmup_seconds: float = 3.0,
+) -> list[Timing]:
+    """Return the times of every contender, taken in turn: A B A B ...
+
+    `num_sets` sets of tensors are used one after the other, so that a small problem does not live
+    in the cache. What takes less than 50 us is timed as the replay of a graph of 20 calls, for all.
+    """
+    _warm_up(contenders, num_sets, warmup_seconds)
+    rough = _by_events([_one_call(c, num_sets) for c in contenders], 10)
+    if min(statistics.median(times) for times in rough) >= GRAPH_BELOW_US:
+        steps, per_step, method = [_one_call(c, num_sets) for c in contenders], 1, "events"
+    else:
+        steps = [_graph(c, num_sets) for c in contenders]
+        per_step, method = CALLS_PER_GRAPH, "graph"
+        _by_events(steps, 10)
+    samples = _by_events(steps, repeats)
+    return [
+        _summary(contender.name, [t / per_step for t in times], method)
+        for contender, times in zip(contenders, samples, strict=True)
+    ]
+
+
+def _summary(name: str, times: list[float], method: str) -> Timing:
+    tenths = statistics.quantiles(times, n=10)
+    return Timing(name, statistics.median(times), tenths[0], tenths[-1], len(times), method)
+
+
+def _warm_up(contenders: Sequence[Contender], num_sets: int, seconds: float) -> None:
+    import torch
+
+    end, i = time.monotonic() + seconds, 0
+    while i == 0 or time.monotonic() < end:
+        for _ in range(SYNC_EVERY):
+            for contender in contenders:
+                contender.call(i % num_sets)
+            i += 1
+        torch.cuda.synchronize()
+
+
+def _one_call(contender: Contender, num_sets: int) -> Callable[[int], None]:
+    return lambda i: contender.call(i % num_sets)
+
+
+def _graph(contender: Contender, num_sets: int) -> Callable[[int], None]:
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with contender.capture(torch.cuda.graph(graph)):
+        for i in range(CALLS_PER_GRAPH):
+            contender.call(i % num_sets)
+    return lambda _: graph.replay()
+
+
+def _by_events(steps: Sequence[Callable[[int], None]], repeats: int) -> list[list[float]]:
+    """Return for each step its times in microseconds; the steps take turns."""
+    import torch
+
+    torch.cuda.synchronize()
+    events: list[list[tuple[Any, Any]]] = [[] for _ in steps]
+    for i in range(repeats):
+        for step, mine in zip(steps, events, strict=True):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            step(i)
+            end.record()
+            mine.append((start, end))
+        if i % SYNC_EVERY == SYNC_EVERY - 1:
+            torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    return [[1000 * start.elapsed_time(end) for start, end in mine] for mine in events]

@@ -18,9 +18,10 @@ from tvm import s_tir
 from tvm.tirx import IndexMap
 
 from tvm_hopper import keys
-from tvm_hopper.errors import ScheduleError, cannot_schedule
+from tvm_hopper.errors import cannot_schedule
 
 from . import steps
+from .choose import choose_config
 from .config import (
     CONSUMERS,
     MatmulConfig,
@@ -29,7 +30,7 @@ from .config import (
     refuse_all,
     split_axis,
 )
-from .recognise import Matmul, Operand, check_operands, find_matmul
+from .recognise import Matmul, Operand, check_operands, check_product, find_matmul
 
 DEFAULT_STAGES = 4
 
@@ -51,33 +52,33 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
     ScheduleError
         The block is no matmul that can be served, or the configuration does not fit it.
     """
-    block = steps.as_block(sch, block)
     # everything that can be refused is refused on a copy, in which random variables stay valid
     _schedule(sch.copy(), block, config)
     _schedule(sch, block, config)
 
 
 def _schedule(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None:
+    block = steps.as_block(sch, block)
     name = sch.get(block).name_hint
     try:
         _apply(sch, block, config)
-    except ScheduleError:
-        raise
     except s_tir.ScheduleError as error:
-        raise cannot_schedule(
-            f"block {name}", f"what TVM refuses: {error}", "a plain matmul"
-        ) from error
+        found = f"what TVM cannot schedule ({steps.tvm_reason(error)})"
+        raise cannot_schedule(f"block {name}", found, "a plain matmul") from error
 
 
 def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None:
+    check_product(sch, block)
     steps.fuse_prologue(sch, block)
     problem = find_matmul(sch, block)
-    config = config or MatmulConfig()
+    if config is None:
+        config = choose_config(*(a.extent for a in (problem.m, problem.n, problem.k)))
     check_operands(problem, config.accumulate)
     axis, last_stage = _fit(sch, problem, config)
     tile_m, tile_n, tile_k = config.tile
 
     steps.pad(sch, block, config.tile)
+    problem = find_matmul(sch, block)  # its operands may be pads now
     loops = sch.get_loops(block)
     lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
@@ -154,12 +155,9 @@ def _divides(axis: str, tile_m: int, tile_n: int, consumers: int) -> bool:
 
 
 def _read_index(sch: s_tir.Schedule, block: Any, operand: Operand) -> int:
-    """Return which of the block's reads is an operand, by its name or the name of its pad."""
-    names = [str(region.source.name) for region in sch.get(block).reads]
-    for name in (operand.name, f"{operand.name}_pad"):
-        if name in names:
-            return names.index(name)
-    raise cannot_schedule(f"block {sch.get(block).name_hint}", f"reads of {names}", operand.name)
+    """Return which of the block's reads is an operand."""
+    reads = sch.get(block).reads
+    return next(i for i, region in enumerate(reads) if region.source.same_as(operand.buffer))
 
 
 def _drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:

@@ -17,7 +17,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir
-from tvm_hopper.errors import ScheduleError, cannot_schedule
+from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import hopper
 
 OPERAND_TYPES = ("float16", "bfloat16")
@@ -89,11 +89,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     where = f"block {name}"
     loops = [sch.get(loop) for loop in sch.get_loops(block)]
     bindings = check_plain_loops(where, loops, node)
+    check_product(sch, block)
     store = node.body
-    if not isinstance(store, ir.BufferStore):
-        raise cannot_schedule(where, type(store).__name__, "one multiply-add")
-    if node.init is None:
-        raise cannot_schedule(where, "no init", "a reduction that starts from zero in the block")
     if not (isinstance(node.init, ir.BufferStore) and _is_zero(node.init.value)):
         raise cannot_schedule(where, "another initial value", "a sum that starts from zero")
     first, second = _factors(where, store)
@@ -118,6 +115,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     for label, axis in (("M", m), ("N", n), ("K", k)):
         if axis.extent == 0:
             raise cannot_schedule(where, f"{label}=0", "a shape without empty dimensions")
+        if axis.loop < 0:
+            raise cannot_schedule(where, f"no loop over {label}", "one loop a dimension")
 
     by_axis = {}
     for factor in (first, second):
@@ -136,6 +135,16 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     acc_dtype = ir.dtype_of(store.buffer)
     kept = (len(out) - 2, len(out) - 1)
     return Matmul(name, m, n, k, lead, lhs, rhs, store.buffer, kept, acc_dtype)
+
+
+def check_product(sch: s_tir.Schedule, block: Any) -> None:
+    """Refuse a block that is no reduction at all, before anything around it is looked at."""
+    node = sch.get(block)
+    where = f"block {node.name_hint}"
+    if not isinstance(node.body, ir.BufferStore):
+        raise cannot_schedule(where, type(node.body).__name__, "one multiply-add")
+    if node.init is None:
+        raise cannot_schedule(where, "no init", "a sum of products that starts from zero in it")
 
 
 def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]:
@@ -166,6 +175,9 @@ def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]
         else:
             need = "one loop for each of the block's dimensions"
             raise cannot_schedule(where, f"{var.var.name} bound to {value}", need)
+    for loop, i in position.items():
+        if i not in found.values():
+            raise cannot_schedule(where, f"loop {loop.name} that repeats it", "one product")
     return found
 
 
@@ -191,32 +203,37 @@ def check_operands(matmul: Matmul, accumulate: str | None) -> None:
             "a sum in float32",
             'give accumulate="float32" to sum in float32 and round once at the end',
         )
-    for operand in (matmul.lhs, matmul.rhs):
-        _check_strides(where, operand)
+    sides = ((matmul.lhs, "M"), (matmul.rhs, "N"))
+    broken = [b for operand, outer in sides for b in _stride_violations(operand, outer)]
+    if broken:
+        (tensor, found, need, fix), *rest = broken
+        more = [f"also tensor {t}: found {f}; need {n}; {x}" for t, f, n, x in rest]
+        raise cannot_schedule(f"{where}, tensor {tensor}", found, need, "; ".join([fix, *more]))
 
 
-def _check_strides(where: str, operand: Operand) -> None:
-    """Refuse a tensor whose known strides TMA cannot take."""
+def _stride_violations(operand: Operand, outer: str) -> list[tuple[str, str, str, str]]:
+    """Return which of TMA's rules the tensor's known strides break: tensor, found, need, fix."""
     buffer, size = operand.buffer, hopper.dtype_bytes(operand.dtype)
-    shape = [_known(extent) for extent in buffer.shape]
-    strides = [_known(s) for s in getattr(buffer, "strides", ()) or ()]
-    tensor = f"{where}, tensor {operand.name}"
+    strides = [_known(s) for s in buffer.strides or ()]
     if str(buffer.scope()) != "global":
-        raise cannot_schedule(tensor, f"scope {buffer.scope()}", "a tensor in global memory")
+        found = f"scope {buffer.scope()}"
+        return [(operand.name, found, "a tensor in global memory", "copy it there first")]
     if strides and strides[-1] != 1:
-        need = "a contiguous last dimension"
-        raise cannot_schedule(tensor, f"stride {strides[-1]} in the last dimension", need)
-    row = strides[operand.kept[0]] if strides else shape[-1]
-    if not strides and operand.kept[0] != len(shape) - 2:  # not reached by plain matmuls
-        row = shape[-1]
-    if isinstance(row, int) and row * size % hopper.BULK_ALIGNMENT:
-        step = hopper.BULK_ALIGNMENT // size
-        raise cannot_schedule(
-            tensor,
-            f"rows of {row} {operand.dtype} elements, {row * size} bytes apart",
-            f"a row stride of a multiple of {hopper.BULK_ALIGNMENT} bytes",
-            f"pad the last dimension to {-(-row // step) * step}",
+        found = f"stride {strides[-1]} in the last dimension"
+        return [(operand.name, found, "a contiguous last dimension", "copy it first")]
+    row = strides[operand.kept[0]] if strides else _known(buffer.shape[-1])
+    if not isinstance(row, int) or row * size % hopper.BULK_ALIGNMENT == 0:
+        return []
+    step = hopper.BULK_ALIGNMENT // size
+    dim = "row stride" if strides else "K" if operand.major == "k" else outer
+    return [
+        (
+            operand.name,
+            f"{dim} = {row} {operand.dtype} elements, rows {row * size} bytes apart",
+            f"a multiple of {hopper.BULK_ALIGNMENT} bytes",
+            f"pad {dim} to {-(-row // step) * step}",
         )
+    ]
 
 
 def _factors(where: str, store: Any) -> tuple[Any, Any]:
@@ -294,6 +311,3 @@ def _is_reduction(var: IterVar) -> bool:
 def _known(extent: Any) -> Any:
     static = ir.static_int(extent)
     return extent if static is None else static
-
-
-__all__ = ["Axis", "Matmul", "Operand", "ScheduleError", "check_operands", "find_matmul"]

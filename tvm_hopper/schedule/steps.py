@@ -25,7 +25,9 @@ from tvm_hopper.facts import swizzle as swizzle_facts
 from tvm_hopper.facts import wgmma as wgmma_facts
 
 from .config import MECHANISMS, Roles, check_choice, check_stages
+from .recognise import OPERAND_TYPES, find_matmul
 
+SEPARATE = "keep the rest in a function of its own"
 Int = Any  # an int, or a random variable of the schedule
 
 
@@ -58,7 +60,7 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
                     f"block {node.name_hint}",
                     f"a computation before the matmul {sch.get(block).name_hint}",
                     "operands that are tensors, or casts of them",
-                    "keep it in a function of its own",
+                    SEPARATE,
                 )
             _inline(sch, sch.compute_inline, producer)
 
@@ -79,19 +81,16 @@ def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
     tile : tuple
         Rows, columns and depth of the tile, ints or random variables.
     """
-    from .recognise import find_matmul
-
     block = as_block(sch, block)
     matmul = find_matmul(sch, block)
     axes = list(zip((matmul.m, matmul.n, matmul.k), tile, strict=True))
-    by_var = {axis.iter_var.var: math.lcm(*candidates(sch, t)) for axis, t in axes}
-    padding = [by_var.get(var.var, 1) for var in sch.get(block).iter_vars]
-    extents = {axis.iter_var.var: axis.extent for axis, _ in axes}
-    exact = [
-        isinstance(extents[v], int) and extents[v] % multiple == 0 for v, multiple in by_var.items()
+    multiple = {axis.iter_var.var: math.lcm(*candidates(sch, t)) for axis, t in axes}
+    ragged = [
+        not ir.is_const(ir.simplify(axis.iter_var.dom.extent % multiple[axis.iter_var.var]), 0)
+        for axis, _ in axes
     ]
-    if not all(exact):
-        sch.pad_einsum(block, padding)
+    if any(ragged):
+        sch.pad_einsum(block, [multiple.get(var.var, 1) for var in sch.get(block).iter_vars])
 
 
 # -- copies ---------------------------------------------------------------------------------------
@@ -149,23 +148,40 @@ def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
     ScheduleError
         There are several outputs, or a block that is not elementwise.
     """
-    while consumers := [c for c in sch.get_consumers(store) if not is_own_kernel(sch, c)]:
-        last = [c for c in consumers if not sch.get_consumers(c)]
-        if len(consumers) == 1:
-            last = consumers
+    while consumers := _followers(sch, store):
+        _check_not_output(sch, store)
+        last = [c for c in consumers if len(consumers) == 1 or not _followers(sch, c)]
         if len(last) > 1:
             names = ", ".join(sorted(_output_name(sch, c) for c in last))
-            raise cannot_schedule(
-                f"block {sch.get(store).name_hint}", f"several outputs ({names})", "one output"
-            )
+            where = f"block {sch.get(store).name_hint}"
+            raise cannot_schedule(where, f"several outputs ({names})", "one output", SEPARATE)
         for consumer in consumers:
             _fuse_side_inputs(sch, consumer, store)
             # a diamond: all but the last are recomputed inside it, since reverse_compute_inline of
             # one of several consumers leaves the others reading a buffer that is gone
             if consumer not in last:
+                _check_not_output(sch, consumer)
                 _inline(sch, sch.compute_inline, consumer)
         if len(consumers) == 1:
             _inline(sch, sch.reverse_compute_inline, consumers[0])
+
+
+def _followers(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Return the blocks that read what a block writes and are not kernels of their own."""
+    return [c for c in sch.get_consumers(block) if not is_own_kernel(sch, c)]
+
+
+def _check_not_output(sch: s_tir.Schedule, block: Any) -> None:
+    """Refuse a value that the epilogue reads on and that is needed in memory all the same."""
+    result = sch.get(block).writes[0].source
+    root = sch.get_sref(block)
+    while root.parent is not None:
+        root = root.parent
+    is_argument = not any(b.same_as(result) for b in root.stmt.alloc_buffers)
+    if is_argument or len(_followers(sch, block)) < len(sch.get_consumers(block)):
+        where = f"block {sch.get(block).name_hint}"
+        found = f"several outputs ({result.name} is one, and the blocks behind it read it)"
+        raise cannot_schedule(where, found, "one output", SEPARATE)
 
 
 def _fuse_side_inputs(sch: s_tir.Schedule, consumer: Any, store: Any) -> None:
@@ -217,9 +233,13 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
         need = "a loop over k, and in it the rows, columns and depth of a tile"
         raise cannot_schedule(where, f"{len(loops)} loops", need)
     extents = [ir.static_int(sch.get(loop).extent) for loop in loops[-3:]]
-    dtype = ir.dtype_of(sch.get(block).reads[0].source)
-    if dtype not in ("float16", "bfloat16"):
-        raise cannot_schedule(where, f"operands of {dtype}", "float16 or bfloat16")
+    shared = [r.source for r in sch.get(block).reads if ir.is_shared(r.source)]
+    if len(shared) != 2:
+        need = 'two operands in shared memory, by cache_read(block, i, "shared.dyn")'
+        raise cannot_schedule(where, f"{len(shared)} shared operands", need)
+    dtype = ir.dtype_of(shared[0])
+    if dtype not in OPERAND_TYPES:
+        raise cannot_schedule(where, f"operands of {dtype}", " or ".join(OPERAND_TYPES))
     steps = (wgmma_facts.INSTRUCTION_M, 8, wgmma_facts.instruction_k(dtype))
     if None in extents or any(e % s for e, s in zip(extents, steps, strict=True)):
         found = "x".join("?" if e is None else str(e) for e in extents)
@@ -288,7 +308,21 @@ def pipeline(
 
 def as_block(sch: s_tir.Schedule, block: Any) -> Any:
     """Return the block itself, looked up when it is given by name."""
-    return sch.get_sblock(block) if isinstance(block, str) else block
+    if not isinstance(block, str):
+        return block
+    try:
+        return sch.get_sblock(block)
+    except s_tir.ScheduleError as error:
+        found = f"what TVM cannot look up ({tvm_reason(error)})"
+        raise cannot_schedule(f"block {block}", found, "the name of one block") from error
+
+
+def tvm_reason(error: Exception) -> str:
+    """Return the one line of a TVM schedule error that says what was wrong."""
+    marker = "Error message: "
+    text = str(error).splitlines()
+    reason = next((line for line in text if line.startswith(marker)), text[0])
+    return reason.removeprefix(marker).removeprefix("ScheduleError: ")
 
 
 def candidates(sch: s_tir.Schedule, value: Int) -> list[int]:
@@ -326,10 +360,9 @@ def _inline(sch: s_tir.Schedule, primitive: Any, block: Any) -> None:
     try:
         primitive(block)
     except s_tir.ScheduleError as error:
-        reason = next((line for line in str(error).splitlines() if "rror" in line), str(error))
         raise cannot_schedule(
             f"block {name}",
-            f"what TVM cannot inline ({reason.strip()})",
-            "one elementwise block behind the matmul after the other, and one output",
-            "keep it in a function of its own",
+            f"what TVM cannot inline ({tvm_reason(error)})",
+            "elementwise blocks around the matmul, and one output",
+            SEPARATE,
         ) from error

@@ -115,12 +115,7 @@ def matmul(
     a_axes, b_axes = {"N": "mk", "T": "km"}[layout[0]], {"N": "kn", "T": "nk"}[layout[1]]
     a = te.placeholder((*lead, *(extent[x] for x in a_axes)), dtype, name="A")
     b = te.placeholder(tuple(extent[x] for x in b_axes), dtype, name="B")
-    a_in, b_in = (
-        (te.compute(t.shape, lambda *i, t=t: t(*i).astype(acc_dtype), name=f"{t.op.name}_cast"))
-        if cast_stage
-        else t
-        for t in (a, b)
-    )
+    a_in, b_in = (_cast_stage(t, acc_dtype) if cast_stage else t for t in (a, b))
     axis = te.reduce_axis((tirx.const(0, index), extent["k"]), "k")
 
     def product(*point: Any) -> Any:
@@ -142,6 +137,12 @@ def matmul(
         value = te.compute(shape, lambda *i: last(*i).astype(out_dtype), name="D")
     func = te.create_prim_func([*arguments, value], index_dtype_override=None)
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+def _cast_stage(tensor: Any, dtype: str) -> Any:
+    return te.compute(
+        tensor.shape, lambda *i: tensor(*i).astype(dtype), name=f"{tensor.op.name}_cast"
+    )
 
 
 def _extent(size: Extent, index: str) -> Any:

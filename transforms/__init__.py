@@ -2,3 +2,19 @@
 
 if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")
+
+from .inject_tma_load import InjectTmaLoad
+from .insert_async_waits import InsertAsyncWaits
+from .layout_shared import LayoutShared
+from .lower_wgmma import LowerWgmma
+from .merge_shared import MergeShared
+from .pipeline_mbarriers import PipelineMbarriers
+
+__all__ = [
+    "InjectTmaLoad",
+    "InsertAsyncWaits",
+    "LayoutShared",
+    "LowerWgmma",
+    "MergeShared",
+    "PipelineMbarriers",
+]

@@ -94,3 +94,8 @@ def is_ours(name: str) -> bool:
 def closest(name: str) -> str:
     """Return the known key nearest to a misspelt one, or an empty string."""
     return next(iter(difflib.get_close_matches(name, KEYS, n=1, cutoff=0.6)), "")
+
+# -- between our own passes: written by one, read by a later one, never by users
+ASYNC_OP = "tvm_hopper.async_op"  # on a block that issues asynchronous operations: its row in facts.async_ops
+TMA_LOAD = "tvm_hopper.tma_load"  # call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, no barrier yet
+RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many iterations ago

@@ -34,12 +34,24 @@ LATE = "s_tir.InjectDoubleBuffer"  # the pass before StorageRewrite, which an op
 
 def hook_passes() -> list[Pass]:
     """List the passes that run where regions are exact and blocks still exist, in order."""
-    return []
+    from tvm_hopper import transforms
+
+    return [
+        transforms.LayoutShared(),  # first: descriptors and boxes both follow the panels chosen here
+        transforms.LowerWgmma(),  # the accumulator goes to registers, rows and columns to threads
+        transforms.InjectTmaLoad(),  # copies become boxes of a tensor map, without a barrier yet
+        transforms.PipelineMbarriers(),  # ring, full/empty barriers and roles around both
+        transforms.InsertAsyncWaits(),  # last: WGMMA's waits depend on what each role does between
+    ]
 
 
 def late_passes() -> list[Pass]:
     """List the passes that run on flat buffers, before TVM could merge or alias them."""
-    return []
+    from tvm_hopper import transforms
+
+    return [
+        transforms.MergeShared(),  # TVM would overlap what copies in flight still read and write
+    ]
 
 
 # -- TVM's side: the stock list, and where ours go

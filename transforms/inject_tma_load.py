@@ -1,0 +1,278 @@
+"""Copy shared tiles with the tensor memory accelerator: one tensor map a tensor, one load a box.
+
+    for p, r, s in grid(2, 128, 64):          annotations={"tvm_hopper.async_copy": "tma", ...}
+        A_shared[p, r, s] = if_then_else(m + r < M and k + p * 64 + s < K, A[m + r, k + p * 64 + s], 0)
+  ->
+    A_map = tvm_stack_alloca("tensormap", 1)                                on the host, at each call
+    cuTensorMapEncodeTiled(A_map, A, dims (K, M), box (64, 128), 128 B swizzle, zero fill)
+    with sblock(annotations={"tvm_hopper.async_op": "tma_load"}):
+        for p in range(2):
+            tma_load(&A_shared[p, 0, 0], A_map, k + p * 64, m)
+
+A load out of bounds is filled with zeros by the hardware, which is what the predicate says; any other
+predicate or fill is refused. A box has at most 256 rows: longer panels take several.
+
+Before: tiles are panels (LayoutShared).  After: no `async_copy` annotation is left; a `tma_load` call
+has no barrier yet.
+Not here: barriers and waiting (pipeline_mbarriers.py), multicast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import sym, tirx
+from tvm.ir import StringImm
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.bounds import is_exact_bounds
+from tvm_hopper.analysis.copies import CopyNest, find_copies
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts import tensor_map as maps
+from tvm_hopper.facts.hopper import dtype_bytes
+from tvm_hopper.keys import ASYNC_OP, SWIZZLE, TMA_LOAD
+
+L2_PROMOTION_BYTES = 128
+
+
+@dataclass(frozen=True)
+class TmaLoad:
+    """One tile: `origin` are the tensor's indices of element (p, 0, 0), outermost dimension first."""
+
+    copy: CopyNest
+    origin: tuple[Any, ...]
+    row_axis: int
+    box_rows: int
+    swizzle: int
+
+    def __post_init__(self) -> None:
+        if broken := self.tensor_map.check():
+            strides = [s for s in self.tensor_map.strides_bytes if s is not None and s % 16]
+            size = dtype_bytes(ir.dtype_of(self.copy.source))
+            inner = ir.static_int(self.copy.source.shape[-1])
+            fix = "copy the tensor into one of another shape or type"
+            if strides and inner is not None:
+                fix = f"pad its last dimension from {inner} to {-(-inner * size // 16) * 16 // size}"
+            raise cannot_lower(self.copy.where, *_found_and_need(broken), fix)
+
+    @property
+    def tensor_map(self) -> maps.TensorMap:
+        """The map, innermost dimension first; what only run time knows is None."""
+        buffer, dtype = self.copy.source, ir.dtype_of(self.copy.source)
+        dims = tuple(ir.static_int(x) for x in reversed(buffer.shape))
+        return maps.TensorMap(dtype, dims, self._static_strides(), self.box, swizzle_bytes=self.swizzle)
+
+    @property
+    def box(self) -> tuple[int, ...]:
+        """Elements of one load, innermost dimension first."""
+        sizes = [1] * len(self.origin)
+        sizes[self.row_axis] = self.box_rows
+        sizes[-1] = int(self.copy.tile.shape[2])
+        return tuple(reversed(sizes))
+
+    @property
+    def strides_bytes(self) -> tuple[Any, ...]:
+        """Distance of neighbours in each dimension but the innermost, from there outwards."""
+        buffer = self.copy.source
+        size, strides = dtype_bytes(ir.dtype_of(buffer)), []
+        step: Any = tirx.IntImm("int64", size)
+        for extent in reversed(list(buffer.shape)[1:]):
+            step = step * tirx.Cast("int64", extent)
+            strides.append(ir.simplify(step))
+        return tuple(strides)
+
+    def _static_strides(self) -> tuple[int | None, ...]:
+        return tuple(ir.static_int(stride) for stride in self.strides_bytes)
+
+
+def _found_and_need(broken: tuple[str, ...]) -> tuple[str, str]:
+    """Join rules of the form "found ...; need ..." into one of each."""
+    parts = [text.removeprefix("found ").split("; need ") for text in broken]
+    return " and ".join(p[0] for p in parts), " and ".join(p[1] for p in parts)
+
+
+def plan_tma_loads(kernel: ir.For) -> tuple[TmaLoad, ...]:
+    """Plan a load for every annotated copy; every reason to refuse is raised here."""
+    return tuple(_plan_load(copy) for copy in find_copies(kernel))
+
+
+def _plan_load(copy: CopyNest) -> TmaLoad:
+    source, (p, r, s) = copy.source, copy.loops
+    variables = [loop.loop_var for loop in (p, r, s)]
+    if ir.dtype_of(source) != ir.dtype_of(copy.tile):
+        raise cannot_lower(copy.where, f"{ir.dtype_of(source)} copied into {ir.dtype_of(copy.tile)}",
+                           "one type: the hardware copies bytes as they are")  # fmt: skip
+    if source.ty.strides or not ir.is_const(source.ty.elem_offset, 0):
+        raise cannot_lower(copy.where, f"strides {list(source.ty.strides)}", "a compact tensor",
+                           "copy it, or declare it with its whole shape")  # fmt: skip
+    rows = [axis for axis, x in enumerate(copy.source_indices) if ir.depends_on(x, [r.loop_var])]
+    inner = len(copy.source_indices) - 1
+    steps = {v: [_step(x, v) for x in copy.source_indices] for v in variables}
+    expected = {
+        r.loop_var: [int(axis in rows) for axis in range(inner + 1)],
+        s.loop_var: [int(axis == inner) for axis in range(inner + 1)],
+        p.loop_var: [int(axis == inner) * int(s.extent) for axis in range(inner + 1)],
+    }
+    if int(p.extent) == 1:
+        steps[p.loop_var] = expected[p.loop_var]
+    if len(rows) != 1 or rows[0] == inner or steps != expected:
+        raise cannot_lower(
+            copy.where,
+            f"index {list(copy.source_indices)}",
+            f"rows along one dimension of {source.name} and columns along its last, both with step 1",
+            "cache_read the tensor with its last dimension as the tile's last",
+        )
+    if copy.condition is not None:
+        _check_fill(copy)
+    for stride, extent in zip(_symbolic_strides(source), reversed(list(source.shape)[1:]), strict=True):
+        if stride % 16:
+            raise cannot_lower(
+                copy.where, f"a symbolic dimension {extent}, so rows at multiples of {stride} bytes",
+                "rows at multiples of 16 bytes", "make every dimension but the first static",
+            )  # fmt: skip
+    origin = tuple(
+        ir.simplify(ir.substitute(x, {r.loop_var: 0, s.loop_var: 0})) for x in copy.source_indices
+    )
+    num_rows = int(r.extent)
+    box_rows = next(n for n in range(min(num_rows, maps.MAX_BOX), 0, -1)
+                    if num_rows % n == 0 and (n == num_rows or n % 8 == 0))  # fmt: skip
+    return TmaLoad(copy, origin, rows[0], box_rows, int(copy.block.annotations[SWIZZLE]))
+
+
+def _step(index: Any, var: ir.Var) -> int | None:
+    """Return by how much an index grows with a variable, None if not evenly."""
+    unit = ir.simplify(ir.substitute(index, {var: var + 1}) - index)
+    return ir.static_int(unit)
+
+
+def _symbolic_strides(buffer: ir.Var) -> list[int]:
+    """Return a known divisor of each stride in bytes, from the innermost row outwards."""
+    size, divisors, step = dtype_bytes(ir.dtype_of(buffer)), [], None
+    for extent in reversed(list(buffer.shape)[1:]):
+        step = extent if step is None else step * ir.cast_like(extent, step)
+        if ir.static_int(ir.simplify(step)) is not None:
+            divisors.append(0)  # static: the tensor map's own rules judge it
+            continue
+        known = sym.Analyzer().modular_set(ir.simplify(step))
+        divisors.append(int(known.coeff) * size if int(known.base) == 0 else 1)
+    return divisors
+
+
+def _check_fill(copy: CopyNest) -> None:
+    if not ir.is_zero(copy.fill):
+        raise cannot_lower(copy.where, f"a fill of {copy.fill} out of bounds", "a fill of 0")
+    shape = tuple(copy.source.shape)
+    if not is_exact_bounds(copy.condition, copy.source_indices, shape, copy.loops):
+        raise cannot_lower(
+            copy.where,
+            f"the predicate {copy.condition}",
+            f"exactly the bounds of {copy.source.name}{list(shape)}: the hardware fills by these alone",
+            "apply any other predicate where the tile is used",
+        )
+
+
+def rewrite_tma_loads(kernel: ir.For, plan: tuple[TmaLoad, ...]) -> ir.Stmt:
+    """Encode a map per load on the host and replace the copy nests by loads."""
+    host: list[Any] = []
+    planned: dict[Any, Any] = {}
+    for load in plan:
+        handle = tirx.tvm_stack_alloca("tensormap", 1)
+        tensor_map = ir.Var(f"{load.copy.source.name}_map", handle.ty)
+        host += [tirx.Bind(tensor_map, handle), _encode(load, tensor_map)]
+        planned[load.copy.nest] = _load_block(load, tensor_map)
+    return ir.seq(host, ir.replace_nodes(kernel, ir.Stmt, planned))
+
+
+def _encode(load: TmaLoad, tensor_map: ir.Var) -> Any:
+    buffer, rank = load.copy.source, len(load.origin)
+    dims = [tirx.Cast("int64", extent) for extent in reversed(buffer.shape)]
+    return tirx.call_packed(
+        "runtime.cuTensorMapEncodeTiled",
+        tensor_map,
+        StringImm(ir.dtype_of(buffer)),
+        rank,
+        buffer.data,
+        *map(ir.simplify, dims),
+        *load.strides_bytes,
+        *load.box,
+        *[1] * rank,
+        maps.INTERLEAVE_NONE,
+        maps.SWIZZLE_CODE[load.swizzle],
+        maps.L2_PROMOTION_CODE[L2_PROMOTION_BYTES],
+        maps.OOB_CODE["zero"],
+    )
+
+
+def _load_block(load: TmaLoad, tensor_map: ir.Var) -> ir.SBlockRealize:
+    tile, p = load.copy.tile, load.copy.loops[0]
+    panels, rows, _ = (int(extent) for extent in tile.shape)
+
+    def one(panel: Any, part: Any) -> Any:
+        row = part * load.box_rows
+        start = [ir.substitute(x, {p.loop_var: panel}) for x in load.origin]
+        start[load.row_axis] = start[load.row_axis] + row
+        coordinates = [_int32(ir.simplify(x)) for x in reversed(start)]
+        address = tirx.address_of(tirx.BufferLoad(tile, [panel, ir.simplify(row), 0]))
+        return tirx.call_extern(
+            "int32", TMA_LOAD, address, tirx.address_of(tensor_map), *coordinates
+        )
+
+    loads = ir.make_loop("panel", panels, lambda panel:
+        ir.make_loop("part", rows // load.box_rows, lambda part: one(panel, part)))  # fmt: skip
+    return ir.opaque_block(
+        load.copy.block.name_hint,
+        loads,
+        reads=[ir.full_region(load.copy.source)],
+        writes=[ir.full_region(tile)],
+        annotations={ASYNC_OP: "tma_load"},
+    )
+
+
+def _int32(coordinate: Any) -> Any:
+    """TMA takes 32-bit coordinates (PTX ISA 9.1, 9.7.9.27.1.2); loops may count in 64 bits."""
+    return coordinate if ir.dtype_of(coordinate) == "int32" else tirx.Cast("int32", coordinate)
+
+
+def guard_empty(stmt: ir.Stmt, plan: tuple[TmaLoad, ...]) -> ir.Stmt:
+    """Launch nothing where a symbolic dimension is 0, which no tensor map can describe."""
+    symbols: list[Any] = []
+    for load in plan:
+        for extent in load.copy.source.shape:
+            if ir.static_int(extent) is None and not any(extent.same_as(x) for x in symbols):
+                symbols.append(extent)
+    for extent in symbols:
+        stmt = ir.IfThenElse(extent > 0, stmt, None)
+    return stmt
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.InjectTmaLoad")
+class InjectTmaLoad:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Replace the annotated copies of one function."""
+        notes = []
+
+        def inject(kernel: ir.For) -> ir.Stmt:
+            if not (plan := plan_tma_loads(kernel)):
+                return kernel
+            notes.append({"tensor_maps": [_facts(load) for load in plan]})
+            after = rewrite_tma_loads(kernel, plan)
+            assert not plan_tma_loads(after), "InjectTmaLoad left a copy behind"
+            return guard_empty(after, plan)
+
+        func = ir.map_kernels(func, inject)
+        return ir.note_plan(func, notes)
+
+
+def _facts(load: TmaLoad) -> dict[str, Any]:
+    """What `explain` says of a load."""
+    return {
+        "tensor": load.copy.source.name,
+        "dims": [str(x) for x in reversed(load.copy.source.shape)],
+        "box": list(load.box),
+        "swizzle": load.swizzle,
+        "bytes": load.tensor_map.box_bytes,
+    }

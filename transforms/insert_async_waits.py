@@ -1,0 +1,158 @@
+"""Fence, commit and wait for the asynchronous operations that complete by group.
+
+    with sblock(async_op="wgmma"): wgmma.mma_async(acc, slot k)
+    with sblock(release=1): mbarrier.arrive(empty[slot k - 1])
+    C[...] = acc
+  ->
+    wgmma.fence
+    wgmma.mma_async(acc, slot k)
+    wgmma.commit_group
+    wgmma.wait_group 1                     the slot given back must not be read any more
+    mbarrier.arrive(empty[slot k - 1])
+    wgmma.wait_group 0                     the accumulator is read
+    C[...] = acc
+
+Walks a role's statements in order with the operations in flight, and asks the table of
+`facts.async_ops` what each needs: a commit when operations of its kind were issued, one wait when
+something reads what they write, one when something is about to overwrite what they read (a release
+lets the producer do so). After a wait all operations of that kind are forgotten.
+
+Before: roles are built.  After: no `async_op` block of a group kind is left unwaited, nor the
+annotations of our passes.
+Not here: mbarriers (pipeline_mbarriers.py), which complete by phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm.script import tirx as T
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.async_ops import ASYNC_OPS, MBARRIER
+from tvm_hopper.keys import ASYNC_OP, RELEASE
+
+
+@dataclass(frozen=True)
+class GroupInstructions:
+    """How one kind's groups are fenced, committed and waited for."""
+
+    fence: Callable[[], Any]
+    commit: Callable[[], Any]
+    wait: Callable[[int], Any]
+
+
+INSTRUCTIONS = {
+    "wgmma": GroupInstructions(
+        fence=lambda: T.ptx.wgmma.fence.sync.aligned(),
+        commit=lambda: T.ptx.wgmma.commit_group.sync.aligned(),
+        wait=lambda pending: T.ptx.wgmma.wait_group.sync.aligned(pending),
+    )
+}
+
+
+@dataclass
+class InFlight:
+    """Operations issued and not yet waited for: kind -> buffers they write."""
+
+    results: dict[str, list[Any]] = field(default_factory=dict)
+
+    def issue(self, kind: str, block: ir.SBlock) -> None:
+        """Remember what an operation writes."""
+        self.results.setdefault(kind, []).extend(region.source for region in block.writes)
+
+    def touched_by(self, stmt: ir.Stmt) -> list[str]:
+        """Return the kinds whose results a statement uses."""
+        return [
+            kind
+            for kind, buffers in self.results.items()
+            if any(ir.uses(stmt, buffer) for buffer in buffers)
+        ]
+
+    def forget(self, kind: str) -> None:
+        """Forget the operations of a kind: they are complete."""
+        self.results.pop(kind, None)
+
+
+def rewrite_waits(stmt: ir.Stmt, in_flight: InFlight) -> ir.Stmt:
+    """Place fences, commits and waits in one role's statements, in order."""
+    out: list[Any] = []
+    for part in ir.statements(stmt):
+        out.extend(_rewrite_part(part, in_flight))
+    return ir.seq(out)
+
+
+def _rewrite_part(part: ir.Stmt, in_flight: InFlight) -> list[Any]:
+    block = part.block if isinstance(part, ir.SBlockRealize) else None
+    if block is not None and _group_kind(block):
+        kind = _group_kind(block)
+        in_flight.issue(kind, block)
+        make = INSTRUCTIONS[kind]
+        return [make.fence(), _plain(part, ASYNC_OP), make.commit()]
+    if block is not None and RELEASE in block.annotations:
+        pending = int(block.annotations[RELEASE])
+        waits = [INSTRUCTIONS[kind].wait(pending) for kind in in_flight.results]
+        if not pending:
+            in_flight.results.clear()
+        return [*waits, _plain(part, RELEASE)]
+    if isinstance(part, ir.For) and _holds_operations(part):
+        body = rewrite_waits(part.body, in_flight)
+        return [ir.with_body(part, body)]
+    waits = []
+    for kind in in_flight.touched_by(part):
+        waits.append(INSTRUCTIONS[kind].wait(0))
+        in_flight.forget(kind)
+    return [*waits, part]
+
+
+def _group_kind(block: ir.SBlock) -> str:
+    """Return the kind of a block's operations if they complete by group, else an empty string."""
+    kind = str(block.annotations.get(ASYNC_OP, ""))
+    return kind if kind and ASYNC_OPS[kind].completion != MBARRIER else ""
+
+
+def _holds_operations(stmt: ir.Stmt) -> bool:
+    return bool(ir.find_blocks(stmt, ASYNC_OP) or ir.find_blocks(stmt, RELEASE))
+
+
+def _plain(realize: ir.SBlockRealize, key: str) -> ir.SBlockRealize:
+    notes = {k: v for k, v in realize.block.annotations.items() if k != key}
+    return ir.SBlockRealize([], True, ir.with_block(realize.block, annotations=notes))
+
+
+def plan_waits(kernel: ir.For) -> tuple[ir.Stmt, ...]:
+    """Return the roles that issue operations completing by group."""
+    if not ir.find_all(kernel, ir.SBlock, lambda block: bool(_group_kind(block))):
+        return ()
+    branches = ir.find_all(kernel, ir.IfThenElse, lambda x: x.else_case is not None)
+    roles = [b for x in branches for b in (x.then_case, x.else_case) if _holds_operations(b)]
+    if not roles:
+        names = [b.name_hint for b in ir.find_blocks(kernel, ASYNC_OP)]
+        raise cannot_lower(
+            f"blocks {names}", "asynchronous operations outside of a warp group's role",
+            "a pipelined loop with asynchronous copies around them",
+        )  # fmt: skip
+    return (roles[0],)
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.InsertAsyncWaits")
+class InsertAsyncWaits:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Place the waits of one function."""
+
+        def insert(kernel: ir.For) -> ir.For:
+            for role in plan_waits(kernel):
+                in_flight = InFlight()
+                after = rewrite_waits(role, in_flight)
+                drain = [INSTRUCTIONS[kind].wait(0) for kind in in_flight.results]
+                kernel = ir.replace_nodes(kernel, ir.Stmt, {role: ir.seq(after, drain)})
+            assert not plan_waits(kernel), "InsertAsyncWaits left an operation behind"
+            return kernel
+
+        return ir.map_kernels(func, insert)

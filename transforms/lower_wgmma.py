@@ -1,0 +1,257 @@
+"""Give an accumulator to the registers of warp groups and multiply into it with WGMMA.
+
+    for w in thread_binding(2, "threadIdx.y"):
+        for i, j in grid(64, 256): acc[i, j] = 0
+        for k in ...:
+            with sblock(annotations={"tvm_hopper.wgmma": 1}):
+                for i, j, kk in grid(64, 256, 64):
+                    acc[i, j] += A_shared[w * 64 + i, kk] * B_shared[j, kk]
+        for i, j in grid(64, 256): C[m + w * 64 + i, n + j] = f(acc[i, j])
+  ->
+    for t in thread_binding(256, "threadIdx.x"):                      w := t // 128
+        for i in range(128): acc[i] = 0                               128 registers of a 64x256 tile
+        for k in ...:
+            with sblock(annotations={"tvm_hopper.async_op": "wgmma"}):
+                descriptor_a, descriptor_b = ...                      of the operands' first elements
+                for kk in unroll(4): wgmma.mma_async(acc[0..127], descriptor_a + .., descriptor_b + ..)
+        for g, h in unroll(32, 2):                                    registers 4 g + 2 h and + 1
+            if in bounds: C[row(t, h), col(t, g) + 0:2] = f(acc[..])
+
+Before: shared operands are panels (LayoutShared).  After: no `wgmma` annotation, no accumulator
+indexed by rows and columns; the instructions are neither fenced, committed nor waited for.
+Not here: that (insert_async_waits.py); who loads the operands (pipeline_mbarriers.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir as tvm_ir
+from tvm import sym, tirx
+from tvm.script import tirx as T
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.vector_pairs import is_aligned_pair, pair_condition
+from tvm_hopper.facts import wgmma
+from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
+from tvm_hopper.keys import ASYNC_OP
+from tvm_hopper.plan.wgmma_plan import FragmentNest, Operand, WgmmaPlan, plan_wgmma
+
+
+def rewrite_wgmma(kernel: ir.For, plan: WgmmaPlan) -> ir.Stmt:
+    """Replace the block, the nests over its accumulator, and the thread axis."""
+    thread = ir.Var("threadIdx_x", "int32")
+    registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
+    planned = {nest.nest: _fragment_loops(nest, plan, registers, thread) for nest in plan.nests}
+    planned[plan.product.realize] = _instructions(plan, registers)
+    body = ir.replace_nodes(kernel, ir.Stmt, planned)
+
+    def move_allocation(block: ir.SBlock) -> ir.SBlock:
+        if not any(buffer.same_as(plan.accumulator) for buffer in block.alloc_buffers):
+            return block
+        rest = [b for b in block.alloc_buffers if not b.same_as(plan.accumulator)]
+        return ir.with_block(block, alloc_buffers=[*rest, registers])
+
+    body = ir.replace(body, ir.SBlock, move_allocation)
+    body = ir.move_regions(body, {plan.accumulator: registers})
+    return _bind_threads(body, plan.warp_groups, thread)
+
+
+def _bind_threads(body: ir.Stmt, warp_groups: int, thread: ir.Var) -> ir.Stmt:
+    """Bind threadIdx.x to all threads of the warp groups, in place of threadIdx.y."""
+    axes = ir.thread_axes(body)
+    extent = warp_groups * WARP_GROUP_THREADS
+
+    def bind(inner: ir.Stmt) -> ir.For:
+        axis = tirx.IterVar(None, thread, tirx.IterVar.ThreadIndex, "threadIdx.x")
+        return ir.For(thread, 0, extent, ir.ForKind.THREAD_BINDING, inner, thread_binding=axis)
+
+    if "threadIdx.y" in axes:
+        old = axes["threadIdx.y"]
+        group = thread // WARP_GROUP_THREADS
+        new = bind(ir.substitute(old.body, {old.loop_var: group}))
+        return ir.replace_nodes(body, ir.For, {old: new})
+    innermost = next(loop for loop in axes.values() if len(ir.thread_axes(loop)) == 1)
+    return ir.replace_nodes(
+        body, ir.For, {innermost: ir.with_body(innermost, bind(innermost.body))}
+    )
+
+
+# -- the multiply-add
+
+
+def _instructions(plan: WgmmaPlan, registers: ir.Var) -> ir.SBlockRealize:
+    width, depth = plan.instruction_n, wgmma.instruction_k(plan.dtype)
+    left = ir.Var("descriptor_a", "uint64")
+    right = ir.Var("descriptor_b", "uint64")
+    transposed = [int(x.layout.major == "mn") for x in (plan.left, plan.right)]
+
+    def one(subtile: Any, chunk: Any, step: Any) -> Any:
+        a = _advance(left, plan.left, subtile * wgmma.INSTRUCTION_M, step)
+        b = _advance(right, plan.right, chunk * width, step)
+        values = [
+            tirx.BufferLoad(registers, [ir.simplify(plan.register(subtile, chunk, i))])
+            for i in range(width // 2)
+        ]
+        return T.ptx[plan.instruction](*values, a, b, T.bool(True), 1, 1, *transposed)
+
+    loops = ir.make_loop("subtile", plan.m // wgmma.INSTRUCTION_M, lambda subtile:
+        ir.make_loop("chunk", plan.n // width, lambda chunk:
+            ir.make_loop("step", plan.k // depth, lambda step:
+                one(subtile, chunk, step), unroll=True), unroll=True), unroll=True)  # fmt: skip
+    body = ir.seq(
+        tirx.Bind(left, _descriptor(plan.left)), tirx.Bind(right, _descriptor(plan.right)), loops
+    )
+    block = plan.product.block
+    reads = [r for r in block.reads if not r.source.same_as(plan.accumulator)]
+    acc = ir.full_region(registers)
+    return ir.opaque_block(
+        block.name_hint, body, reads=[*reads, acc], writes=[acc], annotations={ASYNC_OP: "wgmma"}
+    )
+
+
+def _descriptor(operand: Operand) -> Any:
+    """Build the matrix descriptor of the operand's first element.
+
+    The address is that of the tile: a swizzled row or k offset is not an element's address, it is
+    added to the descriptor (PTX ISA 9.1, 9.7.15.5.1.2.2).
+    """
+    layout = operand.layout
+    fixed = wgmma.Descriptor(
+        0, layout.leading_bytes, layout.stride_bytes, swizzle_bytes=layout.swizzle_bytes
+    ).encode()
+    tile = tirx.address_of(tirx.BufferLoad(operand.buffer, [0] * len(operand.buffer.shape)))
+    address = T.cuda.cvta_generic_to_shared(tile)
+    units = tirx.Cast("uint64", T.shift_right(T.bitwise_and(address, T.uint32(0x3FFFF)), T.uint32(4)))
+    k_steps = operand.k // wgmma.instruction_k(layout.dtype)
+    offset = layout.mn_offset(operand.row) + layout.k_offset(k_steps)
+    return T.bitwise_or(units, tirx.const(fixed, "uint64")) + _units(offset)
+
+
+def _advance(descriptor: ir.Var, operand: Operand, row: Any, step: Any) -> Any:
+    offset = operand.layout.mn_offset(row) + operand.layout.k_offset(step)
+    return descriptor + _units(offset)
+
+
+def _units(offset_bytes: Any) -> Any:
+    """Turn a byte offset into a descriptor's units of 16 B."""
+    return tirx.Cast("uint64", ir.simplify(tirx.convert(offset_bytes) // 16))
+
+
+# -- fill and epilogue
+
+
+def _fragment_loops(nest: FragmentNest, plan: WgmmaPlan, registers: ir.Var, thread: ir.Var) -> ir.Stmt:
+    store = nest.realize.block.body
+    filled = store.buffer.same_as(plan.accumulator)
+    if filled and not ir.depends_on(store.value, [nest.row.loop_var, nest.column.loop_var]):
+        value = _as(plan.accumulate, store.value)
+        return ir.make_loop(
+            "i", plan.registers, lambda i: ir.BufferStore(registers, value, [i]), unroll=True
+        )
+    width, lane = plan.instruction_n, thread % WARP_GROUP_THREADS
+    pair = ir.new_buffer(f"{store.buffer.name}_pair", (2,), ir.dtype_of(store.buffer), "local")
+
+    def element(subtile: Any, chunk: Any, g: Any, h: Any, e: ir.Var) -> tuple[Any, Any]:
+        """Return the store of register 4 g + 2 h + e and the condition under which it runs."""
+        i = g * 4 + h * 2 + e
+        analyzer = _bounds({g: width // 8, h: 2, e: 2})
+        row = subtile * wgmma.INSTRUCTION_M + ir.simplify(wgmma.accumulator_row(i, lane), analyzer)
+        column = chunk * width + ir.simplify(wgmma.accumulator_col(i, lane), analyzer)
+        register = tirx.BufferLoad(registers, [ir.simplify(plan.register(subtile, chunk, i))])
+        values = {
+            nest.row.loop_var: row,
+            nest.column.loop_var: column,
+            **{loop.loop_var: 0 for loop in nest.units},
+        }
+        new = ir.substitute(_read_register(store, plan, register), values)
+        if filled:
+            new = ir.BufferStore(registers, _as(plan.accumulate, new.value), register.indices)
+        return new, ir.substitute(nest.realize.predicate, values)
+
+    def both(subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
+        """Store two neighbours: as one vector if they always lie in bounds, and aligned, together."""
+        e = ir.Var("e", "int32")
+        new, condition = element(subtile, chunk, g, h, e)
+        shared = pair_condition(condition, e)
+        if filled or shared is None or not is_aligned_pair(new, e):
+            guarded = new if ir.is_const(condition, 1) else ir.IfThenElse(condition, new, None)
+            return ir.make_loop("e", 2, lambda x: ir.substitute(guarded, {e: x}), unroll=True)
+        compute = ir.make_loop(
+            "e", 2, lambda x: ir.BufferStore(pair, ir.substitute(new.value, {e: x}), [x]), unroll=True
+        )
+        write = ir.BufferStore(new.buffer, tirx.BufferLoad(pair, [e]), new.indices)
+        whole = ir.seq(compute, ir.For(e, 0, 2, ir.ForKind.VECTORIZED, write))
+        return whole if ir.is_const(shared, 1) else ir.IfThenElse(shared, whole, None)
+
+    loops = ir.make_loop("subtile", plan.m // wgmma.INSTRUCTION_M, lambda subtile:
+        ir.make_loop("chunk", plan.n // width, lambda chunk:
+            ir.make_loop("g", width // 8, lambda g:
+                ir.make_loop("h", 2, lambda h:
+                    both(subtile, chunk, g, h), unroll=True),
+                unroll=True), unroll=True), unroll=True)  # fmt: skip
+    acc = ir.full_region(registers)
+    block = nest.realize.block
+    written = ir.full_region(store.buffer)
+    touched = (
+        {"writes": [acc]}
+        if filled
+        else {"reads": [acc], "writes": [written], "alloc_buffers": [pair]}
+    )
+    return ir.opaque_block(block.name_hint, loops, **touched)
+
+
+def _bounds(extents: dict[Any, int]) -> sym.Analyzer:
+    analyzer = sym.Analyzer()
+    for var, extent in extents.items():
+        if isinstance(var, ir.Var):
+            analyzer.bind(var, tvm_ir.Range(0, extent))
+    return analyzer
+
+
+def _read_register(store: ir.BufferStore, plan: WgmmaPlan, register: Any) -> ir.BufferStore:
+    """Read the register where the program reads the accumulator, in the type that it had there."""
+    value = _as(ir.dtype_of(plan.accumulator), register)
+
+    def load(node: ir.TensorLoad, mutator: Any) -> Any:
+        return value if node.source.same_as(plan.accumulator) else mutator.default_mutate(node)
+
+    return ir.mutate(store, [(ir.TensorLoad, load)])
+
+
+def _as(dtype: str, value: Any) -> Any:
+    return value if ir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.LowerWgmma")
+class LowerWgmma:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Lower the multiply-add blocks of one function."""
+        notes = []
+
+        def lower(kernel: ir.For) -> ir.Stmt:
+            plans = plan_wgmma(kernel)
+            for plan in plans:
+                notes.append(_facts(plan))
+                kernel = rewrite_wgmma(kernel, plan)
+            assert not plan_wgmma(kernel), "LowerWgmma left a block behind"
+            return kernel
+
+        func = ir.map_kernels(func, lower)
+        return ir.note_plan(func, notes)
+
+
+def _facts(plan: WgmmaPlan) -> dict[str, Any]:
+    """What `explain` says of the multiplication."""
+    wide = ir.dtype_of(plan.accumulator) != plan.accumulate
+    return {
+        "block": plan.product.block.name_hint,
+        "warp_group_tile": [plan.m, plan.n, plan.k],
+        "instruction": plan.instruction,
+        "accumulator_registers": plan.registers,
+        "notes": [f"accumulates in {plan.accumulate} where the program says "
+                  f"{ir.dtype_of(plan.accumulator)}"] if wide else [],
+    }  # fmt: skip

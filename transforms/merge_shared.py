@@ -1,0 +1,181 @@
+"""Give every dynamic shared buffer of a kernel its final offset in one allocation.
+
+    ring = alloc((32768,), "float16", "shared.dyn", align=1024); full = alloc((4,), "uint64", "shared.dyn")
+    ... ring[i], &full[s], ring.data ...
+  ->
+    dyn_smem = alloc((65568,), "uint8", "shared.dyn", align=1024)
+    ring = decl_buffer(float16, data=dyn_smem); full = decl_buffer(uint64, data=dyn_smem)
+    ... ring[i], &full[8192 + s], &ring[0] ...
+
+No two buffers overlap. TVM's own passes merge by straight-line liveness, which knows nothing of copies
+and multiplications in flight, drop buffers used only by address, and align the base to 64 bytes only.
+
+Before: buffers are flat, right before StorageRewrite.  After: one dynamic shared allocation, at which
+stock merging has nothing left to do.
+Not here: overlaying the epilogue's tiles on the ring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.hopper import SMEM_PER_BLOCK, dtype_bytes
+
+NAME = "dyn_smem"
+BASE_ALIGNMENT = 1024  # of swizzled tiles, PTX ISA 9.1, 9.7.15.5.1.2.2
+MIN_ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One buffer at its offset."""
+
+    buffer: ir.Var
+    offset_bytes: int
+
+    @property
+    def element_bytes(self) -> int:
+        """Size of an element."""
+        return dtype_bytes(ir.dtype_of(self.buffer))
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the buffer."""
+        return prod(int(x) for x in self.buffer.shape) * self.element_bytes
+
+    @property
+    def offset(self) -> int:
+        """Offset in elements."""
+        return self.offset_bytes // self.element_bytes
+
+
+@dataclass(frozen=True)
+class SharedPlan:
+    """The shared memory of one kernel."""
+
+    kernel: Any  # the outermost thread_extent attribute
+    placements: tuple[Placement, ...]
+
+    def __post_init__(self) -> None:
+        if self.num_bytes > SMEM_PER_BLOCK:
+            sizes = " + ".join(f"{p.buffer.name} {p.num_bytes}" for p in self.placements)
+            raise cannot_lower(
+                "shared memory", f"{sizes} = {self.num_bytes} bytes with alignment",
+                f"at most {SMEM_PER_BLOCK}", "take fewer stages or a smaller tile",
+            )  # fmt: skip
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the allocation."""
+        return max(p.offset_bytes + p.num_bytes for p in self.placements)
+
+
+def plan_shared(func: tirx.PrimFunc) -> tuple[SharedPlan, ...]:
+    """Place the dynamic shared buffers of each kernel, the most aligned first."""
+    plans = []
+    for kernel in ir.outermost_thread_extents(func.body):
+        allocations = ir.find_all(
+            kernel, tirx.AllocBuffer, lambda x: x.buffer.scope() == "shared.dyn" and x.buffer.name != NAME
+        )
+        if allocations:
+            plans.append(SharedPlan(kernel, _place(allocations)))
+    return tuple(plans)
+
+
+def _place(allocations: list[Any]) -> tuple[Placement, ...]:
+    placements, end = [], 0
+    aligned = [(_alignment(x), x.buffer) for x in allocations]
+    for alignment, buffer in sorted(aligned, key=lambda pair: -pair[0]):
+        if any(ir.static_int(extent) is None for extent in buffer.shape):
+            raise cannot_lower(f"shared buffer {buffer.name}", f"shape {list(buffer.shape)}", "a static shape")
+        end = -(-end // alignment) * alignment
+        placements.append(Placement(buffer, end))
+        end += placements[-1].num_bytes
+    return tuple(placements)
+
+
+def _alignment(allocation: Any) -> int:
+    noted = allocation.annotations.get("buffer_data_alignment", 0)
+    return max(int(noted), int(allocation.buffer.ty.data_alignment), MIN_ALIGNMENT)
+
+
+def rewrite_shared(func: tirx.PrimFunc, plans: tuple[SharedPlan, ...]) -> tirx.PrimFunc:
+    """Put one allocation at the top of each kernel and move every access to it."""
+    planned = {plan.kernel: _rewrite_kernel(plan) for plan in plans}
+    return func.with_body(ir.replace_nodes(func.body, tirx.AttrStmt, planned))
+
+
+def _rewrite_kernel(plan: SharedPlan) -> ir.Stmt:
+    merged = ir.new_buffer(NAME, (plan.num_bytes,), "uint8", "shared.dyn", BASE_ALIGNMENT)
+    views = {p.buffer: (_view(p.buffer), p.offset) for p in plan.placements}
+
+    def load(node: ir.TensorLoad, mutator: Any) -> ir.TensorLoad:
+        node = mutator.default_mutate(node)
+        if node.source not in views:
+            return node
+        view, offset = views[node.source]
+        return tirx.BufferLoad(view, [node.indices[0] + offset])
+
+    def store(node: ir.BufferStore, mutator: Any) -> ir.BufferStore:
+        node = mutator.default_mutate(node)
+        if node.buffer not in views:
+            return node
+        view, offset = views[node.buffer]
+        return ir.BufferStore(view, node.value, [node.indices[0] + offset])
+
+    def call(node: ir.Call, mutator: Any) -> Any:
+        buffer = ir.pointer_of(node)
+        if buffer is not None and buffer in views:
+            view, offset = views[buffer]
+            return tirx.address_of(tirx.BufferLoad(view, [offset]))
+        if node.op.name == "tirx.tvm_access_ptr" and (buffer := ir.pointer_of(node.args[1])) in views:
+            view, offset = views[buffer]
+            kind, _, start, extent, mask = node.args
+            return ir.Call(node.op, [kind, view.data, mutator.mutate(start) + offset, extent, mask], ret_ty=node.ty)
+        return mutator.default_mutate(node)
+
+    def allocation(node: Any, mutator: Any) -> Any:
+        return ir.seq() if node.buffer in views else mutator.default_mutate(node)
+
+    kernel = plan.kernel
+    body = ir.mutate(
+        kernel.body,
+        [(tirx.AllocBuffer, allocation), (ir.TensorLoad, load), (ir.BufferStore, store), (ir.Call, call)],
+    )
+    declared = [tirx.DeclBuffer(view, data=merged.data) for view, _ in views.values()]
+    return tirx.AttrStmt(
+        kernel.node, kernel.attr_key, kernel.value, ir.seq(tirx.AllocBuffer(merged), declared, body)
+    )
+
+
+def _view(buffer: ir.Var) -> ir.Var:
+    shape = tuple(int(extent) for extent in buffer.shape)
+    return ir.new_buffer(
+        buffer.name, shape, ir.dtype_of(buffer), "shared.dyn", int(buffer.ty.data_alignment)
+    )
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.MergeShared")
+class MergeShared:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Merge the shared buffers of one function's kernels."""
+        if not (plans := plan_shared(func)):
+            return func
+        after = rewrite_shared(func, plans)
+        assert not plan_shared(after), "MergeShared left an allocation behind"
+        return ir.note_plan(after, [_facts(plan) for plan in plans])
+
+
+def _facts(plan: SharedPlan) -> dict[str, Any]:
+    """What `explain` says of shared memory."""
+    rows = [[p.buffer.name, p.offset_bytes, p.num_bytes] for p in plan.placements]
+    return {"smem": rows, "smem_bytes": plan.num_bytes}

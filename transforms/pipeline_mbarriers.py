@@ -1,0 +1,265 @@
+"""Split a pipelined loop between a producer and consumer warp groups around a ring of tiles.
+
+    for t in thread_binding(256, "threadIdx.x"):
+        for k in serial(K, annotations={"software_pipeline_stage": [0, 3], ...}):
+            tile = alloc(shared)
+            with sblock(async_op="tma_load"): tma_load(&tile, A_map, ...)
+            with sblock(async_op="wgmma"): wgmma(acc, tile)
+        C[...] = acc
+  ->
+    for t in thread_binding(384, "threadIdx.x"):
+        ring = alloc(4 tiles); full, empty = alloc(4 mbarriers each)
+        if t == 0:
+            for s in range(4): mbarrier.init(full[s], 1); mbarrier.init(empty[s], 2)
+            fence.mbarrier_init
+        storage_sync
+        if t < 128:
+            setmaxnreg.dec 40
+            if t == 0:
+                for k in range(K):
+                    mbarrier_wait(empty[k % 4], (k // 4 % 2) ^ 1)
+                    mbarrier.arrive.expect_tx(full[k % 4], bytes)
+                    cp.async.bulk.tensor(&ring[k % 4], A_map, ..., full[k % 4])
+        else:                                                   t := t - 128
+            setmaxnreg.inc 232
+            for k in range(K):
+                mbarrier_wait(full[k % 4], k // 4 % 2)
+                with sblock(async_op="wgmma"): wgmma(acc, ring[k % 4])
+                with sblock(release=1):
+                    if t % 128 == 0 and k >= 1: mbarrier.arrive(empty[(k - 1) % 4])
+            C[...] = acc
+
+The number of slots is the distance of TVM's stages plus one. `release = n` says that the slot given
+back is the one of n iterations ago.
+
+Before: copies are tma_load blocks, the multiplication a wgmma block over all threads.  After: no
+pipeline annotation is left for stock passes to act on; WGMMA is still not waited for.
+Not here: WGMMA's own fences and waits (insert_async_waits.py), offsets (merge_shared.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import StringImm
+from tvm.script import tirx as T
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.facts import arrivals
+from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
+from tvm_hopper.keys import RELEASE, TMA_LOAD, WGMMA_PENDING
+from tvm_hopper.options import read
+from tvm_hopper.plan.ring_plan import RingPlan, plan_ring
+
+TMA_PTX = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The buffers of one plan: tiles with a leading slot dimension, and the barriers."""
+
+    plan: RingPlan
+    tiles: dict[Any, ir.Var]
+    full: ir.Var
+    empty: ir.Var
+
+    @staticmethod
+    def of(plan: RingPlan) -> Ring:
+        """Declare the buffers."""
+        tiles = {
+            tile: ir.new_buffer(
+                tile.name,
+                (plan.stages, *(int(x) for x in tile.shape)),
+                ir.dtype_of(tile),
+                tile.scope(),
+                int(tile.ty.data_alignment),
+            )
+            for tile in plan.tiles
+        }
+        full, empty = (
+            ir.new_buffer(name, (plan.stages,), "uint64", "shared.dyn", 8)
+            for name in ("full", "empty")
+        )
+        return Ring(plan, tiles, full, empty)
+
+    def at_slot(self, stmt: Any, slot: Any) -> Any:
+        """Move accesses of the tiles to one slot of the ring."""
+        for tile, ring in self.tiles.items():
+            stmt = ir.reindex(
+                stmt, tile, ring, lambda indices: [slot, *indices], lambda r, ring=ring: _whole(ring)
+            )
+        return stmt
+
+
+def _whole(buffer: ir.Var) -> list[Any]:
+    return list(ir.full_region(buffer).region)
+
+
+def rewrite_ring(plan: RingPlan) -> ir.For:
+    """Build the kernel's thread axis anew, with roles."""
+    ring = Ring.of(plan)
+    thread = plan.axis.loop_var
+    roles = ir.IfThenElse(
+        thread < WARP_GROUP_THREADS, emit_producer(ring, thread), emit_consumer(ring, thread)
+    )
+    # Stock ThreadSync would put __syncthreads into the roles' branches; this marks hand-made ones.
+    body = tirx.AttrStmt(
+        tirx.IntImm("int32", 0), "hand_threaded", tirx.IntImm("int32", 1),
+        ir.seq(emit_barriers(ring, thread), roles),
+    )  # fmt: skip
+    # setmaxnreg needs the register count at entry: __launch_bounds__(threads, 1).
+    body = tirx.AttrStmt(
+        tirx.IntImm("int32", 0), "tirx.launch_bounds_min_blocks_per_sm", tirx.IntImm("int32", 1), body
+    )
+    shared = [*ring.tiles.values(), ring.full, ring.empty]
+    block = ir.with_block(
+        plan.kernel, name_hint="kernel", body=body,
+        alloc_buffers=[*plan.kernel.alloc_buffers, *shared],
+    )  # fmt: skip
+    return ir.with_body(
+        plan.axis,
+        ir.SBlockRealize([], True, block),
+        extent=tirx.IntImm(ir.dtype_of(plan.axis.extent), plan.threads),
+    )
+
+
+def emit_barriers(ring: Ring, thread: Any) -> ir.Stmt:
+    """Initialise the barriers once and let every thread, and the copy engine, know."""
+    plan = ring.plan
+
+    def init(slot: Any) -> ir.Stmt:
+        return ir.seq(
+            T.ptx.mbarrier.init.shared.b64(_at(ring.full, slot), T.uint32(plan.full_count)),
+            T.ptx.mbarrier.init.shared.b64(_at(ring.empty, slot), T.uint32(plan.empty_count)),
+        )
+
+    elected = ir.seq(
+        ir.make_loop("slot", plan.stages, init), T.ptx.fence.mbarrier_init.release.cluster()
+    )
+    sync = ir.Call("tirx.tvm_storage_sync", [StringImm("shared")], ret_ty="int32")
+    return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), sync)
+
+
+def emit_producer(ring: Ring, thread: Any) -> ir.Stmt:
+    """Fill slot after slot: one thread waits for a free slot and issues the stage's copies."""
+    plan = ring.plan
+
+    def stage(k: Any) -> ir.Stmt:
+        slot, turn = _slot(plan, k), k // plan.stages % 2
+        parity = T.bitwise_xor(_int32(turn), arrivals.PRODUCER_START_PARITY)
+        copies = [ir.substitute(load.block.body, {plan.loop.loop_var: k}) for load in plan.loads]
+        return ir.seq(
+            T.cuda.mbarrier_wait(_at(ring.empty, slot), parity),
+            T.ptx.mbarrier.arrive.expect_tx.shared.b64(_at(ring.full, slot), T.uint32(plan.tx_bytes)),
+            [emit_tma(ring.at_slot(copy, slot), _at(ring.full, slot)) for copy in copies],
+        )
+
+    return ir.seq(
+        T.ptx["setmaxnreg.dec.sync.aligned.u32"](plan.producer_registers),
+        ir.IfThenElse(thread.equal(0), _loop(plan, stage), None),
+    )
+
+
+def emit_tma(copies: ir.Stmt, barrier: Any) -> ir.Stmt:
+    """Turn `tma_load` calls into the instruction that completes on a barrier."""
+
+    def instruction(call: ir.Call) -> Any:
+        if call.op.name != "tirx.call_extern" or call.args[0].value != TMA_LOAD:
+            return call
+        _, address, tensor_map, *coordinates = call.args
+        name = TMA_PTX.format(rank=len(coordinates))
+        return T.ptx[name](address, tensor_map, *coordinates, barrier)
+
+    return ir.replace(copies, ir.Call, instruction)
+
+
+def emit_consumer(ring: Ring, thread: Any) -> ir.Stmt:
+    """Multiply slot after slot and give each back once nothing reads it any more."""
+    plan = ring.plan
+    own = thread - WARP_GROUP_THREADS
+
+    def stage(k: Any) -> ir.Stmt:
+        slot = _slot(plan, k)
+        computes = [ir.substitute(part, {plan.loop.loop_var: k}) for part in plan.computes]
+        return ir.seq(
+            T.cuda.mbarrier_wait(_at(ring.full, slot), _int32(k // plan.stages % 2)),
+            [ring.at_slot(part, slot) for part in computes],
+            emit_release(ring, thread, k),
+        )
+
+    def mine(parts: Any) -> Any:
+        return [ir.substitute(part, {thread: own}) for part in parts]
+
+    return ir.seq(
+        T.ptx["setmaxnreg.inc.sync.aligned.u32"](plan.consumer_registers),
+        mine(plan.before),
+        mine([_loop(plan, stage)]),
+        mine(plan.after),
+    )
+
+
+def emit_release(ring: Ring, thread: Any, k: Any) -> ir.SBlockRealize:
+    """Let one thread of a warp group give back the slot of `pending` iterations ago."""
+    plan = ring.plan
+    elected = (thread % WARP_GROUP_THREADS).equal(0)
+    if plan.pending:
+        elected = tirx.And(elected, k >= plan.pending)
+    freed = _at(ring.empty, _slot(plan, k - plan.pending + plan.stages))
+    arrive = ir.Evaluate(T.ptx.mbarrier.arrive.shared.b64(freed))
+    return ir.opaque_block(
+        "release", ir.IfThenElse(elected, arrive, None), annotations={RELEASE: plan.pending}
+    )
+
+
+def _loop(plan: RingPlan, stage: Any) -> ir.Stmt:
+    k = ir.Var(plan.loop.loop_var.name, ir.dtype_of(plan.loop.loop_var))
+    return ir.For(k, plan.loop.min, plan.loop.extent, ir.ForKind.SERIAL, stage(k))
+
+
+def _slot(plan: RingPlan, k: Any) -> Any:
+    return _int32(k % plan.stages)
+
+
+def _int32(value: Any) -> Any:
+    return value if ir.dtype_of(value) == "int32" else tirx.Cast("int32", value)
+
+
+def _at(buffer: ir.Var, slot: Any) -> Any:
+    return tirx.address_of(tirx.BufferLoad(buffer, [slot]))
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.PipelineMbarriers")
+class PipelineMbarriers:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Build the rings of one function."""
+        notes = []
+        pending = read(WGMMA_PENDING, func)
+
+        def build(kernel: ir.For) -> ir.For:
+            plans = plan_ring(kernel, pending)
+            for plan in plans:
+                notes.append(_facts(plan))
+                kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_ring(plan)})
+            assert not plan_ring(kernel), "PipelineMbarriers left a loop behind"
+            return kernel
+
+        func = ir.map_kernels(func, build)
+        return ir.note_plan(func, notes)
+
+
+def _facts(plan: RingPlan) -> dict[str, Any]:
+    """What `explain` says of the ring."""
+    return {
+        "stages": plan.stages,
+        "consumers": plan.consumers,
+        "wgmma_pending": plan.pending,
+        "registers": [plan.producer_registers, plan.consumer_registers],
+        "tx_bytes": plan.tx_bytes,
+        "arrive_counts": {"full": plan.full_count, "empty": plan.empty_count},
+        "threads": plan.threads,
+    }

@@ -1,0 +1,97 @@
+"""Copy nests: the loops that fill one shared tile from a global tensor, and what they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.keys import ASYNC_COPY
+
+
+@dataclass(frozen=True)
+class CopyNest:
+    """`for ...: with sblock: shared[...] = global[...]`, perfectly nested, annotated `async_copy`.
+
+    `condition` is the predicate of an `if_then_else(condition, global[...], fill)`, else None.
+    """
+
+    nest: ir.Stmt
+    loops: tuple[ir.For, ...]
+    block: ir.SBlock
+    store: ir.BufferStore
+    source: ir.Var
+    source_indices: tuple[Any, ...]
+    condition: Any
+    fill: Any
+
+    @property
+    def tile(self) -> ir.Var:
+        """The shared buffer that is filled."""
+        return self.store.buffer
+
+    @property
+    def where(self) -> str:
+        """Name the copy in an error message."""
+        return f"copy of {self.source.name} into {self.tile.name}"
+
+
+def find_copies(root: Any) -> tuple[CopyNest, ...]:
+    """Return the annotated copies below `root`, in program order; refuse any other annotated block."""
+    copies: list[CopyNest] = []
+    inside: set[Any] = set()
+
+    def visit(stmt: ir.Stmt) -> None:
+        loops, body = ir.loop_nest(stmt)
+        if not isinstance(body, ir.SBlockRealize) or ASYNC_COPY not in body.block.annotations:
+            return
+        if body.block in inside:
+            return
+        inside.add(body.block)
+        copies.append(_copy_nest(stmt, tuple(loops), body))
+
+    for loop in ir.find_all(root, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING):
+        visit(loop)
+    for block in ir.find_blocks(root, ASYNC_COPY):
+        if block not in inside:
+            raise cannot_lower(
+                f"block {block.name_hint}", "a copy without loops", "loops over a tile's rows"
+            )
+    return tuple(copies)
+
+
+def _copy_nest(
+    nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealize
+) -> CopyNest:
+    block = realize.block
+    where = f"block {block.name_hint}, {ASYNC_COPY}"
+    store = block.body
+    if not isinstance(store, ir.BufferStore):
+        raise cannot_lower(where, type(store).__name__, "one store into shared memory")
+    if not ir.is_shared(store.buffer):
+        raise cannot_lower(
+            where, f"a store into {store.buffer.name} in scope {store.buffer.scope()!r}",
+            "a store into shared memory", 'make the block with cache_read(..., "shared.dyn")',
+        )  # fmt: skip
+    if not ir.is_const(realize.predicate, 1):
+        raise cannot_lower(
+            where, f"a predicate on the store ({realize.predicate})", "a store of the whole tile",
+            "pad the block, so that the bounds become if_then_else(in bounds, load, 0)",
+        )  # fmt: skip
+    value, condition, fill = store.value, None, None
+    if isinstance(value, ir.Call) and value.op.name.endswith("if_then_else"):
+        condition, value, fill = value.args
+    if not isinstance(value, ir.TensorLoad):
+        raise cannot_lower(
+            where, f"{store.value}", "a plain load: the hardware copies bytes as they are",
+            "compute on the tile after it has arrived",
+        )  # fmt: skip
+    if value.source.scope() not in ("", "global"):
+        raise cannot_lower(
+            where, f"a load from {value.source.name} in scope {value.source.scope()!r}",
+            "a load from global memory",
+        )  # fmt: skip
+    return CopyNest(
+        nest, loops, block, store, value.source, tuple(value.indices), condition, fill
+    )

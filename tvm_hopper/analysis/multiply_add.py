@@ -1,0 +1,111 @@
+"""Recognise `C[i, j] = C[i, j] + A[i, k] * B[j, k]` in a blockized block, whatever its spelling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.keys import WGMMA
+
+
+@dataclass(frozen=True)
+class MultiplyAdd:
+    """One multiply-add block: loops over m, n and k around one store.
+
+    `left` is the load that moves with m, `right` the one that moves with n.
+    """
+
+    realize: ir.SBlockRealize
+    m: ir.For
+    n: ir.For
+    k: ir.For
+    store: ir.BufferStore
+    left: ir.TensorLoad
+    right: ir.TensorLoad
+    units: tuple[ir.For, ...]  # loops of extent 1
+
+    @property
+    def block(self) -> ir.SBlock:
+        """The annotated block."""
+        return self.realize.block
+
+    @property
+    def where(self) -> str:
+        """Name the block in an error message."""
+        return f"block {self.block.name_hint}, {WGMMA}"
+
+
+def match_multiply_add(realize: ir.SBlockRealize) -> MultiplyAdd:
+    """Return what the block multiplies and adds; refuse every other computation by name."""
+    block = realize.block
+    where = f"block {block.name_hint}, {WGMMA}"
+    need = "C[i, j] = C[i, j] + A[i, k] * B[j, k] in loops over i, j and k"
+    loops, body = ir.loop_nest(block.body)
+    if isinstance(body, ir.SBlockRealize):
+        if not ir.is_const(body.predicate, 1):
+            raise cannot_lower(where, f"a predicate ({body.predicate})", "whole tiles", "pad the block")
+        body = body.block.body
+    if not ir.is_const(realize.predicate, 1):
+        raise cannot_lower(where, f"a predicate ({realize.predicate})", "whole tiles", "pad the block")
+    if not isinstance(body, ir.BufferStore):
+        raise cannot_lower(where, type(body).__name__, need, "blockize the loops of the update alone")
+    left, right = _product(body, where, need)
+    axes = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
+    units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
+
+    def moves(load: Any, loop: ir.For) -> bool:
+        return ir.depends_on(load, [loop.loop_var])
+
+    kinds = {(moves(body.indices, x), moves(left.indices, x), moves(right.indices, x)): x for x in axes}
+    m, n, k = (True, True, False), (True, False, True), (False, True, True)
+    if len(axes) != 3 or set(kinds) != {m, n, k}:
+        raise cannot_lower(where, f"{body.value} in loops over {[x.loop_var.name for x in axes]}", need)
+    return _in_order(MultiplyAdd(realize, kinds[m], kinds[n], kinds[k], body, left, right, units))
+
+
+def _in_order(found: MultiplyAdd) -> MultiplyAdd:
+    """Name the operands so that m is the accumulator's first axis."""
+    first = next(
+        index for index in found.store.indices
+        if ir.depends_on(index, [found.m.loop_var, found.n.loop_var])
+    )  # fmt: skip
+    if ir.depends_on(first, [found.m.loop_var]):
+        return found
+    return MultiplyAdd(
+        found.realize, found.n, found.m, found.k, found.store, found.right, found.left, found.units
+    )
+
+
+def _product(store: ir.BufferStore, where: str, need: str) -> tuple[Any, Any]:
+    value = store.value
+    if not isinstance(value, tirx.Add):
+        raise cannot_lower(where, f"{value}", need)
+    terms = [value.a, value.b]
+    sums = [t for t in terms if _is_load_of(t, store)]
+    products = [p for p in map(_without_casts, terms) if isinstance(p, tirx.Mul)]
+    if len(sums) != 1 or len(products) != 1:
+        raise cannot_lower(where, f"{value}", need)
+    left, right = _without_casts(products[0].a), _without_casts(products[0].b)
+    for operand in (left, right):
+        if not isinstance(operand, ir.TensorLoad):
+            raise cannot_lower(where, f"the operand {operand}", "operands loaded as they are",
+                               "compute it into a buffer of its own first")  # fmt: skip
+    return left, right
+
+
+def _is_load_of(expr: Any, store: ir.BufferStore) -> bool:
+    return (
+        isinstance(expr, ir.TensorLoad)
+        and expr.source.same_as(store.buffer)
+        and all(a.same_as(b) for a, b in zip(expr.indices, store.indices, strict=True))
+    )
+
+
+def _without_casts(expr: Any) -> Any:
+    while isinstance(expr, tirx.Cast):
+        expr = expr.value
+    return expr

@@ -1,0 +1,234 @@
+"""Decide the ring of a pipelined loop: stages, barriers, roles, registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts import arrivals, registers
+from tvm_hopper.facts.hopper import MBARRIER_MAX_TX_BYTES, SMEM_PER_BLOCK, WARP_GROUP_THREADS
+from tvm_hopper.facts.hopper import dtype_bytes
+from tvm_hopper.keys import ASYNC_OP, CONSUMERS, REGISTERS, WGMMA_PENDING
+
+STAGE = "software_pipeline_stage"
+ORDER = "software_pipeline_order"
+ASYNC_STAGES = "software_pipeline_async_stages"
+MBARRIER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class RingPlan:
+    """One loop whose asynchronous loads run `stages - 1` iterations ahead of what they feed.
+
+    `loads` and `computes` are the statements of the loop's body; `before` and `after` those of the
+    kernel around the loop. `pending` iterations may still be multiplying when the next one starts.
+    """
+
+    axis: ir.For  # the loop bound to threadIdx.x, over the consumers' threads
+    kernel: ir.SBlock
+    loop: ir.For
+    before: tuple[ir.Stmt, ...]
+    loads: tuple[ir.Stmt, ...]
+    computes: tuple[ir.Stmt, ...]
+    after: tuple[ir.Stmt, ...]
+    tiles: tuple[ir.Var, ...]
+    stages: int
+    consumers: int
+    pending: int
+    producer_registers: int
+    consumer_registers: int
+
+    def __post_init__(self) -> None:
+        where = self.where
+        if self.stages < 1:
+            raise cannot_lower(where, f"{self.stages} stages", "at least 1")
+        if not 0 <= self.pending < self.stages:
+            raise cannot_lower(
+                where,
+                f"{WGMMA_PENDING} = {self.pending} with {self.stages} stages",
+                f"at most {self.stages - 1}: a slot is released {self.pending} iterations late, and "
+                "the producer would wait for it for ever",
+                "take more stages or fewer pending groups",
+            )
+        if broken := registers.check(
+            self.producer_registers, self.consumer_registers, self.consumers
+        ):
+            found = "; ".join(broken)
+            raise cannot_lower(f"{where}, {REGISTERS}", found.removeprefix("found "), "a legal split")
+        if self.tx_bytes > MBARRIER_MAX_TX_BYTES:
+            raise cannot_lower(where, f"{self.tx_bytes} bytes a stage",
+                               f"at most {MBARRIER_MAX_TX_BYTES}, what an mbarrier can count")  # fmt: skip
+        if self.smem_bytes > SMEM_PER_BLOCK:
+            fits = (SMEM_PER_BLOCK - 1024) // (self.tx_bytes + 2 * MBARRIER_BYTES)
+            sizes = " + ".join(f"{t.name} {self.stages} x {tile_bytes(t)}" for t in self.tiles)
+            raise cannot_lower(
+                where,
+                f"{sizes} + barriers {2 * self.stages * MBARRIER_BYTES} = {self.smem_bytes} bytes of "
+                "shared memory",
+                f"at most {SMEM_PER_BLOCK}",
+                f"take {fits} stages" if fits else "choose a smaller tile",
+            )
+
+    @property
+    def where(self) -> str:
+        """Name the loop in an error message."""
+        return f"loop {self.loop.loop_var.name}"
+
+    @property
+    def tx_bytes(self) -> int:
+        """Bytes that one stage's copies complete on its `full` barrier, whole boxes."""
+        return sum(map(tile_bytes, self.tiles))
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of the ring and its barriers."""
+        return self.stages * (self.tx_bytes + 2 * MBARRIER_BYTES)
+
+    @property
+    def full_count(self) -> int:
+        """Arrivals of a `full` barrier."""
+        return arrivals.full_arrive_count()
+
+    @property
+    def empty_count(self) -> int:
+        """Arrivals of an `empty` barrier."""
+        return arrivals.empty_arrive_count(self.consumers)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, the producer's warp group included."""
+        return registers.threads(self.consumers)
+
+
+def tile_bytes(tile: ir.Var) -> int:
+    """Return the bytes of one stage's tile."""
+    return prod(int(extent) for extent in tile.shape) * dtype_bytes(ir.dtype_of(tile))
+
+
+def plan_ring(kernel: ir.For, default_pending: int | None = None) -> tuple[RingPlan, ...]:
+    """Plan the pipelined loop of a kernel; every reason to refuse is raised here.
+
+    `default_pending` is the option's value; without it one group stays in flight if the ring can bear it.
+    """
+    loads = [b for b in ir.find_blocks(kernel, ASYNC_OP) if _op(b) == "tma_load"]
+    if not loads:
+        return ()
+    axis = ir.thread_axes(kernel).get("threadIdx.x")
+    names = ", ".join(block.name_hint for block in loads)
+    if axis is None or not isinstance(axis.body, ir.SBlockRealize):
+        raise cannot_lower(
+            f"copies {names}", "no multiplication by warp groups that would read them",
+            "a tvm_hopper.wgmma block in the same kernel",
+        )  # fmt: skip
+    block = axis.body.block
+    parts = ir.statements(block.body)
+    holders = [part for part in parts if any(ir.uses_node(part, load) for load in loads)]
+    if len(holders) != 1 or not isinstance(holders[0], ir.For):
+        raise cannot_lower(
+            f"copies {names}", f"{len(holders)} statements that hold them",
+            "one loop over k around all copies and the multiplication",
+            "compute_at the copies at the k loop",
+        )  # fmt: skip
+    loop = holders[0]
+    at = parts.index(loop)
+    return (_plan_loop(axis, block, loop, parts[:at], parts[at + 1 :], default_pending),)
+
+
+def _op(block: ir.SBlock) -> str:
+    return str(block.annotations[ASYNC_OP])
+
+
+def _plan_loop(
+    axis: ir.For,
+    kernel: ir.SBlock,
+    loop: ir.For,
+    before: list[ir.Stmt],
+    after: list[ir.Stmt],
+    default_pending: int | None,
+) -> RingPlan:
+    where = f"loop {loop.loop_var.name}"
+    if loop.kind != ir.ForKind.SERIAL or not ir.is_const(loop.min, 0):
+        raise cannot_lower(where, f"a {loop.kind.name.lower()} loop from {loop.min}", "a serial loop from 0")
+    if not isinstance(loop.body, ir.SBlockRealize):
+        raise cannot_lower(where, type(loop.body).__name__, "one block with the copies' tiles")
+    body = loop.body.block
+    parts = ir.statements(body.body)
+    loads = [part for part in parts if _is_load(part)]
+    computes = [part for part in parts if not _is_load(part)]
+    for part in computes:
+        if not any(_op(b) == "wgmma" for b in ir.find_blocks(part, ASYNC_OP)):
+            name = next((b.name_hint for b in ir.find_all(part, ir.SBlock)), type(part).__name__)
+            raise cannot_lower(
+                where, f"statement {name}, neither an asynchronous copy nor a multiplication",
+                "copies and multiplications alone in a pipelined loop",
+                "annotate the copy with tvm_hopper.async_copy, or move the statement out of the loop",
+            )  # fmt: skip
+    tiles = [t for t in body.alloc_buffers if ir.is_shared(t)]
+    consumers = ir.static_int(axis.extent) // WARP_GROUP_THREADS
+    asked = loop.annotations.get(CONSUMERS)
+    if asked is not None and int(asked) != consumers:
+        raise cannot_lower(
+            f"{where}, {CONSUMERS}", f"{int(asked)} with {consumers} warp groups on threadIdx.y",
+            "the same number", "split the tile by the number of consumers and bind that loop",
+        )  # fmt: skip
+    if REGISTERS in loop.annotations:
+        split = tuple(int(x) for x in loop.annotations[REGISTERS])
+    else:
+        try:
+            split = registers.default_split(consumers)
+        except ValueError as error:
+            raise cannot_lower(where, f"{consumers} consumer warp groups", "1, 2 or 3") from error
+    stages = _stages(loop, parts, where)
+    if WGMMA_PENDING in loop.annotations:
+        pending = int(loop.annotations[WGMMA_PENDING])
+    else:
+        wanted = 1 if default_pending is None else default_pending
+        pending = min(wanted, stages - 1)
+    return RingPlan(
+        axis, kernel, loop, tuple(before), tuple(loads), tuple(computes), tuple(after),
+        tuple(tiles), stages, consumers, pending, *split,
+    )  # fmt: skip
+
+
+def _is_load(part: ir.Stmt) -> bool:
+    return isinstance(part, ir.SBlockRealize) and part.block.annotations.get(ASYNC_OP) == "tma_load"
+
+
+def _stages(loop: ir.For, parts: list[ir.Stmt], where: str) -> int:
+    """Read the number of ring slots off TVM's pipeline annotations; 1 without them."""
+    if STAGE not in loop.annotations:
+        for key in (ORDER, ASYNC_STAGES):
+            if key in loop.annotations:
+                raise cannot_lower(where, f"{key} without {STAGE}", "both")
+        return 1
+    stage = [int(x) for x in loop.annotations[STAGE]]
+    order = [int(x) for x in loop.annotations.get(ORDER, range(len(parts)))]
+    names = [b.name_hint for part in parts for b in ir.find_blocks(part, ASYNC_OP)]
+    if len(stage) != len(parts) or sorted(order) != list(range(len(parts))):
+        raise cannot_lower(
+            where, f"{STAGE} = {stage} and {ORDER} = {order}",
+            f"one entry for each of the {len(parts)} statements {names}, and a permutation",
+        )  # fmt: skip
+    loads = {s for s, part in zip(stage, parts, strict=True) if _is_load(part)}
+    computes = {s for s, part in zip(stage, parts, strict=True) if not _is_load(part)}
+    if len(loads) != 1 or len(computes) != 1 or min(computes) < min(loads) or min(loads) < 0:
+        raise cannot_lower(
+            where, f"{STAGE} = {stage}",
+            "one stage for all copies and one, not earlier, for what reads them",
+            f"e.g. {[0] * len(loads) + [3]} for a ring of four slots",
+        )  # fmt: skip
+    asynchronous = [int(x) for x in loop.annotations.get(ASYNC_STAGES, [])]
+    if min(loads) not in asynchronous and max(computes) > min(loads):
+        raise cannot_lower(
+            where, f"{ASYNC_STAGES} = {asynchronous}",
+            f"stage {min(loads)}, where the asynchronous copies are, in it",
+        )  # fmt: skip
+    return max(computes) - min(loads) + 1
+
+
+def statement_values(plan: RingPlan, iteration: Any) -> tuple[Any, Any]:
+    """Return slot and parity of an iteration, as TIR (the arithmetic of `facts.arrivals`)."""
+    return arrivals.slot(iteration, plan.stages), iteration // plan.stages % 2

@@ -1,0 +1,306 @@
+"""Decide how a multiply-add block and everything that touches its accumulator become WGMMA code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.copies import find_copies
+from tvm_hopper.analysis.multiply_add import MultiplyAdd, match_multiply_add
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts import wgmma
+from tvm_hopper.facts.hopper import MAX_REGISTERS_PER_THREAD, WARP_GROUP_THREADS
+from tvm_hopper.keys import ACCUMULATE, SWIZZLE, WGMMA
+
+OPERAND_DTYPES = ("float16", "bfloat16")
+# What a consumer needs beside its accumulator: addresses, descriptors, loop state, epilogue values.
+OTHER_REGISTERS = 24
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of the instruction: where its rows start in the shared tile, and the tile's layout.
+
+    `row` and `k` are TIR expressions in elements, constant over the block's own loops.
+    """
+
+    buffer: ir.Var
+    layout: wgmma.OperandLayout
+    row: Any
+    k: Any
+
+
+@dataclass(frozen=True)
+class FragmentNest:
+    """A loop nest over the accumulator's elements (fill or epilogue), to run over registers."""
+
+    nest: ir.Stmt
+    realize: ir.SBlockRealize
+    row: ir.For
+    column: ir.For
+    units: tuple[ir.For, ...]
+
+
+@dataclass(frozen=True)
+class WgmmaPlan:
+    """One accumulator of `m` x `n` elements per warp group, what fills it and what reads it."""
+
+    product: MultiplyAdd
+    left: Operand
+    right: Operand
+    nests: tuple[FragmentNest, ...]
+    warp_groups: int
+    m: int
+    n: int
+    k: int
+    accumulate: str  # type of the registers; the buffer's own, or the one asked for
+
+    def __post_init__(self) -> None:
+        where = self.product.where
+        if self.m % wgmma.INSTRUCTION_M:
+            raise cannot_lower(where, f"{self.m} rows per warp group", "a multiple of 64 rows",
+                               "choose another tile or number of consumers")  # fmt: skip
+        if self.n % 8:
+            raise cannot_lower(where, f"{self.n} columns per warp group", "a multiple of 8 columns")
+        depth = wgmma.instruction_k(self.dtype)
+        if self.k % depth:
+            raise cannot_lower(where, f"a depth of {self.k}", f"a multiple of {depth}")
+        if self.registers + OTHER_REGISTERS > MAX_REGISTERS_PER_THREAD:
+            raise cannot_lower(
+                where,
+                f"an accumulator of {self.m}x{self.n}: {self.registers} registers a thread",
+                f"at most {MAX_REGISTERS_PER_THREAD - OTHER_REGISTERS} of "
+                f"{MAX_REGISTERS_PER_THREAD}, the rest being needed for addresses",
+                "choose a smaller tile or more consumers",
+            )
+
+    @property
+    def dtype(self) -> str:
+        """Type of both operands."""
+        return ir.dtype_of(self.left.buffer)
+
+    @property
+    def accumulator(self) -> ir.Var:
+        """The buffer that the block adds to."""
+        return self.product.store.buffer
+
+    @property
+    def registers(self) -> int:
+        """Accumulator registers of a thread."""
+        return self.m * self.n // WARP_GROUP_THREADS
+
+    @property
+    def instruction_n(self) -> int:
+        """Width of one instruction: the widest that divides n."""
+        return wgmma.widest_n(self.n, self.dtype)
+
+    @property
+    def instruction(self) -> str:
+        """The PTX instruction."""
+        return wgmma.instruction_name(self.instruction_n, self.dtype, self.accumulate)
+
+    def register(self, subtile: Any, chunk: Any, i: Any) -> Any:
+        """Index of register `i` of an instruction: `subtile` counts 64 rows, `chunk` its columns."""
+        chunks = self.n // self.instruction_n
+        return (subtile * chunks + chunk) * (self.instruction_n // 2) + i
+
+
+def plan_wgmma(kernel: ir.For) -> tuple[WgmmaPlan, ...]:
+    """Plan the multiply-add block of a kernel; every reason to refuse is raised here."""
+    realizes = ir.find_all(
+        kernel, ir.SBlockRealize, lambda realize: WGMMA in realize.block.annotations
+    )
+    if len(realizes) > 1:
+        names = ", ".join(realize.block.name_hint for realize in realizes)
+        raise cannot_lower(f"blocks {names}", f"{len(realizes)} {WGMMA} blocks", "one per kernel")
+    return tuple(_plan_block(kernel, realize) for realize in realizes)
+
+
+def _plan_block(kernel: ir.For, realize: ir.SBlockRealize) -> WgmmaPlan:
+    product = match_multiply_add(realize)
+    warp_groups = _warp_groups(kernel, product)
+    accumulate = _accumulate(product)
+    m, n, k = (_extent(product, loop) for loop in (product.m, product.n, product.k))
+    left = _operand(kernel, product, product.left, product.m)
+    right = _operand(kernel, product, product.right, product.n)
+    kinds = {ir.dtype_of(left.buffer), ir.dtype_of(right.buffer)}
+    if len(kinds) != 1:
+        raise cannot_lower(product.where, f"operands of types {sorted(kinds)}", "operands of one type")
+    _check_accumulator(product, m, n)
+    nests = _fragment_nests(kernel, product, (m, n))
+    return WgmmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate)
+
+
+def _warp_groups(kernel: ir.For, product: MultiplyAdd) -> int:
+    axes = ir.thread_axes(kernel)
+    for tag in ("threadIdx.x", "threadIdx.z"):
+        if tag in axes:
+            raise cannot_lower(
+                product.where,
+                f"loop {axes[tag].loop_var.name} bound to {tag}",
+                "threadIdx.y alone (one step a warp group): threads are dealt out by the lowering",
+            )
+    if "threadIdx.y" not in axes:
+        return 1
+    extent = ir.static_int(axes["threadIdx.y"].extent)
+    if extent is None:
+        raise cannot_lower(product.where, "a symbolic extent of threadIdx.y", "a static one")
+    return extent
+
+
+def _accumulate(product: MultiplyAdd) -> str:
+    dtype = ir.dtype_of(product.store.buffer)
+    asked = product.block.annotations.get(ACCUMULATE)
+    if dtype == "float32":
+        return dtype
+    if asked is None:
+        raise cannot_lower(
+            product.where, f"an accumulator of type {dtype}", "float32",
+            f'pass accumulate="float32" (annotation {ACCUMULATE}) to sum in float32 registers',
+        )  # fmt: skip
+    return str(asked)
+
+
+def _extent(product: MultiplyAdd, loop: ir.For) -> int:
+    extent = ir.static_int(loop.extent)
+    if extent is None or not ir.is_const(loop.min, 0):
+        raise cannot_lower(
+            product.where, f"loop {loop.loop_var.name} over [{loop.min}, +{loop.extent})",
+            "static loops from 0",
+        )  # fmt: skip
+    return extent
+
+
+def _check_accumulator(product: MultiplyAdd, m: int, n: int) -> None:
+    buffer = product.store.buffer
+    if not buffer.scope().startswith("local"):
+        raise cannot_lower(
+            product.where, f"an accumulator in scope {buffer.scope()!r}", "registers",
+            'cache_write(block, 0, "local")',
+        )  # fmt: skip
+    shape = [ir.static_int(x) for x in buffer.shape if not ir.is_const(x, 1)]
+    indices = [x for x in product.store.indices if not ir.is_const(x, 0)]
+    want = [product.m.loop_var, product.n.loop_var]
+    plain = len(indices) == 2 and all(
+        isinstance(x, ir.Var) and x.same_as(v) for x, v in zip(indices, want, strict=True)
+    )
+    if shape != [m, n] or not plain:
+        raise cannot_lower(
+            product.where,
+            f"an accumulator {buffer.name}{shape} written at {list(product.store.indices)}",
+            f"one of exactly the block's {m}x{n} elements",
+            "compute the cache_write at the loop of the warp group and blockize the loops below it",
+        )
+
+
+def _operand(
+    kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: ir.For
+) -> Operand:
+    buffer = load.source
+    where = f"{product.where}, operand {buffer.name}"
+    dtype = ir.dtype_of(buffer)
+    if dtype not in OPERAND_DTYPES:
+        raise cannot_lower(where, f"type {dtype}", " or ".join(OPERAND_DTYPES))
+    copies = [copy for copy in find_copies(kernel) if copy.tile.same_as(buffer)]
+    if not copies:
+        raise cannot_lower(
+            where, f"a tile in scope {buffer.scope()!r} that no async_copy fills",
+            "shared memory filled by an asynchronous copy",
+            "cache_read the operand and pass its block to async_copy",
+        )  # fmt: skip
+    panels, rows, span = (int(extent) for extent in buffer.shape)
+    panel, line, inside = load.indices
+    column = ir.simplify(panel * span + inside)
+    along_k = ir.depends_on(column, [product.k.loop_var])
+    major = "k" if along_k else "mn"
+    mn_index, k_index = (line, column) if along_k else (column, line)
+    mn_size, k_size = (rows, panels * span) if along_k else (panels * span, rows)
+    row, k = _offset(mn_index, outer), _offset(k_index, product.k)
+    if row is None or k is None:
+        raise cannot_lower(
+            where, f"index {list(load.indices)}",
+            f"{outer.loop_var.name} and {product.k.loop_var.name} each alone in one dimension",
+        )  # fmt: skip
+    swizzle = int(copies[0].block.annotations[SWIZZLE])
+    try:
+        layout = wgmma.operand_layout(major, mn_size, k_size, dtype, swizzle)
+    except ValueError as error:
+        raise cannot_lower(where, str(error), "a tile that WGMMA can read") from error
+    return Operand(buffer, layout, row, k)
+
+
+def _offset(index: Any, loop: ir.For) -> Any:
+    """Return `index - loop_var` if the loop variable appears in it once and alone, else None."""
+    offset = ir.simplify(index - ir.cast_like(loop.loop_var, index))
+    return None if ir.depends_on(offset, [loop.loop_var]) else offset
+
+
+def _fragment_nests(
+    kernel: ir.For, product: MultiplyAdd, sides: tuple[int, int]
+) -> tuple[FragmentNest, ...]:
+    accumulator = product.store.buffer
+    nests: list[FragmentNest] = []
+    seen: set[Any] = set()
+    for loop in ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING):
+        loops, body = ir.loop_nest(loop)
+        if not isinstance(body, ir.SBlockRealize) or body in seen:
+            continue
+        if isinstance(body.block.body, ir.BufferStore) and ir.uses(body.block.body, accumulator):
+            seen.add(body)
+            if body.block.same_as(product.block) or ir.uses(product.block, loops[0].loop_var):
+                continue
+            nests.append(_fragment_nest(loop, loops, body, product, sides))
+    _check_no_other_use(kernel, product, nests)
+    return tuple(nests)
+
+
+def _fragment_nest(
+    nest: ir.For,
+    loops: list[ir.For],
+    realize: ir.SBlockRealize,
+    product: MultiplyAdd,
+    sides: tuple[int, int],
+) -> FragmentNest:
+    accumulator, store = product.store.buffer, realize.block.body
+    accesses = [
+        list(load.indices)
+        for load in ir.find_all(store.value, ir.TensorLoad, lambda x: x.source.same_as(accumulator))
+    ]
+    if store.buffer.same_as(accumulator):
+        accesses.append(list(store.indices))
+    found = {tuple(str(i) for i in access) for access in accesses}
+    axes = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
+    units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
+    wanted = [x for x in accesses[0] if not ir.is_const(x, 0)]
+    by_var = [next((l for l in axes if l.loop_var.same_as(x)), None) for x in wanted]
+    plain = len(found) == 1 and len(axes) == 2 and len(by_var) == 2 and None not in by_var
+    if not plain or tuple(ir.static_int(loop.extent) for loop in by_var) != sides:
+        raise cannot_lower(
+            f"block {realize.block.name_hint}",
+            f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over accumulator elements "
+            f"{sorted(found)}",
+            f"one loop over the {sides[0]} rows and one over the {sides[1]} columns, element by element",
+            "leave the loops of the fill and of the epilogue as they are: registers are dealt out "
+            "by the lowering",
+        )
+    row, column = by_var
+    return FragmentNest(nest, realize, row, column, units)
+
+
+def _check_no_other_use(
+    kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]
+) -> None:
+    """Refuse accumulator accesses that stand in no nest: their threads would see no element."""
+    accumulator = product.store.buffer
+    handled = [nest.realize.block for nest in nests] + [product.block]
+
+    def rest(block: ir.SBlock) -> bool:
+        inside = isinstance(block.body, ir.BufferStore) and ir.uses(block.body, accumulator)
+        return inside and not any(block.same_as(x) or ir.find_all(x, ir.SBlock, block.same_as) for x in handled)
+
+    for block in ir.find_all(kernel, ir.SBlock, rest):
+        raise cannot_lower(
+            f"block {block.name_hint}", f"an access of accumulator {accumulator.name} outside of loops "
+            "over its elements", "loops over its rows and columns",
+        )  # fmt: skip

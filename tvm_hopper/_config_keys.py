@@ -26,7 +26,10 @@ import struct
 import sys
 from collections.abc import Callable
 
-SYMBOL = "_ZN3tvm9transform11PassContext20RegisterConfigOptionEPKcNS_3ffi6StringESt8functionIFNS4_3AnyES7_EE"
+SYMBOL = (
+    "_ZN3tvm9transform11PassContext20RegisterConfigOption"
+    "EPKcNS_3ffi6StringESt8functionIFNS4_3AnyES7_EE"
+)
 ERROR_TYPEINFO, ERROR_VTABLE = "_ZTIN3tvm3ffi5ErrorE", "_ZTVN3tvm3ffi5ErrorE"
 ERROR_DESTRUCTOR = "_ZN3tvm3ffi5ErrorD1Ev"
 

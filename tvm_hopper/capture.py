@@ -133,12 +133,15 @@ def _keep(source: str, target: str) -> None:
     build = getattr(_building, "current", None)
     if build is None:
         return
-    for position, device in enumerate(build.devices):
-        if all(str(f.attrs["target"]) == target for f in device.functions.values()):
-            break
-    else:
+    matching = [
+        device
+        for device in build.devices
+        if all(str(func.attrs["target"]) == target for func in device.functions.values())
+    ]
+    if not matching:
         return
-    del build.devices[position]
+    device = matching[0]
+    build.devices.remove(device)
     if not build.devices:
         _building.current = None
     record = Captured(

@@ -33,10 +33,11 @@ def gated(previous: Factory) -> Factory:
             marked = request.mark_requests(mod)
             if marked.same_as(mod):
                 return pipeline(mod)
-            from tvm_hopper import capture
+            from tvm_hopper import capture, compile
             from tvm_hopper import pipeline as ours
 
             build = capture.start(marked)
+            compile.install()
             return ours.run(marked)
 
         def host() -> tvm.transform.Pass:

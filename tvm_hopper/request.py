@@ -33,7 +33,7 @@ class Request:
 def is_marked(func: BaseFunc) -> bool:
     """Tell whether `mark_requests` found that this function, or the one it came from, is ours."""
     target = func.attrs.get("target", None) if isinstance(func, tirx.PrimFunc) else None
-    return target is not None and OURS in target.keys  # noqa: SIM118  (not a mapping)
+    return target is not None and OURS in target.keys
 
 
 def find_requests(func: tirx.PrimFunc) -> list[Request]:

@@ -1,0 +1,101 @@
+"""Read what ptxas says about our kernels, and refuse what it should not have had to say.
+
+ptxas mends a broken WGMMA sequence and goes on: it adds the fence or the wait that is missing, runs
+the multiplications one by one, or drops a `setmaxnreg`.  Each of these is one line of kind C75xx
+in its log (CUDA 13.0; later ones no longer print C7519, so NVRTC is pinned).  A missing commit is
+mended without a word: that is for the static check.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tvm_hopper.errors import CompileError
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_BARRIERS = re.compile(r"used (\d+) barriers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_REMARK = re.compile(r"\((C75\d\d)\)\s*(.*)")
+_IGNORED = re.compile(r"'?setmaxnreg'? ignored")
+
+MEANING = {  # remark -> what a correct kernel has, what to do
+    "C7507": (
+        "register counts that cover what the code needs",
+        "raise the consumers' count in tvm_hopper.registers",
+    ),
+    "C7508": ("launch bounds on the kernel", "keep the threadIdx extents constant"),
+    "C7517": ("a wgmma.wait_group before accumulators are read", ""),
+    "C7519": ("a wgmma.fence before the first wgmma that touches registers", ""),
+}
+_SERIAL = ("WGMMA groups that the assembler may leave in flight", "")
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What the assembler reports about one kernel; bytes are per thread but for `shared_bytes`."""
+
+    name: str
+    registers: int = 0
+    barriers: int = 0
+    shared_bytes: int = 0  # static shared memory; the dynamic part is set at launch
+    stack_bytes: int = 0
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
+
+
+def read_facts(log: str) -> dict[str, KernelFacts]:
+    """Return the facts of each kernel in a log of `ptxas -v`."""
+    facts: dict[str, KernelFacts] = {}
+    parts = _ENTRY.split(log)
+    for name, text in zip(parts[1::2], parts[2::2], strict=True):
+        stack = _STACK.search(text)
+        numbers = [int(n) for n in stack.groups()] if stack else [0, 0, 0]
+        facts[name] = KernelFacts(
+            name, _number(_USED, text), _number(_BARRIERS, text), _number(_SHARED, text), *numbers
+        )
+    return facts
+
+
+def _number(pattern: re.Pattern[str], text: str) -> int:
+    match = pattern.search(text)
+    return int(match.group(1)) if match else 0
+
+
+def remarks(log: str) -> dict[str, list[str]]:
+    """Return the C75xx lines of a log by their code."""
+    found: dict[str, list[str]] = {}
+    for line in log.splitlines():
+        match = _REMARK.search(line)
+        if match:
+            found.setdefault(match.group(1), []).append(match.group(2).strip())
+        elif _IGNORED.search(line):
+            found.setdefault("C7508", []).append(line.strip())
+    return found
+
+
+def check(log: str, facts: Mapping[str, KernelFacts]) -> None:
+    """Raise one CompileError that lists every remark and every spill of a log."""
+    problems = []
+    for code, lines in sorted(remarks(log).items()):
+        need, fix = MEANING.get(code, _SERIAL)
+        times = f" ({len(lines)} times)" if len(lines) > 1 else ""
+        problems.append(
+            f"found {code} {lines[0]}{times}; need {need}" + (f"; {fix}" if fix else "")
+        )
+    for kernel in facts.values():
+        if kernel.spill_store_bytes or kernel.spill_load_bytes:
+            problems.append(
+                f"found {kernel.spill_store_bytes} bytes of spill stores and "
+                f"{kernel.spill_load_bytes} of spill loads in {kernel.name}; need none; "
+                "make the tile smaller, add a consumer or give it more registers"
+            )
+    if problems:
+        names = ", ".join(facts) or "CUDA module"
+        raise CompileError(
+            f"assembler log of {names}: " + " | ".join(problems) + " (the option "
+            "tvm_hopper.check_assembler_log=False lets it pass)"
+        )

@@ -87,7 +87,7 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     node = sch.get(block)
     name = str(node.name_hint)
     where = f"block {name}"
-    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    loops = loops_around(sch, block)
     bindings = check_plain_loops(where, loops, node)
     check_product(sch, block)
     store = node.body
@@ -135,6 +135,15 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     acc_dtype = ir.dtype_of(store.buffer)
     kept = (len(out) - 2, len(out) - 1)
     return Matmul(name, m, n, k, lead, lhs, rhs, store.buffer, kept, acc_dtype)
+
+
+def loops_around(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Return the loops around a block, outermost first, without leaving a mark in the trace."""
+    loops, place = [], sch.get_sref(block).parent
+    while place is not None and isinstance(place.stmt, ir.For):
+        loops.append(place.stmt)
+        place = place.parent
+    return loops[::-1]
 
 
 def check_product(sch: s_tir.Schedule, block: Any) -> None:

@@ -25,8 +25,9 @@ from tvm_hopper.facts import swizzle as swizzle_facts
 from tvm_hopper.facts import wgmma as wgmma_facts
 
 from .config import MECHANISMS, Roles, check_choice, check_stages
-from .recognise import OPERAND_TYPES, find_matmul
+from .recognise import OPERAND_TYPES, find_matmul, loops_around
 
+SAMPLE = "tvm_hopper.sample"  # never left in the IR, see `pipeline`
 SEPARATE = "keep the rest in a function of its own"
 Int = Any  # an int, or a random variable of the schedule
 
@@ -293,6 +294,10 @@ def pipeline(
     if not num_copies:
         need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is asked for"
         raise cannot_schedule(where, "no asynchronous copy in it", need)
+    if not isinstance(last, int):
+        # a trace forgets a sample that it sees inside of a list only (Trace.simplified)
+        sch.annotate(loop, SAMPLE, last)
+        sch.unannotate(loop, SAMPLE)
     sch.annotate(loop, "software_pipeline_stage", [*[0] * num_copies, last])
     sch.annotate(loop, "software_pipeline_order", list(range(num_copies + 1)))
     sch.annotate(loop, "software_pipeline_async_stages", [0])
@@ -337,7 +342,7 @@ def candidates(sch: s_tir.Schedule, value: Int) -> list[int]:
 
 def is_own_kernel(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether a block is bound to threads already: a kernel of its own, not ours to touch."""
-    return any(sch.get(loop).kind == ir.ForKind.THREAD_BINDING for loop in sch.get_loops(block))
+    return any(x.kind == ir.ForKind.THREAD_BINDING for x in loops_around(sch, block))
 
 
 def _reads(node: Any, buffer: Any) -> bool:

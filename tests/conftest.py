@@ -1,0 +1,56 @@
+"""Shared by all tests: which of them need a GPU, and golden texts.
+
+`pytest --update-golden` rewrites the files that the `golden` fixture compares with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+def _has_hopper() -> bool:
+    """Ask the driver alone: TVM's device queries would start a context in every worker."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    device, major = ctypes.c_int(), ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+        return False
+    driver.cuDeviceGetAttribute(ctypes.byref(major), 75, device)  # COMPUTE_CAPABILITY_MAJOR
+    return major.value == 9
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if any("gpu" in item.keywords for item in items) and not _has_hopper():
+        skip = pytest.mark.skip(reason="needs an NVIDIA GPU of compute capability 9.0")
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(skip)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest):
+    """Compare a text with `golden/<test file>/<test name>.txt`."""
+
+    def check(text: str, suffix: str = "txt") -> None:
+        __tracebackhide__ = True
+        path = GOLDEN / request.path.stem / f"{request.node.name}.{suffix}"
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            return
+        if not path.is_file():
+            pytest.fail(f"no golden file {path}: run again with --update-golden and read it")
+        assert text == path.read_text(), f"differs from {path}; if meant: --update-golden"
+
+    return check

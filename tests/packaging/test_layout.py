@@ -1,0 +1,176 @@
+"""The folders at the root are packages of tvm_hopper, in place and in a wheel."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import runpy
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINKED = ("transforms", "codegen_patches")
+
+# Who may import whom: each name may import those on the lines above its own, and its own line.
+LAYERS = [
+    {"errors", "keys", "facts", "_pins"},
+    {"ir"},
+    {"options", "_config_keys", "request", "target"},
+    {"analysis"},
+    {"plan"},
+    {"transforms", "codegen_patches", "verify", "assembler_log", "cuda_compilers"},
+    {"pipeline"},
+    {"capture", "compile", "gate", "_autoload"},
+    {"schedule", "meta_schedule", "explain", "simulate", "doctor", "testing", "__main__"},
+]
+# The simulator judges what the passes made: it must not share their mistakes.
+SIM_MAY_IMPORT = {"errors", "keys", "facts", "ir", "sim"}
+
+
+def packages() -> set[str]:
+    return runpy.run_path(str(ROOT / "setup.py"), run_name="setup")["PACKAGES"]
+
+
+def python_files() -> list[Path]:
+    """List the package's files under their real paths."""
+    found = [
+        path
+        for folder in ("tvm_hopper", *LINKED)
+        for path in (ROOT / folder).rglob("*.py")
+        if "__pycache__" not in path.parts
+        and not (folder == "tvm_hopper" and path.relative_to(ROOT).parts[1] in LINKED)
+    ]
+    assert len(found) > 20
+    return sorted(found)
+
+
+def unit(path: Path) -> str:
+    """Return the name that a file has in LAYERS."""
+    parts = path.relative_to(ROOT).parts
+    name = parts[0] if parts[0] in LINKED else parts[1]
+    return name.removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Return the units of tvm_hopper that a file imports, at its top or in a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            if node.module == "tvm_hopper":
+                found |= {alias.name for alias in node.names}
+            elif node.module.startswith("tvm_hopper."):
+                found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {
+                alias.name.split(".")[1]
+                for alias in node.names
+                if alias.name.startswith("tvm_hopper.")
+            }
+    return found
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_links_are_relative(name: str) -> None:
+    assert os.readlink(ROOT / "tvm_hopper" / name) == f"../{name}"
+
+
+def test_links_are_committed_as_links() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-s", *(f"tvm_hopper/{name}" for name in LINKED)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode or not listed.stdout:
+        pytest.skip("not a git checkout")
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["120000", "120000"]
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_root_folder_is_not_a_package_of_its_own(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert f"import tvm_hopper.{name}" in done.stderr
+
+
+def test_setup_lists_every_package() -> None:
+    folders = {path.parent for path in python_files() if path.name == "__init__.py"}
+    named = set()
+    for folder in folders:
+        parts = folder.relative_to(ROOT).parts
+        named.add(".".join(parts if parts[0] == "tvm_hopper" else ("tvm_hopper", *parts)))
+    assert packages() == named
+
+
+def test_wheel_holds_tvm_hopper_alone(tmp_path: Path) -> None:
+    build = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "tvm_hopper", *LINKED):
+        if (ROOT / name).exists():
+            subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
+    subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=source, check=True, capture_output=True
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"tvm_hopper"}
+    inside = {name for name in names if name.endswith(".py")}
+    expected = set()
+    for path in python_files():
+        relative = path.relative_to(ROOT).as_posix()
+        expected.add(relative if relative.startswith("tvm_hopper/") else f"tvm_hopper/{relative}")
+    assert inside == expected
+    entry = next(name for name in names if name.endswith("entry_points.txt"))
+    text = zipfile.ZipFile(wheel).read(entry).decode()
+    assert "[tvm.backends]" in text
+    assert "tvm_hopper._autoload:register" in text
+
+
+def test_version_is_written_once_in_each_place() -> None:
+    import tvm_hopper
+
+    text = (ROOT / "pyproject.toml").read_text()
+    assert re.search(r'^version = "(.+)"$', text, re.MULTILINE).group(1) == tvm_hopper.__version__
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_imports_go_one_way(path: Path) -> None:
+    name = unit(path)
+    if name == "__init__":
+        return
+    found = imports(path)
+    if name == "sim":
+        assert found <= SIM_MAY_IMPORT, f"{path}: the simulator imports {found - SIM_MAY_IMPORT}"
+        return
+    level = next((i for i, layer in enumerate(LAYERS) if name in layer), None)
+    assert level is not None, f"{name} has no place in LAYERS"
+    allowed = set().union(*LAYERS[: level + 1])
+    if level == len(LAYERS) - 1:
+        allowed.add("sim")
+    assert found - {"_autoload"} <= allowed, f"{path} imports {found - allowed}"
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_files_are_short_enough_to_read(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= 500, f"{lines} lines: is there a second room in it?"
+
+
+def test_facts_need_no_tvm() -> None:
+    code = (
+        "import sys, types; m = types.ModuleType('tvm_hopper');"
+        f"m.__path__ = [{str(ROOT / 'tvm_hopper')!r}]; sys.modules['tvm_hopper'] = m;"
+        "import importlib, pkgutil, tvm_hopper.facts as facts;"
+        "[importlib.import_module('tvm_hopper.facts.' + i.name)"
+        " for i in pkgutil.iter_modules(facts.__path__)];"
+        "assert not {'tvm', 'tvm_ffi'} & set(sys.modules), 'facts import TVM'"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd="/")

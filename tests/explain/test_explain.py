@@ -1,0 +1,111 @@
+"""What `explain` says: of a schedule, of an executable, as text, as a table and as a dict."""
+
+import io
+import json
+
+import pytest
+import tvm
+from tvm import s_tir
+
+import tvm_hopper
+from tvm_hopper import schedule as hs
+from tvm_hopper.testing import workloads
+
+TARGET = "nvidia/nvidia-h200"
+
+
+def scheduled(**config):
+    sch = s_tir.Schedule(workloads.matmul(1000, 512, 256, "NN", "float16", "float16"))
+    hs.matmul(sch, "C", hs.MatmulConfig(**config))
+    return sch.mod
+
+
+@pytest.fixture(scope="module")
+def module():
+    return scheduled(tile=(128, 128, 64), stages=3, consumers=2, registers=(40, 232))
+
+
+@pytest.fixture(scope="module")
+def explanation(module):
+    return tvm_hopper.explain(module, TARGET)
+
+
+def test_the_plan_is_the_one_asked_for(explanation):
+    (kernel,) = explanation.kernels
+    assert (kernel.stages, kernel.consumers, kernel.threads) == (3, 2, 384)
+    assert kernel.consumer_tile == (64, 128, 64)
+    assert kernel.instruction == "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16"
+    assert (kernel.producer_registers, kernel.consumer_registers) == (40, 232)
+    assert kernel.accumulator_registers == 64
+
+
+def test_bytes_are_those_of_the_tile(explanation):
+    (kernel,) = explanation.kernels
+    # A: 128 x 64 halves = 16384 bytes, B the same; three stages and 2 x 3 barriers of 8 bytes
+    assert kernel.stage_bytes == 32768
+    full, empty = kernel.barriers
+    assert (full.number, full.arrive_count, full.tx_bytes) == (3, 1, 32768)
+    assert (empty.number, empty.arrive_count, empty.tx_bytes) == (3, 2, 0)
+    assert sum(region.size for region in kernel.smem) == 3 * 32768 + 48
+    assert kernel.smem_bytes == 3 * 32768 + 32 + 24  # barriers start at multiples of 16
+    assert [m.tensor for m in kernel.tensor_maps] == ["A", "B"]
+    assert kernel.tensor_maps[1].dims == ("512", "256")
+
+
+def test_the_text_names_what_matters(explanation):
+    text = str(explanation)
+    assert "kernel main" in text
+    assert "3 stages of 32768 bytes" in text
+    assert "98360 of 232448 bytes (42%)" in text
+    assert "box 64 x 128 of 256 x 1000 elements, 16384 bytes, swizzle 128 B" in text
+    assert "fallbacks" in text
+
+
+def test_the_table_holds_the_same_topics(explanation):
+    rich_console = pytest.importorskip("rich.console")
+    out = io.StringIO()
+    rich_console.Console(file=out, width=200).print(explanation)
+    for topic, _ in explanation.kernels[0].rows():
+        assert topic.strip() in out.getvalue()
+
+
+def test_the_dict_is_plain(explanation):
+    plain = explanation.as_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["kernels"][0]["smem"][0]["offset"] == 0
+
+
+def test_a_function_is_explained_as_its_module_is(module, explanation):
+    assert tvm_hopper.explain(module["main"], TARGET) == explanation
+
+
+def test_an_executable_adds_what_the_assembler_said(module, explanation):
+    (kernel,) = tvm_hopper.explain(tvm.compile(module, target=TARGET)).kernels
+    assert kernel.name == "main_kernel"
+    assert kernel.assembled.registers == 168
+    assert (kernel.assembled.spill_bytes, kernel.assembled.stack_bytes) == (0, 0)
+    assert kernel.smem == explanation.kernels[0].smem
+    assert "168 registers, 0 bytes spilled" in str(dict(kernel.rows())["assembler"])
+
+
+def test_a_widened_accumulator_is_reported():
+    mod = workloads.matmul(
+        256, 256, 256, "NT", "float16", "float16", acc_dtype="float16", cast="none"
+    )
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(accumulate="float32"))
+    explanation = tvm_hopper.explain(sch.mod, TARGET)
+    assert "accumulates in float32 where the program says float16" in explanation.kernels[0].notes
+    assert "fallbacks" not in str(explanation)
+
+
+def test_refuses_a_module_without_a_kernel_of_ours():
+    mod = workloads.matmul(64, 64, 64)
+    with pytest.raises(tvm_hopper.HopperError, match="explain: found no kernel of ours; need a"):
+        tvm_hopper.explain(mod, tvm.target.Target({"kind": "llvm"}))
+
+
+def test_refuses_an_executable_that_is_not_ours():
+    built = tvm.compile(workloads.matmul(8, 8, 8), target="llvm")
+    with pytest.raises(tvm_hopper.HopperError, match="found no CUDA module"):
+        tvm_hopper.explain(built)

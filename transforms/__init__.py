@@ -9,6 +9,8 @@ from .layout_shared import LayoutShared
 from .lower_wgmma import LowerWgmma
 from .merge_shared import MergeShared
 from .pipeline_mbarriers import PipelineMbarriers
+from .raster_blocks import RasterBlocks
+from .restore_axis_notes import RestoreAxisNotes
 
 __all__ = [
     "InjectTmaLoad",
@@ -17,4 +19,6 @@ __all__ = [
     "LowerWgmma",
     "MergeShared",
     "PipelineMbarriers",
+    "RasterBlocks",
+    "RestoreAxisNotes",
 ]

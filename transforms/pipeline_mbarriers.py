@@ -116,7 +116,7 @@ def rewrite_ring(plan: RingPlan) -> ir.For:
     )
     shared = [*ring.tiles.values(), ring.full, ring.empty]
     block = ir.with_block(
-        plan.kernel, name_hint="kernel", body=body,
+        plan.kernel, name_hint=ir.KERNEL_BLOCK, body=body,
         alloc_buffers=[*plan.kernel.alloc_buffers, *shared],
     )  # fmt: skip
     return ir.with_body(

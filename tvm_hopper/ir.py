@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 PLAN_ATTR = "tvm_hopper.plan"
+KERNEL_BLOCK = "kernel"  # the block that holds a kernel's roles
 
 
 # -- questions ------------------------------------------------------------------------------------

@@ -37,11 +37,13 @@ def hook_passes() -> list[Pass]:
     from tvm_hopper import transforms
 
     return [
-        transforms.LayoutShared(),  # first: descriptors and boxes both follow the panels chosen here
+        transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
+        transforms.LayoutShared(),  # early: descriptors and boxes both follow the panels chosen here
         transforms.LowerWgmma(),  # the accumulator goes to registers, rows and columns to threads
         transforms.InjectTmaLoad(),  # copies become boxes of a tensor map, without a barrier yet
         transforms.PipelineMbarriers(),  # ring, full/empty barriers and roles around both
-        transforms.InsertAsyncWaits(),  # last: WGMMA's waits depend on what each role does between
+        transforms.InsertAsyncWaits(),  # WGMMA's waits depend on what each role does in between
+        transforms.RasterBlocks(),  # last: the passes above reason about plain block indices
     ]
 
 

@@ -1,0 +1,74 @@
+"""Put annotations of a bound loop back on its thread axis.
+
+    for bx in thread_binding(8, "blockIdx.x"):
+        for var in serial(1, annotations={"tvm_hopper.raster_group": 8}):
+            ...
+  ->
+    for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.raster_group": 8}):
+        ...
+
+Stock UnifyThreadBinding hoists the thread axes and leaves the annotations of a bound loop on a loop of
+extent 1, further in.
+
+Before: thread axes are unified.  After: what is asked of an axis stands on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.keys import RASTER_GROUP
+
+AXIS_KEYS = {RASTER_GROUP: "blockIdx.x"}
+
+
+def plan_notes(kernel: ir.For) -> tuple[ir.For, ...]:
+    """Return the loops of extent 1 that carry an axis' annotation."""
+    return tuple(
+        ir.find_all(
+            kernel,
+            ir.For,
+            lambda loop: loop.kind == ir.ForKind.SERIAL
+            and ir.is_const(loop.extent, 1)
+            and any(key in loop.annotations for key in AXIS_KEYS),
+        )
+    )
+
+
+def rewrite_notes(kernel: ir.For, plan: tuple[ir.For, ...]) -> ir.For:
+    """Drop the loops and annotate the axes."""
+    lifted: dict[str, dict[str, Any]] = {}
+    for loop in plan:
+        for key, tag in AXIS_KEYS.items():
+            if key in loop.annotations:
+                lifted.setdefault(tag, {})[key] = loop.annotations[key]
+
+    def visit(loop: ir.For, mutator: Any) -> ir.Stmt:
+        if any(loop.same_as(planned) for planned in plan):
+            return ir.substitute(mutator.mutate(loop.body), {loop.loop_var: loop.min})
+        loop = mutator.default_mutate(loop)
+        tag = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
+        notes = {**loop.annotations, **lifted.get(tag, {})}
+        return ir.with_body(loop, loop.body, annotations=notes) if tag in lifted else loop
+
+    return ir.mutate(kernel, [(ir.For, visit)])
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.RestoreAxisNotes")
+class RestoreAxisNotes:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Restore the annotations of one function's thread axes."""
+
+        def restore(kernel: ir.For) -> ir.For:
+            if not (plan := plan_notes(kernel)):
+                return kernel
+            after = rewrite_notes(kernel, plan)
+            assert not plan_notes(after), "RestoreAxisNotes left a loop behind"
+            return after
+
+        return ir.map_kernels(func, restore)

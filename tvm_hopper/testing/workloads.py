@@ -9,15 +9,17 @@ Layouts are named as BLAS does: the first letter is A's, the second B's, N is "a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import te, tirx
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
-Extent = int | str  # a name stands for a symbolic extent
+Extent = Any  # an int, a name, which makes a symbolic extent, or an expression of one
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Epilogue:
     name: str
     operands: tuple[tuple[str, str], ...]
     compute: Callable[..., Any]
-    stages: int = 1  # 2: a diamond, f(x) is a stage of its own
+    reference: Callable[..., np.ndarray]  # of float64 arrays, operands broadcastable
+    stages: int = 1  # 2: a diamond x * f(x), in which f(x) is a stage of its own
 
 
 def _const(value: float, like: Any) -> Any:
@@ -41,6 +44,9 @@ def _const(value: float, like: Any) -> Any:
 def _dtype(expr: Any) -> str:
     inner = expr.ty.dtype
     return str(getattr(inner, "dtype", inner))
+
+
+_erf = np.vectorize(math.erf, otypes=[float])
 
 
 def _relu(x: Any) -> Any:
@@ -55,13 +61,13 @@ def _gelu(x: Any) -> Any:
 EPILOGUES: dict[str, Epilogue] = {
     e.name: e
     for e in (
-        Epilogue("relu", (), _relu),
-        Epilogue("gelu", (), _gelu),
-        Epilogue("silu", (), lambda x: te.sigmoid(x), stages=2),
-        Epilogue("scale", (), lambda x: x * _const(0.125, x)),
-        Epilogue("bias_col", (("bias_col", "col"),), lambda x, b: x + b),
-        Epilogue("bias_row", (("bias_row", "row"),), lambda x, b: x + b),
-        Epilogue("residual", (("residual", "full"),), lambda x, r: x + r),
+        Epilogue("relu", (), _relu, lambda x: np.maximum(x, 0)),
+        Epilogue("gelu", (), _gelu, lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2)))),
+        Epilogue("silu", (), lambda x: te.sigmoid(x), lambda x: x / (1 + np.exp(-x)), stages=2),
+        Epilogue("scale", (), lambda x: x * _const(0.125, x), lambda x: x * 0.125),
+        Epilogue("bias_col", (("bias_col", "col"),), lambda x, b: x + b, lambda x, b: x + b),
+        Epilogue("bias_row", (("bias_row", "row"),), lambda x, b: x + b, lambda x, b: x + b),
+        Epilogue("residual", (("residual", "full"),), lambda x, r: x + r, lambda x, r: x + r),
     )
 }
 
@@ -86,7 +92,7 @@ def matmul(
 
     Parameters
     ----------
-    m, n, k : int or str
+    m, n, k : int, str or expression
         Extents; a name makes a symbolic extent of it.
     layout : str
         One of NN, NT, TN, TT, see the module's docstring.
@@ -139,6 +145,54 @@ def matmul(
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
+def make_inputs(mod: tvm.IRModule, seed: int = 0, **extents: int) -> list[np.ndarray]:
+    """Fill every argument of "main" but the last, the output, with integers from -2 to 2.
+
+    Sums of their products are exact in float32, so a right kernel gives the right bits. `extents`
+    are the values of the symbolic extents.
+    """
+    rng = np.random.default_rng(seed)
+    arrays = []
+    for shape, dtype in argument_types(mod, **extents)[:-1]:
+        arrays.append(rng.integers(-2, 3, shape).astype(numpy_type(dtype)))
+    return arrays
+
+
+def argument_types(mod: tvm.IRModule, **extents: int) -> list[tuple[tuple[int, ...], str]]:
+    """Return shape and element type of every argument of "main"."""
+    return [
+        (
+            tuple(int(e) if isinstance(e, tirx.IntImm) else extents[e.name] for e in p.ty.shape),
+            _dtype(p),
+        )
+        for p in mod["main"].params
+        if tirx.is_buffer_var(p)
+    ]
+
+
+def numpy_type(dtype: str) -> np.dtype:
+    """Return the numpy type of a TVM type, bfloat16 included."""
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)
+
+
+def reference(
+    inputs: list[np.ndarray], layout: str = "NT", epilogue: tuple[str, ...] = ()
+) -> np.ndarray:
+    """Compute a workload in float64 from the arguments of "main", output left out."""
+    a, b, *extra = (x.astype(np.float64) for x in inputs)
+    value = (a if layout[0] == "N" else a.swapaxes(-1, -2)) @ (b if layout[1] == "N" else b.T)
+    for step in map(EPILOGUES.__getitem__, epilogue):
+        operands = [
+            extra.pop(0)[:, None] if kind == "row" else extra.pop(0) for _, kind in step.operands
+        ]
+        value = step.reference(value, *operands)
+    return value
+
+
 def _cast_stage(tensor: Any, dtype: str) -> Any:
     return te.compute(
         tensor.shape, lambda *i: tensor(*i).astype(dtype), name=f"{tensor.op.name}_cast"
@@ -146,7 +200,9 @@ def _cast_stage(tensor: Any, dtype: str) -> Any:
 
 
 def _extent(size: Extent, index: str) -> Any:
-    return te.var(size, index) if isinstance(size, str) else tirx.const(size, index)
+    if isinstance(size, str):
+        return te.var(size, index)
+    return tirx.const(size, index) if isinstance(size, int) else size
 
 
 def _apply(step: Epilogue, value: Any, shape: tuple[Any, ...], dtype: str) -> tuple[Any, list[Any]]:

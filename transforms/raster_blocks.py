@@ -9,8 +9,9 @@
                 linear = by * 8 + bx
                 first = linear // 16 * 2                   a group is 2 rows of 8 tiles,
                 rows = min(5 - first, 2)                   the last one may have fewer;
-                tile_y = first + linear % 16 % rows        inside, walk along m first
-                tile_x = linear % 16 // rows
+                inside = linear % 16                       inside, walk along m first
+                tile_y = first + inside % rows
+                tile_x = inside // rows
                 ... tile_y, tile_x ...
 
 The hardware starts blocks with blockIdx.x running fastest. The number of rows may be symbolic.
@@ -101,8 +102,10 @@ def emit_tile_index(order: RasterOrder) -> tuple[list[Any], dict[Any, Any]]:
     rows: Any = order.group
     if not ir.is_const(ir.simplify(num_rows % order.group), 0):
         rows = bind("rows", tirx.min(num_rows - first, order.group))
-    tile_y = bind("tile_y", first + linear % in_group % rows)
-    tile_x = bind("tile_x", linear % in_group // rows)
+    inside = bind("inside", linear % in_group)
+    # Neither is negative, which a floor division by a run-time number of rows would have to check.
+    tile_y = bind("tile_y", first + tirx.truncmod(inside, tirx.convert(rows)))
+    tile_x = bind("tile_x", tirx.truncdiv(inside, tirx.convert(rows)))
     return binds, {order.rows.loop_var: tile_y, order.columns.loop_var: tile_x}
 
 

@@ -53,7 +53,7 @@ def plan_raster(kernel: ir.For, default_group: int = 1) -> tuple[RasterOrder, ..
     """Decide the order of output tiles: the annotation's, else `default_group` where it can be had."""
     axes = ir.thread_axes(kernel)
     columns, rows = axes.get("blockIdx.x"), axes.get("blockIdx.y")
-    blocks = ir.find_all(kernel, ir.SBlock, lambda block: block.name_hint == ir.KERNEL_BLOCK)
+    blocks = _role_blocks(kernel)
     asked = columns is not None and RASTER_GROUP in columns.annotations
     if not asked and (default_group == 1 or rows is None or columns is None or not blocks):
         return ()
@@ -65,6 +65,10 @@ def plan_raster(kernel: ir.For, default_group: int = 1) -> tuple[RasterOrder, ..
         )
     group = int(columns.annotations[RASTER_GROUP]) if asked else default_group
     return (RasterOrder(blocks[0], rows, columns, group),)
+
+
+def _role_blocks(kernel: ir.For) -> list[ir.SBlock]:
+    return ir.find_all(kernel, ir.SBlock, lambda block: block.name_hint == ir.KERNEL_BLOCK)
 
 
 def rewrite_raster(kernel: ir.For, order: RasterOrder) -> ir.For:
@@ -123,9 +127,11 @@ class RasterBlocks:
         default = read(RASTER_GROUP, func, default=1)
 
         def order(kernel: ir.For) -> ir.For:
-            for plan in plan_raster(kernel, default):
-                notes.append({"raster_group": plan.group})
+            plans = plan_raster(kernel, default)
+            for plan in plans:
                 kernel = rewrite_raster(kernel, plan)
+            if _role_blocks(kernel):
+                notes.append({"raster_group": plans[0].group if plans else 1})
             assert not plan_raster(kernel), "RasterBlocks left an annotation behind"
             return kernel
 

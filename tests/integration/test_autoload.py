@@ -1,0 +1,146 @@
+"""What `import tvm` does when the package is installed: little, and in every order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+GATED = (
+    "from tvm.tirx.compilation_pipeline import PIPELINE_MAP as m;"
+    "assert hasattr(m['s_tir'], 'gate_of'), 'no gate';"
+    "assert not hasattr(m['s_tir'].gate_of, 'gate_of'), 'two gates';"
+    "assert 'tvm_hopper' in m;"
+    "from tvm.target import Target; assert Target('nvidia/nvidia-h200').arch == 'sm_90a'"
+)
+ORDERS = {
+    "tvm": "import tvm",
+    "tvm_hopper": "import tvm_hopper",
+    "tvm_first": "import tvm, tvm_hopper",
+    "hopper_first": "import tvm_hopper, tvm",
+    "leaf": "import tvm_hopper._autoload",
+    "submodule": "import tvm_hopper.schedule",
+    "from": "from tvm_hopper import errors, keys; from tvm_hopper.facts import hopper",
+    "s_tir": "import tvm.s_tir.pipeline, tvm_hopper",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_registered_in_every_import_order(fresh, order: str) -> None:
+    fresh("-c", f"{ORDERS[order]}; {GATED}")
+
+
+def test_autoload_can_be_turned_off(fresh) -> None:
+    check = (
+        "import tvm; from tvm.tirx.compilation_pipeline import PIPELINE_MAP as m;"
+        "assert not hasattr(m['s_tir'], 'gate_of'); assert 'tvm_hopper' in m"
+    )
+    fresh("-c", check, TVM_HOPPER_AUTOLOAD="0")
+
+
+def test_runtime_only_tvm_is_left_alone(fresh) -> None:
+    check = (
+        "import sys, tvm; assert tvm.base._RUNTIME_ONLY;"
+        "assert 'tvm_hopper.gate' not in sys.modules;"
+        "assert not any(m.startswith('tvm.s_tir') for m in sys.modules)"
+    )
+    # -W default: TVM itself warns there about objects that only its compiler knows.
+    fresh("-W", "default", "-c", check, TVM_USE_RUNTIME_LIB="1")
+
+
+def test_heavy_modules_wait_for_the_first_build(fresh) -> None:
+    late = [
+        *("pipeline", "ir", "request", "capture", "compile", "transforms", "schedule", "sim"),
+        "simulate",
+    ]
+    check = (
+        "import sys, tvm, tvm_hopper;"
+        f"early = [m for m in {late!r} if 'tvm_hopper.' + m in sys.modules];"
+        "assert not early, early;"
+        "assert not {'rich', 'matplotlib'} & set(sys.modules)"
+    )
+    fresh("-c", check)
+
+
+def test_import_costs_under_50_ms(fresh) -> None:
+    check = (
+        "import time, tvm.tirx.compilation_pipeline, sys, os;"
+        "import tvm.s_tir.pipeline;"
+        "begin = time.perf_counter();"
+        "from tvm_hopper import _autoload; _autoload.register();"
+        "print(time.perf_counter() - begin)"
+    )
+    runs = [float(fresh("-c", check, TVM_DEVICE_BACKEND_AUTOLOAD="0").stdout) for _ in range(3)]
+    assert min(runs) < 0.05, f"{runs} s"
+
+
+def test_tensor_intrinsics_are_never_imported(fresh) -> None:
+    """They cost 25 seconds; a build of ours and a schedule of ours must not pay them."""
+    program = Path(__file__).with_name("_ours.py")
+    done = fresh(str(program))
+    assert "tensor_intrin: False" in done.stdout
+
+
+def test_gate_is_there_in_pool_workers(fresh) -> None:
+    check = (
+        "from tvm.support.popen_pool import PopenWorker\n"
+        "from tvm.tirx.compilation_pipeline import PIPELINE_MAP\n"
+        "def gated():\n"
+        "    import tvm\n"
+        "    from tvm.tirx.compilation_pipeline import PIPELINE_MAP\n"
+        "    return hasattr(PIPELINE_MAP['s_tir'], 'gate_of')\n"
+        "worker = PopenWorker()\n"
+        "worker.send(gated)\n"
+        "assert worker.recv() is True\n"
+        "worker.kill()\n"
+    )
+    fresh("-W", "default", "-c", check)
+
+
+@pytest.mark.parametrize("version", ["0.1.15.post2", "0.1.13"])
+def test_an_ffi_that_crashes_is_one_import_error(fresh, version: str) -> None:
+    check = (
+        f"import tvm_ffi; tvm_ffi.__version__ = {version!r}\n"
+        "try:\n"
+        "    import tvm_hopper\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    done = fresh("-W", "ignore", "-c", check)
+    lines = done.stdout.strip().splitlines()
+    assert len(lines) == 1
+    assert version in lines[0]
+    assert 'pip install "apache-tvm==0.27.0.post1" "apache-tvm-ffi>=0.1.14.post0' in lines[0]
+
+
+def test_another_tvm_is_an_import_error(monkeypatch) -> None:
+    import tvm.libinfo
+
+    from tvm_hopper import _pins
+
+    monkeypatch.setattr(tvm.libinfo, "__version__", "0.26.0")
+    with pytest.raises(ImportError, match=r"found apache-tvm 0\.26\.0; need apache-tvm 0\.27"):
+        _pins.check_pins()
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"),
+    [("0.1.14.post1", (0, 1, 14)), ("0.1.15", (0, 1, 15)), ("0.2.0rc1", (0, 2)), ("", ())],
+)
+def test_numbers_of_a_version(version: str, numbers: tuple[int, ...]) -> None:
+    from tvm_hopper import _pins
+
+    assert _pins.numbers(version) == numbers
+
+
+def test_public_names_stay_functions_after_their_modules_are_imported() -> None:
+    import importlib
+
+    import tvm_hopper
+
+    importlib.import_module("tvm_hopper.verify")
+    importlib.import_module("tvm_hopper.simulate")
+    assert callable(tvm_hopper.simulate)
+    assert "simulate" in dir(tvm_hopper)
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        _ = tvm_hopper.simulat

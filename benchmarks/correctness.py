@@ -161,14 +161,16 @@ def main(argv: list[str]) -> int:
     todo = [case for case in wanted if case.name not in done]
     print(f"{len(wanted)} cases, {len(wanted) - len(todo)} done before, {len(todo)} to run")
     results, last = dict(done), time.monotonic()
+    told: set[str] = set()  # a fault that a hundred cases share is printed once
     for case, result in worker_pool.run_tasks(
         run_case, todo, options.workers, TASK_SECONDS, until, lambda r: r["fatal"]
     ):
         if isinstance(result, worker_pool.WorkerError):
             result = {"case": case.name, "status": "failed", "message": str(result)}
         results[case.name] = result
-        if result["status"] == "failed":
-            print(f"FAILED {case.name}: {result.get('message')}", flush=True)
+        if result["status"] == "failed" and (new := result["message"]) not in told:
+            told.add(new)
+            print(f"FAILED {case.name}: {new}", flush=True)
         if time.monotonic() - last > 10:
             last = time.monotonic()
             print(f"{len(results)} of {len(wanted)} cases", flush=True)

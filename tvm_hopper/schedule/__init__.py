@@ -4,8 +4,9 @@ from tvm_hopper import schedule as hs
 """
 
 from .config import MatmulConfig, Roles
+from .fuse import fuse_epilogue, fuse_prologue
 from .gemm import matmul
-from .steps import async_copy, fuse_epilogue, fuse_prologue, pad, pipeline, wgmma
+from .steps import async_copy, pad, pipeline, wgmma
 
 __all__ = [
     "MatmulConfig",

@@ -20,7 +20,7 @@ from tvm.tirx import IndexMap
 from tvm_hopper import keys
 from tvm_hopper.errors import cannot_schedule
 
-from . import steps
+from . import fuse, steps
 from .choose import choose_config
 from .config import (
     CONSUMERS,
@@ -58,18 +58,18 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
 
 
 def _schedule(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None:
-    block = steps.as_block(sch, block)
+    block = fuse.as_block(sch, block)
     name = sch.get(block).name_hint
     try:
         _apply(sch, block, config)
     except s_tir.ScheduleError as error:
-        found = f"what TVM cannot schedule ({steps.tvm_reason(error)})"
+        found = f"what TVM cannot schedule ({fuse.tvm_reason(error)})"
         raise cannot_schedule(f"block {name}", found, "a plain matmul") from error
 
 
 def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None:
     check_product(sch, block)
-    steps.fuse_prologue(sch, block)
+    fuse.fuse_prologue(sch, block)
     problem = find_matmul(sch, block)
     if config is None:
         config = choose_config(*(a.extent for a in (problem.m, problem.n, problem.k)))
@@ -104,7 +104,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
         sch.compute_at(copy, k_outer)
         steps.async_copy(sch, copy, swizzle=config.swizzle)
         _drop_unit_dims(sch, copy, operand.kept)
-    steps.fuse_epilogue(sch, store)
+    fuse.fuse_epilogue(sch, store)
     _drop_unit_dims(sch, block, problem.output_kept)
     steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     steps.pipeline(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
@@ -112,6 +113,9 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
             continue
         found = f"a batch of {axis.extent} ({axis.iter_var.var.name})"
         raise cannot_schedule(where, found, "a leading batch of one")
+    if not all(ir.is_const(extent, 1) for extent in store.buffer.shape[:-2]):
+        found = f"{store.buffer.name}, of which it writes a part"
+        raise cannot_schedule(where, found, "an output that is one matrix")
     for label, axis in (("M", m), ("N", n), ("K", k)):
         if axis.extent == 0:
             raise cannot_schedule(where, f"{label}=0", "a shape without empty dimensions")
@@ -303,7 +307,7 @@ def _is_same_element(term: Any, store: Any) -> bool:
     return (
         isinstance(term, ir.TensorLoad)
         and term.source.same_as(store.buffer)
-        and all(a.same_as(b) for a, b in zip(term.indices, store.indices, strict=True))
+        and tvm_ffi.structural_equal(term.indices, store.indices)
     )
 
 

@@ -1,0 +1,416 @@
+"""What `hs.matmul` cannot serve is one clear error, and the schedule stays as it was."""
+
+import pytest
+import tvm
+from tvm import s_tir, te
+from tvm.script import tirx as T
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
+from tvm_hopper.testing import workloads
+
+SHAPE = (256, 256, 256)
+EXACT = {"acc_dtype": "float16", "cast": "none", "out_dtype": "float16"}
+
+
+def refuse(mod, match, block="C", config=None):
+    sch = s_tir.Schedule(mod)
+    before, length = sch.mod, len(sch.trace.insts)
+    with pytest.raises(ScheduleError, match=match):
+        hs.matmul(sch, block, config)
+    assert sch.mod.same_as(before)
+    assert len(sch.trace.insts) == length
+
+
+def product(a, b, name="C", shape=SHAPE, **given):
+    m, n, k = shape
+    axis = te.reduce_axis((0, k), "k")
+    value = given.get("value", lambda x, y: x.astype("float32") * y.astype("float32"))
+    return te.compute((m, n), lambda i, j: te.sum(value(a[i, axis], b[j, axis]), axis), name=name)
+
+
+def operands(dtype="float16", shape=SHAPE):
+    m, n, k = shape
+    return te.placeholder((m, k), dtype, name="A"), te.placeholder((n, k), dtype, name="B")
+
+
+# -- tensors that TMA or WGMMA cannot take
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (
+            {"k": 100},
+            r"block C, tensor A: found K = 100 float16 elements, rows 200 bytes apart; need a "
+            r"multiple of 16 bytes; pad K to 104; also tensor B: found K = 100",
+        ),
+        ({"n": 1001, "layout": "NN"}, r"tensor B: found N = 1001 .*2002 bytes.*pad N to 1008"),
+        ({"m": 100, "layout": "TN"}, r"tensor A: found M = 100 .*200 bytes.*pad M to 104"),
+        ({"dtype": "float32", "cast": "none"}, r"tensor A: found float32; need one of float16, bf"),
+        (
+            {"dtype": "int8", "acc_dtype": "int32", "out_dtype": "int32"},
+            r"block C, tensor A: found int8",
+        ),
+        ({"acc_dtype": "float64", "out_dtype": "float64"}, r"tensor C: found a sum in float64"),
+        (EXACT, r"block C, tensor C: found a sum in float16; .*give accumulate=\"float32\""),
+    ],
+    ids=["K", "N", "M", "float32", "int8", "float64", "float16-sum"],
+)
+def test_tensors(options, match):
+    refuse(workloads.matmul(**{"m": 128, "n": 128, "k": 128, **options}), match)
+
+
+def test_strided_operand():
+    @T.prim_func(s_tir=True)
+    def main(a: T.handle, b: T.handle, C: T.Buffer((128, 128), "float32")):
+        A = T.match_buffer(a, (128, 128), "float16", strides=[260, 1])
+        B = T.match_buffer(b, (128, 128), "float16", strides=[256, 2])
+        for i, j, k in T.grid(128, 128, 128):
+            with T.sblock("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = T.float32(0)
+                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
+
+    refuse(
+        tvm.IRModule({"main": main}),
+        r"tensor A: found row stride = 260 .*pad row stride to 264; also tensor B: found stride 2",
+    )
+
+
+def test_operand_outside_global_memory():
+    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
+    sch.bind(sch.get_loops(sch.cache_read("C", 0, "shared"))[0], "threadIdx.x")
+    refuse(sch.mod, r"tensor A_shared: found scope shared; need a tensor in global memory")
+
+
+def test_mixed_types():
+    a, _ = operands()
+    _, b = operands("bfloat16")
+    refuse(
+        te.create_prim_func([a, b, product(a, b)]), r"found A float16, B bfloat16; need operands"
+    )
+
+
+def test_one_tensor_as_both_operands():
+    a, _ = operands()
+    refuse(te.create_prim_func([a, product(a, a)]), r"block C: found A as both operands")
+
+
+# -- blocks around the product
+
+
+def test_computation_before_the_product():
+    a, b = operands()
+    relu = te.compute(a.shape, lambda *i: te.max(a(*i), te.const(0, "float16")), name="R")
+    func = te.create_prim_func([a, b, product(relu, b)])
+    refuse(func, r"block R: found a computation before the matmul C; need operands that are")
+
+
+def test_prologue_that_tvm_cannot_inline():
+    a, b = operands()
+    cast = te.compute(a.shape, lambda *i: a(*i).astype("float32"), name="A_cast")
+    func = te.create_prim_func([a, b, cast, product(cast, b)])  # the cast is an output too
+    refuse(func, r"block A_cast: found what TVM cannot inline .*; need elementwise blocks")
+
+
+def test_two_outputs_behind_the_product():
+    a, b = operands()
+    c = product(a, b)
+    d = te.compute(SHAPE[:2], lambda *i: c(*i) * te.const(2, "float32"), name="D")
+    e = te.compute(SHAPE[:2], lambda *i: c(*i) + te.const(2, "float32"), name="E")
+    refuse(te.create_prim_func([a, b, d, e]), r"found several outputs \(D, E\); need one output")
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (100, 100, 104)], ids=["exact", "ragged"])
+def test_product_that_is_an_output_itself(shape):
+    a, b = operands(shape=shape)
+    c = product(a, b, shape=shape)
+    d = te.compute(shape[:2], lambda *i: te.max(c(*i), te.const(0, "float32")), name="D")
+    refuse(te.create_prim_func([a, b, c, d]), r"found several outputs \(C is one, and the blocks")
+
+
+def test_middle_of_the_epilogue_that_is_an_output():
+    a, b = operands()
+    c = product(a, b)
+    s = te.compute(SHAPE[:2], lambda *i: te.sigmoid(c(*i)), name="S")
+    d = te.compute(SHAPE[:2], lambda *i: c(*i) * s(*i), name="D")
+    refuse(te.create_prim_func([a, b, s, d]), r"found several outputs \(S is one, and the blocks")
+
+
+def test_reduction_behind_the_product():
+    a, b = operands()
+    c = product(a, b)
+    axis = te.reduce_axis((0, 256), "r")
+    d = te.compute((256,), lambda i: te.max(c[i, axis], axis), name="D")
+    refuse(te.create_prim_func([a, b, d]), r"block D: found what TVM cannot inline \(The block has")
+
+
+# -- blocks that are no matmul
+
+
+def test_block_that_is_no_reduction():
+    refuse(workloads.matmul(*SHAPE, epilogue=("relu",)), r"block relu: found no init", block="relu")
+
+
+def test_unknown_block():
+    refuse(workloads.matmul(*SHAPE), r"block Z: found what TVM cannot look up", block="Z")
+
+
+def test_batch():
+    a = te.placeholder((4, 64, 64), "float16", name="A")
+    axis = te.reduce_axis((0, 64), "k")
+    c = te.compute(
+        (4, 64, 64),
+        lambda x, i, j: te.sum(
+            a[x, i, axis].astype("float32") * a[x, j, axis].astype("float32"), axis
+        ),
+        name="C",
+    )
+    refuse(
+        te.create_prim_func([a, c]), r"block C: found a batch of 4 \(v_x\); need a leading batch"
+    )
+
+
+def test_split_reduction():
+    a, b = operands()
+    k0, k1 = te.reduce_axis((0, 16), "k0"), te.reduce_axis((0, 16), "k1")
+    c = te.compute(
+        SHAPE[:2],
+        lambda i, j: te.sum(
+            a[i, k0 * 16 + k1].astype("float32") * b[j, k0 * 16 + k1].astype("float32"), [k0, k1]
+        ),
+        name="C",
+    )
+    refuse(te.create_prim_func([a, b, c]), r"block C: found 2 reduction loops; need one, over k")
+
+
+@pytest.mark.parametrize(
+    ("value", "match"),
+    [
+        (lambda x, y: x.astype("float32"), r"found the value C.*; need C\[\.\.\.\] \+ x"),
+        (lambda x, y: (x + y).astype("float32"), r"found the value C.*; need C\[\.\.\.\] \+ x"),
+        (lambda x, y: (x + x).astype("float32") * y.astype("float32"), r"computed inside the prod"),
+    ],
+    ids=["sum", "sum-of-both", "expression"],
+)
+def test_value_that_is_no_product(value, match):
+    a, b = operands()
+    refuse(te.create_prim_func([a, b, product(a, b, value=value)]), match)
+
+
+def test_maximum_instead_of_a_sum():
+    a, b = operands()
+    k = te.reduce_axis((0, 256), "k")
+    c = te.compute(
+        SHAPE[:2],
+        lambda i, j: te.max(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
+        name="C",
+    )
+    refuse(te.create_prim_func([a, b, c]), r"block C: found another initial value")
+
+
+def test_operands_indexed_alike():
+    a, b = operands()
+    k = te.reduce_axis((0, 256), "k")
+    c = te.compute(
+        SHAPE[:2],
+        lambda i, j: te.sum(a[i, k].astype("float32") * b[i, k].astype("float32"), k),
+        name="C",
+    )
+    refuse(te.create_prim_func([a, b, c]), r"block C: found both operands indexed alike")
+
+
+@pytest.mark.parametrize(
+    ("index", "match"),
+    [
+        (lambda i, k: (i + k, k), r"tensor A: found the index v_i \+ v_k; need one loop"),
+        (lambda i, k: (i, i), r"tensor A: found the index \[v_i, v_i\]; need an operand indexed"),
+    ],
+    ids=["sum", "diagonal"],
+)
+def test_index_that_is_no_matrix(index, match):
+    _, b = operands()
+    a = te.placeholder((512, 256), "float16", name="A")
+    k = te.reduce_axis((0, 256), "k")
+    c = te.compute(
+        SHAPE[:2],
+        lambda i, j: te.sum(a[index(i, k)].astype("float32") * b[j, k].astype("float32"), k),
+        name="C",
+    )
+    refuse(te.create_prim_func([a, b, c]), match)
+
+
+def test_output_that_is_a_vector():
+    a, b = operands()
+    k = te.reduce_axis((0, 256), "k")
+    c = te.compute(
+        (256,),
+        lambda i: te.sum(a[i, k].astype("float32") * b[0, k].astype("float32"), k),
+        name="C",
+    )
+    refuse(te.create_prim_func([a, b, c]), r"block C: found the output index .*; need C\[m, n\]")
+
+
+def test_empty_shape():
+    refuse(workloads.matmul(0, 128, 128), r"block C: found M=0; need a shape without empty dim")
+
+
+# -- blocks that are scheduled already, or that are no plain loops
+
+
+def script(body):
+    """Parse one prim_func whose body is that of a matmul of 128."""
+    return tvm.IRModule({"main": body})
+
+
+def test_scheduled_loop():
+    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
+    sch.bind(sch.get_loops("C")[0], "blockIdx.x")
+    refuse(sch.mod, r"block C: found loop i0 that is scheduled already; need plain serial loops")
+
+
+def test_tiled_loop():
+    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
+    sch.split(sch.get_loops("C")[0], [None, 16])
+    refuse(sch.mod, r"block C: found v_i0 bound to i0_0 \* 16 \+ i0_1; need one loop")
+
+
+def test_predicate():
+    sch = s_tir.Schedule(workloads.matmul(100, 128, 128))
+    outer, inner = sch.split(sch.get_loops("C")[0], [None, 64])
+    sch.fuse(outer, inner)
+    refuse(sch.mod, r"block C: found the predicate .* < 100; need none")
+
+
+def test_statements_between_the_loops():
+    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
+    sch.decompose_reduction("C", sch.get_loops("C")[2])
+    refuse(sch.mod, r"block C_update: found no init", block="C_update")
+    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
+    store = sch.cache_write("C", 0, "global")
+    sch.reverse_compute_at(store, sch.get_loops("C")[0])
+    refuse(sch.mod, r"block C: found other statements between its loops")
+
+
+def test_block_around_a_block():
+    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
+    outer = sch.get(sch.blockize(sch.get_loops("C")[1])).name_hint
+    refuse(sch.mod, rf"block {outer}: found For; need one multiply-add", block=str(outer))
+
+
+def test_odd_loops():
+    @T.prim_func(s_tir=True)
+    def no_loop(
+        A: T.Buffer((1, 8), "float16"), B: T.Buffer((1, 8), "float16"),
+        C: T.Buffer((1, 1), "float32"),
+    ):  # fmt: skip
+        with T.sblock("C"):
+            vi, vj, vk = T.axis.spatial(1, 0), T.axis.spatial(1, 0), T.axis.reduce(1, 0)
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
+
+    @T.prim_func(s_tir=True)
+    def no_row_loop(
+        A: T.Buffer((1, 64), "float16"), B: T.Buffer((64, 64), "float16"),
+        C: T.Buffer((1, 64), "float32"),
+    ):  # fmt: skip
+        for j, k in T.grid(64, 64):
+            with T.sblock("C"):
+                vi = T.axis.spatial(1, 0)
+                vj, vk = T.axis.remap("SR", [j, k])
+                with T.init():
+                    C[vi, vj] = T.float32(0)
+                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
+
+    @T.prim_func(s_tir=True)
+    def repeated(
+        A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 64), "float16"),
+        C: T.Buffer((64, 64), "float32"),
+    ):  # fmt: skip
+        for _again, i, j, k in T.grid(2, 64, 64, 64):
+            with T.sblock("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = T.float32(0)
+                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
+
+    @T.prim_func(s_tir=True)
+    def shifted(
+        A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 64), "float16"),
+        C: T.Buffer((64, 64), "float32"),
+    ):  # fmt: skip
+        for i in range(8, 64):
+            for j, k in T.grid(64, 64):
+                with T.sblock("C"):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    with T.init():
+                        C[vi, vj] = T.float32(0)
+                    C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast(
+                        "float32", B[vj, vk]
+                    )
+
+    @T.prim_func(s_tir=True)
+    def part(
+        A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 64), "float16"),
+        C: T.Buffer((4, 64, 64), "float32"),
+    ):  # fmt: skip
+        for i, j, k in T.grid(64, 64, 64):
+            with T.sblock("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[2, vi, vj] = T.float32(0)
+                C[2, vi, vj] = C[2, vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast(
+                    "float32", B[vj, vk]
+                )
+
+    refuse(script(no_loop), r"block C: found no loops")
+    refuse(script(no_row_loop), r"block C: found no loop over M; need one loop a dimension")
+    refuse(script(repeated), r"block C: found loop _again that repeats it; need one product")
+    refuse(script(shifted), r"block C: found loop i from 8; need from 0")
+    refuse(script(part), r"block C: found C, of which it writes a part; need an output that is one")
+
+
+# -- configurations
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        (
+            hs.MatmulConfig(stages=5),
+            r"block C, tile 128x256x64: found 5 stages x \(A 16384 \+ B 32768 \+ barriers 16\) = "
+            r"245840 B of shared memory; need at most 232448 B, which 4 stages of this tile take",
+        ),
+        (
+            hs.MatmulConfig((100, 100, 10)),
+            r"tile 100x100x10: found tile_m 100; need a multiple of 64; also found tile_n 100; "
+            r"need a multiple of 8; also found tile_k 10; need a multiple of 16 for float16",
+        ),
+        (
+            hs.MatmulConfig((128, 128, 64), consumers=3),
+            r"found 3 consumers for a 128x128 tile; need consumers in \{1, 2\}, or tile_m a "
+            r"multiple of 192, or tile_n a multiple of 24",
+        ),
+        (
+            hs.MatmulConfig((128, 256, 64), consumers=1, stages=2),
+            r"found 256 accumulators a thread \(128x256 over 1 consumers\); need at most 231 of 2",
+        ),
+    ],
+    ids=["shared-memory", "tile", "consumers", "registers"],
+)
+def test_configurations(config, match):
+    refuse(workloads.matmul(*SHAPE), match, config=config)
+
+
+def test_sampled_tiles_that_share_no_axis():
+    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
+    tile_m = sch.sample_categorical([64, 128], [0.5, 0.5])
+    tile_n = sch.sample_categorical([48, 56], [0.5, 0.5])
+    config = hs.MatmulConfig((tile_m, tile_n, 64), stages=2, consumers=2)
+    before = sch.mod
+    with pytest.raises(ScheduleError, match=r"tile 64/128x48/56x64: found candidates that 2 "):
+        hs.matmul(sch, "C", config)
+    assert sch.mod.same_as(before)

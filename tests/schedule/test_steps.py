@@ -1,0 +1,240 @@
+"""Each step refuses what it cannot serve, and leaves kernels that are not its own alone."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
+from tvm_hopper.testing import workloads
+
+
+def tiled(m_tile=64, n_tile=64, k_tile=64, scope="shared.dyn"):
+    """Return a schedule with copies in place, the product's block and its loop over k."""
+    sch = s_tir.Schedule(workloads.matmul(256, 256, 256))
+    i, j, k = sch.get_loops("C")
+    (i0, i1), (j0, j1), (k0, k1) = (
+        sch.split(loop, [None, size]) for loop, size in ((i, m_tile), (j, n_tile), (k, k_tile))
+    )
+    sch.reorder(i0, j0, k0, i1, j1, k1)
+    copies = [sch.cache_read("C", index, scope) for index in (0, 1)]
+    for copy in copies:
+        sch.compute_at(copy, k0)
+    return sch, sch.get_sblock("C"), k0, copies
+
+
+# -- roles and configuration
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: hs.Roles(4), r"roles: found consumers=4; need 1, 2 or 3 warp groups"),
+        (lambda: hs.Roles(2, (40,)), r"roles: found registers=\(40,\); need registers of a prod"),
+        (
+            lambda: hs.Roles(2, (40, 240)),
+            r"roles with 2 consumers, registers=\(40, 240\): found 40 \+ 2 x 240 = 520 registers; "
+            r"need at most 3 x 168 = 504",
+        ),
+        (lambda: hs.Roles(1, (50, 256)), r"found producer registers 50; need a multiple of 8"),
+        (lambda: hs.MatmulConfig((64, 64)), r"found tile=\(64, 64\); need rows, columns and depth"),
+        (lambda: hs.MatmulConfig(stages=0), r"MatmulConfig: found stages=0; need 1 or more"),
+        (lambda: hs.MatmulConfig(last_stage=-1), r"found last_stage=-1; need 0 or more"),
+        (lambda: hs.MatmulConfig(stages=2, last_stage=1), r"found stages and last_stage; need one"),
+        (lambda: hs.MatmulConfig(swizzle=16), r"found swizzle=16; need one of 0, 32, 64, 128 or N"),
+        (lambda: hs.MatmulConfig(wgmma_pending=2), r"found wgmma_pending=2; need one of 0, 1 or"),
+        (lambda: hs.MatmulConfig(accumulate="half"), r"found accumulate='half'; need one of 'floa"),
+        (lambda: hs.MatmulConfig(raster_group=0), r"found raster_group=0; need 1 or more"),
+    ],
+)
+def test_illegal_options(make, match):
+    with pytest.raises(ScheduleError, match=match):
+        make()
+
+
+# -- async_copy
+
+
+def test_copy_to_another_scope():
+    sch, _, _, (copy, _) = tiled(scope="shared")
+    with pytest.raises(ScheduleError, match=r"found a write to \['shared'\]; need a cache_read to"):
+        hs.async_copy(sch, copy)
+
+
+def test_copy_by_an_unknown_mechanism():
+    sch, _, _, (copy, _) = tiled()
+    with pytest.raises(ScheduleError, match=r"found mechanism='dma'; need one of 'tma' or None"):
+        hs.async_copy(sch, copy, mechanism="dma")
+
+
+def test_copy_inlines_its_pad_but_no_other_block():
+    a = te.placeholder((100, 128), "float16", name="A")
+    twice = te.compute(a.shape, lambda *i: a(*i) + a(*i), name="twice")
+    out = te.compute(a.shape, lambda *i: twice(*i) * twice(*i), name="out")
+    sch = s_tir.Schedule(te.create_prim_func([a, out]))
+    copy = sch.cache_read("out", 0, "shared.dyn")
+    hs.async_copy(sch, copy)
+    assert sch.get(sch.get_sblock("twice")).name_hint == "twice"
+    annotations = sch.get(copy).annotations
+    assert dict(annotations) == {"tvm_hopper.async_copy": "tma"}
+
+
+# -- wgmma
+
+
+def test_wgmma_annotates_the_block_around_one_tile():
+    sch, block, _, _ = tiled()
+    outer = hs.wgmma(sch, block, accumulate="float32")
+    node = sch.get(outer)
+    assert dict(node.annotations) == {"tvm_hopper.wgmma": 1, "tvm_hopper.accumulate": "float32"}
+    assert [int(e.extent) for r in node.writes for e in r.region] == [64, 64]
+    assert sch.get(block).init is None
+
+
+@pytest.mark.parametrize(
+    ("tile", "match"),
+    [
+        ((32, 64, 64), r"found a tile of 32x64x64 in the three innermost loops; need multiples of"),
+        ((64, 4, 64), r"found a tile of 64x4x64 .* multiples of 64x8x16"),
+        ((64, 64, 8), r"found a tile of 64x64x8"),
+    ],
+)
+def test_wgmma_of_an_illegal_tile(tile, match):
+    sch, block, _, _ = tiled(*tile)
+    with pytest.raises(ScheduleError, match=match):
+        hs.wgmma(sch, block)
+
+
+def test_wgmma_without_tiles():
+    sch = s_tir.Schedule(workloads.matmul(256, 256, 256))
+    with pytest.raises(ScheduleError, match=r"block C: found 3 loops; need a loop over k, and in"):
+        hs.wgmma(sch, "C")
+
+
+def test_wgmma_without_shared_operands():
+    sch, block, _, _ = tiled(scope="local")
+    with pytest.raises(ScheduleError, match=r"block C: found 0 shared operands; need two operands"):
+        hs.wgmma(sch, block)
+
+
+def test_wgmma_of_a_type_it_lacks():
+    mod = workloads.matmul(256, 256, 256, dtype="float32", cast="none")
+    sch = s_tir.Schedule(mod)
+    i, j, k = sch.get_loops("C")
+    k0, k1 = sch.split(k, [None, 64])
+    sch.reorder(k0, i, j, k1)
+    for index in (0, 1):
+        sch.cache_read("C", index, "shared.dyn")
+    with pytest.raises(ScheduleError, match=r"block C: found operands of float32; need float16 or"):
+        hs.wgmma(sch, "C")
+
+
+# -- pipeline
+
+
+def test_pipeline_without_copies():
+    sch, _, k0, _ = tiled()
+    with pytest.raises(ScheduleError, match=r"loop k_0: found no asynchronous copy in it; need co"):
+        hs.pipeline(sch, k0, stages=2)
+
+
+def test_pipeline_without_depth():
+    sch, _, k0, _ = tiled()
+    with pytest.raises(ScheduleError, match=r"loop k_0: found neither stages nor last_stage"):
+        hs.pipeline(sch, k0)
+
+
+def test_pipeline_writes_flat_lists():
+    sch, _, k0, copies = tiled()
+    for copy in copies:
+        hs.async_copy(sch, copy, swizzle=64)
+    hs.pipeline(sch, k0, stages=3, roles=hs.Roles(1, (56, 256)), wgmma_pending=0)
+    found = {str(k): v for k, v in sch.get(k0).annotations.items()}
+    assert {k: list(v) if hasattr(v, "__len__") else int(v) for k, v in found.items()} == {
+        "software_pipeline_stage": [0, 0, 2],
+        "software_pipeline_order": [0, 1, 2],
+        "software_pipeline_async_stages": [0],
+        "tvm_hopper.consumers": 1,
+        "tvm_hopper.registers": [56, 256],
+        "tvm_hopper.wgmma_pending": 0,
+    }
+
+
+# -- a function with other kernels in it
+
+
+def with_neighbours():
+    """Scale A, multiply, sum the rows: three kernels in one function, of which two are bound."""
+    a = te.placeholder((256, 256), "float16", name="A")
+    b = te.placeholder((256, 256), "float16", name="B")
+    twice = te.compute(a.shape, lambda *i: a(*i) + a(*i), name="twice")
+    k, r = te.reduce_axis((0, 256), "k"), te.reduce_axis((0, 256), "r")
+    c = te.compute(
+        (256, 256),
+        lambda i, j: te.sum(twice[i, k].astype("float32") * b[j, k].astype("float32"), k),
+        name="C",
+    )
+    d = te.compute((256,), lambda i: te.sum(c[i, r], r), name="rows")
+    sch = s_tir.Schedule(te.create_prim_func([a, b, d]))
+    for name in ("twice", "rows"):
+        sch.bind(sch.get_loops(name)[0], "blockIdx.x")
+    return sch
+
+
+def test_bound_neighbours_stay_as_they_are():
+    sch = with_neighbours()
+    before = {name: sch.get(sch.get_sblock(name)) for name in ("twice", "rows")}
+    hs.matmul(sch, "C", hs.MatmulConfig((64, 64, 64), stages=2, consumers=1))
+    for name, block in before.items():
+        tvm.ir.assert_structural_equal(sch.get(sch.get_sblock(name)), block, map_free_vars=True)
+        assert len(sch.get_loops(name)) == {"twice": 2, "rows": 2}[name]
+
+
+def test_value_that_a_neighbour_and_the_epilogue_read():
+    a = te.placeholder((256, 256), "float16", name="A")
+    b = te.placeholder((256, 256), "float16", name="B")
+    k, r = te.reduce_axis((0, 256), "k"), te.reduce_axis((0, 256), "r")
+    c = te.compute(
+        (256, 256),
+        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
+        name="C",
+    )
+    d = te.compute((256,), lambda i: te.sum(c[i, r], r), name="rows")
+    e = te.compute((256, 256), lambda *i: te.max(c(*i), te.const(0, "float32")), name="E")
+    sch = s_tir.Schedule(te.create_prim_func([a, b, d, e]))
+    sch.bind(sch.get_loops("rows")[0], "blockIdx.x")
+    with pytest.raises(ScheduleError, match=r"found several outputs \(C is one, and the blocks"):
+        hs.matmul(sch, "C")
+
+
+def test_second_function_of_a_module():
+    mod = tvm.IRModule(
+        {
+            "first": workloads.matmul(64, 64, 64)["main"].with_attr("global_symbol", "first"),
+            "second": workloads.matmul(256, 256, 256)["main"].with_attr("global_symbol", "second"),
+        }
+    )
+    sch = s_tir.Schedule(mod)
+    sch.work_on("second")
+    hs.matmul(sch, "C")
+    tvm.ir.assert_structural_equal(sch.mod["first"], mod["first"])
+    assert "tvm_hopper.wgmma" in sch.mod["second"].script()
+
+
+# -- references of the workloads
+
+
+@pytest.mark.parametrize("layout", workloads.LAYOUTS)
+def test_reference_says_what_the_letters_mean(layout):
+    shapes = {"A": {"N": (2, 3), "T": (3, 2)}, "B": {"N": (3, 4), "T": (4, 3)}}
+    a = np.arange(6.0).reshape(shapes["A"][layout[0]])
+    b = np.arange(12.0).reshape(shapes["B"][layout[1]])
+    want = np.zeros((2, 4))
+    for m in range(2):
+        for n in range(4):
+            for k in range(3):
+                left = a[m, k] if layout[0] == "N" else a[k, m]
+                right = b[k, n] if layout[1] == "N" else b[n, k]
+                want[m, n] += left * right
+    np.testing.assert_array_equal(workloads.reference([a, b], layout), want)

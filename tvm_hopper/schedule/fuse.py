@@ -1,0 +1,170 @@
+"""Makes the blocks around a product part of it: casts before it, elementwise work behind it.
+
+    A_cast[i, k] = cast(A[i, k])                      (inlined into the product)
+    C[i, j] += A_cast[i, k] * B[j, k]
+    S[i, j] = sigmoid(C[i, j])                        (inlined into D)
+    D[i, j] = cast(C[i, j] * S[i, j])                 (inlined into the accumulator's store)
+
+Blocks that are bound to threads already are kernels of their own and are left alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+
+from .recognise import loops_around
+
+SEPARATE = "keep the rest in a function of its own"
+
+
+def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
+    """Inline the blocks that only cast or re-index an operand into the product.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    block : SBlockRV or str
+        The multiply-add.
+
+    Raises
+    ------
+    ScheduleError
+        An operand is computed by anything more than a cast.
+    """
+    block = as_block(sch, block)
+    while producers := [p for p in sch.get_producers(block) if not is_own_kernel(sch, p)]:
+        for producer in producers:
+            node = sch.get(producer)
+            value = node.body.value if isinstance(node.body, ir.BufferStore) else None
+            load = value.value if isinstance(value, tirx.Cast) else value
+            if node.init is not None or not isinstance(load, ir.TensorLoad):
+                raise cannot_schedule(
+                    f"block {node.name_hint}",
+                    f"a computation before the matmul {sch.get(block).name_hint}",
+                    "operands that are tensors, or casts of them",
+                    SEPARATE,
+                )
+            _inline(sch, sch.compute_inline, producer)
+
+
+def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
+    """Inline the crop of `pad` and every elementwise block behind the product into the store.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    store : SBlockRV
+        What `cache_write` of the accumulator returned, already at its loop.
+
+    Raises
+    ------
+    ScheduleError
+        There are several outputs, or a block that is not elementwise.
+    """
+    while consumers := _followers(sch, store):
+        _check_not_output(sch, store)
+        last = [c for c in consumers if len(consumers) == 1 or not _followers(sch, c)]
+        if len(last) > 1:
+            names = ", ".join(sorted(_output_name(sch, c) for c in last))
+            where = f"block {sch.get(store).name_hint}"
+            raise cannot_schedule(where, f"several outputs ({names})", "one output", SEPARATE)
+        for consumer in consumers:
+            _fuse_side_inputs(sch, consumer, store)
+            # a diamond: all but the last are recomputed inside it, since reverse_compute_inline of
+            # one of several consumers leaves the others reading a buffer that is gone
+            if consumer not in last:
+                _check_not_output(sch, consumer)
+                _inline(sch, sch.compute_inline, consumer)
+        if len(consumers) == 1:
+            _inline(sch, sch.reverse_compute_inline, consumers[0])
+
+
+def _followers(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Return the blocks that read what a block writes and are not kernels of their own."""
+    return [c for c in sch.get_consumers(block) if not is_own_kernel(sch, c)]
+
+
+def _check_not_output(sch: s_tir.Schedule, block: Any) -> None:
+    """Refuse a value that the epilogue reads on and that is needed in memory all the same."""
+    result = sch.get(block).writes[0].source
+    root = sch.get_sref(block)
+    while root.parent is not None:
+        root = root.parent
+    is_argument = not any(b.same_as(result) for b in root.stmt.alloc_buffers)
+    if is_argument or len(_followers(sch, block)) < len(sch.get_consumers(block)):
+        where = f"block {sch.get(block).name_hint}"
+        found = f"several outputs ({result.name} is one, and the blocks behind it read it)"
+        raise cannot_schedule(where, found, "one output", SEPARATE)
+
+
+def _fuse_side_inputs(sch: s_tir.Schedule, consumer: Any, store: Any) -> None:
+    """Inline what computes another input of an epilogue block, e.g. the cast of a bias."""
+    product = sch.get(store).writes[0].source
+    while True:
+        own = [
+            p
+            for p in sch.get_producers(consumer)
+            if not any(r.source.same_as(product) for r in sch.get(p).writes)
+            and not is_own_kernel(sch, p)
+            and not _reads(sch.get(p), product)
+        ]
+        if not own:
+            return
+        for producer in own:
+            _inline(sch, sch.compute_inline, producer)
+
+
+# -- what the steps share -------------------------------------------------------------------------
+
+
+def as_block(sch: s_tir.Schedule, block: Any) -> Any:
+    """Return the block itself, looked up when it is given by name."""
+    if not isinstance(block, str):
+        return block
+    try:
+        return sch.get_sblock(block)
+    except s_tir.ScheduleError as error:
+        found = f"what TVM cannot look up ({tvm_reason(error)})"
+        raise cannot_schedule(f"block {block}", found, "the name of one block") from error
+
+
+def is_own_kernel(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether a block is bound to threads already: a kernel of its own, not ours to touch."""
+    return any(x.kind == ir.ForKind.THREAD_BINDING for x in loops_around(sch, block))
+
+
+def tvm_reason(error: Exception) -> str:
+    """Return the one line of a TVM schedule error that says what was wrong."""
+    marker = "Error message: "
+    text = str(error).splitlines()
+    reason = next((line for line in text if line.startswith(marker)), text[0])
+    return reason.removeprefix(marker).removeprefix("ScheduleError: ")
+
+
+def _reads(node: Any, buffer: Any) -> bool:
+    return any(region.source.same_as(buffer) for region in node.reads)
+
+
+def _output_name(sch: s_tir.Schedule, block: Any) -> str:
+    return str(sch.get(block).writes[0].source.name)
+
+
+def _inline(sch: s_tir.Schedule, primitive: Any, block: Any) -> None:
+    """Inline one block, and say which one it was when TVM refuses."""
+    name = sch.get(block).name_hint
+    try:
+        primitive(block)
+    except s_tir.ScheduleError as error:
+        raise cannot_schedule(
+            f"block {name}",
+            f"what TVM cannot inline ({tvm_reason(error)})",
+            "elementwise blocks around the matmul, and one output",
+            SEPARATE,
+        ) from error

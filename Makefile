@@ -12,7 +12,6 @@ NOTEBOOKS := $(wildcard tutorials/*.ipynb)
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install -q --upgrade pip
 	$(VENV)/bin/python -m pip install -q -e ".[tests,docs,tuning]"
 	touch $@
 

@@ -186,5 +186,5 @@ def with_nvcc(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
 
 def errors(log: str) -> str:
     """Return the first error lines of a compiler log."""
-    lines = [line.strip() for line in log.splitlines() if "error" in line.lower()]
+    lines = [line.strip() for line in log.splitlines() if re.search("error|fatal", line)]
     return " | ".join(lines[:3]) or log.strip()[-300:] or "an empty log"

@@ -1,0 +1,269 @@
+"""The CUDA compile step: judged logs, pip's compiler alone, foreign texts untouched."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import tvm
+import tvm_ffi
+
+from tvm_hopper import CompileError, assembler_log, capture, cuda_compilers, keys
+from tvm_hopper import compile as hopper_compile
+
+from . import _programs
+
+H200 = "nvidia/nvidia-h200"
+GEMM = (Path(__file__).with_name("gemm.cu")).read_text()
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+COMPILERS = ["nvrtc", pytest.param("nvcc", marks=needs_nvcc)]
+
+
+def without(pattern: str) -> str:
+    """Return the kernel without the calls of one instruction."""
+    text, count = re.subn(rf"(?m)^\s*tvm_builtin_ptx_{pattern}\w*\([^\n]*\);\n", "", GEMM)
+    assert count
+    return text
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_facts_of_a_good_kernel(compiler: str) -> None:
+    result = hopper_compile.compile_source(GEMM, compiler)
+    facts = result.kernels["main_kernel"]
+    assert result.cubin[:4] == b"\x7fELF"
+    assert result.compiler == compiler
+    assert facts.registers == 168  # 384 threads: 65536 / 384, rounded down to 8
+    assert (facts.spill_store_bytes, facts.spill_load_bytes) == (0, 0)
+    assert not assembler_log.remarks(result.log)
+    assert "--use_fast_math" not in result.math_flags
+
+
+SPILLS = """
+extern "C" __global__ void __launch_bounds__(1024) main_kernel(float* p) {  // 64 registers each
+  float v[128];
+#pragma unroll
+  for (int i = 0; i < 128; ++i) v[i] = p[i * 1024 + threadIdx.x];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 128; ++i) p[(127 - i) * 1024 + threadIdx.x] = v[i] * v[(i * 7) % 128];
+}
+"""
+
+
+def test_too_few_registers_name_the_instruction() -> None:
+    text = GEMM.replace("__launch_bounds__(384)", "__launch_bounds__(1024)")
+    with pytest.raises(CompileError, match=r"found ptxas fatal .*Insufficient registers \(64\)"):
+        hopper_compile.compile_source(text)
+
+
+# The meta-test of the gate: what a pass could forget, and who sees it.
+BROKEN = {
+    "fence": (without("wgmma_fence"), "C7519 .*need a wgmma.fence"),
+    "wait": (without("wgmma_wait_group"), "C7517 .*need a wgmma.wait_group"),
+    "launch bounds": (
+        re.sub(r"__launch_bounds__\(\d+\)", "", GEMM),
+        "C7508 .*setmaxnreg' ignored.*need launch bounds",
+    ),
+    "registers": (
+        GEMM.replace("setmaxnreg.inc.sync.aligned.u32 232", "setmaxnreg.inc.sync.aligned.u32 56"),
+        "C7507 .*need register counts",
+    ),
+    "spills": (SPILLS, r"\d+ bytes of spill stores and \d+ of spill loads in main_kernel"),
+}
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("what", BROKEN)
+def test_the_gate_sees_what_was_removed(what: str, compiler: str) -> None:
+    text, message = BROKEN[what]
+    with pytest.raises(CompileError, match=f"main_kernel: found .*{message}"):
+        hopper_compile.compile_source(text, compiler)
+    assert hopper_compile.compile_source(text, compiler, check_log=False).cubin
+
+
+def test_a_missing_commit_is_not_seen_here() -> None:
+    """PTX has it mended without a word: the static check of the IR must see it (H22)."""
+    assert hopper_compile.compile_source(without("wgmma_commit_group")).cubin
+
+
+def test_remarks_of_unknown_kind_are_refused() -> None:
+    log = "ptxas info : (C7599) something new\nptxas warning : setmaxnreg ignored\n"
+    with pytest.raises(CompileError, match=r"CUDA module: found C7508 .* \| found C7599 something"):
+        assembler_log.check(log, {})
+
+
+def test_spills_are_reported_with_their_bytes() -> None:
+    log = (
+        "ptxas info    : Compiling entry function 'k' for 'sm_90a'\n"
+        "ptxas info    : Function properties for k\n"
+        "    16 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads\n"
+        "ptxas info    : Used 168 registers, used 3 barriers, 1024 bytes smem\n"
+    )
+    facts = assembler_log.read_facts(log)
+    assert facts == {"k": assembler_log.KernelFacts("k", 168, 3, 1024, 16, 12, 8)}
+    with pytest.raises(CompileError, match="found 12 bytes of spill stores and 8 of spill"):
+        assembler_log.check(log, facts)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_text_that_does_not_compile_names_its_error(compiler: str) -> None:
+    with pytest.raises(CompileError, match=r'found .*identifier "blokIdx" is undefined.*need CUDA'):
+        hopper_compile.compile_source(GEMM.replace("blockIdx", "blokIdx"), compiler)
+
+
+def test_unknown_compiler_is_refused() -> None:
+    with pytest.raises(CompileError, match="compiler: found 'clang'; need 'nvrtc' or 'nvcc'"):
+        hopper_compile.compile_source(GEMM, "clang")
+
+
+def test_missing_nvcc_says_what_to_do(monkeypatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(CompileError, match="nvcc: found none on PATH; need CUDA"):
+        cuda_compilers.with_nvcc(GEMM, "sm_90a", False)
+
+
+def test_missing_headers_say_what_to_install(monkeypatch) -> None:
+    monkeypatch.setattr(cuda_compilers, "header_folders", tuple)
+    with pytest.raises(CompileError, match=r"found no cuda_fp16\.h; .*pip install .*nvrtc==13\.0"):
+        cuda_compilers.with_nvrtc(GEMM, "sm_90a", False)
+
+
+def test_missing_nvrtc_says_what_to_install(monkeypatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
+    with pytest.raises(CompileError, match=r"found no cuda\.bindings\.nvrtc .*pip install"):
+        cuda_compilers.with_nvrtc(GEMM, "sm_90a", False)
+
+
+def test_an_nvrtc_option_it_does_not_know_is_refused() -> None:
+    with pytest.raises(CompileError, match=r"NVRTC: found .*gpu-architecture"):
+        cuda_compilers.with_nvrtc(GEMM, "sm_13", False)
+
+
+def section(cubin: bytes, tmp_path: Path) -> str:
+    """Return the instructions of a cubin, without the file's names and offsets."""
+    path = tmp_path / "kernel.cubin"
+    path.write_bytes(cubin)
+    tool = shutil.which("nvdisasm") or str(
+        Path(cuda_compilers.header_folders()[0]).parent / "bin" / "nvdisasm"
+    )
+    done = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True)
+    return done.stdout.split(".text.main_kernel:")[1]
+
+
+def test_the_short_header_changes_no_instruction(monkeypatch, tmp_path: Path) -> None:
+    short, _ = cuda_compilers.with_nvrtc(GEMM, "sm_90a", False)
+    monkeypatch.setattr(cuda_compilers, "_WITHOUT_TRAITS", set())
+    full, _ = cuda_compilers.with_nvrtc(GEMM, "sm_90a", False)
+    assert section(short, tmp_path) == section(full, tmp_path)
+
+
+def test_other_includes_get_the_real_headers() -> None:
+    text = '#include <cuda/std/array>\nextern "C" __global__ void k(float* p) { p[0] = 1; }'
+    assert cuda_compilers.with_nvrtc(text, "sm_90a", False)[0][:4] == b"\x7fELF"
+
+
+def test_the_short_header_holds_its_eight_traits() -> None:
+    text = """
+#include <cuda/std/type_traits>
+namespace t = cuda::std;
+static_assert(t::is_same<int, int>::value && !t::is_same_v<int, float>, "");
+static_assert(t::is_integral<unsigned char>::value && !t::is_integral<float>::value, "");
+static_assert(t::is_signed<int>::value && !t::is_signed<unsigned>::value, "");
+static_assert(t::is_unsigned<unsigned>::value && !t::is_unsigned<float>::value, "");
+static_assert(t::is_floating_point<double>::value && !t::is_floating_point<int>::value, "");
+static_assert(t::is_same_v<t::conditional<false, int, float>::type, float>, "");
+static_assert(t::is_same_v<t::enable_if<true, int>::type, int>, "");
+extern "C" __global__ void k(float* p) { p[0] = INFINITY; }
+"""
+    assert cuda_compilers.with_nvrtc(text, "sm_90a", False)[0]
+
+
+def test_fast_math_is_stated() -> None:
+    text = 'extern "C" __global__ void k(float* p) { p[0] = p[1] / p[2]; }'
+    exact, fast = (hopper_compile.compile_source(text, fast_math=f) for f in (False, True))
+    assert fast.math_flags == ("--use_fast_math",)
+    assert exact.math_flags == ("--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+    assert exact.cubin != fast.cubin
+
+
+def test_compiling_takes_well_under_a_second() -> None:
+    begin = time.perf_counter()
+    cuda_compilers.with_nvrtc(GEMM, "sm_90a", False)
+    assert time.perf_counter() - begin < 1.5
+
+
+def test_the_toolkit_of_the_machine_is_not_needed(fresh, tmp_path: Path) -> None:
+    """PATH and the CUDA variables cleared: pip's packages are enough."""
+    text = tmp_path / "gemm.cu"
+    text.write_text(GEMM)
+    code = (
+        "import sys, pathlib, shutil; from tvm_hopper import compile, cuda_compilers;"
+        "assert shutil.which('nvcc') is None;"
+        f"result = compile.compile_source(pathlib.Path({str(text)!r}).read_text());"
+        "maps = pathlib.Path('/proc/self/maps').read_text();"
+        "libs = {l.split()[-1] for l in maps.splitlines() if 'nvrtc' in l};"
+        "assert libs and all('site-packages' in l for l in libs), libs;"
+        "assert all('site-packages' in f for f in cuda_compilers.header_folders());"
+        "print(len(result.cubin))"
+    )
+    done = fresh(
+        "-W", "ignore", "-c", code, PATH="", CUDA_HOME="", CUDA_PATH="", LD_LIBRARY_PATH=""
+    )
+    assert int(done.stdout) > 1000
+
+
+@pytest.fixture
+def stock_callback():
+    """Stand in for TVM's compile callback, and put it back."""
+    name = "tvm_callback_cuda_compile"
+    before = tvm_ffi.get_global_func(name)
+    seen: list[str] = []
+
+    def compile_cuda(code: str) -> bytes:
+        seen.append(code)
+        return b"stock"
+
+    tvm_ffi.register_global_func(name, compile_cuda, override=True)
+    yield seen
+    tvm_ffi.register_global_func(name, before, override=True)
+
+
+@pytest.mark.usefixtures("plain_lowering")
+def test_the_callback_takes_our_texts_alone(stock_callback: list[str]) -> None:
+    sch = _programs.add_one(threads=48)
+    sch.annotate(sch.get_sblock("B"), keys.ASYNC_COPY, "tma")
+    executable = tvm.compile(sch.mod, target=H200)
+    callback = tvm_ffi.get_global_func("tvm_callback_cuda_compile")
+    ours = capture.lookup(executable).source
+    assert bytes(callback(ours)) == hopper_compile.cubin(executable)
+    assert stock_callback == []
+    assert bytes(callback("somebody else's")) == b"stock"
+    assert stock_callback == ["somebody else's"]
+
+
+@pytest.mark.usefixtures("plain_lowering")
+def test_errors_keep_their_class_through_the_callback(stock_callback, monkeypatch) -> None:
+    sch = _programs.add_one(threads=24)
+    sch.annotate(sch.get_sblock("B"), keys.ASYNC_COPY, "tma")
+    source = capture.lookup(tvm.compile(sch.mod, target=H200)).source
+    callback = tvm_ffi.get_global_func("tvm_callback_cuda_compile")
+    monkeypatch.setattr(cuda_compilers, "header_folders", tuple)
+    hopper_compile._results.clear()
+    with pytest.raises(CompileError, match=r"need CUDA's headers"):
+        callback(source)
+
+
+def test_importing_the_package_leaves_the_callback_alone(fresh) -> None:
+    code = (
+        "import tvm, sys; assert 'tvm_hopper' in sys.modules;"
+        "assert 'tvm_hopper.compile' not in sys.modules"
+    )
+    fresh("-c", code)

@@ -1,19 +1,20 @@
 """Copy shared tiles with the tensor memory accelerator: one tensor map a tensor, one load a box.
 
-    for p, r, s in grid(2, 128, 64):          annotations={"tvm_hopper.async_copy": "tma", ...}
-        A_shared[p, r, s] = if_then_else(m + r < M and k + p * 64 + s < K, A[m + r, k + p * 64 + s], 0)
+    for p, r, s in grid(2, 128, 64):             annotations={"tvm_hopper.async_copy": "tma", ...}
+        A_shared[p, r, s] = if_then_else(
+            m + r < M and k + p * 64 + s < K, A[m + r, k + p * 64 + s], 0)
   ->
-    A_map = tvm_stack_alloca("tensormap", 1)                                on the host, at each call
+    A_map = tvm_stack_alloca("tensormap", 1)                          on the host, at each call
     cuTensorMapEncodeTiled(A_map, A, dims (K, M), box (64, 128), 128 B swizzle, zero fill)
     with sblock(annotations={"tvm_hopper.async_op": "tma_load"}):
         for p in range(2):
             tma_load(&A_shared[p, 0, 0], A_map, k + p * 64, m)
 
-A load out of bounds is filled with zeros by the hardware, which is what the predicate says; any other
-predicate or fill is refused. A box has at most 256 rows: longer panels take several.
+A load out of bounds is filled with zeros by the hardware, which is what the predicate says; any
+other predicate or fill is refused. A box has at most 256 rows: longer panels take several.
 
-Before: tiles are panels (LayoutShared).  After: no `async_copy` annotation is left; a `tma_load` call
-has no barrier yet.
+Before: tiles are panels (LayoutShared).  After: no `async_copy` annotation is left; a `tma_load`
+call has no barrier yet.
 Not here: barriers and waiting (pipeline_mbarriers.py), multicast.
 """
 
@@ -39,7 +40,7 @@ L2_PROMOTION_BYTES = 128
 
 @dataclass(frozen=True)
 class TmaLoad:
-    """One tile: `origin` are the tensor's indices of element (p, 0, 0), outermost dimension first."""
+    """One tile: `origin` are the tensor's indices of element (p, 0, 0), outermost first."""
 
     copy: CopyNest
     origin: tuple[Any, ...]
@@ -54,7 +55,9 @@ class TmaLoad:
             inner = ir.static_int(self.copy.source.shape[-1])
             fix = "copy the tensor into one of another shape or type"
             if strides and inner is not None:
-                fix = f"pad its last dimension from {inner} to {-(-inner * size // 16) * 16 // size}"
+                fix = (
+                    f"pad its last dimension from {inner} to {-(-inner * size // 16) * 16 // size}"
+                )
             raise cannot_lower(self.copy.where, *_found_and_need(broken), fix)
 
     @property
@@ -62,7 +65,9 @@ class TmaLoad:
         """The map, innermost dimension first; what only run time knows is None."""
         buffer, dtype = self.copy.source, ir.dtype_of(self.copy.source)
         dims = tuple(ir.static_int(x) for x in reversed(buffer.shape))
-        return maps.TensorMap(dtype, dims, self._static_strides(), self.box, swizzle_bytes=self.swizzle)
+        return maps.TensorMap(
+            dtype, dims, self._static_strides(), self.box, swizzle_bytes=self.swizzle
+        )
 
     @property
     def box(self) -> tuple[int, ...]:
@@ -102,11 +107,18 @@ def _plan_load(copy: CopyNest) -> TmaLoad:
     source, (p, r, s) = copy.source, copy.loops
     variables = [loop.loop_var for loop in (p, r, s)]
     if ir.dtype_of(source) != ir.dtype_of(copy.tile):
-        raise cannot_lower(copy.where, f"{ir.dtype_of(source)} copied into {ir.dtype_of(copy.tile)}",
-                           "one type: the hardware copies bytes as they are")  # fmt: skip
+        raise cannot_lower(
+            copy.where,
+            f"{ir.dtype_of(source)} copied into {ir.dtype_of(copy.tile)}",
+            "one type: the hardware copies bytes as they are",
+        )
     if source.ty.strides or not ir.is_const(source.ty.elem_offset, 0):
-        raise cannot_lower(copy.where, f"strides {list(source.ty.strides)}", "a compact tensor",
-                           "copy it, or declare it with its whole shape")  # fmt: skip
+        raise cannot_lower(
+            copy.where,
+            f"strides {list(source.ty.strides)}",
+            "a compact tensor",
+            "copy it, or declare it with its whole shape",
+        )
     rows = [axis for axis, x in enumerate(copy.source_indices) if ir.depends_on(x, [r.loop_var])]
     inner = len(copy.source_indices) - 1
     steps = {v: [_step(x, v) for x in copy.source_indices] for v in variables}
@@ -121,23 +133,30 @@ def _plan_load(copy: CopyNest) -> TmaLoad:
         raise cannot_lower(
             copy.where,
             f"index {list(copy.source_indices)}",
-            f"rows along one dimension of {source.name} and columns along its last, both with step 1",
+            f"rows along one dimension of {source.name}, columns along its last, each with step 1",
             "cache_read the tensor with its last dimension as the tile's last",
         )
     if copy.condition is not None:
         _check_fill(copy)
-    for stride, extent in zip(_symbolic_strides(source), reversed(list(source.shape)[1:]), strict=True):
+    for stride, extent in zip(
+        _symbolic_strides(source), reversed(list(source.shape)[1:]), strict=True
+    ):
         if stride % 16:
             raise cannot_lower(
-                copy.where, f"a symbolic dimension {extent}, so rows at multiples of {stride} bytes",
-                "rows at multiples of 16 bytes", "make every dimension but the first static",
-            )  # fmt: skip
+                copy.where,
+                f"a symbolic dimension {extent}, so rows at multiples of {stride} bytes",
+                "rows at multiples of 16 bytes",
+                "make every dimension but the first static",
+            )
     origin = tuple(
         ir.simplify(ir.substitute(x, {r.loop_var: 0, s.loop_var: 0})) for x in copy.source_indices
     )
     num_rows = int(r.extent)
-    box_rows = next(n for n in range(min(num_rows, maps.MAX_BOX), 0, -1)
-                    if num_rows % n == 0 and (n == num_rows or n % 8 == 0))  # fmt: skip
+    box_rows = next(
+        n
+        for n in range(min(num_rows, maps.MAX_BOX), 0, -1)
+        if num_rows % n == 0 and (n == num_rows or n % 8 == 0)
+    )
     return TmaLoad(copy, origin, rows[0], box_rows, int(copy.block.annotations[SWIZZLE]))
 
 
@@ -168,7 +187,7 @@ def _check_fill(copy: CopyNest) -> None:
         raise cannot_lower(
             copy.where,
             f"the predicate {copy.condition}",
-            f"exactly the bounds of {copy.source.name}{list(shape)}: the hardware fills by these alone",
+            f"exactly the bounds of {copy.source.name}{list(shape)}, by which the hardware fills",
             "apply any other predicate where the tile is used",
         )
 
@@ -268,7 +287,7 @@ class InjectTmaLoad:
 
 
 def _facts(load: TmaLoad) -> dict[str, Any]:
-    """What `explain` says of a load."""
+    """Return what `explain` says of a load."""
     return {
         "tensor": load.copy.source.name,
         "dims": [str(x) for x in reversed(load.copy.source.shape)],

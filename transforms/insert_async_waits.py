@@ -133,9 +133,10 @@ def plan_waits(kernel: ir.For) -> tuple[ir.Stmt, ...]:
     if not roles:
         names = [b.name_hint for b in ir.find_blocks(kernel, ASYNC_OP)]
         raise cannot_lower(
-            f"blocks {names}", "asynchronous operations outside of a warp group's role",
+            f"blocks {names}",
+            "asynchronous operations outside of a warp group's role",
             "a pipelined loop with asynchronous copies around them",
-        )  # fmt: skip
+        )
     return (roles[0],)
 
 

@@ -1,7 +1,7 @@
 """Lay shared tiles out as panels of one swizzle span, the form that TMA writes and WGMMA reads.
 
     A_shared = alloc((128, 128), "float16", "shared.dyn")
-    for r, c in grid(128, 128):                            annotations={"tvm_hopper.async_copy": "tma"}
+    for r, c in grid(128, 128):                      annotations={"tvm_hopper.async_copy": "tma"}
         A_shared[r, c] = A[m + r, k + c]
   ->
     A_shared = alloc((2, 128, 64), "float16", "shared.dyn", align=1024)
@@ -19,6 +19,7 @@ Not here: the XOR pattern itself, which the TMA unit and WGMMA apply to the pane
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tvm import ir as tvm_ir
@@ -67,7 +68,7 @@ class PanelLayout:
 def plan_panels(kernel: ir.For) -> tuple[PanelLayout, ...]:
     """Choose the panels of every tile that has none yet."""
     copies = find_copies(kernel)
-    for first, second in zip(copies, copies[1:], strict=False):
+    for first, second in pairwise(copies):
         if first.tile.same_as(second.tile):
             raise cannot_lower(second.where, "a second copy into one tile", "one copy per tile")
     return tuple(_plan_panel(copy) for copy in copies if not _is_panelled(copy))
@@ -91,7 +92,7 @@ def _plan_panel(copy: CopyNest) -> PanelLayout:
     sides = [extent for extent in extents if extent != 1]
     if len(sides) != 2:
         raise cannot_lower(copy.where, f"a tile of shape {extents}", "a tile of two dimensions")
-    variables = [index for index in copy.store.indices if not ir.static_int(index) == 0]
+    variables = [index for index in copy.store.indices if ir.static_int(index) != 0]
     axes = [loop.loop_var for loop in copy.loops if not ir.is_const(loop.extent, 1)]
     matches = len(variables) == len(axes) == 2 and all(
         isinstance(index, ir.Var) and index.same_as(axis)
@@ -114,9 +115,11 @@ def _plan_panel(copy: CopyNest) -> PanelLayout:
         fits = [width for width in SWIZZLES if row_bytes % (width or 16) == 0]
         if not fits:
             raise cannot_lower(
-                copy.where, f"rows of {row_bytes} B", "rows of a multiple of 16 B",
+                copy.where,
+                f"rows of {row_bytes} B",
+                "rows of a multiple of 16 B",
                 "choose another tile",
-            )  # fmt: skip
+            )
         swizzle = fits[0]
     return PanelLayout(copy, rows, columns, swizzle)
 
@@ -154,11 +157,13 @@ def _rewrite_tile(body: ir.Stmt, layout: PanelLayout) -> ir.Stmt:
     return ir.replace(
         body,
         ir.SBlock,
-        lambda block: ir.with_block(
-            block, alloc_buffers=[new if b.same_as(old) else b for b in block.alloc_buffers]
-        )
-        if any(b.same_as(old) for b in block.alloc_buffers)
-        else block,
+        lambda block: (
+            ir.with_block(
+                block, alloc_buffers=[new if b.same_as(old) else b for b in block.alloc_buffers]
+            )
+            if any(b.same_as(old) for b in block.alloc_buffers)
+            else block
+        ),
     )
 
 
@@ -174,7 +179,9 @@ def _panel_nest(layout: PanelLayout, new: ir.Var) -> ir.Stmt:
         block = ir.with_block(
             block,
             reads=ir.substitute(block.reads, values),
-            writes=[tirx.BufferRegion(new, [tvm_ir.Range.from_min_extent(x, 1) for x in (p, r, s)])],
+            writes=[
+                tirx.BufferRegion(new, [tvm_ir.Range.from_min_extent(x, 1) for x in (p, r, s)])
+            ],
             body=ir.BufferStore(new, ir.substitute(copy.store.value, values), [p, r, s]),
             annotations={**block.annotations, SWIZZLE: layout.swizzle},
         )

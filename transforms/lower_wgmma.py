@@ -12,9 +12,9 @@
         for i in range(128): acc[i] = 0                               128 registers of a 64x256 tile
         for k in ...:
             with sblock(annotations={"tvm_hopper.async_op": "wgmma"}):
-                descriptor_a, descriptor_b = ...                      of the operands' first elements
-                for kk in unroll(4): wgmma.mma_async(acc[0..127], descriptor_a + .., descriptor_b + ..)
-        for g, h in unroll(32, 2):                                    registers 4 g + 2 h and + 1
+                descriptor_a, descriptor_b = ...                 of the operands' first elements
+                for kk in unroll(4): wgmma.mma_async(acc, descriptor_a + .., descriptor_b + ..)
+        for g, h in unroll(32, 2):                                  registers 4 g + 2 h and + 1
             if in bounds: C[row(t, h), col(t, g) + 0:2] = f(acc[..])
 
 Before: shared operands are panels (LayoutShared).  After: no `wgmma` annotation, no accumulator
@@ -123,7 +123,9 @@ def _descriptor(operand: Operand) -> Any:
     ).encode()
     tile = tirx.address_of(tirx.BufferLoad(operand.buffer, [0] * len(operand.buffer.shape)))
     address = T.cuda.cvta_generic_to_shared(tile)
-    units = tirx.Cast("uint64", T.shift_right(T.bitwise_and(address, T.uint32(0x3FFFF)), T.uint32(4)))
+    units = tirx.Cast(
+        "uint64", T.shift_right(T.bitwise_and(address, T.uint32(0x3FFFF)), T.uint32(4))
+    )
     k_steps = operand.k // wgmma.instruction_k(layout.dtype)
     offset = layout.mn_offset(operand.row) + layout.k_offset(k_steps)
     return T.bitwise_or(units, tirx.const(fixed, "uint64")) + _units(offset)
@@ -142,7 +144,9 @@ def _units(offset_bytes: Any) -> Any:
 # -- fill and epilogue
 
 
-def _fragment_loops(nest: FragmentNest, plan: WgmmaPlan, registers: ir.Var, thread: ir.Var) -> ir.Stmt:
+def _fragment_loops(
+    nest: FragmentNest, plan: WgmmaPlan, registers: ir.Var, thread: ir.Var
+) -> ir.Stmt:
     store = nest.realize.block.body
     filled = store.buffer.same_as(plan.accumulator)
     if filled and not ir.depends_on(store.value, [nest.row.loop_var, nest.column.loop_var]):
@@ -171,7 +175,7 @@ def _fragment_loops(nest: FragmentNest, plan: WgmmaPlan, registers: ir.Var, thre
         return new, ir.substitute(nest.realize.predicate, values)
 
     def both(subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
-        """Store two neighbours: as one vector if they always lie in bounds, and aligned, together."""
+        """Store two neighbours, as one vector if they are aligned and never in bounds apart."""
         e = ir.Var("e", "int32")
         new, condition = element(subtile, chunk, g, h, e)
         shared = pair_condition(condition, e)
@@ -179,7 +183,10 @@ def _fragment_loops(nest: FragmentNest, plan: WgmmaPlan, registers: ir.Var, thre
             guarded = new if ir.is_const(condition, 1) else ir.IfThenElse(condition, new, None)
             return ir.make_loop("e", 2, lambda x: ir.substitute(guarded, {e: x}), unroll=True)
         compute = ir.make_loop(
-            "e", 2, lambda x: ir.BufferStore(pair, ir.substitute(new.value, {e: x}), [x]), unroll=True
+            "e",
+            2,
+            lambda x: ir.BufferStore(pair, ir.substitute(new.value, {e: x}), [x]),
+            unroll=True,
         )
         write = ir.BufferStore(new.buffer, tirx.BufferLoad(pair, [e]), new.indices)
         whole = ir.seq(compute, ir.For(e, 0, 2, ir.ForKind.VECTORIZED, write))
@@ -245,13 +252,17 @@ class LowerWgmma:
 
 
 def _facts(plan: WgmmaPlan) -> dict[str, Any]:
-    """What `explain` says of the multiplication."""
+    """Return what `explain` says of the multiplication."""
     wide = ir.dtype_of(plan.accumulator) != plan.accumulate
     return {
         "block": plan.product.block.name_hint,
         "warp_group_tile": [plan.m, plan.n, plan.k],
         "instruction": plan.instruction,
         "accumulator_registers": plan.registers,
-        "notes": [f"accumulates in {plan.accumulate} where the program says "
-                  f"{ir.dtype_of(plan.accumulator)}"] if wide else [],
-    }  # fmt: skip
+        "notes": [
+            f"accumulates in {plan.accumulate} where the program says "
+            f"{ir.dtype_of(plan.accumulator)}"
+        ]
+        if wide
+        else [],
+    }

@@ -1,17 +1,19 @@
 """Give every dynamic shared buffer of a kernel its final offset in one allocation.
 
-    ring = alloc((32768,), "float16", "shared.dyn", align=1024); full = alloc((4,), "uint64", "shared.dyn")
+    ring = alloc((32768,), "float16", "shared.dyn", align=1024)
+    full = alloc((4,), "uint64", "shared.dyn")
     ... ring[i], &full[s], ring.data ...
   ->
     dyn_smem = alloc((65568,), "uint8", "shared.dyn", align=1024)
     ring = decl_buffer(float16, data=dyn_smem); full = decl_buffer(uint64, data=dyn_smem)
     ... ring[i], &full[8192 + s], &ring[0] ...
 
-No two buffers overlap. TVM's own passes merge by straight-line liveness, which knows nothing of copies
-and multiplications in flight, drop buffers used only by address, and align the base to 64 bytes only.
+No two buffers overlap. TVM's own passes merge by straight-line liveness, which knows nothing of
+copies and multiplications in flight, drop buffers used only by address, and align the base to 64
+bytes only.
 
-Before: buffers are flat, right before StorageRewrite.  After: one dynamic shared allocation, at which
-stock merging has nothing left to do.
+Before: buffers are flat, right before StorageRewrite.  After: one dynamic shared allocation, at
+which stock merging has nothing left to do.
 Not here: overlaying the epilogue's tiles on the ring.
 """
 
@@ -67,9 +69,11 @@ class SharedPlan:
         if self.num_bytes > SMEM_PER_BLOCK:
             sizes = " + ".join(f"{p.buffer.name} {p.num_bytes}" for p in self.placements)
             raise cannot_lower(
-                "shared memory", f"{sizes} = {self.num_bytes} bytes with alignment",
-                f"at most {SMEM_PER_BLOCK}", "take fewer stages or a smaller tile",
-            )  # fmt: skip
+                "shared memory",
+                f"{sizes} = {self.num_bytes} bytes with alignment",
+                f"at most {SMEM_PER_BLOCK}",
+                "take fewer stages or a smaller tile",
+            )
 
     @property
     def num_bytes(self) -> int:
@@ -82,7 +86,9 @@ def plan_shared(func: tirx.PrimFunc) -> tuple[SharedPlan, ...]:
     plans = []
     for kernel in ir.outermost_thread_extents(func.body):
         allocations = ir.find_all(
-            kernel, tirx.AllocBuffer, lambda x: x.buffer.scope() == "shared.dyn" and x.buffer.name != NAME
+            kernel,
+            tirx.AllocBuffer,
+            lambda x: x.buffer.scope() == "shared.dyn" and x.buffer.name != NAME,
         )
         if allocations:
             plans.append(SharedPlan(kernel, _place(allocations)))
@@ -94,7 +100,9 @@ def _place(allocations: list[Any]) -> tuple[Placement, ...]:
     aligned = [(_alignment(x), x.buffer) for x in allocations]
     for alignment, buffer in sorted(aligned, key=lambda pair: -pair[0]):
         if any(ir.static_int(extent) is None for extent in buffer.shape):
-            raise cannot_lower(f"shared buffer {buffer.name}", f"shape {list(buffer.shape)}", "a static shape")
+            raise cannot_lower(
+                f"shared buffer {buffer.name}", f"shape {list(buffer.shape)}", "a static shape"
+            )
         end = -(-end // alignment) * alignment
         placements.append(Placement(buffer, end))
         end += placements[-1].num_bytes
@@ -135,10 +143,17 @@ def _rewrite_kernel(plan: SharedPlan) -> ir.Stmt:
         if buffer is not None and buffer in views:
             view, offset = views[buffer]
             return tirx.address_of(tirx.BufferLoad(view, [offset]))
-        if node.op.name == "tirx.tvm_access_ptr" and (buffer := ir.pointer_of(node.args[1])) in views:
+        if (
+            node.op.name == "tirx.tvm_access_ptr"
+            and (buffer := ir.pointer_of(node.args[1])) in views
+        ):
             view, offset = views[buffer]
             kind, _, start, extent, mask = node.args
-            return ir.Call(node.op, [kind, view.data, mutator.mutate(start) + offset, extent, mask], ret_ty=node.ty)
+            return ir.Call(
+                node.op,
+                [kind, view.data, mutator.mutate(start) + offset, extent, mask],
+                ret_ty=node.ty,
+            )
         return mutator.default_mutate(node)
 
     def allocation(node: Any, mutator: Any) -> Any:
@@ -147,7 +162,12 @@ def _rewrite_kernel(plan: SharedPlan) -> ir.Stmt:
     kernel = plan.kernel
     body = ir.mutate(
         kernel.body,
-        [(tirx.AllocBuffer, allocation), (ir.TensorLoad, load), (ir.BufferStore, store), (ir.Call, call)],
+        [
+            (tirx.AllocBuffer, allocation),
+            (ir.TensorLoad, load),
+            (ir.BufferStore, store),
+            (ir.Call, call),
+        ],
     )
     declared = [tirx.DeclBuffer(view, data=merged.data) for view, _ in views.values()]
     return tirx.AttrStmt(
@@ -176,6 +196,6 @@ class MergeShared:
 
 
 def _facts(plan: SharedPlan) -> dict[str, Any]:
-    """What `explain` says of shared memory."""
+    """Return what `explain` says of shared memory."""
     rows = [[p.buffer.name, p.offset_bytes, p.num_bytes] for p in plan.placements]
     return {"smem": rows, "smem_bytes": plan.num_bytes}

@@ -89,7 +89,11 @@ class Ring:
         """Move accesses of the tiles to one slot of the ring."""
         for tile, ring in self.tiles.items():
             stmt = ir.reindex(
-                stmt, tile, ring, lambda indices: [slot, *indices], lambda r, ring=ring: _whole(ring)
+                stmt,
+                tile,
+                ring,
+                lambda indices: [slot, *indices],
+                lambda r, ring=ring: _whole(ring),
             )
         return stmt
 
@@ -107,18 +111,25 @@ def rewrite_ring(plan: RingPlan) -> ir.For:
     )
     # Stock ThreadSync would put __syncthreads into the roles' branches; this marks hand-made ones.
     body = tirx.AttrStmt(
-        tirx.IntImm("int32", 0), "hand_threaded", tirx.IntImm("int32", 1),
+        tirx.IntImm("int32", 0),
+        "hand_threaded",
+        tirx.IntImm("int32", 1),
         ir.seq(emit_barriers(ring, thread), roles),
-    )  # fmt: skip
+    )
     # setmaxnreg needs the register count at entry: __launch_bounds__(threads, 1).
     body = tirx.AttrStmt(
-        tirx.IntImm("int32", 0), "tirx.launch_bounds_min_blocks_per_sm", tirx.IntImm("int32", 1), body
+        tirx.IntImm("int32", 0),
+        "tirx.launch_bounds_min_blocks_per_sm",
+        tirx.IntImm("int32", 1),
+        body,
     )
     shared = [*ring.tiles.values(), ring.full, ring.empty]
     block = ir.with_block(
-        plan.kernel, name_hint=ir.KERNEL_BLOCK, body=body,
+        plan.kernel,
+        name_hint=ir.KERNEL_BLOCK,
+        body=body,
         alloc_buffers=[*plan.kernel.alloc_buffers, *shared],
-    )  # fmt: skip
+    )
     return ir.with_body(
         plan.axis,
         ir.SBlockRealize([], True, block),
@@ -153,7 +164,9 @@ def emit_producer(ring: Ring, thread: Any) -> ir.Stmt:
         copies = [ir.substitute(load.block.body, {plan.loop.loop_var: k}) for load in plan.loads]
         return ir.seq(
             T.cuda.mbarrier_wait(_at(ring.empty, slot), parity),
-            T.ptx.mbarrier.arrive.expect_tx.shared.b64(_at(ring.full, slot), T.uint32(plan.tx_bytes)),
+            T.ptx.mbarrier.arrive.expect_tx.shared.b64(
+                _at(ring.full, slot), T.uint32(plan.tx_bytes)
+            ),
             [emit_tma(ring.at_slot(copy, slot), _at(ring.full, slot)) for copy in copies],
         )
 
@@ -216,7 +229,10 @@ def emit_release(ring: Ring, thread: Any, k: Any) -> ir.SBlockRealize:
 
 def _loop(plan: RingPlan, stage: Any) -> ir.Stmt:
     k = ir.Var(plan.loop.loop_var.name, ir.dtype_of(plan.loop.loop_var))
-    return ir.For(k, plan.loop.min, plan.loop.extent, ir.ForKind.SERIAL, stage(k))
+    # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise WGMMA (C7519).
+    kept = {"disable_unroll": True}
+    loop = plan.loop
+    return ir.For(k, loop.min, loop.extent, ir.ForKind.SERIAL, stage(k), annotations=kept)
 
 
 def _slot(plan: RingPlan, k: Any) -> Any:
@@ -238,7 +254,7 @@ class PipelineMbarriers:
     def transform_function(self, func, mod, ctx):
         """Build the rings of one function."""
         notes = []
-        pending = read(WGMMA_PENDING, func)
+        pending = int(read(WGMMA_PENDING, func, default=0))
 
         def build(kernel: ir.For) -> ir.For:
             plans = plan_ring(kernel, pending)
@@ -253,7 +269,7 @@ class PipelineMbarriers:
 
 
 def _facts(plan: RingPlan) -> dict[str, Any]:
-    """What `explain` says of the ring."""
+    """Return what `explain` says of the ring."""
     return {
         "stages": plan.stages,
         "consumers": plan.consumers,

@@ -50,7 +50,7 @@ class RasterOrder:
 
 
 def plan_raster(kernel: ir.For, default_group: int = 1) -> tuple[RasterOrder, ...]:
-    """Decide the order of output tiles: the annotation's, else `default_group` where it can be had."""
+    """Decide the order of output tiles: the annotation's, else `default_group` where possible."""
     axes = ir.thread_axes(kernel)
     columns, rows = axes.get("blockIdx.x"), axes.get("blockIdx.y")
     blocks = _role_blocks(kernel)

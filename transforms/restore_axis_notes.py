@@ -7,8 +7,8 @@
     for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.raster_group": 8}):
         ...
 
-Stock UnifyThreadBinding hoists the thread axes and leaves the annotations of a bound loop on a loop of
-extent 1, further in.
+Stock UnifyThreadBinding hoists the thread axes and leaves the annotations of a bound loop on a loop
+of extent 1, further in.
 
 Before: thread axes are unified.  After: what is asked of an axis stands on it.
 """
@@ -31,9 +31,11 @@ def plan_notes(kernel: ir.For) -> tuple[ir.For, ...]:
         ir.find_all(
             kernel,
             ir.For,
-            lambda loop: loop.kind == ir.ForKind.SERIAL
-            and ir.is_const(loop.extent, 1)
-            and any(key in loop.annotations for key in AXIS_KEYS),
+            lambda loop: (
+                loop.kind == ir.ForKind.SERIAL
+                and ir.is_const(loop.extent, 1)
+                and any(key in loop.annotations for key in AXIS_KEYS)
+            ),
         )
     )
 

@@ -105,7 +105,10 @@ def is_zero(expr: Any) -> bool:
     """Tell whether an expression is the constant 0 of any type."""
     if isinstance(expr, tirx.Cast):
         return is_zero(expr.value)
-    return isinstance(expr, (int, tirx.IntImm, tirx.FloatImm)) and float(getattr(expr, "value", expr)) == 0
+    return (
+        isinstance(expr, (int, tirx.IntImm, tirx.FloatImm))
+        and float(getattr(expr, "value", expr)) == 0
+    )
 
 
 def range_of(loop: For) -> ir.Range:
@@ -166,7 +169,11 @@ def cast_like(value: Any, var: Any) -> Any:
     """Cast an integer expression to the type of another one; leave buffers and equals alone."""
     if isinstance(value, int):
         return tirx.IntImm(dtype_of(var), value)
-    if tirx.is_buffer_var(value) or not hasattr(var.ty, "dtype") or dtype_of(value) == dtype_of(var):
+    if (
+        tirx.is_buffer_var(value)
+        or not hasattr(var.ty, "dtype")
+        or dtype_of(value) == dtype_of(var)
+    ):
         return value
     return tirx.Cast(dtype_of(var), value)
 
@@ -190,7 +197,7 @@ def replace_nodes(root: Any, kind: type, planned: Mapping[Any, Any]) -> Any:
 
 
 def outermost_thread_extents(root: Any) -> list[Any]:
-    """Return the outermost `thread_extent` attributes: each is one device kernel, blocks lowered."""
+    """Return the outermost `thread_extent` attributes, each one device kernel."""
     found: list[Any] = []
 
     def visit(attr: tirx.AttrStmt) -> Any:
@@ -322,10 +329,17 @@ def with_block(block: SBlock, **changes: Any) -> SBlock:
     fields = {
         name: changes.get(name, getattr(block, name))
         for name in (
-            "iter_vars", "reads", "writes", "name_hint", "body", "init",
-            "alloc_buffers", "match_buffers", "annotations",
+            "iter_vars",
+            "reads",
+            "writes",
+            "name_hint",
+            "body",
+            "init",
+            "alloc_buffers",
+            "match_buffers",
+            "annotations",
         )
-    }  # fmt: skip
+    }
     return SBlock(**fields)
 
 
@@ -358,16 +372,18 @@ def simplify(expr: Any, analyzer: sym.Analyzer | None = None) -> Any:
 
 
 def note_plan(func: tirx.PrimFunc, facts: list[dict[str, Any]]) -> tirx.PrimFunc:
-    """Add facts, one dict for each of our kernels in program order, to the function's plan attribute.
+    """Add facts, one dict for each of our kernels in order, to the function's plan attribute.
 
     It is JSON text, a list of dicts, for `explain` to print. Passes never read it: they talk to one
     another through the IR itself.
     """
-    known = json.loads(str(func.attrs[PLAN_ATTR])) if PLAN_ATTR in func.attrs else [{} for _ in facts]
+    known = (
+        json.loads(str(func.attrs[PLAN_ATTR])) if PLAN_ATTR in func.attrs else [{} for _ in facts]
+    )
     merged = [{**old, **new} for old, new in zip(known, facts, strict=True)]
     return func.with_attr(PLAN_ATTR, json.dumps(merged, sort_keys=True)) if merged else func
 
 
 def target_of(func: tirx.PrimFunc) -> tvm.target.Target | None:
     """Return the target that a function is bound to."""
-    return func.attrs["target"] if "target" in func.attrs else None
+    return func.attrs.get("target", None)

@@ -1,4 +1,4 @@
-"""Is a predicate exactly "these indices lie inside this tensor"?"""
+"""Compare predicates with "these indices lie inside this tensor"."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def is_exact_bounds(
     analyzer = sym.Analyzer()
     for loop in loops:
         analyzer.bind(loop.loop_var, ir.range_of(loop))
-    bounds = [index < ir.cast_like(extent, index) for index, extent in zip(indices, shape, strict=True)]
-    terms = [term for term in ir.conjuncts(condition) if not _is_lower_bound(term, indices, analyzer)]
-    for term in terms:
-        if not any(_same_bound(term, bound, analyzer) for bound in bounds):
-            return False
-    return True
+    bounds = [
+        index < ir.cast_like(extent, index) for index, extent in zip(indices, shape, strict=True)
+    ]
+    terms = [
+        term for term in ir.conjuncts(condition) if not _is_lower_bound(term, indices, analyzer)
+    ]
+    return all(any(_same_bound(term, bound, analyzer) for bound in bounds) for term in terms)
 
 
 def _same_bound(term: Any, bound: Any, analyzer: sym.Analyzer) -> bool:

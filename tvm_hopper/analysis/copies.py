@@ -38,7 +38,7 @@ class CopyNest:
 
 
 def find_copies(root: Any) -> tuple[CopyNest, ...]:
-    """Return the annotated copies below `root`, in program order; refuse any other annotated block."""
+    """Return the annotated copies below `root`, in order; refuse any other annotated block."""
     copies: list[CopyNest] = []
     inside: set[Any] = set()
 
@@ -61,9 +61,7 @@ def find_copies(root: Any) -> tuple[CopyNest, ...]:
     return tuple(copies)
 
 
-def _copy_nest(
-    nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealize
-) -> CopyNest:
+def _copy_nest(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealize) -> CopyNest:
     block = realize.block
     where = f"block {block.name_hint}, {ASYNC_COPY}"
     store = block.body
@@ -71,27 +69,32 @@ def _copy_nest(
         raise cannot_lower(where, type(store).__name__, "one store into shared memory")
     if not ir.is_shared(store.buffer):
         raise cannot_lower(
-            where, f"a store into {store.buffer.name} in scope {store.buffer.scope()!r}",
-            "a store into shared memory", 'make the block with cache_read(..., "shared.dyn")',
-        )  # fmt: skip
+            where,
+            f"a store into {store.buffer.name} in scope {store.buffer.scope()!r}",
+            "a store into shared memory",
+            'make the block with cache_read(..., "shared.dyn")',
+        )
     if not ir.is_const(realize.predicate, 1):
         raise cannot_lower(
-            where, f"a predicate on the store ({realize.predicate})", "a store of the whole tile",
+            where,
+            f"a predicate on the store ({realize.predicate})",
+            "a store of the whole tile",
             "pad the block, so that the bounds become if_then_else(in bounds, load, 0)",
-        )  # fmt: skip
+        )
     value, condition, fill = store.value, None, None
     if isinstance(value, ir.Call) and value.op.name.endswith("if_then_else"):
         condition, value, fill = value.args
     if not isinstance(value, ir.TensorLoad):
         raise cannot_lower(
-            where, f"{store.value}", "a plain load: the hardware copies bytes as they are",
+            where,
+            f"{store.value}",
+            "a plain load: the hardware copies bytes as they are",
             "compute on the tile after it has arrived",
-        )  # fmt: skip
+        )
     if value.source.scope() not in ("", "global"):
         raise cannot_lower(
-            where, f"a load from {value.source.name} in scope {value.source.scope()!r}",
+            where,
+            f"a load from {value.source.name} in scope {value.source.scope()!r}",
             "a load from global memory",
-        )  # fmt: skip
-    return CopyNest(
-        nest, loops, block, store, value.source, tuple(value.indices), condition, fill
-    )
+        )
+    return CopyNest(nest, loops, block, store, value.source, tuple(value.indices), condition, fill)

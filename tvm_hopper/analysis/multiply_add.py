@@ -47,12 +47,18 @@ def match_multiply_add(realize: ir.SBlockRealize) -> MultiplyAdd:
     loops, body = ir.loop_nest(block.body)
     if isinstance(body, ir.SBlockRealize):
         if not ir.is_const(body.predicate, 1):
-            raise cannot_lower(where, f"a predicate ({body.predicate})", "whole tiles", "pad the block")
+            raise cannot_lower(
+                where, f"a predicate ({body.predicate})", "whole tiles", "pad the block"
+            )
         body = body.block.body
     if not ir.is_const(realize.predicate, 1):
-        raise cannot_lower(where, f"a predicate ({realize.predicate})", "whole tiles", "pad the block")
+        raise cannot_lower(
+            where, f"a predicate ({realize.predicate})", "whole tiles", "pad the block"
+        )
     if not isinstance(body, ir.BufferStore):
-        raise cannot_lower(where, type(body).__name__, need, "blockize the loops of the update alone")
+        raise cannot_lower(
+            where, type(body).__name__, need, "blockize the loops of the update alone"
+        )
     left, right = _product(body, where, need)
     axes = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
     units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
@@ -60,19 +66,24 @@ def match_multiply_add(realize: ir.SBlockRealize) -> MultiplyAdd:
     def moves(load: Any, loop: ir.For) -> bool:
         return ir.depends_on(load, [loop.loop_var])
 
-    kinds = {(moves(body.indices, x), moves(left.indices, x), moves(right.indices, x)): x for x in axes}
+    kinds = {
+        (moves(body.indices, x), moves(left.indices, x), moves(right.indices, x)): x for x in axes
+    }
     m, n, k = (True, True, False), (True, False, True), (False, True, True)
     if len(axes) != 3 or set(kinds) != {m, n, k}:
-        raise cannot_lower(where, f"{body.value} in loops over {[x.loop_var.name for x in axes]}", need)
+        raise cannot_lower(
+            where, f"{body.value} in loops over {[x.loop_var.name for x in axes]}", need
+        )
     return _in_order(MultiplyAdd(realize, kinds[m], kinds[n], kinds[k], body, left, right, units))
 
 
 def _in_order(found: MultiplyAdd) -> MultiplyAdd:
     """Name the operands so that m is the accumulator's first axis."""
     first = next(
-        index for index in found.store.indices
+        index
+        for index in found.store.indices
         if ir.depends_on(index, [found.m.loop_var, found.n.loop_var])
-    )  # fmt: skip
+    )
     if ir.depends_on(first, [found.m.loop_var]):
         return found
     return MultiplyAdd(
@@ -92,8 +103,12 @@ def _product(store: ir.BufferStore, where: str, need: str) -> tuple[Any, Any]:
     left, right = _without_casts(products[0].a), _without_casts(products[0].b)
     for operand in (left, right):
         if not isinstance(operand, ir.TensorLoad):
-            raise cannot_lower(where, f"the operand {operand}", "operands loaded as they are",
-                               "compute it into a buffer of its own first")  # fmt: skip
+            raise cannot_lower(
+                where,
+                f"the operand {operand}",
+                "operands loaded as they are",
+                "compute it into a buffer of its own first",
+            )
     return left, right
 
 

@@ -1,4 +1,4 @@
-"""Can the two neighbouring elements that a thread holds be stored as one vector?"""
+"""Decide whether two neighbouring elements of a thread can be stored as one vector."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ def pair_condition(condition: Any, e: ir.Var) -> Any:
         if not isinstance(first, tirx.LT):
             return None
         steps = ir.is_const(ir.simplify(second.a - first.a), 1)
-        if not steps or ir.depends_on(term.b, [e]) or not _is_even(first.a) or not _is_even(first.b):
+        if (
+            not steps
+            or ir.depends_on(term.b, [e])
+            or not _is_even(first.a)
+            or not _is_even(first.b)
+        ):
             return None
         terms.append(first)
     result: Any = tirx.const(True, "bool")

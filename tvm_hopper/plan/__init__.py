@@ -1,1 +1,1 @@
-
+"""Plans: frozen decisions that passes carry out; making one raises every refusal."""

@@ -9,8 +9,12 @@ from typing import Any
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import arrivals, registers
-from tvm_hopper.facts.hopper import MBARRIER_MAX_TX_BYTES, SMEM_PER_BLOCK, WARP_GROUP_THREADS
-from tvm_hopper.facts.hopper import dtype_bytes
+from tvm_hopper.facts.hopper import (
+    MBARRIER_MAX_TX_BYTES,
+    SMEM_PER_BLOCK,
+    WARP_GROUP_THREADS,
+    dtype_bytes,
+)
 from tvm_hopper.keys import ASYNC_OP, CONSUMERS, REGISTERS, WGMMA_PENDING
 
 STAGE = "software_pipeline_stage"
@@ -23,8 +27,8 @@ MBARRIER_BYTES = 8
 class RingPlan:
     """One loop whose asynchronous loads run `stages - 1` iterations ahead of what they feed.
 
-    `loads` and `computes` are the statements of the loop's body; `before` and `after` those of the
-    kernel around the loop. `pending` iterations may still be multiplying when the next one starts.
+    `loads` and `computes` are the statements of the loop's body, `before` and `after` those of the
+    kernel around it. `pending` iterations may still be multiplying when the next one starts.
     """
 
     axis: ir.For  # the loop bound to threadIdx.x, over the consumers' threads
@@ -49,25 +53,30 @@ class RingPlan:
             raise cannot_lower(
                 where,
                 f"{WGMMA_PENDING} = {self.pending} with {self.stages} stages",
-                f"at most {self.stages - 1}: a slot is released {self.pending} iterations late, and "
-                "the producer would wait for it for ever",
+                f"at most {self.stages - 1}: a slot is released {self.pending} iterations late, "
+                "and the producer would wait for it for ever",
                 "take more stages or fewer pending groups",
             )
         if broken := registers.check(
             self.producer_registers, self.consumer_registers, self.consumers
         ):
             found = "; ".join(broken)
-            raise cannot_lower(f"{where}, {REGISTERS}", found.removeprefix("found "), "a legal split")
+            raise cannot_lower(
+                f"{where}, {REGISTERS}", found.removeprefix("found "), "a legal split"
+            )
         if self.tx_bytes > MBARRIER_MAX_TX_BYTES:
-            raise cannot_lower(where, f"{self.tx_bytes} bytes a stage",
-                               f"at most {MBARRIER_MAX_TX_BYTES}, what an mbarrier can count")  # fmt: skip
+            raise cannot_lower(
+                where,
+                f"{self.tx_bytes} bytes a stage",
+                f"at most {MBARRIER_MAX_TX_BYTES}, what an mbarrier can count",
+            )
         if self.smem_bytes > SMEM_PER_BLOCK:
             fits = (SMEM_PER_BLOCK - 1024) // (self.tx_bytes + 2 * MBARRIER_BYTES)
             sizes = " + ".join(f"{t.name} {self.stages} x {tile_bytes(t)}" for t in self.tiles)
             raise cannot_lower(
                 where,
-                f"{sizes} + barriers {2 * self.stages * MBARRIER_BYTES} = {self.smem_bytes} bytes of "
-                "shared memory",
+                f"{sizes} + barriers {2 * self.stages * MBARRIER_BYTES} = {self.smem_bytes} bytes "
+                "of shared memory",
                 f"at most {SMEM_PER_BLOCK}",
                 f"take {fits} stages" if fits else "choose a smaller tile",
             )
@@ -108,10 +117,11 @@ def tile_bytes(tile: ir.Var) -> int:
     return prod(int(extent) for extent in tile.shape) * dtype_bytes(ir.dtype_of(tile))
 
 
-def plan_ring(kernel: ir.For, default_pending: int | None = None) -> tuple[RingPlan, ...]:
+def plan_ring(kernel: ir.For, default_pending: int = 0) -> tuple[RingPlan, ...]:
     """Plan the pipelined loop of a kernel; every reason to refuse is raised here.
 
-    `default_pending` is the option's value; without it one group stays in flight if the ring can bear it.
+    `default_pending` is the option's value, which gives way where the ring has too few stages
+    for it; an annotation does not.
     """
     loads = [b for b in ir.find_blocks(kernel, ASYNC_OP) if _op(b) == "tma_load"]
     if not loads:
@@ -120,18 +130,20 @@ def plan_ring(kernel: ir.For, default_pending: int | None = None) -> tuple[RingP
     names = ", ".join(block.name_hint for block in loads)
     if axis is None or not isinstance(axis.body, ir.SBlockRealize):
         raise cannot_lower(
-            f"copies {names}", "no multiplication by warp groups that would read them",
+            f"copies {names}",
+            "no multiplication by warp groups that would read them",
             "a tvm_hopper.wgmma block in the same kernel",
-        )  # fmt: skip
+        )
     block = axis.body.block
     parts = ir.statements(block.body)
     holders = [part for part in parts if any(ir.uses_node(part, load) for load in loads)]
     if len(holders) != 1 or not isinstance(holders[0], ir.For):
         raise cannot_lower(
-            f"copies {names}", f"{len(holders)} statements that hold them",
+            f"copies {names}",
+            f"{len(holders)} statements that hold them",
             "one loop over k around all copies and the multiplication",
             "compute_at the copies at the k loop",
-        )  # fmt: skip
+        )
     loop = holders[0]
     at = parts.index(loop)
     return (_plan_loop(axis, block, loop, parts[:at], parts[at + 1 :], default_pending),)
@@ -147,11 +159,13 @@ def _plan_loop(
     loop: ir.For,
     before: list[ir.Stmt],
     after: list[ir.Stmt],
-    default_pending: int | None,
+    default_pending: int,
 ) -> RingPlan:
     where = f"loop {loop.loop_var.name}"
     if loop.kind != ir.ForKind.SERIAL or not ir.is_const(loop.min, 0):
-        raise cannot_lower(where, f"a {loop.kind.name.lower()} loop from {loop.min}", "a serial loop from 0")
+        raise cannot_lower(
+            where, f"a {loop.kind.name.lower()} loop from {loop.min}", "a serial loop from 0"
+        )
     if not isinstance(loop.body, ir.SBlockRealize):
         raise cannot_lower(where, type(loop.body).__name__, "one block with the copies' tiles")
     body = loop.body.block
@@ -162,18 +176,21 @@ def _plan_loop(
         if not any(_op(b) == "wgmma" for b in ir.find_blocks(part, ASYNC_OP)):
             name = next((b.name_hint for b in ir.find_all(part, ir.SBlock)), type(part).__name__)
             raise cannot_lower(
-                where, f"statement {name}, neither an asynchronous copy nor a multiplication",
+                where,
+                f"statement {name}, neither an asynchronous copy nor a multiplication",
                 "copies and multiplications alone in a pipelined loop",
-                "annotate the copy with tvm_hopper.async_copy, or move the statement out of the loop",
-            )  # fmt: skip
+                "annotate the copy with async_copy, or move the statement out of the loop",
+            )
     tiles = [t for t in body.alloc_buffers if ir.is_shared(t)]
     consumers = ir.static_int(axis.extent) // WARP_GROUP_THREADS
     asked = loop.annotations.get(CONSUMERS)
     if asked is not None and int(asked) != consumers:
         raise cannot_lower(
-            f"{where}, {CONSUMERS}", f"{int(asked)} with {consumers} warp groups on threadIdx.y",
-            "the same number", "split the tile by the number of consumers and bind that loop",
-        )  # fmt: skip
+            f"{where}, {CONSUMERS}",
+            f"{int(asked)} with {consumers} warp groups on threadIdx.y",
+            "the same number",
+            "split the tile by the number of consumers and bind that loop",
+        )
     if REGISTERS in loop.annotations:
         split = tuple(int(x) for x in loop.annotations[REGISTERS])
     else:
@@ -185,12 +202,21 @@ def _plan_loop(
     if WGMMA_PENDING in loop.annotations:
         pending = int(loop.annotations[WGMMA_PENDING])
     else:
-        wanted = 1 if default_pending is None else default_pending
-        pending = min(wanted, stages - 1)
+        pending = min(default_pending, stages - 1)
     return RingPlan(
-        axis, kernel, loop, tuple(before), tuple(loads), tuple(computes), tuple(after),
-        tuple(tiles), stages, consumers, pending, *split,
-    )  # fmt: skip
+        axis,
+        kernel,
+        loop,
+        tuple(before),
+        tuple(loads),
+        tuple(computes),
+        tuple(after),
+        tuple(tiles),
+        stages,
+        consumers,
+        pending,
+        *split,
+    )
 
 
 def _is_load(part: ir.Stmt) -> bool:
@@ -209,23 +235,26 @@ def _stages(loop: ir.For, parts: list[ir.Stmt], where: str) -> int:
     names = [b.name_hint for part in parts for b in ir.find_blocks(part, ASYNC_OP)]
     if len(stage) != len(parts) or sorted(order) != list(range(len(parts))):
         raise cannot_lower(
-            where, f"{STAGE} = {stage} and {ORDER} = {order}",
+            where,
+            f"{STAGE} = {stage} and {ORDER} = {order}",
             f"one entry for each of the {len(parts)} statements {names}, and a permutation",
-        )  # fmt: skip
+        )
     loads = {s for s, part in zip(stage, parts, strict=True) if _is_load(part)}
     computes = {s for s, part in zip(stage, parts, strict=True) if not _is_load(part)}
     if len(loads) != 1 or len(computes) != 1 or min(computes) < min(loads) or min(loads) < 0:
         raise cannot_lower(
-            where, f"{STAGE} = {stage}",
+            where,
+            f"{STAGE} = {stage}",
             "one stage for all copies and one, not earlier, for what reads them",
             f"e.g. {[0] * len(loads) + [3]} for a ring of four slots",
-        )  # fmt: skip
+        )
     asynchronous = [int(x) for x in loop.annotations.get(ASYNC_STAGES, [])]
     if min(loads) not in asynchronous and max(computes) > min(loads):
         raise cannot_lower(
-            where, f"{ASYNC_STAGES} = {asynchronous}",
+            where,
+            f"{ASYNC_STAGES} = {asynchronous}",
             f"stage {min(loads)}, where the asynchronous copies are, in it",
-        )  # fmt: skip
+        )
     return max(computes) - min(loads) + 1
 
 

@@ -20,7 +20,7 @@ OTHER_REGISTERS = 24
 
 @dataclass(frozen=True)
 class Operand:
-    """One operand of the instruction: where its rows start in the shared tile, and the tile's layout.
+    """One operand of the instruction: where its rows start in the shared tile, and its layout.
 
     `row` and `k` are TIR expressions in elements, constant over the block's own loops.
     """
@@ -59,8 +59,12 @@ class WgmmaPlan:
     def __post_init__(self) -> None:
         where = self.product.where
         if self.m % wgmma.INSTRUCTION_M:
-            raise cannot_lower(where, f"{self.m} rows per warp group", "a multiple of 64 rows",
-                               "choose another tile or number of consumers")  # fmt: skip
+            raise cannot_lower(
+                where,
+                f"{self.m} rows per warp group",
+                "a multiple of 64 rows",
+                "choose another tile or number of consumers",
+            )
         if self.n % 8:
             raise cannot_lower(where, f"{self.n} columns per warp group", "a multiple of 8 columns")
         depth = wgmma.instruction_k(self.dtype)
@@ -101,7 +105,7 @@ class WgmmaPlan:
         return wgmma.instruction_name(self.instruction_n, self.dtype, self.accumulate)
 
     def register(self, subtile: Any, chunk: Any, i: Any) -> Any:
-        """Index of register `i` of an instruction: `subtile` counts 64 rows, `chunk` its columns."""
+        """Return the index of register `i` of an instruction: 64-row `subtile`, column `chunk`."""
         chunks = self.n // self.instruction_n
         return (subtile * chunks + chunk) * (self.instruction_n // 2) + i
 
@@ -126,7 +130,9 @@ def _plan_block(kernel: ir.For, realize: ir.SBlockRealize) -> WgmmaPlan:
     right = _operand(kernel, product, product.right, product.n)
     kinds = {ir.dtype_of(left.buffer), ir.dtype_of(right.buffer)}
     if len(kinds) != 1:
-        raise cannot_lower(product.where, f"operands of types {sorted(kinds)}", "operands of one type")
+        raise cannot_lower(
+            product.where, f"operands of types {sorted(kinds)}", "operands of one type"
+        )
     _check_accumulator(product, m, n)
     nests = _fragment_nests(kernel, product, (m, n))
     return WgmmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate)
@@ -156,9 +162,11 @@ def _accumulate(product: MultiplyAdd) -> str:
         return dtype
     if asked is None:
         raise cannot_lower(
-            product.where, f"an accumulator of type {dtype}", "float32",
+            product.where,
+            f"an accumulator of type {dtype}",
+            "float32",
             f'pass accumulate="float32" (annotation {ACCUMULATE}) to sum in float32 registers',
-        )  # fmt: skip
+        )
     return str(asked)
 
 
@@ -166,9 +174,10 @@ def _extent(product: MultiplyAdd, loop: ir.For) -> int:
     extent = ir.static_int(loop.extent)
     if extent is None or not ir.is_const(loop.min, 0):
         raise cannot_lower(
-            product.where, f"loop {loop.loop_var.name} over [{loop.min}, +{loop.extent})",
+            product.where,
+            f"loop {loop.loop_var.name} over [{loop.min}, +{loop.extent})",
             "static loops from 0",
-        )  # fmt: skip
+        )
     return extent
 
 
@@ -176,9 +185,11 @@ def _check_accumulator(product: MultiplyAdd, m: int, n: int) -> None:
     buffer = product.store.buffer
     if not buffer.scope().startswith("local"):
         raise cannot_lower(
-            product.where, f"an accumulator in scope {buffer.scope()!r}", "registers",
+            product.where,
+            f"an accumulator in scope {buffer.scope()!r}",
+            "registers",
             'cache_write(block, 0, "local")',
-        )  # fmt: skip
+        )
     shape = [ir.static_int(x) for x in buffer.shape if not ir.is_const(x, 1)]
     indices = [x for x in product.store.indices if not ir.is_const(x, 0)]
     want = [product.m.loop_var, product.n.loop_var]
@@ -194,9 +205,7 @@ def _check_accumulator(product: MultiplyAdd, m: int, n: int) -> None:
         )
 
 
-def _operand(
-    kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: ir.For
-) -> Operand:
+def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: ir.For) -> Operand:
     buffer = load.source
     where = f"{product.where}, operand {buffer.name}"
     dtype = ir.dtype_of(buffer)
@@ -205,10 +214,11 @@ def _operand(
     copies = [copy for copy in find_copies(kernel) if copy.tile.same_as(buffer)]
     if not copies:
         raise cannot_lower(
-            where, f"a tile in scope {buffer.scope()!r} that no async_copy fills",
+            where,
+            f"a tile in scope {buffer.scope()!r} that no async_copy fills",
             "shared memory filled by an asynchronous copy",
             "cache_read the operand and pass its block to async_copy",
-        )  # fmt: skip
+        )
     panels, rows, span = (int(extent) for extent in buffer.shape)
     panel, line, inside = load.indices
     column = ir.simplify(panel * span + inside)
@@ -219,9 +229,10 @@ def _operand(
     row, k = _offset(mn_index, outer), _offset(k_index, product.k)
     if row is None or k is None:
         raise cannot_lower(
-            where, f"index {list(load.indices)}",
+            where,
+            f"index {list(load.indices)}",
             f"{outer.loop_var.name} and {product.k.loop_var.name} each alone in one dimension",
-        )  # fmt: skip
+        )
     swizzle = int(copies[0].block.annotations[SWIZZLE])
     try:
         layout = wgmma.operand_layout(major, mn_size, k_size, dtype, swizzle)
@@ -273,14 +284,14 @@ def _fragment_nest(
     axes = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
     units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
     wanted = [x for x in accesses[0] if not ir.is_const(x, 0)]
-    by_var = [next((l for l in axes if l.loop_var.same_as(x)), None) for x in wanted]
+    by_var = [next((loop for loop in axes if loop.loop_var.same_as(x)), None) for x in wanted]
     plain = len(found) == 1 and len(axes) == 2 and len(by_var) == 2 and None not in by_var
     if not plain or tuple(ir.static_int(loop.extent) for loop in by_var) != sides:
         raise cannot_lower(
             f"block {realize.block.name_hint}",
             f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over accumulator elements "
             f"{sorted(found)}",
-            f"one loop over the {sides[0]} rows and one over the {sides[1]} columns, element by element",
+            f"one loop over {sides[0]} rows and one over {sides[1]} columns, element by element",
             "leave the loops of the fill and of the epilogue as they are: registers are dealt out "
             "by the lowering",
         )
@@ -288,19 +299,20 @@ def _fragment_nest(
     return FragmentNest(nest, realize, row, column, units)
 
 
-def _check_no_other_use(
-    kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]
-) -> None:
+def _check_no_other_use(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:
     """Refuse accumulator accesses that stand in no nest: their threads would see no element."""
     accumulator = product.store.buffer
     handled = [nest.realize.block for nest in nests] + [product.block]
 
     def rest(block: ir.SBlock) -> bool:
         inside = isinstance(block.body, ir.BufferStore) and ir.uses(block.body, accumulator)
-        return inside and not any(block.same_as(x) or ir.find_all(x, ir.SBlock, block.same_as) for x in handled)
+        return inside and not any(
+            block.same_as(x) or ir.find_all(x, ir.SBlock, block.same_as) for x in handled
+        )
 
     for block in ir.find_all(kernel, ir.SBlock, rest):
         raise cannot_lower(
-            f"block {block.name_hint}", f"an access of accumulator {accumulator.name} outside of loops "
-            "over its elements", "loops over its rows and columns",
-        )  # fmt: skip
+            f"block {block.name_hint}",
+            f"an access of accumulator {accumulator.name} outside of loops over its elements",
+            "loops over its rows and columns",
+        )

@@ -1,33 +1,197 @@
-"""The two entries of the simulator: `run_kernel` for a device function, `run_host` for its host."""
+"""The entry of the simulator for one device function: `run_kernel`."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from tvm_hopper.sim import ending
+from tvm_hopper.sim.host import Launch, run_host
+from tvm_hopper.sim.lanes import LANES
+from tvm_hopper.sim.machine import CTA, REGISTER_FILE, Event, Machine
+from tvm_hopper.sim.memory import Region, global_base
+from tvm_hopper.sim.ops_async import AsyncOps
+from tvm_hopper.sim.ops_matrix import MatrixOps
+from tvm_hopper.sim.ops_order import ClusterBarrier, OrderOps
+from tvm_hopper.sim.ops_sync import SyncOps
+from tvm_hopper.sim.ops_wgmma import WarpGroup, WgmmaOps
 from tvm_hopper.sim.result import Result
+from tvm_hopper.sim.tma import TensorMap, TensorMapArg
+from tvm_hopper.sim.translate import Program, compile_kernel
+from tvm_hopper.sim.warp import WarpCore
+
+__all__ = ["Launch", "TensorMapArg", "run_host", "run_kernel"]
 
 
-@dataclass(frozen=True)
-class TensorMapArg:
-    """A tensor map as the host encoded it; `tensor` is the name of the argument it points into.
+class Warp(WarpCore, SyncOps, OrderOps, AsyncOps, MatrixOps, WgmmaOps):
+    """A warp with all its instructions."""
 
-    `dims`, `box` and `element_strides` count elements, innermost first; `strides_bytes` has one
-    entry less than `dims` (the innermost stride is the element).
-    """
+    partial: Any = None  # mask of existing lanes, if the block is no multiple of 32
 
-    tensor: str
-    dtype: str
-    dims: tuple[int, ...]
-    strides_bytes: tuple[int, ...]
-    box: tuple[int, ...]
-    element_strides: tuple[int, ...] = ()
-    interleave: int = 0
-    swizzle: int = 0  # driver's code: 0 none, 1 32 B, 2 64 B, 3 128 B
-    l2: int = 0
-    oob: int = 0  # 0 zeros, 1 NaN
-    byte_offset: int = 0
+    def exit(self) -> None:
+        """End this warp; the last of a CTA ends the CTA."""
+        self.finished = True
+        ending.warp_exit(self)
+        if all(w.finished for w in self.cta.warps):
+            self.cta.exited = True
+        self._settle_cluster(self.cta.cluster_barrier)
+
+
+HANDLERS = {
+    name: inspect.isgeneratorfunction(getattr(Warp, name))
+    for name in dir(Warp)
+    if name.startswith("op_")
+}
+
+
+@dataclass
+class Layout:
+    """Where each shared allocation of a kernel lies, from the base of a CTA's shared memory."""
+
+    size: int = 0
+    offsets: dict[str, int] = field(default_factory=dict)
+    parts: list[tuple[int, int, str]] = field(default_factory=list)
+
+    @staticmethod
+    def of(shared: list[tuple[str, str, int, int]], dyn_smem_bytes: int) -> Layout:
+        """Place static allocations first, then the dynamic one (all dynamic ones share a base)."""
+        layout = Layout()
+        dynamic = 0
+        for key, scope, size, align in sorted(shared, key=lambda s: s[1] != "shared"):
+            if scope == "shared":
+                layout.size = -(-layout.size // align) * align
+            else:
+                layout.size = -(-layout.size // 1024) * 1024
+                size = max(size, dyn_smem_bytes) if not dynamic else size
+                dynamic += 1
+            layout.offsets[key] = layout.size
+            layout.parts.append((layout.size, layout.size + size, key.partition("#")[0]))
+            layout.size += size
+        return layout
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(func: Any) -> Program:
+    return compile_kernel(func, HANDLERS)
+
+
+class KernelMachine(Machine):
+    """A machine for one kernel, with its incomplete operations and end checks."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.barriers: list[Any] = []
+        self.loads: list[Any] = []
+        self.stores: list[Any] = []
+        self.remote_ops: list[Any] = []
+        self.spinners = Event("spin")
+        self.entry_registers = self.padded_threads = 0
+        self.args: dict[str, Any] = {}
+        for what, site in self.program.unsupported:
+            self.incomplete(what, site)
+
+    def incomplete(self, what: str, site: int = 0) -> None:
+        """Report an operation that nothing models."""
+        self.add(
+            "INCOMPLETE", f"unsupported: {what}; nothing is certified", key=what,
+            statements=(self.statement(site),) if site else (),
+        )
+
+    def finish(self) -> None:
+        """Run what is still in flight, then check what is owed."""
+        ending.machine_end(self)
+        while self.pending:
+            ready = [op for op in self.pending if self.can_step(op)]
+            if not ready:
+                break
+            self.step(ready[0])
+
+
+def _clusters(grid: Sequence[int], cluster: Sequence[int], blocks: Any) -> list[list[tuple]]:
+    shape = tuple(-(-g // c) for g, c in zip(grid, cluster, strict=True))
+    wanted = None
+    if blocks is not None:
+        wanted = {
+            tuple(b // c for b, c in zip((*block, 0, 0)[:3], cluster, strict=True))
+            for block in blocks
+        }
+    found = []
+    for z in range(shape[2]):
+        for y in range(shape[1]):
+            for x in range(shape[0]):
+                if wanted is not None and (x, y, z) not in wanted:
+                    continue
+                found.append([
+                    (x * cluster[0] + i, y * cluster[1] + j, z * cluster[2] + k)
+                    for k in range(cluster[2])
+                    for j in range(cluster[1])
+                    for i in range(cluster[0])
+                ])
+    return found
+
+
+def _three(value: Sequence[int]) -> tuple[int, int, int]:
+    return tuple((*[int(v) for v in value], 1, 1))[:3]  # type: ignore[return-value]
+
+
+class _Setup:
+    """Builds regions, CTAs and warps of one launch."""
+
+    def __init__(self, machine: KernelMachine, outputs_unwritten: bool) -> None:
+        self.machine = machine
+        self.numbers: dict[str, int] = {}
+
+    def tensor(self, name: str, array: np.ndarray, written: bool) -> Region:
+        number = len(self.numbers)
+        data = np.ascontiguousarray(array).copy()
+        if data.size == 0:
+            data = np.zeros(1, data.dtype)
+        region = Region(
+            name, data.reshape(-1).view(np.uint8), global_base(number), self.machine.log,
+            data.dtype.itemsize, written,
+        )
+        self.machine.regions[number + 1] = region
+        self.numbers[name] = number + 1
+        return region
+
+    def block(self, coords: tuple, rank: int, cluster: list[CTA], barrier: ClusterBarrier,
+              layout: Layout, block: tuple, shape: tuple) -> CTA:
+        machine = self.machine
+        cta = CTA(machine, coords, rank, cluster, layout)
+        machine.ctas.append(cta)
+        cta.cluster_barrier = barrier
+        threads = int(np.prod(block))
+        spare = REGISTER_FILE - machine.entry_registers * machine.padded_threads
+        cta.free_registers = min(spare, 0)
+        cta.warp_groups = []
+        for number in range(machine.padded_threads // 32):
+            tid = number * 32 + LANES
+            special: dict[str, Any] = {
+                "threadIdx.x": tid % block[0],
+                "threadIdx.y": tid // block[0] % block[1],
+                "threadIdx.z": tid // (block[0] * block[1]),
+            }
+            for axis, position, extent in zip("xyz", coords, shape, strict=True):
+                special[f"blockIdx.{axis}"] = position
+                special[f"clusterCtaIdx.{axis}"] = position % extent
+                special[f"clusterIdx.{axis}"] = position // extent
+            warp = Warp(machine, cta, number, special)
+            mask = None if number * 32 + 32 <= threads else tid < threads
+            warp.partial = mask
+            cta.warps.append(warp)
+            machine.warps.append(warp)
+            warp.generator = machine.program.run(warp, mask)
+            if number % 4 == 3:
+                group = WarpGroup(cta.warps[-4:])
+                cta.warp_groups.append(group)
+                for member in group.warps:
+                    member.warp_group = group
+        return cta
 
 
 def run_kernel(
@@ -41,6 +205,7 @@ def run_kernel(
     seed: int = 0,
     blocks: Sequence[tuple[int, ...]] | None = None,
     detect_races: bool = True,
+    outputs: Sequence[str] = (),
 ) -> Result:
     """Run one device PrimFunc (as codegen prints it) on numpy data.
 
@@ -49,22 +214,80 @@ def run_kernel(
     device_func : tvm.tirx.PrimFunc
         After SplitHostDevice and the finalisation of device functions.
     args : dict or sequence
-        One entry per parameter, by name or in order: a numpy array for a data pointer (copied;
-        `tensors={name: array}` is returned in `Result.outputs`), a number for a scalar, a
-        `TensorMapArg` for a tensor map. With a dict, arrays that only tensor maps point into may
-        stand under further names.
+        One entry per parameter, by name or in order: a numpy array for a data pointer (it is
+        copied), a number for a scalar, a `TensorMapArg` for a tensor map. With a dict, arrays that
+        only tensor maps point into stand under further names.
     grid, block, cluster : sequence of int
         x, y, z; the grid counts CTAs (not clusters).
     dyn_smem_bytes : int
         Dynamic shared memory of the launch.
     policy : str
-        "eager", "on_wait", "lifo", "random" or "starve:<role>".
+        "eager", "on_wait", "lifo", "random" or "starve:<role>" (role: "producer", "consumer",
+        a warp group's number, or "warp<n>").
     blocks : list of (x, y, z) or None
         Which CTAs to run; whole clusters are added. None: all.
+    detect_races : bool
+        Keep shadow cells; without them only numerics and the synchronisation protocol are checked.
+    outputs : sequence of str
+        Tensors that hold nothing before the kernel: reading them first is UNINIT_READ, and a part
+        that stays unwritten is OUTPUT_COVERAGE.
+
+    Returns
+    -------
+    Result
+        Every tensor after the run, by name, and the findings.
     """
-    raise NotImplementedError("run_kernel: work in progress")
-
-
-def run_host(host_func: Any, inputs: Mapping[str, Any]) -> list[Any]:
-    """Run the host function up to its kernel launches; return them with tensor maps as encoded."""
-    raise NotImplementedError("run_host: work in progress")
+    program = _compiled(device_func)
+    granule = program.min_itemsize
+    machine = KernelMachine(program, policy, seed, detect_races, granule)
+    grid, block, cluster = _three(grid), _three(block), _three(cluster)
+    setup = _Setup(machine, bool(outputs))
+    if not isinstance(args, Mapping):
+        args = dict(zip(program.params, args, strict=True))
+    arrays = {name: value for name, value in args.items() if isinstance(value, np.ndarray)}
+    regions = {
+        name: setup.tensor(name, value, name not in outputs) for name, value in arrays.items()
+    }
+    for name in program.params:
+        if name not in args:
+            raise ValueError(
+                f"run_kernel args: found {sorted(args)}; need a value for parameter {name!r}"
+            )
+        value = args[name]
+        if isinstance(value, TensorMapArg):
+            if value.tensor not in regions:
+                raise ValueError(
+                    f"tensor map {name!r}: found no array named {value.tensor!r}; need it in args"
+                )
+            value = TensorMap(value, regions[value.tensor])
+        elif name in regions:
+            value = regions[name].base
+        machine.args[name] = value
+    clusters = _clusters(grid, cluster, blocks)
+    threads = int(np.prod(block))
+    machine.padded_threads = -(-threads // 32) * 32
+    machine.entry_registers = min(REGISTER_FILE // machine.padded_threads // 8 * 8, 255 // 8 * 8)
+    machine.num_warps = sum(map(len, clusters)) * machine.padded_threads // 32
+    layout = Layout.of(program.shared, dyn_smem_bytes)
+    for coords_of in clusters:
+        members: list[CTA] = []
+        barrier = ClusterBarrier("cluster barrier", machine.num_warps)
+        for rank, coords in enumerate(coords_of):
+            members.append(
+                setup.block(coords, rank, members, barrier, layout, block, cluster)
+            )
+    for site in program.lone_try_waits:
+        machine.add(
+            "TRY_WAIT_NOT_LOOPED", "a single try_wait may return false after its time limit",
+            key=site, statements=(machine.statement(site),),
+        )
+    machine.run()
+    ending.coverage(machine, {n: setup.numbers[n] for n in outputs}, blocks is None)
+    results = {
+        name: regions[name].data.view(value.dtype)[: value.size].reshape(value.shape)
+        for name, value in arrays.items()
+    }
+    ran = tuple(coords for members in clusters for coords in members)
+    return Result(
+        results, tuple(machine.findings), policy, seed, machine.steps, ran, machine.events
+    )

@@ -1,0 +1,191 @@
+"""What a kernel still owes when its warps end: copies in flight, groups, phases, outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.clocks import Clock
+
+
+def warp_exit(warp: Any) -> None:
+    """Check what one warp leaves behind."""
+    machine = warp.machine
+    for lane, groups in warp.bulk.items():
+        if groups.open:
+            op = groups.open[0]
+            machine.add(
+                "BULK_GROUP_MISUSE",
+                f"{warp.label}/lane{lane} issued a {op.kind} and never committed it: no "
+                "wait_group covers it",
+                key=(op.site, "open"), agents=(warp.label,),
+                statements=(machine.place(warp, op.site, op.it),),
+            )
+        unread = [
+            op for ops in (*groups.committed, groups.open) for op in ops
+            if not warp.clock.generic.events >> op.read_event & 1
+        ]
+        if unread:
+            op = unread[0]
+            machine.add(
+                "EXIT_PENDING_ASYNC",
+                f"{warp.label}/lane{lane} exits with {len(unread)} {op.kind} whose shared source "
+                "may be unread",
+                key=(op.site, "exit"), agents=(warp.label,),
+                statements=(machine.place(warp, op.site, op.it),),
+            )
+    if warp.wgmma_open or warp.wgmma_groups:
+        op = (warp.wgmma_open or [o for ops in warp.wgmma_groups for o in ops] or [None])[0]
+        if op is not None:
+            machine.add(
+                "WGMMA_REG_INFLIGHT",
+                f"{warp.label} exits with a wgmma that no wait_group covers",
+                key=(op.site, "exit"), agents=(warp.label,),
+                statements=(machine.place(warp, op.site, op.it),),
+            )
+
+
+def known_at_exit(machine: Any, cta: Any) -> Clock:
+    """Return what the warps of one CTA know together when they end."""
+    known = Clock(machine.num_warps)
+    for warp in cta.warps:
+        known.join(warp.clock.generic)
+        known.join(warp.clock.narrow)
+    return known
+
+
+def machine_end(machine: Any) -> None:
+    """Check what the whole run leaves behind; findings only, nothing is changed."""
+    complete = all(warp.finished for warp in machine.warps)
+    if complete:
+        _copies_into_exited(machine)
+        _remote(machine)
+    _groups_of_others(machine)
+    _registers(machine)
+    _unissued(machine)
+    for barrier in machine.barriers:
+        if complete and barrier.tx:
+            machine.add(
+                "MBAR_TX_MISMATCH",
+                f"{barrier.name}: at the end of the kernel the tx-count is {barrier.tx}: "
+                "expected and delivered bytes differ",
+                key=("end", barrier.name), buffer=barrier.name,
+            )
+        single = len(barrier.cta.cluster) == 1
+        if complete and single and not barrier.fenced and barrier.carries_tx:
+            machine.add(
+                "MBAR_INIT_FENCE",
+                f"{barrier.name}: no fence.mbarrier_init after its init",
+                key="fence", buffer=barrier.name,
+            )
+
+
+def _copies_into_exited(machine: Any) -> None:
+    known = {cta: known_at_exit(machine, cta) for cta in machine.ctas}
+    for op in machine.loads:
+        if not known[op.barrier.cta].events >> op.write_event & 1:
+            machine.add(
+                "EXIT_PENDING_ASYNC",
+                f"{op.barrier.cta.label} may exit before a {op.kind} into it has completed: "
+                f"nobody waits for it on {op.barrier.name}",
+                key=(op.site, "load"), buffer=op.barrier.name, agents=(op.warp.label,),
+                statements=(machine.place(op.warp, op.site, op.it),),
+            )
+
+
+def _remote(machine: Any) -> None:
+    known = {cta: known_at_exit(machine, cta) for cta in machine.ctas}
+    for cta, warp, epoch, event, site, it in machine.remote_ops:
+        clock = known[cta]
+        seen = clock.events >> event & 1 if event >= 0 else clock.epochs[warp.index] >= epoch
+        if not seen:
+            machine.add(
+                "CLUSTER_TARGET_EXITED",
+                f"{cta.label} may exit before {warp.label} reaches into it",
+                key=(site, "exited"), agents=(warp.label,),
+                statements=(machine.place(warp, site, it),),
+            )
+
+
+def _groups_of_others(machine: Any) -> None:
+    """Find waits by threads that own no group, beside owners that never wait."""
+    for cta in machine.ctas:
+        waiting, silent = [], []
+        for warp in cta.warps:
+            for lane, groups in warp.bulk.items():
+                if groups.waited and not groups.ever_committed:
+                    waiting.append((warp, lane, groups))
+                if groups.ever_committed and not groups.waited:
+                    silent.append((warp, lane))
+        if waiting and silent:
+            warp, lane, groups = waiting[0]
+            owner, owner_lane = silent[0]
+            site, it = groups.waited
+            machine.add(
+                "BULK_GROUP_MISUSE",
+                f"wait_group executed by {warp.label}/lane{lane}, which committed nothing; the "
+                f"groups belong to {owner.label}/lane{owner_lane}, which never waits",
+                key=(site, "other"), agents=(warp.label, owner.label),
+                statements=(machine.place(warp, site, it),),
+            )
+
+
+def _registers(machine: Any) -> None:
+    for cta in machine.ctas:
+        for first in range(0, len(cta.warps), 4):
+            group = cta.warps[first : first + 4]
+            done = {tuple(w.setmaxnregs) for w in group if w.finished}
+            if len(done) > 1:
+                machine.add(
+                    "SETMAXNREG_PARTIAL",
+                    f"{group[0].label}: warps of one warp group execute different setmaxnreg: "
+                    f"{sorted(done)}",
+                    key=("partial", first),
+                )
+        targets = [w.num_registers for w in cta.warps]
+        blocked = [w for w in cta.warps if w.blocked_on and w.blocked_on[0] == "registers"]
+        if blocked:
+            wanted = sum(
+                (w.blocked_on[2] if w in blocked else r) * 32
+                for w, r in zip(cta.warps, targets, strict=True)
+            )
+            total = machine.entry_registers * 32 * len(cta.warps)
+            machine.at(
+                "SETMAXNREG_BUDGET", blocked[0], blocked[0].blocked_on[3],
+                f"pool of {machine.entry_registers} x {32 * len(cta.warps)} = {total} registers; "
+                f"{wanted} are requested: the last warps block for ever",
+            )
+
+
+def _unissued(machine: Any) -> None:
+    for cta in machine.ctas:
+        for group in cta.warp_groups:
+            for op in group.operations:
+                if not op.issued:
+                    missing = [w.label for w in group.warps if w not in op.members]
+                    machine.add(
+                        "WARP_CONVERGENCE",
+                        f"wgmma executed by {len(op.members)} of 4 warps of a warp group; missing "
+                        f"{', '.join(missing)}",
+                        key=(op.site, "unissued"), agents=tuple(missing),
+                        statements=(machine.place(op.warp, op.site, op.it),),
+                    )
+
+
+def coverage(machine: Any, names: dict[str, int], blocks_complete: bool) -> None:
+    """Report outputs that the kernel writes only in part (all CTAs must have run)."""
+    if not blocks_complete or machine.log is None:
+        return
+    for name, number in names.items():
+        region = machine.regions[number]
+        written = region.shadow.written()
+        if written.any() and not written.all():
+            hole = np.nonzero(~written)[0]
+            low, high = int(hole[0]), int(hole[-1]) + 1
+            granule = region.shadow.granule
+            machine.add(
+                "OUTPUT_COVERAGE",
+                f"{name}: {len(hole)} of {len(written)} elements are never written",
+                key=name, buffer=name, byte_range=(low * granule, high * granule),
+            )

@@ -1,0 +1,344 @@
+"""The host function, interpreted: which kernels it launches, with which tensor maps.
+
+It runs once per simulation, so it is walked node by node.  Every assertion of the host function is
+checked; a tensor is (name, byte offset) and an `any` slot of the packed call is a small dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import ir, tirx
+
+from tvm_hopper.errors import VerifyError
+from tvm_hopper.sim import lanes
+from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name
+from tvm_hopper.sim.tma import TensorMapArg
+
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+_SPECIAL_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+TYPE_INDEX, VALUE = 13, 15
+KDL_TENSOR = 7
+CUDA = 2
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Address of a byte of a named tensor."""
+
+    tensor: str
+    offset: int = 0
+
+
+@dataclass
+class MapBox:
+    """Space for one tensor map on the host's stack."""
+
+    value: TensorMapArg | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch: arguments in the order of the device function's parameters, then extents.
+
+    Attributes
+    ----------
+    kernel : str
+        Name of the device function.
+    args : tuple
+        `Pointer`, `TensorMapArg` or number; thread extents and shared memory bytes at the end.
+    """
+
+    kernel: str
+    args: tuple[Any, ...]
+
+    def bind(self, func: tirx.PrimFunc) -> dict[str, Any]:
+        """Split the arguments into parameters and launch geometry of a device function."""
+        tags = [str(t) for t in func.attrs.get("tirx.kernel_launch_params", [])]
+        count = len(func.params)
+        params = {p.name: v for p, v in zip(func.params, self.args[:count], strict=True)}
+        extents = dict.fromkeys(("blockIdx", "threadIdx", "clusterCtaIdx"))
+        geometry: dict[str, list[int]] = {name: [1, 1, 1] for name in extents}
+        smem = 0
+        values = iter(self.args[count:])
+        for tag in tags:
+            name, dot, axis = tag.partition(".")
+            if name in geometry and dot:
+                geometry[name]["xyz".index(axis)] = int(next(values))
+            elif tag == "tirx.use_dyn_shared_memory":
+                smem = int(next(values))
+        return {
+            "params": params,
+            "grid": tuple(geometry["blockIdx"]),
+            "block": tuple(geometry["threadIdx"]),
+            "cluster": tuple(geometry["clusterCtaIdx"]),
+            "dyn_smem_bytes": smem,
+        }
+
+
+class _Tensor:
+    """A DLTensor of the host: compact, on the CUDA device."""
+
+    def __init__(self, name: str, array: np.ndarray) -> None:
+        self.name, self.array = name, array
+
+    def get(self, field: int) -> Any:
+        """Return one field by TVM's number."""
+        dtype = self.array.dtype
+        code = _SPECIAL_CODES.get(dtype.name, _CODES.get(dtype.kind, 2))
+        fields = {
+            0: self, 1: Pointer(self.name), 2: list(self.array.shape), 3: None,
+            4: self.array.ndim, 5: code, 6: dtype.itemsize * 8, 7: 1, 8: 0, 9: 0, 10: CUDA,
+        }
+        return fields[field]
+
+
+class _Return(Exception):
+    """The host function returned."""
+
+
+class HostInterpreter:
+    """Walks one host function."""
+
+    def __init__(self, func: tirx.PrimFunc, inputs: Mapping[str, Any]) -> None:
+        self.func = func
+        self.env: dict[Any, Any] = {}
+        self.launches: list[Launch] = []
+        values = [
+            _Tensor(name, v) if isinstance(v, np.ndarray) else v for name, v in inputs.items()
+        ]
+        self.packed = [{TYPE_INDEX: 0, VALUE: v} for v in values]
+        for slot in self.packed:
+            value = slot[VALUE]
+            slot[TYPE_INDEX] = (
+                KDL_TENSOR if isinstance(value, _Tensor) else 3 if isinstance(value, float) else 1
+            )
+        names = [p.name for p in func.params]
+        if names[:3] == ["self_handle", "args", "num_args"]:
+            for param, value in zip(func.params, (None, self.packed, len(values), None),
+                                    strict=False):
+                self.env[param] = value
+        else:
+            for param, value in zip(func.params, values, strict=True):
+                self.env[param] = value
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def run(self) -> list[Launch]:
+        """Run the function."""
+        try:
+            self.stmt(self.func.body)
+        except _Return:
+            pass
+        return self.launches
+
+    def stmt(self, node: Any) -> None:
+        """Run one statement."""
+        kind = type(node).__name__
+        if kind == "SeqStmt":
+            for inner in node.seq:
+                self.stmt(inner)
+        elif kind == "AttrStmt":
+            self.stmt(node.body)
+        elif kind in ("Bind", "LetStmt"):
+            self.env[node.var] = self.expr(node.value)
+            if hasattr(node, "body"):
+                self.stmt(node.body)
+        elif kind == "IfThenElse":
+            if self.expr(node.condition):
+                self.stmt(node.then_case)
+            elif node.else_case is not None:
+                self.stmt(node.else_case)
+        elif kind == "For":
+            start = self.expr(node.min)
+            for i in range(start, start + self.expr(node.extent)):
+                self.env[node.loop_var] = i
+                self.stmt(node.body)
+        elif kind == "AssertStmt":
+            self._check(node)
+        elif kind == "DeclBuffer":
+            self.env[node.buffer] = self.expr(node.data)
+        elif kind == "Evaluate":
+            self.expr(node.value)
+        elif kind == "Return":
+            raise _Return
+        elif kind != "AllocBuffer":
+            raise VerifyError(f"host function: found statement {kind}; need one that is modelled")
+
+    def _check(self, node: Any) -> None:
+        if self.expr(node.condition):
+            return
+        message = getattr(node, "message_parts", None) or getattr(node, "message", "")
+        parts = message if not isinstance(message, str) else [message]
+        text = "".join(str(getattr(p, "value", p)) for p in parts)
+        raise ValueError(text or f"host assertion failed: {node.condition}")
+
+    # -- expressions ------------------------------------------------------------------------------
+
+    def expr(self, node: Any) -> Any:
+        """Evaluate one expression."""
+        kind = type(node).__name__
+        if kind in ("IntImm", "FloatImm"):
+            return bool(node.value) if dtype_of(node) == "bool" else node.value
+        if kind == "StringImm":
+            return str(node.value)
+        if kind == "Var":
+            if node not in self.env:
+                raise VerifyError(f"host function: found unbound {node.name}; need its value")
+            return self.env[node]
+        if kind == "Call":
+            return self.call(node)
+        if kind == "Cast":
+            value = self.expr(node.value)
+            if not isinstance(value, (int, float, bool, np.number)):
+                return value
+            return lanes.cast(value, numpy_dtype(dtype_of(node)), dtype_of(node))
+        if kind in ("And", "Or"):
+            left = self.expr(node.a)
+            if kind == "And":
+                return left and self.expr(node.b)
+            return left or self.expr(node.b)
+        if kind == "Not":
+            return not self.expr(node.a)
+        if kind in ("Select", "Let"):
+            if kind == "Let":
+                self.env[node.var] = self.expr(node.value)
+                return self.expr(node.body)
+            yes = self.expr(node.condition)
+            return self.expr(node.true_value if yes else node.false_value)
+        if kind in _BINARY:
+            return _BINARY[kind](self.expr(node.a), self.expr(node.b))
+        raise VerifyError(f"host function: found expression {kind}; need one that is modelled")
+
+    def call(self, node: ir.Call) -> Any:
+        """Evaluate one call."""
+        name = short_name(node)
+        args = list(node.args)
+        if name in _CALLS:
+            return _CALLS[name](*[self.expr(a) for a in args])
+        if name == "if_then_else":
+            return self.expr(args[1] if self.expr(args[0]) else args[2])
+        if name == "tvm_struct_get":
+            return self._get(self.expr(args[0]), self.expr(args[1]), self.expr(args[2]))
+        if name == "tvm_struct_set":
+            stack, index, field, value = (self.expr(a) for a in args)
+            stack[index][field] = value
+            return 0
+        if name == "tvm_stack_alloca":
+            if self.expr(args[0]) == "tensormap":
+                return MapBox()
+            return [{} for _ in range(self.expr(args[1]))]
+        if name == "buffer_data":
+            return self.env[args[0]]
+        if name == "address_of" and isinstance(args[0], ir.Var):
+            return self.env[args[0]]
+        if name in ("tvm_call_packed_lowered", "tvm_call_cpacked_lowered"):
+            stack, first, last = (self.expr(a) for a in args[1:4])
+            return self.packed_call(
+                self.expr(args[0]), [stack[i][VALUE] for i in range(first, last)]
+            )
+        if name in ("tvm_call_packed", "tvm_call_cpacked", "call_packed"):
+            return self.packed_call(self.expr(args[0]), [self.expr(a) for a in args[1:]])
+        if name == "call_ffi_kernel":
+            return self.packed_call(self.expr(args[0]), [self.expr(a) for a in args[1:]])
+        raise VerifyError(f"host function: found call {name}; need one that is modelled")
+
+    def _get(self, what: Any, index: int, field: int) -> Any:
+        if isinstance(what, _Tensor):
+            return what.get(field)
+        item = what[index]
+        return item[field] if isinstance(item, dict) else item
+
+    def packed_call(self, name: str, args: list[Any]) -> int:
+        """Encode a tensor map, or note a kernel launch."""
+        if name == "__tvm_set_device":
+            return 0
+        if name == "runtime.cuTensorMapEncodeTiled":
+            box, dtype, rank, pointer, *rest = args
+            numbers = [int(v) for v in rest]
+            parts, position = [], 0
+            for count in (rank, rank - 1, rank, rank):
+                parts.append(tuple(numbers[position : position + count]))
+                position += count
+            interleave, swizzle, l2, oob = numbers[position : position + 4]
+            if not isinstance(pointer, Pointer):
+                raise VerifyError(f"tensor map: found address {pointer!r}; need a tensor's data")
+            box.value = TensorMapArg(
+                pointer.tensor, str(dtype), *parts, interleave, swizzle, l2, oob, pointer.offset
+            )
+            return 0
+        if name.startswith("runtime.") or name.startswith("__"):
+            raise VerifyError(f"host function: found call of {name}; need one that is modelled")
+        self.launches.append(
+            Launch(name, tuple(a.value if isinstance(a, MapBox) else a for a in args))
+        )
+        return 0
+
+
+def _offset(pointer: Any, offset: int) -> Any:
+    if isinstance(pointer, Pointer):
+        return Pointer(pointer.tensor, pointer.offset + offset)
+    return pointer
+
+
+def _ret(*_: Any) -> None:
+    raise _Return
+
+
+_CALLS = {
+    "isnullptr": lambda p: p is None,
+    "reinterpret": lambda p: p,
+    "handle_add_byte_offset": _offset,
+    "likely": lambda p: p,
+    "ret": _ret,
+    "bitwise_and": lambda a, b: a & b,
+    "bitwise_or": lambda a, b: a | b,
+    "bitwise_xor": lambda a, b: a ^ b,
+    "shift_left": lambda a, b: a << b,
+    "shift_right": lambda a, b: a >> b,
+}
+_BINARY = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: a * b,
+    "FloorDiv": lambda a, b: a // b,
+    "FloorMod": lambda a, b: a % b,
+    "Div": lanes.tdiv,
+    "Mod": lanes.tmod,
+    "Min": min,
+    "Max": max,
+    "EQ": lambda a, b: a == b,
+    "NE": lambda a, b: a != b,
+    "LT": lambda a, b: a < b,
+    "LE": lambda a, b: a <= b,
+    "GT": lambda a, b: a > b,
+    "GE": lambda a, b: a >= b,
+    "BitwiseAnd": lambda a, b: a & b,
+    "BitwiseOr": lambda a, b: a | b,
+    "BitwiseXor": lambda a, b: a ^ b,
+    "LShift": lambda a, b: a << b,
+    "RShift": lambda a, b: a >> b,
+}
+
+
+def run_host(host_func: tirx.PrimFunc, inputs: Mapping[str, Any]) -> list[Launch]:
+    """Run the host function on inputs in the order of its arguments; return its launches.
+
+    Parameters
+    ----------
+    host_func : tvm.tirx.PrimFunc
+        The entry function after the finalisation of host functions.
+    inputs : dict
+        numpy arrays and numbers; the names are used for tensors in the result.
+
+    Raises
+    ------
+    ValueError
+        An assertion of the host function fails, with its message.
+    VerifyError
+        The host function does something that is not modelled.
+    """
+    return HostInterpreter(host_func, inputs).run()

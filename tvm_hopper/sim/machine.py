@@ -1,0 +1,253 @@
+"""The machine: CTAs with their memory, warps as generators, asynchronous operations in flight.
+
+One OS thread; the scheduler picks the next step, so that a run is repeatable from (policy, seed) and
+"no step is possible" is a deadlock that is reported at once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.memory import SHARED_BASE, Region, aligned_bytes, shared_base
+from tvm_hopper.sim.races import AccessLog
+from tvm_hopper.sim.report import Reporter
+
+POLICIES = ("eager", "on_wait", "lifo", "random", "starve")
+REGISTER_FILE = 65536
+
+
+class AsyncOp:
+    """An asynchronous operation: `steps` are run one by one, when the policy likes.
+
+    `read_event` and `write_event` are bits in the clocks: "all sources were read", "all
+    destinations are written".  `before` must be finished first (wgmma runs in order).
+    """
+
+    def __init__(self, kind: str, warp: Any, site: int) -> None:
+        machine = warp.machine
+        self.kind, self.warp, self.site, self.it = kind, warp, site, warp.it
+        self.number = machine.num_ops
+        machine.num_ops += 1
+        self.read_event, self.write_event = machine.new_event(), machine.new_event()
+        self.steps: deque[Callable[[], None]] = deque()
+        self.read_done = self.done = False
+        self.issued = True
+        self.before: AsyncOp | None = None
+        self.waiters: list[Any] = []
+        self.barrier: Any = None
+        self.targets: list[Any] = []
+        self.num_bytes = 0
+        self.start = machine.time
+
+    @property
+    def events(self) -> int:
+        """Both events, as clock bits."""
+        return 1 << self.read_event | 1 << self.write_event
+
+
+class Event:
+    """Something that warps wait for: named barriers, cluster barriers, register pools, spins."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.waiters: list[Any] = []
+
+
+class CTA:
+    """One thread block: shared memory, barriers, register pool."""
+
+    def __init__(
+        self, machine: Machine, block: tuple[int, ...], rank: int, cluster: Any, layout: Any
+    ) -> None:
+        self.machine, self.block, self.rank, self.cluster = machine, block, rank, cluster
+        self.index = len(machine.ctas)
+        size = SHARED_BASE + layout.size
+        data = aligned_bytes(size)
+        self.shared = Region(
+            f"shared memory of cta {block}", data, shared_base(rank), machine.log,
+            machine.granule, False,
+        )
+        self.shared.live = np.zeros(size, bool)
+        for start, stop, name in layout.parts:
+            self.shared.parts.append((start + SHARED_BASE, stop + SHARED_BASE, name))
+        self.addresses = {
+            key: self.shared.base + SHARED_BASE + offset for key, offset in layout.offsets.items()
+        }
+        self.mbarriers: dict[int, Any] = {}
+        self.named: dict[int, Any] = {}
+        self.warps: list[Any] = []
+        self.exited = False
+        self.pool = Event("register pool")
+        self.free_registers = 0
+        self.label = f"cta{','.join(map(str, block))}"
+
+
+class Machine(Reporter):
+    """All CTAs of one run, the scheduler, and what it found."""
+
+    def __init__(
+        self, program: Any, policy: str, seed: int, detect_races: bool, granule: int
+    ) -> None:
+        name, _, self.starved = policy.partition(":")
+        if name not in POLICIES or (name == "starve") != bool(self.starved):
+            need = ", ".join(p for p in POLICIES if p != "starve") + " or starve:<role>"
+            raise ValueError(f"policy: found {policy!r}; need {need}")
+        super().__init__(program, policy, seed)
+        self.mode = name
+        self.random = random.Random(seed)
+        self.log = AccessLog() if detect_races else None
+        self.granule = granule
+        self.ctas: list[CTA] = []
+        self.warps: list[Any] = []
+        self.regions: dict[int, Region] = {}
+        self.runnable: deque[Any] = deque()
+        self.pending: list[AsyncOp] = []
+        self.num_ops = self.num_events = self.time = 0
+        self.progress = 0  # grows with every change that a spinning warp could see
+        self.chunks = 1 if name == "eager" else 2
+        self.num_warps = 0
+        self.sync_clocks: dict[int, Any] = {}  # released values of global memory, by address
+
+    def new_event(self) -> int:
+        """Return a fresh clock bit."""
+        self.num_events += 1
+        return self.num_events - 1
+
+    # -- asynchronous operations ------------------------------------------------------------------
+
+    def submit(self, op: AsyncOp) -> None:
+        """Put an operation in flight; under `eager` it runs at once."""
+        self.pending.append(op)
+        if self.mode == "eager":
+            while op.steps and self.can_step(op):
+                self.step(op)
+
+    def can_step(self, op: AsyncOp) -> bool:
+        """Tell whether an operation may take its next step."""
+        return op.issued and bool(op.steps) and (op.before is None or op.before.done)
+
+    def step(self, op: AsyncOp) -> None:
+        """Take one step of one operation."""
+        self.time += 1
+        self.progress += 1
+        op.steps.popleft()()
+        if not op.steps:
+            op.done = op.read_done = True
+            op.before = None
+            self.pending.remove(op)
+            self.events.append(("async", op, op.start, self.time))
+        self.wake(op)
+
+    def wake(self, thing: Any) -> None:
+        """Let everybody who waits for a thing look again."""
+        if thing.waiters:
+            self.runnable.extend(thing.waiters)
+            thing.waiters.clear()
+
+    # -- scheduler --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run all warps to their end, or to a deadlock."""
+        self.runnable.extend(self.warps)
+        while True:
+            warp = self._pick()
+            if warp is None:
+                if not self._async_step():
+                    break
+                continue
+            self._resume(warp)
+        blocked = [w for w in self.warps if not w.finished]
+        if blocked:
+            self.deadlock(blocked)
+        self.finish()
+
+    def _pick(self) -> Any:
+        if not self.runnable:
+            return None
+        if self.mode == "random":
+            if self.pending and self.random.random() < 0.3:
+                ready = [op for op in self.pending if self.can_step(op)]
+                if ready:
+                    self.step(self.random.choice(ready))
+            index = self.random.randrange(len(self.runnable))
+            self.runnable.rotate(-index)
+        elif self.mode == "starve":
+            for _ in range(len(self.runnable)):
+                if not self.runnable[0].plays(self.starved):
+                    break
+                self.runnable.rotate(-1)
+            else:
+                if self._async_step():
+                    return self._pick()
+        elif self.mode == "lifo":
+            return self.runnable.pop()
+        return self.runnable.popleft()
+
+    def _resume(self, warp: Any) -> None:
+        self.time += 1
+        self.steps += 1
+        warp.resumed = self.time
+        try:
+            thing = next(warp.generator)
+        except StopIteration:
+            warp.exit()
+            self.progress += 1
+            return
+        self.events.append(("warp", warp, warp.resumed, self.time, thing))
+        if thing is None:
+            self.runnable.append(warp)
+        else:
+            warp.waits_for = thing
+            thing.waiters.append(warp)
+
+    def _async_step(self) -> bool:
+        """Take one asynchronous step although no warp asks for it; False if none is possible."""
+        if self._spin_again():
+            return True
+        ready = [op for op in self.pending if self.can_step(op)]
+        if ready:
+            self.step(self._choose(ready))
+            return True
+        return False
+
+    def _choose(self, ready: list[AsyncOp]) -> AsyncOp:
+        if self.mode == "random":
+            return self.random.choice(ready)
+        if self.mode in ("eager", "starve"):
+            return ready[0]
+        if self.mode == "lifo":
+            return ready[-1]
+        wanted = self._wanted()
+        return next((op for op in reversed(ready) if op.number in wanted), ready[-1])
+
+    def _wanted(self) -> set[int]:
+        """Operations that a blocked warp waits for (with those that must run before them)."""
+        wanted: set[int] = set()
+        for warp in self.warps:
+            if warp.finished:
+                continue
+            thing = warp.waits_for
+            ops = [thing] if isinstance(thing, AsyncOp) else getattr(thing, "outstanding", [])
+            for op in ops:
+                while op is not None and op.number not in wanted:
+                    wanted.add(op.number)
+                    op = op.before
+        return wanted
+
+    def _spin_again(self) -> bool:
+        """Let spinning warps look again, if anything changed since they last did."""
+        spinning = [
+            w for w in self.warps
+            if not w.finished and w.spinning is not None and w.spinning != self.progress
+        ]
+        for warp in spinning:
+            thing = warp.waits_for
+            if warp in thing.waiters:
+                thing.waiters.remove(warp)
+                self.runnable.append(warp)
+        return bool(spinning)

@@ -1,0 +1,448 @@
+"""Asynchronous copies: TMA and 1-D bulk, loads, stores and reductions, cp.async, and their groups.
+
+An operation is checked when it is issued (its bytes belong to it from then on) and acts later, in
+steps that the policy orders: source read, destination write and completion in pieces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.lanes import LANES, as_lanes
+from tvm_hopper.sim.machine import AsyncOp
+from tvm_hopper.sim.memory import POISON, RANK_SHIFT, Region
+from tvm_hopper.sim.ops_sync import Wait
+from tvm_hopper.sim.races import ASYNC
+from tvm_hopper.sim.tir import numpy_dtype
+from tvm_hopper.sim.tma import TensorMap, landing_offsets
+
+_REDUCE = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+_REDUCE_TYPES = {
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "u32": "uint32",
+    "s32": "int32", "u64": "uint64", "s64": "int64", "b32": "uint32", "b64": "uint64",
+}
+
+
+@dataclass
+class Groups:
+    """Commit groups of one thread: what is not committed, and what is."""
+
+    open: list[AsyncOp] = field(default_factory=list)
+    committed: list[list[AsyncOp]] = field(default_factory=list)
+    ever_committed: bool = False
+    waited: tuple[int, tuple[int, ...]] | None = None  # site and iteration of a wait
+
+
+def active(mask: Any) -> Any:
+    """Return the numbers of the active lanes."""
+    return LANES if mask is None else np.nonzero(mask)[0]
+
+
+def lane_value(value: Any, lane: int) -> int:
+    """Return one lane's value as an int."""
+    return int(value[lane]) if isinstance(value, np.ndarray) and value.ndim else int(value)
+
+
+class AsyncOps:
+    """Asynchronous copies of one warp."""
+
+    def init_async(self) -> None:
+        """Begin with no copy in flight."""
+        self.bulk: dict[int, Groups] = {}
+        self.cp_async = Groups()
+        self.cp_async_flying: list[AsyncOp] = []
+        self.cp_events = 0
+        self.unfenced: list[Any] = []
+        self.init_release: Any = None
+
+    # -- global to shared -------------------------------------------------------------------------
+
+    def op_cp_async_bulk_tensor_g2s_cluster(
+        self, site: int, mask: Any, mods: Any, dst_mem: Any, tmap: TensorMap, coords: Any,
+        mbar: Any, cta_mask: Any = None, cache_policy: Any = None,
+    ) -> None:
+        """Load a box through a tensor map, into one or (multicast) several CTAs."""
+        if mods.get("load_mode") not in ("", "tile", None) or mods.get("cta_group"):
+            self.machine.incomplete(f"cp.async.bulk.tensor {mods.get('load_mode')}", site)
+            return
+        if tmap.arg.interleave:
+            self.machine.incomplete("tensor map with interleave", site)
+            return
+        self.roles.add("producer")
+        coords = coords if isinstance(coords, tuple) else (coords,)
+        for lane in active(mask):
+            start = [lane_value(c, lane) for c in coords]
+            offsets, inside = tmap.select(start)
+            target, barrier = lane_value(dst_mem, lane), lane_value(mbar, lane)
+            masks = None if cta_mask is None else lane_value(cta_mask, lane)
+            if target & 0x7F:
+                self.machine.at("MISALIGNED", self, site, f"TMA destination {target:#x}: need 128")
+            landing = landing_offsets(
+                tmap.num_bytes, tmap.itemsize, tmap.swizzle_bytes, target & 0x3FF
+            )
+            source = (tmap.region, offsets, inside, tmap.dtype, tmap.fill())
+            self._load(site, "TMA load", source, landing, target, barrier, masks)
+
+    op_cp_async_bulk_tensor_g2s_cta = op_cp_async_bulk_tensor_g2s_cluster
+    op_cp_async_bulk_tensor_g2s_cluster_multicast16 = op_cp_async_bulk_tensor_g2s_cluster
+
+    def op_cp_async_bulk_g2s_cluster(
+        self, site: int, mask: Any, mods: Any, dst_mem: Any, src_mem: Any, size: Any, mbar: Any,
+        cta_mask: Any = None, cache_policy: Any = None,
+    ) -> None:
+        """Load contiguous bytes."""
+        self.roles.add("producer")
+        for lane in active(mask):
+            count, target = lane_value(size, lane), lane_value(dst_mem, lane)
+            region, offset = self.region_at(lane_value(src_mem, lane))
+            if region is None or not self._bulk_legal(site, region, offset, count, target):
+                continue
+            source = (region, np.arange(offset, offset + count), None, np.dtype(np.uint8), 0)
+            masks = None if cta_mask is None else lane_value(cta_mask, lane)
+            self._load(
+                site, "bulk load", source, np.arange(count), target, lane_value(mbar, lane), masks
+            )
+
+    op_cp_async_bulk_g2s_cta = op_cp_async_bulk_g2s_cluster
+    op_cp_async_bulk_g2s_cluster_multicast16 = op_cp_async_bulk_g2s_cluster
+
+    def _bulk_legal(self, site: int, region: Region, offset: int, count: int, other: int) -> bool:
+        if count % 16 or (region.base + offset) % 16 or other % 16:
+            self.machine.at(
+                "MISALIGNED", self, site,
+                f"bulk size {count} or an address is not a multiple of 16", buffer=region.name,
+            )
+        if offset < 0 or offset + count > region.size:
+            self.machine.at(
+                "OOB_ACCESS", self, site, f"bulk copy of bytes [{offset}, {offset + count}) of "
+                f"{region.name}, which has {region.size}", buffer=region.name,
+            )
+            return False
+        return True
+
+    def _load(self, site: int, kind: str, source: Any, landing: np.ndarray, target: int,
+              barrier_address: int, cta_mask: int | None) -> None:
+        ranks = [target >> RANK_SHIFT & 0xFF]
+        if cta_mask is not None:
+            ranks = [r for r in range(16) if cta_mask >> r & 1]
+        low = (1 << RANK_SHIFT) - 1
+        for rank in ranks:
+            if rank >= len(self.cta.cluster):
+                self.machine.at("OOB_ACCESS", self, site, f"{kind} into rank {rank}")
+                continue
+            place = target & low | rank << RANK_SHIFT
+            address = barrier_address & low
+            address |= (rank if cta_mask is not None else barrier_address >> RANK_SHIFT) << RANK_SHIFT
+            self._load_into(site, kind, source, landing, place, address)
+
+    def _load_into(self, site: int, kind: str, source: Any, landing: np.ndarray, target: int,
+                   barrier_address: int) -> None:
+        machine = self.machine
+        region, offsets, inside, dtype, fill = source
+        dst, start = self.region_at(target)
+        barrier = self.barrier_at(site, barrier_address)
+        num_bytes = len(landing) * dtype.itemsize
+        if barrier is None or dst is None:
+            return
+        if start + num_bytes > dst.size:
+            name, inside_name = dst.name_of(start)
+            machine.at(
+                "OOB_ACCESS", self, site, f"{kind} of {num_bytes} bytes leaves shared memory",
+                buffer=name, byte_range=(inside_name, inside_name + num_bytes),
+            )
+            return
+        op = AsyncOp(kind, self, site)
+        op.barrier, op.num_bytes = barrier, num_bytes
+        machine.loads.append(op)
+        barrier.carries_tx = True
+        barrier.outstanding.append(op)
+        if barrier.cta is not self.cta:
+            machine.remote_ops.append((barrier.cta, self, 0, op.write_event, site, self.it))
+        if dst.live[start : start + num_bytes].any():
+            name, where = dst.name_of(start)
+            machine.at("OOB_ACCESS", self, site, f"{kind} over a live mbarrier", buffer=name,
+                       byte_range=(where, where + num_bytes))
+        if machine.log is not None:
+            read = offsets if inside is None else offsets[inside]
+            self.check(region, read, dtype.itemsize,
+                       self.access(site, False, ASYNC, op.read_event, op))
+            self.check(dst, slice(start, start + num_bytes), 1,
+                       self.access(site, True, ASYNC, op.write_event, op))
+        if machine.mode != "eager":
+            dst.data[start : start + num_bytes] = POISON
+        self._load_steps(op, source, landing, dst, start, barrier)
+        machine.submit(op)
+
+    def _load_steps(self, op: AsyncOp, source: Any, landing: np.ndarray, dst: Region, start: int,
+                    barrier: Any) -> None:
+        region, offsets, inside, dtype, fill = source
+        holder: list[np.ndarray] = []
+        size = dtype.itemsize
+
+        def read() -> None:
+            if inside is None:
+                values = self.gather(region, offsets, dtype, 1).ravel()
+            else:
+                values = np.full(len(offsets), fill).astype(dtype)
+                values[inside] = self.gather(region, offsets[inside], dtype, 1).ravel()
+            holder.append(values)
+            op.read_done = True
+
+        def write(part: slice, last: bool) -> None:
+            self.scatter(dst, start + landing[part] * size, holder[0][part, None], dtype, 1)
+            num_bytes = len(landing[part]) * size
+            barrier.tx -= num_bytes
+            barrier.delivered_bytes += num_bytes
+            if last:
+                barrier.outstanding.remove(op)
+                barrier.slot.events |= op.events
+            op.warp.settle(barrier)
+
+        chunks = self.machine.chunks if len(landing) * size >= 32 else 1
+        edges = [len(landing) * i // chunks for i in range(chunks + 1)]
+        op.steps.append(read)
+        for i in range(chunks):
+            part, last = slice(edges[i], edges[i + 1]), i == chunks - 1
+            op.steps.append(lambda part=part, last=last: write(part, last))
+
+    # -- shared to global -------------------------------------------------------------------------
+
+    def op_cp_async_bulk_tensor_s2g(
+        self, site: int, mask: Any, mods: Any, tmap: TensorMap, coords: Any, src_mem: Any,
+        cache_policy: Any = None,
+    ) -> None:
+        """Store a box through a tensor map; what lies outside the tensor is not written."""
+        reduce = mods.get("redop", "")
+        if mods.get("load_mode") not in ("", "tile", None) or tmap.arg.interleave:
+            self.machine.incomplete(f"cp.async.bulk.tensor {mods.get('load_mode')}", site)
+            return
+        coords = coords if isinstance(coords, tuple) else (coords,)
+        for lane in active(mask):
+            start = [lane_value(c, lane) for c in coords]
+            if min(start) < 0:
+                self.machine.at("OOB_ACCESS", self, site, f"TMA store at {start}", key=(site, "-"))
+            offsets, inside = tmap.select(start)
+            source = lane_value(src_mem, lane)
+            if source & 0x7F:
+                self.machine.at("MISALIGNED", self, site, f"TMA source {source:#x}: need 128")
+            landing = landing_offsets(
+                tmap.num_bytes, tmap.itemsize, tmap.swizzle_bytes, source & 0x3FF
+            )
+            kind = f"TMA reduce ({reduce})" if reduce else "TMA store"
+            self._store(site, lane, kind, source, landing, tmap.region, offsets, inside,
+                        tmap.dtype, reduce)
+
+    op_cp_reduce_async_bulk_tensor = op_cp_async_bulk_tensor_s2g
+
+    def op_cp_async_bulk_s2g(
+        self, site: int, mask: Any, mods: Any, dst_mem: Any, src_mem: Any, size: Any,
+        cache_policy: Any = None, byte_mask: Any = None,
+    ) -> None:
+        """Store (or reduce) contiguous bytes."""
+        reduce = mods.get("redop", "")
+        dtype = numpy_dtype(_REDUCE_TYPES[mods["type"]]) if reduce else np.dtype(np.uint8)
+        if byte_mask is not None:
+            self.machine.incomplete("cp.async.bulk with cp_mask", site)
+            return
+        for lane in active(mask):
+            count, source = lane_value(size, lane), lane_value(src_mem, lane)
+            region, offset = self.region_at(lane_value(dst_mem, lane))
+            if region is None or not self._bulk_legal(site, region, offset, count, source):
+                continue
+            elements = np.arange(count // dtype.itemsize)
+            kind = f"bulk reduce ({reduce})" if reduce else "bulk store"
+            self._store(site, lane, kind, source, elements, region,
+                        offset + elements * dtype.itemsize, None, dtype, reduce)
+
+    op_cp_reduce_async_bulk_s2g = op_cp_async_bulk_s2g
+    op_cp_reduce_async_bulk_s2g_f32_noftz = op_cp_async_bulk_s2g
+
+    def _store(self, site: int, lane: int, kind: str, source: int, landing: np.ndarray,
+               region: Region, offsets: np.ndarray, inside: Any, dtype: np.dtype, reduce: str
+               ) -> None:
+        machine = self.machine
+        src, start = self.region_at(source)
+        num_bytes = len(landing) * dtype.itemsize
+        if reduce and reduce not in _REDUCE:
+            machine.incomplete(f"bulk reduction {reduce}", site)
+            return
+        if src is None or start + num_bytes > src.size:
+            machine.at("OOB_ACCESS", self, site, f"{kind} of {num_bytes} bytes leaves shared memory")
+            return
+        if inside is not None:
+            landing, offsets = landing[inside], offsets[inside]
+        op = AsyncOp(kind, self, site)
+        op.num_bytes = num_bytes
+        if machine.log is not None:
+            self.check(src, slice(start, start + num_bytes) if inside is None
+                       else start + landing * dtype.itemsize,
+                       1 if inside is None else dtype.itemsize,
+                       self.access(site, False, ASYNC, op.read_event, op))
+            self.check(region, offsets, dtype.itemsize,
+                       self.access(site, True, ASYNC, op.write_event, op, rmw=bool(reduce)))
+        holder: list[np.ndarray] = []
+
+        def read() -> None:
+            holder.append(self.gather(src, start + landing * dtype.itemsize, dtype, 1))
+            op.read_done = True
+
+        def write() -> None:
+            values = holder[0]
+            if reduce:
+                present = self.gather(region, offsets, dtype, 1)
+                with np.errstate(over="ignore"):
+                    values = _REDUCE[reduce](present, values).astype(dtype)
+            self.scatter(region, offsets, values, dtype, 1)
+
+        op.steps.extend((read, write))
+        self.bulk.setdefault(int(lane), Groups()).open.append(op)
+        machine.stores.append(op)
+        machine.submit(op)
+
+    # -- bulk groups ------------------------------------------------------------------------------
+
+    def op_cp_async_bulk_commit_group(self, site: int, mask: Any, mods: Any) -> None:
+        """Close each thread's open group."""
+        for lane in active(mask):
+            groups = self.bulk.setdefault(int(lane), Groups())
+            groups.ever_committed = groups.ever_committed or bool(groups.open)
+            groups.committed.append(groups.open)
+            groups.open = []
+
+    def op_cp_async_bulk_wait_group(self, site: int, mask: Any, mods: Any, group: Any) -> Wait:
+        """Wait for all but the newest groups of each thread; `.read`: only for their sources."""
+        self.site = site
+        only_read, pending = mods.get("read") == "read", int(group)
+        for lane in active(mask):
+            groups = self.bulk.setdefault(int(lane), Groups())
+            groups.waited = (site, self.it)
+            covered = groups.committed[: len(groups.committed) - pending]
+            for ops in covered:
+                for op in ops:
+                    while not (op.read_done if only_read else op.done):
+                        self.waiting = f"waits for a {op.kind} (wait_group {pending})"
+                        yield op
+                    self._observe_store(op, only_read)
+            if not only_read:
+                groups.committed = groups.committed[len(covered) :]
+
+    def _observe_store(self, op: AsyncOp, only_read: bool) -> None:
+        self.clock.join_events(1 << op.read_event)
+        if not only_read:  # written, and visible to this thread: others' TMA needs a proxy fence
+            self.clock.generic.events |= 1 << op.write_event
+            self.own_stores |= 1 << op.write_event
+
+    # -- cp.async ---------------------------------------------------------------------------------
+
+    def op_cp_async_ca(self, site: int, mask: Any, mods: Any, dst_mem: Any, src_mem: Any,
+                       cp_size: Any, src_size: Any = None, ignore_src: Any = None,
+                       cache_policy: Any = None) -> None:
+        """Copy 4, 8 or 16 bytes per thread."""
+        self.roles.add("producer")
+        machine, lanes, size = self.machine, active(mask), int(cp_size)
+        targets = as_lanes(dst_mem)[lanes].astype(np.int64)
+        sources = as_lanes(src_mem)[lanes].astype(np.int64)
+        count = np.full(len(lanes), size)
+        if src_size is not None:
+            count = as_lanes(src_size)[lanes].astype(np.int64)
+        if ignore_src is not None:
+            count = np.where(as_lanes(ignore_src)[lanes] != 0, 0, size)
+        dst, first = self.region_at(targets[0])
+        src, origin = self.region_at(sources[np.argmax(count > 0)])
+        if dst is None or (src is None and count.any()):
+            machine.at("OOB_ACCESS", self, site, "cp.async outside of memory")
+            return
+        into = targets - (targets[0] - first)
+        taken = count > 0
+        away = sources - (sources[np.argmax(taken)] - origin)
+        if (into % size).any() or (away[taken] % size).any():
+            machine.at("MISALIGNED", self, site, f"cp.async of {size} bytes: address")
+        if taken.any() and (away[taken].min() < 0 or (away + count)[taken].max() > src.size):
+            machine.at("OOB_ACCESS", self, site, f"cp.async outside of {src.name}", buffer=src.name)
+            return
+        op = AsyncOp("cp.async", self, site)
+        if machine.log is not None:
+            if taken.any():
+                self.check(src, away[taken], size, self.access(site, False))
+            self.check(dst, into, size, self.access(site, True, event=op.write_event, op=op))
+        bytes_of = np.arange(size)
+        if machine.mode != "eager":
+            dst.data[into[:, None] + bytes_of] = POISON
+
+        def copy() -> None:
+            data = np.zeros((len(lanes), size), np.uint8)
+            if taken.any():
+                wanted = away[:, None] + bytes_of
+                valid = bytes_of < count[:, None]
+                data[valid] = src.data[wanted[valid]]
+            dst.data[into[:, None] + bytes_of] = data
+
+        op.steps.append(copy)
+        self.cp_async.open.append(op)
+        self.cp_async_flying = [o for o in self.cp_async_flying if not o.done] + [op]
+        self.cp_events |= op.events
+        machine.submit(op)
+
+    op_cp_async_cg = op_cp_async_ca
+    op_cp_async_ca_src_size = op_cp_async_ca
+    op_cp_async_cg_src_size = op_cp_async_ca
+    op_cp_async_ca_ignore_src = op_cp_async_ca
+    op_cp_async_cg_ignore_src = op_cp_async_ca
+
+    def op_cp_async_commit_group(self, site: int, mask: Any, mods: Any) -> None:
+        """Close the open cp.async group of this warp."""
+        self.cp_async.committed.append(self.cp_async.open)
+        self.cp_async.open = []
+
+    def op_cp_async_wait_group(self, site: int, mask: Any, mods: Any, group: Any) -> Wait:
+        """Wait for all but the newest cp.async groups."""
+        groups = self.cp_async.committed
+        covered = groups[: max(len(groups) - int(group), 0)]
+        yield from self._wait_cp_async(site, [op for ops in covered for op in ops])
+        self.cp_async.committed = groups[len(covered) :]
+
+    def op_cp_async_wait_all(self, site: int, mask: Any, mods: Any) -> Wait:
+        """Wait for every cp.async of this warp."""
+        self.op_cp_async_commit_group(site, mask, mods)
+        yield from self.op_cp_async_wait_group(site, mask, mods, 0)
+
+    def _wait_cp_async(self, site: int, ops: list[AsyncOp]) -> Wait:
+        self.site = site
+        for op in ops:
+            while not op.done:
+                self.waiting = "waits for cp.async"
+                yield op
+            self.clock.generic.events |= op.events
+
+    def op_cp_async_mbarrier_arrive(self, site: int, mask: Any, mods: Any, addr: Any) -> None:
+        """Arrive on an mbarrier once all earlier cp.async of each thread are complete."""
+        machine = self.machine
+        for barrier, lanes, _ in self.barriers_at(site, mask, addr):
+            noinc = mods.get("noinc") == "noinc"
+            if not noinc:
+                barrier.pending += lanes
+            before = [op for op in self.cp_async_flying if not op.done]
+            op = AsyncOp("cp.async.mbarrier.arrive", self, site)
+            op.before = before[-1] if before else None
+            for earlier, later in zip(before, before[1:], strict=False):
+                later.before = later.before or earlier
+
+            def complete(barrier: Any = barrier, lanes: int = lanes, op: AsyncOp = op,
+                         events: int = self.cp_events) -> None:
+                barrier.outstanding.remove(op)
+                barrier.slot.generic_events |= events
+                self.arrive(site, barrier, lanes, "near", None)
+
+            barrier.outstanding.append(op)
+            op.steps.append(complete)
+            machine.submit(op)

@@ -1,0 +1,291 @@
+"""Cluster barriers, fences, setmaxnreg, remote addresses, and PTX loads, stores and atomics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.clocks import Bundle
+from tvm_hopper.sim.lanes import LANES, as_lanes, one
+from tvm_hopper.sim.machine import Event
+from tvm_hopper.sim.memory import RANK_SHIFT
+from tvm_hopper.sim.ops_sync import Wait
+from tvm_hopper.sim.tir import numpy_dtype
+
+_TYPES = {
+    "b8": "uint8", "u8": "uint8", "s8": "int8", "b16": "uint16", "u16": "uint16", "s16": "int16",
+    "b32": "uint32", "u32": "uint32", "s32": "int32", "f32": "float32", "b64": "uint64",
+    "u64": "uint64", "s64": "int64", "f64": "float64", "f16": "float16", "bf16": "bfloat16",
+}
+
+
+class ClusterBarrier(Event):
+    """The barrier of all threads of a cluster."""
+
+    def __init__(self, name: str, num_warps: int) -> None:
+        super().__init__(name)
+        self.generation = 0
+        self.arrived: set[Any] = set()
+        self.published = Bundle(num_warps)
+        self.acquirable = self.published
+
+
+class OrderOps:
+    """Everything of one warp that orders accesses, besides mbarriers and named barriers."""
+
+    # -- cluster barrier --------------------------------------------------------------------------
+
+    def _cluster_arrive(self, site: int, relaxed: bool) -> None:
+        barrier, machine = self.cta.cluster_barrier, self.machine
+        if self in barrier.arrived:
+            machine.at(
+                "NAMED_BAR_MISMATCH", self, site, "barrier.cluster.arrive twice in one generation"
+            )
+        barrier.arrived.add(self)
+        self.cluster_generation = barrier.generation
+        if not relaxed:
+            barrier.published.join(self.release())
+        else:  # execution is ordered, memory is not; mbarrier inits were released by their fence
+            released = Bundle(machine.num_warps)
+            released.narrow.join(self.clock.generic)
+            if self.init_release is not None:
+                released.generic.join(self.init_release)
+            self.bump()
+            barrier.published.join(released)
+        self._settle_cluster(barrier)
+
+    def _settle_cluster(self, barrier: ClusterBarrier) -> None:
+        expected = [w for cta in self.cta.cluster for w in cta.warps if not w.finished]
+        if expected and all(w in barrier.arrived for w in expected):
+            barrier.generation += 1
+            barrier.acquirable, barrier.published = barrier.published, Bundle(
+                self.machine.num_warps
+            )
+            barrier.arrived = set()
+            self.machine.progress += 1
+            self.machine.wake(barrier)
+
+    def _cluster_wait(self, site: int) -> Wait:
+        self.site = site
+        barrier = self.cta.cluster_barrier
+        if self.cluster_generation is None:
+            self.machine.at(
+                "NAMED_BAR_MISMATCH", self, site, "barrier.cluster.wait without an arrive before it"
+            )
+            return
+        while barrier.generation <= self.cluster_generation:
+            self.waiting = (
+                f"waits the cluster barrier ({len(barrier.arrived)} warps arrived)"
+            )
+            self.blocked_on = ("cluster", barrier, 0, site)
+            yield barrier
+        self.blocked_on = None
+        self.cluster_generation = None
+        self.clock.join(barrier.acquirable)
+        self.bump()
+
+    def op_cuda_cluster_sync(self, site: int, mask: Any) -> Wait:
+        """Arrive on the cluster barrier and wait for it."""
+        self._require_full(site, mask, "barrier.cluster.arrive.aligned")
+        self._cluster_arrive(site, False)
+        yield from self._cluster_wait(site)
+
+    def op_barrier_cluster_arrive(self, site: int, mask: Any, mods: Any) -> None:
+        """Arrive on the cluster barrier."""
+        if mods.get("aligned"):
+            self._require_full(site, mask, "barrier.cluster.arrive.aligned")
+        self._cluster_arrive(site, mods.get("sem") == "relaxed")
+
+    def op_barrier_cluster_wait(self, site: int, mask: Any, mods: Any) -> Wait:
+        """Wait for the generation that was arrived on."""
+        yield from self._cluster_wait(site)
+
+    def _require_full(self, site: int, mask: Any, what: str) -> None:
+        if mask is None or (self.partial is not None and (mask == self.partial).all()):
+            return
+        self.machine.at(
+            "WARP_CONVERGENCE", self, site, f"{what} with {int(mask.sum())} of 32 lanes"
+        )
+
+    # -- fences -----------------------------------------------------------------------------------
+
+    def op_fence_proxy(self, site: int, mask: Any, mods: Any) -> None:
+        """Let earlier generic accesses be seen by later asynchronous ones."""
+        if not mods.get("proxykind", mods.get("proxy", "")).startswith("async") and not mods.get(
+            "proxy", ""
+        ).startswith("async"):
+            self.machine.incomplete(f"fence.proxy.{mods.get('proxykind')}", site)
+            return
+        space = mods.get("space", "")
+        if "global" not in space:
+            self.clock.async_shared.join(self.clock.generic)
+        if "shared" not in space:
+            self.clock.async_global.join(self.clock.generic)
+        self.bump()
+
+    def op_fence_mbarrier_init(self, site: int, mask: Any, mods: Any) -> None:
+        """Publish initialised mbarriers to the cluster."""
+        for barrier in self.unfenced:
+            barrier.fenced = True
+        self.unfenced = []
+        self.init_release = self.clock.generic.copy()
+        self.bump()
+
+    def op_fence(self, site: int, mask: Any, mods: Any) -> None:
+        """Order earlier and later accesses around relaxed atomics."""
+        if self.pending_acquire is not None:
+            self.clock.join(self.pending_acquire)
+            self.pending_acquire = None
+        self.fence_snapshot = self.release()
+
+    def op_cuda_thread_fence(self, site: int, mask: Any) -> None:
+        """Run `__threadfence`."""
+        self.op_fence(site, mask, {})
+
+    # -- registers --------------------------------------------------------------------------------
+
+    def op_setmaxnreg(self, site: int, mask: Any, mods: Any, nreg: Any) -> Wait:
+        """Give registers to the CTA's pool, or take them (and wait for them)."""
+        self.site = site
+        target, action, machine = int(nreg), mods["action"], self.machine
+        pool = self.cta
+        self._require_full(site, mask, "setmaxnreg.sync.aligned")
+        if target % 8 or not 24 <= target <= 256:
+            machine.at("SETMAXNREG_DIRECTION", self, site, f"setmaxnreg {target}: need 24 to 256, "
+                       "a multiple of 8")
+        wrong = target > self.num_registers if action == "dec" else target < self.num_registers
+        if wrong:
+            machine.at(
+                "SETMAXNREG_DIRECTION", self, site,
+                f"setmaxnreg.{action} {target} with {self.num_registers} registers",
+            )
+        self.setmaxnregs.append((action, target))
+        need = (target - self.num_registers) * 32
+        while need > pool.free_registers:
+            self.waiting = (
+                f"waits for {need} registers ({pool.free_registers} free; {target} per thread "
+                f"after {self.num_registers})"
+            )
+            self.blocked_on = ("registers", pool, target, site)
+            yield pool.pool
+        self.blocked_on = None
+        pool.free_registers -= need
+        self.num_registers = target
+        if need < 0:
+            machine.progress += 1
+            machine.wake(pool.pool)
+
+    # -- addresses --------------------------------------------------------------------------------
+
+    def op_mapa_u32(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> Any:
+        """Return the address of the same byte in another CTA of the cluster."""
+        offset = (a if not isinstance(a, np.ndarray) else a.astype(np.int64)) & ((1 << 24) - 1)
+        rank = b.astype(np.int64) if isinstance(b, np.ndarray) else int(b)
+        ranks = rank if mask is None or not isinstance(rank, np.ndarray) else rank[mask]
+        if int(np.max(ranks)) >= len(self.cta.cluster):
+            self.machine.at(
+                "OOB_ACCESS", self, site,
+                f"mapa to rank {int(np.max(ranks))} of a cluster of {len(self.cta.cluster)}",
+            )
+            return a
+        return offset | rank << RANK_SHIFT
+
+    def op_mapa(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> Any:
+        """Return the generic address of the same byte in another CTA."""
+        return self.op_mapa_u32(site, mask, mods, a, b) | 1 << 40
+
+    def op_getctarank(self, site: int, mask: Any, mods: Any, a: Any) -> Any:
+        """Return the rank of the CTA that owns a shared address."""
+        return (a >> RANK_SHIFT) & 0xFF
+
+    # -- loads, stores, atomics -------------------------------------------------------------------
+
+    def _type(self, mods: Any) -> np.dtype:
+        return numpy_dtype(_TYPES[mods["type"]])
+
+    def op_ld(self, site: int, mask: Any, mods: Any, addr: Any, cache_policy: Any = None) -> Any:
+        """Load; `.acquire` learns what was released at the address."""
+        sem = mods.get("sem", "")
+        if sem in ("acquire", "relaxed"):
+            return self._ordered(site, mask, "load", addr, 0, self._type(mods), sem)
+        return self.load(site, mask, addr, 0, self._type(mods), 1, 1)
+
+    def op_st(self, site: int, mask: Any, mods: Any, addr: Any, value: Any,
+              cache_policy: Any = None) -> None:
+        """Store; `.release` publishes at the address."""
+        sem = mods.get("sem", "")
+        if sem in ("release", "relaxed"):
+            self._ordered(site, mask, "exch", addr, value, self._type(mods), sem)
+        else:
+            self.store(site, mask, as_lanes(addr), 0, value, self._type(mods), 1, 1)
+
+    def _ordered(self, site: int, mask: Any, op: str, addr: Any, value: Any, dtype: np.dtype,
+                 sem: str) -> Any:
+        """Access global memory with memory order; relaxed ones work with fences around them."""
+        addresses = as_lanes(addr)
+        places = {int(addresses[lane]) for lane in (LANES if mask is None else np.nonzero(mask)[0])}
+        reads, writes = op != "exch" or sem == "atomic", op != "load"
+        if reads and sem == "relaxed":
+            for place in places:
+                snapshot = self.machine.sync_clocks.get(place)
+                if snapshot is not None:
+                    if self.pending_acquire is None:
+                        self.pending_acquire = snapshot.copy()
+                    else:
+                        self.pending_acquire.join(snapshot)
+        result = self.atomic(site, mask, "add" if op == "load" else op, addr,
+                             dtype.type(0) if op == "load" else value, dtype, sem)
+        if writes and sem == "relaxed" and self.fence_snapshot is not None:
+            clocks = self.machine.sync_clocks
+            for place in places:
+                if place in clocks:
+                    clocks[place].join(self.fence_snapshot)
+                else:
+                    clocks[place] = self.fence_snapshot.copy()
+        return result
+
+    def op_atom(self, site: int, mask: Any, mods: Any, addr: Any, value: Any,
+                cache_policy: Any = None) -> Any:
+        """Read-modify-write and return the value before."""
+        sem = mods.get("sem") or "relaxed"
+        if sem == "relaxed":
+            return self._ordered(site, mask, mods.get("op") or "exch", addr, value,
+                                 self._type(mods), sem)
+        return self.atomic(site, mask, mods.get("op") or "exch", addr, value, self._type(mods), sem)
+
+    def op_atom_cas(self, site: int, mask: Any, mods: Any, addr: Any, compare: Any, value: Any
+                    ) -> Any:
+        """Compare and swap."""
+        sem = mods.get("sem") or "relaxed"
+        return self.atomic(
+            site, mask, "cas", addr, value, self._type(mods), sem, compare=compare
+        )
+
+    def op_red(self, site: int, mask: Any, mods: Any, addr: Any, value: Any,
+               cache_policy: Any = None) -> None:
+        """Read-modify-write without a result."""
+        self.op_atom(site, mask, mods, addr, value)
+
+    def op_elect_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> Any:
+        """Return one lane's number and a predicate."""
+        chosen = self.elect(site, mask)
+        return int(np.argmax(chosen)), chosen
+
+    def op_activemask(self, site: int, mask: Any, mods: Any) -> int:
+        """Return the active lanes as bits."""
+        return self.activemask(mask)
+
+    def op_shfl_sync(self, site: int, mask: Any, mods: Any, a: Any, b: Any, c: Any,
+                     membermask: Any = None) -> Any:
+        """Exchange values between lanes."""
+        mode = mods.get("mode", "idx")
+        width = 32 - (one(c, mask) >> 8 & 0x1F)
+        lane = as_lanes(b).astype(np.int64)
+        if mode == "idx":
+            return self.shuffle(site, mask, a, lane, width)
+        if mode == "up":
+            return self.shuffle_up(site, mask, a, lane, width)
+        if mode == "down":
+            return self.shuffle_down(site, mask, a, lane, width)
+        return as_lanes(a)[LANES ^ lane]

@@ -1,0 +1,185 @@
+"""From what went wrong in the machine to `Finding`s: classification, wording, duplicates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.findings import RULES, Finding
+from tvm_hopper.sim.races import ASYNC, Access
+
+_MISSING = {
+    "RACE_READ_INFLIGHT": "completion of the write -> this read",
+    "RACE_OVERWRITE_BUSY": "end of the read (or write) -> this overwrite",
+    "RACE_WRITE_WRITE": "any order between the two writes",
+    "PROXY_FENCE_MISSING": "fence.proxy.async between the write and this access",
+    "PROXY_FENCE_MISSING_WAR": "fence.proxy.async between the read and this write",
+    "GLOBAL_NOT_VISIBLE": "full wait_group in the issuing thread before the release",
+    "MBAR_SCOPE_TOO_NARROW": "release and acquire at cluster scope",
+}
+MAX_FINDINGS = 200
+
+
+class Reporter:
+    """Collects findings; the same rule at the same two statements is reported once."""
+
+    def __init__(self, program: Any, policy: str, seed: int) -> None:
+        self.program, self.policy, self.seed = program, policy, seed
+        self.findings: list[Finding] = []
+        self.seen: set[Any] = set()
+        self.events: list[Any] = []
+        self.steps = 0
+
+    def statement(self, site: int) -> str:
+        """Return the TIR text of a statement, shortened."""
+        node = self.program.statements[site] if site else None
+        if node is None:
+            return ""
+        lines = [line.strip() for line in str(node).splitlines()]
+        text = next((li for li in lines if li and not li.startswith(("#", "@", "def "))), "")
+        code = [li for li in lines if li and not li.startswith("#") and ": T." not in li]
+        text = code[-1] if code and not text.startswith(("for", "while", "if")) else text
+        return text if len(text) <= 160 else text[:157] + "..."
+
+    def place(self, warp: Any, site: int, it: tuple[int, ...]) -> str:
+        """Say who, where and in which iteration."""
+        loops = f" at iteration {', '.join(map(str, it))}" if it else ""
+        return f"{warp.label}{loops}: {self.statement(site)}"
+
+    def add(
+        self,
+        rule: str,
+        message: str,
+        *,
+        key: Any = None,
+        buffer: str = "",
+        byte_range: tuple[int, int] = (0, 0),
+        agents: tuple[str, ...] = (),
+        statements: tuple[str, ...] = (),
+        missing: str = "",
+    ) -> None:
+        """Report a broken rule, unless it was reported for the same `key`."""
+        identity = (rule, key if key is not None else message)
+        if identity in self.seen or len(self.findings) >= MAX_FINDINGS:
+            return
+        self.seen.add(identity)
+        facts = RULES[rule]
+        self.findings.append(
+            Finding(
+                rule, facts.severity, message, buffer, byte_range, agents, statements, missing,
+                facts.hint, self.policy, self.seed, facts.ptx_section,
+            )
+        )
+
+    def at(self, rule: str, warp: Any, site: int, message: str, **more: Any) -> None:
+        """Report a rule broken by one statement of one warp."""
+        more.setdefault("key", (site, more.get("buffer", "")))
+        self.add(
+            rule, message, agents=(warp.label,),
+            statements=(self.place(warp, site, warp.it),), **more,
+        )
+
+    # -- conflicts --------------------------------------------------------------------------------
+
+    def classify(self, region: Any, other: Access, access: Access, bundle: Any) -> str:
+        """Name the rule that two unordered accesses break."""
+        if other.known_to(bundle.generic) and access.kind == ASYNC:
+            return "PROXY_FENCE_MISSING" if other.writes else "PROXY_FENCE_MISSING_WAR"
+        if other.known_to(bundle.narrow):
+            return "MBAR_SCOPE_TOO_NARROW"
+        if not region.shared and other.writes and other.op is not None:
+            synchronised = bundle.generic.events >> other.op.read_event & 1
+            if synchronised or not access.writes:
+                return "GLOBAL_NOT_VISIBLE"
+        if not access.writes:
+            return "RACE_READ_INFLIGHT"
+        if not other.writes:
+            return "RACE_OVERWRITE_BUSY"
+        generic = other.op is None and access.op is None
+        return "RACE_WRITE_WRITE" if generic or not region.shared else "RACE_OVERWRITE_BUSY"
+
+    def conflict(
+        self, region: Any, cells: Any, other: Access, access: Access, bundle: Any,
+        values: np.ndarray, number: int,
+    ) -> None:
+        """Report two accesses that overlap without order."""
+        rule = self.classify(region, other, access, bundle)
+        if isinstance(cells, slice):
+            hit = np.nonzero(values == number)[0] + cells.start
+        else:
+            hit = cells[values == number]
+        granule = region.shadow.granule
+        low, high = int(hit.min()) * granule, (int(hit.max()) + 1) * granule
+        name, inside = region.name_of(low)
+        verb = "writes" if access.writes else "reads"
+        what = f"{access.op.kind} " if access.op is not None else ""
+        other_verb = "written" if other.writes else "read"
+        other_what = f"{other.op.kind} of " if other.op is not None else ""
+        message = (
+            f"{what}of {access.warp.label} {verb} bytes that are {other_verb} by "
+            f"{other_what}{other.warp.label}, and nothing orders the two"
+        )
+        if rule.startswith("PROXY"):
+            message = (
+                f"{what}of {access.warp.label} {verb} bytes {other_verb} by {other_what}"
+                f"{other.warp.label} through the generic proxy; execution is ordered, the "
+                "proxies are not"
+            )
+        self.add(
+            rule, message, key=(other.site, access.site, name), buffer=name,
+            byte_range=(inside, inside + high - low),
+            agents=(access.warp.label, other.warp.label),
+            statements=(
+                self.place(access.warp, access.site, access.it),
+                self.place(other.warp, other.site, other.it),
+            ),
+            missing=_MISSING[rule],
+        )
+        if rule == "RACE_READ_INFLIGHT":
+            self.stale_wait(other, access)
+
+    def stale_wait(self, other: Access, access: Access) -> None:
+        """Blame a wait that passed on an old phase for a read in flight."""
+        barrier = getattr(other.op, "barrier", None)
+        barriers = [barrier, *getattr(other.op, "targets", [])]
+        for warp in getattr(access.op, "members", None) or [access.warp]:
+            for candidate in barriers:
+                seen = warp.observed.get(id(candidate)) if candidate is not None else None
+                if seen is not None and seen.stale:
+                    self.add(
+                        "MBAR_PHASE_ALIAS",
+                        f"{candidate.name}: wait for parity {seen.parity} passed on phase "
+                        f"{seen.phase}, before the copy it should have waited for",
+                        key=(seen.site, candidate.name), buffer=candidate.name,
+                        agents=(warp.label,),
+                        statements=(self.place(warp, seen.site, seen.it),),
+                    )
+
+    # -- deadlock ---------------------------------------------------------------------------------
+
+    def deadlock(self, blocked: list[Any]) -> None:
+        """Report that nobody can go on, with what each waits for."""
+        lines = []
+        seen: set[Any] = set()
+        for warp in blocked:
+            text = warp.why()
+            key = (warp.site, text)
+            if key in seen:
+                continue
+            seen.add(key)
+            lines.append(f"{warp.label} {text}")
+            warp.blame()
+        self.add(
+            "DEADLOCK",
+            "no agent can progress: " + "; ".join(lines),
+            key="deadlock",
+            agents=tuple(w.label for w in blocked),
+            statements=tuple(
+                dict.fromkeys(self.place(w, w.site, w.it) for w in blocked)
+            )[:6],
+            missing="the arrival or copy that the first wait needs",
+        )
+
+    def finish(self) -> None:
+        """Report what is still owed when the kernel has ended; the machine extends it."""

@@ -1,0 +1,113 @@
+"""What the simulator must know of TIR nodes: names of operations, types, and PTX calls taken apart.
+
+`decode_ptx` reads the operand names and modifiers of a `tirx.ptx.*` call from TVM's own instruction
+table, so that one handler per instruction family is enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import ir
+from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
+
+try:
+    import ml_dtypes
+except ImportError:  # TVM itself depends on it; without it only the standard types run
+    ml_dtypes = None
+
+PTX = "tirx.ptx."
+
+
+@dataclass(frozen=True)
+class PtxCall:
+    """One PTX instruction: operands by name (a list of expressions each), modifiers by slot."""
+
+    name: str
+    operands: dict[str, list[Any]]
+    writes: tuple[str, ...]
+    mods: dict[str, str]
+    pred: Any = None
+
+
+def op_name(call: ir.Call) -> str:
+    """Return the name of the operator or function that a call names."""
+    return str(getattr(call.op, "name", None) or getattr(call.op, "name_hint", call.op))
+
+
+def short_name(call: ir.Call) -> str:
+    """Return an operator's name without its dialect ("tirx.", "prim.")."""
+    name = op_name(call)
+    for dialect in ("tirx.", "tir.", "prim."):
+        name = name.removeprefix(dialect)
+    return name
+
+
+def decode_ptx(call: ir.Call) -> PtxCall | None:
+    """Take a `tirx.ptx.*` call apart; None if the table has no such entry."""
+    name = op_name(call)[len(PTX) :]
+    entry = TABLE.get(name)
+    if entry is None:
+        return None
+    args = list(call.args)
+    flags = str(args[-1].value).split(",")
+    count = len(entry.slots)
+    tokens = [str(a.value) for a in args[len(args) - count - 1 : -1]]
+    rest = args[: len(args) - count - 1]
+    modifiers = mods(entry, tokens)
+    sunk = {int(f[1:]) for f in flags if f[:1] == "s" and f[1:].isdigit()}
+    operands: dict[str, list[Any]] = {}
+    writes = []
+    position = 0
+    for slot, first, lanes in operand_layout(entry, modifiers):
+        values = []
+        for index in range(first, first + lanes):
+            if index in sunk:
+                values.append(None)
+            else:
+                values.append(rest[position])
+                position += 1
+        if lanes:
+            operands[slot.name] = values
+        if "w" in getattr(slot, "rw", "r"):
+            writes.append(slot.name)
+    pred = rest[position] if "pred" in flags else None
+    return PtxCall(name, operands, tuple(writes), modifiers, pred)
+
+
+def dtype_of(node: Any) -> str:
+    """Return the TIR dtype of an expression ("handle" for a pointer)."""
+    ty = getattr(node, "ty", None)
+    dtype = getattr(ty, "dtype", None)
+    return "handle" if dtype is None or isinstance(ty, ir.PointerType) else str(dtype)
+
+
+def split_lanes(dtype: str) -> tuple[str, int]:
+    """Split "float16x2" into its scalar type and its number of vector lanes."""
+    head, cross, tail = dtype.rpartition("x")
+    if cross and tail.isdigit() and head and head[-1].isdigit():
+        return head, int(tail)
+    return dtype, 1
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    """Return the numpy type that stores one element.
+
+    Raises
+    ------
+    KeyError
+        The type has no numpy counterpart (for example sub-byte types).
+    """
+    dtype, _ = split_lanes(dtype)
+    if dtype == "bool":
+        return np.dtype(np.bool_)
+    if dtype == "handle":
+        return np.dtype(np.int64)
+    if ml_dtypes is not None and hasattr(ml_dtypes, dtype):
+        return np.dtype(getattr(ml_dtypes, dtype))
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        raise KeyError(f"type {dtype}: found no numpy counterpart; need a whole-byte type") from None

@@ -1,0 +1,532 @@
+"""A device PrimFunc to one Python generator function, compiled once and run by every warp.
+
+    for k in range(8):                         for k_3 in range(8):
+        mbarrier_wait(&full[k % 4], k // 4 % 2)    w.it = (k_3,)
+        acc[0] = acc[0] + sA[k]          ->        yield from w.op_mbarrier_wait(7, m0, ...)
+                                                   stl(acc_1, 0, (acc_1[:, 0] + w.load(8, ...)), m0)
+
+The generator yields the object that the warp waits for.  Nothing here knows what an instruction
+does: an instruction becomes a call of the handler `Warp.op_<name>`, and an instruction without a
+handler is noted by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_hopper.sim import lanes
+from tvm_hopper.sim.exprs import BufferInfo, ExprEmitter, Scope
+from tvm_hopper.sim.registers import RegRef
+from tvm_hopper.sim.tir import PTX, decode_ptx, numpy_dtype, op_name, short_name, split_lanes
+
+_NOT_MODELLED_BUT_HARMLESS = (
+    "cp_async_bulk_prefetch",
+    "cp_async_bulk_tensor_prefetch",
+    "prefetch",
+    "griddepcontrol",
+    "nanosleep",
+    "discard",
+    "applypriority",
+)
+_ISSUES = ("expect_tx", "g2s", "cp_async_ca", "cp_async_cg")
+
+
+@dataclass
+class Program:
+    """The compiled kernel: `run(w, m0)` is the generator function of one warp."""
+
+    run: Any
+    source: str
+    statements: list[Any]
+    unsupported: list[tuple[str, int]]
+    shared: list[tuple[str, str, int, int]]  # variable, scope, bytes, alignment
+    params: list[str]
+    acquire_sites: set[int] = field(default_factory=set)
+    lone_try_waits: list[int] = field(default_factory=list)
+    min_itemsize: int = 2
+    store_params: set[str] = field(default_factory=set)
+
+
+class StmtEmitter(ExprEmitter):
+    """Walks statements once and writes the generator's lines."""
+
+    def __init__(self, func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> None:
+        self.func, self.handlers = func, handlers
+        self.scope = Scope()
+        self.lines: list[str] = []
+        self.depth = 1
+        self.site = 0
+        self.loops: list[str] = []
+        self.program = Program(None, "", [None], [], [], [])
+        self.tracked = self._wgmma_registers()
+        self.touched: list[str] = []
+        self.waits: list[list[int]] = [[]]
+        self.while_depth = 0
+        self.loop_masks: list[str] = []
+
+    # -- helpers ----------------------------------------------------------------------------------
+
+    def emit(self, line: str) -> None:
+        """Append one line at the current depth."""
+        self.lines.append(" " * self.depth + line)
+
+    def unsupported(self, what: str) -> None:
+        """Note an operation that nothing models."""
+        if (what, self.site) not in self.program.unsupported:
+            self.program.unsupported.append((what, self.site))
+
+    def constant(self, stem: str, value: Any) -> str:
+        """Put an object into the generated module's globals; return its name."""
+        name = self.scope.name(f"K_{stem}")
+        self.scope.constants[name] = value
+        return name
+
+    def new_site(self, stmt: Any) -> int:
+        """Number a statement, so that a finding can print it."""
+        self.program.statements.append(stmt)
+        self.site = len(self.program.statements) - 1
+        return self.site
+
+    def flush(self) -> None:
+        """Write the register checks that the expressions of this statement asked for."""
+        for line in dict.fromkeys(self.touched):
+            self.emit(line)
+        self.touched = []
+
+    def touch(self, info: BufferInfo, index: str, count: int, varies: bool) -> None:
+        """Check registers that a wgmma reads or writes."""
+        if info.root not in self.tracked:
+            return
+        size = numpy_dtype(info.dtype).itemsize
+        if varies:
+            self.touched.append(f"w.touch({self.site}, R_{info.root}, 0, -1)")
+        else:
+            self.touched.append(
+                f"w.touch({self.site}, R_{info.root}, ({index}) * {size}, {count * size})"
+            )
+
+    def _wgmma_registers(self) -> set[Any]:
+        roots: set[Any] = set()
+
+        def visit(call: ir.Call) -> None:
+            name = op_name(call)
+            if name.startswith(PTX + "wgmma_") and (ptx := decode_ptx(call)) is not None:
+                for operand in ("d", "a"):
+                    for value in ptx.operands.get(operand, []):
+                        if isinstance(value, ir.TensorLoad):
+                            roots.add(value.source)
+
+        tvm_ffi.structural_walk(self.func.body, (ir.Call, visit))
+        views: dict[Any, Any] = {}
+
+        def declare(decl: tirx.DeclBuffer) -> None:
+            data = decl.data
+            if isinstance(data, ir.Call) and op_name(data).endswith("buffer_data"):
+                views[decl.buffer] = data.args[0]
+            elif isinstance(data, ir.Var):
+                views[decl.buffer] = data
+
+        tvm_ffi.structural_walk(self.func.body, (tirx.DeclBuffer, declare))
+        self.roots_of_wgmma = set()
+        for var in roots:
+            root = var
+            while root in views:
+                root = views[root]
+            self.roots_of_wgmma.add(root)
+        return set()
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def stmt(self, node: Any) -> None:
+        """Emit one statement."""
+        method = getattr(self, f"_stmt_{type(node).__name__.lower()}", None)
+        if method is None:
+            self.new_site(node)
+            self.unsupported(f"statement {type(node).__name__}")
+            return
+        method(node)
+
+    def block(self, node: Any, mask: str) -> None:
+        """Emit statements one level deeper under a mask."""
+        before = self.scope.mask
+        self.scope.mask = mask
+        self.depth += 1
+        start = len(self.lines)
+        self.stmt(node)
+        if len(self.lines) == start:
+            self.emit("pass")
+        self.depth -= 1
+        self.scope.mask = before
+
+    def _stmt_seqstmt(self, node: Any) -> None:
+        for inner in node.seq:
+            self.stmt(inner)
+
+    def _stmt_attrstmt(self, node: Any) -> None:
+        if node.attr_key in ("thread_extent", "virtual_thread"):
+            var, tag = node.node.var, str(node.node.thread_tag)
+            name = self.scope.name(tag)
+            self.emit(f"{name} = w.threads[{tag!r}]")
+            self.scope.values[var] = (name, tag.startswith("threadIdx"))
+        self.stmt(node.body)
+
+    def _stmt_bind(self, node: Any) -> None:
+        self.new_site(node)
+        value, varies = self.expr(node.value)
+        self.flush()
+        name = self.scope.name(node.var.name)
+        self.scope.values[node.var] = (name, varies)
+        self.emit(f"{name} = {value}")
+
+    _stmt_letstmt = _stmt_bind
+
+    def _stmt_allocbuffer(self, node: Any) -> None:
+        var, scope = node.buffer, node.buffer.scope()
+        dtype = str(var.ty.dtype.dtype)
+        count = 1
+        for extent in var.ty.shape:
+            if not isinstance(extent, tirx.IntImm):
+                self.new_site(node)
+                self.unsupported(f"allocation {var.name} of a size known only at run time")
+                return
+            count *= int(extent)
+        name = self.scope.name(var.name)
+        shape = tuple(var.ty.shape)
+        scalar, vector = split_lanes(dtype)
+        if scope.startswith("local") or scope == "":
+            root = name
+            tracked = var in self.roots_of_wgmma
+            self.emit(f"{name} = w.local({count * vector}, {self.dtype_const(scalar)})")
+            if tracked:
+                self.tracked.add(root)
+                size = count * vector * numpy_dtype(scalar).itemsize
+                self.emit(f"R_{root} = w.registers({var.name!r}, {size})")
+            self.scope.buffers[var] = BufferInfo("local", name, scalar, shape, root)
+        elif scope in ("shared", "shared.dyn"):
+            size = count * vector * numpy_dtype(scalar).itemsize
+            key = f"{var.name}#{len(self.program.shared)}"
+            align = max(int(var.ty.data_alignment), 16)
+            self.program.shared.append((key, scope, size, align))
+            self.emit(f"{name} = w.shared[{key!r}]")
+            self.scope.buffers[var] = BufferInfo("shared", name, dtype, shape)
+        else:
+            self.new_site(node)
+            self.unsupported(f"allocation of {var.name} in scope {scope!r}")
+
+    def _stmt_declbuffer(self, node: Any) -> None:
+        self.new_site(node)
+        var, data = node.buffer, node.data
+        dtype = str(var.ty.dtype.dtype)
+        name = self.scope.name(var.name)
+        shape = tuple(var.ty.shape)
+        source = data.args[0] if isinstance(data, ir.Call) and op_name(data).endswith(
+            "buffer_data"
+        ) else data
+        info = self.scope.buffers.get(source) if isinstance(source, ir.Var) else None
+        if info is not None and info.kind == "local":
+            scalar, _ = split_lanes(dtype)
+            self.emit(f"{name} = {info.name}.view({self.dtype_const(scalar)})")
+            self.scope.buffers[var] = BufferInfo("local", name, scalar, shape, info.root)
+            return
+        self.emit(f"{name} = {self.code(data)}")
+        scope = var.scope()
+        kind = "shared" if scope.startswith("shared") else "global"
+        self.scope.buffers[var] = BufferInfo(kind, name, dtype, shape)
+
+    def _stmt_bufferstore(self, node: Any) -> None:
+        self.new_site(node)
+        info = self.buffer(node.buffer)
+        if info is None:
+            return
+        value, _ = self.expr(node.value)
+        ramp, index, varies = self.index(info, node.indices)
+        count = int(ramp.lanes) if ramp is not None else 1
+        mask = self.scope.mask
+        if info.kind == "local":
+            self.touch(info, index, count, varies)
+            self.flush()
+            if ramp is not None:
+                place = f"ramp({index}, 1, {count})" if varies else f"slice({index}, {index} + {count})"
+            else:
+                place = index
+            self.emit(f"stl({info.name}, {place}, {value}, {mask})")
+            return
+        self.flush()
+        dtype, vector = split_lanes(info.dtype)
+        if info.kind == "shared":
+            self.program.min_itemsize = min(self.program.min_itemsize, numpy_dtype(dtype).itemsize)
+        self.emit(
+            f"w.store({self.site}, {mask}, {info.name}, {index}, {value}, "
+            f"{self.dtype_const(dtype)}, {count * vector}, {vector})"
+        )
+
+    def _stmt_ifthenelse(self, node: Any) -> None:
+        self.new_site(node)
+        cond, varies = self.expr(node.condition)
+        self.flush()
+        before = self.scope.mask
+        self.waits.append([])
+        if not varies:
+            self.emit(f"if {cond}:")
+            self.block(node.then_case, before)
+            if node.else_case is not None:
+                self.waits[-1] = []
+                self.emit("else:")
+                self.block(node.else_case, before)
+        else:
+            test, inner = self.scope.name("c"), self.scope.name("m")
+            self.emit(f"{test} = as_lanes({cond})")
+            self.emit(f"{inner} = mand({before}, {test})")
+            self.emit(f"if {inner} is not False:")
+            self.block(node.then_case, inner)
+            if node.else_case is not None:
+                self.waits[-1] = []
+                other = self.scope.name("m")
+                self.emit(f"{other} = mand({before}, ~{test})")
+                self.emit(f"if {other} is not False:")
+                self.block(node.else_case, other)
+        self.waits.pop()
+
+    def _stmt_for(self, node: Any) -> None:
+        self.new_site(node)
+        low, low_varies = self.expr(node.min)
+        extent, extent_varies = self.expr(node.extent)
+        self.flush()
+        name = self.scope.name(node.loop_var.name)
+        self.scope.values[node.loop_var] = (name, low_varies)
+        self.waits.append([])
+        mask = self.scope.mask
+        self.loop_masks.append(mask)
+        if extent_varies or low_varies:
+            step, inner = self.scope.name("step"), self.scope.name("m")
+            self.emit(f"for {step} in range(int(np.max(as_lanes({extent})))):")
+            self.emit(f" {inner} = mand({mask}, {step} < as_lanes({extent}))")
+            self.emit(f" if {inner} is False: break")
+            self.emit(f" {name} = {low} + {step}")
+            self.loops.append(step)
+            self.emit(f" w.it = ({', '.join(self.loops)},)")
+            self.block(node.body, inner)
+        else:
+            self.loops.append(name)
+            self.emit(f"for {name} in range({low}, {low} + {extent}):")
+            self.emit(f" w.it = ({', '.join(self.loops)},)")
+            self.block(node.body, mask)
+        self.loops.pop()
+        self.loop_masks.pop()
+        self.waits.pop()
+        self.emit(f"w.it = ({', '.join(self.loops)}{',' if self.loops else ''})")
+
+    def _stmt_while(self, node: Any) -> None:
+        site = self.new_site(node)
+        mask = self.scope.mask
+        self.while_depth += 1
+        self.waits.append([])
+        self.loop_masks.append(mask)
+        cond, varies = self.expr(node.condition)
+        self.flush()
+        if varies:
+            inner = self.scope.name("m")
+            self.emit(f"{inner} = {mask}")
+            self.emit("while True:")
+            self.emit(f" {inner} = mand({inner}, as_lanes({cond}))")
+            self.emit(f" if {inner} is False: break")
+            self.block(node.body, inner)
+        else:
+            self.emit(f"while {cond}:")
+            self.block(node.body, mask)
+        self.emit(f" yield w.spin({site})")
+        self.loop_masks.pop()
+        self.waits.pop()
+        self.while_depth -= 1
+
+    def _leave(self, node: Any, word: str) -> None:
+        self.new_site(node)
+        if not self.loop_masks or self.scope.mask != self.loop_masks[-1]:
+            self.unsupported(f"{word} in divergent code")
+            return
+        self.emit(word)
+
+    def _stmt_break(self, node: Any) -> None:
+        self._leave(node, "break")
+
+    def _stmt_continue(self, node: Any) -> None:
+        self._leave(node, "continue")
+
+    def _stmt_assertstmt(self, node: Any) -> None:
+        return
+
+    def _stmt_return(self, node: Any) -> None:
+        self.new_site(node)
+        if self.scope.mask != "m0":
+            self.unsupported("return in divergent code")
+            return
+        self.emit("return")
+
+    def _stmt_evaluate(self, node: Any) -> None:
+        call = node.value
+        if not isinstance(call, ir.Call):
+            return
+        site = self.new_site(node)
+        name = op_name(call)
+        if name.startswith(PTX) and name != PTX + "addr":
+            self._ptx(call, site)
+            return
+        short = short_name(call)
+        if short in ("ret", "break_loop", "continue_loop"):
+            self._leave_call(short, node)
+            return
+        handler = "op_" + short.replace(".", "_")
+        if handler in self.handlers:
+            args = self._plain_args(short, call)
+            self._call(handler, site, args)
+            return
+        text, _ = self.expr(call)
+        self.flush()
+        self.emit(text)
+
+    def _leave_call(self, short: str, node: Any) -> None:
+        if short == "break_loop":
+            self._leave(node, "break")
+        elif short == "continue_loop":
+            self._leave(node, "continue")
+        else:
+            self._stmt_return(node)
+
+    def _plain_args(self, short: str, call: ir.Call) -> list[str]:
+        args = []
+        for position, arg in enumerate(call.args):
+            if short == "cuda.wgmma_encode_matrix_descriptor" and position == 0:
+                continue
+            args.append(self.code(arg))
+        if short in ("cuda.mbarrier_wait", "cuda.mbarrier_wait_acquire_cluster"):
+            self.waits[-1].append(self.site)
+        return args
+
+    def _call(self, handler: str, site: int, args: list[str], result: str = "") -> None:
+        self.flush()
+        blocking = "yield from " if self.handlers[handler] else ""
+        text = f"{blocking}w.{handler}({', '.join([str(site), self.scope.mask, *args])})"
+        call = self.program.statements[site].value
+        if handler == "op_cuda_wgmma_encode_matrix_descriptor":
+            self._assign(call.args[0].args[0], text)
+            return
+        self.emit(f"{result} = {text}" if result else text)
+        self.emit("if w.preempt: yield None")
+
+    def _assign(self, target: Any, text: str) -> None:
+        """Write a value into a register element (or memory element) named by a load."""
+        info = self.buffer(target.source)
+        if info is None:
+            return
+        _, index, varies = self.index(info, target.indices)
+        if info.kind == "local":
+            self.touch(info, index, 1, varies)
+            self.flush()
+            self.emit(f"stl({info.name}, {index}, {text}, {self.scope.mask})")
+            return
+        self.emit(
+            f"w.store({self.site}, {self.scope.mask}, {info.name}, {index}, {text}, "
+            f"{self.dtype_const(info.dtype)}, 1, 1)"
+        )
+
+    # -- PTX --------------------------------------------------------------------------------------
+
+    def _ptx(self, call: ir.Call, site: int) -> None:
+        ptx = decode_ptx(call)
+        if ptx is None:
+            self.unsupported(op_name(call))
+            return
+        if ptx.name.startswith(_NOT_MODELLED_BUT_HARMLESS):
+            return
+        handler = self._handler(ptx.name)
+        if handler is None:
+            self.unsupported(f"T.ptx.{ptx.name}")
+            return
+        if "_wait" in ptx.name and ptx.name.startswith("mbarrier_"):
+            self.waits[-1].append(site)
+            if "try_wait" in ptx.name and not self.while_depth:
+                self.program.lone_try_waits.append(site)
+        if any(word in ptx.name for word in _ISSUES):
+            for frame in self.waits:
+                self.program.acquire_sites.update(frame)
+        args = [self.constant("mods", dict(ptx.mods, op=ptx.name))]
+        for name, values in ptx.operands.items():
+            if name in ptx.writes and not (ptx.name.startswith("wgmma") and name == "d"):
+                continue
+            if ptx.name.startswith("wgmma") and name in ("d", "a"):
+                text = self._registers(values)
+            else:
+                codes = [self.code(v) if v is not None else "None" for v in values]
+                text = codes[0] if len(codes) == 1 else f"({', '.join(codes)})"
+            args.append(f"{name}={text}")
+        mask = self.scope.mask
+        if ptx.pred is not None:
+            inner = self.scope.name("m")
+            self.emit(f"{inner} = mand({mask}, as_lanes({self.code(ptx.pred)}) != 0)")
+            self.emit(f"if {inner} is not False:")
+            self.depth += 1
+            self.scope.mask = inner
+        targets = [v for name in ptx.writes if name != "d" or not ptx.name.startswith("wgmma")
+                   for v in ptx.operands.get(name, [])]
+        result = self.scope.name("r") if targets else ""
+        self._call(handler, site, args, result)
+        for position, target in enumerate(targets):
+            if isinstance(target, ir.TensorLoad):
+                text = result if len(targets) == 1 else f"{result}[{position}]"
+                self._assign(target, text)
+        if ptx.pred is not None:
+            self.scope.mask = mask
+            self.depth -= 1
+
+    def _handler(self, name: str) -> str | None:
+        while name:
+            if f"op_{name}" in self.handlers:
+                return f"op_{name}"
+            name = name.rpartition("_")[0]
+        return None
+
+    def _registers(self, values: list[Any]) -> str:
+        """Name the registers of a wgmma operand: array, state and indices."""
+        info = self.buffer(values[0].source)
+        if info is None or info.kind != "local":
+            self.unsupported("wgmma operand that is no register")
+            return "None"
+        if any(not v.source.same_as(values[0].source) for v in values):
+            self.unsupported("wgmma operand spread over several register buffers")
+            return "None"
+        size = numpy_dtype(info.dtype).itemsize
+        indices = [v.indices[0] for v in values]
+        if all(isinstance(i, tirx.IntImm) for i in indices):
+            text = self.constant("regs", RegRef.indices_of([int(i.value) for i in indices]))
+        else:
+            text = f"RegRef.indices_of([{', '.join(self.code(i) for i in indices)}])"
+        return f"RegRef({info.name}, R_{info.root}, {text}, {size})"
+
+
+def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> Program:
+    """Compile a device function; `handlers` maps `op_*` names to whether they are generators."""
+    emitter = StmtEmitter(func, handlers)
+    for param in func.params:
+        name = emitter.scope.name(param.name)
+        emitter.program.params.append(param.name)
+        emitter.emit(f"{name} = w.args[{param.name!r}]")
+        if isinstance(param.ty, ir.PointerType):
+            dtype = str(getattr(param.ty.element_type, "dtype", "uint8"))
+            emitter.scope.buffers[param] = BufferInfo("global", name, dtype)
+        emitter.scope.values[param] = (name, False)
+    emitter.stmt(func.body)
+    source = "def kernel(w, m0):\n if False: yield None\n" + "\n".join(emitter.lines) + "\n"
+    space: dict[str, Any] = {
+        name: getattr(lanes, name) for name in dir(lanes) if not name.startswith("_")
+    }
+    space.update(emitter.scope.constants, np=np, RegRef=RegRef)
+    exec(compile(source, f"<{func.attrs['global_symbol']}>", "exec"), space)
+    program = emitter.program
+    program.run, program.source = space["kernel"], source
+    return program

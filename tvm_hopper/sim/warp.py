@@ -1,0 +1,386 @@
+"""One warp: 32 lanes in lockstep, its clocks, and its loads, stores, atomics and shuffles.
+
+What instructions do to barriers and asynchronous engines stands in `ops_sync.py`, `ops_async.py`
+and `ops_wgmma.py`, which this class is put together from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.clocks import Bundle
+from tvm_hopper.sim.lanes import LANES, as_lanes, first_lane
+from tvm_hopper.sim.memory import GLOBAL_SHIFT, RANK_SHIFT, Region
+from tvm_hopper.sim.races import ASYNC, GENERIC, Access, clock_for
+from tvm_hopper.sim.registers import RegState
+
+
+@dataclass
+class Observed:
+    """The newest phase of an mbarrier that a warp has seen complete."""
+
+    phase: int
+    parity: int
+    site: int
+    it: tuple[int, ...]
+    stale: bool
+
+
+class WarpCore:
+    """State and memory accesses of one warp."""
+
+    def __init__(self, machine: Any, cta: Any, number: int, threads: dict[str, Any]) -> None:
+        self.machine, self.cta, self.number = machine, cta, number
+        self.index = len(machine.warps)
+        self.group = number // 4
+        self.threads, self.args, self.shared = threads, machine.args, cta.addresses
+        self.tid = number * 32 + LANES
+        self.label = f"{cta.label}/wg{self.group}/warp{number}"
+        self.roles: set[str] = {str(self.group), f"wg{self.group}", f"warp{number}"}
+        self.it: tuple[int, ...] = ()
+        self.site = 0
+        self.preempt = machine.mode == "random"
+        self.clock = Bundle(machine.num_warps)
+        self.epoch = 0
+        self.bump()
+        self.own_stores = 0  # bulk stores of this warp that it has waited for, as clock bits
+        self.observed: dict[int, Observed] = {}
+        self.generator: Any = None
+        self.finished = False
+        self.waits_for: Any = None
+        self.spinning: int | None = None
+        self.resumed = 0
+        self.waiting = ""
+        self.reg_states: dict[str, RegState] = {}
+        self.init_sync()
+        self.init_async()
+        self.init_wgmma()
+
+    def bump(self) -> None:
+        """Begin a new epoch: later accesses are told from those already published."""
+        self.epoch += 1
+        self.clock.generic.epochs[self.index] = self.epoch
+
+    def release(self) -> Bundle:
+        """Return what this warp publishes by a release, and begin a new epoch."""
+        snapshot = self.clock.copy()
+        self.bump()
+        return snapshot
+
+    def plays(self, role: str) -> bool:
+        """Tell whether this warp has a role ("producer", "consumer", "0", "warp3")."""
+        return role in self.roles
+
+    def why(self) -> str:
+        """Say what this blocked warp waits for."""
+        return self.waiting or "waits"
+
+    def spin(self, site: int) -> Any:
+        """Return what a busy-waiting loop waits for: any change of memory or barriers."""
+        self.site = site
+        self.waiting = f"spins in: {self.machine.statement(site)}"
+        self.spinning = self.machine.progress
+        return self.machine.spinners
+
+    # -- registers --------------------------------------------------------------------------------
+
+    def local(self, count: int, dtype: np.dtype) -> np.ndarray:
+        """Allocate registers, poisoned, shape (32, count)."""
+        raw = np.full(32 * count * dtype.itemsize, 0xFF, np.uint8)
+        if dtype.kind == "b":
+            raw[:] = 0
+        return raw.view(dtype).reshape(32, count)
+
+    def registers(self, name: str, size: int) -> RegState:
+        """Return the state that wgmma keeps of one register array."""
+        state = self.reg_states.get(name)
+        if state is None or state.busy.size != size:
+            state = self.reg_states[name] = RegState(name, size)
+        return state
+
+    def touch(self, site: int, state: RegState, low: int, count: int) -> None:
+        """Check an access of registers that a wgmma may still use."""
+        part = slice(None) if count < 0 else slice(low, low + count)
+        state.dirty[part] = True
+        if state.num_busy and state.busy[part].any():
+            self.machine.at(
+                "WGMMA_REG_INFLIGHT", self, site,
+                f"{state.name} is touched while a wgmma that uses it may still run "
+                f"({len(self.wgmma_groups)} groups not waited for)",
+                buffer=state.name, byte_range=(low, low + max(count, 0)),
+            )
+
+    # -- addresses --------------------------------------------------------------------------------
+
+    def region_at(self, address: int) -> tuple[Region | None, int]:
+        """Return the region of an address and the offset inside it."""
+        address = int(address)
+        number = address >> GLOBAL_SHIFT
+        if number:
+            region = self.machine.regions.get(number)
+            return region, (address - region.base if region is not None else 0)
+        rank = address >> RANK_SHIFT & 0xFF
+        ctas = self.cta.cluster
+        if rank >= len(ctas):
+            return None, 0
+        return ctas[rank].shared, address & ((1 << RANK_SHIFT) - 1)
+
+    def access(self, site: int, writes: bool, kind: str = GENERIC, event: int = -1,
+               op: Any = None, rmw: bool = False) -> Access | None:
+        """Record an access of this warp; None if races are not looked for."""
+        log = self.machine.log
+        if log is None:
+            return None
+        return log.add(self, self.epoch, event, kind, writes, site, self.it, op, rmw)
+
+    def check(self, region: Region, offsets: Any, size: int, access: Access | None,
+              bundle: Bundle | None = None) -> None:
+        """Check an access of some bytes against all earlier ones, and record it."""
+        shadow = region.shadow
+        if shadow is None or access is None:
+            return
+        bundle = self.clock if bundle is None else bundle
+        cells = shadow.cells(offsets, size)
+        clock = clock_for(bundle, access.kind, region.shared)
+        if self.own_stores and access.kind == ASYNC and not region.shared:
+            clock = clock.copy()
+            clock.events |= self.own_stores
+        machine = self.machine
+
+        def report(other: Access, mine: Access, values: np.ndarray, number: int) -> None:
+            machine.conflict(region, cells, other, mine, bundle, values, number)
+
+        if access.rmw and not shadow.initialised:
+            self._uninitialised(region, cells, access)
+        if access.writes:
+            shadow.write(access, cells, clock, report)
+        elif not shadow.read(access, cells, clock, report):
+            self._uninitialised(region, cells, access)
+
+    def _uninitialised(self, region: Region, cells: Any, access: Access) -> None:
+        values = region.shadow.writer[cells]
+        where = np.nonzero(values == 0)[0]
+        if not len(where):
+            return
+        low = int(where[0]) + cells.start if isinstance(cells, slice) else int(cells[where[0]])
+        name, inside = region.name_of(low * region.shadow.granule)
+        self.machine.at(
+            "UNINIT_READ", self, access.site, f"{name} is read before any write",
+            buffer=name, byte_range=(inside, inside + region.shadow.granule),
+        )
+
+    def _resolve(self, site: int, base: Any, index: Any, size: int, count: int, mask: Any,
+                 align: int) -> tuple[Region | None, Any]:
+        """Return region and byte offsets (int, or array per active lane), checked."""
+        if isinstance(base, np.ndarray) or isinstance(index, np.ndarray):
+            address = np.asarray(base + np.asarray(index, np.int64) * size, np.int64)
+            if address.ndim and mask is not None:
+                address = address[mask]
+            region, first = self.region_at(address[0])
+            offsets: Any = address - (address[0] - first)
+            low, high = int(offsets.min()), int(offsets.max())
+            bad = bool((offsets % align).any()) if align > 1 else False
+        else:
+            region, offsets = self.region_at(base + index * size)
+            low = high = offsets
+            bad = offsets % align != 0
+        total = size * count
+        if region is None or low < 0 or high + total > region.size:
+            name = region.name if region is not None else f"address {low:#x}"
+            limit = region.size if region is not None else 0
+            self.machine.at(
+                "OOB_ACCESS", self, site,
+                f"bytes [{low}, {high + total}) of {name}, which has {limit} bytes", buffer=name,
+                byte_range=(low, high + total),
+            )
+            return None, offsets
+        if bad:
+            self.machine.at(
+                "MISALIGNED", self, site, f"offset {low} of {region.name} is no multiple of {align}",
+                buffer=region.name,
+            )
+        if region.shared and region.live[low : high + total].any():
+            self._live_object(site, region, offsets, total)
+        return region, offsets
+
+    def _live_object(self, site: int, region: Region, offsets: Any, total: int) -> None:
+        spread = np.ravel(offsets)[:, None] + np.arange(total)
+        if region.live[spread].any():
+            name, inside = region.name_of(int(np.min(offsets)))
+            self.machine.at(
+                "OOB_ACCESS", self, site,
+                "an ordinary access touches a live mbarrier object", buffer=name,
+                byte_range=(inside, inside + total),
+            )
+
+    # -- loads and stores -------------------------------------------------------------------------
+
+    def load(self, site: int, mask: Any, base: Any, index: Any, dtype: np.dtype, count: int,
+             vector: int) -> Any:
+        """Load `count` elements per lane; a uniform address gives one value for all lanes."""
+        size = dtype.itemsize * vector
+        region, offsets = self._resolve(
+            site, base, index, size, count // vector, mask, dtype.itemsize
+        )
+        uniform = not isinstance(offsets, np.ndarray)
+        shape: Any = (32,) if count == 1 else (32, count)
+        if region is None:
+            fill = np.full(shape, np.nan if dtype.kind not in "iub" else 0).astype(dtype)
+            return fill[0] if uniform and count == 1 else fill
+        if region.shadow is not None:
+            access = self.access(site, False)
+            self.check(region, np.asarray(offsets), dtype.itemsize * count, access)
+        if uniform and count == 1 and offsets % dtype.itemsize == 0:
+            value = region.view(dtype)[offsets // dtype.itemsize]
+            return value.item() if dtype.kind in "iub" else value
+        values = self.gather(region, offsets, dtype, count)
+        if uniform:
+            return values[0] if count == 1 else values.reshape(1, count)
+        if count == 1:
+            values = values.reshape(-1)
+        if mask is None or len(values) == 32:
+            return values
+        full = np.zeros(shape, dtype)
+        full[mask] = values
+        return full
+
+    def gather(self, region: Region, offsets: Any, dtype: np.dtype, count: int) -> np.ndarray:
+        """Read `count` elements at each byte offset, shape (len(offsets), count)."""
+        size = dtype.itemsize
+        starts = np.ravel(offsets)
+        if not (starts % size).any():
+            return region.view(dtype)[starts[:, None] // size + np.arange(count)]
+        raw = region.data[starts[:, None] + np.arange(size * count)]
+        return np.ascontiguousarray(raw).view(dtype)
+
+    def store(self, site: int, mask: Any, base: Any, index: Any, value: Any, dtype: np.dtype,
+              count: int, vector: int) -> None:
+        """Store `count` elements per lane."""
+        size = dtype.itemsize * vector
+        if not isinstance(base, np.ndarray) and not isinstance(index, np.ndarray):
+            index = np.full(1, index)  # all lanes write one place: the last active one stays
+            value = np.asarray(value)
+            if value.ndim and len(value) == 32:
+                last = 31 if mask is None else 31 - int(np.argmax(mask[::-1]))
+                value = value[last : last + 1]
+            mask = None
+        region, offsets = self._resolve(
+            site, base, index, size, count // vector, mask, dtype.itemsize
+        )
+        if region is None:
+            return
+        self.machine.progress += 1
+        if region.shadow is not None:
+            self.check(region, offsets, dtype.itemsize * count, self.access(site, True))
+        value = np.asarray(value).astype(dtype, copy=False)
+        if mask is not None and value.ndim and len(value) == 32:
+            value = value[mask]
+        if value.ndim < 2:
+            value = value.reshape(-1, 1) if value.ndim else value
+        self.scatter(region, offsets, value, dtype, count)
+
+    def scatter(self, region: Region, offsets: Any, value: np.ndarray, dtype: np.dtype,
+                count: int) -> None:
+        """Write `count` elements at each byte offset."""
+        size = dtype.itemsize
+        starts = np.ravel(offsets)
+        if not (starts % size).any():
+            region.view(dtype)[starts[:, None] // size + np.arange(count)] = value
+            return
+        full = np.ascontiguousarray(np.broadcast_to(value, (len(starts), count)))
+        region.data[starts[:, None] + np.arange(size * count)] = full.view(np.uint8)
+
+    # -- atomics ----------------------------------------------------------------------------------
+
+    def atomic(self, site: int, mask: Any, op: str, address: Any, value: Any, dtype: np.dtype,
+               sem: str = "relaxed", scope: str = "gpu", compare: Any = None) -> np.ndarray:
+        """Read-modify-write one element per lane; returns what was there before."""
+        addresses, values = as_lanes(address), as_lanes(value)
+        compares = as_lanes(compare) if compare is not None else None
+        old = np.zeros(32, dtype)
+        for lane in LANES if mask is None else np.nonzero(mask)[0]:
+            place = int(addresses[lane])
+            region, offset = self._resolve(site, place, 0, dtype.itemsize, 1, None, dtype.itemsize)
+            if region is None:
+                continue
+            if sem in ("acquire", "acq_rel"):
+                self.acquire_at(place)
+            self.check(region, np.asarray([offset]), dtype.itemsize, self.access(site, True, rmw=True))
+            cell = region.view(dtype)
+            before = cell[offset // dtype.itemsize]
+            old[lane] = before
+            after = _ATOMICS[op](before, values[lane], compares[lane] if compares is not None else 0)
+            if after != before:
+                self.machine.progress += 1
+            cell[offset // dtype.itemsize] = after
+            if sem in ("release", "acq_rel"):
+                self.release_at(place)
+        return old
+
+    def release_at(self, address: int) -> None:
+        """Publish this warp's clocks at a global address."""
+        clocks = self.machine.sync_clocks
+        snapshot = self.release()
+        if address in clocks:
+            clocks[address].join(snapshot)
+        else:
+            clocks[address] = snapshot
+
+    def acquire_at(self, address: int) -> None:
+        """Learn what was published at a global address."""
+        snapshot = self.machine.sync_clocks.get(address)
+        if snapshot is not None:
+            self.clock.join(snapshot)
+
+    # -- inside a warp ----------------------------------------------------------------------------
+
+    def elect(self, site: int, mask: Any) -> np.ndarray:
+        """Return true in one lane, the lowest active one."""
+        if mask is not None:
+            self.machine.at(
+                "WARP_CONVERGENCE", self, site, "elect.sync with lanes missing from its mask"
+            )
+        return first_lane(mask) == LANES
+
+    def activemask(self, mask: Any) -> int:
+        """Return the active lanes as bits."""
+        return 0xFFFFFFFF if mask is None else int(np.sum(np.uint64(1) << LANES[mask].astype(np.uint64)))
+
+    def _shuffle(self, value: Any, source: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        values = as_lanes(value)
+        return values[np.where(inside, source, LANES)]
+
+    def shuffle(self, site: int, mask: Any, value: Any, lane: Any, width: Any) -> np.ndarray:
+        """Read another lane's value (`shfl.idx`)."""
+        width = int(np.max(width))
+        source = LANES // width * width + as_lanes(lane) % width
+        return self._shuffle(value, source, np.ones(32, bool))
+
+    def shuffle_up(self, site: int, mask: Any, value: Any, delta: Any, width: Any) -> np.ndarray:
+        """Read the value of a lane `delta` below."""
+        width = int(np.max(width))
+        source = LANES - as_lanes(delta)
+        return self._shuffle(value, source, source >= LANES // width * width)
+
+    def shuffle_down(self, site: int, mask: Any, value: Any, delta: Any, width: Any) -> np.ndarray:
+        """Read the value of a lane `delta` above."""
+        width = int(np.max(width))
+        source = LANES + as_lanes(delta)
+        return self._shuffle(value, source, source < LANES // width * width + width)
+
+
+_ATOMICS = {
+    "add": lambda a, b, c: a + b,
+    "min": lambda a, b, c: min(a, b),
+    "max": lambda a, b, c: max(a, b),
+    "and": lambda a, b, c: a & b,
+    "or": lambda a, b, c: a | b,
+    "xor": lambda a, b, c: a ^ b,
+    "exch": lambda a, b, c: b,
+    "cas": lambda a, b, c: b if a == c else a,
+    "inc": lambda a, b, c: type(a)(0) if a >= b else a + type(a)(1),
+    "dec": lambda a, b, c: b if a == 0 or a > b else a - type(a)(1),
+}

@@ -33,11 +33,12 @@ def gated(previous: Factory) -> Factory:
             marked = request.mark_requests(mod)
             if marked.same_as(mod):
                 return pipeline(mod)
-            from tvm_hopper import capture, compile
+            from tvm_hopper import capture, compile, cuda_runtime
             from tvm_hopper import pipeline as ours
 
             build = capture.start(marked)
             compile.install()
+            cuda_runtime.ensure()
             return ours.run(marked)
 
         def host() -> tvm.transform.Pass:

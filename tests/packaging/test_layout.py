@@ -20,7 +20,7 @@ LINKED = ("transforms", "codegen_patches")
 LAYERS = [
     {"errors", "keys", "facts", "_pins"},
     {"ir"},
-    {"options", "_config_keys", "request", "target"},
+    {"options", "_config_keys", "request", "target", "cuda_runtime"},
     {"analysis"},
     {"plan"},
     {"transforms", "codegen_patches", "verify", "assembler_log", "cuda_compilers"},

@@ -1,0 +1,65 @@
+"""TVM's CUDA runtime on a machine whose only CUDA is pip's.
+
+`libtvm_runtime_cuda.so` needs `libcudart.so.13`, which `nvidia-cuda-runtime` installs where the
+loader does not look; TVM then goes on without a CUDA runtime and without a word.  Loading pip's
+library first is enough.  Done when a kernel of ours is built, and only where there is a driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from pathlib import Path
+
+CUDART = "libcudart.so.13"
+
+
+def pip_library(name: str) -> Path | None:
+    """Return the path of a library from pip's CUDA packages."""
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations if spec else []:
+        path = Path(folder, "cu13", "lib", name)
+        if path.is_file():
+            return path
+    return None
+
+
+def loadable(name: str | Path) -> bool:
+    """Tell whether the loader finds a library."""
+    try:
+        ctypes.CDLL(str(name), mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
+
+
+def is_loaded() -> bool:
+    """Tell whether TVM can launch CUDA kernels in this process."""
+    from tvm.base import _LOADED_LIBS
+
+    return "tvm_runtime_cuda" in _LOADED_LIBS
+
+
+def ensure() -> bool:
+    """Load TVM's CUDA runtime if TVM itself could not; return whether it is there."""
+    if is_loaded():
+        return True
+    if not loadable("libcuda.so.1"):
+        return False
+    pip = pip_library(CUDART)
+    if not loadable(CUDART) and (pip is None or not loadable(pip)):
+        return False
+    from tvm.base import _LOADED_LIBS
+    from tvm_ffi.libinfo import load_lib_ctypes
+
+    folder = Path(_LOADED_LIBS["tvm_runtime"]._name).resolve().parent
+    try:
+        _LOADED_LIBS["tvm_runtime_cuda"] = load_lib_ctypes(
+            package="tvm",
+            target_name="tvm_runtime_cuda",
+            extra_lib_paths=[folder],
+            mode="RTLD_LOCAL",
+        )
+    except (OSError, RuntimeError):
+        return False
+    return True

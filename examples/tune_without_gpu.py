@@ -29,7 +29,7 @@ from tvm_hopper.testing import workloads
 
 TARGET = {"kind": "cuda", "arch": "sm_90a", "max_shared_memory_per_block": 232448}
 SHAPE = (4096, 4096, 4096)
-WORKLOAD = "matmul"
+FAILED = 1e9  # seconds; MetaSchedule notes 1e10 for what could not be built or run
 
 
 def space(sch: s_tir.Schedule) -> None:
@@ -139,7 +139,11 @@ def main() -> None:
     args = parser.parse_args()
     work_dir = args.work_dir or tempfile.mkdtemp(prefix="tvm_hopper_tune_")
     database = tune(work_dir, args.trials)
-    print(f"{len(database)} of {args.trials} candidates in {work_dir}")
+    records = database.get_all_tuning_records()
+    good = [r for r in records if all(float(t) < FAILED for t in r.run_secs)]
+    print(f"{len(good)} of {args.trials} candidates lowered; database and logs in {work_dir}")
+    if not good:
+        sys.exit(f"no candidate could be lowered: see {work_dir}/logs")
     subprocess.run([sys.executable, "-c", REPLAY, work_dir], check=True)
 
 

@@ -49,13 +49,13 @@ def choose_config(
     accumulate : str, optional
         Passed on to the configuration.
     """
-    shape = tuple(e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
+    rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
     # at the same cost the larger tile reads less
     tile_m, tile_n, consumers = min(
-        reversed(CANDIDATES), key=lambda c: estimate_cycles(*shape, c[0], c[1])
+        reversed(CANDIDATES), key=lambda c: estimate_cycles(rows, columns, depth, c[0], c[1])
     )
     tile = (tile_m, tile_n, TILE_K)
-    stages = min(most_stages(tile, dtype), MAX_STAGES, max(2, -(-shape[2] // TILE_K)))
+    stages = min(most_stages(tile, dtype), MAX_STAGES, max(2, -(-depth // TILE_K)))
     return MatmulConfig(tile, stages=stages, consumers=consumers, accumulate=accumulate)
 
 

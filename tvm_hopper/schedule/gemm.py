@@ -123,12 +123,13 @@ def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[st
     """
     dtype = problem.lhs.dtype
     sizes = [steps.candidates(sch, size) for size in config.tile]
-    smallest = tuple(min(s) for s in sizes)
+    smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
+    largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
     last_stage = config.last_stage
     if config.stages is not None:
         last_stage = config.stages - 1
     if last_stage is None:
-        last_stage = max(1, min(DEFAULT_STAGES, most_stages(tuple(map(max, sizes)), dtype))) - 1
+        last_stage = max(1, min(DEFAULT_STAGES, most_stages(largest, dtype))) - 1
     stages = min(steps.candidates(sch, last_stage)) + 1
     where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
     broken = find_violations(smallest, stages, config, dtype)

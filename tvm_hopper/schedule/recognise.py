@@ -98,8 +98,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
 
     axes = {var.var: Axis(var, bindings[var.var], _known(var.dom.extent)) for var in node.iter_vars}
     lead = tuple(a for a in axes.values() if a.extent == 1 and not _is_reduction(a.iter_var))
-    out = [i if i in axes else None for i in store.indices]
-    if len(out) < 2 or None in out[-2:] or out[-1].same_as(out[-2]):
+    out = list(store.indices)
+    if len(out) < 2 or any(v not in axes for v in out[-2:]) or out[-1].same_as(out[-2]):
         need = "C[m, n] with one loop for each, behind dimensions of extent one"
         raise cannot_schedule(where, f"the output index {list(store.indices)}", need)
     m, n = (axes[v] for v in out[-2:])
@@ -179,19 +179,19 @@ def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]
     if not ir.is_const(realize.predicate, 1):
         raise cannot_schedule(where, f"the predicate {realize.predicate}", "none")
     position = {loop.loop_var: i for i, loop in enumerate(loops)}
-    found = {}
+    bound: dict[Any, int] = {}
     for var, value in zip(node.iter_vars, realize.iter_values, strict=True):
         if value in position:
-            found[var.var] = position[value]
+            bound[var.var] = position[value]
         elif ir.is_const(var.dom.extent, 1):
-            found[var.var] = -1
+            bound[var.var] = -1
         else:
             need = "one loop for each of the block's dimensions"
             raise cannot_schedule(where, f"{var.var.name} bound to {value}", need)
     for loop, i in position.items():
-        if i not in found.values():
+        if i not in bound.values():
             raise cannot_schedule(where, f"loop {loop.name} that repeats it", "one product")
-    return found
+    return bound
 
 
 def check_operands(matmul: Matmul, accumulate: str | None) -> None:

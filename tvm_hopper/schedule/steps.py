@@ -140,7 +140,7 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
     if dtype not in OPERAND_TYPES:
         raise cannot_schedule(where, f"operands of {dtype}", " or ".join(OPERAND_TYPES))
     steps = (wgmma_facts.INSTRUCTION_M, 8, wgmma_facts.instruction_k(dtype))
-    if None in extents or any(e % s for e, s in zip(extents, steps, strict=True)):
+    if any(e is None or e % step for e, step in zip(extents, steps, strict=True)):
         found = "x".join("?" if e is None else str(e) for e in extents)
         need = "multiples of " + "x".join(map(str, steps))
         raise cannot_schedule(where, f"a tile of {found} in the three innermost loops", need)

@@ -6,7 +6,8 @@ the result, a write outside the output in the margins, an element never written 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import dataclasses
+from dataclasses import dataclass, field
 from typing import Any
 
 MARGIN = 4096  # elements of poison before and after each tensor; keeps the alignment
@@ -40,7 +41,7 @@ class Case:
 
     def as_dict(self) -> dict[str, Any]:
         """Fields as plain values."""
-        return asdict(self)
+        return dataclasses.asdict(self)
 
 
 def _short(value: Any) -> str:
@@ -66,11 +67,21 @@ def build(case: Case) -> Any:
         "m" if case.m is None else case.m, case.n, case.k, case.layout, case.dtype, case.out_dtype
     )
     sch = s_tir.Schedule(mod)
-    config = dict(case.config)
-    if "tile" in config:
-        config["tile"] = tuple(config["tile"])
-    hs.matmul(sch, "C", hs.MatmulConfig(**config) if config else None)
+    hs.matmul(sch, "C", configuration(case))
     return tvm.compile(sch.mod, target=TARGET)
+
+
+def configuration(case: Case) -> Any:
+    """Return the configuration of a case: the default one, with the fields that the case names."""
+    from tvm_hopper.schedule import choose, config
+
+    fields = dict(case.config)
+    if not fields:
+        return None  # the default is the package's own choice, made inside
+    if "tile" in fields:
+        fields["tile"] = tuple(fields["tile"])
+        return config.MatmulConfig(**fields)
+    return dataclasses.replace(choose.choose_config(case.m, case.n, case.k, case.dtype), **fields)
 
 
 def register() -> None:

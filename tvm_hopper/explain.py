@@ -76,6 +76,7 @@ class Kernel:
     consumer_registers: int
     accumulator_registers: int
     wgmma_pending: int
+    raster_group: int
     barriers: tuple[Barrier, ...]
     smem: tuple[Region, ...]
     tensor_maps: tuple[TensorMap, ...]
@@ -110,6 +111,8 @@ class Kernel:
             expected = f" and {barrier.tx_bytes} bytes" if barrier.tx_bytes else ""
             yield f"  {barrier.name}", f"{barrier.number} mbarriers, each for {counts}{expected}"
         yield "WGMMA groups in flight", f"{self.wgmma_pending} over an iteration"
+        if self.raster_group > 1:
+            yield "raster order", f"{self.raster_group} rows of output tiles together"
         entry = registers.entry_registers(self.threads)
         yield "registers", f"{entry} of each thread at the start, by setmaxnreg then"
         yield "  producer", f"{self.producer_registers}"
@@ -162,7 +165,9 @@ class Explanation:
 def _table(kernel: Kernel) -> Table:
     from rich.table import Table
 
-    table = Table("", "", title=f"kernel {kernel.name}", show_header=False, title_justify="left")
+    table = Table(title=f"kernel {kernel.name}", show_header=False, title_justify="left")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for topic, text in kernel.rows():
         table.add_row(topic, text)
     return table
@@ -250,6 +255,7 @@ def _read(name: str, plan: dict[str, Any]) -> Kernel:
         consumer_registers=consumer,
         accumulator_registers=plan["accumulator_registers"],
         wgmma_pending=plan["wgmma_pending"],
+        raster_group=plan.get("raster_group", 1),
         barriers=(
             Barrier("full", stages, counts["full"], plan["tx_bytes"]),
             Barrier("empty", stages, counts["empty"], 0),

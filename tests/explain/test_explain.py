@@ -99,6 +99,14 @@ def test_a_widened_accumulator_is_reported():
     assert "fallbacks" not in str(explanation)
 
 
+def test_a_raster_order_is_said_when_it_is_not_the_hardwares(explanation):
+    assert explanation.kernels[0].raster_group == 1
+    assert "raster order" not in str(explanation)
+    asked = tvm_hopper.explain(scheduled(tile=(128, 128, 64), raster_group=4), TARGET)
+    assert asked.kernels[0].raster_group == 4
+    assert "4 rows of output tiles together" in str(asked)
+
+
 def test_refuses_a_module_without_a_kernel_of_ours():
     mod = workloads.matmul(64, 64, 64)
     with pytest.raises(tvm_hopper.HopperError, match="explain: found no kernel of ours; need a"):

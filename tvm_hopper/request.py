@@ -16,7 +16,7 @@ from tvm.target import Target
 from tvm_hopper import ir, keys, options
 from tvm_hopper.errors import cannot_lower
 
-OURS = "tvm_hopper"  # target key, set by us on a function that asked; its kernel inherits it
+OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
 ARCH = "sm_90a"
 
 
@@ -59,8 +59,8 @@ def find_requests(func: tirx.PrimFunc) -> list[Request]:
 def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
     """Mark the functions that ask for our lowering, after checking what they ask for.
 
-    The mark is a key of the function's target, which the kernel inherits when host and device are
-    split.  It also makes TVM compile our kernels apart from those of other functions.
+    The mark is a key of the function's target and of that target's host, so kernel and host part
+    inherit it when they are split.  It also makes TVM compile our kernels apart from others'.
     """
     marked = {}
     for gv, func in mod.functions.items():
@@ -95,7 +95,10 @@ def async_option(func: tirx.PrimFunc) -> str:
 
 
 def _with_key(target: Target) -> Target:
-    return Target({**target.export(), "keys": [*target.keys, OURS]})
+    config = {**target.export(), "keys": [*target.keys, OURS]}
+    if target.host is not None:
+        config["host"] = _with_key(target.host).export()
+    return Target(config)
 
 
 def check_request(function: str, request: Request) -> None:

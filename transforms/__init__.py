@@ -3,6 +3,7 @@
 if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")
 
+from .assert_alignment import AssertAlignment, RequireAlignment
 from .inject_tma_load import InjectTmaLoad
 from .insert_async_waits import InsertAsyncWaits
 from .layout_shared import LayoutShared
@@ -13,6 +14,7 @@ from .raster_blocks import RasterBlocks
 from .restore_axis_notes import RestoreAxisNotes
 
 __all__ = [
+    "AssertAlignment",
     "InjectTmaLoad",
     "InsertAsyncWaits",
     "LayoutShared",
@@ -20,5 +22,6 @@ __all__ = [
     "MergeShared",
     "PipelineMbarriers",
     "RasterBlocks",
+    "RequireAlignment",
     "RestoreAxisNotes",
 ]

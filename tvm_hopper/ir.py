@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import ir, sym, tirx
-from tvm.ir import Call, TensorLoad, TensorRegion
+from tvm.ir import Call, StringImm, TensorLoad, TensorRegion
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import BufferStore, Evaluate, For, ForKind, IfThenElse, SeqStmt, Stmt, Var
 
@@ -309,6 +309,12 @@ def make_loop(
     zero = tirx.IntImm(dtype, 0)
     extent = tirx.IntImm(dtype, extent) if isinstance(extent, int) else extent
     return For(var, zero, extent, kind, seq(body(var)), annotations=notes)
+
+
+def make_assert(condition: Any, message: str) -> Stmt:
+    """Build a host-side check that raises ValueError with a message."""
+    # The wheel's Python constructor hands its first two arguments over in the wrong order.
+    return tirx.AssertStmt(condition, StringImm("ValueError"), [StringImm(message)])
 
 
 def with_body(loop: For, body: Stmt, **changes: Any) -> For:

@@ -99,3 +99,4 @@ def closest(name: str) -> str:
 ASYNC_OP = "tvm_hopper.async_op"  # on a block that issues asynchronous operations: its row in facts.async_ops
 TMA_LOAD = "tvm_hopper.tma_load"  # call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, no barrier yet
 RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many iterations ago
+ALIGNMENT = "tvm_hopper.alignment"  # on a function: tensor, bytes, tensor, bytes ...

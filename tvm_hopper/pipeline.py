@@ -7,6 +7,7 @@ TVM's list is read from TVM at each build (it depends on the PassContext), never
     s_tir.InjectSoftwarePipeline ... s_tir.InjectDoubleBuffer
       -> late_passes()      shared buffers become one allocation with final offsets
     tirx.StorageRewrite ... tirx.SplitHostDevice, tirx.MakePackedAPI ...
+      -> host_passes()      checks of the arguments
 
 Our passes see only the functions that carry the mark of `request.mark_requests`; every other
 function of the module goes through the stock list as it is.  Every prefix of our lists leaves a
@@ -43,7 +44,8 @@ def hook_passes() -> list[Pass]:
         transforms.InjectTmaLoad(),  # copies become boxes of a tensor map, without a barrier yet
         transforms.PipelineMbarriers(),  # ring, full/empty barriers and roles around both
         transforms.InsertAsyncWaits(),  # WGMMA's waits depend on what each role does in between
-        transforms.RasterBlocks(),  # last: the passes above reason about plain block indices
+        transforms.RasterBlocks(),  # late: the passes above reason about plain block indices
+        transforms.RequireAlignment(),  # last: asks which accesses turned out wide
     ]
 
 
@@ -53,6 +55,15 @@ def late_passes() -> list[Pass]:
 
     return [
         transforms.MergeShared(),  # TVM would overlap what copies in flight still read and write
+    ]
+
+
+def host_passes() -> list[Pass]:
+    """List the passes after all of TVM's; they act on host functions that carry our notes."""
+    from tvm_hopper import transforms
+
+    return [
+        transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
     ]
 
 
@@ -114,7 +125,7 @@ def full_list() -> list[Pass]:
         passes.append(p)
         if p.info.name == LATE:
             passes += map(on_our_functions, late_passes())
-    return passes
+    return [*passes, *map(on_our_functions, host_passes())]
 
 
 def on_our_functions(inner: Pass) -> Pass:

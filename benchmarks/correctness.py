@@ -98,8 +98,56 @@ def cover_cases() -> list[Case]:
     ]
 
 
+EPILOGUES = (
+    ("relu",),
+    ("gelu",),
+    ("silu",),
+    ("scale",),
+    ("bias_col",),
+    ("bias_row",),
+    ("residual",),
+    ("bias_col", "gelu"),
+    ("scale", "bias_row", "residual", "relu"),
+)
+FORMS = (
+    {"batch": True},
+    {"index": "int64"},
+    {"swap": True},
+    {"cast": "after"},
+    {"cast_stage": True},
+    {"batch": True, "index": "int64", "cast_stage": True, "epilogue": ("bias_col", "silu")},
+)
+
+
+def epilogue_cases() -> list[Case]:
+    """Return each fused epilogue, on a shape that no tile divides, to a wide and a narrow type."""
+    return [
+        Case(*COVER_SHAPE, layout, dtype, out_dtype, form={"epilogue": epilogue})
+        for epilogue in EPILOGUES
+        for layout, dtype, out_dtype in (
+            ("NT", "float16", "float32"),
+            ("NN", "bfloat16", "bfloat16"),
+        )
+    ]
+
+
+def form_cases() -> list[Case]:
+    """Return the product written in other ways, and a float16 sum that is widened on request."""
+    narrow = {"acc_dtype": "float16", "cast": "none"}
+    return [
+        *(
+            Case(*COVER_SHAPE, layout, "float16", "float16", form=form)
+            for form in FORMS
+            for layout in ("NT", "NN")
+        ),
+        Case(*COVER_SHAPE, "NN", "float16", "float16", {"accumulate": "float32"}, form=narrow),
+    ]
+
+
 SETS = {
     "cover": cover_cases,
+    "epilogue": epilogue_cases,
+    "form": form_cases,
     "symbolic": symbolic_cases,
     "refused": refused_cases,
     "grid-float16": functools.partial(grid_cases, "float16", "float32"),

@@ -67,7 +67,7 @@ def tensor_sets(case: Case) -> list[tuple[Any, Any, Any]]:
     shape = (case.m, case.n)
     made = []
     for seed in range(count):
-        a, b = inputs(case, case.m, "normal", seed)
+        a, b = inputs(case, case.m, "normal", seed)[:2]
         out = torch.empty(shape, dtype=getattr(torch, case.dtype), device="cuda")
         made.append((a, b, out))
     return made

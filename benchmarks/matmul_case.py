@@ -19,7 +19,10 @@ TOLERANCE = {"float32": 2e-5, "float16": 5e-4, "bfloat16": 4e-3}
 
 @dataclass(frozen=True)
 class Case:
-    """A problem and how to schedule it. `m` None: a symbolic extent, run at each of `sizes`."""
+    """A problem and how to schedule it. `m` None: a symbolic extent, run at each of `sizes`.
+
+    `form` holds further arguments of `workloads.matmul`: how the program is written, its epilogue.
+    """
 
     m: int | None
     n: int
@@ -28,13 +31,16 @@ class Case:
     dtype: str = "float16"
     out_dtype: str = "float32"
     config: dict[str, Any] = field(default_factory=dict, hash=False)
+    form: dict[str, Any] = field(default_factory=dict, hash=False)
     sizes: tuple[int, ...] = ()
     expect_refusal: bool = False
 
     @property
     def name(self) -> str:
         """A text that tells the case from every other."""
-        config = ",".join(f"{k}={_short(v)}" for k, v in sorted(self.config.items()))
+        config = ",".join(
+            f"{k}={_short(v)}" for k, v in sorted({**self.config, **self.form}.items())
+        )
         m = "m" if self.m is None else self.m
         shape = f"{m}x{self.n}x{self.k}"
         return f"{shape} {self.layout} {self.dtype}->{self.out_dtype} {config or 'default'}"
@@ -45,7 +51,9 @@ class Case:
 
 
 def _short(value: Any) -> str:
-    return "x".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+    if isinstance(value, (tuple, list)):
+        return ("x" if all(isinstance(v, int) for v in value) else "+").join(map(str, value))
+    return str(value)
 
 
 def build(case: Case) -> Any:
@@ -64,7 +72,13 @@ def build(case: Case) -> Any:
 
     register()
     mod = workloads.matmul(
-        "m" if case.m is None else case.m, case.n, case.k, case.layout, case.dtype, case.out_dtype
+        "m" if case.m is None else case.m,
+        case.n,
+        case.k,
+        case.layout,
+        case.dtype,
+        case.out_dtype,
+        **case.form,
     )
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", configuration(case))
@@ -111,26 +125,60 @@ def poisoned(shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
     return raw, buffer[MARGIN : MARGIN + count].view(shape)
 
 
-def inputs(case: Case, m: int, kind: str, seed: int) -> tuple[Any, Any]:
-    """Return A and B: "integer" values in -2..2, or "normal" ones; both inside poison."""
+def inputs(case: Case, m: int, kind: str, seed: int) -> tuple[Any, ...]:
+    """Return A, B and the epilogue's operands, "integer" values in -2..2 or "normal" ones.
+
+    All of them lie inside poison.
+    """
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(seed)
     made = []
-    for shape in shapes(case, m):
+    lead = (1,) if case.form.get("batch") else ()
+    a, b = shapes(case, m)
+    for shape in ((*lead, *a), b, *(shape for _, shape in epilogue_operands(case, m))):
         _, tensor = poisoned(shape, case.dtype)
         if kind == "integer":
             values = torch.randint(-2, 3, shape, generator=generator, device="cuda")
         else:
             values = torch.randn(shape, generator=generator, device="cuda")
         made.append(tensor.copy_(values))
-    return made[0], made[1]
+    return tuple(made)
 
 
-def product(case: Case, a: Any, b: Any) -> Any:
-    """Return the float64 product."""
-    left = a.double() if case.layout[0] == "N" else a.double().t()
-    return left @ (b.double() if case.layout[1] == "N" else b.double().t())
+def epilogue_operands(case: Case, m: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the name and the shape of each operand that the epilogue reads."""
+    kinds = {"bias_row": (m,), "bias_col": (case.n,), "residual": (m, case.n)}
+    lead = (1,) if case.form.get("batch") else ()
+    return [
+        (name, (*lead, *kinds[name]) if name == "residual" else kinds[name])
+        for name in case.form.get("epilogue", ())
+        if name in kinds
+    ]
+
+
+INEXACT = ("gelu", "silu")  # steps that do not keep integers
+
+
+def reference(case: Case, a: Any, b: Any, *operands: Any) -> Any:
+    """Return the result in float64, before its rounding to the output type."""
+    import torch
+
+    left = a.double() if case.layout[0] == "N" else a.double().mT
+    value = left @ (b.double() if case.layout[1] == "N" else b.double().t())
+    rest = iter(operands)
+    steps = {
+        "relu": torch.relu,
+        "gelu": torch.nn.functional.gelu,
+        "silu": torch.nn.functional.silu,
+        "scale": lambda x: x * 0.125,
+        "bias_col": lambda x: x + next(rest).double(),
+        "bias_row": lambda x: x + next(rest).double()[:, None],
+        "residual": lambda x: x + next(rest).double(),
+    }
+    for name in case.form.get("epilogue", ()):
+        value = steps[name](value)
+    return value
 
 
 def check(case: Case, run: Any, seed: int = 0) -> dict[str, float]:
@@ -151,9 +199,10 @@ def check(case: Case, run: Any, seed: int = 0) -> dict[str, float]:
 def _check_one(case: Case, run: Any, m: int, kind: str, seed: int) -> float:
     import torch
 
-    a, b = inputs(case, m, kind, seed)
-    raw, out = poisoned((m, case.n), case.out_dtype)
-    run(a, b, out)
+    given = inputs(case, m, kind, seed)
+    lead = (1,) if case.form.get("batch") else ()
+    raw, out = poisoned((*lead, m, case.n), case.out_dtype)
+    run(*given, out)
     torch.cuda.synchronize()
     where = f"{case.name}, m={m}, {kind} inputs"
     margins = torch.cat([raw[:MARGIN], raw[raw.numel() - MARGIN :]])
@@ -161,8 +210,8 @@ def _check_one(case: Case, run: Any, m: int, kind: str, seed: int) -> float:
     assert not touched, f"{where}: found {touched} elements written outside the output; need none"
     if not m:
         return 0.0
-    want = product(case, a, b)
-    if kind == "integer":
+    want = reference(case, *given)
+    if kind == "integer" and not set(INEXACT) & set(case.form.get("epilogue", ())):
         rounded = want.to(out.dtype)
         wrong = int((out != rounded).sum())  # NaN differs from everything
         first = (out != rounded).nonzero()[0].tolist() if wrong else None

@@ -4,7 +4,7 @@
 
 Without a GPU: schedules it, compiles it to a cubin, explains it, shows the Hopper instructions in
 the machine code, and runs an interior, an edge and a corner CTA of that same kernel in the
-simulator, against float64. With an H100 or H200 and PyTorch it also runs and is timed against cuBLAS.
+simulator, against float64. With an H100 or H200 and PyTorch it is also timed against cuBLAS.
 
 The problem is the fused query-key-value projection of a 4544-wide model over 4000 tokens: neither
 extent of the output is a multiple of the tile.

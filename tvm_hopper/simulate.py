@@ -1,11 +1,90 @@
-"""Run and judge a compiled module without a GPU: `simulate`, `verify` and the shell command."""
+"""Run and judge a module without a GPU: `simulate`, `verify` and the shell command.
+
+result = tvm_hopper.simulate(ex, {"A": a, "B": b})      # numpy in, numpy out
+report = tvm_hopper.verify(ex)                          # policies, seeds, chosen CTAs: one verdict
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from tvm_hopper.sim.result import Result
+import numpy as np
+
+from tvm_hopper.errors import VerifyError
+from tvm_hopper.sim import Finding, Result, run_host, run_kernel, worst
+from tvm_hopper.sim.choose import Choice, choose_blocks
+from tvm_hopper.sim.host import Launch, Pointer
+from tvm_hopper.sim.signature import Argument, complete, signature
+from tvm_hopper.sim.tma import TensorMapArg
+
+RUNS = (
+    ("eager", 0),
+    ("on_wait", 0),
+    ("lifo", 0),
+    ("random", 1),
+    ("random", 2),
+    ("random", 3),
+    ("starve:consumer", 0),
+    ("starve:producer", 0),
+)
+EXIT_CODES = {"clean": 0, "review": 3, "incomplete": 4, "error": 5}
+
+
+@dataclass(frozen=True)
+class Program:
+    """The final functions of one module: one host entry, and its kernels by name."""
+
+    host: Any
+    kernels: Mapping[str, Any]
+
+    @property
+    def arguments(self) -> list[Argument]:
+        """Arguments of the entry, in order."""
+        return signature(self.host)
+
+
+def _entry(host_module: Any, name: str | None) -> Any:
+    entries = {}
+    for gv, func in host_module.functions.items():
+        if "calling_conv" in (func.attrs or {}) and int(func.attrs["calling_conv"]) == 1:
+            entries[gv.name_hint] = func
+    if name is None and len(entries) > 1:
+        name = "main"
+    if name is not None and name in entries:
+        return entries[name]
+    if len(entries) == 1 and name is None:
+        return next(iter(entries.values()))
+    raise ValueError(f"entry: found functions {sorted(entries)}; need one of them as `entry`")
+
+
+def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Program:
+    """Return the final functions of a module, lowered here, or of an executable built here."""
+    import tvm
+    from tvm import tirx
+
+    if isinstance(ex_or_mod, Program):
+        return ex_or_mod
+    if isinstance(ex_or_mod, (tvm.IRModule, tirx.PrimFunc)):
+        from tvm_hopper import pipeline
+
+        if target is None:
+            target = tvm.target.Target.current(allow_none=True) or {
+                "kind": "cuda",
+                "arch": "sm_90a",
+            }
+        lowered = pipeline.lower_final(ex_or_mod, target)
+    else:
+        from tvm_hopper import capture
+
+        lowered = capture.lookup(ex_or_mod)
+    kernels = {gv.name_hint: func for gv, func in lowered.device.functions.items()}
+    return Program(_entry(lowered.host, entry), kernels)
 
 
 def simulate(
@@ -14,11 +93,242 @@ def simulate(
     policy: str = "on_wait",
     seed: int = 0,
     blocks: Sequence[tuple[int, ...]] | None = None,
+    detect_races: bool = True,
+    target: Any = None,
+    entry: str | None = None,
 ) -> Result:
-    """Run a module (IRModule, PrimFunc or an Executable built here) on numpy inputs."""
-    raise NotImplementedError("simulate: work in progress")
+    """Run a module on numpy inputs, without a GPU.
+
+    Parameters
+    ----------
+    ex_or_mod : IRModule, PrimFunc, or what `tvm.compile` returned in this process
+        A module is lowered for `target` (default: the target in scope, else sm_90a).
+    inputs : dict
+        Arrays and scalars by argument name. Arguments left out are outputs: they hold nothing
+        before the run.
+    policy, seed : str, int
+        How asynchronous operations are scheduled; see `tvm_hopper.sim.run_kernel`.
+    blocks : list of (x, y, z) or None
+        CTAs to run; None: all.
+
+    Returns
+    -------
+    Result
+        `outputs` holds every array argument after the run.
+    """
+    program = load(ex_or_mod, target, entry)
+    values, missing = complete(program.arguments, inputs)
+    return _run(program, values, missing, policy, seed, blocks, detect_races)
+
+
+def _run(
+    program: Program,
+    values: dict[str, Any],
+    outputs: Sequence[str],
+    policy: str,
+    seed: int,
+    blocks: Any,
+    detect_races: bool,
+) -> Result:
+    launches = run_host(program.host, values)
+    arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
+    findings: list[Finding] = []
+    steps, ran, events = 0, [], []
+    unwritten = set(outputs)
+    for launch in launches:
+        func, setup = _bind(program, launch)
+        used = _tensors(setup["params"])
+        result = run_kernel(
+            func,
+            {**{n: arrays[n] for n in used}, **setup["params"]},
+            setup["grid"],
+            setup["block"],
+            setup["cluster"],
+            setup["dyn_smem_bytes"],
+            policy,
+            seed,
+            blocks,
+            detect_races,
+            sorted(unwritten & used),
+        )
+        arrays.update(result.outputs)
+        unwritten -= used
+        findings += result.findings
+        steps += result.steps
+        ran += result.blocks
+        events += result.events
+    return Result(arrays, tuple(findings), policy, seed, steps, tuple(ran), events)
+
+
+def _bind(program: Program, launch: Launch) -> tuple[Any, dict[str, Any]]:
+    func = program.kernels.get(launch.kernel)
+    if func is None:
+        raise VerifyError(
+            f"launch of {launch.kernel}: found kernels {sorted(program.kernels)}; need its TIR"
+        )
+    return func, launch.bind(func)
+
+
+def _tensors(params: Mapping[str, Any]) -> set[str]:
+    return {v.tensor for v in params.values() if isinstance(v, (Pointer, TensorMapArg))}
+
+
+# -- verify ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Report:
+    """Verdict of a module over several policies and seeds.
+
+    Attributes
+    ----------
+    findings : tuple[Finding, ...]
+        Each broken rule once, from the first run that met it.
+    runs : tuple[tuple[str, int, str], ...]
+        (policy, seed, verdict) of every run.
+    choices : tuple[Choice, ...]
+        Which CTAs of each launch ran, and why that is enough (or not).
+    """
+
+    findings: tuple[Finding, ...]
+    runs: tuple[tuple[str, int, str], ...]
+    choices: tuple[Choice, ...]
+
+    @property
+    def verdict(self) -> str:
+        """One of clean < review < incomplete < error."""
+        return worst(self.findings)
+
+    def require_clean(self) -> Report:
+        """Return self, or raise `VerifyError` with every finding."""
+        if self.verdict != "clean":
+            raise VerifyError(f"verification is {self.verdict}, need clean:\n{self}")
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            "verdict": self.verdict,
+            "findings": [asdict(f) for f in self.findings],
+            "runs": [list(run) for run in self.runs],
+            "ctas": [asdict(choice) for choice in self.choices],
+        }
+
+    def __str__(self) -> str:
+        """Print verdict, coverage and findings."""
+        lines = [f"verdict: {self.verdict}"]
+        lines += [f"ran {choice}" for choice in self.choices]
+        lines.append("under " + ", ".join(f"{p}({s}): {v}" for p, s, v in self.runs))
+        return "\n".join([*lines, *map(str, self.findings)])
+
+
+def _random_values(argument: Argument, shape: tuple[int, ...]) -> np.ndarray:
+    from tvm_hopper.sim.tir import numpy_dtype
+
+    rng = np.random.default_rng(len(argument.name) + int(np.prod(shape)) % 1009)
+    dtype = numpy_dtype(argument.dtype)
+    if dtype.kind in "iub":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+
+
+def verify(
+    ex_or_mod: Any,
+    inputs: Mapping[str, Any] | None = None,
+    runs: Sequence[tuple[str, int]] = RUNS,
+    blocks: Sequence[tuple[int, ...]] | None = None,
+    target: Any = None,
+    entry: str | None = None,
+    max_ctas: int = 8,
+) -> Report:
+    """Judge the synchronisation of a module under several schedules; one verdict.
+
+    Parameters
+    ----------
+    inputs : dict or None
+        As for `simulate`; what is left out is filled with random numbers, except arguments that
+        the kernel only writes.
+    runs : sequence of (policy, seed)
+        Schedules to run.
+    blocks : list of (x, y, z) or None
+        CTAs to run; None: all up to `max_ctas`, else chosen ones.
+    """
+    program = load(ex_or_mod, target, entry)
+    values, missing = complete(program.arguments, inputs or {}, _random_values)
+    launches = [_bind(program, launch) for launch in run_host(program.host, values)]
+    choices = []
+    written: set[str] = set()
+    for func, setup in launches:
+        choice = (
+            choose_blocks(func, setup, max_ctas)
+            if blocks is None
+            else Choice(
+                func.attrs["global_symbol"],
+                tuple(map(tuple, blocks)),
+                len(blocks),
+                True,
+                "as asked",
+            )
+        )
+        choices.append(choice)
+        written |= choice.only_written
+    outputs = [name for name in missing if name in written]
+    findings: dict[Any, Finding] = {}
+    for choice in choices:
+        for finding in choice.findings():
+            findings.setdefault((finding.rule, finding.message), finding)
+    done = []
+    for policy, seed in runs:
+        chosen = choices[0].blocks if len(choices) == 1 and not choices[0].everything else None
+        result = _run(program, values, outputs, policy, seed, chosen, True)
+        done.append((policy, seed, result.verdict))
+        for finding in result.findings:
+            findings.setdefault((finding.rule, finding.buffer, finding.statements), finding)
+    return Report(tuple(findings.values()), tuple(done), tuple(choices))
+
+
+# -- shell ----------------------------------------------------------------------------------------
+
+USAGE = "usage: python -m tvm_hopper verify kernel.py:make_module [--json]\n"
+
+
+def _make(spec: str) -> Any:
+    path, _, name = spec.partition(":")
+    file = Path(path)
+    if not file.is_file() or not name:
+        raise ValueError(f"verify: found {spec!r}; need FILE.py:FUNCTION")
+    loader = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(loader)
+    sys.modules[file.stem] = module
+    loader.loader.exec_module(module)
+    made = getattr(module, name, None)
+    if made is None:
+        raise ValueError(f"verify: found no {name!r} in {file.name}; need a function or a module")
+    return (
+        made()
+        if callable(made)
+        and not hasattr(made, "functions")
+        and not hasattr(made, "buffer_map")
+        and not hasattr(made, "body")
+        else made
+    )
 
 
 def verify_command(argv: Sequence[str]) -> int:
-    """`python -m tvm_hopper verify kernel.py:make_module [--json]`; exit code by verdict."""
-    raise NotImplementedError("verify: work in progress")
+    """Verify the module that a Python file makes; the exit code tells the verdict.
+
+    0 clean, 3 review, 4 incomplete, 5 error, 2 a mistake in the command line.
+    """
+    words = [word for word in argv if not word.startswith("-")]
+    flags = [word for word in argv if word.startswith("-")]
+    if len(words) != 1 or any(flag != "--json" for flag in flags):
+        print(USAGE, end="", file=sys.stderr)
+        return 2
+    try:
+        made = _make(words[0])
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    report = verify(made)
+    print(json.dumps(report.to_json(), indent=1) if flags else report)
+    return EXIT_CODES[report.verdict]

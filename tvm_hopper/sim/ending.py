@@ -19,11 +19,14 @@ def warp_exit(warp: Any) -> None:
                 "BULK_GROUP_MISUSE",
                 f"{warp.label}/lane{lane} issued a {op.kind} and never committed it: no "
                 "wait_group covers it",
-                key=(op.site, "open"), agents=(warp.label,),
+                key=(op.site, "open"),
+                agents=(warp.label,),
                 statements=(machine.place(warp, op.site, op.it),),
             )
         unread = [
-            op for ops in (*groups.committed, groups.open) for op in ops
+            op
+            for ops in (*groups.committed, groups.open)
+            for op in ops
             if not warp.clock.generic.events >> op.read_event & 1
         ]
         if unread:
@@ -32,7 +35,8 @@ def warp_exit(warp: Any) -> None:
                 "EXIT_PENDING_ASYNC",
                 f"{warp.label}/lane{lane} exits with {len(unread)} {op.kind} whose shared source "
                 "may be unread",
-                key=(op.site, "exit"), agents=(warp.label,),
+                key=(op.site, "exit"),
+                agents=(warp.label,),
                 statements=(machine.place(warp, op.site, op.it),),
             )
     if warp.wgmma_open or warp.wgmma_groups:
@@ -41,7 +45,8 @@ def warp_exit(warp: Any) -> None:
             machine.add(
                 "WGMMA_REG_INFLIGHT",
                 f"{warp.label} exits with a wgmma that no wait_group covers",
-                key=(op.site, "exit"), agents=(warp.label,),
+                key=(op.site, "exit"),
+                agents=(warp.label,),
                 statements=(machine.place(warp, op.site, op.it),),
             )
 
@@ -70,14 +75,16 @@ def machine_end(machine: Any) -> None:
                 "MBAR_TX_MISMATCH",
                 f"{barrier.name}: at the end of the kernel the tx-count is {barrier.tx}: "
                 "expected and delivered bytes differ",
-                key=("end", barrier.name), buffer=barrier.name,
+                key=("end", barrier.name),
+                buffer=barrier.name,
             )
         single = len(barrier.cta.cluster) == 1
         if complete and single and not barrier.fenced and barrier.carries_tx:
             machine.add(
                 "MBAR_INIT_FENCE",
                 f"{barrier.name}: no fence.mbarrier_init after its init",
-                key="fence", buffer=barrier.name,
+                key="fence",
+                buffer=barrier.name,
             )
 
 
@@ -89,7 +96,9 @@ def _copies_into_exited(machine: Any) -> None:
                 "EXIT_PENDING_ASYNC",
                 f"{op.barrier.cta.label} may exit before a {op.kind} into it has completed: "
                 f"nobody waits for it on {op.barrier.name}",
-                key=(op.site, "load"), buffer=op.barrier.name, agents=(op.warp.label,),
+                key=(op.site, "load"),
+                buffer=op.barrier.name,
+                agents=(op.warp.label,),
                 statements=(machine.place(op.warp, op.site, op.it),),
             )
 
@@ -103,7 +112,8 @@ def _remote(machine: Any) -> None:
             machine.add(
                 "CLUSTER_TARGET_EXITED",
                 f"{cta.label} may exit before {warp.label} reaches into it",
-                key=(site, "exited"), agents=(warp.label,),
+                key=(site, "exited"),
+                agents=(warp.label,),
                 statements=(machine.place(warp, site, it),),
             )
 
@@ -126,7 +136,8 @@ def _groups_of_others(machine: Any) -> None:
                 "BULK_GROUP_MISUSE",
                 f"wait_group executed by {warp.label}/lane{lane}, which committed nothing; the "
                 f"groups belong to {owner.label}/lane{owner_lane}, which never waits",
-                key=(site, "other"), agents=(warp.label, owner.label),
+                key=(site, "other"),
+                agents=(warp.label, owner.label),
                 statements=(machine.place(warp, site, it),),
             )
 
@@ -152,7 +163,9 @@ def _registers(machine: Any) -> None:
             )
             total = machine.entry_registers * 32 * len(cta.warps)
             machine.at(
-                "SETMAXNREG_BUDGET", blocked[0], blocked[0].blocked_on[3],
+                "SETMAXNREG_BUDGET",
+                blocked[0],
+                blocked[0].blocked_on[3],
                 f"pool of {machine.entry_registers} x {32 * len(cta.warps)} = {total} registers; "
                 f"{wanted} are requested: the last warps block for ever",
             )
@@ -168,7 +181,8 @@ def _unissued(machine: Any) -> None:
                         "WARP_CONVERGENCE",
                         f"wgmma executed by {len(op.members)} of 4 warps of a warp group; missing "
                         f"{', '.join(missing)}",
-                        key=(op.site, "unissued"), agents=tuple(missing),
+                        key=(op.site, "unissued"),
+                        agents=tuple(missing),
                         statements=(machine.place(op.warp, op.site, op.it),),
                     )
 
@@ -187,5 +201,7 @@ def coverage(machine: Any, names: dict[str, int], blocks_complete: bool) -> None
             machine.add(
                 "OUTPUT_COVERAGE",
                 f"{name}: {len(hole)} of {len(written)} elements are never written",
-                key=name, buffer=name, byte_range=(low * granule, high * granule),
+                key=name,
+                buffer=name,
+                byte_range=(low * granule, high * granule),
             )

@@ -82,6 +82,7 @@ class ExprEmitter:
 
     scope: Scope
     site: int
+    program: Any
 
     def unsupported(self, what: str) -> None:
         """Note an operation that nothing models: the verdict becomes incomplete."""
@@ -276,6 +277,8 @@ class ExprEmitter:
             if varies:
                 return f"ldl({info.name}, {index}, {self.scope.mask})", True
             return f"{info.name}[:, {index}]", True
+        if info.kind == "global":
+            self.program.loaded_params.add(info.root)
         count = lanes_count * vector
         text = (
             f"w.load({self.site}, {self.scope.mask}, {info.name}, {index}, "
@@ -395,7 +398,18 @@ class ExprEmitter:
     def _call_tvm_warp_activemask(self, node: Any) -> Code:
         return f"w.activemask({self.scope.mask})", False
 
+    def params_of(self, expr: Any) -> set[str]:
+        """Return the parameters that an address may point into."""
+        raise NotImplementedError
+
+    def _atomic(self, node: Any) -> None:
+        self.program.communicates.append("atomic")
+        params = self.params_of(node.args[0])
+        self.program.loaded_params |= params
+        self.program.stored_params |= params
+
     def _call_cuda_atomic_add(self, node: Any) -> Code:
+        self._atomic(node)
         address, _ = self.expr(node.args[0])
         value, _ = self.expr(node.args[1])
         dtype = dtype_of(node.args[1])
@@ -406,6 +420,7 @@ class ExprEmitter:
         )
 
     def _call_cuda_atomic_cas(self, node: Any) -> Code:
+        self._atomic(node)
         address, compare, value = (self.code(arg) for arg in node.args[:3])
         dtype = dtype_of(node.args[2])
         return (

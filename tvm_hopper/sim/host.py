@@ -90,8 +90,17 @@ class _Tensor:
         dtype = self.array.dtype
         code = _SPECIAL_CODES.get(dtype.name, _CODES.get(dtype.kind, 2))
         fields = {
-            0: self, 1: Pointer(self.name), 2: list(self.array.shape), 3: None,
-            4: self.array.ndim, 5: code, 6: dtype.itemsize * 8, 7: 1, 8: 0, 9: 0, 10: CUDA,
+            0: self,
+            1: Pointer(self.name),
+            2: list(self.array.shape),
+            3: None,
+            4: self.array.ndim,
+            5: code,
+            6: dtype.itemsize * 8,
+            7: 1,
+            8: 0,
+            9: 0,
+            10: CUDA,
         }
         return fields[field]
 
@@ -118,8 +127,9 @@ class HostInterpreter:
             )
         names = [p.name for p in func.params]
         if names[:3] == ["self_handle", "args", "num_args"]:
-            for param, value in zip(func.params, (None, self.packed, len(values), None),
-                                    strict=False):
+            for param, value in zip(
+                func.params, (None, self.packed, len(values), None), strict=False
+            ):
                 self.env[param] = value
         else:
             for param, value in zip(func.params, values, strict=True):

@@ -69,8 +69,12 @@ class CTA:
         size = SHARED_BASE + layout.size
         data = aligned_bytes(size)
         self.shared = Region(
-            f"shared memory of cta {block}", data, shared_base(rank), machine.log,
-            machine.granule, False,
+            f"shared memory of cta {block}",
+            data,
+            shared_base(rank),
+            machine.log,
+            machine.granule,
+            False,
         )
         self.shared.live = np.zeros(size, bool)
         for start, stop, name in layout.parts:
@@ -242,7 +246,8 @@ class Machine(Reporter):
     def _spin_again(self) -> bool:
         """Let spinning warps look again, if anything changed since they last did."""
         spinning = [
-            w for w in self.warps
+            w
+            for w in self.warps
             if not w.finished and w.spinning is not None and w.spinning != self.progress
         ]
         for warp in spinning:

@@ -24,7 +24,12 @@ class Region:
     """A contiguous piece of memory with a name, bytes and shadow cells."""
 
     def __init__(
-        self, name: str, data: np.ndarray, base: int, log: AccessLog | None, granule: int,
+        self,
+        name: str,
+        data: np.ndarray,
+        base: int,
+        log: AccessLog | None,
+        granule: int,
         written: bool,
     ) -> None:
         self.name, self.data, self.base = name, data, base

@@ -28,8 +28,16 @@ _REDUCE = {
     "xor": np.bitwise_xor,
 }
 _REDUCE_TYPES = {
-    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "u32": "uint32",
-    "s32": "int32", "u64": "uint64", "s64": "int64", "b32": "uint32", "b64": "uint64",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "u32": "uint32",
+    "s32": "int32",
+    "u64": "uint64",
+    "s64": "int64",
+    "b32": "uint32",
+    "b64": "uint64",
 }
 
 
@@ -68,8 +76,16 @@ class AsyncOps:
     # -- global to shared -------------------------------------------------------------------------
 
     def op_cp_async_bulk_tensor_g2s_cluster(
-        self, site: int, mask: Any, mods: Any, dst_mem: Any, tmap: TensorMap, coords: Any,
-        mbar: Any, cta_mask: Any = None, cache_policy: Any = None,
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        dst_mem: Any,
+        tmap: TensorMap,
+        coords: Any,
+        mbar: Any,
+        cta_mask: Any = None,
+        cache_policy: Any = None,
     ) -> None:
         """Load a box through a tensor map, into one or (multicast) several CTAs."""
         if mods.get("load_mode") not in ("", "tile", None) or mods.get("cta_group"):
@@ -97,8 +113,16 @@ class AsyncOps:
     op_cp_async_bulk_tensor_g2s_cluster_multicast16 = op_cp_async_bulk_tensor_g2s_cluster
 
     def op_cp_async_bulk_g2s_cluster(
-        self, site: int, mask: Any, mods: Any, dst_mem: Any, src_mem: Any, size: Any, mbar: Any,
-        cta_mask: Any = None, cache_policy: Any = None,
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        dst_mem: Any,
+        src_mem: Any,
+        size: Any,
+        mbar: Any,
+        cta_mask: Any = None,
+        cache_policy: Any = None,
     ) -> None:
         """Load contiguous bytes."""
         self.roles.add("producer")
@@ -119,19 +143,34 @@ class AsyncOps:
     def _bulk_legal(self, site: int, region: Region, offset: int, count: int, other: int) -> bool:
         if count % 16 or (region.base + offset) % 16 or other % 16:
             self.machine.at(
-                "MISALIGNED", self, site,
-                f"bulk size {count} or an address is not a multiple of 16", buffer=region.name,
+                "MISALIGNED",
+                self,
+                site,
+                f"bulk size {count} or an address is not a multiple of 16",
+                buffer=region.name,
             )
         if offset < 0 or offset + count > region.size:
             self.machine.at(
-                "OOB_ACCESS", self, site, f"bulk copy of bytes [{offset}, {offset + count}) of "
-                f"{region.name}, which has {region.size}", buffer=region.name,
+                "OOB_ACCESS",
+                self,
+                site,
+                f"bulk copy of bytes [{offset}, {offset + count}) of "
+                f"{region.name}, which has {region.size}",
+                buffer=region.name,
             )
             return False
         return True
 
-    def _load(self, site: int, kind: str, source: Any, landing: np.ndarray, target: int,
-              barrier_address: int, cta_mask: int | None) -> None:
+    def _load(
+        self,
+        site: int,
+        kind: str,
+        source: Any,
+        landing: np.ndarray,
+        target: int,
+        barrier_address: int,
+        cta_mask: int | None,
+    ) -> None:
         ranks = [target >> RANK_SHIFT & 0xFF]
         if cta_mask is not None:
             ranks = [r for r in range(16) if cta_mask >> r & 1]
@@ -142,11 +181,20 @@ class AsyncOps:
                 continue
             place = target & low | rank << RANK_SHIFT
             address = barrier_address & low
-            address |= (rank if cta_mask is not None else barrier_address >> RANK_SHIFT) << RANK_SHIFT
+            address |= (
+                rank if cta_mask is not None else barrier_address >> RANK_SHIFT
+            ) << RANK_SHIFT
             self._load_into(site, kind, source, landing, place, address)
 
-    def _load_into(self, site: int, kind: str, source: Any, landing: np.ndarray, target: int,
-                   barrier_address: int) -> None:
+    def _load_into(
+        self,
+        site: int,
+        kind: str,
+        source: Any,
+        landing: np.ndarray,
+        target: int,
+        barrier_address: int,
+    ) -> None:
         machine = self.machine
         region, offsets, inside, dtype, fill = source
         dst, start = self.region_at(target)
@@ -157,8 +205,12 @@ class AsyncOps:
         if start + num_bytes > dst.size:
             name, inside_name = dst.name_of(start)
             machine.at(
-                "OOB_ACCESS", self, site, f"{kind} of {num_bytes} bytes leaves shared memory",
-                buffer=name, byte_range=(inside_name, inside_name + num_bytes),
+                "OOB_ACCESS",
+                self,
+                site,
+                f"{kind} of {num_bytes} bytes leaves shared memory",
+                buffer=name,
+                byte_range=(inside_name, inside_name + num_bytes),
             )
             return
         op = AsyncOp(kind, self, site)
@@ -170,21 +222,33 @@ class AsyncOps:
             machine.remote_ops.append((barrier.cta, self, 0, op.write_event, site, self.it))
         if dst.live[start : start + num_bytes].any():
             name, where = dst.name_of(start)
-            machine.at("OOB_ACCESS", self, site, f"{kind} over a live mbarrier", buffer=name,
-                       byte_range=(where, where + num_bytes))
+            machine.at(
+                "OOB_ACCESS",
+                self,
+                site,
+                f"{kind} over a live mbarrier",
+                buffer=name,
+                byte_range=(where, where + num_bytes),
+            )
         if machine.log is not None:
             read = offsets if inside is None else offsets[inside]
-            self.check(region, read, dtype.itemsize,
-                       self.access(site, False, ASYNC, op.read_event, op))
-            self.check(dst, slice(start, start + num_bytes), 1,
-                       self.access(site, True, ASYNC, op.write_event, op))
+            self.check(
+                region, read, dtype.itemsize, self.access(site, False, ASYNC, op.read_event, op)
+            )
+            self.check(
+                dst,
+                slice(start, start + num_bytes),
+                1,
+                self.access(site, True, ASYNC, op.write_event, op),
+            )
         if machine.mode != "eager":
             dst.data[start : start + num_bytes] = POISON
         self._load_steps(op, source, landing, dst, start, barrier)
         machine.submit(op)
 
-    def _load_steps(self, op: AsyncOp, source: Any, landing: np.ndarray, dst: Region, start: int,
-                    barrier: Any) -> None:
+    def _load_steps(
+        self, op: AsyncOp, source: Any, landing: np.ndarray, dst: Region, start: int, barrier: Any
+    ) -> None:
         region, offsets, inside, dtype, fill = source
         holder: list[np.ndarray] = []
         size = dtype.itemsize
@@ -218,7 +282,13 @@ class AsyncOps:
     # -- shared to global -------------------------------------------------------------------------
 
     def op_cp_async_bulk_tensor_s2g(
-        self, site: int, mask: Any, mods: Any, tmap: TensorMap, coords: Any, src_mem: Any,
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        tmap: TensorMap,
+        coords: Any,
+        src_mem: Any,
         cache_policy: Any = None,
     ) -> None:
         """Store a box through a tensor map; what lies outside the tensor is not written."""
@@ -239,14 +309,22 @@ class AsyncOps:
                 tmap.num_bytes, tmap.itemsize, tmap.swizzle_bytes, source & 0x3FF
             )
             kind = f"TMA reduce ({reduce})" if reduce else "TMA store"
-            self._store(site, lane, kind, source, landing, tmap.region, offsets, inside,
-                        tmap.dtype, reduce)
+            self._store(
+                site, lane, kind, source, landing, tmap.region, offsets, inside, tmap.dtype, reduce
+            )
 
     op_cp_reduce_async_bulk_tensor = op_cp_async_bulk_tensor_s2g
 
     def op_cp_async_bulk_s2g(
-        self, site: int, mask: Any, mods: Any, dst_mem: Any, src_mem: Any, size: Any,
-        cache_policy: Any = None, byte_mask: Any = None,
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        dst_mem: Any,
+        src_mem: Any,
+        size: Any,
+        cache_policy: Any = None,
+        byte_mask: Any = None,
     ) -> None:
         """Store (or reduce) contiguous bytes."""
         reduce = mods.get("redop", "")
@@ -261,15 +339,35 @@ class AsyncOps:
                 continue
             elements = np.arange(count // dtype.itemsize)
             kind = f"bulk reduce ({reduce})" if reduce else "bulk store"
-            self._store(site, lane, kind, source, elements, region,
-                        offset + elements * dtype.itemsize, None, dtype, reduce)
+            self._store(
+                site,
+                lane,
+                kind,
+                source,
+                elements,
+                region,
+                offset + elements * dtype.itemsize,
+                None,
+                dtype,
+                reduce,
+            )
 
     op_cp_reduce_async_bulk_s2g = op_cp_async_bulk_s2g
     op_cp_reduce_async_bulk_s2g_f32_noftz = op_cp_async_bulk_s2g
 
-    def _store(self, site: int, lane: int, kind: str, source: int, landing: np.ndarray,
-               region: Region, offsets: np.ndarray, inside: Any, dtype: np.dtype, reduce: str
-               ) -> None:
+    def _store(
+        self,
+        site: int,
+        lane: int,
+        kind: str,
+        source: int,
+        landing: np.ndarray,
+        region: Region,
+        offsets: np.ndarray,
+        inside: Any,
+        dtype: np.dtype,
+        reduce: str,
+    ) -> None:
         machine = self.machine
         src, start = self.region_at(source)
         num_bytes = len(landing) * dtype.itemsize
@@ -277,19 +375,29 @@ class AsyncOps:
             machine.incomplete(f"bulk reduction {reduce}", site)
             return
         if src is None or start + num_bytes > src.size:
-            machine.at("OOB_ACCESS", self, site, f"{kind} of {num_bytes} bytes leaves shared memory")
+            machine.at(
+                "OOB_ACCESS", self, site, f"{kind} of {num_bytes} bytes leaves shared memory"
+            )
             return
         if inside is not None:
             landing, offsets = landing[inside], offsets[inside]
         op = AsyncOp(kind, self, site)
         op.num_bytes = num_bytes
         if machine.log is not None:
-            self.check(src, slice(start, start + num_bytes) if inside is None
-                       else start + landing * dtype.itemsize,
-                       1 if inside is None else dtype.itemsize,
-                       self.access(site, False, ASYNC, op.read_event, op))
-            self.check(region, offsets, dtype.itemsize,
-                       self.access(site, True, ASYNC, op.write_event, op, rmw=bool(reduce)))
+            self.check(
+                src,
+                slice(start, start + num_bytes)
+                if inside is None
+                else start + landing * dtype.itemsize,
+                1 if inside is None else dtype.itemsize,
+                self.access(site, False, ASYNC, op.read_event, op),
+            )
+            self.check(
+                region,
+                offsets,
+                dtype.itemsize,
+                self.access(site, True, ASYNC, op.write_event, op, rmw=bool(reduce)),
+            )
         holder: list[np.ndarray] = []
 
         def read() -> None:
@@ -344,9 +452,18 @@ class AsyncOps:
 
     # -- cp.async ---------------------------------------------------------------------------------
 
-    def op_cp_async_ca(self, site: int, mask: Any, mods: Any, dst_mem: Any, src_mem: Any,
-                       cp_size: Any, src_size: Any = None, ignore_src: Any = None,
-                       cache_policy: Any = None) -> None:
+    def op_cp_async_ca(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        dst_mem: Any,
+        src_mem: Any,
+        cp_size: Any,
+        src_size: Any = None,
+        ignore_src: Any = None,
+        cache_policy: Any = None,
+    ) -> None:
         """Copy 4, 8 or 16 bytes per thread."""
         self.roles.add("producer")
         machine, lanes, size = self.machine, active(mask), int(cp_size)
@@ -437,8 +554,12 @@ class AsyncOps:
             for earlier, later in zip(before, before[1:], strict=False):
                 later.before = later.before or earlier
 
-            def complete(barrier: Any = barrier, lanes: int = lanes, op: AsyncOp = op,
-                         events: int = self.cp_events) -> None:
+            def complete(
+                barrier: Any = barrier,
+                lanes: int = lanes,
+                op: AsyncOp = op,
+                events: int = self.cp_events,
+            ) -> None:
                 barrier.outstanding.remove(op)
                 barrier.slot.generic_events |= events
                 self.arrive(site, barrier, lanes, "near", None)

@@ -67,4 +67,3 @@ class MatrixOps:
                 values = values.T
             results.append(np.ascontiguousarray(values).reshape(32, 2).view(np.uint32).ravel())
         return results[0] if number == 1 else tuple(results)
-

@@ -14,9 +14,22 @@ from tvm_hopper.sim.ops_sync import Wait
 from tvm_hopper.sim.tir import numpy_dtype
 
 _TYPES = {
-    "b8": "uint8", "u8": "uint8", "s8": "int8", "b16": "uint16", "u16": "uint16", "s16": "int16",
-    "b32": "uint32", "u32": "uint32", "s32": "int32", "f32": "float32", "b64": "uint64",
-    "u64": "uint64", "s64": "int64", "f64": "float64", "f16": "float16", "bf16": "bfloat16",
+    "b8": "uint8",
+    "u8": "uint8",
+    "s8": "int8",
+    "b16": "uint16",
+    "u16": "uint16",
+    "s16": "int16",
+    "b32": "uint32",
+    "u32": "uint32",
+    "s32": "int32",
+    "f32": "float32",
+    "b64": "uint64",
+    "u64": "uint64",
+    "s64": "int64",
+    "f64": "float64",
+    "f16": "float16",
+    "bf16": "bfloat16",
 }
 
 
@@ -59,8 +72,9 @@ class OrderOps:
         expected = [w for cta in self.cta.cluster for w in cta.warps if not w.finished]
         if expected and all(w in barrier.arrived for w in expected):
             barrier.generation += 1
-            barrier.acquirable, barrier.published = barrier.published, Bundle(
-                self.machine.num_warps
+            barrier.acquirable, barrier.published = (
+                barrier.published,
+                Bundle(self.machine.num_warps),
             )
             barrier.arrived = set()
             self.machine.progress += 1
@@ -75,9 +89,7 @@ class OrderOps:
             )
             return
         while barrier.generation <= self.cluster_generation:
-            self.waiting = (
-                f"waits the cluster barrier ({len(barrier.arrived)} warps arrived)"
-            )
+            self.waiting = f"waits the cluster barrier ({len(barrier.arrived)} warps arrived)"
             self.blocked_on = ("cluster", barrier, 0, site)
             yield barrier
         self.blocked_on = None
@@ -152,12 +164,18 @@ class OrderOps:
         pool = self.cta
         self._require_full(site, mask, "setmaxnreg.sync.aligned")
         if target % 8 or not 24 <= target <= 256:
-            machine.at("SETMAXNREG_DIRECTION", self, site, f"setmaxnreg {target}: need 24 to 256, "
-                       "a multiple of 8")
+            machine.at(
+                "SETMAXNREG_DIRECTION",
+                self,
+                site,
+                f"setmaxnreg {target}: need 24 to 256, a multiple of 8",
+            )
         wrong = target > self.num_registers if action == "dec" else target < self.num_registers
         if wrong:
             machine.at(
-                "SETMAXNREG_DIRECTION", self, site,
+                "SETMAXNREG_DIRECTION",
+                self,
+                site,
                 f"setmaxnreg.{action} {target} with {self.num_registers} registers",
             )
         self.setmaxnregs.append((action, target))
@@ -185,7 +203,9 @@ class OrderOps:
         ranks = rank if mask is None or not isinstance(rank, np.ndarray) else rank[mask]
         if int(np.max(ranks)) >= len(self.cta.cluster):
             self.machine.at(
-                "OOB_ACCESS", self, site,
+                "OOB_ACCESS",
+                self,
+                site,
                 f"mapa to rank {int(np.max(ranks))} of a cluster of {len(self.cta.cluster)}",
             )
             return a
@@ -211,8 +231,9 @@ class OrderOps:
             return self._ordered(site, mask, "load", addr, 0, self._type(mods), sem)
         return self.load(site, mask, addr, 0, self._type(mods), 1, 1)
 
-    def op_st(self, site: int, mask: Any, mods: Any, addr: Any, value: Any,
-              cache_policy: Any = None) -> None:
+    def op_st(
+        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
+    ) -> None:
         """Store; `.release` publishes at the address."""
         sem = mods.get("sem", "")
         if sem in ("release", "relaxed"):
@@ -220,8 +241,9 @@ class OrderOps:
         else:
             self.store(site, mask, as_lanes(addr), 0, value, self._type(mods), 1, 1)
 
-    def _ordered(self, site: int, mask: Any, op: str, addr: Any, value: Any, dtype: np.dtype,
-                 sem: str) -> Any:
+    def _ordered(
+        self, site: int, mask: Any, op: str, addr: Any, value: Any, dtype: np.dtype, sem: str
+    ) -> Any:
         """Access global memory with memory order; relaxed ones work with fences around them."""
         addresses = as_lanes(addr)
         places = {int(addresses[lane]) for lane in (LANES if mask is None else np.nonzero(mask)[0])}
@@ -234,8 +256,15 @@ class OrderOps:
                         self.pending_acquire = snapshot.copy()
                     else:
                         self.pending_acquire.join(snapshot)
-        result = self.atomic(site, mask, "add" if op == "load" else op, addr,
-                             dtype.type(0) if op == "load" else value, dtype, sem)
+        result = self.atomic(
+            site,
+            mask,
+            "add" if op == "load" else op,
+            addr,
+            dtype.type(0) if op == "load" else value,
+            dtype,
+            sem,
+        )
         if writes and sem == "relaxed" and self.fence_snapshot is not None:
             clocks = self.machine.sync_clocks
             for place in places:
@@ -245,25 +274,27 @@ class OrderOps:
                     clocks[place] = self.fence_snapshot.copy()
         return result
 
-    def op_atom(self, site: int, mask: Any, mods: Any, addr: Any, value: Any,
-                cache_policy: Any = None) -> Any:
+    def op_atom(
+        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
+    ) -> Any:
         """Read-modify-write and return the value before."""
         sem = mods.get("sem") or "relaxed"
         if sem == "relaxed":
-            return self._ordered(site, mask, mods.get("op") or "exch", addr, value,
-                                 self._type(mods), sem)
+            return self._ordered(
+                site, mask, mods.get("op") or "exch", addr, value, self._type(mods), sem
+            )
         return self.atomic(site, mask, mods.get("op") or "exch", addr, value, self._type(mods), sem)
 
-    def op_atom_cas(self, site: int, mask: Any, mods: Any, addr: Any, compare: Any, value: Any
-                    ) -> Any:
+    def op_atom_cas(
+        self, site: int, mask: Any, mods: Any, addr: Any, compare: Any, value: Any
+    ) -> Any:
         """Compare and swap."""
         sem = mods.get("sem") or "relaxed"
-        return self.atomic(
-            site, mask, "cas", addr, value, self._type(mods), sem, compare=compare
-        )
+        return self.atomic(site, mask, "cas", addr, value, self._type(mods), sem, compare=compare)
 
-    def op_red(self, site: int, mask: Any, mods: Any, addr: Any, value: Any,
-               cache_policy: Any = None) -> None:
+    def op_red(
+        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
+    ) -> None:
         """Read-modify-write without a result."""
         self.op_atom(site, mask, mods, addr, value)
 
@@ -276,8 +307,9 @@ class OrderOps:
         """Return the active lanes as bits."""
         return self.activemask(mask)
 
-    def op_shfl_sync(self, site: int, mask: Any, mods: Any, a: Any, b: Any, c: Any,
-                     membermask: Any = None) -> Any:
+    def op_shfl_sync(
+        self, site: int, mask: Any, mods: Any, a: Any, b: Any, c: Any, membermask: Any = None
+    ) -> Any:
         """Exchange values between lanes."""
         mode = mods.get("mode", "idx")
         width = 32 - (one(c, mask) >> 8 & 0x1F)

@@ -48,8 +48,9 @@ class SyncOps:
 
     # -- mbarrier ---------------------------------------------------------------------------------
 
-    def barriers_at(self, site: int, mask: Any, addr: Any, values: Any = 1
-                    ) -> Iterator[tuple[MBarrier, int, list[int]]]:
+    def barriers_at(
+        self, site: int, mask: Any, addr: Any, values: Any = 1
+    ) -> Iterator[tuple[MBarrier, int, list[int]]]:
         """Yield (barrier, number of lanes, their values) of one instruction."""
         if not isinstance(addr, np.ndarray) and not isinstance(values, np.ndarray):
             lanes = 32 if mask is None else int(mask.sum())
@@ -79,9 +80,13 @@ class SyncOps:
         name, inside = region.name_of(offset)
         if barrier is None:
             self.machine.at(
-                "MBAR_USE_BEFORE_INIT", self, site,
+                "MBAR_USE_BEFORE_INIT",
+                self,
+                site,
                 f"{name}+{inside} of {cta.label} is used, but was never initialised",
-                buffer=name, byte_range=(inside, inside + 8), key=(site, name, inside),
+                buffer=name,
+                byte_range=(inside, inside + 8),
+                key=(site, name, inside),
             )
             return None
         if cta.exited:
@@ -101,10 +106,14 @@ class SyncOps:
             return
         what = "fence.mbarrier_init and a cluster barrier" if remote else "__syncthreads"
         self.machine.at(
-            "MBAR_INIT_UNPUBLISHED", self, site,
+            "MBAR_INIT_UNPUBLISHED",
+            self,
+            site,
             f"{barrier.name}: its init by {access.warp.label} does not happen before this use; "
             f"missing {what}",
-            buffer=barrier.name, key=(site, "init"), missing=what,
+            buffer=barrier.name,
+            key=(site, "init"),
+            missing=what,
         )
 
     def op_mbarrier_init(self, site: int, mask: Any, mods: Any, addr: Any, count: Any) -> None:
@@ -121,13 +130,19 @@ class SyncOps:
             old = self.cta.mbarriers.get(offset)
             if old is not None:
                 self.machine.at(
-                    "MBAR_REINIT_LIVE", self, site,
+                    "MBAR_REINIT_LIVE",
+                    self,
+                    site,
                     f"{label}: mbarrier.init on a live object (phase {old.phase}, pending "
-                    f"{old.pending})", buffer=old.name,
+                    f"{old.pending})",
+                    buffer=old.name,
                 )
             if not 1 <= expected <= MAX_COUNT:
                 self.machine.at(
-                    "MBAR_ARRIVE_OVERFLOW", self, site, f"{label}: init count {expected}",
+                    "MBAR_ARRIVE_OVERFLOW",
+                    self,
+                    site,
+                    f"{label}: init count {expected}",
                     buffer=label,
                 )
             barrier = MBarrier(label, self.cta, offset, expected)
@@ -144,33 +159,43 @@ class SyncOps:
         for barrier, _, _ in self.barriers_at(site, mask, addr):
             if barrier.outstanding:
                 self.machine.at(
-                    "MBAR_REINIT_LIVE", self, site,
-                    f"{barrier.name}: inval while copies still signal it", buffer=barrier.name,
+                    "MBAR_REINIT_LIVE",
+                    self,
+                    site,
+                    f"{barrier.name}: inval while copies still signal it",
+                    buffer=barrier.name,
                 )
             region = barrier.cta.shared
             region.live[barrier.offset : barrier.offset + 8] = False
             del barrier.cta.mbarriers[barrier.offset]
             self.machine.barriers.remove(barrier)
 
-    def arrive(self, site: int, barrier: MBarrier, count: int, place: str, bundle: Bundle | None
-               ) -> None:
+    def arrive(
+        self, site: int, barrier: MBarrier, count: int, place: str, bundle: Bundle | None
+    ) -> None:
         """Take `count` arrivals; None publishes nothing."""
         machine = self.machine
         machine.progress += 1
         if barrier.phase >= 1 and barrier.observed < barrier.phase - 1:
             machine.at(
-                "MBAR_MISSING_WAIT", self, site,
+                "MBAR_MISSING_WAIT",
+                self,
+                site,
                 f"{barrier.name}: phase {barrier.phase - 1} completed but nobody observed it "
-                f"before this arrival in phase {barrier.phase}", buffer=barrier.name,
+                f"before this arrival in phase {barrier.phase}",
+                buffer=barrier.name,
                 key=(site, barrier.name),
             )
         if bundle is not None:
             barrier.slot.publish(place, bundle)
         if count > barrier.pending:
             machine.at(
-                "MBAR_ARRIVE_OVERFLOW", self, site,
+                "MBAR_ARRIVE_OVERFLOW",
+                self,
+                site,
                 f"{barrier.name}: arrive count {count} exceeds pending {barrier.pending} in phase "
-                f"{barrier.phase}; init({barrier.expected})", buffer=barrier.name,
+                f"{barrier.phase}; init({barrier.expected})",
+                buffer=barrier.name,
                 key=(site, barrier.name),
             )
             count = barrier.pending
@@ -190,7 +215,9 @@ class SyncOps:
                 f"{barrier.name}: phase {barrier.phase - 1} completed while a {op.kind} of "
                 f"{op.num_bytes} bytes that signals it is still in flight: fewer bytes were "
                 "expected than the copies deliver",
-                key=(op.site, "early"), buffer=barrier.name, agents=(op.warp.label,),
+                key=(op.site, "early"),
+                buffer=barrier.name,
+                agents=(op.warp.label,),
                 statements=(self.machine.place(op.warp, op.site, op.it),),
             )
         self.machine.wake(barrier)
@@ -199,8 +226,16 @@ class SyncOps:
         """Classify an arrival of this warp by where the barrier is."""
         return "near" if barrier.cta is self.cta else "narrow"
 
-    def _arrive_all(self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1,
-                    tx: Any = None, drop: bool = False) -> None:
+    def _arrive_all(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        addr: Any,
+        count: Any = 1,
+        tx: Any = None,
+        drop: bool = False,
+    ) -> None:
         targets = list(self.barriers_at(site, mask, addr, count))
         relaxed = mods.get("sem") == "relaxed"
         bundle = None if relaxed else self.release()
@@ -208,8 +243,9 @@ class SyncOps:
             place = "near"
             if barrier.cta is not self.cta:
                 place = "cluster" if mods.get("scope") == "cluster" else "narrow"
-                self.machine.remote_ops.append((barrier.cta, self, self.epoch - 1, -1, site,
-                                                self.it))
+                self.machine.remote_ops.append(
+                    (barrier.cta, self, self.epoch - 1, -1, site, self.it)
+                )
             if tx is not None:
                 self._expect(barrier, sum(self._values(tx, mask, lanes)))
             total = sum(counts)
@@ -228,43 +264,55 @@ class SyncOps:
         barrier.expected_bytes += num_bytes
         barrier.carries_tx = True
 
-    def op_mbarrier_arrive(self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1,
-                           state: Any = None) -> int:
+    def op_mbarrier_arrive(
+        self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1, state: Any = None
+    ) -> int:
         """Arrive with a count."""
         phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
         self._arrive_all(site, mask, mods, addr, count)
         return phase
 
-    def op_mbarrier_arrive_drop(self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1,
-                                state: Any = None) -> int:
+    def op_mbarrier_arrive_drop(
+        self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1, state: Any = None
+    ) -> int:
         """Arrive, and leave for all later phases."""
         phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
         self._arrive_all(site, mask, mods, addr, count, drop=True)
         return phase
 
-    def op_mbarrier_arrive_expect_tx(self, site: int, mask: Any, mods: Any, addr: Any,
-                                     tx_count: Any = 0, count: Any = None, state: Any = None
-                                     ) -> int:
+    def op_mbarrier_arrive_expect_tx(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        addr: Any,
+        tx_count: Any = 0,
+        count: Any = None,
+        state: Any = None,
+    ) -> int:
         """Raise the tx-count, then arrive once."""
         self.roles.add("producer")
         phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
         self._arrive_all(site, mask, mods, addr, 1, tx=tx_count if count is None else count)
         return phase
 
-    def op_mbarrier_arrive_drop_expect_tx(self, site: int, mask: Any, mods: Any, addr: Any,
-                                          tx_count: Any = 0, state: Any = None) -> int:
+    def op_mbarrier_arrive_drop_expect_tx(
+        self, site: int, mask: Any, mods: Any, addr: Any, tx_count: Any = 0, state: Any = None
+    ) -> int:
         """Raise the tx-count, arrive once and leave."""
         self._arrive_all(site, mask, mods, addr, 1, tx=tx_count, drop=True)
         return 0
 
-    def op_mbarrier_expect_tx(self, site: int, mask: Any, mods: Any, addr: Any, tx_count: Any
-                              ) -> None:
+    def op_mbarrier_expect_tx(
+        self, site: int, mask: Any, mods: Any, addr: Any, tx_count: Any
+    ) -> None:
         """Raise the tx-count."""
         for barrier, lanes, _ in self.barriers_at(site, mask, addr):
             self._expect(barrier, sum(self._values(tx_count, mask, lanes)))
 
-    def op_mbarrier_complete_tx(self, site: int, mask: Any, mods: Any, addr: Any, tx_count: Any
-                                ) -> None:
+    def op_mbarrier_complete_tx(
+        self, site: int, mask: Any, mods: Any, addr: Any, tx_count: Any
+    ) -> None:
         """Lower the tx-count by hand."""
         for barrier, lanes, _ in self.barriers_at(site, mask, addr):
             barrier.tx -= sum(self._values(tx_count, mask, lanes))
@@ -293,8 +341,11 @@ class SyncOps:
         for barrier, _, _ in list(self.barriers_at(site, mask, addr)):
             if barrier.cta is not self.cta:
                 self.machine.at(
-                    "MBAR_SCOPE_TOO_NARROW", self, site,
-                    f"{barrier.name}: only threads of its own CTA may wait", buffer=barrier.name,
+                    "MBAR_SCOPE_TOO_NARROW",
+                    self,
+                    site,
+                    f"{barrier.name}: only threads of its own CTA may wait",
+                    buffer=barrier.name,
                 )
             while not barrier.passes(parity):
                 self.blocked_on = ("mbarrier", barrier, parity, site)
@@ -310,13 +361,15 @@ class SyncOps:
         """Loop over try_wait until it returns true."""
         yield from self.wait_parity(site, mask, addr, phase, "cta")
 
-    def op_cuda_mbarrier_wait_acquire_cluster(self, site: int, mask: Any, addr: Any, phase: Any
-                                              ) -> Wait:
+    def op_cuda_mbarrier_wait_acquire_cluster(
+        self, site: int, mask: Any, addr: Any, phase: Any
+    ) -> Wait:
         """Loop over try_wait.acquire.cluster until it returns true."""
         yield from self.wait_parity(site, mask, addr, phase, "cluster")
 
-    def op_mbarrier_try_wait_parity(self, site: int, mask: Any, mods: Any, addr: Any, phase: Any,
-                                    time_hint: Any = None) -> int:
+    def op_mbarrier_try_wait_parity(
+        self, site: int, mask: Any, mods: Any, addr: Any, phase: Any, time_hint: Any = None
+    ) -> int:
         """Look once; the loop around it waits."""
         self.site = site
         parity = one(phase, mask) & 1
@@ -328,8 +381,9 @@ class SyncOps:
         self.blocked_on = None
         return 1
 
-    def op_mbarrier_try_wait(self, site: int, mask: Any, mods: Any, addr: Any, state: Any,
-                             time_hint: Any = None) -> int:
+    def op_mbarrier_try_wait(
+        self, site: int, mask: Any, mods: Any, addr: Any, state: Any, time_hint: Any = None
+    ) -> int:
         """Look once for the phase that a state token names."""
         return self.op_mbarrier_try_wait_parity(site, mask, mods, addr, one(state, mask) & 1)
 
@@ -341,23 +395,32 @@ class SyncOps:
         more: dict[str, Any] = {"buffer": barrier.name, "key": (site, barrier.name)}
         if barrier.pending == 0 and barrier.tx:
             self.machine.at(
-                "MBAR_TX_MISMATCH", self, site,
+                "MBAR_TX_MISMATCH",
+                self,
+                site,
                 f"{barrier.name} phase {barrier.phase}: expected {barrier.expected_bytes} B, "
-                f"copies delivered {barrier.delivered_bytes} B; the phase cannot complete", **more,
+                f"copies delivered {barrier.delivered_bytes} B; the phase cannot complete",
+                **more,
             )
         fresh = barrier.phase == 0 and parity == 0 and barrier.pending == barrier.expected
         if fresh and site in self.machine.program.acquire_sites:
             self.machine.at(
-                "MBAR_PHASE_ALIAS", self, site,
+                "MBAR_PHASE_ALIAS",
+                self,
+                site,
                 f"{barrier.name}: waits parity 0 on a fresh barrier, which blocks; a slot that is "
-                "free at the start is acquired with parity 1", **more,
+                "free at the start is acquired with parity 1",
+                **more,
             )
         elif before := self.observed.get(id(barrier)):
             if before.stale or before.phase >= barrier.phase:
                 self.machine.at(
-                    "MBAR_PHASE_ALIAS", self, site,
+                    "MBAR_PHASE_ALIAS",
+                    self,
+                    site,
                     f"{barrier.name}: waits parity {parity} after it has seen phase "
-                    f"{before.phase}, and the barrier is in phase {barrier.phase}", **more,
+                    f"{before.phase}, and the barrier is in phase {barrier.phase}",
+                    **more,
                 )
 
     # -- named barriers ---------------------------------------------------------------------------
@@ -370,8 +433,9 @@ class SyncOps:
             self.cta.named[number] = found
         return found
 
-    def join_named(self, site: int, mask: Any, number: int, count: int, aligned: bool
-                   ) -> NamedBarrier:
+    def join_named(
+        self, site: int, mask: Any, number: int, count: int, aligned: bool
+    ) -> NamedBarrier:
         """Arrive on a named barrier."""
         machine, barrier = self.machine, self.named(number)
         if not 0 <= number < 16:
@@ -379,31 +443,42 @@ class SyncOps:
         full = mask is None or (self.partial is not None and (mask == self.partial).all())
         if aligned and not full:
             machine.at(
-                "WARP_CONVERGENCE", self, site,
+                "WARP_CONVERGENCE",
+                self,
+                site,
                 f"{barrier.name}: aligned barrier with {int(mask.sum())} of 32 lanes",
             )
         if count % 32:
             machine.at("NAMED_BAR_MISMATCH", self, site, f"{barrier.name}: count {count}")
         if barrier.arrived and count != barrier.count:
             machine.at(
-                "NAMED_BAR_MISMATCH", self, site,
+                "NAMED_BAR_MISMATCH",
+                self,
+                site,
                 f"{barrier.name}: {self.label} uses count {count}, others {barrier.count} in "
-                f"generation {barrier.generation}", buffer=barrier.name,
+                f"generation {barrier.generation}",
+                buffer=barrier.name,
             )
         if self in barrier.arrived:
             machine.at(
-                "NAMED_BAR_MISMATCH", self, site,
+                "NAMED_BAR_MISMATCH",
+                self,
+                site,
                 f"{barrier.name}: {self.label} contributes twice to generation "
-                f"{barrier.generation}", buffer=barrier.name,
+                f"{barrier.generation}",
+                buffer=barrier.name,
             )
         if aligned:
             if barrier.aligned_site is None:
                 barrier.aligned_site = site
             elif barrier.aligned_site != site:
                 machine.at(
-                    "WARP_CONVERGENCE", self, site,
+                    "WARP_CONVERGENCE",
+                    self,
+                    site,
                     f"{barrier.name}: an aligned barrier is reached from two statements in one "
-                    "generation; use barrier.sync without .aligned", buffer=barrier.name,
+                    "generation; use barrier.sync without .aligned",
+                    buffer=barrier.name,
                 )
         barrier.count = barrier.count if barrier.arrived else count
         barrier.arrived[self] = site
@@ -412,7 +487,9 @@ class SyncOps:
         if barrier.threads >= barrier.count:
             if barrier.threads > barrier.count:
                 machine.at(
-                    "NAMED_BAR_MISMATCH", self, site,
+                    "NAMED_BAR_MISMATCH",
+                    self,
+                    site,
                     f"{barrier.name}: {barrier.threads} threads arrive, count {barrier.count}",
                 )
             barrier.generation += 1

@@ -22,8 +22,13 @@ from tvm_hopper.sim.registers import RegRef
 from tvm_hopper.sim.tir import numpy_dtype
 
 _OPERANDS = {
-    "f16": "float16", "bf16": "bfloat16", "tf32": "float32", "e4m3": "float8_e4m3fn",
-    "e5m2": "float8_e5m2", "s8": "int8", "u8": "uint8",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "tf32": "float32",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "s8": "int8",
+    "u8": "uint8",
 }
 
 
@@ -119,7 +124,8 @@ class WgmmaOps:
                     missing = 4 - len(op.members)
                     self.waiting = (
                         f"waits for a wgmma that {missing} of 4 warps have not executed"
-                        if missing else "waits for a wgmma"
+                        if missing
+                        else "waits for a wgmma"
                     )
                     self.blocked_on = ("wgmma", op, 0, site)
                     yield op
@@ -132,8 +138,20 @@ class WgmmaOps:
 
     # -- mma_async --------------------------------------------------------------------------------
 
-    def _mma(self, site: int, mask: Any, mods: Any, d: RegRef, a: Any, b_desc: Any, scale_d: Any,
-             scale_a: int = 1, scale_b: int = 1, trans_a: int = 0, trans_b: int = 0) -> None:
+    def _mma(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        d: RegRef,
+        a: Any,
+        b_desc: Any,
+        scale_d: Any,
+        scale_a: int = 1,
+        scale_b: int = 1,
+        trans_a: int = 0,
+        trans_b: int = 0,
+    ) -> None:
         self.site = site
         self.roles.add("consumer")
         self._require_full(site, mask, "wgmma.mma_async")
@@ -152,7 +170,9 @@ class WgmmaOps:
         op = group.operations[position]
         if op.site != site:
             self.machine.at(
-                "WARP_CONVERGENCE", self, site,
+                "WARP_CONVERGENCE",
+                self,
+                site,
                 f"warps of one warp group execute different wgmma: {op.warp.label} is at "
                 f"{self.machine.statement(op.site)}",
             )
@@ -170,16 +190,21 @@ class WgmmaOps:
             state, part = ref.state, ref.bytes
             if state.dirty[part].any():
                 self.machine.at(
-                    "WGMMA_FENCE_MISSING", self, site,
+                    "WGMMA_FENCE_MISSING",
+                    self,
+                    site,
                     f"{state.name} was touched since the last wgmma.fence (or none ran yet)",
                     buffer=state.name,
                 )
             busy = state.busy[part]
             if busy.any() and (ref is not d or (state.shape[part] != key).any()):
                 self.machine.at(
-                    "WGMMA_REG_INFLIGHT", self, site,
+                    "WGMMA_REG_INFLIGHT",
+                    self,
+                    site,
                     f"{state.name} is used by a wgmma of another shape or as A while one is in "
-                    "flight", buffer=state.name,
+                    "flight",
+                    buffer=state.name,
                 )
             state.busy[part] += 1
             state.num_busy += 1
@@ -193,8 +218,12 @@ class WgmmaOps:
         for other in group.warps:
             _, other_a, other_b, _ = op.members[other]
             if other_b != b or (not isinstance(a, RegRef) and other_a != a):
-                machine.at("WARP_CONVERGENCE", self, site,
-                           "the warps of a warp group hold different descriptors")
+                machine.at(
+                    "WARP_CONVERGENCE",
+                    self,
+                    site,
+                    "the warps of a warp group hold different descriptors",
+                )
         sources = []
         if not isinstance(a, RegRef):
             sources.append(self._operand(site, a, 64, a_type, flags[2], "A"))
@@ -210,8 +239,13 @@ class WgmmaOps:
                     bundle.narrow.meet(other.clock.narrow)
                 access = self.access(site, False, ASYNC, op.read_event, op)
                 for offsets, dtype in sources:
-                    self.check(self.cta.shared, offsets.ravel() * dtype.itemsize, dtype.itemsize,
-                               access, bundle)
+                    self.check(
+                        self.cta.shared,
+                        offsets.ravel() * dtype.itemsize,
+                        dtype.itemsize,
+                        access,
+                        bundle,
+                    )
             op.steps.append(lambda: self._compute(op, sources, n, mods, flags))
             if machine.mode != "eager":
                 self._hide(op, n, mods)
@@ -219,8 +253,9 @@ class WgmmaOps:
         machine.submit(op)
         machine.wake(op)
 
-    def _operand(self, site: int, value: int, rows: int, dtype: str, transposed: int, which: str
-                 ) -> Any:
+    def _operand(
+        self, site: int, value: int, rows: int, dtype: str, transposed: int, which: str
+    ) -> Any:
         """Return (element offsets (rows, k) in shared memory, numpy type) of one operand."""
         try:
             layout = Descriptor.decode(value)
@@ -240,7 +275,9 @@ class WgmmaOps:
         low, high = int(offsets.min()) * kind.itemsize, (int(offsets.max()) + 1) * kind.itemsize
         if high > self.cta.shared.size:
             self.machine.at(
-                "OOB_ACCESS", self, site,
+                "OOB_ACCESS",
+                self,
+                site,
                 f"operand {which} reads shared bytes [{low}, {high}) of {self.cta.shared.size}",
             )
             return None
@@ -308,7 +345,9 @@ class WgmmaOps:
         """Tell whether a later issued operation in flight accumulates into the registers."""
         first = self.warp_group.warps[0]
         return any(
-            other is not op and other.issued and other.number > op.number
+            other is not op
+            and other.issued
+            and other.number > op.number
             and other.members[first][0].key == key
             for other in self.machine.pending
             if other.kind == "wgmma" and other.warp.warp_group is self.warp_group
@@ -324,15 +363,36 @@ class WgmmaOps:
             full[number * 16 + row, column] = values.astype(full.dtype)
         return round_tf32(full) if atype == "tf32" else full
 
-    def op_wgmma_f16_ss(self, site: int, mask: Any, mods: Any, d: Any, a_desc: Any, b_desc: Any,
-                        scale_d: Any, scale_a: Any = 1, scale_b: Any = 1, trans_a: Any = 0,
-                        trans_b: Any = 0) -> None:
+    def op_wgmma_f16_ss(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        d: Any,
+        a_desc: Any,
+        b_desc: Any,
+        scale_d: Any,
+        scale_a: Any = 1,
+        scale_b: Any = 1,
+        trans_a: Any = 0,
+        trans_b: Any = 0,
+    ) -> None:
         """Multiply two shared operands into the accumulator."""
         self._mma(site, mask, mods, d, a_desc, b_desc, scale_d, scale_a, scale_b, trans_a, trans_b)
 
-    def op_wgmma_f16_rs(self, site: int, mask: Any, mods: Any, d: Any, a: Any, b_desc: Any,
-                        scale_d: Any, scale_a: Any = 1, scale_b: Any = 1, trans_b: Any = 0
-                        ) -> None:
+    def op_wgmma_f16_rs(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        d: Any,
+        a: Any,
+        b_desc: Any,
+        scale_d: Any,
+        scale_a: Any = 1,
+        scale_b: Any = 1,
+        trans_b: Any = 0,
+    ) -> None:
         """Multiply registers by a shared operand into the accumulator."""
         self._mma(site, mask, mods, d, a, b_desc, scale_d, scale_a, scale_b, 0, trans_b)
 

@@ -67,8 +67,18 @@ class Reporter:
         facts = RULES[rule]
         self.findings.append(
             Finding(
-                rule, facts.severity, message, buffer, byte_range, agents, statements, missing,
-                facts.hint, self.policy, self.seed, facts.ptx_section,
+                rule,
+                facts.severity,
+                message,
+                buffer,
+                byte_range,
+                agents,
+                statements,
+                missing,
+                facts.hint,
+                self.policy,
+                self.seed,
+                facts.ptx_section,
             )
         )
 
@@ -76,8 +86,11 @@ class Reporter:
         """Report a rule broken by one statement of one warp."""
         more.setdefault("key", (site, more.get("buffer", "")))
         self.add(
-            rule, message, agents=(warp.label,),
-            statements=(self.place(warp, site, warp.it),), **more,
+            rule,
+            message,
+            agents=(warp.label,),
+            statements=(self.place(warp, site, warp.it),),
+            **more,
         )
 
     # -- conflicts --------------------------------------------------------------------------------
@@ -100,8 +113,14 @@ class Reporter:
         return "RACE_WRITE_WRITE" if generic or not region.shared else "RACE_OVERWRITE_BUSY"
 
     def conflict(
-        self, region: Any, cells: Any, other: Access, access: Access, bundle: Any,
-        values: np.ndarray, number: int,
+        self,
+        region: Any,
+        cells: Any,
+        other: Access,
+        access: Access,
+        bundle: Any,
+        values: np.ndarray,
+        number: int,
     ) -> None:
         """Report two accesses that overlap without order."""
         rule = self.classify(region, other, access, bundle)
@@ -127,7 +146,10 @@ class Reporter:
                 "proxies are not"
             )
         self.add(
-            rule, message, key=(other.site, access.site, name), buffer=name,
+            rule,
+            message,
+            key=(other.site, access.site, name),
+            buffer=name,
             byte_range=(inside, inside + high - low),
             agents=(access.warp.label, other.warp.label),
             statements=(
@@ -151,7 +173,8 @@ class Reporter:
                         "MBAR_PHASE_ALIAS",
                         f"{candidate.name}: wait for parity {seen.parity} passed on phase "
                         f"{seen.phase}, before the copy it should have waited for",
-                        key=(seen.site, candidate.name), buffer=candidate.name,
+                        key=(seen.site, candidate.name),
+                        buffer=candidate.name,
                         agents=(warp.label,),
                         statements=(self.place(warp, seen.site, seen.it),),
                     )
@@ -175,9 +198,7 @@ class Reporter:
             "no agent can progress: " + "; ".join(lines),
             key="deadlock",
             agents=tuple(w.label for w in blocked),
-            statements=tuple(
-                dict.fromkeys(self.place(w, w.site, w.it) for w in blocked)
-            )[:6],
+            statements=tuple(dict.fromkeys(self.place(w, w.site, w.it) for w in blocked))[:6],
             missing="the arrival or copy that the first wait needs",
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim import ending
-from tvm_hopper.sim.host import Launch, run_host
+from tvm_hopper.sim.host import Launch, Pointer, run_host
 from tvm_hopper.sim.lanes import LANES
 from tvm_hopper.sim.machine import CTA, REGISTER_FILE, Event, Machine
 from tvm_hopper.sim.memory import Region, global_base
@@ -76,7 +76,7 @@ class Layout:
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(func: Any) -> Program:
+def compiled(func: Any) -> Program:
     return compile_kernel(func, HANDLERS)
 
 
@@ -98,7 +98,9 @@ class KernelMachine(Machine):
     def incomplete(self, what: str, site: int = 0) -> None:
         """Report an operation that nothing models."""
         self.add(
-            "INCOMPLETE", f"unsupported: {what}; nothing is certified", key=what,
+            "INCOMPLETE",
+            f"unsupported: {what}; nothing is certified",
+            key=what,
             statements=(self.statement(site),) if site else (),
         )
 
@@ -126,12 +128,14 @@ def _clusters(grid: Sequence[int], cluster: Sequence[int], blocks: Any) -> list[
             for x in range(shape[0]):
                 if wanted is not None and (x, y, z) not in wanted:
                     continue
-                found.append([
-                    (x * cluster[0] + i, y * cluster[1] + j, z * cluster[2] + k)
-                    for k in range(cluster[2])
-                    for j in range(cluster[1])
-                    for i in range(cluster[0])
-                ])
+                found.append(
+                    [
+                        (x * cluster[0] + i, y * cluster[1] + j, z * cluster[2] + k)
+                        for k in range(cluster[2])
+                        for j in range(cluster[1])
+                        for i in range(cluster[0])
+                    ]
+                )
     return found
 
 
@@ -152,15 +156,27 @@ class _Setup:
         if data.size == 0:
             data = np.zeros(1, data.dtype)
         region = Region(
-            name, data.reshape(-1).view(np.uint8), global_base(number), self.machine.log,
-            data.dtype.itemsize, written,
+            name,
+            data.reshape(-1).view(np.uint8),
+            global_base(number),
+            self.machine.log,
+            data.dtype.itemsize,
+            written,
         )
         self.machine.regions[number + 1] = region
         self.numbers[name] = number + 1
         return region
 
-    def block(self, coords: tuple, rank: int, cluster: list[CTA], barrier: ClusterBarrier,
-              layout: Layout, block: tuple, shape: tuple) -> CTA:
+    def block(
+        self,
+        coords: tuple,
+        rank: int,
+        cluster: list[CTA],
+        barrier: ClusterBarrier,
+        layout: Layout,
+        block: tuple,
+        shape: tuple,
+    ) -> CTA:
         machine = self.machine
         cta = CTA(machine, coords, rank, cluster, layout)
         machine.ctas.append(cta)
@@ -237,7 +253,7 @@ def run_kernel(
     Result
         Every tensor after the run, by name, and the findings.
     """
-    program = _compiled(device_func)
+    program = compiled(device_func)
     granule = program.min_itemsize
     machine = KernelMachine(program, policy, seed, detect_races, granule)
     grid, block, cluster = _three(grid), _three(block), _three(cluster)
@@ -260,6 +276,8 @@ def run_kernel(
                     f"tensor map {name!r}: found no array named {value.tensor!r}; need it in args"
                 )
             value = TensorMap(value, regions[value.tensor])
+        elif isinstance(value, Pointer):
+            value = regions[value.tensor].base + value.offset
         elif name in regions:
             value = regions[name].base
         machine.args[name] = value
@@ -273,13 +291,13 @@ def run_kernel(
         members: list[CTA] = []
         barrier = ClusterBarrier("cluster barrier", machine.num_warps)
         for rank, coords in enumerate(coords_of):
-            members.append(
-                setup.block(coords, rank, members, barrier, layout, block, cluster)
-            )
+            members.append(setup.block(coords, rank, members, barrier, layout, block, cluster))
     for site in program.lone_try_waits:
         machine.add(
-            "TRY_WAIT_NOT_LOOPED", "a single try_wait may return false after its time limit",
-            key=site, statements=(machine.statement(site),),
+            "TRY_WAIT_NOT_LOOPED",
+            "a single try_wait may return false after its time limit",
+            key=site,
+            statements=(machine.statement(site),),
         )
     machine.run()
     ending.coverage(machine, {n: setup.numbers[n] for n in outputs}, blocks is None)

@@ -110,4 +110,6 @@ def numpy_dtype(dtype: str) -> np.dtype:
     try:
         return np.dtype(dtype)
     except TypeError:
-        raise KeyError(f"type {dtype}: found no numpy counterpart; need a whole-byte type") from None
+        raise KeyError(
+            f"type {dtype}: found no numpy counterpart; need a whole-byte type"
+        ) from None

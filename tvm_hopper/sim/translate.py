@@ -21,20 +21,23 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim import lanes
+from tvm_hopper.sim.emit_ptx import PtxEmitter
 from tvm_hopper.sim.exprs import BufferInfo, ExprEmitter, Scope
 from tvm_hopper.sim.registers import RegRef
 from tvm_hopper.sim.tir import PTX, decode_ptx, numpy_dtype, op_name, short_name, split_lanes
 
-_NOT_MODELLED_BUT_HARMLESS = (
-    "cp_async_bulk_prefetch",
-    "cp_async_bulk_tensor_prefetch",
-    "prefetch",
-    "griddepcontrol",
-    "nanosleep",
-    "discard",
-    "applypriority",
-)
-_ISSUES = ("expect_tx", "g2s", "cp_async_ca", "cp_async_cg")
+
+def _viewed(data: Any) -> Any:
+    """Return the buffer variable that a `DeclBuffer` looks at, if it is plain."""
+    if isinstance(data, ir.Call) and short_name(data) == "buffer_data":
+        return data.args[0]
+    return data if isinstance(data, ir.Var) else None
+
+
+def _variables(expr: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
+    return found
 
 
 @dataclass
@@ -50,10 +53,13 @@ class Program:
     acquire_sites: set[int] = field(default_factory=set)
     lone_try_waits: list[int] = field(default_factory=list)
     min_itemsize: int = 2
-    store_params: set[str] = field(default_factory=set)
+    stored_params: set[str] = field(default_factory=set)
+    loaded_params: set[str] = field(default_factory=set)
+    communicates: list[str] = field(default_factory=list)
+    block_dependent: list[str] = field(default_factory=list)
 
 
-class StmtEmitter(ExprEmitter):
+class StmtEmitter(PtxEmitter, ExprEmitter):
     """Walks statements once and writes the generator's lines."""
 
     def __init__(self, func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> None:
@@ -64,7 +70,11 @@ class StmtEmitter(ExprEmitter):
         self.site = 0
         self.loops: list[str] = []
         self.program = Program(None, "", [None], [], [], [])
-        self.tracked = self._wgmma_registers()
+        self.tracked: set[str] = set()
+        self.roots_of_wgmma = self._wgmma_registers()
+        self.block_vars: set[Any] = set()
+        self.block_depth = 0
+        self.pointers: dict[Any, set[str]] = {}
         self.touched: list[str] = []
         self.waits: list[list[int]] = [[]]
         self.while_depth = 0
@@ -112,34 +122,42 @@ class StmtEmitter(ExprEmitter):
             )
 
     def _wgmma_registers(self) -> set[Any]:
-        roots: set[Any] = set()
+        """Find the register allocations that wgmma uses as accumulator or as A."""
+        used: set[Any] = set()
+        views: dict[Any, Any] = {}
 
         def visit(call: ir.Call) -> None:
             name = op_name(call)
             if name.startswith(PTX + "wgmma_") and (ptx := decode_ptx(call)) is not None:
-                for operand in ("d", "a"):
-                    for value in ptx.operands.get(operand, []):
-                        if isinstance(value, ir.TensorLoad):
-                            roots.add(value.source)
-
-        tvm_ffi.structural_walk(self.func.body, (ir.Call, visit))
-        views: dict[Any, Any] = {}
+                for value in (*ptx.operands.get("d", []), *ptx.operands.get("a", [])):
+                    if isinstance(value, ir.TensorLoad):
+                        used.add(value.source)
 
         def declare(decl: tirx.DeclBuffer) -> None:
-            data = decl.data
-            if isinstance(data, ir.Call) and op_name(data).endswith("buffer_data"):
-                views[decl.buffer] = data.args[0]
-            elif isinstance(data, ir.Var):
-                views[decl.buffer] = data
+            if (source := _viewed(decl.data)) is not None:
+                views[decl.buffer] = source
 
-        tvm_ffi.structural_walk(self.func.body, (tirx.DeclBuffer, declare))
-        self.roots_of_wgmma = set()
-        for var in roots:
-            root = var
-            while root in views:
-                root = views[root]
-            self.roots_of_wgmma.add(root)
-        return set()
+        tvm_ffi.structural_walk(self.func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
+        roots = set()
+        for var in used:
+            while var in views:
+                var = views[var]
+            roots.add(var)
+        return roots
+
+    def depends_on_block(self, expr: Any) -> bool:
+        """Tell whether an expression depends on the block index."""
+        return any(var in self.block_vars for var in _variables(expr))
+
+    def params_of(self, expr: Any) -> set[str]:
+        """Return the parameters that an address may point into."""
+        found: set[str] = set()
+        for var in _variables(expr):
+            info = self.scope.buffers.get(var)
+            if info is not None and info.kind == "global":
+                found.add(info.root)
+            found |= self.pointers.get(var, set())
+        return found
 
     # -- statements -------------------------------------------------------------------------------
 
@@ -174,6 +192,8 @@ class StmtEmitter(ExprEmitter):
             name = self.scope.name(tag)
             self.emit(f"{name} = w.threads[{tag!r}]")
             self.scope.values[var] = (name, tag.startswith("threadIdx"))
+            if tag.startswith("blockIdx"):
+                self.block_vars.add(var)
         self.stmt(node.body)
 
     def _stmt_bind(self, node: Any) -> None:
@@ -182,6 +202,9 @@ class StmtEmitter(ExprEmitter):
         self.flush()
         name = self.scope.name(node.var.name)
         self.scope.values[node.var] = (name, varies)
+        if self.depends_on_block(node.value):
+            self.block_vars.add(node.var)
+        self.pointers[node.var] = self.params_of(node.value)
         self.emit(f"{name} = {value}")
 
     _stmt_letstmt = _stmt_bind
@@ -225,10 +248,8 @@ class StmtEmitter(ExprEmitter):
         dtype = str(var.ty.dtype.dtype)
         name = self.scope.name(var.name)
         shape = tuple(var.ty.shape)
-        source = data.args[0] if isinstance(data, ir.Call) and op_name(data).endswith(
-            "buffer_data"
-        ) else data
-        info = self.scope.buffers.get(source) if isinstance(source, ir.Var) else None
+        source = _viewed(data)
+        info = self.scope.buffers.get(source) if source is not None else None
         if info is not None and info.kind == "local":
             scalar, _ = split_lanes(dtype)
             self.emit(f"{name} = {info.name}.view({self.dtype_const(scalar)})")
@@ -237,7 +258,13 @@ class StmtEmitter(ExprEmitter):
         self.emit(f"{name} = {self.code(data)}")
         scope = var.scope()
         kind = "shared" if scope.startswith("shared") else "global"
-        self.scope.buffers[var] = BufferInfo(kind, name, dtype, shape)
+        root = "".join(sorted(self.params_of(data))[:1])
+        self.scope.buffers[var] = BufferInfo(kind, name, dtype, shape, root)
+        if kind == "shared" and all(isinstance(extent, tirx.IntImm) for extent in shape):
+            size = numpy_dtype(dtype).itemsize * split_lanes(dtype)[1]
+            for extent in shape:
+                size *= int(extent)
+            self.emit(f"w.name_bytes({var.name!r}, {name}, {size})")
 
     def _stmt_bufferstore(self, node: Any) -> None:
         self.new_site(node)
@@ -252,13 +279,17 @@ class StmtEmitter(ExprEmitter):
             self.touch(info, index, count, varies)
             self.flush()
             if ramp is not None:
-                place = f"ramp({index}, 1, {count})" if varies else f"slice({index}, {index} + {count})"
+                place = (
+                    f"ramp({index}, 1, {count})" if varies else f"slice({index}, {index} + {count})"
+                )
             else:
                 place = index
             self.emit(f"stl({info.name}, {place}, {value}, {mask})")
             return
         self.flush()
         dtype, vector = split_lanes(info.dtype)
+        if info.kind == "global":
+            self.program.stored_params.add(info.root)
         if info.kind == "shared":
             self.program.min_itemsize = min(self.program.min_itemsize, numpy_dtype(dtype).itemsize)
         self.emit(
@@ -272,6 +303,8 @@ class StmtEmitter(ExprEmitter):
         self.flush()
         before = self.scope.mask
         self.waits.append([])
+        dependent = self.depends_on_block(node.condition)
+        self.block_depth += dependent
         if not varies:
             self.emit(f"if {cond}:")
             self.block(node.then_case, before)
@@ -291,6 +324,7 @@ class StmtEmitter(ExprEmitter):
                 self.emit(f"{other} = mand({before}, ~{test})")
                 self.emit(f"if {other} is not False:")
                 self.block(node.else_case, other)
+        self.block_depth -= dependent
         self.waits.pop()
 
     def _stmt_for(self, node: Any) -> None:
@@ -302,6 +336,10 @@ class StmtEmitter(ExprEmitter):
         self.scope.values[node.loop_var] = (name, low_varies)
         self.waits.append([])
         mask = self.scope.mask
+        dependent = self.depends_on_block(node.extent)
+        if dependent or self.depends_on_block(node.min):
+            self.block_vars.add(node.loop_var)
+        self.block_depth += dependent
         self.loop_masks.append(mask)
         if extent_varies or low_varies:
             step, inner = self.scope.name("step"), self.scope.name("m")
@@ -320,6 +358,7 @@ class StmtEmitter(ExprEmitter):
         self.loops.pop()
         self.loop_masks.pop()
         self.waits.pop()
+        self.block_depth -= dependent
         self.emit(f"w.it = ({', '.join(self.loops)}{',' if self.loops else ''})")
 
     def _stmt_while(self, node: Any) -> None:
@@ -410,6 +449,8 @@ class StmtEmitter(ExprEmitter):
 
     def _call(self, handler: str, site: int, args: list[str], result: str = "") -> None:
         self.flush()
+        if self.block_depth:
+            self.program.block_dependent.append(handler.removeprefix("op_"))
         blocking = "yield from " if self.handlers[handler] else ""
         text = f"{blocking}w.{handler}({', '.join([str(site), self.scope.mask, *args])})"
         call = self.program.statements[site].value
@@ -435,79 +476,6 @@ class StmtEmitter(ExprEmitter):
             f"{self.dtype_const(info.dtype)}, 1, 1)"
         )
 
-    # -- PTX --------------------------------------------------------------------------------------
-
-    def _ptx(self, call: ir.Call, site: int) -> None:
-        ptx = decode_ptx(call)
-        if ptx is None:
-            self.unsupported(op_name(call))
-            return
-        if ptx.name.startswith(_NOT_MODELLED_BUT_HARMLESS):
-            return
-        handler = self._handler(ptx.name)
-        if handler is None:
-            self.unsupported(f"T.ptx.{ptx.name}")
-            return
-        if "_wait" in ptx.name and ptx.name.startswith("mbarrier_"):
-            self.waits[-1].append(site)
-            if "try_wait" in ptx.name and not self.while_depth:
-                self.program.lone_try_waits.append(site)
-        if any(word in ptx.name for word in _ISSUES):
-            for frame in self.waits:
-                self.program.acquire_sites.update(frame)
-        args = [self.constant("mods", dict(ptx.mods, op=ptx.name))]
-        for name, values in ptx.operands.items():
-            if name in ptx.writes and not (ptx.name.startswith("wgmma") and name == "d"):
-                continue
-            if ptx.name.startswith("wgmma") and name in ("d", "a"):
-                text = self._registers(values)
-            else:
-                codes = [self.code(v) if v is not None else "None" for v in values]
-                text = codes[0] if len(codes) == 1 else f"({', '.join(codes)})"
-            args.append(f"{name}={text}")
-        mask = self.scope.mask
-        if ptx.pred is not None:
-            inner = self.scope.name("m")
-            self.emit(f"{inner} = mand({mask}, as_lanes({self.code(ptx.pred)}) != 0)")
-            self.emit(f"if {inner} is not False:")
-            self.depth += 1
-            self.scope.mask = inner
-        targets = [v for name in ptx.writes if name != "d" or not ptx.name.startswith("wgmma")
-                   for v in ptx.operands.get(name, [])]
-        result = self.scope.name("r") if targets else ""
-        self._call(handler, site, args, result)
-        for position, target in enumerate(targets):
-            if isinstance(target, ir.TensorLoad):
-                text = result if len(targets) == 1 else f"{result}[{position}]"
-                self._assign(target, text)
-        if ptx.pred is not None:
-            self.scope.mask = mask
-            self.depth -= 1
-
-    def _handler(self, name: str) -> str | None:
-        while name:
-            if f"op_{name}" in self.handlers:
-                return f"op_{name}"
-            name = name.rpartition("_")[0]
-        return None
-
-    def _registers(self, values: list[Any]) -> str:
-        """Name the registers of a wgmma operand: array, state and indices."""
-        info = self.buffer(values[0].source)
-        if info is None or info.kind != "local":
-            self.unsupported("wgmma operand that is no register")
-            return "None"
-        if any(not v.source.same_as(values[0].source) for v in values):
-            self.unsupported("wgmma operand spread over several register buffers")
-            return "None"
-        size = numpy_dtype(info.dtype).itemsize
-        indices = [v.indices[0] for v in values]
-        if all(isinstance(i, tirx.IntImm) for i in indices):
-            text = self.constant("regs", RegRef.indices_of([int(i.value) for i in indices]))
-        else:
-            text = f"RegRef.indices_of([{', '.join(self.code(i) for i in indices)}])"
-        return f"RegRef({info.name}, R_{info.root}, {text}, {size})"
-
 
 def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> Program:
     """Compile a device function; `handlers` maps `op_*` names to whether they are generators."""
@@ -518,7 +486,8 @@ def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> Program
         emitter.emit(f"{name} = w.args[{param.name!r}]")
         if isinstance(param.ty, ir.PointerType):
             dtype = str(getattr(param.ty.element_type, "dtype", "uint8"))
-            emitter.scope.buffers[param] = BufferInfo("global", name, dtype)
+            emitter.scope.buffers[param] = BufferInfo("global", name, dtype, (), param.name)
+        emitter.pointers[param] = {param.name}
         emitter.scope.values[param] = (name, False)
     emitter.stmt(func.body)
     source = "def kernel(w, m0):\n if False: yield None\n" + "\n".join(emitter.lines) + "\n"

@@ -85,6 +85,13 @@ class WarpCore:
         self.spinning = self.machine.progress
         return self.machine.spinners
 
+    def name_bytes(self, name: str, address: int, size: int) -> None:
+        """Name a view of shared memory, so that findings speak of it."""
+        if self.number == 0:
+            region, offset = self.region_at(address)
+            if region is not None and size < region.size - 2048:
+                region.parts.insert(0, (offset, offset + size, name))
+
     # -- registers --------------------------------------------------------------------------------
 
     def local(self, count: int, dtype: np.dtype) -> np.ndarray:
@@ -107,10 +114,13 @@ class WarpCore:
         state.dirty[part] = True
         if state.num_busy and state.busy[part].any():
             self.machine.at(
-                "WGMMA_REG_INFLIGHT", self, site,
+                "WGMMA_REG_INFLIGHT",
+                self,
+                site,
                 f"{state.name} is touched while a wgmma that uses it may still run "
                 f"({len(self.wgmma_groups)} groups not waited for)",
-                buffer=state.name, byte_range=(low, low + max(count, 0)),
+                buffer=state.name,
+                byte_range=(low, low + max(count, 0)),
             )
 
     # -- addresses --------------------------------------------------------------------------------
@@ -128,16 +138,29 @@ class WarpCore:
             return None, 0
         return ctas[rank].shared, address & ((1 << RANK_SHIFT) - 1)
 
-    def access(self, site: int, writes: bool, kind: str = GENERIC, event: int = -1,
-               op: Any = None, rmw: bool = False) -> Access | None:
+    def access(
+        self,
+        site: int,
+        writes: bool,
+        kind: str = GENERIC,
+        event: int = -1,
+        op: Any = None,
+        rmw: bool = False,
+    ) -> Access | None:
         """Record an access of this warp; None if races are not looked for."""
         log = self.machine.log
         if log is None:
             return None
         return log.add(self, self.epoch, event, kind, writes, site, self.it, op, rmw)
 
-    def check(self, region: Region, offsets: Any, size: int, access: Access | None,
-              bundle: Bundle | None = None) -> None:
+    def check(
+        self,
+        region: Region,
+        offsets: Any,
+        size: int,
+        access: Access | None,
+        bundle: Bundle | None = None,
+    ) -> None:
         """Check an access of some bytes against all earlier ones, and record it."""
         shadow = region.shadow
         if shadow is None or access is None:
@@ -168,12 +191,17 @@ class WarpCore:
         low = int(where[0]) + cells.start if isinstance(cells, slice) else int(cells[where[0]])
         name, inside = region.name_of(low * region.shadow.granule)
         self.machine.at(
-            "UNINIT_READ", self, access.site, f"{name} is read before any write",
-            buffer=name, byte_range=(inside, inside + region.shadow.granule),
+            "UNINIT_READ",
+            self,
+            access.site,
+            f"{name} is read before any write",
+            buffer=name,
+            byte_range=(inside, inside + region.shadow.granule),
         )
 
-    def _resolve(self, site: int, base: Any, index: Any, size: int, count: int, mask: Any,
-                 align: int) -> tuple[Region | None, Any]:
+    def _resolve(
+        self, site: int, base: Any, index: Any, size: int, count: int, mask: Any, align: int
+    ) -> tuple[Region | None, Any]:
         """Return region and byte offsets (int, or array per active lane), checked."""
         if isinstance(base, np.ndarray) or isinstance(index, np.ndarray):
             address = np.asarray(base + np.asarray(index, np.int64) * size, np.int64)
@@ -192,14 +220,20 @@ class WarpCore:
             name = region.name if region is not None else f"address {low:#x}"
             limit = region.size if region is not None else 0
             self.machine.at(
-                "OOB_ACCESS", self, site,
-                f"bytes [{low}, {high + total}) of {name}, which has {limit} bytes", buffer=name,
+                "OOB_ACCESS",
+                self,
+                site,
+                f"bytes [{low}, {high + total}) of {name}, which has {limit} bytes",
+                buffer=name,
                 byte_range=(low, high + total),
             )
             return None, offsets
         if bad:
             self.machine.at(
-                "MISALIGNED", self, site, f"offset {low} of {region.name} is no multiple of {align}",
+                "MISALIGNED",
+                self,
+                site,
+                f"offset {low} of {region.name} is no multiple of {align}",
                 buffer=region.name,
             )
         if region.shared and region.live[low : high + total].any():
@@ -211,15 +245,19 @@ class WarpCore:
         if region.live[spread].any():
             name, inside = region.name_of(int(np.min(offsets)))
             self.machine.at(
-                "OOB_ACCESS", self, site,
-                "an ordinary access touches a live mbarrier object", buffer=name,
+                "OOB_ACCESS",
+                self,
+                site,
+                "an ordinary access touches a live mbarrier object",
+                buffer=name,
                 byte_range=(inside, inside + total),
             )
 
     # -- loads and stores -------------------------------------------------------------------------
 
-    def load(self, site: int, mask: Any, base: Any, index: Any, dtype: np.dtype, count: int,
-             vector: int) -> Any:
+    def load(
+        self, site: int, mask: Any, base: Any, index: Any, dtype: np.dtype, count: int, vector: int
+    ) -> Any:
         """Load `count` elements per lane; a uniform address gives one value for all lanes."""
         size = dtype.itemsize * vector
         region, offsets = self._resolve(
@@ -256,8 +294,17 @@ class WarpCore:
         raw = region.data[starts[:, None] + np.arange(size * count)]
         return np.ascontiguousarray(raw).view(dtype)
 
-    def store(self, site: int, mask: Any, base: Any, index: Any, value: Any, dtype: np.dtype,
-              count: int, vector: int) -> None:
+    def store(
+        self,
+        site: int,
+        mask: Any,
+        base: Any,
+        index: Any,
+        value: Any,
+        dtype: np.dtype,
+        count: int,
+        vector: int,
+    ) -> None:
         """Store `count` elements per lane."""
         size = dtype.itemsize * vector
         if not isinstance(base, np.ndarray) and not isinstance(index, np.ndarray):
@@ -282,8 +329,9 @@ class WarpCore:
             value = value.reshape(-1, 1) if value.ndim else value
         self.scatter(region, offsets, value, dtype, count)
 
-    def scatter(self, region: Region, offsets: Any, value: np.ndarray, dtype: np.dtype,
-                count: int) -> None:
+    def scatter(
+        self, region: Region, offsets: Any, value: np.ndarray, dtype: np.dtype, count: int
+    ) -> None:
         """Write `count` elements at each byte offset."""
         size = dtype.itemsize
         starts = np.ravel(offsets)
@@ -295,8 +343,18 @@ class WarpCore:
 
     # -- atomics ----------------------------------------------------------------------------------
 
-    def atomic(self, site: int, mask: Any, op: str, address: Any, value: Any, dtype: np.dtype,
-               sem: str = "relaxed", scope: str = "gpu", compare: Any = None) -> np.ndarray:
+    def atomic(
+        self,
+        site: int,
+        mask: Any,
+        op: str,
+        address: Any,
+        value: Any,
+        dtype: np.dtype,
+        sem: str = "relaxed",
+        scope: str = "gpu",
+        compare: Any = None,
+    ) -> np.ndarray:
         """Read-modify-write one element per lane; returns what was there before."""
         addresses, values = as_lanes(address), as_lanes(value)
         compares = as_lanes(compare) if compare is not None else None
@@ -308,11 +366,15 @@ class WarpCore:
                 continue
             if sem in ("acquire", "acq_rel"):
                 self.acquire_at(place)
-            self.check(region, np.asarray([offset]), dtype.itemsize, self.access(site, True, rmw=True))
+            self.check(
+                region, np.asarray([offset]), dtype.itemsize, self.access(site, True, rmw=True)
+            )
             cell = region.view(dtype)
             before = cell[offset // dtype.itemsize]
             old[lane] = before
-            after = _ATOMICS[op](before, values[lane], compares[lane] if compares is not None else 0)
+            after = _ATOMICS[op](
+                before, values[lane], compares[lane] if compares is not None else 0
+            )
             if after != before:
                 self.machine.progress += 1
             cell[offset // dtype.itemsize] = after
@@ -347,7 +409,11 @@ class WarpCore:
 
     def activemask(self, mask: Any) -> int:
         """Return the active lanes as bits."""
-        return 0xFFFFFFFF if mask is None else int(np.sum(np.uint64(1) << LANES[mask].astype(np.uint64)))
+        return (
+            0xFFFFFFFF
+            if mask is None
+            else int(np.sum(np.uint64(1) << LANES[mask].astype(np.uint64)))
+        )
 
     def _shuffle(self, value: Any, source: np.ndarray, inside: np.ndarray) -> np.ndarray:
         values = as_lanes(value)

@@ -1,0 +1,111 @@
+"""Which CTAs of a launch to run: all if they are few or talk to each other, else the corners.
+
+CTAs that do not communicate and whose synchronisation does not depend on their block index all run
+the same protocol, so that a few of them speak for the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm_hopper.sim.findings import RULES, Finding
+from tvm_hopper.sim.host import Pointer
+from tvm_hopper.sim.run import compiled
+from tvm_hopper.sim.tma import TensorMapArg
+
+MAX_COMMUNICATING = 64
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The CTAs chosen of one launch."""
+
+    kernel: str
+    blocks: tuple[tuple[int, ...], ...]
+    total: int
+    covered: bool
+    reason: str
+    only_written: frozenset[str] = field(default=frozenset())
+
+    @property
+    def everything(self) -> bool:
+        """Tell whether every CTA of the launch runs."""
+        return len(self.blocks) >= self.total
+
+    def findings(self) -> list[Finding]:
+        """Return `INCOMPLETE` if the CTAs that do not run are not covered."""
+        if self.covered:
+            return []
+        rule = RULES["INCOMPLETE"]
+        return [
+            Finding(
+                "INCOMPLETE",
+                rule.severity,
+                f"{self.kernel}: {len(self.blocks)} of {self.total} CTAs ran: {self.reason}",
+                hint="run more CTAs (max_ctas)",
+                ptx_section=rule.ptx_section,
+            )
+        ]
+
+    def __str__(self) -> str:
+        """Say how much ran and why."""
+        return f"{self.kernel}: {len(self.blocks)} of {self.total} CTAs ({self.reason})"
+
+
+def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
+    """Choose the CTAs of one launch: first, last, both edges of each axis, and the corner."""
+    program = compiled(func)
+    name = str(func.attrs["global_symbol"])
+    grid, cluster = setup["grid"], setup["cluster"]
+    total = grid[0] * grid[1] * grid[2]
+    everything = tuple(itertools.product(*map(range, grid)))
+    only_written = _only_written(program, setup["params"])
+    if total <= max_ctas:
+        return Choice(name, everything, total, True, "all", only_written)
+    if program.communicates:
+        if total <= MAX_COMMUNICATING:
+            return Choice(name, everything, total, True, "all: they communicate", only_written)
+        return Choice(
+            name,
+            everything[:MAX_COMMUNICATING],
+            total,
+            False,
+            f"they communicate ({program.communicates[0]}), and only the first "
+            f"{MAX_COMMUNICATING} were run",
+            only_written,
+        )
+    axes = [sorted({0, min(c, g - 1), g - 1}) for g, c in zip(grid, cluster, strict=True)]
+    corners = [*itertools.product(*axes)]
+    ends = [everything[0], everything[-1]]
+    middle = everything[len(everything) // 2]
+    blocks = tuple(dict.fromkeys([*ends, *corners[: max(max_ctas - 3, 0)], middle]))
+    if program.block_dependent:
+        return Choice(
+            name,
+            blocks,
+            total,
+            False,
+            "synchronisation depends on the block index: " + program.block_dependent[0],
+            only_written,
+        )
+    return Choice(
+        name,
+        blocks,
+        total,
+        True,
+        "first, last, edges; the others run the same protocol",
+        only_written,
+    )
+
+
+def _only_written(program: Any, params: dict[str, Any]) -> frozenset[str]:
+    written, read = set(), set()
+    for name, value in params.items():
+        if isinstance(value, (Pointer, TensorMapArg)):
+            if name in program.stored_params:
+                written.add(value.tensor)
+            if name in program.loaded_params:
+                read.add(value.tensor)
+    return frozenset(written - read)

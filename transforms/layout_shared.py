@@ -92,7 +92,9 @@ def _plan_panel(copy: CopyNest) -> PanelLayout:
     sides = [extent for extent in extents if extent != 1]
     if len(sides) != 2:
         raise cannot_lower(copy.where, f"a tile of shape {extents}", "a tile of two dimensions")
-    variables = [index for index in copy.store.indices if ir.static_int(index) != 0]
+    variables = [
+        index for index, extent in zip(copy.store.indices, extents, strict=True) if extent != 1
+    ]
     axes = [loop.loop_var for loop in copy.loops if not ir.is_const(loop.extent, 1)]
     matches = len(variables) == len(axes) == 2 and all(
         isinstance(index, ir.Var) and index.same_as(axis)

@@ -64,7 +64,8 @@ def _bind_threads(body: ir.Stmt, warp_groups: int, thread: ir.Var) -> ir.Stmt:
     extent = warp_groups * WARP_GROUP_THREADS
 
     def bind(inner: ir.Stmt) -> ir.For:
-        axis = tirx.IterVar(None, thread, tirx.IterVar.ThreadIndex, "threadIdx.x")
+        name = ir.Var(thread.name, "int32")  # TVM's form: an axis has a variable of its own
+        axis = tirx.IterVar(None, name, tirx.IterVar.ThreadIndex, "threadIdx.x")
         return ir.For(thread, 0, extent, ir.ForKind.THREAD_BINDING, inner, thread_binding=axis)
 
     if "threadIdx.y" in axes:

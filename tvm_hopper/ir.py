@@ -383,11 +383,13 @@ def note_plan(func: tirx.PrimFunc, facts: list[dict[str, Any]]) -> tirx.PrimFunc
     It is JSON text, a list of dicts, for `explain` to print. Passes never read it: they talk to one
     another through the IR itself.
     """
+    if not facts:
+        return func
     known = (
         json.loads(str(func.attrs[PLAN_ATTR])) if PLAN_ATTR in func.attrs else [{} for _ in facts]
     )
     merged = [{**old, **new} for old, new in zip(known, facts, strict=True)]
-    return func.with_attr(PLAN_ATTR, json.dumps(merged, sort_keys=True)) if merged else func
+    return func.with_attr(PLAN_ATTR, json.dumps(merged, sort_keys=True))
 
 
 def target_of(func: tirx.PrimFunc) -> tvm.target.Target | None:

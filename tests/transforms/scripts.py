@@ -1,0 +1,35 @@
+"""What the tests of the passes share: run passes on one function, compare, write variants of IR."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T
+
+from tvm_hopper import ir
+
+
+def run(func: tirx.PrimFunc, *passes: tvm.ir.transform.Pass) -> tirx.PrimFunc:
+    """Apply passes, in order, to one function."""
+    mod = tvm.IRModule({"main": func})
+    for one in passes:
+        mod = one(mod)
+    return mod["main"]
+
+
+def check(got: tirx.PrimFunc, want: tirx.PrimFunc) -> None:
+    """Compare two functions up to the names of variables; what `explain` reads is left out."""
+    tvm.ir.assert_structural_equal(without_notes(got), without_notes(want), map_free_vars=True)
+
+
+def without_notes(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function without the facts that passes note for `explain`."""
+    return func.without_attr(ir.PLAN_ATTR) if ir.PLAN_ATTR in (func.attrs or {}) else func
+
+
+def parse(text: str, *changes: tuple[str, str]) -> tirx.PrimFunc:
+    """Parse TVMScript, some of its words changed; each has to be there."""
+    for old, new in changes:
+        assert old in text, f"the script has no {old!r}"
+        text = text.replace(old, new)
+    return tvm.script.from_source(text, extra_vars={"T": T})

@@ -23,7 +23,7 @@ def annotated(name: str = keys.ASYNC_COPY, value: object = "tma", place: str = "
 
 
 @pytest.fixture
-def lowered(monkeypatch) -> list[str]:
+def lowered(monkeypatch, plain_lowering) -> list[str]:
     """Record which functions reach our first pass, and change nothing."""
     seen: list[str] = []
 
@@ -33,7 +33,6 @@ def lowered(monkeypatch) -> list[str]:
         return mod
 
     monkeypatch.setattr(pipeline, "hook_passes", lambda: [spy])
-    monkeypatch.setattr(pipeline, "late_passes", list)
     return seen
 
 

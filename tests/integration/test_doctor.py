@@ -1,0 +1,147 @@
+"""The doctor names what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+
+import pytest
+
+from tvm_hopper import __main__, cuda_compilers, cuda_runtime, doctor
+from tvm_hopper.doctor import MISSING, OK, OPTIONAL
+
+
+def test_every_row_that_is_not_ok_says_what_mends_it() -> None:
+    rows = list(doctor.rows())
+    assert len(rows) == len(doctor.CHECKS)
+    assert len({row.what for row in rows}) == len(rows)
+    for row in rows:
+        assert row.state in (OK, MISSING, OPTIONAL)
+        assert row.found
+        assert bool(row.remedy) is (row.state != OK), row
+
+
+def test_this_machine_can_lower_and_compile() -> None:
+    """What the tests need, the doctor must find."""
+    state = {row.what: row.state for row in doctor.rows()}
+    for what in ("Python", "apache-tvm", "apache-tvm-ffi", "gate in the default pipeline"):
+        assert state[what] == OK
+    assert state["NVRTC"] == OK
+    assert state["CUDA headers"] == OK
+
+
+def test_the_command_prints_a_table(capsys) -> None:
+    assert __main__.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "apache-tvm-ffi" in out
+    assert "ready to schedule, lower, simulate" in out
+
+
+def test_the_command_prints_json(capsys) -> None:
+    assert __main__.main(["doctor", "--json"]) == 0
+    assert {row["what"] for row in json.loads(capsys.readouterr().out)} > {"NVRTC", "nvcc"}
+
+
+def test_something_missing_is_an_exit_code(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(
+        doctor, "CHECKS", (lambda: doctor.Row("soap", MISSING, "none", "buy soap"),)
+    )
+    assert doctor.doctor_command([]) == 1
+    out = capsys.readouterr().out
+    assert "buy soap" in out
+    assert "missing: soap" in out
+
+
+def test_ffi_of_another_version(monkeypatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.1.15.post2")
+    row = doctor.check_ffi()
+    assert (row.state, row.found) == (MISSING, "0.1.15.post2")
+    assert "apache-tvm-ffi>=0.1.14" in row.remedy
+    assert doctor.check_tvm().state == MISSING
+
+
+def test_python_too_new(monkeypatch) -> None:
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 14, 0))
+    assert doctor.check_python().state == MISSING
+
+
+def test_no_nvrtc(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    row = doctor.check_nvrtc()
+    assert row.state == MISSING
+    assert "nvidia-cuda-nvrtc==13.0" in row.remedy
+    monkeypatch.setattr(doctor.sys, "platform", "darwin")
+    assert "Linux" in doctor.check_nvrtc().remedy
+
+
+def test_no_headers(monkeypatch) -> None:
+    monkeypatch.setattr(cuda_compilers, "header_folders", tuple)
+    assert doctor.check_headers().state == MISSING
+
+
+def test_no_tools_on_path(monkeypatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert doctor.check_nvcc().state == OPTIONAL
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _: None)
+    assert doctor.check_disassembler().state == OPTIONAL
+    row = doctor.check_extras()
+    assert (row.state, row.found) == (OPTIONAL, "without cloudpickle, psutil, tornado")
+
+
+def test_no_cuda_libraries(monkeypatch) -> None:
+    monkeypatch.setattr(cuda_runtime, "loadable", lambda _: False)
+    monkeypatch.setattr(cuda_runtime, "is_loaded", lambda: False)
+    assert cuda_runtime.ensure() is False
+    assert doctor.check_gpu().state == OPTIONAL
+    assert doctor.check_cudart().found.endswith("libcudart.so.13")  # pip's
+    monkeypatch.setattr(cuda_runtime, "pip_library", lambda _: None)
+    assert doctor.check_cudart().state == OPTIONAL
+
+
+def test_a_driver_without_cudart_is_not_enough(monkeypatch) -> None:
+    monkeypatch.setattr(cuda_runtime, "is_loaded", lambda: False)
+    monkeypatch.setattr(cuda_runtime, "pip_library", lambda _: None)
+    monkeypatch.setattr(cuda_runtime, "loadable", lambda name: "libcuda." in str(name))
+    assert cuda_runtime.ensure() is False
+
+
+def test_a_runtime_that_does_not_load_is_not_there(monkeypatch) -> None:
+    import tvm_ffi.libinfo
+
+    def fail(**_: object) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(cuda_runtime, "is_loaded", lambda: False)
+    monkeypatch.setattr(cuda_runtime, "loadable", lambda _: True)
+    monkeypatch.setattr(tvm_ffi.libinfo, "load_lib_ctypes", fail)
+    assert cuda_runtime.ensure() is False
+
+
+def test_no_gate(monkeypatch) -> None:
+    from tvm.tirx.compilation_pipeline import PIPELINE_MAP
+
+    stock = PIPELINE_MAP["s_tir"]
+    monkeypatch.setitem(PIPELINE_MAP, "s_tir", stock.gate_of)
+    monkeypatch.setenv("TVM_HOPPER_AUTOLOAD", "0")
+    row = doctor.check_gate()
+    assert row.state == MISSING
+    assert "TVM_HOPPER_AUTOLOAD=0" in row.found
+
+
+@pytest.mark.parametrize(("words", "code"), [([], 2), (["docter"], 2), (["--help"], 0)])
+def test_usage(words, code, capsys) -> None:
+    assert __main__.main(words) == code
+    captured = capsys.readouterr()
+    assert "doctor [--json]" in (captured.err if code else captured.out)
+
+
+def test_verify_is_forwarded(monkeypatch) -> None:
+    from tvm_hopper import simulate  # the function; its module is in sys.modules
+
+    assert callable(simulate)
+    seen = []
+    module = sys.modules["tvm_hopper.simulate"]
+    monkeypatch.setattr(module, "verify_command", lambda words: seen.append(words) or 3)
+    assert __main__.main(["verify", "kernel.py:make", "--json"]) == 3
+    assert seen == [["kernel.py:make", "--json"]]

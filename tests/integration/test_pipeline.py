@@ -1,0 +1,177 @@
+"""The pass list: TVM's own, read and not copied, with ours at its places."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import tirx
+from tvm.ir.instrument import pass_instrument
+from tvm.ir.transform import PassContext
+
+from tvm_hopper import HopperError, VerifyError, keys, pipeline, request
+
+from . import _programs
+
+H200 = "nvidia/nvidia-h200"
+CONFIGS = [
+    {},
+    {"tirx.use_async_copy": True},
+    {"tirx.disable_storage_rewrite": True},
+    {"tirx.disable_cse_tir": True, "tirx.disable_vectorize": True},
+]
+
+
+LISTS = {"hook_passes": ("First", "Second"), "late_passes": ("Late",), "host_passes": ("Host",)}
+
+
+def ours() -> tvm.IRModule:
+    sch = _programs.add_one()
+    sch.annotate(sch.get_sblock("B"), keys.ASYNC_COPY, "tma")
+    return sch.mod
+
+
+def named(name: str, seen: list[str] | None = None):
+    @tvm.transform.module_pass(opt_level=0, name=name)
+    def _pass(mod, _ctx):
+        if seen is not None:
+            seen.extend(gv.name_hint for gv in mod.functions)
+        return mod
+
+    return _pass
+
+
+@pytest.fixture
+def marks(monkeypatch) -> None:
+    for place, names in LISTS.items():
+        passes = [named(f"ours.{name}") for name in names]
+        monkeypatch.setattr(pipeline, place, lambda passes=passes: passes)
+
+
+@pass_instrument
+class Recorder:
+    """Remember every pass that runs."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.depths: list[int] = []
+        self.depth = 0
+
+    def run_before_pass(self, _mod, info) -> None:
+        self.names.append(info.name)
+        self.depths.append(self.depth)
+        self.depth += 1
+
+    def run_after_pass(self, _mod, _info) -> None:
+        self.depth -= 1
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_the_list_is_the_one_that_tvm_runs(config) -> None:
+    recorder = Recorder()
+    with PassContext(config=config, instruments=[recorder]):
+        names = [p.info.name for p in pipeline.stock_passes()]
+        assert recorder.names == []
+        pipe, _, _ = tvm.s_tir.pipeline.default_s_tir_pipeline()
+        pipe(pipeline._bind(_programs.add_one().mod, H200))
+    level = recorder.depths[recorder.names.index(names[0])]  # passes run passes of their own
+    ran = [n for n, d in zip(recorder.names, recorder.depths, strict=True) if d == level]
+    assert ran == names
+    assert len(names) > 40
+
+
+def test_reading_the_list_leaves_tvm_as_it_is() -> None:
+    sequential, module_pass = tvm.ir.transform.Sequential, tvm.transform.module_pass
+    pipeline.stock_passes()
+    assert tvm.ir.transform.Sequential is sequential
+    assert tvm.transform.module_pass is module_pass
+    assert tvm.s_tir.pipeline.tvm is tvm
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.usefixtures("marks")
+def test_our_passes_stand_at_their_places(config) -> None:
+    with PassContext(config=config):
+        names = [p.info.name for p in pipeline.full_list()]
+        stock = [p.info.name for p in pipeline.stock_passes()]
+    hook, late = names.index("ours.First"), names.index("ours.Late")
+    assert names[-1] == "ours.Host"
+    assert names[hook : hook + 3] == ["ours.First", "ours.Second", "s_tir.InjectSoftwarePipeline"]
+    assert names[late - 1] == "s_tir.InjectDoubleBuffer"
+    rewrites = "tirx.disable_storage_rewrite" not in config
+    assert (names[late + 1] == "tirx.StorageRewrite") is rewrites
+    assert [name for name in names if not name.startswith("ours.")] == stock
+
+
+def test_real_lists_are_named_and_short_to_read() -> None:
+    passes = [p for place in LISTS for p in getattr(pipeline, place)()]
+    names = [p.info.name for p in passes]
+    assert all(name.startswith("tvm_hopper.") for name in names)
+    assert len(set(names)) == len(names)
+
+
+def test_a_tvm_with_other_passes_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(pipeline, "HOOK", "s_tir.SomethingElse")
+    with pytest.raises(HopperError, match=r"found 47 passes without s_tir\.SomethingElse or .*pip"):
+        pipeline.stock_passes()
+
+
+@pytest.mark.usefixtures("marks")
+def test_lowering_can_stop_after_or_before_a_pass() -> None:
+    seen = Recorder()
+    with PassContext(instruments=[seen]):
+        pipeline.lower(ours(), H200, until="ours.Second")
+        assert seen.names[-1] == "ours.Second"
+        pipeline.lower(ours(), H200, before="tirx.SplitHostDevice")
+        assert seen.names[-1] == "s_tir.MergeSharedMemoryAllocations"
+        before_hook = pipeline.lower_to_hook(ours(), H200)
+    tvm.ir.assert_structural_equal(before_hook, pipeline.lower(ours(), H200, before="ours.First"))
+    with pytest.raises(ValueError, match=r"found no pass named 'ours\.Third'; need one of \["):
+        pipeline.lower(ours(), H200, until="ours.Third")
+
+
+def test_lowering_needs_a_target() -> None:
+    with pytest.raises(ValueError, match="found no target; need one as argument or a `with target"):
+        pipeline.lower(ours())
+    with tvm.target.Target(H200):
+        assert pipeline.lower_to_hook(ours()).functions
+
+
+@pytest.mark.usefixtures("plain_lowering")
+def test_final_modules_are_split_and_finalised() -> None:
+    final = pipeline.lower_final(ours()["main"], H200)
+    assert [gv.name_hint for gv in final.host.functions] == ["main"]
+    assert [gv.name_hint for gv in final.device.functions] == ["main_kernel"]
+    assert request.is_marked(final.device["main_kernel"])
+    assert request.is_marked(final.host["main"])
+
+
+def test_our_passes_see_our_functions_alone(monkeypatch) -> None:
+    seen: dict[str, list[str]] = {place: [] for place in LISTS}
+    for place, names in seen.items():
+        passes = [named(f"ours.{place}", names)]
+        monkeypatch.setattr(pipeline, place, lambda passes=passes: passes)
+    plain = _programs.add_one().mod["main"].with_attr("global_symbol", "plain")
+    mine = ours()["main"].with_attr("global_symbol", "mine")
+    mod = tvm.IRModule({"plain": plain, "mine": mine})
+    pipeline.lower(mod, H200)
+    pipeline.lower(tvm.IRModule({"plain": plain}), H200)
+    assert {place: sorted(names) for place, names in seen.items()} == {
+        "hook_passes": ["mine"],
+        "late_passes": ["mine"],
+        "host_passes": ["mine", "mine_kernel"],
+    }
+
+
+@pytest.mark.usefixtures("plain_lowering")
+def test_a_broken_pass_is_named_when_checks_are_on(monkeypatch) -> None:
+    @tirx.transform.prim_func_pass(opt_level=0, name="ours.Breaks")
+    def breaks(func, _mod, _ctx):
+        stray = tirx.Var("stray", "int32")
+        return func.with_body(tirx.Evaluate(stray))
+
+    monkeypatch.setattr(pipeline, "hook_passes", lambda: [breaks])
+    monkeypatch.setenv("TVM_HOPPER_VERIFY", "1")
+    with pytest.raises(VerifyError, match=r"main after ours\.Breaks: found IR that is not well"):
+        pipeline.lower(ours(), H200, until="ours.Breaks")
+    monkeypatch.setenv("TVM_HOPPER_VERIFY", "0")
+    pipeline.lower(ours(), H200, until="ours.Breaks")

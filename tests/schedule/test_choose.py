@@ -3,7 +3,13 @@
 import pytest
 
 from tvm_hopper.schedule.choose import CANDIDATES, choose_config, estimate_cycles
-from tvm_hopper.schedule.config import find_violations, most_stages, split_axis, stage_bytes
+from tvm_hopper.schedule.config import (
+    MatmulConfig,
+    find_violations,
+    most_stages,
+    split_axis,
+    stage_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +42,38 @@ def test_every_candidate_fits_the_chip(tile_m, tile_n, consumers):
     assert find_violations(config.tile, 3, config, "float16") == []
 
 
-def test_accumulate_is_passed_on():
-    assert choose_config(128, 128, 128, accumulate="float32").accumulate == "float32"
+def test_what_is_given_stays():
+    given = MatmulConfig(accumulate="float32", swizzle=64, raster_group=4, stages=2)
+    config = choose_config(4096, 4096, 4096, given=given)
+    assert (config.accumulate, config.swizzle, config.raster_group) == ("float32", 64, 4)
+    assert (config.tile, config.stages, config.consumers) == ((128, 256, 64), 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("tile", "consumers", "stages"),
+    [
+        ((128, 256, 64), 2, 4),
+        ((64, 256, 64), 1, 5),
+        ((192, 128, 64), 3, 5),
+        ((256, 128, 64), 2, 4),
+        ((64, 64, 128), 1, 6),
+    ],
+)
+def test_a_given_tile_gets_consumers_and_stages(tile, consumers, stages):
+    config = choose_config(4096, 4096, 4096, given=MatmulConfig(tile))
+    assert (config.consumers, config.stages) == (consumers, stages)
+
+
+def test_given_consumers_get_a_tile_that_they_can_share():
+    for consumers in (1, 2, 3):
+        config = choose_config(4096, 4096, 4096, given=MatmulConfig(consumers=consumers))
+        assert config.consumers == consumers
+        assert find_violations(config.tile, config.stages, config, "float16") == []
+
+
+def test_a_sampled_last_stage_stays_what_it_is():
+    config = choose_config(4096, 4096, 4096, given=MatmulConfig(last_stage=2))
+    assert (config.stages, config.last_stage) == (None, 2)
 
 
 def test_cycles_by_hand():

@@ -39,6 +39,10 @@ def tiled(m_tile=64, n_tile=64, k_tile=64, scope="shared.dyn"):
         ),
         (lambda: hs.Roles(1, (50, 256)), r"found producer registers 50; need a multiple of 8"),
         (lambda: hs.MatmulConfig((64, 64)), r"found tile=\(64, 64\); need rows, columns and depth"),
+        (
+            lambda: hs.MatmulConfig(registers=(40, 232)),
+            r"found registers alone; need consumers too",
+        ),
         (lambda: hs.MatmulConfig(stages=0), r"MatmulConfig: found stages=0; need 1 or more"),
         (lambda: hs.MatmulConfig(last_stage=-1), r"found last_stage=-1; need 0 or more"),
         (lambda: hs.MatmulConfig(stages=2, last_stage=1), r"found stages and last_stage; need one"),

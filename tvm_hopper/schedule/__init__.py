@@ -3,6 +3,7 @@
 from tvm_hopper import schedule as hs
 """
 
+from .choose import choose_config
 from .config import MatmulConfig, Roles
 from .fuse import fuse_epilogue, fuse_prologue
 from .gemm import matmul
@@ -12,6 +13,7 @@ __all__ = [
     "MatmulConfig",
     "Roles",
     "async_copy",
+    "choose_config",
     "fuse_epilogue",
     "fuse_prologue",
     "matmul",

@@ -53,14 +53,16 @@ class Roles:
 class MatmulConfig:
     """One way to compute a matmul with TMA, an mbarrier ring and WGMMA.
 
+    What is left out is chosen from the shape, by `choose_config`.
+
     Parameters
     ----------
-    tile : tuple
+    tile : tuple, optional
         Output rows, output columns and reduction length that one CTA works on per step, in
         elements: three ints, or sampled random variables of the schedule.
     stages : int, optional
-        Slots of the shared-memory ring; as many as fit (at most 4) when left out.
-    consumers : int
+        Slots of the shared-memory ring.
+    consumers : int, optional
         Consumer warp groups; they share the tile by rows, or by columns when rows do not divide.
     swizzle : int, optional
         Bytes of the shared tiles' XOR pattern, 0, 32, 64 or 128; None: the widest that fits.
@@ -76,9 +78,9 @@ class MatmulConfig:
         The same as `stages = last_stage + 1`, but may be sampled; give one of the two.
     """
 
-    tile: tuple[Any, Any, Any] = (128, 256, 64)
+    tile: tuple[Any, Any, Any] | None = None
     stages: int | None = None
-    consumers: int = 2
+    consumers: int | None = None
     swizzle: int | None = None
     registers: tuple[int, int] | None = None
     wgmma_pending: int | None = None
@@ -87,8 +89,12 @@ class MatmulConfig:
     last_stage: Any = None
 
     def __post_init__(self) -> None:
-        Roles(self.consumers, self.registers)
-        if len(self.tile) != 3:
+        if self.consumers is not None:
+            Roles(self.consumers, self.registers)
+        elif self.registers is not None:
+            need = "consumers too, which the registers are shared out between"
+            raise cannot_schedule("MatmulConfig", "registers alone", need)
+        if self.tile is not None and len(self.tile) != 3:
             raise cannot_schedule("MatmulConfig", f"tile={self.tile}", "rows, columns and depth")
         check_stages("MatmulConfig", self.stages, self.last_stage)
         check_choice("MatmulConfig", "swizzle", self.swizzle, swizzle.SWIZZLES)
@@ -96,11 +102,6 @@ class MatmulConfig:
         check_choice("MatmulConfig", "accumulate", self.accumulate, ("float32",))
         if self.raster_group is not None and self.raster_group < 1:
             raise cannot_schedule("MatmulConfig", f"raster_group={self.raster_group}", "1 or more")
-
-    @property
-    def roles(self) -> Roles:
-        """Consumers and registers, as `pipeline` takes them."""
-        return Roles(self.consumers, self.registers)
 
 
 def check_choice(where: str, name: str, value: Any, legal: tuple[Any, ...]) -> None:
@@ -156,7 +157,11 @@ def most_stages(tile: tuple[int, int, int], dtype: str) -> int:
 def find_violations(
     tile: tuple[int, int, int], stages: int, config: MatmulConfig, dtype: str
 ) -> list[str]:
-    """Return every rule that a tile of known size breaks, as "found ...; need ..."."""
+    """Return every rule that a tile of known size breaks, as "found ...; need ...".
+
+    `config` gives consumers and registers.
+    """
+    consumers = config.consumers or 1
     tile_m, tile_n, tile_k = tile
     step = wgmma.instruction_k(dtype)
     broken = []
@@ -168,12 +173,12 @@ def find_violations(
         broken.append(f"found tile_k {tile_k}; need a multiple of {step} for {dtype}")
     if broken:
         return broken
-    if not split_axis(tile_m, tile_n, config.consumers):
+    if not split_axis(tile_m, tile_n, consumers):
         legal = [str(c) for c in CONSUMERS if split_axis(tile_m, tile_n, c)]
         broken.append(
-            f"found {config.consumers} consumers for a {tile_m}x{tile_n} tile; need consumers in "
-            f"{{{', '.join(legal)}}}, or tile_m a multiple of {64 * config.consumers}, or tile_n a "
-            f"multiple of {8 * config.consumers}"
+            f"found {consumers} consumers for a {tile_m}x{tile_n} tile; need consumers in "
+            f"{{{', '.join(legal)}}}, or tile_m a multiple of {64 * consumers}, or tile_n a "
+            f"multiple of {8 * consumers}"
         )
     a_bytes, b_bytes = stage_bytes(tile, dtype)
     total = stages * (a_bytes + b_bytes + BARRIER_BYTES)
@@ -183,12 +188,12 @@ def find_violations(
             f"{total} B of shared memory; need at most {hopper.SMEM_PER_BLOCK} B, which "
             f"{most_stages(tile, dtype)} stages of this tile take"
         )
-    _, consumer = config.registers or registers.default_split(config.consumers)
+    _, consumer = config.registers or registers.default_split(consumers)
     room = min(consumer, hopper.MAX_REGISTERS_PER_THREAD) - registers.CONSUMER_OVERHEAD
-    held = registers.accumulator_registers(tile_m, tile_n, config.consumers)
+    held = registers.accumulator_registers(tile_m, tile_n, consumers)
     if held > room:
         broken.append(
-            f"found {held} accumulators a thread ({tile_m}x{tile_n} over {config.consumers} "
+            f"found {held} accumulators a thread ({tile_m}x{tile_n} over {consumers} "
             f"consumers); need at most {room} of {consumer} registers, by a smaller tile or more "
             "consumers"
         )

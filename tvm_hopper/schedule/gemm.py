@@ -22,17 +22,8 @@ from tvm_hopper.errors import cannot_schedule
 
 from . import fuse, steps
 from .choose import choose_config
-from .config import (
-    CONSUMERS,
-    MatmulConfig,
-    find_violations,
-    most_stages,
-    refuse_all,
-    split_axis,
-)
+from .config import CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .recognise import Matmul, Operand, check_operands, check_product, find_matmul
-
-DEFAULT_STAGES = 4
 
 
 def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) -> None:
@@ -45,7 +36,7 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
     block : SBlockRV or str
         The multiply-add, in plain loops.
     config : MatmulConfig, optional
-        How to cut it up; chosen from the shape when left out.
+        How to cut it up; what it leaves open is chosen from the shape.
 
     Raises
     ------
@@ -71,11 +62,12 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
     check_product(sch, block)
     fuse.fuse_prologue(sch, block)
     problem = find_matmul(sch, block)
-    if config is None:
-        config = choose_config(*(a.extent for a in (problem.m, problem.n, problem.k)))
-    check_operands(problem, config.accumulate)
-    axis, last_stage = _fit(sch, problem, config)
+    check_operands(problem, config.accumulate if config is not None else None)
+    config, axis = _fit(sch, problem, config or MatmulConfig())
+    assert config.tile is not None
+    assert config.consumers is not None
     tile_m, tile_n, tile_k = config.tile
+    consumers = config.consumers
 
     steps.pad(sch, block, config.tile)
     problem = find_matmul(sch, block)  # its operands may be pads now
@@ -86,9 +78,9 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
     n_outer, n_tile = sch.split(n, [None, tile_n])
     k_outer, k_inner = sch.split(k, [None, tile_k])
     if axis == "m":
-        part, m_tile = sch.split(m_tile, [config.consumers, None])
+        part, m_tile = sch.split(m_tile, [consumers, None])
     else:
-        part, n_tile = sch.split(n_tile, [config.consumers, None])
+        part, n_tile = sch.split(n_tile, [consumers, None])
     sch.reorder(*lead, m_outer, n_outer, part, k_outer, m_tile, n_tile, k_inner)
     rows = sch.fuse(*lead, m_outer) if lead else m_outer
     sch.bind(rows, "blockIdx.y")
@@ -110,42 +102,45 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
     steps.pipeline(
         sch,
         k_outer,
-        roles=config.roles,
-        last_stage=last_stage,
+        config.stages,
+        Roles(consumers, config.registers),
+        last_stage=config.last_stage,
         wgmma_pending=config.wgmma_pending,
     )
 
 
-def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[str, Any]:
-    """Check the configuration against the chip; return the consumers' axis and the last stage.
+def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[MatmulConfig, str]:
+    """Complete the configuration and check it; return it and the axis that consumers share.
 
     A sampled size is judged by the smallest of its candidates, and the axis must serve them all.
     """
     dtype = problem.lhs.dtype
-    sizes = [steps.candidates(sch, size) for size in config.tile]
+    sizes = None
+    if config.tile is not None:
+        sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
+    config = choose_config(
+        problem.m.extent, problem.n.extent, problem.k.extent, dtype, config, sizes
+    )
+    if sizes is None:
+        sizes = tuple((size,) for size in config.tile or ())
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
-    largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
-    last_stage = config.last_stage
     if config.stages is not None:
-        last_stage = config.stages - 1
-    if last_stage is None:
-        last_stage = max(1, min(DEFAULT_STAGES, most_stages(largest, dtype))) - 1
-    stages = min(steps.candidates(sch, last_stage)) + 1
+        stages = config.stages
+    else:
+        stages = min(steps.candidates(sch, config.last_stage)) + 1
+    consumers = config.consumers or 1
     where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
     broken = find_violations(smallest, stages, config, dtype)
     if broken:
         raise refuse_all(where, broken)
-    axes = {split_axis(m, n, config.consumers) for m in sizes[0] for n in sizes[1]}
-    if "" not in axes and len(axes) == 1:
-        return axes.pop(), last_stage
-    for axis in ("m", "n"):  # rows and columns may both do for some candidates
-        if all(_divides(axis, m, n, config.consumers) for m in sizes[0] for n in sizes[1]):
-            return axis, last_stage
-    legal = [c for c in CONSUMERS if c != config.consumers]
+    for axis in ("m", "n"):
+        if all(_divides(axis, m, n, consumers) for m in sizes[0] for n in sizes[1]):
+            return config, axis
+    legal = [c for c in CONSUMERS if c != consumers]
     raise cannot_schedule(
         where,
-        f"candidates that {config.consumers} consumers cannot all share along one axis",
-        f"multiples of {64 * config.consumers} rows, or of {8 * config.consumers} columns",
+        f"candidates that {consumers} consumers cannot all share along one axis",
+        f"multiples of {64 * consumers} rows, or of {8 * consumers} columns",
         f"or another number of consumers ({', '.join(map(str, legal))})",
     )
 

@@ -15,8 +15,8 @@ AssertAlignment, on the packed host function:
     assert A.data % 16 == 0, "A: found a start address ..."
 
 TVM's driver call refuses a misaligned tensor without a word about which, and a misaligned vector
-store is a fault of the whole context. Two passes, since stock storage legalisation fails on a pointer
-turned into an integer.
+store is a fault of the whole context. Two passes, since stock storage legalisation fails on a
+pointer turned into an integer.
 
 Before: tensor maps and vector loops are final.  After: no alignment is left to assert.
 """

@@ -205,7 +205,11 @@ def _fragment_loops(
     touched = (
         {"writes": [acc]}
         if filled
-        else {"reads": [acc], "writes": [written], "alloc_buffers": [pair]}
+        else {
+            "reads": [acc],
+            "writes": [written],
+            "alloc_buffers": [pair] if ir.uses(loops, pair) else [],
+        }
     )
     return ir.opaque_block(block.name_hint, loops, **touched)
 

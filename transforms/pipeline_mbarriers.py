@@ -30,7 +30,8 @@
             C[...] = acc
 
 The number of slots is the distance of TVM's stages plus one. `release = n` says that the slot given
-back is the one of n iterations ago.
+back is the one of n iterations ago. A persistent kernel gets a loop over its output tiles around
+each role's work, and counts iterations through all of them, so that slots and parities carry on.
 
 Before: copies are tma_load blocks, the multiplication a wgmma block over all threads.  After: no
 pipeline annotation is left for stock passes to act on; WGMMA is still not waited for.
@@ -39,6 +40,7 @@ Not here: WGMMA's own fences and waits (insert_async_waits.py), offsets (merge_s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,10 +52,12 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.facts import arrivals
 from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
-from tvm_hopper.keys import RELEASE, TMA_LOAD, WGMMA_PENDING
+from tvm_hopper.keys import RELEASE, TILE_LOOP, TMA_LOAD, WGMMA_PENDING
 from tvm_hopper.options import read
 from tvm_hopper.plan.ring_plan import RingPlan, plan_ring
 
+# Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise WGMMA (C7519).
+ROLLED = {"disable_unroll": True}
 TMA_PTX = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
@@ -158,9 +162,9 @@ def emit_producer(ring: Ring, thread: Any) -> ir.Stmt:
     """Fill slot after slot: one thread waits for a free slot and issues the stage's copies."""
     plan = ring.plan
 
-    def stage(k: Any) -> ir.Stmt:
-        slot, turn = _slot(plan, k), k // plan.stages % 2
-        parity = T.bitwise_xor(_int32(turn), arrivals.PRODUCER_START_PARITY)
+    def stage(k: Any, count: Any) -> ir.Stmt:
+        slot = _slot(plan, count)
+        parity = T.bitwise_xor(_parity(plan, count), arrivals.PRODUCER_START_PARITY)
         copies = [ir.substitute(load.block.body, {plan.loop.loop_var: k}) for load in plan.loads]
         return ir.seq(
             T.cuda.mbarrier_wait(_at(ring.empty, slot), parity),
@@ -172,7 +176,7 @@ def emit_producer(ring: Ring, thread: Any) -> ir.Stmt:
 
     return ir.seq(
         T.ptx["setmaxnreg.dec.sync.aligned.u32"](plan.producer_registers),
-        ir.IfThenElse(thread.equal(0), _loop(plan, stage), None),
+        ir.IfThenElse(thread.equal(0), _tiles(plan, lambda tile: _loop(plan, stage, tile)), None),
     )
 
 
@@ -194,49 +198,59 @@ def emit_consumer(ring: Ring, thread: Any) -> ir.Stmt:
     plan = ring.plan
     own = thread - WARP_GROUP_THREADS
 
-    def stage(k: Any) -> ir.Stmt:
-        slot = _slot(plan, k)
+    def stage(k: Any, count: Any) -> ir.Stmt:
+        slot = _slot(plan, count)
         computes = [ir.substitute(part, {plan.loop.loop_var: k}) for part in plan.computes]
         return ir.seq(
-            T.cuda.mbarrier_wait(_at(ring.full, slot), _int32(k // plan.stages % 2)),
+            T.cuda.mbarrier_wait(_at(ring.full, slot), _parity(plan, count)),
             [ring.at_slot(part, slot) for part in computes],
-            emit_release(ring, thread, k),
+            emit_release(ring, thread, count),
         )
 
-    def mine(parts: Any) -> Any:
-        return [ir.substitute(part, {thread: own}) for part in parts]
+    def one_tile(tile: Any) -> ir.Stmt:
+        work = ir.seq(plan.before, _loop(plan, stage, tile), plan.after)
+        return ir.substitute(work, {thread: own})
 
     return ir.seq(
-        T.ptx["setmaxnreg.inc.sync.aligned.u32"](plan.consumer_registers),
-        mine(plan.before),
-        mine([_loop(plan, stage)]),
-        mine(plan.after),
+        T.ptx["setmaxnreg.inc.sync.aligned.u32"](plan.consumer_registers), _tiles(plan, one_tile)
     )
 
 
-def emit_release(ring: Ring, thread: Any, k: Any) -> ir.SBlockRealize:
+def emit_release(ring: Ring, thread: Any, count: Any) -> ir.SBlockRealize:
     """Let one thread of a warp group give back the slot of `pending` iterations ago."""
     plan = ring.plan
     elected = (thread % WARP_GROUP_THREADS).equal(0)
     if plan.pending:
-        elected = tirx.And(elected, k >= plan.pending)
-    freed = _at(ring.empty, _slot(plan, k - plan.pending + plan.stages))
+        elected = tirx.And(elected, count >= plan.pending)
+    freed = _at(ring.empty, _slot(plan, count - plan.pending + plan.stages))
     arrive = ir.Evaluate(T.ptx.mbarrier.arrive.shared.b64(freed))
     return ir.opaque_block(
         "release", ir.IfThenElse(elected, arrive, None), annotations={RELEASE: plan.pending}
     )
 
 
-def _loop(plan: RingPlan, stage: Any) -> ir.Stmt:
-    k = ir.Var(plan.loop.loop_var.name, ir.dtype_of(plan.loop.loop_var))
-    # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise WGMMA (C7519).
-    kept = {"disable_unroll": True}
+def _tiles(plan: RingPlan, work: Callable[[Any], ir.Stmt]) -> ir.Stmt:
+    """Loop over the output tiles of a thread block; how many, RasterBlocks knows."""
+    if not plan.persistent:
+        return work(None)
+    tile = ir.Var("tile", "int32")
+    return ir.For(tile, 0, 1, ir.ForKind.SERIAL, work(tile), annotations={TILE_LOOP: 1, **ROLLED})
+
+
+def _loop(plan: RingPlan, stage: Callable[[Any, Any], ir.Stmt], tile: Any) -> ir.Stmt:
+    """Loop over k; `stage` also gets the number of iterations since the kernel's start."""
     loop = plan.loop
-    return ir.For(k, loop.min, loop.extent, ir.ForKind.SERIAL, stage(k), annotations=kept)
+    k = ir.Var(loop.loop_var.name, ir.dtype_of(loop.loop_var))
+    count = k if tile is None else _int32(loop.extent) * tile + _int32(k)
+    return ir.For(k, loop.min, loop.extent, ir.ForKind.SERIAL, stage(k, count), annotations=ROLLED)
 
 
-def _slot(plan: RingPlan, k: Any) -> Any:
-    return _int32(k % plan.stages)
+def _parity(plan: RingPlan, count: Any) -> Any:
+    return _int32(count // plan.stages % 2)
+
+
+def _slot(plan: RingPlan, count: Any) -> Any:
+    return _int32(count % plan.stages)
 
 
 def _int32(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Visit output tiles in groups of rows, so that blocks running together share operands in L2.
+"""Decide which output tiles a thread block computes, and in which order.
 
     for by in thread_binding(5, "blockIdx.y"):
         for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.raster_group": 2}):
@@ -14,10 +14,21 @@
                 tile_x = inside // rows
                 ... tile_y, tile_x ...
 
-The hardware starts blocks with blockIdx.x running fastest. The number of rows may be symbolic.
+so that blocks which run together share operands in L2 (the hardware starts blocks with blockIdx.x
+running fastest). With {"tvm_hopper.persistent": 16} as well, 16 blocks share the 40 tiles:
 
-Before: the kernel is one block inside its thread axes.  After: no `raster_group` is left.
-Not here: clusters and persistent schedules.
+    for bx in thread_binding(16, "blockIdx.x"):
+        with sblock("kernel"):
+            ... in each role ...
+                for tile in range((40 - bx + 15) // 16):
+                    linear = bx + tile * 16
+                    ... (as above)
+
+The number of rows may be symbolic.
+
+Before: the kernel is one block inside its thread axes.  After: no `raster_group`, `persistent` or
+`tile_loop` is left.
+Not here: clusters.
 """
 
 from __future__ import annotations
@@ -30,66 +41,109 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.keys import RASTER_GROUP
+from tvm_hopper.keys import PERSISTENT, RASTER_GROUP, TILE_LOOP
 from tvm_hopper.options import read
 
 
 @dataclass(frozen=True)
 class RasterOrder:
-    """Groups of `group` rows of output tiles over the two block axes; 1 is the hardware's order."""
+    """Groups of `group` rows of output tiles over the two block axes; 1 is the hardware's order.
+
+    `blocks` thread blocks share all tiles; None is one block a tile.
+    """
 
     kernel: ir.SBlock
     rows: ir.For
     columns: ir.For
     group: int
+    blocks: int | None
 
     def __post_init__(self) -> None:
+        where = f"loop {self.columns.loop_var.name}"
         if self.group < 1:
-            where = f"loop {self.columns.loop_var.name}, {RASTER_GROUP}"
-            raise cannot_lower(where, str(self.group), "at least one row of tiles")
+            raise cannot_lower(
+                f"{where}, {RASTER_GROUP}", str(self.group), "at least one row of tiles"
+            )
+        if self.blocks is not None and self.blocks < 1:
+            raise cannot_lower(
+                f"{where}, {PERSISTENT}", str(self.blocks), "at least one thread block"
+            )
+
+    @property
+    def num_tiles(self) -> Any:
+        """All output tiles."""
+        return ir.simplify(_int32(self.rows.extent) * _int32(self.columns.extent))
+
+    @property
+    def grid(self) -> Any:
+        """Thread blocks of a persistent kernel: never more than tiles."""
+        return ir.simplify(tirx.min(self.num_tiles, self.blocks))
 
 
 def plan_raster(kernel: ir.For, default_group: int = 1) -> tuple[RasterOrder, ...]:
     """Decide the order of output tiles: the annotation's, else `default_group` where possible."""
     axes = ir.thread_axes(kernel)
     columns, rows = axes.get("blockIdx.x"), axes.get("blockIdx.y")
-    blocks = _role_blocks(kernel)
-    asked = columns is not None and RASTER_GROUP in columns.annotations
-    if not asked and (default_group == 1 or rows is None or columns is None or not blocks):
+    roles = role_blocks(kernel)
+    notes = columns.annotations if columns is not None else {}
+    asked = [key for key in (RASTER_GROUP, PERSISTENT) if key in notes]
+    if not asked and (default_group == 1 or rows is None or columns is None or not roles):
         return ()
-    if rows is None or not blocks:
+    if rows is None or not roles:
         raise cannot_lower(
-            f"loop {columns.loop_var.name}, {RASTER_GROUP}",
+            f"loop {columns.loop_var.name}, {asked[0]}",
             "no loop bound to blockIdx.y" if rows is None else "a kernel without a pipelined loop",
             "rows of output tiles on blockIdx.y and columns on blockIdx.x, around a pipelined loop",
         )
-    group = int(columns.annotations[RASTER_GROUP]) if asked else default_group
-    return (RasterOrder(blocks[0], rows, columns, group),)
+    group = int(notes.get(RASTER_GROUP, default_group))
+    blocks = int(notes[PERSISTENT]) if PERSISTENT in notes else None
+    return (RasterOrder(roles[0], rows, columns, group, blocks),)
 
 
-def _role_blocks(kernel: ir.For) -> list[ir.SBlock]:
+def role_blocks(kernel: ir.For) -> list[ir.SBlock]:
+    """Return the block that holds a kernel's roles, if it has any."""
     return ir.find_all(kernel, ir.SBlock, lambda block: block.name_hint == ir.KERNEL_BLOCK)
 
 
 def rewrite_raster(kernel: ir.For, order: RasterOrder) -> ir.For:
-    """Bind the tile's indices at the top of the kernel and drop the annotation."""
-
-    def enter(node: ir.For) -> ir.For:
-        if RASTER_GROUP not in node.annotations:
-            return node
-        rest = {k: v for k, v in node.annotations.items() if k != RASTER_GROUP}
-        return ir.with_body(node, node.body, annotations=rest)
-
+    """Bind the tile's indices, at the top of the kernel or of each role's tile loop."""
     body = order.kernel.body
-    if order.group > 1:
-        binds, tile = emit_tile_index(order)
-        body = ir.seq(binds, ir.substitute(body, tile))
-    changed = ir.with_block(order.kernel, body=body)
-    return ir.replace(ir.replace_nodes(kernel, ir.SBlock, {order.kernel: changed}), ir.For, enter)
+    if order.blocks:
+        body = ir.replace(
+            body, ir.For, lambda x: _tile_loop(x, order) if TILE_LOOP in x.annotations else x
+        )
+    elif order.group > 1:
+        linear = _int32(order.rows.loop_var) * _int32(order.columns.extent)
+        body = with_tile_index(body, order, linear + _int32(order.columns.loop_var))
+    kernel = ir.replace_nodes(
+        kernel, ir.SBlock, {order.kernel: ir.with_block(order.kernel, body=body)}
+    )
+
+    def visit(axis: ir.For, mutator: Any) -> ir.Stmt:
+        axis = mutator.default_mutate(axis)
+        if order.blocks and axis.loop_var.same_as(order.rows.loop_var):
+            return axis.body
+        if not axis.loop_var.same_as(order.columns.loop_var):
+            return axis
+        rest = {k: v for k, v in axis.annotations.items() if k not in (RASTER_GROUP, PERSISTENT)}
+        extent = ir.cast_like(order.grid, axis.loop_var) if order.blocks else axis.extent
+        return ir.with_body(axis, axis.body, annotations=rest, extent=extent)
+
+    return ir.mutate(kernel, [(ir.For, visit)])
 
 
-def emit_tile_index(order: RasterOrder) -> tuple[list[Any], dict[Any, Any]]:
-    """Return the statements that compute the tile's row and column, and what they stand for."""
+def _tile_loop(loop: ir.For, order: RasterOrder) -> ir.For:
+    """Give a role's tile loop its extent and its body the tile's indices."""
+    block = _int32(order.columns.loop_var)
+    # Not negative: no block index reaches the number of tiles.
+    extent = ir.simplify(tirx.truncdiv(order.num_tiles - block + order.grid - 1, order.grid))
+    body = with_tile_index(loop.body, order, block + loop.loop_var * order.grid)
+    notes = {k: v for k, v in loop.annotations.items() if k != TILE_LOOP}
+    return ir.with_body(loop, body, extent=extent, annotations=notes)
+
+
+def with_tile_index(body: ir.Stmt, order: RasterOrder, linear_index: Any) -> ir.Stmt:
+    """Compute a tile's row and column from its place in the order, in front of what uses them."""
     num_rows, num_columns = _int32(order.rows.extent), _int32(order.columns.extent)
     in_group = num_columns * order.group
     binds: list[Any] = []
@@ -99,18 +153,17 @@ def emit_tile_index(order: RasterOrder) -> tuple[list[Any], dict[Any, Any]]:
         binds.append(tirx.Bind(var, ir.simplify(value)))
         return var
 
-    linear = bind(
-        "linear", _int32(order.rows.loop_var) * num_columns + _int32(order.columns.loop_var)
-    )
+    linear = bind("linear", linear_index)
     first = bind("first", linear // in_group * order.group)
-    rows: Any = order.group
+    rows: Any = tirx.IntImm("int32", order.group)
     if not ir.is_const(ir.simplify(num_rows % order.group), 0):
         rows = bind("rows", tirx.min(num_rows - first, order.group))
     inside = bind("inside", linear % in_group)
     # Neither is negative, which a floor division by a run-time number of rows would have to check.
-    tile_y = bind("tile_y", first + tirx.truncmod(inside, tirx.convert(rows)))
-    tile_x = bind("tile_x", tirx.truncdiv(inside, tirx.convert(rows)))
-    return binds, {order.rows.loop_var: tile_y, order.columns.loop_var: tile_x}
+    tile_y = bind("tile_y", first + tirx.truncmod(inside, rows))
+    tile_x = bind("tile_x", tirx.truncdiv(inside, rows))
+    tile = {order.rows.loop_var: tile_y, order.columns.loop_var: tile_x}
+    return ir.seq(binds, ir.substitute(body, tile))
 
 
 def _int32(value: Any) -> Any:
@@ -130,8 +183,9 @@ class RasterBlocks:
             plans = plan_raster(kernel, default)
             for plan in plans:
                 kernel = rewrite_raster(kernel, plan)
-            if _role_blocks(kernel):
-                notes.append({"raster_group": plans[0].group if plans else 1})
+            if role_blocks(kernel):
+                group, blocks = (plans[0].group, plans[0].blocks) if plans else (1, None)
+                notes.append({"raster_group": group, "persistent": blocks})
             assert not plan_raster(kernel), "RasterBlocks left an annotation behind"
             return kernel
 

@@ -24,6 +24,7 @@ REGISTERS = "tvm_hopper.registers"
 WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
+PERSISTENT = "tvm_hopper.persistent"
 # -- options of a whole compilation (function attribute or PassContext)
 STRICT = "tvm_hopper.strict"
 VERIFY = "tvm_hopper.verify"
@@ -71,6 +72,7 @@ KEYS: dict[str, Key] = {
             "rows of output tiles that are visited together",
             option=True,
         ),
+        Key(PERSISTENT, (LOOP,), int, "thread blocks that share all output tiles"),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),
         Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),
         Key(COMPILER, (FUNCTION,), str, "CUDA compiler", ("nvrtc", "nvcc"), option=True),
@@ -96,6 +98,7 @@ def closest(name: str) -> str:
     return next(iter(difflib.get_close_matches(name, KEYS, n=1, cutoff=0.6)), "")
 
 # -- between our own passes: written by one, read by a later one, never by users
+TILE_LOOP = "tvm_hopper.tile_loop"  # on a role's loop over the output tiles of one thread block
 ASYNC_OP = "tvm_hopper.async_op"  # on a block that issues asynchronous operations: its row in facts.async_ops
 TMA_LOAD = "tvm_hopper.tma_load"  # call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, no barrier yet
 RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many iterations ago

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
@@ -15,7 +14,7 @@ from tvm_hopper.facts.hopper import (
     WARP_GROUP_THREADS,
     dtype_bytes,
 )
-from tvm_hopper.keys import ASYNC_OP, CONSUMERS, REGISTERS, WGMMA_PENDING
+from tvm_hopper.keys import ASYNC_OP, CONSUMERS, PERSISTENT, REGISTERS, WGMMA_PENDING
 
 STAGE = "software_pipeline_stage"
 ORDER = "software_pipeline_order"
@@ -44,6 +43,7 @@ class RingPlan:
     pending: int
     producer_registers: int
     consumer_registers: int
+    persistent: bool = False  # a thread block computes several output tiles, one after another
 
     def __post_init__(self) -> None:
         where = self.where
@@ -146,7 +146,9 @@ def plan_ring(kernel: ir.For, default_pending: int = 0) -> tuple[RingPlan, ...]:
         )
     loop = holders[0]
     at = parts.index(loop)
-    return (_plan_loop(axis, block, loop, parts[:at], parts[at + 1 :], default_pending),)
+    persistent = bool(ir.find_all(kernel, ir.For, lambda x: PERSISTENT in x.annotations))
+    around = (tuple(parts[:at]), tuple(parts[at + 1 :]))
+    return (_plan_loop(axis, block, loop, around, default_pending, persistent),)
 
 
 def _op(block: ir.SBlock) -> str:
@@ -157,9 +159,9 @@ def _plan_loop(
     axis: ir.For,
     kernel: ir.SBlock,
     loop: ir.For,
-    before: list[ir.Stmt],
-    after: list[ir.Stmt],
+    around: tuple[tuple[ir.Stmt, ...], tuple[ir.Stmt, ...]],
     default_pending: int,
+    persistent: bool,
 ) -> RingPlan:
     where = f"loop {loop.loop_var.name}"
     if loop.kind != ir.ForKind.SERIAL or not ir.is_const(loop.min, 0):
@@ -207,15 +209,16 @@ def _plan_loop(
         axis,
         kernel,
         loop,
-        tuple(before),
+        around[0],
         tuple(loads),
         tuple(computes),
-        tuple(after),
+        around[1],
         tuple(tiles),
         stages,
         consumers,
         pending,
         *split,
+        persistent,
     )
 
 
@@ -256,8 +259,3 @@ def _stages(loop: ir.For, parts: list[ir.Stmt], where: str) -> int:
             f"stage {min(loads)}, where the asynchronous copies are, in it",
         )
     return max(computes) - min(loads) + 1
-
-
-def statement_values(plan: RingPlan, iteration: Any) -> tuple[Any, Any]:
-    """Return slot and parity of an iteration, as TIR (the arithmetic of `facts.arrivals`)."""
-    return arrivals.slot(iteration, plan.stages), iteration // plan.stages % 2

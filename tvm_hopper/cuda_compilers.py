@@ -92,12 +92,12 @@ def header_folders() -> tuple[str, ...]:
     nvcc = shutil.which("nvcc")
     if nvcc:
         roots.append(Path(nvcc).resolve().parent.parent)
-    for root in [*roots, Path("/usr/local/cuda")]:
-        include = root / "include"
-        if (include / "cuda_fp16.h").is_file():
-            cccl = include / "cccl"
-            return (str(include), str(cccl)) if cccl.is_dir() else (str(include),)
-    return ()
+    includes = [root / "include" for root in [*roots, Path("/usr/local/cuda")]]
+    cuda = next((x for x in includes if (x / "cuda_fp16.h").is_file()), None)
+    # PyTorch brings pip's CUDA packages without the C++ ones: a toolkit's serve as well.
+    places = [folder for x in includes for folder in (x / "cccl", x)]
+    cccl = next((x for x in places if (x / "cuda" / "std" / "cstdint").is_file()), None)
+    return tuple(str(folder) for folder in (cuda, cccl) if folder is not None) if cuda else ()
 
 
 def with_nvrtc(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:

@@ -8,6 +8,7 @@ from tvm import s_tir, te
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.testing import workloads
+from tvm_hopper.testing.serial import run_serially
 
 
 def tiled(m_tile=64, n_tile=64, k_tile=64, scope="shared.dyn"):
@@ -210,6 +211,59 @@ def test_value_that_a_neighbour_and_the_epilogue_read():
     sch.bind(sch.get_loops("rows")[0], "blockIdx.x")
     with pytest.raises(ScheduleError, match=r"found several outputs \(C is one, and the blocks"):
         hs.matmul(sch, "C")
+
+
+def two_products(m, n, k):
+    """Y = relu(X W1^T) W2^T, the middle in float16, in one function."""
+    x, w1, w2 = (
+        te.placeholder(s, "float16", name=name)
+        for s, name in (((m, k), "X"), ((n, k), "W1"), ((k, n), "W2"))
+    )
+    h = contract(x, w1, "H")
+    g = te.compute(h.shape, lambda *i: te.max(h(*i), te.const(0, "float32")), name="G")
+    g16 = te.compute(g.shape, lambda *i: g(*i).astype("float16"), name="G16")
+    y = contract(g16, w2, "Y")
+    return tvm.IRModule({"main": te.create_prim_func([x, w1, w2, y])})
+
+
+SMALL = hs.MatmulConfig((64, 64, 64), stages=2, consumers=1)
+
+
+def test_two_products_in_a_row():
+    mod = two_products(64, 128, 64)
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "H", SMALL)
+    hs.matmul(sch, "Y", SMALL)
+    inputs = workloads.make_inputs(mod)
+    a, b, c = (t.astype("float64") for t in inputs)
+    want = np.maximum(a @ b.T, 0) @ c.T
+    np.testing.assert_array_equal(run_serially(sch.mod, inputs), want)
+
+
+def test_second_product_before_the_first():
+    sch = s_tir.Schedule(two_products(64, 128, 64))
+    with pytest.raises(ScheduleError, match=r"block G: found a computation before the matmul Y"):
+        hs.matmul(sch, "Y", SMALL)
+
+
+def test_second_product_that_tvm_cannot_pad():
+    # the store of the first one covers its tensor under a predicate, which pad_einsum cannot see
+    sch = s_tir.Schedule(two_products(72, 136, 72))
+    hs.matmul(sch, "H", SMALL)
+    before = sch.mod
+    match = r"block Y: found what TVM cannot schedule \(The scope .* is not a stage pipeline"
+    with pytest.raises(ScheduleError, match=match):
+        hs.matmul(sch, "Y", SMALL)
+    assert sch.mod.same_as(before)
+
+
+def contract(a, b, name):
+    k = te.reduce_axis((0, a.shape[1]), "k")
+    return te.compute(
+        (a.shape[0], b.shape[0]),
+        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
+        name=name,
+    )
 
 
 def test_second_function_of_a_module():

@@ -5,7 +5,8 @@
     S[i, j] = sigmoid(C[i, j])                        (inlined into D)
     D[i, j] = cast(C[i, j] * S[i, j])                 (inlined into the accumulator's store)
 
-Blocks that are bound to threads already are kernels of their own and are left alone.
+Other reductions, and blocks that are bound to threads already, are kernels of their own and are
+left alone: what the product hands to them, or takes from them, lies in global memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tvm_hopper.errors import cannot_schedule
 
 from .recognise import loops_around
 
-SEPARATE = "keep the rest in a function of its own"
+SEPARATE = "bind the rest to threads first, or keep it in a function of its own"
 
 
 def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
@@ -43,7 +44,7 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
             node = sch.get(producer)
             value = node.body.value if isinstance(node.body, ir.BufferStore) else None
             load = value.value if isinstance(value, tirx.Cast) else value
-            if node.init is not None or not isinstance(load, ir.TensorLoad):
+            if not isinstance(load, ir.TensorLoad):
                 raise cannot_schedule(
                     f"block {node.name_hint}",
                     f"a computation before the matmul {sch.get(block).name_hint}",
@@ -136,8 +137,10 @@ def as_block(sch: s_tir.Schedule, block: Any) -> Any:
 
 
 def is_own_kernel(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether a block is bound to threads already: a kernel of its own, not ours to touch."""
-    return any(x.kind == ir.ForKind.THREAD_BINDING for x in loops_around(sch, block))
+    """Tell whether a block is a kernel of its own: a reduction, or bound to threads already."""
+    return sch.get(block).init is not None or any(
+        loop.kind == ir.ForKind.THREAD_BINDING for loop in loops_around(sch, block)
+    )
 
 
 def tvm_reason(error: Exception) -> str:

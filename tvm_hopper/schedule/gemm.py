@@ -55,7 +55,8 @@ def _schedule(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> N
         _apply(sch, block, config)
     except s_tir.ScheduleError as error:
         found = f"what TVM cannot schedule ({fuse.tvm_reason(error)})"
-        raise cannot_schedule(f"block {name}", found, "a plain matmul") from error
+        need = "a matmul that is padded and tiled by itself"
+        raise cannot_schedule(f"block {name}", found, need, fuse.SEPARATE) from error
 
 
 def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None:

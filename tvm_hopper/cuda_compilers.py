@@ -61,6 +61,7 @@ template <bool, class T, class F> struct conditional { using type = T; };
 template <class T, class F> struct conditional<false, T, F> { using type = F; };
 }}
 """
+_NEEDED = ("cuda_fp16.h", "cuda/std/cstdint")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 # Headers that need no trait, so that the short one is enough (host branches of the text included).
 _WITHOUT_TRAITS = {
@@ -85,19 +86,20 @@ def math_flags(fast_math: bool) -> list[str]:
 
 @lru_cache(maxsize=1)
 def header_folders() -> tuple[str, ...]:
-    """Find the headers of pip's CUDA packages, or those of an installed toolkit."""
+    """Find the headers of pip's CUDA packages, or those of an installed toolkit.
+
+    PyTorch brings `cuda_fp16.h` but not libcu++, so the two are looked for one by one.
+    """
     spec = importlib.util.find_spec("nvidia")
     roots = [Path(p) / "cu13" for p in (spec.submodule_search_locations if spec else [])]
     roots += [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
     nvcc = shutil.which("nvcc")
     if nvcc:
         roots.append(Path(nvcc).resolve().parent.parent)
-    includes = [root / "include" for root in [*roots, Path("/usr/local/cuda")]]
-    cuda = next((x for x in includes if (x / "cuda_fp16.h").is_file()), None)
-    # PyTorch brings pip's CUDA packages without the C++ ones: a toolkit's serve as well.
-    places = [folder for x in includes for folder in (x / "cccl", x)]
-    cccl = next((x for x in places if (x / "cuda" / "std" / "cstdint").is_file()), None)
-    return tuple(str(folder) for folder in (cuda, cccl) if folder is not None) if cuda else ()
+    roots.append(Path("/usr/local/cuda"))
+    folders = [folder for root in roots for folder in (root / "include", root / "include" / "cccl")]
+    found = [next((f for f in folders if (f / name).is_file()), None) for name in _NEEDED]
+    return tuple(dict.fromkeys(map(str, found))) if None not in found else ()
 
 
 def with_nvrtc(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
@@ -110,7 +112,7 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
         ) from error
     folders = header_folders()
     if not folders:
-        raise CompileError(f"NVRTC: found no cuda_fp16.h; need CUDA's headers; {INSTALL}")
+        raise CompileError(f"NVRTC: found not both of {_NEEDED}; need CUDA's headers; {INSTALL}")
     options = [
         f"--gpu-architecture={arch}",
         "-default-device",

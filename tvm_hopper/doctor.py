@@ -218,6 +218,7 @@ def doctor_command(argv: Sequence[str]) -> int:
 
 def _print_table(found: Sequence[Row]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     colours = {OK: "green", MISSING: "red", OPTIONAL: "yellow"}
@@ -226,7 +227,7 @@ def _print_table(found: Sequence[Row]) -> None:
         table.add_column(name, overflow="fold")  # a path must stay whole, to be copied
     for row in found:
         state = f"[{colours[row.state]}]{row.state}[/]"
-        table.add_row(row.what, state, row.found, row.remedy)
+        table.add_row(row.what, state, escape(row.found), escape(row.remedy))
     console = Console()
     console.print(table)
     missing = [row.what for row in found if row.state == MISSING]

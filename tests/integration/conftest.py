@@ -23,7 +23,7 @@ def installed_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     (info / "entry_points.txt").write_text(
         "[tvm.backends]\ntvm_hopper = tvm_hopper._autoload:register\n"
     )
-    return f"{folder}{os.pathsep}{ROOT}"
+    return os.pathsep.join([str(folder), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @pytest.fixture(scope="session")

@@ -129,8 +129,26 @@ def test_missing_nvcc_says_what_to_do(monkeypatch) -> None:
 
 def test_missing_headers_say_what_to_install(monkeypatch) -> None:
     monkeypatch.setattr(cuda_compilers, "header_folders", tuple)
-    with pytest.raises(CompileError, match=r"found no cuda_fp16\.h; .*pip install .*nvrtc==13\.0"):
+    with pytest.raises(
+        CompileError, match=r"found not both of .*cuda_fp16\.h.*pip install .*nvrtc==13"
+    ):
         cuda_compilers.with_nvrtc(GEMM, "sm_90a", False)
+
+
+def test_headers_may_come_from_two_places(monkeypatch, tmp_path: Path) -> None:
+    """PyTorch's packages hold cuda_fp16.h without libcu++; a toolkit may have the rest."""
+    torch, toolkit = tmp_path / "torch", tmp_path / "toolkit"
+    (torch / "cu13" / "include").mkdir(parents=True)
+    (torch / "cu13" / "include" / "cuda_fp16.h").touch()
+    (toolkit / "include" / "cccl" / "cuda" / "std").mkdir(parents=True)
+    (toolkit / "include" / "cccl" / "cuda" / "std" / "cstdint").touch()
+    found = type("Spec", (), {"submodule_search_locations": [str(torch)]})
+    monkeypatch.setattr(cuda_compilers.importlib.util, "find_spec", lambda _: found)
+    monkeypatch.setenv("CUDA_HOME", str(toolkit))
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    search = cuda_compilers.header_folders.__wrapped__
+    expected = (str(torch / "cu13" / "include"), str(toolkit / "include" / "cccl"))
+    assert search() == expected
 
 
 def test_missing_nvrtc_says_what_to_install(monkeypatch) -> None:

@@ -1,0 +1,150 @@
+"""Every seeded bug: which golden kernel, what is changed, which diagnostics must name it, and where.
+
+`expected` is read as: of each group at least one rule must be found.  `layers` says which judges
+must find it: S the static check of the device function, V the simulator under some policy, X the
+exploration of the role skeleton, N the numbers, P the assembler's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .golden import (
+    g1_side_copy,
+    g1_warp_specialized,
+    g2_multicast,
+    g2_publish,
+    g3_tma_store,
+    g4_reader,
+    g4_split_k,
+    g5_cp_async,
+    g6_register_a,
+    g7_persistent,
+)
+from .golden.common import Kernel
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One right kernel: its builder and the parameters that select a form of it."""
+
+    name: str
+    make: Callable[..., Kernel]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def build(self, mutation: str | None = None) -> Kernel:
+        """Build it, right or with one mutation."""
+        return self.make(mutation, **self.options)
+
+
+G1 = Golden("G1", g1_warp_specialized.build)
+G1S = Golden("G1 side copy", g1_side_copy.build)
+G2 = Golden("G2", g2_multicast.build)
+G2P = Golden("G2 publish", g2_publish.build)
+G3 = Golden("G3", g3_tma_store.build)
+G4 = Golden("G4", g4_split_k.build)
+G4S = Golden("G4 serial", g4_split_k.build, {"order": "serial"})
+G4R = Golden("G4 reader", g4_reader.build)
+G5 = Golden("G5", g5_cp_async.build)
+G6 = Golden("G6", g6_register_a.build)
+G7 = Golden("G7", g7_persistent.build)
+G7U = Golden("G7 union", g7_persistent.build, {"union": True})
+GOLDEN = (G1, G1S, G2, G2P, G3, G4, G4S, G4R, G5, G6, G7, G7U)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One seeded bug."""
+
+    id: str
+    golden: Golden
+    change: str
+    expected: tuple[frozenset[str], ...]
+    layers: str
+
+    def build(self) -> Kernel:
+        """Build the wrong kernel."""
+        return self.golden.build(self.id)
+
+
+def _mutation(id: str, golden: Golden, change: str, expected: str, layers: str) -> Mutation:
+    groups = tuple(frozenset(group.split("/")) for group in expected.split(" + "))
+    return Mutation(id, golden, change, groups, layers)
+
+
+READ, OVERWRITE, WRITE = "RACE_READ_INFLIGHT", "RACE_OVERWRITE_BUSY", "RACE_WRITE_WRITE"
+REG, FENCE = "WGMMA_REG_INFLIGHT", "PROXY_FENCE_MISSING"
+WAR = "PROXY_FENCE_MISSING_WAR"
+OVERFLOW, ALIAS, TX = "MBAR_ARRIVE_OVERFLOW", "MBAR_PHASE_ALIAS", "MBAR_TX_MISMATCH"
+UNPUBLISHED = "MBAR_INIT_UNPUBLISHED"
+NUMBERS = "WRONG_NUMBERS"  # the judge is the comparison with the reference
+
+MUTATIONS: tuple[Mutation, ...] = tuple(
+    _mutation(*row)
+    for row in (
+        ("M01", G1, "producer's first empty wait has parity 0", f"DEADLOCK + {ALIAS}", "SVX"),
+        ("M02", G1, "consumer's parity inverted", f"{READ} + {ALIAS}", "SV"),
+        ("M03", G1, "parity flips every iteration", f"{ALIAS}/DEADLOCK/{READ}", "VX"),
+        ("M04", G1, "expect_tx without B's bytes", TX, "SV"),
+        ("M05", G1, "expect_tx + 16 bytes", f"DEADLOCK + {TX}", "SVX"),
+        ("M06", G1, "arrive, then expect_tx", READ, "SV"),
+        ("M07", G1, "consumer waits full[s + 1]", READ, "V"),
+        ("M08", G1, "data goes to slot s + 1", f"{READ}/{OVERWRITE}", "V"),
+        ("M09", G1, "no empty wait", f"{OVERWRITE} + MBAR_MISSING_WAIT", "V"),
+        ("M10", G1, "empty arrive before wait_group", OVERWRITE, "SV"),
+        ("M11", G1, "wait_group 1 releases slot k", OVERWRITE, "SV"),
+        ("M12", G1, "only consumer 0 arrives", "DEADLOCK", "SVX"),
+        ("M13", G1, "every lane arrives", OVERFLOW, "SVX"),
+        ("M14", G1, "init count 1, two consumers", f"{OVERFLOW}/{OVERWRITE}", "SVX"),
+        ("M15", G1, "no __syncthreads after init", UNPUBLISHED, "SV"),
+        ("M16", G2, "no fence and cluster barrier after init", UNPUBLISHED, "V"),
+        ("M17", G7, "barriers initialised for every tile", "MBAR_REINIT_LIVE", "V"),
+        ("M18", G7, "ring position reset for every tile", f"{ALIAS}/DEADLOCK", "X"),
+        ("M19", G1, "no wgmma.fence", "WGMMA_FENCE_MISSING", "SVP"),
+        ("M20", G1, "accumulator scaled between groups", REG, "SVP"),
+        ("M21", G1, "epilogue after wait_group 1", REG, "SVP"),
+        ("M22", G1, "no final wait_group 0", REG, "SVP"),
+        ("M23", G6, "A fragment reloaded before the wait", REG, "SVP"),
+        ("M24", G1, "commit_group in half the warps", "WARP_CONVERGENCE", "SV"),
+        ("M25", G3, "no proxy fence before the store", FENCE, "SV"),
+        ("M26", G3, "only the issuing thread fences", FENCE, "V"),
+        ("M27", G3, "no barrier before the store", READ, "V"),
+        ("M28", G3, "no wait_group.read", OVERWRITE, "V"),
+        ("M29", G3, "wait_group.read 2 of 2 buffers", OVERWRITE, "V"),
+        ("M30", G3, "no barrier after wait_group.read", OVERWRITE, "V"),
+        ("M31", G3, "another thread waits", "BULK_GROUP_MISUSE", "V"),
+        ("M32", G3, "no commit_group", f"BULK_GROUP_MISUSE/{OVERWRITE}", "SV"),
+        ("M33", G6, "no proxy fence after ldmatrix", WAR, "V"),
+        ("M34", G7U, "epilogue on the ring, not fenced", f"{FENCE}/{WAR}/{OVERWRITE}", "V"),
+        ("M35", G5, ".noinc arrivals not in the count", OVERFLOW, "SVX"),
+        ("M36", G5, ".noinc dropped, still counted", "DEADLOCK", "SVX"),
+        ("M37", G5, "no proxy fence before wgmma", FENCE, "V"),
+        ("M38", G1, "setmaxnreg 40 + 240 + 240", "SETMAXNREG_BUDGET", "SV"),
+        ("M39", G1, "setmaxnreg in half a group", "SETMAXNREG_PARTIAL/SETMAXNREG_DIRECTION", "SV"),
+        ("M40", G1, "no launch bounds", "SETMAXNREG_IGNORED", "SP"),
+        ("M41", G1, "__syncthreads in the consumers", "DEADLOCK/WARP_CONVERGENCE", "SVX"),
+        ("M42", G1S, "bar.sync from two sites", "WARP_CONVERGENCE", "S"),
+        ("M43", G3, "count 128 for 256 participants", "NAMED_BAR_MISMATCH", "SV"),
+        ("M44", G2, "producer ignores the peer's consumers", OVERWRITE, "V"),
+        ("M45", G2P, "remote arrive at CTA scope", "MBAR_SCOPE_TOO_NARROW", "V"),
+        ("M46", G2, "expect_tx in the leader only", f"DEADLOCK/{TX}", "VX"),
+        ("M47", G2, "no cluster barrier at the end", "CLUSTER_TARGET_EXITED", "V"),
+        ("M48", G2, "CTAs of a pair differ in trips", "DEADLOCK", "VX"),
+        ("M49", G4S, "semaphore after wait_group.read", "GLOBAL_NOT_VISIBLE", "V"),
+        ("M50", G4S, "semaphore by another thread, no wait", "GLOBAL_NOT_VISIBLE", "V"),
+        ("M51", G4, "C cleared by a CTA, no order", f"UNINIT_READ/{WRITE}/{OVERWRITE}", "V"),
+        ("M52", G4S, "first split stores, no order", f"{WRITE}/{OVERWRITE}", "V"),
+        ("M53", G4R, "bulk load without global proxy fence", FENCE, "V"),
+        ("M54", G1, "try_wait without a loop", "TRY_WAIT_NOT_LOOPED", "SV"),
+        ("M55", G3, "exit right after the store", "EXIT_PENDING_ASYNC", "SV"),
+        ("M56", G1, "barriers inside B's last slot", f"OOB_ACCESS/{WRITE}/{OVERWRITE}/{READ}", "V"),
+        ("M57", G1, "producer runs one trip more", "MBAR_MISSING_WAIT/EXIT_PENDING_ASYNC", "V"),
+        ("M58", G1, "no K step, peeled wait unguarded", "DEADLOCK", "VX"),
+        ("M59", G7, "scheduler skips the last wave", f"OUTPUT_COVERAGE/{NUMBERS}", "VN"),
+        ("M60", G1, "swizzle of map and descriptor differ", NUMBERS, "N"),
+        ("M61", G1S, "release after the meeting", "DEADLOCK", "VX"),
+    )
+)
+BY_ID = {mutation.id: mutation for mutation in MUTATIONS}

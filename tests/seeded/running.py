@@ -1,0 +1,54 @@
+"""Run a golden kernel in the simulator and compare its numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim import Result, run_host, run_kernel
+
+from .golden.common import Kernel
+from .lowering import Lowered, lower
+
+POISON = 0xFF
+
+
+def tensors(kernel: Kernel) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Every tensor in the order of the parameters, and which of them hold nothing at entry."""
+    arrays, outputs = {}, []
+    for buffer in kernel.func.params:
+        array = kernel.inputs.get(buffer.name)
+        if array is None:
+            shape = [int(extent) for extent in buffer.ty.shape]
+            dtype = np.dtype(str(buffer.ty.dtype.dtype))
+            array = np.full(int(np.prod(shape)) * dtype.itemsize, POISON, "uint8")
+            array = array.view(dtype).reshape(shape)
+            outputs.append(buffer.name)
+        arrays[buffer.name] = array
+    return arrays, outputs
+
+
+def run(kernel: Kernel, lowered: Lowered | None = None, policy: str = "on_wait", seed: int = 0,
+        **options: Any) -> Result:  # fmt: skip
+    """Run all CTAs of the kernel once."""
+    lowered = lower(kernel.func) if lowered is None else lowered
+    arrays, outputs = tensors(kernel)
+    (launch,) = run_host(lowered.host, arrays)
+    bound = launch.bind(lowered.device)
+    args = {**arrays, **bound.pop("params")}
+    return run_kernel(
+        lowered.device, args, policy=policy, seed=seed, outputs=outputs, **bound, **options
+    )
+
+
+def wrong_outputs(kernel: Kernel, result: Result) -> list[str]:
+    """Name the outputs that differ from the reference; inputs are integers, so it is exact."""
+    return [
+        name
+        for name, expected in kernel.expected.items()
+        if not np.array_equal(
+            result.outputs[name].astype("float64"),
+            expected.astype(result.outputs[name].dtype).astype("float64"),
+        )
+    ]

@@ -1,9 +1,9 @@
 """LayoutShared: tiles become panels of one swizzle span, in every place that touches them."""
 
 import pytest
-from tests.transforms.scripts import check, run
 from tvm.script import tirx as T
 
+from tests.transforms.scripts import check, run
 from tvm_hopper import ir
 from tvm_hopper.transforms.layout_shared import LayoutShared, plan_panels
 

@@ -1,8 +1,8 @@
 """RestoreAxisNotes: annotations of a bound loop return to its thread axis."""
 
-from tests.transforms.scripts import check, run
 from tvm.script import tirx as T
 
+from tests.transforms.scripts import check, run
 from tvm_hopper import ir
 from tvm_hopper.transforms.restore_axis_notes import RestoreAxisNotes, plan_notes
 

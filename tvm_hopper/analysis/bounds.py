@@ -23,6 +23,7 @@ def is_exact_bounds(
     bounds = [
         index < ir.cast_like(extent, index) for index, extent in zip(indices, shape, strict=True)
     ]
+    bounds = [bound for bound in bounds if isinstance(bound, tirx.LT)]  # 0 < 1 is a constant
     terms = [
         term for term in ir.conjuncts(condition) if not _is_lower_bound(term, indices, analyzer)
     ]

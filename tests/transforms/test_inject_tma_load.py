@@ -1,0 +1,261 @@
+"""InjectTmaLoad: annotated copies become loads of boxes, their tensor maps host statements."""
+
+import json
+
+import pytest
+import tvm
+from tvm.script import tirx as T
+
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper import ir
+from tvm_hopper.transforms.inject_tma_load import InjectTmaLoad, plan_tma_loads
+
+LOAD = "tvm_hopper.tma_load"
+ENCODE = "runtime.cuTensorMapEncodeTiled"
+
+
+@T.prim_func(private=True, s_tir=True)
+def before(A: T.Buffer((96, 128), "float16")):
+    for bx in T.thread_binding(3, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((2, 32, 64), "float16", scope="shared.dyn", align=1024)
+            for p, r, s in T.grid(2, 32, 64):
+                with T.sblock("copy"):
+                    T.reads(A[bx * 32 + r, p * 64 + s])
+                    T.writes(tile[p, r, s])
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                    tile[p, r, s] = A[bx * 32 + r, p * 64 + s]
+
+
+@T.prim_func(private=True, s_tir=True)
+def after(A: T.Buffer((96, 128), "float16")):
+    A_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+    T.call_packed(
+        ENCODE,
+        A_map,
+        "float16",
+        2,  # dimensions
+        A.data,
+        T.int64(128),  # innermost first
+        T.int64(96),
+        T.int64(256),  # bytes from row to row
+        64,  # the box: one row of 128 B, 32 rows
+        32,
+        1,
+        1,
+        0,  # not interleaved
+        3,  # swizzle of 128 B
+        2,  # fetched into L2 by 128 B
+        0,  # out of bounds is zero
+    )
+    for bx in T.thread_binding(3, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((2, 32, 64), "float16", scope="shared.dyn", align=1024)
+            with T.sblock("copy"):
+                T.reads(A[0:96, 0:128])
+                T.writes(tile[0:2, 0:32, 0:64])
+                T.sblock_attr({"tvm_hopper.async_op": "tma_load"})
+                for panel in range(2):
+                    T.call_extern(
+                        "int32",
+                        LOAD,
+                        T.address_of(tile[panel, 0, 0]),
+                        T.address_of(A_map),
+                        panel * 64,
+                        bx * 32,
+                    )
+
+
+def test_copy_becomes_one_load_a_panel():
+    check(run(before, InjectTmaLoad()), after)
+
+
+def test_again_finds_nothing():
+    got = run(before, InjectTmaLoad())
+    (kernel,) = ir.kernels(got)
+    assert plan_tma_loads(kernel) == ()
+    check(run(got, InjectTmaLoad()), after)
+
+
+def test_facts_for_explain():
+    (facts,) = json.loads(run(before, InjectTmaLoad()).attrs[ir.PLAN_ATTR])
+    assert facts == {
+        "tensor_maps": [
+            {
+                "tensor": "A",
+                "dims": ["128", "96"],
+                "box": [64, 32],
+                "swizzle": 128,
+                "bytes": 64 * 32 * 2,
+            }
+        ]
+    }
+
+
+# A batch of one, symbolic rows counted in 64 bits, and a pad that is the tensor's own bounds.
+@T.prim_func(private=True, s_tir=True)
+def ragged(a: T.handle):
+    m = T.int64()
+    A = T.match_buffer(a, (T.int64(1), m, T.int64(72)), "bfloat16")
+    for by in T.thread_binding((m + T.int64(7)) // T.int64(8), thread="blockIdx.y"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((1, 8, 32), "bfloat16", scope="shared.dyn", align=512)
+            for k in T.thread_binding(T.int64(3), thread="blockIdx.z"):
+                for p, r, s in T.grid(1, 8, 32):
+                    with T.sblock("copy"):
+                        T.reads(A[T.int64(0), by * T.int64(8) + T.Cast("int64", r), 0])
+                        T.writes(tile[p, r, s])
+                        T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 64})
+                        tile[p, r, s] = T.if_then_else(
+                            by * T.int64(8) + T.Cast("int64", r) < m
+                            and k * T.int64(32) + T.Cast("int64", p * 32 + s) < T.int64(72),
+                            A[
+                                T.int64(0),
+                                by * T.int64(8) + T.Cast("int64", r),
+                                k * T.int64(32) + T.Cast("int64", p * 32 + s),
+                            ],
+                            T.bfloat16(0),
+                        )
+
+
+@T.prim_func(private=True, s_tir=True)
+def ragged_after(a: T.handle):
+    m = T.int64()
+    A = T.match_buffer(a, (T.int64(1), m, T.int64(72)), "bfloat16")
+    if m > T.int64(0):  # no tensor map can have a dimension of 0
+        A_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+        T.call_packed(
+            ENCODE,
+            A_map,
+            "bfloat16",
+            3,
+            A.data,
+            T.int64(72),
+            m,
+            T.int64(1),
+            T.int64(144),
+            m * T.int64(144),
+            32,
+            8,
+            1,
+            1,
+            1,
+            1,
+            0,
+            2,  # swizzle of 64 B
+            2,
+            0,
+        )
+        for by in T.thread_binding((m + T.int64(7)) // T.int64(8), thread="blockIdx.y"):
+            with T.sblock("kernel"):
+                T.reads()
+                T.writes()
+                tile = T.sblock_alloc_buffer((1, 8, 32), "bfloat16", scope="shared.dyn", align=512)
+                for k in T.thread_binding(T.int64(3), thread="blockIdx.z"):
+                    with T.sblock("copy"):
+                        T.reads(A[T.int64(0), T.int64(0) : m, T.int64(0) : T.int64(72)])
+                        T.writes(tile[0, 0:8, 0:32])
+                        T.sblock_attr({"tvm_hopper.async_op": "tma_load"})
+                        T.call_extern(
+                            "int32",
+                            LOAD,
+                            T.address_of(tile[0, 0, 0]),
+                            T.address_of(A_map),
+                            T.Cast("int32", k * T.int64(32)),
+                            T.Cast("int32", by * T.int64(8)),
+                            T.Cast("int32", T.int64(0)),
+                        )
+
+
+def test_bounds_of_the_tensor_become_the_hardware_s_fill():
+    check(run(ragged, InjectTmaLoad()), ragged_after)
+
+
+def test_a_panel_of_more_rows_than_a_box_takes_several_loads():
+    tall = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((320, 64), "float16")):
+    for bx in T.thread_binding(1, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((1, 320, 64), "float16", scope="shared.dyn", align=1024)
+            for p, r, s in T.grid(1, 320, 64):
+                with T.sblock("copy"):
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                    tile[p, r, s] = A[r, p * 64 + s]
+"""
+    got = run(parse(tall), InjectTmaLoad())
+
+    @T.prim_func(private=True, s_tir=True)
+    def want():
+        with T.sblock(""):
+            tile = T.sblock_alloc_buffer((1, 320, 64), "float16", scope="shared.dyn", align=1024)
+            A_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+            # 160 is the largest divisor of 320 up to 256 that keeps to atoms of eight rows
+            for part in range(2):
+                T.call_extern(
+                    "int32",
+                    LOAD,
+                    T.address_of(tile[0, part * 160, 0]),
+                    T.address_of(A_map),
+                    0,
+                    part * 160,
+                )
+
+    (block,) = ir.find_blocks(got.body, "tvm_hopper.async_op")
+    (loop,) = ir.find_all(want.body, ir.For)
+    tvm.ir.assert_structural_equal(block.body, loop, map_free_vars=True)
+    (plan,) = plan_tma_loads(ir.kernels(parse(tall))[0])
+    assert plan.box == (64, 160)
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        "r < 7",
+        "s < 60 and r < 7",
+        "0 <= r and r < 7",  # indices are never negative
+        "r <= 6",
+        "7 > r",
+    ],
+)
+def test_bounds_are_known_in_any_spelling(predicate):
+    script = f"""
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((7, 60), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((2, 8, 32), "float32", scope="shared.dyn", align=1024)
+            for p, r, s in T.grid(2, 8, 32):
+                with T.sblock("copy"):
+                    T.sblock_attr({{"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128}})
+                    tile[p, r, s] = T.if_then_else(
+                        {predicate.replace("s ", "p * 32 + s ")},
+                        A[r, p * 32 + s],
+                        T.float32(0)
+                    )
+"""
+    assert len(plan_tma_loads(ir.kernels(parse(script))[0])) == 1
+
+
+def test_other_kernel_stays():
+    @T.prim_func(private=True, s_tir=True)
+    def other(X: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(64, thread="blockIdx.x"):
+            with T.sblock("init"):
+                X[bx] = T.float32(0)
+
+    both = before.with_body(ir.seq(other.body.block.body, before.body.block.body))
+    got = run(both, InjectTmaLoad())
+    first, second = ir.kernels(got)
+    assert first.same_as(ir.kernels(both)[0])
+    tvm.ir.assert_structural_equal(second, ir.kernels(after)[0], map_free_vars=True)

@@ -1,0 +1,45 @@
+"""MergeShared: one dynamic shared allocation a kernel, every access moved to its offset."""
+
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper.transforms.merge_shared import MergeShared
+
+BEFORE = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((4,), "float16")):
+    with T.launch_thread("blockIdx.x", 2) as bx:
+        full = T.alloc_buffer((2,), "uint64", scope="shared.dyn", align=8)
+        ring = T.alloc_buffer((48,), "float16", scope="shared.dyn", align=1024)
+        rest = T.alloc_buffer((3,), "uint32", scope="shared.dyn")
+        own = T.alloc_buffer((4,), "float16", scope="local")
+        T.attr(0, "hand_threaded", 1)
+        T.call_extern("int32", "barrier", T.address_of(full[1]))
+        ring[bx + 3] = C[0]
+        rest[0] = T.Cast("uint32", bx)
+        own[0] = ring[bx]
+        T.call_extern("int32", "whole", ring.data, full.data)
+        T.call_extern("int32", "part", ring.access_ptr("w", offset=16, extent=8))
+"""
+
+# ring at 0 (the most aligned first): 96 bytes. rest at 128 (64 is the alignment of a plain buffer):
+# 12 bytes. full at 144 (16 at least): 16 bytes.
+AFTER = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((4,), "float16")):
+    with T.launch_thread("blockIdx.x", 2) as bx:
+        dyn_smem = T.alloc_buffer((160,), "uint8", scope="shared.dyn", align=1024)
+        ring = T.decl_buffer((48,), "float16", data=dyn_smem.data, scope="shared.dyn", align=1024)
+        rest = T.decl_buffer((3,), "uint32", data=dyn_smem.data, scope="shared.dyn")
+        full = T.decl_buffer((2,), "uint64", data=dyn_smem.data, scope="shared.dyn", align=8)
+        own = T.alloc_buffer((4,), "float16", scope="local")
+        T.attr(0, "hand_threaded", 1)
+        T.call_extern("int32", "barrier", T.address_of(full[19]))
+        ring[bx + 3] = C[0]
+        rest[32] = T.Cast("uint32", bx)
+        own[0] = ring[bx]
+        T.call_extern("int32", "whole", T.address_of(ring[0]), T.address_of(full[18]))
+        T.call_extern("int32", "part", ring.access_ptr("w", offset=16, extent=8))
+"""
+
+
+def test_offsets_views_and_every_kind_of_access():
+    check(run(parse(BEFORE), MergeShared()), parse(AFTER))

@@ -44,6 +44,8 @@ class PtxEmitter:
             for frame in self.waits:
                 self.program.acquire_sites.update(frame)
         self._note_params(ptx)
+        if ptx.name == "setmaxnreg":
+            self.program.setmaxnreg_site = self.program.setmaxnreg_site or site
         args = [self.constant("mods", dict(ptx.mods, op=ptx.name))]
         for name, values in ptx.operands.items():
             if name in ptx.writes and not (ptx.name.startswith("wgmma") and name == "d"):

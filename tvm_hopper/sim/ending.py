@@ -174,9 +174,18 @@ def _registers(machine: Any) -> None:
 def _unissued(machine: Any) -> None:
     for cta in machine.ctas:
         for group in cta.warp_groups:
+            steps = {w.wgmma_steps for w in group.warps if w.finished}
+            if len(steps) > 1:
+                site, warp = group.sequence[-1]
+                machine.at(
+                    "WARP_CONVERGENCE", warp, site,
+                    f"warps of one warp group execute {sorted(steps)} wgmma instructions",
+                )
             for op in group.operations:
                 if not op.issued:
-                    missing = [w.label for w in group.warps if w not in op.members]
+                    missing = [w.label for w in group.warps if w not in op.members and w.finished]
+                    if not missing:
+                        continue
                     machine.add(
                         "WARP_CONVERGENCE",
                         f"wgmma executed by {len(op.members)} of 4 warps of a warp group; missing "

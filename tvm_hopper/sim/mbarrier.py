@@ -58,6 +58,7 @@ class MBarrier:
 
     def __init__(self, name: str, cta: Any, offset: int, count: int) -> None:
         self.name, self.cta, self.offset = name, cta, offset
+        self.stem = name
         self.expected = self.pending = count
         self.tx = 0
         self.phase = 0

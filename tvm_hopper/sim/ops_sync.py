@@ -117,7 +117,7 @@ class SyncOps:
         )
 
     def op_mbarrier_init(self, site: int, mask: Any, mods: Any, addr: Any, count: Any) -> None:
-        """Make an mbarrier object."""
+        """Make an mbarrier object; it is named after the buffer in the statement, in order."""
         addresses, counts = as_lanes(addr), as_lanes(count)
         for lane in [0] if mask is None else np.nonzero(mask)[0]:
             address, expected = int(addresses[lane]), int(counts[lane])
@@ -125,8 +125,9 @@ class SyncOps:
             if region is None or region is not self.cta.shared or offset % 8:
                 self.machine.at("MISALIGNED", self, site, f"mbarrier at address {address:#x}")
                 continue
-            name, inside = region.name_of(offset)
-            label = f"{name}[{inside // 8}] of {self.cta.label}"
+            name = self.machine.buffer_of(site) or region.name_of(offset)[0]
+            number = sum(b.stem == name for b in self.cta.mbarriers.values())
+            label = f"{name}[{number}] of {self.cta.label}"
             old = self.cta.mbarriers.get(offset)
             if old is not None:
                 self.machine.at(
@@ -146,6 +147,7 @@ class SyncOps:
                     buffer=label,
                 )
             barrier = MBarrier(label, self.cta, offset, expected)
+            barrier.stem = name
             region.live[offset : offset + 8] = False
             barrier.init_access = self.access(site, True)
             self.check(region, np.asarray([offset]), 8, barrier.init_access)
@@ -403,6 +405,7 @@ class SyncOps:
                 **more,
             )
         fresh = barrier.phase == 0 and parity == 0 and barrier.pending == barrier.expected
+        fresh = fresh and id(barrier) not in self.observed
         if fresh and site in self.machine.program.acquire_sites:
             self.machine.at(
                 "MBAR_PHASE_ALIAS",
@@ -412,16 +415,13 @@ class SyncOps:
                 "free at the start is acquired with parity 1",
                 **more,
             )
-        elif before := self.observed.get(id(barrier)):
-            if before.stale or before.phase >= barrier.phase:
-                self.machine.at(
-                    "MBAR_PHASE_ALIAS",
-                    self,
-                    site,
-                    f"{barrier.name}: waits parity {parity} after it has seen phase "
-                    f"{before.phase}, and the barrier is in phase {barrier.phase}",
-                    **more,
-                )
+        elif (before := self.observed.get(id(barrier))) is not None and before.stale:
+            self.machine.at(
+                "MBAR_PHASE_ALIAS", self, site,
+                f"{barrier.name}: an earlier wait for parity {before.parity} passed on phase "
+                f"{before.phase}, so that this one (parity {parity}) is out of step with phase "
+                f"{barrier.phase}", **more,
+            )
 
     # -- named barriers ---------------------------------------------------------------------------
 
@@ -506,10 +506,7 @@ class SyncOps:
         generation = self.named(number).generation
         barrier = self.join_named(site, mask, number, count, aligned)
         while barrier.generation == generation:
-            self.waiting = (
-                f"waits {barrier.name} ({barrier.threads} of {barrier.count} threads arrived: "
-                f"{', '.join(w.label for w in barrier.arrived)})"
-            )
+            self.waiting = f"waits {barrier.name}"
             self.blocked_on = ("named", barrier, 0, site)
             yield barrier
         self.blocked_on = None

@@ -75,6 +75,7 @@ class WarpGroup:
         self.operations: list[AsyncOp] = []
         self.newest: AsyncOp | None = None
         self.hidden: dict[Any, np.ndarray] = {}  # accumulators of chains in flight, 64 x n
+        self.sequence: list[tuple[int, Any]] = []  # (site, first warp) of each wgmma instruction
 
 
 class WgmmaOps:
@@ -82,7 +83,7 @@ class WgmmaOps:
 
     def init_wgmma(self) -> None:
         """Begin with no operation."""
-        self.wgmma_position = 0
+        self.wgmma_position = self.wgmma_steps = 0
         self.wgmma_open: list[AsyncOp] = []
         self.wgmma_groups: list[list[AsyncOp]] = []
         self.warp_group: WarpGroup | None = None
@@ -101,22 +102,39 @@ class WgmmaOps:
 
     op_cuda_wgmma_noop_barrier_float32 = op_cuda_wgmma_noop_barrier_uint32
 
+    def _in_step(self, site: int, mask: Any, what: str) -> None:
+        """Check that the four warps execute the same wgmma instructions in the same order."""
+        self._require_full(site, mask, what)
+        if self.warp_group is None:
+            return
+        sequence, position = self.warp_group.sequence, self.wgmma_steps
+        self.wgmma_steps += 1
+        if position == len(sequence):
+            sequence.append((site, self))
+        elif sequence[position][0] != site:
+            other_site, other = sequence[position]
+            self.machine.at(
+                "WARP_CONVERGENCE", self, site,
+                f"{what}: {other.label} of the same warp group executes "
+                f"{self.machine.statement(other_site)} here",
+            )
+
     def op_wgmma_fence(self, site: int, mask: Any, mods: Any) -> None:
         """Order register accesses before the following wgmma."""
-        self._require_full(site, mask, "wgmma.fence")
+        self._in_step(site, mask, "wgmma.fence")
         for state in self.reg_states.values():
             state.dirty[:] = False
 
     def op_wgmma_commit_group(self, site: int, mask: Any, mods: Any) -> None:
         """Close the group of wgmma since the last commit."""
-        self._require_full(site, mask, "wgmma.commit_group")
+        self._in_step(site, mask, "wgmma.commit_group")
         self.wgmma_groups.append(self.wgmma_open)
         self.wgmma_open = []
 
     def op_wgmma_wait_group(self, site: int, mask: Any, mods: Any, group: Any) -> Wait:
         """Wait until at most `group` groups are pending."""
         self.site = site
-        self._require_full(site, mask, "wgmma.wait_group")
+        self._in_step(site, mask, "wgmma.wait_group")
         covered = self.wgmma_groups[: max(len(self.wgmma_groups) - int(group), 0)]
         for ops in covered:
             for op in ops:
@@ -154,7 +172,7 @@ class WgmmaOps:
     ) -> None:
         self.site = site
         self.roles.add("consumer")
-        self._require_full(site, mask, "wgmma.mma_async")
+        self._in_step(site, mask, "wgmma.mma_async")
         group, position = self.warp_group, self.wgmma_position
         self.wgmma_position += 1
         if group is None:
@@ -168,14 +186,6 @@ class WgmmaOps:
             op.before, group.newest = group.newest, op
             group.operations.append(op)
         op = group.operations[position]
-        if op.site != site:
-            self.machine.at(
-                "WARP_CONVERGENCE",
-                self,
-                site,
-                f"warps of one warp group execute different wgmma: {op.warp.label} is at "
-                f"{self.machine.statement(op.site)}",
-            )
         wide = [one(v, mask) if not isinstance(v, RegRef) else v for v in (a, b_desc)]
         op.members[self] = (d, *wide, bool(one(scale_d, mask)))
         op.registers[self] = registers

@@ -8,6 +8,7 @@ import numpy as np
 
 from tvm_hopper.sim.findings import RULES, Finding
 from tvm_hopper.sim.races import ASYNC, Access
+from tvm_hopper.sim.tir import shared_buffer, statement_text
 
 _MISSING = {
     "RACE_READ_INFLIGHT": "completion of the write -> this read",
@@ -28,19 +29,24 @@ class Reporter:
         self.program, self.policy, self.seed = program, policy, seed
         self.findings: list[Finding] = []
         self.seen: set[Any] = set()
+        self.texts: dict[int, str] = {}
+        self.buffers: dict[int, str] = {}
         self.events: list[Any] = []
         self.steps = 0
 
     def statement(self, site: int) -> str:
-        """Return the TIR text of a statement, shortened."""
+        """Return the TIR (or PTX) text of a statement, shortened."""
         node = self.program.statements[site] if site else None
-        if node is None:
-            return ""
-        lines = [line.strip() for line in str(node).splitlines()]
-        text = next((li for li in lines if li and not li.startswith(("#", "@", "def "))), "")
-        code = [li for li in lines if li and not li.startswith("#") and ": T." not in li]
-        text = code[-1] if code and not text.startswith(("for", "while", "if")) else text
-        return text if len(text) <= 160 else text[:157] + "..."
+        if site not in self.texts:
+            self.texts[site] = statement_text(node) if node is not None else ""
+        return self.texts[site]
+
+    def buffer_of(self, site: int) -> str:
+        """Return the name of the shared buffer that a statement mentions, or an empty string."""
+        if site not in self.buffers:
+            node = self.program.statements[site] if site else None
+            self.buffers[site] = shared_buffer(node) if node is not None else ""
+        return self.buffers[site]
 
     def place(self, warp: Any, site: int, it: tuple[int, ...]) -> str:
         """Say who, where and in which iteration."""
@@ -131,6 +137,8 @@ class Reporter:
         granule = region.shadow.granule
         low, high = int(hit.min()) * granule, (int(hit.max()) + 1) * granule
         name, inside = region.name_of(low)
+        if region.shared:
+            name = self.buffer_of(access.site) or self.buffer_of(other.site) or name
         verb = "writes" if access.writes else "reads"
         what = f"{access.op.kind} " if access.op is not None else ""
         other_verb = "written" if other.writes else "read"
@@ -183,16 +191,14 @@ class Reporter:
 
     def deadlock(self, blocked: list[Any]) -> None:
         """Report that nobody can go on, with what each waits for."""
-        lines = []
-        seen: set[Any] = set()
+        alike: dict[Any, list[Any]] = {}
         for warp in blocked:
-            text = warp.why()
-            key = (warp.site, text)
-            if key in seen:
-                continue
-            seen.add(key)
-            lines.append(f"{warp.label} {text}")
+            alike.setdefault((warp.cta, warp.group, warp.why()), []).append(warp)
             warp.blame()
+        lines = [
+            f"{warps[0].label}{f' (and {len(warps) - 1} more)' if len(warps) > 1 else ''} {text}"
+            for (_, _, text), warps in alike.items()
+        ]
         self.add(
             "DEADLOCK",
             "no agent can progress: " + "; ".join(lines),

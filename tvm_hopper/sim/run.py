@@ -292,6 +292,12 @@ def run_kernel(
         barrier = ClusterBarrier("cluster barrier", machine.num_warps)
         for rank, coords in enumerate(coords_of):
             members.append(setup.block(coords, rank, members, barrier, layout, block, cluster))
+    if program.setmaxnreg_site and not program.bounds_known:
+        machine.add(
+            "SETMAXNREG_IGNORED",
+            "setmaxnreg in a kernel whose registers at entry are unknown: ptxas ignores it (C7508)",
+            statements=(machine.statement(program.setmaxnreg_site),),
+        )
     for site in program.lone_try_waits:
         machine.add(
             "TRY_WAIT_NOT_LOOPED",

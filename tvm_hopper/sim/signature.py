@@ -1,6 +1,6 @@
 """Names, types and shapes of a host function's arguments, read from its own checks.
 
-After packing, a host function has only `args`; it binds `<name>_type_index` for each argument, and
+After packing, a host function has only `args`; it binds `<name>.type_index` for each argument, and
 declares a buffer `<name>` with the shape that it has checked.
 """
 
@@ -16,7 +16,7 @@ from tvm import ir, tirx
 
 from tvm_hopper.sim.tir import numpy_dtype, short_name
 
-SUFFIX = "_type_index"
+SUFFIX = ".type_index"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import ir
+import tvm_ffi
+from tvm import ir, tirx
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
 
 try:
@@ -113,3 +114,47 @@ def numpy_dtype(dtype: str) -> np.dtype:
         raise KeyError(
             f"type {dtype}: found no numpy counterpart; need a whole-byte type"
         ) from None
+
+
+def statement_text(node: Any, limit: int = 160) -> str:
+    """Return one line for a statement: PTX as PTX, anything else as TVMScript."""
+    call = getattr(node, "value", None)
+    if isinstance(call, ir.Call) and op_name(call).startswith(PTX):
+        ptx = decode_ptx(call)
+        if ptx is not None:
+            family = TABLE[ptx.name].family
+            words = ".".join([family, *[token for token in ptx.mods.values() if token]])
+            operands = [
+                f"{name}[{len(values)}]" if len(values) > 4 else ", ".join(map(_one_line, values))
+                for name, values in ptx.operands.items()
+            ]
+            return _shorten(f"{words} {', '.join(operands)}", limit)
+    return _shorten(_one_line(node), limit)
+
+
+def _one_line(node: Any) -> str:
+    lines = [line.strip() for line in str(node).splitlines()]
+    code = [line for line in lines if line and not line.startswith(("#", "@", "def ", "from "))]
+    if code and code[0].startswith(("for ", "while ", "if ")):
+        return code[0]
+    return code[-1] if code else ""
+
+
+def _shorten(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def shared_buffer(node: Any) -> str:
+    """Return the name of the first shared buffer in a statement, or an empty string."""
+    found: list[str] = []
+
+    def load(access: ir.TensorLoad) -> None:
+        if access.source.scope().startswith("shared"):
+            found.append(str(access.source.name))
+
+    def store(access: tirx.BufferStore) -> None:
+        if access.buffer.scope().startswith("shared"):
+            found.append(str(access.buffer.name))
+
+    tvm_ffi.structural_walk(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+    return found[0] if found else ""

@@ -57,6 +57,8 @@ class Program:
     loaded_params: set[str] = field(default_factory=set)
     communicates: list[str] = field(default_factory=list)
     block_dependent: list[str] = field(default_factory=list)
+    bounds_known: bool = False  # the kernel states its registers at entry
+    setmaxnreg_site: int = 0
 
 
 class StmtEmitter(PtxEmitter, ExprEmitter):
@@ -489,6 +491,8 @@ def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> Program
             emitter.scope.buffers[param] = BufferInfo("global", name, dtype, (), param.name)
         emitter.pointers[param] = {param.name}
         emitter.scope.values[param] = (name, False)
+    known = ("tirx.launch_bounds_min_blocks_per_sm", "tirx.max_registers")
+    emitter.program.bounds_known = any(key in func.attrs for key in known)
     emitter.stmt(func.body)
     source = "def kernel(w, m0):\n if False: yield None\n" + "\n".join(emitter.lines) + "\n"
     space: dict[str, Any] = {

@@ -76,6 +76,9 @@ class WarpCore:
 
     def why(self) -> str:
         """Say what this blocked warp waits for."""
+        if self.blocked_on is not None and self.blocked_on[0] == "named":
+            barrier = self.blocked_on[1]
+            return f"{self.waiting} ({barrier.threads} of {barrier.count} threads arrived)"
         return self.waiting or "waits"
 
     def spin(self, site: int) -> Any:

@@ -404,6 +404,24 @@ def test_configurations(config, match):
     refuse(workloads.matmul(*SHAPE), match, config=config)
 
 
+@pytest.mark.parametrize(
+    ("layout", "config", "match"),
+    [
+        (
+            "NT",
+            hs.MatmulConfig((128, 128, 32), swizzle=128),
+            r"found swizzle=128 with rows of 32 elements in A's tile; need multiples of 64 "
+            r"elements, or a narrower swizzle; also found swizzle=128 with rows of 32 elements in B's tile",
+        ),
+        ("NN", hs.MatmulConfig((64, 48, 64), 2, 1, swizzle=64), r"rows of 48 elements in B's tile"),
+        ("NN", hs.MatmulConfig((64, 64, 64), 2, 2, swizzle=128), r"rows of 32 elements in B's til"),
+    ],
+    ids=["depth", "columns", "columns-of-a-consumer"],
+)
+def test_swizzle_wider_than_a_row(layout, config, match):
+    refuse(workloads.matmul(*SHAPE, layout=layout), match, config=config)
+
+
 def test_sampled_tiles_that_share_no_axis():
     sch = s_tir.Schedule(workloads.matmul(*SHAPE))
     tile_m = sch.sample_categorical([64, 128], [0.5, 0.5])

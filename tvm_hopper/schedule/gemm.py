@@ -19,6 +19,7 @@ from tvm.tirx import IndexMap
 
 from tvm_hopper import keys
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.swizzle import span_elements
 
 from . import fuse, steps
 from .choose import choose_config
@@ -136,6 +137,9 @@ def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[Ma
         raise refuse_all(where, broken)
     for axis in ("m", "n"):
         if all(_divides(axis, m, n, consumers) for m in sizes[0] for n in sizes[1]):
+            broken = _swizzle_violations(problem, smallest, axis, config)
+            if broken:
+                raise refuse_all(where, broken)
             return config, axis
     legal = [c for c in CONSUMERS if c != consumers]
     raise cannot_schedule(
@@ -144,6 +148,29 @@ def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[Ma
         f"multiples of {64 * consumers} rows, or of {8 * consumers} columns",
         f"or another number of consumers ({', '.join(map(str, legal))})",
     )
+
+
+def _swizzle_violations(
+    problem: Matmul, tile: tuple[int, int, int], axis: str, config: MatmulConfig
+) -> list[str]:
+    """Return where a swizzle that was asked for is wider than a row of a shared tile.
+
+    A row runs along the tensor's last dimension; a tile that lies MN-major and that consumers share
+    must have whole rows for each.
+    """
+    if config.swizzle is None:
+        return []
+    span = span_elements(config.swizzle, problem.lhs.dtype)
+    broken = []
+    for operand, outer, side in ((problem.lhs, tile[0], "m"), (problem.rhs, tile[1], "n")):
+        parts = config.consumers or 1 if axis == side else 1
+        row = tile[2] if operand.major == "k" else outer // parts
+        if row % span:
+            broken.append(
+                f"found swizzle={config.swizzle} with rows of {row} elements in {operand.name}'s "
+                f"tile; need multiples of {span} elements, or a narrower swizzle"
+            )
+    return broken
 
 
 def _divides(axis: str, tile_m: int, tile_n: int, consumers: int) -> bool:

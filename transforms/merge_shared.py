@@ -1,4 +1,4 @@
-"""Give every dynamic shared buffer of a kernel its final offset in one allocation.
+"""Give every dynamic shared buffer of a kernel with roles its final offset in one allocation.
 
     ring = alloc((32768,), "float16", "shared.dyn", align=1024)
     full = alloc((4,), "uint64", "shared.dyn")
@@ -82,9 +82,9 @@ class SharedPlan:
 
 
 def plan_shared(func: tirx.PrimFunc) -> tuple[SharedPlan, ...]:
-    """Place the dynamic shared buffers of each kernel, the most aligned first."""
+    """Place the dynamic shared buffers of each kernel of ours, the most aligned first."""
     plans = []
-    for kernel in ir.outermost_thread_extents(func.body):
+    for kernel in filter(ir.has_roles, ir.outermost_thread_extents(func.body)):
         allocations = ir.find_all(
             kernel,
             tirx.AllocBuffer,

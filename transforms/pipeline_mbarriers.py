@@ -115,7 +115,7 @@ def rewrite_ring(plan: RingPlan) -> ir.For:
     )
     # Stock ThreadSync would put __syncthreads into the roles' branches; this marks hand-made ones.
     body = tirx.AttrStmt(
-        tirx.IntImm("int32", 0),
+        StringImm(ir.ROLES),
         "hand_threaded",
         tirx.IntImm("int32", 1),
         ir.seq(emit_barriers(ring, thread), roles),

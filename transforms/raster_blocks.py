@@ -102,7 +102,11 @@ def plan_raster(kernel: ir.For, default_group: int = 1) -> tuple[RasterOrder, ..
 
 def role_blocks(kernel: ir.For) -> list[ir.SBlock]:
     """Return the block that holds a kernel's roles, if it has any."""
-    return ir.find_all(kernel, ir.SBlock, lambda block: block.name_hint == ir.KERNEL_BLOCK)
+    return ir.find_all(
+        kernel,
+        ir.SBlock,
+        lambda block: block.name_hint == ir.KERNEL_BLOCK and ir.has_roles(block),
+    )
 
 
 def rewrite_raster(kernel: ir.For, order: RasterOrder) -> ir.For:

@@ -34,6 +34,7 @@ __all__ = [
 
 PLAN_ATTR = "tvm_hopper.plan"
 KERNEL_BLOCK = "kernel"  # the block that holds a kernel's roles
+ROLES = "tvm_hopper"  # node of the attribute around a kernel's roles
 
 
 # -- questions ------------------------------------------------------------------------------------
@@ -144,6 +145,15 @@ def kernels(func: tirx.PrimFunc) -> list[For]:
 
     tvm_ffi.structural_walk(func.body, [(For, visit)], order="pre")
     return found
+
+
+def has_roles(kernel: Any) -> bool:
+    """Tell whether a kernel is split into roles by us, and not one that goes through TVM alone."""
+
+    def is_mark(attr: tirx.AttrStmt) -> bool:
+        return str(getattr(attr.node, "value", attr.node)) == ROLES
+
+    return bool(find_all(kernel, tirx.AttrStmt, is_mark))
 
 
 def thread_axes(root: Any) -> dict[str, For]:

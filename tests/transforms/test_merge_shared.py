@@ -1,7 +1,13 @@
 """MergeShared: one dynamic shared allocation a kernel, every access moved to its offset."""
 
+import json
+
+import tvm
+from tvm.script import tirx as T
+
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper.transforms.merge_shared import MergeShared
+from tvm_hopper import ir
+from tvm_hopper.transforms.merge_shared import MergeShared, plan_shared
 
 BEFORE = """
 @T.prim_func(private=True, s_tir=True)
@@ -11,7 +17,7 @@ def func(C: T.Buffer((4,), "float16")):
         ring = T.alloc_buffer((48,), "float16", scope="shared.dyn", align=1024)
         rest = T.alloc_buffer((3,), "uint32", scope="shared.dyn")
         own = T.alloc_buffer((4,), "float16", scope="local")
-        T.attr(0, "hand_threaded", 1)
+        T.attr("tvm_hopper", "hand_threaded", 1)
         T.call_extern("int32", "barrier", T.address_of(full[1]))
         ring[bx + 3] = C[0]
         rest[0] = T.Cast("uint32", bx)
@@ -31,7 +37,7 @@ def func(C: T.Buffer((4,), "float16")):
         rest = T.decl_buffer((3,), "uint32", data=dyn_smem.data, scope="shared.dyn")
         full = T.decl_buffer((2,), "uint64", data=dyn_smem.data, scope="shared.dyn", align=8)
         own = T.alloc_buffer((4,), "float16", scope="local")
-        T.attr(0, "hand_threaded", 1)
+        T.attr("tvm_hopper", "hand_threaded", 1)
         T.call_extern("int32", "barrier", T.address_of(full[19]))
         ring[bx + 3] = C[0]
         rest[32] = T.Cast("uint32", bx)
@@ -43,3 +49,37 @@ def func(C: T.Buffer((4,), "float16")):
 
 def test_offsets_views_and_every_kind_of_access():
     check(run(parse(BEFORE), MergeShared()), parse(AFTER))
+
+
+def test_again_finds_nothing():
+    got = run(parse(BEFORE), MergeShared())
+    assert plan_shared(got) == ()
+    check(run(got, MergeShared()), parse(AFTER))
+
+
+def test_map_of_shared_memory_for_explain():
+    (facts,) = json.loads(run(parse(BEFORE), MergeShared()).attrs[ir.PLAN_ATTR])
+    assert facts == {
+        "smem": [["ring", 0, 96], ["rest", 128, 12], ["full", 144, 16]],
+        "smem_bytes": 160,
+    }
+
+
+def test_other_kernel_keeps_its_shared_buffers():
+    @T.prim_func(private=True, s_tir=True)
+    def other(C: T.Buffer((4,), "float16")):
+        with T.launch_thread("blockIdx.x", 2) as bx:
+            first = T.alloc_buffer((16,), "float16", scope="shared.dyn")
+            second = T.alloc_buffer((16,), "float16", scope="shared.dyn")
+            first[bx] = C[0]
+            second[bx] = first[bx]
+
+    ours = parse(BEFORE)
+    # the note that the passes before have left, one for the only kernel of ours
+    both = ours.with_body(ir.seq(other.body, ours.body)).with_attr(ir.PLAN_ATTR, '[{"stages": 2}]')
+    got = run(both, MergeShared())
+    first, second = ir.outermost_thread_extents(got.body)
+    assert first.same_as(ir.outermost_thread_extents(both.body)[0])
+    wanted = ir.outermost_thread_extents(parse(AFTER).body)[0]
+    tvm.ir.assert_structural_equal(second, wanted, map_free_vars=True)
+    assert json.loads(got.attrs[ir.PLAN_ATTR])[0]["smem_bytes"] == 160

@@ -144,8 +144,40 @@ def form_cases() -> list[Case]:
     ]
 
 
+OPTIONS = {
+    "tile": ((64, 64, 64), (128, 128, 64), (128, 128, 128), (256, 128, 64), (64, 48, 16)),
+    "swizzle": (0, 32, 64, 128),
+    "wgmma_pending": (0, 1),
+    "raster_group": (1, 3),
+    "layout": LAYOUTS,
+}
+
+
+def option_cases() -> list[Case]:
+    """Cover every pair of tile, swizzle, groups in flight, raster order and majors."""
+    return [
+        Case(
+            *COVER_SHAPE,
+            row["layout"],
+            out_dtype="float32",
+            config={name: value for name, value in row.items() if name != "layout"},
+        )
+        for row in covering.pairwise(OPTIONS, swizzle_fits)
+    ]
+
+
+def swizzle_fits(row: dict[str, Any]) -> bool:
+    """Tell whether rows of both shared tiles are whole swizzle patterns."""
+    tile_m, tile_n, tile_k = row["tile"]
+    span = max(row["swizzle"], 16) // 2
+    inner_a = tile_k if row["layout"][0] == "N" else tile_m
+    inner_b = tile_n if row["layout"][1] == "N" else tile_k
+    return inner_a % span == 0 and inner_b % span == 0
+
+
 SETS = {
     "cover": cover_cases,
+    "option": option_cases,
     "epilogue": epilogue_cases,
     "form": form_cases,
     "symbolic": symbolic_cases,

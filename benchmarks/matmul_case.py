@@ -86,16 +86,13 @@ def build(case: Case) -> Any:
 
 
 def configuration(case: Case) -> Any:
-    """Return the configuration of a case: the default one, with the fields that the case names."""
-    from tvm_hopper.schedule import choose, config
+    """Return the fields that the case names as a configuration; the package chooses the others."""
+    from tvm_hopper.schedule import MatmulConfig
 
-    fields = dict(case.config)
-    if not fields:
-        return None  # the default is the package's own choice, made inside
-    if "tile" in fields:
-        fields["tile"] = tuple(fields["tile"])
-        return config.MatmulConfig(**fields)
-    return dataclasses.replace(choose.choose_config(case.m, case.n, case.k, case.dtype), **fields)
+    if not case.config:
+        return None
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in case.config.items()}
+    return MatmulConfig(**fields)
 
 
 def register() -> None:

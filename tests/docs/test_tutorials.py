@@ -1,0 +1,28 @@
+"""Notebooks and their texts say the same, and hold no stale output."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+TUTORIALS = sorted((Path(__file__).resolve().parents[2] / "tutorials").glob("*.md"))
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
+def test_the_notebook_is_its_text(path):
+    jupytext = pytest.importorskip("jupytext")
+    want = jupytext.read(path)
+    have = jupytext.read(path.with_suffix(".ipynb"))
+    assert [(c.cell_type, c.source) for c in have.cells] == [
+        (c.cell_type, c.source) for c in want.cells
+    ]
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
+def test_the_notebook_holds_no_output(path):
+    cells = json.loads(path.with_suffix(".ipynb").read_text())["cells"]
+    assert not any(cell.get("outputs") for cell in cells)
+
+
+def test_there_is_a_first_tutorial():
+    assert TUTORIALS[0].stem == "01_first_matmul"

@@ -411,7 +411,7 @@ def test_configurations(config, match):
             "NT",
             hs.MatmulConfig((128, 128, 32), swizzle=128),
             r"found swizzle=128 with rows of 32 elements in A's tile; need multiples of 64 "
-            r"elements, or a narrower swizzle; also found swizzle=128 with rows of 32 elements in B's tile",
+            r"elements, or a narrower swizzle; also found .* in B's tile",
         ),
         ("NN", hs.MatmulConfig((64, 48, 64), 2, 1, swizzle=64), r"rows of 48 elements in B's tile"),
         ("NN", hs.MatmulConfig((64, 64, 64), 2, 2, swizzle=128), r"rows of 32 elements in B's til"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
 from tvm import s_tir, tirx
 
 from tvm_hopper import ir
@@ -20,6 +21,7 @@ from tvm_hopper.errors import cannot_schedule
 
 from .recognise import loops_around
 
+TVM_ERRORS = (s_tir.ScheduleError, tvm.error.InternalError)  # some primitives only have a check
 SEPARATE = "bind the rest to threads first, or keep it in a function of its own"
 
 
@@ -131,7 +133,7 @@ def as_block(sch: s_tir.Schedule, block: Any) -> Any:
         return block
     try:
         return sch.get_sblock(block)
-    except s_tir.ScheduleError as error:
+    except TVM_ERRORS as error:
         found = f"what TVM cannot look up ({tvm_reason(error)})"
         raise cannot_schedule(f"block {block}", found, "the name of one block") from error
 
@@ -146,7 +148,7 @@ def is_own_kernel(sch: s_tir.Schedule, block: Any) -> bool:
 def tvm_reason(error: Exception) -> str:
     """Return the one line of a TVM schedule error that says what was wrong."""
     marker = "Error message: "
-    text = str(error).splitlines()
+    text = [line for line in str(error).splitlines() if line] or [type(error).__name__]
     reason = next((line for line in text if line.startswith(marker)), text[0])
     return reason.removeprefix(marker).removeprefix("ScheduleError: ")
 
@@ -164,7 +166,7 @@ def _inline(sch: s_tir.Schedule, primitive: Any, block: Any) -> None:
     name = sch.get(block).name_hint
     try:
         primitive(block)
-    except s_tir.ScheduleError as error:
+    except TVM_ERRORS as error:
         raise cannot_schedule(
             f"block {name}",
             f"what TVM cannot inline ({tvm_reason(error)})",

@@ -54,7 +54,7 @@ def _schedule(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> N
     name = sch.get(block).name_hint
     try:
         _apply(sch, block, config)
-    except s_tir.ScheduleError as error:
+    except fuse.TVM_ERRORS as error:
         found = f"what TVM cannot schedule ({fuse.tvm_reason(error)})"
         need = "a matmul that is padded and tiled by itself"
         raise cannot_schedule(f"block {name}", found, need, fuse.SEPARATE) from error
@@ -94,7 +94,9 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, part)
     for operand in (problem.lhs, problem.rhs):
-        copy = sch.cache_read(block, _read_index(sch, block, operand), "shared.dyn")
+        index = _read_index(sch, block, operand)
+        # the epilogue may read the tensor too, from global memory
+        copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
         sch.compute_at(copy, k_outer)
         steps.async_copy(sch, copy, swizzle=config.swizzle)
         _drop_unit_dims(sch, copy, operand.kept)

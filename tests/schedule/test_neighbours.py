@@ -1,4 +1,4 @@
-"""Blocks around a product that are no plain chain: reshapes, shared inputs, diamonds in diamonds."""
+"""Blocks around a product that are no plain chain: reshapes, shared inputs, nested diamonds."""
 
 import numpy as np
 import pytest

@@ -45,7 +45,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import StringImm
 from tvm.script import tirx as T
 from tvm.tirx.transform import prim_func_pass
 
@@ -115,7 +114,7 @@ def rewrite_ring(plan: RingPlan) -> ir.For:
     )
     # Stock ThreadSync would put __syncthreads into the roles' branches; this marks hand-made ones.
     body = tirx.AttrStmt(
-        StringImm(ir.ROLES),
+        ir.ROLES,
         "hand_threaded",
         tirx.IntImm("int32", 1),
         ir.seq(emit_barriers(ring, thread), roles),
@@ -154,7 +153,7 @@ def emit_barriers(ring: Ring, thread: Any) -> ir.Stmt:
     elected = ir.seq(
         ir.make_loop("slot", plan.stages, init), T.ptx.fence.mbarrier_init.release.cluster()
     )
-    sync = ir.Call("tirx.tvm_storage_sync", [StringImm("shared")], ret_ty="int32")
+    sync = T.tvm_storage_sync("shared")
     return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), sync)
 
 

@@ -149,11 +149,9 @@ def kernels(func: tirx.PrimFunc) -> list[For]:
 
 def has_roles(kernel: Any) -> bool:
     """Tell whether a kernel is split into roles by us, and not one that goes through TVM alone."""
-
-    def is_mark(attr: tirx.AttrStmt) -> bool:
-        return str(getattr(attr.node, "value", attr.node)) == ROLES
-
-    return bool(find_all(kernel, tirx.AttrStmt, is_mark))
+    return bool(
+        find_all(kernel, tirx.AttrStmt, lambda x: isinstance(x.node, str) and x.node == ROLES)
+    )
 
 
 def thread_axes(root: Any) -> dict[str, For]:
@@ -319,6 +317,11 @@ def make_loop(
     zero = tirx.IntImm(dtype, 0)
     extent = tirx.IntImm(dtype, extent) if isinstance(extent, int) else extent
     return For(var, zero, extent, kind, seq(body(var)), annotations=notes)
+
+
+def call_op(name: str, dtype: str, *args: Any) -> Call:
+    """Build a call of a registered operator that Python has no constructor for."""
+    return Call(ir.Op.get(name), [tirx.convert(arg) for arg in args], ret_ty=dtype)
 
 
 def make_assert(condition: Any, message: str) -> Stmt:

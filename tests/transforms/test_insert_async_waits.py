@@ -1,4 +1,4 @@
-"""InsertAsyncWaits: fence and commit around WGMMA, one wait before each use of what is in flight."""
+"""InsertAsyncWaits: fence and commit around WGMMA, a wait before each use of what is in flight."""
 
 import tvm
 from tvm.script import tirx as T

@@ -14,8 +14,8 @@
             with sblock(annotations={"tvm_hopper.async_op": "wgmma"}):
                 descriptor_a, descriptor_b = ...                 of the operands' first elements
                 for kk in unroll(4): wgmma.mma_async(acc, descriptor_a + .., descriptor_b + ..)
-        for g, h in unroll(32, 2):                                  registers 4 g + 2 h and + 1
-            if in bounds: C[row(t, h), col(t, g) + 0:2] = f(acc[..])
+        for g, h in unroll(32, 2):                                  see fragment_loops.py
+            if in bounds: C[row(t, h), col(t, g) + 0:2] = f(acc[4 g + 2 h + 0:2])
 
 Before: shared operands are panels (LayoutShared).  After: no `wgmma` annotation, no accumulator
 indexed by rows and columns; the instructions are neither fenced, committed nor waited for.
@@ -26,24 +26,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import sym, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.vector_pairs import is_aligned_pair, pair_condition
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
 from tvm_hopper.keys import ASYNC_OP
-from tvm_hopper.plan.wgmma_plan import FragmentNest, Operand, WgmmaPlan, plan_wgmma
+from tvm_hopper.plan.wgmma_plan import Operand, WgmmaPlan, plan_wgmma
+
+from .fragment_loops import emit_fragment_loops
 
 
 def rewrite_wgmma(kernel: ir.For, plan: WgmmaPlan) -> ir.Stmt:
     """Replace the block, the nests over its accumulator, and the thread axis."""
     thread = ir.Var("threadIdx_x", "int32")
     registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
-    planned = {nest.nest: _fragment_loops(nest, plan, registers, thread) for nest in plan.nests}
+    planned = {nest.nest: emit_fragment_loops(nest, plan, registers, thread) for nest in plan.nests}
     planned[plan.product.realize] = _instructions(plan, registers)
     body = ir.replace_nodes(kernel, ir.Stmt, planned)
 
@@ -140,100 +140,6 @@ def _advance(descriptor: ir.Var, operand: Operand, row: Any, step: Any) -> Any:
 def _units(offset_bytes: Any) -> Any:
     """Turn a byte offset into a descriptor's units of 16 B."""
     return tirx.Cast("uint64", ir.simplify(tirx.convert(offset_bytes) // 16))
-
-
-# -- fill and epilogue
-
-
-def _fragment_loops(
-    nest: FragmentNest, plan: WgmmaPlan, registers: ir.Var, thread: ir.Var
-) -> ir.Stmt:
-    store = nest.realize.block.body
-    filled = store.buffer.same_as(plan.accumulator)
-    if filled and not ir.depends_on(store.value, [nest.row.loop_var, nest.column.loop_var]):
-        value = _as(plan.accumulate, store.value)
-        return ir.make_loop(
-            "i", plan.registers, lambda i: ir.BufferStore(registers, value, [i]), unroll=True
-        )
-    width, lane = plan.instruction_n, thread % WARP_GROUP_THREADS
-    pair = ir.new_buffer(f"{store.buffer.name}_pair", (2,), ir.dtype_of(store.buffer), "local")
-
-    def element(subtile: Any, chunk: Any, g: Any, h: Any, e: ir.Var) -> tuple[Any, Any]:
-        """Return the store of register 4 g + 2 h + e and the condition under which it runs."""
-        i = g * 4 + h * 2 + e
-        analyzer = _bounds({g: width // 8, h: 2, e: 2})
-        row = subtile * wgmma.INSTRUCTION_M + ir.simplify(wgmma.accumulator_row(i, lane), analyzer)
-        column = chunk * width + ir.simplify(wgmma.accumulator_col(i, lane), analyzer)
-        register = tirx.BufferLoad(registers, [ir.simplify(plan.register(subtile, chunk, i))])
-        values = {
-            nest.row.loop_var: row,
-            nest.column.loop_var: column,
-            **{loop.loop_var: 0 for loop in nest.units},
-        }
-        new = ir.substitute(_read_register(store, plan, register), values)
-        if filled:
-            new = ir.BufferStore(registers, _as(plan.accumulate, new.value), register.indices)
-        return new, ir.substitute(nest.realize.predicate, values)
-
-    def both(subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
-        """Store two neighbours, as one vector if they are aligned and never in bounds apart."""
-        e = ir.Var("e", "int32")
-        new, condition = element(subtile, chunk, g, h, e)
-        shared = pair_condition(condition, e)
-        if filled or shared is None or not is_aligned_pair(new, e):
-            guarded = new if ir.is_const(condition, 1) else ir.IfThenElse(condition, new, None)
-            return ir.make_loop("e", 2, lambda x: ir.substitute(guarded, {e: x}), unroll=True)
-        compute = ir.make_loop(
-            "e",
-            2,
-            lambda x: ir.BufferStore(pair, ir.substitute(new.value, {e: x}), [x]),
-            unroll=True,
-        )
-        write = ir.BufferStore(new.buffer, tirx.BufferLoad(pair, [e]), new.indices)
-        whole = ir.seq(compute, ir.For(e, 0, 2, ir.ForKind.VECTORIZED, write))
-        return whole if ir.is_const(shared, 1) else ir.IfThenElse(shared, whole, None)
-
-    loops = ir.make_loop("subtile", plan.m // wgmma.INSTRUCTION_M, lambda subtile:
-        ir.make_loop("chunk", plan.n // width, lambda chunk:
-            ir.make_loop("g", width // 8, lambda g:
-                ir.make_loop("h", 2, lambda h:
-                    both(subtile, chunk, g, h), unroll=True),
-                unroll=True), unroll=True), unroll=True)  # fmt: skip
-    acc = ir.full_region(registers)
-    block = nest.realize.block
-    written = ir.full_region(store.buffer)
-    touched = (
-        {"writes": [acc]}
-        if filled
-        else {
-            "reads": [acc],
-            "writes": [written],
-            "alloc_buffers": [pair] if ir.uses(loops, pair) else [],
-        }
-    )
-    return ir.opaque_block(block.name_hint, loops, **touched)
-
-
-def _bounds(extents: dict[Any, int]) -> sym.Analyzer:
-    analyzer = sym.Analyzer()
-    for var, extent in extents.items():
-        if isinstance(var, ir.Var):
-            analyzer.bind(var, tvm_ir.Range(0, extent))
-    return analyzer
-
-
-def _read_register(store: ir.BufferStore, plan: WgmmaPlan, register: Any) -> ir.BufferStore:
-    """Read the register where the program reads the accumulator, in the type that it had there."""
-    value = _as(ir.dtype_of(plan.accumulator), register)
-
-    def load(node: ir.TensorLoad, mutator: Any) -> Any:
-        return value if node.source.same_as(plan.accumulator) else mutator.default_mutate(node)
-
-    return ir.mutate(store, [(ir.TensorLoad, load)])
-
-
-def _as(dtype: str, value: Any) -> Any:
-    return value if ir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.LowerWgmma")

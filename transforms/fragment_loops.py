@@ -1,0 +1,254 @@
+"""Loops over a warp group's accumulator registers, in place of loops over rows and columns.
+
+Used by LowerWgmma for fills and epilogues. A thread holds two neighbours of every eight columns, in
+registers 4 g + 2 h and 4 g + 2 h + 1. They are stored
+
+- one by one, if the two may be in bounds apart or not aligned together;
+- as a pair otherwise;
+- as eight, if they have 16 bits: the pairs of a row make 16 bytes, half of what memory moves at
+  once, so the four threads that share a row first exchange pairs for eight columns of their own:
+
+      thread     0   1   2   3                  0   1   2   3
+      g + 0      a0  a1  a2  a3                 a0  b0  c0  d0
+      g + 1      b0  b1  b2  b3        ->       a1  b1  c1  d1
+      g + 2      c0  c1  c2  c3                 a2  b2  c2  d2
+      g + 3      d0  d1  d2  d3                 a3  b3  c3  d3
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir as tvm_ir
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.vector_runs import is_aligned_run, shared_condition
+from tvm_hopper.facts import wgmma
+from tvm_hopper.facts.hopper import WARP_GROUP_THREADS, dtype_bytes
+from tvm_hopper.plan.wgmma_plan import FragmentNest, WgmmaPlan
+
+ROW_THREADS = 4  # threads that hold one row's columns, two each of every eight
+RUN = 2 * ROW_THREADS  # columns that they hold together, and that one of them stores after exchange
+ALL_LANES = 0xFFFFFFFF
+
+
+def emit_fragment_loops(
+    nest: FragmentNest, plan: WgmmaPlan, registers: ir.Var, thread: ir.Var
+) -> ir.Stmt:
+    """Build the loops that stand for a fill's or an epilogue's nest."""
+    return _Fragment(nest, plan, registers, thread).emit()
+
+
+class _Fragment:
+    """What the emitters of one nest share."""
+
+    def __init__(
+        self, nest: FragmentNest, plan: WgmmaPlan, registers: ir.Var, thread: ir.Var
+    ) -> None:
+        self.nest, self.plan, self.registers = nest, plan, registers
+        self.store = nest.realize.block.body
+        self.lane = thread % WARP_GROUP_THREADS
+        self.is_fill = self.store.buffer.same_as(plan.accumulator)
+        self.dtype = ir.dtype_of(self.store.buffer)
+        self.scratch: list[ir.Var] = []
+
+    def emit(self) -> ir.Stmt:
+        """Choose the widest store that is right for the whole nest."""
+        own = [self.nest.row.loop_var, self.nest.column.loop_var]
+        if self.is_fill and not ir.depends_on(self.store.value, own):
+            value = _as(self.plan.accumulate, self.store.value)
+            return ir.make_loop(
+                "i",
+                self.plan.registers,
+                lambda i: ir.BufferStore(self.registers, value, [i]),
+                unroll=True,
+            )
+        runs = self._stores_runs()
+        step = RUN * ROW_THREADS if runs else RUN
+        emit_one = self._run if runs else self._pair
+        width = self.plan.instruction_n
+        subtiles, chunks = self.plan.m // wgmma.INSTRUCTION_M, self.plan.n // width
+        loops = ir.make_loop("subtile", subtiles, lambda subtile:
+            ir.make_loop("chunk", chunks, lambda chunk:
+                ir.make_loop("g", width // step, lambda g:
+                    ir.make_loop("h", 2, lambda h:
+                        emit_one(subtile, chunk, g, h), unroll=True),
+                    unroll=True), unroll=True), unroll=True)  # fmt: skip
+        return self._block(loops)
+
+    def _block(self, loops: ir.Stmt) -> ir.SBlockRealize:
+        acc, name = ir.full_region(self.registers), self.nest.realize.block.name_hint
+        if self.is_fill:
+            return ir.opaque_block(name, loops, writes=[acc])
+        written = ir.full_region(self.store.buffer)
+        return ir.opaque_block(
+            name, loops, reads=[acc], writes=[written], alloc_buffers=self.scratch
+        )
+
+    def _scratch(self, name: str, length: int) -> ir.Var:
+        """Declare a few registers of the output's type, once for the nest."""
+        full_name = f"{self.store.buffer.name}_{name}"
+        for buffer in self.scratch:
+            if buffer.name == full_name:
+                return buffer
+        self.scratch.append(ir.new_buffer(full_name, (length,), self.dtype, "local"))
+        return self.scratch[-1]
+
+    # -- elements
+
+    def _row(self, subtile: Any, h: Any) -> Any:
+        analyzer = _bounds({h: 2})
+        row = ir.simplify(wgmma.accumulator_row(h * 2, self.lane), analyzer)
+        return subtile * wgmma.INSTRUCTION_M + row
+
+    def _at(self, row: Any, column: Any) -> dict[Any, Any]:
+        units = {loop.loop_var: 0 for loop in self.nest.units}
+        return {self.nest.row.loop_var: row, self.nest.column.loop_var: column, **units}
+
+    def _element(
+        self, subtile: Any, chunk: Any, g: Any, h: Any, e: ir.Var
+    ) -> tuple[ir.BufferStore, Any]:
+        """Return the store of register 4 g + 2 h + e and the condition under which it runs."""
+        i = g * 4 + h * 2 + e
+        analyzer = _bounds({h: 2, e: 2})
+        column = ir.simplify(wgmma.accumulator_col(i, self.lane), analyzer)
+        column = chunk * self.plan.instruction_n + column
+        register = tirx.BufferLoad(
+            self.registers, [ir.simplify(self.plan.register(subtile, chunk, i))]
+        )
+        values = self._at(self._row(subtile, h), column)
+        new = ir.substitute(self._read(register), values)
+        if self.is_fill:
+            new = ir.BufferStore(
+                self.registers, _as(self.plan.accumulate, new.value), register.indices
+            )
+        return new, ir.substitute(self.nest.realize.predicate, values)
+
+    def _read(self, register: Any) -> ir.BufferStore:
+        """Read the register where the program reads the accumulator, in the type it had there."""
+        value = _as(ir.dtype_of(self.plan.accumulator), register)
+
+        def load(node: ir.TensorLoad, mutator: Any) -> Any:
+            mine = node.source.same_as(self.plan.accumulator)
+            return value if mine else mutator.default_mutate(node)
+
+        return ir.mutate(self.store, [(ir.TensorLoad, load)])
+
+    # -- stores of one and two
+
+    def _pair(self, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
+        """Store two neighbours, as one vector if they are aligned and never in bounds apart."""
+        e = ir.Var("e", "int32")
+        new, condition = self._element(subtile, chunk, g, h, e)
+        shared = shared_condition(condition, e, 2)
+        aligned = is_aligned_run(new.buffer, list(new.indices), e, 2)
+        if self.is_fill or shared is None or not aligned:
+            guarded = _if(condition, new)
+            return ir.make_loop("e", 2, lambda x: ir.substitute(guarded, {e: x}), unroll=True)
+        pair = self._scratch("pair", 2)
+        compute = ir.make_loop(
+            "e",
+            2,
+            lambda x: ir.BufferStore(pair, ir.substitute(new.value, {e: x}), [x]),
+            unroll=True,
+        )
+        write = ir.BufferStore(new.buffer, tirx.BufferLoad(pair, [e]), new.indices)
+        return _if(shared, ir.seq(compute, ir.For(e, 0, 2, ir.ForKind.VECTORIZED, write)))
+
+    # -- stores of eight
+
+    def _stores_runs(self) -> bool:
+        """Tell whether every eight columns of the nest can be stored as one vector of 16 bytes."""
+        if self.is_fill or dtype_bytes(self.dtype) != 2:
+            return False
+        if self.plan.instruction_n % (RUN * ROW_THREADS):
+            return False
+        e = ir.Var("e", "int32")
+        indices, condition = self._run_target(*(ir.Var(x, "int32") for x in "scgh"), e)
+        return shared_condition(condition, e, RUN) is not None and is_aligned_run(
+            self.store.buffer, indices, e, RUN
+        )
+
+    def _run_target(
+        self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any
+    ) -> tuple[list[Any], Any]:
+        """Return where a thread stores its run of eight columns, and under which condition."""
+        column = (g * ROW_THREADS + self.lane % ROW_THREADS) * RUN
+        column = chunk * self.plan.instruction_n + column + e
+        values = self._at(self._row(subtile, h), column)
+        indices = [ir.substitute(x, values) for x in self.store.indices]
+        return indices, ir.substitute(self.nest.realize.predicate, values)
+
+    def _run(self, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
+        """Compute four pairs, exchange them with the row's other threads, store eight columns."""
+        run = self._scratch("run", RUN)
+        words = ir.new_buffer(f"{run.name}_words", (ROW_THREADS,), "uint32", "local")
+        e = ir.Var("e", "int32")
+
+        def pair(j: Any, x: Any) -> ir.Stmt:
+            new, condition = self._element(subtile, chunk, g * ROW_THREADS + j, h, e)
+            value = new.value
+            if not ir.is_const(condition, 1) and self._loads_elsewhere():
+                value = tirx.if_then_else(condition, value, tirx.const(0, self.dtype))
+            return ir.substitute(ir.BufferStore(run, value, [j * 2 + e]), {e: x})
+
+        compute = ir.make_loop(
+            "j",
+            ROW_THREADS,
+            lambda j: ir.make_loop("e", 2, lambda x: pair(j, x), unroll=True),
+            unroll=True,
+        )
+        indices, condition = self._run_target(subtile, chunk, g, h, e)
+        write = ir.BufferStore(self.store.buffer, tirx.BufferLoad(run, [e]), indices)
+        return ir.seq(
+            compute,
+            tirx.DeclBuffer(words, data=run.data),
+            _exchange(words, self.lane),
+            _if(
+                shared_condition(condition, e, RUN),
+                ir.For(e, 0, RUN, ir.ForKind.VECTORIZED, write),
+            ),
+        )
+
+    def _loads_elsewhere(self) -> bool:
+        """Tell whether an element's value reads memory beside the accumulator: it needs bounds."""
+        loads = ir.find_all(self.store.value, ir.TensorLoad)
+        return any(not load.source.same_as(self.plan.accumulator) for load in loads)
+
+
+def _exchange(words: ir.Var, lane: Any) -> list[Any]:
+    """Transpose four words between four threads: two rounds of swapping halves of pairs."""
+    out: list[Any] = []
+    for distance, pairs in ((1, ((0, 1), (2, 3))), (2, ((0, 2), (1, 3)))):
+        upper = (lane // distance % 2).equal(1)
+        for low, high in pairs:
+            mine, other = (tirx.BufferLoad(words, [i]) for i in (low, high))
+            got = ir.Var("got", "uint32")
+            sent = tirx.Select(upper, mine, other)
+            mask = tirx.IntImm("uint32", ALL_LANES)
+            shuffle = ir.call_op(
+                "tirx.tvm_warp_shuffle_xor", "uint32", mask, sent, distance, 32, 32
+            )
+            out += [
+                tirx.Bind(got, shuffle),
+                ir.BufferStore(words, tirx.Select(upper, got, mine), [low]),
+                ir.BufferStore(words, tirx.Select(upper, other, got), [high]),
+            ]
+    return out
+
+
+def _if(condition: Any, body: ir.Stmt) -> ir.Stmt:
+    return body if ir.is_const(condition, 1) else ir.IfThenElse(condition, body, None)
+
+
+def _bounds(extents: dict[Any, int]) -> sym.Analyzer:
+    analyzer = sym.Analyzer()
+    for var, extent in extents.items():
+        if isinstance(var, ir.Var):
+            analyzer.bind(var, tvm_ir.Range(0, extent))
+    return analyzer
+
+
+def _as(dtype: str, value: Any) -> Any:
+    return value if ir.dtype_of(value) == dtype else tirx.Cast(dtype, value)

@@ -1,0 +1,57 @@
+"""Decide whether neighbouring elements can be stored as one vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+
+
+def shared_condition(condition: Any, e: ir.Var, length: int) -> Any:
+    """Return a condition without `e` that holds for all of `e` = 0 ... `length` - 1, or for none.
+
+    None if they may differ. A bound `x + e < n` is the same for all when `length` divides x and n.
+    """
+    terms = []
+    for term in ir.conjuncts(condition):
+        if not ir.depends_on(term, [e]):
+            terms.append(term)
+            continue
+        first, second = _at(term, e)
+        if not isinstance(first, tirx.LT):
+            return None
+        steps = ir.is_const(ir.simplify(second.a - first.a), 1)
+        if not steps or ir.depends_on(term.b, [e]):
+            return None
+        if not (_divides(length, first.a) and _divides(length, first.b)):
+            return None
+        terms.append(first)
+    result: Any = tirx.const(True, "bool")
+    for term in terms:
+        result = term if ir.is_const(result, 1) else tirx.And(result, term)
+    return result
+
+
+def is_aligned_run(buffer: ir.Var, indices: list[Any], e: ir.Var, length: int) -> bool:
+    """Tell whether `e` = 0 ... `length` - 1 are neighbours in memory, aligned to `length`."""
+    *outer, last = indices
+    first, second = _at(last, e)
+    return (
+        not buffer.ty.strides
+        and ir.is_const(buffer.ty.elem_offset, 0)
+        and not ir.depends_on(outer, [e])
+        and ir.is_const(ir.simplify(second - first), 1)
+        and _divides(length, first)
+        and _divides(length, buffer.shape[-1])
+    )
+
+
+def _at(expr: Any, e: ir.Var) -> tuple[Any, Any]:
+    return ir.substitute(expr, {e: 0}), ir.substitute(expr, {e: 1})
+
+
+def _divides(length: int, expr: Any) -> bool:
+    known = sym.Analyzer().modular_set(ir.simplify(expr))
+    return int(known.coeff) % length == 0 and int(known.base) % length == 0

@@ -6,11 +6,9 @@ bits from 7 on decide which chunk goes where. Three bits take part for 128 B, tw
 (source: CUTLASS `cute/atom/mma_traits_sm90_gmma.hpp`; PTX ISA 9.1, 5.5.5 "Swizzling modes").
 """
 
-from typing import TypeVar
+from typing import Any
 
 from .hopper import dtype_bytes
-
-Offset = TypeVar("Offset")  # an int, an integer array or a TIR expression
 
 SWIZZLES = (0, 32, 64, 128)
 _XOR_BITS = {0: 0, 32: 1, 64: 2, 128: 3}
@@ -30,17 +28,17 @@ def check_swizzle(swizzle_bytes: int) -> int:
     return swizzle_bytes
 
 
-def swizzle_offset(byte_offset: Offset, swizzle_bytes: int) -> Offset:
+def swizzle_offset(byte_offset: Any, swizzle_bytes: int) -> Any:
     """Return where the byte lies that a plain layout would put at `byte_offset`.
 
-    `byte_offset` counts from an address aligned to `atom_bytes(swizzle_bytes)`. The function is its
-    own inverse: applied twice it gives back `byte_offset`.
+    `byte_offset` is an int, an integer array or a TIR expression, and counts from an address
+    aligned to `atom_bytes(swizzle_bytes)`. The function is its own inverse.
     """
     bits = _XOR_BITS[check_swizzle(swizzle_bytes)]
     if not bits:
         return byte_offset
     mask = (1 << bits) - 1
-    return byte_offset ^ (((byte_offset >> 7) & mask) << 4)  # type: ignore[operator]
+    return byte_offset ^ (((byte_offset >> 7) & mask) << 4)
 
 
 def span_bytes(swizzle_bytes: int) -> int:

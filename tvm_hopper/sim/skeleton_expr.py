@@ -1,0 +1,235 @@
+"""Integer expressions of a device function, evaluated for all threads of a CTA at once.
+
+An expression is compiled once to a closure over an environment; a value is a Python integer, an
+array with one entry per thread, an address, or `UNKNOWN` (it depends on data).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import ir, tirx
+
+from tvm_hopper.sim.tir import numpy_dtype, short_name
+
+Env = dict[Any, Any]
+Value = Any
+Closure = Callable[[Env], Value]
+
+
+class _Unknown:
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN = _Unknown()
+
+
+@dataclass(frozen=True)
+class Address:
+    """A byte of shared memory: `space` names the allocation, `rank` the CTA (None: the own one)."""
+
+    space: str
+    offset: Any
+    rank: Any = None
+
+    def __add__(self, other: Any) -> Address:
+        return Address(self.space, self.offset + other, self.rank)
+
+    __radd__ = __add__
+
+
+def _truncated_mod(a: Any, b: Any) -> Any:
+    return a - b * _truncated_div(a, b)
+
+
+def _truncated_div(a: Any, b: Any) -> Any:
+    quotient = abs(a) // abs(b)
+    return quotient * (np.sign(a) * np.sign(b)) if isinstance(quotient, np.ndarray) else (
+        quotient if (a < 0) == (b < 0) else -quotient
+    )  # fmt: skip
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
+
+
+_BINARY = {
+    tirx.Add: operator.add,
+    tirx.Sub: operator.sub,
+    tirx.Mul: operator.mul,
+    tirx.FloorDiv: operator.floordiv,
+    tirx.FloorMod: operator.mod,
+    tirx.Div: _truncated_div,
+    tirx.Mod: _truncated_mod,
+    tirx.Min: _minimum,
+    tirx.Max: _maximum,
+    tirx.LT: operator.lt,
+    tirx.LE: operator.le,
+    tirx.GT: operator.gt,
+    tirx.GE: operator.ge,
+    tirx.EQ: operator.eq,
+    tirx.NE: operator.ne,
+    tirx.BitwiseAnd: operator.and_,
+    tirx.BitwiseOr: operator.or_,
+    tirx.BitwiseXor: operator.xor,
+    tirx.LShift: operator.lshift,
+    tirx.RShift: operator.rshift,
+    tirx.And: np.logical_and,
+    tirx.Or: np.logical_or,
+}
+_BINARY_CALLS = {
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
+    "shift_right": operator.rshift,
+    "shift_left": operator.lshift,
+    "handle_add_byte_offset": operator.add,
+    "ptx.addr": operator.add,
+}
+_IDENTITY = ("likely", "cuda.cvta_generic_to_shared", "reinterpret", "cuda.smem_addr_from_uint64")
+
+
+def scalar(value: Any) -> Any:
+    """Turn numpy scalars into Python ones; arrays and the rest stay."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def compile_expr(node: Any) -> Closure:
+    """Compile one expression; what is not integer arithmetic becomes `UNKNOWN`."""
+    kind = type(node)
+    if kind is int:
+        return lambda env: node
+    if kind in _BINARY:
+        return _binary(_BINARY[kind], node.a, node.b)
+    if isinstance(node, tirx.IntImm):
+        number = int(node.value)
+        return lambda env: number
+    if isinstance(node, ir.Var):
+        return lambda env: env.get(node, UNKNOWN)
+    if kind is tirx.Cast:
+        return compile_expr(node.value) if not str(node.ty).startswith("float") else _unknown
+    if kind is tirx.Not:
+        inner = compile_expr(node.a)
+        return lambda env: _negate(inner(env))
+    if kind is tirx.Select:
+        return _choose(node.condition, node.true_value, node.false_value)
+    if isinstance(node, ir.TensorLoad):
+        return _load(node)
+    if isinstance(node, ir.Call):
+        return _call(node)
+    return _unknown
+
+
+def _unknown(env: Env) -> Value:
+    return UNKNOWN
+
+
+def _negate(value: Any) -> Any:
+    if value is UNKNOWN:
+        return UNKNOWN
+    return ~value if isinstance(value, np.ndarray) else not value
+
+
+def _binary(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Closure:
+    left, right = compile_expr(a), compile_expr(b)
+
+    def evaluate(env: Env) -> Value:
+        x, y = left(env), right(env)
+        if x is UNKNOWN or y is UNKNOWN:
+            return UNKNOWN
+        try:
+            return scalar(function(x, y))
+        except (TypeError, ZeroDivisionError):
+            return UNKNOWN
+
+    return evaluate
+
+
+def _choose(condition: Any, yes: Any, no: Any) -> Closure:
+    parts = [compile_expr(part) for part in (condition, yes, no)]
+
+    def evaluate(env: Env) -> Value:
+        which, a, b = (part(env) for part in parts)
+        if which is UNKNOWN:
+            return UNKNOWN
+        if not isinstance(which, np.ndarray):
+            return a if which else b
+        if a is UNKNOWN or b is UNKNOWN or isinstance(a, Address) or isinstance(b, Address):
+            return UNKNOWN
+        return np.where(which, a, b)
+
+    return evaluate
+
+
+def register_key(node: ir.TensorLoad) -> tuple[Any, int] | None:
+    """Name a register by buffer and constant index, None if the index is not constant."""
+    if len(node.indices) == 1 and isinstance(node.indices[0], tirx.IntImm):
+        return node.source, int(node.indices[0].value)
+    return None
+
+
+def _load(node: ir.TensorLoad) -> Closure:
+    key = register_key(node)
+    if key is None or not node.source.scope().startswith("local"):
+        return _unknown
+    return lambda env: env.get(key, UNKNOWN)
+
+
+def _call(node: ir.Call) -> Closure:
+    name = short_name(node)
+    if name in _BINARY_CALLS:
+        return _binary(_BINARY_CALLS[name], node.args[0], node.args[1])
+    if name in _IDENTITY:
+        return compile_expr(node.args[0])
+    if name == "if_then_else":
+        return _choose(*node.args[:3])
+    if name == "address_of":
+        return _address_of(node.args[0])
+    if name == "buffer_data":
+        source = node.args[0]
+        return lambda env: env.get(("space", source), UNKNOWN)
+    if name == "tvm_access_ptr":
+        base, offset = compile_expr(node.args[1]), compile_expr(node.args[2])
+        size = numpy_dtype(str(node.args[0].ty.dtype)).itemsize
+
+        def evaluate(env: Env) -> Value:
+            start, count = base(env), offset(env)
+            if start is UNKNOWN or count is UNKNOWN:
+                return UNKNOWN
+            return start + count * size
+
+        return evaluate
+    if name == "cuda.elect_sync":
+        return lambda env: env["lane"] == 0
+    if name == "cuda.thread_rank":
+        return lambda env: env["thread"]
+    return _unknown
+
+
+def _address_of(target: Any) -> Closure:
+    if isinstance(target, ir.Var):  # of a parameter: a tensor map
+        return lambda env: target
+    if not isinstance(target, ir.TensorLoad) or len(target.indices) != 1:
+        return _unknown
+    index, buffer = compile_expr(target.indices[0]), target.source
+    try:
+        size = numpy_dtype(str(buffer.ty.dtype.dtype)).itemsize
+    except KeyError:
+        return _unknown
+
+    def evaluate(env: Env) -> Value:
+        base, position = env.get(("space", buffer), UNKNOWN), index(env)
+        if base is UNKNOWN or position is UNKNOWN:
+            return UNKNOWN
+        return base + position * size
+
+    return evaluate

@@ -25,6 +25,7 @@ import platform
 import struct
 import sys
 from collections.abc import Callable
+from typing import Any
 
 SYMBOL = (
     "_ZN3tvm9transform11PassContext20RegisterConfigOption"
@@ -117,7 +118,7 @@ def _checker(
 ) -> Callable[..., int | None]:
     """Build the body of the invoker: move the argument to the result, or return an exception."""
 
-    def check(result: object, _state: int, argument: object) -> int | None:
+    def check(result: Any, _state: int, argument: Any) -> int | None:
         value = _to_python(argument.contents)
         if accepts(value):
             result[0] = argument.contents

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import tvm
@@ -94,7 +95,7 @@ def start(mod: tvm.IRModule) -> Build:
     return Build(settings)
 
 
-def _then(finalize: Pass, keep: object) -> Pass:
+def _then(finalize: Pass, keep: Callable[[tvm.IRModule], None]) -> Pass:
     @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.Capture")
     def _capture(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         mod = finalize(mod)

@@ -8,7 +8,6 @@ else that could need the rest, a header of those eight stands in for it.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -16,7 +15,9 @@ import subprocess
 import tempfile
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from tvm_hopper.cuda_runtime import pip_folders
 from tvm_hopper.errors import CompileError
 
 INSTALL = (
@@ -90,8 +91,7 @@ def header_folders() -> tuple[str, ...]:
 
     PyTorch brings `cuda_fp16.h` but not libcu++, so the two are looked for one by one.
     """
-    spec = importlib.util.find_spec("nvidia")
-    roots = [Path(p) / "cu13" for p in (spec.submodule_search_locations if spec else [])]
+    roots = pip_folders()
     roots += [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
     nvcc = shutil.which("nvcc")
     if nvcc:
@@ -126,7 +126,7 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
     if set(_INCLUDE.findall(source)) <= _WITHOUT_TRAITS:
         headers["cuda/std/type_traits"] = _TRAITS
 
-    def checked(result: tuple, what: str) -> object:
+    def checked(result: tuple, what: str) -> Any:
         if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompileError(f"NVRTC: {what} returned {result[0].name}; need NVRTC_SUCCESS")
         return result[1] if len(result) > 1 else None

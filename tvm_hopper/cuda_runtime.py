@@ -14,14 +14,16 @@ from pathlib import Path
 CUDART = "libcudart.so.13"
 
 
+def pip_folders(*parts: str) -> list[Path]:
+    """Return the folders of this name in pip's CUDA packages (`nvidia` is a namespace of many)."""
+    spec = importlib.util.find_spec("nvidia")
+    locations = (spec.submodule_search_locations if spec else None) or []
+    return [Path(location, "cu13", *parts) for location in locations]
+
+
 def pip_library(name: str) -> Path | None:
     """Return the path of a library from pip's CUDA packages."""
-    spec = importlib.util.find_spec("nvidia")
-    for folder in spec.submodule_search_locations if spec else []:
-        path = Path(folder, "cu13", "lib", name)
-        if path.is_file():
-            return path
-    return None
+    return next((f / name for f in pip_folders("lib") if (f / name).is_file()), None)
 
 
 def loadable(name: str | Path) -> bool:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from tvm_hopper import _config_keys, _pins, cuda_compilers, cuda_runtime
 from tvm_hopper.cuda_compilers import INSTALL
@@ -123,11 +122,8 @@ def check_nvcc() -> Row:
 
 def check_disassembler() -> Row:
     """Check nvdisasm, which shows the instructions of a kernel."""
-    spec = importlib.util.find_spec("nvidia")
-    folders = [Path(p, "cu13", "bin") for p in (spec.submodule_search_locations if spec else [])]
-    path = shutil.which("nvdisasm", path=os.pathsep.join(map(str, folders))) or shutil.which(
-        "nvdisasm"
-    )
+    folders = os.pathsep.join(map(str, cuda_runtime.pip_folders("bin")))
+    path = shutil.which("nvdisasm", path=folders) or shutil.which("nvdisasm")
     return _row(
         "nvdisasm", path is not None, path or "none", "pip install nvidia-cuda-nvdisasm", True
     )

@@ -49,7 +49,7 @@ def gated(previous: Factory) -> Factory:
 
         return gate, host, device
 
-    factory.gate_of = previous
+    factory.gate_of = previous  # type: ignore[attr-defined]  # how `install` knows a gate
     return factory
 
 

@@ -7,6 +7,7 @@ travel to them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -96,7 +97,6 @@ def register() -> str:
     known = PassContext.list_configs()
     for key in keys.KEYS.values():
         if key.option and key.name not in known:
-            _config_keys.register(
-                key.name, key.kind, lambda value, key=key: value_fits(key, value), value_need(key)
-            )
+            accepts = functools.partial(value_fits, key)
+            _config_keys.register(key.name, key.kind, accepts, value_need(key))
     return ""

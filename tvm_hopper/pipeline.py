@@ -39,7 +39,7 @@ def hook_passes() -> list[Pass]:
 
     return [
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
-        transforms.LayoutShared(),  # early: descriptors and boxes both follow the panels chosen here
+        transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
         transforms.LowerWgmma(),  # the accumulator goes to registers, rows and columns to threads
         transforms.InjectTmaLoad(),  # copies become boxes of a tensor map, without a barrier yet
         transforms.PipelineMbarriers(),  # ring, full/empty barriers and roles around both
@@ -118,7 +118,7 @@ def _names(passes: Iterable[Pass]) -> list[str]:
 
 def full_list() -> list[Pass]:
     """List every pass of a build of ours, in order, under the current PassContext."""
-    passes = []
+    passes: list[Pass] = []
     for p in stock_passes():
         if p.info.name == HOOK:
             passes += map(on_our_functions, hook_passes())

@@ -6,6 +6,7 @@ Anything under our prefix that is not a key of `keys.py` is a mistake and never 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import tvm
@@ -44,7 +45,7 @@ def find_requests(func: tirx.PrimFunc) -> list[Request]:
         if keys.is_ours(str(name))
     ]
 
-    def collect(place: str, owner: str, annotations: object) -> None:
+    def collect(place: str, owner: str, annotations: Mapping[str, object]) -> None:
         for name, value in annotations.items():
             if keys.is_ours(str(name)):
                 found.append(Request(place, owner, str(name), value))

@@ -143,7 +143,7 @@ def test_headers_may_come_from_two_places(monkeypatch, tmp_path: Path) -> None:
     (toolkit / "include" / "cccl" / "cuda" / "std").mkdir(parents=True)
     (toolkit / "include" / "cccl" / "cuda" / "std" / "cstdint").touch()
     found = type("Spec", (), {"submodule_search_locations": [str(torch)]})
-    monkeypatch.setattr(cuda_compilers.importlib.util, "find_spec", lambda _: found)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: found)
     monkeypatch.setenv("CUDA_HOME", str(toolkit))
     monkeypatch.delenv("CUDA_PATH", raising=False)
     search = cuda_compilers.header_folders.__wrapped__

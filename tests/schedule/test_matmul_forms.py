@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import s_tir
 
 from tvm_hopper import schedule as hs
@@ -59,6 +60,14 @@ def test_forms(options):
 def test_symbolic_rows(extent):
     options = {**RAGGED, "m": "m", "index": "int64", "layout": "NN", "batch": True}
     check(options, m=extent)
+
+
+def test_symbolic_rows_that_tma_can_take():
+    m = tvm.tirx.Var("m", "int32")
+    sch = s_tir.Schedule(workloads.matmul(m * 8, 40, 72, layout="TN"))
+    hs.matmul(sch, "C", SMALL)  # rows of A lie m * 16 bytes apart
+    copies = [sch.get(b) for b in sch.get_producers("C_update_o")]
+    assert sum("tvm_hopper.async_copy" in b.annotations for b in copies) == 2
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,11 @@ def operands(dtype="float16", shape=SHAPE):
         ),
         ({"n": 1001, "layout": "NN"}, r"tensor B: found N = 1001 .*2002 bytes.*pad N to 1008"),
         ({"m": 100, "layout": "TN"}, r"tensor A: found M = 100 .*200 bytes.*pad M to 104"),
+        (
+            {"m": "m", "layout": "TN"},
+            r"tensor A: found M = m, symbolic, so rows any multiple of 2 bytes apart; need a "
+            r"multiple of 16 bytes; make M static, or a multiple of 8",
+        ),
         ({"dtype": "float32", "cast": "none"}, r"tensor A: found float32; need one of float16, bf"),
         (
             {"dtype": "int8", "acc_dtype": "int32", "out_dtype": "int32"},
@@ -55,7 +60,7 @@ def operands(dtype="float16", shape=SHAPE):
         ({"acc_dtype": "float64", "out_dtype": "float64"}, r"tensor C: found a sum in float64"),
         (EXACT, r"block C, tensor C: found a sum in float16; .*give accumulate=\"float32\""),
     ],
-    ids=["K", "N", "M", "float32", "int8", "float64", "float16-sum"],
+    ids=["K", "N", "M", "symbolic-M", "float32", "int8", "float64", "float16-sum"],
 )
 def test_tensors(options, match):
     refuse(workloads.matmul(**{"m": 128, "n": 128, "k": 128, **options}), match)

@@ -235,18 +235,16 @@ def _stride_violations(operand: Operand, outer: str) -> list[tuple[str, str, str
         found = f"stride {strides[-1]} in the last dimension"
         return [(operand.name, found, "a contiguous last dimension", "copy it first")]
     row = strides[operand.kept[0]] if strides else _known(buffer.shape[-1])
-    if not isinstance(row, int) or row * size % hopper.BULK_ALIGNMENT == 0:
-        return []
     step = hopper.BULK_ALIGNMENT // size
+    if ir.is_const(ir.simplify(row % step), 0):
+        return []
     dim = "row stride" if strides else "K" if operand.major == "k" else outer
-    return [
-        (
-            operand.name,
-            f"{dim} = {row} {operand.dtype} elements, rows {row * size} bytes apart",
-            f"a multiple of {hopper.BULK_ALIGNMENT} bytes",
-            f"pad {dim} to {-(-row // step) * step}",
-        )
-    ]
+    need = f"a multiple of {hopper.BULK_ALIGNMENT} bytes"
+    if not isinstance(row, int):
+        found = f"{dim} = {row}, symbolic, so rows any multiple of {size} bytes apart"
+        return [(operand.name, found, need, f"make {dim} static, or a multiple of {step}")]
+    found = f"{dim} = {row} {operand.dtype} elements, rows {row * size} bytes apart"
+    return [(operand.name, found, need, f"pad {dim} to {-(-row // step) * step}")]
 
 
 def _factors(where: str, store: Any) -> tuple[Any, Any]:

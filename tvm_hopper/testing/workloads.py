@@ -18,6 +18,8 @@ import numpy as np
 import tvm
 from tvm import te, tirx
 
+from tvm_hopper import ir
+
 LAYOUTS = ("NN", "NT", "TN", "TT")
 Extent = Any  # an int, a name, which makes a symbolic extent, or an expression of one
 
@@ -161,13 +163,15 @@ def make_inputs(mod: tvm.IRModule, seed: int = 0, **extents: int) -> list[np.nda
 def argument_types(mod: tvm.IRModule, **extents: int) -> list[tuple[tuple[int, ...], str]]:
     """Return shape and element type of every argument of "main"."""
     return [
-        (
-            tuple(int(e) if isinstance(e, tirx.IntImm) else extents[e.name] for e in p.ty.shape),
-            _dtype(p),
-        )
+        (tuple(_value(e, extents) for e in p.ty.shape), _dtype(p))
         for p in mod["main"].params
         if tirx.is_buffer_var(p)
     ]
+
+
+def _value(extent: Any, values: dict[str, int]) -> int:
+    named = {var: values[var.name] for var in ir.find_all(extent, ir.Var)}
+    return int(ir.simplify(ir.substitute(extent, named)))
 
 
 def numpy_type(dtype: str) -> np.dtype:

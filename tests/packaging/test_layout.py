@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -109,29 +110,64 @@ def test_setup_lists_every_package() -> None:
     assert packages() == named
 
 
-def test_wheel_holds_tvm_hopper_alone(tmp_path: Path) -> None:
-    build = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "tvm_hopper", *LINKED):
-        if (ROOT / name).exists():
-            subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
-    subprocess.run(
-        [sys.executable, "-c", build, str(tmp_path)], cwd=source, check=True, capture_output=True
+def build(what: str, source: Path, out: Path) -> Path:
+    """Build a wheel or an sdist without isolation; return the file."""
+    code = f"import setuptools.build_meta as b, sys; print(b.build_{what}(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(out)],
+        cwd=source,
+        check=True,
+        capture_output=True,
+        text=True,
     )
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"tvm_hopper"}
-    inside = {name for name in names if name.endswith(".py")}
+    return out / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy what git knows or will know, so that a build leaves nothing in the checkout."""
+    folder = tmp_path_factory.mktemp("source")
+    for path in ROOT.iterdir():
+        if not path.name.startswith((".", "build", "dist")) and path.suffix != ".egg-info":
+            subprocess.run(["cp", "-r", str(path), str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel_names(source: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    wheel = build("wheel", source, tmp_path_factory.mktemp("wheel"))
+    with zipfile.ZipFile(wheel) as archive:
+        assert (
+            "tvm_hopper = tvm_hopper._autoload:register"
+            in archive.read(
+                next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
+            ).decode()
+        )
+        return archive.namelist()
+
+
+def test_wheel_holds_tvm_hopper_alone(wheel_names: list[str]) -> None:
+    top = {name.split("/")[0] for name in wheel_names if ".dist-info" not in name}
+    assert top == {"tvm_hopper"}
     expected = set()
     for path in python_files():
         relative = path.relative_to(ROOT).as_posix()
         expected.add(relative if relative.startswith("tvm_hopper/") else f"tvm_hopper/{relative}")
-    assert inside == expected
-    entry = next(name for name in names if name.endswith("entry_points.txt"))
-    text = zipfile.ZipFile(wheel).read(entry).decode()
-    assert "[tvm.backends]" in text
-    assert "tvm_hopper._autoload:register" in text
+    assert {name for name in wheel_names if name.endswith(".py")} == expected
+
+
+def test_an_sdist_builds_the_same_wheel(
+    source: Path, wheel_names: list[str], tmp_path: Path
+) -> None:
+    sdist = build("sdist", source, tmp_path)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    assert not (unpacked / "tvm_hopper" / "transforms").exists()
+    assert (unpacked / "tests" / "conftest.py").is_file()
+    assert (unpacked / "Makefile").is_file()
+    with zipfile.ZipFile(build("wheel", unpacked, tmp_path)) as archive:
+        assert sorted(archive.namelist()) == sorted(wheel_names)
 
 
 def test_version_is_written_once_in_each_place() -> None:

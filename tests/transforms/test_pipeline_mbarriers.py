@@ -37,8 +37,12 @@ def func(A_map: T.handle("tensormap"), B_map: T.handle("tensormap"), C: T.Buffer
                     with T.sblock(""):
                         T.reads()
                         T.writes()
-                        a = T.sblock_alloc_buffer((2, 64, 64), "float16", scope="shared.dyn", align=1024)
-                        b = T.sblock_alloc_buffer((1, 16, 32), "float32", scope="shared.dyn", align=1024)
+                        a = T.sblock_alloc_buffer(
+                            (2, 64, 64), "float16", scope="shared.dyn", align=1024
+                        )
+                        b = T.sblock_alloc_buffer(
+                            (1, 16, 32), "float32", scope="shared.dyn", align=1024
+                        )
                         with T.sblock("load_a"):
                             T.reads()
                             T.writes(a[0:2, 0:64, 0:64])
@@ -57,7 +61,12 @@ def func(A_map: T.handle("tensormap"), B_map: T.handle("tensormap"), C: T.Buffer
                             T.writes(b[0, 0:16, 0:32])
                             T.sblock_attr({"tvm_hopper.async_op": "tma_load"})
                             T.call_extern(
-                                "int32", LOAD, T.address_of(b[0, 0, 0]), T.address_of(B_map), k * 32, 0
+                                "int32",
+                                LOAD,
+                                T.address_of(b[0, 0, 0]),
+                                T.address_of(B_map),
+                                k * 32,
+                                0,
                             )
                         with T.sblock("mma"):
                             T.reads(a[0:2, 0:64, 0:64], b[0, 0:16, 0:32], acc[0:4])

@@ -1,0 +1,200 @@
+"""RasterBlocks: thread blocks take output tiles in groups of rows, one tile each or several."""
+
+import json
+
+import pytest
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T
+
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper import ir
+from tvm_hopper.transforms.raster_blocks import RasterBlocks, plan_raster
+
+KERNEL = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((5, 8), "float32")):
+    for by in T.thread_binding(5, thread="blockIdx.y"):
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations=NOTES):
+            for tx in T.thread_binding(256, thread="threadIdx.x"):
+                with T.sblock("kernel"):
+                    T.reads()
+                    T.writes()
+                    T.attr("tvm_hopper", "hand_threaded", 1)
+                    C[by, bx] = T.float32(0)
+"""
+
+# 5 - max(first, 3) is min(5 - first, 2), as TVM simplifies it.
+GROUPED = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((5, 8), "float32")):
+    for by in T.thread_binding(5, thread="blockIdx.y"):
+        for bx in T.thread_binding(8, thread="blockIdx.x"):
+            for tx in T.thread_binding(256, thread="threadIdx.x"):
+                with T.sblock("kernel"):
+                    T.reads()
+                    T.writes()
+                    linear: T.let[T.int32] = by * 8 + bx
+                    first: T.let[T.int32] = linear // 16 * 2
+                    rows: T.let[T.int32] = 5 - T.max(first, 3)
+                    inside: T.let[T.int32] = linear % 16
+                    tile_y: T.let[T.int32] = first + T.truncmod(inside, rows)
+                    tile_x: T.let[T.int32] = T.truncdiv(inside, rows)
+                    T.attr("tvm_hopper", "hand_threaded", 1)
+                    C[tile_y, tile_x] = T.float32(0)
+"""
+
+
+def noted(**notes):
+    return (
+        "annotations=NOTES",
+        f"annotations={ {f'tvm_hopper.{k}': v for k, v in notes.items()} }",
+    )
+
+
+PLAIN = (", annotations=NOTES", "")
+
+
+def test_groups_of_rows():
+    check(run(parse(KERNEL, noted(raster_group=2)), RasterBlocks()), parse(GROUPED))
+
+
+def test_rows_that_the_group_divides_need_no_minimum():
+    even = ("(5, ", "(6, ")
+    fewer = (
+        ("                    rows: T.let[T.int32] = 5 - T.max(first, 3)\n", ""),
+        ("truncmod(inside, rows)", "truncmod(inside, 2)"),
+        ("truncdiv(inside, rows)", "truncdiv(inside, 2)"),
+        even,
+    )
+    check(run(parse(KERNEL, noted(raster_group=2), even), RasterBlocks()), parse(GROUPED, *fewer))
+
+
+def test_a_group_of_one_is_the_hardware_s_order():
+    check(run(parse(KERNEL, noted(raster_group=1)), RasterBlocks()), parse(KERNEL, PLAIN))
+
+
+def test_again_finds_nothing():
+    got = run(parse(KERNEL, noted(raster_group=2)), RasterBlocks())
+    assert plan_raster(ir.kernels(got)[0]) == ()
+    check(run(got, RasterBlocks()), parse(GROUPED))
+
+
+def tiles_of(func, **at):
+    """Evaluate the tile that a block computes out of the pass's own statements."""
+    values = {}
+    for axis in ir.thread_axes(ir.kernels(func)[0]).values():
+        if axis.loop_var.name in at:
+            values[axis.loop_var] = at[axis.loop_var.name]
+    found = {}
+    for bind in ir.find_all(func.body, tirx.Bind):
+        values[bind.var] = int(ir.simplify(ir.substitute(bind.value, values)))
+        found[bind.var.name] = values[bind.var]
+    return found["tile_y"], found["tile_x"]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5])
+@pytest.mark.parametrize("group", [2, 3, 4, 8])
+def test_every_tile_is_visited_once_in_groups_from_top_to_bottom(rows, group):
+    func = run(parse(KERNEL, noted(raster_group=group), ("(5, ", f"({rows}, ")), RasterBlocks())
+    seen = [tiles_of(func, by=by, bx=bx) for by in range(rows) for bx in range(8)]
+    assert sorted(seen) == [(y, x) for y in range(rows) for x in range(8)]
+    top = min(group, rows)
+    assert seen[:top] == [(y, 0) for y in range(top)]
+
+
+def test_option_orders_where_there_are_rows():
+    func = parse(KERNEL, PLAIN).with_attr("tvm_hopper.raster_group", 2)
+    got = run(func, RasterBlocks()).without_attr("tvm_hopper.raster_group")
+    check(got, parse(GROUPED))
+    flat = parse(KERNEL, PLAIN, ('T.thread_binding(5, thread="blockIdx.y")', "T.serial(5)"))
+    flat = flat.with_attr("tvm_hopper.raster_group", 2)
+    check(run(flat, RasterBlocks()), flat)
+
+
+# -- several tiles a thread block
+
+ROLES = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((4, 8), "float32")):
+    for by in T.thread_binding(4, thread="blockIdx.y"):
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations=NOTES):
+            for tx in T.thread_binding(256, thread="threadIdx.x"):
+                with T.sblock("kernel"):
+                    T.reads()
+                    T.writes()
+                    T.attr("tvm_hopper", "hand_threaded", 1)
+                    if tx < 128:
+                        for tile in T.serial(1, annotations={"tvm_hopper.tile_loop": 1}):
+                            T.call_extern("int32", "load", by, bx)
+                    else:
+                        for tile in T.serial(1, annotations={"tvm_hopper.tile_loop": 1}):
+                            C[by, bx] = T.float32(0)
+"""
+
+SHARED = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((4, 8), "float32")):
+    for bx in T.thread_binding(12, thread="blockIdx.x"):
+        for tx in T.thread_binding(256, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                T.reads()
+                T.writes()
+                T.attr("tvm_hopper", "hand_threaded", 1)
+                if tx < 128:
+                    for tile in T.serial(T.truncdiv(43 - bx, 12)):
+                        linear: T.let[T.int32] = tile * 12 + bx
+                        first: T.let[T.int32] = linear // 16 * 2
+                        inside: T.let[T.int32] = linear % 16
+                        tile_y: T.let[T.int32] = first + T.truncmod(inside, 2)
+                        tile_x: T.let[T.int32] = T.truncdiv(inside, 2)
+                        T.call_extern("int32", "load", tile_y, tile_x)
+                else:
+                    for tile in T.serial(T.truncdiv(43 - bx, 12)):
+                        linear: T.let[T.int32] = tile * 12 + bx
+                        first: T.let[T.int32] = linear // 16 * 2
+                        inside: T.let[T.int32] = linear % 16
+                        tile_y: T.let[T.int32] = first + T.truncmod(inside, 2)
+                        tile_x: T.let[T.int32] = T.truncdiv(inside, 2)
+                        C[tile_y, tile_x] = T.float32(0)
+"""
+
+
+def test_persistent_blocks_share_the_tiles():
+    """32 tiles over 12 blocks: blocks 0 to 7 take three, 8 to 11 two."""
+    got = run(parse(ROLES, noted(persistent=12, raster_group=2)), RasterBlocks())
+    check(got, parse(SHARED))
+    assert [(43 - block) // 12 for block in (0, 7, 8, 11)] == [3, 3, 2, 2]
+
+
+def test_there_are_never_more_blocks_than_tiles():
+    got = run(parse(ROLES, noted(persistent=132)), RasterBlocks())
+    axes = ir.thread_axes(ir.kernels(got)[0])
+    assert "blockIdx.y" not in axes
+    assert int(axes["blockIdx.x"].extent) == 32
+
+
+def test_facts_for_explain():
+    for notes, facts in (
+        ({"raster_group": 2}, {"raster_group": 2, "persistent": None}),
+        ({"raster_group": 2, "persistent": 12}, {"raster_group": 2, "persistent": 12}),
+    ):
+        got = run(parse(ROLES, noted(**notes)), RasterBlocks())
+        assert json.loads(got.attrs[ir.PLAN_ATTR]) == [facts]
+
+
+def test_other_kernel_stays_even_if_its_block_has_our_block_s_name():
+    @T.prim_func(private=True, s_tir=True)
+    def other(X: T.Buffer((8, 64), "float32")):
+        for by in T.thread_binding(8, thread="blockIdx.y"):
+            for bx in T.thread_binding(64, thread="blockIdx.x"):
+                with T.sblock("kernel"):
+                    X[by, bx] = T.float32(0)
+
+    ours = parse(KERNEL, noted(raster_group=2))
+    both = ours.with_body(ir.seq(other.body.block.body, ours.body.block.body))
+    both = both.with_attr("tvm_hopper.raster_group", 2)
+    got = run(both, RasterBlocks())
+    first, second = ir.kernels(got)
+    assert first.same_as(ir.kernels(both)[0])
+    tvm.ir.assert_structural_equal(second, ir.kernels(parse(GROUPED))[0], map_free_vars=True)

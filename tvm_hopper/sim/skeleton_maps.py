@@ -1,0 +1,66 @@
+"""Bytes of one box of each tensor map, read from the host function that encodes the maps."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_hopper.sim.tir import numpy_dtype, short_name
+
+ENCODE = "runtime.cuTensorMapEncodeTiled"
+VALUE = 15  # field of a packed argument that holds its value
+
+
+def _plain(value: Any) -> Any:
+    while isinstance(value, tirx.Cast) or (
+        isinstance(value, ir.Call) and short_name(value) == "reinterpret"
+    ):
+        value = value.args[0] if isinstance(value, ir.Call) else value.value
+    return value
+
+
+def box_bytes(host_func: tirx.PrimFunc | None, device_func: tirx.PrimFunc) -> dict[str, int]:
+    """Return the bytes that one copy of each tensor map delivers, by device parameter name.
+
+    A map whose box is not constant, or whose kernel call is not found, is left out.
+    """
+    if host_func is None:
+        return {}
+    slots: dict[int, Any] = {}
+    boxes: dict[Any, int] = {}
+    found: dict[str, int] = {}
+    params = list(device_func.params)
+    kernel = str((device_func.attrs or {}).get("global_symbol", ""))
+
+    def visit(call: ir.Call) -> None:
+        name = short_name(call)
+        if name == "tvm_struct_set" and int(call.args[2]) == VALUE:
+            slots[int(call.args[1])] = _plain(call.args[3])
+        elif name == "tvm_call_packed_lowered":
+            target = str(call.args[0].value)
+            if target == ENCODE:
+                size = _encoded_box(slots)
+                if size is not None:
+                    boxes[slots[0]] = size
+            elif not kernel or target == kernel:
+                for position, param in enumerate(params):
+                    if slots.get(position) in boxes:
+                        found[param.name] = boxes[slots[position]]
+
+    tvm_ffi.structural_walk(host_func.body, [(ir.Call, visit)], order="pre")
+    return found
+
+
+def _encoded_box(slots: dict[int, Any]) -> int | None:
+    dtype, rank = slots.get(1), slots.get(2)
+    if not isinstance(rank, tirx.IntImm) or not isinstance(dtype, ir.StringImm):
+        return None
+    rank = int(rank.value)
+    first = 4 + rank + rank - 1
+    box = [slots.get(first + i) for i in range(rank)]
+    if not all(isinstance(extent, tirx.IntImm) for extent in box):
+        return None
+    return prod(int(extent.value) for extent in box) * numpy_dtype(str(dtype.value)).itemsize

@@ -46,7 +46,7 @@ class PtxEmitter:
         self._note_params(ptx)
         if ptx.name == "setmaxnreg":
             self.program.setmaxnreg_site = self.program.setmaxnreg_site or site
-        args = [self.constant("mods", dict(ptx.mods, op=ptx.name))]
+        args = [self.constant("mods", dict(ptx.mods, ptx_name=ptx.name))]
         for name, values in ptx.operands.items():
             if name in ptx.writes and not (ptx.name.startswith("wgmma") and name == "d"):
                 continue

@@ -119,27 +119,27 @@ def _remote(machine: Any) -> None:
 
 
 def _groups_of_others(machine: Any) -> None:
-    """Find waits by threads that own no group, beside owners that never wait."""
-    for cta in machine.ctas:
-        waiting, silent = [], []
-        for warp in cta.warps:
-            for lane, groups in warp.bulk.items():
-                if groups.waited and not groups.ever_committed:
-                    waiting.append((warp, lane, groups))
-                if groups.ever_committed and not groups.waited:
-                    silent.append((warp, lane))
-        if waiting and silent:
-            warp, lane, groups = waiting[0]
-            owner, owner_lane = silent[0]
-            site, it = groups.waited
-            machine.add(
-                "BULK_GROUP_MISUSE",
-                f"wait_group executed by {warp.label}/lane{lane}, which committed nothing; the "
-                f"groups belong to {owner.label}/lane{owner_lane}, which never waits",
-                key=(site, "other"),
-                agents=(warp.label, owner.label),
-                statements=(machine.place(warp, site, it),),
-            )
+    """Find waits that only threads without a group ever execute, beside owners of groups."""
+    owners = {
+        (warp, lane): groups
+        for warp in machine.warps
+        for lane, groups in warp.bulk.items()
+        if groups.ever_committed
+    }
+    for site, threads in machine.bulk_waits.items():
+        ctas = {warp.cta for warp, _ in threads}
+        others = [owner for owner in owners if owner[0].cta in ctas]
+        if not others or any(thread in owners for thread in threads):
+            continue
+        (warp, lane), it = next(iter(threads.items()))
+        owner, owner_lane = others[0]
+        machine.add(
+            "BULK_GROUP_MISUSE",
+            f"wait_group executed by {warp.label}/lane{lane}, which committed nothing: it waits "
+            f"for nothing; the groups belong to {owner.label}/lane{owner_lane}",
+            key=(site, "other"), agents=(warp.label, owner.label),
+            statements=(machine.place(warp, site, it),),
+        )
 
 
 def _registers(machine: Any) -> None:

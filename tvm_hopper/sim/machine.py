@@ -19,6 +19,7 @@ from tvm_hopper.sim.report import Reporter
 
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve")
 REGISTER_FILE = 65536
+MAX_STEPS = 5_000_000
 
 
 class AsyncOp:
@@ -159,6 +160,9 @@ class Machine(Reporter):
         """Run all warps to their end, or to a deadlock."""
         self.runnable.extend(self.warps)
         while True:
+            if self.time > MAX_STEPS:
+                self.add("INCOMPLETE", f"stopped after {MAX_STEPS} steps", key="steps")
+                return
             warp = self._pick()
             if warp is None:
                 if not self._async_step():
@@ -186,8 +190,12 @@ class Machine(Reporter):
                     break
                 self.runnable.rotate(-1)
             else:
-                if self._async_step():
-                    return self._pick()
+                while all(w.plays(self.starved) for w in self.runnable) and self._async_step():
+                    pass
+                others = [w for w in self.runnable if not w.plays(self.starved)]
+                if others:
+                    self.runnable.remove(others[0])
+                    return others[0]
         elif self.mode == "lifo":
             return self.runnable.pop()
         return self.runnable.popleft()
@@ -195,7 +203,7 @@ class Machine(Reporter):
     def _resume(self, warp: Any) -> None:
         self.time += 1
         self.steps += 1
-        warp.resumed = self.time
+        warp.resumed, warp.spinning = self.time, None
         try:
             thing = next(warp.generator)
         except StopIteration:
@@ -245,14 +253,12 @@ class Machine(Reporter):
 
     def _spin_again(self) -> bool:
         """Let spinning warps look again, if anything changed since they last did."""
-        spinning = [
-            w
-            for w in self.warps
-            if not w.finished and w.spinning is not None and w.spinning != self.progress
-        ]
-        for warp in spinning:
-            thing = warp.waits_for
-            if warp in thing.waiters:
-                thing.waiters.remove(warp)
-                self.runnable.append(warp)
-        return bool(spinning)
+        moved = False
+        for warp in self.warps:
+            if warp.spinning is not None and warp.spinning != self.progress:
+                thing = warp.waits_for
+                if warp in thing.waiters:
+                    thing.waiters.remove(warp)
+                    self.runnable.append(warp)
+                    moved = True
+        return moved

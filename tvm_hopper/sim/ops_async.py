@@ -48,7 +48,6 @@ class Groups:
     open: list[AsyncOp] = field(default_factory=list)
     committed: list[list[AsyncOp]] = field(default_factory=list)
     ever_committed: bool = False
-    waited: tuple[int, tuple[int, ...]] | None = None  # site and iteration of a wait
 
 
 def active(mask: Any) -> Any:
@@ -433,7 +432,7 @@ class AsyncOps:
         only_read, pending = mods.get("read") == "read", int(group)
         for lane in active(mask):
             groups = self.bulk.setdefault(int(lane), Groups())
-            groups.waited = (site, self.it)
+            self.machine.bulk_waits.setdefault(site, {})[self, int(lane)] = self.it
             covered = groups.committed[: len(groups.committed) - pending]
             for ops in covered:
                 for op in ops:

@@ -32,6 +32,8 @@ class NamedBarrier(Event):
         self.published = Bundle(num_warps)
         self.acquirable = self.published
         self.aligned_site: int | None = None
+        self.previous: list[tuple[Any, int]] = []  # arrivals of the generation before
+        self.current: list[tuple[Any, int]] = []
 
 
 class SyncOps:
@@ -480,6 +482,18 @@ class SyncOps:
                     "generation; use barrier.sync without .aligned",
                     buffer=barrier.name,
                 )
+        for other, epoch in barrier.previous:
+            known = max(self.clock.generic.epochs[other.index],
+                        self.clock.narrow.epochs[other.index])
+            if other is not self and known < epoch:
+                machine.at(
+                    "NAMED_BAR_MISMATCH", self, site,
+                    f"{barrier.name}: {self.label} may arrive in generation "
+                    f"{barrier.generation - 1} too, in place of {other.label}: more threads use "
+                    f"the barrier than its count of {count}", buffer=barrier.name,
+                )
+                break
+        barrier.current.append((self, self.epoch))
         barrier.count = barrier.count if barrier.arrived else count
         barrier.arrived[self] = site
         barrier.threads += 32
@@ -493,6 +507,7 @@ class SyncOps:
                     f"{barrier.name}: {barrier.threads} threads arrive, count {barrier.count}",
                 )
             barrier.generation += 1
+            barrier.previous, barrier.current = barrier.current, []
             barrier.acquirable = barrier.published
             barrier.published = Bundle(machine.num_warps)
             barrier.arrived, barrier.threads, barrier.aligned_site = {}, 0, None
@@ -533,7 +548,7 @@ class SyncOps:
         yield from self.sync_named(site, mask, one(number, mask), 128, True)
 
     def _aligned(self, mods: Any) -> bool:
-        return mods["op"].startswith("bar_") or bool(mods.get("aligned"))
+        return mods["ptx_name"].startswith("bar_") or bool(mods.get("aligned"))
 
     def op_bar_sync(self, site: int, mask: Any, mods: Any, a: Any, b: Any = None) -> Wait:
         """Arrive and wait."""

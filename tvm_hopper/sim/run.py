@@ -89,6 +89,7 @@ class KernelMachine(Machine):
         self.loads: list[Any] = []
         self.stores: list[Any] = []
         self.remote_ops: list[Any] = []
+        self.bulk_waits: dict[int, dict[Any, Any]] = {}  # site -> (warp, lane) -> iteration
         self.spinners = Event("spin")
         self.entry_registers = self.padded_threads = 0
         self.args: dict[str, Any] = {}

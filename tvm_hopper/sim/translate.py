@@ -422,6 +422,9 @@ class StmtEmitter(PtxEmitter, ExprEmitter):
         if short in ("ret", "break_loop", "continue_loop"):
             self._leave_call(short, node)
             return
+        if short == "cuda.wait_until":
+            self._wait_until(call, site)
+            return
         handler = "op_" + short.replace(".", "_")
         if handler in self.handlers:
             args = self._plain_args(short, call)
@@ -430,6 +433,26 @@ class StmtEmitter(PtxEmitter, ExprEmitter):
         text, _ = self.expr(call)
         self.flush()
         self.emit(text)
+
+    def _wait_until(self, call: ir.Call, site: int) -> None:
+        """Emit a loop that loads with acquire until a condition holds in every lane."""
+        target, address, condition = call.args[:3]
+        mods = {"type": str(call.args[5].value), "sem": "acquire", "scope": str(call.args[3].value)}
+        self.program.communicates.append("wait_until")
+        self.program.loaded_params |= self.params_of(address)
+        name = self.constant("mods", mods)
+        mask = self.scope.mask
+        self.emit("while True:")
+        self.depth += 1
+        self._assign(target, f"w.op_ld({site}, {mask}, {name}, addr={self.code(address)})")
+        test = self.scope.name("c")
+        self.emit(f"{test} = as_lanes({self.code(condition)})")
+        self.flush()
+        self.emit(f"if {test}.all() if {mask} is None else {test}[{mask}].all(): break")
+        self.emit(f"yield w.spin({site})")
+        self.depth -= 1
+        if self.block_depth:
+            self.program.block_dependent.append("wait_until")
 
     def _leave_call(self, short: str, node: Any) -> None:
         if short == "break_loop":

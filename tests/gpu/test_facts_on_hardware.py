@@ -137,7 +137,7 @@ SWIZZLES = (0, 32, 64, 128)
 
 @pytest.mark.parametrize("n", [64, 256])
 @pytest.mark.parametrize(("a_major", "b_major"), list(itertools.product(wgmma.MAJORS, repeat=2)))
-@pytest.mark.parametrize(("a_swizzle", "b_swizzle"), itertools.product(SWIZZLES, repeat=2))
+@pytest.mark.parametrize(("a_swizzle", "b_swizzle"), list(itertools.product(SWIZZLES, repeat=2)))
 def test_wgmma_reads_every_layout(kernels, n, a_major, b_major, a_swizzle, b_swizzle):
     rng = np.random.default_rng(n + a_swizzle + 3 * b_swizzle)
     a, b = (rng.integers(-2, 3, (r, TILE_K)).astype(np.float16) for r in (TILE_M, n))

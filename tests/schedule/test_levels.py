@@ -11,7 +11,15 @@ TILE, STAGES, CONSUMERS, REGISTERS = (128, 256, 64), 4, 2, (40, 232)
 
 
 def whole(sch):
-    config = hs.MatmulConfig(TILE, STAGES, CONSUMERS, swizzle=128, registers=REGISTERS)
+    config = hs.MatmulConfig(
+        TILE,
+        STAGES,
+        CONSUMERS,
+        swizzle=128,
+        registers=REGISTERS,
+        raster_group=4,
+        persistent=132,
+    )
     hs.matmul(sch, "C", config)
 
 
@@ -27,6 +35,7 @@ def step_by_step(sch):
     sch.bind(i0, "blockIdx.y")
     sch.bind(j0, "blockIdx.x")
     sch.bind(i1, "threadIdx.y")
+    hs.raster(sch, j0, group=4, persistent=132)
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, i1)
     for index in (0, 1):
@@ -51,6 +60,8 @@ def bare(sch, ragged, epilogue):
     sch.bind(i0, "blockIdx.y")
     sch.bind(j0, "blockIdx.x")
     sch.bind(i1, "threadIdx.y")
+    sch.annotate(j0, "tvm_hopper.raster_group", 4)
+    sch.annotate(j0, "tvm_hopper.persistent", 132)
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, i1)
     for index, name in ((0, "A"), (1, "B")):

@@ -296,3 +296,40 @@ def test_reference_says_what_the_letters_mean(layout):
                 right = b[k, n] if layout[1] == "N" else b[n, k]
                 want[m, n] += left * right
     np.testing.assert_array_equal(workloads.reference([a, b], layout), want)
+
+
+def bound_loop(axis):
+    sch = s_tir.Schedule(workloads.matmul(512, 512, 64))
+    loop = sch.get_loops(sch.get_sblock("C"))[1]
+    if axis:
+        sch.bind(loop, axis)
+    return sch, loop
+
+
+def test_raster_annotates_the_loop_of_column_tiles():
+    sch, loop = bound_loop("blockIdx.x")
+    hs.raster(sch, loop, group=8, persistent=128)
+    notes = sch.get(loop).annotations
+    assert {k: int(v) for k, v in notes.items()} == {
+        "tvm_hopper.raster_group": 8,
+        "tvm_hopper.persistent": 128,
+    }
+
+
+def test_raster_says_nothing_of_the_hardware_s_order():
+    sch, loop = bound_loop("blockIdx.x")
+    hs.raster(sch, loop, group=1, persistent=0)
+    assert not sch.get(loop).annotations
+
+
+@pytest.mark.parametrize("axis", ["", "blockIdx.y"])
+def test_raster_needs_the_loop_of_column_tiles(axis):
+    sch, loop = bound_loop(axis)
+    with pytest.raises(ScheduleError, match=r"need the loop over columns of tiles, bound to"):
+        hs.raster(sch, loop, group=8)
+
+
+def test_raster_refuses_negative_values():
+    sch, loop = bound_loop("blockIdx.x")
+    with pytest.raises(ScheduleError, match=r"persistent = -1; need 0 or more"):
+        hs.raster(sch, loop, persistent=-1)

@@ -61,7 +61,9 @@ def test_sampled_tile_equals_the_fixed_one():
     mod = workloads.matmul(128, 96, 64)
     sch = decide(sampled(mod).trace, mod, (1, 0, 2))
     fixed = s_tir.Schedule(mod)
-    hs.matmul(fixed, "C", hs.MatmulConfig((128, 32, 64), stages=3, consumers=1))
+    # a sampled tile leaves the number of tiles open, so that all SMs are asked for
+    config = hs.MatmulConfig((128, 32, 64), stages=3, consumers=1, raster_group=2, persistent=132)
+    hs.matmul(fixed, "C", config)
     tvm.ir.assert_structural_equal(sch.mod, fixed.mod)
 
 

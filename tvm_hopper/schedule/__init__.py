@@ -7,7 +7,7 @@ from .choose import choose_config
 from .config import MatmulConfig, Roles
 from .fuse import fuse_epilogue, fuse_prologue
 from .gemm import matmul
-from .steps import async_copy, pad, pipeline, wgmma
+from .steps import async_copy, pad, pipeline, raster, wgmma
 
 __all__ = [
     "MatmulConfig",
@@ -19,5 +19,6 @@ __all__ = [
     "matmul",
     "pad",
     "pipeline",
+    "raster",
     "wgmma",
 ]

@@ -1,9 +1,12 @@
 """The configuration that a matmul gets when the user names none.
 
-A model of the time, in SM cycles, of waves of output tiles; good enough to tell large shapes from
-small ones, no replacement for tuning (`examples/tune_without_gpu.py`):
+A model of the time in SM cycles, good enough to rank tiles, no replacement for tuning
+(`examples/tune_without_gpu.py`):
 
-    cycles = waves x (k steps x max(tensor core, loads) + fill + store)
+    cycles = max(waves x (steps x step + fill + store), bytes of A and B / memory)
+    step   = max(multiply + turn, loads of all CTAs / L2)
+
+The constants are fitted to nine tiles at six shapes on an H200 (`benchmarks/results`).
 """
 
 from __future__ import annotations
@@ -16,26 +19,30 @@ from typing import Any
 from .config import CONSUMERS, MatmulConfig, find_violations, most_stages
 
 NUM_SMS = 132  # H100 SXM and H200
-MACS_PER_CYCLE = 2048  # an SM's dense fp16 rate: m64n256k16 takes 128 cycles
-LOAD_BYTES_PER_CYCLE = 48  # of an SM from the L2 cache, what a 128x256x64 tile needs at full rate
-STORE_BYTES_PER_CYCLE = 24
+MACS_PER_CYCLE = 2048  # an SM's dense 16-bit rate: m64n256k16 takes 128 cycles
+TURN_CYCLES = 170  # of a consumer from one slot of the ring to the next: wait, fence, release
+L2_BYTES_PER_CYCLE = 5800  # of the whole chip
+MEMORY_BYTES_PER_CYCLE = 1900
+STORE_BYTES_PER_CYCLE = 16  # of an SM
 FILL_CYCLES = 1500  # launch, barriers and the latency of the first tiles
-TILE_K = 64  # 128 bytes of a 16-bit type: one full row of the widest swizzle
 MAX_STAGES = 6  # enough to cover the latency of memory with the smallest tile
+RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 
-# rows, columns, consumers: ascending in size; each fits registers and shared memory with 3 stages
+# rows, columns, depth, consumers: ascending in size; each fits with three stages. A small tile is
+# deep, since its consumers spend more of a step on waiting than on multiplying.
 CANDIDATES = (
-    (64, 32, 1),
-    (64, 64, 1),
-    (64, 128, 1),
-    (128, 64, 2),
-    (64, 256, 1),
-    (128, 128, 2),
-    (192, 128, 3),
-    (256, 128, 2),
-    (128, 256, 2),
+    (64, 32, 128, 1),
+    (64, 64, 128, 1),
+    (64, 128, 64, 1),
+    (128, 64, 128, 2),
+    (64, 256, 64, 1),
+    (128, 128, 64, 2),
+    (192, 128, 64, 3),
+    (256, 128, 64, 2),
+    (128, 256, 64, 2),
 )
+SHALLOW = 64  # depth of every tile when K is no larger: one row of the widest swizzle
 
 
 def choose_config(
@@ -79,7 +86,24 @@ def choose_config(
             most_stages(largest, dtype), MAX_STAGES, max(2, -(-depth // max(1, min(sizes[2]))))
         )
         config = replace(config, stages=max(1, stages))
+    smallest = min(sizes[0]), min(sizes[1])
+    if config.raster_group is None:
+        config = replace(config, raster_group=min(RASTER_GROUP, -(-rows // smallest[0])))
+    if config.persistent is None:
+        static = isinstance(m, int) and isinstance(n, int) and all(len(x) == 1 for x in sizes[:2])
+        blocks = choose_blocks(rows, columns, smallest) if static else NUM_SMS
+        config = replace(config, persistent=blocks)
     return config
+
+
+def choose_blocks(m: int, n: int, tile: tuple[int, int]) -> int:
+    """Choose how many thread blocks share the output tiles; 0 where each SM gets one tile at most.
+
+    No more blocks than the slowest needs: 512 tiles take four turns on 132 SMs as on 128, which
+    leaves the others more power and bandwidth.
+    """
+    tiles = math.ceil(m / tile[0]) * math.ceil(n / tile[1])
+    return math.ceil(tiles / math.ceil(tiles / NUM_SMS)) if tiles > NUM_SMS else 0
 
 
 def choose_tile(
@@ -87,12 +111,11 @@ def choose_tile(
 ) -> tuple[tuple[int, int, int], int]:
     """Choose the tile with the least estimated time, and the consumers that go with it."""
     able = [
-        (tile_m, tile_n, consumers or usual)
-        for tile_m, tile_n, usual in reversed(CANDIDATES)  # of equals the larger, it reads less
-        if not _violations((tile_m, tile_n, TILE_K), consumers or usual)
+        ((tile_m, tile_n, tile_k if k > SHALLOW else SHALLOW), consumers or usual)
+        for tile_m, tile_n, tile_k, usual in reversed(CANDIDATES)  # of equals the larger one
     ]
-    tile_m, tile_n, chosen = min(able, key=lambda c: estimate_cycles(m, n, k, c[0], c[1]))
-    return (tile_m, tile_n, TILE_K), chosen
+    able = [choice for choice in able if not _violations(*choice)]
+    return min(able, key=lambda choice: estimate_cycles(m, n, k, choice[0]))
 
 
 def choose_consumers(sizes: tuple[tuple[int, ...], ...], dtype: str) -> int:
@@ -109,11 +132,13 @@ def _violations(tile: tuple[Any, ...], consumers: int, dtype: str = "float16") -
     return find_violations((tile_m, tile_n, tile_k), 1, MatmulConfig(consumers=consumers), dtype)
 
 
-def estimate_cycles(m: int, n: int, k: int, tile_m: int, tile_n: int) -> int:
-    """Estimate the cycles that a matmul of 16-bit operands takes with one tile size."""
+def estimate_cycles(m: int, n: int, k: int, tile: tuple[int, int, int]) -> int:
+    """Estimate the cycles that a matmul of 16-bit operands takes with one tile."""
+    tile_m, tile_n, tile_k = tile
     tiles = math.ceil(m / tile_m) * math.ceil(n / tile_n)
-    multiply = tile_m * max(tile_n, 64) * TILE_K // MACS_PER_CYCLE
-    load = 2 * (tile_m + tile_n) * TILE_K // LOAD_BYTES_PER_CYCLE
+    multiply = tile_m * max(tile_n, 64) * tile_k // MACS_PER_CYCLE
+    loads = 2 * (tile_m + tile_n) * tile_k * min(tiles, NUM_SMS) // L2_BYTES_PER_CYCLE
     store = 2 * tile_m * tile_n // STORE_BYTES_PER_CYCLE
-    steps = math.ceil(k / TILE_K)
-    return math.ceil(tiles / NUM_SMS) * (steps * max(multiply, load) + FILL_CYCLES + store)
+    steps = math.ceil(k / tile_k)
+    cta = steps * max(multiply + TURN_CYCLES, loads) + FILL_CYCLES + store
+    return max(math.ceil(tiles / NUM_SMS) * cta, 2 * (m + n) * k // MEMORY_BYTES_PER_CYCLE)

@@ -71,7 +71,10 @@ class MatmulConfig:
     wgmma_pending : int, optional
         WGMMA groups left in flight over an iteration, 0 or 1; None: the lowering decides.
     raster_group : int, optional
-        Rows of output tiles that are visited together, for the L2 cache.
+        Rows of output tiles that are visited together, for the L2 cache; 1 is the hardware's order.
+    persistent : int, optional
+        Thread blocks that share all output tiles, so that loads of the next tile overlap the
+        epilogue of the one before; 0 is one block a tile.
     accumulate : str, optional
         "float32" allows a block whose accumulator is float16 or bfloat16 to be summed in float32.
     last_stage : int or random variable, optional
@@ -85,6 +88,7 @@ class MatmulConfig:
     registers: tuple[int, int] | None = None
     wgmma_pending: int | None = None
     raster_group: int | None = None
+    persistent: int | None = None
     accumulate: str | None = None
     last_stage: Any = None
 
@@ -102,6 +106,8 @@ class MatmulConfig:
         check_choice("MatmulConfig", "accumulate", self.accumulate, ("float32",))
         if self.raster_group is not None and self.raster_group < 1:
             raise cannot_schedule("MatmulConfig", f"raster_group={self.raster_group}", "1 or more")
+        if self.persistent is not None and self.persistent < 0:
+            raise cannot_schedule("MatmulConfig", f"persistent={self.persistent}", "0 or more")
 
 
 def check_choice(where: str, name: str, value: Any, legal: tuple[Any, ...]) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 from tvm import s_tir
 from tvm.tirx import IndexMap
 
-from tvm_hopper import keys
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
 
@@ -88,8 +87,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
     sch.bind(rows, "blockIdx.y")
     sch.bind(n_outer, "blockIdx.x")
     sch.bind(part, "threadIdx.y")
-    if config.raster_group is not None:
-        sch.annotate(n_outer, keys.RASTER_GROUP, config.raster_group)
+    steps.raster(sch, n_outer, config.raster_group, config.persistent)
 
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, part)

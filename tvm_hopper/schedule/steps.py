@@ -223,3 +223,33 @@ def _is_pad(node: Any) -> bool:
     """Tell a pad of `pad_einsum` from other blocks: `if_then_else(in bounds, load, 0)`."""
     value = node.body.value if isinstance(node.body, ir.BufferStore) else None
     return isinstance(value, ir.Call) and str(value.op.name).endswith("if_then_else")
+
+
+def raster(
+    sch: s_tir.Schedule, loop: Any, group: int | None = None, persistent: int | None = None
+) -> None:
+    """Say in which order output tiles are computed, and by how many thread blocks.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    loop : LoopRV
+        The loop over columns of tiles, bound to blockIdx.x; rows of tiles are on blockIdx.y.
+    group : int, optional
+        Rows of tiles that are visited together; None or 1 is the hardware's order.
+    persistent : int, optional
+        Thread blocks that share all tiles; None or 0 is one block a tile.
+    """
+    where = f"loop {sch.get(loop).loop_var.name}"
+    binding = sch.get(loop).thread_binding
+    if binding is None or str(binding.thread_tag) != "blockIdx.x":
+        found = "a loop that is not bound" if binding is None else f"{binding.thread_tag}"
+        raise cannot_schedule(where, found, "the loop over columns of tiles, bound to blockIdx.x")
+    for key, value in ((keys.RASTER_GROUP, group), (keys.PERSISTENT, persistent)):
+        if value is not None and value < 0:
+            raise cannot_schedule(where, f"{key} = {value}", "0 or more")
+    if group is not None and group > 1:
+        sch.annotate(loop, keys.RASTER_GROUP, group)
+    if persistent:
+        sch.annotate(loop, keys.PERSISTENT, persistent)

@@ -130,9 +130,7 @@ def test_axis_that_consumers_share(tile, consumers, axis):
 
 
 def test_blocks_are_no_more_than_the_slowest_needs():
-    assert (
-        choose_blocks(4096, 4096, (128, 256)) == 128
-    )  # 512 tiles: four turns on 132 SMs as on 128
+    assert choose_blocks(4096, 4096, (128, 256)) == 128  # 512 tiles: four turns, as on 132 SMs
     assert choose_blocks(1280, 256 * 14, (128, 256)) == 70  # 140 tiles: two turns
     assert choose_blocks(1024, 1024, (128, 256)) == 0  # 32 tiles: one block each
 

@@ -17,11 +17,12 @@ import tvm
 import tvm_ffi
 from tvm.ir.transform import Pass, PassContext
 
-from tvm_hopper import keys, options, request
+from tvm_hopper import keys, options, pipeline, request
 from tvm_hopper.errors import HopperError
 
 KEPT = 256  # builds; a tuning run makes thousands
 
+_LATE_OPTIONS = (keys.VERIFY, keys.COMPILER, keys.FAST_MATH, keys.CHECK_ASSEMBLER_LOG)
 _POSTPROC = "tvm_callback_cuda_postproc"
 _records: OrderedDict[str, Captured] = OrderedDict()
 _lock = threading.Lock()
@@ -72,6 +73,9 @@ class Build:
 
         def keep(mod: tvm.IRModule) -> None:
             if any(map(request.is_marked, mod.functions.values())):
+                if self.settings[keys.VERIFY] and self.host is not None:
+                    for check in pipeline.final_checks():
+                        check(mod, self.host)
                 self.devices.append(mod)
                 _building.current = self
                 install()
@@ -80,12 +84,12 @@ class Build:
 
 
 def start(mod: tvm.IRModule) -> Build:
-    """Begin a build: note the options of its marked functions that concern the CUDA compiler."""
+    """Begin a build: note the options of its marked functions that concern what comes after."""
     settings: dict[str, object] = {}
     for gv, func in mod.functions.items():
         if not request.is_marked(func):
             continue
-        for name in (keys.COMPILER, keys.FAST_MATH, keys.CHECK_ASSEMBLER_LOG):
+        for name in _LATE_OPTIONS:
             value = options.read(name, func)
             if settings.setdefault(name, value) != value:
                 raise HopperError(

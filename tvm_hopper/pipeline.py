@@ -67,6 +67,14 @@ def host_passes() -> list[Pass]:
     ]
 
 
+def final_checks() -> list[Callable[[tvm.IRModule, tvm.IRModule], None]]:
+    """List the checks of what will be printed: each takes our kernels and all host functions.
+
+    They run in every build unless the option `tvm_hopper.verify` is off, and raise a VerifyError.
+    """
+    return []
+
+
 # -- TVM's side: the stock list, and where ours go
 
 

@@ -6,7 +6,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from tvm_hopper import HopperError, capture, keys, pipeline, request
+from tvm_hopper import HopperError, VerifyError, capture, keys, pipeline, request
 
 from . import _programs
 
@@ -38,6 +38,23 @@ def test_options_travel_with_the_record() -> None:
     mod = ours(**{keys.COMPILER: "nvcc", keys.FAST_MATH: True, keys.CHECK_ASSEMBLER_LOG: False})
     record = capture.lookup(tvm.compile(mod, target=H200).mod)
     assert (record.compiler, record.fast_math, record.check_assembler_log) == ("nvcc", True, False)
+
+
+def test_final_checks_see_what_will_be_printed(monkeypatch) -> None:
+    seen = []
+
+    def check(device: tvm.IRModule, host: tvm.IRModule) -> None:
+        seen.append(([gv.name_hint for gv in device.functions], [*map(str, host.functions)]))
+        raise VerifyError("main_kernel: found a race")
+
+    monkeypatch.setattr(pipeline, "final_checks", lambda: [check])
+    with pytest.raises(VerifyError, match="main_kernel: found a race"):
+        tvm.compile(ours(), target=H200)
+    assert [names for names, _ in seen] == [["main_kernel"]]
+    assert len(seen[0][1]) == 1
+    tvm.compile(ours(**{keys.VERIFY: False}), target=H200)
+    tvm.compile(_programs.add_one().mod, target=H200)
+    assert len(seen) == 1
 
 
 def test_two_builds_do_not_mix() -> None:

@@ -106,12 +106,6 @@ def plan_tma_loads(kernel: ir.For) -> tuple[TmaLoad, ...]:
 def _plan_load(copy: CopyNest) -> TmaLoad:
     source, (p, r, s) = copy.source, copy.loops
     variables = [loop.loop_var for loop in (p, r, s)]
-    if ir.dtype_of(source) != ir.dtype_of(copy.tile):
-        raise cannot_lower(
-            copy.where,
-            f"{ir.dtype_of(source)} copied into {ir.dtype_of(copy.tile)}",
-            "one type: the hardware copies bytes as they are",
-        )
     if source.ty.strides or not ir.is_const(source.ty.elem_offset, 0):
         raise cannot_lower(
             copy.where,

@@ -166,7 +166,9 @@ def _plan_loop(
     where = f"loop {loop.loop_var.name}"
     if loop.kind != ir.ForKind.SERIAL or not ir.is_const(loop.min, 0):
         raise cannot_lower(
-            where, f"a {loop.kind.name.lower()} loop from {loop.min}", "a serial loop from 0"
+            where,
+            f"a loop of kind {ir.ForKind(loop.kind).name.lower()} from {loop.min}",
+            "a serial loop from 0",
         )
     if not isinstance(loop.body, ir.SBlockRealize):
         raise cannot_lower(where, type(loop.body).__name__, "one block with the copies' tiles")

@@ -227,7 +227,8 @@ def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: i
     mn_index, k_index = (line, column) if along_k else (column, line)
     mn_size, k_size = (rows, panels * span) if along_k else (panels * span, rows)
     row, k = _offset(mn_index, outer), _offset(k_index, product.k)
-    if row is None or k is None:
+    own = [outer.loop_var, product.k.loop_var]
+    if row is None or k is None or any(ir.depends_on(x, own) for x in (row, k)):
         raise cannot_lower(
             where,
             f"index {list(load.indices)}",

@@ -149,12 +149,13 @@ OPTIONS = {
     "swizzle": (0, 32, 64, 128),
     "wgmma_pending": (0, 1),
     "raster_group": (1, 3),
+    "persistent": (0, 4),
     "layout": LAYOUTS,
 }
 
 
 def option_cases() -> list[Case]:
-    """Cover every pair of tile, swizzle, groups in flight, raster order and majors."""
+    """Cover every pair of tile, swizzle, groups in flight, orders of tiles and majors."""
     return [
         Case(
             *COVER_SHAPE,

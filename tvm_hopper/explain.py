@@ -77,6 +77,7 @@ class Kernel:
     accumulator_registers: int
     wgmma_pending: int
     raster_group: int
+    persistent: int | None  # thread blocks that share all output tiles
     barriers: tuple[Barrier, ...]
     smem: tuple[Region, ...]
     tensor_maps: tuple[TensorMap, ...]
@@ -111,6 +112,8 @@ class Kernel:
             expected = f" and {barrier.tx_bytes} bytes" if barrier.tx_bytes else ""
             yield f"  {barrier.name}", f"{barrier.number} mbarriers, each for {counts}{expected}"
         yield "WGMMA groups in flight", f"{self.wgmma_pending} over an iteration"
+        if self.persistent:
+            yield "persistent", f"{self.persistent} thread blocks share the output tiles"
         if self.raster_group > 1:
             yield "raster order", f"{self.raster_group} rows of output tiles together"
         entry = registers.entry_registers(self.threads)
@@ -255,7 +258,8 @@ def _read(name: str, plan: dict[str, Any]) -> Kernel:
         consumer_registers=consumer,
         accumulator_registers=plan["accumulator_registers"],
         wgmma_pending=plan["wgmma_pending"],
-        raster_group=plan.get("raster_group", 1),
+        raster_group=plan["raster_group"],
+        persistent=plan["persistent"],
         barriers=(
             Barrier("full", stages, counts["full"], plan["tx_bytes"]),
             Barrier("empty", stages, counts["empty"], 0),

@@ -22,7 +22,14 @@ def scheduled(**config):
 
 @pytest.fixture(scope="module")
 def module():
-    return scheduled(tile=(128, 128, 64), stages=3, consumers=2, registers=(40, 232))
+    return scheduled(
+        tile=(128, 128, 64),
+        stages=3,
+        consumers=2,
+        registers=(40, 232),
+        raster_group=1,
+        persistent=0,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +112,15 @@ def test_a_raster_order_is_said_when_it_is_not_the_hardwares(explanation):
     asked = tvm_hopper.explain(scheduled(tile=(128, 128, 64), raster_group=4), TARGET)
     assert asked.kernels[0].raster_group == 4
     assert "4 rows of output tiles together" in str(asked)
+
+
+def test_a_persistent_kernel_says_how_many_blocks_share_the_tiles(explanation):
+    assert explanation.kernels[0].persistent is None
+    sch = s_tir.Schedule(workloads.matmul(1024, 1024, 256))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(128, 128, 64), persistent=48))
+    (kernel,) = tvm_hopper.explain(sch.mod, TARGET).kernels
+    assert kernel.persistent == 48
+    assert dict(kernel.rows())["persistent"] == "48 thread blocks share the output tiles"
 
 
 def test_refuses_a_module_without_a_kernel_of_ours():

@@ -1,0 +1,216 @@
+"""What LayoutShared and InjectTmaLoad refuse."""
+
+from tests.transforms.refusals.case import case
+from tvm_hopper.transforms import InjectTmaLoad, LayoutShared
+
+COPY = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 128), "float16"), n: T.int32):
+    for bx in T.thread_binding(4, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            other = T.sblock_alloc_buffer((8, 64), "float16", scope="local")
+            tile = T.sblock_alloc_buffer((8, 64), "float16", scope="shared.dyn")
+            for i, j in T.grid(8, 64):
+                with T.sblock("copy"):
+                    T.reads()
+                    T.writes()
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                    tile[i, j] = A[bx * 8 + i, j]
+"""
+
+LAYOUT, TMA = (LayoutShared,), (LayoutShared, InjectTmaLoad)
+
+COPIES = [
+    case(
+        "copy without loops",
+        COPY,
+        LAYOUT,
+        r"block copy: found a copy without loops; need loops over a tile's rows",
+        ("for i, j in T.grid(8, 64):", "if n > 0:"),
+        ("tile[i, j] = A[bx * 8 + i, j]", "tile[0, 0] = A[0, 0]"),
+    ),
+    case(
+        "no store",
+        COPY,
+        LAYOUT,
+        r"block copy, tvm_hopper.async_copy: found Evaluate; need one store into shared memory",
+        ("tile[i, j] = A[bx * 8 + i, j]", 'T.call_extern("int32", "f", A[i, j])'),
+    ),
+    case(
+        "store into registers",
+        COPY,
+        LAYOUT,
+        r"found a store into other in scope 'local'; need a store into shared memory; make the "
+        r'block with cache_read\(..., "shared.dyn"\)',
+        ("tile[i, j] = A", "other[i, j] = A"),
+    ),
+    case(
+        "predicate on the store",
+        COPY,
+        LAYOUT,
+        r"found a predicate on the store \(i < n\); need a store of the whole tile; pad the block",
+        ('T.sblock("copy"):\n', 'T.sblock("copy"):\n                    T.where(i < n)\n'),
+    ),
+    case(
+        "computation in the copy",
+        COPY,
+        LAYOUT,
+        r"found A\[bx \* 8 \+ i, j\] \* T.float16\(2.0\); need a plain load: the hardware copies",
+        ("A[bx * 8 + i, j]", "A[bx * 8 + i, j] * T.float16(2)"),
+    ),
+    case(
+        "load from registers",
+        COPY,
+        LAYOUT,
+        r"found a load from other in scope 'local'; need a load from global memory",
+        ("A[bx * 8 + i, j]", "other[i, j]"),
+    ),
+]
+
+TILES = [
+    case(
+        "swizzle wider than the rows",
+        COPY,
+        LAYOUT,
+        r"copy of A into tile: found rows of 96 elements with a 128 B swizzle; need rows of a "
+        r"multiple of 64 elements; choose a tile of 128 or another swizzle",
+        ("(8, 64)", "(8, 96)"),
+        ('"tma"}', '"tma", "tvm_hopper.swizzle": 128}'),
+    ),
+    case(
+        "two copies into a tile",
+        COPY + COPY[COPY.index("            for i, j") :],
+        LAYOUT,
+        r"copy of A into tile: found a second copy into one tile; need one copy per tile",
+    ),
+    case(
+        "tile of unknown size",
+        COPY,
+        LAYOUT,
+        r"copy of A into tile: found a tile of shape \[n, 64\]; need a static shape",
+        ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((n, 64)"),
+    ),
+    case(
+        "tile of three dimensions",
+        COPY,
+        LAYOUT,
+        r"found a tile of shape \[2, 8, 64\]; need a tile of two dimensions",
+        ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((2, 8, 64)"),
+        ("tile[i, j]", "tile[0, i, j]"),
+    ),
+    case(
+        "loops that do not cover the tile",
+        COPY,
+        LAYOUT,
+        r"found loops \['i<8', 'j<32'\] that store at \[i, j\]; need one loop over the rows and "
+        r"one over the columns of the whole tile; leave the copy's loops as compute_at made them",
+        ("T.grid(8, 64)", "T.grid(8, 32)"),
+    ),
+    case(
+        "rows shorter than 16 bytes",
+        COPY,
+        LAYOUT,
+        r"copy of A into tile: found rows of 8 B; need rows of a multiple of 16 B; choose another",
+        ("(8, 64)", "(8, 4)"),
+    ),
+]
+
+LOADS = [
+    case(
+        "row stride, with the padding that helps",
+        COPY,
+        TMA,
+        r"copy of A into tile: found stride 1 of 200 bytes; need a multiple of 16 bytes; "
+        r"pad its last dimension from 100 to 104",
+        ("(64, 128)", "(64, 100)"),
+    ),
+    case(
+        "several rules at once",
+        COPY,
+        TMA,
+        r"found dimension 1 of 0 and stride 1 of 200 bytes; need 1 to 4294967296 and a multiple",
+        ("(64, 128)", "(0, 100)"),
+    ),
+    case(
+        "empty tensor",
+        COPY,
+        TMA,
+        r"found dimension 1 of 0; need 1 to 4294967296; copy the tensor into one of another shape",
+        ("(64, 128)", "(0, 128)"),
+    ),
+    case(
+        "rank",
+        COPY,
+        TMA,
+        r"found rank 6; need 1 to 5",
+        ("(64, 128)", "(1, 1, 1, 1, 64, 128)"),
+        ("A[bx", "A[0, 0, 0, 0, bx"),
+    ),
+    case(
+        "type without a tensor map",
+        COPY,
+        TMA,
+        r"found type int16; need one of uint8, int8, .*, bfloat16",
+        ('"float16"', '"int16"'),
+    ),
+    case(
+        "strided tensor",
+        COPY,
+        TMA,
+        r"copy of A into tile: found strides \[256, 1\]; need a compact tensor; copy it, or",
+        ("func(A: ", "func(a: T.handle, X: "),
+        (
+            "    for bx",
+            '    A = T.match_buffer(a, (64, 128), "float16", strides=[256, 1])\n    for bx',
+        ),
+    ),
+    case(
+        "transposed tile",
+        COPY,
+        TMA,
+        r"found index \[.*\]; need rows along one dimension of A, columns along its last, each "
+        r"with step 1; cache_read the tensor with its last dimension as the tile's last",
+        ("A[bx * 8 + i, j]", "A[j, bx * 8 + i]"),
+    ),
+    case(
+        "every second row",
+        COPY,
+        TMA,
+        r"found index \[bx \* 8 \+ r \* 2, .*\]; need rows along one dimension of A",
+        ("A[bx * 8 + i, j]", "A[bx * 8 + i * 2, j]"),
+    ),
+    case(
+        "symbolic row stride",
+        COPY,
+        TMA,
+        r"copy of A into tile: found a symbolic dimension m, so rows at multiples of 2 bytes; need "
+        r"rows at multiples of 16 bytes; make every dimension but the first static",
+        ("func(A: ", "func(a: T.handle, X: "),
+        (
+            "    for bx",
+            '    m = T.int32()\n    A = T.match_buffer(a, (64, m), "float16")\n    for bx',
+        ),
+    ),
+    case(
+        "fill",
+        COPY,
+        TMA,
+        r"copy of A into tile: found a fill of T.float16\(.-inf.\) out of bounds; need a fill of 0",
+        ("A[bx * 8 + i, j]", 'T.if_then_else(i < 60, A[bx * 8 + i, j], T.float16("-inf"))'),
+    ),
+    case(
+        "another predicate",
+        COPY,
+        TMA,
+        r"found the predicate r <= bx; need exactly the bounds of A\[64, 128\], by which the "
+        r"hardware fills; apply any other predicate where the tile is used",
+        ("A[bx * 8 + i, j]", "T.if_then_else(i <= bx, A[bx * 8 + i, j], T.float16(0))"),
+    ),
+    case(
+        "bounds of a part of the tensor",
+        COPY,
+        TMA,
+        r"found the predicate bx \* 8 \+ r < 60; need exactly the bounds of A\[64, 128\]",
+        ("A[bx * 8 + i, j]", "T.if_then_else(bx * 8 + i < 60, A[bx * 8 + i, j], T.float16(0))"),
+    ),
+]

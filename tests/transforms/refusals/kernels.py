@@ -1,0 +1,192 @@
+"""What the passes refuse that see a whole kernel: rings, waits, shared memory, raster order."""
+
+from tests.transforms import test_merge_shared, test_pipeline_mbarriers, test_raster_blocks
+from tests.transforms.refusals.case import case
+from tvm_hopper.transforms import InsertAsyncWaits, MergeShared, PipelineMbarriers, RasterBlocks
+
+RING = test_pipeline_mbarriers.BEFORE
+MERGE = test_merge_shared.BEFORE
+RASTER = test_raster_blocks.KERNEL
+
+ANNOTATIONS = RING[RING.index('"software_pipeline_stage"') : RING.index("                    },\n")]
+K_LOOP = RING[
+    RING.index("                for k in T.serial(") : RING.index(
+        '                with T.sblock("store")'
+    )
+]
+TILES = RING[RING.rindex('                    with T.sblock("")', 0, RING.index("a = T.sb")) :][:60]
+LOAD_B = RING[
+    RING.index('                        with T.sblock("load_b")') : RING.index(
+        '                        with T.sblock("mma")'
+    )
+]
+
+
+def ring(name, match, *changes):
+    return case(name, RING, (PipelineMbarriers,), match, *changes)
+
+
+RINGS = [
+    ring(
+        "more pending groups than slots",
+        r"loop k: found tvm_hopper.wgmma_pending = 1 with 1 stages; need at most 0: a slot is "
+        r"released 1 iterations late, and the producer would wait for it for ever; take more",
+        ("[0, 0, 1]", "[0, 0, 0]"),
+        test_pipeline_mbarriers.ASK_PENDING,
+    ),
+    ring(
+        "registers that the chip has not",
+        r"loop k, tvm_hopper.registers: found 40 \+ 2 x 240 = 520 registers; need at most 3 x 168 "
+        r"= 504, or a consumer waits for ever; need a legal split",
+        (ANNOTATIONS, ANNOTATIONS + '"tvm_hopper.registers": [40, 240],\n'),
+    ),
+    ring(
+        "more bytes than an mbarrier counts",
+        r"loop k: found \d+ bytes a stage; need at most 1048575, what an mbarrier can count",
+        ("(2, 64, 64)", "(2, 8192, 64)"),
+    ),
+    ring(
+        "shared memory, itemised",
+        r"loop k: found a 20 x 16384 \+ b 20 x 2048 \+ barriers 320 = 368960 bytes of shared "
+        r"memory; need at most 232448; take 12 stages",
+        ("[0, 0, 1]", "[0, 0, 19]"),
+    ),
+    ring(
+        "a tile that fits not once",
+        r"need at most 232448; choose a smaller tile",
+        ("(2, 64, 64)", "(2, 1024, 64)"),
+    ),
+    ring(
+        "copies without a multiplication",
+        r"copies load_a, load_b: found no multiplication by warp groups that would read them; need "
+        r"a tvm_hopper.wgmma block in the same kernel",
+        ('for tx in T.thread_binding(256, thread="threadIdx.x")', "for tx in range(256)"),
+    ),
+    ring(
+        "copies outside of the loop",
+        r"copies load_a, load_b, load_a, load_b: found 2 statements that hold them; need one loop "
+        r"over k around all copies and the multiplication; compute_at the copies at the k loop",
+        (K_LOOP, K_LOOP + K_LOOP),
+    ),
+    ring(
+        "unrolled loop",
+        r"loop k: found a loop of kind unrolled from 0; need a serial loop from 0",
+        ("for k in T.serial(", "for k in T.unroll("),
+    ),
+    ring(
+        "loop without the block of its tiles",
+        r"loop k: found SeqStmt; need one block with the copies' tiles",
+        (
+            TILES,
+            f'                    T.call_extern("int32", "f")\n{TILES}',
+        ),
+    ),
+    ring(
+        "another statement in the loop",
+        r"loop k: found statement other, neither an asynchronous copy nor a multiplication; need "
+        r"copies and multiplications alone in a pipelined loop; annotate the copy with async_copy",
+        (
+            LOAD_B,
+            LOAD_B.replace("load_b", "other").replace(
+                'T.sblock_attr({"tvm_hopper.async_op": "tma_load"})', "T.evaluate(0)"
+            ),
+        ),
+    ),
+    ring(
+        "number of consumers",
+        r"loop k, tvm_hopper.consumers: found 3 with 2 warp groups on threadIdx.y; need the same "
+        r"number; split the tile by the number of consumers and bind that loop",
+        (ANNOTATIONS, ANNOTATIONS + '"tvm_hopper.consumers": 3,\n'),
+    ),
+    ring(
+        "too many consumers",
+        r"loop k: found 4 consumer warp groups; need 1, 2 or 3",
+        ("T.thread_binding(256", "T.thread_binding(512"),
+    ),
+    ring(
+        "order without stages",
+        r"loop k: found software_pipeline_order without software_pipeline_stage; need both",
+        ('"software_pipeline_stage": [0, 0, 1],', ""),
+    ),
+    ring(
+        "stage for each statement",
+        r"loop k: found software_pipeline_stage = \[0, 1\] and software_pipeline_order = "
+        r"\[0, 1, 2\]; need one entry for each of the 3 statements \['load_a', 'load_b', 'mma'\]",
+        ("[0, 0, 1]", "[0, 1]"),
+    ),
+    ring(
+        "copies in different stages",
+        r"loop k: found software_pipeline_stage = \[0, 1, 2\]; need one stage for all copies and "
+        r"one, not earlier, for what reads them; e.g. \[0, 0, 3\] for a ring of four slots",
+        ("[0, 0, 1]", "[0, 1, 2]"),
+    ),
+    ring(
+        "multiplication before its copies",
+        r"loop k: found software_pipeline_stage = \[1, 1, 0\]; need one stage for all copies",
+        ("[0, 0, 1]", "[1, 1, 0]"),
+    ),
+    ring(
+        "copies that are not asynchronous",
+        r"loop k: found software_pipeline_async_stages = \[\]; need stage 0, where the "
+        r"asynchronous copies are, in it",
+        ('async_stages": [0]', 'async_stages": []'),
+    ),
+    case(
+        "multiplication without a pipelined loop",
+        RING,
+        (InsertAsyncWaits,),
+        r"blocks \['mma'\]: found asynchronous operations outside of a warp group's role; need a "
+        r"pipelined loop with asynchronous copies around them",
+        ('"tvm_hopper.async_op": "tma_load"', '"other": 1'),
+    ),
+]
+
+REST = [
+    case(
+        "shared memory of a whole kernel",
+        MERGE,
+        (MergeShared,),
+        r"shared memory: found ring 400000 \+ rest 12 \+ full 16 = 400032 bytes with alignment; "
+        r"need at most 232448; take fewer stages or a smaller tile",
+        ("(48,)", "(200000,)"),
+    ),
+    case(
+        "shared buffer of unknown size",
+        MERGE,
+        (MergeShared,),
+        r"shared buffer ring: found shape \[n\]; need a static shape",
+        ("(48,)", "(n,)"),
+        ("def func(", "def func(n: T.int32, "),
+    ),
+    case(
+        "raster group of no rows",
+        RASTER,
+        (RasterBlocks,),
+        r"loop bx, tvm_hopper.raster_group: found 0; need at least one row of tiles",
+        test_raster_blocks.noted(raster_group=0),
+    ),
+    case(
+        "persistent kernel of no blocks",
+        RASTER,
+        (RasterBlocks,),
+        r"loop bx, tvm_hopper.persistent: found 0; need at least one thread block",
+        test_raster_blocks.noted(persistent=0),
+    ),
+    case(
+        "raster order without rows",
+        RASTER,
+        (RasterBlocks,),
+        r"loop bx, tvm_hopper.raster_group: found no loop bound to blockIdx.y; need rows of output "
+        r"tiles on blockIdx.y and columns on blockIdx.x, around a pipelined loop",
+        test_raster_blocks.noted(raster_group=2),
+        ("blockIdx.y", "blockIdx.z"),
+    ),
+    case(
+        "raster order of a kernel without a pipelined loop",
+        RASTER,
+        (RasterBlocks,),
+        r"loop bx, tvm_hopper.raster_group: found a kernel without a pipelined loop; need rows",
+        test_raster_blocks.noted(raster_group=2),
+        ('"kernel"', '"other"'),
+    ),
+]

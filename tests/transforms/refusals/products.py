@@ -1,0 +1,225 @@
+"""What LowerWgmma refuses."""
+
+from tests.transforms.refusals.case import case
+from tvm_hopper.transforms import LowerWgmma
+
+PRODUCT = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 16), "float16"), C: T.Buffer((64, 8), "float32"), n: T.int32):
+    for bx in T.thread_binding(1, thread="blockIdx.x"):
+        for ty in T.thread_binding(1, thread="threadIdx.y"):
+            with T.sblock(""):
+                T.reads()
+                T.writes()
+                acc = T.sblock_alloc_buffer((64, 8), scope="local")
+                a = T.sblock_alloc_buffer((1, 64, 16), "float16", scope="shared.dyn", align=256)
+                b = T.sblock_alloc_buffer((1, 8, 16), "float16", scope="shared.dyn", align=256)
+                for i, j in T.grid(64, 8):
+                    with T.sblock("init"):
+                        T.reads()
+                        T.writes()
+                        acc[i, j] = T.float32(0)
+                for p, r, s in T.grid(1, 64, 16):
+                    with T.sblock("load_a"):
+                        T.reads()
+                        T.writes()
+                        T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 32})
+                        a[p, r, s] = A[r, s]
+                for p, r, s in T.grid(1, 8, 16):
+                    with T.sblock("load_b"):
+                        T.reads()
+                        T.writes()
+                        T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 32})
+                        b[p, r, s] = A[r, s]
+                with T.sblock("update"):
+                    T.reads()
+                    T.writes()
+                    T.sblock_attr({"tvm_hopper.wgmma": 1})
+                    for i, j, k in T.grid(64, 8, 16):
+                        with T.sblock("inner"):
+                            T.reads()
+                            T.writes()
+                            acc[i, j] = SUM
+                for i, j in T.grid(64, 8):
+                    with T.sblock("store"):
+                        T.reads()
+                        T.writes()
+                        C[i, j] = acc[i, j]
+"""
+
+SUM = 'acc[i, j] + T.Cast("float32", a[0, i, k]) * T.Cast("float32", b[0, j, k])'
+PRODUCT = PRODUCT.replace("SUM", SUM)
+WHERE = r"block update, tvm_hopper\.wgmma: "
+UPDATE = 'with T.sblock("update"):\n'
+INNER = 'with T.sblock("inner"):\n'
+BLOCK = PRODUCT[
+    PRODUCT.index('                with T.sblock("update")') : PRODUCT.index(
+        '                for i, j in T.grid(64, 8):\n                    with T.sblock("store")'
+    )
+]
+
+
+def product(name, match, *changes):
+    return case(name, PRODUCT, (LowerWgmma,), match, *changes)
+
+
+PRODUCTS = [
+    product(
+        "predicate on the block",
+        WHERE + r"found a predicate \(n < 3\); need whole tiles; pad the block",
+        (UPDATE, UPDATE + "                    T.where(n < 3)\n"),
+    ),
+    product(
+        "predicate inside",
+        WHERE + r"found a predicate \(i < n\); need whole tiles; pad the block",
+        (INNER, INNER + "                            T.where(i < n)\n"),
+    ),
+    product(
+        "multiplication without a store",
+        WHERE
+        + r"found Evaluate; need C\[i, j\] = C\[i, j\] \+ A\[i, k\] \* B\[j, k\] in loops over "
+        r"i, j and k; blockize the loops of the update alone",
+        (f"acc[i, j] = {SUM}", 'T.call_extern("int32", "f", i, j, k)'),
+    ),
+    product(
+        "no sum",
+        WHERE + r"found T.Cast\(.*\) \* .*; need C\[i, j\] = C",
+        (SUM, SUM.removeprefix("acc[i, j] + ")),
+    ),
+    product(
+        "sum onto another element",
+        WHERE + r"found acc\[i, 0\] \+ .*; need C\[i, j\] = C",
+        (SUM, SUM.replace("acc[i, j]", "acc[i, 0]")),
+    ),
+    product(
+        "computed operand",
+        WHERE + r'found the operand T.Cast\("float32", a\[0, i, k\]\) \+ T.float32\(1.0\); need '
+        r"operands loaded as they are; compute it into a buffer of its own first",
+        ('T.Cast("float32", a[0, i, k]) *', '(T.Cast("float32", a[0, i, k]) + T.float32(1)) *'),
+    ),
+    product(
+        "no reduction",
+        WHERE + r"found .* in loops over \['i', 'j', 'k'\]; need C\[i, j\] = C",
+        ("b[0, j, k]", "b[0, j, 0]"),
+    ),
+    product(
+        "two multiplications",
+        r"blocks update, update: found 2 tvm_hopper.wgmma blocks; need one per kernel",
+        (BLOCK, BLOCK + BLOCK),
+    ),
+    product(
+        "rows",
+        WHERE + r"found 32 rows per warp group; need a multiple of 64 rows; choose another tile",
+        ("(64, 8)", "(32, 8)"),
+        ("T.grid(64, 8, 16)", "T.grid(32, 8, 16)"),
+    ),
+    product(
+        "columns",
+        WHERE + r"found 4 columns per warp group; need a multiple of 8 columns",
+        ("(64, 8)", "(64, 4)"),
+        ("T.grid(64, 8, 16)", "T.grid(64, 4, 16)"),
+    ),
+    product(
+        "depth",
+        WHERE + r"found a depth of 8; need a multiple of 16",
+        ("T.grid(64, 8, 16)", "T.grid(64, 8, 8)"),
+    ),
+    product(
+        "registers",
+        WHERE + r"found an accumulator of 64x512: 256 registers a thread; need at most 231 of 255, "
+        r"the rest being needed for addresses; choose a smaller tile or more consumers",
+        ("64, 8", "64, 512"),
+        ("1, 8, 16", "1, 512, 16"),
+    ),
+    product(
+        "operands of two types",
+        WHERE + r"found operands of types \['bfloat16', 'float16'\]; need operands of one type",
+        (
+            'b = T.sblock_alloc_buffer((1, 8, 16), "float16"',
+            'b = T.sblock_alloc_buffer((1, 8, 16), "bfloat16"',
+        ),
+        ("b[p, r, s] = A[r, s]", "b[p, r, s] = B[r, s]"),
+        ("def func(", 'def func(B: T.Buffer((8, 16), "bfloat16"), '),
+    ),
+    product(
+        "operands in float32",
+        WHERE.removesuffix(": ") + r", operand a: found type float32; need float16 or bfloat16",
+        ('"float16"', '"float32"'),
+    ),
+    product(
+        "operand that no copy fills",
+        WHERE.removesuffix(": ") + r", operand a: found a tile in scope 'shared.dyn' that no "
+        r"async_copy fills; need shared memory filled by an asynchronous copy; cache_read the",
+        ("a[p, r, s] = A[r, s]", "b[p, r, s] = A[r, s]"),
+    ),
+    product(
+        "operand with two loops in one dimension",
+        WHERE.removesuffix(": ") + r", operand a: found index \[0, i, i \+ k\]; need i and k each "
+        r"alone in one dimension",
+        ("a[0, i, k]", "a[0, i, i + k]"),
+    ),
+    product(
+        "tile that WGMMA cannot read",
+        WHERE.removesuffix(": ") + r", operand b: found K-major 12x16 float16 tile with a 32 B "
+        r"swizzle: found 12x16; need multiples of 8 and 16; need a tile that WGMMA can read",
+        ("1, 8, 16", "1, 12, 16"),
+    ),
+    product(
+        "threads bound by the schedule",
+        WHERE + r"found loop ty bound to threadIdx.x; need threadIdx.y alone \(one step a warp "
+        r"group\): threads are dealt out by the lowering",
+        ("threadIdx.y", "threadIdx.x"),
+    ),
+    product(
+        "number of warp groups unknown",
+        WHERE + r"found a symbolic extent of threadIdx.y; need a static one",
+        ('T.thread_binding(1, thread="threadIdx.y")', 'T.thread_binding(n, thread="threadIdx.y")'),
+    ),
+    product(
+        "accumulator in float16",
+        WHERE + r'found an accumulator of type float16; need float32; pass accumulate="float32" '
+        r"\(annotation tvm_hopper.accumulate\) to sum in float32 registers",
+        (
+            "acc = T.sblock_alloc_buffer((64, 8), scope",
+            'acc = T.sblock_alloc_buffer((64, 8), "float16", scope',
+        ),
+        (SUM, "acc[i, j] + a[0, i, k] * b[0, j, k]"),
+        ("T.float32(0)", "T.float16(0)"),
+        ('C: T.Buffer((64, 8), "float32")', 'C: T.Buffer((64, 8), "float16")'),
+    ),
+    product(
+        "depth unknown",
+        WHERE + r"found loop k over \[0, \+n\); need static loops from 0",
+        ("T.grid(64, 8, 16)", "T.grid(64, 8, n)"),
+    ),
+    product(
+        "accumulator in shared memory",
+        WHERE + r"found an accumulator in scope 'shared'; need registers; cache_write\(block, 0,",
+        ('scope="local"', 'scope="shared"'),
+    ),
+    product(
+        "accumulator larger than the tile",
+        WHERE + r"found an accumulator acc\[128, 8\] written at \[i, j\]; need one of exactly the "
+        r"block's 64x8 elements; compute the cache_write at the loop of the warp group and",
+        ("acc = T.sblock_alloc_buffer((64, 8)", "acc = T.sblock_alloc_buffer((128, 8)"),
+    ),
+    product(
+        "epilogue with loops of its own",
+        r"block store: found loops \['i<64', 'j<4'\] over accumulator elements .*; need one loop "
+        r"over 64 rows and one over 8 columns, element by element; leave the loops of the fill",
+        (
+            'T.grid(64, 8):\n                    with T.sblock("store")',
+            'T.grid(64, 4):\n                    with T.sblock("store")',
+        ),
+    ),
+    product(
+        "accumulator used outside of loops",
+        r"block store: found an access of accumulator acc outside of loops over its elements; need "
+        r"loops over its rows and columns",
+        (
+            'for i, j in T.grid(64, 8):\n                    with T.sblock("store")',
+            'if n > 0:\n                    with T.sblock("store")',
+        ),
+        ("C[i, j] = acc[i, j]", "C[0, 0] = acc[0, 0]"),
+    ),
+]

@@ -395,6 +395,18 @@ class ExprEmitter:
     def _call_tvm_warp_shuffle_down(self, node: Any) -> Code:
         return self._collective("shuffle_down", node, [node.args[1], node.args[2], node.args[3]])
 
+    def _call_cuda___shfl_sync(self, node: Any) -> Code:
+        return self._collective("shuffle", node, node.args[1:4])
+
+    def _call_cuda___shfl_up_sync(self, node: Any) -> Code:
+        return self._collective("shuffle_up", node, node.args[1:4])
+
+    def _call_cuda___shfl_down_sync(self, node: Any) -> Code:
+        return self._collective("shuffle_down", node, node.args[1:4])
+
+    def _call_cuda___shfl_xor_sync(self, node: Any) -> Code:
+        return self._collective("shuffle_xor", node, node.args[1:4])
+
     def _call_tvm_warp_activemask(self, node: Any) -> Code:
         return f"w.activemask({self.scope.mask})", False
 

@@ -32,6 +32,14 @@ class Pointer:
     tensor: str
     offset: int = 0
 
+    def __and__(self, mask: int) -> int:
+        """Return low address bits; a tensor's first byte is taken as aligned."""
+        return self.offset & mask
+
+    def __mod__(self, divisor: int) -> int:
+        """Return the address modulo an alignment."""
+        return self.offset % divisor
+
 
 @dataclass
 class MapBox:

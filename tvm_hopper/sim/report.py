@@ -108,8 +108,8 @@ class Reporter:
         if other.known_to(bundle.narrow):
             return "MBAR_SCOPE_TOO_NARROW"
         if not region.shared and other.writes and other.op is not None:
-            synchronised = bundle.generic.events >> other.op.read_event & 1
-            if synchronised or not access.writes:
+            issued_before = bundle.generic.epochs[other.warp.index] >= other.epoch
+            if issued_before or not access.writes:
                 return "GLOBAL_NOT_VISIBLE"
         if not access.writes:
             return "RACE_READ_INFLIGHT"

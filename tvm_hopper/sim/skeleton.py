@@ -187,7 +187,7 @@ def _eager(system: System, state: State) -> list[State]:
             continue
         op = agent.ops[position]
         if (
-            op.kind == "load"
+            op.kind in ("load", "cluster_sync")
             or (op.kind == "bar" and op.value in system.fixed_meetings)
             or (op.kind == "arrive" and _completes_nothing(system, state, op))
         ):
@@ -198,9 +198,11 @@ def _eager(system: System, state: State) -> list[State]:
 
 
 def _completes_nothing(system: System, state: State, op: Any) -> bool:
-    return all(
-        not size and state.barriers[system.index[key]][2] > count for key, count, size in op.targets
-    )
+    for key, count, size in op.targets:
+        _, _, pending, tx, _ = state.barriers[system.index[key]]
+        if pending < count or (pending == count and tx + size == 0):
+            return False
+    return True
 
 
 def _name(key: Key | None, skeleton: Skeleton) -> str:

@@ -73,6 +73,7 @@ class System:
         self.meeting_index = {key: i for i, key in enumerate(self.meetings)}
         self.violations: dict[tuple, Violation] = {}
         self.fixed_meetings = self._fixed_meetings()
+        self.sites: dict[tuple[Key, int], set[int]] = {}  # of each generation of a block barrier
 
     def _fixed_meetings(self) -> set[int]:
         """Return the block barriers at which every generation needs all agents that use them."""
@@ -256,6 +257,8 @@ class System:
         if op.kind == "cluster_wait" or (ticket >= 0 and not arrive_only):
             return self._advance(state, number, -1) if generation > ticket else None
         arrived += op.threads
+        if op.kind == "bar":
+            self.sites.setdefault((key, generation), set()).add(id(op.event.node))
         if arrived > count:
             self.violate(
                 "NAMED_BAR_MISMATCH", None, agent.name,

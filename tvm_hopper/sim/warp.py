@@ -440,6 +440,12 @@ class WarpCore:
         source = LANES + as_lanes(delta)
         return self._shuffle(value, source, source < LANES // width * width + width)
 
+    def shuffle_xor(self, site: int, mask: Any, value: Any, bits: Any, width: Any) -> np.ndarray:
+        """Read the value of the lane whose number differs in `bits`."""
+        width = int(np.max(width))
+        source = LANES ^ as_lanes(bits)
+        return self._shuffle(value, source, source < LANES // width * width + width)
+
 
 _ATOMICS = {
     "add": lambda a, b, c: a + b,

@@ -137,7 +137,8 @@ def _groups_of_others(machine: Any) -> None:
             "BULK_GROUP_MISUSE",
             f"wait_group executed by {warp.label}/lane{lane}, which committed nothing: it waits "
             f"for nothing; the groups belong to {owner.label}/lane{owner_lane}",
-            key=(site, "other"), agents=(warp.label, owner.label),
+            key=(site, "other"),
+            agents=(warp.label, owner.label),
             statements=(machine.place(warp, site, it),),
         )
 
@@ -178,7 +179,9 @@ def _unissued(machine: Any) -> None:
             if len(steps) > 1:
                 site, warp = group.sequence[-1]
                 machine.at(
-                    "WARP_CONVERGENCE", warp, site,
+                    "WARP_CONVERGENCE",
+                    warp,
+                    site,
                     f"warps of one warp group execute {sorted(steps)} wgmma instructions",
                 )
             for op in group.operations:

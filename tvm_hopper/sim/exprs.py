@@ -254,10 +254,10 @@ class ExprEmitter:
                 text, varies = f"({text} * {self.code(extent)} + {part})", varies or part_varies
             return None, text, varies
         index = indices[0]
-        if isinstance(index, tirx.Ramp) and isinstance(index.stride, tirx.IntImm):
-            if int(index.stride.value) == 1:
-                base, varies = self.expr(index.base)
-                return index, base, varies
+        dense = isinstance(index, tirx.Ramp) and isinstance(index.stride, tirx.IntImm)
+        if dense and int(index.stride.value) == 1:
+            base, varies = self.expr(index.base)
+            return index, base, varies
         text, varies = self.expr(index)
         return None, text, varies
 

@@ -6,6 +6,7 @@ checked; a tensor is (name, byte offset) and an `any` slot of the packed call is
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -147,10 +148,8 @@ class HostInterpreter:
 
     def run(self) -> list[Launch]:
         """Run the function."""
-        try:
+        with contextlib.suppress(_Return):
             self.stmt(self.func.body)
-        except _Return:
-            pass
         return self.launches
 
     def stmt(self, node: Any) -> None:

@@ -1,7 +1,7 @@
 """The machine: CTAs with their memory, warps as generators, asynchronous operations in flight.
 
-One OS thread; the scheduler picks the next step, so that a run is repeatable from (policy, seed) and
-"no step is possible" is a deadlock that is reported at once.
+One OS thread; the scheduler picks the next step, so that a run is repeatable from (policy, seed),
+and "no step is possible" is a deadlock that is reported at once.
 """
 
 from __future__ import annotations

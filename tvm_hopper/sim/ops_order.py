@@ -10,7 +10,7 @@ from tvm_hopper.sim.clocks import Bundle
 from tvm_hopper.sim.lanes import LANES, as_lanes, one
 from tvm_hopper.sim.machine import Event
 from tvm_hopper.sim.memory import RANK_SHIFT
-from tvm_hopper.sim.ops_sync import Wait
+from tvm_hopper.sim.ops_mbarrier import Wait
 from tvm_hopper.sim.tir import numpy_dtype
 
 _TYPES = {

@@ -16,7 +16,7 @@ from tvm_hopper.facts.wgmma import Descriptor, operand_addresses
 from tvm_hopper.sim.lanes import LANES, as_lanes, one
 from tvm_hopper.sim.machine import AsyncOp
 from tvm_hopper.sim.memory import Region
-from tvm_hopper.sim.ops_sync import Wait
+from tvm_hopper.sim.ops_mbarrier import Wait
 from tvm_hopper.sim.races import ASYNC
 from tvm_hopper.sim.registers import RegRef
 from tvm_hopper.sim.tir import numpy_dtype
@@ -114,7 +114,9 @@ class WgmmaOps:
         elif sequence[position][0] != site:
             other_site, other = sequence[position]
             self.machine.at(
-                "WARP_CONVERGENCE", self, site,
+                "WARP_CONVERGENCE",
+                self,
+                site,
                 f"{what}: {other.label} of the same warp group executes "
                 f"{self.machine.statement(other_site)} here",
             )
@@ -417,7 +419,7 @@ def _accumulator_dtype(mods: Any) -> np.dtype:
 
 
 def _operand_values(shared: Region, offsets: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
-    """Gather one operand and widen it: float32 (exact products of 16-bit floats), float64 for ints."""
+    """Gather one operand and widen it: float32 (products stay exact), float64 for integers."""
     values = shared.view(dtype)[offsets]
     if name == "tf32":
         return round_tf32(values)

@@ -15,10 +15,12 @@ from tvm_hopper.sim.host import Launch, Pointer, run_host
 from tvm_hopper.sim.lanes import LANES
 from tvm_hopper.sim.machine import CTA, REGISTER_FILE, Event, Machine
 from tvm_hopper.sim.memory import Region, global_base
-from tvm_hopper.sim.ops_async import AsyncOps
+from tvm_hopper.sim.ops_bulk import BulkOps
+from tvm_hopper.sim.ops_cp_async import CpAsyncOps
 from tvm_hopper.sim.ops_matrix import MatrixOps
+from tvm_hopper.sim.ops_mbarrier import MBarrierOps
+from tvm_hopper.sim.ops_named import NamedOps
 from tvm_hopper.sim.ops_order import ClusterBarrier, OrderOps
-from tvm_hopper.sim.ops_sync import SyncOps
 from tvm_hopper.sim.ops_wgmma import WarpGroup, WgmmaOps
 from tvm_hopper.sim.result import Result
 from tvm_hopper.sim.tma import TensorMap, TensorMapArg
@@ -28,7 +30,7 @@ from tvm_hopper.sim.warp import WarpCore
 __all__ = ["Launch", "TensorMapArg", "run_host", "run_kernel"]
 
 
-class Warp(WarpCore, SyncOps, OrderOps, AsyncOps, MatrixOps, WgmmaOps):
+class Warp(WarpCore, MBarrierOps, NamedOps, OrderOps, BulkOps, CpAsyncOps, MatrixOps, WgmmaOps):
     """A warp with all its instructions."""
 
     partial: Any = None  # mask of existing lanes, if the block is no multiple of 32

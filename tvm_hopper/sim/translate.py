@@ -17,27 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim import lanes
 from tvm_hopper.sim.emit_ptx import PtxEmitter
 from tvm_hopper.sim.exprs import BufferInfo, ExprEmitter, Scope
+from tvm_hopper.sim.questions import Questions, viewed
 from tvm_hopper.sim.registers import RegRef
-from tvm_hopper.sim.tir import PTX, decode_ptx, numpy_dtype, op_name, short_name, split_lanes
-
-
-def _viewed(data: Any) -> Any:
-    """Return the buffer variable that a `DeclBuffer` looks at, if it is plain."""
-    if isinstance(data, ir.Call) and short_name(data) == "buffer_data":
-        return data.args[0]
-    return data if isinstance(data, ir.Var) else None
-
-
-def _variables(expr: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
-    return found
+from tvm_hopper.sim.tir import PTX, numpy_dtype, op_name, short_name, split_lanes
 
 
 @dataclass
@@ -61,7 +48,7 @@ class Program:
     setmaxnreg_site: int = 0
 
 
-class StmtEmitter(PtxEmitter, ExprEmitter):
+class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
     """Walks statements once and writes the generator's lines."""
 
     def __init__(self, func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> None:
@@ -73,7 +60,7 @@ class StmtEmitter(PtxEmitter, ExprEmitter):
         self.loops: list[str] = []
         self.program = Program(None, "", [None], [], [], [])
         self.tracked: set[str] = set()
-        self.roots_of_wgmma = self._wgmma_registers()
+        self.roots_of_wgmma = self.wgmma_registers()
         self.block_vars: set[Any] = set()
         self.block_depth = 0
         self.pointers: dict[Any, set[str]] = {}
@@ -100,7 +87,7 @@ class StmtEmitter(PtxEmitter, ExprEmitter):
         return name
 
     def new_site(self, stmt: Any) -> int:
-        """Number a statement, so that a finding can print it."""
+        """Give a statement a number, so that a finding can print it."""
         self.program.statements.append(stmt)
         self.site = len(self.program.statements) - 1
         return self.site
@@ -122,44 +109,6 @@ class StmtEmitter(PtxEmitter, ExprEmitter):
             self.touched.append(
                 f"w.touch({self.site}, R_{info.root}, ({index}) * {size}, {count * size})"
             )
-
-    def _wgmma_registers(self) -> set[Any]:
-        """Find the register allocations that wgmma uses as accumulator or as A."""
-        used: set[Any] = set()
-        views: dict[Any, Any] = {}
-
-        def visit(call: ir.Call) -> None:
-            name = op_name(call)
-            if name.startswith(PTX + "wgmma_") and (ptx := decode_ptx(call)) is not None:
-                for value in (*ptx.operands.get("d", []), *ptx.operands.get("a", [])):
-                    if isinstance(value, ir.TensorLoad):
-                        used.add(value.source)
-
-        def declare(decl: tirx.DeclBuffer) -> None:
-            if (source := _viewed(decl.data)) is not None:
-                views[decl.buffer] = source
-
-        tvm_ffi.structural_walk(self.func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
-        roots = set()
-        for var in used:
-            while var in views:
-                var = views[var]
-            roots.add(var)
-        return roots
-
-    def depends_on_block(self, expr: Any) -> bool:
-        """Tell whether an expression depends on the block index."""
-        return any(var in self.block_vars for var in _variables(expr))
-
-    def params_of(self, expr: Any) -> set[str]:
-        """Return the parameters that an address may point into."""
-        found: set[str] = set()
-        for var in _variables(expr):
-            info = self.scope.buffers.get(var)
-            if info is not None and info.kind == "global":
-                found.add(info.root)
-            found |= self.pointers.get(var, set())
-        return found
 
     # -- statements -------------------------------------------------------------------------------
 
@@ -250,7 +199,7 @@ class StmtEmitter(PtxEmitter, ExprEmitter):
         dtype = str(var.ty.dtype.dtype)
         name = self.scope.name(var.name)
         shape = tuple(var.ty.shape)
-        source = _viewed(data)
+        source = viewed(data)
         info = self.scope.buffers.get(source) if source is not None else None
         if info is not None and info.kind == "local":
             scalar, _ = split_lanes(dtype)

@@ -1,7 +1,7 @@
 """One warp: 32 lanes in lockstep, its clocks, and its loads, stores, atomics and shuffles.
 
-What instructions do to barriers and asynchronous engines stands in `ops_sync.py`, `ops_async.py`
-and `ops_wgmma.py`, which this class is put together from.
+What instructions do to barriers and asynchronous engines stands in `ops_*.py`; `run.Warp` is put
+together from all of them.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class WarpCore:
         self.reg_states: dict[str, RegState] = {}
         self.init_sync()
         self.init_async()
+        self.init_cp_async()
         self.init_wgmma()
 
     def bump(self) -> None:
@@ -236,7 +237,7 @@ class WarpCore:
                 "MISALIGNED",
                 self,
                 site,
-                f"offset {low} of {region.name} is no multiple of {align}",
+                f"offset {low} of {region.name}: need {align}",
                 buffer=region.name,
             )
         if region.shared and region.live[low : high + total].any():

@@ -9,8 +9,9 @@ import pytest
 import tvm
 from tvm import s_tir
 
+import tvm_hopper
 from tvm_hopper import compile as hopper_compile
-from tvm_hopper import pipeline
+from tvm_hopper import keys, pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.testing import workloads
 
@@ -78,6 +79,16 @@ def test_a_source_does_not_depend_on_the_hash_seed(fresh) -> None:
     first, second = (fresh("-c", code, PYTHONHASHSEED=seed).stdout for seed in ("1", "2"))
     assert first.count("wgmma") > 1
     assert first == second
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_the_compiler_is_an_option_of_the_build() -> None:
+    mod = tvm.IRModule({"main": gemm().with_attr(keys.FAST_MATH, True)})
+    with tvm.transform.PassContext(config={keys.COMPILER: "nvcc"}):
+        built = tvm.compile(mod, target=H200)
+    result = hopper_compile.compiled(built)  # after the context has ended, as a callback may be
+    assert (result.compiler, result.math_flags) == ("nvcc", ("--use_fast_math",))
+    assert tvm_hopper.cubin(built) == result.cubin
 
 
 def test_lowering_and_compiling_are_quick() -> None:

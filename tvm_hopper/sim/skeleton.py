@@ -271,9 +271,7 @@ def _violation(violation: Violation, skeleton: Skeleton) -> Finding:
 
 def deadlock_of(skeleton: Skeleton, state: State) -> list[Finding]:
     """Report a state in which nothing can move, and barriers that miss only bytes."""
-    found = [
-        _finding("DEADLOCK", f"no agent can progress: {_waits(skeleton, state)}")
-    ]
+    found = [_finding("DEADLOCK", f"no agent can progress: {_waits(skeleton, state)}")]
     for key, (_, expected, pending, tx, _) in zip(
         skeleton.system.keys, state.barriers, strict=True
     ):

@@ -179,16 +179,12 @@ class System:
         tickets[number] = ticket
         return state._replace(positions=tuple(positions), tickets=tuple(tickets))
 
-    def _change(
-        self, barriers: list, key: Key, count: int, size: int, op: Op, agent: str
-    ) -> None:
+    def _change(self, barriers: list, key: Key, count: int, size: int, op: Op, agent: str) -> None:
         """Apply arrivals and bytes to a barrier; complete its phase when both are zero."""
         slot = self.index[key]
         phase, expected, pending, tx, observed = barriers[slot]
         if not expected:
-            self.violate(
-                "MBAR_USE_BEFORE_INIT", key, agent, f"{op.kind} before mbarrier.init", op
-            )
+            self.violate("MBAR_USE_BEFORE_INIT", key, agent, f"{op.kind} before mbarrier.init", op)
             return
         # without byte counts a copy orders nothing, and a right kernel could seem to run ahead
         if count and observed < phase - 1 and self.counted:

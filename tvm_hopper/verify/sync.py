@@ -1,0 +1,135 @@
+"""Static check of a final device function's synchronisation, cheap enough for every compilation.
+
+`check_sync` traces the role skeleton of one cluster, follows one schedule of it (arrival counts,
+transaction bytes, parities, deadlock), and checks each thread's program order (wgmma fences and
+waits, bulk groups, setmaxnreg, barriers).  What depends on data is left to the simulator: that is
+reported as INCOMPLETE and is no error.
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_hopper.errors import VerifyError
+from tvm_hopper.sim.findings import Finding
+from tvm_hopper.sim.skeleton import Skeleton, run_skeleton
+from tvm_hopper.sim.skeleton_trace import UnanalysableError
+from tvm_hopper.sim.tir import PTX, op_name
+from tvm_hopper.verify.streams import check_streams, finding
+
+StaticFinding = Finding
+SYNCHRONISING = ("mbarrier", "wgmma", "cp_async_bulk", "cp_reduce", "setmaxnreg", "bar")
+MAX_TRIPS = 5
+
+
+def check_sync(
+    device_func: tirx.PrimFunc,
+    host_func: tirx.PrimFunc | None = None,
+    max_trips: int = MAX_TRIPS,
+) -> list[StaticFinding]:
+    """Return the broken rules that can be told without running the kernel.
+
+    Parameters
+    ----------
+    device_func : tvm.tirx.PrimFunc
+        Final device function, as code generation prints it.
+    host_func : tvm.tirx.PrimFunc or None
+        Final host function. With it the bytes of each tensor copy are known and are compared with
+        what the mbarriers expect.
+    max_trips : int
+        Loops around synchronisation are followed this far; one that deadlocks then is followed to
+        its end before anything is said.
+    """
+    calls = _synchronising_calls(device_func)
+    if not calls:
+        return []
+    found = list(_lone_try_waits(device_func, calls))
+    if found:
+        return found
+    try:
+        protocol, skeleton = run_skeleton(device_func, host_func, max_trips)
+    except UnanalysableError as error:
+        return [finding("INCOMPLETE", f"left to the simulator: {error}")]
+    assert skeleton is not None
+    found += protocol
+    found += _mixed_sites(skeleton)
+    for trace in skeleton.traces:
+        found += check_streams(trace)
+    unique = {(f.rule, f.message): f for f in found}
+    return list(unique.values())
+
+
+def require_sync(
+    device_func: tirx.PrimFunc, host_func: tirx.PrimFunc | None = None
+) -> tirx.PrimFunc:
+    """Return the function, or raise with every broken rule.
+
+    Raises
+    ------
+    VerifyError
+        `check_sync` found an error.
+    """
+    errors = [f for f in check_sync(device_func, host_func) if f.severity == "error"]
+    if errors:
+        name = str((device_func.attrs or {}).get("global_symbol", "kernel"))
+        text = "\n".join(str(f) for f in errors)
+        raise VerifyError(
+            f"synchronisation of {name}: found {len(errors)} broken rule(s); need none\n{text}"
+        )
+    return device_func
+
+
+def _synchronising_calls(func: tirx.PrimFunc) -> list[ir.Call]:
+    found: list[ir.Call] = []
+
+    def visit(call: ir.Call) -> None:
+        name = op_name(call)
+        if name.startswith(PTX) and name[len(PTX) :].startswith(SYNCHRONISING):
+            found.append(call)
+
+    tvm_ffi.structural_walk(func.body, (ir.Call, visit))
+    return found
+
+
+def _lone_try_waits(func: tirx.PrimFunc, calls: list[ir.Call]) -> list[Finding]:
+    tries = [c for c in calls if op_name(c).startswith(f"{PTX}mbarrier_try_wait")]
+    if not tries:
+        return []
+    looped: list[ir.Call] = []
+    tvm_ffi.structural_walk(
+        func.body,
+        (
+            tirx.While,
+            lambda loop: tvm_ffi.structural_walk(loop, (ir.Call, looped.append)),
+        ),
+    )
+    return [
+        finding("TRY_WAIT_NOT_LOOPED", f"one try_wait without a loop: {str(call)[:120]}")
+        for call in tries
+        if not any(call.same_as(other) for other in looped)
+    ]
+
+
+def _mixed_sites(skeleton: Skeleton) -> list[Finding]:
+    """Find aligned barriers of which one generation is reached from several places."""
+    aligned = {
+        id(op.event.node): op.event
+        for agent in skeleton.agents
+        for op in agent.ops
+        if op.kind == "bar" and op.event.values[3]
+    }
+    found = {}
+    for (key, _), sites in skeleton.system.sites.items():
+        events = [aligned[site] for site in sites if site in aligned]
+        if len(sites) > 1 and events:
+            found.setdefault(
+                key,
+                finding(
+                    "WARP_CONVERGENCE",
+                    f"barrier {key[2]} is reached from {len(sites)} places in one generation; "
+                    "bar.sync is aligned, use barrier.sync",
+                    events[0],
+                ),
+            )
+    return list(found.values())

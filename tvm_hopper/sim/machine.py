@@ -16,6 +16,7 @@ import numpy as np
 from tvm_hopper.sim.memory import SHARED_BASE, Region, aligned_bytes, shared_base
 from tvm_hopper.sim.races import AccessLog
 from tvm_hopper.sim.report import Reporter
+from tvm_hopper.sim.timeline import MAX_EVENTS, TimelineEvent
 
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve")
 REGISTER_FILE = 65536
@@ -123,6 +124,11 @@ class Machine(Reporter):
         self.num_events += 1
         return self.num_events - 1
 
+    def event(self, lane: str, kind: str, name: str, start: int) -> None:
+        """Keep an event that ends now for the timeline."""
+        if len(self.events) < MAX_EVENTS:
+            self.events.append(TimelineEvent(lane, kind, name, start, self.time))
+
     # -- asynchronous operations ------------------------------------------------------------------
 
     def submit(self, op: AsyncOp) -> None:
@@ -145,7 +151,8 @@ class Machine(Reporter):
             op.done = op.read_done = True
             op.before = None
             self.pending.remove(op)
-            self.events.append(("async", op, op.start, self.time))
+            on = f" on {op.barrier.name}" if op.barrier is not None else ""
+            self.event(f"{op.warp.cta.label}/{op.kind}", "async", op.kind + on, op.start)
         self.wake(op)
 
     def wake(self, thing: Any) -> None:
@@ -203,18 +210,21 @@ class Machine(Reporter):
     def _resume(self, warp: Any) -> None:
         self.time += 1
         self.steps += 1
-        warp.resumed, warp.spinning = self.time, None
+        if warp.waits_for is not None:
+            self.event(warp.label, "wait", warp.waiting, warp.stopped)
+        warp.resumed, warp.spinning, warp.waits_for = self.time, None, None
         try:
             thing = next(warp.generator)
         except StopIteration:
+            self.event(warp.label, "run", "exit", warp.resumed)
             warp.exit()
             self.progress += 1
             return
-        self.events.append(("warp", warp, warp.resumed, self.time, thing))
+        self.event(warp.label, "run", self.statement(warp.site), warp.resumed)
         if thing is None:
             self.runnable.append(warp)
         else:
-            warp.waits_for = thing
+            warp.waits_for, warp.stopped = thing, self.time
             thing.waiters.append(warp)
 
     def _async_step(self) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tvm_hopper.sim.findings import RULES, Finding
 from tvm_hopper.sim.races import ASYNC, Access
+from tvm_hopper.sim.timeline import TimelineEvent
 from tvm_hopper.sim.tir import shared_buffer, statement_text
 
 _MISSING = {
@@ -31,7 +32,8 @@ class Reporter:
         self.seen: set[Any] = set()
         self.texts: dict[int, str] = {}
         self.buffers: dict[int, str] = {}
-        self.events: list[Any] = []
+        self.events: list[TimelineEvent] = []
+        self.time = 0
         self.steps = 0
 
     def statement(self, site: int) -> str:
@@ -71,6 +73,8 @@ class Reporter:
             return
         self.seen.add(identity)
         facts = RULES[rule]
+        if agents:
+            self.events.append(TimelineEvent(agents[0], "finding", rule, self.time, self.time))
         self.findings.append(
             Finding(
                 rule,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim.findings import Finding, worst
+from tvm_hopper.sim.timeline import Timeline, TimelineEvent
 
 
 @dataclass
@@ -31,7 +30,7 @@ class Result:
     seed: int = 0
     steps: int = 0
     blocks: tuple[tuple[int, ...], ...] = ()
-    events: list[Any] = field(default_factory=list, repr=False)
+    events: list[TimelineEvent] = field(default_factory=list, repr=False)
 
     @property
     def verdict(self) -> str:
@@ -50,8 +49,6 @@ class Result:
             raise VerifyError(f"simulation is {self.verdict}, need clean:\n{text}")
         return self
 
-    def timeline(self) -> Any:
+    def timeline(self) -> Timeline:
         """Return the run as a `Timeline` (figure and Chrome trace)."""
-        from tvm_hopper.sim.timeline import Timeline
-
         return Timeline(self)

@@ -52,7 +52,7 @@ class WarpCore:
         self.finished = False
         self.waits_for: Any = None
         self.spinning: int | None = None
-        self.resumed = 0
+        self.resumed = self.stopped = 0
         self.waiting = ""
         self.reg_states: dict[str, RegState] = {}
         self.init_sync()

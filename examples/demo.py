@@ -92,6 +92,8 @@ def simulate_ctas(executable: Any, m: int, n: int, k: int) -> bool:
     with step(f"inputs: A {m}x{k}, B {n}x{k}, bfloat16"):
         a = rng.standard_normal((m, k), np.float32).astype(ml_dtypes.bfloat16)
         b = rng.standard_normal((n, k), np.float32).astype(ml_dtypes.bfloat16)
+    # The output starts as NaN, as would be seen in what a block fails to write.
+    arrays = {"A": a, "B": b, "D": np.full((m, n), np.nan, ml_dtypes.bfloat16)}
     last_row, last_column = (m - 1) // TILE[0], (n - 1) // TILE[1]
     ctas = {
         "interior": (0, 0),
@@ -102,9 +104,7 @@ def simulate_ctas(executable: Any, m: int, n: int, k: int) -> bool:
     good = True
     for name, (x, y) in ctas.items():
         with step(f"simulate the {name} CTA, {-(-k // TILE[2])} trips of the ring"):
-            result = tvm_hopper.simulate(
-                executable, {"A": a, "B": b}, policy="eager", blocks=[(x, y, 0)]
-            )
+            result = tvm_hopper.simulate(executable, arrays, blocks=[(x, y, 0)])
         rows = slice(y * TILE[0], min((y + 1) * TILE[0], m))
         columns = slice(x * TILE[1], min((x + 1) * TILE[1], n))
         got = result.outputs["D"][rows, columns].astype(np.float64)

@@ -7,6 +7,7 @@ report = tvm_hopper.verify(ex)                          # policies, seeds, chose
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -188,11 +189,14 @@ class Report:
         (policy, seed, verdict) of every run.
     choices : tuple[Choice, ...]
         Which CTAs of each launch ran, and why that is enough (or not).
+    skeletons : tuple[str, ...]
+        What the exploration of every interleaving of each kernel's roles covered.
     """
 
     findings: tuple[Finding, ...]
     runs: tuple[tuple[str, int, str], ...]
     choices: tuple[Choice, ...]
+    skeletons: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -211,13 +215,15 @@ class Report:
             "verdict": self.verdict,
             "findings": [asdict(f) for f in self.findings],
             "runs": [list(run) for run in self.runs],
-            "ctas": [asdict(choice) for choice in self.choices],
+            "ctas": [str(choice) for choice in self.choices],
+            "skeletons": list(self.skeletons),
         }
 
     def __str__(self) -> str:
         """Print verdict, coverage and findings."""
         lines = [f"verdict: {self.verdict}"]
         lines += [f"ran {choice}" for choice in self.choices]
+        lines += [f"explored {text}" for text in self.skeletons]
         lines.append("under " + ", ".join(f"{p}({s}): {v}" for p, s, v in self.runs))
         return "\n".join([*lines, *map(str, self.findings)])
 
@@ -277,6 +283,12 @@ def verify(
     for choice in choices:
         for finding in choice.findings():
             findings.setdefault((finding.rule, finding.message), finding)
+    skeletons = []
+    for name in dict.fromkeys(choice.kernel for choice in choices):
+        explored, text = _explore(program, name)
+        skeletons.append(text)
+        for finding in explored:
+            findings.setdefault((finding.rule, finding.message), finding)
     done = []
     for policy, seed in runs:
         chosen = choices[0].blocks if len(choices) == 1 and not choices[0].everything else None
@@ -284,7 +296,18 @@ def verify(
         done.append((policy, seed, result.verdict))
         for finding in result.findings:
             findings.setdefault((finding.rule, finding.buffer, finding.statements), finding)
-    return Report(tuple(findings.values()), tuple(done), tuple(choices))
+    return Report(tuple(findings.values()), tuple(done), tuple(choices), tuple(skeletons))
+
+
+def _explore(program: Program, name: str) -> tuple[list[Finding], str]:
+    """Check one kernel's synchronisation without values: statically, and in every interleaving."""
+    from tvm_hopper.sim.skeleton import explore_skeleton
+    from tvm_hopper.verify.sync import check_sync
+
+    func = program.kernels[name]
+    report = explore_skeleton(func, program.host)
+    findings = [*check_sync(func, program.host), *report.findings]
+    return findings, f"{name}: {report.states} states ({report.covers})"
 
 
 # -- shell ----------------------------------------------------------------------------------------
@@ -304,14 +327,7 @@ def _make(spec: str) -> Any:
     made = getattr(module, name, None)
     if made is None:
         raise ValueError(f"verify: found no {name!r} in {file.name}; need a function or a module")
-    return (
-        made()
-        if callable(made)
-        and not hasattr(made, "functions")
-        and not hasattr(made, "buffer_map")
-        and not hasattr(made, "body")
-        else made
-    )
+    return made() if inspect.isfunction(made) else made
 
 
 def verify_command(argv: Sequence[str]) -> int:

@@ -78,7 +78,13 @@ class Timeline:
                 axes.annotate(e.name, (e.start, row), color="red", fontsize=6)
                 continue
             axes.barh(
-                row, max(e.end - e.start, 1), left=e.start, height=0.7, color=_colour(e), lw=0
+                row,
+                max(e.end - e.start, 1),
+                left=e.start,
+                height=0.25 if e.kind == "wait" else 0.7,
+                color=_colour(e),
+                alpha=0.6 if e.kind == "async" else 1,
+                lw=0,
             )
         axes.set_yticks(range(len(lanes)), lanes, fontsize=6)
         axes.invert_yaxis()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import gcd
 from typing import Any
 
 from tvm import ir as tvm_ir
@@ -31,7 +32,7 @@ from tvm_hopper.analysis.copies import CopyNest, find_copies
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.hopper import dtype_bytes
 from tvm_hopper.facts.swizzle import alignment, span_elements
-from tvm_hopper.keys import SWIZZLE
+from tvm_hopper.keys import SWIZZLE, WGMMA
 
 SWIZZLES = (128, 64, 32, 0)  # widest first: fewer, longer boxes
 
@@ -71,7 +72,7 @@ def plan_panels(kernel: ir.For) -> tuple[PanelLayout, ...]:
     for first, second in pairwise(copies):
         if first.tile.same_as(second.tile):
             raise cannot_lower(second.where, "a second copy into one tile", "one copy per tile")
-    return tuple(_plan_panel(copy) for copy in copies if not _is_panelled(copy))
+    return tuple(_plan_panel(kernel, copy) for copy in copies if not _is_panelled(copy))
 
 
 def _is_panelled(copy: CopyNest) -> bool:
@@ -85,7 +86,7 @@ def _is_panelled(copy: CopyNest) -> bool:
     )
 
 
-def _plan_panel(copy: CopyNest) -> PanelLayout:
+def _plan_panel(kernel: ir.For, copy: CopyNest) -> PanelLayout:
     extents = [ir.static_int(extent) for extent in copy.tile.shape]
     if None in extents:
         raise cannot_lower(copy.where, f"a tile of shape {list(copy.tile.shape)}", "a static shape")
@@ -110,7 +111,7 @@ def _plan_panel(copy: CopyNest) -> PanelLayout:
             "leave the copy's loops as compute_at made them",
         )
     rows, columns = sides
-    row_bytes = columns * dtype_bytes(ir.dtype_of(copy.tile))
+    row_bytes = _columns_at_once(kernel, copy.tile, columns) * dtype_bytes(ir.dtype_of(copy.tile))
     if SWIZZLE in copy.block.annotations:
         swizzle = int(copy.block.annotations[SWIZZLE])
     else:
@@ -124,6 +125,21 @@ def _plan_panel(copy: CopyNest) -> PanelLayout:
             )
         swizzle = fits[0]
     return PanelLayout(copy, rows, columns, swizzle)
+
+
+def _columns_at_once(kernel: ir.For, tile: ir.Var, columns: int) -> int:
+    """Return how many columns a multiplication reads, at whose multiples a panel has to start.
+
+    All, unless warp groups share the columns.
+    """
+    column = max(axis for axis, extent in enumerate(tile.shape) if not ir.is_const(extent, 1))
+    widths = [
+        ir.static_int(region.region[column].extent)
+        for block in ir.find_blocks(kernel, WGMMA)
+        for region in block.reads
+        if region.source.same_as(tile)
+    ]
+    return gcd(columns, *(width for width in widths if width))
 
 
 def rewrite_panels(kernel: ir.For, plan: tuple[PanelLayout, ...]) -> ir.For:

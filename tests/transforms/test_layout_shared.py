@@ -185,3 +185,28 @@ def test_a_kernel_without_our_copies_stays():
     assert other.same_as(ir.kernels(two)[1])
     (block,) = ir.find_blocks(ours, "tvm_hopper.async_copy")
     assert tuple(int(x) for x in block.body.buffer.shape) == (1, 8, 64)
+
+
+def test_columns_that_warp_groups_share_are_no_wider_than_their_parts():
+    """A panel of 64 columns could not be read from column 32 on."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def func(A: T.Buffer((16, 64), "float16")):
+        for _bx in T.thread_binding(1, thread="blockIdx.x"):
+            for w in T.thread_binding(2, thread="threadIdx.y"):
+                with T.sblock("kernel"):
+                    tile = T.sblock_alloc_buffer((16, 64), "float16", scope="shared.dyn")
+                    for i, j in T.grid(16, 64):
+                        with T.sblock("copy"):
+                            T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                            tile[i, j] = A[i, j]
+                    with T.sblock("update"):
+                        T.reads(tile[0:16, w * 32 : w * 32 + 32])
+                        T.writes()
+                        T.sblock_attr({"tvm_hopper.wgmma": 1})
+                        T.evaluate(0)
+
+    got = run(func, LayoutShared())
+    (block,) = ir.find_blocks(got.body, "tvm_hopper.async_copy")
+    assert int(block.annotations["tvm_hopper.swizzle"]) == 64
+    assert tuple(int(x) for x in block.body.buffer.shape) == (2, 16, 32)

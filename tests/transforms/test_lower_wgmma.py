@@ -1,6 +1,7 @@
 """LowerWgmma: the accumulator becomes registers, the multiply-add instructions, threads appear."""
 
 import json
+from dataclasses import replace
 
 import tvm
 from tvm import tirx
@@ -8,6 +9,7 @@ from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
+from tvm_hopper.facts import wgmma
 from tvm_hopper.plan.wgmma_plan import plan_wgmma
 from tvm_hopper.transforms.lower_wgmma import LowerWgmma
 
@@ -389,3 +391,21 @@ def test_other_kernel_stays():
     first, second = ir.kernels(got)
     assert first.same_as(ir.kernels(both)[0])
     tvm.ir.assert_structural_equal(second, ir.kernels(after)[0], map_free_vars=True)
+
+
+def test_instructions_of_a_wide_tile_start_at_panels():
+    """320 columns in panels of 64: two instructions of 160 would start inside of one."""
+    wide = (
+        ("(1, 16, 16)", "(5, 16, 64)"),
+        ('"tvm_hopper.swizzle": 32', '"tvm_hopper.swizzle": 128'),
+        ("B[r, s]", "B[r, p * 64 + s]"),
+        ("b[0, k, j]", "b[j // 64, k, j % 64]"),
+        ("(64, 16, 16)", "(64, 320, 16)"),
+        ("(64, 16)", "(64, 320)"),
+        ("(16, 16)", "(16, 320)"),
+    )
+    (plan,) = plan_wgmma(ir.kernels(parse(MN_MAJOR, *wide))[0])
+    assert (plan.n, plan.instruction_n) == (320, 64)
+    narrow = wgmma.operand_layout("mn", 320, 16, "float16", 0)
+    plan = replace(plan, right=replace(plan.right, layout=narrow))
+    assert plan.instruction_n == 160

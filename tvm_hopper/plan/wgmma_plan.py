@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import sym
+
 from tvm_hopper import ir
 from tvm_hopper.analysis.copies import find_copies
 from tvm_hopper.analysis.multiply_add import MultiplyAdd, match_multiply_add
@@ -96,8 +98,13 @@ class WgmmaPlan:
 
     @property
     def instruction_n(self) -> int:
-        """Width of one instruction: the widest that divides n."""
-        return wgmma.widest_n(self.n, self.dtype)
+        """Width of one instruction: the widest that divides n and starts where a panel does."""
+        step = self.right.layout.mn_granularity
+        return max(
+            width
+            for width in wgmma.legal_n(self.dtype)
+            if self.n % width == 0 and (width == self.n or width % step == 0)
+        )
 
     @property
     def instruction(self) -> str:
@@ -239,7 +246,23 @@ def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: i
         layout = wgmma.operand_layout(major, mn_size, k_size, dtype, swizzle)
     except ValueError as error:
         raise cannot_lower(where, str(error), "a tile that WGMMA can read") from error
+    for name, offset, step in (
+        (outer.loop_var.name, row, layout.mn_granularity),
+        (product.k.loop_var.name, k, wgmma.instruction_k(dtype)),
+    ):
+        if not _is_multiple(offset, step):
+            raise cannot_lower(
+                where,
+                f"a start at {name} = {offset} with a {swizzle} B swizzle",
+                f"a multiple of {step} elements, where an instruction can start",
+                "ask for a narrower swizzle, or choose another tile or number of consumers",
+            )
     return Operand(buffer, layout, row, k)
+
+
+def _is_multiple(expr: Any, step: int) -> bool:
+    known = sym.Analyzer().modular_set(ir.simplify(expr))
+    return int(known.coeff) % step == 0 and int(known.base) % step == 0
 
 
 def _offset(index: Any, loop: ir.For) -> Any:

@@ -165,6 +165,20 @@ PRODUCTS = [
         ("1, 8, 16", "1, 12, 16"),
     ),
     product(
+        "start inside an atom of eight rows",
+        WHERE.removesuffix(": ")
+        + r", operand a: found a start at i = 4 with a 32 B swizzle; need a "
+        r"multiple of 8 elements, where an instruction can start; ask for a narrower swizzle, or",
+        ("a[0, i, k]", "a[0, i + 4, k]"),
+    ),
+    product(
+        "start inside an instruction's depth",
+        WHERE.removesuffix(": ")
+        + r", operand b: found a start at k = 8 with a 32 B swizzle; need a "
+        r"multiple of 16 elements",
+        ("b[0, j, k]", "b[0, j, k + 8]"),
+    ),
+    product(
         "threads bound by the schedule",
         WHERE + r"found loop ty bound to threadIdx.x; need threadIdx.y alone \(one step a warp "
         r"group\): threads are dealt out by the lowering",

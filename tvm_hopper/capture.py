@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 
 import tvm
 import tvm_ffi
+from tvm import tirx
+from tvm.ir import BaseFunc, StringImm
 from tvm.ir.transform import Pass, PassContext
 
-from tvm_hopper import keys, options, pipeline, request
+from tvm_hopper import ir, keys, options, pipeline, request
 from tvm_hopper.errors import HopperError
 
 KEPT = 256  # builds; a tuning run makes thousands
@@ -73,14 +75,28 @@ class Build:
 
         def keep(mod: tvm.IRModule) -> None:
             if any(map(request.is_marked, mod.functions.values())):
-                if self.settings[keys.VERIFY] and self.host is not None:
-                    for check in pipeline.final_checks():
-                        check(mod, self.host)
+                if self.settings[keys.VERIFY]:
+                    self.check(mod)
                 self.devices.append(mod)
                 _building.current = self
                 install()
 
         return _then(finalize, keep)
+
+    def check(self, device: tvm.IRModule) -> None:
+        """Run the final checks on each kernel, together with the host function that launches it."""
+        hosts = self.host.functions.values() if self.host is not None else ()
+        for gv, kernel in device.functions.items():
+            launching = (host for host in hosts if _launches(host, gv.name_hint))
+            host = next(launching, None)
+            for check in pipeline.final_checks():
+                check(kernel, host)
+
+
+def _launches(host: BaseFunc, kernel: str) -> bool:
+    return isinstance(host, tirx.PrimFunc) and bool(
+        ir.find_all(host.body, StringImm, lambda text: text.value == kernel)
+    )
 
 
 def start(mod: tvm.IRModule) -> Build:

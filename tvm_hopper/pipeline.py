@@ -67,12 +67,16 @@ def host_passes() -> list[Pass]:
     ]
 
 
-def final_checks() -> list[Callable[[tvm.IRModule, tvm.IRModule], None]]:
-    """List the checks of what will be printed: each takes our kernels and all host functions.
+def final_checks() -> list[Callable[[tirx.PrimFunc, tirx.PrimFunc | None], object]]:
+    """List the checks of what will be printed: each takes a kernel and the host function of it.
 
     They run in every build unless the option `tvm_hopper.verify` is off, and raise a VerifyError.
     """
-    return []
+    from tvm_hopper.verify import require_sync
+
+    return [
+        require_sync,  # what the assembler mends without a word, and what would hang or race
+    ]
 
 
 # -- TVM's side: the stock list, and where ours go

@@ -18,6 +18,7 @@ from tvm_hopper.sim.skeleton_agents import Agent, Key, build_agents
 from tvm_hopper.sim.skeleton_maps import box_bytes
 from tvm_hopper.sim.skeleton_system import State, System, Violation
 from tvm_hopper.sim.skeleton_trace import (
+    WHOLE,
     Trace,
     UnanalysableError,
     thread_extents,
@@ -101,8 +102,11 @@ def extract_skeletons(
     host_func: tirx.PrimFunc | None = None,
     max_trips: int = MAX_TRIPS,
     last: bool = True,
+    cut_inner: bool = False,
 ) -> list[Skeleton]:
     """Trace the first cluster of the grid, and the last one if `last`.
+
+    `max_trips` and `cut_inner` are those of `trace_cta`.
 
     Raises
     ------
@@ -112,7 +116,7 @@ def extract_skeletons(
     boxes = box_bytes(host_func, func)
     found = []
     for members in cluster_positions(func)[: 2 if last else 1]:
-        traces = [trace_cta(func, position, max_trips) for position in members]
+        traces = [trace_cta(func, position, max_trips, cut_inner=cut_inner) for position in members]
         agents, counted = build_agents(traces, boxes)
         _refuse_nested_meetings(agents)
         where = "CTA " + ", ".join(str(tuple(m[f"blockIdx.{a}"] for a in "xyz")) for m in members)
@@ -178,8 +182,9 @@ def _eager(system: System, state: State) -> list[State]:
     """Take one step first, and alone, if putting it off could show nothing more.
 
     Such steps block nobody, and all that they do is to enable: issuing a copy; meeting at a barrier
-    that always needs the same agents; an arrival that does not complete its phase. An arrival that
-    comes early is the worst case for the rule that somebody observes each phase.
+    that always needs the same agents; an arrival or a delivery that does not complete its phase, or
+    that completes one which nobody can miss. An arrival that comes early is the worst case for the
+    rule that somebody observes each phase.
     """
     for number, agent in enumerate(system.agents):
         position = state.positions[number]
@@ -189,18 +194,25 @@ def _eager(system: System, state: State) -> list[State]:
         if (
             op.kind in ("load", "cluster_sync")
             or (op.kind == "bar" and op.value in system.fixed_meetings)
-            or (op.kind == "arrive" and _completes_nothing(system, state, op))
+            or (op.kind == "arrive" and _harmless(system, state, op, 1))
         ):
             after = system.step(state, number)
             if after is not None:
                 return [after]
+    for place, (agent, step) in enumerate(state.flight):
+        if _harmless(system, state, system.agents[agent].ops[step], -1):
+            return [system.deliver(state, place)]
     return []
 
 
-def _completes_nothing(system: System, state: State, op: Any) -> bool:
+def _harmless(system: System, state: State, op: Any, sign: int) -> bool:
+    """Tell whether an arrival or a delivery changes nothing that a wait could have seen before."""
     for key, count, size in op.targets:
-        _, _, pending, tx, _ = state.barriers[system.index[key]]
-        if pending < count or (pending == count and tx + size == 0):
+        slot = system.index[key]
+        phase, expected, pending, tx, _ = state.barriers[slot]
+        if not expected or pending < count:
+            return False
+        if pending == count and tx + sign * size == 0 and system.may_miss(state, slot, phase):
             return False
     return True
 
@@ -283,6 +295,30 @@ def deadlock_of(skeleton: Skeleton, state: State) -> list[Finding]:
                     _name(key, skeleton),
                 )
             )
+    return found + _wrong_starts(skeleton, state)
+
+
+def _wrong_starts(skeleton: Skeleton, state: State) -> list[Finding]:
+    """Find producers that block at once: their slots are free, and nobody will say so."""
+    found = []
+    for agent, position in zip(skeleton.system.agents, state.positions, strict=True):
+        if position == len(agent.ops) or agent.ops[position].kind != "wait":
+            continue
+        op = agent.ops[position]
+        key = op.targets[0][0]
+        produced = any(o.kind == "load" or o.kind == "arrive" for o in agent.ops[:position])
+        produces = any(o.kind == "load" for o in agent.ops[position:])
+        phase = state.barriers[skeleton.system.index[key]][0]
+        if produces and not produced and phase == 0 and op.value == 0:
+            found.append(
+                _finding(
+                    "MBAR_PHASE_ALIAS",
+                    f"{agent.name} waits parity 0 on a fresh barrier before it has produced "
+                    "anything; the first wait of a producer needs parity 1",
+                    _name(key, skeleton),
+                    _statement(op),
+                )
+            )
     return found
 
 
@@ -349,10 +385,10 @@ def run_skeleton(
     UnanalysableError
         As `extract_skeletons`.
     """
-    (skeleton,) = extract_skeletons(func, host_func, max_trips, last=False)
+    (skeleton,) = extract_skeletons(func, host_func, max_trips, last=False, cut_inner=True)
     findings = _judge_once(skeleton)
     if findings and skeleton.truncated:
-        (whole,) = extract_skeletons(func, host_func, 1 << 30, last=False)
+        (whole,) = extract_skeletons(func, host_func, WHOLE, last=False)
         findings = _judge_once(whole)
         skeleton = whole
     return findings, skeleton

@@ -150,8 +150,8 @@ def _ops(event: Event, span: slice, cta: int, peers: int, sizes: dict[int, int |
         tx = _number(values[1], event)
         yield Op("expect", tuple((k, 0, n * tx) for k, n in targets(values[0]).items()),
                  event=event)  # fmt: skip
-    elif kind == "load" and sizes is not None:
-        size = sizes[id(event)]
+    elif kind == "load":
+        size = sizes[id(event)] if sizes is not None else 0
         mask = values[3]
         ctas = [cta] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
         for (_, space, offset), number in targets(values[0]).items():

@@ -40,6 +40,13 @@ class Emitter:
     effect: Callable[[dict, tuple], None] | None = None
 
 
+# What moves barriers; the rest of the events is local to a warp group.
+BARRIER_KINDS = frozenset(
+    "wait try_wait arrive drop expect load copy_arrive barrier unknown_barrier cluster_sync "
+    "cluster_arrive cluster_wait spin".split()
+)
+
+
 def emitter_of(call: ir.Call) -> Emitter | None:
     """Return the emitter of a call, None if it does not synchronise."""
     name = op_name(call)
@@ -63,7 +70,10 @@ def _arrive(ptx: PtxCall) -> Emitter:
     operands = [_one(ptx, "addr")]
     count = ptx.operands.get("count")
     scope = ptx.mods.get("scope", "")
-    operands += [count[0] if count else 1, _one(ptx, "tx_count") if "tx_count" in ptx.operands else 0]
+    operands += [
+        count[0] if count else 1,
+        _one(ptx, "tx_count") if "tx_count" in ptx.operands else 0,
+    ]
     return Emitter("drop" if drop else "arrive", operands, (scope,))
 
 

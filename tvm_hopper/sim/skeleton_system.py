@@ -52,6 +52,13 @@ class Violation:
     op: Op
 
 
+def _wanted(last: int, parity: int) -> int:
+    """Return the phase that a wait means whose predecessor meant `last` (-2: there is none)."""
+    if last == -2:
+        return -1 if parity else 0
+    return last + 1 if (last + 1) & 1 == parity else last + 2
+
+
 class System:
     """Successor function over the agents of one cluster."""
 
@@ -73,7 +80,32 @@ class System:
         self.meeting_index = {key: i for i, key in enumerate(self.meetings)}
         self.violations: dict[tuple, Violation] = {}
         self.fixed_meetings = self._fixed_meetings()
+        self.next_waits = [self._next_waits(agent) for agent in agents]
+        self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
         self.sites: dict[tuple[Key, int], set[int]] = {}  # of each generation of a block barrier
+
+    def _next_waits(self, agent: Agent) -> list[dict[int, int]]:
+        """Return, for each position of an agent, the parity of its next wait on each barrier."""
+        table: list[dict[int, int]] = [{}]
+        for op in reversed(agent.ops):
+            after = table[-1]
+            if op.kind == "wait":
+                after = {**after, self.index[op.targets[0][0]]: op.value}
+            table.append(after)
+        return table[::-1]
+
+    def may_miss(self, state: State, slot: int, phase: int) -> bool:
+        """Tell whether some agent still wants to see the phase before `phase` complete."""
+        for number, position in enumerate(state.positions):
+            parity = self.next_waits[number][position].get(slot)
+            if parity is not None and _wanted(state.targets[number][slot], parity) < phase:
+                return True
+        return False
+
+    def fillers(self, number: int) -> set[Key]:
+        """Return the barriers that copies issued by one agent complete."""
+        ops = self.agents[number].ops
+        return {key for op in ops if op.kind == "load" for key, _, _ in op.targets}
 
     def _fixed_meetings(self) -> set[int]:
         """Return the block barriers at which every generation needs all agents that use them."""
@@ -152,7 +184,8 @@ class System:
         barriers = list(state.barriers)
         flight = state.flight
         if op.kind == "load":
-            flight = tuple(sorted((*flight, (number, position))))
+            if self.counted:
+                flight = tuple(sorted((*flight, (number, position))))
         elif op.kind == "init":
             for key, count, _ in op.targets:
                 slot = self.index[key]
@@ -214,10 +247,14 @@ class System:
             self.violate("MBAR_USE_BEFORE_INIT", key, agent, "waits before mbarrier.init", op)
             return self._advance(state, number)
         last = state.targets[number][slot]
-        wanted = (-1 if op.value else 0) if last == -2 else last + 1
-        if wanted & 1 != op.value:
-            wanted += 1
+        wanted = _wanted(last, op.value)
         passes, complete = (phase & 1) != op.value, phase > wanted
+        if passes and last == -2 and phase == 0 and key in self.filled - self.fillers(number):
+            self.violate(
+                "MBAR_PHASE_ALIAS", key, agent,
+                "the first wait has parity 1 and passes before any copy has landed; need parity 0",
+                op,
+            )  # fmt: skip
         if passes and not complete:
             self.violate(
                 "MBAR_PHASE_ALIAS", key, agent,

@@ -23,10 +23,12 @@ from tvm_hopper.sim.skeleton_expr import (
     Env,
     compile_expr,
 )
-from tvm_hopper.sim.skeleton_ops import Emitter, emitter_of
+from tvm_hopper.sim.skeleton_ops import BARRIER_KINDS, Emitter, emitter_of
 from tvm_hopper.sim.tir import numpy_dtype, short_name
 
 Step = Callable[["Trace", np.ndarray], None]
+WHOLE = 1 << 30  # of `max_trips`: cut no loop
+NESTED_TRIPS = 2  # tiles of a persistent kernel
 ASSUMED_SCALAR = 512  # of a symbolic extent: enough for several trips of any tile
 
 
@@ -58,6 +60,8 @@ class Trace:
     max_events: int
     events: list[Event] = field(default_factory=list)
     truncated: bool = False
+    cut_inner: bool = False
+    cut_inside: bool = False  # an inner loop was cut in this pass of the outermost one
     loops: list[int] = field(default_factory=list)
     launch_bounds: bool = False
     spaces: dict[str, int] = field(default_factory=dict)
@@ -84,8 +88,9 @@ def thread_extents(func: tirx.PrimFunc) -> dict[str, tuple[Any, Any]]:
 def trace_cta(
     func: tirx.PrimFunc,
     block: Mapping[str, int] | None = None,
-    max_trips: int = 1 << 30,
+    max_trips: int = WHOLE,
     max_events: int = 20000,
+    cut_inner: bool = False,
 ) -> Trace:
     """Trace one CTA.
 
@@ -96,7 +101,11 @@ def trace_cta(
     block : dict
         Position by thread tag ("blockIdx.x", "clusterCtaIdx.x"); 0 where absent.
     max_trips : int
-        Loops run at most so often (`Trace.truncated` tells whether one was cut).
+        An outermost loop around synchronisation runs at most so often, one around another such loop
+        at most twice; inner loops run in full, since phases count through them. `Trace.truncated`
+        tells whether one was cut.
+    cut_inner : bool
+        Cut inner loops too; then the outermost loop runs once, so that phases still count on.
 
     Raises
     ------
@@ -118,7 +127,7 @@ def trace_cta(
     for param in func.params:
         if str(param.ty) in ("T.int32", "T.int64", "int32", "int64"):
             env[param] = ASSUMED_SCALAR
-    trace = Trace(len(threads), env, max_trips, max_events)
+    trace = Trace(len(threads), env, max_trips, max_events, cut_inner=cut_inner)
     trace.launch_bounds = "tirx.launch_bounds_min_blocks_per_sm" in (func.attrs or {}) or bool(
         compiled.bounds
     )
@@ -153,43 +162,50 @@ def _nothing(trace: Trace, mask: np.ndarray) -> None:
     """Do nothing."""
 
 
+NONE, LOCAL, BARRIERS = 0, 1, 2
+
+
 class _Builder:
-    """Compiles statements; `stmt` returns the closure and whether it synchronises."""
+    """Compiles statements; `stmt` returns the closure and how it synchronises.
+
+    `NONE`: not at all; `LOCAL`: within a warp group; `BARRIERS`: it moves barriers.
+    """
 
     def __init__(self) -> None:
         self.bounds = False
+        self.nested = False  # a loop with synchronisation stands inside the one being compiled
         self.loops: list[tuple[Any, Any]] = []
 
-    def stmt(self, node: Any) -> tuple[Step, bool]:
+    def stmt(self, node: Any) -> tuple[Step, int]:
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
-        return method(node) if method else (_nothing, False)
+        return method(node) if method else (_nothing, NONE)
 
-    def _seqstmt(self, node: Any) -> tuple[Step, bool]:
+    def _seqstmt(self, node: Any) -> tuple[Step, int]:
         parts = [self.stmt(inner) for inner in node.seq]
         steps = [step for step, _ in parts if step is not _nothing]
         if not steps:
-            return _nothing, False
+            return _nothing, NONE
 
         def run(trace: Trace, mask: np.ndarray) -> None:
             for step in steps:
                 step(trace, mask)
 
-        return run, any(sync for _, sync in parts)
+        return run, max(level for _, level in parts)
 
-    def _attrstmt(self, node: Any) -> tuple[Step, bool]:
+    def _attrstmt(self, node: Any) -> tuple[Step, int]:
         if node.attr_key == "tirx.max_registers":
             self.bounds = True
         return self.stmt(node.body)
 
-    def _bind(self, node: Any) -> tuple[Step, bool]:
+    def _bind(self, node: Any) -> tuple[Step, int]:
         value, var = compile_expr(node.value), node.var
 
         def run(trace: Trace, mask: np.ndarray) -> None:
             trace.env[var] = value(trace.env)
 
-        return run, False
+        return run, NONE
 
-    def _allocbuffer(self, node: Any) -> tuple[Step, bool]:
+    def _allocbuffer(self, node: Any) -> tuple[Step, int]:
         buffer, scope = node.buffer, node.buffer.scope()
         if scope.startswith("shared"):
             space = f"{buffer.name}#{len(self.loops)}"
@@ -197,12 +213,12 @@ class _Builder:
             def run(trace: Trace, mask: np.ndarray) -> None:
                 trace.env["space", buffer] = Address(space, 0)
 
-            return run, False
-        return _nothing, False
+            return run, NONE
+        return _nothing, NONE
 
-    def _declbuffer(self, node: Any) -> tuple[Step, bool]:
+    def _declbuffer(self, node: Any) -> tuple[Step, int]:
         if node.buffer.scope().startswith("local"):
-            return _nothing, False
+            return _nothing, NONE
         data, buffer = compile_expr(node.data), node.buffer
 
         def run(trace: Trace, mask: np.ndarray) -> None:
@@ -210,15 +226,17 @@ class _Builder:
             if isinstance(base, Address):
                 trace.env["space", buffer] = base
 
-        return run, False
+        return run, NONE
 
-    def _for(self, node: Any) -> tuple[Step, bool]:
+    def _for(self, node: Any) -> tuple[Step, int]:
         self.loops.append((node.loop_var, node.extent))
+        before, self.nested = self.nested, False
         body, sync = self.stmt(node.body)
+        nested, self.nested = self.nested, before or sync == BARRIERS
         self.loops.pop()
         start, extent, var = compile_expr(node.min), compile_expr(node.extent), node.loop_var
         if body is _nothing:
-            return _nothing, False
+            return _nothing, NONE
 
         def run(trace: Trace, mask: np.ndarray) -> None:
             first, count = start(trace.env), extent(trace.env)
@@ -231,18 +249,29 @@ class _Builder:
                 if count > 0:
                     body(trace, mask)
                 return
-            if count > trace.max_trips:
-                trace.truncated, count = True, trace.max_trips
+            first_pass = not any(trace.loops)
+            most = count
+            if sync == BARRIERS and first_pass and (trace.cut_inner or not trace.loops):
+                most = min(trace.max_trips, NESTED_TRIPS) if nested else trace.max_trips
             trace.loops.append(0)
-            for value in range(first, first + count):
-                trace.env[var] = value
-                trace.loops[-1] = value
+            for turn in range(count):
+                if turn == most or (turn and trace.cut_inside):
+                    trace.truncated = True
+                    break
+                trace.env[var] = first + turn
+                trace.loops[-1] = turn
                 body(trace, mask)
+            else:
+                most = count
+            if most < count and trace.cut_inner and len(trace.loops) > 1:
+                trace.cut_inside = True
+            elif len(trace.loops) == 1:
+                trace.cut_inside = False
             trace.loops.pop()
 
         return run, sync
 
-    def _while(self, node: Any) -> tuple[Step, bool]:
+    def _while(self, node: Any) -> tuple[Step, int]:
         body, sync = self.stmt(node.body)
 
         def run(trace: Trace, mask: np.ndarray) -> None:
@@ -252,15 +281,15 @@ class _Builder:
 
         return run, sync
 
-    def _ifthenelse(self, node: Any) -> tuple[Step, bool]:
+    def _ifthenelse(self, node: Any) -> tuple[Step, int]:
         condition = compile_expr(node.condition)
         then, then_sync = self.stmt(node.then_case)
         other, other_sync = self.stmt(node.else_case) if node.else_case is not None else (
-            _nothing, False,
+            _nothing, NONE,
         )  # fmt: skip
-        sync = then_sync or other_sync
+        sync = max(then_sync, other_sync)
         if then is _nothing and other is _nothing:
-            return _nothing, False
+            return _nothing, NONE
 
         def run(trace: Trace, mask: np.ndarray) -> None:
             which = condition(trace.env)
@@ -280,7 +309,7 @@ class _Builder:
 
         return run, sync
 
-    def _bufferstore(self, node: Any) -> tuple[Step, bool]:
+    def _bufferstore(self, node: Any) -> tuple[Step, int]:
         reads = self.accesses(node.value)
         steps: list[Step] = [self._access(node, *read, False) for read in reads]
         scope = node.buffer.scope()
@@ -288,7 +317,9 @@ class _Builder:
             bounds = self.bounds_of(node.indices)
             steps.append(self._access(node, node.buffer, bounds, True))
             key = _store_key(node)
-            if key is not None and str(node.value.ty).startswith(("T.int", "T.uint", "int", "uint")):
+            if key is not None and str(node.value.ty).startswith(
+                ("T.int", "T.uint", "int", "uint")
+            ):
                 value = compile_expr(node.value)
 
                 def keep(trace: Trace, mask: np.ndarray) -> None:
@@ -297,12 +328,12 @@ class _Builder:
                 steps.append(keep)
         elif scope.startswith("shared"):
             steps.append(self.shared(node, node.buffer, node.indices, True))
-        return _chain(steps), False
+        return _chain(steps), NONE
 
-    def _evaluate(self, node: Any) -> tuple[Step, bool]:
+    def _evaluate(self, node: Any) -> tuple[Step, int]:
         call = node.value
         if not isinstance(call, ir.Call):
-            return _nothing, False
+            return _nothing, NONE
         emitter = emitter_of(call)
         if emitter is None:
             name = short_name(call)
@@ -311,10 +342,11 @@ class _Builder:
                 def refuse(trace: Trace, mask: np.ndarray) -> None:
                     raise UnanalysableError(f"instruction {name}")
 
-                return refuse, True
+                return refuse, BARRIERS
             steps = [self._access(call, *read, False) for read in self.accesses(call)]
-            return _chain(steps), False
-        return self._instruction(emitter, call), emitter.sync
+            return _chain(steps), NONE
+        level = BARRIERS if emitter.kind in BARRIER_KINDS else LOCAL if emitter.sync else NONE
+        return self._instruction(emitter, call), level
 
     def _instruction(self, emitter: Emitter, call: ir.Call) -> Step:
         closures: list[Closure | Any] = [compile_expr(v) for v in emitter.operands]
@@ -371,9 +403,7 @@ class _Builder:
             return None
         return min(values), max(values) + max(lanes, width)
 
-    def _access(
-        self, node: Any, buffer: Any, bounds: tuple[int, int] | None, write: bool
-    ) -> Step:
+    def _access(self, node: Any, buffer: Any, bounds: tuple[int, int] | None, write: bool) -> Step:
         def run(trace: Trace, mask: np.ndarray) -> None:
             trace.add("register", mask, (buffer, bounds, write), node)
 

@@ -10,8 +10,9 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
+from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim.findings import RULES, Finding
-from tvm_hopper.sim.host import Pointer
+from tvm_hopper.sim.host import Pointer, evaluate
 from tvm_hopper.sim.run import compiled
 from tvm_hopper.sim.tma import TensorMapArg
 
@@ -81,6 +82,17 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
     ends = [everything[0], everything[-1]]
     middle = everything[len(everything) // 2]
     blocks = tuple(dict.fromkeys([*ends, *corners[: max(max_ctas - 3, 0)], middle]))
+    classes = _classes(program, everything, setup["params"])
+    if classes is not None and len(classes) <= max_ctas:
+        blocks = tuple(dict.fromkeys([*ends, *classes.values()]))
+        return Choice(
+            name,
+            blocks,
+            total,
+            True,
+            f"one of each of the {len(classes)} kinds of CTA, by trip counts; first, last",
+            only_written,
+        )
     if program.block_dependent:
         return Choice(
             name,
@@ -98,6 +110,24 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
         "first, last, edges; the others run the same protocol",
         only_written,
     )
+
+
+def _classes(program: Any, everything: Any, params: dict[str, Any]) -> dict[Any, Any] | None:
+    """Group CTAs by the conditions and trip counts that depend on their index.
+
+    None if nothing depends on it, or if such a condition cannot be told from the index alone.
+    """
+    if not program.block_controls:
+        return None
+    classes: dict[Any, Any] = {}
+    for block in everything:
+        env = {var: block["xyz".index(tag[-1])] for var, tag in program.block_vars.items()}
+        try:
+            key = tuple(evaluate(e, env, program.binds, params) for e in program.block_controls)
+        except VerifyError:
+            return None
+        classes.setdefault(key, block)
+    return classes
 
 
 def _only_written(program: Any, params: dict[str, Any]) -> frozenset[str]:

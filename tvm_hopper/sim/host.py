@@ -341,6 +341,41 @@ _BINARY = {
 }
 
 
+class _LazyEnv(dict):
+    """Variables of an expression: given ones, then bound ones, then parameters by name."""
+
+    def __init__(self, env: Mapping[Any, Any], binds: Mapping[Any, Any], params: Any) -> None:
+        super().__init__(env)
+        self.binds, self.params = binds, params
+        self.interpreter: Any = None
+
+    def __contains__(self, var: object) -> bool:
+        if dict.__contains__(self, var):
+            return True
+        if var in self.binds:
+            self[var] = self.interpreter.expr(self.binds[var])
+            return True
+        name = getattr(var, "name", None)
+        if isinstance(self.params.get(name), (int, float)):
+            self[var] = self.params[name]
+            return True
+        return False
+
+
+def evaluate(expr: Any, env: Mapping[Any, Any], binds: Mapping[Any, Any], params: Any) -> Any:
+    """Evaluate an expression of a device function from block indices and scalar parameters.
+
+    Raises
+    ------
+    VerifyError
+        It depends on something else.
+    """
+    interpreter = HostInterpreter.__new__(HostInterpreter)
+    interpreter.env = _LazyEnv(env, binds, params)
+    interpreter.env.interpreter = interpreter
+    return interpreter.expr(expr)
+
+
 def run_host(host_func: tirx.PrimFunc, inputs: Mapping[str, Any]) -> list[Launch]:
     """Run the host function on inputs in the order of its arguments; return its launches.
 

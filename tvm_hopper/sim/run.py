@@ -122,7 +122,7 @@ def _clusters(grid: Sequence[int], cluster: Sequence[int], blocks: Any) -> list[
     wanted = None
     if blocks is not None:
         wanted = {
-            tuple(b // c for b, c in zip((*block, 0, 0)[:3], cluster, strict=True))
+            tuple(b // c for b, c in zip(_three_from_zero(block), cluster, strict=True))
             for block in blocks
         }
     found = []
@@ -140,6 +140,10 @@ def _clusters(grid: Sequence[int], cluster: Sequence[int], blocks: Any) -> list[
                     ]
                 )
     return found
+
+
+def _three_from_zero(block: Sequence[int]) -> tuple[int, ...]:
+    return (*map(int, block), 0, 0)[:3]
 
 
 def _three(value: Sequence[int]) -> tuple[int, int, int]:
@@ -284,6 +288,9 @@ def run_kernel(
         elif name in regions:
             value = regions[name].base
         machine.args[name] = value
+    for at in blocks or ():
+        if not all(0 <= b < g for b, g in zip(_three_from_zero(at), grid, strict=True)):
+            raise ValueError(f"blocks: found {tuple(at)}; need indices inside the grid {grid}")
     clusters = _clusters(grid, cluster, blocks)
     threads = int(np.prod(block))
     machine.padded_threads = -(-threads // 32) * 32

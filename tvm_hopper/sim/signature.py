@@ -17,6 +17,7 @@ from tvm import ir, tirx
 from tvm_hopper.sim.tir import numpy_dtype, short_name
 
 SUFFIX = ".type_index"
+BFLOAT_CODE = 4  # of DLDataType
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ def signature(host_func: tirx.PrimFunc) -> list[Argument]:
     names: dict[int, str] = {}
     buffers: dict[str, Any] = {}
     scalars: dict[int, str] = {}
+    bfloats: set[str] = set()
 
     def bind(node: tirx.Bind) -> None:
         value = node.value
@@ -49,7 +51,18 @@ def signature(host_func: tirx.PrimFunc) -> list[Argument]:
     def declare(node: tirx.DeclBuffer) -> None:
         buffers.setdefault(node.buffer.name, node.buffer)
 
-    tvm_ffi.structural_walk(host_func.body, [(tirx.Bind, bind), (tirx.DeclBuffer, declare)])
+    def check_type(node: tirx.EQ) -> None:
+        # On the host bfloat16 is stored as uint16; the check of the argument still has its code.
+        call, code = node.a, node.b
+        if isinstance(call, ir.Call) and short_name(call) == "tvm_struct_get":
+            handle = getattr(call.args[0], "name", "")
+            if int(call.args[2]) == 5 and int(code) == BFLOAT_CODE:
+                bfloats.add(handle.removesuffix(".handle"))
+
+    tvm_ffi.structural_walk(
+        host_func.body,
+        [(tirx.Bind, bind), (tirx.DeclBuffer, declare), (tirx.EQ, check_type)],
+    )
     found = []
     for index in sorted(names):
         name = names[index]
@@ -61,7 +74,8 @@ def signature(host_func: tirx.PrimFunc) -> list[Argument]:
             int(d) if isinstance(d, tirx.IntImm) else str(getattr(d, "name", d))
             for d in buffer.ty.shape
         )
-        found.append(Argument(name, str(buffer.ty.dtype.dtype), shape))
+        dtype = "bfloat16" if name in bfloats else str(buffer.ty.dtype.dtype)
+        found.append(Argument(name, dtype, shape))
     return found
 
 

@@ -44,6 +44,9 @@ class Program:
     loaded_params: set[str] = field(default_factory=set)
     communicates: list[str] = field(default_factory=list)
     block_dependent: list[str] = field(default_factory=list)
+    block_controls: list[Any] = field(default_factory=list)  # conditions and trip counts
+    block_vars: dict[Any, str] = field(default_factory=dict)  # variable -> "blockIdx.x"
+    binds: dict[Any, Any] = field(default_factory=dict)
     bounds_known: bool = False  # the kernel states its registers at entry
     setmaxnreg_site: int = 0
 
@@ -145,6 +148,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
             self.scope.values[var] = (name, tag.startswith("threadIdx"))
             if tag.startswith("blockIdx"):
                 self.block_vars.add(var)
+                self.program.block_vars[var] = tag
         self.stmt(node.body)
 
     def _stmt_bind(self, node: Any) -> None:
@@ -155,6 +159,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         self.scope.values[node.var] = (name, varies)
         if self.depends_on_block(node.value):
             self.block_vars.add(node.var)
+        self.program.binds[node.var] = node.value
         self.pointers[node.var] = self.params_of(node.value)
         self.emit(f"{name} = {value}")
 
@@ -256,6 +261,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         self.waits.append([])
         dependent = self.depends_on_block(node.condition)
         self.block_depth += dependent
+        calls = len(self.program.block_dependent)
         if not varies:
             self.emit(f"if {cond}:")
             self.block(node.then_case, before)
@@ -276,6 +282,8 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
                 self.emit(f"if {other} is not False:")
                 self.block(node.else_case, other)
         self.block_depth -= dependent
+        if dependent and len(self.program.block_dependent) > calls:
+            self.program.block_controls.append(node.condition)
         self.waits.pop()
 
     def _stmt_for(self, node: Any) -> None:
@@ -291,6 +299,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         if dependent or self.depends_on_block(node.min):
             self.block_vars.add(node.loop_var)
         self.block_depth += dependent
+        calls = len(self.program.block_dependent)
         self.loop_masks.append(mask)
         if extent_varies or low_varies:
             step, inner = self.scope.name("step"), self.scope.name("m")
@@ -310,6 +319,8 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         self.loop_masks.pop()
         self.waits.pop()
         self.block_depth -= dependent
+        if dependent and len(self.program.block_dependent) > calls:
+            self.program.block_controls.append(node.extent)
         self.emit(f"w.it = ({', '.join(self.loops)}{',' if self.loops else ''})")
 
     def _stmt_while(self, node: Any) -> None:

@@ -119,8 +119,14 @@ def rewrite_raster(kernel: ir.For, order: RasterOrder) -> ir.For:
     elif order.group > 1:
         linear = _int32(order.rows.loop_var) * _int32(order.columns.extent)
         body = with_tile_index(body, order, linear + _int32(order.columns.loop_var))
+    regions = {}
+    if order.blocks:  # a block takes many tiles, and blockIdx.y is gone: regions cannot name a tile
+        regions = {
+            kind: [ir.full_region(region.source) for region in getattr(order.kernel, kind)]
+            for kind in ("reads", "writes")
+        }
     kernel = ir.replace_nodes(
-        kernel, ir.SBlock, {order.kernel: ir.with_block(order.kernel, body=body)}
+        kernel, ir.SBlock, {order.kernel: ir.with_block(order.kernel, body=body, **regions)}
     )
 
     def visit(axis: ir.For, mutator: Any) -> ir.Stmt:

@@ -175,3 +175,16 @@ def test_a_broken_pass_is_named_when_checks_are_on(monkeypatch) -> None:
         pipeline.lower(ours(), H200, until="ours.Breaks")
     monkeypatch.setenv("TVM_HOPPER_VERIFY", "0")
     pipeline.lower(ours(), H200, until="ours.Breaks")
+
+
+@pytest.mark.parametrize("shape", [(512, 512, 512), ("m", 1000, 264), (8192, 8192, 512)], ids=str)
+def test_real_kernels_are_well_formed_after_each_pass(monkeypatch, shape) -> None:
+    from tvm import s_tir
+
+    from tvm_hopper import schedule as hs
+    from tvm_hopper.testing import workloads
+
+    monkeypatch.setenv("TVM_HOPPER_VERIFY", "1")
+    sch = s_tir.Schedule(workloads.matmul(*shape))
+    hs.matmul(sch, "C")
+    pipeline.lower_final(sch.mod, H200)

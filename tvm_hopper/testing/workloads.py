@@ -223,7 +223,8 @@ def _apply(step: Epilogue, value: Any, shape: tuple[Any, ...], dtype: str) -> tu
         ]
         return step.compute(x, *operands)
 
-    result = te.compute(shape, compute, name=step.name)
+    # a stage is an output when it is last: then no argument may have its name
+    result = te.compute(shape, compute, name=f"{step.name}_sum" if extra else step.name)
     if step.stages == 2:  # x * f(x): both stages read the same value
         factor = result
         result = te.compute(shape, lambda *i: value(*i) * factor(*i), name=f"{step.name}_product")

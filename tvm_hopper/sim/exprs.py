@@ -373,6 +373,10 @@ class ExprEmitter:
     def _call_cuda_thread_rank(self, node: Any) -> Code:
         return "w.tid", True
 
+    def _call_large_uint_imm(self, node: Any) -> Code:
+        low, high = (int(arg.value) for arg in node.args)
+        return str(high << 32 | low), False
+
     def _call_isnullptr(self, node: Any) -> Code:
         return "False", False
 

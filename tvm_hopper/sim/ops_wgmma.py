@@ -301,7 +301,7 @@ class WgmmaOps:
         for number, warp in enumerate(self.warp_group.warps):
             ref = op.members[warp][0]
             values = ref.read()
-            if dtype == np.float16 and values.dtype != dtype:
+            if values.dtype != dtype:
                 values = np.ascontiguousarray(values).view(dtype)
             row, column = fragment_index(values.shape[1])
             full[number * 16 + row, column] = values

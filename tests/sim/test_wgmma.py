@@ -1,0 +1,119 @@
+"""One wgmma of every type and both majors, with operands laid out by the facts, is exact."""
+
+import functools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tvm.script import tirx as T
+
+from tvm_hopper.facts import wgmma as facts
+from tvm_hopper.simulate import simulate
+
+from .kernels import lower
+
+N = 64
+NAMES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8",
+         "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}  # fmt: skip
+
+
+def place(values, layout_of, dtype, major, swizzle):
+    """Return operand bytes in shared order, and the descriptor's leading and stride bytes."""
+    rows, k = values.shape
+    row_of_tile = swizzle // values.dtype.itemsize if major == "k" else 0
+    layout = layout_of(major, rows, max(k, row_of_tile), dtype, swizzle)
+    descriptor = facts.Descriptor(0, layout.leading_bytes, layout.stride_bytes, 0, swizzle)
+    addresses = facts.operand_addresses(descriptor, major, rows, dtype)
+    size = values.dtype.itemsize
+    raw = np.zeros((int(addresses.max()) // size + 1) * size, np.uint8).view(values.dtype)
+    raw[addresses // size] = values
+    return raw.view(np.uint8), descriptor.encode()
+
+
+@functools.cache
+def kernel(dtype, trans_a, trans_b, acc, num_bytes, a_desc, b_desc, b_start):
+    k = facts.instruction_k(dtype)
+    short = NAMES[dtype]
+    out = "s32" if dtype == "int8" else "f32"
+    name = f"wgmma.mma_async.sync.aligned.m64n{N}k{k}.{out}.{short}.{short}"
+    registers = N // 2
+    words, low = num_bytes // 4, 0xFFFFFFFF
+    flags = [] if dtype == "int8" else [1, 1]
+    if dtype in ("float16", "bfloat16"):
+        flags = [1, 1, trans_a, trans_b]
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((words,), "uint32"), C: T.Buffer((64 * N,), acc)):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((num_bytes,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((words,), "uint32", data=smem.data, scope="shared.dyn")
+            d = T.alloc_buffer((registers,), acc, scope="local")
+            desc = T.alloc_buffer((2,), "uint64", scope="local")
+            for i in T.serial((words + 127) // 128):
+                if i * 128 + tx < words:
+                    tile[i * 128 + tx] = X[i * 128 + tx]
+            T.ptx.fence.proxy.async_.shared__cta()
+            T.tvm_storage_sync("shared")
+            base = T.meta_var(
+                T.Cast("uint64", T.cuda.cvta_generic_to_shared(T.address_of(tile[0])))
+                >> T.uint64(4)
+            )
+            # the parser takes no literal above 2**63
+            desc[0] = (T.uint64(a_desc >> 32) << T.uint64(32)) + T.uint64(a_desc & low) + base
+            desc[1] = (T.uint64(b_desc >> 32) << T.uint64(32)) + T.uint64(b_desc & low) + base
+            desc[1] = desc[1] + T.uint64(b_start // 16)
+            T.ptx.wgmma.fence.sync.aligned()
+            T.ptx[name](
+                *[d[i] for i in range(registers)],
+                desc[0],
+                desc[1],
+                T.bool(False),
+                *flags,
+            )
+            T.ptx.wgmma.commit_group.sync.aligned()
+            T.ptx.wgmma.wait_group.sync.aligned(0)
+            for i in T.serial(registers):
+                C[
+                    (tx // 32 * 16 + i // 2 % 2 * 8 + tx % 32 // 4) * N
+                    + i // 4 * 8
+                    + tx % 4 * 2
+                    + i % 2
+                ] = d[i]
+
+    return lower(main)
+
+
+CASES = [
+    (dtype, a, b, swizzle)
+    for dtype in NAMES
+    for a in ("k", "mn")
+    for b in ("k", "mn")
+    for swizzle in (0, 32, 64, 128)
+    if dtype in facts.MN_MAJOR_DTYPES or (a, b) == ("k", "k")
+]
+
+
+@pytest.mark.parametrize(("dtype", "a_major", "b_major", "swizzle"), CASES)
+def test_one_instruction_is_exact(dtype, a_major, b_major, swizzle):
+    k = facts.instruction_k(dtype)
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, (rows, k)).astype(kind) for rows in (64, N))
+    a_bytes, a_desc = place(a, facts.operand_layout, dtype, a_major, swizzle)
+    b_bytes, b_desc = place(b, facts.operand_layout, dtype, b_major, swizzle)
+    b_start = -(-len(a_bytes) // 1024) * 1024
+    raw = np.zeros(-(-(b_start + len(b_bytes)) // 16) * 16, np.uint8)
+    raw[: len(a_bytes)], raw[b_start : b_start + len(b_bytes)] = a_bytes, b_bytes
+    acc = "uint32" if dtype == "int8" else "float32"
+    program = kernel(
+        dtype, int(a_major == "mn"), int(b_major == "mn"), acc, len(raw), a_desc, b_desc,
+        b_start,
+    )
+    result = simulate(program, {"X": raw.view(np.uint32)}).require_clean()
+    want = a.astype("float64") @ b.astype("float64").T
+    got = result.outputs["C"].reshape(64, N)
+    got = got.view("int32") if dtype == "int8" else got
+    assert np.array_equal(got.astype("float64"), want)

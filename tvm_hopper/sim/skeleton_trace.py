@@ -251,7 +251,8 @@ class _Builder:
                 return
             first_pass = not any(trace.loops)
             most = count
-            if sync == BARRIERS and first_pass and (trace.cut_inner or not trace.loops):
+            cuts = trace.max_trips < WHOLE and first_pass
+            if sync == BARRIERS and cuts and (trace.cut_inner or not trace.loops):
                 most = min(trace.max_trips, NESTED_TRIPS) if nested else trace.max_trips
             trace.loops.append(0)
             for turn in range(count):

@@ -22,6 +22,7 @@ from .golden import (
     g5_cp_async,
     g6_register_a,
     g7_persistent,
+    small,
 )
 from .golden.common import Kernel
 
@@ -86,7 +87,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
     for row in (
         ("M01", G1, "producer's first empty wait has parity 0", f"DEADLOCK + {ALIAS}", "SVX"),
         ("M02", G1, "consumer's parity inverted", f"{READ} + {ALIAS}", "V"),
-        ("M03", G1, "parity flips every iteration", f"{ALIAS}/DEADLOCK/{READ}", "SVX"),
+        ("M03", G1, "parity flips every iteration", ALIAS, "SVX"),
         ("M04", G1, "expect_tx without B's bytes", TX, "SV"),
         ("M05", G1, "expect_tx + 16 bytes", f"DEADLOCK + {TX}", "SVX"),
         ("M06", G1, "arrive, then expect_tx", READ, "V"),
@@ -148,3 +149,39 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
     )
 )
 BY_ID = {mutation.id: mutation for mutation in MUTATIONS}
+
+
+@dataclass(frozen=True)
+class Control:
+    """One legal construction that must give no finding."""
+
+    id: str
+    what: str
+    golden: Golden
+
+
+CONTROLS: tuple[Control, ...] = tuple(
+    Control(*row)
+    for row in (
+        ("N1", "TMA issued before arrive.expect_tx", Golden(
+            "G1 copies first", g1_warp_specialized.build, {"tx_first": True})),
+        ("N2", "several copies on one barrier", G1),
+        ("N3", "producer starts with parity 1", G1),
+        ("N4", "TMA to wgmma without proxy fence", G1),
+        ("N5", "chained wgmma of one shape without fence", G1),
+        ("N6", "fence in the issuer (in the writers: G3)", Golden("N6", small.fence_by_issuer)),
+        ("N7", "wait_group.read, then the buffer is reused", G3),
+        ("N8", "concurrent bulk reductions", G4),
+        ("N9", "waits for different phases of one barrier", Golden("N9", small.different_phases)),
+        ("N10", "all threads wait for a copy in flight", Golden("N10", small.all_wait)),
+        ("N11", "arrive_drop and early exit", Golden("N11", small.arrive_drop)),
+        ("N12", "complete_tx in pieces and out of order", Golden(
+            "G1 three stages", g1_warp_specialized.build, {"stages": 3})),
+        ("N13", "barrier.sync from two sites", G1S),
+        ("N14", "multicast with a cluster-wide empty barrier", G2),
+        ("N15", "exit with only the writes of a store pending", G3),
+        ("N16", "K tail filled with zeros, full-box bytes", Golden(
+            "G1 K tail", g1_warp_specialized.build, {"k_tail": 24})),
+        ("N17", "CTA-scoped remote release after the wgmma wait", G2),
+    )
+)

@@ -53,7 +53,7 @@ class Violation:
 
 
 def _wanted(last: int, parity: int) -> int:
-    """Return the phase that a wait means whose predecessor meant `last` (-2: there is none)."""
+    """Return the first phase that a wait can mean after one that meant `last` (-2: none)."""
     if last == -2:
         return -1 if parity else 0
     return last + 1 if (last + 1) & 1 == parity else last + 2
@@ -247,7 +247,10 @@ class System:
             self.violate("MBAR_USE_BEFORE_INIT", key, agent, "waits before mbarrier.init", op)
             return self._advance(state, number)
         last = state.targets[number][slot]
-        wanted = _wanted(last, op.value)
+        if last == -2:  # a late first wait may mean any phase: take the one that can be tested
+            wanted = phase - 1 if (phase - 1) & 1 == op.value else phase
+        else:
+            wanted = _wanted(last, op.value)
         passes, complete = (phase & 1) != op.value, phase > wanted
         if passes and last == -2 and phase == 0 and key in self.filled - self.fillers(number):
             self.violate(

@@ -1,0 +1,82 @@
+"""Each seeded bug is found with its class, each golden kernel and control is clean."""
+
+import pytest
+
+from tests.seeded.__main__ import main
+from tests.seeded.catalogue import BY_ID, CONTROLS, GOLDEN, MUTATIONS
+from tests.seeded.judging import (
+    ASSEMBLER_REPAIRS,
+    Judgement,
+    assembler_log,
+    false_alarms,
+    judge,
+    misses,
+)
+from tests.seeded.lowering import lower
+
+REPAIRED = [mutation for mutation in MUTATIONS if "P" in mutation.layers]
+
+
+def test_the_catalogue_is_complete():
+    assert [mutation.id for mutation in MUTATIONS] == [f"M{i:02}" for i in range(1, 62)]
+    assert [control.id for control in CONTROLS] == [f"N{i}" for i in range(1, 18)]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.id)
+def test_mutation_is_found(mutation):
+    assert misses(mutation, judge(mutation.build())) == []
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
+def test_golden_kernel_is_right_and_clean(golden):
+    judgement = judge(golden.build())
+    assert false_alarms(judgement) == []
+    assert judgement.found["N"] == frozenset()
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.id)
+def test_control_is_clean(control):
+    judgement = judge(control.golden.build())
+    assert false_alarms(judgement) == []
+    assert judgement.found["N"] == frozenset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
+def test_golden_kernel_assembles_unchanged(golden):
+    log = assembler_log(lower(golden.build().func))
+    if log is None:
+        pytest.skip("needs nvcc")
+    assert not ASSEMBLER_REPAIRS.search(log)
+    assert "0 bytes spill stores" in log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", REPAIRED, ids=lambda mutation: mutation.id)
+def test_assembler_says_that_it_repairs(mutation):
+    log = assembler_log(lower(mutation.build().func))
+    if log is None:
+        pytest.skip("needs nvcc")
+    assert ASSEMBLER_REPAIRS.search(log)
+
+
+def test_a_wrong_class_is_a_miss():
+    nothing = Judgement({letter: frozenset({"OOB_ACCESS"}) for letter in "SVXN"})
+    assert misses(BY_ID["M04"], nothing) == [
+        "nobody found MBAR_TX_MISMATCH",
+        "static found only ['OOB_ACCESS']",
+        "simulator found only ['OOB_ACCESS']",
+    ]
+    assert len(false_alarms(nothing)) == 4
+
+
+def test_the_table_refuses_an_unknown_id(capsys):
+    assert main(["M99"]) == 2
+    assert "found ['M99']; need ids" in capsys.readouterr().out
+
+
+def test_the_table_prints_rows_and_succeeds(capsys):
+    assert main(["M04", "N16"]) == 0
+    text = capsys.readouterr().out
+    assert "MBAR_TX_MISMATCH" in text
+    assert "clean" in text

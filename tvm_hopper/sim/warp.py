@@ -6,6 +6,7 @@ together from all of them.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,7 @@ class WarpCore:
         self.waits_for: Any = None
         self.spinning: int | None = None
         self.resumed = self.stopped = 0
+        self.spin_states: dict[int, Any] = {}
         self.waiting = ""
         self.reg_states: dict[str, RegState] = {}
         self.init_sync()
@@ -83,8 +85,20 @@ class WarpCore:
         return self.waiting or "waits"
 
     def spin(self, site: int) -> Any:
-        """Return what a busy-waiting loop waits for: any change of memory or barriers."""
+        """Return what a `while` loop waits for after an iteration.
+
+        Nothing if the iteration changed a variable or register of the loop (it computes); else any
+        change of memory or barriers, since only that can end it.
+        """
         self.site = site
+        state = {
+            name: value.tobytes() if isinstance(value, np.ndarray) else value
+            for name, value in sys._getframe(1).f_locals.items()
+            if isinstance(value, (int, float, np.ndarray, np.generic))
+        }
+        before, self.spin_states[site] = self.spin_states.get(site), state
+        if state != before:
+            return None
         self.waiting = f"spins in: {self.machine.statement(site)}"
         self.spinning = self.machine.progress
         return self.machine.spinners

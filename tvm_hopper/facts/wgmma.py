@@ -2,7 +2,8 @@
 
 Sources: PTX ISA 9.1, 9.7.15.2 (shapes), 9.7.15.5.1.1 (register fragments), 9.7.15.5.1.2 (shared
 memory layout, matrix descriptor); the canonical layouts as CUTLASS states them in
-`cute/atom/mma_traits_sm90_gmma.hpp`. All of it was compared with an H200.
+`cute/atom/mma_traits_sm90_gmma.hpp`. For float16, every major and swizzle was compared with an H200
+(`tests/gpu/test_facts_on_hardware.py`); other types follow from their size alone.
 
 A shared operand tile is stored as *panels*, `[panels, panel_rows, span]`: each row is `span_bytes`
 long, each panel one TMA box. "mn" is the operand's outer dimension, m for A and n for B.

@@ -1,0 +1,189 @@
+"""Every sync instruction that our passes emit: without it, or with it wrong, the simulator objects.
+
+Five iterations over two slots, two consumer warp groups; with no group pending and with one. An
+instruction whose removal nobody objected to would be superfluous, or unguarded.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import tvm
+from tvm import tirx
+
+from tests.sim_kernels.kernels import scheduled
+from tests.sim_kernels.mutate import change, instructions, name_of, with_argument
+from tvm_hopper import ir
+from tvm_hopper.simulate import Program, load, simulate
+from tvm_hopper.testing import workloads
+from tvm_hopper.verify import check_sync
+
+PROBLEM = {"m": 64, "n": 16, "k": 80}
+POLICIES = ("eager", "on_wait", "lifo", "random", "starve:producer", "starve:consumer")
+
+
+@functools.cache
+def right(pending: int) -> Program:
+    """Return the kernel as our passes emit it."""
+    _, kernel = scheduled(PROBLEM, (64, 16, 16), stages=2, consumers=2, wgmma_pending=pending)
+    return load(kernel)
+
+
+@functools.cache
+def inputs() -> dict[str, Any]:
+    """Return the arguments that every run gets."""
+    a, b = workloads.make_inputs(workloads.matmul(**PROBLEM))
+    return {"A": a, "B": b}
+
+
+def simulated(program: Program) -> set[str]:
+    """Return the rules that the simulator finds broken under any policy."""
+    return {rule for p in POLICIES for rule in simulate(program, inputs(), p, seed=5).rules}
+
+
+def checked(program: Program) -> set[str]:
+    """Return the rules that the static check finds broken."""
+    (kernel,) = program.kernels.values()
+    return {finding.rule for finding in check_sync(kernel, program.host)}
+
+
+@dataclass(frozen=True)
+class Bug:
+    """An instruction to take away or to change, and the rules of which each must be found."""
+
+    what: str
+    pending: tuple[int, ...]
+    instruction: str
+    rules: set[str]
+    which: int | None = None
+    new: Any = None
+
+    def apply(self, pending: int) -> Program:
+        """Build the wrong kernel."""
+        return change(right(pending), self.instruction, self.which, self.new)
+
+
+BOTH = (0, 1)
+WAIT, ARRIVE = "mbarrier_wait", "mbarrier_arrive_nocount"
+EXPECT, GROUP = "mbarrier_arrive_expect_tx", "wgmma_wait_group"
+
+
+def flipped(parity):
+    return tirx.bitwise_xor(parity, 1)
+
+
+def plus(value):
+    return lambda old: tirx.const(int(old) + value, "uint32")
+
+
+BUGS = [
+    # -- barriers before their first use
+    Bug("full not initialised", BOTH, "mbarrier_init", {"MBAR_USE_BEFORE_INIT"}, 0),
+    Bug("empty not initialised", BOTH, "mbarrier_init", {"MBAR_USE_BEFORE_INIT"}, 1),
+    Bug("no fence after init", BOTH, "fence_mbarrier_init", {"MBAR_INIT_FENCE"}),
+    Bug("no barrier after init", BOTH, "tvm_storage_sync", {"MBAR_INIT_UNPUBLISHED"}),
+    Bug("full counts two", BOTH, "mbarrier_init", {"DEADLOCK"}, 0, with_argument(1, plus(1))),
+    Bug("empty counts three", BOTH, "mbarrier_init", {"DEADLOCK"}, 1, with_argument(1, plus(1))),
+    Bug(
+        "empty counts one of two consumers",
+        BOTH,
+        "mbarrier_init",
+        {"RACE_OVERWRITE_BUSY"},
+        1,
+        with_argument(1, plus(-1)),
+    ),
+    # -- the producer
+    Bug("producer does not wait", BOTH, WAIT, {"RACE_OVERWRITE_BUSY"}, 0),
+    Bug("producer starts at parity 0", BOTH, WAIT, {"DEADLOCK"}, 0, with_argument(1, flipped)),
+    Bug("nothing expected", BOTH, EXPECT, {"DEADLOCK"}),
+    Bug(
+        "expects too few bytes", BOTH, EXPECT, {"MBAR_TX_MISMATCH"}, 0, with_argument(1, plus(-512))
+    ),
+    Bug("expects too many bytes", BOTH, EXPECT, {"DEADLOCK"}, 0, with_argument(1, plus(16))),
+    # -- the consumers
+    Bug("consumer does not wait", BOTH, WAIT, {"RACE_READ_INFLIGHT"}, 1),
+    Bug(
+        "consumer inverts parity", BOTH, WAIT, {"RACE_READ_INFLIGHT"}, 1, with_argument(1, flipped)
+    ),
+    Bug("no wgmma fence", BOTH, "wgmma_fence", {"WGMMA_FENCE_MISSING"}),
+    Bug("no commit", BOTH, "wgmma_commit_group", {"RACE_OVERWRITE_BUSY", "WGMMA_REG_INFLIGHT"}),
+    Bug("no wait in the loop", BOTH, GROUP, {"RACE_OVERWRITE_BUSY"}, 0),
+    Bug(
+        "one group too many in flight",
+        BOTH,
+        GROUP,
+        {"RACE_OVERWRITE_BUSY"},
+        0,
+        with_argument(0, lambda old: tirx.IntImm("int32", int(old) + 1)),
+    ),
+    Bug("no wait before the epilogue", (1,), GROUP, {"WGMMA_REG_INFLIGHT"}, 1),
+    Bug("slots never released", BOTH, ARRIVE, {"DEADLOCK"}),
+    # -- registers
+    Bug("no registers given back", BOTH, "setmaxnreg", {"SETMAXNREG_BUDGET"}, 0),
+    Bug(
+        "too many registers asked for",
+        BOTH,
+        "setmaxnreg",
+        {"SETMAXNREG_BUDGET"},
+        1,
+        with_argument(0, tirx.IntImm("int32", 240)),
+    ),
+]
+CASES = [(bug, pending) for bug in BUGS for pending in bug.pending]
+
+
+@pytest.mark.parametrize("pending", BOTH)
+def test_the_kernel_itself_is_clean(pending):
+    assert simulated(right(pending)) | checked(right(pending)) == set()
+
+
+@pytest.mark.parametrize(("bug", "pending"), CASES, ids=lambda x: getattr(x, "what", x))
+def test_simulator_finds_it(bug, pending):
+    assert bug.rules <= simulated(bug.apply(pending))
+
+
+# Who reads what is not in the skeleton that the static check follows, nor is the order of an
+# initialisation and the asynchronous proxy: the simulator is the judge of these.
+FOR_THE_SIMULATOR_ALONE = {
+    ("no fence after init", 0),
+    ("no fence after init", 1),
+    ("no wait in the loop", 1),
+    ("one group too many in flight", 1),
+}
+
+
+def test_static_check_finds_the_others():
+    missed = {(bug.what, pending) for bug, pending in CASES if not checked(bug.apply(pending))}
+    assert missed <= FOR_THE_SIMULATOR_ALONE
+
+
+@pytest.mark.parametrize("pending", BOTH)
+def test_one_thread_of_a_warp_group_releases(pending):
+    program = right(pending)
+    ((name, func),) = program.kernels.items()
+    (arrive,) = instructions(func, ARRIVE)
+    (guard,) = ir.find_all(func.body, tirx.IfThenElse, lambda x: x.then_case.same_as(arrive))
+    body = ir.replace_nodes(func.body, tirx.IfThenElse, {guard: arrive})
+    wrong = Program(program.host, {name: func.with_body(body)})
+    assert "MBAR_ARRIVE_OVERFLOW" in simulated(wrong) & checked(wrong)
+
+
+def test_more_registers_are_for_the_assembler_alone():
+    """Without setmaxnreg.inc a consumer is right but has 168 registers: its judge is ptxas' log."""
+    assert simulated(change(right(0), "setmaxnreg", 1)) == set()
+
+
+def test_every_sync_instruction_is_in_the_table():
+    data = {"cp_async_bulk_tensor_g2s_cluster", "wgmma_f16_ss"}
+    emitted = {
+        name_of(statement.value)
+        for pending in BOTH
+        for kernel in right(pending).kernels.values()
+        for statement in ir.find_all(
+            kernel.body, tirx.Evaluate, lambda x: isinstance(x.value, tvm.ir.Call)
+        )
+    }
+    assert emitted - data == {bug.instruction for bug in BUGS}

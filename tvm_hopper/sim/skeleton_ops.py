@@ -46,6 +46,9 @@ BARRIER_KINDS = frozenset(
     "cluster_arrive cluster_wait spin".split()
 )
 
+# Of these, what neither waits nor arrives: a loop over nothing else belongs to the turn around it.
+COPY_KINDS = frozenset(("expect", "load"))
+
 
 def emitter_of(call: ir.Call) -> Emitter | None:
     """Return the emitter of a call, None if it does not synchronise."""

@@ -23,7 +23,7 @@ from tvm_hopper.sim.skeleton_expr import (
     Env,
     compile_expr,
 )
-from tvm_hopper.sim.skeleton_ops import BARRIER_KINDS, Emitter, emitter_of
+from tvm_hopper.sim.skeleton_ops import BARRIER_KINDS, COPY_KINDS, Emitter, emitter_of
 from tvm_hopper.sim.tir import numpy_dtype, short_name
 
 Step = Callable[["Trace", np.ndarray], None]
@@ -162,13 +162,14 @@ def _nothing(trace: Trace, mask: np.ndarray) -> None:
     """Do nothing."""
 
 
-NONE, LOCAL, BARRIERS = 0, 1, 2
+NONE, LOCAL, COPIES, BARRIERS = 0, 1, 2, 3
 
 
 class _Builder:
     """Compiles statements; `stmt` returns the closure and how it synchronises.
 
-    `NONE`: not at all; `LOCAL`: within a warp group; `BARRIERS`: it moves barriers.
+    `NONE`: not at all; `LOCAL`: within a warp group; `COPIES`: copies complete on a barrier;
+    `BARRIERS`: it waits or arrives.
     """
 
     def __init__(self) -> None:
@@ -346,7 +347,9 @@ class _Builder:
                 return refuse, BARRIERS
             steps = [self._access(call, *read, False) for read in self.accesses(call)]
             return _chain(steps), NONE
-        level = BARRIERS if emitter.kind in BARRIER_KINDS else LOCAL if emitter.sync else NONE
+        level = LOCAL if emitter.sync else NONE
+        if emitter.kind in BARRIER_KINDS:
+            level = COPIES if emitter.kind in COPY_KINDS else BARRIERS
         return self._instruction(emitter, call), level
 
     def _instruction(self, emitter: Emitter, call: ir.Call) -> Step:

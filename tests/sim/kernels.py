@@ -63,14 +63,15 @@ def roundtrip(swizzle: int, rank: int, dtype: str, box, dims, coords):
         T.launch_thread("blockIdx.x", 1)
         tx = T.launch_thread("threadIdx.x", 128)
         with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((size * itemsize + 1024,), "uint8", scope="shared.dyn", align=1024)
+            smem = T.alloc_buffer(
+                (size * itemsize + 1024,), "uint8", scope="shared.dyn", align=1024
+            )
             tile = T.decl_buffer((size,), dtype, data=smem.data, scope="shared.dyn")
-            bar = T.decl_buffer((size * itemsize // 8 + 128,), "uint64", data=smem.data,
-                                scope="shared.dyn")
+            bar = T.decl_buffer(
+                (size * itemsize // 8 + 128,), "uint64", data=smem.data, scope="shared.dyn"
+            )
             if tx == 0:
-                T.ptx.mbarrier.init.shared.b64(
-                    T.address_of(bar[size * itemsize // 8]), T.uint32(1)
-                )
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[size * itemsize // 8]), T.uint32(1))
                 T.ptx.fence.mbarrier_init.release.cluster()
             T.tvm_storage_sync("shared")
             if tx == 0:
@@ -78,7 +79,9 @@ def roundtrip(swizzle: int, rank: int, dtype: str, box, dims, coords):
                     T.address_of(bar[size * itemsize // 8]), T.uint32(size * itemsize)
                 )
                 T.ptx[load](
-                    T.address_of(tile[0]), T.address_of(a_map), *coords,
+                    T.address_of(tile[0]),
+                    T.address_of(a_map),
+                    *coords,
                     T.address_of(bar[size * itemsize // 8]),
                 )
             T.cuda.mbarrier_wait(T.address_of(bar[size * itemsize // 8]), 0)

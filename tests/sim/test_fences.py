@@ -42,7 +42,9 @@ def shared_kernel(hazard, before, writer, issuer, third):
                         T.address_of(bar[101]), T.uint32(512)
                     )
                     T.ptx[LOAD_1D](
-                        T.address_of(tile[0]), T.address_of(A[0]), T.uint32(512),
+                        T.address_of(tile[0]),
+                        T.address_of(A[0]),
+                        T.uint32(512),
                         T.address_of(bar[101]),
                     )
                 T.cuda.mbarrier_wait(T.address_of(bar[101]), 0)
@@ -70,7 +72,9 @@ def shared_kernel(hazard, before, writer, issuer, third):
                         T.address_of(bar[100]), T.uint32(512)
                     )
                     T.ptx[LOAD_1D](
-                        T.address_of(tile[0]), T.address_of(A[0]), T.uint32(512),
+                        T.address_of(tile[0]),
+                        T.address_of(A[0]),
+                        T.uint32(512),
                         T.address_of(bar[100]),
                     )
             if hazard != "raw":
@@ -121,7 +125,9 @@ def global_kernel(hazard, before, writer, issuer, third):
                         T.address_of(bar[100]), T.uint32(512)
                     )
                     T.ptx[LOAD_1D](
-                        T.address_of(tile[0]), T.address_of(W[0]), T.uint32(512),
+                        T.address_of(tile[0]),
+                        T.address_of(W[0]),
+                        T.uint32(512),
                         T.address_of(bar[100]),
                     )
                 else:
@@ -153,5 +159,3 @@ def test_a_fence_counts_in_the_writer_and_in_the_issuer_alone(space, hazard, pla
     found.discard("OUTPUT_COVERAGE")
     missing = "PROXY_FENCE_MISSING_WAR" if hazard == "war" else "PROXY_FENCE_MISSING"
     assert found == (set() if writer or issuer else {missing})
-
-

@@ -43,7 +43,7 @@ def one_block(body_name, size=128, dtype="float32", out=128):
             if body_name == "guarded":
                 C[tx] = T.if_then_else(tx < 100, A[tx + 28], T.float32(-1))
             if body_name == "logical":
-                if tx > 0 and A[tx - 1] > T.float32(50) or tx == 3:
+                if (tx > 0 and A[tx - 1] > T.float32(50)) or tx == 3:
                     C[tx] = T.float32(1)
                 else:
                     C[tx] = T.float32(0)
@@ -173,8 +173,6 @@ def test_an_unknown_operation_is_incomplete_by_name():
 
 def test_a_seed_replays_to_the_same_steps_and_events():
     program = lower(one_block("while"))
-    first, second, other = (
-        simulate(program, {"A": X}, policy="random", seed=s) for s in (5, 5, 6)
-    )
+    first, second, other = (simulate(program, {"A": X}, policy="random", seed=s) for s in (5, 5, 6))
     assert (first.steps, first.events) == (second.steps, second.events)
     assert other.events != first.events

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from .kernels import roundtrip
 
 from tvm_hopper.simulate import simulate
+
+from .kernels import roundtrip
 
 
 def expected(array, dims, box, coords):

@@ -109,7 +109,13 @@ def test_one_instruction_is_exact(dtype, a_major, b_major, swizzle):
     raw[: len(a_bytes)], raw[b_start : b_start + len(b_bytes)] = a_bytes, b_bytes
     acc = "uint32" if dtype == "int8" else "float32"
     program = kernel(
-        dtype, int(a_major == "mn"), int(b_major == "mn"), acc, len(raw), a_desc, b_desc,
+        dtype,
+        int(a_major == "mn"),
+        int(b_major == "mn"),
+        acc,
+        len(raw),
+        a_desc,
+        b_desc,
         b_start,
     )
     result = simulate(program, {"X": raw.view(np.uint32)}).require_clean()

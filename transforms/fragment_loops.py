@@ -33,15 +33,8 @@ RUN = 2 * ROW_THREADS  # columns that they hold together, and that one of them s
 ALL_LANES = 0xFFFFFFFF
 
 
-def emit_fragment_loops(
-    nest: FragmentNest, plan: WgmmaPlan, registers: ir.Var, thread: ir.Var
-) -> ir.Stmt:
-    """Build the loops that stand for a fill's or an epilogue's nest."""
-    return _Fragment(nest, plan, registers, thread).emit()
-
-
-class _Fragment:
-    """What the emitters of one nest share."""
+class Fragment:
+    """A fill's or an epilogue's nest over registers: `emit()` builds its loops."""
 
     def __init__(
         self, nest: FragmentNest, plan: WgmmaPlan, registers: ir.Var, thread: ir.Var
@@ -52,6 +45,13 @@ class _Fragment:
         self.is_fill = self.store.buffer.same_as(plan.accumulator)
         self.dtype = ir.dtype_of(self.store.buffer)
         self.scratch: list[ir.Var] = []
+        self.run_length = self._run_length()  # neighbours that a store writes: 8, 2 or 1
+
+    @property
+    def best_run_length(self) -> int:
+        """Neighbours that a store would write if bounds and alignment allowed it."""
+        whole = dtype_bytes(self.dtype) == 2 and self.plan.instruction_n % (RUN * ROW_THREADS) == 0
+        return RUN if whole else 2
 
     def emit(self) -> ir.Stmt:
         """Choose the widest store that is right for the whole nest."""
@@ -64,7 +64,7 @@ class _Fragment:
                 lambda i: ir.BufferStore(self.registers, value, [i]),
                 unroll=True,
             )
-        runs = self._stores_runs()
+        runs = self.run_length == RUN
         step = RUN * ROW_THREADS if runs else RUN
         emit_one = self._run if runs else self._pair
         width = self.plan.instruction_n
@@ -141,9 +141,7 @@ class _Fragment:
         """Store two neighbours, as one vector if they are aligned and never in bounds apart."""
         e = ir.Var("e", "int32")
         new, condition = self._element(subtile, chunk, g, h, e)
-        shared = shared_condition(condition, e, 2)
-        aligned = is_aligned_run(new.buffer, list(new.indices), e, 2)
-        if self.is_fill or shared is None or not aligned:
+        if self.run_length == 1:
             guarded = _if(condition, new)
             return ir.make_loop("e", 2, lambda x: ir.substitute(guarded, {e: x}), unroll=True)
         pair = self._scratch("pair", 2)
@@ -154,21 +152,22 @@ class _Fragment:
             unroll=True,
         )
         write = ir.BufferStore(new.buffer, tirx.BufferLoad(pair, [e]), new.indices)
-        return _if(shared, ir.seq(compute, ir.For(e, 0, 2, ir.ForKind.VECTORIZED, write)))
+        both = ir.seq(compute, ir.For(e, 0, 2, ir.ForKind.VECTORIZED, write))
+        return _if(shared_condition(condition, e, 2), both)
 
     # -- stores of eight
 
-    def _stores_runs(self) -> bool:
-        """Tell whether every eight columns of the nest can be stored as one vector of 16 bytes."""
-        if self.is_fill or dtype_bytes(self.dtype) != 2:
-            return False
-        if self.plan.instruction_n % (RUN * ROW_THREADS):
-            return False
-        e = ir.Var("e", "int32")
-        indices, condition = self._run_target(*(ir.Var(x, "int32") for x in "scgh"), e)
-        return shared_condition(condition, e, RUN) is not None and is_aligned_run(
-            self.store.buffer, indices, e, RUN
-        )
+    def _run_length(self) -> int:
+        """Choose the longest run of columns that lies in bounds, and aligned, together."""
+        if self.is_fill:
+            return 1
+        e, at = ir.Var("e", "int32"), [ir.Var(x, "int32") for x in "scgh"]
+        if self.best_run_length == RUN and _is_run(
+            self.store.buffer, *self._run_target(*at, e), e, RUN
+        ):
+            return RUN
+        new, condition = self._element(*at, e)
+        return 2 if _is_run(new.buffer, list(new.indices), condition, e, 2) else 1
 
     def _run_target(
         self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any
@@ -215,6 +214,11 @@ class _Fragment:
         """Tell whether an element's value reads memory beside the accumulator: it needs bounds."""
         loads = ir.find_all(self.store.value, ir.TensorLoad)
         return any(not load.source.same_as(self.plan.accumulator) for load in loads)
+
+
+def _is_run(buffer: ir.Var, indices: list[Any], condition: Any, e: ir.Var, length: int) -> bool:
+    shared = shared_condition(condition, e, length)
+    return shared is not None and is_aligned_run(buffer, indices, e, length)
 
 
 def _exchange(words: ir.Var, lane: Any) -> list[Any]:

@@ -24,6 +24,7 @@ Not here: that (insert_async_waits.py); who loads the operands (pipeline_mbarrie
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -32,18 +33,35 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts import wgmma
-from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
+from tvm_hopper.facts.hopper import WARP_GROUP_THREADS, dtype_bytes
+from tvm_hopper.fallbacks import Fallback, report
 from tvm_hopper.keys import ASYNC_OP
 from tvm_hopper.plan.wgmma_plan import Operand, WgmmaPlan, plan_wgmma
 
-from .fragment_loops import emit_fragment_loops
+from .fragment_loops import Fragment
 
 
-def rewrite_wgmma(kernel: ir.For, plan: WgmmaPlan) -> ir.Stmt:
-    """Replace the block, the nests over its accumulator, and the thread axis."""
-    thread = ir.Var("threadIdx_x", "int32")
+@dataclass(frozen=True)
+class Threads:
+    """One accumulator dealt out: the thread axis, a thread's registers, and the nests over them."""
+
+    axis: ir.Var
+    registers: ir.Var
+    fragments: tuple[Fragment, ...]
+
+
+def plan_threads(plan: WgmmaPlan) -> Threads:
+    """Name the registers and choose how wide each nest's stores are."""
+    axis = ir.Var("threadIdx_x", "int32")
     registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
-    planned = {nest.nest: emit_fragment_loops(nest, plan, registers, thread) for nest in plan.nests}
+    fragments = tuple(Fragment(nest, plan, registers, axis) for nest in plan.nests)
+    return Threads(axis, registers, fragments)
+
+
+def rewrite_wgmma(kernel: ir.For, plan: WgmmaPlan, threads: Threads) -> ir.Stmt:
+    """Replace the block, the nests over its accumulator, and the thread axis."""
+    thread, registers = threads.axis, threads.registers
+    planned = {fragment.nest.nest: fragment.emit() for fragment in threads.fragments}
     planned[plan.product.realize] = _instructions(plan, registers)
     body = ir.replace_nodes(kernel, ir.Stmt, planned)
 
@@ -153,8 +171,10 @@ class LowerWgmma:
         def lower(kernel: ir.For) -> ir.Stmt:
             plans = plan_wgmma(kernel)
             for plan in plans:
-                notes.append(_facts(plan))
-                kernel = rewrite_wgmma(kernel, plan)
+                threads = plan_threads(plan)
+                slow = report(func, find_fallbacks(threads))
+                notes.append({**_facts(plan, threads), "fallbacks": slow})
+                kernel = rewrite_wgmma(kernel, plan, threads)
             assert not plan_wgmma(kernel), "LowerWgmma left a block behind"
             return kernel
 
@@ -162,14 +182,34 @@ class LowerWgmma:
         return ir.note_plan(func, notes)
 
 
-def _facts(plan: WgmmaPlan) -> dict[str, Any]:
-    """Return what `explain` says of the multiplication."""
+def find_fallbacks(threads: Threads) -> list[Fallback]:
+    """List the stores that are narrower than the accumulator's layout allows."""
+    return [
+        Fallback(
+            f"store of {fragment.store.buffer.name}",
+            f"{fragment.run_length} elements at a time, as rows of "
+            f"{fragment.store.buffer.shape[-1]} keep no more aligned and in bounds together",
+            f"rows of a multiple of {fragment.best_run_length} elements",
+            "pad the tensor's last dimension",
+        )
+        for fragment in threads.fragments
+        if not fragment.is_fill and fragment.run_length < fragment.best_run_length
+    ]
+
+
+def _facts(plan: WgmmaPlan, threads: Threads) -> dict[str, Any]:
+    """Return what `explain` says of the multiplication and of what follows it."""
     wide = ir.dtype_of(plan.accumulator) != plan.accumulate
     return {
         "block": plan.product.block.name_hint,
         "warp_group_tile": [plan.m, plan.n, plan.k],
         "instruction": plan.instruction,
         "accumulator_registers": plan.registers,
+        "stores": [
+            [fragment.store.buffer.name, fragment.run_length * dtype_bytes(fragment.dtype)]
+            for fragment in threads.fragments
+            if not fragment.is_fill
+        ],
         "notes": [
             f"accumulates in {plan.accumulate} where the program says "
             f"{ir.dtype_of(plan.accumulator)}"

@@ -51,6 +51,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.facts import arrivals
 from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
+from tvm_hopper.fallbacks import Fallback, report
 from tvm_hopper.keys import RELEASE, TILE_LOOP, TMA_LOAD, WGMMA_PENDING
 from tvm_hopper.options import read
 from tvm_hopper.plan.ring_plan import RingPlan, plan_ring
@@ -269,10 +270,16 @@ class PipelineMbarriers:
         notes = []
         pending = int(read(WGMMA_PENDING, func, default=0))
 
+        def fallbacks(plan: RingPlan) -> list[Fallback]:
+            if WGMMA_PENDING in plan.loop.annotations or plan.pending == pending:
+                return []
+            found = f"{plan.pending} WGMMA groups in flight instead of {pending}"
+            return [Fallback(plan.where, found, f"at least {pending + 1} stages")]
+
         def build(kernel: ir.For) -> ir.For:
             plans = plan_ring(kernel, pending)
             for plan in plans:
-                notes.append(_facts(plan))
+                notes.append({**_facts(plan), "fallbacks": report(func, fallbacks(plan))})
                 kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_ring(plan)})
             assert not plan_ring(kernel), "PipelineMbarriers left a loop behind"
             return kernel

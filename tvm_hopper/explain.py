@@ -81,7 +81,9 @@ class Kernel:
     barriers: tuple[Barrier, ...]
     smem: tuple[Region, ...]
     tensor_maps: tuple[TensorMap, ...]
-    notes: tuple[str, ...]
+    stores: tuple[tuple[str, int], ...]  # tensor, bytes that a thread stores at once
+    notes: tuple[str, ...]  # what was asked for and is worth knowing
+    fallbacks: tuple[str, ...]  # slower forms that the lowering had to take
     assembled: Assembled | None = None
 
     @property
@@ -130,13 +132,17 @@ class Kernel:
             dims, box = (" x ".join(map(str, x)) for x in (each.dims, each.box))
             text = f"box {box} of {dims} elements, {each.box_bytes} bytes, swizzle {each.swizzle} B"
             yield f"tensor map {each.tensor}", text
+        for tensor, width in self.stores:
+            yield f"store {tensor}", f"{width} bytes of a thread at once"
         if self.assembled:
             a = self.assembled
             spills = f"{a.spill_bytes} bytes spilled, stack frame {a.stack_bytes} bytes"
             yield "assembler", f"{a.registers} registers, {spills} ({a.compiler})"
         for note in self.notes:
             yield "note", note
-        if not self.notes:
+        for fallback in self.fallbacks:
+            yield "fallback", fallback
+        if not self.fallbacks:
             yield "fallbacks", "none"
 
 
@@ -269,5 +275,7 @@ def _read(name: str, plan: dict[str, Any]) -> Kernel:
             TensorMap(m["tensor"], tuple(m["dims"]), tuple(m["box"]), m["swizzle"], m["bytes"])
             for m in plan["tensor_maps"]
         ),
-        notes=tuple(plan["notes"]),
+        stores=tuple((name, width) for name, width in plan["stores"]),
+        notes=tuple(plan.get("notes", ())),
+        fallbacks=tuple(plan.get("fallbacks", ())),
     )

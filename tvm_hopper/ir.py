@@ -401,8 +401,13 @@ def note_plan(func: tirx.PrimFunc, facts: list[dict[str, Any]]) -> tirx.PrimFunc
     known = (
         json.loads(str(func.attrs[PLAN_ATTR])) if PLAN_ATTR in func.attrs else [{} for _ in facts]
     )
-    merged = [{**old, **new} for old, new in zip(known, facts, strict=True)]
+    merged = [_merge(old, new) for old, new in zip(known, facts, strict=True)]
     return func.with_attr(PLAN_ATTR, json.dumps(merged, sort_keys=True))
+
+
+def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    texts = {k: [*old.get(k, []), *new.get(k, [])] for k in ("notes", "fallbacks")}
+    return {**old, **new, **{k: v for k, v in texts.items() if v}}
 
 
 def target_of(func: tirx.PrimFunc) -> tvm.target.Target | None:

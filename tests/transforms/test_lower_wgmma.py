@@ -374,7 +374,9 @@ def test_the_wider_accumulator_is_reported():
         "warp_group_tile": [64, 16, 16],
         "instruction": M64N16,
         "accumulator_registers": 8,
+        "stores": [["C", 4]],
         "notes": ["accumulates in float32 where the program says float16"],
+        "fallbacks": [],
     }
 
 

@@ -266,6 +266,7 @@ def test_facts_for_explain():
         "tx_bytes": 18432,
         "arrive_counts": {"full": 1, "empty": 2},
         "threads": 384,
+        "fallbacks": [],
     }
 
 

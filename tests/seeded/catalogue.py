@@ -1,4 +1,4 @@
-"""Every seeded bug: which golden kernel, what is changed, which diagnostics must name it, and where.
+"""Every seeded bug: which golden kernel, what is changed, which diagnostics must name it.
 
 `expected` is read as: of each group at least one rule must be found.  `layers` says which judges
 must find it: S the static check of the device function, V the simulator under some policy, X the
@@ -163,8 +163,11 @@ class Control:
 CONTROLS: tuple[Control, ...] = tuple(
     Control(*row)
     for row in (
-        ("N1", "TMA issued before arrive.expect_tx", Golden(
-            "G1 copies first", g1_warp_specialized.build, {"tx_first": True})),
+        (
+            "N1",
+            "TMA issued before arrive.expect_tx",
+            Golden("G1 copies first", g1_warp_specialized.build, {"tx_first": True}),
+        ),
         ("N2", "several copies on one barrier", G1),
         ("N3", "producer starts with parity 1", G1),
         ("N4", "TMA to wgmma without proxy fence", G1),
@@ -175,13 +178,19 @@ CONTROLS: tuple[Control, ...] = tuple(
         ("N9", "waits for different phases of one barrier", Golden("N9", small.different_phases)),
         ("N10", "all threads wait for a copy in flight", Golden("N10", small.all_wait)),
         ("N11", "arrive_drop and early exit", Golden("N11", small.arrive_drop)),
-        ("N12", "complete_tx in pieces and out of order", Golden(
-            "G1 three stages", g1_warp_specialized.build, {"stages": 3})),
+        (
+            "N12",
+            "complete_tx in pieces and out of order",
+            Golden("G1 three stages", g1_warp_specialized.build, {"stages": 3}),
+        ),
         ("N13", "barrier.sync from two sites", G1S),
         ("N14", "multicast with a cluster-wide empty barrier", G2),
         ("N15", "exit with only the writes of a store pending", G3),
-        ("N16", "K tail filled with zeros, full-box bytes", Golden(
-            "G1 K tail", g1_warp_specialized.build, {"k_tail": 24})),
+        (
+            "N16",
+            "K tail filled with zeros, full-box bytes",
+            Golden("G1 K tail", g1_warp_specialized.build, {"k_tail": 24}),
+        ),
         ("N17", "CTA-scoped remote release after the wgmma wait", G2),
     )
 )

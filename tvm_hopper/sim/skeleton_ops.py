@@ -42,9 +42,11 @@ class Emitter:
 
 # What moves barriers; the rest of the events is local to a warp group.
 BARRIER_KINDS = frozenset(
-    "wait try_wait arrive drop expect load copy_arrive barrier unknown_barrier cluster_sync "
-    "cluster_arrive cluster_wait spin".split()
-)
+    (
+        "wait", "try_wait", "arrive", "drop", "expect", "load", "copy_arrive", "barrier",
+        "unknown_barrier", "cluster_sync", "cluster_arrive", "cluster_wait", "spin",
+    )
+)  # fmt: skip
 
 # Of these, what neither waits nor arrives: a loop over nothing else belongs to the turn around it.
 COPY_KINDS = frozenset(("expect", "load"))

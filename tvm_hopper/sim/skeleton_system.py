@@ -266,7 +266,7 @@ class System:
         elif complete and not passes:
             self.violate(
                 "MBAR_PHASE_ALIAS", key, agent,
-                f"parity {op.value} blocks in phase {phase}: phase {wanted} was complete before", op,
+                f"parity {op.value} blocks in phase {phase}, but phase {wanted} is over", op,
             )  # fmt: skip
         if not passes:
             return None

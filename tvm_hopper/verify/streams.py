@@ -73,7 +73,7 @@ def check_convergence(trace: Trace) -> Iterator[Finding]:
 
 
 def _check_barrier(trace: Trace, event: Event) -> Iterator[Finding]:
-    number, count, arrive_only, aligned = event.values
+    number, count, _, aligned = event.values
     active = event.mask.reshape(-1, WARP).sum(1) if trace.num_threads % WARP == 0 else None
     if aligned and active is not None and ((active > 0) & (active < WARP)).any():
         yield finding(
@@ -165,6 +165,7 @@ class _Wgmma:
 
     fenced: bool = False
     touched: list[Range] = field(default_factory=list)  # since the last wgmma.fence
+    shapes: list[tuple[Range | None, str]] = field(default_factory=list)  # likewise, by wgmma
     open: list[tuple[Range | None, Range | None, str]] = field(default_factory=list)
     groups: list[list[tuple[Range | None, Range | None, str]]] = field(default_factory=list)
 
@@ -209,7 +210,7 @@ def check_wgmma(trace: Trace, span: slice, where: str) -> Iterator[Finding]:
                     break
             state.touched.append(touched)
         elif event.kind == "mma_fence":
-            state.fenced, state.touched = True, []
+            state.fenced, state.touched, state.shapes = True, [], []
         elif event.kind == "mma":
             d, a, shape = event.values
             if not state.fenced:
@@ -219,12 +220,13 @@ def check_wgmma(trace: Trace, span: slice, where: str) -> Iterator[Finding]:
                     "WGMMA_FENCE_MISSING",
                     "registers of this wgmma are accessed after the last wgmma.fence", event,
                 )  # fmt: skip
-            elif any(_overlap(d, other) and shape != s for other, _, s in state.in_flight()):
+            elif any(_overlap(d, other) and shape != s for other, s in state.shapes):
                 yield from once(
                     "WGMMA_FENCE_MISSING",
                     "another shape accumulates into these registers without wgmma.fence", event,
                 )  # fmt: skip
             state.open.append((d, a, shape))
+            state.shapes.append((d, shape))
         elif event.kind == "mma_commit":
             if state.open:
                 state.groups.append(state.open)
@@ -238,7 +240,7 @@ def check_wgmma(trace: Trace, span: slice, where: str) -> Iterator[Finding]:
 
 
 def check_bulk_groups(trace: Trace) -> Iterator[Finding]:
-    """Stores are committed and waited for by the thread that issued them."""
+    """Check that the thread that issues a store commits it and waits for it."""
     stores = [e for e in trace.events if e.kind == "bulk_store"]
     if not stores:
         return
@@ -284,7 +286,7 @@ def check_bulk_groups(trace: Trace) -> Iterator[Finding]:
 
 
 def check_init_published(trace: Trace) -> Iterator[Finding]:
-    """A barrier of the block or cluster stands between mbarrier.init and its first use."""
+    """Check for a barrier of the block or cluster between mbarrier.init and its first use."""
     unpublished: dict[tuple[str, int], np.ndarray] = {}
     for event in trace.events:
         if event.kind in ("barrier", "cluster_sync", "cluster_wait"):
@@ -309,7 +311,7 @@ def check_init_published(trace: Trace) -> Iterator[Finding]:
 
 
 def check_proxy_fence(trace: Trace) -> Iterator[Finding]:
-    """Some proxy fence stands between ordinary stores and a bulk store of the same bytes."""
+    """Check for a proxy fence between ordinary stores and a bulk store of the same bytes."""
     dirty: list[tuple[str, int, int]] = []
     for event in trace.events:
         if event.kind == "proxy_fence":

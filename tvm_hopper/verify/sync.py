@@ -85,7 +85,9 @@ def _synchronising_calls(func: tirx.PrimFunc) -> list[ir.Call]:
 
     def visit(call: ir.Call) -> None:
         name = op_name(call)
-        if name.startswith(PTX) and name[len(PTX) :].startswith(SYNCHRONISING):
+        if (name.startswith(PTX) and name[len(PTX) :].startswith(SYNCHRONISING)) or name.startswith(
+            "tirx.cuda.mbarrier_wait"
+        ):
             found.append(call)
 
     tvm_ffi.structural_walk(func.body, (ir.Call, visit))

@@ -1,7 +1,8 @@
 """G2: cluster of two CTAs along m; each loads half of B and multicasts it to both.
 
 A slot may be filled when the consumers of both CTAs have released it: `empty` counts four arrivals,
-two of them remote (N14; CTA-scoped, since only completed asynchronous reads stand before them: N17).
+two of them remote (N14), at CTA scope, since only completed asynchronous reads stand before them
+(N17).
 The CTAs leave together.  Mutations M16, M44 and M46-M48.
 """
 

@@ -5,6 +5,9 @@
 Mutations M51 (free) and M49, M50, M52 (serial).
 """
 
+# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
+# thread by the kernel; nesting keeps them apart
+
 from __future__ import annotations
 
 import numpy as np

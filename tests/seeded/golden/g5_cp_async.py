@@ -75,7 +75,9 @@ def build(mutation: str | None = None, *, stages: int = 2, trips: int = 3, seed:
                             T.address_of(
                                 sA[(k % stages) * A_ELEMENTS + swizzled(i * 16 + tx // 8, tx % 8)]
                             ),
-                            T.address_of(A[bx * TILE_M + i * 16 + tx // 8, k * TILE_K + tx % 8 * 8]),
+                            T.address_of(
+                                A[bx * TILE_M + i * 16 + tx // 8, k * TILE_K + tx % 8 * 8]
+                            ),
                             16,
                         )
                     for i in T.serial(B_ELEMENTS // 8 // 128):

@@ -95,9 +95,7 @@ def build(mutation: str | None = None, *, stages: int = 2, trips: int = 3, seed:
                 T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
                 if tx == 0:
                     for k in T.serial(trips):
-                        load_stage(
-                            sA, sB, full, empty, a_map, b_map, ring, k, k, bx * TILE_M, 0
-                        )
+                        load_stage(sA, sB, full, empty, a_map, b_map, ring, k, k, bx * TILE_M, 0)
             else:
                 T.ptx["setmaxnreg.inc.sync.aligned.u32"](232)
                 group = T.meta_var(tx // 128 - 1)

@@ -5,6 +5,9 @@ first A slot, reads it back with plain loads, and tells the producer through `dr
 next tile may be loaded into it.  Mutations M17, M18, M59 (both forms) and M34 (union).
 """
 
+# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
+# thread by the kernel; nesting keeps them apart
+
 from __future__ import annotations
 
 from tvm.script import tirx as T
@@ -201,9 +204,7 @@ def build(
                         sA, sB, full, empty, acc, desc, ring, position(t), trips, group, lane
                     )
                     if union:
-                        store_by_readback(
-                            sC, C, full, acc, group, lane, (t * grid + bx) * TILE_M
-                        )
+                        store_by_readback(sC, C, full, acc, group, lane, (t * grid + bx) * TILE_M)
                     else:
                         store_by_tma(
                             sC, c_map, acc, pair, pair32, group, lane, (t * grid + bx) * TILE_M

@@ -1,0 +1,287 @@
+"""The static check: one test per rule, nothing on right kernels, fast enough for every compile."""
+
+import time
+
+import pytest
+import tvm
+from tvm import s_tir
+from tvm.script import tirx as T
+
+from tests.seeded.catalogue import BY_ID, CONTROLS, GOLDEN, MUTATIONS
+from tests.seeded.lowering import lower
+from tests.verify.kernels import kernel
+from tvm_hopper import pipeline
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import VerifyError
+from tvm_hopper.testing import workloads
+from tvm_hopper.verify import check_sync, require_sync
+
+STATIC = [mutation for mutation in MUTATIONS if "S" in mutation.layers]
+MMA = "wgmma.mma_async.sync.aligned.m64n{}k16.f32.f16.f16"
+STORE = "cp.async.bulk.global.shared::cta.bulk_group"
+
+
+def rules(func, host=None):
+    return {found.rule for found in check_sync(func, host)}
+
+
+# -- mutations, goldens, our own kernels ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutation", STATIC, ids=lambda mutation: mutation.id)
+def test_finds_mutation(mutation):
+    lowered = lower(mutation.build().func)
+    assert rules(lowered.device, lowered.host) & frozenset().union(*mutation.expected)
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
+def test_says_nothing_about_a_right_kernel(golden):
+    lowered = lower(golden.build().func)
+    assert check_sync(lowered.device, lowered.host) == []
+    assert check_sync(lowered.device) == []
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.id)
+def test_says_nothing_about_a_control(control):
+    assert check_sync(lower(control.golden.build().func).device) == []
+
+
+def generated(m, n, k, **config):
+    sch = s_tir.Schedule(workloads.matmul(m, n, k))
+    hs.matmul(sch, "C", hs.MatmulConfig(**config))
+    lowered = pipeline.lower_final(sch.mod, {"kind": "cuda", "arch": "sm_90a"})
+    (device,) = lowered.device.functions.values()
+    hosts = [f for f in lowered.host.functions.values() if "tirx.is_entry_func" in f.attrs]
+    return device, hosts[0]
+
+
+@pytest.mark.parametrize(("stages", "pending"), [(1, 0), (2, 0), (2, 1), (4, 0), (4, 1)])
+def test_says_nothing_about_our_kernels(stages, pending):
+    device, host = generated(
+        256, 256, 512, tile=(128, 128, 64), stages=stages, consumers=2, wgmma_pending=pending
+    )
+    assert check_sync(device, host) == []
+    assert check_sync(device) == []
+
+
+def test_is_cheap_enough_for_every_compilation():
+    device, host = generated(4096, 4096, 4096, tile=(128, 256, 64), stages=4, consumers=2)
+    times = []
+    for _ in range(3):
+        fresh = device.with_attr("again", len(times))
+        start = time.perf_counter()
+        assert check_sync(fresh, host) == []
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.05, f"{min(times) * 1e3:.1f} ms; need under 50 ms for a GEMM"
+
+
+def test_a_function_without_synchronisation_is_left_alone():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        X[tx] = T.float32(1)
+
+    assert check_sync(kernel(emit)) == []
+
+
+# -- single rules ---------------------------------------------------------------------------------
+
+
+def test_transaction_bytes_need_the_host():
+    lowered = lower(BY_ID["M05"].build().func)
+    assert "MBAR_TX_MISMATCH" in rules(lowered.device, lowered.host)
+    assert "MBAR_TX_MISMATCH" not in rules(lowered.device)
+
+
+def test_setmaxnreg_in_the_wrong_direction():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx < 128:
+            T.ptx["setmaxnreg.inc.sync.aligned.u32"](64)
+
+    assert rules(kernel(emit)) == {"SETMAXNREG_DIRECTION"}
+
+
+def test_setmaxnreg_without_launch_bounds():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx < 128:
+            T.ptx["setmaxnreg.dec.sync.aligned.u32"](64)
+
+    assert rules(kernel(emit, bounds=False)) == {"SETMAXNREG_IGNORED"}
+    assert rules(kernel(emit)) == set()
+
+
+def test_setmaxnreg_budget_names_the_sum():
+    lowered = lower(BY_ID["M38"].build().func)
+    (found,) = check_sync(lowered.device)
+    assert "pool 168 * 384 = 64512, requested (40 + 240 + 240) * 128 = 66560" in found.message
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "found"),
+    [
+        (16, 256, {"NAMED_BAR_MISMATCH"}),
+        (1, 100, {"NAMED_BAR_MISMATCH", "DEADLOCK"}),
+        (0, 128, {"NAMED_BAR_MISMATCH"}),
+        (1, 128, {"NAMED_BAR_MISMATCH"}),
+        (1, 256, set()),
+    ],
+)
+def test_named_barrier_number_and_count(number, count, found):
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        T.ptx.bar.sync(T.uint32(number), T.uint32(count))
+
+    assert "NAMED_BAR_MISMATCH" in found or rules(kernel(emit)) == set()
+    assert ("NAMED_BAR_MISMATCH" in rules(kernel(emit))) == bool(found)
+
+
+def test_aligned_barrier_by_a_part_of_a_warp():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx % 32 < 16:
+            T.ptx.bar.sync(T.uint32(1), T.uint32(128))
+
+    assert "WARP_CONVERGENCE" in rules(kernel(emit))
+
+
+def test_one_barrier_reached_from_two_places():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx < 128:
+            T.ptx.bar.sync(T.uint32(1), T.uint32(256))
+        else:
+            T.ptx.bar.sync(T.uint32(1), T.uint32(256))
+
+    assert rules(kernel(emit)) == {"WARP_CONVERGENCE"}
+
+
+@pytest.mark.parametrize("fence", ["none", "before", "after"])
+def test_fence_between_register_access_and_wgmma(fence):
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if fence == "before":
+            T.ptx.wgmma.fence.sync.aligned()
+        for i in T.unroll(4):
+            reg[i] = T.float32(0)
+        if fence == "after":
+            T.ptx.wgmma.fence.sync.aligned()
+        T.ptx[MMA.format(8)](
+            *[reg[i] for i in range(4)], T.uint64(0), T.uint64(0), T.bool(True), 1, 1, 0, 0
+        )
+        T.ptx.wgmma.commit_group.sync.aligned()
+        T.ptx.wgmma.wait_group.sync.aligned(0)
+
+    assert rules(kernel(emit)) == (set() if fence == "after" else {"WGMMA_FENCE_MISSING"})
+
+
+@pytest.mark.parametrize("fence", [False, True])
+def test_another_shape_on_the_same_registers_needs_a_fence(fence):
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        T.ptx.wgmma.fence.sync.aligned()
+        T.ptx[MMA.format(8)](
+            *[reg[i] for i in range(4)], T.uint64(0), T.uint64(0), T.bool(True), 1, 1, 0, 0
+        )
+        if fence:
+            T.ptx.wgmma.fence.sync.aligned()
+        T.ptx[MMA.format(16)](
+            *[reg[i] for i in range(8)], T.uint64(0), T.uint64(0), T.bool(True), 1, 1, 0, 0
+        )
+        T.ptx.wgmma.commit_group.sync.aligned()
+        T.ptx.wgmma.wait_group.sync.aligned(0)
+
+    found = rules(kernel(emit))
+    assert found == (set() if fence else {"WGMMA_FENCE_MISSING"})
+
+
+@pytest.mark.parametrize("pending", [0, 1, 2])
+def test_group_wait_must_cover_what_is_read(pending):
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        T.ptx.wgmma.fence.sync.aligned()
+        for g in T.unroll(2):
+            T.ptx[MMA.format(8)](
+                *[reg[g * 4 + i] for i in range(4)],
+                T.uint64(0), T.uint64(0), T.bool(True), 1, 1, 0, 0,
+            )  # fmt: skip
+            T.ptx.wgmma.commit_group.sync.aligned()
+        T.ptx.wgmma.wait_group.sync.aligned(pending)
+        X[tx] = reg[0]  # of the older group
+
+    assert rules(kernel(emit)) == ({"WGMMA_REG_INFLIGHT"} if pending == 2 else set())
+
+
+@pytest.mark.parametrize("wait", ["none", "read", "full", "one left"])
+def test_exit_with_a_store_whose_source_may_be_unread(wait):
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx == 0:
+            T.ptx[STORE](T.address_of(X[0]), T.address_of(sf[0]), T.uint32(64))
+            T.ptx.cp.async_.bulk.commit_group()
+            if wait == "read":
+                T.ptx["cp.async.bulk.wait_group.read"](0)
+            if wait == "full":
+                T.ptx.cp.async_.bulk.wait_group(0)
+            if wait == "one left":
+                T.ptx["cp.async.bulk.wait_group.read"](1)
+
+    found = rules(kernel(emit))
+    assert found == (set() if wait in ("read", "full") else {"EXIT_PENDING_ASYNC"})
+
+
+def test_wait_before_init():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx == 0:
+            T.cuda.mbarrier_wait(T.address_of(bars[0]), 0)
+
+    assert rules(kernel(emit)) == {"MBAR_USE_BEFORE_INIT"}
+
+
+def test_try_wait_in_a_loop_is_left_to_the_simulator():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        done = T.alloc_buffer((1,), "uint32", scope="local")
+        done[0] = T.uint32(0)
+        while done[0] == T.uint32(0):
+            T.ptx.mbarrier.try_wait.parity.shared.b64(done[0], T.address_of(bars[0]), T.uint32(0))
+
+    (found,) = check_sync(kernel(emit))
+    assert found.rule == "INCOMPLETE"
+    assert "left to the simulator: while loop around synchronisation" in found.message
+
+
+def test_control_flow_from_data_is_left_to_the_simulator():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if X[tx] > T.float32(0):
+            T.ptx.bar.sync(T.uint32(1), T.uint32(128))
+
+    (found,) = check_sync(kernel(emit))
+    assert found.rule == "INCOMPLETE"
+    assert "condition around synchronisation" in found.message
+
+
+# -- require_sync ---------------------------------------------------------------------------------
+
+
+def test_require_sync_returns_a_right_kernel():
+    device = lower(GOLDEN[0].build().func).device
+    assert require_sync(device).same_as(device)
+
+
+def test_require_sync_raises_with_rule_and_statement():
+    device = lower(BY_ID["M12"].build().func).device
+    with pytest.raises(VerifyError, match=r"(?s)main_kernel: found .* broken .*DEADLOCK"):
+        require_sync(device)
+
+
+def test_require_sync_lets_pass_what_it_cannot_tell():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if X[tx] > T.float32(0):
+            T.ptx.bar.sync(T.uint32(1), T.uint32(128))
+
+    device = kernel(emit)
+    assert isinstance(require_sync(device), tvm.tirx.PrimFunc)

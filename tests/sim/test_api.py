@@ -14,6 +14,7 @@ from tvm_hopper.errors import HopperError, VerifyError
 from tvm_hopper.sim import TensorMapArg, run_host, run_kernel
 from tvm_hopper.sim.host import Launch
 from tvm_hopper.sim.signature import signature
+from tvm_hopper.sim.tir import numpy_dtype
 from tvm_hopper.simulate import load, simulate, verify, verify_command
 
 from .kernels import lower
@@ -150,7 +151,7 @@ def test_a_finding_is_marked_in_the_timeline_and_refused_by_require_clean():
 
 
 def test_a_wrong_shape_is_refused_by_the_host_functions_own_check(program):
-    with pytest.raises(ValueError, match="Invalid A.shape"):
+    with pytest.raises(ValueError, match=r"Invalid A\.shape"):
         simulate(program, {"A": np.zeros((64, 128), "float16"), "B": operands()["B"]})
 
 
@@ -211,6 +212,46 @@ def test_a_host_function_beyond_the_model_is_refused(call, message):
     func = tvm.tirx.PrimFunc([], body)
     with pytest.raises(VerifyError, match=message):
         run_host(func, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (tvm.tirx.Evaluate(tvm.tirx.Var("x", "int32") + 1), "found unbound x; need its value"),
+        (
+            tvm.tirx.Evaluate(tvm.tirx.Ramp(0, 1, 4)),
+            "found expression Ramp; need one that is modelled",
+        ),
+        (
+            tvm.tirx.While(tvm.tirx.IntImm("bool", 1), tvm.tirx.Evaluate(0)),
+            "found statement While; need one that is modelled",
+        ),
+        (
+            tvm.tirx.Evaluate(
+                T.call_packed(
+                    "runtime.cuTensorMapEncodeTiled", 0, "float16", 1, 5, 8, 8, 1, 0, 0, 0, 0
+                )
+            ),
+            "tensor map: found address 5; need a tensor's data",
+        ),
+    ],
+)
+def test_a_host_statement_beyond_the_model_is_refused(body, message):
+    with pytest.raises(VerifyError, match=message):
+        run_host(tvm.tirx.PrimFunc([], body), {})
+
+
+def test_a_host_assertion_without_text_shows_its_condition():
+    check = tvm.tirx.AssertStmt(
+        tvm.tirx.IntImm("bool", 0), tvm.ir.StringImm("ValueError"), [tvm.ir.StringImm("too small")]
+    )
+    with pytest.raises(ValueError, match="too small"):
+        run_host(tvm.tirx.PrimFunc([], check), {})
+
+
+def test_a_type_without_whole_bytes_is_refused():
+    with pytest.raises(KeyError, match="type custom: found no numpy counterpart"):
+        numpy_dtype("custom")
 
 
 def test_the_signature_is_read_from_the_host_function(program):

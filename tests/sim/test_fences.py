@@ -1,4 +1,4 @@
-"""Truth tables of the proxy fence: of four places, which ones make an access pair legal?
+"""Truth tables of the proxy fence: of four places, which ones make a pair legal.
 
 Thread 0 issues the asynchronous copy; all threads make the generic access before it, and a barrier
 orders execution.  Fences may stand (before) the access, (writer) after it, (issuer) after the
@@ -57,7 +57,7 @@ def shared_kernel(hazard, before, writer, issuer, third):
             if writer:
                 T.ptx.fence.proxy.async_.shared__cta()
             T.tvm_storage_sync("shared")
-            if third:
+            if third:  # noqa: SIM102 (a Python value outside of a TIR condition)
                 if tx // 32 == 3:
                     T.ptx.fence.proxy.async_.shared__cta()
             if tx == 0:
@@ -114,7 +114,7 @@ def global_kernel(hazard, before, writer, issuer, third):
             if writer:
                 T.ptx.fence.proxy.async_.global_()
             T.tvm_storage_sync("shared")
-            if third:
+            if third:  # noqa: SIM102 (a Python value outside of a TIR condition)
                 if tx // 32 == 3:
                     T.ptx.fence.proxy.async_.global_()
             if tx == 0:

@@ -9,7 +9,7 @@ from .kernels import roundtrip
 
 
 def expected(array, dims, box, coords):
-    """The box as a flat array, innermost fastest, zero outside; one element at a time."""
+    """Return the box as a flat array, innermost fastest, zero outside; one element at a time."""
     out = []
     for position in np.ndindex(*reversed(box)):
         at = [c + p for c, p in zip(coords, reversed(position), strict=True)]

@@ -33,7 +33,7 @@ def change(
     which: int | None = None,
     new: Callable[[tvm_ir.Call], Any] | None = None,
 ) -> Program:
-    """Return the program without an instruction (`which` of several; None: all), or with another."""
+    """Return the program without an instruction (`which`; None: all) or with another."""
     ((kernel, func),) = program.kernels.items()
     found = instructions(func, name)
     assert found, f"the kernel has no {name}"

@@ -23,7 +23,7 @@ LAYERS = [
     {"errors", "keys", "facts", "_pins"},
     {"ir"},
     {"sim"},
-    {"options", "_config_keys", "request", "target", "cuda_runtime"},
+    {"options", "_config_keys", "request", "target", "cuda_runtime", "fallbacks"},
     {"analysis"},
     {"plan"},
     {"transforms", "codegen_patches", "verify", "assembler_log", "cuda_compilers"},

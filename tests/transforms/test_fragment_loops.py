@@ -1,0 +1,136 @@
+"""Stores of an accumulator's registers: one by one, in pairs, or in runs of eight."""
+
+import pytest
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T
+
+from tests.transforms.scripts import parse, run
+from tvm_hopper import ir
+from tvm_hopper.transforms.lower_wgmma import LowerWgmma
+
+PRODUCT = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 16), "float16"), C: T.Buffer((64, N), "DTYPE")):
+    for bx in T.thread_binding(1, thread="blockIdx.x"):
+        with T.sblock(""):
+            acc = T.sblock_alloc_buffer((64, 32), scope="local")
+            a = T.sblock_alloc_buffer((1, 64, 16), "float16", scope="shared.dyn", align=256)
+            b = T.sblock_alloc_buffer((1, 32, 16), "float16", scope="shared.dyn", align=256)
+            for p, r, s in T.grid(1, 64, 16):
+                with T.sblock("load_a"):
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 32})
+                    a[p, r, s] = A[r, s]
+            for p, r, s in T.grid(1, 32, 16):
+                with T.sblock("load_b"):
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 32})
+                    b[p, r, s] = A[r, s]
+            with T.sblock("update"):
+                T.reads(acc[0:64, 0:32], a[0, 0:64, 0:16], b[0, 0:32, 0:16])
+                T.writes(acc[0:64, 0:32])
+                T.sblock_attr({"tvm_hopper.wgmma": 1})
+                for i, j, k in T.grid(64, 32, 16):
+                    acc[i, j] = acc[i, j] + T.Cast("float32", a[0, i, k] * b[0, j, k])
+            for i, j in T.grid(64, 32):
+                with T.sblock("store"):
+                    T.where(j < N)
+                    C[i, j] = T.Cast("DTYPE", acc[i, j])
+"""
+
+
+def store_of(columns, dtype):
+    """Return the loops that stand for the epilogue."""
+    func = parse(PRODUCT, ("N", str(columns)), ("DTYPE", dtype))
+    got = run(func, LowerWgmma())
+    (block,) = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "store")
+    return block.body
+
+
+def first_loop(func):
+    return ir.find_all(func.body, ir.For)[0]
+
+
+def test_runs_of_eight_where_all_columns_of_a_run_are_in_bounds_together():
+    @T.prim_func(private=True, s_tir=True)
+    def want(tx: T.int32, C: T.Buffer((64, 24), "float16")):
+        with T.sblock(""):
+            acc = T.sblock_alloc_buffer((16,), scope="local")
+            run = T.sblock_alloc_buffer((8,), "float16", scope="local")
+            for h in T.serial(2, annotations={"pragma_unroll": 2}):
+                # two columns of every eight, from row 8 h + lane // 4
+                for j in T.serial(4, annotations={"pragma_unroll": 4}):
+                    for e in T.serial(2, annotations={"pragma_unroll": 2}):
+                        run[j * 2 + e] = T.Cast("float16", acc[j * 4 + h * 2 + e])
+                words = T.decl_buffer((4,), "uint32", data=run.data, scope="local", layout=None)
+                # the odd of two neighbours gives words 0 and 2 away, the even 1 and 3
+                a: T.let[T.uint32] = swap(odd(tx), words[0], words[1], 1)
+                words[0] = T.Select(odd(tx), a, words[0])
+                words[1] = T.Select(odd(tx), words[1], a)
+                b: T.let[T.uint32] = swap(odd(tx), words[2], words[3], 1)
+                words[2] = T.Select(odd(tx), b, words[2])
+                words[3] = T.Select(odd(tx), words[3], b)
+                # the upper two of four threads give words 0 and 1 away, the lower 2 and 3
+                c: T.let[T.uint32] = swap(upper(tx), words[0], words[2], 2)
+                words[0] = T.Select(upper(tx), c, words[0])
+                words[2] = T.Select(upper(tx), words[2], c)
+                d: T.let[T.uint32] = swap(upper(tx), words[1], words[3], 2)
+                words[1] = T.Select(upper(tx), d, words[1])
+                words[3] = T.Select(upper(tx), words[3], d)
+                # now thread t of the four holds columns 8 t to 8 t + 7
+                if T.Add(tx % 128 % 4 * 8, 0) < 24:
+                    for e in T.vectorized(8):
+                        C[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4, tx % 128 % 4 * 8 + e] = run[e]
+
+    tvm.ir.assert_structural_equal(store_of(24, "float16"), first_loop(want), map_free_vars=True)
+
+
+def odd(tx):
+    return (tx % 128 % 2).equal(1)
+
+
+def upper(tx):
+    return (tx % 128 // 2 % 2).equal(1)
+
+
+def swap(gives_first, first, second, distance):
+    """Return the word that comes from the thread `distance` away."""
+    sent = tirx.Select(gives_first, first, second)
+    return T.tvm_warp_shuffle_xor(T.uint32(0xFFFFFFFF), sent, distance, 32, 32)
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(20, "float16"), (32, "float32"), (24, "float32")])
+def test_pairs_where_a_run_would_cross_the_bound_or_the_type_is_wide(columns, dtype):
+    @T.prim_func(private=True, s_tir=True)
+    def want(tx: T.int32, C: T.Buffer((64, columns), dtype)):
+        with T.sblock(""):
+            acc = T.sblock_alloc_buffer((16,), scope="local")
+            pair = T.sblock_alloc_buffer((2,), dtype, scope="local")
+            for g in T.serial(4, annotations={"pragma_unroll": 4}):
+                for h in T.serial(2, annotations={"pragma_unroll": 2}):
+                    if T.Add(g * 8 + tx % 4 * 2, 0) < columns:
+                        for e in T.serial(2, annotations={"pragma_unroll": 2}):
+                            pair[e] = T.Cast(dtype, acc[g * 4 + h * 2 + e])
+                        for e in T.vectorized(2):
+                            C[
+                                tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
+                                g * 8 + tx % 4 * 2 + e,
+                            ] = pair[e]
+
+    tvm.ir.assert_structural_equal(store_of(columns, dtype), first_loop(want), map_free_vars=True)
+
+
+def test_one_by_one_where_neighbours_are_in_bounds_apart():
+    @T.prim_func(private=True, s_tir=True)
+    def want(tx: T.int32, C: T.Buffer((64, 31), "float16")):
+        with T.sblock(""):
+            acc = T.sblock_alloc_buffer((16,), scope="local")
+            for g in T.serial(4, annotations={"pragma_unroll": 4}):
+                for h in T.serial(2, annotations={"pragma_unroll": 2}):
+                    for e in T.serial(2, annotations={"pragma_unroll": 2}):
+                        if g * 8 + tx % 4 * 2 + e < 31:
+                            C[
+                                tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
+                                g * 8 + tx % 4 * 2 + e,
+                            ] = T.Cast("float16", acc[g * 4 + h * 2 + e])
+
+    tvm.ir.assert_structural_equal(store_of(31, "float16"), first_loop(want), map_free_vars=True)

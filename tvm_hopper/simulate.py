@@ -79,7 +79,7 @@ def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Progra
                 "kind": "cuda",
                 "arch": "sm_90a",
             }
-        lowered = pipeline.lower_final(ex_or_mod, target)
+        lowered: Any = pipeline.lower_final(ex_or_mod, target)
     else:
         from tvm_hopper import capture
 
@@ -134,7 +134,9 @@ def _run(
     launches = run_host(program.host, values)
     arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
     findings: list[Finding] = []
-    steps, ran, events = 0, [], []
+    steps = 0
+    ran: list[tuple[int, ...]] = []
+    events: list[Any] = []
     unwritten = set(outputs)
     for launch in launches:
         func, setup = _bind(program, launch)
@@ -321,6 +323,8 @@ def _make(spec: str) -> Any:
     if not file.is_file() or not name:
         raise ValueError(f"verify: found {spec!r}; need FILE.py:FUNCTION")
     loader = importlib.util.spec_from_file_location(file.stem, file)
+    assert loader is not None  # a .py file always has one
+    assert loader.loader is not None
     module = importlib.util.module_from_spec(loader)
     sys.modules[file.stem] = module
     loader.loader.exec_module(module)

@@ -7,7 +7,7 @@ checked; a tensor is (name, byte offset) and an `any` slot of the packed call is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,8 +188,7 @@ class HostInterpreter:
     def _check(self, node: Any) -> None:
         if self.expr(node.condition):
             return
-        message = getattr(node, "message_parts", None) or getattr(node, "message", "")
-        parts = message if not isinstance(message, str) else [message]
+        parts: Any = getattr(node, "message_parts", None) or [getattr(node, "message", "")]
         text = "".join(str(getattr(p, "value", p)) for p in parts)
         raise ValueError(text or f"host assertion failed: {node.condition}")
 
@@ -276,15 +275,27 @@ class HostInterpreter:
         if name == "runtime.cuTensorMapEncodeTiled":
             box, dtype, rank, pointer, *rest = args
             numbers = [int(v) for v in rest]
-            parts, position = [], 0
+            parts: list[tuple[int, ...]] = []
+            position = 0
             for count in (rank, rank - 1, rank, rank):
                 parts.append(tuple(numbers[position : position + count]))
                 position += count
+            dims, strides, extents, steps = parts
             interleave, swizzle, l2, oob = numbers[position : position + 4]
             if not isinstance(pointer, Pointer):
                 raise VerifyError(f"tensor map: found address {pointer!r}; need a tensor's data")
             box.value = TensorMapArg(
-                pointer.tensor, str(dtype), *parts, interleave, swizzle, l2, oob, pointer.offset
+                pointer.tensor,
+                str(dtype),
+                dims,
+                strides,
+                extents,
+                steps,
+                interleave,
+                swizzle,
+                l2,
+                oob,
+                pointer.offset,
             )
             return 0
         if name.startswith("runtime.") or name.startswith("__"):
@@ -305,7 +316,7 @@ def _ret(*_: Any) -> None:
     raise _Return
 
 
-_CALLS = {
+_CALLS: dict[str, Callable[..., Any]] = {
     "isnullptr": lambda p: p is None,
     "reinterpret": lambda p: p,
     "handle_add_byte_offset": _offset,
@@ -317,7 +328,7 @@ _CALLS = {
     "shift_left": lambda a, b: a << b,
     "shift_right": lambda a, b: a >> b,
 }
-_BINARY = {
+_BINARY: dict[str, Callable[..., Any]] = {
     "Add": lambda a, b: a + b,
     "Sub": lambda a, b: a - b,
     "Mul": lambda a, b: a * b,

@@ -29,6 +29,8 @@ class NamedBarrier(Event):
 class NamedOps:
     """The named barriers of one warp."""
 
+    blocked_on: tuple[str, Any, int, int] | None
+
     def named(self, number: int) -> NamedBarrier:
         """Return a named barrier of this CTA."""
         found = self.cta.named.get(number)

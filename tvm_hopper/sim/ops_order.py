@@ -47,6 +47,9 @@ class ClusterBarrier(Event):
 class OrderOps:
     """Everything of one warp that orders accesses, besides mbarriers and named barriers."""
 
+    blocked_on: tuple[str, Any, int, int] | None
+    unfenced: list[Any]
+
     # -- cluster barrier --------------------------------------------------------------------------
 
     def _cluster_arrive(self, site: int, relaxed: bool) -> None:

@@ -81,6 +81,8 @@ class WarpGroup:
 class WgmmaOps:
     """WGMMA instructions of one warp."""
 
+    blocked_on: tuple[str, Any, int, int] | None
+
     def init_wgmma(self) -> None:
         """Begin with no operation."""
         self.wgmma_position = self.wgmma_steps = 0
@@ -332,9 +334,9 @@ class WgmmaOps:
         group, shared = self.warp_group, self.cta.shared
         key = op.members[group.warps[0]][0].key
         dtype = _accumulator_dtype(mods)
-        b = _operand_values(shared, *sources[-1], mods["btype"])
+        b = _operand_values(shared, sources[-1], mods["btype"])
         if len(sources) == 2:
-            a = _operand_values(shared, *sources[0], mods["atype"])
+            a = _operand_values(shared, sources[0], mods["atype"])
         else:
             a = self._a_registers(op, mods["atype"])
         product = (a @ b.T) * (flags[0] * flags[1])
@@ -418,8 +420,9 @@ def _accumulator_dtype(mods: Any) -> np.dtype:
     return np.dtype({"f32": np.float32, "f16": np.float16, "s32": np.int32}[mods["dtype"]])
 
 
-def _operand_values(shared: Region, offsets: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
+def _operand_values(shared: Region, source: tuple[np.ndarray, np.dtype], name: str) -> np.ndarray:
     """Gather one operand and widen it: float32 (products stay exact), float64 for integers."""
+    offsets, dtype = source
     values = shared.view(dtype)[offsets]
     if name == "tf32":
         return round_tf32(values)

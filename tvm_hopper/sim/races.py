@@ -96,7 +96,7 @@ def _distinct(values: np.ndarray) -> Any:
     return np.unique(values).tolist()
 
 
-Report = Callable[[Any, Access, Access, np.ndarray], None]
+Report = Callable[[Access, Access, np.ndarray, int], None]
 
 
 class Shadow:

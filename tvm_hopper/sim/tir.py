@@ -63,7 +63,7 @@ def decode_ptx(call: ir.Call) -> PtxCall | None:
     writes = []
     position = 0
     for slot, first, lanes in operand_layout(entry, modifiers):
-        values = []
+        values: list[Any] = []
         for index in range(first, first + lanes):
             if index in sunk:
                 values.append(None)

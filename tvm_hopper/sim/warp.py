@@ -423,7 +423,7 @@ class WarpCore:
             self.machine.at(
                 "WARP_CONVERGENCE", self, site, "elect.sync with lanes missing from its mask"
             )
-        return first_lane(mask) == LANES
+        return np.asarray(first_lane(mask) == LANES)
 
     def activemask(self, mask: Any) -> int:
         """Return the active lanes as bits."""

@@ -234,7 +234,7 @@ class System:
                 f"init counts {expected}", op,
             )  # fmt: skip
             pending = 0
-        if pending == 0 and tx == 0:
+        if pending == 0 and tx == 0 and op.kind != "expect":
             phase, pending = phase + 1, expected
         barriers[slot] = (phase, expected, pending, tx, observed)
 

@@ -1,0 +1,50 @@
+"""The plan of a multiplication: instruction, registers, who holds which element."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.transforms.refusals.products import PRODUCT
+from tests.transforms.scripts import parse
+from tvm_hopper import ir
+from tvm_hopper.facts import wgmma
+from tvm_hopper.plan.wgmma_plan import plan_wgmma
+
+
+@pytest.fixture
+def plan():
+    (one,) = plan_wgmma(ir.kernels(parse(PRODUCT))[0])
+    return one
+
+
+def test_smallest(plan):
+    assert (plan.m, plan.n, plan.k, plan.warp_groups) == (64, 8, 16, 1)
+    assert plan.instruction == "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
+    assert plan.registers == 4
+    assert [nest.realize.block.name_hint for nest in plan.nests] == ["init", "store"]
+    assert [x.layout.major for x in (plan.left, plan.right)] == ["k", "k"]
+
+
+@pytest.mark.parametrize(
+    ("n", "width"), [(8, 8), (64, 64), (256, 256), (264, 88), (272, 136), (320, 160)]
+)
+def test_the_widest_instruction_that_divides_the_columns(plan, n, width):
+    assert replace(plan, n=n).instruction_n == width
+
+
+@pytest.mark.parametrize(("m", "n"), [(64, 8), (128, 24), (64, 272), (192, 16)])
+def test_every_element_has_one_register_of_one_thread(plan, m, n):
+    plan = replace(plan, m=m, n=n)
+    width, seen = plan.instruction_n, {}
+    for subtile in range(m // 64):
+        for chunk in range(n // width):
+            for i in range(width // 2):
+                register = plan.register(subtile, chunk, i)
+                assert 0 <= register < plan.registers
+                for thread in range(128):
+                    row = subtile * 64 + wgmma.accumulator_row(i, thread)
+                    column = chunk * width + wgmma.accumulator_col(i, thread)
+                    seen.setdefault((row, column), []).append((thread, register))
+    assert len(seen) == m * n
+    assert all(len(holders) == 1 for holders in seen.values())
+    assert len({holder for (holder,) in seen.values()}) == m * n

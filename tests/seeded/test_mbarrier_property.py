@@ -1,8 +1,8 @@
 """The mbarrier of the simulator, and that of the skeleton, against a model of thirty lines.
 
 Random programs of one thread: arrivals, expected and completed bytes, drops.  After each step the
-kernel asks the barrier for both parities by one try_wait each and writes the answers down.  The model is
-written from PTX ISA 9.7.13.15 alone and shares nothing with either implementation.
+kernel asks the barrier for both parities by one try_wait each and writes the answers down.  The
+model is written from PTX ISA 9.7.13.15 alone and shares nothing with either implementation.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Model:
             self.pending = self.expected
 
     def passes(self, parity):
-        """A wait for a parity returns true when the newest finished phase has that parity."""
+        """Tell whether the newest finished phase has that parity: then a wait returns true."""
         newest_finished = self.completed - 1
         return newest_finished % 2 == parity
 
@@ -59,7 +59,7 @@ SIZE = st.sampled_from([16, 32, 48])
 
 @st.composite
 def programs(draw):
-    """A legal program: (count, steps, answers); steps that would be undefined are left out."""
+    """Draw a legal program: (count, steps, answers); undefined steps are left out."""
     count = draw(st.integers(1, 4))
     model, steps, answers = Model(count, count), [], []
     for action, size in draw(st.lists(st.tuples(ACTION, SIZE), min_size=1, max_size=12)):

@@ -1,0 +1,1 @@
+"""Experiments on a Hopper GPU about what the simulator assumes."""

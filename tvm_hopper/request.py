@@ -77,6 +77,7 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
         for request in requests:
             check_request(gv.name_hint, request)
         check_target(gv.name_hint, func, requests[0])
+        check_async_option(gv.name_hint, requests)
         marked[gv] = func.with_attr("target", _with_key(func.attrs["target"]))
     if not marked:
         return mod
@@ -84,6 +85,18 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
     for gv, func in marked.items():
         result.update_func(gv, func)
     return result
+
+
+def check_async_option(function: str, requests: list[Request]) -> None:
+    """Refuse the option where no copy says so itself: such pipelines are not converted yet."""
+    asking = [request for request in requests if request.name == keys.ASYNC_COPY]
+    if asking and all(request.place == keys.FUNCTION for request in asking):
+        raise cannot_lower(
+            _where(function, asking[0]),
+            f"{keys.ASYNC_COPY} for copies without an annotation of their own",
+            f"{keys.ASYNC_COPY} on the block of each copy",
+            "annotate them (schedule.async_copy); pipelines of cp.async are not converted yet",
+        )
 
 
 def async_option(func: tirx.PrimFunc) -> str:

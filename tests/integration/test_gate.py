@@ -89,7 +89,7 @@ def test_only_functions_that_ask_are_lowered(lowered) -> None:
 
 
 def test_a_function_attribute_asks_too(lowered) -> None:
-    func = _programs.add_one().mod["main"].with_attr(keys.ASYNC_COPY, "tma")
+    func = _programs.add_one().mod["main"].with_attr(keys.STRICT, True)
     tvm.compile(tvm.IRModule({"main": func}), target=H200)
     assert lowered == ["main"]
 
@@ -97,13 +97,22 @@ def test_a_function_attribute_asks_too(lowered) -> None:
 def test_async_pipelines_are_ours_only_when_asked(lowered) -> None:
     mod = _programs.pipelined_matmul(True).mod
     text = tvm.compile(mod, target=H200).mod.imports[0].inspect_source()
-    assert lowered == []
     with PassContext(config={keys.ASYNC_COPY: "tma"}):
-        tvm.compile(mod, target=H200)
-        tvm.compile(_programs.add_one().mod, target=H200)
+        with pytest.raises(
+            LoweringError, match=r"main, PassContext: found .* copies without an ann"
+        ):
+            tvm.compile(mod, target=H200)
+        tvm.compile(_programs.pipelined_matmul(False).mod, target=H200)
         tvm.compile(_programs.add_cpu().mod, target="llvm")
-    assert lowered == ["main"]
+    assert lowered == []
     assert tvm.compile(mod, target=H200).mod.imports[0].inspect_source() == text
+
+
+def test_async_attribute_without_annotated_copies_is_refused() -> None:
+    func = _programs.add_one().mod["main"].with_attr(keys.ASYNC_COPY, "tma")
+    with pytest.raises(LoweringError, match=r"main, attribute: found .* copies without an annotat"):
+        tvm.compile(tvm.IRModule({"main": func}), target=H200)
+    request.check_async_option("main", request.find_requests(annotated().mod["main"]))
 
 
 def test_async_option_refuses_an_arch_that_cannot() -> None:

@@ -122,7 +122,7 @@ def test_verify_explores_runs_and_reports(program):
 def test_the_timeline_has_a_lane_per_warp_and_engine(program, tmp_path):
     timeline = simulate(program, operands()).timeline()
     assert "cta0,0,0/TMA load" in timeline.lanes
-    assert "cta0,0,0/wg1/warp4" in timeline.lanes
+    assert "cta0,0,0/wg1/warp4 (consumer)" in timeline.lanes
     trace = json.loads(timeline.save(tmp_path / "trace.json").read_text())
     assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
     assert len(timeline.figure().axes) == 1

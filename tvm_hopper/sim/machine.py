@@ -211,16 +211,16 @@ class Machine(Reporter):
         self.time += 1
         self.steps += 1
         if warp.waits_for is not None:
-            self.event(warp.label, "wait", warp.waiting, warp.stopped)
+            self.event(warp.lane_name, "wait", warp.waiting, warp.stopped)
         warp.resumed, warp.spinning, warp.waits_for = self.time, None, None
         try:
             thing = next(warp.generator)
         except StopIteration:
-            self.event(warp.label, "run", "exit", warp.resumed)
+            self.event(warp.lane_name, "run", "exit", warp.resumed)
             warp.exit()
             self.progress += 1
             return
-        self.event(warp.label, "run", self.statement(warp.site), warp.resumed)
+        self.event(warp.lane_name, "run", self.statement(warp.site), warp.resumed)
         if thing is None:
             self.runnable.append(warp)
         else:

@@ -110,9 +110,11 @@ class MBarrierOps:
             if region is None or region is not self.cta.shared or offset % 8:
                 self.machine.at("MISALIGNED", self, site, f"mbarrier at address {address:#x}")
                 continue
-            name = self.machine.buffer_of(site) or region.name_of(offset)[0]
+            whole, inside = region.name_of(offset)
+            name = self.machine.buffer_of(site) or whole
             number = sum(b.stem == name for b in self.cta.mbarriers.values())
-            label = f"{name}[{number}] of {self.cta.label}"
+            place = f"{name}+{inside}" if name == whole else f"{name}[{number}]"
+            label = f"{place} of {self.cta.label}"
             old = self.cta.mbarriers.get(offset)
             if old is not None:
                 self.machine.at(

@@ -74,7 +74,8 @@ class Reporter:
         self.seen.add(identity)
         facts = RULES[rule]
         if agents:
-            self.events.append(TimelineEvent(agents[0], "finding", rule, self.time, self.time))
+            lane = agents[0].partition(" ")[0]
+            self.events.append(TimelineEvent(lane, "finding", rule, self.time, self.time))
         self.findings.append(
             Finding(
                 rule,

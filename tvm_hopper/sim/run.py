@@ -322,6 +322,6 @@ def run_kernel(
         for name, value in arrays.items()
     }
     ran = tuple(coords for members in clusters for coords in members)
-    return Result(
-        results, tuple(machine.findings), policy, seed, machine.steps, ran, machine.events
-    )
+    lanes = {warp.lane_name: warp.label for warp in machine.warps}
+    events = [e._replace(lane=lanes.get(e.lane, e.lane)) for e in machine.events]
+    return Result(results, tuple(machine.findings), policy, seed, machine.steps, ran, events)

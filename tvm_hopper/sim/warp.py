@@ -39,7 +39,7 @@ class WarpCore:
         self.group = number // 4
         self.threads, self.args, self.shared = threads, machine.args, cta.addresses
         self.tid = number * 32 + LANES
-        self.label = f"{cta.label}/wg{self.group}/warp{number}"
+        self.lane_name = f"{cta.label}/wg{self.group}/warp{number}"
         self.roles: set[str] = {str(self.group), f"wg{self.group}", f"warp{number}"}
         self.it: tuple[int, ...] = ()
         self.site = 0
@@ -61,6 +61,13 @@ class WarpCore:
         self.init_async()
         self.init_cp_async()
         self.init_wgmma()
+
+    @property
+    def label(self) -> str:
+        """Name for people: CTA, role (once an instruction has shown it), warp group and warp."""
+        role = " (producer)" if "producer" in self.roles else ""
+        role = " (consumer)" if "consumer" in self.roles else role
+        return self.lane_name + role
 
     def bump(self) -> None:
         """Begin a new epoch: later accesses are told from those already published."""

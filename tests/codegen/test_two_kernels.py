@@ -1,0 +1,92 @@
+"""A function or a module with a kernel of ours and another: ours is lowered, the other is TVM's."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te
+
+from tvm_hopper import capture, pipeline
+from tvm_hopper import schedule as hs
+from tvm_hopper.simulate import simulate
+
+TARGET = "nvidia/nvidia-h200"
+M, N, K = 72, 40, 64
+
+
+def both(scope="shared.dyn"):
+    """Return a function of two kernels: C = A B and Y = 2 X."""
+    a = te.placeholder((M, K), "float16", "A")
+    b = te.placeholder((N, K), "float16", "B")
+    x = te.placeholder((M, N), "float32", "X")
+    k = te.reduce_axis((0, K), "k")
+    c = te.compute(
+        (M, N),
+        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
+        name="C",
+    )
+    y = te.compute((M, N), lambda i, j: x[i, j] * te.const(2, "float32"), name="Y")
+    func = te.create_prim_func([a, b, x, c, y])
+    sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    bind_other(sch, scope)
+    hs.matmul(sch, "C", hs.MatmulConfig((64, 16, 64), stages=2, consumers=1))
+    return sch.mod
+
+
+def bind_other(sch, scope):
+    """Bind the elementwise kernel, through a shared buffer of its own."""
+    i, j = sch.get_loops("Y")
+    sch.bind(i, "blockIdx.x")
+    sch.bind(j, "threadIdx.x")
+    staged = sch.cache_read("Y", 0, scope)
+    sch.compute_at(staged, i)
+    sch.bind(sch.get_loops(staged)[-1], "threadIdx.x")
+
+
+def alone(scope="shared.dyn"):
+    """Return a function of the other kernel alone."""
+    x = te.placeholder((M, N), "float32", "X")
+    y = te.compute((M, N), lambda i, j: x[i, j] * te.const(2, "float32"), name="Y")
+    func = te.create_prim_func([x, y])
+    sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    bind_other(sch, scope)
+    return sch.mod
+
+
+def inputs():
+    rng = np.random.default_rng(0)
+    return {
+        "A": rng.integers(-2, 3, (M, K)).astype("float16"),
+        "B": rng.integers(-2, 3, (N, K)).astype("float16"),
+        "X": rng.integers(-9, 9, (M, N)).astype("float32"),
+    }
+
+
+@pytest.mark.parametrize("scope", ["shared", "shared.dyn"])
+def test_both_kernels_of_a_function_compute(scope):
+    values = inputs()
+    result = simulate(both(scope), values)
+    assert not result.findings
+    want = values["A"].astype(float) @ values["B"].astype(float).T
+    np.testing.assert_array_equal(result.outputs["C"], want)
+    np.testing.assert_array_equal(result.outputs["Y"], 2 * values["X"])
+
+
+@pytest.mark.parametrize("scope", ["shared", "shared.dyn"])
+def test_the_other_kernel_is_what_tvm_makes_of_it(scope):
+    ours = pipeline.lower_final(both(scope), TARGET).device
+    bodies = [func.body for func in ours.functions.values() if "mbarrier" not in func.script()]
+    plain = [
+        func.body for func in pipeline.lower_final(alone(scope), TARGET).device.functions.values()
+    ]
+    assert len(bodies) == len(plain) == 1
+    tvm.ir.assert_structural_equal(bodies[0], plain[0], map_free_vars=True)
+
+
+def test_functions_of_a_module_are_lowered_apart():
+    mod = tvm.IRModule({"gemm": both()["main"], "other": alone()["main"]})
+    mod = tvm.IRModule(
+        {name: mod[name].with_attr("global_symbol", name) for name in ("gemm", "other")}
+    )
+    source = capture.lookup(tvm.compile(mod, target=TARGET)).source
+    assert "other_kernel" not in source  # TVM compiles it apart
+    assert "gemm_kernel" in source

@@ -102,6 +102,16 @@ def _copies_into_exited(machine: Any) -> None:
                 statements=(machine.place(op.warp, op.site, op.it),),
             )
 
+    for cta, op in machine.copies_out:
+        if not known[cta].events >> op.read_event & 1:
+            machine.add(
+                "EXIT_PENDING_ASYNC",
+                f"{cta.label} may exit before a {op.kind} has read its shared memory",
+                key=(op.site, "source"),
+                agents=(op.warp.label,),
+                statements=(machine.place(op.warp, op.site, op.it),),
+            )
+
 
 def _remote(machine: Any) -> None:
     known = {cta: known_at_exit(machine, cta) for cta in machine.ctas}

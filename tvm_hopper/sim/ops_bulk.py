@@ -136,6 +136,29 @@ class BulkOps:
     op_cp_async_bulk_g2s_cta = op_cp_async_bulk_g2s_cluster
     op_cp_async_bulk_g2s_cluster_multicast16 = op_cp_async_bulk_g2s_cluster
 
+    def op_cp_async_bulk_s2c(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        dst_mem: Any,
+        src_mem: Any,
+        size: Any,
+        mbar: Any,
+    ) -> None:
+        """Copy contiguous bytes into another CTA's shared memory, signalling its mbarrier."""
+        for lane in active(mask):
+            count, target = lane_value(size, lane), lane_value(dst_mem, lane)
+            region, offset = self.region_at(lane_value(src_mem, lane))
+            if region is None or not self._bulk_legal(site, region, offset, count, target):
+                continue
+            source = (region, np.arange(offset, offset + count), None, np.dtype(np.uint8), 0)
+            op = self._load_into(
+                site, "bulk copy", source, np.arange(count), target, lane_value(mbar, lane)
+            )
+            if op is not None:
+                self.machine.copies_out.append((self.cta, op))
+
     def _bulk_legal(self, site: int, region: Region, offset: int, count: int, other: int) -> bool:
         if count % 16 or (region.base + offset) % 16 or other % 16:
             self.machine.at(
@@ -190,14 +213,14 @@ class BulkOps:
         landing: np.ndarray,
         target: int,
         barrier_address: int,
-    ) -> None:
+    ) -> AsyncOp | None:
         machine = self.machine
         region, offsets, inside, dtype, _ = source
         dst, start = self.region_at(target)
         barrier = self.barrier_at(site, barrier_address)
         num_bytes = len(landing) * dtype.itemsize
         if barrier is None or dst is None:
-            return
+            return None
         if start + num_bytes > dst.size:
             name, inside_name = dst.name_of(start)
             machine.at(
@@ -208,7 +231,7 @@ class BulkOps:
                 buffer=name,
                 byte_range=(inside_name, inside_name + num_bytes),
             )
-            return
+            return None
         op = AsyncOp(kind, self, site)
         op.barrier, op.num_bytes = barrier, num_bytes
         machine.loads.append(op)
@@ -241,6 +264,7 @@ class BulkOps:
             dst.data[start : start + num_bytes] = POISON
         self._load_steps(op, source, landing, dst, start, barrier)
         machine.submit(op)
+        return op
 
     def _load_steps(
         self, op: AsyncOp, source: Any, landing: np.ndarray, dst: Region, start: int, barrier: Any

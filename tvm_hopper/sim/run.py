@@ -91,6 +91,7 @@ class KernelMachine(Machine):
         self.loads: list[Any] = []
         self.stores: list[Any] = []
         self.remote_ops: list[Any] = []
+        self.copies_out: list[Any] = []  # (CTA that is read, copy into another CTA)
         self.bulk_waits: dict[int, dict[Any, Any]] = {}  # site -> (warp, lane) -> iteration
         self.spinners = Event("spin")
         self.entry_registers = self.padded_threads = 0

@@ -125,11 +125,23 @@ def statement_text(node: Any, limit: int = 160) -> str:
             family = TABLE[ptx.name].family
             words = ".".join([family, *[token for token in ptx.mods.values() if token]])
             operands = [
-                f"{name}[{len(values)}]" if len(values) > 4 else ", ".join(map(_one_line, values))
+                f"{name}[{len(values)}]" if len(values) > 4 else ", ".join(map(_operand, values))
                 for name, values in ptx.operands.items()
             ]
             return _shorten(f"{words} {', '.join(operands)}", limit)
     return _shorten(_one_line(node), limit)
+
+
+def _operand(node: Any) -> str:
+    """Return an operand's text, addresses as `&buffer[index]`."""
+    while isinstance(node, ir.Call):
+        name = short_name(node)
+        if name == "address_of":
+            return f"&{_one_line(node.args[0])}"
+        if name not in ("cuda.cvta_generic_to_shared", "reinterpret"):
+            break
+        node = node.args[0]
+    return _one_line(node)
 
 
 def _one_line(node: Any) -> str:

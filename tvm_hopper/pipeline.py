@@ -10,8 +10,9 @@ TVM's list is read from TVM at each build (it depends on the PassContext), never
       -> host_passes()      checks of the arguments
 
 Our passes see only the functions that carry the mark of `request.mark_requests`; every other
-function of the module goes through the stock list as it is.  Every prefix of our lists leaves a
-correct kernel that the simulator can run.
+function of the module goes through the stock list as it is.  Up to LayoutShared and from
+InsertAsyncWaits on, stopping after a pass leaves a right kernel, slower or less tidy; in between,
+the operations of one kernel wait for passes still to come.
 """
 
 from __future__ import annotations

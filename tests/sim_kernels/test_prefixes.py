@@ -1,0 +1,26 @@
+"""The pass list cut short: where it may be, the kernel still computes the same."""
+
+import pytest
+
+from tests.sim_kernels.kernels import check
+from tvm_hopper import pipeline
+from tvm_hopper.errors import VerifyError
+
+PASSES = pipeline.hook_passes()
+NAMES = [one.info.name.removeprefix("tvm_hopper.") for one in PASSES]
+SYNCHRONOUS = ["nothing", *NAMES[: NAMES.index("LowerWgmma")]]
+WAITED = NAMES[NAMES.index("InsertAsyncWaits") :]
+
+
+@pytest.mark.parametrize("last", SYNCHRONOUS + WAITED)
+def test_right_after(last, monkeypatch):
+    kept = PASSES[: NAMES.index(last) + 1] if last in NAMES else []
+    monkeypatch.setattr(pipeline, "hook_passes", lambda: kept)
+    check({"m": 72, "n": 8, "k": 48}, (64, 8, 16), stages=2, consumers=1)
+
+
+def test_without_its_waits_the_kernel_is_no_kernel_yet(monkeypatch):
+    kept = PASSES[: NAMES.index("PipelineMbarriers") + 1]
+    monkeypatch.setattr(pipeline, "hook_passes", lambda: kept)
+    with pytest.raises((AssertionError, VerifyError), match="WGMMA_FENCE_MISSING"):
+        check({"m": 64, "n": 8, "k": 48}, (64, 8, 16), stages=2, consumers=1)

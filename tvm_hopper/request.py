@@ -19,6 +19,14 @@ from tvm_hopper.errors import cannot_lower
 
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
 ARCH = "sm_90a"
+_PIPELINE = "software_pipeline_stage"
+_PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
+    keys.SWIZZLE: keys.ASYNC_COPY,
+    keys.ACCUMULATE: keys.WGMMA,
+    keys.CONSUMERS: _PIPELINE,
+    keys.REGISTERS: _PIPELINE,
+    keys.WGMMA_PENDING: _PIPELINE,
+}
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,7 @@ class Request:
     owner: str  # name of the block or loop variable
     name: str
     value: object
+    beside: frozenset[str] = frozenset()  # every annotation of the same block or loop
 
 
 def is_marked(func: BaseFunc) -> bool:
@@ -48,7 +57,8 @@ def find_requests(func: tirx.PrimFunc) -> list[Request]:
     def collect(place: str, owner: str, annotations: Mapping[str, object]) -> None:
         for name, value in annotations.items():
             if keys.is_ours(str(name)):
-                found.append(Request(place, owner, str(name), value))
+                beside = frozenset(map(str, annotations))
+                found.append(Request(place, owner, str(name), value, beside))
 
     for block in ir.find_all(func.body, ir.SBlock, lambda b: bool(b.annotations)):
         collect(keys.BLOCK, block.name_hint, block.annotations)
@@ -129,6 +139,11 @@ def check_request(function: str, request: Request) -> None:
     value = options.plain(request.value)
     if not options.value_fits(key, value):
         raise cannot_lower(where, f"{key.name} = {value!r}", options.value_need(key))
+    partner = _PARTNER.get(request.name)
+    if partner and request.place != keys.FUNCTION and partner not in request.beside:
+        raise cannot_lower(
+            where, f"{key.name} without {partner}", f"both on the same {request.place}"
+        )
 
 
 def _where(function: str, request: Request) -> str:

@@ -161,6 +161,21 @@ def test_what_cannot_be_read_is_refused(name, value, place, message) -> None:
         tvm.compile(annotated(name, value, place).mod, target=H200)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "place", "partner"),
+    [
+        (keys.SWIZZLE, 128, "block", keys.ASYNC_COPY),
+        (keys.ACCUMULATE, "float32", "block", keys.WGMMA),
+        (keys.CONSUMERS, 2, "loop", "software_pipeline_stage"),
+        (keys.REGISTERS, [40, 232], "loop", "software_pipeline_stage"),
+        (keys.WGMMA_PENDING, 1, "loop", "software_pipeline_stage"),
+    ],
+)
+def test_a_key_that_would_change_nothing_is_refused(name, value, place, partner) -> None:
+    with pytest.raises(LoweringError, match=f"found {name} without {partner}; need both on the sa"):
+        tvm.compile(annotated(name, value, place).mod, target=H200)
+
+
 def test_unknown_attribute_is_refused() -> None:
     func = _programs.add_one().mod["main"].with_attr("tvm_hopper.strikt", True)
     with pytest.raises(LoweringError, match=r"attribute: found unknown key .*strikt.*strict\?"):

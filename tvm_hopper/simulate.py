@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.errors import VerifyError
-from tvm_hopper.sim import Finding, Result, run_host, run_kernel, worst
+from tvm_hopper.sim import RULES, Finding, Result, run_host, run_kernel, worst
 from tvm_hopper.sim.choose import Choice, choose_blocks
 from tvm_hopper.sim.host import Launch, Pointer
 from tvm_hopper.sim.signature import Argument, complete, signature
@@ -248,6 +249,7 @@ def verify(
     target: Any = None,
     entry: str | None = None,
     max_ctas: int = 8,
+    budget_s: float = 120.0,
 ) -> Report:
     """Judge the synchronisation of a module under several schedules; one verdict.
 
@@ -260,7 +262,11 @@ def verify(
         Schedules to run.
     blocks : list of (x, y, z) or None
         CTAs to run; None: all up to `max_ctas`, else chosen ones.
+    budget_s : float
+        Seconds after which no further schedule is begun; what was left out is listed as skipped,
+        and the report is incomplete if fewer than three ran.
     """
+    start = time.monotonic()
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs or {}, _random_values)
     launches = [_bind(program, launch) for launch in run_host(program.host, values)]
@@ -293,12 +299,30 @@ def verify(
             findings.setdefault((finding.rule, finding.message), finding)
     done = []
     for policy, seed in runs:
+        if time.monotonic() - start > budget_s:
+            done.append((policy, seed, "skipped"))
+            continue
         chosen = choices[0].blocks if len(choices) == 1 and not choices[0].everything else None
         result = _run(program, values, outputs, policy, seed, chosen, True)
         done.append((policy, seed, result.verdict))
         for finding in result.findings:
             findings.setdefault((finding.rule, finding.buffer, finding.statements), finding)
+    ran = sum(verdict != "skipped" for _, _, verdict in done)
+    if ran < min(3, len(runs)):
+        finding = _incomplete(f"{ran} of {len(runs)} schedules ran within {budget_s} s")
+        findings[finding.rule, finding.message] = finding
     return Report(tuple(findings.values()), tuple(done), tuple(choices), tuple(skeletons))
+
+
+def _incomplete(message: str) -> Finding:
+    rule = RULES["INCOMPLETE"]
+    return Finding(
+        rule.name,
+        rule.severity,
+        message,
+        hint="raise budget_s, or verify a smaller shape",
+        ptx_section=rule.ptx_section,
+    )
 
 
 def _explore(program: Program, name: str) -> tuple[list[Finding], str]:

@@ -119,6 +119,12 @@ def test_verify_explores_runs_and_reports(program):
     assert json.loads(json.dumps(report.to_json()))["verdict"] == "clean"
 
 
+def test_a_spent_budget_is_incomplete_not_clean(program):
+    report = verify(program, budget_s=0.0)
+    assert report.verdict == "incomplete"
+    assert {verdict for _, _, verdict in report.runs} == {"skipped"}
+
+
 def test_the_timeline_has_a_lane_per_warp_and_engine(program, tmp_path):
     timeline = simulate(program, operands()).timeline()
     assert "cta0,0,0/TMA load" in timeline.lanes

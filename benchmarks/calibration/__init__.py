@@ -1,1 +1,1 @@
-"""Experiments on a Hopper GPU about what the simulator assumes."""
+"""What the simulator assumes about the chip, tried: `python -m benchmarks.calibration`."""

@@ -32,7 +32,9 @@ template <Order order, Release release, bool box>
 __global__ void __launch_bounds__(kReaders + 32)
     turns(const __grid_constant__ CUtensorMap map, const char* source, Count* count) {
   __shared__ alignas(1024) uint32_t slot[kSlot / 4];
+  __shared__ uint32_t right[kVersions];  // read after the release, so that nobody waits before it
   __shared__ uint64_t full, empty;
+  if (threadIdx.x < kVersions) right[threadIdx.x] = threadIdx.x;
   if (threadIdx.x == 0) {
     mbarrier_init(&full, 1);
     mbarrier_init(&empty, release == kElected ? kReaders / 32 : kReaders);
@@ -69,9 +71,12 @@ __global__ void __launch_bounds__(kReaders + 32)
                    : "r"(smem(&slot[lane * 32 + (warp + 4 * j) % 32]))
                    : "memory");
     if (order != kReleaseFirst) release_slot<order, release>(&empty);
+    uint32_t want;
+    asm volatile("ld.volatile.shared.u32 %0, [%1];"
+                 : "=r"(want) : "r"(smem(&right[i % kVersions])) : "memory");
     unsigned wrong = 0;
 #pragma unroll
-    for (int j = 0; j < kReads; ++j) wrong += got[j] != (uint32_t)(i % kVersions);
+    for (int j = 0; j < kReads; ++j) wrong += got[j] != want;
     wrong_words += wrong;
     wrong_turns += __any_sync(~0u, wrong) && lane == 0;
   }

@@ -59,7 +59,7 @@ DEVICE bool wait_limited(uint64_t* bar, uint32_t parity, uint64_t limit) {
   return true;
 }
 
-DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 DEVICE void bulk_load(void* dst, const void* src, uint32_t bytes, uint64_t* bar) {
   asm volatile(

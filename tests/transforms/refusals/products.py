@@ -59,6 +59,16 @@ BLOCK = PRODUCT[
 ]
 
 
+ACCUMULATOR = '                acc = T.sblock_alloc_buffer((64, 8), scope="local")\n'
+OTHER = """
+                for i in range(64):
+                    with T.sblock("other"):
+                        T.reads()
+                        T.writes()
+                        C[i, 0] = T.float32(1)
+"""
+
+
 def product(name, match, *changes):
     return case(name, PRODUCT, (LowerWgmma,), match, *changes)
 
@@ -96,6 +106,20 @@ PRODUCTS = [
         WHERE + r'found the operand T.Cast\("float32", a\[0, i, k\]\) \+ T.float32\(1.0\); need '
         r"operands loaded as they are; compute it into a buffer of its own first",
         ('T.Cast("float32", a[0, i, k]) *', '(T.Cast("float32", a[0, i, k]) + T.float32(1)) *'),
+    ),
+    product(
+        "operand cast to a narrower type first",
+        WHERE + r"found operand a cast to bfloat16, which can change its value; need casts to "
+        r"float32 or float64 alone; compute it into a buffer of its own first",
+        ('T.Cast("float32", a[0, i, k])', 'T.Cast("float32", T.Cast("bfloat16", a[0, i, k]))'),
+    ),
+    product(
+        "product cast to a narrower type",
+        WHERE + r"found the product .* cast to float16, which can change its value; need casts",
+        (
+            SUM,
+            f'acc[i, j] + T.Cast("float32", T.Cast("float16", {SUM.removeprefix("acc[i, j] + ")}))',
+        ),
     ),
     product(
         "no reduction",
@@ -235,5 +259,25 @@ PRODUCTS = [
             'if n > 0:\n                    with T.sblock("store")',
         ),
         ("C[i, j] = acc[i, j]", "C[0, 0] = acc[0, 0]"),
+    ),
+    product(
+        "accumulator allocated outside of the kernel",
+        WHERE + r"found accumulator acc allocated outside of the kernel; need registers of a warp "
+        r"group; reverse_compute_at the cache_write at the loop of the warp group",
+        (ACCUMULATOR, ""),
+        ("    for bx in", '    acc = T.sblock_alloc_buffer((64, 8), scope="local")\n    for bx in'),
+    ),
+    product(
+        "accumulator stored into shared memory",
+        r"block store: found a store of accumulator elements into half in scope 'shared'; need a "
+        r"store into global memory; inline what follows into the store",
+        (ACCUMULATOR, ACCUMULATOR + ACCUMULATOR.replace("acc", "half").replace("local", "shared")),
+        ("C[i, j] = acc[i, j]", "half[i, j] = acc[i, j]"),
+    ),
+    product(
+        "other work in the kernel",
+        r"block other: found a statement beside the k loop that is no fill or store of the "
+        r"accumulator; need the accumulator's fill, the k loop and stores of its elements; inline",
+        (BLOCK, BLOCK + OTHER),
     ),
 ]

@@ -1,0 +1,149 @@
+"""Exploration of the role skeleton: what it proves, what it finds, and when it says incomplete."""
+
+import pytest
+from tvm.script import tirx as T
+
+from tests.seeded.catalogue import BY_ID, GOLDEN, MUTATIONS
+from tests.seeded.golden import g1_warp_specialized, g7_persistent
+from tests.seeded.lowering import lower
+from tests.verify.kernels import kernel
+from tvm_hopper.sim.skeleton import explore_skeleton
+from tvm_hopper.sim.skeleton_trace import UnanalysableError, trace_cta
+
+EXPLORED = [mutation for mutation in MUTATIONS if "X" in mutation.layers]
+# a wait on a word of global memory is not followed
+OPEN = ("G4 serial", "G4 reader")
+
+
+def explored(built, **options):
+    lowered = lower(built.func)
+    return explore_skeleton(lowered.device, lowered.host, **options)
+
+
+@pytest.mark.parametrize("mutation", EXPLORED, ids=lambda mutation: mutation.id)
+def test_finds_mutation(mutation):
+    assert explored(mutation.build()).rules & frozenset().union(*mutation.expected)
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
+def test_finishes_on_a_right_kernel(golden):
+    report = explored(golden.build())
+    assert report.verdict == ("incomplete" if golden.name in OPEN else "clean"), report.findings
+    assert report.states < 10_000
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_proves_rings_of_two_to_four_slots(stages, extra):
+    report = explored(g1_warp_specialized.build(stages=stages, trips=2 * stages + extra))
+    assert report.verdict == "clean"
+    assert report.covers == "CTA (0, 0, 0)"
+
+
+def test_one_slot_and_a_pending_group_wait_for_each_other():
+    # G1 releases a slot one step late: with a single slot the producer waits for that for ever
+    report = explored(g1_warp_specialized.build(stages=1, trips=2))
+    assert "DEADLOCK" in report.rules
+
+
+@pytest.mark.parametrize(("trips", "verdict"), [(2, "error"), (3, "error"), (4, "clean")])
+def test_a_phase_reset_shows_unless_trips_divide_by_twice_the_stages(trips, verdict):
+    # M18: right by luck when every slot has completed an even number of phases
+    assert explored(g7_persistent.build("M18", stages=2, trips=trips)).verdict == verdict
+
+
+def test_deadlock_names_who_waits_for_what():
+    report = explored(BY_ID["M61"].build())
+    (text,) = {f.message for f in report.findings if f.rule == "DEADLOCK"}
+    assert "cta0/warp0 waits empty at byte" in text
+    assert "cta0/warp_group1 waits at barrier 1" in text
+
+
+def test_missing_bytes_are_named():
+    (text,) = {f.message for f in explored(BY_ID["M05"].build()).findings if "MISMATCH" in f.rule}
+    assert text == "all arrivals are there, 16 bytes are expected that no copy delivers"
+
+
+def test_a_budget_that_overflows_is_incomplete():
+    report = explored(GOLDEN[0].build(), max_states=20)
+    assert report.verdict == "incomplete"
+    assert "more than 20 states" in report.findings[0].message
+
+
+def test_a_cut_loop_is_told():
+    report = explored(g1_warp_specialized.build(trips=12), max_trips=5)
+    assert report.verdict == "clean"
+    assert report.covers == "CTA (0, 0, 0) with at most 5 trips"
+
+
+def test_a_wait_on_global_memory_is_incomplete():
+    report = explored(BY_ID["M49"].golden.build())
+    assert [f.rule for f in report.findings] == ["INCOMPLETE"]
+    assert "wait on a word of global memory" in report.findings[0].message
+
+
+def test_first_and_last_cta_are_explored():
+    report = explored(g7_persistent.build())
+    assert report.covers == "CTA (0, 0, 0); CTA (1, 0, 0)"
+
+
+def refused(emit):
+    with pytest.raises(UnanalysableError) as error:
+        trace_cta(kernel(emit))
+    return str(error.value)
+
+
+def test_refuses_a_loop_whose_extent_is_data():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        for _ in T.serial(T.Cast("int32", X[0])):
+            T.ptx.bar.sync(T.uint32(1), T.uint32(256))
+
+    assert "extent of loop" in refused(emit)
+
+
+def test_refuses_too_many_events():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        for _ in T.serial(1000):
+            T.ptx.bar.sync(T.uint32(1), T.uint32(256))
+
+    with pytest.raises(UnanalysableError, match="more than 100 synchronising instructions"):
+        trace_cta(kernel(emit), max_events=100)
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("barrier", "number of barrier"),
+        ("mbarrier", "address of arrive"),
+        ("parity", "operand of wait"),
+        ("red", "unknown_barrier"),
+        ("inval", "inval"),
+        ("split", "block barrier between barrier.cluster.arrive and .wait"),
+    ],
+)
+def test_what_cannot_be_followed_is_incomplete(what, text):
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        data = T.alloc_buffer((1,), "int32", scope="local")
+        data[0] = T.Cast("int32", X[tx])
+        if what == "barrier":
+            T.ptx.bar.sync(T.Cast("uint32", data[0]), T.uint32(128))
+        if what == "mbarrier":
+            T.ptx.mbarrier.arrive.shared.b64(T.address_of(bars[data[0]]))
+        if what == "parity":
+            T.cuda.mbarrier_wait(T.address_of(bars[0]), data[0])
+        if what == "red":
+            count = T.alloc_buffer((1,), "uint32", scope="local")
+            T.ptx["bar.red.popc.u32"](count[0], T.uint32(1), T.bool(True))
+        if what == "inval":
+            T.ptx.mbarrier.inval.shared.b64(T.address_of(bars[0]))
+        if what == "split":
+            T.ptx["barrier.cluster.arrive.aligned"]()
+            T.ptx.bar.sync(T.uint32(1), T.uint32(256))
+            T.ptx["barrier.cluster.wait.aligned"]()
+
+    report = explore_skeleton(kernel(emit))
+    assert report.verdict == "incomplete"
+    assert text in report.findings[0].message

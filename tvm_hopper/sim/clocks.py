@@ -84,3 +84,29 @@ class Bundle:
         other.async_global = self.async_global.copy()
         other.narrow = self.narrow.copy()
         return other
+
+
+class Releases:
+    """What was released at one address of global memory, by CTA and scope.
+
+    A release and an acquire meet if they are of one CTA, or if both have a scope beyond it.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[object, bool], Bundle] = {}
+
+    def publish(self, cta: object, scope: str, bundle: Bundle) -> None:
+        """Add a release."""
+        key = (cta, scope == "cta")
+        if key in self.entries:
+            self.entries[key].join(bundle)
+        else:
+            self.entries[key] = bundle.copy()
+
+    def acquire(self, clock: Bundle, cta: object, scope: str) -> None:
+        """Let an acquire learn every release that it meets; of others, that they ran before."""
+        for (owner, narrow), bundle in self.entries.items():
+            if owner is cta or not (narrow or scope == "cta"):
+                clock.join(bundle)
+            else:
+                clock.narrow.join(bundle.generic)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.clocks import Releases
 from tvm_hopper.sim.memory import SHARED_BASE, Region, aligned_bytes, shared_base
 from tvm_hopper.sim.races import AccessLog
 from tvm_hopper.sim.report import Reporter
@@ -117,7 +118,7 @@ class Machine(Reporter):
         self.progress = 0  # grows with every change that a spinning warp could see
         self.chunks = 1 if name == "eager" else 2
         self.num_warps = 0
-        self.sync_clocks: dict[int, Any] = {}  # released values of global memory, by address
+        self.releases: dict[int, Releases] = {}  # by address of global memory
 
     def new_event(self) -> int:
         """Return a fresh clock bit."""

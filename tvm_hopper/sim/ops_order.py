@@ -231,7 +231,7 @@ class OrderOps:
         """Load; `.acquire` learns what was released at the address."""
         sem = mods.get("sem", "")
         if sem in ("acquire", "relaxed"):
-            return self._ordered(site, mask, "load", addr, 0, self._type(mods), sem)
+            return self._ordered(site, mask, "load", addr, 0, self._type(mods), mods)
         return self.load(site, mask, addr, 0, self._type(mods), 1, 1)
 
     def op_st(
@@ -240,60 +240,55 @@ class OrderOps:
         """Store; `.release` publishes at the address."""
         sem = mods.get("sem", "")
         if sem in ("release", "relaxed"):
-            self._ordered(site, mask, "exch", addr, value, self._type(mods), sem)
+            self._ordered(site, mask, "store", addr, value, self._type(mods), mods)
         else:
             self.store(site, mask, as_lanes(addr), 0, value, self._type(mods), 1, 1)
 
     def _ordered(
-        self, site: int, mask: Any, op: str, addr: Any, value: Any, dtype: np.dtype, sem: str
+        self,
+        site: int,
+        mask: Any,
+        op: str,
+        addr: Any,
+        value: Any,
+        dtype: np.dtype,
+        mods: Any,
     ) -> Any:
         """Access global memory with memory order; relaxed ones work with fences around them."""
+        sem, scope = mods.get("sem") or "relaxed", mods.get("scope") or "gpu"
         addresses = as_lanes(addr)
         places = {int(addresses[lane]) for lane in (LANES if mask is None else np.nonzero(mask)[0])}
-        reads, writes = op != "exch" or sem == "atomic", op != "load"
-        if reads and sem == "relaxed":
+        if sem == "relaxed" and op != "store":
+            if self.pending_acquire is None:
+                self.pending_acquire = Bundle(self.machine.num_warps)
             for place in places:
-                snapshot = self.machine.sync_clocks.get(place)
-                if snapshot is not None:
-                    if self.pending_acquire is None:
-                        self.pending_acquire = snapshot.copy()
-                    else:
-                        self.pending_acquire.join(snapshot)
-        result = self.atomic(
-            site,
-            mask,
-            "add" if op == "load" else op,
-            addr,
-            dtype.type(0) if op == "load" else value,
-            dtype,
-            sem,
-        )
-        if writes and sem == "relaxed" and self.fence_snapshot is not None:
-            clocks = self.machine.sync_clocks
+                self.acquire_at(place, scope, self.pending_acquire)
+        if op == "load":
+            result = self.atomic(site, mask, "add", addr, dtype.type(0), dtype, sem, scope)
+        else:
+            kind = "exch" if op == "store" else op
+            result = self.atomic(site, mask, kind, addr, value, dtype, sem, scope)
+        if sem == "relaxed" and op != "load" and self.fence_snapshot is not None:
             for place in places:
-                if place in clocks:
-                    clocks[place].join(self.fence_snapshot)
-                else:
-                    clocks[place] = self.fence_snapshot.copy()
+                self.release_at(place, scope, self.fence_snapshot)
         return result
 
     def op_atom(
         self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
     ) -> Any:
         """Read-modify-write and return the value before."""
-        sem = mods.get("sem") or "relaxed"
-        if sem == "relaxed":
-            return self._ordered(
-                site, mask, mods.get("op") or "exch", addr, value, self._type(mods), sem
-            )
-        return self.atomic(site, mask, mods.get("op") or "exch", addr, value, self._type(mods), sem)
+        op = mods.get("op") or "exch"
+        return self._ordered(site, mask, op, addr, value, self._type(mods), mods)
 
     def op_atom_cas(
         self, site: int, mask: Any, mods: Any, addr: Any, compare: Any, value: Any
     ) -> Any:
         """Compare and swap."""
         sem = mods.get("sem") or "relaxed"
-        return self.atomic(site, mask, "cas", addr, value, self._type(mods), sem, compare=compare)
+        scope = mods.get("scope") or "gpu"
+        return self.atomic(
+            site, mask, "cas", addr, value, self._type(mods), sem, scope, compare=compare
+        )
 
     def op_red(
         self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None

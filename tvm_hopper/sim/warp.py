@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.clocks import Bundle
+from tvm_hopper.sim.clocks import Bundle, Releases
 from tvm_hopper.sim.lanes import LANES, as_lanes, first_lane
 from tvm_hopper.sim.memory import GLOBAL_SHIFT, RANK_SHIFT, Region
 from tvm_hopper.sim.races import ASYNC, GENERIC, Access, clock_for
@@ -390,7 +390,7 @@ class WarpCore:
             if region is None:
                 continue
             if sem in ("acquire", "acq_rel"):
-                self.acquire_at(place)
+                self.acquire_at(place, scope)
             self.check(
                 region, np.asarray([offset]), dtype.itemsize, self.access(site, True, rmw=True)
             )
@@ -404,23 +404,19 @@ class WarpCore:
                 self.machine.progress += 1
             cell[offset // dtype.itemsize] = after
             if sem in ("release", "acq_rel"):
-                self.release_at(place)
+                self.release_at(place, scope)
         return old
 
-    def release_at(self, address: int) -> None:
-        """Publish this warp's clocks at a global address."""
-        clocks = self.machine.sync_clocks
-        snapshot = self.release()
-        if address in clocks:
-            clocks[address].join(snapshot)
-        else:
-            clocks[address] = snapshot
+    def release_at(self, address: int, scope: str, bundle: Bundle | None = None) -> None:
+        """Publish this warp's clocks (or earlier ones) at a global address."""
+        releases = self.machine.releases.setdefault(address, Releases())
+        releases.publish(self.cta, scope, self.release() if bundle is None else bundle)
 
-    def acquire_at(self, address: int) -> None:
+    def acquire_at(self, address: int, scope: str, clock: Bundle | None = None) -> None:
         """Learn what was published at a global address."""
-        snapshot = self.machine.sync_clocks.get(address)
-        if snapshot is not None:
-            self.clock.join(snapshot)
+        releases = self.machine.releases.get(address)
+        if releases is not None:
+            releases.acquire(self.clock if clock is None else clock, self.cta, scope)
 
     # -- inside a warp ----------------------------------------------------------------------------
 

@@ -1,0 +1,67 @@
+"""A flag in global memory publishes a row from one CTA to another, at the right scope only."""
+
+import numpy as np
+import pytest
+from tvm.script import tirx as T
+
+from .kernels import rules
+
+A = {"A": np.arange(128, dtype="float32"), "S": np.zeros(1, "uint32")}
+
+
+def handover(store, load, fences=False, wait=True):
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((128,), "float32"),
+        W: T.Buffer((128,), "float32"),
+        C: T.Buffer((128,), "float32"),
+        S: T.Buffer((1,), "uint32"),
+    ):
+        T.func_attr({"global_symbol": "main"})
+        bx = T.launch_thread("blockIdx.x", 2)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            flag = T.alloc_buffer((1,), "uint32", scope="local")
+            if bx == 0:
+                W[tx] = A[tx]
+                T.tvm_storage_sync("shared")
+                if tx == 0:
+                    if fences:
+                        T.ptx.fence.acq_rel.gpu()
+                    T.ptx[store](T.address_of(S[0]), T.uint32(1))
+            else:
+                if tx == 0 and wait:
+                    flag[0] = T.uint32(0)
+                    while flag[0] == T.uint32(0):
+                        T.ptx[load](flag[0], T.address_of(S[0]))
+                    if fences:
+                        T.ptx.fence.acq_rel.gpu()
+                T.tvm_storage_sync("shared")
+                C[tx] = W[tx]
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("store", "load", "fences", "expected"),
+    [
+        ("st.release.gpu.global.u32", "ld.acquire.gpu.global.u32", False, set()),
+        ("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32", True, set()),
+        ("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32", False, {"RACE"}),
+        ("st.release.cta.global.u32", "ld.acquire.gpu.global.u32", False, {"SCOPE"}),
+        ("st.release.gpu.global.u32", "ld.acquire.cta.global.u32", False, {"SCOPE"}),
+    ],
+)
+def test_release_and_acquire_must_both_reach_the_other_cta(store, load, fences, expected):
+    found = rules(handover(store, load, fences), A, [("eager", 0), ("random", 1)])
+    if expected == {"SCOPE"}:
+        assert "MBAR_SCOPE_TOO_NARROW" in found
+    elif expected:
+        assert "RACE_READ_INFLIGHT" in found
+    else:
+        assert found == set()
+
+
+def test_no_wait_is_a_race():
+    func = handover("st.release.gpu.global.u32", "ld.acquire.gpu.global.u32", wait=False)
+    assert rules(func, A) & {"RACE_READ_INFLIGHT", "RACE_OVERWRITE_BUSY", "UNINIT_READ"}

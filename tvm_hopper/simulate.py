@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.errors import VerifyError
+from tvm_hopper.errors import HopperError, VerifyError
 from tvm_hopper.sim import RULES, Finding, Result, run_host, run_kernel, worst
 from tvm_hopper.sim.choose import Choice, choose_blocks
 from tvm_hopper.sim.host import Launch, Pointer
@@ -361,7 +361,8 @@ def _make(spec: str) -> Any:
 def verify_command(argv: Sequence[str]) -> int:
     """Verify the module that a Python file makes; the exit code tells the verdict.
 
-    0 clean, 3 review, 4 incomplete, 5 error, 2 a mistake in the command line.
+    0 clean, 3 review, 4 incomplete, 5 error, 2 a mistake in the command line or a kernel that
+    cannot be run (the reason goes to stderr).
     """
     words = [word for word in argv if not word.startswith("-")]
     flags = [word for word in argv if word.startswith("-")]
@@ -369,10 +370,9 @@ def verify_command(argv: Sequence[str]) -> int:
         print(USAGE, end="", file=sys.stderr)
         return 2
     try:
-        made = _make(words[0])
-    except ValueError as error:
+        report = verify(_make(words[0]))
+    except (ValueError, HopperError) as error:
         print(error, file=sys.stderr)
         return 2
-    report = verify(made)
     print(json.dumps(report.to_json(), indent=1) if flags else report)
     return EXIT_CODES[report.verdict]

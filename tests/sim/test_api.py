@@ -291,6 +291,14 @@ def racy(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
 
 def make():
     return racy
+
+@T.prim_func(s_tir=True)
+def symbolic(a: T.handle):
+    T.func_attr({"global_symbol": "main"})
+    n = T.int64()
+    A = T.match_buffer(a, (n,), "float32")
+    bx = T.launch_thread("blockIdx.x", n)
+    A[bx] = T.float32(1)
 """
 
 
@@ -311,6 +319,7 @@ def test_the_command_judges_a_file(tmp_path, capsys):
         (["a.py:f", "--loud"], "usage"),
         (["nowhere.py:make"], "need FILE.py:FUNCTION"),
         (["{file}:other"], "found no 'other'"),
+        (["{file}:symbolic"], "no value for A, whose shape has"),
     ],
 )
 def test_the_command_explains_its_mistakes(tmp_path, capsys, words, message):

@@ -49,6 +49,8 @@ class OrderOps:
 
     blocked_on: tuple[str, Any, int, int] | None
     unfenced: list[Any]
+    fence_snapshot: Bundle | None
+    pending_acquire: Bundle | None
 
     # -- cluster barrier --------------------------------------------------------------------------
 

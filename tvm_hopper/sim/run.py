@@ -306,7 +306,8 @@ def run_kernel(
     if program.setmaxnreg_site and not program.bounds_known:
         machine.add(
             "SETMAXNREG_IGNORED",
-            "setmaxnreg in a kernel whose registers at entry are unknown: ptxas ignores it (C7508)",
+            "setmaxnreg without launch bounds that fix the registers at entry: ptxas ignores it "
+            "(C7508), unless the kernel happens to use all that its threads may have",
             statements=(machine.statement(program.setmaxnreg_site),),
         )
     for site in program.lone_try_waits:

@@ -91,7 +91,9 @@ def main(arguments: list[str]) -> int:
                     outcomes += run_once(experiment, Path(folder) / experiment.stem, run)
     rows = outcome.merge(outcomes)
     about = machine.describe()
-    about["command"] = shlex.join(["python", "-m", "benchmarks.calibration", *arguments])
+    command = ["python", "-m", "benchmarks.calibration"]
+    command += ["--repeats", str(options.repeats), "--points", options.points]
+    about["command"] = shlex.join(command)
     stamp = about["date"][:16].replace(":", "").replace(" ", "_")
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"calibration_{stamp}.md"

@@ -68,8 +68,8 @@ int main() {
         return completed;
       };
       Result last;
-      Line line("a", std::string(tile.name) +
-                         (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE ? ", no swizzle" : ", swizzle 128"));
+      const bool plain = swizzle == CU_TENSOR_MAP_SWIZZLE_NONE;
+      Line line("a", std::string(tile.name) + (plain ? ", no swizzle" : ", swizzle 128"));
       line.add("box_bytes", kBytes).add("bytes_in_bounds", clipped).add("n_tries", repeats);
       if (clipped != kBytes) {
         line.add("n_closed_by_bytes_in_bounds", count(clipped, false, &last));

@@ -98,7 +98,8 @@ int main() {
     }
     line.add("end", end).print();
   };
-  for (uint32_t expect : {16, 64, 128, 256, 512, 1024, 2048, 4096, 16384, 32752, 32768}) {
+  for (uint32_t expect :
+       {16, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096, 16384, 32752, 32768}) {
     run(kBulk, "one bulk copy of 32768", expect);
     run(kBox, "one box of 64 x 256 float16", expect);
   }

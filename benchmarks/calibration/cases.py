@@ -1,6 +1,7 @@
 """Which kernels are run, and which assumption of the simulator each of them puts to the test.
 
-No case may hang: a mutation that can deadlock is not run on a GPU.
+Mutations that can deadlock are left out, but for M04 with one trip: whether it hangs is the
+question, and a case that does not end is ended with its process.
 """
 
 from __future__ import annotations

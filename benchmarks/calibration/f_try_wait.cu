@@ -1,5 +1,5 @@
-// (f) What does one mbarrier.try_wait return, and after how long, on a phase that stays open; and on
-// one that ends while it is suspended?
+// (f) What does one mbarrier.try_wait return, and after how long, on a phase that stays open, and on
+// one that ends during the wait; how many calls does a loop make?
 #include <algorithm>
 
 #include "host.cuh"
@@ -55,13 +55,54 @@ __global__ void measure(unsigned hint, long long arrive_after, Sample* samples) 
   }
 }
 
+// Warp 0 waits in a loop until the phase ends or a million calls failed; samples: calls, time.
+template <Wait wait>
+__global__ void loop(unsigned hint, long long arrive_after, Sample* samples) {
+  __shared__ uint64_t bar;
+  for (int i = 0; i < kTries; ++i) {
+    if (threadIdx.x == 0) mbarrier_init(&bar, 1);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      const uint64_t start = now_ns();
+      unsigned calls = 1;
+      while (!once<wait>(&bar, hint) && calls < 1'000'000) ++calls;
+      samples[i] = {calls, (unsigned)(now_ns() - start)};
+    } else if (threadIdx.x == 32) {
+      delay_ns(arrive_after);
+      arrive(&bar);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) mbarrier_inval(&bar);
+    __syncthreads();
+  }
+}
+
+template <Wait wait>
+void run_loop(const std::string& name, unsigned hint, long long arrive_after) {
+  auto* samples = device_alloc<Sample>(kTries);
+  loop<wait><<<1, 64>>>(hint, arrive_after, samples);
+  const std::string end = end_of_kernel();
+  Line line("f", name + " in a loop, phase ends after " + std::to_string(arrive_after) + " ns");
+  if (end == "ok") {
+    auto got = to_host(samples, kTries);
+    line.add("n_tries", kTries);
+    auto by_calls = [](Sample a, Sample b) { return a.done < b.done; };
+    auto by_time = [](Sample a, Sample b) { return a.ns < b.ns; };
+    std::sort(got.begin(), got.end(), by_time);
+    line.add("min_ns", got.front().ns).add("max_ns", got.back().ns);
+    std::sort(got.begin(), got.end(), by_calls);
+    line.add("min_calls", got.front().done).add("max_calls", got.back().done);
+  }
+  line.add("end", end).print();
+}
+
 template <Wait wait>
 void run(const std::string& name, unsigned hint, long long arrive_after) {
   auto* samples = device_alloc<Sample>(kTries);
   measure<wait><<<1, 64>>>(hint, arrive_after, samples);
   const std::string end = end_of_kernel();
-  Line line("f", name + (arrive_after < 0 ? ", phase stays open"
-                                          : ", ends after " + std::to_string(arrive_after) + " ns"));
+  const std::string until = ", phase ends after " + std::to_string(arrive_after) + " ns";
+  Line line("f", name + (arrive_after < 0 ? ", phase stays open" : until));
   if (end == "ok") {
     auto got = to_host(samples, kTries);
     long long done = 0;
@@ -81,4 +122,10 @@ int main() {
     run<kTryHint>("try_wait, hint " + std::to_string(hint) + " ns", hint, -1);
   run<kTry>("try_wait", 0, 5'000);
   run<kTry>("try_wait", 0, 200'000);
+  run<kTryHint>("try_wait, hint 10000000 ns", 10'000'000, 5'000);
+  for (long long after : {5'000, 200'000, 5'000'000}) {
+    run_loop<kTest>("test_wait", 0, after);
+    run_loop<kTry>("try_wait", 0, after);
+    run_loop<kTryHint>("try_wait, hint 10000000 ns", 10'000'000, after);
+  }
 }

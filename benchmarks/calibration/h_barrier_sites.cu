@@ -1,5 +1,5 @@
 // (h) Does it matter whether bar.sync or barrier.sync is used, when one barrier is reached from two
-// places in the program?
+// places of the program?
 //
 // Usage: <program> <instruction> <who>. "warps": whole warps take different places. "lanes": half of
 // every warp goes to each place, which the aligned form forbids. A watching warp traps what hangs.
@@ -24,14 +24,18 @@ DEVICE void sync() {
 }
 
 template <bool aligned, bool lanes>
-__global__ void meet(Count* count) {
+__global__ void meet(Count* count, volatile unsigned* hung) {
   __shared__ volatile int box[kThreads];
   __shared__ volatile int finished;
   if (threadIdx.x == 0) finished = 0;
   __syncthreads();
   if (threadIdx.x >= kThreads) {
     for (const uint64_t start = now_ns(); finished < kThreads;)
-      if (now_ns() - start > kLimit) asm volatile("trap;");
+      if (now_ns() - start > kLimit) {
+        *hung = 1;  // in the host's memory: nothing else outlives the trap
+        __threadfence_system();
+        asm volatile("trap;");
+      }
     return;
   }
   const int me = threadIdx.x, other = kThreads - 1 - me;
@@ -60,10 +64,13 @@ int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const bool aligned = !std::strcmp(argv[1], "bar.sync"), lanes = !std::strcmp(argv[2], "lanes");
   auto* count = device_alloc<Count>(1);
+  unsigned* hung;
+  check(cudaMallocHost(&hung, sizeof *hung), "cudaMallocHost");
+  *hung = 0;
   auto kernel = aligned ? (lanes ? meet<true, true> : meet<true, false>)
                         : (lanes ? meet<false, true> : meet<false, false>);
   const int blocks = multiprocessors();
-  kernel<<<blocks, kThreads + 32>>>(count);
+  kernel<<<blocks, kThreads + 32>>>(count, hung);
   const std::string end = end_of_kernel();
   Line line("h", std::string(argv[1]) + ", two places, " +
                      (lanes ? "half of each warp at each" : "whole warps"));
@@ -72,5 +79,5 @@ int main(int argc, char** argv) {
     line.add("n_meetings", (long long)blocks * kTurns * 2).add("n_wrong_values", got.wrong);
     line.add("n_threads_finished", got.finished);
   }
-  line.add("end", end).print();
+  line.add("hung", *hung ? "yes" : "no").add("end", end).print();
 }

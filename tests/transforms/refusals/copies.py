@@ -40,7 +40,8 @@ COPIES = [
         "store into registers",
         COPY,
         LAYOUT,
-        r"found a store into other in scope 'local'; need a store into shared memory; make the "
+        r"found a store into other in scope 'local'; need a store into shared.dyn, the one "
+        r"shared memory of a kernel; make the "
         r'block with cache_read\(..., "shared.dyn"\)',
         ("tile[i, j] = A", "other[i, j] = A"),
     ),

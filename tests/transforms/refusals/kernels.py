@@ -2,7 +2,13 @@
 
 from tests.transforms import test_merge_shared, test_pipeline_mbarriers, test_raster_blocks
 from tests.transforms.refusals.case import case
-from tvm_hopper.transforms import InsertAsyncWaits, MergeShared, PipelineMbarriers, RasterBlocks
+from tvm_hopper.transforms import (
+    InsertAsyncWaits,
+    MergeShared,
+    PipelineMbarriers,
+    RasterBlocks,
+    RefuseLeftovers,
+)
 
 RING = test_pipeline_mbarriers.BEFORE
 MERGE = test_merge_shared.BEFORE
@@ -37,7 +43,7 @@ RINGS = [
     ring(
         "registers that the chip has not",
         r"loop k, tvm_hopper.registers: found 40 \+ 2 x 240 = 520 registers; need at most 3 x 168 "
-        r"= 504, or a consumer waits for ever; need a legal split",
+        r"= 504, or a consumer waits for ever; take \[40, 232\], or leave the annotation",
         (ANNOTATIONS, ANNOTATIONS + '"tvm_hopper.registers": [40, 240],\n'),
     ),
     ring(
@@ -63,6 +69,21 @@ RINGS = [
         ('for tx in T.thread_binding(256, thread="threadIdx.x")', "for tx in range(256)"),
     ),
     ring(
+        "loop between the threads and the accumulator",
+        r"copies load_a, load_b: found n between the thread axes and the accumulator; need every "
+        r"loop around the accumulator bound to blockIdx or threadIdx.y; bind it",
+        (
+            '(256, thread="threadIdx.x"):\n',
+            '(256, thread="threadIdx.x"):\n          for n in range(2):\n',
+        ),
+    ),
+    ring(
+        "two loops over k",
+        r"loop k: found loop inner inside it; need one loop over k around the copies and the "
+        r"multiplication; compute_at the copies at the innermost loop over k, or fuse the loops",
+        (TILES, f"                   for inner in range(2):\n{TILES}"),
+    ),
+    ring(
         "copies outside of the loop",
         r"copies load_a, load_b, load_a, load_b: found 2 statements that hold them; need one loop "
         r"over k around all copies and the multiplication; compute_at the copies at the k loop",
@@ -75,7 +96,8 @@ RINGS = [
     ),
     ring(
         "loop without the block of its tiles",
-        r"loop k: found SeqStmt; need one block with the copies' tiles",
+        r"loop k: found a SeqStmt without a block of tiles; need one loop over k around the copies "
+        r"and the multiplication; compute_at the copies at the innermost loop over k, or fuse",
         (
             TILES,
             f'                    T.call_extern("int32", "f")\n{TILES}',
@@ -141,6 +163,16 @@ RINGS = [
     ),
 ]
 
+LEFT = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((8,), "float32")):
+    for i in T.serial(8, annotations={"tvm_hopper.consumers": 1}):
+        for j in range(1):
+            with T.sblock("C"):
+                T.sblock_attr({"tvm_hopper.wgmma": 1})
+                C[i] = T.float32(0)
+"""
+
 REST = [
     case(
         "shared memory of a whole kernel",
@@ -188,5 +220,20 @@ REST = [
         r"loop bx, tvm_hopper.raster_group: found a kernel without a pipelined loop; need rows",
         test_raster_blocks.noted(raster_group=2),
         ('"kernel"', '"other"'),
+    ),
+    case(
+        "annotation that nothing acts on: a block outside of kernels",
+        LEFT,
+        (RefuseLeftovers,),
+        r"block C, tvm_hopper.wgmma: found an annotation outside of the kernel, or of the loop, "
+        r"that it is about; need it inside loops bound to blockIdx, with asynchronous copies in a "
+        r"pipelined loop; bind the loops first, or take the annotation away",
+    ),
+    case(
+        "annotation that nothing acts on: a loop that is no pipeline",
+        LEFT,
+        (RefuseLeftovers,),
+        r"loop i, tvm_hopper.consumers: found an annotation outside of the kernel, or of the loop",
+        ('                T.sblock_attr({"tvm_hopper.wgmma": 1})\n', ""),
     ),
 ]

@@ -1,4 +1,4 @@
-// (f) What does one mbarrier.try_wait return, and after how long, on a phase that stays open, and on
+// (f) What does one mbarrier.try_wait return, and after how long, on a phase that stays open and on
 // one that ends during the wait; how many calls does a loop make?
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 // (h) Does it matter whether bar.sync or barrier.sync is used, when one barrier is reached from two
 // places of the program?
 //
-// Usage: <program> <instruction> <who>. "warps": whole warps take different places. "lanes": half of
-// every warp goes to each place, which the aligned form forbids. A watching warp traps what hangs.
+// Usage: <program> <instruction> <who>. "warps": whole warps take different places. "lanes": half
+// of each warp goes to each place, which the aligned form forbids. A watching warp traps what hangs.
 #include <cstring>
 
 #include "host.cuh"

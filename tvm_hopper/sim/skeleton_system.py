@@ -102,6 +102,15 @@ class System:
                 return True
         return False
 
+    def bytes_in_flight(self, state: State, key: Key) -> int:
+        """Return what the copies in flight will deliver to one barrier."""
+        return sum(
+            size
+            for agent, step in state.flight
+            for target, _, size in self.agents[agent].ops[step].targets
+            if target == key
+        )
+
     def fillers(self, number: int) -> set[Key]:
         """Return the barriers that copies issued by one agent complete."""
         ops = self.agents[number].ops

@@ -11,7 +11,9 @@ from .lower_wgmma import LowerWgmma
 from .merge_shared import MergeShared
 from .pipeline_mbarriers import PipelineMbarriers
 from .raster_blocks import RasterBlocks
+from .refuse_leftovers import RefuseLeftovers
 from .restore_axis_notes import RestoreAxisNotes
+from .widen_indices import WidenIndices
 
 __all__ = [
     "AssertAlignment",
@@ -22,6 +24,8 @@ __all__ = [
     "MergeShared",
     "PipelineMbarriers",
     "RasterBlocks",
+    "RefuseLeftovers",
     "RequireAlignment",
     "RestoreAxisNotes",
+    "WidenIndices",
 ]

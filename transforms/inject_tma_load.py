@@ -20,6 +20,7 @@ Not here: barriers and waiting (pipeline_mbarriers.py), multicast.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.analysis.bounds import is_exact_bounds
 from tvm_hopper.analysis.copies import CopyNest, find_copies
-from tvm_hopper.errors import cannot_lower
+from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.hopper import dtype_bytes
 from tvm_hopper.keys import ASYNC_OP, SWIZZLE, TMA_LOAD
@@ -58,7 +59,7 @@ class TmaLoad:
                 fix = (
                     f"pad its last dimension from {inner} to {-(-inner * size // 16) * 16 // size}"
                 )
-            raise cannot_lower(self.copy.where, *_found_and_need(broken), fix)
+            raise cannot_lower(self.copy.where, *found_and_need(broken), fix)
 
     @property
     def tensor_map(self) -> maps.TensorMap:
@@ -90,12 +91,6 @@ class TmaLoad:
 
     def _static_strides(self) -> tuple[int | None, ...]:
         return tuple(ir.static_int(stride) for stride in self.strides_bytes)
-
-
-def _found_and_need(broken: tuple[str, ...]) -> tuple[str, str]:
-    """Join rules of the form "found ...; need ..." into one of each."""
-    parts = [text.removeprefix("found ").split("; need ") for text in broken]
-    return " and ".join(p[0] for p in parts), " and ".join(p[1] for p in parts)
 
 
 def plan_tma_loads(kernel: ir.For) -> tuple[TmaLoad, ...]:
@@ -186,16 +181,26 @@ def _check_fill(copy: CopyNest) -> None:
         )
 
 
-def rewrite_tma_loads(kernel: ir.For, plan: tuple[TmaLoad, ...]) -> ir.Stmt:
+def rewrite_tma_loads(kernel: ir.For, plan: tuple[TmaLoad, ...], no_input: list[ir.Var]) -> ir.Stmt:
     """Encode a map per load on the host and replace the copy nests by loads."""
     host: list[Any] = []
     planned: dict[Any, Any] = {}
+    names = ir.Names()
     for load in plan:
         handle = tirx.tvm_stack_alloca("tensormap", 1)
-        tensor_map = ir.Var(f"{load.copy.source.name}_map", handle.ty)
-        host += [tirx.Bind(tensor_map, handle), _encode(load, tensor_map)]
+        tensor_map = ir.Var(names.take(f"{load.copy.source.name}_map"), handle.ty)
+        host += [tirx.Bind(tensor_map, handle), _encode_unless_empty(load, tensor_map, no_input)]
         planned[load.copy.nest] = _load_block(load, tensor_map)
     return ir.seq(host, ir.replace_nodes(kernel, ir.Stmt, planned))
+
+
+def _encode_unless_empty(load: TmaLoad, tensor_map: ir.Var, no_input: list[ir.Var]) -> ir.Stmt:
+    """Encode a map, unless the tensor holds nothing: then none can exist, and nothing is loaded."""
+    stmt = ir.seq(_encode(load, tensor_map))
+    for symbol in no_input:
+        if ir.uses(list(load.copy.source.shape), symbol):
+            stmt = ir.IfThenElse(symbol > 0, stmt, None)
+    return stmt
 
 
 def _encode(load: TmaLoad, tensor_map: ir.Var) -> Any:
@@ -248,16 +253,34 @@ def _int32(coordinate: Any) -> Any:
     return coordinate if ir.dtype_of(coordinate) == "int32" else tirx.Cast("int32", coordinate)
 
 
-def guard_empty(stmt: ir.Stmt, plan: tuple[TmaLoad, ...]) -> ir.Stmt:
-    """Launch nothing where a symbolic dimension is 0, which no tensor map can describe."""
-    symbols: list[Any] = []
-    for load in plan:
-        for extent in load.copy.source.shape:
-            if ir.static_int(extent) is None and not any(extent.same_as(x) for x in symbols):
-                symbols.append(extent)
-    for extent in symbols:
-        stmt = ir.IfThenElse(extent > 0, stmt, None)
+def guard_empty(stmt: ir.Stmt, empty: list[ir.Var]) -> ir.Stmt:
+    """Launch nothing where a symbolic extent is 0 and leaves no output tile."""
+    for symbol in empty:
+        stmt = ir.IfThenElse(symbol > 0, stmt, None)
     return stmt
+
+
+def find_guards(kernel: ir.For, plan: tuple[TmaLoad, ...]) -> tuple[list[ir.Var], list[ir.Var]]:
+    """Return the symbolic extents that leave no output tile when 0, and those that leave no input.
+
+    Of the second kind is the k of a sum: over nothing it is 0, and has to be stored.
+    """
+    blocks = [loop.extent for loop in ir.thread_axes(kernel).values()]
+    no_tile, no_input = [], []
+    for symbol in _symbols(load.copy.source for load in plan):
+        empty = any(ir.is_const(ir.simplify(ir.substitute(x, {symbol: 0})), 0) for x in blocks)
+        (no_tile if empty else no_input).append(symbol)
+    return no_tile, no_input
+
+
+def _symbols(buffers: Iterable[ir.Var]) -> list[ir.Var]:
+    """Return the variables in the extents of buffers, each once."""
+    found: list[ir.Var] = []
+    for buffer in buffers:
+        for var in ir.find_all(list(buffer.shape), ir.Var):
+            if not any(var.same_as(x) for x in found):
+                found.append(var)
+    return found
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.InjectTmaLoad")
@@ -272,9 +295,10 @@ class InjectTmaLoad:
             if not (plan := plan_tma_loads(kernel)):
                 return kernel
             notes.append({"tensor_maps": [_facts(load) for load in plan]})
-            after = rewrite_tma_loads(kernel, plan)
+            no_tile, no_input = find_guards(kernel, plan)
+            after = rewrite_tma_loads(kernel, plan, no_input)
             assert not plan_tma_loads(after), "InjectTmaLoad left a copy behind"
-            return guard_empty(after, plan)
+            return guard_empty(after, no_tile)
 
         func = ir.map_kernels(func, inject)
         return ir.note_plan(func, notes)

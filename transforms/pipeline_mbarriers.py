@@ -73,9 +73,10 @@ class Ring:
     @staticmethod
     def of(plan: RingPlan) -> Ring:
         """Declare the buffers."""
+        names = ir.Names()
         tiles = {
             tile: ir.new_buffer(
-                tile.name,
+                names.take(tile.name),
                 (plan.stages, *(int(x) for x in tile.shape)),
                 ir.dtype_of(tile),
                 tile.scope(),
@@ -84,7 +85,7 @@ class Ring:
             for tile in plan.tiles
         }
         full, empty = (
-            ir.new_buffer(name, (plan.stages,), "uint64", "shared.dyn", 8)
+            ir.new_buffer(names.take(name), (plan.stages,), "uint64", "shared.dyn", 8)
             for name in ("full", "empty")
         )
         return Ring(plan, tiles, full, empty)

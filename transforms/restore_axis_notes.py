@@ -1,4 +1,4 @@
-"""Put annotations of a bound loop back on its thread axis.
+"""Put annotations of a bound loop back on its thread axis, and drop loops of one iteration.
 
     for bx in thread_binding(8, "blockIdx.x"):
         for var in serial(1, annotations={"tvm_hopper.raster_group": 8}):
@@ -8,7 +8,7 @@
         ...
 
 Stock UnifyThreadBinding hoists the thread axes and leaves the annotations of a bound loop on a loop
-of extent 1, further in.
+of extent 1, further in. A loop of extent 1 without annotations says nothing at all.
 
 Before: thread axes are unified.  After: what is asked of an axis stands on it.
 """
@@ -26,7 +26,7 @@ AXIS_KEYS = {RASTER_GROUP: "blockIdx.x", PERSISTENT: "blockIdx.x"}
 
 
 def plan_notes(kernel: ir.For) -> tuple[ir.For, ...]:
-    """Return the loops of extent 1 that carry an axis' annotation."""
+    """Return the loops of extent 1 that carry an axis' annotation, or none."""
     return tuple(
         ir.find_all(
             kernel,
@@ -34,7 +34,7 @@ def plan_notes(kernel: ir.For) -> tuple[ir.For, ...]:
             lambda loop: (
                 loop.kind == ir.ForKind.SERIAL
                 and ir.is_const(loop.extent, 1)
-                and any(key in loop.annotations for key in AXIS_KEYS)
+                and (not loop.annotations or any(key in loop.annotations for key in AXIS_KEYS))
             ),
         )
     )

@@ -4,6 +4,8 @@ An exception class that TVM's FFI does not know reaches the user as a bare `Runt
 one is registered, and takes a single message (FFI rebuilds it from its text).
 """
 
+from collections.abc import Sequence
+
 import tvm_ffi
 
 
@@ -34,6 +36,12 @@ class VerifyError(HopperError):
 
 def _message(where: str, found: str, need: str, fix: str) -> str:
     return f"{where}: found {found}; need {need}" + (f"; {fix}" if fix else "")
+
+
+def found_and_need(broken: Sequence[str]) -> tuple[str, str]:
+    """Join rules of the form "found ...; need ..." into one of each."""
+    parts = [text.removeprefix("found ").split("; need ", 1) for text in broken]
+    return " and ".join(p[0] for p in parts), " and ".join(p[1] for p in parts)
 
 
 def cannot_lower(where: str, found: str, need: str, fix: str = "") -> LoweringError:

@@ -281,6 +281,22 @@ def mutate(root: Any, callbacks: list[tuple[type, Callable[[Any, Any], Any]]]) -
     return tvm_ffi.structural_mutate(root, callbacks)
 
 
+class Names:
+    """Names that are used once: two tensors of a program may have the same."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def take(self, name: str) -> str:
+        """Return the name, numbered if it is taken already."""
+        free, number = name, 0
+        while free in self._used:
+            number += 1
+            free = f"{name}_{number}"
+        self._used.add(free)
+        return free
+
+
 # -- builders -------------------------------------------------------------------------------------
 
 

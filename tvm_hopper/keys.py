@@ -1,8 +1,8 @@
-"""Every annotation, attribute and option key of the package, once: where it stands, its type, its meaning.
+"""Every annotation, attribute and option key of the package, once: place, type, meaning.
 
-Values are int, float, bool, str or flat lists of these, since nothing else survives a schedule trace.
-Stages, order and asynchrony of a pipeline are TVM's own `software_pipeline_stage`, `_order` and
-`_async_stages`; a key exists here only where TVM has no word.
+Values are int, float, bool, str or flat lists of these, since nothing else survives a schedule
+trace. Stages, order and asynchrony of a pipeline are TVM's own `software_pipeline_stage`, `_order`
+and `_async_stages`; a key exists here only where TVM has no word.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import difflib
 from dataclasses import dataclass
 
 PREFIX = "tvm_hopper."
+NEARLY = 0.85  # likeness of a prefix that is taken for a misspelt one of ours
 
 # -- on the block that copies a tile from global to shared memory
 ASYNC_COPY = "tvm_hopper.async_copy"
@@ -37,7 +38,7 @@ BLOCK, LOOP, FUNCTION = "block", "loop", "function"
 
 @dataclass(frozen=True)
 class Key:
-    """One key: `places` says what may carry it, `kind` the type, `legal` the values (empty: any)."""
+    """One key: `places` says what may carry it, `kind` the type, `legal` the values (or any)."""
 
     name: str
     places: tuple[str, ...]
@@ -45,6 +46,7 @@ class Key:
     meaning: str
     legal: tuple[object, ...] = ()
     length: int = 0  # of a list of `kind`; 0 = a scalar
+    axis: str = ""  # the thread axis that a loop carrying it is bound to
     option: bool = False  # also a PassContext key, and a function attribute
 
 
@@ -70,9 +72,16 @@ KEYS: dict[str, Key] = {
             (LOOP,),
             int,
             "rows of output tiles that are visited together",
+            axis="blockIdx.x",
             option=True,
         ),
-        Key(PERSISTENT, (LOOP,), int, "thread blocks that share all output tiles"),
+        Key(
+            PERSISTENT,
+            (LOOP,),
+            int,
+            "thread blocks that share all output tiles",
+            axis="blockIdx.x",
+        ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),
         Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),
         Key(COMPILER, (FUNCTION,), str, "CUDA compiler", ("nvrtc", "nvcc"), option=True),
@@ -88,18 +97,23 @@ KEYS: dict[str, Key] = {
 }
 
 
-def is_ours(name: str) -> bool:
-    """Tell whether a key claims to belong to this package, known or not."""
-    return name.startswith(PREFIX)
+def claims_to_be_ours(name: str) -> bool:
+    """Tell whether a key has our prefix, or one that can only be meant for it."""
+    prefix, dot, _ = name.partition(".")
+    alike = difflib.SequenceMatcher(None, prefix, PREFIX[:-1]).ratio()
+    return bool(dot) and alike > NEARLY
 
 
 def closest(name: str) -> str:
     """Return the known key nearest to a misspelt one, or an empty string."""
     return next(iter(difflib.get_close_matches(name, KEYS, n=1, cutoff=0.6)), "")
 
+
 # -- between our own passes: written by one, read by a later one, never by users
 TILE_LOOP = "tvm_hopper.tile_loop"  # on a role's loop over the output tiles of one thread block
-ASYNC_OP = "tvm_hopper.async_op"  # on a block that issues asynchronous operations: its row in facts.async_ops
-TMA_LOAD = "tvm_hopper.tma_load"  # call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, no barrier yet
+# On a block that issues asynchronous operations: its row in `facts.async_ops`.
+ASYNC_OP = "tvm_hopper.async_op"
+# call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, without a barrier yet.
+TMA_LOAD = "tvm_hopper.tma_load"
 RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many iterations ago
 ALIGNMENT = "tvm_hopper.alignment"  # on a function: tensor, bytes, tensor, bytes ...

@@ -46,7 +46,9 @@ def hook_passes() -> list[Pass]:
         transforms.PipelineMbarriers(),  # ring, full/empty barriers and roles around both
         transforms.InsertAsyncWaits(),  # WGMMA's waits depend on what each role does in between
         transforms.RasterBlocks(),  # late: the passes above reason about plain block indices
-        transforms.RequireAlignment(),  # last: asks which accesses turned out wide
+        transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
+        transforms.RequireAlignment(),  # asks which accesses turned out wide
+        transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
     ]
 
 

@@ -37,6 +37,7 @@ class Request:
     owner: str  # name of the block or loop variable
     name: str
     value: object
+    axis: str = ""  # thread axis that the loop is bound to
     beside: frozenset[str] = frozenset()  # every annotation of the same block or loop
 
 
@@ -51,19 +52,21 @@ def find_requests(func: tirx.PrimFunc) -> list[Request]:
     found = [
         Request(keys.FUNCTION, "attribute", str(name), value)
         for name, value in func.attrs.items()
-        if keys.is_ours(str(name))
+        if keys.claims_to_be_ours(str(name))
     ]
 
-    def collect(place: str, owner: str, annotations: Mapping[str, object]) -> None:
+    def collect(place: str, owner: str, annotations: Mapping[str, object], axis: str = "") -> None:
         for name, value in annotations.items():
-            if keys.is_ours(str(name)):
+            if keys.claims_to_be_ours(str(name)):
                 beside = frozenset(map(str, annotations))
-                found.append(Request(place, owner, str(name), value, beside))
+                found.append(Request(place, owner, str(name), value, axis, beside))
 
     for block in ir.find_all(func.body, ir.SBlock, lambda b: bool(b.annotations)):
         collect(keys.BLOCK, block.name_hint, block.annotations)
     for loop in ir.find_all(func.body, ir.For, lambda f: bool(f.annotations)):
-        collect(keys.LOOP, loop.loop_var.name, loop.annotations)
+        bound = loop.thread_binding
+        axis = str(bound.thread_tag) if bound is not None else ""
+        collect(keys.LOOP, loop.loop_var.name, loop.annotations, axis)
     return found
 
 
@@ -136,6 +139,9 @@ def check_request(function: str, request: Request) -> None:
     if request.place not in key.places and not (key.option and request.place == keys.FUNCTION):
         places = " or ".join(key.places)
         raise cannot_lower(where, f"{key.name} on a {request.place}", f"it on a {places}")
+    if key.axis and request.place == keys.LOOP and request.axis != key.axis:
+        found = f"{key.name} on a loop bound to {request.axis or 'no thread axis'}"
+        raise cannot_lower(where, found, f"it on the loop bound to {key.axis}")
     value = options.plain(request.value)
     if not options.value_fits(key, value):
         raise cannot_lower(where, f"{key.name} = {value!r}", options.value_need(key))

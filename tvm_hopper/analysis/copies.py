@@ -67,11 +67,11 @@ def _copy_nest(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockReali
     store = block.body
     if not isinstance(store, ir.BufferStore):
         raise cannot_lower(where, type(store).__name__, "one store into shared memory")
-    if not ir.is_shared(store.buffer):
+    if store.buffer.scope() != "shared.dyn":
         raise cannot_lower(
             where,
             f"a store into {store.buffer.name} in scope {store.buffer.scope()!r}",
-            "a store into shared memory",
+            "a store into shared.dyn, the one shared memory of a kernel",
             'make the block with cache_read(..., "shared.dyn")',
         )
     if not ir.is_const(realize.predicate, 1):

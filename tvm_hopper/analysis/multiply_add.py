@@ -11,6 +11,9 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.keys import WGMMA
 
+EXACT = ("float32", "float64")  # hold every value of each operand type
+EXACT_IN_FLOAT32 = ("float16", "bfloat16")
+
 
 @dataclass(frozen=True)
 class MultiplyAdd:
@@ -97,19 +100,38 @@ def _product(store: ir.BufferStore, where: str, need: str) -> tuple[Any, Any]:
         raise cannot_lower(where, f"{value}", need)
     terms = [value.a, value.b]
     sums = [t for t in terms if _is_load_of(t, store)]
-    products = [p for p in map(_without_casts, terms) if isinstance(p, tirx.Mul)]
+    products = [(t, p) for t in terms if isinstance(p := _behind_casts(t)[0], tirx.Mul)]
     if len(sums) != 1 or len(products) != 1:
         raise cannot_lower(where, f"{value}", need)
-    left, right = _without_casts(products[0].a), _without_casts(products[0].b)
-    for operand in (left, right):
-        if not isinstance(operand, ir.TensorLoad):
+    term, product = products[0]
+    _check_casts(where, f"the product {product}", term, ir.dtype_of(store.buffer))
+    loads = []
+    for operand in (product.a, product.b):
+        load, _ = _behind_casts(operand)
+        if not isinstance(load, ir.TensorLoad):
             raise cannot_lower(
                 where,
                 f"the operand {operand}",
                 "operands loaded as they are",
                 "compute it into a buffer of its own first",
             )
-    return left, right
+        dtype = ir.dtype_of(load.source)
+        if dtype in EXACT_IN_FLOAT32:  # of another type the plan says that it is not served
+            _check_casts(where, f"operand {load.source.name}", operand, dtype)
+        loads.append(load)
+    return loads[0], loads[1]
+
+
+def _check_casts(where: str, what: str, expr: Any, dtype: str) -> None:
+    """Refuse casts that change values: WGMMA multiplies the operands exactly as they are."""
+    for cast in _behind_casts(expr)[1]:
+        if cast not in (dtype, *EXACT):
+            raise cannot_lower(
+                where,
+                f"{what} cast to {cast}, which can change its value",
+                f"casts to {' or '.join(EXACT)} alone",
+                "compute it into a buffer of its own first",
+            )
 
 
 def _is_load_of(expr: Any, store: ir.BufferStore) -> bool:
@@ -120,7 +142,10 @@ def _is_load_of(expr: Any, store: ir.BufferStore) -> bool:
     )
 
 
-def _without_casts(expr: Any) -> Any:
+def _behind_casts(expr: Any) -> tuple[Any, list[str]]:
+    """Return what is cast, and the types of the casts, outermost first."""
+    casts = []
     while isinstance(expr, tirx.Cast):
+        casts.append(ir.dtype_of(expr))
         expr = expr.value
-    return expr
+    return expr, casts

@@ -32,6 +32,7 @@ BULK_ALIGNMENT = 16  # bytes; PTX ISA, `cp.async.bulk`: size and both addresses
 TMA_SMEM_ALIGNMENT = 128  # bytes; PTX ISA, `cp.async.bulk.tensor`: the address in shared memory
 
 _BYTES = {
+    "bool": 1,
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
     "int8": 1,

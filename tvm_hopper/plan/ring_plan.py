@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tvm_hopper import ir
-from tvm_hopper.errors import cannot_lower
+from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import arrivals, registers
 from tvm_hopper.facts.hopper import (
     MBARRIER_MAX_TX_BYTES,
@@ -60,10 +60,9 @@ class RingPlan:
         if broken := registers.check(
             self.producer_registers, self.consumer_registers, self.consumers
         ):
-            found = "; ".join(broken)
-            raise cannot_lower(
-                f"{where}, {REGISTERS}", found.removeprefix("found "), "a legal split"
-            )
+            usual = registers.DEFAULT_SPLIT.get(self.consumers)
+            fix = f"take {list(usual)}, or leave the annotation out" if usual else ""
+            raise cannot_lower(f"{where}, {REGISTERS}", *found_and_need(broken), fix)
         if self.tx_bytes > MBARRIER_MAX_TX_BYTES:
             raise cannot_lower(
                 where,
@@ -128,11 +127,19 @@ def plan_ring(kernel: ir.For, default_pending: int = 0) -> tuple[RingPlan, ...]:
         return ()
     axis = ir.thread_axes(kernel).get("threadIdx.x")
     names = ", ".join(block.name_hint for block in loads)
-    if axis is None or not isinstance(axis.body, ir.SBlockRealize):
+    if axis is None:
         raise cannot_lower(
             f"copies {names}",
             "no multiplication by warp groups that would read them",
             "a tvm_hopper.wgmma block in the same kernel",
+        )
+    if not isinstance(axis.body, ir.SBlockRealize):
+        inner = axis.body.loop_var.name if isinstance(axis.body, ir.For) else "a statement"
+        raise cannot_lower(
+            f"copies {names}",
+            f"{inner} between the thread axes and the accumulator",
+            "every loop around the accumulator bound to blockIdx or threadIdx.y",
+            "bind it (warp groups to threadIdx.y, output tiles to blockIdx)",
         )
     block = axis.body.block
     parts = ir.statements(block.body)
@@ -171,7 +178,17 @@ def _plan_loop(
             "a serial loop from 0",
         )
     if not isinstance(loop.body, ir.SBlockRealize):
-        raise cannot_lower(where, type(loop.body).__name__, "one block with the copies' tiles")
+        inner = (
+            f"loop {loop.body.loop_var.name} inside it"
+            if isinstance(loop.body, ir.For)
+            else f"a {type(loop.body).__name__} without a block of tiles"
+        )
+        raise cannot_lower(
+            where,
+            inner,
+            "one loop over k around the copies and the multiplication",
+            "compute_at the copies at the innermost loop over k, or fuse the loops",
+        )
     body = loop.body.block
     parts = ir.statements(body.body)
     loads = [part for part in parts if _is_load(part)]

@@ -287,6 +287,7 @@ def _fragment_nests(
                 continue
             nests.append(_fragment_nest(loop, loops, body, product, sides))
     _check_no_other_use(kernel, product, nests)
+    _check_statements(kernel, product, nests)
     return tuple(nests)
 
 
@@ -340,3 +341,39 @@ def _check_no_other_use(kernel: ir.For, product: MultiplyAdd, nests: list[Fragme
             f"an access of accumulator {accumulator.name} outside of loops over its elements",
             "loops over its rows and columns",
         )
+
+
+def _check_statements(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:
+    """Refuse what a warp group's threads would each do in full: they share fragments only."""
+    accumulator = product.store.buffer
+    owners = [
+        block
+        for block in ir.find_all(kernel, ir.SBlock)
+        if any(buffer.same_as(accumulator) for buffer in block.alloc_buffers)
+    ]
+    if not owners:
+        raise cannot_lower(
+            product.where,
+            f"accumulator {accumulator.name} allocated outside of the kernel",
+            "registers of a warp group",
+            "reverse_compute_at the cache_write at the loop of the warp group",
+        )
+    for nest in nests:
+        target = nest.realize.block.body.buffer
+        if not target.same_as(accumulator) and target.scope() not in ("", "global"):
+            raise cannot_lower(
+                f"block {nest.realize.block.name_hint}",
+                f"a store of accumulator elements into {target.name} in scope {target.scope()!r}",
+                "a store into global memory",
+                "inline what follows into the store (fuse_epilogue)",
+            )
+    for part in ir.statements(owners[0].body):
+        known = [product.realize, *(nest.realize for nest in nests)]
+        if not any(ir.uses_node(part, realize) for realize in known) and not find_copies(part):
+            names = [b.name_hint for b in ir.find_all(part, ir.SBlock)] or [type(part).__name__]
+            raise cannot_lower(
+                f"block {names[0]}",
+                "a statement beside the k loop that is no fill or store of the accumulator",
+                "the accumulator's fill, the k loop and stores of its elements",
+                "inline it into the store (fuse_epilogue), or make it a kernel of its own",
+            )

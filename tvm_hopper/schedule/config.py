@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.errors import cannot_schedule, found_and_need
 from tvm_hopper.facts import hopper, registers, swizzle, wgmma
 
 CONSUMERS = (1, 2, 3)
@@ -131,7 +131,7 @@ def check_stages(where: str, stages: int | None, last_stage: Any) -> None:
 def refuse_all(where: str, broken: list[str]) -> Exception:
     """Build one refusal out of one or more "found ...; need ..." texts."""
     first, *rest = broken
-    found, need = first.removeprefix("found ").split("; need ", 1)
+    found, need = found_and_need([first])
     return cannot_schedule(where, found, need, "".join(f"also {b}; " for b in rest).rstrip("; "))
 
 

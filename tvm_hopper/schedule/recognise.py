@@ -22,6 +22,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import hopper
 
 OPERAND_TYPES = ("float16", "bfloat16")
+EXACT = ("float32", "float64")  # hold every value of each operand type
 OUTPUT_TYPES = ("float32", "float16", "bfloat16")
 
 
@@ -259,6 +260,7 @@ def _factors(where: str, store: Any) -> tuple[Any, Any]:
     term = product[0]
     acc = ir.dtype_of(store.buffer)
     if isinstance(term, tirx.Cast) and isinstance(term.value, tirx.Mul):
+        _check_cast(where, f"the product {term.value}", term, acc)
         term = term.value  # the cast stands after the product
     if not isinstance(term, tirx.Mul):
         raise cannot_schedule(where, f"the value {value}", need)
@@ -269,8 +271,18 @@ def _factors(where: str, store: Any) -> tuple[Any, Any]:
             found = f"{factor} computed inside the product"
             need = f"operands that are tensors, at most cast to {acc}"
             raise cannot_schedule(where, found, need, "compute it into a tensor of its own first")
+        if isinstance(factor, tirx.Cast) and ir.dtype_of(load.source) in OPERAND_TYPES:
+            _check_cast(where, f"operand {load.source.name}", factor, ir.dtype_of(load.source))
         factors.append(load)
     return factors[0], factors[1]
+
+
+def _check_cast(where: str, what: str, cast: tirx.Cast, dtype: str) -> None:
+    """Refuse a cast that changes values: WGMMA multiplies the operands as they are."""
+    if ir.dtype_of(cast) not in (dtype, *EXACT):
+        found = f"{what} cast to {ir.dtype_of(cast)}, which can change its value"
+        fix = "compute it into a tensor of its own first"
+        raise cannot_schedule(where, found, f"casts to {' or '.join(EXACT)} alone", fix)
 
 
 def _operand(

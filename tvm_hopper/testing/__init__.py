@@ -1,1 +1,1 @@
-
+"""Workloads and references that tests, tutorials and benchmarks share."""

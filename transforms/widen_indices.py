@@ -1,0 +1,68 @@
+"""Index global tensors by 64 bits where 32 may not reach.
+
+    D = buffer((65536, 65536), "float16")
+    D[tile_y * 128 + i, tile_x * 256 + j] = ...                   int32
+  ->
+    D[int64(tile_y * 128 + i), int64(tile_x * 256 + j)] = ...
+
+Flattening multiplies a row's index by the length of a row, in the type of the indices. Tensors of a
+symbolic size are taken to be large.
+
+Before: accesses are final.  After: no access of a large tensor is indexed by 32 bits.
+Not here: copies by TMA, which address by coordinates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+
+MOST_ELEMENTS = (1 << 31) - 1
+
+
+def is_large(buffer: ir.Var) -> bool:
+    """Tell whether the last element of a global buffer may be out of reach of an int32."""
+    if buffer.scope() not in ("", "global"):
+        return False
+    count = 1
+    for extent in buffer.shape:
+        size = ir.static_int(extent)
+        if size is None:
+            return True
+        count *= size
+    return count > MOST_ELEMENTS
+
+
+def rewrite_indices(kernel: ir.For) -> ir.For:
+    """Cast the indices of every access of a large tensor."""
+
+    def load(node: ir.TensorLoad, mutator: Any) -> ir.TensorLoad:
+        node = mutator.default_mutate(node)
+        if not is_large(node.source):
+            return node
+        return tirx.BufferLoad(node.source, [_widen(x) for x in node.indices])
+
+    def store(node: ir.BufferStore, mutator: Any) -> ir.BufferStore:
+        node = mutator.default_mutate(node)
+        if not is_large(node.buffer):
+            return node
+        return ir.BufferStore(node.buffer, node.value, [_widen(x) for x in node.indices])
+
+    return ir.mutate(kernel, [(ir.TensorLoad, load), (ir.BufferStore, store)])
+
+
+def _widen(index: Any) -> Any:
+    return tirx.Cast("int64", index) if ir.dtype_of(index) == "int32" else index
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.WidenIndices")
+class WidenIndices:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Widen the indices of one function's kernels with roles."""
+        return ir.map_kernels(func, lambda x: rewrite_indices(x) if ir.has_roles(x) else x)

@@ -7,7 +7,7 @@ from tests.seeded.catalogue import BY_ID, GOLDEN, MUTATIONS
 from tests.seeded.golden import g1_warp_specialized, g7_persistent
 from tests.seeded.lowering import lower
 from tests.verify.kernels import kernel
-from tvm_hopper.sim.skeleton import explore_skeleton
+from tvm_hopper.sim.skeleton import explore, explore_skeleton, extract_skeletons
 from tvm_hopper.sim.skeleton_trace import UnanalysableError, trace_cta
 
 EXPLORED = [mutation for mutation in MUTATIONS if "X" in mutation.layers]
@@ -85,6 +85,24 @@ def test_a_wait_on_global_memory_is_incomplete():
 def test_first_and_last_cta_are_explored():
     report = explored(g7_persistent.build())
     assert report.covers == "CTA (0, 0, 0); CTA (1, 0, 0)"
+
+
+def found_by_exploring(lowered, reduce):
+    (skeleton,) = extract_skeletons(lowered.device, lowered.host)
+    stuck, states, complete = explore(skeleton, 50_000, reduce)
+    assert complete
+    return bool(stuck), bool(skeleton.system.violations), states
+
+
+@pytest.mark.parametrize(
+    "name", ["M01", "M04", "M05", "M06", "M08", "M09", "M12", "M13", "M36", "M41", "M58", "M61"]
+)
+def test_reduced_and_full_exploration_agree(name):
+    lowered = lower(BY_ID[name].build().func)
+    *reduced, few = found_by_exploring(lowered, True)
+    *full, many = found_by_exploring(lowered, False)
+    assert reduced == full
+    assert few <= many
 
 
 def refused(emit):

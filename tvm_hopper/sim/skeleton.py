@@ -157,14 +157,19 @@ def run_once(skeleton: Skeleton) -> tuple[State, int]:
             return state, steps
 
 
-def explore(skeleton: Skeleton, max_states: int) -> tuple[list[State], int, bool]:
-    """Visit every reachable state; return the deadlocks, the count, and whether it finished."""
+def explore(
+    skeleton: Skeleton, max_states: int, reduce: bool = True
+) -> tuple[list[State], int, bool]:
+    """Visit every reachable state; return the deadlocks, the count, and whether it finished.
+
+    `reduce` lets `_eager` choose between orders that make no difference.
+    """
     system = skeleton.system
     start = system.initial()
     seen, stack, stuck = {start}, [start], []
     while stack:
         state = stack.pop()
-        following = _eager(system, state) or system.successors(state)
+        following = (reduce and _eager(system, state)) or system.successors(state)
         if not following and not system.finished(state):
             stuck.append(state)
             if len(stuck) >= 4:

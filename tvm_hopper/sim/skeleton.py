@@ -7,7 +7,6 @@ the verdict incomplete, never clean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ from tvm import tirx
 from tvm_hopper.sim.findings import RULES, Finding, worst
 from tvm_hopper.sim.skeleton_agents import Agent, Key, build_agents
 from tvm_hopper.sim.skeleton_maps import box_bytes
-from tvm_hopper.sim.skeleton_system import State, System, Violation
+from tvm_hopper.sim.skeleton_system import CLUSTER, State, System, Violation
 from tvm_hopper.sim.skeleton_trace import (
     WHOLE,
     Trace,
@@ -204,8 +203,8 @@ def _eager(system: System, state: State) -> list[State]:
             after = system.step(state, number)
             if after is not None:
                 return [after]
-    for place, (agent, step) in enumerate(state.flight):
-        if _harmless(system, state, system.agents[agent].ops[step], -1):
+    for place, (issuer, step) in enumerate(state.flight):
+        if _harmless(system, state, system.agents[issuer].ops[step], -1):
             return [system.deliver(state, place)]
     return []
 
@@ -254,7 +253,7 @@ def _waits(skeleton: Skeleton, state: State) -> str:
                 f"(phase {phase}, needs {pending} arrivals and {tx} bytes)"
             )
         else:
-            slot = op.targets[0][0] if op.targets else ("cluster", 0, 0)
+            slot = op.targets[0][0] if op.targets else CLUSTER
             _, arrived = state.meetings[system.meeting_index[slot]]
             parts.append(f"{agent.name} waits at barrier {op.value}{loops} ({arrived} arrived)")
     return "; ".join(parts)
@@ -408,7 +407,7 @@ def _judge_once(skeleton: Skeleton) -> list[Finding]:
     return found + violations_of(skeleton)
 
 
-__all__: Mapping[str, Any] | list[str] = [
+__all__ = [
     "Skeleton",
     "SkeletonReport",
     "explore_skeleton",

@@ -6,7 +6,7 @@ none of them can fall behind by a step.  Every other warp with events is an agen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ class Op:
     targets: tuple[tuple[Key, int, int], ...] = ()
     value: int = 0
     threads: int = 0
-    event: Event | None = None
+    event: Any = None  # of the trace; None only where an agent is made by hand
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,9 @@ def _number(value: Any, what: Event) -> int:
     return int(value)
 
 
-def _ops(event: Event, span: slice, cta: int, peers: int, sizes: dict[int, int | None] | None):
+def _ops(
+    event: Event, span: slice, cta: int, peers: int, sizes: dict[int, int | None] | None
+) -> Iterator[Op]:
     kind, values = event.kind, event.values
     threads = int(event.mask[span].sum())
 
@@ -151,7 +153,7 @@ def _ops(event: Event, span: slice, cta: int, peers: int, sizes: dict[int, int |
         yield Op("expect", tuple((k, 0, n * tx) for k, n in targets(values[0]).items()),
                  event=event)  # fmt: skip
     elif kind == "load":
-        size = sizes[id(event)] if sizes is not None else 0
+        size = (sizes[id(event)] or 0) if sizes is not None else 0
         mask = values[3]
         ctas = [cta] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
         for (_, space, offset), number in targets(values[0]).items():

@@ -62,7 +62,7 @@ def _maximum(a: Any, b: Any) -> Any:
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 
-_BINARY = {
+_BINARY: dict[Any, Callable[[Any, Any], Any]] = {
     tirx.Add: operator.add,
     tirx.Sub: operator.sub,
     tirx.Mul: operator.mul,
@@ -86,7 +86,7 @@ _BINARY = {
     tirx.And: np.logical_and,
     tirx.Or: np.logical_or,
 }
-_BINARY_CALLS = {
+_BINARY_CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "bitwise_and": operator.and_,
     "bitwise_or": operator.or_,
     "bitwise_xor": operator.xor,

@@ -60,7 +60,10 @@ def _encoded_box(slots: dict[int, Any]) -> int | None:
         return None
     rank = int(rank.value)
     first = 4 + rank + rank - 1
-    box = [slots.get(first + i) for i in range(rank)]
-    if not all(isinstance(extent, tirx.IntImm) for extent in box):
-        return None
-    return prod(int(extent.value) for extent in box) * numpy_dtype(str(dtype.value)).itemsize
+    box: list[int] = []
+    for i in range(rank):
+        extent = slots.get(first + i)
+        if not isinstance(extent, tirx.IntImm):
+            return None
+        box.append(int(extent.value))
+    return prod(box) * int(numpy_dtype(str(dtype.value)).itemsize)

@@ -87,7 +87,7 @@ def _try_wait(ptx: PtxCall) -> Emitter:
 
 
 def _load(ptx: PtxCall) -> Emitter:
-    source = ptx.operands.get("tmap") or ptx.operands.get("src_mem")
+    source = ptx.operands.get("tmap") or ptx.operands["src_mem"]
     size, mask = ptx.operands.get("size"), ptx.operands.get("cta_mask")
     return Emitter(
         "load",
@@ -113,8 +113,8 @@ def _mma(ptx: PtxCall) -> Emitter:
     d, a = _loads(ptx.operands["d"]), _loads(ptx.operands.get("a", []))
     ranges = []
     for loads in (d, a):
-        keys = [register_key(load) for load in loads]
-        known = bool(keys) and None not in keys
+        keys = [key for load in loads if (key := register_key(load)) is not None]
+        known = bool(keys) and len(keys) == len(loads)
         ranges.append(
             (keys[0][0], min(k[1] for k in keys), max(k[1] for k in keys) + 1) if known else None
         )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tvm_hopper.sim.skeleton_agents import Agent, Key, Op
 
 DEAD = (0, 0, 0, 0, -1)
+CLUSTER: Key = (-1, "cluster", 0)  # where all threads of a cluster meet
 
 
 class State(NamedTuple):
@@ -69,7 +70,8 @@ class System:
         self.counted = counted
         self.threads = threads_per_cta
         self.cluster_threads = threads_per_cta * num_ctas
-        keys, meetings = set(), {("cluster", 0, 0)}
+        keys: set[Key] = set()
+        meetings: set[Key] = {CLUSTER}
         for agent in agents:
             for op in agent.ops:
                 for key, _, _ in op.targets:
@@ -207,8 +209,8 @@ class System:
             for key, count, size in op.targets:
                 if op.kind == "drop":
                     slot = self.index[key]
-                    phase, expected, *rest = barriers[slot]
-                    barriers[slot] = (phase, expected - count, *rest)
+                    phase, expected, pending, tx, observed = barriers[slot]
+                    barriers[slot] = (phase, expected - count, pending, tx, observed)
                 self._change(barriers, key, count, size, op, agent.name)
         return self._advance(state, number)._replace(barriers=tuple(barriers), flight=flight)
 
@@ -294,7 +296,7 @@ class System:
             ((key, count, arrive_only),) = op.targets
             count = self.threads if count == -1 else count
         else:
-            key, count, arrive_only = ("cluster", 0, 0), self.cluster_threads, 0
+            key, count, arrive_only = CLUSTER, self.cluster_threads, 0
             arrive_only = op.kind == "cluster_arrive"
         slot = self.meeting_index[key]
         generation, arrived = state.meetings[slot]

@@ -427,12 +427,12 @@ class _Builder:
             if base is UNKNOWN:
                 return
             low, high = None, None
-            saved = {var: trace.env.get(var) for var, _ in loops[-4:]}
+            saved = {var: trace.env[var] for var, _ in loops[-4:] if var in trace.env}
             for corner in (0, 1):
                 for var, extent in loops[-4:]:
-                    if isinstance(extent, tirx.IntImm) and saved[var] is not None:
+                    if isinstance(extent, tirx.IntImm) and var in saved:
                         trace.env[var] = (int(extent) - 1) * corner
-                value = evaluate(trace.env)
+                value: Any = evaluate(trace.env)
                 if value is UNKNOWN or isinstance(value, Address):
                     low = None
                     break

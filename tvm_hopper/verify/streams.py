@@ -83,7 +83,7 @@ def _check_barrier(trace: Trace, event: Event) -> Iterator[Finding]:
         )
     if not isinstance(count, int) or count == -1:
         return
-    numbers = np.unique(np.broadcast_to(number, event.mask.shape)[event.mask]) if (
+    numbers: Any = np.unique(np.broadcast_to(number, event.mask.shape)[event.mask]) if (
         isinstance(number, (int, np.ndarray))
     ) else []  # fmt: skip
     if count % WARP or any(not 0 <= n < NAMED_BARRIERS for n in numbers):

@@ -121,7 +121,7 @@ def _mixed_sites(skeleton: Skeleton) -> list[Finding]:
         for op in agent.ops
         if op.kind == "bar" and op.event.values[3]
     }
-    found = {}
+    found: dict[object, Finding] = {}
     for (key, _), sites in skeleton.system.sites.items():
         events = [aligned[site] for site in sites if site in aligned]
         if len(sites) > 1 and events:

@@ -2,7 +2,7 @@
 // places of the program?
 //
 // Usage: <program> <instruction> <who>. "warps": whole warps take different places. "lanes": half
-// of each warp goes to each place, which the aligned form forbids. A watching warp traps what hangs.
+// of each warp goes to each place, which the aligned form forbids. A watching warp ends what hangs.
 #include <cstring>
 
 #include "host.cuh"

@@ -1,5 +1,6 @@
 """What of the calibration points needs no GPU: sources compile, outcomes are read and merged."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from benchmarks.calibration import __main__ as calibration
 from benchmarks.calibration import outcome
 from benchmarks.calibration.experiments import EXPERIMENTS
 
+ROOT = Path(__file__).resolve().parents[2]
 BY_POINT = {experiment.point: experiment for experiment in EXPERIMENTS}
 FAULT = BY_POINT["e"]
 
@@ -139,3 +141,11 @@ def test_the_table_is_written_with_its_command(monkeypatch, tmp_path):
     assert "- command: python -m benchmarks.calibration --repeats 2 --points g\n" in text
     assert "| v | 2 | 2 | ok |" in text
     assert '"n_tries": 2' in path.with_suffix(".json").read_text()
+
+
+def test_the_document_holds_the_table_and_a_section_for_each_point():
+    text = (ROOT / "docs" / "calibration.md").read_text()
+    (name,) = re.findall(r"results/(calibration_\S+\.md)\)", text)
+    rows = [x for x in (ROOT / "benchmarks" / "results" / name).read_text().splitlines() if x]
+    assert [row for row in rows[1:] if row.removeprefix("#") not in text] == []
+    assert re.findall(r"^## \((\w)\)", text, re.M) == list("abcdefgh")

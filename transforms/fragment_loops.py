@@ -161,12 +161,12 @@ class Fragment:
         """Choose the longest run of columns that lies in bounds, and aligned, together."""
         if self.is_fill:
             return 1
-        e, at = ir.Var("e", "int32"), [ir.Var(x, "int32") for x in "scgh"]
+        subtile, chunk, g, h, e = (ir.Var(x, "int32") for x in "scghe")
         if self.best_run_length == RUN and _is_run(
-            self.store.buffer, *self._run_target(*at, e), e, RUN
+            self.store.buffer, *self._run_target(subtile, chunk, g, h, e), e, RUN
         ):
             return RUN
-        new, condition = self._element(*at, e)
+        new, condition = self._element(subtile, chunk, g, h, e)
         return 2 if _is_run(new.buffer, list(new.indices), condition, e, 2) else 1
 
     def _run_target(

@@ -111,7 +111,7 @@ def _plan_load(copy: CopyNest) -> TmaLoad:
     rows = [axis for axis, x in enumerate(copy.source_indices) if ir.depends_on(x, [r.loop_var])]
     inner = len(copy.source_indices) - 1
     steps = {v: [_step(x, v) for x in copy.source_indices] for v in variables}
-    expected = {
+    expected: dict[ir.Var, list[int | None]] = {
         r.loop_var: [int(axis in rows) for axis in range(inner + 1)],
         s.loop_var: [int(axis == inner) for axis in range(inner + 1)],
         p.loop_var: [int(axis == inner) * int(s.extent) for axis in range(inner + 1)],
@@ -266,7 +266,8 @@ def find_guards(kernel: ir.For, plan: tuple[TmaLoad, ...]) -> tuple[list[ir.Var]
     Of the second kind is the k of a sum: over nothing it is 0, and has to be stored.
     """
     blocks = [loop.extent for loop in ir.thread_axes(kernel).values()]
-    no_tile, no_input = [], []
+    no_tile: list[ir.Var] = []
+    no_input: list[ir.Var] = []
     for symbol in _symbols(load.copy.source for load in plan):
         empty = any(ir.is_const(ir.simplify(ir.substitute(x, {symbol: 0})), 0) for x in blocks)
         (no_tile if empty else no_input).append(symbol)

@@ -87,8 +87,9 @@ def _is_panelled(copy: CopyNest) -> bool:
 
 
 def _plan_panel(kernel: ir.For, copy: CopyNest) -> PanelLayout:
-    extents = [ir.static_int(extent) for extent in copy.tile.shape]
-    if None in extents:
+    static = [ir.static_int(extent) for extent in copy.tile.shape]
+    extents = [extent for extent in static if extent is not None]
+    if len(extents) != len(static):
         raise cannot_lower(copy.where, f"a tile of shape {list(copy.tile.shape)}", "a static shape")
     sides = [extent for extent in extents if extent != 1]
     if len(sides) != 2:

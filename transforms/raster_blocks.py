@@ -84,10 +84,11 @@ def plan_raster(kernel: ir.For, default_group: int = 1) -> tuple[RasterOrder, ..
     """Decide the order of output tiles: the annotation's, else `default_group` where possible."""
     axes = ir.thread_axes(kernel)
     columns, rows = axes.get("blockIdx.x"), axes.get("blockIdx.y")
-    roles = role_blocks(kernel)
-    notes = columns.annotations if columns is not None else {}
+    if columns is None:
+        return ()
+    roles, notes = role_blocks(kernel), columns.annotations
     asked = [key for key in (RASTER_GROUP, PERSISTENT) if key in notes]
-    if not asked and (default_group == 1 or rows is None or columns is None or not roles):
+    if not asked and (default_group == 1 or rows is None or not roles):
         return ()
     if rows is None or not roles:
         raise cannot_lower(

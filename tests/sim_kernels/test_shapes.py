@@ -68,6 +68,21 @@ def test_symbolic_rows_of_a_persistent_kernel(extent):
     check(problem, extents={"m": extent}, **config)
 
 
+@pytest.mark.parametrize("persistent", [None, 2])
+@pytest.mark.parametrize("extent", [0, 1, 16, 17, 80])
+def test_symbolic_depth(extent, persistent):
+    """A sum over nothing is 0, and is stored."""
+    problem = {"m": 192, "n": 16, "k": "k", "layout": "TN", "index": "int64"}
+    config = {"stages": 2, "consumers": 1, "wgmma_pending": 1, "persistent": persistent}
+    check(problem, (64, 16, 16), extents={"k": extent}, **config)
+
+
+@pytest.mark.parametrize("extent", [0, 1, 64, 65])
+def test_symbolic_columns(extent):
+    problem = {"m": 72, "n": "n", "k": 40, "out_dtype": "float16", "epilogue": ("bias_col",)}
+    check(problem, extents={"n": extent}, stages=2, consumers=2, raster_group=2)
+
+
 @pytest.mark.parametrize("accumulator", ["float16", "bfloat16"])
 def test_a_narrow_accumulator_is_widened_on_request(accumulator):
     """Sums up to 800, which neither bfloat16 nor, with fractions, float16 would hold."""

@@ -3,8 +3,8 @@
 //
 // "conflicts": each of eight reads in flight is a 32-way bank conflict, four CTAs a multiprocessor;
 // "plain": no conflict, one CTA. Values are used only after the release, except in the control
-// "used before the release", whose reads are over by then. "release before the reads" is the control
-// that should go wrong.
+// "used before the release", whose reads are over by then. "release before the reads" is the
+// control that should go wrong.
 #include "host.cuh"
 #include "ptx.cuh"
 

@@ -113,7 +113,7 @@ def func(A_map: T.handle("tensormap"), B_map: T.handle("tensormap"), C: T.Buffer
                     T.ptx["setmaxnreg.dec.sync.aligned.u32"](40)
                     if tx == 0:
                         for k in T.serial(8, annotations={"disable_unroll": True}):
-                            T.cuda.mbarrier_wait(T.address_of(empty[k % 2]), k // 2 % 2 ^ 1)
+                            T.cuda.mbarrier_wait(T.address_of(empty[k % 2]), (k // 2 + 1) % 2)
                             T.ptx.mbarrier.arrive.expect_tx.shared.b64(
                                 T.address_of(full[k % 2]), T.uint32(18432)
                             )
@@ -221,6 +221,7 @@ def test_phases_carry_on_over_the_tiles_of_a_persistent_kernel():
         for old, new in (
             ("[k % 2", "[(8 * tile + k) % 2"),
             ("k // 2 % 2", "(8 * tile + k) // 2 % 2"),
+            ("(k // 2 + 1) % 2", "((8 * tile + k) // 2 + 1) % 2"),
             ("empty[(k + 2) % 2]", "empty[(8 * tile + k + 2) % 2]"),
         ):
             line = line.replace(old, new)

@@ -84,6 +84,13 @@ RINGS = [
         (TILES, f"                   for inner in range(2):\n{TILES}"),
     ),
     ring(
+        "persistent tiles of different depth",
+        r"loop k, tvm_hopper.persistent: found bx \+ 1 iterations, which differ from tile to tile; "
+        r"need the same number for each output tile; take persistent away",
+        ("                    8,\n", "                    bx + 1,\n"),
+        ('thread="blockIdx.x")', 'thread="blockIdx.x", annotations={"tvm_hopper.persistent": 2})'),
+    ),
+    ring(
         "copies outside of the loop",
         r"copies load_a, load_b, load_a, load_b: found 2 statements that hold them; need one loop "
         r"over k around all copies and the multiplication; compute_at the copies at the k loop",

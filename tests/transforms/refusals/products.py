@@ -280,4 +280,15 @@ PRODUCTS = [
         r"accumulator; need the accumulator's fill, the k loop and stores of its elements; inline",
         (BLOCK, BLOCK + OTHER),
     ),
+    product(
+        "sum of columns in the epilogue",
+        r"block store: found a store into C\[i, 0\] from several accumulator elements; need one "
+        r"element of the output for each of the accumulator's; reduce in a kernel of its own",
+        ("C[i, j] = acc[i, j]", "C[i, 0] = acc[i, j]"),
+    ),
+    product(
+        "epilogue that reads its neighbours' results",
+        r"block store: found a read of other elements of C than the one it stores; need one",
+        ("C[i, j] = acc[i, j]", "C[i, j] = acc[i, j] + C[0, j]"),
+    ),
 ]

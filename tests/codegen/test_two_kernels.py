@@ -90,3 +90,29 @@ def test_functions_of_a_module_are_lowered_apart():
     source = capture.lookup(tvm.compile(mod, target=TARGET)).source
     assert "other_kernel" not in source  # TVM compiles it apart
     assert "gemm_kernel" in source
+
+
+def test_two_kernels_of_ours_in_a_function():
+    """Each has its own ring, tensor maps and order of tiles."""
+
+    def product(a, b, name):
+        k = te.reduce_axis((0, 64), f"k_{name}")
+        return te.compute(
+            (a.shape[0], b.shape[0]),
+            lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
+            name=name,
+        )
+
+    shapes = {"A": (128, 64), "B": (32, 64), "D": (16, 64)}
+    a, b, d = (te.placeholder(shape, "float16", name) for name, shape in shapes.items())
+    func = te.create_prim_func([a, b, d, product(a, b, "E"), product(a, d, "F")])
+    sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    hs.matmul(sch, "E", hs.MatmulConfig((64, 16, 64), stages=2, consumers=1, raster_group=2))
+    hs.matmul(sch, "F", hs.MatmulConfig((64, 16, 16), stages=3, consumers=2, wgmma_pending=1))
+    rng = np.random.default_rng(0)
+    values = {name: rng.integers(-2, 3, shape).astype("float16") for name, shape in shapes.items()}
+    result = simulate(sch.mod, values)
+    assert not result.findings
+    for name, right in (("E", "B"), ("F", "D")):
+        want = values["A"].astype(float) @ values[right].astype(float).T
+        np.testing.assert_array_equal(result.outputs[name], want)

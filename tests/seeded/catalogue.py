@@ -107,7 +107,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
         ("M20", G1, "accumulator scaled between groups", REG, "SVP"),
         ("M21", G1, "epilogue after wait_group 1", REG, "SVP"),
         ("M22", G1, "no final wait_group 0", REG, "SVP"),
-        ("M23", G6, "A fragment reloaded before the wait", REG, "SVP"),
+        ("M23", G6, "A fragment reloaded before the wait", REG, "SV"),
         ("M24", G1, "commit_group in half the warps", "WARP_CONVERGENCE", "S"),
         ("M25", G3, "no proxy fence before the store", FENCE, "SV"),
         ("M26", G3, "only the issuing thread fences", FENCE, "V"),

@@ -243,4 +243,13 @@ REST = [
         r"loop i, tvm_hopper.consumers: found an annotation outside of the kernel, or of the loop",
         ('                T.sblock_attr({"tvm_hopper.wgmma": 1})\n', ""),
     ),
+    case(
+        "work left on the host",
+        LEFT,
+        (RefuseLeftovers,),
+        r"block C: found a store into C outside of every kernel; need loops bound to blockIdx and "
+        r"threadIdx around it; schedule the block as a kernel, or inline it",
+        ('                T.sblock_attr({"tvm_hopper.wgmma": 1})\n', ""),
+        (', annotations={"tvm_hopper.consumers": 1}', ""),
+    ),
 ]

@@ -282,7 +282,7 @@ PRODUCTS = [
     ),
     product(
         "sum of columns in the epilogue",
-        r"block store: found a store into C\[i, 0\] from several accumulator elements; need one "
+        r"block store: found a store into C\[i, 0\] from several elements; need one "
         r"element of the output for each of the accumulator's; reduce in a kernel of its own",
         ("C[i, j] = acc[i, j]", "C[i, 0] = acc[i, j]"),
     ),

@@ -6,10 +6,9 @@ A TVM upgrade that moves classes or traversal functions is answered here (and in
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import ir, sym, tirx
 from tvm.ir import Call, StringImm, TensorLoad, TensorRegion
@@ -284,8 +283,8 @@ def mutate(root: Any, callbacks: list[tuple[type, Callable[[Any, Any], Any]]]) -
 class Names:
     """Names that are used once: two tensors of a program may have the same."""
 
-    def __init__(self) -> None:
-        self._used: set[str] = set()
+    def __init__(self, used: Iterable[str] = ()) -> None:
+        self._used = set(used)
 
     def take(self, name: str) -> str:
         """Return the name, numbered if it is taken already."""
@@ -424,8 +423,3 @@ def note_plan(func: tirx.PrimFunc, facts: list[dict[str, Any]]) -> tirx.PrimFunc
 def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     texts = {k: [*old.get(k, []), *new.get(k, [])] for k in ("notes", "fallbacks")}
     return {**old, **new, **{k: v for k, v in texts.items() if v}}
-
-
-def target_of(func: tirx.PrimFunc) -> tvm.target.Target | None:
-    """Return the target that a function is bound to."""
-    return func.attrs.get("target", None)

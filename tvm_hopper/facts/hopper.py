@@ -27,9 +27,7 @@ SETMAXNREG_MIN = 24  # PTX ISA, 9.7.19.5 `setmaxnreg`
 SETMAXNREG_MAX = 256
 SETMAXNREG_STEP = 8
 
-MAX_CLUSTER = 8  # CTAs; the portable limit
 BULK_ALIGNMENT = 16  # bytes; PTX ISA, `cp.async.bulk`: size and both addresses
-TMA_SMEM_ALIGNMENT = 128  # bytes; PTX ISA, `cp.async.bulk.tensor`: the address in shared memory
 
 _BYTES = {
     "bool": 1,

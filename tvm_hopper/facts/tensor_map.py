@@ -20,8 +20,6 @@ MAX_STRIDE_BYTES = 1 << 40
 MAX_ELEMENT_STRIDE = 8
 STRIDE_ALIGNMENT = 16  # bytes, of strides, of the tensor's address and of the inner box
 ADDRESS_ALIGNMENT = 16
-MAP_BYTES = 128
-MAP_ALIGNMENT = 64
 
 # CUtensorMapDataType; 8-bit floats have no code of their own and travel as bytes.
 DTYPE_CODE = {

@@ -34,11 +34,6 @@ class Axis:
     loop: int  # position among the block's loops, outermost first
     extent: Any  # an int, or an expression when it is symbolic
 
-    @property
-    def is_static(self) -> bool:
-        """Tell whether the extent is known."""
-        return isinstance(self.extent, int)
-
 
 @dataclass(frozen=True)
 class Operand:

@@ -57,7 +57,6 @@ class BufferInfo:
     dtype: str
     shape: tuple[Any, ...] = ()
     root: str = ""
-    scale: tuple[int, int] = (1, 1)  # elements of this view to elements of `root`
 
 
 @dataclass

@@ -211,10 +211,6 @@ class MBarrierOps:
             )
         self.machine.wake(barrier)
 
-    def remote_arrivals(self, barrier: MBarrier) -> str:
-        """Classify an arrival of this warp by where the barrier is."""
-        return "near" if barrier.cta is self.cta else "narrow"
-
     def _arrive_all(
         self,
         site: int,

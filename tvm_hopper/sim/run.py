@@ -148,13 +148,14 @@ def _three_from_zero(block: Sequence[int]) -> tuple[int, ...]:
 
 
 def _three(value: Sequence[int]) -> tuple[int, int, int]:
-    return tuple((*[int(v) for v in value], 1, 1))[:3]  # type: ignore[return-value]
+    x, y, z = (*map(int, value), 1, 1)[:3]
+    return x, y, z
 
 
 class _Setup:
     """Builds regions, CTAs and warps of one launch."""
 
-    def __init__(self, machine: KernelMachine, outputs_unwritten: bool) -> None:
+    def __init__(self, machine: KernelMachine) -> None:
         self.machine = machine
         self.numbers: dict[str, int] = {}
 
@@ -265,7 +266,7 @@ def run_kernel(
     granule = program.min_itemsize
     machine = KernelMachine(program, policy, seed, detect_races, granule)
     grid, block, cluster = _three(grid), _three(block), _three(cluster)
-    setup = _Setup(machine, bool(outputs))
+    setup = _Setup(machine)
     if not isinstance(args, Mapping):
         args = dict(zip(program.params, args, strict=True))
     arrays = {name: value for name, value in args.items() if isinstance(value, np.ndarray)}

@@ -64,7 +64,6 @@ class Trace:
     cut_inside: bool = False  # an inner loop was cut in this pass of the outermost one
     loops: list[int] = field(default_factory=list)
     launch_bounds: bool = False
-    spaces: dict[str, int] = field(default_factory=dict)
 
     def add(self, kind: str, mask: np.ndarray, values: tuple[Any, ...], node: Any) -> None:
         """Append one event."""

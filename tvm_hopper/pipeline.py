@@ -10,9 +10,13 @@ TVM's list is read from TVM at each build (it depends on the PassContext), never
       -> host_passes()      checks of the arguments
 
 Our passes see only the functions that carry the mark of `request.mark_requests`; every other
-function of the module goes through the stock list as it is.  Up to LayoutShared and from
-InsertAsyncWaits on, stopping after a pass leaves a right kernel, slower or less tidy; in between,
-the operations of one kernel wait for passes still to come.
+function of the module goes through the stock list as it is.
+
+Not every prefix of hook_passes() leaves a right kernel.  After none of them, and up to LayoutShared,
+the stock list still makes one, slower.  LowerWgmma to InsertAsyncWaits belong together: in between,
+operations wait for barriers and waits that later passes bring.  RasterBlocks and what follows it can
+be left out one by one: they order tiles, reach large tensors, and refuse what the kernel would get
+wrong (`tests/sim_kernels/test_prefixes.py`).  MergeShared is needed wherever there are roles.
 """
 
 from __future__ import annotations

@@ -181,11 +181,12 @@ def _check_fill(copy: CopyNest) -> None:
         )
 
 
-def rewrite_tma_loads(kernel: ir.For, plan: tuple[TmaLoad, ...], no_input: list[ir.Var]) -> ir.Stmt:
+def rewrite_tma_loads(
+    kernel: ir.For, plan: tuple[TmaLoad, ...], no_input: list[ir.Var], names: ir.Names
+) -> ir.Stmt:
     """Encode a map per load on the host and replace the copy nests by loads."""
     host: list[Any] = []
     planned: dict[Any, Any] = {}
-    names = ir.Names()
     for load in plan:
         handle = tirx.tvm_stack_alloca("tensormap", 1)
         tensor_map = ir.Var(names.take(f"{load.copy.source.name}_map"), handle.ty)
@@ -291,13 +292,14 @@ class InjectTmaLoad:
     def transform_function(self, func, mod, ctx):
         """Replace the annotated copies of one function."""
         notes = []
+        names = ir.Names(param.name for param in func.params)
 
         def inject(kernel: ir.For) -> ir.Stmt:
             if not (plan := plan_tma_loads(kernel)):
                 return kernel
             notes.append({"tensor_maps": [_facts(load) for load in plan]})
             no_tile, no_input = find_guards(kernel, plan)
-            after = rewrite_tma_loads(kernel, plan, no_input)
+            after = rewrite_tma_loads(kernel, plan, no_input, names)
             assert not plan_tma_loads(after), "InjectTmaLoad left a copy behind"
             return guard_empty(after, no_tile)
 

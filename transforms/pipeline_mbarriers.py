@@ -17,7 +17,7 @@
             setmaxnreg.dec 40
             if t == 0:
                 for k in range(K):
-                    mbarrier_wait(empty[k % 4], (k // 4 % 2) ^ 1)
+                    mbarrier_wait(empty[k % 4], (k // 4 + 1) % 2)
                     mbarrier.arrive.expect_tx(full[k % 4], bytes)
                     cp.async.bulk.tensor(&ring[k % 4], A_map, ..., full[k % 4])
         else:                                                   t := t - 128
@@ -165,7 +165,7 @@ def emit_producer(ring: Ring, thread: Any) -> ir.Stmt:
 
     def stage(k: Any, count: Any) -> ir.Stmt:
         slot = _slot(plan, count)
-        parity = T.bitwise_xor(_parity(plan, count), arrivals.PRODUCER_START_PARITY)
+        parity = _parity(plan, count, arrivals.PRODUCER_START_PARITY)
         copies = [ir.substitute(load.block.body, {plan.loop.loop_var: k}) for load in plan.loads]
         return ir.seq(
             T.cuda.mbarrier_wait(_at(ring.empty, slot), parity),
@@ -203,7 +203,9 @@ def emit_consumer(ring: Ring, thread: Any) -> ir.Stmt:
         slot = _slot(plan, count)
         computes = [ir.substitute(part, {plan.loop.loop_var: k}) for part in plan.computes]
         return ir.seq(
-            T.cuda.mbarrier_wait(_at(ring.full, slot), _parity(plan, count)),
+            T.cuda.mbarrier_wait(
+                _at(ring.full, slot), _parity(plan, count, arrivals.CONSUMER_START_PARITY)
+            ),
             [ring.at_slot(part, slot) for part in computes],
             emit_release(ring, thread, count),
         )
@@ -246,8 +248,10 @@ def _loop(plan: RingPlan, stage: Callable[[Any, Any], ir.Stmt], tile: Any) -> ir
     return ir.For(k, loop.min, loop.extent, ir.ForKind.SERIAL, stage(k, count), annotations=ROLLED)
 
 
-def _parity(plan: RingPlan, count: Any) -> Any:
-    return _int32(count // plan.stages % 2)
+def _parity(plan: RingPlan, count: Any, start: int) -> Any:
+    """Return the parity to wait for, `start` in the first turn, as one foldable remainder."""
+    turn = count // plan.stages
+    return _int32((turn + start) % 2 if start else turn % 2)
 
 
 def _slot(plan: RingPlan, count: Any) -> Any:

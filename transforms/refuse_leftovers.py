@@ -1,4 +1,4 @@
-"""Refuse what no pass has acted on: a request must not fall away in silence.
+"""Refuse what no pass has acted on: nothing may fall away, or stay on the host, in silence.
 
     with sblock("C", annotations={"tvm_hopper.wgmma": 1}): ...        in no kernel
   ->
@@ -26,6 +26,14 @@ def check_leftovers(func: tirx.PrimFunc) -> None:
         _check(f"block {block.name_hint}", block.annotations)
     for loop in ir.find_all(func.body, ir.For):
         _check(f"loop {loop.loop_var.name}", loop.annotations)
+    host = ir.map_kernels(func, lambda _: ir.seq())
+    for block in ir.find_all(host.body, ir.SBlock, lambda x: isinstance(x.body, ir.BufferStore)):
+        raise cannot_lower(
+            f"block {block.name_hint}",
+            f"a store into {block.body.buffer.name} outside of every kernel",
+            "loops bound to blockIdx and threadIdx around it",
+            "schedule the block as a kernel, or inline it",
+        )
 
 
 def _check(where: str, annotations: Any) -> None:

@@ -25,6 +25,7 @@ from tvm_hopper.errors import HopperError
 KEPT = 256  # builds; a tuning run makes thousands
 
 _LATE_OPTIONS = (keys.VERIFY, keys.COMPILER, keys.FAST_MATH, keys.CHECK_ASSEMBLER_LOG)
+_TEXT_OPTIONS = (keys.COMPILER, keys.FAST_MATH, keys.CHECK_ASSEMBLER_LOG)
 _POSTPROC = "tvm_callback_cuda_postproc"
 _records: OrderedDict[str, Captured] = OrderedDict()
 _lock = threading.Lock()
@@ -140,8 +141,7 @@ def install() -> None:
     def listen(code: str, target: object) -> str:
         if previous is not None:
             code = previous(code, target)
-        _keep(str(code), str(target))
-        return code
+        return _keep(str(code), str(target))
 
     tvm_ffi.register_global_func(_POSTPROC, listen, override=True)
     _listener = tvm_ffi.get_global_func(_POSTPROC)
@@ -150,18 +150,24 @@ def install() -> None:
 _listener: tvm_ffi.Function | None = None
 
 
-def _keep(source: str, target: str) -> None:
+def _keep(source: str, target: str) -> str:
+    """Record a text of ours and return it, headed by the options that it is compiled with.
+
+    The text is all that an executable keeps, so it has to tell two builds apart.
+    """
     build = getattr(_building, "current", None)
     if build is None:
-        return
+        return source
     matching = [
         device
         for device in build.devices
         if all(str(func.attrs["target"]) == target for func in device.functions.values())
     ]
     if not matching:
-        return
+        return source
     device = matching[0]
+    settings = ", ".join(f"{name}={build.settings[name]}" for name in _TEXT_OPTIONS)
+    source = f"// {settings}\n{source}"
     build.devices.remove(device)
     if not build.devices:
         _building.current = None
@@ -178,6 +184,7 @@ def _keep(source: str, target: str) -> None:
         _records.move_to_end(record.key)
         while len(_records) > KEPT:
             _records.popitem(last=False)
+    return source
 
 
 def find(source: str) -> Captured | None:

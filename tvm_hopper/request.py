@@ -170,6 +170,19 @@ def check_target(function: str, func: tirx.PrimFunc, request: Request) -> None:
             f"a cuda target with arch {ARCH}",
             'build with target="nvidia/nvidia-h200" or take the annotation away',
         )
+    check_host(function, target)
+
+
+def check_host(function: str, target: Target) -> None:
+    """Refuse a host that cannot hold a tensor map: only LLVM's code generator knows the type."""
+    host = target.host
+    if host is not None and host.kind.name != "llvm":
+        raise cannot_lower(
+            function,
+            f"host target {host.kind.name}",
+            "llvm: tensor maps are encoded on the host",
+            "leave the host out of the target",
+        )
 
 
 def target_arch(target: Target | None) -> str:

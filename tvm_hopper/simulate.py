@@ -80,6 +80,7 @@ def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Progra
                 "kind": "cuda",
                 "arch": "sm_90a",
             }
+        _check_scheduled(ex_or_mod)
         lowered: Any = pipeline.lower_final(ex_or_mod, target)
     else:
         from tvm_hopper import capture
@@ -87,6 +88,16 @@ def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Progra
         lowered = capture.lookup(ex_or_mod)
     kernels = {gv.name_hint: func for gv, func in lowered.device.functions.items()}
     return Program(_entry(lowered.host, entry), kernels)
+
+
+def _check_scheduled(module: Any) -> None:
+    """Refuse a module whose functions are split and packed already."""
+    functions = module.functions.values() if hasattr(module, "functions") else [module]
+    if any("calling_conv" in (func.attrs or {}) for func in functions):
+        raise HopperError(
+            "simulate: found a module that is lowered already; need the scheduled module, or what "
+            "tvm.compile returned"
+        )
 
 
 def simulate(

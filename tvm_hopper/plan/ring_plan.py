@@ -154,8 +154,22 @@ def plan_ring(kernel: ir.For, default_pending: int = 0) -> tuple[RingPlan, ...]:
     loop = holders[0]
     at = parts.index(loop)
     persistent = bool(ir.find_all(kernel, ir.For, lambda x: PERSISTENT in x.annotations))
+    if persistent:
+        _check_even(kernel, loop)
     around = (tuple(parts[:at]), tuple(parts[at + 1 :]))
     return (_plan_loop(axis, block, loop, around, default_pending, persistent),)
+
+
+def _check_even(kernel: ir.For, loop: ir.For) -> None:
+    """Refuse tiles of different depth: slots are counted through all of them."""
+    axes = [axis.loop_var for axis in ir.thread_axes(kernel).values()]
+    if ir.find_all(loop.extent, ir.TensorLoad) or ir.depends_on(loop.extent, axes):
+        raise cannot_lower(
+            f"loop {loop.loop_var.name}, {PERSISTENT}",
+            f"{loop.extent} iterations, which differ from tile to tile",
+            "the same number for each output tile",
+            "take persistent away",
+        )
 
 
 def _op(block: ir.SBlock) -> str:

@@ -321,7 +321,29 @@ def _fragment_nest(
             "by the lowering",
         )
     row, column = by_var
+    _check_store(realize.block, row, column)
     return FragmentNest(nest, realize, row, column, units)
+
+
+def _check_store(block: ir.SBlock, row: ir.For, column: ir.For) -> None:
+    """Refuse stores that meet in one element: threads hold different ones of the accumulator."""
+    store = block.body
+    indices = [str(x) for x in store.indices]
+    own = [
+        load
+        for load in ir.find_all(store.value, ir.TensorLoad)
+        if load.source.same_as(store.buffer) and [str(x) for x in load.indices] != indices
+    ]
+    moves = all(ir.depends_on(list(store.indices), [x.loop_var]) for x in (row, column))
+    if own or not moves:
+        raise cannot_lower(
+            f"block {block.name_hint}",
+            f"a store into {store.buffer.name}{list(store.indices)} from several elements"
+            if not moves
+            else f"a read of other elements of {store.buffer.name} than the one it stores",
+            "one element of the output for each of the accumulator's",
+            "reduce in a kernel of its own",
+        )
 
 
 def _check_no_other_use(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:

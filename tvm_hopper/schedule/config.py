@@ -16,6 +16,7 @@ from tvm_hopper.facts import hopper, registers, swizzle, wgmma
 
 CONSUMERS = (1, 2, 3)
 MECHANISMS = ("tma",)
+MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
 SMEM_TILE_ALIGNMENT = 1024  # bytes: one repeat of the 128-byte swizzle, for every tile of the ring
 BARRIER_BYTES = 2 * hopper.MBARRIER_BYTES  # of a stage: one full and one empty barrier
 
@@ -36,11 +37,13 @@ class Roles:
     registers: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
+        check_int("roles", "consumers", self.consumers)
         if self.consumers not in CONSUMERS:
             raise cannot_schedule("roles", f"consumers={self.consumers}", "1, 2 or 3 warp groups")
         if self.registers is None:
             return
-        if len(self.registers) != 2:
+        pair = isinstance(self.registers, (tuple, list)) and len(self.registers) == 2
+        if not pair or any(type(x) is not int for x in self.registers):
             need = "registers of a producer and of a consumer thread, e.g. (40, 232)"
             raise cannot_schedule("roles", f"registers={self.registers}", need)
         broken = registers.check(*self.registers, self.consumers)
@@ -93,13 +96,17 @@ class MatmulConfig:
     last_stage: Any = None
 
     def __post_init__(self) -> None:
+        for name in ("stages", "consumers", "swizzle", "wgmma_pending"):
+            check_int("MatmulConfig", name, getattr(self, name))
+        for name in ("raster_group", "persistent"):
+            check_int("MatmulConfig", name, getattr(self, name), most=MOST_BLOCKS)
         if self.consumers is not None:
             Roles(self.consumers, self.registers)
         elif self.registers is not None:
             need = "consumers too, which the registers are shared out between"
             raise cannot_schedule("MatmulConfig", "registers alone", need)
-        if self.tile is not None and len(self.tile) != 3:
-            raise cannot_schedule("MatmulConfig", f"tile={self.tile}", "rows, columns and depth")
+        if self.tile is not None:
+            check_tile("MatmulConfig", self.tile)
         check_stages("MatmulConfig", self.stages, self.last_stage)
         check_choice("MatmulConfig", "swizzle", self.swizzle, swizzle.SWIZZLES)
         check_choice("MatmulConfig", "wgmma_pending", self.wgmma_pending, (0, 1))
@@ -108,6 +115,27 @@ class MatmulConfig:
             raise cannot_schedule("MatmulConfig", f"raster_group={self.raster_group}", "1 or more")
         if self.persistent is not None and self.persistent < 0:
             raise cannot_schedule("MatmulConfig", f"persistent={self.persistent}", "0 or more")
+
+
+def check_tile(where: str, tile: Any) -> None:
+    """Refuse a tile that is not three positive ints or random variables."""
+    if not isinstance(tile, (tuple, list)) or len(tile) != 3:
+        raise cannot_schedule(where, f"tile={tile!r}", "rows, columns and depth")
+    for size in tile:
+        wrong = isinstance(size, (bool, float, str)) or (isinstance(size, int) and size < 1)
+        if wrong or size is None:
+            need = "positive ints, or sampled random variables"
+            raise cannot_schedule(where, f"tile={tile!r}", need)
+
+
+def check_int(where: str, name: str, value: Any, most: int | None = None) -> None:
+    """Refuse anything but an int; None stands for "not asked for"."""
+    if value is None:
+        return
+    if type(value) is not int:
+        raise cannot_schedule(where, f"{name}={value!r}", "an int or None")
+    if most is not None and value > most:
+        raise cannot_schedule(where, f"{name}={value}", f"at most {most}")
 
 
 def check_choice(where: str, name: str, value: Any, legal: tuple[Any, ...]) -> None:

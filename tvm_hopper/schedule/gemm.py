@@ -43,6 +43,8 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
     ScheduleError
         The block is no matmul that can be served, or the configuration does not fit it.
     """
+    if config is not None and not isinstance(config, MatmulConfig):
+        raise cannot_schedule("matmul", f"config={config!r}", "an hs.MatmulConfig or None")
     # everything that can be refused is refused on a copy, in which random variables stay valid
     _schedule(sch.copy(), block, config)
     _schedule(sch, block, config)

@@ -24,9 +24,9 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import swizzle as swizzle_facts
 from tvm_hopper.facts import wgmma as wgmma_facts
 
-from .config import MECHANISMS, Roles, check_choice, check_stages
+from .config import MECHANISMS, Roles, check_choice, check_stages, check_tile
 from .fuse import as_block
-from .recognise import OPERAND_TYPES, find_matmul
+from .recognise import OPERAND_TYPES, Axis, Matmul, find_matmul
 
 SAMPLE = "tvm_hopper.sample"  # never left in the IR, see `pipeline`
 Int = Any  # an int, or a random variable of the schedule
@@ -52,6 +52,7 @@ def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
         Rows, columns and depth of the tile, ints or random variables.
     """
     block = as_block(sch, block)
+    check_tile("pad", tile)
     matmul = find_matmul(sch, block)
     axes = list(zip((matmul.m, matmul.n, matmul.k), tile, strict=True))
     multiple = {axis.iter_var.var: math.lcm(*candidates(sch, t)) for axis, t in axes}
@@ -59,11 +60,37 @@ def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
         not ir.is_const(ir.simplify(axis.iter_var.dom.extent % multiple[axis.iter_var.var]), 0)
         for axis, _ in axes
     ]
+    for (axis, _), pads in zip(axes, ragged, strict=True):
+        if pads:
+            check_whole(matmul, axis)
     if any(ragged):
         sch.pad_einsum(block, [multiple.get(var.var, 1) for var in sch.get(block).iter_vars])
 
 
 # -- copies ---------------------------------------------------------------------------------------
+
+
+def check_whole(matmul: Matmul, axis: Axis) -> None:
+    """Refuse to pad an axis along which a tensor goes on: the pad's bounds are the tensor's.
+
+    Beyond the sum's own extent the tensor holds values that the program leaves out, and beyond the
+    output's part elements that it leaves alone. Rows of an operand may go on: they meet the crop.
+    """
+    extent = axis.iter_var.dom.extent
+    if axis is matmul.k:
+        sides = [(x.name, x.buffer.shape[x.kept[x.major == "k"]]) for x in (matmul.lhs, matmul.rhs)]
+    else:
+        position = matmul.output_kept[axis is matmul.n]
+        sides = [(str(matmul.output.name), matmul.output.shape[position])]
+    for name, size in sides:
+        if not ir.is_const(ir.simplify(size - extent), 0):
+            raise cannot_schedule(
+                f"block {matmul.name}, tensor {name}",
+                f"{size} elements along an axis of which the program takes {extent}, no multiple "
+                "of the tile",
+                "the whole axis, or a part that is a multiple of the tile",
+                "choose another tile, or copy the part into a tensor of its own",
+            )
 
 
 def async_copy(
@@ -85,6 +112,7 @@ def async_copy(
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
     """
+    copy = as_block(sch, copy)
     node = sch.get(copy)
     where = f"block {node.name_hint}"
     check_choice(where, "mechanism", mechanism, MECHANISMS)

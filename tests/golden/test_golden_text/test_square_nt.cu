@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
         #pragma unroll 1
         for (int k_0 = 0; k_0 < 64; ++k_0) {
           int cse_v5 = (k_0 & 3);
-          tvm_builtin_cuda_mbarrier_wait((&(((uint64_t*)dyn_smem_ptr)[((k_0 & 3) + 16388)])), (((k_0 & 7) >> 2) ^ 1));
+          tvm_builtin_cuda_mbarrier_wait((&(((uint64_t*)dyn_smem_ptr)[((k_0 & 3) + 16388)])), (((k_0 >> 2) + 1) & 1));
           int cse_v12 = ((k_0 & 3) + 16384);
           tvm_builtin_ptx_mbarrier_arrive_expect_tx_arrive_expect_tx_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)dyn_smem_ptr)[((k_0 & 3) + 16384)]))), (uint)32768);
           int cse_v6 = (k_0 * 64);

@@ -180,7 +180,24 @@ def func(C: T.Buffer((8,), "float32")):
                 C[i] = T.float32(0)
 """
 
+UNBOUND = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64,), "float16"), B: T.Buffer((64,), "float16")):
+    for i in range(64):
+        with T.sblock("copy"):
+            T.reads()
+            T.writes()
+            B[i] = A[i]
+"""
+
 REST = [
+    case(
+        "a block that is in no kernel",
+        UNBOUND,
+        (RefuseLeftovers,),
+        r"block copy: found a store into B outside of every kernel; need loops bound to blockIdx "
+        r"and threadIdx around it; schedule the block as a kernel, or inline it",
+    ),
     case(
         "shared memory of a whole kernel",
         MERGE,

@@ -1,0 +1,60 @@
+"""Values of the wrong type are refused in words, before anything is scheduled."""
+
+import pytest
+from tvm import s_tir
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
+from tvm_hopper.testing import workloads
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"raster_group": "8"}, r"MatmulConfig: found raster_group='8'; need an int or None"),
+        ({"persistent": 1.0}, r"found persistent=1.0; need an int or None"),
+        ({"persistent": 10**12}, r"found persistent=1000000000000; need at most 2147483647"),
+        ({"stages": 2.0}, r"found stages=2.0; need an int or None"),
+        ({"stages": True}, r"found stages=True; need an int or None"),
+        ({"consumers": True}, r"found consumers=True; need an int or None"),
+        ({"swizzle": "128"}, r"found swizzle='128'; need an int or None"),
+        ({"tile": 128}, r"found tile=128; need rows, columns and depth"),
+        ({"tile": (128, 128)}, r"found tile=\(128, 128\); need rows, columns and depth"),
+        ({"tile": (128.0, 128, 64)}, r"need positive ints, or sampled random variables"),
+        ({"tile": (0, 128, 64)}, r"need positive ints, or sampled random variables"),
+    ],
+)
+def test_a_field_of_the_configuration(fields, match):
+    with pytest.raises(ScheduleError, match=match):
+        hs.MatmulConfig(**fields)
+
+
+@pytest.mark.parametrize("registers", [40, (40,), (40, "232"), (40, 232.0)])
+def test_registers_of_roles(registers):
+    with pytest.raises(ScheduleError, match=r"roles: found registers=.*; need registers of a prod"):
+        hs.Roles(2, registers)
+
+
+def test_consumers_of_roles():
+    with pytest.raises(ScheduleError, match=r"roles: found consumers='2'; need an int or None"):
+        hs.Roles("2")
+
+
+def test_a_configuration_is_a_matmul_config():
+    sch = s_tir.Schedule(workloads.matmul(128, 128, 64))
+    with pytest.raises(ScheduleError, match=r"found config=\{'tile': 1\}; need an hs.MatmulConfig"):
+        hs.matmul(sch, "C", {"tile": 1})
+
+
+@pytest.mark.parametrize("tile", [(0, 0, 0), (64, 64), None])
+def test_a_tile_to_pad_to(tile):
+    sch = s_tir.Schedule(workloads.matmul(100, 100, 64))
+    with pytest.raises(ScheduleError, match=r"pad: found tile="):
+        hs.pad(sch, "C", tile)
+
+
+def test_a_copy_may_be_named():
+    sch = s_tir.Schedule(workloads.matmul(128, 128, 64))
+    sch.cache_read("C", 0, "shared.dyn")
+    hs.async_copy(sch, "A_shared.dyn")
+    assert "tvm_hopper.async_copy" in sch.get(sch.get_sblock("A_shared.dyn")).annotations

@@ -12,11 +12,11 @@ TVM's list is read from TVM at each build (it depends on the PassContext), never
 Our passes see only the functions that carry the mark of `request.mark_requests`; every other
 function of the module goes through the stock list as it is.
 
-Not every prefix of hook_passes() leaves a right kernel.  After none of them, and up to LayoutShared,
-the stock list still makes one, slower.  LowerWgmma to InsertAsyncWaits belong together: in between,
-operations wait for barriers and waits that later passes bring.  RasterBlocks and what follows it can
-be left out one by one: they order tiles, reach large tensors, and refuse what the kernel would get
-wrong (`tests/sim_kernels/test_prefixes.py`).  MergeShared is needed wherever there are roles.
+Not every prefix of hook_passes() leaves a right kernel (`tests/sim_kernels/test_prefixes.py`).
+After none of them, and up to LayoutShared, the stock list still makes one, slower.  LowerWgmma to
+InsertAsyncWaits belong together: in between, operations lack the barriers and waits that the next
+ones bring.  RasterBlocks and each after it can be left out of a kernel that does not need it: they
+order tiles, reach into large tensors, and refuse what would go wrong.  MergeShared is needed.
 """
 
 from __future__ import annotations

@@ -93,18 +93,13 @@ class Ring:
     def at_slot(self, stmt: Any, slot: Any) -> Any:
         """Move accesses of the tiles to one slot of the ring."""
         for tile, ring in self.tiles.items():
-            stmt = ir.reindex(
-                stmt,
-                tile,
-                ring,
-                lambda indices: [slot, *indices],
-                lambda r, ring=ring: _whole(ring),
-            )
+            stmt = _move_to_slot(stmt, tile, ring, slot)
         return stmt
 
 
-def _whole(buffer: ir.Var) -> list[Any]:
-    return list(ir.full_region(buffer).region)
+def _move_to_slot(stmt: Any, tile: ir.Var, ring: ir.Var, slot: Any) -> Any:
+    whole = list(ir.full_region(ring).region)
+    return ir.reindex(stmt, tile, ring, lambda indices: [slot, *indices], lambda _: whole)
 
 
 def rewrite_ring(plan: RingPlan) -> ir.For:

@@ -217,7 +217,7 @@ def _plan_loop(
                 "annotate the copy with async_copy, or move the statement out of the loop",
             )
     tiles = [t for t in body.alloc_buffers if ir.is_shared(t)]
-    consumers = ir.static_int(axis.extent) // WARP_GROUP_THREADS
+    consumers = int(axis.extent) // WARP_GROUP_THREADS
     asked = loop.annotations.get(CONSUMERS)
     if asked is not None and int(asked) != consumers:
         raise cannot_lower(
@@ -227,10 +227,10 @@ def _plan_loop(
             "split the tile by the number of consumers and bind that loop",
         )
     if REGISTERS in loop.annotations:
-        split = tuple(int(x) for x in loop.annotations[REGISTERS])
+        producer, consumer = (int(x) for x in loop.annotations[REGISTERS])
     else:
         try:
-            split = registers.default_split(consumers)
+            producer, consumer = registers.default_split(consumers)
         except ValueError as error:
             raise cannot_lower(where, f"{consumers} consumer warp groups", "1, 2 or 3") from error
     stages = _stages(loop, parts, where)
@@ -250,7 +250,8 @@ def _plan_loop(
         stages,
         consumers,
         pending,
-        *split,
+        producer,
+        consumer,
         persistent,
     )
 

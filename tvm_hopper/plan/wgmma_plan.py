@@ -309,8 +309,8 @@ def _fragment_nest(
     axes = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
     units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
     wanted = [x for x in accesses[0] if not ir.is_const(x, 0)]
-    by_var = [next((loop for loop in axes if loop.loop_var.same_as(x)), None) for x in wanted]
-    plain = len(found) == 1 and len(axes) == 2 and len(by_var) == 2 and None not in by_var
+    by_var = [loop for x in wanted for loop in axes if loop.loop_var.same_as(x)]
+    plain = len(found) == 1 and len(axes) == len(wanted) == len(by_var) == 2
     if not plain or tuple(ir.static_int(loop.extent) for loop in by_var) != sides:
         raise cannot_lower(
             f"block {realize.block.name_hint}",

@@ -26,29 +26,6 @@ def test_legal_n():
     assert wgmma.legal_n("int8")[:6] == (8, 16, 24, 32, 48, 64)
 
 
-@pytest.mark.parametrize(
-    ("n", "dtype", "widest"),
-    [
-        (8, "bfloat16", 8),
-        (256, "float16", 256),
-        (512, "float16", 256),
-        (320, "float16", 160),
-        (264, "float16", 88),  # 8 x 33: only 8, 24 and 88 divide it
-        (272, "float16", 136),  # 16 x 17
-        (40, "int8", 8),
-        (496, "int8", 16),  # 16 x 31: 248 is no multiple of 16
-    ],
-)
-def test_widest_n(n, dtype, widest):
-    assert wgmma.widest_n(n, dtype) == widest
-
-
-@pytest.mark.parametrize("n", [0, 12, -8])
-def test_widest_n_refuses(n):
-    with pytest.raises(ValueError, match=f"found {n}; need a positive multiple of 8"):
-        wgmma.widest_n(n)
-
-
 def test_instruction_name():
     got = wgmma.instruction_name(256, "float16", "float32")
     assert got == "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16"

@@ -71,20 +71,6 @@ def legal_n(dtype: str) -> tuple[int, ...]:
     return tuple(range(8, MAX_N + 1, 8))
 
 
-def widest_n(n: int, dtype: str = "float16") -> int:
-    """Return the largest legal instruction n that divides `n`.
-
-    Raises
-    ------
-    ValueError
-        No legal n divides it, since it is no multiple of 8.
-    """
-    fits = [width for width in legal_n(dtype) if n > 0 and n % width == 0]
-    if not fits:
-        raise ValueError(f"tile n for {dtype}: found {n}; need a positive multiple of 8")
-    return fits[-1]
-
-
 def instruction_name(n: int, dtype: str, accumulator: str = "float32") -> str:
     """Return the PTX instruction that multiplies 64 x k by k x n, both operands of `dtype`.
 

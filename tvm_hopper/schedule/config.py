@@ -177,10 +177,11 @@ def stage_bytes(tile: tuple[int, int, int], dtype: str) -> tuple[int, int]:
     """Return the bytes that one slot of the ring takes for A and for B, alignment included."""
     tile_m, tile_n, tile_k = tile
     size = hopper.dtype_bytes(dtype)
-    return tuple(  # type: ignore[return-value]
+    a_bytes, b_bytes = (
         -(-rows * tile_k * size // SMEM_TILE_ALIGNMENT) * SMEM_TILE_ALIGNMENT
         for rows in (tile_m, tile_n)
     )
+    return a_bytes, b_bytes
 
 
 def most_stages(tile: tuple[int, int, int], dtype: str) -> int:

@@ -11,10 +11,12 @@ left alone: what the product hands to them, or takes from them, lies in global m
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+import tvm_ffi
+from tvm import s_tir, sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
@@ -86,7 +88,47 @@ def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
                 _check_not_output(sch, consumer)
                 _inline(sch, sch.compute_inline, consumer)
         if len(consumers) == 1:
+            _check_bounds(sch, store, consumers[0])
             _inline(sch, sch.reverse_compute_inline, consumers[0])
+
+
+def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:
+    """Refuse another index behind a padded product where the bounds of its columns would be lost.
+
+    `reverse_compute_inline` replaces the store's predicate by the bounds of the consumer's own
+    axes. Tried on a copy: each old bound must follow from the new ones.
+    """
+    before = _bounds(sch, store)
+    if not before:
+        return
+    name = str(sch.get(consumer).name_hint)
+    trial = sch.copy()
+    _inline(trial, trial.reverse_compute_inline, consumer)
+    after = _bounds(trial, store)
+    analyzer = sym.Analyzer()
+    for bound in before:
+        known = any(tvm_ffi.structural_equal(bound, x) for x in after)
+        if known:
+            continue
+        with contextlib.ExitStack() as scopes:
+            for x in after:
+                scopes.enter_context(analyzer.constraint_scope(x))
+            if not analyzer.can_prove(bound):
+                raise cannot_schedule(
+                    f"block {name}",
+                    f"another index of a product with padded tiles, by which {bound} is lost",
+                    "the product's own rows and columns, or a tile that divides it",
+                    "choose a tile that divides the product, or make the block a kernel of its own",
+                )
+
+
+def _bounds(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Return the terms of the predicate under which a block runs, in terms of its loops."""
+    node, root = sch.get(block), sch.get_sref(block)
+    while root.parent is not None:
+        root = root.parent
+    realizes = ir.find_all(root.stmt, ir.SBlockRealize, lambda x: x.block.same_as(node))
+    return [ir.simplify(x) for realize in realizes for x in ir.conjuncts(realize.predicate)]
 
 
 def _followers(sch: s_tir.Schedule, block: Any) -> list[Any]:

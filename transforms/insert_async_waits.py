@@ -12,10 +12,10 @@
     wgmma.wait_group 0                     the accumulator is read
     C[...] = acc
 
-Walks a role's statements in order with the operations in flight, and asks the table of
-`facts.async_ops` what each needs: a commit when operations of its kind were issued, one wait when
-something reads what they write, one when something is about to overwrite what they read (a release
-lets the producer do so). After a wait all operations of that kind are forgotten.
+Walks the consumers' role in order with the operations in flight; which kinds complete by group is
+asked of the table in `facts.async_ops`. A block of them is fenced and committed as one group. Waits
+come before what uses their results, and before a release, which lets the producer overwrite what
+they read. After a wait for all groups of a kind its operations are forgotten.
 
 Before: roles are built.  After: no `async_op` block of a group kind is left unwaited, nor the
 annotations of our passes.
@@ -33,7 +33,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.async_ops import ASYNC_OPS, MBARRIER
+from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.keys import ASYNC_OP, RELEASE
 
 
@@ -112,7 +112,7 @@ def _rewrite_part(part: ir.Stmt, in_flight: InFlight) -> list[Any]:
 def _group_kind(block: ir.SBlock) -> str:
     """Return the kind of a block's operations if they complete by group, else an empty string."""
     kind = str(block.annotations.get(ASYNC_OP, ""))
-    return kind if kind and ASYNC_OPS[kind].completion != MBARRIER else ""
+    return kind if kind and ASYNC_OPS[kind].needs_commit else ""
 
 
 def _holds_operations(stmt: ir.Stmt) -> bool:
@@ -125,7 +125,7 @@ def _plain(realize: ir.SBlockRealize, key: str) -> ir.SBlockRealize:
 
 
 def plan_waits(kernel: ir.For) -> tuple[ir.Stmt, ...]:
-    """Return the roles that issue operations completing by group."""
+    """Return the role that issues operations completing by group, or nothing."""
     if not ir.find_all(kernel, ir.SBlock, lambda block: bool(_group_kind(block))):
         return ()
     branches = ir.find_all(kernel, ir.IfThenElse, lambda x: x.else_case is not None)

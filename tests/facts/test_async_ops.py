@@ -1,8 +1,6 @@
 """The table of asynchronous operations."""
 
-import pytest
-
-from tvm_hopper.facts.async_ops import ASYNC_OPS, MECHANISMS, needs_proxy_fence
+from tvm_hopper.facts.async_ops import ASYNC_OPS, MECHANISMS
 
 
 def test_every_row_has_a_known_mechanism():
@@ -30,21 +28,3 @@ def test_a_store_frees_its_source_before_its_result_is_visible():
 
 def test_only_wgmma_may_start_before_earlier_instructions():
     assert [op.name for op in ASYNC_OPS.values() if not op.ordered_after_program] == ["wgmma"]
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later", "fence"),
-    [
-        ("generic", "async", True),
-        ("async", "generic", False),
-        ("async", "async", False),
-        ("generic", "generic", False),
-    ],
-)
-def test_proxy_fence(earlier, later, fence):
-    assert needs_proxy_fence(earlier, later) is fence
-
-
-def test_proxy_fence_refuses_an_unknown_proxy():
-    with pytest.raises(ValueError, match="proxy: found 'texture'; need 'generic' or 'async'"):
-        needs_proxy_fence("texture", "async")

@@ -1,6 +1,6 @@
 """The asynchronous operations of Hopper as rows of one table.
 
-Whoever inserts or judges synchronisation asks this table and names no instruction itself.
+Whoever inserts waits asks this table how an operation completes; the simulator has its own rules.
 Source: PTX ISA 9.1, 8.9.1.1 (asynchronous operations), 9.7.9.25-27 (copies and reductions),
 9.7.15.4 (WGMMA), 8.6 (proxies).
 """
@@ -124,15 +124,3 @@ ASYNC_OPS = {
         ),
     )
 }
-
-
-def needs_proxy_fence(earlier: str, later: str) -> bool:
-    """Tell whether an access through `earlier` must be fenced before one through `later`.
-
-    Only generic before async: an asynchronous operation ends with a fence of its own towards the
-    generic view, which its completion carries. Reads count as well as writes.
-    """
-    for proxy in (earlier, later):
-        if proxy not in (GENERIC, ASYNC):
-            raise ValueError(f"proxy: found {proxy!r}; need 'generic' or 'async'")
-    return earlier == GENERIC and later == ASYNC

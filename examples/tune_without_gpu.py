@@ -4,8 +4,9 @@
 
 The search space is `hs.matmul` with a sampled tile width and a sampled last pipeline stage.  Each
 candidate is lowered to its final device function in a worker process; a candidate that the lowering
-refuses is dropped, as in any tuning run.  Only the times are made up here (by how many bytes the
-ring keeps in flight): on a machine with an H200 leave out `runner=` and MetaSchedule measures.
+refuses is dropped, as in any tuning run.  Only the times are made up here (a longer text counts as
+faster, which says nothing): on a machine with an H200 leave out `builder=` and `runner=`, and
+MetaSchedule builds and measures.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class Bundle:
     def join_narrow(self, other: Bundle) -> None:
         """Acquire through a too narrow scope: completed asynchronous operations still count.
 
-        Measured practice of every Hopper library: a remote release of a slot after
-        `wgmma.wait_group` carries CTA scope, because nothing of generic memory is published.
+        Common practice in Hopper kernels: a remote release of a slot after `wgmma.wait_group`
+        carries CTA scope, because nothing of generic memory is published.
         """
         for mine, theirs in (
             (self.generic, other.generic),

@@ -20,7 +20,6 @@ from tvm_hopper.sim.report import Reporter
 from tvm_hopper.sim.timeline import MAX_EVENTS, TimelineEvent
 
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve")
-REGISTER_FILE = 65536
 MAX_STEPS = 5_000_000
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.facts.hopper import REGISTERS_PER_BLOCK
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.host import Launch, Pointer, run_host
 from tvm_hopper.sim.lanes import LANES
-from tvm_hopper.sim.machine import CTA, REGISTER_FILE, Event, Machine
+from tvm_hopper.sim.machine import CTA, Event, Machine
 from tvm_hopper.sim.memory import Region, global_base
 from tvm_hopper.sim.ops_bulk import BulkOps
 from tvm_hopper.sim.ops_cp_async import CpAsyncOps
@@ -191,7 +192,7 @@ class _Setup:
         machine.ctas.append(cta)
         cta.cluster_barrier = barrier
         threads = int(np.prod(block))
-        spare = REGISTER_FILE - machine.entry_registers * machine.padded_threads
+        spare = REGISTERS_PER_BLOCK - machine.entry_registers * machine.padded_threads
         cta.free_registers = min(spare, 0)
         cta.warp_groups = []
         for number in range(machine.padded_threads // 32):
@@ -296,7 +297,9 @@ def run_kernel(
     clusters = _clusters(grid, cluster, blocks)
     threads = int(np.prod(block))
     machine.padded_threads = -(-threads // 32) * 32
-    machine.entry_registers = min(REGISTER_FILE // machine.padded_threads // 8 * 8, 255 // 8 * 8)
+    machine.entry_registers = min(
+        REGISTERS_PER_BLOCK // machine.padded_threads // 8 * 8, 255 // 8 * 8
+    )
     machine.num_warps = sum(map(len, clusters)) * machine.padded_threads // 32
     layout = Layout.of(program.shared, dyn_smem_bytes)
     for coords_of in clusters:

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.facts.hopper import THREADS_PER_WARP as WARP
+from tvm_hopper.facts.hopper import WARP_GROUP_THREADS as GROUP
 from tvm_hopper.sim.skeleton_expr import UNKNOWN, Address
 from tvm_hopper.sim.skeleton_trace import Event, Trace, UnanalysableError
 
-WARP, GROUP = 32, 128
 Key = tuple[int, str, int]  # CTA, allocation, byte
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.facts.hopper import NAMED_BARRIERS, REGISTERS_PER_BLOCK, WARP_GROUP_THREADS
+from tvm_hopper.facts.hopper import THREADS_PER_WARP as WARP
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim.findings import RULES, Finding
 from tvm_hopper.sim.skeleton_expr import Address
 from tvm_hopper.sim.skeleton_trace import Event, Trace
 
-WARP = 32
 GROUP_WIDE = ("mma", "mma_fence", "mma_commit", "mma_wait")
 Range = tuple[Any, int, int]  # buffer, first register, end
 

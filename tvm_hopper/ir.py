@@ -1,6 +1,7 @@
-"""Walks, rewrites and small builders over TIR: the one file that touches `tvm_ffi.structural_*`.
+"""Walks, rewrites and small builders over TIR: where the lowering calls `tvm_ffi.structural_*`.
 
 A TVM upgrade that moves classes or traversal functions is answered here (and in `pipeline.py`).
+The simulator and the checks walk by themselves: they judge what is made with these.
 """
 
 from __future__ import annotations

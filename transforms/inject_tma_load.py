@@ -37,6 +37,7 @@ from tvm_hopper.facts.hopper import dtype_bytes
 from tvm_hopper.keys import ASYNC_OP, SWIZZLE, TMA_LOAD
 
 L2_PROMOTION_BYTES = 128
+MAX_COORDINATE = (1 << 31) - 1  # PTX ISA 9.1, 9.7.9.27.1.2: .s32
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,13 @@ class TmaLoad:
     swizzle: int
 
     def __post_init__(self) -> None:
+        longest = max((d or 0) for d in self.tensor_map.dims)
+        if longest > MAX_COORDINATE:
+            raise cannot_lower(
+                self.copy.where,
+                f"a dimension of {longest}",
+                f"at most {MAX_COORDINATE}: the instruction's coordinates have 32 bits",
+            )
         if broken := self.tensor_map.check():
             strides = [s for s in self.tensor_map.strides_bytes if s is not None and s % 16]
             size = dtype_bytes(ir.dtype_of(self.copy.source))

@@ -362,11 +362,24 @@ def _make(spec: str) -> Any:
     assert loader.loader is not None
     module = importlib.util.module_from_spec(loader)
     sys.modules[file.stem] = module
-    loader.loader.exec_module(module)
+    try:
+        loader.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(
+            f"verify: found {type(error).__name__} in {file.name} ({error}); need a file that runs"
+        ) from error
     made = getattr(module, name, None)
+    if inspect.isfunction(made):
+        if inspect.signature(made).parameters:
+            raise ValueError(f"verify: found arguments of {name}; need a function without any")
+        made = made()
+    made = getattr(made, "mod", made) if type(made).__name__ == "Schedule" else made
     if made is None:
-        raise ValueError(f"verify: found no {name!r} in {file.name}; need a function or a module")
-    return made() if inspect.isfunction(made) else made
+        raise ValueError(
+            f"verify: found no {name!r} in {file.name}, or None; need a module, a schedule, or a "
+            "function that returns one"
+        )
+    return made
 
 
 def verify_command(argv: Sequence[str]) -> int:

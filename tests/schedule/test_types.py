@@ -58,3 +58,9 @@ def test_a_copy_may_be_named():
     sch.cache_read("C", 0, "shared.dyn")
     hs.async_copy(sch, "A_shared.dyn")
     assert "tvm_hopper.async_copy" in sch.get(sch.get_sblock("A_shared.dyn")).annotations
+
+
+def test_a_schedule_is_needed():
+    mod = workloads.matmul(128, 128, 64)
+    with pytest.raises(ScheduleError, match=r"found a IRModule; need a schedule; make one"):
+        hs.matmul(mod, "C")

@@ -15,6 +15,7 @@ REGISTER_ALLOCATION_UNIT = 8  # registers a thread are handed out in eights
 THREADS_PER_WARP = 32
 WARPS_PER_WARP_GROUP = 4  # PTX ISA, 9.7.15: four consecutive warps, the first a multiple of four
 WARP_GROUP_THREADS = 128
+MAX_GRID_YZ = 65535  # thread blocks of a grid in y and in z
 MAX_THREADS = 1024  # of one thread block
 
 NAMED_BARRIERS = 16  # PTX ISA, `bar`: 0 to 15, and `__syncthreads` is number 0

@@ -9,6 +9,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import arrivals, registers
 from tvm_hopper.facts.hopper import (
+    MAX_GRID_YZ,
     MBARRIER_MAX_TX_BYTES,
     SMEM_PER_BLOCK,
     WARP_GROUP_THREADS,
@@ -156,8 +157,24 @@ def plan_ring(kernel: ir.For, default_pending: int = 0) -> tuple[RingPlan, ...]:
     persistent = bool(ir.find_all(kernel, ir.For, lambda x: PERSISTENT in x.annotations))
     if persistent:
         _check_even(kernel, loop)
+    else:
+        _check_grid(kernel)
     around = (tuple(parts[:at]), tuple(parts[at + 1 :]))
     return (_plan_loop(axis, block, loop, around, default_pending, persistent),)
+
+
+def _check_grid(kernel: ir.For) -> None:
+    """Refuse more rows of tiles than a grid has in y and z; persistent kernels have none there."""
+    for tag in ("blockIdx.y", "blockIdx.z"):
+        axis = ir.thread_axes(kernel).get(tag)
+        extent = ir.static_int(axis.extent) if axis is not None else None
+        if extent is not None and extent > MAX_GRID_YZ:
+            raise cannot_lower(
+                f"loop {axis.loop_var.name}, {tag}",
+                f"{extent} thread blocks",
+                f"at most {MAX_GRID_YZ}",
+                f"let thread blocks share the tiles ({PERSISTENT})",
+            )
 
 
 def _check_even(kernel: ir.For, loop: ir.For) -> None:

@@ -23,6 +23,7 @@ from tvm_hopper.errors import cannot_schedule
 
 from .recognise import loops_around
 
+REASON_LINES = 3  # of a TVM error that are quoted
 TVM_ERRORS = (s_tir.ScheduleError, tvm.error.InternalError)  # some primitives only have a check
 SEPARATE = "bind the rest to threads first, or keep it in a function of its own"
 
@@ -73,6 +74,7 @@ def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
     ScheduleError
         There are several outputs, or a block that is not elementwise.
     """
+    store = as_block(sch, store)
     while consumers := _followers(sch, store):
         _check_not_output(sch, store)
         last = [c for c in consumers if len(consumers) == 1 or not _followers(sch, c)]
@@ -188,11 +190,16 @@ def is_own_kernel(sch: s_tir.Schedule, block: Any) -> bool:
 
 
 def tvm_reason(error: Exception) -> str:
-    """Return the one line of a TVM schedule error that says what was wrong."""
+    """Return the lines of a TVM schedule error that say what was wrong, without the program."""
     marker = "Error message: "
-    text = [line for line in str(error).splitlines() if line] or [type(error).__name__]
-    reason = next((line for line in text if line.startswith(marker)), text[0])
-    return reason.removeprefix(marker).removeprefix("ScheduleError: ")
+    text = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    start = next((i for i, line in enumerate(text) if line.startswith(marker)), 0)
+    reason = [text[start].removeprefix(marker).removeprefix("ScheduleError: ")]
+    for line in text[start + 1 :]:
+        if line.startswith(("#", "from ", "@", "Error")) or len(reason) == REASON_LINES:
+            break
+        reason.append(line.strip())
+    return " ".join(reason)
 
 
 def _reads(node: Any, buffer: Any) -> bool:

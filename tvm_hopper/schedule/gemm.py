@@ -43,6 +43,9 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
     ScheduleError
         The block is no matmul that can be served, or the configuration does not fit it.
     """
+    if not isinstance(sch, s_tir.Schedule):
+        found = f"a {type(sch).__name__}"
+        raise cannot_schedule("matmul", found, "a schedule", "make one: s_tir.Schedule(mod)")
     if config is not None and not isinstance(config, MatmulConfig):
         raise cannot_schedule("matmul", f"config={config!r}", "an hs.MatmulConfig or None")
     # everything that can be refused is refused on a copy, in which random variables stay valid

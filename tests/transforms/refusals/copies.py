@@ -118,6 +118,15 @@ TILES = [
 
 LOADS = [
     case(
+        "a dimension that coordinates cannot reach",
+        COPY,
+        TMA,
+        r"copy of A into tile: found a dimension of 4294967296; need at most 2147483647: the "
+        r"instruction's coordinates have 32 bits",
+        ("(64, 128)", "(T.int64(4294967296), 128)"),
+        ("A[bx * 8 + i, j]", "A[T.int64(0) + T.Cast('int64', bx * 8 + i), j]"),
+    ),
+    case(
         "row stride, with the padding that helps",
         COPY,
         TMA,

@@ -34,6 +34,15 @@ def ring(name, match, *changes):
 
 RINGS = [
     ring(
+        "more rows of tiles than a grid has",
+        r"loop bx, blockIdx.y: found 65536 thread blocks; need at most 65535; let thread blocks "
+        r"share the tiles \(tvm_hopper.persistent\)",
+        (
+            'T.thread_binding(3, thread="blockIdx.x")',
+            'T.thread_binding(65536, thread="blockIdx.y")',
+        ),
+    ),
+    ring(
         "more pending groups than slots",
         r"loop k: found tvm_hopper.wgmma_pending = 1 with 1 stages; need at most 0: a slot is "
         r"released 1 iterations late, and the producer would wait for it for ever; take more",

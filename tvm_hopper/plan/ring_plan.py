@@ -167,7 +167,9 @@ def _check_grid(kernel: ir.For) -> None:
     """Refuse more rows of tiles than a grid has in y and z; persistent kernels have none there."""
     for tag in ("blockIdx.y", "blockIdx.z"):
         axis = ir.thread_axes(kernel).get(tag)
-        extent = ir.static_int(axis.extent) if axis is not None else None
+        if axis is None:
+            continue
+        extent = ir.static_int(axis.extent)
         if extent is not None and extent > MAX_GRID_YZ:
             raise cannot_lower(
                 f"loop {axis.loop_var.name}, {tag}",

@@ -7,6 +7,7 @@ steps that the policy orders: source read, destination write and completion in p
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -297,7 +298,7 @@ class BulkOps:
         op.steps.append(read)
         for i in range(chunks):
             part, last = slice(edges[i], edges[i + 1]), i == chunks - 1
-            op.steps.append(lambda part=part, last=last: write(part, last))
+            op.steps.append(partial(write, part, last))
 
     # -- shared to global -------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ class OrderOps:
     unfenced: list[Any]
     fence_snapshot: Bundle | None
     pending_acquire: Bundle | None
+    num_registers: int
 
     # -- cluster barrier --------------------------------------------------------------------------
 

@@ -90,6 +90,12 @@ class WgmmaOps:
         self.wgmma_groups: list[list[AsyncOp]] = []
         self.warp_group: WarpGroup | None = None
 
+    @property
+    def _group(self) -> WarpGroup:
+        """The warp group of an issued wgmma: `_mma` has turned away warps that are in none."""
+        assert self.warp_group is not None
+        return self.warp_group
+
     def op_cuda_wgmma_encode_matrix_descriptor(
         self, site: int, mask: Any, addr: Any, ldo: Any, sdo: Any, swizzle: Any
     ) -> Any:
@@ -225,7 +231,7 @@ class WgmmaOps:
         d.state.shape[d.bytes] = key
 
     def _issue(self, op: AsyncOp, site: int, mods: Any, flags: tuple[int, int, int, int]) -> None:
-        machine, group = self.machine, self.warp_group
+        machine, group = self.machine, self._group
         n = int(mods["shape"].partition("n")[2].partition("k")[0])
         a_type, b_type = _OPERANDS[mods["atype"]], _OPERANDS[mods["btype"]]
         _, a, b, _ = op.members[self]
@@ -300,7 +306,7 @@ class WgmmaOps:
     def _accumulator(self, op: AsyncOp, n: int, dtype: np.dtype) -> np.ndarray:
         """Gather the accumulator of four warps, shape (64, n)."""
         full = np.empty((64, n), dtype)
-        for number, warp in enumerate(self.warp_group.warps):
+        for number, warp in enumerate(self._group.warps):
             ref = op.members[warp][0]
             values = ref.read()
             if values.dtype != dtype:
@@ -310,7 +316,7 @@ class WgmmaOps:
         return full
 
     def _scatter(self, op: AsyncOp, full: np.ndarray) -> None:
-        for number, warp in enumerate(self.warp_group.warps):
+        for number, warp in enumerate(self._group.warps):
             ref = op.members[warp][0]
             row, column = fragment_index(full.shape[1] // 2)
             values = full[number * 16 + row, column]
@@ -320,7 +326,7 @@ class WgmmaOps:
 
     def _hide(self, op: AsyncOp, n: int, mods: Any) -> None:
         """Keep the accumulator aside while it is in flight, and poison the registers."""
-        group = self.warp_group
+        group = self._group
         key = op.members[group.warps[0]][0].key
         if key not in group.hidden:
             dtype = _accumulator_dtype(mods)
@@ -331,7 +337,7 @@ class WgmmaOps:
                 ref.write(raw.view(ref.array.dtype).reshape(32, -1))
 
     def _compute(self, op: AsyncOp, sources: Any, n: int, mods: Any, flags: Any) -> None:
-        group, shared = self.warp_group, self.cta.shared
+        group, shared = self._group, self.cta.shared
         key = op.members[group.warps[0]][0].key
         dtype = _accumulator_dtype(mods)
         b = _operand_values(shared, sources[-1], mods["btype"])
@@ -357,21 +363,22 @@ class WgmmaOps:
 
     def _still_used(self, op: AsyncOp, key: Any) -> bool:
         """Tell whether a later issued operation in flight accumulates into the registers."""
-        first = self.warp_group.warps[0]
+        group = self._group
+        first = group.warps[0]
         return any(
             other is not op
             and other.issued
             and other.number > op.number
             and other.members[first][0].key == key
             for other in self.machine.pending
-            if other.kind == "wgmma" and other.warp.warp_group is self.warp_group
+            if other.kind == "wgmma" and other.warp.warp_group is group
         )
 
     def _a_registers(self, op: AsyncOp, atype: str) -> np.ndarray:
         kind = numpy_dtype(_OPERANDS[atype])
         k = 32 // kind.itemsize
         full = np.empty((64, k), np.float64 if kind.kind in "iu" else np.float32)
-        for number, warp in enumerate(self.warp_group.warps):
+        for number, warp in enumerate(self._group.warps):
             values = np.ascontiguousarray(op.members[warp][1].read()).view(kind)
             row, column = a_fragment_index(kind.itemsize)
             full[number * 16 + row, column] = values.astype(full.dtype)

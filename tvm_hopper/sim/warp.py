@@ -15,7 +15,7 @@ import numpy as np
 from tvm_hopper.sim.clocks import Bundle, Releases
 from tvm_hopper.sim.lanes import LANES, as_lanes, first_lane
 from tvm_hopper.sim.memory import GLOBAL_SHIFT, RANK_SHIFT, Region
-from tvm_hopper.sim.races import ASYNC, GENERIC, Access, clock_for
+from tvm_hopper.sim.races import ASYNC, GENERIC, Access, Shadow, clock_for
 from tvm_hopper.sim.registers import RegState
 
 
@@ -202,26 +202,26 @@ class WarpCore:
             machine.conflict(region, cells, other, mine, bundle, values, number)
 
         if access.rmw and not shadow.initialised:
-            self._uninitialised(region, cells, access)
+            self._uninitialised(region, shadow, cells, access)
         if access.writes:
             shadow.write(access, cells, clock, report)
         elif not shadow.read(access, cells, clock, report):
-            self._uninitialised(region, cells, access)
+            self._uninitialised(region, shadow, cells, access)
 
-    def _uninitialised(self, region: Region, cells: Any, access: Access) -> None:
-        values = region.shadow.writer[cells]
+    def _uninitialised(self, region: Region, shadow: Shadow, cells: Any, access: Access) -> None:
+        values = shadow.writer[cells]
         where = np.nonzero(values == 0)[0]
         if not len(where):
             return
         low = int(where[0]) + cells.start if isinstance(cells, slice) else int(cells[where[0]])
-        name, inside = region.name_of(low * region.shadow.granule)
+        name, inside = region.name_of(low * shadow.granule)
         self.machine.at(
             "UNINIT_READ",
             self,
             access.site,
             f"{name} is read before any write",
             buffer=name,
-            byte_range=(inside, inside + region.shadow.granule),
+            byte_range=(inside, inside + shadow.granule),
         )
 
     def _resolve(

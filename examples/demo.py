@@ -41,6 +41,7 @@ TILE = (128, 256, 64)
 # One thread block an output tile, in the hardware's order, so that a block is named by its place;
 # the default would be a persistent kernel here.
 CONFIG = hs.MatmulConfig(tile=TILE, stages=4, consumers=2, raster_group=1, persistent=0)
+SCHEDULES = (("on_wait", 0), ("lifo", 0), ("random", 1))  # of the simulator
 # What a Hopper kernel must contain: mnemonic in the machine code, what it is.
 EVIDENCE = {
     "UTMALDG": "tensor copy, global to shared memory (TMA)",
@@ -114,7 +115,12 @@ def simulate_ctas(executable: Any, m: int, n: int, k: int) -> bool:
         table.add_row(name, f"({x}, {y})", shape, f"{error:.1e}", result.verdict)
         good &= bool(error < 4e-3) and result.verdict == "clean"  # bfloat16 has 8 bits
     console.print(table)
-    return good
+    with step(
+        "verify: three schedules of the CTAs that stand for all, every interleaving of roles"
+    ):
+        report = tvm_hopper.verify(executable, {"A": a, "B": b}, SCHEDULES)
+    console.print(str(report))
+    return good and report.verdict == "clean"
 
 
 def run_on_gpu(m: int, n: int, k: int) -> bool:

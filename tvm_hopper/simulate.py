@@ -20,7 +20,7 @@ import numpy as np
 
 from tvm_hopper.errors import HopperError, VerifyError
 from tvm_hopper.sim import RULES, Finding, Result, run_host, run_kernel, worst
-from tvm_hopper.sim.choose import Choice, choose_blocks
+from tvm_hopper.sim.choose import Choice, choose_asked, choose_blocks
 from tvm_hopper.sim.host import Launch, Pointer
 from tvm_hopper.sim.signature import Argument, complete, signature
 from tvm_hopper.sim.tma import TensorMapArg
@@ -272,7 +272,8 @@ def verify(
     runs : sequence of (policy, seed)
         Schedules to run.
     blocks : list of (x, y, z) or None
-        CTAs to run; None: all up to `max_ctas`, else chosen ones.
+        CTAs to run, which leaves the report incomplete unless they are all of the launch; None: all
+        up to `max_ctas`, else chosen ones that stand for the others.
     budget_s : float
         Seconds after which no further schedule is begun; what was left out is listed as skipped,
         and the report is incomplete if fewer than three ran.
@@ -287,13 +288,7 @@ def verify(
         choice = (
             choose_blocks(func, setup, max_ctas)
             if blocks is None
-            else Choice(
-                func.attrs["global_symbol"],
-                tuple(map(tuple, blocks)),
-                len(blocks),
-                True,
-                "as asked",
-            )
+            else choose_asked(func, setup, blocks)
         )
         choices.append(choice)
         written |= choice.only_written

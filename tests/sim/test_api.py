@@ -16,6 +16,7 @@ from tvm_hopper.sim.host import Launch
 from tvm_hopper.sim.signature import signature
 from tvm_hopper.sim.tir import numpy_dtype
 from tvm_hopper.simulate import load, simulate, verify, verify_command
+from tvm_hopper.testing import workloads
 
 from .kernels import lower
 
@@ -327,3 +328,15 @@ def test_the_command_explains_its_mistakes(tmp_path, capsys, words, message):
     file.write_text(FILE)
     assert verify_command([w.replace("{file}", str(file)) for w in words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_verify_runs_the_blocks_that_are_asked_for_and_no_others():
+    sch = s_tir.Schedule(workloads.matmul(128, 128, 64))
+    hs.matmul(sch, "C", hs.MatmulConfig((64, 64, 64), stages=1, consumers=1))
+    runs = (("eager", 0), ("lifo", 0), ("random", 1))
+    report = verify(sch.mod, runs=runs, blocks=[(1, 0, 0)])
+    (choice,) = report.choices
+    assert (choice.blocks, choice.total) == (((1, 0, 0),), 4)
+    assert report.verdict == "incomplete"
+    assert [f.rule for f in report.findings] == ["INCOMPLETE"]
+    assert "1 of 4 CTAs ran: as asked" in report.findings[0].message

@@ -9,9 +9,10 @@ import tvm
 from tvm import s_tir
 
 from tvm_hopper import schedule as hs
-from tvm_hopper.simulate import simulate
+from tvm_hopper.simulate import load, simulate, verify
 from tvm_hopper.testing import workloads
 
+RUNS = (("lifo", 0), ("random", 1), ("starve:consumer", 0))  # beside the one that is compared
 APPROXIMATE = {"gelu", "silu"}  # not exact in float32
 
 
@@ -33,8 +34,9 @@ def check(
     extents: dict[str, int] | None = None,
     **config: Any,
 ) -> None:
-    """Run one kernel on small integers: no finding, and the float64 product rounded once."""
-    mod, kernel = scheduled(problem, tile, **config)
+    """Run one kernel on small integers: the float64 product rounded once, and a clean verdict."""
+    mod, module = scheduled(problem, tile, **config)
+    kernel = load(module)
     extents = extents or {}
     inputs = workloads.make_inputs(mod, seed=1, **extents)
     names = [p.name for p in mod["main"].params]
@@ -53,3 +55,5 @@ def check(
         np.testing.assert_array_equal(got, want.astype(workloads.numpy_type(dtype)))
     for name, value in values.items():
         np.testing.assert_array_equal(result.outputs[name], value)  # inputs stay as they are
+    report = verify(kernel, values, RUNS, max_ctas=2)
+    assert report.verdict == "clean", str(report)

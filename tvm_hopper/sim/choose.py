@@ -7,6 +7,7 @@ the same protocol, so that a few of them speak for the rest.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,15 @@ class Choice:
     def __str__(self) -> str:
         """Say how much ran and why."""
         return f"{self.kernel}: {len(self.blocks)} of {self.total} CTAs ({self.reason})"
+
+
+def choose_asked(func: Any, setup: dict[str, Any], blocks: Sequence[tuple[int, ...]]) -> Choice:
+    """Take the CTAs that somebody asked for; of the others nothing is known."""
+    grid = setup["grid"]
+    total = grid[0] * grid[1] * grid[2]
+    asked = tuple(dict.fromkeys(tuple(map(int, block)) for block in blocks))
+    name = str(func.attrs["global_symbol"])
+    return Choice(name, asked, total, len(asked) >= total, "as asked")
 
 
 def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:

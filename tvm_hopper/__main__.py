@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return doctor_command(rest)
     if command == "verify":
-        from tvm_hopper.simulate import verify_command
+        from tvm_hopper.simulation import verify_command
 
         return verify_command(rest)
     asked = command in ("-h", "--help", "help")

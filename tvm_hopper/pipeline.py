@@ -79,7 +79,7 @@ def final_checks() -> list[Callable[[tirx.PrimFunc, tirx.PrimFunc | None], objec
 
     They run in every build unless the option `tvm_hopper.verify` is off, and raise a VerifyError.
     """
-    from tvm_hopper.verify import require_sync
+    from tvm_hopper.static_check import require_sync
 
     return [
         require_sync,  # what the assembler mends without a word, and what would hang or race

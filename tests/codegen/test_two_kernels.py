@@ -7,7 +7,7 @@ from tvm import s_tir, te
 
 from tvm_hopper import capture, pipeline
 from tvm_hopper import schedule as hs
-from tvm_hopper.simulate import simulate
+from tvm_hopper.simulation import simulate
 
 TARGET = "nvidia/nvidia-h200"
 M, N, K = 72, 40, 64

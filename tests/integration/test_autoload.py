@@ -138,9 +138,10 @@ def test_public_names_stay_functions_after_their_modules_are_imported() -> None:
 
     import tvm_hopper
 
-    importlib.import_module("tvm_hopper.verify")
-    importlib.import_module("tvm_hopper.simulate")
-    assert callable(tvm_hopper.simulate)
+    for name, module in tvm_hopper._NAMES.items():
+        importlib.import_module(f"tvm_hopper.{module}")
+        assert callable(getattr(tvm_hopper, name)), name
+        assert name != module  # the module would hide the name once it is imported
     assert "simulate" in dir(tvm_hopper)
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         _ = tvm_hopper.simulat

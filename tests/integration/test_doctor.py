@@ -137,11 +137,9 @@ def test_usage(words, code, capsys) -> None:
 
 
 def test_verify_is_forwarded(monkeypatch) -> None:
-    from tvm_hopper import simulate  # the function; its module is in sys.modules
+    from tvm_hopper import simulation as module
 
-    assert callable(simulate)
     seen = []
-    module = sys.modules["tvm_hopper.simulate"]
     monkeypatch.setattr(module, "verify_command", lambda words: seen.append(words) or 3)
     assert __main__.main(["verify", "kernel.py:make", "--json"]) == 3
     assert seen == [["kernel.py:make", "--json"]]

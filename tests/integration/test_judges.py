@@ -14,8 +14,8 @@ from tvm_hopper import VerifyError, capture, ir, pipeline
 from tvm_hopper import compile as hopper_compile
 from tvm_hopper import schedule as hs
 from tvm_hopper.sim.tir import op_name
+from tvm_hopper.static_check import require_sync
 from tvm_hopper.testing import workloads
-from tvm_hopper.verify import require_sync
 
 H200 = "nvidia/nvidia-h200"
 OPS = (  # all but fence.mbarrier_init, which orders nothing inside one CTA after __syncthreads

@@ -26,12 +26,12 @@ LAYERS = [
     {"options", "_config_keys", "request", "target", "cuda_runtime", "fallbacks"},
     {"analysis"},
     {"plan"},
-    {"transforms", "codegen_patches", "verify", "assembler_log", "cuda_compilers"},
+    {"transforms", "codegen_patches", "static_check", "assembler_log", "cuda_compilers"},
     {"pipeline"},
     {"capture", "compile", "gate", "_autoload"},
-    {"schedule", "meta_schedule", "explain", "simulate", "doctor", "testing", "__main__"},
+    {"schedule", "meta_schedule", "explanation", "simulation", "doctor", "testing", "__main__"},
 ]
-MAY_IMPORT_SIM = {"sim", "verify", *LAYERS[-1]}
+MAY_IMPORT_SIM = {"sim", "static_check", *LAYERS[-1]}
 
 
 def packages() -> set[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_hopper.sim.skeleton import explore_skeleton
-from tvm_hopper.verify import check_sync
+from tvm_hopper.static_check import check_sync
 
 from .catalogue import NUMBERS, Mutation
 from .golden.common import Kernel

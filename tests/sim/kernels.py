@@ -12,7 +12,7 @@ from tvm.tirx import compilation_pipeline as pipelines
 from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.transform import BindTarget
 
-from tvm_hopper.simulate import Program, simulate
+from tvm_hopper.simulation import Program, simulate
 
 ENCODE = "runtime.cuTensorMapEncodeTiled"
 LOAD_1D = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"

@@ -15,7 +15,7 @@ from tvm_hopper.sim import TensorMapArg, run_host, run_kernel
 from tvm_hopper.sim.host import Launch
 from tvm_hopper.sim.signature import signature
 from tvm_hopper.sim.tir import numpy_dtype
-from tvm_hopper.simulate import load, simulate, verify, verify_command
+from tvm_hopper.simulation import load, simulate, verify, verify_command
 from tvm_hopper.testing import workloads
 
 from .kernels import lower

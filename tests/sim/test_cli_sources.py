@@ -2,7 +2,7 @@
 
 import pytest
 
-from tvm_hopper.simulate import verify_command
+from tvm_hopper.simulation import verify_command
 
 SOURCE = """
 from tvm import s_tir

@@ -12,7 +12,7 @@ from tvm import ir, s_tir, tirx
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.sim.tir import statement_text
-from tvm_hopper.simulate import Program, load, simulate
+from tvm_hopper.simulation import Program, load, simulate
 from tvm_hopper.testing import workloads
 
 WORDS = (

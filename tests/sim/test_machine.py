@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tvm_hopper.simulate import simulate
+from tvm_hopper.simulation import simulate
 
 from .kernels import lower, rules
 

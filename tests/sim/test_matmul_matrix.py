@@ -10,7 +10,7 @@ from tvm import s_tir
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
-from tvm_hopper.simulate import load, simulate
+from tvm_hopper.simulation import load, simulate
 from tvm_hopper.testing import workloads
 
 FACTORS = {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tvm_hopper.simulate import simulate
+from tvm_hopper.simulation import simulate
 
 from .kernels import roundtrip
 

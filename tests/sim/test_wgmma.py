@@ -8,7 +8,7 @@ import pytest
 from tvm.script import tirx as T
 
 from tvm_hopper.facts import wgmma as facts
-from tvm_hopper.simulate import simulate
+from tvm_hopper.simulation import simulate
 
 from .kernels import lower
 

@@ -9,7 +9,7 @@ import tvm
 from tvm import s_tir
 
 from tvm_hopper import schedule as hs
-from tvm_hopper.simulate import load, simulate, verify
+from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
 
 RUNS = (("lifo", 0), ("random", 1), ("starve:consumer", 0))  # beside the one that is compared

@@ -9,7 +9,7 @@ from tvm import ir as tvm_ir
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.simulate import Program
+from tvm_hopper.simulation import Program
 
 
 def name_of(call: tvm_ir.Call) -> str:

@@ -17,9 +17,9 @@ from tvm import tirx
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, instructions, name_of, with_argument
 from tvm_hopper import ir
-from tvm_hopper.simulate import Program, load, simulate
+from tvm_hopper.simulation import Program, load, simulate
+from tvm_hopper.static_check import check_sync
 from tvm_hopper.testing import workloads
-from tvm_hopper.verify import check_sync
 
 PROBLEM = {"m": 64, "n": 16, "k": 80}
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve:producer", "starve:consumer")

@@ -6,7 +6,7 @@ from tvm.script import tirx as T
 from tests.seeded.catalogue import BY_ID, GOLDEN, MUTATIONS
 from tests.seeded.golden import g1_warp_specialized, g7_persistent
 from tests.seeded.lowering import lower
-from tests.verify.kernels import kernel
+from tests.static_check.kernels import kernel
 from tvm_hopper.sim.skeleton import explore, explore_skeleton, extract_skeletons
 from tvm_hopper.sim.skeleton_trace import UnanalysableError, trace_cta
 

@@ -9,12 +9,12 @@ from tvm.script import tirx as T
 
 from tests.seeded.catalogue import BY_ID, CONTROLS, GOLDEN, MUTATIONS
 from tests.seeded.lowering import lower
-from tests.verify.kernels import kernel
+from tests.static_check.kernels import kernel
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.static_check import check_sync, require_sync
 from tvm_hopper.testing import workloads
-from tvm_hopper.verify import check_sync, require_sync
 
 STATIC = [mutation for mutation in MUTATIONS if "S" in mutation.layers]
 MMA = "wgmma.mma_async.sync.aligned.m64n{}k16.f32.f16.f16"

@@ -334,7 +334,7 @@ def _incomplete(message: str) -> Finding:
 def _explore(program: Program, name: str) -> tuple[list[Finding], str]:
     """Check one kernel's synchronisation without values: statically, and in every interleaving."""
     from tvm_hopper.sim.skeleton import explore_skeleton
-    from tvm_hopper.verify.sync import check_sync
+    from tvm_hopper.static_check.sync import check_sync
 
     func = program.kernels[name]
     report = explore_skeleton(func, program.host)

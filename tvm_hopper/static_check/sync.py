@@ -16,7 +16,7 @@ from tvm_hopper.sim.findings import Finding
 from tvm_hopper.sim.skeleton import Skeleton, run_skeleton
 from tvm_hopper.sim.skeleton_trace import UnanalysableError
 from tvm_hopper.sim.tir import PTX, op_name
-from tvm_hopper.verify.streams import check_streams, finding
+from tvm_hopper.static_check.streams import check_streams, finding
 
 StaticFinding = Finding
 SYNCHRONISING = ("mbarrier", "wgmma", "cp_async_bulk", "cp_reduce", "setmaxnreg", "bar")

@@ -1,5 +1,5 @@
 """Checks of lowered kernels that need neither a GPU nor a run."""
 
-from tvm_hopper.verify.sync import StaticFinding, check_sync, require_sync
+from tvm_hopper.static_check.sync import StaticFinding, check_sync, require_sync
 
 __all__ = ["StaticFinding", "check_sync", "require_sync"]

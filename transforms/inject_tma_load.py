@@ -240,7 +240,8 @@ def _load_block(load: TmaLoad, tensor_map: ir.Var) -> ir.SBlockRealize:
         row = part * load.box_rows
         start = [ir.substitute(x, {p.loop_var: panel}) for x in load.origin]
         start[load.row_axis] = start[load.row_axis] + row
-        coordinates = [_int32(ir.simplify(x)) for x in reversed(start)]
+        # 32 bits: PTX ISA 9.1, 9.7.9.27.1.2; loops may count in 64.
+        coordinates = [ir.as_int32(ir.simplify(x)) for x in reversed(start)]
         address = tirx.address_of(tirx.BufferLoad(tile, [panel, ir.simplify(row), 0]))
         return tirx.call_extern(
             "int32", TMA_LOAD, address, tirx.address_of(tensor_map), *coordinates
@@ -255,11 +256,6 @@ def _load_block(load: TmaLoad, tensor_map: ir.Var) -> ir.SBlockRealize:
         writes=[ir.full_region(tile)],
         annotations={ASYNC_OP: "tma_load"},
     )
-
-
-def _int32(coordinate: Any) -> Any:
-    """TMA takes 32-bit coordinates (PTX ISA 9.1, 9.7.9.27.1.2); loops may count in 64 bits."""
-    return coordinate if ir.dtype_of(coordinate) == "int32" else tirx.Cast("int32", coordinate)
 
 
 def guard_empty(stmt: ir.Stmt, empty: list[ir.Var]) -> ir.Stmt:

@@ -239,22 +239,18 @@ def _loop(plan: RingPlan, stage: Callable[[Any, Any], ir.Stmt], tile: Any) -> ir
     """Loop over k; `stage` also gets the number of iterations since the kernel's start."""
     loop = plan.loop
     k = ir.Var(loop.loop_var.name, ir.dtype_of(loop.loop_var))
-    count = k if tile is None else _int32(loop.extent) * tile + _int32(k)
+    count = k if tile is None else ir.as_int32(loop.extent) * tile + ir.as_int32(k)
     return ir.For(k, loop.min, loop.extent, ir.ForKind.SERIAL, stage(k, count), annotations=ROLLED)
 
 
 def _parity(plan: RingPlan, count: Any, start: int) -> Any:
     """Return the parity to wait for, `start` in the first turn, as one foldable remainder."""
     turn = count // plan.stages
-    return _int32((turn + start) % 2 if start else turn % 2)
+    return ir.as_int32((turn + start) % 2 if start else turn % 2)
 
 
 def _slot(plan: RingPlan, count: Any) -> Any:
-    return _int32(count % plan.stages)
-
-
-def _int32(value: Any) -> Any:
-    return value if ir.dtype_of(value) == "int32" else tirx.Cast("int32", value)
+    return ir.as_int32(count % plan.stages)
 
 
 def _at(buffer: ir.Var, slot: Any) -> Any:

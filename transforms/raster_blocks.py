@@ -72,7 +72,7 @@ class RasterOrder:
     @property
     def num_tiles(self) -> Any:
         """All output tiles."""
-        return ir.simplify(_int32(self.rows.extent) * _int32(self.columns.extent))
+        return ir.simplify(ir.as_int32(self.rows.extent) * ir.as_int32(self.columns.extent))
 
     @property
     def grid(self) -> Any:
@@ -118,8 +118,8 @@ def rewrite_raster(kernel: ir.For, order: RasterOrder) -> ir.For:
             body, ir.For, lambda x: _tile_loop(x, order) if TILE_LOOP in x.annotations else x
         )
     elif order.group > 1:
-        linear = _int32(order.rows.loop_var) * _int32(order.columns.extent)
-        body = with_tile_index(body, order, linear + _int32(order.columns.loop_var))
+        linear = ir.as_int32(order.rows.loop_var) * ir.as_int32(order.columns.extent)
+        body = with_tile_index(body, order, linear + ir.as_int32(order.columns.loop_var))
     regions = {}
     if order.blocks:  # a block takes many tiles, and blockIdx.y is gone: regions cannot name a tile
         regions = {
@@ -145,7 +145,7 @@ def rewrite_raster(kernel: ir.For, order: RasterOrder) -> ir.For:
 
 def _tile_loop(loop: ir.For, order: RasterOrder) -> ir.For:
     """Give a role's tile loop its extent and its body the tile's indices."""
-    block = _int32(order.columns.loop_var)
+    block = ir.as_int32(order.columns.loop_var)
     # Not negative: no block index reaches the number of tiles.
     extent = ir.simplify(tirx.truncdiv(order.num_tiles - block + order.grid - 1, order.grid))
     body = with_tile_index(loop.body, order, block + loop.loop_var * order.grid)
@@ -155,7 +155,7 @@ def _tile_loop(loop: ir.For, order: RasterOrder) -> ir.For:
 
 def with_tile_index(body: ir.Stmt, order: RasterOrder, linear_index: Any) -> ir.Stmt:
     """Compute a tile's row and column from its place in the order, in front of what uses them."""
-    num_rows, num_columns = _int32(order.rows.extent), _int32(order.columns.extent)
+    num_rows, num_columns = ir.as_int32(order.rows.extent), ir.as_int32(order.columns.extent)
     in_group = num_columns * order.group
     binds: list[Any] = []
 
@@ -175,10 +175,6 @@ def with_tile_index(body: ir.Stmt, order: RasterOrder, linear_index: Any) -> ir.
     tile_x = bind("tile_x", tirx.truncdiv(inside, rows))
     tile = {order.rows.loop_var: tile_y, order.columns.loop_var: tile_x}
     return ir.seq(binds, ir.substitute(body, tile))
-
-
-def _int32(value: Any) -> Any:
-    return value if ir.dtype_of(value) == "int32" else tirx.Cast("int32", value)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.RasterBlocks")

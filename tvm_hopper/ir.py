@@ -186,6 +186,11 @@ def cast_like(value: Any, var: Any) -> Any:
     return tirx.Cast(dtype_of(var), value)
 
 
+def as_int32(value: Any) -> Any:
+    """Cast an integer expression to int32, unless it is one."""
+    return value if dtype_of(value) == "int32" else tirx.Cast("int32", value)
+
+
 def replace(root: Any, kind: type, new: Callable[[Any], Any]) -> Any:
     """Offer every node of one type, outermost first, to `new`, which returns it or a replacement.
 

@@ -436,3 +436,48 @@ def test_sampled_tiles_that_share_no_axis():
     with pytest.raises(ScheduleError, match=r"tile 64/128x48/56x64: found candidates that 2 "):
         hs.matmul(sch, "C", config)
     assert sch.mod.same_as(before)
+
+
+# -- forms of the update that are no sum of products
+
+
+def test_cast_that_changes_values_is_refused():
+    a, b = operands("bfloat16")
+    c = product(
+        a,
+        b,
+        value=lambda x, y: (x.astype("float16") * y.astype("float16")).astype("float32"),
+    )
+    refuse(te.create_prim_func([a, b, c]), r"operand [AB] cast to float16, which can change its")
+
+
+@pytest.mark.parametrize("update", ["maximum", "two products"])
+def test_update_that_does_not_add_to_its_element_is_refused(update):
+    maximum = update == "maximum"
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((256, 256), "float16"),
+        B: T.Buffer((256, 256), "float16"),
+        C: T.Buffer((256, 256), "float32"),
+    ):
+        for i, j, k in T.grid(256, 256, 256):
+            with T.sblock("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = T.float32(0)
+                if maximum:
+                    C[vi, vj] = T.max(
+                        C[vi, vj], T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
+                    )
+                else:
+                    C[vi, vj] = T.Cast("float32", A[vi, vk]) * T.Cast(
+                        "float32", B[vj, vk]
+                    ) + T.Cast("float32", B[vi, vk]) * T.Cast("float32", A[vj, vk])
+
+    refuse(main, r"block C: found .*need C\[\.\.\.\] \+ x\[\.\.\.\] \* y\[\.\.\.\]")
+
+
+def test_config_refuses_a_negative_number_of_persistent_blocks():
+    with pytest.raises(ScheduleError, match=r"persistent=-1; need 0 or more"):
+        hs.MatmulConfig(persistent=-1)

@@ -1,0 +1,25 @@
+"""Requests that no schedule through `tvm_hopper.schedule` can make are refused all the same."""
+
+import pytest
+from tvm.target import Target
+
+from tvm_hopper import keys
+from tvm_hopper.errors import HopperError
+from tvm_hopper.request import Request, check_host, check_request
+
+
+def test_key_on_a_loop_bound_to_another_axis_is_refused():
+    name, key = next((n, k) for n, k in keys.KEYS.items() if k.axis)
+    request = Request(place=keys.LOOP, owner="by", name=name, value=8, axis="blockIdx.y")
+    with pytest.raises(HopperError, match=rf"on a loop bound to blockIdx\.y; need .*{key.axis}"):
+        check_request("main", request)
+
+
+def test_host_without_llvm_is_refused():
+    with pytest.raises(HopperError, match=r"main: found host target c; need llvm: tensor maps"):
+        check_host("main", Target("nvidia/nvidia-h200", host="c"))
+
+
+def test_host_with_llvm_and_no_host_are_taken():
+    check_host("main", Target("nvidia/nvidia-h200", host="llvm"))
+    check_host("main", Target("nvidia/nvidia-h200"))

@@ -285,3 +285,29 @@ def test_importing_the_package_leaves_the_callback_alone(fresh) -> None:
         "assert 'tvm_hopper.compile' not in sys.modules"
     )
     fresh("-c", code)
+
+
+def test_nvrtc_call_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import nvrtc
+
+    broken = (nvrtc.nvrtcResult.NVRTC_ERROR_INTERNAL_ERROR, 0)
+    monkeypatch.setattr(nvrtc, "nvrtcGetCUBINSize", lambda program: broken)
+    with pytest.raises(CompileError, match=r"nvrtcGetCUBINSize returned NVRTC_ERROR_INTERNAL"):
+        cuda_compilers.with_nvrtc(GEMM, "sm_90a", fast_math=False)
+
+
+def test_foreign_kernel_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered = {}
+    monkeypatch.setattr(hopper_compile, "_ours", None)
+    monkeypatch.setattr(
+        hopper_compile.tvm_ffi, "get_global_func", lambda name, allow_missing=False: None
+    )
+    monkeypatch.setattr(
+        hopper_compile.tvm_ffi,
+        "register_global_func",
+        lambda name, func, override: registered.update({name: func}),
+    )
+    hopper_compile.install()
+    (callback,) = registered.values()
+    with pytest.raises(CompileError, match=r"found no compiler; need one for a foreign kernel"):
+        callback('extern "C" __global__ void k() {}')

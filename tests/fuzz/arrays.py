@@ -152,9 +152,7 @@ def _bounds(
     text, coarse = program.compact or program.text, _epsilon(program.rounds)
     exact_text = re.sub(r'"(b?float)\d+(_e\dm\d\w*)?"', '"float64"', text)
     exact_text = re.sub(r"T\.b?float\d+\(", "T.float64(", exact_text)
-    wide = [
-        Argument(a.name, "float64" if "float" in a.dtype else a.dtype, a.shape) for a in args
-    ]
+    wide = [Argument(a.name, "float64" if "float" in a.dtype else a.dtype, a.shape) for a in args]
     values: dict[str, Any] = {}
     for a in wide:
         if a.shape is None:
@@ -192,4 +190,6 @@ def difference(got: np.ndarray, want: np.ndarray, bound: np.ndarray) -> str:
     if right.all():
         return ""
     first = tuple(int(i[0]) for i in np.nonzero(~right))
-    return f"{int((~right).sum())} of {right.size} differ, first {first}: {x[first]}, not {y[first]}"
+    return (
+        f"{int((~right).sum())} of {right.size} differ, first {first}: {x[first]}, not {y[first]}"
+    )

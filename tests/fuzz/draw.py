@@ -43,6 +43,12 @@ class Draw:
         """Decide on yes or no; no is the simpler answer."""
         return bool(self.index(2, (100 - percent, percent)))
 
+    def maybe(self, options: Sequence[T], percent: float) -> T | None:
+        """Decide on one option with a chance, else on None, which is the simplest: one decision."""
+        weights = (100 - percent, *[percent / len(options)] * len(options))
+        place = self.index(len(options) + 1, weights)
+        return options[place - 1] if place else None
+
     def some(self, options: Sequence[T], percent: float, most: int) -> list[T]:
         """Decide on up to `most` options; each further one comes with a chance."""
         found: list[T] = []

@@ -17,7 +17,17 @@ from .script import Script
 
 TYPES = ("float32", "float16", "bfloat16", "float64", "int32", "float8_e4m3fn")
 ROUNDS = ("float8_e4m3fn", "bfloat16", "float16", "float32", "float64")  # coarsest first
-SIDES = ("column", "row", "full", "scalar", "transposed", "larger", "strided", "gathered", "backwards")
+SIDES = (
+    "column",
+    "row",
+    "full",
+    "scalar",
+    "transposed",
+    "larger",
+    "strided",
+    "gathered",
+    "backwards",
+)
 
 
 @dataclass
@@ -106,20 +116,20 @@ def step(function: Step) -> Step:
 
 @step
 def relu(draw: Draw, x: Value) -> Value:
-    """The largest of x and 0."""
+    """Take the largest of x and 0."""
     return x.step("relu", f"T.max({x.at}, {x.const(0)})")
 
 
 @step
 def scale(draw: Draw, x: Value) -> Value:
-    """Twice x, minus x, x less 2, absolute value."""
+    """Take twice x, minus x, x less 2, absolute value."""
     text = draw.choose(("{x} * {two}", "{zero} - {x}", "{x} - {two}", "T.abs({x})"))
     return x.step("scale", text.format(x=x.at, two=x.const(2), zero=x.const(0)))
 
 
 @step
 def clip(draw: Draw, x: Value) -> Value:
-    """Between -3 and 6."""
+    """Keep x between -3 and 6."""
     made = x.step("clip", f"T.min(T.max({x.at}, {x.const(-3)}), {x.const(6)})")
     made.is_small = True
     return made
@@ -127,7 +137,7 @@ def clip(draw: Draw, x: Value) -> Value:
 
 @step
 def combine(draw: Draw, x: Value) -> Value:
-    """With a side input: bias, residual, product, maximum, difference either way."""
+    """Combine with a side input: bias, residual, product, maximum, difference either way."""
     other = _side(draw, x)
     form = draw.choose(("{x} + {y}", "{x} * {y}", "T.max({x}, {y})", "{y} - {x}"))
     return x.step("combine", form.format(x=x.at, y=other))
@@ -135,7 +145,7 @@ def combine(draw: Draw, x: Value) -> Value:
 
 @step
 def cast(draw: Draw, x: Value) -> Value:
-    """To another float type; to an integer where it is sure to fit."""
+    """Cast to another float type; to an integer where it is sure to fit."""
     dtype = draw.choose(("float16", "bfloat16", "float32", "int32"))
     if dtype == "int32" and not (x.is_small and x.is_exact):
         return x
@@ -144,7 +154,7 @@ def cast(draw: Draw, x: Value) -> Value:
 
 @step
 def activation(draw: Draw, x: Value) -> Value:
-    """Gelu, sigmoid, tanh, exp, square root, in x's type or in float32; not exact."""
+    """Apply gelu, sigmoid, tanh, exp, square root, in x's type or in float32; not exact."""
     if not x.dtype.startswith(("float", "bfloat")):
         return x
     form = draw.choose(("gelu", "sigmoid", "tanh", "exp", "sqrt"))
@@ -165,7 +175,7 @@ def activation(draw: Draw, x: Value) -> Value:
 
 @step
 def silu(draw: Draw, x: Value) -> Value:
-    """A diamond of two stages: x * sigmoid(x)."""
+    """Make a diamond of two stages: x * sigmoid(x)."""
     if not x.dtype.startswith(("float", "bfloat")):
         return x
     factor = x.step("sigmoid", f"T.sigmoid({x.at})")
@@ -176,7 +186,7 @@ def silu(draw: Draw, x: Value) -> Value:
 
 @step
 def diamond(draw: Draw, x: Value) -> Value:
-    """Several stages that read one value."""
+    """Read one value in several stages."""
     a = x.step("branch", f"T.max({x.at}, {x.const(0)})")
     if not draw.chance(50):
         return x.step("join", f"{x.at} + {a.at}")
@@ -187,7 +197,7 @@ def diamond(draw: Draw, x: Value) -> Value:
 
 @step
 def select(draw: Draw, x: Value) -> Value:
-    """By value or by place: where, causal mask, an index in the value."""
+    """Select by value or by place: where, causal mask, an index in the value."""
     zero, nine = x.const(0), x.const(-9)
     text = draw.choose(
         (
@@ -203,7 +213,7 @@ def select(draw: Draw, x: Value) -> Value:
 
 @step
 def squared(draw: Draw, x: Value) -> Value:
-    """X times x: overflows a narrow type."""
+    """Multiply x by x, which overflows a narrow type."""
     made = x.step("square", f"{x.at} * {x.at}")
     made.is_small = False
     if x.dtype != "float32":
@@ -213,7 +223,7 @@ def squared(draw: Draw, x: Value) -> Value:
 
 @step
 def two_places(draw: Draw, x: Value) -> Value:
-    """Reads the product at two places, as a rotary embedding does."""
+    """Read the product at two places, as a rotary embedding does."""
     size = x.size("j")
     if not isinstance(size, int):
         return x
@@ -225,8 +235,9 @@ def _last(draw: Draw, x: Value, dtype: str) -> None:
     """Append the block that writes the output D, in one of many forms."""
     script, axes = x.script, x.axes
     plain = [f"v{a}" for a in axes]
-    forms = ["plain", "transposed", "crop", "shift", "embed", "roll", "backwards", "flat", "twice",
-             "upsample", "downsample", "collide", "predicate", "padded", "unit", "part"]  # fmt: skip
+    forms = ["plain", "transposed", "crop", "shift", "embed", "roll", "backwards", "flat",
+             "twice", "upsample", "downsample", "collide", "predicate", "padded", "unit",
+             "part"]  # fmt: skip
     form = draw.choose(forms, (66, 6, *(2,) * 14))
     m, n = x.size("i"), x.size("j")
     if not (isinstance(m, int) and isinstance(n, int)):
@@ -320,7 +331,9 @@ def draw_epilogue(draw: Draw, p: Product, most: int = 5, plain: bool = False) ->
     axes = [{"vi": "i", "vj": "j", "vb": "b", "vu": "u"}.get(x, "") for x in p.index["C"]]
     goes_on = p.is_plain_output and all(axes) and len(set(axes)) == len(axes) and "i" in axes
     if not (goes_on and "j" in axes and draw.chance(75)):
-        script.tensor(p.name, p.shape["C"], p.acc, view=views.get("C"), options=options.get("C", ""))
+        script.tensor(
+            p.name, p.shape["C"], p.acc, view=views.get("C"), options=options.get("C", "")
+        )
         return
     c = script.tensor(p.name, p.shape["C"], p.acc, scope="inside")
     value = Value(script, p.name, p.acc, axes, list(p.shape["C"]))

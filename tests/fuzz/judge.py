@@ -90,7 +90,7 @@ class Judge:
     def _run(self) -> None:
         program = self.case.program
         plain = arrays.read(program)
-        scope = {
+        scope: dict[str, Any] = {
             "hs": hs, "np": np, "s_tir": s_tir, "sch": s_tir.Schedule(plain), "tirx": tirx,
             "tvm": tvm, "tvm_hopper": tvm_hopper,
         }  # fmt: skip
@@ -177,10 +177,10 @@ class Judge:
     def _is_late_by_nature(self, text: str) -> bool:
         """Tell a leftover of the program, which may be scheduled later, from one of ours."""
         left = LATE_BY_NATURE.search(text)
-        return bool(left) and re.search(rf"\b{left[1]}\b", self.case.program.text) is not None
+        return left is not None and bool(re.search(rf"\b{left[1]}\b", self.case.program.text))
 
     def _check_program(self, kind: str, text: str) -> tuple[str, str]:
-        """A fault counts only where stock TVM takes the program."""
+        """Count a fault only where stock TVM takes the program."""
         try:
             arrays.reference(self.case.program)
         except Invalid as error:
@@ -195,7 +195,7 @@ class Judge:
         try:
             program = simulation.load(executable)
         except (HopperError, ValueError):
-            return {"wgmma": "no kernel of ours"} if self.case.kernels else {}
+            raise self._not_ours() from None
         stores = {str(s.buffer.name) for s in ir.find_all(program.host.body, ir.BufferStore)}
         if stores:
             found["host"] = f"host code writes {', '.join(sorted(stores))} on the device"
@@ -223,6 +223,12 @@ class Judge:
             if match and int(match[1]) >= 1 << 24:
                 found["overflow"] = f"a 32-bit product with {match[1]} in the CUDA text"
         return found
+
+    def _not_ours(self) -> _Stop:
+        """Return the end of a case that was built without this package."""
+        if self.case.kernels:
+            return _Stop("silent", "nothing in the build is a kernel of ours")
+        return _Stop("invalid", "nothing is asked of this package")
 
     def _simulate(self, executable: Any) -> None:
         case = self.case
@@ -261,7 +267,7 @@ class Judge:
                 raise _Stop("simulator-alarm", str(report)[-600:])
 
     def _inputs(self, reference: Reference) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return fresh inputs, laid out as the program's tensors lie, and allocations of outputs."""
+        """Return inputs, laid out as the program's tensors lie, and allocations of outputs."""
         inputs, bases = {}, {}
         views = self.case.program.views
         for name, value in reference.inputs.items():

@@ -113,7 +113,7 @@ def twist(function: Twist) -> Twist:
 
 @twist
 def unit_dimension(draw: Draw, p: Product) -> None:
-    """A dimension of one, anywhere, with a loop or simplified away."""
+    """Add a dimension of one, anywhere, with a loop or simplified away."""
     tensor = draw.choose("CAB")
     index = draw.choose(("0", "vu"))
     if index == "vu" and all(a[0] != "vu" for a in p.axes):
@@ -124,7 +124,7 @@ def unit_dimension(draw: Draw, p: Product) -> None:
 
 @twist
 def unit_axis(draw: Draw, p: Product) -> None:
-    """An extent of one whose index is simplified to 0, as TVM does: C[0, n]."""
+    """Make an extent one, its index simplified to 0 as TVM does: C[0, n]."""
     var = draw.choose(("vi", "vj", "vk"))
     for tensor in "ABC":
         for place, index in enumerate(p.index[tensor]):
@@ -137,7 +137,7 @@ def unit_axis(draw: Draw, p: Product) -> None:
 
 @twist
 def batch(draw: Draw, p: Product) -> None:
-    """A batch in front, or between the dimensions, of one to three."""
+    """Add a batch in front, or between the dimensions, of one to three."""
     size = draw.choose((1, 2, 3))
     place = draw.choose((0, 0, 1))
     if any(a[0] == "vb" for a in p.axes):
@@ -150,7 +150,7 @@ def batch(draw: Draw, p: Product) -> None:
 
 @twist
 def slice_of_tensor(draw: Draw, p: Product) -> None:
-    """A fixed index of a further dimension: a head of a QKV tensor."""
+    """Take a fixed index of a further dimension: a head of a QKV tensor."""
     tensor = draw.choose("ABC")
     p.extend(tensor, draw.index(len(p.shape[tensor])), draw.choose((3, 2)), "1")
     p.is_plain_output &= tensor != "C"
@@ -158,7 +158,7 @@ def slice_of_tensor(draw: Draw, p: Product) -> None:
 
 @twist
 def offset_in_tensor(draw: Draw, p: Product) -> None:
-    """Rows or columns that begin somewhere inside."""
+    """Begin rows or columns somewhere inside."""
     tensor, by = draw.choose("ABC"), draw.choose((16, 8, 64, 3))
     place = draw.index(len(p.shape[tensor]))
     if isinstance(p.shape[tensor][place], int) and p.index[tensor][place].startswith("v"):
@@ -169,7 +169,7 @@ def offset_in_tensor(draw: Draw, p: Product) -> None:
 
 @twist
 def larger_tensor(draw: Draw, p: Product) -> None:
-    """A tensor that goes on beyond the product."""
+    """Let a tensor go on beyond the product."""
     tensor, by = draw.choose("ACB"), draw.choose((64, 8, 24, 5))
     place = draw.index(len(p.shape[tensor]))
     if isinstance(p.shape[tensor][place], int):
@@ -179,7 +179,7 @@ def larger_tensor(draw: Draw, p: Product) -> None:
 
 @twist
 def odd_index(draw: Draw, p: Product) -> None:
-    """Every second row, rows backwards, a window that moves along k."""
+    """Read every second row, rows backwards, a window that moves along k."""
     tensor = draw.choose("AB")
     place = draw.index(len(p.shape[tensor]))
     size, index = p.shape[tensor][place], p.index[tensor][place]
@@ -196,7 +196,7 @@ def odd_index(draw: Draw, p: Product) -> None:
 
 @twist
 def view_of_memory(draw: Draw, p: Product) -> None:
-    """Strides and an offset of its own, as a view of a larger tensor has."""
+    """Give strides and an offset of its own, as a view of a larger tensor has."""
     tensor = draw.choose("ABC")
     by, offset = draw.choose((0, 8, 64, 1, 4)), draw.choose((0, 8, 16, 1))
     shape = p.shape[tensor]
@@ -209,14 +209,14 @@ def view_of_memory(draw: Draw, p: Product) -> None:
 
 @twist
 def alignment(draw: Draw, p: Product) -> None:
-    """A promise on where a tensor begins."""
+    """Promise where a tensor begins."""
     options = p.script.facts.setdefault("_options", {})
     options[draw.choose("ABC")] = draw.choose((", align=4", ", offset_factor=8"))
 
 
 @twist
 def loop_shorter_than_domain(draw: Draw, p: Product) -> None:
-    """A loop that covers a part of the domain that its block declares."""
+    """Let a loop cover a part of the domain that its block declares."""
     var = draw.choose(("k", "j", "i"))
     at = next((i for i, loop in enumerate(p.loops) if loop[0] == var), None)
     if at is None or not isinstance(p.loops[at][2], int):
@@ -228,7 +228,7 @@ def loop_shorter_than_domain(draw: Draw, p: Product) -> None:
 
 @twist
 def loop_from_elsewhere(draw: Draw, p: Product) -> None:
-    """A loop, or a domain, that does not begin at zero."""
+    """Begin a loop, or a domain, elsewhere than at zero."""
     var = draw.choose(("k", "i", "j"))
     axis, by = p.axis("v" + var), draw.choose((8, 3, 16))
     at = next((i for i, loop in enumerate(p.loops) if loop[0] == var), None)
@@ -244,7 +244,7 @@ def loop_from_elsewhere(draw: Draw, p: Product) -> None:
 
 @twist
 def split_loop(draw: Draw, p: Product) -> None:
-    """An axis that two loops make up by hand."""
+    """Make up an axis of two loops by hand."""
     var, inner = draw.choose(("k", "i", "j")), draw.choose((16, 8, 64))
     axis = p.axis("v" + var)
     at = next((i for i, loop in enumerate(p.loops) if loop[0] == var), None)
@@ -256,7 +256,7 @@ def split_loop(draw: Draw, p: Product) -> None:
 
 @twist
 def fused_loops(draw: Draw, p: Product) -> None:
-    """One loop over rows and columns."""
+    """Make one loop over rows and columns."""
     i, j = p.axis("vi"), p.axis("vj")
     if [loop[0] for loop in p.loops] == ["i", "j", "k"] and (i[3], j[3]) == ("i", "j"):
         if not (isinstance(i[2], int) and isinstance(j[2], int)):
@@ -267,13 +267,13 @@ def fused_loops(draw: Draw, p: Product) -> None:
 
 @twist
 def loop_order(draw: Draw, p: Product) -> None:
-    """Another order of the loops."""
+    """Choose another order of the loops."""
     p.loops.insert(draw.index(len(p.loops)), p.loops.pop())
 
 
 @twist
 def predicate(draw: Draw, p: Product) -> None:
-    """A part of the iterations only."""
+    """Take a part of the iterations only."""
     names = {loop[0] for loop in p.loops}
     if {"i", "j", "k"} <= names:
         p.where = draw.choose(("k < 40", "i < j", "j < 24"))
@@ -282,7 +282,7 @@ def predicate(draw: Draw, p: Product) -> None:
 
 @twist
 def initial_value(draw: Draw, p: Product) -> None:
-    """The old value of C, a bias, another constant or another tensor, instead of zero."""
+    """Start from the old value of C, a bias, another constant or tensor, instead of zero."""
     form = draw.choose(("none", "column", "row", "one", "full"))
     if form == "none":
         p.init, p.is_plain_output = None, False
@@ -291,7 +291,9 @@ def initial_value(draw: Draw, p: Product) -> None:
     else:
         sides = {"column": (["vj"], [p.n]), "row": (["vi"], [p.m])}
         index, shape = sides.get(form, (["vi", "vj"], [p.m, p.n]))
-        shape = [s if isinstance(s, str) else p.axis(v)[2] for s, v in zip(shape, index)]
+        shape = [
+            s if isinstance(s, str) else p.axis(v)[2] for s, v in zip(shape, index, strict=True)
+        ]
         shape = [s[1] if isinstance(s, tuple) else s for s in shape]
         start = draw.choose((p.acc, p.dtype)) if "float" in p.dtype else p.acc
         p.script.tensor("start", shape, start)
@@ -301,7 +303,7 @@ def initial_value(draw: Draw, p: Product) -> None:
 
 @twist
 def other_sum(draw: Draw, p: Product) -> None:
-    """Not quite a sum of products."""
+    """Write not quite a sum of products."""
     p.update = draw.choose(
         (
             "{x} + {c}",
@@ -316,14 +318,14 @@ def other_sum(draw: Draw, p: Product) -> None:
 
 @twist
 def one_tensor_twice(draw: Draw, p: Product) -> None:
-    """A times its own transpose."""
+    """Multiply A by its own transpose."""
     if p.shape["A"] == p.shape["B"]:
         p.same = True
 
 
 @twist
 def operand_computed_before(draw: Draw, p: Product) -> None:
-    """A block in front of an operand: a cast, a transposition, a scaling, a dequantisation."""
+    """Put a block in front of an operand: a cast, a transposition, a scaling, a dequantisation."""
     tensor = draw.choose("AB")
     form = draw.choose(("copy", "cast", "dequant", "narrow", "scale", "transpose"))
     shape, name = list(p.shape[tensor]), p.inputs[tensor == "B"]
@@ -344,7 +346,7 @@ def operand_computed_before(draw: Draw, p: Product) -> None:
 
 @twist
 def gathered_rows(draw: Draw, p: Product) -> None:
-    """Rows of A by an index tensor."""
+    """Read rows of A by an index tensor."""
     if p.layout[0] == "N" and p.index["A"] == ["vi", "vk"] and isinstance(p.m, int):
         p.script.tensor("rows", [p.m], "int32")
         p.script.facts.setdefault("fills", {})["rows"] = f"rng.integers(0, {p.m}, shape)"
@@ -353,7 +355,7 @@ def gathered_rows(draw: Draw, p: Product) -> None:
 
 @twist
 def second_reduction(draw: Draw, p: Product) -> None:
-    """Another reduction axis, of one or two."""
+    """Add another reduction axis, of one or two."""
     size = draw.choose((1, 2))
     if any(a[0] == "vr" for a in p.axes):
         return
@@ -365,7 +367,7 @@ def second_reduction(draw: Draw, p: Product) -> None:
 
 @twist
 def symbolic(draw: Draw, p: Product) -> None:
-    """An extent that is known at run time only."""
+    """Leave an extent to be known at run time only."""
     var = draw.choose(("i", "j", "k"))
     axis = p.axis("v" + var)
     if not isinstance(axis[2], int) or axis[3] != var or len(p.shape["C"]) != 2:
@@ -387,6 +389,9 @@ def symbolic(draw: Draw, p: Product) -> None:
         p.k = name  # type: ignore[assignment]
 
 
+OFTEN = (symbolic, view_of_memory, initial_value, larger_tensor, offset_in_tensor, batch)
+
+
 def draw_product(draw: Draw, script: Script, twists: int = 2, name: str = "C") -> Product:
     """Draw sizes, layout and types, and up to `twists` twists; nothing is written yet."""
     layout = draw.choose(("NT", "NN", "TN", "TT"), (40, 25, 20, 15))
@@ -403,6 +408,6 @@ def draw_product(draw: Draw, script: Script, twists: int = 2, name: str = "C") -
     product.cast = draw.choose(("before", "after"), (85, 15))
     if product.acc == product.dtype:
         product.cast = "none"
-    for change in draw.some(list(TWISTS.values()), 45, twists):
+    for change in draw.some((*TWISTS.values(), *OFTEN), 45, twists):
         change(draw, product)
     return product

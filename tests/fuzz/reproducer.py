@@ -25,8 +25,12 @@ from tvm_hopper.testing.workloads import numpy_type
 COMPARE = """\
 plain = tvm.script.from_source({text})
 arguments = {arguments}
-values = [start.get(name) if shape is None else tvm.runtime.tensor(np.array(start[name]) if name in start
-          else np.full(shape, -77).astype(numpy_type(dtype))) for name, dtype, shape in arguments]
+values = []
+for name, dtype, shape in arguments:
+    given = start.get(name, -77)
+    if shape is not None:
+        given = tvm.runtime.tensor(np.broadcast_to(given, shape).astype(numpy_type(dtype)))
+    values.append(given)
 tvm.compile(plain, target="llvm")["main"](*values)
 print("simulator:", result.verdict)
 for finding in result.findings[:3]:
@@ -40,7 +44,9 @@ DECISIONS = re.compile(r"^decisions: (\w+) ([\d ]*)$", re.M)
 LAST_OF = ("program", "schedule", "build", "inspect", "assemble", "simulate", "verify")
 
 
-def write(folder: Path, number: str, family: str, made: list[int], case: Case, out: Outcome) -> Path:
+def write(
+    folder: Path, number: str, family: str, made: list[int], case: Case, out: Outcome
+) -> Path:
     """Write one script; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{out.kind}_{family}_{number}.py"
@@ -69,8 +75,6 @@ def text(number: str, family: str, made: list[int], case: Case, out: Outcome) ->
         note = f"  # must be refused: {step.must_refuse}" if step.must_refuse else ""
         lines.append(step.text + note)
         sets_module |= step.text.startswith("mod = ")
-        if out.phase in ("program", "stock"):
-            continue
     phase = LAST_OF.index(out.phase) if out.phase in LAST_OF else 1
     if phase >= 2 and case.build:
         lines += [] if sets_module else ["mod = sch.mod"]
@@ -113,7 +117,8 @@ def _run(case: Case) -> list[str]:
         shape = next(a.shape for a in args if a.name == name)
         dtype = next(a.dtype for a in args if a.name == name)
         assert shape is not None  # a view is one of a tensor
-        length = view.offset + sum((n - 1) * s for n, s in zip(shape, view.strides)) + 9
+        steps = zip(shape, view.strides, strict=True)
+        length = view.offset + sum((n - 1) * s for n, s in steps) + 9
         lines += [
             f'base = np.full({length}, -77).astype(numpy_type("{dtype}"))',
             f"view = np.lib.stride_tricks.as_strided(base[{view.offset}:], {shape}, "

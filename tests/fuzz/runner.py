@@ -1,6 +1,6 @@
 """Runs many cases in processes with a deadline each, and shrinks what failed.
 
-    cases -> workers (one Outcome each) -> groups of one cause -> shrunk scripts in fuzz_out/
+cases -> workers (one Outcome each) -> groups of one cause -> shrunk scripts in fuzz_out/
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ CASE_SECONDS = 60.0  # of one case, the start of its process included
 SHRINK_SECONDS = 60.0
 RECYCLE = 400  # cases after which a worker is replaced: TVM keeps what it compiled
 SHRUNK_OF_GROUP = {"wrong": 4}  # scripts written for one group of faults, else 1
-SHARES_TURN = 20
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,13 @@ def serve(task: Task) -> Result:
     case, made = generate(task)
     if task.like is None:
         return Result(judge(case), made, size(case), _served)
-    return Result(*_shrunk(task, lambda c: judge(c)), served=RECYCLE)
+    outcome, made, length, path = _shrunk(task, judge)
+    return Result(outcome, made, length, RECYCLE, path)
 
 
-def _shrunk(task: Task, run: Callable[[Case], Outcome]) -> tuple[Outcome, tuple[int, ...], int, str]:
+def _shrunk(
+    task: Task, run: Callable[[Case], Outcome]
+) -> tuple[Outcome, tuple[int, ...], int, str]:
     """Shrink one case, write its script; return outcome, decisions, size and path."""
     from .families import FAMILIES
 
@@ -199,7 +201,8 @@ def shrink_groups(
     _set_up()
     grave = {kind: place for place, kind in enumerate(FAULTS)}
     groups = sorted(summary.groups.values(), key=lambda g: (-grave[g.like[0]], len(g.tasks)))
-    in_process, alone = [], []
+    in_process: list[Task] = []
+    alone: list[Task] = []
     owners: dict[Task, Group] = {}
     for group in groups:
         wanted = SHRUNK_OF_GROUP.get(group.like[0], 1)

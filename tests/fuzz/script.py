@@ -1,9 +1,9 @@
 """Writes the text of a module: tensors, blocks in loops, in one type of index.
 
-    script = Script("int64")
-    script.tensor("A", [100, 64], "float16")
-    script.block("relu", ["i", "j"], [100, 64], ["relu[vi, vj] = T.max(C[vi, vj], T.float32(0))"])
-    script.program()
+script = Script("int64")
+script.tensor("A", [100, 64], "float16")
+script.block("relu", ["i", "j"], [100, 64], ["relu[vi, vj] = T.max(C[vi, vj], T.float32(0))"])
+script.program()
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Script:
             return extent
         return f"T.int64({extent})" if self.index == "int64" else str(extent)
 
-    def tuple(self, extents: list[Any]) -> str:
+    def shape(self, extents: list[Any]) -> str:
         """Return the text of a shape."""
         sizes = [self.size(e) for e in extents]
         return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
@@ -110,11 +110,13 @@ class Script:
             if t.view is not None and not compact:
                 more += f", strides=[{', '.join(map(str, t.view.strides))}]"
                 more += f", elem_offset={t.view.offset}" * bool(t.view.offset)
-            shape = self.tuple(t.shape)
+            shape = self.shape(t.shape)
             lines.append(f'{t.name} = T.match_buffer({t.name}_handle, {shape}, "{t.dtype}"{more})')
         for t in self.tensors:
             if t.scope == "inside":
-                lines.append(f'{t.name} = T.sblock_alloc_buffer({self.tuple(t.shape)}, "{t.dtype}")')
+                lines.append(
+                    f'{t.name} = T.sblock_alloc_buffer({self.shape(t.shape)}, "{t.dtype}")'
+                )
         head = HEAD.format(parameters=", ".join(parameters))
         return head + "\n".join(indent([*lines, *self.lines], 2)) + "\n"
 

@@ -1,4 +1,4 @@
-"""Bare annotations, function attributes and PassContext keys: legal, misspelt, of odd types, astray.
+"""Bare annotations, function attributes, PassContext keys: legal, misspelt, of odd types, astray.
 
 `why_illegal` is an independent statement of the vocabulary: which key stands where, with which type
 of value. What it calls illegal must be refused; what it lets pass may still be refused for its
@@ -58,9 +58,10 @@ MISSPELT = (
 )  # fmt: skip
 FOREIGN = ("mykey", "pragma_auto_unroll_max_step", "my.tvm")
 VALUES = (
-    "1", "0", "2", "-1", "100", "2**31", "2**40", "[0, 0, 1]", "[0, 0, 2]", "[0, 1, 2]", "[1, 0, 2]",
-    "[0, 0, 0]", "[0, 0, -1]", "[2, 2, 0]", "[0, 0, 100]", "[0]", "[0, 0, 0, 0]", "[40, 232]",
-    "True", "False", '"tma"', '"nvcc"', '"float32"', '"1"', '""', "1.5", "1.0", "[0.0, 0.0, 2.0]",
+    "1", "0", "2", "-1", "100", "2**31", "2**40", "[0, 0, 1]", "[0, 0, 2]", "[0, 1, 2]",
+    "[1, 0, 2]", "[0, 0, 0]", "[0, 0, -1]", "[2, 2, 0]", "[0, 0, 100]", "[0]", "[0, 0, 0, 0]",
+    "[40, 232]", "True", "False", '"tma"', '"nvcc"', '"float32"', '"1"', '""', "1.5", "1.0",
+    "[0.0, 0.0, 2.0]",
     "[0, 0, 1.5]", '["0", "0", "2"]', '"0,0,2"', '{"a": 1}', 'tirx.IntImm("int64", 2)',
     '[tirx.IntImm("int64", 0), 0, 2]', "[True, True, False]", "[]",
 )  # fmt: skip
@@ -113,7 +114,7 @@ class _NoTir:
     """Stands for `tirx` where only the type of a value matters."""
 
     @staticmethod
-    def IntImm(dtype: str, value: int) -> int:  # noqa: N802
+    def IntImm(dtype: str, value: int) -> int:
         return value
 
 
@@ -133,7 +134,8 @@ def _annotate(draw: Draw) -> list[Step]:
         return [Step(f'context["{key}"] = {value}', must_refuse=why)]
     at = PLACES[place]
     return [
-        Step(f'where = {at}; "{key}" in sch.get(where).annotations and sch.unannotate(where, "{key}")'),
+        Step(f"where = {at}"),
+        Step(f'"{key}" in sch.get(where).annotations and sch.unannotate(where, "{key}")'),
         Step(f'sch.annotate(where, "{key}", {value})', must_refuse=why),
     ]
 

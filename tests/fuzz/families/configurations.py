@@ -27,16 +27,14 @@ def make(draw: Draw) -> Case:
     fitting = [c for c in (1, 2, 3) if tile[0] % (64 * c) == 0 or tile[1] % (8 * c) == 0]
     config["consumers"] = draw.choose(fitting if draw.chance(90) else (1, 2, 3))
     config["stages"] = draw.choose((1, 2, 3, 5))
-    for name, percent, options in (
-        ("swizzle", 40, (128, 64, 32, 0)),
-        ("wgmma_pending", 30, (0, 1)),
-        ("raster_group", 30, (1, 2, 3)),
-        ("persistent", 40, (0, 1, 2, 132)),
-    ):
-        if draw.chance(percent):
-            config[name] = draw.choose(options)
-    if draw.chance(20):
-        config["registers"] = draw_registers(draw, config["consumers"])
+    asked: dict[str, Any] = {
+        "swizzle": draw.maybe((128, 64, 32, 0), 40),
+        "wgmma_pending": draw.maybe((0, 1), 30),
+        "raster_group": draw.maybe((1, 2, 3), 30),
+        "persistent": draw.maybe((0, 1, 2, 132), 40),
+        "registers": draw_registers(draw, config["consumers"], 20),
+    }
+    config.update((name, value) for name, value in asked.items() if value is not None)
     layout = draw.choose(("NT", "NN", "TN", "TT"))
     m, n = (_size(draw, t, sizes) for t, sizes in zip(tile, (ROWS, COLUMNS), strict=False))
     k = tile[2] * draw.choose((1, 2, 3)) - draw.choose((0, 8, 4))

@@ -57,8 +57,8 @@ IN_PLACE = (  # a loop or a copy that the step could serve, and an odd value
     "c = sch.cache_read('C', 0, 'shared.dyn'); hs.async_copy(sch, c, mechanism={odd})",
 )
 COPY = (
-    "c = sch.cache_read('C', 0, 'shared.dyn'); k0, _ = sch.split(sch.get_loops('C')[2], [None, 64]);"
-    " sch.compute_at(c, k0); hs.async_copy(sch, c)"
+    "c = sch.cache_read('C', 0, 'shared.dyn'); k0, _ = sch.split(sch.get_loops('C')[2], [None, 64])"
+    "; sch.compute_at(c, k0); hs.async_copy(sch, c)"
 )
 INPUTS = "{'A': np.ones((64, 64), 'float16'), 'B': np.ones((64, 64), 'float16')}"
 # call, and why it cannot be served; "" where it may be
@@ -84,9 +84,10 @@ AFTER = (
     ("tvm_hopper.verify(ex, blocks={odd})", ""),
 )
 NAMES = (
-    "A_pad", "C_local", "A_shared", "A_shared_dyn", "full", "empty", "buf_dyn_shmem", "smem", "stage",
-    "parity", "main_kernel", "float", "half", "int", "register", "asm", "blockIdx", "threadIdx",
-    "blockIdx_x", "threadIdx_x", "root", "C_update", "C_init", "C_update_o", "accumulator", "uint",
+    "A_pad", "C_local", "A_shared", "A_shared_dyn", "full", "empty", "buf_dyn_shmem", "smem",
+    "stage", "parity", "main_kernel", "float", "half", "int", "register", "asm", "blockIdx",
+    "threadIdx", "blockIdx_x", "threadIdx_x", "root", "C_update", "C_init", "C_update_o",
+    "accumulator", "uint",
     "A_map", "B_map", "lane", "desc", "nan", "inf", "default", "new", "template", "bfloat16", "tma",
 )  # fmt: skip
 

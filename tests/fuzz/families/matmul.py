@@ -13,40 +13,44 @@ from ..script import Script
 POLICIES = ("on_wait", "lifo", "random", "eager", "starve:consumer")
 SPLITS = {1: (40, 256), 2: (40, 232), 3: (32, 160)}  # registers that a block may be split into
 REGISTERS = ((40, 232), (24, 240), (40, 152), (56, 100), (24, 504), (120, 160), (8, 8))
-GROUPS = (1, 2, 3, 16, 1 << 24, 1 << 29)
+GROUPS = (1, 2, 3, 16) * 4 + (1 << 24, 1 << 29)
 
 
 def draw_config(draw: Draw) -> dict[str, Any]:
-    """Draw the arguments of a MatmulConfig; an empty dict is the default configuration."""
+    """Draw the arguments of a MatmulConfig; an empty dict is the default configuration.
+
+    The number of decisions is always the same, so that a shrinker can take one away alone.
+    """
     config: dict[str, Any] = {}
-    if draw.chance(85):
-        tile = [
-            draw.choose((64, 128), (75, 25)),
-            draw.choose((64, 8, 16, 24, 32, 48, 96, 128), (40, 8, 8, 8, 8, 8, 10, 10)),
-            draw.choose((64, 16, 32, 48, 128), (60, 10, 12, 8, 10)),
-        ]
-        if draw.chance(5):
-            tile[draw.index(3)] = draw.choose((256, 1, 7, 20, 100, 512))
-        config["tile"] = tuple(tile)
-    for name, percent, options in (
-        ("stages", 70, (1, 2, 3, 4, 7)),
-        ("consumers", 50, (1, 1, 2, 2, 1, 2, 3)),
-        ("swizzle", 25, (128, 64, 32, 0)),
-        ("wgmma_pending", 20, (0, 1)),
-        ("persistent", 35, (0, 1, 2, 3, 132)),
-    ):
-        if draw.chance(percent):
-            config[name] = draw.choose(options)
-    if draw.chance(35):
-        config["raster_group"] = draw.choose(GROUPS, (24, 24, 24, 22, 3, 3))
-    if "consumers" in config and draw.chance(15):
-        config["registers"] = draw_registers(draw, config["consumers"])
+    has_tile = draw.chance(85)
+    tile = [
+        draw.choose((64, 128), (75, 25)),
+        draw.choose((64, 8, 16, 24, 32, 48, 96, 128), (40, 8, 8, 8, 8, 8, 10, 10)),
+        draw.choose((64, 16, 32, 48, 128), (60, 10, 12, 8, 10)),
+    ]
+    odd, place = draw.maybe((256, 1, 7, 20, 100, 512), 5), draw.index(3)
+    if odd is not None:
+        tile[place] = odd
+    asked: dict[str, Any] = {
+        "tile": tuple(tile) if has_tile else None,
+        "stages": draw.maybe((1, 2, 3, 4, 7), 70),
+        "consumers": draw.maybe((1, 1, 2, 2, 1, 2, 3), 50),
+        "swizzle": draw.maybe((128, 64, 32, 0), 25),
+        "wgmma_pending": draw.maybe((0, 1), 20),
+        "persistent": draw.maybe((0, 1, 2, 3, 132), 35),
+        "raster_group": draw.maybe(GROUPS, 35),
+    }
+    registers = draw_registers(draw, asked["consumers"] or 1, 15)
+    if asked["consumers"] is not None:
+        asked["registers"] = registers
+    config.update((name, value) for name, value in asked.items() if value is not None)
     return config
 
 
-def draw_registers(draw: Draw, consumers: int) -> tuple[int, int]:
-    """Draw registers of a producer and of a consumer thread, mostly such as fit."""
-    return draw.choose(REGISTERS) if draw.chance(30) else SPLITS[consumers]
+def draw_registers(draw: Draw, consumers: int, percent: float) -> tuple[int, int] | None:
+    """Draw registers of a producer and of a consumer thread, or None; mostly such as fit."""
+    fitting = SPLITS[consumers]
+    return draw.maybe((*(fitting,) * 12, *REGISTERS), percent)
 
 
 def config_text(config: dict[str, Any]) -> str:

@@ -82,7 +82,7 @@ def program(function: Callable[[Plan], tuple[str, ...]]) -> Callable[[Plan], tup
 
 @program
 def chain(p: Plan) -> tuple[str, ...]:
-    """Two products, the second of what the first made."""
+    """Make two products, the second of what the first made."""
     p.n = p.k = p.m = 64
     p.product("C")
     if p.draw.chance(75):
@@ -97,7 +97,7 @@ def chain(p: Plan) -> tuple[str, ...]:
 
 @program
 def pair(p: Plan) -> tuple[str, ...]:
-    """Two products of one A."""
+    """Make two products of one A."""
     p.product("C", inside=False)
     p.product("G", "A", "E", inside=False)
     return p.draw.choose((("C", "G"), ("G", "C"), ("C",)))
@@ -105,7 +105,7 @@ def pair(p: Plan) -> tuple[str, ...]:
 
 @program
 def pair_in_one_block(p: Plan) -> tuple[str, ...]:
-    """One block that sums two products."""
+    """Write one block that sums two products."""
     p.product("C", inside=False)
     block = p.script.lines[-8:]
     p.script.tensor("G", [p.m, p.n], "float32")
@@ -120,7 +120,7 @@ def pair_in_one_block(p: Plan) -> tuple[str, ...]:
 
 @program
 def gated(p: Plan) -> tuple[str, ...]:
-    """SwiGLU, or the sum of two products: two accumulators in one epilogue."""
+    """Gate as SwiGLU does, or take the sum of two products: two accumulators in one epilogue."""
     p.product("C")
     p.product("G", "A", "E")
     form = p.draw.choose(("C[vi, vj] + G[vi, vj]", "C[vi, vj] * T.sigmoid(C[vi, vj]) * G[vi, vj]"))
@@ -131,7 +131,7 @@ def gated(p: Plan) -> tuple[str, ...]:
 
 @program
 def softmax(p: Plan) -> tuple[str, ...]:
-    """Row reductions behind the product."""
+    """Put row reductions behind the product."""
     p.product("C")
     p.reduction("M", "T.float32(-100000)", "T.max(M[vi], C[vi, vj])", "inside")
     p.elementwise("X", "T.exp(C[vi, vj] - M[vi])", scope="inside")
@@ -143,7 +143,7 @@ def softmax(p: Plan) -> tuple[str, ...]:
 
 @program
 def reduction_behind(p: Plan) -> tuple[str, ...]:
-    """A sum of each row of the product, left alone or bound to threads."""
+    """Sum each row of the product, left alone or bound to threads."""
     p.product("C", inside=p.draw.chance(50))
     p.reduction("S", "T.float32(0)", "S[vi] + C[vi, vj]")
     if p.draw.chance(40):
@@ -153,7 +153,7 @@ def reduction_behind(p: Plan) -> tuple[str, ...]:
 
 @program
 def beside(p: Plan) -> tuple[str, ...]:
-    """A block that has nothing to do with the product, left alone or bound to threads."""
+    """Put a block that has nothing to do with the product, left alone or bound to threads."""
     form = p.draw.choose(("elementwise", "reduction", "two stores", "if"))
     p.script.tensor("X", [p.m, p.n], "float32")
     if p.draw.chance(50):
@@ -180,7 +180,7 @@ def beside(p: Plan) -> tuple[str, ...]:
 
 @program
 def two_stores_behind(p: Plan) -> tuple[str, ...]:
-    """An epilogue block with two stores, an `if`, or a part of the rows."""
+    """Follow the product by a block with two stores, an `if`, or a part of the rows."""
     p.product("C")
     p.script.tensor("D", [p.m, p.n], "float32")
     form = p.draw.choose(("two", "if", "where", "part"))
@@ -201,14 +201,14 @@ def two_stores_behind(p: Plan) -> tuple[str, ...]:
 
 @program
 def in_place(p: Plan) -> tuple[str, ...]:
-    """The output is read, an operand is written, or rows are scattered."""
-    form = p.draw.choose(("D[vi, vj] + C[vi, vj]", "D[vi, {n} - vj] + C[vi, vj]", "operand", "rows"))
+    """Read the output, write an operand, or scatter rows."""
+    form = p.draw.choose(
+        ("D[vi, vj] + C[vi, vj]", "D[vi, {n} - vj] + C[vi, vj]", "operand", "rows")
+    )
     if form == "operand":
         p.m = p.n = p.k = p.draw.choose((64, 128))
         p.product("C")
-        p.script.block(
-            "D", ["i", "j"], [p.m, p.n], ['A[vi, vj] = T.Cast("float16", C[vi, vj])']
-        )
+        p.script.block("D", ["i", "j"], [p.m, p.n], ['A[vi, vj] = T.Cast("float16", C[vi, vj])'])
         p.script.facts["fills"] = {"A": "rng.integers(-1, 2, shape)"}
         return ("C",)
     p.product("C")
@@ -224,7 +224,7 @@ def in_place(p: Plan) -> tuple[str, ...]:
 
 @program
 def rotary(p: Plan) -> tuple[str, ...]:
-    """An epilogue that reads two columns of the product."""
+    """Read two columns of the product."""
     p.product("C")
     p.script.tensor("cosine", [p.m, p.n], "float32")
     other = f"C[vi, (vj + {p.n // 2}) % {p.n}]"
@@ -234,7 +234,7 @@ def rotary(p: Plan) -> tuple[str, ...]:
 
 @program
 def scalar_argument(p: Plan) -> tuple[str, ...]:
-    """A number that the caller passes."""
+    """Take a number that the caller passes."""
     p.product("C")
     p.script.scalars["alpha"] = 3
     p.elementwise("D", 'C[vi, vj] * T.Cast("float32", alpha)')
@@ -243,7 +243,7 @@ def scalar_argument(p: Plan) -> tuple[str, ...]:
 
 @program
 def loop_around(p: Plan) -> tuple[str, ...]:
-    """A loop around the whole product, which repeats it or does a part each."""
+    """Put a loop around the whole product."""
     p.script.lines.append("for t in range(2):")
     start = len(p.script.lines)
     p.product("C", inside=False)
@@ -253,13 +253,13 @@ def loop_around(p: Plan) -> tuple[str, ...]:
 
 @program
 def one_nest(p: Plan) -> tuple[str, ...]:
-    """Two products under the same outer loops."""
+    """Make two products under the same outer loops."""
     for tensor, shape in (("A", [p.m, p.k]), ("B", [p.n, p.k]), ("E", [p.n, p.k])):
         p.script.tensor(tensor, shape, "float16")
     body = []
     for c, b in (("C", "B"), ("G", "E")):
         p.script.tensor(c, [p.m, p.n], "float32")
-        x, y = f'T.Cast("float32", A[vi, vk])', f'T.Cast("float32", {b}[vj, vk])'
+        x, y = 'T.Cast("float32", A[vi, vk])', f'T.Cast("float32", {b}[vj, vk])'
         body += [
             f"for k in range({p.k}):",
             f'    with T.sblock("{c}"):',
@@ -274,14 +274,14 @@ def one_nest(p: Plan) -> tuple[str, ...]:
 
 @program
 def same_block_twice(p: Plan) -> tuple[str, ...]:
-    """`hs.matmul` on a block that is scheduled already."""
+    """Ask for a block that is scheduled already."""
     p.product("C", inside=False)
     return ("C", "C")
 
 
 @program
 def vector(p: Plan) -> tuple[str, ...]:
-    """A matrix times a vector."""
+    """Multiply a matrix by a vector."""
     p.script.tensor("A", [p.m, p.k], "float16")
     p.script.tensor("B", [p.k], "float16")
     p.script.tensor("C", [p.m], "float32")

@@ -25,7 +25,7 @@ _INTERNALS = re.compile(
     r"SBlock#\d|Check failed|InternalError|Traceback|TVM_FFI|\.cc\b|\.h:\d|File \"|0x[0-9a-f]{6}"
     r"|Expected \"Union|is false:"
 )
-_CUT = re.compile(r"[,:(]\s*\)")
+_CUT = re.compile(r"(?:[a-z],|:)\s*\)")
 _NOTHING = re.compile(r"found (?:\w+ )?(?:\[\]|None|\{\})?;")
 
 

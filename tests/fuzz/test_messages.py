@@ -10,6 +10,7 @@ CLEAR = (
     "16 bytes; pad K to 104",
     "block C: found T.Cast('float32', A[i, k]) in [0, 8); need a tensor",
     "MatmulConfig: found swizzle=None; need one of 0, 32",
+    "blocks: found ('2',) and (3,); need indices inside the grid; make a schedule: Schedule()",
     "loop k_0: found loops ['ax0<128', 'ax1<8'] over it; need one loop over 128 rows",
 )
 UNCLEAR = {

@@ -188,13 +188,18 @@ def find_fallbacks(threads: Threads) -> list[Fallback]:
         Fallback(
             f"store of {fragment.store.buffer.name}",
             f"{fragment.run_length} elements at a time, as rows of "
-            f"{fragment.store.buffer.shape[-1]} keep no more aligned and in bounds together",
+            f"{_row_length(fragment.store.buffer)} keep no more aligned and in bounds together",
             f"rows of a multiple of {fragment.best_run_length} elements",
             "pad the tensor's last dimension",
         )
         for fragment in threads.fragments
         if not fragment.is_fill and fragment.run_length < fragment.best_run_length
     ]
+
+
+def _row_length(buffer: ir.Var) -> Any:
+    strides = buffer.ty.strides
+    return strides[-2] if len(strides) > 1 else buffer.shape[-1]
 
 
 def _facts(plan: WgmmaPlan, threads: Threads) -> dict[str, Any]:

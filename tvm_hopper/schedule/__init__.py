@@ -7,6 +7,7 @@ from .choose import choose_config
 from .config import MatmulConfig, Roles
 from .fuse import fuse_epilogue, fuse_prologue
 from .gemm import matmul
+from .normalize import normalize
 from .steps import async_copy, pad, pipeline, raster, wgmma
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "fuse_epilogue",
     "fuse_prologue",
     "matmul",
+    "normalize",
     "pad",
     "pipeline",
     "raster",

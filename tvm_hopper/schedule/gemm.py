@@ -23,7 +23,10 @@ from tvm_hopper.facts.swizzle import span_elements
 from . import fuse, steps
 from .choose import choose_config
 from .config import CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
+from .normalize import normalized
+from .outputs import count_outputs, keep_in_registers, separate_outputs
 from .recognise import Matmul, Operand, check_operands, check_product, find_matmul
+from .views import make_views
 
 
 def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) -> None:
@@ -49,7 +52,15 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
     if config is not None and not isinstance(config, MatmulConfig):
         raise cannot_schedule("matmul", f"config={config!r}", "an hs.MatmulConfig or None")
     # everything that can be refused is refused on a copy, in which random variables stay valid
-    _schedule(sch.copy(), block, config)
+    trial = sch.copy()
+    found = fuse.as_block(trial, block)
+    fresh = normalized(trial, found)
+    if fresh is not None:
+        block = str(trial.get(found).name_hint)
+        trial = fresh.copy()
+    _schedule(trial, block, config)
+    if fresh is not None:
+        sch.__move_handle_from__(fresh)  # TVM has no primitive for it
     _schedule(sch, block, config)
 
 
@@ -67,8 +78,9 @@ def _schedule(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> N
 def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None:
     check_product(sch, block)
     fuse.fuse_prologue(sch, block)
+    views = make_views(sch, block)
     problem = find_matmul(sch, block)
-    check_operands(problem, config.accumulate if config is not None else None)
+    check_operands(problem, config.accumulate if config is not None else None, views)
     config, axis = _fit(sch, problem, config or MatmulConfig())
     assert config.tile is not None
     assert config.consumers is not None
@@ -77,6 +89,10 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
 
     steps.pad(sch, block, config.tile)
     problem = find_matmul(sch, block)  # its operands may be pads now
+    for producer in sch.get_producers(block):  # what the sum starts from
+        if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
+            steps.inline_copies(sch, producer)
+    outputs = separate_outputs(sch, block) if count_outputs(sch, block) > 1 else []
     loops = sch.get_loops(block)
     lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
@@ -94,8 +110,12 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
     sch.bind(part, "threadIdx.y")
     steps.raster(sch, n_outer, config.raster_group, config.persistent)
 
-    store = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(store, part)
+    if outputs:
+        stores = keep_in_registers(sch, block, outputs)
+    else:
+        stores = [sch.cache_write(block, 0, "local")]
+    for store in stores:
+        sch.reverse_compute_at(store, part)
     for operand in (problem.lhs, problem.rhs):
         index = _read_index(sch, block, operand)
         # the epilogue may read the tensor too, from global memory
@@ -103,7 +123,8 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
         sch.compute_at(copy, k_outer)
         steps.async_copy(sch, copy, swizzle=config.swizzle)
         _drop_unit_dims(sch, copy, operand.kept)
-    fuse.fuse_epilogue(sch, store)
+    if not outputs:
+        fuse.fuse_epilogue(sch, stores[0])
     _drop_unit_dims(sch, block, problem.output_kept)
     steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     steps.pipeline(
@@ -187,6 +208,10 @@ def _read_index(sch: s_tir.Schedule, block: Any, operand: Operand) -> int:
     """Return which of the block's reads is an operand."""
     reads = sch.get(block).reads
     return next(i for i, region in enumerate(reads) if region.source.same_as(operand.buffer))
+
+
+def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
+    return any(region.source.same_as(buffer) for region in sch.get(block).writes)
 
 
 def _drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:

@@ -25,7 +25,7 @@ from tvm_hopper.facts import swizzle as swizzle_facts
 from tvm_hopper.facts import wgmma as wgmma_facts
 
 from .config import MECHANISMS, Roles, check_choice, check_stages, check_tile
-from .fuse import as_block
+from .fuse import as_block, is_own_kernel
 from .recognise import OPERAND_TYPES, Axis, Matmul, find_matmul
 
 SAMPLE = "tvm_hopper.sample"  # never left in the IR, see `pipeline`
@@ -57,12 +57,20 @@ def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
     axes = list(zip((matmul.m, matmul.n, matmul.k), tile, strict=True))
     multiple = {axis.iter_var.var: math.lcm(*candidates(sch, t)) for axis, t in axes}
     ragged = [
-        not ir.is_const(ir.simplify(axis.iter_var.dom.extent % multiple[axis.iter_var.var]), 0)
+        not ir.is_const(ir.simplify(axis.extent % multiple[axis.iter_var.var]), 0)
         for axis, _ in axes
     ]
     for (axis, _), pads in zip(axes, ragged, strict=True):
         if pads:
             check_whole(matmul, axis)
+        if any(ragged) and not axis.is_whole:
+            var, extent = axis.iter_var.var.name, axis.iter_var.dom.extent
+            raise cannot_schedule(
+                f"block {matmul.name}",
+                f"{axis.extent} iterations over {var}, which the block declares as {extent}",
+                "loops over all that the block declares, or tiles that divide the loops",
+                f"declare {var} as {axis.extent} (T.axis), or choose another tile",
+            )
     if any(ragged):
         sch.pad_einsum(block, [multiple.get(var.var, 1) for var in sch.get(block).iter_vars])
 
@@ -121,8 +129,7 @@ def async_copy(
     if scopes != ["shared.dyn"]:
         raise cannot_schedule(where, f"a write to {scopes}", 'a cache_read to "shared.dyn"')
     for producer in sch.get_producers(copy):
-        if _is_pad(sch.get(producer)):
-            sch.compute_inline(producer)
+        inline_copies(sch, producer)
     sch.annotate(copy, keys.ASYNC_COPY, mechanism)
     if swizzle is not None:
         sch.annotate(copy, keys.SWIZZLE, swizzle)
@@ -247,10 +254,27 @@ def candidates(sch: s_tir.Schedule, value: Int) -> list[int]:
     return [int(sch.get(value))]
 
 
-def _is_pad(node: Any) -> bool:
-    """Tell a pad of `pad_einsum` from other blocks: `if_then_else(in bounds, load, 0)`."""
+def inline_copies(sch: s_tir.Schedule, block: Any) -> None:
+    """Inline a pad or a view, and what it copies from; leave every other block alone."""
+    if not _is_copy(sch, block):
+        return
+    producers = sch.get_producers(block)
+    for producer in producers:
+        inline_copies(sch, producer)
+    sch.compute_inline(block)
+
+
+def _is_copy(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell a pad, `if_then_else(in bounds, load, 0)`, or a plain copy in global memory."""
+    node = sch.get(block)
     value = node.body.value if isinstance(node.body, ir.BufferStore) else None
-    return isinstance(value, ir.Call) and str(value.op.name).endswith("if_then_else")
+    if isinstance(value, ir.Call) and str(value.op.name).endswith("if_then_else"):
+        return True
+    return (
+        isinstance(value, ir.TensorLoad)
+        and str(node.body.buffer.scope()) == "global"
+        and not is_own_kernel(sch, block)
+    )
 
 
 def raster(

@@ -8,6 +8,7 @@ from tvm import s_tir, te, tirx
 
 import tvm_hopper
 from tvm_hopper import LoweringError, keys
+from tvm_hopper import compile as hopper_compile
 from tvm_hopper import schedule as hs
 from tvm_hopper.testing import workloads
 
@@ -182,6 +183,20 @@ def test_functions_of_other_people_are_not_looked_at() -> None:
     text = tvm.compile(tvm.IRModule({"main": func}), target=H200).mod.imports[0].inspect_source()
     plain = tvm.compile(_programs.add_one().mod, target=H200).mod.imports[0].inspect_source()
     assert text == plain
+
+
+def test_fast_math_reaches_the_text_and_the_compiler() -> None:
+    sch = s_tir.Schedule(workloads.matmul(64, 64, 64, epilogue=("silu",)))
+    hs.matmul(sch, "C", CONFIG)
+    exact = tvm.compile(sch.mod, target=H200)
+    with tvm.transform.PassContext(config={keys.FAST_MATH: True}):
+        fast = tvm.compile(sch.mod, target=H200)
+    texts = [built.mod.imports[0].inspect_source() for built in (exact, fast)]
+    assert ["__expf(" in text for text in texts] == [False, True]
+    assert ["tirx.enable_fast_math=True" in text for text in texts] == [False, True]
+    flags = [hopper_compile.compiled(built).math_flags for built in (exact, fast)]
+    assert "--use_fast_math" not in flags[0]
+    assert flags[1] == ("--use_fast_math",)
 
 
 def test_fast_math_as_a_function_attribute_is_refused() -> None:

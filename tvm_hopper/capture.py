@@ -24,7 +24,7 @@ from tvm_hopper.errors import HopperError
 
 KEPT = 256  # builds; a tuning run makes thousands
 
-_LATE_OPTIONS = (keys.VERIFY, keys.COMPILER, keys.FAST_MATH, keys.CHECK_ASSEMBLER_LOG)
+_LATE_OPTIONS = (keys.VERIFY, keys.COMPILER, keys.CHECK_ASSEMBLER_LOG)
 _TEXT_OPTIONS = (keys.COMPILER, keys.FAST_MATH, keys.CHECK_ASSEMBLER_LOG)
 _POSTPROC = "tvm_callback_cuda_postproc"
 _records: OrderedDict[str, Captured] = OrderedDict()
@@ -102,7 +102,7 @@ def _launches(host: BaseFunc, kernel: str) -> bool:
 
 def start(mod: tvm.IRModule) -> Build:
     """Begin a build: note the options of its marked functions that concern what comes after."""
-    settings: dict[str, object] = {}
+    settings: dict[str, object] = {keys.FAST_MATH: options.fast_math()}
     for gv, func in mod.functions.items():
         if not request.is_marked(func):
             continue

@@ -129,6 +129,16 @@ def test_no_gate(monkeypatch) -> None:
     assert "TVM_HOPPER_AUTOLOAD=0" in row.found
 
 
+def test_no_keys_in_the_pass_context(monkeypatch) -> None:
+    from tvm.ir.transform import PassContext
+
+    assert doctor.check_config_keys().state == OK
+    monkeypatch.setattr(PassContext, "__init__", PassContext.__init__.gate_of)
+    row = doctor.check_config_keys()
+    assert (row.state, row.found) == (MISSING, "not taken")
+    assert "import tvm_hopper" in row.remedy
+
+
 @pytest.mark.parametrize(("words", "code"), [([], 2), (["docter"], 2), (["--help"], 0)])
 def test_usage(words, code, capsys) -> None:
     assert __main__.main(words) == code

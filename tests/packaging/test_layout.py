@@ -23,7 +23,7 @@ LAYERS = [
     {"errors", "keys", "facts", "_pins"},
     {"ir"},
     {"sim"},
-    {"options", "_config_keys", "request", "target", "cuda_runtime", "fallbacks"},
+    {"options", "target", "cuda_runtime", "fallbacks", "stock_passes", "stock_requests", "request"},
     {"analysis"},
     {"plan"},
     {"transforms", "codegen_patches", "static_check", "assembler_log", "cuda_compilers"},

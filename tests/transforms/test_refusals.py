@@ -25,7 +25,7 @@ from tests.transforms.refusals.kernels import REST, RING, RINGS
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
 from tests.transforms.scripts import parse
 from tvm_hopper import ir, pipeline
-from tvm_hopper.errors import HopperError, LoweringError, VerifyError
+from tvm_hopper.errors import LoweringError, VerifyError
 from tvm_hopper.plan.ring_plan import plan_ring
 
 CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + REST
@@ -72,13 +72,6 @@ def test_lower_names_the_passes_that_it_knows():
 def test_lower_needs_a_target():
     with pytest.raises(ValueError, match="found no target; need one as argument or a `with target"):
         pipeline.lower(parse(PRODUCT))
-
-
-def test_another_tvm_is_named(monkeypatch):
-    monkeypatch.setattr(pipeline, "HOOK", "s_tir.Gone")
-    need = r"without s_tir.Gone or .*; need the pipeline of apache-tvm 0\.27\.0\.post1; pip install"
-    with pytest.raises(HopperError, match=need):
-        pipeline.stock_passes()
 
 
 def test_a_pass_that_breaks_the_ir_is_named():

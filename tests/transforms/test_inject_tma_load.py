@@ -219,9 +219,7 @@ def test_the_contiguous_dimension_is_the_map_s_first_wherever_it_stands():
 
 
 def test_a_slice_of_a_packed_tensor_keeps_its_index():
-    _, encode, at = view(
-        'A = T.match_buffer(a, (96, 3, 64), "float16")', "A[bx * 32 + r, 1, s]"
-    )
+    _, encode, at = view('A = T.match_buffer(a, (96, 3, 64), "float16")', "A[bx * 32 + r, 1, s]")
     dims, strides = ["64", "3", "96"], ["128", "384"]
     assert encode[:7] == ["3", "A.data", *(f"T.int64({x})" for x in (*dims, *strides))]
     assert at == ["0", "1", "bx * 32"]

@@ -120,7 +120,9 @@ def _plan_load(copy: CopyNest, around: tuple[ir.For, ...]) -> TmaLoad:
         # Any stride will do for one row; the map needs the dimension to end the tile behind it.
         where, extent = row_bound
         one = tirx.IntImm("int64", maps.STRIDE_ALIGNMENT)
-        dims.append(MapDim(NO_AXIS, extent, one, ir.simplify(ir.substitute(where, start)), box_rows))
+        dims.append(
+            MapDim(NO_AXIS, extent, one, ir.simplify(ir.substitute(where, start)), box_rows)
+        )
     # A dimension of extent one says nothing, and its stride could break a rule.
     outer = [
         axis
@@ -320,6 +322,4 @@ def find_run_time_rules(load: TmaLoad) -> list[tuple[Any, str]]:
         )
     known = [(v, text, sym.Analyzer().modular_set(v)) for v, text in rules]
     step = maps.STRIDE_ALIGNMENT // size
-    return [
-        (v, text) for v, text, k in known if int(k.coeff) % step or int(k.base) % step
-    ]
+    return [(v, text) for v, text, k in known if int(k.coeff) % step or int(k.base) % step]

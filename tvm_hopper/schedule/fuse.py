@@ -184,9 +184,7 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
     node = sch.get(consumer)
     axes = {x.var: x.dom for x in node.iter_vars}
     for load in ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product)):
-        exact = sym.detect_iter_map(
-            list(load.indices), axes, True, IterMapLevel.Bijective
-        )
+        exact = sym.detect_iter_map(list(load.indices), axes, True, IterMapLevel.Bijective)
         if len(exact.indices) != len(load.indices):
             raise cannot_schedule(
                 f"block {node.name_hint}",

@@ -211,8 +211,7 @@ def _rewrite(form: NormalForm, buffers: list[Any], names: ir.Names) -> ir.Stmt:
         for axis, position in enumerate(form.axes)
     ]
     extents = [
-        one if position is None else node.iter_vars[position].dom.extent
-        for position in form.axes
+        one if position is None else node.iter_vars[position].dom.extent for position in form.axes
     ]
     output = store.buffer
     total = ir.new_buffer(
@@ -362,7 +361,8 @@ def _regions(values: list[Any], without: Any = None) -> list[Any]:
                 continue
             region = _point(load.source, list(load.indices))
             if not any(
-                region.source.same_as(x.source) and tvm_ffi.structural_equal(region.region, x.region)
+                region.source.same_as(x.source)
+                and tvm_ffi.structural_equal(region.region, x.region)
                 for x in found
             ):
                 found.append(region)

@@ -214,9 +214,7 @@ def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]
     return bound
 
 
-def check_operands(
-    matmul: Matmul, accumulate: str | None, views: Sequence[Any] = ()
-) -> None:
+def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] = ()) -> None:
     """Refuse types that WGMMA lacks and tensors that a tensor map cannot describe.
 
     `views` are operands whose memory was looked at already, behind them.

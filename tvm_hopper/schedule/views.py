@@ -175,8 +175,10 @@ def _check_memory(where: str, access: Access, inner: int, outer: list[int]) -> N
     buffer, strides = access.buffer, strides_bytes(access.buffer)
     for d in outer:
         stride = ir.static_int(strides[d])
-        if stride is not None and stride % maps.STRIDE_ALIGNMENT and not ir.is_const(
-            buffer.shape[d], 1
+        if (
+            stride is not None
+            and stride % maps.STRIDE_ALIGNMENT
+            and not ir.is_const(buffer.shape[d], 1)
         ):
             raise cannot_schedule(
                 f"{where}, tensor {buffer.name}",

@@ -118,7 +118,9 @@ def packed_qkv(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
     @T.prim_func(s_tir=True)
     def main(
-        QKV: T.Buffer((m, 3, k), dtype), KV: T.Buffer((n, 2, k), dtype), C: T.Buffer((m, n), "float32")
+        QKV: T.Buffer((m, 3, k), dtype),
+        KV: T.Buffer((n, 2, k), dtype),
+        C: T.Buffer((m, n), "float32"),
     ):
         for i, j, l in T.grid(m, n, k):
             with T.sblock("C"):
@@ -155,7 +157,9 @@ def one_row(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """A dimension of extent one that was simplified away."""
 
     @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((1, k), dtype), B: T.Buffer((n, k), dtype), C: T.Buffer((1, n), "float32")):
+    def main(
+        A: T.Buffer((1, k), dtype), B: T.Buffer((n, k), dtype), C: T.Buffer((1, n), "float32")
+    ):
         for j, l in T.grid(n, k):
             with T.sblock("C"):
                 vj, vk = T.axis.remap("SR", [j, l])
@@ -181,7 +185,9 @@ def matrix_vector(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 def in_place(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((m, k), dtype), B: T.Buffer((n, k), dtype), C: T.Buffer((m, n), "float32")):
+    def main(
+        A: T.Buffer((m, k), dtype), B: T.Buffer((n, k), dtype), C: T.Buffer((m, n), "float32")
+    ):
         for i, j, l in T.grid(m, n, k):
             with T.sblock("C"):
                 vi, vj, vk = T.axis.remap("SSR", [i, j, l])
@@ -192,7 +198,9 @@ def in_place(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 def beta(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((m, k), dtype), B: T.Buffer((n, k), dtype), D: T.Buffer((m, n), "float32")):
+    def main(
+        A: T.Buffer((m, k), dtype), B: T.Buffer((n, k), dtype), D: T.Buffer((m, n), "float32")
+    ):
         C = T.sblock_alloc_buffer((m, n), "float32")
         for i, j, l in T.grid(m, n, k):
             with T.sblock("C"):

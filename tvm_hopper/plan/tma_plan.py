@@ -95,7 +95,7 @@ def plan_tma_loads(kernel: ir.For) -> tuple[TmaLoad, ...]:
 
 
 def _plan_load(copy: CopyNest, around: tuple[ir.For, ...]) -> TmaLoad:
-    source, (p, r, s) = copy.source, copy.loops
+    source, (_, r, s) = copy.source, copy.loops
     inner = _contiguous_axis(copy)
     rows = [axis for axis, x in enumerate(copy.source_indices) if ir.depends_on(x, [r.loop_var])]
     _check_steps(copy, rows, inner)

@@ -11,9 +11,9 @@
     C_sum[u, j] += A_row[u, k] * B[j, k]
     C[0, j] = C_sum[u, j]
 
-TVM binds no loop around a reduction without an initial value, and no primitive adds a dimension to a
-block.  `hs.matmul` does this by itself, on a schedule that begins anew from the rewritten module: a
-trace of it replays there, on `hs.normalize(mod)`, and not on the module as it was.
+TVM binds no loop around a reduction without an initial value, and no primitive adds a dimension to
+a block.  `hs.matmul` does this by itself, on a schedule that begins anew from the rewritten module:
+a trace of it replays there, on `hs.normalize(mod)`, and not on the module as it was.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _candidate(nest: Any, block: str | None) -> str:
 
 
 def _normalize_block(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
-    """Rewrite one block, with the casts of its operands inlined, or return the function as it is."""
+    """Rewrite one block, the casts of its operands inlined, or return the function as it is."""
     sch = s_tir.Schedule(tvm.IRModule({"main": func}))
     try:
         fuse_prologue(sch, name)

@@ -13,9 +13,6 @@ import tvm
 from tvm import te
 from tvm.script import tirx as T
 
-# ruff: noqa: D103  (the names in FORMS say what each is)
-# mypy: ignore-errors
-
 Form = Callable[[int, int, int, str], tvm.IRModule]
 
 
@@ -24,14 +21,16 @@ def _module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
 
 
 def row_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
+    """Let rows lie further apart than they are long, by constants."""
+
     @T.prim_func(s_tir=True)
     def main(a: T.handle, b: T.handle, c: T.handle):
         A = T.match_buffer(a, (m, k), dtype, strides=[k + 8, 1])
         B = T.match_buffer(b, (n, k), dtype, strides=[k + 16, 1])
         C = T.match_buffer(c, (m, n), "float32", strides=[n + 4, 1])
-        for i, j, l in T.grid(m, n, k):
+        for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, l])
+                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
                 with T.init():
                     C[vi, vj] = T.float32(0)
                 C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
@@ -40,6 +39,8 @@ def row_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def symbolic_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
+    """Let each call say how far apart rows lie."""
+
     @T.prim_func(s_tir=True)
     def main(a: T.handle, b: T.handle, c: T.handle):
         lda = T.int32()
@@ -48,9 +49,9 @@ def symbolic_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
         A = T.match_buffer(a, (m, k), dtype, strides=[lda, 1])
         B = T.match_buffer(b, (n, k), dtype, strides=[ldb, 1])
         C = T.match_buffer(c, (m, n), "float32", strides=[ldc, 1])
-        for i, j, l in T.grid(m, n, k):
+        for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, l])
+                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
                 with T.init():
                     C[vi, vj] = T.float32(0)
                 C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
@@ -59,15 +60,16 @@ def symbolic_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def column_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
+    """Declare both operands in the order in which they do not lie in memory."""
     rows, columns = -(-m // 8) * 8, -(-n // 8) * 8
 
     @T.prim_func(s_tir=True)
     def main(a: T.handle, b: T.handle, C: T.Buffer((m, n), "float32")):
         A = T.match_buffer(a, (m, k), dtype, strides=[1, rows])
         B = T.match_buffer(b, (n, k), dtype, strides=[1, columns])
-        for i, j, l in T.grid(m, n, k):
+        for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, l])
+                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
                 with T.init():
                     C[vi, vj] = T.float32(0)
                 C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
@@ -76,15 +78,17 @@ def column_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def offsets(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
+    """Let tensors start behind their data pointers."""
+
     @T.prim_func(s_tir=True)
     def main(a: T.handle, B: T.Buffer((n, k), dtype), c: T.handle):
         start = T.int32()
         place = T.int32()
         A = T.match_buffer(a, (m, k), dtype, elem_offset=start, offset_factor=8)
         C = T.match_buffer(c, (m, n), "float32", elem_offset=place)
-        for i, j, l in T.grid(m, n, k):
+        for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, l])
+                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
                 with T.init():
                     C[vi, vj] = T.float32(0)
                 C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
@@ -93,6 +97,7 @@ def offsets(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def slices(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
+    """Multiply parts of two tensors into a part of a third."""
     width = -(-(k + 12) // 8) * 8
 
     @T.prim_func(s_tir=True)
@@ -101,9 +106,9 @@ def slices(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
         B: T.Buffer((n + 7, width), dtype),
         C: T.Buffer((m + 16, n + 32), "float32"),
     ):
-        for i, j, l in T.grid(m, n, k):
+        for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, l])
+                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
                 with T.init():
                     C[vi + 5, vj + 16] = T.float32(0)
                 C[vi + 5, vj + 16] = C[vi + 5, vj + 16] + T.Cast(
@@ -114,7 +119,7 @@ def slices(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def packed_qkv(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
-    """Scores of one head: queries and keys are slices of one projection each."""
+    """Compute scores of one head, whose queries and keys are slices of packed projections."""
 
     @T.prim_func(s_tir=True)
     def main(
@@ -122,9 +127,9 @@ def packed_qkv(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
         KV: T.Buffer((n, 2, k), dtype),
         C: T.Buffer((m, n), "float32"),
     ):
-        for i, j, l in T.grid(m, n, k):
+        for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, l])
+                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
                 with T.init():
                     C[vi, vj] = T.float32(0)
                 C[vi, vj] = C[vi, vj] + T.Cast("float32", QKV[vi, 1, vk]) * T.Cast(
@@ -135,15 +140,17 @@ def packed_qkv(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def unit_dimensions(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
+    """Put dimensions of extent one in the middle and at the end."""
+
     @T.prim_func(s_tir=True)
     def main(
         A: T.Buffer((m, 1, k, 1), dtype),
         B: T.Buffer((1, n, k), dtype),
         C: T.Buffer((m, 1, n), "float32"),
     ):
-        for i, u, j, l in T.grid(m, 1, n, k):
+        for i, u, j, kk in T.grid(m, 1, n, k):
             with T.sblock("C"):
-                vi, vu, vj, vk = T.axis.remap("SSSR", [i, u, j, l])
+                vi, vu, vj, vk = T.axis.remap("SSSR", [i, u, j, kk])
                 with T.init():
                     C[vi, vu, vj] = T.float32(0)
                 C[vi, vu, vj] = C[vi, vu, vj] + T.Cast("float32", A[vi, 0, vk, 0]) * T.Cast(
@@ -154,15 +161,15 @@ def unit_dimensions(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def one_row(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
-    """A dimension of extent one that was simplified away."""
+    """Simplify a dimension of extent one away."""
 
     @T.prim_func(s_tir=True)
     def main(
         A: T.Buffer((1, k), dtype), B: T.Buffer((n, k), dtype), C: T.Buffer((1, n), "float32")
     ):
-        for j, l in T.grid(n, k):
+        for j, kk in T.grid(n, k):
             with T.sblock("C"):
-                vj, vk = T.axis.remap("SR", [j, l])
+                vj, vk = T.axis.remap("SR", [j, kk])
                 with T.init():
                     C[0, vj] = T.float32(0)
                 C[0, vj] = C[0, vj] + T.Cast("float32", A[0, vk]) * T.Cast("float32", B[vj, vk])
@@ -171,11 +178,13 @@ def one_row(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def matrix_vector(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
+    """Multiply a matrix and a vector, without any dimension of extent one."""
+
     @T.prim_func(s_tir=True)
     def main(A: T.Buffer((m, k), dtype), B: T.Buffer((k,), dtype), C: T.Buffer((m,), "float32")):
-        for i, l in T.grid(m, k):
+        for i, kk in T.grid(m, k):
             with T.sblock("C"):
-                vi, vk = T.axis.remap("SR", [i, l])
+                vi, vk = T.axis.remap("SR", [i, kk])
                 with T.init():
                     C[vi] = T.float32(0)
                 C[vi] = C[vi] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vk])
@@ -184,27 +193,31 @@ def matrix_vector(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def in_place(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
+    """Add to what the output holds: no initial value."""
+
     @T.prim_func(s_tir=True)
     def main(
         A: T.Buffer((m, k), dtype), B: T.Buffer((n, k), dtype), C: T.Buffer((m, n), "float32")
     ):
-        for i, j, l in T.grid(m, n, k):
+        for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, l])
+                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
                 C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
 
     return _module(main)
 
 
 def beta(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
+    """Add the product to twice what the output holds, in a block of its own."""
+
     @T.prim_func(s_tir=True)
     def main(
         A: T.Buffer((m, k), dtype), B: T.Buffer((n, k), dtype), D: T.Buffer((m, n), "float32")
     ):
         C = T.sblock_alloc_buffer((m, n), "float32")
-        for i, j, l in T.grid(m, n, k):
+        for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, l])
+                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
                 with T.init():
                     C[vi, vj] = T.float32(0)
                 C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
@@ -217,7 +230,7 @@ def beta(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def bias_first(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
-    """The sum starts from a bias and a residual."""
+    """Start the sum from a bias and a residual."""
 
     @T.prim_func(s_tir=True)
     def main(
@@ -227,9 +240,9 @@ def bias_first(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
         R: T.Buffer((m, n), "float32"),
         C: T.Buffer((m, n), "float32"),
     ):
-        for i, j, l in T.grid(m, n, k):
+        for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, l])
+                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
                 with T.init():
                     C[vi, vj] = T.Cast("float32", bias[vj + 2]) + R[vi, vj]
                 C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
@@ -238,7 +251,7 @@ def bias_first(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def two_outputs(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
-    """A layer that keeps its value before the activation, in half precision."""
+    """Keep a layer's value before its activation, in half precision."""
     a = te.placeholder((m, k), dtype, name="A")
     b = te.placeholder((n, k), dtype, name="B")
     bias = te.placeholder((n,), dtype, name="bias")
@@ -255,7 +268,7 @@ def two_outputs(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 
 def product_and_activation(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
-    """The product itself, its activation and the activation transposed."""
+    """Return the product itself, its activation, and that transposed."""
     a = te.placeholder((m, k), dtype, name="A")
     b = te.placeholder((n, k), dtype, name="B")
     axis = te.reduce_axis((0, k), "k")

@@ -167,8 +167,8 @@ LOADS = [
         "strided columns",
         COPY,
         TMA,
-        r"rows along dimension 1 of A, whose stride is 2 elements; need rows that are contiguous in "
-        r"memory; cache_read the tensor so that",
+        r"rows along dimension 1 of A, whose stride is 2 elements; need rows that are contiguous "
+        r"in memory; cache_read the tensor so that",
         ("func(A: ", "func(a: T.handle, X: "),
         (
             "    for bx",

@@ -68,15 +68,13 @@ def ratio(case: Case, old: Path, new: Path, options: argparse.Namespace) -> dict
     import tvm
     import tvm_ffi
 
+    given = (("old", old), ("new", new))
     sets = tensor_sets(case)
     ours = [[tvm_ffi.from_dlpack(t) for t in tensors] for tensors in sets]
+    runs = {name: tvm.runtime.load_module(str(path))["main"] for name, path in given}
     contenders = [
-        timing.Contender(
-            name,
-            lambda i, run=tvm.runtime.load_module(str(path))["main"]: run(*ours[i]),
-            tvm_ffi.use_torch_stream,
-        )
-        for name, path in (("old", old), ("new", new))
+        timing.Contender(name, lambda i, name=name: runs[name](*ours[i]), tvm_ffi.use_torch_stream)
+        for name in runs
     ]
     rounds = []
     for turn in range(options.rounds):

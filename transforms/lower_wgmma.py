@@ -200,12 +200,10 @@ def find_fallbacks(threads: Threads) -> list[Fallback]:
 def _facts(plan: WgmmaPlan, threads: Threads) -> dict[str, Any]:
     """Return what `explain` says of the multiplication and of what follows it."""
     notes = []
-    if ir.dtype_of(plan.accumulator) != plan.accumulate:
-        notes.append(
-            f"accumulates in {plan.accumulate} where the program says "
-            f"{ir.dtype_of(plan.accumulator)}"
-        )
-    if plan.product.product_dtype == plan.dtype:
+    summed = ir.dtype_of(plan.accumulator)
+    if summed != plan.accumulate:
+        notes.append(f"accumulates in {plan.accumulate} where the program says {summed}")
+    elif plan.product.product_dtype == plan.dtype:
         notes.append(
             f"products are summed unrounded: the program rounds each product to {plan.dtype}"
         )

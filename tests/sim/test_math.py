@@ -1,4 +1,4 @@
-"""Math of the kernels: what TVM prints for CUDA, by type, and any mixture of lanes and constants."""
+"""Math of the kernels: what TVM prints for CUDA, by type, and any mix of lanes and constants."""
 
 import math
 
@@ -185,7 +185,7 @@ def test_helpers_take_one_value_where_lanes_are_usual(mask):
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 def test_a_float8_output_saturates_as_cuda_does(dtype):
-    """`__nv_fp8_e4m3(x)` keeps the largest finite value where a plain cast would give NaN or inf."""
+    """`__nv_fp8_e4m3(x)` keeps the largest finite value where ml_dtypes gives NaN or infinity."""
     a = np.concatenate([np.linspace(-500, 500, 124), [np.inf, -np.inf, np.nan, 1e6]])
     a = a.astype("float32")
     program = elementwise(lambda x, i: x.astype(dtype), "float32")

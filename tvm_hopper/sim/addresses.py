@@ -10,6 +10,13 @@ from tvm_hopper.sim.lanes import is_lanes
 from tvm_hopper.sim.memory import GLOBAL_SHIFT, RANK_SHIFT, Region
 
 
+def ends(offsets: Any) -> tuple[int, int]:
+    """Return the lowest and the highest of some offsets, or of one."""
+    if isinstance(offsets, np.ndarray):
+        return int(offsets.min()), int(offsets.max())
+    return offsets, offsets
+
+
 class Addresses:
     """Finds the region of an address; a part of `WarpCore`."""
 
@@ -36,7 +43,7 @@ class Addresses:
 
         `at` is the address to name if there is no region.
         """
-        low, high = (at, at) if region is None else (int(np.min(offsets)), int(np.max(offsets)))
+        low, high = (at, at) if region is None else ends(offsets)
         if region is None or low < 0 or high + size > region.size:
             name = region.name if region is not None else f"address {low:#x}"
             limit = region.size if region is not None else 0
@@ -96,7 +103,7 @@ class Addresses:
         total = size * count
         if not self.inside(site, region, offsets, total, verb, at=place) or region is None:
             return None, offsets
-        low, high = int(np.min(offsets)), int(np.max(offsets))
+        low, high = ends(offsets)
         if bad:
             self.machine.at(
                 "MISALIGNED",

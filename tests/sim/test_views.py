@@ -13,7 +13,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.sim import run_kernel
 from tvm_hopper.sim.arguments import complete
 from tvm_hopper.sim.signature import signature
-from tvm_hopper.sim.tensors import place
+from tvm_hopper.sim.tensors import HostTensor, place
 from tvm_hopper.simulation import load, simulate, verify
 
 from .kernels import ENCODE, lower
@@ -143,6 +143,23 @@ def test_the_host_takes_and_refuses_offsets_as_tvms_own_does(declaration, begin)
         got = simulate(program, {"A": view}).require_clean().outputs["A"]
         assert got.all()
         assert np.array_equal(np.flatnonzero(memory.numpy()), begin + np.arange(256))
+
+
+@pytest.mark.parametrize("shape", [(0, 32), (4, 0)])
+def test_an_empty_tensor_is_compact_as_tvms_is(shape):
+    @T.prim_func(s_tir=True)
+    def main(a: T.handle):
+        T.func_attr({"global_symbol": "main"})
+        m, n = T.int64(), T.int64()
+        A = T.match_buffer(a, (m, n), "float32")
+        bx = T.launch_thread("blockIdx.x", 1)
+        if T.Cast("int64", bx) < m and T.Cast("int64", bx) < n:
+            A[bx, bx] = T.float32(1)
+
+    array = filled()[: shape[0], : shape[1]]
+    tvms = tvm.runtime.tensor(array).strides
+    assert HostTensor("A", array).strides == list(tvms)
+    simulate(lower(main), {"A": array}).require_clean()
 
 
 def test_an_offset_that_breaks_its_factor_is_refused_by_the_hosts_check():

@@ -16,6 +16,7 @@ Each tensor has its own copy of its base: two views of one base do not see each 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,6 +141,8 @@ class HostTensor:
         self.byte_offset = declared if 0 <= declared <= offset else offset
         self.data = Pointer(name, offset - self.byte_offset)
         self.strides = [step // size for step in array.strides]
+        if array.size == 0:  # numpy's are arbitrary then; these are those of TVM's own tensors
+            self.strides = [math.prod(array.shape[i + 1 :]) for i in range(array.ndim)]
 
     def get(self, field: int) -> Any:
         """Return one field by TVM's number."""

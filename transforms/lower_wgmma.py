@@ -204,7 +204,14 @@ def _row_length(buffer: ir.Var) -> Any:
 
 def _facts(plan: WgmmaPlan, threads: Threads) -> dict[str, Any]:
     """Return what `explain` says of the multiplication and of what follows it."""
-    wide = ir.dtype_of(plan.accumulator) != plan.accumulate
+    notes = []
+    summed = ir.dtype_of(plan.accumulator)
+    if summed != plan.accumulate:
+        notes.append(f"accumulates in {plan.accumulate} where the program says {summed}")
+    elif plan.product.product_dtype == plan.dtype:
+        notes.append(
+            f"products are summed unrounded: the program rounds each product to {plan.dtype}"
+        )
     return {
         "block": plan.product.block.name_hint,
         "warp_group_tile": [plan.m, plan.n, plan.k],
@@ -215,10 +222,5 @@ def _facts(plan: WgmmaPlan, threads: Threads) -> dict[str, Any]:
             for fragment in threads.fragments
             if not fragment.is_fill
         ],
-        "notes": [
-            f"accumulates in {plan.accumulate} where the program says "
-            f"{ir.dtype_of(plan.accumulator)}"
-        ]
-        if wide
-        else [],
+        "notes": notes,
     }

@@ -106,6 +106,17 @@ def test_a_widened_accumulator_is_reported():
     assert explanation.kernels[0].fallbacks == ()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_product_that_the_program_rounds_is_reported(dtype):
+    notes = {}
+    for cast in ("before", "after"):
+        sch = s_tir.Schedule(workloads.matmul(64, 64, 64, dtype=dtype, cast=cast))
+        hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), stages=1, consumers=1))
+        notes[cast] = tvm_hopper.explain(sch.mod, TARGET).kernels[0].notes
+    rounded = f"products are summed unrounded: the program rounds each product to {dtype}"
+    assert notes == {"before": (), "after": (rounded,)}
+
+
 def test_a_raster_order_is_said_when_it_is_not_the_hardwares(explanation):
     assert explanation.kernels[0].raster_group == 1
     assert "raster order" not in str(explanation)

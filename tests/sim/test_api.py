@@ -181,6 +181,45 @@ def test_an_unknown_policy_is_refused(program, policy):
         simulate(program, operands(), policy=policy)
 
 
+@pytest.mark.parametrize(
+    "policy", ["starve:foo", "starve:warp12", "starve:wg3", "starve:3", "starve:warp-1"]
+)
+def test_a_role_that_no_warp_has_is_refused_with_those_there_are(program, policy):
+    need = "the role is producer, consumer, warp<n>, or wg<n> or <n> for a warp group"
+    with pytest.raises(ValueError, match=f"policy: found '{policy}'; need .* or starve:.*{need}"):
+        simulate(program, operands(), policy=policy)
+
+
+@pytest.mark.parametrize("policy", ["starve:warp11", "starve:wg2", "starve:0"])
+def test_roles_by_number_are_legal(program, policy):
+    simulate(program, operands(), policy=policy).require_clean()
+
+
+def test_nothing_to_run_is_no_verdict(program):
+    with pytest.raises(ValueError, match=r"runs: found none; need at least one \(policy, seed\)"):
+        verify(program, runs=())
+    with pytest.raises(ValueError, match=r"policy: found 'fast'; need eager"):
+        verify(program, runs=[("fast", 0)])
+    for judge in (
+        lambda **more: simulate(program, operands(), **more),
+        lambda **more: verify(program, **more),
+    ):
+        with pytest.raises(ValueError, match="blocks: found none; need at least one"):
+            judge(blocks=[])
+        with pytest.raises(ValueError, match=r"blocks: found 3; need a list of \(x, y, z\)"):
+            judge(blocks=3)
+
+
+def test_inputs_of_another_kind_are_named(program):
+    with pytest.raises(ValueError, match=r"inputs: found a list; need a dict .*\['A', 'B', 'C'\]"):
+        simulate(program, [1, 2])
+    tensor = tvm.runtime.tensor(np.zeros((128, 128), "float16"))
+    with pytest.raises(ValueError, match="found A of type Tensor; need a numpy array, for example"):
+        simulate(program, {"A": tensor, "B": operands()["B"]})
+    with pytest.raises(ValueError, match=r"found A of type int; need a numpy array$"):
+        simulate(program, {"A": 1, "B": operands()["B"]})
+
+
 def test_blocks_outside_of_the_grid_are_refused(program):
     with pytest.raises(ValueError, match=r"blocks: found \(7, 0\); need indices inside the grid"):
         simulate(program, operands(), blocks=[(7, 0)])

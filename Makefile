@@ -28,7 +28,7 @@ test-all: $(READY)      ## the whole cover, and the tests that need a GPU where 
 
 .PHONY: coverage
 coverage: $(READY)      ## what `make test` reaches of tvm_hopper; fails under the floor in pyproject.toml
-	$(PYTEST) -n $(JOBS) -m "not slow and not gpu" --cov --cov-report=term
+	$(PYTEST) -n $(JOBS) -m "not slow and not gpu and not timing" --cov --cov-report=term
 
 seeded: $(READY)        ## the table of seeded bugs: each must be found, each control clean
 	$(PY) -m tests.seeded

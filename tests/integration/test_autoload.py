@@ -62,6 +62,7 @@ def test_heavy_modules_wait_for_the_first_build(fresh) -> None:
     fresh("-c", check)
 
 
+@pytest.mark.timing
 def test_import_costs_under_50_ms(fresh) -> None:
     check = (
         "import time, tvm.tirx.compilation_pipeline, sys, os;"

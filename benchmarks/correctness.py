@@ -78,9 +78,11 @@ def symbolic_cases() -> list[Case]:
 
 
 def is_legal(row: dict[str, Any]) -> bool:
-    """Tell from the chip's limits whether a configuration can exist."""
+    """Tell from the chip's limits whether a configuration, or a part of one, can exist."""
     from tvm_hopper.schedule.config import MatmulConfig, find_violations
 
+    if len(row) < len(FACTORS):
+        return True
     config = MatmulConfig(tile=row["tile"], stages=row["stages"], consumers=row["consumers"])
     return not find_violations(row["tile"], row["stages"], config, row["dtype"])
 
@@ -182,7 +184,9 @@ def option_cases() -> list[Case]:
 
 
 def swizzle_fits(row: dict[str, Any]) -> bool:
-    """Tell whether rows of both shared tiles are whole swizzle patterns."""
+    """Tell whether rows of both shared tiles, once known, are whole swizzle patterns."""
+    if len(row) < len(OPTIONS):
+        return True
     tile_m, tile_n, tile_k = row["tile"]
     span = max(row["swizzle"], 16) // 2
     inner_a = tile_k if row["layout"][0] == "N" else tile_m

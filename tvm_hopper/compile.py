@@ -75,7 +75,27 @@ def compiled(executable: object) -> Compiled:
 
 
 def cubin(executable: object) -> bytes:
-    """Return the machine code of our kernels in an executable, with or without a GPU here."""
+    """Return the machine code of our kernels in an executable, with or without a GPU here.
+
+    Parameters
+    ----------
+    executable : Executable
+        What `tvm.compile` returned in this process.
+
+    Returns
+    -------
+    cubin : bytes
+        An ELF file, as the CUDA driver loads it.
+
+    Raises
+    ------
+    HopperError
+        It holds no kernels of ours, or several CUDA modules of them.
+    CompileError
+        The compiler refuses a kernel, or had to mend it.
+    TypeError
+        It is no executable.
+    """
     return compiled(executable).cubin
 
 

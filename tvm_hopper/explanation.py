@@ -9,6 +9,7 @@ module reads them, adds the assembler's figures for an executable, and decides n
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tvm_hopper import ir, keys
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts import hopper, registers
+from tvm_hopper.kernel_file import load_kernel
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -279,3 +281,10 @@ def _read(name: str, plan: dict[str, Any]) -> Kernel:
         notes=tuple(plan.get("notes", ())),
         fallbacks=tuple(plan.get("fallbacks", ())),
     )
+
+
+def explain_command(arguments: argparse.Namespace) -> int:
+    """Explain the kernel that a Python file makes, without compiling it."""
+    explanation = explain(load_kernel(*arguments.kernel), arguments.target)
+    print(json.dumps(explanation.as_dict(), indent=1) if arguments.json else explanation)
+    return 0

@@ -6,19 +6,17 @@ report = tvm_hopper.verify(ex)                          # policies, seeds, chose
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
+import argparse
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tvm_hopper.errors import HopperError, VerifyError
+from tvm_hopper.kernel_file import load_kernel
 from tvm_hopper.sim import Finding, Result, run_host, run_kernel, worst
 from tvm_hopper.sim.arguments import complete
 from tvm_hopper.sim.choose import Choice, choose_asked, choose_blocks
@@ -376,54 +374,15 @@ def _explore(program: Program, name: str) -> tuple[list[Finding], str]:
 
 # -- shell ----------------------------------------------------------------------------------------
 
-USAGE = "usage: python -m tvm_hopper verify kernel.py:make_module [--json]\n"
 
-
-def _make(spec: str) -> Any:
-    path, _, name = spec.partition(":")
-    file = Path(path)
-    if not file.is_file() or not name:
-        raise ValueError(f"verify: found {spec!r}; need FILE.py:FUNCTION")
-    loader = importlib.util.spec_from_file_location(file.stem, file)
-    assert loader is not None  # a .py file always has one
-    assert loader.loader is not None
-    module = importlib.util.module_from_spec(loader)
-    sys.modules[file.stem] = module
-    try:
-        loader.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(
-            f"verify: found {type(error).__name__} in {file.name} ({error}); need a file that runs"
-        ) from error
-    made = getattr(module, name, None)
-    if inspect.isfunction(made):
-        if inspect.signature(made).parameters:
-            raise ValueError(f"verify: found arguments of {name}; need a function without any")
-        made = made()
-    made = getattr(made, "mod", made) if type(made).__name__ == "Schedule" else made
-    if made is None:
-        raise ValueError(
-            f"verify: found no {name!r} in {file.name}, or None; need a module, a schedule, or a "
-            "function that returns one"
-        )
-    return made
-
-
-def verify_command(argv: Sequence[str]) -> int:
-    """Verify the module that a Python file makes; the exit code tells the verdict.
-
-    0 clean, 3 review, 4 incomplete, 5 error, 2 a mistake in the command line or a kernel that
-    cannot be run (the reason goes to stderr).
-    """
-    words = [word for word in argv if not word.startswith("-")]
-    flags = [word for word in argv if word.startswith("-")]
-    if len(words) != 1 or any(flag != "--json" for flag in flags):
-        print(USAGE, end="", file=sys.stderr)
-        return 2
-    try:
-        report = verify(_make(words[0]))
-    except (ValueError, HopperError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(json.dumps(report.to_json(), indent=1) if flags else report)
+def verify_command(arguments: argparse.Namespace) -> int:
+    """Verify the kernel that a Python file makes; the exit code tells the verdict."""
+    report = verify(
+        load_kernel(*arguments.kernel),
+        target=arguments.target,
+        entry=arguments.entry,
+        max_ctas=arguments.max_ctas,
+        budget_s=arguments.budget,
+    )
+    print(json.dumps(report.to_json(), indent=1) if arguments.json else report)
     return EXIT_CODES[report.verdict]

@@ -10,12 +10,13 @@ from tvm.script import tirx as T
 
 import tvm_hopper
 from tvm_hopper import schedule as hs
+from tvm_hopper.cli import main
 from tvm_hopper.errors import HopperError, VerifyError
 from tvm_hopper.sim import TensorMapArg, run_host, run_kernel
 from tvm_hopper.sim.host import Launch
 from tvm_hopper.sim.signature import signature
 from tvm_hopper.sim.tir import numpy_dtype
-from tvm_hopper.simulation import load, simulate, verify, verify_command
+from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
 
 from .kernels import lower
@@ -345,10 +346,10 @@ def symbolic(a: T.handle):
 def test_the_command_judges_a_file(tmp_path, capsys):
     file = tmp_path / "kernel_file.py"
     file.write_text(FILE)
-    assert verify_command([f"{file}:make", "--json"]) == 5
+    assert main(["verify", f"{file}:make", "--json"]) == 5
     out = json.loads(capsys.readouterr().out)
     assert out["verdict"] == "error"
-    assert verify_command([f"{file}:racy"]) == 5
+    assert main(["verify", f"{file}:racy"]) == 5
     assert "verdict: error" in capsys.readouterr().out
 
 
@@ -357,7 +358,7 @@ def test_the_command_judges_a_file(tmp_path, capsys):
     [
         ([], "usage"),
         (["a.py:f", "--loud"], "usage"),
-        (["nowhere.py:make"], "need FILE.py:FUNCTION"),
+        (["nowhere.py:make"], "need the FILE.py:NAME of a kernel"),
         (["{file}:other"], "found no 'other'"),
         (["{file}:symbolic"], "no value for A, whose shape has"),
     ],
@@ -365,7 +366,7 @@ def test_the_command_judges_a_file(tmp_path, capsys):
 def test_the_command_explains_its_mistakes(tmp_path, capsys, words, message):
     file = tmp_path / "kernel_file2.py"
     file.write_text(FILE)
-    assert verify_command([w.replace("{file}", str(file)) for w in words]) == 2
+    assert main(["verify", *(w.replace("{file}", str(file)) for w in words)]) == 2
     assert message in capsys.readouterr().err
 
 

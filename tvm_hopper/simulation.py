@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.errors import HopperError, VerifyError
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import RULES, Finding, Result, run_host, run_kernel, worst
 from tvm_hopper.sim.choose import Choice, choose_asked, choose_blocks
 from tvm_hopper.sim.host import Launch, Pointer
@@ -109,6 +110,7 @@ def simulate(
     detect_races: bool = True,
     target: Any = None,
     entry: str | None = None,
+    num_sms: int = DEFAULT_NUM_SMS,
 ) -> Result:
     """Run a module on numpy inputs, without a GPU.
 
@@ -123,6 +125,8 @@ def simulate(
         How asynchronous operations are scheduled; see `tvm_hopper.sim.run_kernel`.
     blocks : list of (x, y, z) or None
         CTAs to run; None: all.
+    num_sms : int
+        SMs of the device that is simulated; the host function may count thread blocks by it.
 
     Returns
     -------
@@ -131,7 +135,7 @@ def simulate(
     """
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs)
-    return _run(program, values, missing, policy, seed, blocks, detect_races)
+    return _run(program, values, missing, policy, seed, blocks, detect_races, num_sms)
 
 
 def _run(
@@ -142,8 +146,9 @@ def _run(
     seed: int,
     blocks: Any,
     detect_races: bool,
+    num_sms: int,
 ) -> Result:
-    launches = run_host(program.host, values)
+    launches = run_host(program.host, values, num_sms)
     arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
     findings: list[Finding] = []
     steps = 0
@@ -261,6 +266,7 @@ def verify(
     entry: str | None = None,
     max_ctas: int = 8,
     budget_s: float = 120.0,
+    num_sms: int = DEFAULT_NUM_SMS,
 ) -> Report:
     """Judge the synchronisation of a module under several schedules; one verdict.
 
@@ -277,11 +283,13 @@ def verify(
     budget_s : float
         Seconds after which no further schedule is begun; what was left out is listed as skipped,
         and the report is incomplete if fewer than three ran.
+    num_sms : int
+        SMs of the device that is simulated, as for `simulate`.
     """
     start = time.monotonic()
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs or {}, _random_values)
-    launches = [_bind(program, launch) for launch in run_host(program.host, values)]
+    launches = [_bind(program, launch) for launch in run_host(program.host, values, num_sms)]
     choices = []
     written: set[str] = set()
     for func, setup in launches:
@@ -309,7 +317,7 @@ def verify(
             done.append((policy, seed, "skipped"))
             continue
         chosen = choices[0].blocks if len(choices) == 1 and not choices[0].everything else None
-        result = _run(program, values, outputs, policy, seed, chosen, True)
+        result = _run(program, values, outputs, policy, seed, chosen, True, num_sms)
         done.append((policy, seed, result.verdict))
         for finding in result.findings:
             findings.setdefault((finding.rule, finding.buffer, finding.statements), finding)

@@ -15,6 +15,7 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import lanes
 from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name
 from tvm_hopper.sim.tma import TensorMapArg
@@ -24,6 +25,7 @@ _SPECIAL_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 TYPE_INDEX, VALUE = 13, 15
 KDL_TENSOR = 7
 CUDA = 2
+MULTIPROCESSOR_COUNT = 7  # of DeviceAttrKind
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,10 @@ class _Return(Exception):
 class HostInterpreter:
     """Walks one host function."""
 
-    def __init__(self, func: tirx.PrimFunc, inputs: Mapping[str, Any]) -> None:
-        self.func = func
+    def __init__(
+        self, func: tirx.PrimFunc, inputs: Mapping[str, Any], num_sms: int = DEFAULT_NUM_SMS
+    ) -> None:
+        self.func, self.num_sms = func, num_sms
         self.env: dict[Any, Any] = {}
         self.launches: list[Launch] = []
         values = [
@@ -269,9 +273,11 @@ class HostInterpreter:
         return item[field] if isinstance(item, dict) else item
 
     def packed_call(self, name: str, args: list[Any]) -> int:
-        """Encode a tensor map, or note a kernel launch."""
+        """Encode a tensor map, answer what the device has, or note a kernel launch."""
         if name == "__tvm_set_device":
             return 0
+        if name == "runtime.GetDeviceAttr" and args == [CUDA, 0, MULTIPROCESSOR_COUNT]:
+            return self.num_sms
         if name == "runtime.cuTensorMapEncodeTiled":
             box, dtype, rank, pointer, *rest = args
             numbers = [int(v) for v in rest]
@@ -387,7 +393,9 @@ def evaluate(expr: Any, env: Mapping[Any, Any], binds: Mapping[Any, Any], params
     return interpreter.expr(expr)
 
 
-def run_host(host_func: tirx.PrimFunc, inputs: Mapping[str, Any]) -> list[Launch]:
+def run_host(
+    host_func: tirx.PrimFunc, inputs: Mapping[str, Any], num_sms: int = DEFAULT_NUM_SMS
+) -> list[Launch]:
     """Run the host function on inputs in the order of its arguments; return its launches.
 
     Parameters
@@ -396,6 +404,8 @@ def run_host(host_func: tirx.PrimFunc, inputs: Mapping[str, Any]) -> list[Launch
         The entry function after the finalisation of host functions.
     inputs : dict
         numpy arrays and numbers; the names are used for tensors in the result.
+    num_sms : int
+        SMs of the device, which a host function may ask for.
 
     Raises
     ------
@@ -404,4 +414,4 @@ def run_host(host_func: tirx.PrimFunc, inputs: Mapping[str, Any]) -> list[Launch
     VerifyError
         The host function does something that is not modelled.
     """
-    return HostInterpreter(host_func, inputs).run()
+    return HostInterpreter(host_func, inputs, num_sms).run()

@@ -9,6 +9,7 @@ from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
+from tvm_hopper.facts.devices import balanced_blocks
 from tvm_hopper.transforms.raster_blocks import RasterBlocks, plan_raster
 
 KERNEL = """
@@ -174,10 +175,85 @@ def test_there_are_never_more_blocks_than_tiles():
     assert int(axes["blockIdx.x"].extent) == 32
 
 
+# -- as many blocks as the device at hand balances
+
+BY_DEVICE = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((4, 8), "float32")):
+    num_sms: T.let[T.int32] = T.call_packed("runtime.GetDeviceAttr", 2, -1, 7)
+    num_blocks: T.let[T.int32] = T.truncdiv(
+        T.truncdiv(num_sms + 31, num_sms) + 31, T.truncdiv(num_sms + 31, num_sms)
+    )
+    for bx in T.thread_binding(num_blocks, thread="blockIdx.x"):
+        for tx in T.thread_binding(256, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                T.reads()
+                T.writes()
+                T.attr("tvm_hopper", "hand_threaded", 1)
+                if tx < 128:
+                    for tile in T.serial(T.truncdiv(num_blocks + 31 - bx, num_blocks)):
+                        linear: T.let[T.int32] = bx + tile * num_blocks
+                        first: T.let[T.int32] = linear // 16 * 2
+                        inside: T.let[T.int32] = linear % 16
+                        tile_y: T.let[T.int32] = first + T.truncmod(inside, 2)
+                        tile_x: T.let[T.int32] = T.truncdiv(inside, 2)
+                        T.call_extern("int32", "load", tile_y, tile_x)
+                else:
+                    for tile in T.serial(T.truncdiv(num_blocks + 31 - bx, num_blocks)):
+                        linear: T.let[T.int32] = bx + tile * num_blocks
+                        first: T.let[T.int32] = linear // 16 * 2
+                        inside: T.let[T.int32] = linear % 16
+                        tile_y: T.let[T.int32] = first + T.truncmod(inside, 2)
+                        tile_x: T.let[T.int32] = T.truncdiv(inside, 2)
+                        C[tile_y, tile_x] = T.float32(0)
+"""
+
+
+def test_the_host_counts_the_blocks_by_the_device():
+    got = run(parse(ROLES, noted(persistent=-1, raster_group=2)), RasterBlocks())
+    check(got, parse(BY_DEVICE))
+    assert plan_raster(ir.kernels(got)[0]) == ()
+    check(run(got, RasterBlocks()), got)
+
+
+def blocks_of(func, num_sms):
+    """Evaluate the number of thread blocks out of the pass's own statements."""
+    sms, blocks = ir.find_all(func.body, tirx.Bind)[:2]
+    return int(ir.simplify(ir.substitute(blocks.value, {sms.var: num_sms})))
+
+
+@pytest.mark.parametrize("num_sms", [1, 2, 7, 20, 31, 32, 78, 114, 132])
+def test_as_many_blocks_as_balance(num_sms):
+    got = run(parse(ROLES, noted(persistent=-1)), RasterBlocks())
+    assert blocks_of(got, num_sms) == balanced_blocks(32, num_sms)
+
+
+def test_slices_in_z_share_the_device():
+    """Three times 32 tiles on 20 SMs: five turns, of seven blocks in each slice."""
+    bx = 'T.thread_binding(8, thread="blockIdx.x", annotations=NOTES)'
+    inner = ROLES.split(bx + ":\n")[1]
+    deeper = "".join("    " + line for line in inner.splitlines(keepends=True))
+    sliced = ROLES.replace(
+        inner, f'            for bz in T.thread_binding(3, thread="blockIdx.z"):\n{deeper}'
+    )
+    got = run(parse(sliced, noted(persistent=-1)), RasterBlocks())
+    assert blocks_of(got, 20) == 7
+
+
+def test_a_name_of_the_program_is_not_taken():
+    got = run(
+        parse(ROLES, noted(persistent=-1), ("C:", "num_blocks:"), ("C[", "num_blocks[")),
+        RasterBlocks(),
+    )
+    names = [bind.var.name for bind in ir.find_all(got.body, tirx.Bind)[:2]]
+    assert names == ["num_sms", "num_blocks_1"]
+
+
 def test_facts_for_explain():
     for notes, facts in (
         ({"raster_group": 2}, {"raster_group": 2, "persistent": None}),
         ({"raster_group": 2, "persistent": 12}, {"raster_group": 2, "persistent": 12}),
+        ({"persistent": -1}, {"raster_group": 1, "persistent": -1, "tiles": "32"}),
     ):
         got = run(parse(ROLES, noted(**notes)), RasterBlocks())
         assert json.loads(got.attrs[ir.PLAN_ATTR]) == [facts]

@@ -25,11 +25,9 @@ running fastest). With {"tvm_hopper.persistent": 16} as well, 16 blocks share th
                     ... (as above)
 
 The number of rows may be symbolic.  With {"tvm_hopper.persistent": -1} the host counts the blocks
-at each launch, by the device that the tensors are on, and hands the kernel the number:
+at each launch, by the device that the tensors are on (CountBlocks), and tells the kernel:
 
-    num_sms = call_packed("runtime.GetDeviceAttr", ...)    multiprocessors, 132 on an H200
-    turns = ceildiv(40, num_sms)                           tiles of the block that has most
-    num_blocks = ceildiv(40, turns)                        no more than the slowest needs
+    num_blocks = call_packed("tvm_hopper.count_blocks", 40, 1)
     for bx in thread_binding(num_blocks, "blockIdx.x"):
         ...
 
@@ -52,7 +50,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.keys import BY_DEVICE, PERSISTENT, RASTER_GROUP, TILE_LOOP
 from tvm_hopper.options import read
 
-from .bind_device import NUM_SMS, ask_device
+from .count_blocks import ask_count
 
 
 @dataclass(frozen=True)
@@ -169,15 +167,8 @@ def count_blocks(kernel: ir.For, order: RasterOrder) -> list[ir.Stmt]:
     if order.num_blocks is None:
         return []
     slices = ir.thread_axes(kernel).get("blockIdx.z")  # each has the same tiles once more
-    tiles = order.num_tiles * (1 if slices is None else ir.as_int32(slices.extent))
-    num_sms = ir.Var("num_sms", "int32")
-    # There is a tile, or InjectTmaLoad launches nothing; and 2**30 of them would fill a terabyte.
-    turns = tirx.truncdiv(tiles + num_sms - 1, num_sms)
-    blocks = tirx.truncdiv(order.num_tiles + turns - 1, turns)
-    return [
-        tirx.Bind(num_sms, ask_device(NUM_SMS)),
-        tirx.Bind(order.num_blocks, ir.simplify(blocks)),
-    ]
+    number = 1 if slices is None else ir.as_int32(slices.extent)
+    return [tirx.Bind(order.num_blocks, ask_count(order.num_tiles, number))]
 
 
 def _tile_loop(loop: ir.For, order: RasterOrder) -> ir.For:

@@ -71,7 +71,7 @@ def host_passes() -> list[Pass]:
 
     return [
         transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
-        transforms.BindDevice(),  # only now is the device of a call known by a name
+        transforms.CountBlocks(),  # only now is the device of a call known
     ]
 
 

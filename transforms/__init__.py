@@ -4,6 +4,7 @@ if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")
 
 from .assert_alignment import AssertAlignment, RequireAlignment
+from .count_blocks import CountBlocks
 from .inject_tma_load import InjectTmaLoad
 from .insert_async_waits import InsertAsyncWaits
 from .layout_shared import LayoutShared
@@ -17,6 +18,7 @@ from .widen_indices import WidenIndices
 
 __all__ = [
     "AssertAlignment",
+    "CountBlocks",
     "InjectTmaLoad",
     "InsertAsyncWaits",
     "LayoutShared",

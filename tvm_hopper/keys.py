@@ -31,6 +31,7 @@ WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
 PERSISTENT = "tvm_hopper.persistent"
+BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
 # -- options of a whole compilation (function attribute or PassContext)
 STRICT = "tvm_hopper.strict"
 VERIFY = "tvm_hopper.verify"
@@ -100,7 +101,7 @@ KEYS: dict[str, Key] = {
             PERSISTENT,
             (LOOP,),
             int,
-            "thread blocks that share all output tiles",
+            "thread blocks that share all output tiles; -1: counted at launch, by the device",
             axis="blockIdx.x",
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),

@@ -7,7 +7,7 @@ TVM's list stands in `stock_passes.py`; it depends on the PassContext:
     s_tir.InjectSoftwarePipeline ... s_tir.InjectDoubleBuffer
       -> late_passes()      shared buffers become one allocation with final offsets
     tirx.StorageRewrite ... tirx.SplitHostDevice, tirx.MakePackedAPI ...
-      -> host_passes()      checks of the arguments
+      -> host_passes()      checks of the arguments, and the device that they are on
 
 Our passes see only the functions that carry the mark of `request.mark_requests`; every other
 function of the module goes through the stock list as it is.
@@ -72,6 +72,7 @@ def host_passes() -> list[Pass]:
 
     return [
         transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
+        transforms.CountBlocks(),  # only now is the device of a call known
     ]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.errors import HopperError, VerifyError
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.kernel_file import load_kernel
 from tvm_hopper.sim import Finding, Result, run_host, run_kernel, worst
 from tvm_hopper.sim.arguments import complete
@@ -24,7 +25,6 @@ from tvm_hopper.sim.ending import uncovered
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.host import Launch
 from tvm_hopper.sim.machine import check_policy
-from tvm_hopper.sim.runtime_calls import NUM_SMS
 from tvm_hopper.sim.signature import Argument, signature
 from tvm_hopper.sim.tensors import Pointer, place
 from tvm_hopper.sim.tma import TensorMapArg
@@ -113,7 +113,7 @@ def simulate(
     detect_races: bool = True,
     target: Any = None,
     entry: str | None = None,
-    num_sms: int = NUM_SMS,
+    num_sms: int = DEFAULT_NUM_SMS,
 ) -> Result:
     """Run a module on numpy inputs, without a GPU.
 
@@ -286,7 +286,7 @@ def verify(
     entry: str | None = None,
     max_ctas: int = 8,
     budget_s: float = 120.0,
-    num_sms: int = NUM_SMS,
+    num_sms: int = DEFAULT_NUM_SMS,
 ) -> Report:
     """Judge the synchronisation of a module under several schedules; one verdict.
 

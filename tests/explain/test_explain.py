@@ -134,6 +134,28 @@ def test_a_persistent_kernel_says_how_many_blocks_share_the_tiles(explanation):
     assert dict(kernel.rows())["persistent"] == "48 thread blocks share the output tiles"
 
 
+def test_a_grid_that_the_device_decides_is_said_as_a_formula():
+    sch = s_tir.Schedule(workloads.matmul(4096, 4096, 256))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(128, 256, 64)))
+    (kernel,) = tvm_hopper.explain(sch.mod, TARGET).kernels
+    assert (kernel.persistent, kernel.tiles) == (hs.BY_DEVICE, "512")
+    assert dict(kernel.rows())["persistent"] == (
+        "by the device at launch: 128 thread blocks on 132 SMs, 103 on 114 SMs, 74 on 78 SMs "
+        "share 512 output tiles"
+    )
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_a_grid_of_symbolic_tiles_is_said_as_a_formula(index):
+    sch = s_tir.Schedule(workloads.matmul("m", 1024, 256, index=index))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(128, 256, 64)))
+    (kernel,) = tvm_hopper.explain(sch.mod, TARGET).kernels
+    assert dict(kernel.rows())["persistent"] == (
+        "by the device at launch: ceil(tiles / ceil(tiles / SMs)) thread blocks, "
+        "tiles = ((m + 127) // 128) x 4"
+    )
+
+
 def test_refuses_a_module_without_a_kernel_of_ours():
     mod = workloads.matmul(64, 64, 64)
     with pytest.raises(tvm_hopper.HopperError, match="explain: found no kernel of ours; need a"):

@@ -331,5 +331,5 @@ def test_raster_needs_the_loop_of_column_tiles(axis):
 
 def test_raster_refuses_negative_values():
     sch, loop = bound_loop("blockIdx.x")
-    with pytest.raises(ScheduleError, match=r"persistent = -1; need 0 or more"):
-        hs.raster(sch, loop, persistent=-1)
+    with pytest.raises(ScheduleError, match=r"persistent = -2; need 0 or more, or BY"):
+        hs.raster(sch, loop, persistent=-2)

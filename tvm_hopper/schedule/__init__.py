@@ -3,6 +3,8 @@
 from tvm_hopper import schedule as hs
 """
 
+from tvm_hopper.keys import BY_DEVICE
+
 from .choose import choose_config
 from .config import MatmulConfig, Roles
 from .fuse import fuse_epilogue, fuse_prologue
@@ -11,6 +13,7 @@ from .normalize import normalize
 from .steps import async_copy, pad, pipeline, raster, wgmma
 
 __all__ = [
+    "BY_DEVICE",
     "MatmulConfig",
     "Roles",
     "async_copy",

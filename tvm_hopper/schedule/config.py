@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_schedule, found_and_need
 from tvm_hopper.facts import hopper, registers, swizzle, wgmma
+from tvm_hopper.keys import BY_DEVICE
 
 CONSUMERS = (1, 2, 3)
 MECHANISMS = ("tma",)
@@ -77,7 +78,8 @@ class MatmulConfig:
         Rows of output tiles that are visited together, for the L2 cache; 1 is the hardware's order.
     persistent : int, optional
         Thread blocks that share all output tiles, so that loads of the next tile overlap the
-        epilogue of the one before; 0 is one block a tile.
+        epilogue of the one before; 0 is one block a tile. BY_DEVICE (-1): as many as balance on the
+        device at hand, counted at each launch.
     accumulate : str, optional
         "float32" allows a block whose accumulator is float16 or bfloat16 to be summed in float32.
     last_stage : int or random variable, optional
@@ -113,8 +115,9 @@ class MatmulConfig:
         check_choice("MatmulConfig", "accumulate", self.accumulate, ("float32",))
         if self.raster_group is not None and self.raster_group < 1:
             raise cannot_schedule("MatmulConfig", f"raster_group={self.raster_group}", "1 or more")
-        if self.persistent is not None and self.persistent < 0:
-            raise cannot_schedule("MatmulConfig", f"persistent={self.persistent}", "0 or more")
+        if self.persistent is not None and self.persistent < BY_DEVICE:
+            need = f"0 or more, or BY_DEVICE ({BY_DEVICE})"
+            raise cannot_schedule("MatmulConfig", f"persistent={self.persistent}", need)
 
 
 def check_tile(where: str, tile: Any) -> None:
@@ -136,6 +139,13 @@ def check_int(where: str, name: str, value: Any, most: int | None = None) -> Non
         raise cannot_schedule(where, f"{name}={value!r}", "an int or None")
     if most is not None and value > most:
         raise cannot_schedule(where, f"{name}={value}", f"at most {most}")
+
+
+def check_num_sms(where: str, num_sms: Any) -> None:
+    """Refuse what is no number of SMs; None stands for "not said"."""
+    check_int(where, "num_sms", num_sms)
+    if num_sms is not None and num_sms < 1:
+        raise cannot_schedule(where, f"num_sms={num_sms}", "1 or more, e.g. 132")
 
 
 def check_choice(where: str, name: str, value: Any, legal: tuple[Any, ...]) -> None:

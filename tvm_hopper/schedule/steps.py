@@ -291,16 +291,19 @@ def raster(
     group : int, optional
         Rows of tiles that are visited together; None or 1 is the hardware's order.
     persistent : int, optional
-        Thread blocks that share all tiles; None or 0 is one block a tile.
+        Thread blocks that share all tiles; None or 0 is one block a tile, BY_DEVICE (-1) as many as
+        balance on the device at hand, counted at each launch.
     """
     where = f"loop {sch.get(loop).loop_var.name}"
     binding = sch.get(loop).thread_binding
     if binding is None or str(binding.thread_tag) != "blockIdx.x":
         found = "a loop that is not bound" if binding is None else f"{binding.thread_tag}"
         raise cannot_schedule(where, found, "the loop over columns of tiles, bound to blockIdx.x")
-    for key, value in ((keys.RASTER_GROUP, group), (keys.PERSISTENT, persistent)):
-        if value is not None and value < 0:
-            raise cannot_schedule(where, f"{key} = {value}", "0 or more")
+    if group is not None and group < 0:
+        raise cannot_schedule(where, f"{keys.RASTER_GROUP} = {group}", "0 or more")
+    if persistent is not None and persistent < keys.BY_DEVICE:
+        need = f"0 or more, or BY_DEVICE ({keys.BY_DEVICE})"
+        raise cannot_schedule(where, f"{keys.PERSISTENT} = {persistent}", need)
     if group is not None and group > 1:
         sch.annotate(loop, keys.RASTER_GROUP, group)
     if persistent:

@@ -15,8 +15,9 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import lanes
-from tvm_hopper.sim.runtime_calls import NUM_SMS, device_attribute, encode_tiled
+from tvm_hopper.sim.runtime_calls import device_attribute, encode_tiled
 from tvm_hopper.sim.signature import signature
 from tvm_hopper.sim.tensors import HostTensor, Pointer
 from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, statement_text
@@ -80,7 +81,7 @@ class HostInterpreter:
     """Walks one host function."""
 
     def __init__(
-        self, func: tirx.PrimFunc, inputs: Mapping[str, Any], num_sms: int = NUM_SMS
+        self, func: tirx.PrimFunc, inputs: Mapping[str, Any], num_sms: int = DEFAULT_NUM_SMS
     ) -> None:
         self.func, self.num_sms = func, num_sms
         self.env: dict[Any, Any] = {}
@@ -368,7 +369,7 @@ def evaluate(expr: Any, env: Mapping[Any, Any], binds: Mapping[Any, Any], params
 
 
 def run_host(
-    host_func: tirx.PrimFunc, inputs: Mapping[str, Any], num_sms: int = NUM_SMS
+    host_func: tirx.PrimFunc, inputs: Mapping[str, Any], num_sms: int = DEFAULT_NUM_SMS
 ) -> list[Launch]:
     """Run the host function on inputs in the order of its arguments; return its launches.
 

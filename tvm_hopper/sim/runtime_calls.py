@@ -9,7 +9,6 @@ from tvm_hopper.facts import tensor_map as rules
 from tvm_hopper.sim.tensors import CUDA, Pointer
 from tvm_hopper.sim.tma import SWIZZLE_BYTES, TensorMapArg
 
-NUM_SMS = 132  # of an H100 SXM and an H200; an H100 PCIe has 114, an H20 78
 OOB_FILL = {code: name for name, code in rules.OOB_CODE.items()}
 
 # runtime::DeviceAttrKind of TVM, with what a device of compute capability 9.0 answers (CUDA C++

@@ -16,7 +16,11 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from tvm_hopper.errors import cannot_schedule
+
+from .arguments import as_choice, as_size, check_type
 from .config import CONSUMERS, MatmulConfig, find_violations, most_stages
+from .recognise import OPERAND_TYPES
 
 NUM_SMS = 132  # H100 SXM and H200
 MACS_PER_CYCLE = 2048  # an SM's dense 16-bit rate: m64n256k16 takes 128 cycles
@@ -71,6 +75,18 @@ def choose_config(
     config : MatmulConfig
         With tile, consumers, and stages or last_stage.
     """
+    m, n, k = (
+        as_size("choose_config", name, size, symbolic="an expression of a symbolic extent")
+        for name, size in (("m", m), ("n", n), ("k", k))
+    )
+    check_type("choose_config", "dtype", dtype, str, "the name of a type")
+    dtype = as_choice("choose_config", "dtype", dtype, OPERAND_TYPES) or OPERAND_TYPES[0]
+    check_type("choose_config", "given", given, MatmulConfig, "an hs.MatmulConfig")
+    if sizes is None and given is not None and given.tile is not None:
+        sampled = [size for size in given.tile if not isinstance(size, int)]
+        if sampled:
+            need = "sizes too, the values that each size of the tile can take"
+            raise cannot_schedule("choose_config", f"a sampled tile={given.tile}", need)
     rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
     config = given or MatmulConfig()
     if config.tile is None:

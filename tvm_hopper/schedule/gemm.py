@@ -15,15 +15,21 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import s_tir
+from tvm.ir import Expr
 from tvm.tirx import IndexMap
 
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
 
 from . import fuse, steps
+from .arguments import as_block, check_sampled, check_schedule, check_type
 from .choose import choose_config
 from .config import CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
+from .dry_run import check_lowering
+from .reasons import TVM_ERRORS, in_words
 from .recognise import Matmul, Operand, check_operands, check_product, find_matmul
+from .trial import attempt
 
 
 def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) -> None:
@@ -43,32 +49,41 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
     ScheduleError
         The block is no matmul that can be served, or the configuration does not fit it.
     """
-    if not isinstance(sch, s_tir.Schedule):
-        found = f"a {type(sch).__name__}"
-        raise cannot_schedule("matmul", found, "a schedule", "make one: s_tir.Schedule(mod)")
-    if config is not None and not isinstance(config, MatmulConfig):
-        raise cannot_schedule("matmul", f"config={config!r}", "an hs.MatmulConfig or None")
-    # everything that can be refused is refused on a copy, in which random variables stay valid
-    _schedule(sch.copy(), block, config)
-    _schedule(sch, block, config)
+    check_schedule("matmul", sch)
+    check_type("matmul", "config", config, MatmulConfig, "an hs.MatmulConfig")
+    given = config or MatmulConfig()
+    check_sampled(sch, "matmul", "tile", *(given.tile or ()))
+    check_sampled(sch, "matmul", "last_stage", given.last_stage)
+
+    def accept(copy: s_tir.Schedule, product: Any) -> None:
+        if not is_sampled(given):
+            check_lowering(copy, product)
+
+    attempt(sch, lambda s: _schedule(s, block, config), accept)
 
 
-def _schedule(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None:
-    block = fuse.as_block(sch, block)
+def is_sampled(config: MatmulConfig) -> bool:
+    """Tell whether a tuner decides on a part: what one decision breaks, another one may not."""
+    return any(isinstance(size, Expr) for size in (*(config.tile or ()), config.last_stage))
+
+
+def _schedule(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
+    block = as_block(sch, block)
     name = sch.get(block).name_hint
     try:
-        _apply(sch, block, config)
-    except fuse.TVM_ERRORS as error:
-        found = f"what TVM cannot schedule ({fuse.tvm_reason(error)})"
+        return _apply(sch, block, config)
+    except TVM_ERRORS as error:
+        found = f"what TVM cannot schedule{in_words(error)}"
         need = "a matmul that is padded and tiled by itself"
         raise cannot_schedule(f"block {name}", found, need, fuse.SEPARATE) from error
 
 
-def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None:
+def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     check_product(sch, block)
     fuse.fuse_prologue(sch, block)
     problem = find_matmul(sch, block)
     check_operands(problem, config.accumulate if config is not None else None)
+    _check_in_place(sch, problem, block)
     config, axis = _fit(sch, problem, config or MatmulConfig())
     assert config.tile is not None
     assert config.consumers is not None
@@ -105,7 +120,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
         _drop_unit_dims(sch, copy, operand.kept)
     fuse.fuse_epilogue(sch, store)
     _drop_unit_dims(sch, block, problem.output_kept)
-    steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
+    product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     steps.pipeline(
         sch,
         k_outer,
@@ -114,6 +129,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
         last_stage=config.last_stage,
         wgmma_pending=config.wgmma_pending,
     )
+    return product
 
 
 def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[MatmulConfig, str]:
@@ -153,6 +169,24 @@ def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[Ma
         f"multiples of {64 * consumers} rows, or of {8 * consumers} columns",
         f"or another number of consumers ({', '.join(map(str, legal))})",
     )
+
+
+def _check_in_place(sch: s_tir.Schedule, problem: Matmul, block: Any) -> None:
+    """Refuse a block behind the product that writes an operand: other tiles still read it."""
+    place = sch.get_sref(block).parent
+    while not isinstance(place.stmt, ir.SBlock):
+        place = place.parent
+    blocks = ir.find_all(place.stmt.body, ir.SBlock)
+    start = next(i for i, node in enumerate(blocks) if node.same_as(sch.get(block)))
+    for operand in (problem.lhs, problem.rhs):
+        for node in blocks[start:]:
+            if any(region.source.same_as(operand.buffer) for region in node.writes):
+                raise cannot_schedule(
+                    f"block {problem.name}, tensor {operand.name}",
+                    f"block {node.name_hint}, which writes it behind the product",
+                    "an output of its own, since other tiles still read the operand",
+                    "write another tensor, and copy that in a kernel of its own",
+                )
 
 
 def _swizzle_violations(

@@ -76,8 +76,9 @@ def rewrite_bounds(kernel: ir.For, plan: dict[Any, Any]) -> ir.For:
         region = [tvm_ir.Range.from_min_extent(a, b) for a, b in ranges]
         return tirx.BufferRegion(node.source, region)
 
-    callbacks = [(ir.TensorLoad, load), (ir.BufferStore, store), (ir.TensorRegion, touch)]
-    return ir.mutate(kernel, callbacks)
+    return ir.mutate(
+        kernel, [(ir.TensorLoad, load), (ir.BufferStore, store), (ir.TensorRegion, touch)]
+    )
 
 
 def _accesses(kernel: ir.For) -> list[list[Any]]:

@@ -20,7 +20,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
 MOST_NAMES = 8  # of a function's blocks that a message lists
-UNKNOWN = (IndexError, ValueError)  # of a variable that is another schedule's, or whose node is gone
+UNKNOWN = (IndexError, ValueError)  # of another schedule's variable, of one whose node is gone
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -153,8 +153,8 @@ def label(sch: s_tir.Schedule, thing: Any) -> str:
 def _find_block(sch: s_tir.Schedule, name: str) -> Any:
     where = f"block {name}"
     if sch.func_working_on is None:
-        names = ", ".join(sorted(gv.name_hint for gv in sch.mod.get_global_vars()))
-        found = f"a module of several functions ({names})"
+        functions = ", ".join(sorted(gv.name_hint for gv in sch.mod.get_global_vars()))
+        found = f"a module of several functions ({functions})"
         fix = "say which one: sch.work_on(name)"
         raise cannot_schedule(where, found, "one function to look it up in", fix)
     function = sch.mod[sch.func_working_on]
@@ -201,9 +201,7 @@ def _is_integer_expr(value: Any) -> bool:
     return ir.dtype_of(value).startswith(("int", "uint"))
 
 
-def _check_bounds(
-    where: str, name: str, number: int, least: int | None, most: int | None
-) -> None:
+def _check_bounds(where: str, name: str, number: int, least: int | None, most: int | None) -> None:
     if least is not None and number < least:
         raise cannot_schedule(where, f"{name}={number}", f"{least} or more")
     if most is not None and number > most:

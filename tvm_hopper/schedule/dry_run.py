@@ -1,4 +1,4 @@
-"""Lowers a scheduled kernel for a look, so that what a build would refuse the schedule call refuses.
+"""Lowers a scheduled kernel for a look: what a build would refuse, the schedule call refuses.
 
     def main(A, B, D):                           def main(A, B, D, C):
         C = alloc_buffer(...)              ->        for ... in thread_binding(...):
@@ -60,13 +60,10 @@ def check_lowering(sch: s_tir.Schedule, block: Any) -> None:
 
 def extract_kernel(sch: s_tir.Schedule, block: Any) -> tirx.PrimFunc | None:
     """Return a function of the kernel around a block alone; None inside of another block."""
-    place, root = sch.get_sref(block), None
-    while place.parent is not None:
-        place = place.parent
-        if isinstance(place.stmt, ir.SBlock):
-            if root is not None:
-                return None
-            root = place.stmt
+    around = _blocks_around(sch, block)
+    if len(around) != 1:
+        return None
+    (root,) = around
     func = next(f for f in sch.mod.functions.values() if _is_root(f, root))
     node = sch.get(block)
     part = next(s for s in ir.statements(root.body) if ir.uses_node(s, node))
@@ -77,6 +74,37 @@ def extract_kernel(sch: s_tir.Schedule, block: Any) -> tirx.PrimFunc | None:
     body = ir.opaque_block(root.name_hint, part, alloc_buffers=kept, annotations=root.annotations)
     alone = tirx.PrimFunc([*func.params, *between], body, func.ret_type)
     return alone.with_attrs(attrs)
+
+
+def block_names(sch: s_tir.Schedule) -> frozenset[str]:
+    """Return the names of all blocks of a schedule."""
+    functions = [f for f in sch.mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    return frozenset(str(b.name_hint) for f in functions for b in ir.find_all(f.body, ir.SBlock))
+
+
+def check_nothing_left(sch: s_tir.Schedule, block: Any, before: frozenset[str]) -> None:
+    """Refuse blocks that scheduling made and that stand outside of the kernel of a block."""
+    around = _blocks_around(sch, block)
+    node = sch.get(block)
+    for part in ir.statements(around[-1].body):
+        if ir.uses_node(part, node):
+            continue
+        for left in ir.find_all(part, ir.SBlock, lambda x: str(x.name_hint) not in before):
+            raise cannot_schedule(
+                f"block {left.name_hint}",
+                f"{reasons.formula_of(left)}, left beside the kernel of {node.name_hint}",
+                "pads and copies that can be a part of the kernel",
+                "choose a tile that divides the matmul",
+            )
+
+
+def _blocks_around(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    place, found = sch.get_sref(block).parent, []
+    while place is not None:
+        if isinstance(place.stmt, ir.SBlock):
+            found.append(place.stmt)
+        place = place.parent
+    return found
 
 
 def _is_root(func: Any, root: Any) -> bool:

@@ -55,7 +55,7 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
                 raise cannot_schedule(
                     f"block {node.name_hint}",
                     f"{found} before the matmul {sch.get(block).name_hint}",
-                    "operands that are tensors, or casts of them that keep every value",
+                    f"{' or '.join(OPERAND_TYPES)} in memory, at most cast to {' or '.join(EXACT)}",
                     _way_to_memory(sch, producer),
                 )
             _inline(sch, sch.compute_inline, producer)

@@ -26,10 +26,10 @@ from . import fuse, steps
 from .arguments import as_block, check_sampled, check_schedule, check_type
 from .choose import choose_config
 from .config import CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .dry_run import check_lowering
+from .dry_run import block_names, check_lowering, check_nothing_left
 from .reasons import TVM_ERRORS, in_words
 from .recognise import Matmul, Operand, check_operands, check_product, find_matmul
-from .trial import attempt
+from .trial import as_one_step, rehearse
 
 
 def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) -> None:
@@ -55,11 +55,16 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
     check_sampled(sch, "matmul", "tile", *(given.tile or ()))
     check_sampled(sch, "matmul", "last_stage", given.last_stage)
 
+    before = block_names(sch)
+
     def accept(copy: s_tir.Schedule, product: Any) -> None:
+        check_nothing_left(copy, product, before)
         if not is_sampled(given):
             check_lowering(copy, product)
 
-    attempt(sch, lambda s: _schedule(s, block, config), accept)
+    rehearse(sch, lambda copy: _schedule(copy, block, config), accept)
+    with as_one_step():
+        _schedule(sch, block, config)
 
 
 def is_sampled(config: MatmulConfig) -> bool:

@@ -1,8 +1,13 @@
 """Says in words why TVM refused a primitive: without the program, and with the user's own names.
 
+    # tirx.For#0
+    for k_1 in range(64): ...
     Error message: ScheduleError: ... expect the loop tirx.For#0 to be higher than ...
   ->
     ... expect loop k_1 to be higher than ...
+
+A failed check of TVM's says nothing to a user: then there is no reason, and the caller says what it
+was about to do.
 """
 
 from __future__ import annotations
@@ -21,7 +26,10 @@ MOST_READS = 4  # of a block that a message lists
 
 _MARK = re.compile(r"#\s*((?:s_tir|tirx)\.\w+#\d+)\s*$")  # a line of TVM's print above a node
 _NODE = re.compile(r"(?:\b(?:the )?(?:block|loop|scope) )?\b((?:s_tir|tirx)\.\w+#\d+)")
-_OWN_NAME = ((re.compile(r'with T\.sblock\("(.*)"\)'), "block"), (re.compile(r"for (\w+) in"), "loop"))
+_OWN_NAME = (
+    (re.compile(r'with T\.sblock\("(.*)"\)'), "block"),
+    (re.compile(r"for (\w+) in"), "loop"),
+)
 _SENTENCE_END = re.compile(r"(?<!\.)\.(?=\s|$)")
 _PLAIN_WORDS = (  # what TVM says in words of its own making
     (

@@ -1,4 +1,4 @@
-"""Reads the loops around a tiled multiply-add and says which of them are the tile, or what is wrong.
+"""Reads the loops around a tiled multiply-add: which of them are the tile, or what is wrong.
 
     for i0, j0: for k0: for i1, j1, k1: C[i0 * 64 + i1, ...] += A[...] * B[...]
   ->

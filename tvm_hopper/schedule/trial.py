@@ -6,9 +6,10 @@ schedule's trees when they are written to.  What TVM refuses in the copy becomes
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
@@ -22,38 +23,37 @@ Step = TypeVar("Step", bound=Callable[..., Any])
 _inside: ContextVar[bool] = ContextVar("tvm_hopper.schedule.trial", default=False)
 
 
-def attempt(
+@contextlib.contextmanager
+def as_one_step() -> Iterator[None]:
+    """Let the helpers that are called here run in place at once: the whole was tried already."""
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def rehearse(
     sch: s_tir.Schedule,
     step: Callable[[s_tir.Schedule], Any],
     accept: Callable[[s_tir.Schedule, Any], None] | None = None,
-) -> Any:
-    """Run a step on a copy of a schedule, then in place; a step inside of a step just runs.
+) -> None:
+    """Run a step on a copy of a schedule, for what it raises.
 
     Parameters
     ----------
     sch : Schedule
-        Changed in place; left as it was when the step, or `accept`, raises.
+        Left as it is.
     step : callable
         Takes the schedule; it must do the same whenever it is called.
     accept : callable, optional
         Takes the copy and what the step returned; raises where that will not do.
-
-    Returns
-    -------
-    result : object
-        What the step returned for `sch` itself.
     """
-    if _inside.get():
-        return step(sch)
-    token = _inside.set(True)
-    try:
+    with as_one_step():
         copy = sch.copy()
         result = step(copy)
         if accept is not None:
             accept(copy, result)
-        return step(sch)
-    finally:
-        _inside.reset(token)
 
 
 def all_or_nothing(need: str, fix: str = "") -> Callable[[Step], Step]:
@@ -80,7 +80,10 @@ def all_or_nothing(need: str, fix: str = "") -> Callable[[Step], Step]:
                     found = f"what TVM cannot schedule{reasons.in_words(error)}"
                     raise cannot_schedule(where, found, need, fix) from error
 
-            return attempt(sch, run)
+            if not _inside.get():
+                rehearse(sch, run)
+            with as_one_step():
+                return run(sch)
 
         return cast(Step, tried)
 

@@ -55,11 +55,26 @@ def as_tile(where: str, tile: Any) -> tuple[Any, Any, Any]:
     """Return a tile as three sizes."""
     if not isinstance(tile, (tuple, list)) or len(tile) != 3:
         raise cannot_schedule(where, f"tile={_show(tile)}", "rows, columns and depth")
-    sizes = [_index(size) if _index(size) is not None else size for size in tile]
-    if any(x < 1 if isinstance(x, int) else not _is_integer_expr(x) for x in sizes):
+    numbers = [_index(size) for size in tile]
+    sizes = [size if x is None else x for size, x in zip(tile, numbers, strict=True)]
+    if any(
+        not _is_integer_expr(size) if x is None else x < 1
+        for size, x in zip(tile, numbers, strict=True)
+    ):
         need = "positive ints, or sampled random variables"
         raise cannot_schedule(where, f"tile={_show(tile)}", need)
     return sizes[0], sizes[1], sizes[2]
+
+
+def as_sizes(where: str, sizes: Any) -> tuple[tuple[int, ...], ...]:
+    """Return the values that each of the three sizes of a tile can take."""
+    lists = isinstance(sizes, (tuple, list)) and all(isinstance(x, (tuple, list)) for x in sizes)
+    numbers = [[_index(value) for value in values] for values in sizes] if lists else []
+    plain = tuple(tuple(x for x in values if x is not None and x > 0) for values in numbers)
+    if [len(x) for x in plain] != [len(x) for x in numbers] or len(plain) != 3 or not all(plain):
+        need = "rows, columns and depth, a tuple of positive ints for each"
+        raise cannot_schedule(where, f"sizes={_show(sizes)}", need)
+    return plain
 
 
 def as_pair(where: str, name: str, value: Any, need: str) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_schedule
 
-from .arguments import as_choice, as_size, check_type
+from .arguments import as_choice, as_size, as_sizes, check_type
 from .config import CONSUMERS, MatmulConfig, find_violations, most_stages
 from .recognise import OPERAND_TYPES
 
@@ -82,7 +82,9 @@ def choose_config(
     check_type("choose_config", "dtype", dtype, str, "the name of a type")
     dtype = as_choice("choose_config", "dtype", dtype, OPERAND_TYPES) or OPERAND_TYPES[0]
     check_type("choose_config", "given", given, MatmulConfig, "an hs.MatmulConfig")
-    if sizes is None and given is not None and given.tile is not None:
+    if sizes is not None:
+        sizes = as_sizes("choose_config", sizes)
+    elif given is not None and given.tile is not None:
         sampled = [size for size in given.tile if not isinstance(size, int)]
         if sampled:
             need = "sizes too, the values that each size of the tile can take"

@@ -86,8 +86,8 @@ def refuse(sch, match, step, *args, **kwargs):
         ),
         (
             {"pad": False, "shape": (100, 128, 256)},
-            r"block C: found the predicate .* < 100, since the tile does not divide the shape; need "
-            r"whole tiles; pad the matmul first: hs.pad",
+            r"block C: found the predicate .* < 100, since the tile does not divide the shape; "
+            r"need whole tiles; pad the matmul first: hs.pad",
         ),
     ],
     ids=["split-k", "k-outside", "no-pad"],

@@ -75,7 +75,7 @@ def test_formula_of_a_block():
     want = "C[v_i0, v_i1] computed from C[v_i0, v_i1], A[v_i0, v_k], B[v_i1, v_k]"
     assert formula_of(node) == want
     outer = sch.get(sch.blockize(sch.get_loops("C")[1]))
-    assert formula_of(outer).startswith("a For of ")
+    assert formula_of(outer).startswith("a loop, computed from C[")
     xs = [te.placeholder((8,), "float32", name=f"X{i}") for i in range(6)]
     total = te.compute((8,), lambda i: sum((x[i] for x in xs[1:]), xs[0][i]), name="sum")
     constant = te.compute((8,), lambda i: te.const(1, "float32"), name="one")

@@ -31,6 +31,11 @@ _OWN_NAME = (
     (re.compile(r"for (\w+) in"), "loop"),
 )
 _SENTENCE_END = re.compile(r"(?<!\.)\.(?=\s|$)")
+_STATEMENTS = {
+    ir.IfThenElse: "a store under a condition",
+    ir.SeqStmt: "several stores",
+    ir.For: "a loop",
+}
 _PLAIN_WORDS = (  # what TVM says in words of its own making
     (
         "is not a stage pipeline",
@@ -42,7 +47,7 @@ _PLAIN_WORDS = (  # what TVM says in words of its own making
     ),
     (
         "The body of the inlined block should be in form of",
-        "it reads a tensor at several places, or not element by element",
+        "it reads a tensor at several places, under a condition, or not element by element",
     ),
     ("is an output block", "its result is an output of the function"),
 )
@@ -80,7 +85,7 @@ def formula_of(node: Any) -> str:
     more = ", ..." if len(texts) > MOST_READS else ""
     read = ", ".join(texts[:MOST_READS]) + more or "no tensor"
     if not isinstance(body, ir.BufferStore):
-        return f"a {type(body).__name__} of {read}"
+        return f"{_STATEMENTS.get(type(body), 'other statements')}, computed from {read}"
     return f"{_element(body.buffer, body.indices)} computed from {read}"
 
 

@@ -13,6 +13,7 @@ from .merge_shared import MergeShared
 from .pipeline_mbarriers import PipelineMbarriers
 from .raster_blocks import RasterBlocks
 from .refuse_leftovers import RefuseLeftovers
+from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
 from .widen_indices import WidenIndices
 
@@ -28,6 +29,7 @@ __all__ = [
     "RasterBlocks",
     "RefuseLeftovers",
     "RequireAlignment",
+    "ResolveBounds",
     "RestoreAxisNotes",
     "WidenIndices",
 ]

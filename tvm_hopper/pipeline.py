@@ -45,6 +45,7 @@ def hook_passes() -> list[Pass]:
 
     return [
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
+        transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
         transforms.LowerWgmma(),  # the accumulator goes to registers, rows and columns to threads
         transforms.InjectTmaLoad(),  # copies become boxes of a tensor map, without a barrier yet

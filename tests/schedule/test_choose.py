@@ -41,7 +41,7 @@ def test_measured_shapes_get_the_tile_that_was_fastest(shape, tile):
     [
         ((4096, 4096, 4096), (128, 256, 64)),
         ((8192, 8192, 8192), (128, 256, 64)),
-        (("m", 4096, 4096), (128, 256, 64)),
+        ((tirx.Var("m", "int32"), 4096, 4096), (128, 256, 64)),
         ((1, 8, 8), (64, 32, 64)),  # no deeper than the sum needs
     ],
 )

@@ -17,11 +17,14 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.keys import BY_DEVICE
 from tvm_hopper.target import num_sms as target_num_sms
 
-from .config import CONSUMERS, MatmulConfig, check_num_sms, find_violations, most_stages
+from .arguments import as_choice, as_int, as_size, as_sizes, check_type
+from .config import CONSUMERS, MatmulConfig, find_violations, most_stages
+from .recognise import OPERAND_TYPES
 
 MACS_PER_CYCLE = 2048  # an SM's dense 16-bit rate: m64n256k16 takes 128 cycles
 TURN_CYCLES = 170  # of a consumer from one slot of the ring to the next: wait, fence, release
@@ -79,10 +82,23 @@ def choose_config(
     config : MatmulConfig
         With tile, consumers, and stages or last_stage.
     """
+    m, n, k = (
+        as_size("choose_config", name, size, symbolic="an expression of a symbolic extent")
+        for name, size in (("m", m), ("n", n), ("k", k))
+    )
+    check_type("choose_config", "dtype", dtype, str, "the name of a type")
+    dtype = as_choice("choose_config", "dtype", dtype, OPERAND_TYPES) or OPERAND_TYPES[0]
+    check_type("choose_config", "given", given, MatmulConfig, "an hs.MatmulConfig")
+    if sizes is not None:
+        sizes = as_sizes("choose_config", sizes)
+    elif given is not None and given.tile is not None:
+        sampled = [size for size in given.tile if not isinstance(size, int)]
+        if sampled:
+            need = "sizes too, the values that each size of the tile can take"
+            raise cannot_schedule("choose_config", f"a sampled tile={given.tile}", need)
     rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
     config = given or MatmulConfig()
-    check_num_sms("choose_config", num_sms)
-    num_sms = target_num_sms() if num_sms is None else num_sms
+    num_sms = as_int("choose_config", "num_sms", num_sms, 1) or target_num_sms()
     if config.tile is None:
         tile, consumers = choose_tile(rows, columns, depth, config.consumers, num_sms)
         config = replace(config, tile=tile, consumers=consumers)

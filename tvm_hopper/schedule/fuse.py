@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import s_tir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
@@ -22,13 +21,15 @@ from tvm.sym.iter_affine_map import IterMapLevel
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
-from .recognise import loops_around
+from . import reasons
+from .arguments import as_block
+from .recognise import EXACT, OPERAND_TYPES, loops_around
+from .trial import all_or_nothing
 
-REASON_LINES = 3  # of a TVM error that are quoted
-TVM_ERRORS = (s_tir.ScheduleError, tvm.error.InternalError)  # some primitives only have a check
 SEPARATE = "bind the rest to threads first, or keep it in a function of its own"
 
 
+@all_or_nothing("elementwise blocks before the matmul", SEPARATE)
 def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
     """Inline the blocks that only cast or re-index an operand into the product.
 
@@ -54,12 +55,13 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
             node = sch.get(producer)
             value = node.body.value if isinstance(node.body, ir.BufferStore) else None
             load = value.value if isinstance(value, tirx.Cast) else value
-            if not isinstance(load, ir.TensorLoad):
+            found = _more_than_a_cast(value, load)
+            if found:
                 raise cannot_schedule(
                     f"block {node.name_hint}",
-                    f"a computation before the matmul {sch.get(block).name_hint}",
-                    "operands that are tensors, or casts of them",
-                    SEPARATE,
+                    f"{found} before the matmul {sch.get(block).name_hint}",
+                    f"{' or '.join(OPERAND_TYPES)} in memory, at most cast to {' or '.join(EXACT)}",
+                    _way_to_memory(sch, producer),
                 )
             inline_block(sch, sch.compute_inline, producer)
 
@@ -74,6 +76,28 @@ def _adds_dimension(sch: s_tir.Schedule, block: Any) -> bool:
     )
 
 
+def _more_than_a_cast(value: Any, load: Any) -> str:
+    """Say what a block does to an operand that WGMMA would not; empty if it may be inlined."""
+    if not isinstance(load, ir.TensorLoad):
+        return "a computation"
+    old, new = ir.dtype_of(load), ir.dtype_of(value)
+    if old == new or (old in OPERAND_TYPES and new in EXACT):
+        return ""
+    return f"a cast of {load.source.name} from {old} to {new}"
+
+
+def _way_to_memory(sch: s_tir.Schedule, producer: Any) -> str:
+    """Say how an operand that is computed first gets into memory, where TMA reads it."""
+    for source in sch.get_producers(producer):
+        if sch.get(source).init is not None:
+            name = sch.get(source).name_hint
+            return f"schedule block {name} first, whose store computes it then"
+        if not is_own_kernel(sch, source):
+            return _way_to_memory(sch, source)
+    return SEPARATE
+
+
+@all_or_nothing("elementwise blocks behind the matmul, and one output", SEPARATE)
 def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
     """Inline the crop of `pad` and every elementwise block behind the product into the store.
 
@@ -238,35 +262,11 @@ def fuse_side_inputs(sch: s_tir.Schedule, consumer: Any, store: Any) -> None:
 # -- what the steps share -------------------------------------------------------------------------
 
 
-def as_block(sch: s_tir.Schedule, block: Any) -> Any:
-    """Return the block itself, looked up when it is given by name."""
-    if not isinstance(block, str):
-        return block
-    try:
-        return sch.get_sblock(block)
-    except TVM_ERRORS as error:
-        found = f"what TVM cannot look up ({tvm_reason(error)})"
-        raise cannot_schedule(f"block {block}", found, "the name of one block") from error
-
-
 def is_own_kernel(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether a block is a kernel of its own: a reduction, or bound to threads already."""
     return sch.get(block).init is not None or any(
         loop.kind == ir.ForKind.THREAD_BINDING for loop in loops_around(sch, block)
     )
-
-
-def tvm_reason(error: Exception) -> str:
-    """Return the lines of a TVM schedule error that say what was wrong, without the program."""
-    marker = "Error message: "
-    text = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    start = next((i for i, line in enumerate(text) if line.startswith(marker)), 0)
-    reason = [text[start].removeprefix(marker).removeprefix("ScheduleError: ")]
-    for line in text[start + 1 :]:
-        if line.startswith(("#", "from ", "@", "Error")) or len(reason) == REASON_LINES:
-            break
-        reason.append(line.strip())
-    return " ".join(reason)
 
 
 def _reads(node: Any, buffer: Any) -> bool:
@@ -279,13 +279,14 @@ def _output_name(sch: s_tir.Schedule, block: Any) -> str:
 
 def inline_block(sch: s_tir.Schedule, primitive: Any, block: Any) -> None:
     """Inline one block, and say which one it was when TVM refuses."""
-    name = sch.get(block).name_hint
+    node = sch.get(block)
+    name, formula = node.name_hint, reasons.formula_of(node)
     try:
         primitive(block)
-    except TVM_ERRORS as error:
+    except reasons.TVM_ERRORS as error:
         raise cannot_schedule(
             f"block {name}",
-            f"what TVM cannot inline ({tvm_reason(error)})",
+            f"{formula}, which TVM cannot inline{reasons.in_words(error)}",
             "elementwise blocks around the matmul, and one output",
             SEPARATE,
         ) from error

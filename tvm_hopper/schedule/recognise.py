@@ -24,6 +24,7 @@ from tvm_hopper.facts import hopper
 
 OPERAND_TYPES = ("float16", "bfloat16")
 EXACT = ("float32", "float64")  # hold every value of each operand type
+FIRST = "compute it into a tensor first, in a block that is bound to threads"
 OUTPUT_TYPES = ("float32", "float16", "bfloat16")
 
 
@@ -109,7 +110,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     for axis in axes.values():
         if axis in (m, n, k, *lead):
             continue
-        found = f"a batch of {axis.extent} ({axis.iter_var.var.name})"
+        batch = _batch(axes, (first, second)) or axis
+        found = f"a batch of {batch.extent} ({batch.iter_var.var.name})"
         raise cannot_schedule(where, found, "a leading batch of one")
     if not all(ir.is_const(extent, 1) for extent in store.buffer.shape[:-2]):
         found = f"{store.buffer.name}, of which it writes a part"
@@ -302,7 +304,7 @@ def product_loads(where: str, store: Any) -> tuple[Any, Any]:
         if not isinstance(load, ir.TensorLoad):
             found = f"{factor} computed inside the product"
             need = f"operands that are tensors, at most cast to {acc}"
-            raise cannot_schedule(where, found, need, "compute it into a tensor of its own first")
+            raise cannot_schedule(where, found, need, FIRST)
         if isinstance(factor, tirx.Cast) and ir.dtype_of(load.source) in OPERAND_TYPES:
             _check_cast(where, f"operand {load.source.name}", factor, ir.dtype_of(load.source))
         factors.append(load)
@@ -313,8 +315,7 @@ def _check_cast(where: str, what: str, cast: tirx.Cast, dtype: str) -> None:
     """Refuse a cast that changes values: WGMMA multiplies the operands as they are."""
     if ir.dtype_of(cast) not in (dtype, *EXACT):
         found = f"{what} cast to {ir.dtype_of(cast)}, which can change its value"
-        fix = "compute it into a tensor of its own first"
-        raise cannot_schedule(where, found, f"casts to {' or '.join(EXACT)} alone", fix)
+        raise cannot_schedule(where, found, f"casts to {' or '.join(EXACT)} alone", FIRST)
 
 
 def _operand(
@@ -343,6 +344,15 @@ def _operand(
     major = "k" if sides[-1] == "k" else "mn"
     side = "m" if "m" in sides else "n"
     return Operand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side
+
+
+def _batch(axes: dict[Any, Axis], loads: tuple[Any, Any]) -> Axis | None:
+    """Return the first axis that goes through both operands and is not summed over."""
+    for var, axis in axes.items():
+        shared = all(ir.uses(list(load.indices), var) for load in loads)
+        if shared and axis.extent != 1 and not _is_reduction(axis.iter_var):
+            return axis
+    return None
 
 
 def _is_same_element(term: Any, store: Any) -> bool:

@@ -63,6 +63,10 @@ def _leading_zeros(x: Any) -> Any:
     )
 
 
+def _ones(x: Any) -> Any:
+    return np.vectorize(int.bit_count, otypes=[np.uint32])(x.astype(object))
+
+
 def _unsigned(x: Any) -> Any:
     return x.view(f"uint{8 * x.dtype.itemsize}")
 
@@ -100,8 +104,8 @@ MATH: dict[str, Function] = {
     "log1p": np.log1p,
     "log2": np.log2,
     "nearbyint": np.rint,
-    "popc": lambda x: np.bitwise_count(_unsigned(x)).astype("uint32"),
-    "popcll": lambda x: np.bitwise_count(_unsigned(x)).astype("uint32"),
+    "popc": lambda x: _ones(_unsigned(x)),
+    "popcll": lambda x: _ones(_unsigned(x)),
     "pow": np.power,
     "rcp": np.reciprocal,
     "round": np.rint,

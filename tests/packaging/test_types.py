@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -49,11 +48,13 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make an environment that has the wheel and numpy; without TVM a check takes seconds."""
     home = tmp_path_factory.mktemp("env")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
-    paths = sysconfig.get_paths("venv", vars={"base": str(home), "platbase": str(home)})
+    python = home / ("Scripts" if os.name == "nt" else "bin") / Path(sys.executable).name
+    ask = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = Path(subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip())
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(paths["purelib"])
-    (Path(paths["purelib"]) / "numpy").symlink_to(Path(np.__file__).parent)
-    return Path(paths["scripts"]) / Path(sys.executable).name
+        archive.extractall(packages)
+    (packages / "numpy").symlink_to(Path(np.__file__).parent)
+    return python
 
 
 def test_a_consumer_sees_types_and_mistakes(python: Path, tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ class LowerWgmma:
             plans = plan_wgmma(kernel)
             for plan in plans:
                 threads = plan_threads(kernel, plan)
-                slow = report(func, find_fallbacks(threads))
+                slow = report(func, find_fallbacks(plan, threads))
                 notes.append({**_facts(plan, threads), "fallbacks": slow})
                 kernel = rewrite_wgmma(kernel, plan, threads)
             assert not plan_wgmma(kernel), "LowerWgmma left a block behind"
@@ -233,9 +233,20 @@ class LowerWgmma:
         return ir.note_plan(func, notes)
 
 
-def find_fallbacks(threads: Threads) -> list[Fallback]:
-    """List the stores that are narrower than the accumulator's layout allows."""
-    return [
+def find_fallbacks(plan: WgmmaPlan, threads: Threads) -> list[Fallback]:
+    """List narrower stores than the accumulator's layout allows, and narrower instructions."""
+    narrow = []
+    if plan.instruction_n < plan.widest():
+        narrow.append(
+            Fallback(
+                plan.product.where,
+                f"instructions of {plan.instruction_n} columns instead of {plan.widest()}, for "
+                f"which ptxas has no registers beside {plan.warp_groups} consumers",
+                "fewer consumers, or fewer columns for each",
+                "take 2 consumers, or another tile",
+            )
+        )
+    return narrow + [
         Fallback(
             f"store of {fragment.store.buffer.name}",
             f"{fragment.run_length} elements at a time, as rows of "

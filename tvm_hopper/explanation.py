@@ -21,6 +21,8 @@ from tvm_hopper.facts import hopper, registers
 if TYPE_CHECKING:
     from rich.table import Table
 
+SPILLS = "registers are spilled in the epilogue; faster with a smaller tile or more consumers"
+
 
 @dataclass(frozen=True)
 class Region:
@@ -235,7 +237,9 @@ def _of_executable(executable: Any) -> Iterator[Kernel]:
         for kernel, fact in zip(kernels, facts, strict=True):
             spilled = fact.spill_store_bytes + fact.spill_load_bytes
             said = Assembled(fact.registers, spilled, fact.stack_bytes, built.compiler)
-            yield replace(kernel, name=fact.name, assembled=said)
+            spills = (f"kernel {fact.name}: {SPILLS}",) if spilled else ()
+            fallbacks = (*kernel.fallbacks, *spills)
+            yield replace(kernel, name=fact.name, assembled=said, fallbacks=fallbacks)
 
 
 def _plans(func: Any) -> list[dict[str, Any]]:

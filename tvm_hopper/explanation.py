@@ -23,6 +23,8 @@ from tvm_hopper.kernel_file import load_kernel
 if TYPE_CHECKING:
     from rich.table import Table
 
+SPILLS = "registers are spilled in the epilogue; faster with a smaller tile or more consumers"
+
 
 EXAMPLE_SMS = sorted(set(devices.NUM_SMS.values()), reverse=True)
 
@@ -255,7 +257,9 @@ def _of_executable(executable: Any) -> Iterator[Kernel]:
         for kernel, fact in zip(kernels, facts, strict=True):
             spilled = fact.spill_store_bytes + fact.spill_load_bytes
             said = Assembled(fact.registers, spilled, fact.stack_bytes, built.compiler)
-            yield replace(kernel, name=fact.name, assembled=said)
+            spills = (f"kernel {fact.name}: {SPILLS}",) if spilled else ()
+            fallbacks = (*kernel.fallbacks, *spills)
+            yield replace(kernel, name=fact.name, assembled=said, fallbacks=fallbacks)
 
 
 def _plans(func: Any) -> list[dict[str, Any]]:

@@ -11,13 +11,11 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.copies import find_copies
 from tvm_hopper.analysis.multiply_add import MultiplyAdd, match_multiply_add
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts import wgmma
+from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.hopper import MAX_REGISTERS_PER_THREAD, WARP_GROUP_THREADS
-from tvm_hopper.keys import ACCUMULATE, SWIZZLE, WGMMA
+from tvm_hopper.keys import ACCUMULATE, REGISTERS, SWIZZLE, WGMMA
 
 OPERAND_DTYPES = ("float16", "bfloat16")
-# What a consumer needs beside its accumulator: addresses, descriptors, loop state, epilogue values.
-OTHER_REGISTERS = 24
 
 
 @dataclass(frozen=True)
@@ -72,14 +70,6 @@ class WgmmaPlan:
         depth = wgmma.instruction_k(self.dtype)
         if self.k % depth:
             raise cannot_lower(where, f"a depth of {self.k}", f"a multiple of {depth}")
-        if self.registers + OTHER_REGISTERS > MAX_REGISTERS_PER_THREAD:
-            raise cannot_lower(
-                where,
-                f"an accumulator of {self.m}x{self.n}: {self.registers} registers a thread",
-                f"at most {MAX_REGISTERS_PER_THREAD - OTHER_REGISTERS} of "
-                f"{MAX_REGISTERS_PER_THREAD}, the rest being needed for addresses",
-                "choose a smaller tile or more consumers",
-            )
 
     @property
     def dtype(self) -> str:
@@ -98,12 +88,22 @@ class WgmmaPlan:
 
     @property
     def instruction_n(self) -> int:
-        """Width of one instruction: the widest that divides n and starts where a panel does."""
+        """Width of one instruction: the widest that ptxas has registers for."""
+        most = wgmma.MAX_N
+        if self.warp_groups in registers.DEFAULT_SPLIT:
+            most = registers.widest_instruction(self.warp_groups)
+        return self.widest(most)
+
+    def widest(self, most: int = wgmma.MAX_N) -> int:
+        """Return the widest instruction up to `most` that divides n and starts where a panel does.
+
+        A panel of the right operand divides n, so there is one.
+        """
         step = self.right.layout.mn_granularity
         return max(
             width
             for width in wgmma.legal_n(self.dtype)
-            if self.n % width == 0 and (width == self.n or width % step == 0)
+            if width <= most and self.n % width == 0 and (width == self.n or width % step == 0)
         )
 
     @property
@@ -142,7 +142,28 @@ def _plan_block(kernel: ir.For, realize: ir.SBlockRealize) -> WgmmaPlan:
         )
     _check_accumulator(product, m, n)
     nests = _fragment_nests(kernel, product, (m, n))
-    return WgmmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate)
+    plan = WgmmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate)
+    _check_room(kernel, plan)
+    return plan
+
+
+def _check_room(kernel: ir.For, plan: WgmmaPlan) -> None:
+    """Refuse an accumulator that leaves a consumer too few registers for anything else."""
+    loops = ir.find_all(kernel, ir.For, lambda loop: REGISTERS in loop.annotations)
+    around = [loop for loop in loops if ir.uses_node(loop, plan.product.realize)]
+    if around:
+        consumer = int(list(around[0].annotations[REGISTERS])[-1])
+    else:
+        usual = registers.DEFAULT_SPLIT.get(plan.warp_groups)
+        consumer = usual[1] if usual else MAX_REGISTERS_PER_THREAD
+    if plan.registers > registers.accumulator_room(consumer):
+        raise cannot_lower(
+            plan.product.where,
+            f"an accumulator of {plan.m}x{plan.n}: {plan.registers} registers a thread",
+            f"at most {registers.accumulator_room(consumer)} of the consumer's {consumer}, the "
+            "rest being needed for addresses",
+            "choose a smaller tile, more consumers, or give them more registers",
+        )
 
 
 def _warp_groups(kernel: ir.For, product: MultiplyAdd) -> int:

@@ -216,7 +216,7 @@ def find_violations(
             f"{most_stages(tile, dtype)} stages of this tile take"
         )
     _, consumer = config.registers or registers.default_split(consumers)
-    room = min(consumer, hopper.MAX_REGISTERS_PER_THREAD) - registers.CONSUMER_OVERHEAD
+    room = registers.accumulator_room(consumer)
     held = registers.accumulator_registers(tile_m, tile_n, consumers)
     if held > room:
         broken.append(

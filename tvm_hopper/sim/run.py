@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.facts.hopper import REGISTERS_PER_BLOCK
+from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.host import Launch, run_host
 from tvm_hopper.sim.lanes import LANES
@@ -321,9 +322,7 @@ def run_kernel(
         machine.args[name] = value
     threads = int(np.prod(block))
     machine.padded_threads = -(-threads // 32) * 32
-    machine.entry_registers = min(
-        REGISTERS_PER_BLOCK // machine.padded_threads // 8 * 8, 255 // 8 * 8
-    )
+    machine.entry_registers = entry_registers(machine.padded_threads)
     machine.num_warps = sum(map(len, clusters)) * machine.padded_threads // 32
     layout = Layout.of(program.shared, dyn_smem_bytes)
     for coords_of in clusters:

@@ -70,12 +70,9 @@ def plan_counts(func: tirx.PrimFunc) -> tuple[BlockCount, ...]:
             "a kernel launch without a tensor argument",
             "one, which says on which device",
         )
-    return tuple(_block_count(bind, devices[0]) for bind in counts)
-
-
-def _block_count(bind: Any, device: Any) -> BlockCount:
-    _, tiles, slices = bind.value.args
-    return BlockCount(bind, tiles, slices, device)
+    return tuple(
+        BlockCount(bind, bind.value.args[1], bind.value.args[2], devices[0]) for bind in counts
+    )
 
 
 def _is_count(value: Any) -> bool:

@@ -51,7 +51,7 @@ BLOCK, LOOP, FUNCTION = "block", "loop", "function"
 class Key:
     """One key: `places` says what may carry it, `kind` the type, `legal` the values (or any).
 
-    An int without `legal` values lies in `bounds`, both included.
+    An int without `legal` values lies in `bounds`, both included, or is one of `beyond`.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Key:
     legal: tuple[object, ...] = ()
     length: int = 0  # of a list of `kind`; 0 = a scalar
     bounds: tuple[int, int] = (1, INT32_MAX)
+    beyond: tuple[int, ...] = ()  # ints outside of the bounds that mean something else
     axis: str = ""  # the thread axis that a loop carrying it is bound to
     option: bool = False  # also a PassContext key, and a function attribute
 
@@ -102,6 +103,7 @@ KEYS: dict[str, Key] = {
             (LOOP,),
             int,
             "thread blocks that share all output tiles; -1: counted at launch, by the device",
+            beyond=(BY_DEVICE,),
             axis="blockIdx.x",
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),

@@ -46,6 +46,7 @@ def value_need(key: keys.Key) -> str:
     kind = f"type {key.kind.__name__}"
     if key.kind is int:
         kind += f" from {key.bounds[0]} to {key.bounds[1]}"
+        kind += "".join(f", or {value}" for value in key.beyond)
     return f"a list of {key.length} values of {kind}" if key.length else f"a value of {kind}"
 
 
@@ -64,7 +65,9 @@ def _scalar_fits(key: keys.Key, value: object) -> bool:
         return False
     if key.legal:
         return value in key.legal
-    return not isinstance(value, int) or key.bounds[0] <= value <= key.bounds[1]
+    if not isinstance(value, int) or value in key.beyond:
+        return True
+    return key.bounds[0] <= value <= key.bounds[1]
 
 
 def plain(value: object) -> object:

@@ -497,5 +497,5 @@ def test_update_that_does_not_add_to_its_element_is_refused(update):
 
 
 def test_config_refuses_a_negative_number_of_persistent_blocks():
-    with pytest.raises(ScheduleError, match=r"persistent=-2; need 0 or more, or BY_DEVICE \(-1\)"):
+    with pytest.raises(ScheduleError, match=r"persistent=-2; need -1 or more"):
         hs.MatmulConfig(persistent=-2)

@@ -68,6 +68,14 @@ def test_symbolic_extents_compare_as_they_stand():
     assert found[0].same_as(m)
 
 
+def test_types_of_predicate_and_index_may_differ():
+    wide = tirx.Cast("int64", BX) * 64 + tirx.Cast("int64", R)
+    assert bounds(wide < tirx.IntImm("int64", 90)) == (90, None)
+    columns = tirx.Cast("int64", S + 16)
+    assert bounds(columns < tirx.IntImm("int64", 50)) == (None, 50)
+    assert bounds(tirx.Cast("int64", S) < tirx.Cast("int64", 90 - BX * 64)) is None
+
+
 def test_found_bounds_are_the_predicate_everywhere():
     """Evaluate what was read at every point, beside the predicate."""
     condition = tirx.And(R < 90 - BX * 64, S < 50)

@@ -63,12 +63,38 @@ def _bound(term: Any, indices: tuple[Any, ...], variables: list[ir.Var]) -> tupl
         return None
     low, high = ordered
     for axis, index in enumerate(indices):
-        if ir.dtype_of(index) != ir.dtype_of(low) or not ir.depends_on(index, variables):
+        if not ir.depends_on(index, variables):
             continue
-        bound = ir.simplify(high - low + index)
+        bound = _distance(low, high, index)
         if not ir.depends_on(bound, variables):
             return axis, bound
     return None
+
+
+def _distance(low: Any, high: Any, index: Any) -> Any:
+    """Return `high - low + index`, simplified although casts may stand in different places."""
+    if ir.dtype_of(index) == ir.dtype_of(low):
+        return ir.simplify(high - low + index)
+    wide: dict[Any, Any] = {}
+    total = ir.simplify(_widen(high, wide) - _widen(low, wide) + _widen(index, wide))
+    return ir.simplify(ir.substitute(total, {new: _cast(old) for old, new in wide.items()}))
+
+
+def _widen(expr: Any, wide: dict[Any, Any]) -> Any:
+    """Write an integer expression in 64 bits throughout: no index overflows the type it has."""
+    if isinstance(expr, tirx.Cast):
+        return _widen(expr.value, wide)
+    if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod)):
+        return type(expr)(_widen(expr.a, wide), _widen(expr.b, wide))
+    if isinstance(expr, ir.Var) and ir.dtype_of(expr) != "int64":
+        return wide.setdefault(expr, ir.Var(expr.name, "int64"))
+    return _cast(expr)
+
+
+def _cast(expr: Any) -> Any:
+    if isinstance(expr, (int, tirx.IntImm)):
+        return tirx.IntImm("int64", int(expr))
+    return expr if ir.dtype_of(expr) == "int64" else tirx.Cast("int64", expr)
 
 
 def as_less_than(term: Any) -> tuple[Any, Any] | None:

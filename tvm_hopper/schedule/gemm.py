@@ -23,7 +23,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
 
 from . import fuse, steps
-from .arguments import as_block, check_sampled, check_schedule, check_type
+from .arguments import as_block, check_sampled, check_schedule, check_type, label
 from .choose import choose_config
 from .config import CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .dry_run import block_names, check_lowering, check_nothing_left
@@ -58,12 +58,10 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
     check_sampled(sch, "matmul", "tile", *(given.tile or ()))
     check_sampled(sch, "matmul", "last_stage", given.last_stage)
 
-    copy = sch.copy()
-    found = as_block(copy, block)
-    fresh = normalized(copy, found)
+    fresh = normalized(sch, block)
     if fresh is not None:
         _check_nothing_sampled(given)
-        block = str(copy.get(found).name_hint)
+        block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
     before = block_names(plain)
 

@@ -29,8 +29,10 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
 
+from .arguments import label
 from .fuse import fuse_prologue
 from .recognise import check_plain_loops, product_loads
+from .trial import as_one_step
 from .views import find_access
 
 
@@ -81,10 +83,15 @@ def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> An
 
 
 def normalized(sch: s_tir.Schedule, block: Any) -> s_tir.Schedule | None:
-    """Return a schedule of the rewritten module, None when a block needs no rewriting."""
-    name = str(sch.get(block).name_hint)
+    """Return a schedule of the rewritten module, None when a block needs no rewriting.
+
+    What is no block of the schedule needs none: `hs.matmul` will say so.
+    """
+    name = label(sch, block).removeprefix("block ")
     function = sch.func_working_on
-    target = function.name_hint if function is not None else "main"
+    if not name or function is None:
+        return None
+    target = function.name_hint
     func = sch.mod[target]
     new = _normalize_function(func, name)
     if new.same_as(func):
@@ -123,7 +130,8 @@ def _normalize_block(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     """Rewrite one block, the casts of its operands inlined, or return the function as it is."""
     sch = s_tir.Schedule(tvm.IRModule({"main": func}))
     try:
-        fuse_prologue(sch, name)
+        with as_one_step():
+            fuse_prologue(sch, name)
     except HopperError:
         return func
     inlined = sch.mod["main"]

@@ -8,7 +8,7 @@ PYTEST := $(PY) -m pytest -q
 JOBS ?= 2
 NOTEBOOKS := $(wildcard tutorials/*.ipynb)
 
-.PHONY: demo test test-all seeded lint doctor clean
+.PHONY: demo test test-all seeded fuzz lint doctor clean
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,10 @@ coverage: $(READY)      ## what `make test` reaches of tvm_hopper; fails under t
 
 seeded: $(READY)        ## the table of seeded bugs: each must be found, each control clean
 	$(PY) -m tests.seeded
+
+fuzz: $(READY)          ## random programs and schedules: SEED= with MINUTES= or CASES=, REPORT= a file
+	$(PY) -m tests.fuzz --seed $(or $(SEED),0) --jobs $(JOBS) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(CASES),--cases $(CASES)) $(if $(REPORT),--report $(REPORT))
 
 lint: $(READY)          ## style and types
 	$(PY) -m ruff check .

@@ -1,0 +1,22 @@
+"""The families of cases: name to a function that makes one case out of decisions, and its share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..case import Case
+from ..draw import Draw
+from . import bare_annotations, configurations, hostile, matmul, programs, steps
+
+FAMILIES: dict[str, Callable[[Draw], Case]] = {
+    "matmul": matmul.make,
+    "steps": steps.make,
+    "annotations": bare_annotations.make,
+    "programs": programs.make,
+    "hostile": hostile.make,
+    "configurations": configurations.make,
+}
+# how often each comes, spread evenly: of 20 cases so many
+SHARES = {
+    "matmul": 8, "steps": 3, "annotations": 3, "programs": 3, "configurations": 2, "hostile": 1,
+}  # fmt: skip

@@ -112,7 +112,7 @@ def rewrite_wgmma(kernel: ir.For, plan: WgmmaPlan, threads: Threads) -> ir.Stmt:
         for fragment in threads.fragments
     }
     planned[plan.product.realize] = _instructions(plan, threads)
-    body = ir.replace_nodes(kernel, ir.Stmt, planned)
+    body = ir.drop_empty(ir.replace_nodes(kernel, ir.Stmt, planned))
 
     def move_allocation(block: ir.SBlock) -> ir.SBlock:
         if not any(buffer.same_as(plan.accumulator) for buffer in block.alloc_buffers):

@@ -9,6 +9,7 @@ from tvm import sym
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.copies import find_copies
+from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.analysis.multiply_add import MultiplyAdd, match_multiply_add
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import registers, wgmma
@@ -142,6 +143,8 @@ def _plan_block(kernel: ir.For, realize: ir.SBlockRealize) -> WgmmaPlan:
         )
     _check_accumulator(product, m, n)
     nests = _fragment_nests(kernel, product, (m, n))
+    for nest in nests:
+        _check_store(kernel, nest, product.store.buffer)
     plan = WgmmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate)
     _check_room(kernel, plan)
     return plan
@@ -342,28 +345,44 @@ def _fragment_nest(
             "by the lowering",
         )
     row, column = by_var
-    _check_store(realize.block, row, column)
     return FragmentNest(nest, realize, row, column, units)
 
 
-def _check_store(block: ir.SBlock, row: ir.For, column: ir.For) -> None:
+def _check_store(kernel: ir.For, nest: FragmentNest, accumulator: ir.Var) -> None:
     """Refuse stores that meet in one element: threads hold different ones of the accumulator."""
-    store = block.body
+    block, store = nest.realize.block, nest.realize.block.body
     indices = [str(x) for x in store.indices]
     own = [
         load
         for load in ir.find_all(store.value, ir.TensorLoad)
         if load.source.same_as(store.buffer) and [str(x) for x in load.indices] != indices
     ]
-    moves = all(ir.depends_on(list(store.indices), [x.loop_var]) for x in (row, column))
-    if own or not moves:
+    fix = "reduce in a kernel of its own"
+    if own:
         raise cannot_lower(
             f"block {block.name_hint}",
-            f"a store into {store.buffer.name}{list(store.indices)} from several elements"
-            if not moves
-            else f"a read of other elements of {store.buffer.name} than the one it stores",
+            f"a read of other elements of {store.buffer.name} than the one it stores",
             "one element of the output for each of the accumulator's",
-            "reduce in a kernel of its own",
+            fix,
+        )
+    axes = [nest.row, nest.column]
+    if not store.buffer.same_as(accumulator):  # of that each tile has registers of its own
+        around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, nest.nest))
+        axes += [
+            loop
+            for loop in around
+            if loop.kind == ir.ForKind.THREAD_BINDING
+            or ir.depends_on(list(store.indices), [loop.loop_var])
+        ]
+    extents = {loop.loop_var: loop.extent for loop in axes}
+    extents.update({loop.loop_var: loop.extent for loop in nest.units})
+    if not is_injective(list(store.indices), extents, nest.realize.predicate):
+        raise cannot_lower(
+            f"block {block.name_hint}",
+            f"a store into {store.buffer.name}{list(store.indices)}, in which several elements of "
+            "the product can meet",
+            "one element of the output for each of the accumulator's, in all tiles",
+            f"index the output by a permutation of the product's rows and columns, or {fix}",
         )
 
 

@@ -26,6 +26,10 @@ test-all: $(READY)      ## the whole cover, and the tests that need a GPU where 
 	$(PYTEST) -n $(JOBS)
 	$(if $(NOTEBOOKS),$(PYTEST) --nbmake -n $(JOBS) $(NOTEBOOKS))
 
+.PHONY: coverage
+coverage: $(READY)      ## what `make test` reaches of tvm_hopper; fails under the floor in pyproject.toml
+	$(PYTEST) -n $(JOBS) -m "not slow and not gpu and not timing" --cov --cov-report=term
+
 seeded: $(READY)        ## the table of seeded bugs: each must be found, each control clean
 	$(PY) -m tests.seeded
 
@@ -37,6 +41,20 @@ lint: $(READY)          ## style and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+.PHONY: docs
+docs: $(READY)          ## the site in build/docs: pages, tutorials, API reference; a dead link is an error
+	$(PY) -m sphinx -q -W --keep-going -b html -c docs . build/docs
+
+# A fresh environment beside the checkout: what the wheel lacks is not there.
+.PHONY: test-wheel
+TESTS ?= tests
+test-wheel:             ## build the wheel, install it alone, run the tests of `make test` on it
+	rm -rf build/lib build/wheel dist
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip wheel -q --no-deps --wheel-dir dist .
+	build/wheel/bin/python -m pip install -q "$$(ls dist/*.whl)[tests,docs,tuning]"
+	build/wheel/bin/pytest -o pythonpath= -q -n $(JOBS) -m "not slow and not gpu" $(TESTS)
 
 doctor: $(READY)        ## what this machine has and lacks
 	$(PY) -m tvm_hopper doctor

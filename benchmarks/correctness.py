@@ -21,8 +21,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from . import covering, machine, worker_pool
-from .matmul_case import Case, build, check
+from . import covering, form_case, machine, matmul_case, worker_pool
+from .form_case import FormCase
+from .matmul_case import Case
 
 GRID_M = (1, 8, 100, 128, 1000, 4096)
 GRID_N = (8, 128, 1000, 4096)
@@ -77,9 +78,11 @@ def symbolic_cases() -> list[Case]:
 
 
 def is_legal(row: dict[str, Any]) -> bool:
-    """Tell from the chip's limits whether a configuration can exist."""
+    """Tell from the chip's limits whether a configuration, or a part of one, can exist."""
     from tvm_hopper.schedule.config import MatmulConfig, find_violations
 
+    if len(row) < len(FACTORS):
+        return True
     config = MatmulConfig(tile=row["tile"], stages=row["stages"], consumers=row["consumers"])
     return not find_violations(row["tile"], row["stages"], config, row["dtype"])
 
@@ -144,6 +147,19 @@ def form_cases() -> list[Case]:
     ]
 
 
+def part_cases() -> list[FormCase]:
+    """Return products on parts and views, in place, from a bias, with several outputs."""
+    from tvm_hopper.testing.forms import FORMS
+
+    shapes = (COVER_SHAPE, (256, 256, 256), (1, 136, 72))
+    return [
+        FormCase(form, *shape, dtype)
+        for form in FORMS
+        for shape in shapes
+        for dtype in ("float16", "bfloat16")
+    ]
+
+
 OPTIONS = {
     "tile": ((64, 64, 64), (128, 128, 64), (128, 128, 128), (256, 128, 64), (64, 48, 16)),
     "swizzle": (0, 32, 64, 128),
@@ -168,7 +184,9 @@ def option_cases() -> list[Case]:
 
 
 def swizzle_fits(row: dict[str, Any]) -> bool:
-    """Tell whether rows of both shared tiles are whole swizzle patterns."""
+    """Tell whether rows of both shared tiles, once known, are whole swizzle patterns."""
+    if len(row) < len(OPTIONS):
+        return True
     tile_m, tile_n, tile_k = row["tile"]
     span = max(row["swizzle"], 16) // 2
     inner_a = tile_k if row["layout"][0] == "N" else tile_m
@@ -181,6 +199,7 @@ SETS = {
     "option": option_cases,
     "epilogue": epilogue_cases,
     "form": form_cases,
+    "parts": part_cases,
     "symbolic": symbolic_cases,
     "refused": refused_cases,
     "grid-float16": functools.partial(grid_cases, "float16", "float32"),
@@ -188,18 +207,19 @@ SETS = {
 }
 
 
-def run_case(case: Case) -> dict[str, Any]:
+def run_case(case: Case | FormCase) -> dict[str, Any]:
     """Build and judge one case; never raises, so that one bad kernel does not end the run."""
     from tvm_hopper.errors import HopperError
 
+    judge: Any = form_case if isinstance(case, FormCase) else matmul_case
     result: dict[str, Any] = {"case": case.name, "status": "failed", "fatal": False}
     start = time.monotonic()
     try:
-        executable = build(case)
+        executable = judge.build(case)
         result["build_s"] = round(time.monotonic() - start, 2)
         if case.expect_refusal:
             return result | {"message": "built; need a refusal that names the 16-byte rule"}
-        errors = check(case, executable["main"])
+        errors = judge.check(case, executable["main"])
         return result | {"status": "passed", "error": max(errors.values())}
     except HopperError as error:
         says_why = "16 bytes" in str(error) or "multiple of 8" in str(error)

@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from pathlib import Path
 
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# At the end, so that an installed wheel comes first: for `benchmarks` and `tests`.
+sys.path.append(str(Path(__file__).parents[1]))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,6 +4,7 @@ if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")
 
 from .assert_alignment import AssertAlignment, RequireAlignment
+from .count_blocks import CountBlocks
 from .inject_tma_load import InjectTmaLoad
 from .insert_async_waits import InsertAsyncWaits
 from .layout_shared import LayoutShared
@@ -12,11 +13,13 @@ from .merge_shared import MergeShared
 from .pipeline_mbarriers import PipelineMbarriers
 from .raster_blocks import RasterBlocks
 from .refuse_leftovers import RefuseLeftovers
+from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
 from .widen_indices import WidenIndices
 
 __all__ = [
     "AssertAlignment",
+    "CountBlocks",
     "InjectTmaLoad",
     "InsertAsyncWaits",
     "LayoutShared",
@@ -26,6 +29,7 @@ __all__ = [
     "RasterBlocks",
     "RefuseLeftovers",
     "RequireAlignment",
+    "ResolveBounds",
     "RestoreAxisNotes",
     "WidenIndices",
 ]

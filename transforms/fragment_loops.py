@@ -21,6 +21,7 @@ from typing import Any
 
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
+from tvm.script import tirx as T
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.vector_runs import is_aligned_run, shared_condition
@@ -37,9 +38,15 @@ class Fragment:
     """A fill's or an epilogue's nest over registers: `emit()` builds its loops."""
 
     def __init__(
-        self, nest: FragmentNest, plan: WgmmaPlan, registers: ir.Var, thread: ir.Var
+        self,
+        nest: FragmentNest,
+        plan: WgmmaPlan,
+        registers: ir.Var,
+        thread: ir.Var,
+        by_mov: bool = False,
     ) -> None:
         self.nest, self.plan, self.registers = nest, plan, registers
+        self.by_mov = by_mov  # a fill's values are set by instructions, see LowerWgmma
         self.store = nest.realize.block.body
         self.lane = thread % WARP_GROUP_THREADS
         self.is_fill = self.store.buffer.same_as(plan.accumulator)
@@ -61,7 +68,7 @@ class Fragment:
             return ir.make_loop(
                 "i",
                 self.plan.registers,
-                lambda i: ir.BufferStore(self.registers, value, [i]),
+                lambda i: self._set(value, i),
                 unroll=True,
             )
         runs = self.run_length == RUN
@@ -76,6 +83,13 @@ class Fragment:
                         emit_one(subtile, chunk, g, h), unroll=True),
                     unroll=True), unroll=True), unroll=True)  # fmt: skip
         return self._block(loops)
+
+    def _set(self, value: Any, index: Any) -> ir.Stmt:
+        """Set one register of the accumulator."""
+        if not self.by_mov:
+            return ir.BufferStore(self.registers, value, [index])
+        kind = "f32" if self.plan.accumulate == "float32" else "b32"
+        return ir.Evaluate(T.ptx[f"mov.{kind}"](tirx.BufferLoad(self.registers, [index]), value))
 
     def _block(self, loops: ir.Stmt) -> ir.SBlockRealize:
         acc, name = ir.full_region(self.registers), self.nest.realize.block.name_hint
@@ -142,7 +156,8 @@ class Fragment:
         e = ir.Var("e", "int32")
         new, condition = self._element(subtile, chunk, g, h, e)
         if self.run_length == 1:
-            guarded = _if(condition, new)
+            one = self._set(new.value, new.indices[0]) if self.is_fill else new
+            guarded = _if(condition, one)
             return ir.make_loop("e", 2, lambda x: ir.substitute(guarded, {e: x}), unroll=True)
         pair = self._scratch("pair", 2)
         compute = ir.make_loop(

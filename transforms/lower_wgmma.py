@@ -17,6 +17,9 @@
         for g, h in unroll(32, 2):                                  see fragment_loops.py
             if in bounds: C[row(t, h), col(t, g) + 0:2] = f(acc[4 g + 2 h + 0:2])
 
+If the loop over k has one iteration there is no fill, see `plan_threads`: the first instruction on
+each register overwrites it (`kk != 0` in place of True).
+
 Before: shared operands are panels (LayoutShared).  After: no `wgmma` annotation, no accumulator
 indexed by rows and columns; the instructions are neither fenced, committed nor waited for.
 Not here: that (insert_async_waits.py); who loads the operands (pipeline_mbarriers.py).
@@ -43,27 +46,73 @@ from .fragment_loops import Fragment
 
 @dataclass(frozen=True)
 class Threads:
-    """One accumulator dealt out: the thread axis, a thread's registers, and the nests over them."""
+    """One accumulator dealt out: the thread axis, a thread's registers, and the nests over them.
+
+    `overwrites`: the first instruction on each register ignores what it holds, so that the fill
+    with zeros is left out.
+    """
 
     axis: ir.Var
     registers: ir.Var
     fragments: tuple[Fragment, ...]
+    overwrites: bool = False
 
 
-def plan_threads(plan: WgmmaPlan) -> Threads:
-    """Name the registers and choose how wide each nest's stores are."""
+def plan_threads(kernel: ir.For, plan: WgmmaPlan) -> Threads:
+    """Name the registers, choose how they are filled and how wide each nest's stores are.
+
+    Where the product runs once there is no loop in the CUDA compiler's eyes, and it computes what
+    fills the accumulator right before the instruction that takes it. That is behind `wgmma.fence`:
+    ptxas then serialises (C7517 and C7519, NVRTC and nvcc 13.0). So zeros are left to WGMMA's
+    `scale-d`, and other values are set by PTX instructions, which stay where they are.
+    """
     axis = ir.Var("threadIdx_x", "int32")
     registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
-    fragments = tuple(Fragment(nest, plan, registers, axis) for nest in plan.nests)
-    return Threads(axis, registers, fragments)
+    once = _runs_once(kernel, plan)
+    fragments = tuple(Fragment(nest, plan, registers, axis, once) for nest in plan.nests)
+    return Threads(axis, registers, fragments, once and _starts_from_zero(kernel, plan))
+
+
+def _runs_once(kernel: ir.For, plan: WgmmaPlan) -> bool:
+    """Tell whether every loop of a thread block around the product has one iteration."""
+    product = plan.product.realize
+    around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, product))
+    serial = [loop for loop in around if loop.kind != ir.ForKind.THREAD_BINDING]
+    return all(ir.is_const(loop.extent, 1) for loop in serial)
+
+
+def _starts_from_zero(kernel: ir.For, plan: WgmmaPlan) -> bool:
+    """Tell whether a product that runs once finds zeros: one fill, right before, unconditional."""
+    fills = [x for x in plan.nests if x.realize.block.body.buffer.same_as(plan.accumulator)]
+    if len(fills) != 1 or not ir.is_zero(fills[0].realize.block.body.value):
+        return False
+    fill, product = fills[0], plan.product.realize
+    touching = [
+        part
+        for body in ir.find_all(kernel, ir.SeqStmt)
+        if any(part.same_as(fill.nest) for part in ir.statements(body))
+        for part in ir.statements(body)
+        if ir.uses(part, plan.accumulator)
+    ]
+    following = touching[1] if len(touching) > 1 and touching[0].same_as(fill.nest) else None
+    if following is None or not ir.uses_node(following, product):
+        return False
+    branches = ir.find_all(following, ir.IfThenElse, lambda x: ir.uses_node(x, product))
+    guards = ir.find_all(following, ir.SBlockRealize, lambda x: ir.uses_node(x, product))
+    return not branches and all(ir.is_const(x.predicate, 1) for x in (fill.realize, *guards))
 
 
 def rewrite_wgmma(kernel: ir.For, plan: WgmmaPlan, threads: Threads) -> ir.Stmt:
     """Replace the block, the nests over its accumulator, and the thread axis."""
     thread, registers = threads.axis, threads.registers
-    planned = {fragment.nest.nest: fragment.emit() for fragment in threads.fragments}
-    planned[plan.product.realize] = _instructions(plan, registers)
-    body = ir.replace_nodes(kernel, ir.Stmt, planned)
+    planned = {
+        fragment.nest.nest: (
+            ir.seq() if threads.overwrites and fragment.is_fill else fragment.emit()
+        )
+        for fragment in threads.fragments
+    }
+    planned[plan.product.realize] = _instructions(plan, threads)
+    body = ir.drop_empty(ir.replace_nodes(kernel, ir.Stmt, planned))
 
     def move_allocation(block: ir.SBlock) -> ir.SBlock:
         if not any(buffer.same_as(plan.accumulator) for buffer in block.alloc_buffers):
@@ -100,7 +149,8 @@ def _bind_threads(body: ir.Stmt, warp_groups: int, thread: ir.Var) -> ir.Stmt:
 # -- the multiply-add
 
 
-def _instructions(plan: WgmmaPlan, registers: ir.Var) -> ir.SBlockRealize:
+def _instructions(plan: WgmmaPlan, threads: Threads) -> ir.SBlockRealize:
+    registers = threads.registers
     width, depth = plan.instruction_n, wgmma.instruction_k(plan.dtype)
     left = ir.Var("descriptor_a", "uint64")
     right = ir.Var("descriptor_b", "uint64")
@@ -113,7 +163,8 @@ def _instructions(plan: WgmmaPlan, registers: ir.Var) -> ir.SBlockRealize:
             tirx.BufferLoad(registers, [ir.simplify(plan.register(subtile, chunk, i))])
             for i in range(width // 2)
         ]
-        return T.ptx[plan.instruction](*values, a, b, T.bool(True), 1, 1, *transposed)
+        adds = ir.simplify(tirx.NE(step, 0)) if threads.overwrites else T.bool(True)
+        return T.ptx[plan.instruction](*values, a, b, adds, 1, 1, *transposed)
 
     loops = ir.make_loop("subtile", plan.m // wgmma.INSTRUCTION_M, lambda subtile:
         ir.make_loop("chunk", plan.n // width, lambda chunk:
@@ -171,8 +222,8 @@ class LowerWgmma:
         def lower(kernel: ir.For) -> ir.Stmt:
             plans = plan_wgmma(kernel)
             for plan in plans:
-                threads = plan_threads(plan)
-                slow = report(func, find_fallbacks(threads))
+                threads = plan_threads(kernel, plan)
+                slow = report(func, find_fallbacks(plan, threads))
                 notes.append({**_facts(plan, threads), "fallbacks": slow})
                 kernel = rewrite_wgmma(kernel, plan, threads)
             assert not plan_wgmma(kernel), "LowerWgmma left a block behind"
@@ -182,13 +233,24 @@ class LowerWgmma:
         return ir.note_plan(func, notes)
 
 
-def find_fallbacks(threads: Threads) -> list[Fallback]:
-    """List the stores that are narrower than the accumulator's layout allows."""
-    return [
+def find_fallbacks(plan: WgmmaPlan, threads: Threads) -> list[Fallback]:
+    """List narrower stores than the accumulator's layout allows, and narrower instructions."""
+    narrow = []
+    if plan.instruction_n < plan.widest():
+        narrow.append(
+            Fallback(
+                plan.product.where,
+                f"instructions of {plan.instruction_n} columns instead of {plan.widest()}, for "
+                f"which ptxas has no registers beside {plan.warp_groups} consumers",
+                "fewer consumers, or fewer columns for each",
+                "take 2 consumers, or another tile",
+            )
+        )
+    return narrow + [
         Fallback(
             f"store of {fragment.store.buffer.name}",
             f"{fragment.run_length} elements at a time, as rows of "
-            f"{fragment.store.buffer.shape[-1]} keep no more aligned and in bounds together",
+            f"{_row_length(fragment.store.buffer)} keep no more aligned and in bounds together",
             f"rows of a multiple of {fragment.best_run_length} elements",
             "pad the tensor's last dimension",
         )
@@ -197,9 +259,21 @@ def find_fallbacks(threads: Threads) -> list[Fallback]:
     ]
 
 
+def _row_length(buffer: ir.Var) -> Any:
+    strides = buffer.ty.strides
+    return strides[-2] if len(strides) > 1 else buffer.shape[-1]
+
+
 def _facts(plan: WgmmaPlan, threads: Threads) -> dict[str, Any]:
     """Return what `explain` says of the multiplication and of what follows it."""
-    wide = ir.dtype_of(plan.accumulator) != plan.accumulate
+    notes = []
+    summed = ir.dtype_of(plan.accumulator)
+    if summed != plan.accumulate:
+        notes.append(f"accumulates in {plan.accumulate} where the program says {summed}")
+    elif plan.product.product_dtype == plan.dtype:
+        notes.append(
+            f"products are summed unrounded: the program rounds each product to {plan.dtype}"
+        )
     return {
         "block": plan.product.block.name_hint,
         "warp_group_tile": [plan.m, plan.n, plan.k],
@@ -210,10 +284,5 @@ def _facts(plan: WgmmaPlan, threads: Threads) -> dict[str, Any]:
             for fragment in threads.fragments
             if not fragment.is_fill
         ],
-        "notes": [
-            f"accumulates in {plan.accumulate} where the program says "
-            f"{ir.dtype_of(plan.accumulator)}"
-        ]
-        if wide
-        else [],
+        "notes": notes,
     }

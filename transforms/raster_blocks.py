@@ -24,7 +24,12 @@ running fastest). With {"tvm_hopper.persistent": 16} as well, 16 blocks share th
                     linear = bx + tile * 16
                     ... (as above)
 
-The number of rows may be symbolic.
+The number of rows may be symbolic.  With {"tvm_hopper.persistent": -1} the host counts the blocks
+at each launch, by the device that the tensors are on (CountBlocks), and tells the kernel:
+
+    num_blocks = call_packed("tvm_hopper.count_blocks", 40, 1)
+    for bx in thread_binding(num_blocks, "blockIdx.x"):
+        ...
 
 Before: the kernel is one block inside its thread axes.  After: no `raster_group`, `persistent` or
 `tile_loop` is left.
@@ -33,6 +38,7 @@ Not here: clusters.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,15 +47,18 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.keys import PERSISTENT, RASTER_GROUP, TILE_LOOP
+from tvm_hopper.keys import BY_DEVICE, PERSISTENT, RASTER_GROUP, TILE_LOOP
 from tvm_hopper.options import read
+
+from .count_blocks import ask_count
 
 
 @dataclass(frozen=True)
 class RasterOrder:
     """Groups of `group` rows of output tiles over the two block axes; 1 is the hardware's order.
 
-    `blocks` thread blocks share all tiles; None is one block a tile.
+    `blocks` thread blocks share all tiles; None is one block a tile, BY_DEVICE as many as the host
+    finds at launch and puts into `num_blocks`.
     """
 
     kernel: ir.SBlock
@@ -57,6 +66,7 @@ class RasterOrder:
     columns: ir.For
     group: int
     blocks: int | None
+    num_blocks: ir.Var | None = None
 
     def __post_init__(self) -> None:
         where = f"loop {self.columns.loop_var.name}"
@@ -64,9 +74,11 @@ class RasterOrder:
             raise cannot_lower(
                 f"{where}, {RASTER_GROUP}", str(self.group), "at least one row of tiles"
             )
-        if self.blocks is not None and self.blocks < 1:
+        if self.blocks is not None and self.blocks < 1 and self.blocks != BY_DEVICE:
             raise cannot_lower(
-                f"{where}, {PERSISTENT}", str(self.blocks), "at least one thread block"
+                f"{where}, {PERSISTENT}",
+                str(self.blocks),
+                f"at least one thread block, or {BY_DEVICE} for as many as the device balances",
             )
 
     @property
@@ -77,10 +89,14 @@ class RasterOrder:
     @property
     def grid(self) -> Any:
         """Thread blocks of a persistent kernel: never more than tiles."""
+        if self.num_blocks is not None:
+            return self.num_blocks
         return ir.simplify(tirx.min(self.num_tiles, self.blocks))
 
 
-def plan_raster(kernel: ir.For, default_group: int = 1) -> tuple[RasterOrder, ...]:
+def plan_raster(
+    kernel: ir.For, default_group: int = 1, names: ir.Names | None = None
+) -> tuple[RasterOrder, ...]:
     """Decide the order of output tiles: the annotation's, else `default_group` where possible."""
     axes = ir.thread_axes(kernel)
     columns, rows = axes.get("blockIdx.x"), axes.get("blockIdx.y")
@@ -98,7 +114,10 @@ def plan_raster(kernel: ir.For, default_group: int = 1) -> tuple[RasterOrder, ..
         )
     group = int(notes.get(RASTER_GROUP, default_group))
     blocks = int(notes[PERSISTENT]) if PERSISTENT in notes else None
-    return (RasterOrder(roles[0], rows, columns, group, blocks),)
+    num_blocks = None
+    if blocks == BY_DEVICE:
+        num_blocks = ir.Var((names or ir.Names()).take("num_blocks"), "int32")
+    return (RasterOrder(roles[0], rows, columns, group, blocks, num_blocks),)
 
 
 def role_blocks(kernel: ir.For) -> list[ir.SBlock]:
@@ -143,6 +162,15 @@ def rewrite_raster(kernel: ir.For, order: RasterOrder) -> ir.For:
     return ir.mutate(kernel, [(ir.For, visit)])
 
 
+def count_blocks(kernel: ir.For, order: RasterOrder) -> list[ir.Stmt]:
+    """Count the thread blocks of a launch on the host, where that is asked for."""
+    if order.num_blocks is None:
+        return []
+    slices = ir.thread_axes(kernel).get("blockIdx.z")  # each has the same tiles once more
+    number = 1 if slices is None else ir.as_int32(slices.extent)
+    return [tirx.Bind(order.num_blocks, ask_count(order.num_tiles, number))]
+
+
 def _tile_loop(loop: ir.For, order: RasterOrder) -> ir.For:
     """Give a role's tile loop its extent and its body the tile's indices."""
     block = ir.as_int32(order.columns.loop_var)
@@ -185,16 +213,33 @@ class RasterBlocks:
         """Order the output tiles of one function's kernels."""
         notes = []
         default = read(RASTER_GROUP, func, default=1)
+        names = ir.Names(var.name for var in ir.find_all(func, ir.Var))
 
-        def order(kernel: ir.For) -> ir.For:
-            plans = plan_raster(kernel, default)
+        def order(kernel: ir.For) -> ir.Stmt:
+            plans = plan_raster(kernel, default, names)
+            host = [part for plan in plans for part in count_blocks(kernel, plan)]
             for plan in plans:
                 kernel = rewrite_raster(kernel, plan)
             if role_blocks(kernel):
-                group, blocks = (plans[0].group, plans[0].blocks) if plans else (1, None)
-                notes.append({"raster_group": group, "persistent": blocks})
+                notes.append(_facts(plans))
             assert not plan_raster(kernel), "RasterBlocks left an annotation behind"
-            return kernel
+            return ir.seq(host, kernel)
 
         func = ir.map_kernels(func, order)
         return ir.note_plan(func, notes)
+
+
+def _facts(plans: tuple[RasterOrder, ...]) -> dict[str, Any]:
+    """Return what `explain` says of an order."""
+    if not plans:
+        return {"raster_group": 1, "persistent": None}
+    (plan,) = plans
+    facts = {"raster_group": plan.group, "persistent": plan.blocks}
+    if plan.blocks != BY_DEVICE:
+        return facts
+    sizes = f"({plan.rows.extent}) x {plan.columns.extent}"
+    tiles = ir.static_int(plan.num_tiles)
+    return {
+        **facts,
+        "tiles": re.sub(r"T\.int\d+\((\d+)\)", r"\1", sizes) if tiles is None else str(tiles),
+    }

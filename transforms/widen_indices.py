@@ -28,6 +28,16 @@ def is_large(buffer: ir.Var) -> bool:
     """Tell whether the last element of a global buffer may be out of reach of an int32."""
     if buffer.scope() not in ("", "global"):
         return False
+    if not ir.is_const(buffer.ty.elem_offset, 0):
+        return True
+    if buffer.ty.strides:
+        last = 0
+        for extent, stride in zip(buffer.shape, buffer.ty.strides, strict=True):
+            size, step = ir.static_int(extent), ir.static_int(stride)
+            if size is None or step is None:
+                return True
+            last += (size - 1) * step
+        return last >= MOST_ELEMENTS
     count = 1
     for extent in buffer.shape:
         size = ir.static_int(extent)

@@ -23,10 +23,10 @@ def register() -> None:
     if _RUNTIME_ONLY or _done:
         return
     _done = True
-    from tvm_hopper import gate, options, target
+    from tvm_hopper import gate, target
 
     gate.register_named()
     target.register_tags()
-    options.register()
+    gate.accept_options()
     if os.environ.get("TVM_HOPPER_AUTOLOAD", "1") != "0":
         gate.install()

@@ -7,9 +7,11 @@ fault, which no `except` can catch.
 
 from __future__ import annotations
 
-TVM = "0.27.0"
-FFI = (0, 1, 14)
-REMEDY = 'pip install "apache-tvm==0.27.0.post1" "apache-tvm-ffi>=0.1.14.post0,<0.1.15"'
+from packaging.version import InvalidVersion, Version
+
+TVM = "0.27.0.post1"
+FFI = "0.1.14"
+REMEDY = f'pip install "apache-tvm=={TVM}" "apache-tvm-ffi>=0.1.14.post0,<0.1.15"'
 
 
 def check_pins() -> None:
@@ -18,22 +20,20 @@ def check_pins() -> None:
     from tvm.libinfo import __version__ as tvm_version
 
     found = []
-    if numbers(tvm_ffi.__version__)[:3] != FFI:
+    if not is_release(tvm_ffi.__version__, FFI):
         found.append(f"apache-tvm-ffi {tvm_ffi.__version__}")
-    if not tvm_version.startswith(TVM):
+    if not is_release(tvm_version, TVM):
         found.append(f"apache-tvm {tvm_version}")
     if found:
         raise ImportError(
-            f"tvm_hopper: found {' and '.join(found)}; need apache-tvm 0.27.0.post1 with "
-            f"apache-tvm-ffi 0.1.14 (later ones crash with it); run: {REMEDY}"
+            f"tvm_hopper: found {' and '.join(found)}; need apache-tvm {TVM} with "
+            f"apache-tvm-ffi {FFI} (later ones crash with it); run: {REMEDY}"
         )
 
 
-def numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: "0.1.14.post1" -> (0, 1, 14)."""
-    result = []
-    for part in version.split("."):
-        if not part.isdigit():
-            break
-        result.append(int(part))
-    return tuple(result)
+def is_release(version: str, release: str) -> bool:
+    """Tell whether two versions have the same numbers: 0.1.14.post1 is of release 0.1.14."""
+    try:
+        return Version(version).release == Version(release).release
+    except InvalidVersion:
+        return False

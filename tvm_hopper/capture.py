@@ -24,7 +24,7 @@ from tvm_hopper.errors import HopperError
 
 KEPT = 256  # builds; a tuning run makes thousands
 
-_LATE_OPTIONS = (keys.VERIFY, keys.COMPILER, keys.FAST_MATH, keys.CHECK_ASSEMBLER_LOG)
+_LATE_OPTIONS = (keys.VERIFY, keys.COMPILER, keys.CHECK_ASSEMBLER_LOG)
 _TEXT_OPTIONS = (keys.COMPILER, keys.FAST_MATH, keys.CHECK_ASSEMBLER_LOG)
 _POSTPROC = "tvm_callback_cuda_postproc"
 _records: OrderedDict[str, Captured] = OrderedDict()
@@ -42,6 +42,7 @@ class Captured:
     compiler: str  # "nvrtc" or "nvcc"
     fast_math: bool
     check_assembler_log: bool
+    strict: bool = False  # some function of the module is compiled so
 
     @property
     def key(self) -> str:
@@ -102,7 +103,7 @@ def _launches(host: BaseFunc, kernel: str) -> bool:
 
 def start(mod: tvm.IRModule) -> Build:
     """Begin a build: note the options of its marked functions that concern what comes after."""
-    settings: dict[str, object] = {}
+    settings: dict[str, object] = {keys.FAST_MATH: options.fast_math()}
     for gv, func in mod.functions.items():
         if not request.is_marked(func):
             continue
@@ -113,6 +114,7 @@ def start(mod: tvm.IRModule) -> Build:
                     f"{gv.name_hint}: found {name} = {value!r} beside {settings[name]!r} in the "
                     f"same module; need one value, since kernels are compiled together"
                 )
+        settings[keys.STRICT] = settings.get(keys.STRICT, False) or options.read(keys.STRICT, func)
     return Build(settings)
 
 
@@ -178,6 +180,7 @@ def _keep(source: str, target: str) -> str:
         compiler=str(build.settings[keys.COMPILER]),
         fast_math=bool(build.settings[keys.FAST_MATH]),
         check_assembler_log=bool(build.settings[keys.CHECK_ASSEMBLER_LOG]),
+        strict=bool(build.settings[keys.STRICT]),
     )
     with _lock:
         _records[record.key] = record

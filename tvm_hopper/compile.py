@@ -40,7 +40,11 @@ class Compiled:
 
 
 def compile_source(
-    source: str, compiler: str = "nvrtc", fast_math: bool = False, check_log: bool = True
+    source: str,
+    compiler: str = "nvrtc",
+    fast_math: bool = False,
+    check_log: bool = True,
+    strict: bool = False,
 ) -> Compiled:
     """Compile a CUDA text for Hopper; refuse what the assembler had to mend."""
     if compiler not in _COMPILERS:
@@ -58,14 +62,18 @@ def compile_source(
             while len(_results) > capture.KEPT:
                 _results.popitem(last=False)
     if check_log:
-        assembler_log.check(result.log, result.kernels)
+        assembler_log.check(result.log, result.kernels, strict)
     return result
 
 
 def compile_record(record: Captured) -> Compiled:
     """Compile one CUDA module of ours with the options that its build asked for."""
     return compile_source(
-        record.source, record.compiler, record.fast_math, record.check_assembler_log
+        record.source,
+        record.compiler,
+        record.fast_math,
+        record.check_assembler_log,
+        record.strict,
     )
 
 
@@ -75,7 +83,27 @@ def compiled(executable: object) -> Compiled:
 
 
 def cubin(executable: object) -> bytes:
-    """Return the machine code of our kernels in an executable, with or without a GPU here."""
+    """Return the machine code of our kernels in an executable, with or without a GPU here.
+
+    Parameters
+    ----------
+    executable : Executable
+        What `tvm.compile` returned in this process.
+
+    Returns
+    -------
+    cubin : bytes
+        An ELF file, as the CUDA driver loads it.
+
+    Raises
+    ------
+    HopperError
+        It holds no kernels of ours, or several CUDA modules of them.
+    CompileError
+        The compiler refuses a kernel, or had to mend it.
+    TypeError
+        It is no executable.
+    """
     return compiled(executable).cubin
 
 

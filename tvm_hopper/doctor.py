@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from tvm_hopper import _config_keys, _pins, cuda_compilers, cuda_runtime
+from tvm_hopper import _autoload, _pins, cuda_compilers, cuda_runtime
 from tvm_hopper.cuda_compilers import INSTALL
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
@@ -46,16 +46,24 @@ def check_python() -> Row:
     return _row("Python", good, version, "use Python 3.10 to 3.13")
 
 
+def _installed(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
 def check_tvm() -> Row:
     """Check apache-tvm's version."""
-    version = importlib.metadata.version("apache-tvm")
-    return _row("apache-tvm", version == "0.27.0.post1", version, _pins.REMEDY)
+    version = _installed("apache-tvm")
+    return _row("apache-tvm", version == _pins.TVM, version, _pins.REMEDY)
 
 
 def check_ffi() -> Row:
     """Check apache-tvm-ffi's version: later ones crash."""
-    version = importlib.metadata.version("apache-tvm-ffi")
-    return _row("apache-tvm-ffi", _pins.numbers(version)[:3] == _pins.FFI, version, _pins.REMEDY)
+    version = _installed("apache-tvm-ffi")
+    good = _pins.is_release(version, _pins.FFI)
+    return _row("apache-tvm-ffi", good, version, _pins.REMEDY)
 
 
 def check_entry_point() -> Row:
@@ -67,12 +75,17 @@ def check_entry_point() -> Row:
 
 def check_gate() -> Row:
     """Check that TVM's default pipeline sends our functions to ours."""
+    what = "gate in the default pipeline"
+    try:
+        _autoload.register()
+    except ImportError as error:  # versions that crash, or no TVM at all
+        return Row(what, MISSING, str(error).split("; need")[0], _pins.REMEDY)
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
     good = hasattr(PIPELINE_MAP["s_tir"], "gate_of")
     off = os.environ.get("TVM_HOPPER_AUTOLOAD") == "0"
     return _row(
-        "gate in the default pipeline",
+        what,
         good,
         "in place" if good else "absent" + (" (TVM_HOPPER_AUTOLOAD=0)" if off else ""),
         "unset TVM_HOPPER_AUTOLOAD, or import tvm_hopper before building",
@@ -81,13 +94,14 @@ def check_gate() -> Row:
 
 def check_config_keys() -> Row:
     """Check that PassContext knows our options."""
-    reason = _config_keys.why_not()
+    from tvm.ir.transform import PassContext
+
+    good = hasattr(PassContext.__init__, "gate_of")
     return _row(
         "PassContext keys",
-        not reason,
-        reason or "registered, typed",
-        "use annotations or function attributes: they carry the same options",
-        optional=True,
+        good,
+        "taken, typed" if good else "not taken",
+        "import tvm_hopper before making the PassContext",
     )
 
 
@@ -199,11 +213,8 @@ def rows() -> Iterator[Row]:
     return (check() for check in CHECKS)
 
 
-def doctor_command(argv: Sequence[str]) -> int:
+def doctor_command(arguments: argparse.Namespace) -> int:
     """Print the table (or JSON); exit code 1 if something that everybody needs is missing."""
-    parser = argparse.ArgumentParser("tvm_hopper doctor", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="for machines")
-    arguments = parser.parse_args(argv)
     found = list(rows())
     if arguments.json:
         print(json.dumps([asdict(row) for row in found], indent=1))

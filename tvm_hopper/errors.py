@@ -24,6 +24,14 @@ class ScheduleError(HopperError):
     """A schedule helper was given a block, a loop or a configuration that it cannot serve."""
 
 
+@tvm_ffi.register_error("tvm_hopper.OptionError")
+class OptionError(HopperError, AttributeError):
+    """A PassContext was given a key of ours that does not exist, or a value that it cannot take.
+
+    It is an AttributeError too, which TVM raises for a key or a value of its own.
+    """
+
+
 @tvm_ffi.register_error("tvm_hopper.CompileError")
 class CompileError(HopperError):
     """The CUDA compiler refused a kernel of ours, or mended it in a way that we do not accept."""
@@ -52,3 +60,8 @@ def cannot_lower(where: str, found: str, need: str, fix: str = "") -> LoweringEr
 def cannot_schedule(where: str, found: str, need: str, fix: str = "") -> ScheduleError:
     """Build the one form that every refusal of a schedule helper takes."""
     return ScheduleError(_message(where, found, need, fix))
+
+
+def cannot_configure(where: str, found: str, need: str, fix: str = "") -> OptionError:
+    """Build the one form that every refusal of a PassContext's key takes."""
+    return OptionError(_message(where, found, need, fix))

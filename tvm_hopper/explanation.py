@@ -9,6 +9,7 @@ module reads them, adds the assembler's figures for an executable, and decides n
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -16,10 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from tvm_hopper import ir, keys
 from tvm_hopper.errors import HopperError
-from tvm_hopper.facts import hopper, registers
+from tvm_hopper.facts import devices, hopper, registers
+from tvm_hopper.kernel_file import load_kernel
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+SPILLS = "registers are spilled in the epilogue; faster with a smaller tile or more consumers"
+
+
+EXAMPLE_SMS = sorted(set(devices.NUM_SMS.values()), reverse=True)
 
 
 @dataclass(frozen=True)
@@ -77,13 +84,14 @@ class Kernel:
     accumulator_registers: int
     wgmma_pending: int
     raster_group: int
-    persistent: int | None  # thread blocks that share all output tiles
+    persistent: int | None  # thread blocks that share all output tiles; -1: by the device
     barriers: tuple[Barrier, ...]
     smem: tuple[Region, ...]
     tensor_maps: tuple[TensorMap, ...]
     stores: tuple[tuple[str, int], ...]  # tensor, bytes that a thread stores at once
     notes: tuple[str, ...]  # what was asked for and is worth knowing
     fallbacks: tuple[str, ...]  # slower forms that the lowering had to take
+    tiles: str = ""  # output tiles that a launch shares out, where the device counts the blocks
     assembled: Assembled | None = None
 
     @property
@@ -101,6 +109,20 @@ class Kernel:
         """Bytes that the copies of one stage bring."""
         return sum(barrier.tx_bytes for barrier in self.barriers)
 
+    def _grid(self) -> str:
+        """Say how many thread blocks share the output tiles."""
+        if self.persistent != keys.BY_DEVICE:
+            return f"{self.persistent} thread blocks share the output tiles"
+        if not self.tiles.isdigit():
+            blocks = "ceil(tiles / ceil(tiles / SMs)) thread blocks"
+            return f"by the device at launch: {blocks}, tiles = {self.tiles}"
+        tiles = int(self.tiles)
+        blocks, *others = (
+            f"{devices.balanced_blocks(tiles, sms)} on {sms} SMs" for sms in EXAMPLE_SMS
+        )
+        blocks = blocks.replace(" on", " thread blocks on")
+        return f"by the device at launch: {', '.join([blocks, *others])} share {tiles} output tiles"
+
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield what there is to say as (topic, text)."""
         tile = " x ".join(map(str, self.consumer_tile))
@@ -115,7 +137,7 @@ class Kernel:
             yield f"  {barrier.name}", f"{barrier.number} mbarriers, each for {counts}{expected}"
         yield "WGMMA groups in flight", f"{self.wgmma_pending} over an iteration"
         if self.persistent:
-            yield "persistent", f"{self.persistent} thread blocks share the output tiles"
+            yield "persistent", self._grid()
         if self.raster_group > 1:
             yield "raster order", f"{self.raster_group} rows of output tiles together"
         entry = registers.entry_registers(self.threads)
@@ -235,7 +257,9 @@ def _of_executable(executable: Any) -> Iterator[Kernel]:
         for kernel, fact in zip(kernels, facts, strict=True):
             spilled = fact.spill_store_bytes + fact.spill_load_bytes
             said = Assembled(fact.registers, spilled, fact.stack_bytes, built.compiler)
-            yield replace(kernel, name=fact.name, assembled=said)
+            spills = (f"kernel {fact.name}: {SPILLS}",) if spilled else ()
+            fallbacks = (*kernel.fallbacks, *spills)
+            yield replace(kernel, name=fact.name, assembled=said, fallbacks=fallbacks)
 
 
 def _plans(func: Any) -> list[dict[str, Any]]:
@@ -266,6 +290,7 @@ def _read(name: str, plan: dict[str, Any]) -> Kernel:
         wgmma_pending=plan["wgmma_pending"],
         raster_group=plan["raster_group"],
         persistent=plan["persistent"],
+        tiles=plan.get("tiles", ""),
         barriers=(
             Barrier("full", stages, counts["full"], plan["tx_bytes"]),
             Barrier("empty", stages, counts["empty"], 0),
@@ -279,3 +304,10 @@ def _read(name: str, plan: dict[str, Any]) -> Kernel:
         notes=tuple(plan.get("notes", ())),
         fallbacks=tuple(plan.get("fallbacks", ())),
     )
+
+
+def explain_command(arguments: argparse.Namespace) -> int:
+    """Explain the kernel that a Python file makes, without compiling it."""
+    explanation = explain(load_kernel(*arguments.kernel), arguments.target)
+    print(json.dumps(explanation.as_dict(), indent=1) if arguments.json else explanation)
+    return 0

@@ -1,16 +1,22 @@
-"""The one change to TVM: a gate in front of its default pipeline.
+"""What is changed in TVM: a gate in front of its default pipeline, and keys that PassContext takes.
 
 `tvm.compile`, `tvm.tirx.build`, `relax.build` and MetaSchedule's workers all take the factory in
 `PIPELINE_MAP["s_tir"]`.  The gate wraps whatever stands there: a module with a function that
 carries one of our keys is lowered by `tvm_hopper.pipeline`, any other by the wrapped factory, which
 then never learns that somebody asked.  Heavy imports wait for the first build.
+
+TVM checks the keys of a PassContext against a table that Python cannot add to, so its constructor
+hands ours over inside a stock key that nothing in TVM reads (`tvm_hopper.options`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 NAME = "tvm_hopper"
+_CONFIG = 4  # where `config` stands among the arguments of PassContext
 
 Factory = Callable[..., tuple]
 
@@ -59,6 +65,35 @@ def install() -> None:
 
     if not hasattr(PIPELINE_MAP["s_tir"], "gate_of"):
         PIPELINE_MAP["s_tir"] = gated(PIPELINE_MAP["s_tir"])
+
+
+def accept_options() -> None:
+    """Let PassContext take the keys of our options and show them in its `config`, once."""
+    from tvm.ir.transform import PassContext
+
+    from tvm_hopper import options
+
+    stock = PassContext.__init__
+    if hasattr(stock, "gate_of"):
+        return
+
+    @functools.wraps(stock)
+    def init(self: PassContext, *arguments: Any, **named: Any) -> None:
+        if len(arguments) > _CONFIG:
+            config = options.to_carrier(arguments[_CONFIG])
+            arguments = (*arguments[:_CONFIG], config, *arguments[_CONFIG + 1 :])
+        elif "config" in named:
+            named["config"] = options.to_carrier(named["config"])
+        stock(self, *arguments, **named)
+
+    stock_config = PassContext.config
+
+    def config(self: PassContext) -> Any:
+        return options.from_carrier(stock_config.fget(self))
+
+    init.gate_of = stock  # type: ignore[attr-defined]
+    PassContext.__init__ = init
+    PassContext.config = property(config, doc=stock_config.__doc__)
 
 
 def register_named() -> None:

@@ -209,6 +209,19 @@ def replace_nodes(root: Any, kind: type, planned: Mapping[Any, Any]) -> Any:
     return tvm_ffi.structural_mutate(root, [(kind, visit)])
 
 
+def drop_empty(root: Any) -> Any:
+    """Take statements that do nothing, as `seq()` makes them, out of their sequences."""
+
+    def drop(body: SeqStmt) -> Stmt:
+        return seq(*(x for x in statements(body) if not _is_empty(x)))
+
+    return tvm_ffi.structural_map(root, [(SeqStmt, drop)], order="post")
+
+
+def _is_empty(stmt: Stmt) -> bool:
+    return isinstance(stmt, Evaluate) and is_const(stmt.value, 0)
+
+
 def outermost_thread_extents(root: Any) -> list[Any]:
     """Return the outermost `thread_extent` attributes, each one device kernel."""
     found: list[Any] = []

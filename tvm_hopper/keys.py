@@ -8,10 +8,15 @@ and `_async_stages`; a key exists here only where TVM has no word.
 from __future__ import annotations
 
 import difflib
+import functools
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tvm_hopper.facts.hopper import SETMAXNREG_MAX, SETMAXNREG_MIN
+
 PREFIX = "tvm_hopper."
-NEARLY = 0.85  # likeness of a prefix that is taken for a misspelt one of ours
+INT32_MAX = 2**31 - 1  # tiles and thread blocks are counted by 32 bits
 
 # -- on the block that copies a tile from global to shared memory
 ASYNC_COPY = "tvm_hopper.async_copy"
@@ -26,19 +31,28 @@ WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
 PERSISTENT = "tvm_hopper.persistent"
+BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
 # -- options of a whole compilation (function attribute or PassContext)
 STRICT = "tvm_hopper.strict"
 VERIFY = "tvm_hopper.verify"
 COMPILER = "tvm_hopper.compiler"
-FAST_MATH = "tvm_hopper.fast_math"
 CHECK_ASSEMBLER_LOG = "tvm_hopper.check_assembler_log"
+# -- TVM's own words, which mean the same in a function of ours
+STAGE = "software_pipeline_stage"
+ORDER = "software_pipeline_order"
+ASYNC_STAGES = "software_pipeline_async_stages"
+PIPELINE_KEYS = (STAGE, ORDER, ASYNC_STAGES)
+FAST_MATH = "tirx.enable_fast_math"  # PassContext alone: also turns on --use_fast_math
 
 BLOCK, LOOP, FUNCTION = "block", "loop", "function"
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key: `places` says what may carry it, `kind` the type, `legal` the values (or any)."""
+    """One key: `places` says what may carry it, `kind` the type, `legal` the values (or any).
+
+    An int without `legal` values lies in `bounds`, both included, or is one of `beyond`.
+    """
 
     name: str
     places: tuple[str, ...]
@@ -46,6 +60,8 @@ class Key:
     meaning: str
     legal: tuple[object, ...] = ()
     length: int = 0  # of a list of `kind`; 0 = a scalar
+    bounds: tuple[int, int] = (1, INT32_MAX)
+    beyond: tuple[int, ...] = ()  # ints outside of the bounds that mean something else
     axis: str = ""  # the thread axis that a loop carrying it is bound to
     option: bool = False  # also a PassContext key, and a function attribute
 
@@ -58,7 +74,14 @@ KEYS: dict[str, Key] = {
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
         Key(CONSUMERS, (LOOP,), int, "consumer warp groups", (1, 2, 3)),
-        Key(REGISTERS, (LOOP,), int, "registers of a producer and of a consumer thread", length=2),
+        Key(
+            REGISTERS,
+            (LOOP,),
+            int,
+            "registers of a producer and of a consumer thread",
+            length=2,
+            bounds=(SETMAXNREG_MIN, SETMAXNREG_MAX),
+        ),
         Key(
             WGMMA_PENDING,
             (LOOP,),
@@ -79,13 +102,13 @@ KEYS: dict[str, Key] = {
             PERSISTENT,
             (LOOP,),
             int,
-            "thread blocks that share all output tiles",
+            "thread blocks that share all output tiles; -1: counted at launch, by the device",
+            beyond=(BY_DEVICE,),
             axis="blockIdx.x",
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),
         Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),
         Key(COMPILER, (FUNCTION,), str, "CUDA compiler", ("nvrtc", "nvcc"), option=True),
-        Key(FAST_MATH, (FUNCTION,), bool, "allow approximate arithmetic", option=True),
         Key(
             CHECK_ASSEMBLER_LOG,
             (FUNCTION,),
@@ -97,16 +120,84 @@ KEYS: dict[str, Key] = {
 }
 
 
-def claims_to_be_ours(name: str) -> bool:
-    """Tell whether a key has our prefix, or one that can only be meant for it."""
-    prefix, dot, _ = name.partition(".")
-    alike = difflib.SequenceMatcher(None, prefix, PREFIX[:-1]).ratio()
-    return bool(dot) and alike > NEARLY
+# -- keys that are not ours, and look as if they were meant to be
+
+_STOCK_PREFIX = re.compile(r"tvm_hopper\.|software_pipeline_|tirx\.enable_")
+_LETTERS = PREFIX[:-1].replace("_", "")
+_DOTS = ".:/"
+_NEARLY = 0.85  # likeness of a prefix that is taken for a misspelt one of ours
+_ALIKE = 0.8  # likeness of what stands behind a prefix that may be another project's
+_BESIDE = 0.6  # the same in a function that carries keys of ours
 
 
-def closest(name: str) -> str:
+@functools.lru_cache(maxsize=1024)  # asked for every annotation of every build
+def claims_to_be_ours(name: str, beside_ours: bool = False) -> bool:
+    """Tell whether a key has our prefix, or one that can only be meant for it.
+
+    Case and separators do not matter ("TVM_HOPPER.x", "tvm.hopper.x", "tvm_hopper_x"), and one
+    letter may be wrong. "hopper.x" may be another project's: it claims where `x` is like a key of
+    ours, in a function that carries such keys (`beside_ours`) already where it is a little.
+    """
+    likeness = _BESIDE if beside_ours else _ALIKE
+    dotted = any(dot in name for dot in _DOTS)
+    return any(
+        head == _LETTERS
+        or _is_misspelt(head)
+        or (dotted and head == "hopper" and bool(_nearest(rest, KEYS, likeness)))
+        for head, rest in _heads(name)
+    )
+
+
+def closest(name: str, among: Iterable[str] | None = None) -> str:
     """Return the known key nearest to a misspelt one, or an empty string."""
-    return next(iter(difflib.get_close_matches(name, KEYS, n=1, cutoff=0.6)), "")
+    known = [*KEYS, *PIPELINE_KEYS, FAST_MATH] if among is None else list(among)
+    found = (_nearest(rest, known, _BESIDE) for _, rest in reversed(_heads(name)))
+    return next(filter(None, found), "")
+
+
+def is_misspelt_pipeline_key(name: str) -> bool:
+    """Tell whether a key can only be meant for one of TVM's three pipeline annotations."""
+    if name in PIPELINE_KEYS:
+        return False
+    return name.startswith("software_pipeline") or bool(_like_pipeline_key(name, _NEARLY))
+
+
+def closest_pipeline_key(name: str) -> str:
+    """Return the one of TVM's three pipeline annotations that is nearest to a misspelt one."""
+    return _like_pipeline_key(name, 0.0)
+
+
+def _like_pipeline_key(name: str, cutoff: float) -> str:
+    found = difflib.get_close_matches(name.lower(), PIPELINE_KEYS, n=1, cutoff=cutoff)
+    return next(iter(found), "")
+
+
+def _heads(name: str) -> list[tuple[str, str]]:
+    """List the ways to cut a key into prefix and rest: at its dots, or else at its words."""
+    parts = re.split(f"[{_DOTS}]", name)
+    if len(parts) == 1:
+        parts = [*filter(None, re.split(r"[\W_]+", name))]
+        cuts = [(parts[:n], parts[n:]) for n in (1, 2) if n <= len(parts)]
+    else:
+        cuts = [(parts[:n], parts[n:]) for n in range(1, len(parts))]
+    return [(_letters("".join(head)), "_".join(rest)) for head, rest in cuts]
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text.lower())
+
+
+def _is_misspelt(head: str) -> bool:
+    """Tell a prefix with one letter wrong from a longer one ("tvm_hopper2", "tvm_hopper_extra")."""
+    if not head.isalpha() or abs(len(head) - len(_LETTERS)) > 1:
+        return False
+    return difflib.SequenceMatcher(None, head, _LETTERS).ratio() > _NEARLY
+
+
+def _nearest(rest: str, known: Iterable[str], cutoff: float) -> str:
+    names = {_letters(_STOCK_PREFIX.sub("", key)): key for key in known}
+    found = difflib.get_close_matches(_letters(rest), names, n=1, cutoff=cutoff)
+    return names[found[0]] if found else ""
 
 
 # -- between our own passes: written by one, read by a later one, never by users

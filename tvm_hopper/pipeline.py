@@ -1,13 +1,13 @@
 """The lowering, as a table of contents: TVM's own pass list, with ours at two places of it.
 
-TVM's list is read from TVM at each build (it depends on the PassContext), never copied:
+TVM's list stands in `stock_passes.py`; it depends on the PassContext:
 
     stock passes, up to exact buffer regions
       -> hook_passes()      blocks and regions become barriers, TMA and WGMMA instructions
     s_tir.InjectSoftwarePipeline ... s_tir.InjectDoubleBuffer
       -> late_passes()      shared buffers become one allocation with final offsets
     tirx.StorageRewrite ... tirx.SplitHostDevice, tirx.MakePackedAPI ...
-      -> host_passes()      checks of the arguments
+      -> host_passes()      checks of the arguments, and the device that they are on
 
 Our passes see only the functions that carry the mark of `request.mark_requests`; every other
 function of the module goes through the stock list as it is.
@@ -22,7 +22,6 @@ order tiles, reach into large tensors, and refuse what would go wrong.  MergeSha
 from __future__ import annotations
 
 import os
-import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -30,9 +29,11 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, PassContext
 from tvm.target import Target
+from tvm.tirx.build import split_host_device_mods
 
 from tvm_hopper import ir, request
-from tvm_hopper.errors import HopperError, VerifyError
+from tvm_hopper.errors import VerifyError
+from tvm_hopper.stock_passes import stock_passes
 
 HOOK = "s_tir.InjectSoftwarePipeline"
 LATE = "s_tir.InjectDoubleBuffer"  # the pass before StorageRewrite, which an option can leave out
@@ -44,6 +45,7 @@ def hook_passes() -> list[Pass]:
 
     return [
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
+        transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
         transforms.LowerWgmma(),  # the accumulator goes to registers, rows and columns to threads
         transforms.InjectTmaLoad(),  # copies become boxes of a tensor map, without a barrier yet
@@ -71,6 +73,7 @@ def host_passes() -> list[Pass]:
 
     return [
         transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
+        transforms.CountBlocks(),  # only now is the device of a call known
     ]
 
 
@@ -86,49 +89,7 @@ def final_checks() -> list[Callable[[tirx.PrimFunc, tirx.PrimFunc | None], objec
     ]
 
 
-# -- TVM's side: the stock list, and where ours go
-
-
-def stock_passes() -> list[Pass]:
-    """Read TVM's own s_tir pass list under the current PassContext.
-
-    The stock factory is run with names of its own for `tvm`: its pipeline function is kept instead
-    of being wrapped, and `Sequential` keeps the list instead of running it.  Nothing global is
-    touched, so builds in other threads see nothing of it.
-    """
-    from tvm.s_tir import pipeline as stock
-
-    kept: list[Pass] = []
-
-    def keep(passes: Iterable[Pass]) -> Callable:
-        kept.extend(passes)
-        return lambda mod: mod
-
-    class _Tvm:
-        """`tvm`, but for the two names that would run the list."""
-
-        ir = types.SimpleNamespace(
-            IRModule=tvm.IRModule, transform=types.SimpleNamespace(Sequential=keep)
-        )
-        transform = types.SimpleNamespace(
-            PassContext=PassContext, module_pass=lambda **_: lambda function: function
-        )
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(tvm, name)
-
-    original = stock.default_s_tir_pipeline
-    factory = types.FunctionType(
-        original.__code__, {**original.__globals__, "tvm": _Tvm()}, original.__name__
-    )
-    pipeline, _, _ = factory()
-    pipeline(tvm.IRModule({}), PassContext.current())
-    if HOOK not in _names(kept) or LATE not in _names(kept):
-        raise HopperError(
-            f"TVM's s_tir pipeline: found {len(kept)} passes without {HOOK} or {LATE}; need the "
-            f"pipeline of apache-tvm 0.27.0.post1; pip install apache-tvm==0.27.0.post1"
-        )
-    return kept
+# -- TVM's side, and where ours go
 
 
 def _names(passes: Iterable[Pass]) -> list[str]:
@@ -222,7 +183,7 @@ def lower_final(
     mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None = None
 ) -> Lowered:
     """Return the finalised host and device modules, without generating code."""
-    host, device = tirx.build.__globals__["split_host_device_mods"](lower(mod, target))
+    host, device = split_host_device_mods(lower(mod, target))
     finalize_host, finalize_device = stock_finalizers()
     parts = [finalize_device()(m) for m in device.values()]
     functions = {gv: f for part in parts for gv, f in part.functions.items()}

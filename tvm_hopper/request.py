@@ -1,7 +1,8 @@
 """Which functions ask for our lowering, and whether what they ask for can be read at all.
 
 A function asks by carrying one of our keys: on a block, on a loop, or as a function attribute.
-Anything under our prefix that is not a key of `keys.py` is a mistake and never passes in silence.
+Anything under our prefix that is not a key of `keys.py` is a mistake and never passes in silence,
+nor does a key that can only be meant for ours (`keys.claims_to_be_ours`).
 """
 
 from __future__ import annotations
@@ -14,18 +15,17 @@ from tvm import tirx
 from tvm.ir import BaseFunc
 from tvm.target import Target
 
-from tvm_hopper import ir, keys, options
+from tvm_hopper import ir, keys, options, stock_requests
 from tvm_hopper.errors import cannot_lower
 
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
 ARCH = "sm_90a"
-_PIPELINE = "software_pipeline_stage"
 _PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
     keys.SWIZZLE: keys.ASYNC_COPY,
     keys.ACCUMULATE: keys.WGMMA,
-    keys.CONSUMERS: _PIPELINE,
-    keys.REGISTERS: _PIPELINE,
-    keys.WGMMA_PENDING: _PIPELINE,
+    keys.CONSUMERS: keys.STAGE,
+    keys.REGISTERS: keys.STAGE,
+    keys.WGMMA_PENDING: keys.STAGE,
 }
 
 
@@ -48,18 +48,26 @@ def is_marked(func: BaseFunc) -> bool:
 
 
 def find_requests(func: tirx.PrimFunc) -> list[Request]:
-    """List everything under our prefix in a function."""
+    """List everything under our prefix in a function, and what is written as if it were.
+
+    Where a function carries something that is surely meant for us, a key that only may be counts
+    as well.
+    """
+    every = _annotations(func)
+    found = [r for r in every if keys.claims_to_be_ours(r.name)]
+    return [r for r in every if keys.claims_to_be_ours(r.name, beside_ours=bool(found))]
+
+
+def _annotations(func: tirx.PrimFunc) -> list[Request]:
+    """List every attribute and annotation of a function, whoever may read it."""
     found = [
-        Request(keys.FUNCTION, "attribute", str(name), value)
-        for name, value in func.attrs.items()
-        if keys.claims_to_be_ours(str(name))
+        Request(keys.FUNCTION, "attribute", str(name), value) for name, value in func.attrs.items()
     ]
 
     def collect(place: str, owner: str, annotations: Mapping[str, object], axis: str = "") -> None:
+        beside = frozenset(map(str, annotations))
         for name, value in annotations.items():
-            if keys.claims_to_be_ours(str(name)):
-                beside = frozenset(map(str, annotations))
-                found.append(Request(place, owner, str(name), value, axis, beside))
+            found.append(Request(place, owner, str(name), value, axis, beside))
 
     for block in ir.find_all(func.body, ir.SBlock, lambda b: bool(b.annotations)):
         collect(keys.BLOCK, block.name_hint, block.annotations)
@@ -91,6 +99,7 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
             check_request(gv.name_hint, request)
         check_target(gv.name_hint, func, requests[0])
         check_async_option(gv.name_hint, requests)
+        stock_requests.check_function(gv.name_hint, func)
         marked[gv] = func.with_attr("target", _with_key(func.attrs["target"]))
     if not marked:
         return mod
@@ -116,7 +125,7 @@ def async_option(func: tirx.PrimFunc) -> str:
     """Return the mechanism that the PassContext asks for in async pipelines without our keys."""
     mechanism = str(options.read(keys.ASYNC_COPY))
     asks = mechanism and ir.find_all(
-        func.body, ir.For, lambda loop: "software_pipeline_async_stages" in loop.annotations
+        func.body, ir.For, lambda loop: keys.ASYNC_STAGES in loop.annotations
     )
     return mechanism if asks else ""
 
@@ -135,6 +144,8 @@ def check_request(function: str, request: Request) -> None:
     if key is None:
         near = keys.closest(request.name)
         fix = f"did you mean {near}?" if near else ""
+        if near == keys.FAST_MATH:
+            fix = f'take TVM\'s own: PassContext(config={{"{near}": True}})'
         raise cannot_lower(where, f"unknown key {request.name}", "a key of tvm_hopper.keys", fix)
     if request.place not in key.places and not (key.option and request.place == keys.FUNCTION):
         places = " or ".join(key.places)

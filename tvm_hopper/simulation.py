@@ -6,23 +6,27 @@ report = tvm_hopper.verify(ex)                          # policies, seeds, chose
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
+import argparse
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tvm_hopper.errors import HopperError, VerifyError
-from tvm_hopper.sim import RULES, Finding, Result, run_host, run_kernel, worst
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.kernel_file import load_kernel
+from tvm_hopper.sim import Finding, Result, run_host, run_kernel, worst
+from tvm_hopper.sim.arguments import complete
 from tvm_hopper.sim.choose import Choice, choose_asked, choose_blocks
-from tvm_hopper.sim.host import Launch, Pointer
-from tvm_hopper.sim.signature import Argument, complete, signature
+from tvm_hopper.sim.ending import uncovered
+from tvm_hopper.sim.findings import finding
+from tvm_hopper.sim.host import Launch
+from tvm_hopper.sim.machine import check_policy
+from tvm_hopper.sim.signature import Argument, signature
+from tvm_hopper.sim.tensors import Pointer, place
 from tvm_hopper.sim.tma import TensorMapArg
 
 RUNS = (
@@ -109,6 +113,7 @@ def simulate(
     detect_races: bool = True,
     target: Any = None,
     entry: str | None = None,
+    num_sms: int = DEFAULT_NUM_SMS,
 ) -> Result:
     """Run a module on numpy inputs, without a GPU.
 
@@ -117,21 +122,31 @@ def simulate(
     ex_or_mod : IRModule, PrimFunc, or what `tvm.compile` returned in this process
         A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict
-        Arrays and scalars by argument name. Arguments left out are outputs: they hold nothing
-        before the run.
+        numpy arrays and scalars by argument name. A view is passed as a view, with its strides and
+        its place in the array that it is a view of, whose other bytes must not be touched
+        (OUT_OF_VIEW). Arguments left out are outputs: they hold nothing before the run; those with
+        strides or an offset of their own are made as views.
     policy, seed : str, int
         How asynchronous operations are scheduled; see `tvm_hopper.sim.run_kernel`.
     blocks : list of (x, y, z) or None
         CTAs to run; None: all.
+    num_sms : int
+        Multiprocessors of the device, for host code that asks.
 
     Returns
     -------
     Result
         `outputs` holds every array argument after the run.
+
+    Raises
+    ------
+    ValueError
+        An argument of this function or of the module's own is illegal.
     """
+    check_policy(policy)
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs)
-    return _run(program, values, missing, policy, seed, blocks, detect_races)
+    return _run(program, values, missing, policy, seed, blocks, detect_races, num_sms)
 
 
 def _run(
@@ -142,14 +157,16 @@ def _run(
     seed: int,
     blocks: Any,
     detect_races: bool,
+    num_sms: int,
 ) -> Result:
-    launches = run_host(program.host, values)
+    launches = run_host(program.host, values, num_sms)
     arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
     findings: list[Finding] = []
     steps = 0
     ran: list[tuple[int, ...]] = []
     events: list[Any] = []
-    unwritten = set(outputs)
+    written: dict[str, np.ndarray] = {}
+    stopped = False
     for launch in launches:
         func, setup = _bind(program, launch)
         used = _tensors(setup["params"])
@@ -164,15 +181,23 @@ def _run(
             seed,
             blocks,
             detect_races,
-            sorted(unwritten & used),
+            sorted(used.intersection(outputs)),
+            written,
         )
         arrays.update(result.outputs)
-        unwritten -= used
         findings += result.findings
         steps += result.steps
         ran += result.blocks
         events += result.events
-    return Result(arrays, tuple(findings), policy, seed, steps, tuple(ran), events)
+        stopped = result.stopped
+        if stopped:  # what later launches would read is not what the program computes
+            break
+    if not stopped:
+        holes = [uncovered(n, place(arrays[n]), flags) for n, flags in written.items()]
+        findings += [
+            finding("OUTPUT_COVERAGE", policy=policy, seed=seed, **hole) for hole in holes if hole
+        ]
+    return Result(arrays, tuple(findings), policy, seed, steps, tuple(ran), events, stopped)
 
 
 def _bind(program: Program, launch: Launch) -> tuple[Any, dict[str, Any]]:
@@ -261,6 +286,7 @@ def verify(
     entry: str | None = None,
     max_ctas: int = 8,
     budget_s: float = 120.0,
+    num_sms: int = DEFAULT_NUM_SMS,
 ) -> Report:
     """Judge the synchronisation of a module under several schedules; one verdict.
 
@@ -268,7 +294,7 @@ def verify(
     ----------
     inputs : dict or None
         As for `simulate`; what is left out is filled with random numbers, except arguments that
-        the kernel only writes.
+        the kernel only writes. Tensors with strides or an offset of their own get some.
     runs : sequence of (policy, seed)
         Schedules to run.
     blocks : list of (x, y, z) or None
@@ -277,11 +303,22 @@ def verify(
     budget_s : float
         Seconds after which no further schedule is begun; what was left out is listed as skipped,
         and the report is incomplete if fewer than three ran.
+    num_sms : int
+        Multiprocessors of the device, for host code that asks.
+
+    Raises
+    ------
+    ValueError
+        An argument is illegal, or there is nothing to run.
     """
     start = time.monotonic()
+    if not runs:
+        raise ValueError("runs: found none; need at least one (policy, seed)")
+    for policy, _ in runs:
+        check_policy(policy)
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs or {}, _random_values)
-    launches = [_bind(program, launch) for launch in run_host(program.host, values)]
+    launches = [_bind(program, launch) for launch in run_host(program.host, values, num_sms)]
     choices = []
     written: set[str] = set()
     for func, setup in launches:
@@ -295,40 +332,33 @@ def verify(
     outputs = [name for name in missing if name in written]
     findings: dict[Any, Finding] = {}
     for choice in choices:
-        for finding in choice.findings():
-            findings.setdefault((finding.rule, finding.message), finding)
+        for found in choice.findings():
+            findings.setdefault((found.rule, found.message), found)
     skeletons = []
     for name in dict.fromkeys(choice.kernel for choice in choices):
         explored, text = _explore(program, name)
         skeletons.append(text)
-        for finding in explored:
-            findings.setdefault((finding.rule, finding.message), finding)
+        for found in explored:
+            findings.setdefault((found.rule, found.message), found)
     done = []
     for policy, seed in runs:
         if time.monotonic() - start > budget_s:
             done.append((policy, seed, "skipped"))
             continue
         chosen = choices[0].blocks if len(choices) == 1 and not choices[0].everything else None
-        result = _run(program, values, outputs, policy, seed, chosen, True)
+        result = _run(program, values, outputs, policy, seed, chosen, True, num_sms)
         done.append((policy, seed, result.verdict))
-        for finding in result.findings:
-            findings.setdefault((finding.rule, finding.buffer, finding.statements), finding)
+        for found in result.findings:
+            findings.setdefault((found.rule, found.buffer, found.statements), found)
     ran = sum(verdict != "skipped" for _, _, verdict in done)
     if ran < min(3, len(runs)):
-        finding = _incomplete(f"{ran} of {len(runs)} schedules ran within {budget_s} s")
-        findings[finding.rule, finding.message] = finding
+        left_out = finding(
+            "INCOMPLETE",
+            f"{ran} of {len(runs)} schedules ran within {budget_s} s",
+            hint="raise budget_s, or verify a smaller shape",
+        )
+        findings[left_out.rule, left_out.message] = left_out
     return Report(tuple(findings.values()), tuple(done), tuple(choices), tuple(skeletons))
-
-
-def _incomplete(message: str) -> Finding:
-    rule = RULES["INCOMPLETE"]
-    return Finding(
-        rule.name,
-        rule.severity,
-        message,
-        hint="raise budget_s, or verify a smaller shape",
-        ptx_section=rule.ptx_section,
-    )
 
 
 def _explore(program: Program, name: str) -> tuple[list[Finding], str]:
@@ -344,54 +374,15 @@ def _explore(program: Program, name: str) -> tuple[list[Finding], str]:
 
 # -- shell ----------------------------------------------------------------------------------------
 
-USAGE = "usage: python -m tvm_hopper verify kernel.py:make_module [--json]\n"
 
-
-def _make(spec: str) -> Any:
-    path, _, name = spec.partition(":")
-    file = Path(path)
-    if not file.is_file() or not name:
-        raise ValueError(f"verify: found {spec!r}; need FILE.py:FUNCTION")
-    loader = importlib.util.spec_from_file_location(file.stem, file)
-    assert loader is not None  # a .py file always has one
-    assert loader.loader is not None
-    module = importlib.util.module_from_spec(loader)
-    sys.modules[file.stem] = module
-    try:
-        loader.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(
-            f"verify: found {type(error).__name__} in {file.name} ({error}); need a file that runs"
-        ) from error
-    made = getattr(module, name, None)
-    if inspect.isfunction(made):
-        if inspect.signature(made).parameters:
-            raise ValueError(f"verify: found arguments of {name}; need a function without any")
-        made = made()
-    made = getattr(made, "mod", made) if type(made).__name__ == "Schedule" else made
-    if made is None:
-        raise ValueError(
-            f"verify: found no {name!r} in {file.name}, or None; need a module, a schedule, or a "
-            "function that returns one"
-        )
-    return made
-
-
-def verify_command(argv: Sequence[str]) -> int:
-    """Verify the module that a Python file makes; the exit code tells the verdict.
-
-    0 clean, 3 review, 4 incomplete, 5 error, 2 a mistake in the command line or a kernel that
-    cannot be run (the reason goes to stderr).
-    """
-    words = [word for word in argv if not word.startswith("-")]
-    flags = [word for word in argv if word.startswith("-")]
-    if len(words) != 1 or any(flag != "--json" for flag in flags):
-        print(USAGE, end="", file=sys.stderr)
-        return 2
-    try:
-        report = verify(_make(words[0]))
-    except (ValueError, HopperError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(json.dumps(report.to_json(), indent=1) if flags else report)
+def verify_command(arguments: argparse.Namespace) -> int:
+    """Verify the kernel that a Python file makes; the exit code tells the verdict."""
+    report = verify(
+        load_kernel(*arguments.kernel),
+        target=arguments.target,
+        entry=arguments.entry,
+        max_ctas=arguments.max_ctas,
+        budget_s=arguments.budget,
+    )
+    print(json.dumps(report.to_json(), indent=1) if arguments.json else report)
     return EXIT_CODES[report.verdict]

@@ -2,12 +2,26 @@
 
 A tag says what TVM's own schedules may assume, so ours copy those of TVM's `nvidia/nvidia-h100`
 (48 KiB of static shared memory); what our kernels may use comes from `facts.hopper` by the arch.
+
+`feature.num_sms` says how many SMs there are: of the attributes that TVM gives a meaning to none
+does, and one named `feature.` survives export and JSON. Only the choice of a configuration reads
+it: the kernel asks the device that it is launched on.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, NUM_SMS
+
+if TYPE_CHECKING:
+    from tvm.target import Target
+
+NUM_SMS_ATTR = "feature.num_sms"
+
 HOPPER_TAGS: dict[str, dict[str, object]] = {
-    name: {
+    f"nvidia/nvidia-{part}": {
         "kind": "cuda",
         "keys": ["cuda", "gpu"],
         "arch": "sm_90a",
@@ -16,9 +30,29 @@ HOPPER_TAGS: dict[str, dict[str, object]] = {
         "thread_warp_size": 32,
         "registers_per_block": 65536,
         "l2_cache_size_bytes": 52428800,
+        NUM_SMS_ATTR: num_sms,
     }
-    for name in ("nvidia/nvidia-h200", "nvidia/nvidia-h800")
+    for part, num_sms in NUM_SMS.items()
 }
+
+
+def num_sms(target: Target | None = None) -> int:
+    """Return how many SMs a target, or else the one in scope, says that its device has.
+
+    Raises
+    ------
+    ScheduleError
+        It says something that is no number of SMs.
+    """
+    from tvm.target import Target
+
+    target = Target.current(allow_none=True) if target is None else target
+    said = target.attrs.get(NUM_SMS_ATTR) if target is not None else None
+    if said is None:
+        return DEFAULT_NUM_SMS
+    if isinstance(said, (bool, float, str)) or int(said) < 1:
+        raise cannot_schedule("target", f"{NUM_SMS_ATTR} = {said!r}", "a number of SMs, e.g. 132")
+    return int(said)
 
 
 def register_tags() -> None:

@@ -1,4 +1,4 @@
-"""Is a predicate just "inside the tensor"? What the hardware's own fill may stand for."""
+"""What does a predicate bound? What the hardware's own fill may stand for."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import pytest
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.bounds import is_exact_bounds
+from tvm_hopper.analysis.bounds import find_bounds
 
 
 def loops(**extents):
@@ -18,52 +18,69 @@ def loops(**extents):
     return tuple(made), [loop.loop_var for loop in made]
 
 
-(NEST, (R, S)) = loops(r=64, s=64)
-BX = ir.Var("bx", "int32")
+(NEST, (R, S, BX)) = loops(r=64, s=64, bx=2)
 SHAPE = (100, 72)
 ROW, COLUMN = BX * 64 + R, S + 16
 
 
+def bounds(condition, indices=(ROW, COLUMN), shape=SHAPE):
+    found = find_bounds(condition, indices, shape, NEST)
+    return found and tuple(x if x is None else ir.static_int(x) for x in found)
+
+
 @pytest.mark.parametrize(
-    ("condition", "exact"),
+    ("condition", "found"),
     [
-        (ROW < 100, True),
-        (COLUMN < 72, True),
-        (tirx.And(ROW < 100, COLUMN < 72), True),
-        (tirx.And(COLUMN < 72, ROW < 100), True),
-        (R < 100 - BX * 64, True),
-        (S < 56, True),
-        (ROW <= 99, True),
-        (tirx.And(ROW < 100, R >= 0), False),  # true of r, but no bound of an index
-        (tirx.And(ROW < 100, ROW >= 0), True),
-        (tirx.const(True, "bool"), True),
-        (ROW < 99, False),
-        (ROW < 101, False),
-        (R < 100, False),
-        (tirx.Or(ROW < 100, COLUMN < 72), False),
-        (tirx.And(ROW < 100, S < 8), False),
-        (ROW > 100, False),
-        (BX < 2, False),
+        (ROW < 100, (100, None)),
+        (COLUMN < 72, (None, 72)),
+        (tirx.And(ROW < 100, COLUMN < 72), (100, 72)),
+        (tirx.And(COLUMN < 72, ROW < 100), (100, 72)),
+        (R < 100 - BX * 64, (100, None)),
+        (S < 56, (None, 72)),
+        (ROW <= 99, (100, None)),
+        (tirx.GT(tirx.IntImm("int32", 100), ROW), (100, None)),
+        (tirx.And(ROW < 100, ROW >= 0), (100, None)),
+        (tirx.const(True, "bool"), (None, None)),
+        (ROW < 99, (99, None)),  # a part of the tensor
+        (ROW < 101, (101, None)),  # more than the tensor: the map is clipped
+        (tirx.And(ROW < 100, S < 8), (100, 24)),
+        (tirx.And(ROW < 90, ROW < 80), (80, None)),
+        (tirx.And(ROW < 100, R >= 0), None),  # true of r, but no bound of an index
+        (R < 50, None),
+        (tirx.Or(ROW < 100, COLUMN < 72), None),
+        (ROW > 100, None),
+        (BX < 1, None),
+        (ROW + COLUMN < 99, None),
     ],
 )
-def test_predicates(condition, exact):
-    assert is_exact_bounds(condition, (ROW, COLUMN), SHAPE, NEST) is exact
+def test_predicates(condition, found):
+    assert bounds(condition) == found
 
 
 def test_symbolic_extents_compare_as_they_stand():
     m = ir.Var("m", "int32")
-    assert is_exact_bounds(m > ROW, (ROW, COLUMN), (m, 72), NEST)
-    assert not is_exact_bounds(m - 1 > ROW, (ROW, COLUMN), (m, 72), NEST)
+    assert find_bounds(m > ROW, (ROW, COLUMN), (m, 72), NEST)[0].same_as(m)
+    part = find_bounds(m - 1 > ROW, (ROW, COLUMN), (m, 72), NEST)[0]
+    assert ir.is_const(ir.simplify(part - (m - 1)), 0)
     wide = tirx.Cast("int64", ROW)
-    assert is_exact_bounds(wide < tirx.Cast("int64", m), (wide, COLUMN), (m, 72), NEST)
+    found = find_bounds(wide < tirx.Cast("int64", m), (wide, COLUMN), (m, 72), NEST)
+    assert found is not None
+    assert found[0].same_as(m)
 
 
-def test_an_accepted_predicate_is_the_bounds_everywhere():
-    """Evaluate what was accepted at every point, beside the tensor's bounds."""
-    condition = tirx.And(R < 100 - BX * 64, S < 56)
-    assert is_exact_bounds(condition, (ROW, COLUMN), SHAPE, NEST)
-    for bx, r, s in itertools.product(range(3), (0, 35, 36, 63), (0, 55, 56, 63)):
+def test_types_of_predicate_and_index_may_differ():
+    wide = tirx.Cast("int64", BX) * 64 + tirx.Cast("int64", R)
+    assert bounds(wide < tirx.IntImm("int64", 90)) == (90, None)
+    columns = tirx.Cast("int64", S + 16)
+    assert bounds(columns < tirx.IntImm("int64", 50)) == (None, 50)
+    assert bounds(tirx.Cast("int64", S) < tirx.Cast("int64", 90 - BX * 64)) is None
+
+
+def test_found_bounds_are_the_predicate_everywhere():
+    """Evaluate what was read at every point, beside the predicate."""
+    condition = tirx.And(R < 90 - BX * 64, S < 50)
+    rows, columns = bounds(condition)
+    for bx, r, s in itertools.product(range(2), (0, 25, 26, 63), (0, 49, 50, 63)):
         at = {BX: bx, R: r, S: s}
         value = bool(ir.simplify(ir.substitute(condition, at)))
-        inside = bx * 64 + r < 100 and s + 16 < 72
-        assert value == inside
+        assert value == (bx * 64 + r < rows and s + 16 < columns)

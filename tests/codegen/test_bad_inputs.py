@@ -122,8 +122,8 @@ ROWS = {
     ),
     "more pending groups than slots": (
         lambda: lower({}, stages=1, wgmma_pending=1),
-        LoweringError,
-        r"wgmma_pending = 1 with 1 stages; need at most 0",
+        ScheduleError,
+        r"found wgmma_pending=1 with 1 stages; need 2 stages or more: a group in flight keeps its",
     ),
     "target without the a": (
         lambda: lower({}, target={"kind": "cuda", "arch": "sm_90"}),

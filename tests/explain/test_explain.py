@@ -106,6 +106,17 @@ def test_a_widened_accumulator_is_reported():
     assert explanation.kernels[0].fallbacks == ()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_product_that_the_program_rounds_is_reported(dtype):
+    notes = {}
+    for cast in ("before", "after"):
+        sch = s_tir.Schedule(workloads.matmul(64, 64, 64, dtype=dtype, cast=cast))
+        hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), stages=1, consumers=1))
+        notes[cast] = tvm_hopper.explain(sch.mod, TARGET).kernels[0].notes
+    rounded = f"products are summed unrounded: the program rounds each product to {dtype}"
+    assert notes == {"before": (), "after": (rounded,)}
+
+
 def test_a_raster_order_is_said_when_it_is_not_the_hardwares(explanation):
     assert explanation.kernels[0].raster_group == 1
     assert "raster order" not in str(explanation)
@@ -121,6 +132,28 @@ def test_a_persistent_kernel_says_how_many_blocks_share_the_tiles(explanation):
     (kernel,) = tvm_hopper.explain(sch.mod, TARGET).kernels
     assert kernel.persistent == 48
     assert dict(kernel.rows())["persistent"] == "48 thread blocks share the output tiles"
+
+
+def test_a_grid_that_the_device_decides_is_said_as_a_formula():
+    sch = s_tir.Schedule(workloads.matmul(4096, 4096, 256))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(128, 256, 64)))
+    (kernel,) = tvm_hopper.explain(sch.mod, TARGET).kernels
+    assert (kernel.persistent, kernel.tiles) == (hs.BY_DEVICE, "512")
+    assert dict(kernel.rows())["persistent"] == (
+        "by the device at launch: 128 thread blocks on 132 SMs, 103 on 114 SMs, 74 on 78 SMs "
+        "share 512 output tiles"
+    )
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_a_grid_of_symbolic_tiles_is_said_as_a_formula(index):
+    sch = s_tir.Schedule(workloads.matmul("m", 1024, 256, index=index))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(128, 256, 64)))
+    (kernel,) = tvm_hopper.explain(sch.mod, TARGET).kernels
+    assert dict(kernel.rows())["persistent"] == (
+        "by the device at launch: ceil(tiles / ceil(tiles / SMs)) thread blocks, "
+        "tiles = ((m + 127) // 128) x 4"
+    )
 
 
 def test_refuses_a_module_without_a_kernel_of_ours():

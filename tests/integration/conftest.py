@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+import tvm_hopper
+
+HOME = Path(tvm_hopper.__file__).parents[1]  # the checkout, or where a wheel is installed
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +25,7 @@ def installed_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     (info / "entry_points.txt").write_text(
         "[tvm.backends]\ntvm_hopper = tvm_hopper._autoload:register\n"
     )
-    return os.pathsep.join([str(folder), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.pathsep.join([str(folder), str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,7 @@ import importlib.metadata
 import json
 import sys
 
-import pytest
-
-from tvm_hopper import __main__, cuda_compilers, cuda_runtime, doctor
+from tvm_hopper import cli, cuda_compilers, cuda_runtime, doctor
 from tvm_hopper.doctor import MISSING, OK, OPTIONAL
 
 
@@ -32,14 +30,14 @@ def test_this_machine_can_lower_and_compile() -> None:
 
 
 def test_the_command_prints_a_table(capsys) -> None:
-    assert __main__.main(["doctor"]) == 0
+    assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "apache-tvm-ffi" in out
     assert "ready to schedule, lower, simulate" in out
 
 
 def test_the_command_prints_json(capsys) -> None:
-    assert __main__.main(["doctor", "--json"]) == 0
+    assert cli.main(["doctor", "--json"]) == 0
     assert {row["what"] for row in json.loads(capsys.readouterr().out)} > {"NVRTC", "nvcc"}
 
 
@@ -47,7 +45,7 @@ def test_something_missing_is_an_exit_code(capsys, monkeypatch) -> None:
     monkeypatch.setattr(
         doctor, "CHECKS", (lambda: doctor.Row("soap", MISSING, "none", "buy soap"),)
     )
-    assert doctor.doctor_command([]) == 1
+    assert cli.main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "buy soap" in out
     assert "missing: soap" in out
@@ -129,17 +127,29 @@ def test_no_gate(monkeypatch) -> None:
     assert "TVM_HOPPER_AUTOLOAD=0" in row.found
 
 
-@pytest.mark.parametrize(("words", "code"), [([], 2), (["docter"], 2), (["--help"], 0)])
-def test_usage(words, code, capsys) -> None:
-    assert __main__.main(words) == code
-    captured = capsys.readouterr()
-    assert "doctor [--json]" in (captured.err if code else captured.out)
+def test_no_keys_in_the_pass_context(monkeypatch) -> None:
+    from tvm.ir.transform import PassContext
+
+    assert doctor.check_config_keys().state == OK
+    monkeypatch.setattr(PassContext, "__init__", PassContext.__init__.gate_of)
+    row = doctor.check_config_keys()
+    assert (row.state, row.found) == (MISSING, "not taken")
+    assert "import tvm_hopper" in row.remedy
 
 
-def test_verify_is_forwarded(monkeypatch) -> None:
-    from tvm_hopper import simulation as module
+def test_tvm_is_not_installed(monkeypatch) -> None:
+    def absent(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
 
-    seen = []
-    monkeypatch.setattr(module, "verify_command", lambda words: seen.append(words) or 3)
-    assert __main__.main(["verify", "kernel.py:make", "--json"]) == 3
-    assert seen == [["kernel.py:make", "--json"]]
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    assert (doctor.check_tvm().state, doctor.check_tvm().found) == (MISSING, "none")
+    assert doctor.check_ffi().found == "none"
+
+
+def test_versions_that_crash_are_a_row(monkeypatch) -> None:
+    import tvm_ffi
+
+    monkeypatch.setattr(tvm_ffi, "__version__", "0.1.15.post2")
+    row = doctor.check_gate()
+    assert (row.state, row.found) == (MISSING, "tvm_hopper: found apache-tvm-ffi 0.1.15.post2")
+    assert "pip install" in row.remedy

@@ -83,8 +83,8 @@ def test_a_source_does_not_depend_on_the_hash_seed(fresh) -> None:
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 def test_the_compiler_is_an_option_of_the_build() -> None:
-    mod = tvm.IRModule({"main": gemm().with_attr(keys.FAST_MATH, True)})
-    with tvm.transform.PassContext(config={keys.COMPILER: "nvcc"}):
+    mod = tvm.IRModule({"main": gemm()})
+    with tvm.transform.PassContext(config={keys.COMPILER: "nvcc", keys.FAST_MATH: True}):
         built = tvm.compile(mod, target=H200)
     result = hopper_compile.compiled(built)  # after the context has ended, as a callback may be
     assert (result.compiler, result.math_flags) == ("nvcc", ("--use_fast_math",))

@@ -245,7 +245,7 @@ def test_a_gate_in_front_of_another_gate_wraps_it(lowered, monkeypatch) -> None:
 
 def test_tags_follow_tvm_and_never_replace(monkeypatch) -> None:
     h100, h200 = Target("nvidia/nvidia-h100"), Target("nvidia/nvidia-h200")
-    assert {**h200.attrs} == {**h100.attrs}
+    assert {**h200.attrs} == {**h100.attrs, "feature.num_sms": 132}
     from tvm_hopper import target
 
     registered = []

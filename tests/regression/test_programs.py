@@ -152,8 +152,8 @@ def test_two_products_with_one_constant_parity() -> None:
 def test_builds_of_one_text_keep_their_options() -> None:
     sch = s_tir.Schedule(te.create_prim_func(product(64, 64, 64, (64, 64), (64, 64))))
     hs.matmul(sch, "C", CONFIG)
-    fast = sch.mod["main"].with_attr("tvm_hopper.fast_math", True)
-    first = tvm.compile(tvm.IRModule({"main": fast}), target=TARGET)
+    with tvm.transform.PassContext(config={"tirx.enable_fast_math": True}):
+        first = tvm.compile(sch.mod, target=TARGET)
     tvm.compile(sch.mod, target=TARGET)
     assert hopper_compile.compiled(first).math_flags == ("--use_fast_math",)
 

@@ -2,11 +2,14 @@
 
 import pytest
 from tvm import tirx
+from tvm.target import Target
 
+from tvm_hopper.errors import ScheduleError
+from tvm_hopper.keys import BY_DEVICE
 from tvm_hopper.schedule.choose import (
     CANDIDATES,
-    choose_blocks,
     choose_config,
+    choose_tile,
     estimate_cycles,
 )
 from tvm_hopper.schedule.config import (
@@ -38,7 +41,7 @@ def test_measured_shapes_get_the_tile_that_was_fastest(shape, tile):
     [
         ((4096, 4096, 4096), (128, 256, 64)),
         ((8192, 8192, 8192), (128, 256, 64)),
-        (("m", 4096, 4096), (128, 256, 64)),
+        ((tirx.Var("m", "int32"), 4096, 4096), (128, 256, 64)),
         ((1, 8, 8), (64, 32, 64)),  # no deeper than the sum needs
     ],
 )
@@ -102,6 +105,8 @@ def test_cycles_by_hand():
     assert estimate_cycles(64, 64, 64, (64, 64, 64)) == 298 + 1500 + 512
     # 133 tiles are two waves; 132 CTAs load 132 * 16384 / 5800 = 372 a step
     assert estimate_cycles(64 * 133, 64, 64, (64, 64, 64)) == 2 * (372 + 1500 + 512)
+    # on 78 SMs as well; 78 CTAs load 78 * 16384 / 5800 = 220 a step, less than 298 of multiplying
+    assert estimate_cycles(64 * 133, 64, 64, (64, 64, 64), 78) == 2 * (298 + 1500 + 512)
     # one row of a large B: 2 * 16385 * 8192 bytes at 1900 a cycle
     assert estimate_cycles(1, 16384, 8192, (64, 128, 64)) == 2 * 16385 * 8192 // 1900
 
@@ -129,21 +134,57 @@ def test_axis_that_consumers_share(tile, consumers, axis):
     assert split_axis(*tile, consumers) == axis
 
 
-def test_blocks_are_no_more_than_the_slowest_needs():
-    assert choose_blocks(4096, 4096, (128, 256)) == 128  # 512 tiles: four turns, as on 132 SMs
-    assert choose_blocks(1280, 256 * 14, (128, 256)) == 70  # 140 tiles: two turns
-    assert choose_blocks(1024, 1024, (128, 256)) == 0  # 32 tiles: one block each
-
-
 def test_order_of_tiles_is_chosen_from_the_shape():
     config = choose_config(4096, 4096, 4096)
-    assert (config.raster_group, config.persistent) == (16, 128)
+    assert (config.raster_group, config.persistent) == (16, BY_DEVICE)
     small = choose_config(64, 4096, 4096)
     assert (small.raster_group, small.persistent) == (1, 0)
     symbolic = choose_config(tirx.Var("m", "int32"), 4096, 4096)
-    assert symbolic.persistent == 132
+    assert symbolic.persistent == BY_DEVICE
 
 
 def test_a_given_order_of_tiles_stays():
     config = choose_config(4096, 4096, 4096, given=MatmulConfig(raster_group=1, persistent=0))
     assert (config.raster_group, config.persistent) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("num_sms", "persistent"), [(132, 0), (128, 0), (114, BY_DEVICE), (78, BY_DEVICE)]
+)
+def test_tiles_are_shared_where_there_are_more_than_sms(num_sms, persistent):
+    given = MatmulConfig(tile=(128, 128, 64))  # 8 x 16 tiles
+    config = choose_config(1024, 2048, 512, given=given, num_sms=num_sms)
+    assert config.persistent == persistent
+
+
+def test_the_number_of_sms_is_that_of_the_target_in_scope():
+    config = MatmulConfig(tile=(128, 128, 64))
+    assert choose_config(1024, 2048, 512, given=config).persistent == 0
+    for name, persistent in (("h20", BY_DEVICE), ("h100-pcie", BY_DEVICE), ("h200", 0)):
+        with Target(f"nvidia/nvidia-{name}"):
+            assert choose_config(1024, 2048, 512, given=config).persistent == persistent
+            told = choose_config(1024, 2048, 512, given=config, num_sms=200)
+            assert told.persistent == 0
+
+
+def test_the_tile_follows_the_number_of_sms():
+    """20 tiles of 64 x 32 are one wave on 20 SMs; on 5 they are four, and larger tiles win."""
+    many, few = (choose_tile(64, 640, 4096, num_sms=sms)[0] for sms in (20, 5))
+    cost = {
+        sms: {t: estimate_cycles(64, 640, 4096, t, sms) for t in (many, few)} for sms in (20, 5)
+    }
+    assert many != few
+    assert cost[20][many] < cost[20][few]
+    assert cost[5][few] < cost[5][many]
+
+
+@pytest.mark.parametrize(
+    ("num_sms", "message"),
+    [
+        (0, r"choose_config: found num_sms=0; need 1 or more"),
+        (1.5, r"choose_config: found num_sms=1.5; need an int or None"),
+    ],
+)
+def test_refuses_what_is_no_number_of_sms(num_sms, message):
+    with pytest.raises(ScheduleError, match=message):
+        choose_config(64, 64, 64, num_sms=num_sms)

@@ -17,7 +17,7 @@ from tvm_hopper.testing import workloads
         ({"stages": 2.0}, r"found stages=2.0; need an int or None"),
         ({"stages": True}, r"found stages=True; need an int or None"),
         ({"consumers": True}, r"found consumers=True; need an int or None"),
-        ({"swizzle": "128"}, r"found swizzle='128'; need an int or None"),
+        ({"swizzle": "128"}, r"found swizzle='128'; need one of 0, 32, 64, 128 or None"),
         ({"tile": 128}, r"found tile=128; need rows, columns and depth"),
         ({"tile": (128, 128)}, r"found tile=\(128, 128\); need rows, columns and depth"),
         ({"tile": (128.0, 128, 64)}, r"need positive ints, or sampled random variables"),
@@ -62,5 +62,5 @@ def test_a_copy_may_be_named():
 
 def test_a_schedule_is_needed():
     mod = workloads.matmul(128, 128, 64)
-    with pytest.raises(ScheduleError, match=r"found a IRModule; need a schedule; make one"):
+    with pytest.raises(ScheduleError, match=r"found sch=a IRModule; need a schedule; make one"):
         hs.matmul(mod, "C")

@@ -10,12 +10,13 @@ from tvm.script import tirx as T
 
 import tvm_hopper
 from tvm_hopper import schedule as hs
+from tvm_hopper.cli import main
 from tvm_hopper.errors import HopperError, VerifyError
 from tvm_hopper.sim import TensorMapArg, run_host, run_kernel
 from tvm_hopper.sim.host import Launch
 from tvm_hopper.sim.signature import signature
 from tvm_hopper.sim.tir import numpy_dtype
-from tvm_hopper.simulation import load, simulate, verify, verify_command
+from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
 
 from .kernels import lower
@@ -181,6 +182,45 @@ def test_an_unknown_policy_is_refused(program, policy):
         simulate(program, operands(), policy=policy)
 
 
+@pytest.mark.parametrize(
+    "policy", ["starve:foo", "starve:warp12", "starve:wg3", "starve:3", "starve:warp-1"]
+)
+def test_a_role_that_no_warp_has_is_refused_with_those_there_are(program, policy):
+    need = "the role is producer, consumer, warp<n>, or wg<n> or <n> for a warp group"
+    with pytest.raises(ValueError, match=f"policy: found '{policy}'; need .* or starve:.*{need}"):
+        simulate(program, operands(), policy=policy)
+
+
+@pytest.mark.parametrize("policy", ["starve:warp11", "starve:wg2", "starve:0"])
+def test_roles_by_number_are_legal(program, policy):
+    simulate(program, operands(), policy=policy).require_clean()
+
+
+def test_nothing_to_run_is_no_verdict(program):
+    with pytest.raises(ValueError, match=r"runs: found none; need at least one \(policy, seed\)"):
+        verify(program, runs=())
+    with pytest.raises(ValueError, match=r"policy: found 'fast'; need eager"):
+        verify(program, runs=[("fast", 0)])
+    for judge in (
+        lambda **more: simulate(program, operands(), **more),
+        lambda **more: verify(program, **more),
+    ):
+        with pytest.raises(ValueError, match="blocks: found none; need at least one"):
+            judge(blocks=[])
+        with pytest.raises(ValueError, match=r"blocks: found 3; need a list of \(x, y, z\)"):
+            judge(blocks=3)
+
+
+def test_inputs_of_another_kind_are_named(program):
+    with pytest.raises(ValueError, match=r"inputs: found a list; need a dict .*\['A', 'B', 'C'\]"):
+        simulate(program, [1, 2])
+    tensor = tvm.runtime.tensor(np.zeros((128, 128), "float16"))
+    with pytest.raises(ValueError, match="found A of type Tensor; need a numpy array, for example"):
+        simulate(program, {"A": tensor, "B": operands()["B"]})
+    with pytest.raises(ValueError, match=r"found A of type int; need a numpy array$"):
+        simulate(program, {"A": 1, "B": operands()["B"]})
+
+
 def test_blocks_outside_of_the_grid_are_refused(program):
     with pytest.raises(ValueError, match=r"blocks: found \(7, 0\); need indices inside the grid"):
         simulate(program, operands(), blocks=[(7, 0)])
@@ -306,10 +346,10 @@ def symbolic(a: T.handle):
 def test_the_command_judges_a_file(tmp_path, capsys):
     file = tmp_path / "kernel_file.py"
     file.write_text(FILE)
-    assert verify_command([f"{file}:make", "--json"]) == 5
+    assert main(["verify", f"{file}:make", "--json"]) == 5
     out = json.loads(capsys.readouterr().out)
     assert out["verdict"] == "error"
-    assert verify_command([f"{file}:racy"]) == 5
+    assert main(["verify", f"{file}:racy"]) == 5
     assert "verdict: error" in capsys.readouterr().out
 
 
@@ -318,7 +358,7 @@ def test_the_command_judges_a_file(tmp_path, capsys):
     [
         ([], "usage"),
         (["a.py:f", "--loud"], "usage"),
-        (["nowhere.py:make"], "need FILE.py:FUNCTION"),
+        (["nowhere.py:make"], "need the FILE.py:NAME of a kernel"),
         (["{file}:other"], "found no 'other'"),
         (["{file}:symbolic"], "no value for A, whose shape has"),
     ],
@@ -326,7 +366,7 @@ def test_the_command_judges_a_file(tmp_path, capsys):
 def test_the_command_explains_its_mistakes(tmp_path, capsys, words, message):
     file = tmp_path / "kernel_file2.py"
     file.write_text(FILE)
-    assert verify_command([w.replace("{file}", str(file)) for w in words]) == 2
+    assert main(["verify", *(w.replace("{file}", str(file)) for w in words)]) == 2
     assert message in capsys.readouterr().err
 
 

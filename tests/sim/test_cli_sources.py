@@ -2,7 +2,7 @@
 
 import pytest
 
-from tvm_hopper.simulation import verify_command
+from tvm_hopper.cli import main
 
 SOURCE = """
 from tvm import s_tir
@@ -30,7 +30,7 @@ def source(tmp_path):
 
 
 def test_a_schedule_is_as_good_as_its_module(source):
-    assert verify_command([f"{source}:schedule"]) == 0
+    assert main(["verify", f"{source}:schedule"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_schedule_is_as_good_as_its_module(source):
     ],
 )
 def test_a_mistake_is_one_line(source, name, told, capsys):
-    assert verify_command([f"{source}:{name}"]) == 2
+    assert main(["verify", f"{source}:{name}"]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert len(error.strip().splitlines()) == 1
@@ -51,5 +51,5 @@ def test_a_mistake_is_one_line(source, name, told, capsys):
 def test_a_file_that_does_not_run(tmp_path, capsys):
     path = tmp_path / "broken_kernels.py"
     path.write_text("def f(:\n")
-    assert verify_command([f"{path}:f"]) == 2
+    assert main(["verify", f"{path}:f"]) == 2
     assert "found SyntaxError in broken_kernels.py" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tvm import s_tir
 
+from benchmarks.covering import pairwise
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.simulation import load, simulate
@@ -25,38 +26,6 @@ FACTORS = {
     "out_dtype": ("float32", "float16"),
     "policy": ("on_wait", "random", "lifo", "starve:consumer"),
 }
-
-
-def pairwise(factors):
-    """Cover every pair of values greedily; deterministic."""
-    names = list(factors)
-    rng = np.random.default_rng(0)
-    missing = {
-        (i, a, j, b)
-        for i in range(len(names))
-        for j in range(i + 1, len(names))
-        for a in range(len(factors[names[i]]))
-        for b in range(len(factors[names[j]]))
-    }
-    cases = []
-    while missing:
-        i, a, j, b = sorted(missing)[int(rng.integers(len(missing)))]
-        best, best_gain = None, -1
-        for _ in range(30):
-            row = [int(rng.integers(len(factors[name]))) for name in names]
-            row[i], row[j] = a, b
-            gain = sum(
-                (p, row[p], q, row[q]) in missing
-                for p in range(len(names))
-                for q in range(p + 1, len(names))
-            )
-            if gain > best_gain:
-                best, best_gain = row, gain
-        missing -= {
-            (p, best[p], q, best[q]) for p in range(len(names)) for q in range(p + 1, len(names))
-        }
-        cases.append({name: factors[name][value] for name, value in zip(names, best, strict=True)})
-    return cases
 
 
 def trips_of(word, stages):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sim_kernels.cover import pairwise
+from benchmarks.covering import pairwise
 from tests.sim_kernels.kernels import check
 
 FACTORS = {

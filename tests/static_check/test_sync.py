@@ -64,6 +64,7 @@ def test_says_nothing_about_our_kernels(stages, pending):
     assert check_sync(device) == []
 
 
+@pytest.mark.timing
 def test_is_cheap_enough_for_every_compilation():
     device, host = generated(4096, 4096, 4096, tile=(128, 256, 64), stages=4, consumers=2)
     times = []

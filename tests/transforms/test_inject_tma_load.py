@@ -134,17 +134,13 @@ def ragged_after(a: T.handle):
             ENCODE,
             A_map,
             "bfloat16",
-            3,
+            2,  # the batch of one is no dimension of the map
             A.data,
             T.int64(72),
             m,
-            T.int64(1),
             T.int64(144),
-            m * T.int64(144),
             32,
             8,
-            1,
-            1,
             1,
             1,
             0,
@@ -169,12 +165,116 @@ def ragged_after(a: T.handle):
                             T.address_of(A_map),
                             T.Cast("int32", k * T.int64(32)),
                             T.Cast("int32", by * T.int64(8)),
-                            T.Cast("int32", T.int64(0)),
                         )
 
 
 def test_bounds_of_the_tensor_become_the_hardware_s_fill():
     check(run(ragged, InjectTmaLoad()), ragged_after)
+
+
+# -- parts and views of tensors
+
+
+VIEW = """
+@T.prim_func(private=True, s_tir=True)
+def func({parameter}):
+    {match}
+    for bx in T.thread_binding(3, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((1, 32, 64), "float16", scope="shared.dyn", align=1024)
+            for p, r, s in T.grid(1, 32, 64):
+                with T.sblock("copy"):
+                    T.sblock_attr({{"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128}})
+                    tile[p, r, s] = {value}
+"""
+
+
+def view(declaration, value):
+    """Return the host statements in front of the kernel, and the load's coordinates."""
+    script = VIEW.format(parameter="a: T.handle", match=declaration, value=value)
+    got = run(parse(script), InjectTmaLoad())
+    *host, _ = ir.statements(got.body.block.body)
+    (load,) = ir.find_all(
+        got.body, ir.Call, lambda x: x.op.name == "tirx.call_extern" and x.args[0].value == LOAD
+    )
+    (encode,) = ir.find_all(host, ir.Call, lambda x: x.op.name == "tirx.tvm_call_packed")
+    return host, [str(x) for x in encode.args[3:]], [str(x) for x in load.args[3:]]
+
+
+def test_rows_are_as_far_apart_as_the_tensor_says():
+    _, encode, _ = view(
+        'A = T.match_buffer(a, (96, 64), "float16", strides=[72, 1])', "A[bx * 32 + r, s]"
+    )
+    assert encode[:5] == ["2", "A.data", "T.int64(64)", "T.int64(96)", "T.int64(144)"]
+
+
+def test_the_contiguous_dimension_is_the_map_s_first_wherever_it_stands():
+    _, encode, at = view(
+        'A = T.match_buffer(a, (64, 96), "float16", strides=[1, 64])', "A[s, bx * 32 + r]"
+    )
+    assert encode[:5] == ["2", "A.data", "T.int64(64)", "T.int64(96)", "T.int64(128)"]
+    assert at == ["0", "bx * 32"]
+
+
+def test_a_slice_of_a_packed_tensor_keeps_its_index():
+    _, encode, at = view('A = T.match_buffer(a, (96, 3, 64), "float16")', "A[bx * 32 + r, 1, s]")
+    dims, strides = ["64", "3", "96"], ["128", "384"]
+    assert encode[:7] == ["3", "A.data", *(f"T.int64({x})" for x in (*dims, *strides))]
+    assert at == ["0", "1", "bx * 32"]
+
+
+def test_a_map_ends_where_the_part_does():
+    _, encode, at = view(
+        'A = T.match_buffer(a, (128, 128), "float16")',
+        "T.if_then_else(bx * 32 + r < 70 and s < 40, A[bx * 32 + r + 16, s + 8], T.float16(0))",
+    )
+    assert encode[:5] == ["2", "A.data", "T.int64(48)", "T.int64(86)", "T.int64(256)"]
+    assert at == ["8", "bx * 32 + 16"]
+
+
+def test_a_map_never_ends_behind_its_tensor():
+    _, encode, _ = view(
+        'm = T.int32()\n    A = T.match_buffer(a, (m, 64), "float16")',
+        "T.if_then_else(bx * 32 + r < 70, A[bx * 32 + r, s], T.float16(0))",
+    )
+    assert encode[3] == 'T.Cast("int64", T.min(70, m))'
+
+
+def test_one_row_gets_a_dimension_of_its_own():
+    _, encode, at = view(
+        'A = T.match_buffer(a, (64,), "float16")',
+        "T.if_then_else(bx * 32 + r < 1, A[s], T.float16(0))",
+    )
+    assert encode[:5] == ["2", "A.data", "T.int64(64)", "T.int64(1)", "T.int64(16)"]
+    assert at == ["0", "bx * 32"]
+
+
+def test_what_only_a_call_knows_is_checked_there():
+    host, encode, _ = view(
+        'lda = T.int32()\n    off = T.int32()\n    A = T.match_buffer(a, (96, 64), "float16", '
+        "strides=[lda, 1], elem_offset=off)",
+        "A[bx * 32 + r, s]",
+    )
+    asserts = [x for x in host if isinstance(x, tvm.tirx.AssertStmt)]
+    texts = [str(x.message_parts[0].value) for x in asserts]
+    assert texts == [
+        "A: found stride lda of dimension 0 of no multiple of 8 elements; need one, 16 bytes; "
+        "pass a copy, or a view of wider rows",
+        "A: found offset off of no multiple of 8 elements; need one, 16 bytes; "
+        "pass a copy, or a view of wider rows",
+    ]
+    assert encode[1] == "T.address_of(A[0, 0])"
+
+
+def test_what_the_declaration_promises_is_not_checked_again():
+    host, _, _ = view(
+        'off = T.int32()\n    A = T.match_buffer(a, (96, 64), "float16", elem_offset=off, '
+        "offset_factor=8)",
+        "A[bx * 32 + r, s]",
+    )
+    assert not [x for x in host if isinstance(x, tvm.tirx.AssertStmt)]
 
 
 def test_a_panel_of_more_rows_than_a_box_takes_several_loads():

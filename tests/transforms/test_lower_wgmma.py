@@ -1,12 +1,15 @@
 """LowerWgmma: the accumulator becomes registers, the multiply-add instructions, threads appear."""
 
 import json
+import textwrap
 from dataclasses import replace
 
+import pytest
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
+from tests.transforms.refusals.products import BLOCK, PRODUCT
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts import wgmma
@@ -93,8 +96,6 @@ def after(
                 a = T.sblock_alloc_buffer((1, 64, 16), "float16", scope="shared.dyn", align=256)
                 b = T.sblock_alloc_buffer((1, 8, 16), "float16", scope="shared.dyn", align=256)
                 acc = T.sblock_alloc_buffer((4,), scope="local")
-                for i in T.serial(4, annotations={"pragma_unroll": 4}):
-                    acc[i] = T.float32(0)
                 for p, r, s in T.grid(1, 64, 16):
                     with T.sblock("load_a"):
                         T.reads(A[r, p * 16 + s])
@@ -124,7 +125,7 @@ def after(
                         acc[3],
                         descriptor_a + T.Cast("uint64", 0),
                         descriptor_b + T.Cast("uint64", 0),
-                        T.bool(True),
+                        T.bool(False),  # one step in all: nothing is added to
                         1,
                         1,
                         0,
@@ -336,7 +337,7 @@ def test_mn_major_operands_and_a_wider_accumulator():
                     acc[7],
                     descriptor_a + T.Cast("uint64", 0),
                     descriptor_b + T.Cast("uint64", 0),
-                    T.bool(True),
+                    T.bool(False),
                     1,
                     1,
                     1,  # both operands transposed
@@ -393,6 +394,60 @@ def test_other_kernel_stays():
     first, second = ir.kernels(got)
     assert first.same_as(ir.kernels(both)[0])
     tvm.ir.assert_structural_equal(second, ir.kernels(after)[0], map_free_vars=True)
+
+
+# -- what a product finds in its accumulator
+
+ZEROS = "acc[i] = T.float32(0.0)"
+BY_MOV = "T.ptx.mov(acc[i], T.float32({}), "
+ADDS = "T.bool({}), 1, 1, 0, 0"
+
+
+def lowered(around: str = "", *changes: tuple[str, str]) -> str:
+    """Return a kernel with another statement around its product, lowered, as text."""
+    block = f"{' ' * 16}{around}\n{textwrap.indent(BLOCK, '    ')}" if around else BLOCK
+    return run(parse(PRODUCT, (BLOCK, block), *changes), LowerWgmma()).script()
+
+
+@pytest.mark.parametrize("trips", ["2", "n", "0"])
+def test_a_loop_adds_to_zeros(trips):
+    text = lowered(f"for q in range({trips}):")
+    assert ZEROS in text
+    assert ADDS.format(True) in text
+
+
+def test_what_runs_once_overwrites():
+    """ptxas serialised it: zeros are constants, which the compiler put behind wgmma.fence."""
+    text = lowered("for q in range(1):")
+    assert "T.float32(0" not in text
+    assert ADDS.format(False) in text
+
+
+def test_only_the_first_step_overwrites():
+    deep = ("(1, 64, 16)", "(1, 64, 32)"), ("(1, 8, 16)", "(1, 8, 32)"), ("8, 16)", "8, 32)")
+    wide = ("(64, 16)", "(64, 32)"), ('swizzle": 32', 'swizzle": 64')
+    text = lowered("", *deep, *wide)
+    assert "T.float32(0" not in text
+    assert "step != 0, 1, 1, 0, 0" in text
+
+
+def test_what_runs_once_from_another_value_is_filled_by_instructions():
+    text = lowered("", ("T.float32(0)", "T.float32(1)"))
+    assert BY_MOV.format(1.0) in text
+    assert ADDS.format(True) in text
+
+
+def test_zeros_that_something_else_reads_are_kept():
+    first = "for i, j in T.grid(64, 8):\n    with T.sblock('first'):\n        C[i, j] = acc[i, j]\n"
+    text = lowered("", (BLOCK, textwrap.indent(first, " " * 16) + BLOCK))
+    assert BY_MOV.format(0.0) in text
+    assert ADDS.format(True) in text
+
+
+def test_zeros_of_a_product_that_may_not_run_are_kept():
+    text = lowered("if n > 0:")
+    assert BY_MOV.format(0.0) in text
+    assert ADDS.format(True) in text
 
 
 def test_instructions_of_a_wide_tile_start_at_panels():

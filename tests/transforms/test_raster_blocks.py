@@ -174,10 +174,69 @@ def test_there_are_never_more_blocks_than_tiles():
     assert int(axes["blockIdx.x"].extent) == 32
 
 
+# -- as many blocks as the device at hand balances
+
+BY_DEVICE = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((4, 8), "float32")):
+    num_blocks: T.let[T.int32] = T.call_packed("tvm_hopper.count_blocks", 32, 1)
+    for bx in T.thread_binding(num_blocks, thread="blockIdx.x"):
+        for tx in T.thread_binding(256, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                T.reads()
+                T.writes()
+                T.attr("tvm_hopper", "hand_threaded", 1)
+                if tx < 128:
+                    for tile in T.serial(T.truncdiv(num_blocks + 31 - bx, num_blocks)):
+                        linear: T.let[T.int32] = bx + tile * num_blocks
+                        first: T.let[T.int32] = linear // 16 * 2
+                        inside: T.let[T.int32] = linear % 16
+                        tile_y: T.let[T.int32] = first + T.truncmod(inside, 2)
+                        tile_x: T.let[T.int32] = T.truncdiv(inside, 2)
+                        T.call_extern("int32", "load", tile_y, tile_x)
+                else:
+                    for tile in T.serial(T.truncdiv(num_blocks + 31 - bx, num_blocks)):
+                        linear: T.let[T.int32] = bx + tile * num_blocks
+                        first: T.let[T.int32] = linear // 16 * 2
+                        inside: T.let[T.int32] = linear % 16
+                        tile_y: T.let[T.int32] = first + T.truncmod(inside, 2)
+                        tile_x: T.let[T.int32] = T.truncdiv(inside, 2)
+                        C[tile_y, tile_x] = T.float32(0)
+"""
+
+
+def test_the_host_counts_the_blocks_by_the_device():
+    got = run(parse(ROLES, noted(persistent=-1, raster_group=2)), RasterBlocks())
+    check(got, parse(BY_DEVICE))
+    assert plan_raster(ir.kernels(got)[0]) == ()
+    check(run(got, RasterBlocks()), got)
+
+
+def test_slices_in_z_are_counted_with():
+    bx = 'T.thread_binding(8, thread="blockIdx.x", annotations=NOTES)'
+    inner = ROLES.split(bx + ":\n")[1]
+    deeper = "".join("    " + line for line in inner.splitlines(keepends=True))
+    sliced = ROLES.replace(
+        inner, f'            for bz in T.thread_binding(3, thread="blockIdx.z"):\n{deeper}'
+    )
+    got = run(parse(sliced, noted(persistent=-1)), RasterBlocks())
+    (bind,) = [x for x in ir.find_all(got.body, tirx.Bind) if x.var.name == "num_blocks"]
+    assert [int(x) for x in bind.value.args[1:]] == [32, 3]
+
+
+def test_a_name_of_the_program_is_not_taken():
+    got = run(
+        parse(ROLES, noted(persistent=-1), ("C:", "num_blocks:"), ("C[", "num_blocks[")),
+        RasterBlocks(),
+    )
+    assert ir.find_all(got.body, tirx.Bind)[0].var.name == "num_blocks_1"
+
+
 def test_facts_for_explain():
     for notes, facts in (
         ({"raster_group": 2}, {"raster_group": 2, "persistent": None}),
         ({"raster_group": 2, "persistent": 12}, {"raster_group": 2, "persistent": 12}),
+        ({"persistent": -1}, {"raster_group": 1, "persistent": -1, "tiles": "32"}),
     ):
         got = run(parse(ROLES, noted(**notes)), RasterBlocks())
         assert json.loads(got.attrs[ir.PLAN_ATTR]) == [facts]

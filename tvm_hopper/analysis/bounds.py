@@ -1,4 +1,4 @@
-"""Compare predicates with "these indices lie inside this tensor"."""
+"""Read predicates of the form "these indices lie below these bounds"."""
 
 from __future__ import annotations
 
@@ -9,25 +9,109 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 
 
-def is_exact_bounds(
+def find_bounds(
     condition: Any, indices: tuple[Any, ...], shape: tuple[Any, ...], loops: tuple[ir.For, ...]
-) -> bool:
-    """Tell whether `condition` holds just where each index is below its extent.
+) -> tuple[Any, ...] | None:
+    """Return the bound that a predicate sets to each index, or None if it says anything else.
 
-    Needed where hardware fills by the tensor's own bounds: any other predicate would be dropped.
-    `loops` give the ranges of their variables.
+    Needed where hardware fills by the bounds of a tensor map: any other predicate would be dropped.
+
+    Parameters
+    ----------
+    condition : Expr
+        The predicate, a conjunction.
+    indices : tuple of Expr
+        What may be bounded; none is ever negative.
+    shape : tuple of Expr
+        The bounds that are tried first, since they may be spelled in ways that need a proof.
+    loops : tuple of For
+        The loops around; no bound depends on their variables.
+
+    Returns
+    -------
+    bounds : tuple or None
+        For each index an exclusive upper bound, None for an index that the predicate leaves alone.
     """
     analyzer = sym.Analyzer()
     for loop in loops:
         analyzer.bind(loop.loop_var, ir.range_of(loop))
-    bounds = [
-        index < ir.cast_like(extent, index) for index, extent in zip(indices, shape, strict=True)
+    variables = [loop.loop_var for loop in loops]
+    usual = [
+        (axis, index < ir.cast_like(extent, index))
+        for axis, (index, extent) in enumerate(zip(indices, shape, strict=True))
     ]
-    bounds = [bound for bound in bounds if isinstance(bound, tirx.LT)]  # 0 < 1 is a constant
-    terms = [
-        term for term in ir.conjuncts(condition) if not _is_lower_bound(term, indices, analyzer)
-    ]
-    return all(any(_same_bound(term, bound, analyzer) for bound in bounds) for term in terms)
+    usual = [(axis, x) for axis, x in usual if isinstance(x, tirx.LT)]  # 0 < 1 is a constant
+    bounds: list[Any] = [None] * len(indices)
+    for term in ir.conjuncts(condition):
+        if _is_lower_bound(term, indices, analyzer):
+            continue
+        axis = next((a for a, bound in usual if _same_bound(term, bound, analyzer)), None)
+        found = (axis, shape[axis]) if axis is not None else _bound(term, indices, variables)
+        if found is None:
+            return None
+        axis, bound = found
+        if bounds[axis] is not None and not _equal(bounds[axis], bound):
+            bound = tirx.min(bounds[axis], ir.cast_like(bound, bounds[axis]))
+        bounds[axis] = bound
+    return tuple(bounds)
+
+
+def _bound(term: Any, indices: tuple[Any, ...], variables: list[ir.Var]) -> tuple[int, Any] | None:
+    """Read `index < bound`, moved around at will: which index, and a bound that no loop changes."""
+    ordered = as_less_than(term)
+    if ordered is None:
+        return None
+    low, high = ordered
+    for axis, index in enumerate(indices):
+        if not ir.depends_on(index, variables):
+            continue
+        bound = _distance(low, high, index)
+        if not ir.depends_on(bound, variables):
+            return axis, bound
+    return None
+
+
+def _distance(low: Any, high: Any, index: Any) -> Any:
+    """Return `high - low + index`, simplified although casts may stand in different places."""
+    if ir.dtype_of(index) == ir.dtype_of(low):
+        return ir.simplify(high - low + index)
+    wide: dict[Any, Any] = {}
+    total = ir.simplify(_widen(high, wide) - _widen(low, wide) + _widen(index, wide))
+    return ir.simplify(ir.substitute(total, {new: _cast(old) for old, new in wide.items()}))
+
+
+def _widen(expr: Any, wide: dict[Any, Any]) -> Any:
+    """Write an integer expression in 64 bits throughout: no index overflows the type it has."""
+    if isinstance(expr, tirx.Cast):
+        return _widen(expr.value, wide)
+    if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod)):
+        return type(expr)(_widen(expr.a, wide), _widen(expr.b, wide))
+    if isinstance(expr, ir.Var) and ir.dtype_of(expr) != "int64":
+        return wide.setdefault(expr, ir.Var(expr.name, "int64"))
+    return _cast(expr)
+
+
+def _cast(expr: Any) -> Any:
+    if isinstance(expr, (int, tirx.IntImm)):
+        return tirx.IntImm("int64", int(expr))
+    return expr if ir.dtype_of(expr) == "int64" else tirx.Cast("int64", expr)
+
+
+def as_less_than(term: Any) -> tuple[Any, Any] | None:
+    """Return the sides of `a < b` that a comparison of integers says, None for other terms."""
+    if isinstance(term, tirx.LT):
+        return term.a, term.b
+    if isinstance(term, tirx.GT):
+        return term.b, term.a
+    if isinstance(term, tirx.LE):
+        return term.a, term.b + 1
+    if isinstance(term, tirx.GE):
+        return term.b, term.a + 1
+    return None
+
+
+def _equal(first: Any, second: Any) -> bool:
+    return ir.is_const(ir.simplify(first - ir.cast_like(second, first)), 0)
 
 
 def _same_bound(term: Any, bound: Any, analyzer: sym.Analyzer) -> bool:

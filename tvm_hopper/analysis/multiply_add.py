@@ -41,6 +41,12 @@ class MultiplyAdd:
         """Name the block in an error message."""
         return f"block {self.block.name_hint}, {WGMMA}"
 
+    @property
+    def product_dtype(self) -> str:
+        """Type in which the program multiplies, and to which it rounds each product."""
+        terms = [_behind_casts(term)[0] for term in (self.store.value.a, self.store.value.b)]
+        return next(ir.dtype_of(term) for term in terms if isinstance(term, tirx.Mul))
+
 
 def match_multiply_add(realize: ir.SBlockRealize) -> MultiplyAdd:
     """Return what the block multiplies and adds; refuse every other computation by name."""

@@ -35,17 +35,32 @@ def shared_condition(condition: Any, e: ir.Var, length: int) -> Any:
 
 
 def is_aligned_run(buffer: ir.Var, indices: list[Any], e: ir.Var, length: int) -> bool:
-    """Tell whether `e` = 0 ... `length` - 1 are neighbours in memory, aligned to `length`."""
+    """Tell whether `e` = 0 ... `length` - 1 are neighbors in memory, aligned to `length`.
+
+    Aligned as far as the tensor's start is, which is checked at each call.
+    """
     *outer, last = indices
     first, second = _at(last, e)
+    if buffer.ty.strides:
+        *rows, step = buffer.ty.strides
+    else:
+        rows, step = ([buffer.shape[-1]] if outer else []), 1
     return (
-        not buffer.ty.strides
-        and ir.is_const(buffer.ty.elem_offset, 0)
+        ir.is_const(step, 1)
+        and _starts_aligned(buffer, length)
         and not ir.depends_on(outer, [e])
         and ir.is_const(ir.simplify(second - first), 1)
         and _divides(length, first)
-        and _divides(length, buffer.shape[-1])
+        and all(_divides(length, row) for row in rows)
     )
+
+
+def _starts_aligned(buffer: ir.Var, length: int) -> bool:
+    """Tell whether the first element lies a multiple of `length` behind the tensor's start.
+
+    TVM checks a declared `offset_factor` at each call.
+    """
+    return _divides(length, buffer.ty.elem_offset) or int(buffer.ty.offset_factor) % length == 0
 
 
 def _at(expr: Any, e: ir.Var) -> tuple[Any, Any]:

@@ -1,5 +1,8 @@
 """Limits of an SM of compute capability 9.0 and of its instructions.
 
+They go with the compute capability: H100, H200, H800, H20 and GH200 share them all, and one build
+for sm_90a runs on each. What differs between these parts is in `facts.devices`.
+
 Sources: CUDA C++ Programming Guide, "Compute Capabilities" (memory, threads, registers) and
 PTX ISA 9.1 (section named at each constant).
 """

@@ -8,6 +8,7 @@ pool has enough, for ever when the sum is too large, and neither form may go the
 from __future__ import annotations
 
 from .hopper import (
+    MAX_REGISTERS_PER_THREAD,
     MAX_THREADS,
     REGISTER_ALLOCATION_UNIT,
     REGISTERS_PER_BLOCK,
@@ -16,12 +17,16 @@ from .hopper import (
     SETMAXNREG_STEP,
     WARP_GROUP_THREADS,
 )
+from .wgmma import MAX_N
 
 # (producer, consumer) by the number of consumer warp groups; with one producer warp group each sum
 # stays inside the pool: 2 x 256, 3 x 168 and 4 x 128.
 DEFAULT_SPLIT = {1: (56, 256), 2: (40, 232), 3: (32, 160)}
-# A consumer needs registers beside its accumulators: descriptors, loop counters, addresses.
-CONSUMER_OVERHEAD = 24
+# What ptxas 13.0 needs beside the accumulators, measured: of an instruction (64x200 fits in the 128
+# registers at entry of 512 threads, 64x208 is C7602), and of a whole consumer (with 26 or more left
+# no multiplication is serialised for want of registers, C7512; with 24 all that were tried are:
+# 208 of 232, 184 of 208, 144 of 168, 136 of 160, 104 of 128).
+BESIDE_ACCUMULATORS = 26
 
 
 def threads(consumers: int) -> int:
@@ -33,7 +38,8 @@ def entry_registers(num_threads: int) -> int:
     """Return the registers that each thread of a CTA of `num_threads` starts with.
 
     The compiler is told to fit one CTA of that many threads on an SM, and rounds down to eight.
-    256 means that ptxas uses up to 255 and the hardware hands out 256.
+    256 means that ptxas uses up to 255 (it reports "Used 255 registers" for 256 threads) and the
+    hardware, which hands registers out in eights, gives 256.
     """
     if not 0 < num_threads <= MAX_THREADS:
         raise ValueError(f"threads of a CTA: found {num_threads}; need 1 to {MAX_THREADS}")
@@ -91,3 +97,17 @@ def check(producer: int, consumer: int, consumers: int) -> tuple[str, ...]:
 def accumulator_registers(tile_m: int, tile_n: int, consumers: int) -> int:
     """Return the float32 accumulators that one consumer thread holds of a tile_m x tile_n tile."""
     return tile_m * tile_n // (consumers * WARP_GROUP_THREADS)
+
+
+def accumulator_room(consumer: int) -> int:
+    """Return how many accumulators a consumer thread may hold of its `consumer` registers."""
+    return min(consumer, MAX_REGISTERS_PER_THREAD) - BESIDE_ACCUMULATORS
+
+
+def widest_instruction(consumers: int) -> int:
+    """Return the most columns of one WGMMA that ptxas takes beside that many consumers, by eights.
+
+    It holds an instruction of n columns to the registers at entry, whatever `setmaxnreg` adds.
+    """
+    entry = min(entry_registers(threads(consumers)), MAX_REGISTERS_PER_THREAD)
+    return min((entry - BESIDE_ACCUMULATORS) * 2 // 8 * 8, MAX_N)

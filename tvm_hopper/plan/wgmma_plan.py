@@ -9,15 +9,14 @@ from tvm import sym
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.copies import find_copies
+from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.analysis.multiply_add import MultiplyAdd, match_multiply_add
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts import wgmma
+from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.hopper import MAX_REGISTERS_PER_THREAD, WARP_GROUP_THREADS
-from tvm_hopper.keys import ACCUMULATE, SWIZZLE, WGMMA
+from tvm_hopper.keys import ACCUMULATE, REGISTERS, SWIZZLE, WGMMA
 
 OPERAND_DTYPES = ("float16", "bfloat16")
-# What a consumer needs beside its accumulator: addresses, descriptors, loop state, epilogue values.
-OTHER_REGISTERS = 24
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,6 @@ class WgmmaPlan:
         depth = wgmma.instruction_k(self.dtype)
         if self.k % depth:
             raise cannot_lower(where, f"a depth of {self.k}", f"a multiple of {depth}")
-        if self.registers + OTHER_REGISTERS > MAX_REGISTERS_PER_THREAD:
-            raise cannot_lower(
-                where,
-                f"an accumulator of {self.m}x{self.n}: {self.registers} registers a thread",
-                f"at most {MAX_REGISTERS_PER_THREAD - OTHER_REGISTERS} of "
-                f"{MAX_REGISTERS_PER_THREAD}, the rest being needed for addresses",
-                "choose a smaller tile or more consumers",
-            )
 
     @property
     def dtype(self) -> str:
@@ -98,12 +89,22 @@ class WgmmaPlan:
 
     @property
     def instruction_n(self) -> int:
-        """Width of one instruction: the widest that divides n and starts where a panel does."""
+        """Width of one instruction: the widest that ptxas has registers for."""
+        most = wgmma.MAX_N
+        if self.warp_groups in registers.DEFAULT_SPLIT:
+            most = registers.widest_instruction(self.warp_groups)
+        return self.widest(most)
+
+    def widest(self, most: int = wgmma.MAX_N) -> int:
+        """Return the widest instruction up to `most` that divides n and starts where a panel does.
+
+        A panel of the right operand divides n, so there is one.
+        """
         step = self.right.layout.mn_granularity
         return max(
             width
             for width in wgmma.legal_n(self.dtype)
-            if self.n % width == 0 and (width == self.n or width % step == 0)
+            if width <= most and self.n % width == 0 and (width == self.n or width % step == 0)
         )
 
     @property
@@ -142,7 +143,30 @@ def _plan_block(kernel: ir.For, realize: ir.SBlockRealize) -> WgmmaPlan:
         )
     _check_accumulator(product, m, n)
     nests = _fragment_nests(kernel, product, (m, n))
-    return WgmmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate)
+    for nest in nests:
+        _check_store(kernel, nest, product.store.buffer)
+    plan = WgmmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate)
+    _check_room(kernel, plan)
+    return plan
+
+
+def _check_room(kernel: ir.For, plan: WgmmaPlan) -> None:
+    """Refuse an accumulator that leaves a consumer too few registers for anything else."""
+    loops = ir.find_all(kernel, ir.For, lambda loop: REGISTERS in loop.annotations)
+    around = [loop for loop in loops if ir.uses_node(loop, plan.product.realize)]
+    if around:
+        consumer = int(list(around[0].annotations[REGISTERS])[-1])
+    else:
+        usual = registers.DEFAULT_SPLIT.get(plan.warp_groups)
+        consumer = usual[1] if usual else MAX_REGISTERS_PER_THREAD
+    if plan.registers > registers.accumulator_room(consumer):
+        raise cannot_lower(
+            plan.product.where,
+            f"an accumulator of {plan.m}x{plan.n}: {plan.registers} registers a thread",
+            f"at most {registers.accumulator_room(consumer)} of the consumer's {consumer}, the "
+            "rest being needed for addresses",
+            "choose a smaller tile, more consumers, or give them more registers",
+        )
 
 
 def _warp_groups(kernel: ir.For, product: MultiplyAdd) -> int:
@@ -321,28 +345,44 @@ def _fragment_nest(
             "by the lowering",
         )
     row, column = by_var
-    _check_store(realize.block, row, column)
     return FragmentNest(nest, realize, row, column, units)
 
 
-def _check_store(block: ir.SBlock, row: ir.For, column: ir.For) -> None:
+def _check_store(kernel: ir.For, nest: FragmentNest, accumulator: ir.Var) -> None:
     """Refuse stores that meet in one element: threads hold different ones of the accumulator."""
-    store = block.body
+    block, store = nest.realize.block, nest.realize.block.body
     indices = [str(x) for x in store.indices]
     own = [
         load
         for load in ir.find_all(store.value, ir.TensorLoad)
         if load.source.same_as(store.buffer) and [str(x) for x in load.indices] != indices
     ]
-    moves = all(ir.depends_on(list(store.indices), [x.loop_var]) for x in (row, column))
-    if own or not moves:
+    fix = "reduce in a kernel of its own"
+    if own:
         raise cannot_lower(
             f"block {block.name_hint}",
-            f"a store into {store.buffer.name}{list(store.indices)} from several elements"
-            if not moves
-            else f"a read of other elements of {store.buffer.name} than the one it stores",
+            f"a read of other elements of {store.buffer.name} than the one it stores",
             "one element of the output for each of the accumulator's",
-            "reduce in a kernel of its own",
+            fix,
+        )
+    axes = [nest.row, nest.column]
+    if not store.buffer.same_as(accumulator):  # of that each tile has registers of its own
+        around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, nest.nest))
+        axes += [
+            loop
+            for loop in around
+            if loop.kind == ir.ForKind.THREAD_BINDING
+            or ir.depends_on(list(store.indices), [loop.loop_var])
+        ]
+    extents = {loop.loop_var: loop.extent for loop in axes}
+    extents.update({loop.loop_var: loop.extent for loop in nest.units})
+    if not is_injective(list(store.indices), extents, nest.realize.predicate):
+        raise cannot_lower(
+            f"block {block.name_hint}",
+            f"a store into {store.buffer.name}{list(store.indices)}, in which several elements of "
+            "the product can meet",
+            "one element of the output for each of the accumulator's, in all tiles",
+            f"index the output by a permutation of the product's rows and columns, or {fix}",
         )
 
 

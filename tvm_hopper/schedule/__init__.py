@@ -3,13 +3,17 @@
 from tvm_hopper import schedule as hs
 """
 
+from tvm_hopper.keys import BY_DEVICE
+
 from .choose import choose_config
 from .config import MatmulConfig, Roles
 from .fuse import fuse_epilogue, fuse_prologue
 from .gemm import matmul
+from .normalize import normalize
 from .steps import async_copy, pad, pipeline, raster, wgmma
 
 __all__ = [
+    "BY_DEVICE",
     "MatmulConfig",
     "Roles",
     "async_copy",
@@ -17,6 +21,7 @@ __all__ = [
     "fuse_epilogue",
     "fuse_prologue",
     "matmul",
+    "normalize",
     "pad",
     "pipeline",
     "raster",

@@ -6,7 +6,8 @@ A model of the time in SM cycles, good enough to rank tiles, no replacement for 
     cycles = max(waves x (steps x step + fill + store), bytes of A and B / memory)
     step   = max(multiply + turn, loads of all CTAs / L2)
 
-The constants are fitted to nine tiles at six shapes on an H200 (`benchmarks/results`).
+The constants are fitted to nine tiles at six shapes on an H200 (`benchmarks/results`).  The number
+of SMs is that of the target in scope; rates of the whole chip are not scaled by it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,15 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from .config import CONSUMERS, MatmulConfig, find_violations, most_stages
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.keys import BY_DEVICE
+from tvm_hopper.target import num_sms as target_num_sms
 
-NUM_SMS = 132  # H100 SXM and H200
+from .arguments import as_choice, as_int, as_size, as_sizes, check_type
+from .config import CONSUMERS, MatmulConfig, find_violations, most_stages
+from .recognise import OPERAND_TYPES
+
 MACS_PER_CYCLE = 2048  # an SM's dense 16-bit rate: m64n256k16 takes 128 cycles
 TURN_CYCLES = 170  # of a consumer from one slot of the ring to the next: wait, fence, release
 L2_BYTES_PER_CYCLE = 5800  # of the whole chip
@@ -52,6 +59,7 @@ def choose_config(
     dtype: str = "float16",
     given: MatmulConfig | None = None,
     sizes: tuple[tuple[int, ...], ...] | None = None,
+    num_sms: int | None = None,
 ) -> MatmulConfig:
     """Choose what a configuration leaves open, from the shape.
 
@@ -65,16 +73,34 @@ def choose_config(
         What is decided already.
     sizes : tuple, optional
         The values that each size of the given tile can take, when it is sampled.
+    num_sms : int, optional
+        SMs of the device to choose for; None: what the target in scope says, else 132. The kernel
+        is right on any other device, and balances its thread blocks there too.
 
     Returns
     -------
     config : MatmulConfig
         With tile, consumers, and stages or last_stage.
     """
+    m, n, k = (
+        as_size("choose_config", name, size, symbolic="an expression of a symbolic extent")
+        for name, size in (("m", m), ("n", n), ("k", k))
+    )
+    check_type("choose_config", "dtype", dtype, str, "the name of a type")
+    dtype = as_choice("choose_config", "dtype", dtype, OPERAND_TYPES) or OPERAND_TYPES[0]
+    check_type("choose_config", "given", given, MatmulConfig, "an hs.MatmulConfig")
+    if sizes is not None:
+        sizes = as_sizes("choose_config", sizes)
+    elif given is not None and given.tile is not None:
+        sampled = [size for size in given.tile if not isinstance(size, int)]
+        if sampled:
+            need = "sizes too, the values that each size of the tile can take"
+            raise cannot_schedule("choose_config", f"a sampled tile={given.tile}", need)
     rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
     config = given or MatmulConfig()
+    num_sms = as_int("choose_config", "num_sms", num_sms, 1) or target_num_sms()
     if config.tile is None:
-        tile, consumers = choose_tile(rows, columns, depth, config.consumers)
+        tile, consumers = choose_tile(rows, columns, depth, config.consumers, num_sms)
         config = replace(config, tile=tile, consumers=consumers)
     if sizes is None or given is None or given.tile is None:
         sizes = tuple((size,) for size in config.tile or ())
@@ -91,23 +117,18 @@ def choose_config(
         config = replace(config, raster_group=min(RASTER_GROUP, -(-rows // smallest[0])))
     if config.persistent is None:
         static = isinstance(m, int) and isinstance(n, int) and all(len(x) == 1 for x in sizes[:2])
-        blocks = choose_blocks(rows, columns, smallest) if static else NUM_SMS
-        config = replace(config, persistent=blocks)
+        alone = static and num_tiles(rows, columns, smallest) <= num_sms  # each SM gets one at most
+        config = replace(config, persistent=0 if alone else BY_DEVICE)
     return config
 
 
-def choose_blocks(m: int, n: int, tile: tuple[int, int]) -> int:
-    """Choose how many thread blocks share the output tiles; 0 where each SM gets one tile at most.
-
-    No more blocks than the slowest needs: 512 tiles take four turns on 132 SMs as on 128, which
-    leaves the others more power and bandwidth.
-    """
-    tiles = math.ceil(m / tile[0]) * math.ceil(n / tile[1])
-    return math.ceil(tiles / math.ceil(tiles / NUM_SMS)) if tiles > NUM_SMS else 0
+def num_tiles(m: int, n: int, tile: tuple[int, ...]) -> int:
+    """Return how many output tiles there are."""
+    return math.ceil(m / tile[0]) * math.ceil(n / tile[1])
 
 
 def choose_tile(
-    m: int, n: int, k: int, consumers: int | None = None
+    m: int, n: int, k: int, consumers: int | None = None, num_sms: int = DEFAULT_NUM_SMS
 ) -> tuple[tuple[int, int, int], int]:
     """Choose the tile with the least estimated time, and the consumers that go with it."""
     able = [
@@ -115,7 +136,7 @@ def choose_tile(
         for tile_m, tile_n, tile_k, usual in reversed(CANDIDATES)  # of equals the larger one
     ]
     able = [choice for choice in able if not _violations(*choice)]
-    return min(able, key=lambda choice: estimate_cycles(m, n, k, choice[0]))
+    return min(able, key=lambda choice: estimate_cycles(m, n, k, choice[0], num_sms))
 
 
 def choose_consumers(sizes: tuple[tuple[int, ...], ...], dtype: str) -> int:
@@ -132,13 +153,15 @@ def _violations(tile: tuple[Any, ...], consumers: int, dtype: str = "float16") -
     return find_violations((tile_m, tile_n, tile_k), 1, MatmulConfig(consumers=consumers), dtype)
 
 
-def estimate_cycles(m: int, n: int, k: int, tile: tuple[int, int, int]) -> int:
+def estimate_cycles(
+    m: int, n: int, k: int, tile: tuple[int, int, int], num_sms: int = DEFAULT_NUM_SMS
+) -> int:
     """Estimate the cycles that a matmul of 16-bit operands takes with one tile."""
     tile_m, tile_n, tile_k = tile
-    tiles = math.ceil(m / tile_m) * math.ceil(n / tile_n)
+    tiles = num_tiles(m, n, tile)
     multiply = tile_m * max(tile_n, 64) * tile_k // MACS_PER_CYCLE
-    loads = 2 * (tile_m + tile_n) * tile_k * min(tiles, NUM_SMS) // L2_BYTES_PER_CYCLE
+    loads = 2 * (tile_m + tile_n) * tile_k * min(tiles, num_sms) // L2_BYTES_PER_CYCLE
     store = 2 * tile_m * tile_n // STORE_BYTES_PER_CYCLE
     steps = math.ceil(k / tile_k)
     cta = steps * max(multiply + TURN_CYCLES, loads) + FILL_CYCLES + store
-    return max(math.ceil(tiles / NUM_SMS) * cta, 2 * (m + n) * k // MEMORY_BYTES_PER_CYCLE)
+    return max(math.ceil(tiles / num_sms) * cta, 2 * (m + n) * k // MEMORY_BYTES_PER_CYCLE)

@@ -13,9 +13,14 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_schedule, found_and_need
 from tvm_hopper.facts import hopper, registers, swizzle, wgmma
+from tvm_hopper.keys import BY_DEVICE
+
+from .arguments import as_choice, as_int, as_pair, as_stages, as_tile
 
 CONSUMERS = (1, 2, 3)
 MECHANISMS = ("tma",)
+PENDING = (0, 1)  # WGMMA groups in flight over an iteration
+ACCUMULATE = ("float32",)
 MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
 SMEM_TILE_ALIGNMENT = 1024  # bytes: one repeat of the 128-byte swizzle, for every tile of the ring
 BARRIER_BYTES = 2 * hopper.MBARRIER_BYTES  # of a stage: one full and one empty barrier
@@ -37,15 +42,17 @@ class Roles:
     registers: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        check_int("roles", "consumers", self.consumers)
-        if self.consumers not in CONSUMERS:
-            raise cannot_schedule("roles", f"consumers={self.consumers}", "1, 2 or 3 warp groups")
+        consumers = as_int("roles", "consumers", self.consumers)
+        if consumers not in CONSUMERS:
+            raise cannot_schedule("roles", f"consumers={consumers}", "1, 2 or 3 warp groups")
+        need = "registers of a producer and of a consumer thread, e.g. (40, 232)"
+        _store(
+            self,
+            consumers=consumers,
+            registers=as_pair("roles", "registers", self.registers, need),
+        )
         if self.registers is None:
             return
-        pair = isinstance(self.registers, (tuple, list)) and len(self.registers) == 2
-        if not pair or any(type(x) is not int for x in self.registers):
-            need = "registers of a producer and of a consumer thread, e.g. (40, 232)"
-            raise cannot_schedule("roles", f"registers={self.registers}", need)
         broken = registers.check(*self.registers, self.consumers)
         if broken:
             where = f"roles with {self.consumers} consumers, registers={self.registers}"
@@ -77,7 +84,8 @@ class MatmulConfig:
         Rows of output tiles that are visited together, for the L2 cache; 1 is the hardware's order.
     persistent : int, optional
         Thread blocks that share all output tiles, so that loads of the next tile overlap the
-        epilogue of the one before; 0 is one block a tile.
+        epilogue of the one before; 0 is one block a tile. BY_DEVICE (-1): as many as balance on the
+        device at hand, counted at each launch.
     accumulate : str, optional
         "float32" allows a block whose accumulator is float16 or bfloat16 to be summed in float32.
     last_stage : int or random variable, optional
@@ -96,64 +104,48 @@ class MatmulConfig:
     last_stage: Any = None
 
     def __post_init__(self) -> None:
-        for name in ("stages", "consumers", "swizzle", "wgmma_pending"):
-            check_int("MatmulConfig", name, getattr(self, name))
-        for name in ("raster_group", "persistent"):
-            check_int("MatmulConfig", name, getattr(self, name), most=MOST_BLOCKS)
+        where = "MatmulConfig"
         if self.consumers is not None:
-            Roles(self.consumers, self.registers)
+            roles = Roles(self.consumers, self.registers)
+            _store(self, consumers=roles.consumers, registers=roles.registers)
         elif self.registers is not None:
             need = "consumers too, which the registers are shared out between"
-            raise cannot_schedule("MatmulConfig", "registers alone", need)
-        if self.tile is not None:
-            check_tile("MatmulConfig", self.tile)
-        check_stages("MatmulConfig", self.stages, self.last_stage)
-        check_choice("MatmulConfig", "swizzle", self.swizzle, swizzle.SWIZZLES)
-        check_choice("MatmulConfig", "wgmma_pending", self.wgmma_pending, (0, 1))
-        check_choice("MatmulConfig", "accumulate", self.accumulate, ("float32",))
-        if self.raster_group is not None and self.raster_group < 1:
-            raise cannot_schedule("MatmulConfig", f"raster_group={self.raster_group}", "1 or more")
-        if self.persistent is not None and self.persistent < 0:
-            raise cannot_schedule("MatmulConfig", f"persistent={self.persistent}", "0 or more")
+            raise cannot_schedule(where, "registers alone", need)
+        stages, last_stage = as_stages(where, self.stages, self.last_stage)
+        _store(
+            self,
+            tile=None if self.tile is None else as_tile(where, self.tile),
+            stages=stages,
+            last_stage=last_stage,
+            swizzle=as_choice(where, "swizzle", self.swizzle, swizzle.SWIZZLES),
+            wgmma_pending=as_choice(where, "wgmma_pending", self.wgmma_pending, PENDING),
+            raster_group=as_int(where, "raster_group", self.raster_group, 1, MOST_BLOCKS),
+            persistent=as_int(where, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS),
+            accumulate=as_choice(where, "accumulate", self.accumulate, ACCUMULATE),
+        )
+        check_pending(where, stages, last_stage, self.wgmma_pending)
 
 
-def check_tile(where: str, tile: Any) -> None:
-    """Refuse a tile that is not three positive ints or random variables."""
-    if not isinstance(tile, (tuple, list)) or len(tile) != 3:
-        raise cannot_schedule(where, f"tile={tile!r}", "rows, columns and depth")
-    for size in tile:
-        wrong = isinstance(size, (bool, float, str)) or (isinstance(size, int) and size < 1)
-        if wrong or size is None:
-            need = "positive ints, or sampled random variables"
-            raise cannot_schedule(where, f"tile={tile!r}", need)
+def check_pending(where: str, stages: int | None, last_stage: Any, pending: int | None) -> None:
+    """Refuse as many groups in flight as the ring has slots: the producer would wait for ever.
+
+    A slot is released one iteration late for each group that stays in flight behind it. A sampled
+    depth is judged by the lowering.
+    """
+    slots = last_stage + 1 if isinstance(last_stage, int) else stages
+    if slots is not None and pending is not None and pending >= slots:
+        raise cannot_schedule(
+            where,
+            f"wgmma_pending={pending} with {slots} stages",
+            f"{pending + 1} stages or more: a group in flight keeps its slot",
+            "take more stages or fewer pending groups",
+        )
 
 
-def check_int(where: str, name: str, value: Any, most: int | None = None) -> None:
-    """Refuse anything but an int; None stands for "not asked for"."""
-    if value is None:
-        return
-    if type(value) is not int:
-        raise cannot_schedule(where, f"{name}={value!r}", "an int or None")
-    if most is not None and value > most:
-        raise cannot_schedule(where, f"{name}={value}", f"at most {most}")
-
-
-def check_choice(where: str, name: str, value: Any, legal: tuple[Any, ...]) -> None:
-    """Refuse an option outside its legal values; None stands for "not asked for"."""
-    if value is not None and value not in legal:
-        need = f"one of {', '.join(map(repr, legal))} or None"
-        raise cannot_schedule(where, f"{name}={value!r}", need)
-
-
-def check_stages(where: str, stages: int | None, last_stage: Any) -> None:
-    """Refuse a ring without slots, and a depth that is given twice."""
-    if stages is not None and last_stage is not None:
-        raise cannot_schedule(where, "stages and last_stage", "one of the two")
-    depth = stages if last_stage is None else last_stage
-    least = 1 if last_stage is None else 0
-    if isinstance(depth, int) and depth < least:
-        name = "stages" if last_stage is None else "last_stage"
-        raise cannot_schedule(where, f"{name}={depth}", f"{least} or more")
+def _store(config: Any, **plain: Any) -> None:
+    """Set fields of a frozen dataclass, while it is being made."""
+    for name, value in plain.items():
+        object.__setattr__(config, name, value)
 
 
 def refuse_all(where: str, broken: list[str]) -> Exception:
@@ -224,7 +216,7 @@ def find_violations(
             f"{most_stages(tile, dtype)} stages of this tile take"
         )
     _, consumer = config.registers or registers.default_split(consumers)
-    room = min(consumer, hopper.MAX_REGISTERS_PER_THREAD) - registers.CONSUMER_OVERHEAD
+    room = registers.accumulator_room(consumer)
     held = registers.accumulator_registers(tile_m, tile_n, consumers)
     if held > room:
         broken.append(

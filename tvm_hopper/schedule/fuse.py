@@ -14,20 +14,22 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import s_tir, sym, tirx
+from tvm.sym.iter_affine_map import IterMapLevel
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
-from .recognise import loops_around
+from . import reasons
+from .arguments import as_block
+from .recognise import EXACT, OPERAND_TYPES, loops_around
+from .trial import all_or_nothing
 
-REASON_LINES = 3  # of a TVM error that are quoted
-TVM_ERRORS = (s_tir.ScheduleError, tvm.error.InternalError)  # some primitives only have a check
 SEPARATE = "bind the rest to threads first, or keep it in a function of its own"
 
 
+@all_or_nothing("elementwise blocks before the matmul", SEPARATE)
 def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
     """Inline the blocks that only cast or re-index an operand into the product.
 
@@ -44,21 +46,58 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
         An operand is computed by anything more than a cast.
     """
     block = as_block(sch, block)
-    while producers := [p for p in sch.get_producers(block) if not is_own_kernel(sch, p)]:
+    while producers := [
+        p
+        for p in sch.get_producers(block)
+        if not is_own_kernel(sch, p) and not _adds_dimension(sch, p)
+    ]:
         for producer in producers:
             node = sch.get(producer)
             value = node.body.value if isinstance(node.body, ir.BufferStore) else None
             load = value.value if isinstance(value, tirx.Cast) else value
-            if not isinstance(load, ir.TensorLoad):
+            found = _more_than_a_cast(value, load)
+            if found:
                 raise cannot_schedule(
                     f"block {node.name_hint}",
-                    f"a computation before the matmul {sch.get(block).name_hint}",
-                    "operands that are tensors, or casts of them",
-                    SEPARATE,
+                    f"{found} before the matmul {sch.get(block).name_hint}",
+                    f"{' or '.join(OPERAND_TYPES)} in memory, at most cast to {' or '.join(EXACT)}",
+                    _way_to_memory(sch, producer),
                 )
-            _inline(sch, sch.compute_inline, producer)
+            inline_block(sch, sch.compute_inline, producer)
 
 
+def _adds_dimension(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell a row of `normalize`, A_row[u, k] = A[k]: inlined, the product would lose u again."""
+    node = sch.get(block)
+    value = node.body.value if isinstance(node.body, ir.BufferStore) else None
+    return isinstance(value, ir.TensorLoad) and any(
+        ir.is_const(x.dom.extent, 1) and not ir.depends_on(list(value.indices), [x.var])
+        for x in node.iter_vars
+    )
+
+
+def _more_than_a_cast(value: Any, load: Any) -> str:
+    """Say what a block does to an operand that WGMMA would not; empty if it may be inlined."""
+    if not isinstance(load, ir.TensorLoad):
+        return "a computation"
+    old, new = ir.dtype_of(load), ir.dtype_of(value)
+    if old == new or (old in OPERAND_TYPES and new in EXACT):
+        return ""
+    return f"a cast of {load.source.name} from {old} to {new}"
+
+
+def _way_to_memory(sch: s_tir.Schedule, producer: Any) -> str:
+    """Say how an operand that is computed first gets into memory, where TMA reads it."""
+    for source in sch.get_producers(producer):
+        if sch.get(source).init is not None:
+            name = sch.get(source).name_hint
+            return f"schedule block {name} first, whose store computes it then"
+        if not is_own_kernel(sch, source):
+            return _way_to_memory(sch, source)
+    return SEPARATE
+
+
+@all_or_nothing("elementwise blocks behind the matmul, and one output", SEPARATE)
 def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
     """Inline the crop of `pad` and every elementwise block behind the product into the store.
 
@@ -75,23 +114,25 @@ def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
         There are several outputs, or a block that is not elementwise.
     """
     store = as_block(sch, store)
-    while consumers := _followers(sch, store):
+    while consumers := followers(sch, store):
         _check_not_output(sch, store)
-        last = [c for c in consumers if len(consumers) == 1 or not _followers(sch, c)]
+        last = [c for c in consumers if len(consumers) == 1 or not followers(sch, c)]
         if len(last) > 1:
             names = ", ".join(sorted(_output_name(sch, c) for c in last))
             where = f"block {sch.get(store).name_hint}"
             raise cannot_schedule(where, f"several outputs ({names})", "one output", SEPARATE)
         for consumer in consumers:
-            _fuse_side_inputs(sch, consumer, store)
+            check_one_use(sch, store, consumer)
+            fuse_side_inputs(sch, consumer, store)
             # a diamond: all but the last are recomputed inside it, since reverse_compute_inline of
             # one of several consumers leaves the others reading a buffer that is gone
             if consumer not in last:
                 _check_not_output(sch, consumer)
-                _inline(sch, sch.compute_inline, consumer)
+                inline_block(sch, sch.compute_inline, consumer)
         if len(consumers) == 1:
+            hide_own_output(sch, consumers[0])
             _check_bounds(sch, store, consumers[0])
-            _inline(sch, sch.reverse_compute_inline, consumers[0])
+            inline_block(sch, sch.reverse_compute_inline, consumers[0])
 
 
 def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:
@@ -105,7 +146,7 @@ def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:
         return
     name = str(sch.get(consumer).name_hint)
     trial = sch.copy()
-    _inline(trial, trial.reverse_compute_inline, consumer)
+    inline_block(trial, trial.reverse_compute_inline, consumer)
     after = _bounds(trial, store)
     analyzer = sym.Analyzer()
     for bound in before:
@@ -133,25 +174,75 @@ def _bounds(sch: s_tir.Schedule, block: Any) -> list[Any]:
     return [ir.simplify(x) for realize in realizes for x in ir.conjuncts(realize.predicate)]
 
 
-def _followers(sch: s_tir.Schedule, block: Any) -> list[Any]:
+def followers(sch: s_tir.Schedule, block: Any) -> list[Any]:
     """Return the blocks that read what a block writes and are not kernels of their own."""
     return [c for c in sch.get_consumers(block) if not is_own_kernel(sch, c)]
 
 
-def _check_not_output(sch: s_tir.Schedule, block: Any) -> None:
-    """Refuse a value that the epilogue reads on and that is needed in memory all the same."""
+def is_needed(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether what a block writes is needed in memory: an argument, or read by a kernel."""
     result = sch.get(block).writes[0].source
     root = sch.get_sref(block)
     while root.parent is not None:
         root = root.parent
     is_argument = not any(b.same_as(result) for b in root.stmt.alloc_buffers)
-    if is_argument or len(_followers(sch, block)) < len(sch.get_consumers(block)):
+    return is_argument or len(followers(sch, block)) < len(sch.get_consumers(block))
+
+
+def _check_not_output(sch: s_tir.Schedule, block: Any) -> None:
+    """Refuse a value that the epilogue reads on and that is needed in memory all the same."""
+    if is_needed(sch, block):
         where = f"block {sch.get(block).name_hint}"
+        result = sch.get(block).writes[0].source
         found = f"several outputs ({result.name} is one, and the blocks behind it read it)"
         raise cannot_schedule(where, found, "one output", SEPARATE)
 
 
-def _fuse_side_inputs(sch: s_tir.Schedule, consumer: Any, store: Any) -> None:
+def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
+    """Refuse a block that reads an element of the product for several of its own.
+
+    TVM's `reverse_compute_inline` takes such an index for its inverse and drops elements:
+    D[i, j] = C[i, j // 2] would be stored for even j alone.
+    """
+    product = sch.get(producer).writes[0].source
+    node = sch.get(consumer)
+    axes = {x.var: x.dom for x in node.iter_vars}
+    for load in ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product)):
+        exact = sym.detect_iter_map(list(load.indices), axes, True, IterMapLevel.Bijective)
+        if len(exact.indices) != len(load.indices):
+            raise cannot_schedule(
+                f"block {node.name_hint}",
+                f"a read of {product.name}{list(load.indices)}, by which elements of the product "
+                "are used more than once, or in no order that can be inverted",
+                "each element of the product for one element of the output",
+                "make the block a kernel of its own: bind its loops to threads",
+            )
+
+
+def hide_own_output(sch: s_tir.Schedule, block: Any) -> None:
+    """Let an update in place, D[i, j] = D[i, j] + C[i, j], be inlined as a store is.
+
+    TVM takes a block that reads what it writes for no elementwise one. Here the element is read
+    right before it is written, by the same thread.
+    """
+    node = sch.get(block)
+    store = node.body
+    own = [i for i, r in enumerate(node.reads) if r.source.same_as(node.writes[0].source)]
+    if not own or not isinstance(store, ir.BufferStore):
+        return
+    for load in ir.find_all(store.value, ir.TensorLoad, lambda x: x.source.same_as(store.buffer)):
+        if not tvm_ffi.structural_equal(load.indices, store.indices):
+            raise cannot_schedule(
+                f"block {node.name_hint}",
+                f"a read of {store.buffer.name}{list(load.indices)} in a store to "
+                f"{store.buffer.name}{list(store.indices)}",
+                "the element that is stored, or another tensor",
+                "write the result into a tensor of its own",
+            )
+    sch.unsafe_hide_buffer_access(block, "read", own)
+
+
+def fuse_side_inputs(sch: s_tir.Schedule, consumer: Any, store: Any) -> None:
     """Inline what computes another input of an epilogue block, e.g. the cast of a bias."""
     product = sch.get(store).writes[0].source
     while True:
@@ -165,21 +256,10 @@ def _fuse_side_inputs(sch: s_tir.Schedule, consumer: Any, store: Any) -> None:
         if not own:
             return
         for producer in own:
-            _inline(sch, sch.compute_inline, producer)
+            inline_block(sch, sch.compute_inline, producer)
 
 
 # -- what the steps share -------------------------------------------------------------------------
-
-
-def as_block(sch: s_tir.Schedule, block: Any) -> Any:
-    """Return the block itself, looked up when it is given by name."""
-    if not isinstance(block, str):
-        return block
-    try:
-        return sch.get_sblock(block)
-    except TVM_ERRORS as error:
-        found = f"what TVM cannot look up ({tvm_reason(error)})"
-        raise cannot_schedule(f"block {block}", found, "the name of one block") from error
 
 
 def is_own_kernel(sch: s_tir.Schedule, block: Any) -> bool:
@@ -187,19 +267,6 @@ def is_own_kernel(sch: s_tir.Schedule, block: Any) -> bool:
     return sch.get(block).init is not None or any(
         loop.kind == ir.ForKind.THREAD_BINDING for loop in loops_around(sch, block)
     )
-
-
-def tvm_reason(error: Exception) -> str:
-    """Return the lines of a TVM schedule error that say what was wrong, without the program."""
-    marker = "Error message: "
-    text = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    start = next((i for i, line in enumerate(text) if line.startswith(marker)), 0)
-    reason = [text[start].removeprefix(marker).removeprefix("ScheduleError: ")]
-    for line in text[start + 1 :]:
-        if line.startswith(("#", "from ", "@", "Error")) or len(reason) == REASON_LINES:
-            break
-        reason.append(line.strip())
-    return " ".join(reason)
 
 
 def _reads(node: Any, buffer: Any) -> bool:
@@ -210,15 +277,16 @@ def _output_name(sch: s_tir.Schedule, block: Any) -> str:
     return str(sch.get(block).writes[0].source.name)
 
 
-def _inline(sch: s_tir.Schedule, primitive: Any, block: Any) -> None:
+def inline_block(sch: s_tir.Schedule, primitive: Any, block: Any) -> None:
     """Inline one block, and say which one it was when TVM refuses."""
-    name = sch.get(block).name_hint
+    node = sch.get(block)
+    name, formula = node.name_hint, reasons.formula_of(node)
     try:
         primitive(block)
-    except TVM_ERRORS as error:
+    except reasons.TVM_ERRORS as error:
         raise cannot_schedule(
             f"block {name}",
-            f"what TVM cannot inline ({tvm_reason(error)})",
+            f"{formula}, which TVM cannot inline{reasons.in_words(error)}",
             "elementwise blocks around the matmul, and one output",
             SEPARATE,
         ) from error

@@ -15,15 +15,24 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import s_tir
+from tvm.ir import Expr
 from tvm.tirx import IndexMap
 
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
 
 from . import fuse, steps
+from .arguments import as_block, check_sampled, check_schedule, check_type, label
 from .choose import choose_config
 from .config import CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .recognise import Matmul, Operand, check_operands, check_product, find_matmul
+from .dry_run import block_names, check_lowering, check_nothing_left
+from .normalize import normalized
+from .outputs import count_outputs, keep_in_registers, separate_outputs
+from .reasons import TVM_ERRORS, in_words
+from .recognise import Matmul, Operand, check_operands, check_product, find_matmul, product_loads
+from .trial import as_one_step, rehearse
+from .views import make_views
 
 
 def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) -> None:
@@ -43,32 +52,65 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
     ScheduleError
         The block is no matmul that can be served, or the configuration does not fit it.
     """
-    if not isinstance(sch, s_tir.Schedule):
-        found = f"a {type(sch).__name__}"
-        raise cannot_schedule("matmul", found, "a schedule", "make one: s_tir.Schedule(mod)")
-    if config is not None and not isinstance(config, MatmulConfig):
-        raise cannot_schedule("matmul", f"config={config!r}", "an hs.MatmulConfig or None")
-    # everything that can be refused is refused on a copy, in which random variables stay valid
-    _schedule(sch.copy(), block, config)
-    _schedule(sch, block, config)
+    check_schedule("matmul", sch)
+    check_type("matmul", "config", config, MatmulConfig, "an hs.MatmulConfig")
+    given = config or MatmulConfig()
+    check_sampled(sch, "matmul", "tile", *(given.tile or ()))
+    check_sampled(sch, "matmul", "last_stage", given.last_stage)
+
+    fresh = normalized(sch, block)
+    if fresh is not None:
+        _check_nothing_sampled(given)
+        block = label(sch, block).removeprefix("block ")
+    plain = fresh or sch
+    before = block_names(plain)
+
+    def accept(copy: s_tir.Schedule, product: Any) -> None:
+        check_nothing_left(copy, product, before)
+        if not is_sampled(given):
+            check_lowering(copy, product)
+
+    rehearse(plain, lambda copy: _schedule(copy, block, config), accept)
+    if fresh is not None:
+        sch.__move_handle_from__(fresh)  # TVM has no primitive for it
+    with as_one_step():
+        _schedule(sch, block, config)
 
 
-def _schedule(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None:
-    block = fuse.as_block(sch, block)
+def _check_nothing_sampled(config: MatmulConfig) -> None:
+    """Refuse samples of a schedule that begins anew: they would be void."""
+    if is_sampled(config):
+        raise cannot_schedule(
+            "matmul",
+            "a sampled tile or last_stage for a product that has to be rewritten first",
+            "a schedule of the normal form",
+            "make it: s_tir.Schedule(hs.normalize(mod)), and sample there",
+        )
+
+
+def is_sampled(config: MatmulConfig) -> bool:
+    """Tell whether a tuner decides on a part: what one decision breaks, another one may not."""
+    return any(isinstance(size, Expr) for size in (*(config.tile or ()), config.last_stage))
+
+
+def _schedule(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
+    block = as_block(sch, block)
     name = sch.get(block).name_hint
     try:
-        _apply(sch, block, config)
-    except fuse.TVM_ERRORS as error:
-        found = f"what TVM cannot schedule ({fuse.tvm_reason(error)})"
+        return _apply(sch, block, config)
+    except TVM_ERRORS as error:
+        found = f"what TVM cannot schedule{in_words(error)}"
         need = "a matmul that is padded and tiled by itself"
         raise cannot_schedule(f"block {name}", found, need, fuse.SEPARATE) from error
 
 
-def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None:
+def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     check_product(sch, block)
     fuse.fuse_prologue(sch, block)
+    _check_in_place(sch, block)
+    views = make_views(sch, block)
     problem = find_matmul(sch, block)
-    check_operands(problem, config.accumulate if config is not None else None)
+    check_operands(problem, config.accumulate if config is not None else None, views)
     config, axis = _fit(sch, problem, config or MatmulConfig())
     assert config.tile is not None
     assert config.consumers is not None
@@ -77,6 +119,10 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
 
     steps.pad(sch, block, config.tile)
     problem = find_matmul(sch, block)  # its operands may be pads now
+    for producer in sch.get_producers(block):  # what the sum starts from
+        if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
+            steps.inline_copies(sch, producer)
+    outputs = separate_outputs(sch, block) if count_outputs(sch, block) > 1 else []
     loops = sch.get_loops(block)
     lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
@@ -94,8 +140,12 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
     sch.bind(part, "threadIdx.y")
     steps.raster(sch, n_outer, config.raster_group, config.persistent)
 
-    store = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(store, part)
+    if outputs:
+        stores = keep_in_registers(sch, block, outputs)
+    else:
+        stores = [sch.cache_write(block, 0, "local")]
+    for store in stores:
+        sch.reverse_compute_at(store, part)
     for operand in (problem.lhs, problem.rhs):
         index = _read_index(sch, block, operand)
         # the epilogue may read the tensor too, from global memory
@@ -103,9 +153,10 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
         sch.compute_at(copy, k_outer)
         steps.async_copy(sch, copy, swizzle=config.swizzle)
         _drop_unit_dims(sch, copy, operand.kept)
-    fuse.fuse_epilogue(sch, store)
+    if not outputs:
+        fuse.fuse_epilogue(sch, stores[0])
     _drop_unit_dims(sch, block, problem.output_kept)
-    steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
+    product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     steps.pipeline(
         sch,
         k_outer,
@@ -114,6 +165,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> None
         last_stage=config.last_stage,
         wgmma_pending=config.wgmma_pending,
     )
+    return product
 
 
 def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[MatmulConfig, str]:
@@ -155,6 +207,26 @@ def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[Ma
     )
 
 
+def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:
+    """Refuse a block behind the product that writes an operand: other tiles still read it."""
+    place = sch.get_sref(block).parent
+    while not isinstance(place.stmt, ir.SBlock):
+        place = place.parent
+    blocks = ir.find_all(place.stmt.body, ir.SBlock)
+    product = sch.get(block)
+    start = next(i for i, node in enumerate(blocks) if node.same_as(product))
+    where = f"block {product.name_hint}"
+    for load in product_loads(where, product.body):
+        for node in blocks[start:]:
+            if any(region.source.same_as(load.source) for region in node.writes):
+                raise cannot_schedule(
+                    f"{where}, tensor {load.source.name}",
+                    f"block {node.name_hint}, which writes it behind the product",
+                    "an output of its own, since other tiles still read the operand",
+                    "write another tensor, and copy that in a kernel of its own",
+                )
+
+
 def _swizzle_violations(
     problem: Matmul, tile: tuple[int, int, int], axis: str, config: MatmulConfig
 ) -> list[str]:
@@ -187,6 +259,10 @@ def _read_index(sch: s_tir.Schedule, block: Any, operand: Operand) -> int:
     """Return which of the block's reads is an operand."""
     reads = sch.get(block).reads
     return next(i for i, region in enumerate(reads) if region.source.same_as(operand.buffer))
+
+
+def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
+    return any(region.source.same_as(buffer) for region in sch.get(block).writes)
 
 
 def _drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:

@@ -10,6 +10,7 @@ in front.  Nothing is scheduled here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from tvm_hopper.facts import hopper
 
 OPERAND_TYPES = ("float16", "bfloat16")
 EXACT = ("float32", "float64")  # hold every value of each operand type
+FIRST = "compute it into a tensor first, in a block that is bound to threads"
 OUTPUT_TYPES = ("float32", "float16", "bfloat16")
 
 
@@ -32,7 +34,8 @@ class Axis:
 
     iter_var: Any  # of the block
     loop: int  # position among the block's loops, outermost first
-    extent: Any  # an int, or an expression when it is symbolic
+    extent: Any  # of the loop: an int, or an expression when it is symbolic
+    is_whole: bool = True  # whether the loop runs over all that the block declares
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Matmul:
     output: Any
     output_kept: tuple[int, ...]
     acc_dtype: str
+    starts_from_zero: bool = True
 
 
 def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
@@ -88,11 +92,10 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     bindings = check_plain_loops(where, loops, node)
     check_product(sch, block)
     store = node.body
-    if not (isinstance(node.init, ir.BufferStore) and _is_zero(node.init.value)):
-        raise cannot_schedule(where, "another initial value", "a sum that starts from zero")
-    first, second = _factors(where, store)
+    _check_initial_value(where, node)
+    first, second = product_loads(where, store)
 
-    axes = {var.var: Axis(var, bindings[var.var], _known(var.dom.extent)) for var in node.iter_vars}
+    axes = {var.var: _axis(var, bindings[var.var], loops) for var in node.iter_vars}
     lead = tuple(a for a in axes.values() if a.extent == 1 and not _is_reduction(a.iter_var))
     out = list(store.indices)
     if len(out) < 2 or any(v not in axes for v in out[-2:]) or out[-1].same_as(out[-2]):
@@ -107,7 +110,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     for axis in axes.values():
         if axis in (m, n, k, *lead):
             continue
-        found = f"a batch of {axis.extent} ({axis.iter_var.var.name})"
+        batch = _batch(axes, (first, second)) or axis
+        found = f"a batch of {batch.extent} ({batch.iter_var.var.name})"
         raise cannot_schedule(where, found, "a leading batch of one")
     if not all(ir.is_const(extent, 1) for extent in store.buffer.shape[:-2]):
         found = f"{store.buffer.name}, of which it writes a part"
@@ -134,7 +138,29 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
         raise cannot_schedule(where, found, "operands of one type")
     acc_dtype = ir.dtype_of(store.buffer)
     kept = (len(out) - 2, len(out) - 1)
-    return Matmul(name, m, n, k, lead, lhs, rhs, store.buffer, kept, acc_dtype)
+    zero = ir.is_zero(node.init.value)
+    return Matmul(name, m, n, k, lead, lhs, rhs, store.buffer, kept, acc_dtype, zero)
+
+
+def _axis(var: IterVar, position: int, loops: list[Any]) -> Axis:
+    """Describe a dimension by its loop: a block may declare more than its loop runs over."""
+    if position < 0:
+        return Axis(var, position, 1)
+    extent = loops[position].extent
+    whole = ir.is_const(ir.simplify(var.dom.extent - ir.cast_like(extent, var.dom.extent)), 0)
+    return Axis(var, position, _known(extent), whole)
+
+
+def _check_initial_value(where: str, node: Any) -> None:
+    """Refuse an initial value that is no function of the output's element alone."""
+    init = node.init
+    summed = [var.var for var in node.iter_vars if _is_reduction(var)]
+    same_element = isinstance(init, ir.BufferStore) and tvm_ffi.structural_equal(
+        init.indices, node.body.indices
+    )
+    if not same_element or ir.depends_on(init.value, summed) or ir.uses(init.value, init.buffer):
+        need = "one value for each element of the output, which the sum starts from"
+        raise cannot_schedule(where, f"the initial value {init}", need)
 
 
 def loops_around(sch: s_tir.Schedule, block: Any) -> list[Any]:
@@ -190,8 +216,10 @@ def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]
     return bound
 
 
-def check_operands(matmul: Matmul, accumulate: str | None) -> None:
+def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] = ()) -> None:
     """Refuse types that WGMMA lacks and tensors that a tensor map cannot describe.
+
+    `views` are operands whose memory was looked at already, behind them.
 
     Sources: PTX ISA 9.1, `wgmma.mma_async` (types); CUDA driver API, `cuTensorMapEncodeTiled`
     (strides of a multiple of 16 bytes, contiguous innermost dimension).
@@ -212,7 +240,11 @@ def check_operands(matmul: Matmul, accumulate: str | None) -> None:
             "a sum in float32",
             'give accumulate="float32" to sum in float32 and round once at the end',
         )
-    sides = ((matmul.lhs, "M"), (matmul.rhs, "N"))
+    sides = [
+        (operand, outer)
+        for operand, outer in ((matmul.lhs, "M"), (matmul.rhs, "N"))
+        if not any(operand.buffer.same_as(x) for x in views)
+    ]
     broken = [b for operand, outer in sides for b in _stride_violations(operand, outer)]
     if broken:
         (tensor, found, need, fix), *rest = broken
@@ -232,18 +264,25 @@ def _stride_violations(operand: Operand, outer: str) -> list[tuple[str, str, str
         return [(operand.name, found, "a contiguous last dimension", "copy it first")]
     row = strides[operand.kept[0]] if strides else _known(buffer.shape[-1])
     step = hopper.BULK_ALIGNMENT // size
+    offset = _known(buffer.ty.elem_offset)
+    if isinstance(offset, int) and offset % step:
+        found = f"an offset of {offset} elements, {offset * size} bytes"
+        need = f"a multiple of {hopper.BULK_ALIGNMENT} bytes"
+        return [(operand.name, found, need, "copy the part into a tensor of its own")]
     if ir.is_const(ir.simplify(row % step), 0):
         return []
     dim = "row stride" if strides else "K" if operand.major == "k" else outer
     need = f"a multiple of {hopper.BULK_ALIGNMENT} bytes"
     if not isinstance(row, int):
+        if strides:
+            return []  # a variable of its own: checked at each call
         found = f"{dim} = {row}, symbolic, so rows any multiple of {size} bytes apart"
         return [(operand.name, found, need, f"make {dim} static, or a multiple of {step}")]
     found = f"{dim} = {row} {operand.dtype} elements, rows {row * size} bytes apart"
     return [(operand.name, found, need, f"pad {dim} to {-(-row // step) * step}")]
 
 
-def _factors(where: str, store: Any) -> tuple[Any, Any]:
+def product_loads(where: str, store: Any) -> tuple[Any, Any]:
     """Split `C = C + x * y` into the loads behind x and y, casts taken off."""
     need = f"{store.buffer.name}[...] + x[...] * y[...]"
     value = store.value
@@ -265,7 +304,7 @@ def _factors(where: str, store: Any) -> tuple[Any, Any]:
         if not isinstance(load, ir.TensorLoad):
             found = f"{factor} computed inside the product"
             need = f"operands that are tensors, at most cast to {acc}"
-            raise cannot_schedule(where, found, need, "compute it into a tensor of its own first")
+            raise cannot_schedule(where, found, need, FIRST)
         if isinstance(factor, tirx.Cast) and ir.dtype_of(load.source) in OPERAND_TYPES:
             _check_cast(where, f"operand {load.source.name}", factor, ir.dtype_of(load.source))
         factors.append(load)
@@ -276,8 +315,7 @@ def _check_cast(where: str, what: str, cast: tirx.Cast, dtype: str) -> None:
     """Refuse a cast that changes values: WGMMA multiplies the operands as they are."""
     if ir.dtype_of(cast) not in (dtype, *EXACT):
         found = f"{what} cast to {ir.dtype_of(cast)}, which can change its value"
-        fix = "compute it into a tensor of its own first"
-        raise cannot_schedule(where, found, f"casts to {' or '.join(EXACT)} alone", fix)
+        raise cannot_schedule(where, found, f"casts to {' or '.join(EXACT)} alone", FIRST)
 
 
 def _operand(
@@ -308,18 +346,21 @@ def _operand(
     return Operand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side
 
 
+def _batch(axes: dict[Any, Axis], loads: tuple[Any, Any]) -> Axis | None:
+    """Return the first axis that goes through both operands and is not summed over."""
+    for var, axis in axes.items():
+        shared = all(ir.uses(list(load.indices), var) for load in loads)
+        if shared and axis.extent != 1 and not _is_reduction(axis.iter_var):
+            return axis
+    return None
+
+
 def _is_same_element(term: Any, store: Any) -> bool:
     return (
         isinstance(term, ir.TensorLoad)
         and term.source.same_as(store.buffer)
         and tvm_ffi.structural_equal(term.indices, store.indices)
     )
-
-
-def _is_zero(value: Any) -> bool:
-    if isinstance(value, tirx.Cast):
-        return _is_zero(value.value)
-    return isinstance(value, (tirx.IntImm, tirx.FloatImm)) and float(value.value) == 0.0
 
 
 def _is_reduction(var: IterVar) -> bool:

@@ -9,7 +9,8 @@
     hs.pipeline(sch, k0, stages=4, roles=hs.Roles(consumers=2))
 
 They stand beside TVM's primitives and replay from a trace in a process that knows nothing of this
-package.  What they cannot serve is refused before they change anything.
+package.  What they cannot serve is one error, and the schedule stays as it was.  A request that is
+made twice is refused where the second one says something else, and does nothing where it does not.
 """
 
 from __future__ import annotations
@@ -18,15 +19,28 @@ import math
 from typing import Any
 
 from tvm import s_tir
+from tvm.ir import Expr
 
-from tvm_hopper import ir, keys
+from tvm_hopper import ir, keys, options
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import swizzle as swizzle_facts
 from tvm_hopper.facts import wgmma as wgmma_facts
 
-from .config import MECHANISMS, Roles, check_choice, check_stages, check_tile
-from .fuse import as_block
+from . import tiles
+from .arguments import (
+    as_block,
+    as_choice,
+    as_int,
+    as_loop,
+    as_stages,
+    as_tile,
+    check_sampled,
+    check_type,
+)
+from .config import ACCUMULATE, MECHANISMS, MOST_BLOCKS, PENDING, Roles, check_pending
+from .fuse import is_own_kernel
 from .recognise import OPERAND_TYPES, Axis, Matmul, find_matmul
+from .trial import all_or_nothing
 
 SAMPLE = "tvm_hopper.sample"  # never left in the IR, see `pipeline`
 Int = Any  # an int, or a random variable of the schedule
@@ -35,6 +49,7 @@ Int = Any  # an int, or a random variable of the schedule
 # -- before the product ---------------------------------------------------------------------------
 
 
+@all_or_nothing("a matmul in plain loops whose tensors nothing else writes")
 def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
     """Pad the matmul to whole tiles, when its shape is not known to be a multiple of the tile.
 
@@ -52,17 +67,26 @@ def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
         Rows, columns and depth of the tile, ints or random variables.
     """
     block = as_block(sch, block)
-    check_tile("pad", tile)
+    tile = as_tile("pad", tile)
+    check_sampled(sch, "pad", "tile", *tile)
     matmul = find_matmul(sch, block)
     axes = list(zip((matmul.m, matmul.n, matmul.k), tile, strict=True))
     multiple = {axis.iter_var.var: math.lcm(*candidates(sch, t)) for axis, t in axes}
     ragged = [
-        not ir.is_const(ir.simplify(axis.iter_var.dom.extent % multiple[axis.iter_var.var]), 0)
+        not ir.is_const(ir.simplify(axis.extent % multiple[axis.iter_var.var]), 0)
         for axis, _ in axes
     ]
     for (axis, _), pads in zip(axes, ragged, strict=True):
         if pads:
             check_whole(matmul, axis)
+        if any(ragged) and not axis.is_whole:
+            var, extent = axis.iter_var.var.name, axis.iter_var.dom.extent
+            raise cannot_schedule(
+                f"block {matmul.name}",
+                f"{axis.extent} iterations over {var}, which the block declares as {extent}",
+                "loops over all that the block declares, or tiles that divide the loops",
+                f"declare {var} as {axis.extent} (T.axis), or choose another tile",
+            )
     if any(ragged):
         sch.pad_einsum(block, [multiple.get(var.var, 1) for var in sch.get(block).iter_vars])
 
@@ -93,6 +117,7 @@ def check_whole(matmul: Matmul, axis: Axis) -> None:
             )
 
 
+@all_or_nothing("a copy by cache_read, and no more before it than a pad of its tensor")
 def async_copy(
     sch: s_tir.Schedule, copy: Any, mechanism: str = "tma", swizzle: int | None = None
 ) -> None:
@@ -115,22 +140,22 @@ def async_copy(
     copy = as_block(sch, copy)
     node = sch.get(copy)
     where = f"block {node.name_hint}"
-    check_choice(where, "mechanism", mechanism, MECHANISMS)
-    check_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
+    mechanism = as_choice(where, "mechanism", mechanism, MECHANISMS) or MECHANISMS[0]
+    swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
     scopes = [str(region.source.scope()) for region in node.writes]
     if scopes != ["shared.dyn"]:
         raise cannot_schedule(where, f"a write to {scopes}", 'a cache_read to "shared.dyn"')
     for producer in sch.get_producers(copy):
-        if _is_pad(sch.get(producer)):
-            sch.compute_inline(producer)
-    sch.annotate(copy, keys.ASYNC_COPY, mechanism)
+        inline_copies(sch, producer)
+    _ask(sch, where, copy, keys.ASYNC_COPY, mechanism)
     if swizzle is not None:
-        sch.annotate(copy, keys.SWIZZLE, swizzle)
+        _ask(sch, where, copy, keys.SWIZZLE, swizzle)
 
 
 # -- the product ----------------------------------------------------------------------------------
 
 
+@all_or_nothing("a tile of plain loops around the multiply-add alone")
 def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any:
     """Ask for a multiply-add of two shared tiles into registers to be made by WGMMA.
 
@@ -154,12 +179,16 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
     """
     block = as_block(sch, block)
     where = f"block {sch.get(block).name_hint}"
-    check_choice(where, "accumulate", accumulate, ("float32",))
+    accumulate = as_choice(where, "accumulate", accumulate, ACCUMULATE)
+    asked = _asked_around(sch, block)
+    if asked is not None:
+        if accumulate is not None:
+            _ask(sch, where, asked, keys.ACCUMULATE, accumulate)
+        return asked
     loops = sch.get_loops(block)
     if len(loops) < 4:
         need = "a loop over k, and in it the rows, columns and depth of a tile"
         raise cannot_schedule(where, f"{len(loops)} loops", need)
-    extents = [ir.static_int(sch.get(loop).extent) for loop in loops[-3:]]
     shared = [r.source for r in sch.get(block).reads if ir.is_shared(r.source)]
     if len(shared) != 2:
         need = 'two operands in shared memory, by cache_read(block, i, "shared.dyn")'
@@ -167,9 +196,10 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
     dtype = ir.dtype_of(shared[0])
     if dtype not in OPERAND_TYPES:
         raise cannot_schedule(where, f"operands of {dtype}", " or ".join(OPERAND_TYPES))
+    tile = tiles.find_tile(sch, block)
     steps = (wgmma_facts.INSTRUCTION_M, 8, wgmma_facts.instruction_k(dtype))
-    if any(e is None or e % step for e, step in zip(extents, steps, strict=True)):
-        found = "x".join("?" if e is None else str(e) for e in extents)
+    if any(e is None or e % step for e, step in zip(tile, steps, strict=True)):
+        found = "x".join("?" if e is None else str(e) for e in tile)
         need = "multiples of " + "x".join(map(str, steps))
         raise cannot_schedule(where, f"a tile of {found} in the three innermost loops", need)
     if sch.get(block).init is not None:
@@ -181,6 +211,7 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
     return outer
 
 
+@all_or_nothing("a loop over copies and one product")
 def pipeline(
     sch: s_tir.Schedule,
     loop: Any,
@@ -207,11 +238,15 @@ def pipeline(
     wgmma_pending : int, optional
         WGMMA groups left in flight over an iteration, 0 or 1.
     """
+    loop = as_loop(sch, loop)
     where = f"loop {sch.get(loop).loop_var.name}"
-    check_stages(where, stages, last_stage)
+    stages, last_stage = as_stages(where, stages, last_stage)
     if stages is None and last_stage is None:
         raise cannot_schedule(where, "neither stages nor last_stage", "one of the two")
-    check_choice(where, "wgmma_pending", wgmma_pending, (0, 1))
+    check_sampled(sch, where, "last_stage", last_stage)
+    wgmma_pending = as_choice(where, "wgmma_pending", wgmma_pending, PENDING)
+    check_pending(where, stages, last_stage, wgmma_pending)
+    check_type(where, "roles", roles, Roles, "an hs.Roles")
     roles = roles or Roles()
     last = stages - 1 if stages is not None else last_stage
     num_copies = sum(
@@ -224,17 +259,53 @@ def pipeline(
         # a trace forgets a sample that it sees inside of a list only (Trace.simplified)
         sch.annotate(loop, SAMPLE, last)
         sch.unannotate(loop, SAMPLE)
-    sch.annotate(loop, "software_pipeline_stage", [*[0] * num_copies, last])
-    sch.annotate(loop, "software_pipeline_order", list(range(num_copies + 1)))
-    sch.annotate(loop, "software_pipeline_async_stages", [0])
-    sch.annotate(loop, keys.CONSUMERS, roles.consumers)
+    _ask(sch, where, loop, "software_pipeline_stage", [*[0] * num_copies, last])
+    _ask(sch, where, loop, "software_pipeline_order", list(range(num_copies + 1)))
+    _ask(sch, where, loop, "software_pipeline_async_stages", [0])
+    _ask(sch, where, loop, keys.CONSUMERS, roles.consumers)
     if roles.registers is not None:
-        sch.annotate(loop, keys.REGISTERS, list(roles.registers))
+        _ask(sch, where, loop, keys.REGISTERS, list(roles.registers))
     if wgmma_pending is not None:
-        sch.annotate(loop, keys.WGMMA_PENDING, wgmma_pending)
+        _ask(sch, where, loop, keys.WGMMA_PENDING, wgmma_pending)
 
 
 # -- what the steps share -------------------------------------------------------------------------
+
+
+def _ask(
+    sch: s_tir.Schedule, where: str, thing: Any, key: str, value: Any, default: Any = None
+) -> None:
+    """Annotate a block or a loop, unless it says the same already; refuse to say another thing.
+
+    TVM's own `annotate` keeps the value that is there, without a word. A `default` is what no
+    annotation means, and leaves none.
+    """
+    old = sch.get(thing).annotations.get(key)
+    if old is None:
+        if value != default:
+            sch.annotate(thing, key, value)
+        return
+    old = options.plain(old)
+    sampled = any(isinstance(x, Expr) for x in (value if isinstance(value, list) else [value]))
+    if sampled or old != value:
+        raise cannot_schedule(
+            where,
+            f"a second request, {key} = {value}, beside {key} = {old}",
+            "one of them",
+            f'take the first one back: sch.unannotate(..., "{key}")',
+        )
+
+
+def _asked_around(sch: s_tir.Schedule, block: Any) -> Any:
+    """Return the block that carries a request for WGMMA, if it is this one or the one around it."""
+    if keys.WGMMA in sch.get(block).annotations:
+        return block
+    place = sch.get_sref(block).parent
+    while place is not None and not isinstance(place.stmt, ir.SBlock):
+        place = place.parent
+    if place is None or keys.WGMMA not in place.stmt.annotations:
+        return None
+    return sch.get_sblock(place.stmt.name_hint)
 
 
 def candidates(sch: s_tir.Schedule, value: Int) -> list[int]:
@@ -247,12 +318,30 @@ def candidates(sch: s_tir.Schedule, value: Int) -> list[int]:
     return [int(sch.get(value))]
 
 
-def _is_pad(node: Any) -> bool:
-    """Tell a pad of `pad_einsum` from other blocks: `if_then_else(in bounds, load, 0)`."""
+def inline_copies(sch: s_tir.Schedule, block: Any) -> None:
+    """Inline a pad or a view, and what it copies from; leave every other block alone."""
+    if not _is_copy(sch, block):
+        return
+    producers = sch.get_producers(block)
+    for producer in producers:
+        inline_copies(sch, producer)
+    sch.compute_inline(block)
+
+
+def _is_copy(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell a pad, `if_then_else(in bounds, load, 0)`, or a plain copy in global memory."""
+    node = sch.get(block)
     value = node.body.value if isinstance(node.body, ir.BufferStore) else None
-    return isinstance(value, ir.Call) and str(value.op.name).endswith("if_then_else")
+    if isinstance(value, ir.Call) and str(value.op.name).endswith("if_then_else"):
+        return True
+    return (
+        isinstance(value, ir.TensorLoad)
+        and str(node.body.buffer.scope()) == "global"
+        and not is_own_kernel(sch, block)
+    )
 
 
+@all_or_nothing("the loop over columns of tiles, bound to blockIdx.x")
 def raster(
     sch: s_tir.Schedule, loop: Any, group: int | None = None, persistent: int | None = None
 ) -> None:
@@ -267,17 +356,18 @@ def raster(
     group : int, optional
         Rows of tiles that are visited together; None or 1 is the hardware's order.
     persistent : int, optional
-        Thread blocks that share all tiles; None or 0 is one block a tile.
+        Thread blocks that share all tiles; None or 0 is one block a tile, BY_DEVICE (-1) as many as
+        balance on the device at hand, counted at each launch.
     """
+    loop = as_loop(sch, loop)
     where = f"loop {sch.get(loop).loop_var.name}"
+    group = as_int(where, "group", group, 0, MOST_BLOCKS)
+    persistent = as_int(where, "persistent", persistent, keys.BY_DEVICE, MOST_BLOCKS)
     binding = sch.get(loop).thread_binding
     if binding is None or str(binding.thread_tag) != "blockIdx.x":
         found = "a loop that is not bound" if binding is None else f"{binding.thread_tag}"
         raise cannot_schedule(where, found, "the loop over columns of tiles, bound to blockIdx.x")
-    for key, value in ((keys.RASTER_GROUP, group), (keys.PERSISTENT, persistent)):
-        if value is not None and value < 0:
-            raise cannot_schedule(where, f"{key} = {value}", "0 or more")
-    if group is not None and group > 1:
-        sch.annotate(loop, keys.RASTER_GROUP, group)
-    if persistent:
-        sch.annotate(loop, keys.PERSISTENT, persistent)
+    if group is not None:
+        _ask(sch, where, loop, keys.RASTER_GROUP, max(group, 1), default=1)
+    if persistent is not None:
+        _ask(sch, where, loop, keys.PERSISTENT, persistent, default=0)

@@ -13,8 +13,9 @@ from typing import Any
 
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim.findings import RULES, Finding
-from tvm_hopper.sim.host import Pointer, evaluate
-from tvm_hopper.sim.run import compiled
+from tvm_hopper.sim.host import evaluate
+from tvm_hopper.sim.run import check_blocks, compiled
+from tvm_hopper.sim.tensors import Pointer
 from tvm_hopper.sim.tma import TensorMapArg
 
 MAX_COMMUNICATING = 64
@@ -60,7 +61,7 @@ def choose_asked(func: Any, setup: dict[str, Any], blocks: Sequence[tuple[int, .
     """Take the CTAs that somebody asked for; of the others nothing is known."""
     grid = setup["grid"]
     total = grid[0] * grid[1] * grid[2]
-    asked = tuple(dict.fromkeys(tuple(map(int, block)) for block in blocks))
+    asked = tuple(dict.fromkeys(check_blocks(blocks, grid)))
     name = str(func.attrs["global_symbol"])
     return Choice(name, asked, total, len(asked) >= total, "as asked")
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.clocks import Clock
+from tvm_hopper.sim.tensors import Placement
 
 
 def warp_exit(warp: Any) -> None:
@@ -209,21 +210,23 @@ def _unissued(machine: Any) -> None:
                     )
 
 
-def coverage(machine: Any, names: dict[str, int], blocks_complete: bool) -> None:
-    """Report outputs that the kernel writes only in part (all CTAs must have run)."""
-    if not blocks_complete or machine.log is None:
-        return
-    for name, number in names.items():
-        region = machine.regions[number]
-        written = region.shadow.written()
-        if written.any() and not written.all():
-            hole = np.nonzero(~written)[0]
-            low, high = int(hole[0]), int(hole[-1]) + 1
-            granule = region.shadow.granule
-            machine.add(
-                "OUTPUT_COVERAGE",
-                f"{name}: {len(hole)} of {len(written)} elements are never written",
-                key=name,
-                buffer=name,
-                byte_range=(low * granule, high * granule),
-            )
+def uncovered(name: str, place: Placement, written: np.ndarray) -> dict[str, Any] | None:
+    """Describe the elements of an output that were not written; None if all were, or none.
+
+    `written` has one flag for each byte of the memory that the output is a view of.
+    """
+    elements = place.bytes_among(written).all(axis=-1)
+    if elements.all() or not elements.any():
+        return None
+    holes = np.flatnonzero(place.bytes_among(~written).any(axis=-1))
+    first, last = (np.unravel_index(hole, elements.shape) for hole in (holes[0], holes[-1]))
+    steps = place.array.strides
+    low, high = sorted(
+        place.offset + int(sum(i * s for i, s in zip(index, steps, strict=True)))
+        for index in (first, last)
+    )
+    return {
+        "message": f"{name}: {len(holes)} of {elements.size} elements are never written",
+        "buffer": name,
+        "byte_range": (low, high + place.array.itemsize),
+    }

@@ -12,6 +12,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvm_hopper.sim import lanes
+from tvm_hopper.sim.device_math import MATH, plain_name
 from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, split_lanes
 
 Code = tuple[str, bool]
@@ -143,8 +144,16 @@ class ExprEmitter:
     def _on_floatimm(self, node: Any) -> Code:
         value = float(node.value)
         if value != value or value in (float("inf"), float("-inf")):
-            return f"float('{value}')", False
-        return f"({value!r})", False
+            text = f"float('{value}')"
+        else:
+            text = f"({value!r})"
+        dtype = dtype_of(node)
+        if dtype not in ("float16", "float32", "float64"):
+            # numpy promotes other types beside Python's float, where the device keeps them.
+            name = self.scope.name(f"K_{dtype}")
+            self.scope.constants[name] = numpy_dtype(dtype).type(value)
+            return name, False
+        return text, False
 
     def _on_stringimm(self, node: Any) -> Code:
         return repr(str(node.value)), False
@@ -188,13 +197,11 @@ class ExprEmitter:
     def _on_bitwisenot(self, node: Any) -> Code:
         text, varies = self.expr(node.a)
         dtype = dtype_of(node)
-        if not varies and dtype.startswith("uint"):
-            return f"wrap(~{text}, {dtype!r})", False
-        return f"(~{text})", varies
+        return f"bitnot({text}, {dtype!r})", varies
 
     def _on_not(self, node: Any) -> Code:
         text, varies = self.expr(node.a)
-        return (f"(~{text})" if varies else f"(not {text})"), varies
+        return f"lnot({text})", varies
 
     def _under(self, node: Any) -> Code:
         """Emit `node` under a lambda's own mask; the caller wraps it."""
@@ -299,21 +306,20 @@ class ExprEmitter:
         if short in _REINTERPRET:
             return self._reinterpret(node, _REINTERPRET[short])
         if short in ("call_pure_extern", "call_extern"):
-            extern = str(node.args[0].value).removeprefix("__")
-            extern = extern.removeprefix("tirx.").removesuffix("_rn")
-            plain = extern.removesuffix("f") if extern.removesuffix("f") in lanes.MATH else extern
-            return self._math(plain, list(node.args[1:]))
+            extern = str(node.args[0].value)
+            return self._math(extern, plain_name(extern), list(node.args[1:]))
         method = getattr(self, f"_call_{short.replace('.', '_')}", None)
         if method is not None:
             return method(node)
-        return self._math(short.removeprefix("cuda."), list(node.args))
+        return self._math(short, short.removeprefix("cuda."), list(node.args))
 
-    def _math(self, name: str, args: list[Any]) -> Code:
-        if name not in lanes.MATH:
-            self.unsupported(f"call {name}")
+    def _math(self, shown: str, name: str | None, args: list[Any]) -> Code:
+        if name not in MATH:
+            self.unsupported(f"call {shown}")
             return "0", False
         parts = [self.expr(arg) for arg in args]
-        text = f"MATH[{name!r}]({', '.join(code for code, _ in parts)})"
+        kind = self.dtype_const(dtype_of(args[0]))
+        text = f"math({name!r}, {kind}, {', '.join(code for code, _ in parts)})"
         return text, any(varies for _, varies in parts)
 
     def _same(self, short: str, node: Any) -> Code:

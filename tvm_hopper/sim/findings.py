@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 VERDICTS = ("clean", "review", "incomplete", "error")
 
@@ -77,6 +78,7 @@ RULES = _rules(
     Rule("EXIT_PENDING_ASYNC", "error", _BULK, "wait for the asynchronous operation before exit"),
     Rule("UNINIT_READ", "error", "5 state spaces", "write the bytes before reading them"),
     Rule("OOB_ACCESS", "error", "5 state spaces", "keep the access inside the buffer"),
+    Rule("OUT_OF_VIEW", "error", "5 state spaces", "stay inside the tensor's own elements"),
     Rule("MISALIGNED", "error", "5 state spaces", "align the address"),
     Rule("OUTPUT_COVERAGE", "error", "specification of the kernel", "write each output once"),
     Rule("TRY_WAIT_NOT_LOOPED", "error", _MBAR, "repeat try_wait until it returns true"),
@@ -140,6 +142,13 @@ class Finding:
         lines.append(f"    fix: {self.hint}  (PTX {self.ptx_section})")
         lines.append(f"    replay: policy={self.policy!r}, seed={self.seed}")
         return "\n".join(lines)
+
+
+def finding(rule: str, message: str, **more: Any) -> Finding:
+    """Make a finding of a rule, with the rule's severity, section and hint."""
+    facts = RULES[rule]
+    more.setdefault("hint", facts.hint)
+    return Finding(rule, facts.severity, message, ptx_section=facts.ptx_section, **more)
 
 
 def worst(findings: Iterable[Finding]) -> str:

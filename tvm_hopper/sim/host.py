@@ -1,7 +1,7 @@
 """The host function, interpreted: which kernels it launches, with which tensor maps.
 
 It runs once per simulation, so it is walked node by node.  Every assertion of the host function is
-checked; a tensor is (name, byte offset) and an `any` slot of the packed call is a small dict.
+checked; an address is (tensor, byte offset) and an `any` slot of the packed call is a small dict.
 """
 
 from __future__ import annotations
@@ -15,31 +15,16 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import lanes
-from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name
+from tvm_hopper.sim.runtime_calls import device_attribute, encode_tiled
+from tvm_hopper.sim.signature import signature
+from tvm_hopper.sim.tensors import HostTensor, Pointer
+from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, statement_text
 from tvm_hopper.sim.tma import TensorMapArg
 
-_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
-_SPECIAL_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 TYPE_INDEX, VALUE = 13, 15
 KDL_TENSOR = 7
-CUDA = 2
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """Address of a byte of a named tensor."""
-
-    tensor: str
-    offset: int = 0
-
-    def __and__(self, mask: int) -> int:
-        """Return low address bits; a tensor's first byte is taken as aligned."""
-        return self.offset & mask
-
-    def __mod__(self, divisor: int) -> int:
-        """Return the address modulo an alignment."""
-        return self.offset % divisor
 
 
 @dataclass
@@ -88,32 +73,6 @@ class Launch:
         }
 
 
-class _Tensor:
-    """A DLTensor of the host: compact, on the CUDA device."""
-
-    def __init__(self, name: str, array: np.ndarray) -> None:
-        self.name, self.array = name, array
-
-    def get(self, field: int) -> Any:
-        """Return one field by TVM's number."""
-        dtype = self.array.dtype
-        code = _SPECIAL_CODES.get(dtype.name, _CODES.get(dtype.kind, 2))
-        fields = {
-            0: self,
-            1: Pointer(self.name),
-            2: list(self.array.shape),
-            3: None,
-            4: self.array.ndim,
-            5: code,
-            6: dtype.itemsize * 8,
-            7: 1,
-            8: 0,
-            9: 0,
-            10: CUDA,
-        }
-        return fields[field]
-
-
 class _Return(Exception):
     """The host function returned."""
 
@@ -121,19 +80,22 @@ class _Return(Exception):
 class HostInterpreter:
     """Walks one host function."""
 
-    def __init__(self, func: tirx.PrimFunc, inputs: Mapping[str, Any]) -> None:
-        self.func = func
+    def __init__(
+        self, func: tirx.PrimFunc, inputs: Mapping[str, Any], num_sms: int = DEFAULT_NUM_SMS
+    ) -> None:
+        self.func, self.num_sms = func, num_sms
         self.env: dict[Any, Any] = {}
         self.launches: list[Launch] = []
-        values = [
-            _Tensor(name, v) if isinstance(v, np.ndarray) else v for name, v in inputs.items()
+        offsets = {a.name: a.elem_offset for a in signature(func)}
+        values: list[Any] = [
+            HostTensor(name, value, _constant(offsets.get(name, 0)))
+            if isinstance(value, np.ndarray)
+            else value.item()
+            if isinstance(value, np.generic)
+            else value
+            for name, value in inputs.items()
         ]
-        self.packed = [{TYPE_INDEX: 0, VALUE: v} for v in values]
-        for slot in self.packed:
-            value = slot[VALUE]
-            slot[TYPE_INDEX] = (
-                KDL_TENSOR if isinstance(value, _Tensor) else 3 if isinstance(value, float) else 1
-            )
+        self.packed: list[dict[int, Any]] = [{TYPE_INDEX: _type_index(v), VALUE: v} for v in values]
         names = [p.name for p in func.params]
         if names[:3] == ["self_handle", "args", "num_args"]:
             for param, value in zip(
@@ -152,6 +114,13 @@ class HostInterpreter:
             self.stmt(self.func.body)
         return self.launches
 
+    def at(self, node: Any, error: Exception) -> VerifyError:
+        """Say at which statement the host function cannot be followed."""
+        return VerifyError(
+            f"host function: found {type(error).__name__} ({error}) at {statement_text(node)}; "
+            "need one that is modelled"
+        )
+
     def stmt(self, node: Any) -> None:
         """Run one statement."""
         kind = type(node).__name__
@@ -161,32 +130,39 @@ class HostInterpreter:
         elif kind == "AttrStmt":
             self.stmt(node.body)
         elif kind in ("Bind", "LetStmt"):
-            self.env[node.var] = self.expr(node.value)
+            self.env[node.var] = self.value(node.value, node)
             if hasattr(node, "body"):
                 self.stmt(node.body)
         elif kind == "IfThenElse":
-            if self.expr(node.condition):
+            if self.value(node.condition, node):
                 self.stmt(node.then_case)
             elif node.else_case is not None:
                 self.stmt(node.else_case)
         elif kind == "For":
-            start = self.expr(node.min)
-            for i in range(start, start + self.expr(node.extent)):
+            start, extent = self.value(node.min, node), self.value(node.extent, node)
+            for i in range(start, start + extent):
                 self.env[node.loop_var] = i
                 self.stmt(node.body)
         elif kind == "AssertStmt":
             self._check(node)
         elif kind == "DeclBuffer":
-            self.env[node.buffer] = self.expr(node.data)
+            self.env[node.buffer] = self.value(node.data, node)
         elif kind == "Evaluate":
-            self.expr(node.value)
+            self.value(node.value, node)
         elif kind == "Return":
             raise _Return
         elif kind != "AllocBuffer":
             raise VerifyError(f"host function: found statement {kind}; need one that is modelled")
 
+    def value(self, node: Any, statement: Any) -> Any:
+        """Evaluate an expression of a statement, which an error then names."""
+        try:
+            return self.expr(node)
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            raise self.at(statement, error) from error
+
     def _check(self, node: Any) -> None:
-        if self.expr(node.condition):
+        if self.value(node.condition, node):
             return
         parts: Any = getattr(node, "message_parts", None) or [getattr(node, "message", "")]
         text = "".join(str(getattr(p, "value", p)) for p in parts)
@@ -249,8 +225,8 @@ class HostInterpreter:
             return [{} for _ in range(self.expr(args[1]))]
         if name == "buffer_data":
             return self.env[args[0]]
-        if name == "address_of" and isinstance(args[0], ir.Var):
-            return self.env[args[0]]
+        if name == "address_of":
+            return self.address(args[0])
         if name in ("tvm_call_packed_lowered", "tvm_call_cpacked_lowered"):
             stack, first, last = (self.expr(a) for a in args[1:4])
             return self.packed_call(
@@ -263,47 +239,52 @@ class HostInterpreter:
         raise VerifyError(f"host function: found call {name}; need one that is modelled")
 
     def _get(self, what: Any, index: int, field: int) -> Any:
-        if isinstance(what, _Tensor):
+        if isinstance(what, HostTensor):
             return what.get(field)
         item = what[index]
         return item[field] if isinstance(item, dict) else item
 
-    def packed_call(self, name: str, args: list[Any]) -> int:
-        """Encode a tensor map, or note a kernel launch."""
+    def address(self, target: Any) -> Any:
+        """Return the address of a variable, or of an element of a buffer."""
+        if isinstance(target, ir.Var):
+            return self.env[target]
+        buffer = target.source
+        kind = buffer.ty
+        indices = [self.expr(index) for index in target.indices]
+        steps = [self.expr(step) for step in kind.strides]
+        if not steps:
+            steps = [1] * len(indices)
+            for i in reversed(range(len(indices) - 1)):
+                steps[i] = steps[i + 1] * self.expr(kind.shape[i + 1])
+        place = self.expr(kind.elem_offset)
+        place += sum(i * step for i, step in zip(indices, steps, strict=True))
+        return _offset(self.env[buffer], place * numpy_dtype(str(kind.dtype.dtype)).itemsize)
+
+    def packed_call(self, name: str, args: list[Any]) -> Any:
+        """Encode a tensor map, answer a question about the device, or note a kernel launch."""
         if name == "__tvm_set_device":
             return 0
         if name == "runtime.cuTensorMapEncodeTiled":
-            box, dtype, rank, pointer, *rest = args
-            numbers = [int(v) for v in rest]
-            parts: list[tuple[int, ...]] = []
-            position = 0
-            for count in (rank, rank - 1, rank, rank):
-                parts.append(tuple(numbers[position : position + count]))
-                position += count
-            dims, strides, extents, steps = parts
-            interleave, swizzle, l2, oob = numbers[position : position + 4]
-            if not isinstance(pointer, Pointer):
-                raise VerifyError(f"tensor map: found address {pointer!r}; need a tensor's data")
-            box.value = TensorMapArg(
-                pointer.tensor,
-                str(dtype),
-                dims,
-                strides,
-                extents,
-                steps,
-                interleave,
-                swizzle,
-                l2,
-                oob,
-                pointer.offset,
-            )
+            args[0].value = encode_tiled(args[1:])
             return 0
+        if name == "runtime.GetDeviceAttr":
+            return device_attribute(args, self.num_sms)
         if name.startswith("runtime.") or name.startswith("__"):
             raise VerifyError(f"host function: found call of {name}; need one that is modelled")
         self.launches.append(
             Launch(name, tuple(a.value if isinstance(a, MapBox) else a for a in args))
         )
         return 0
+
+
+def _type_index(value: Any) -> int:
+    if isinstance(value, HostTensor):
+        return KDL_TENSOR
+    return 3 if isinstance(value, float) else 1
+
+
+def _constant(offset: Any) -> int | None:
+    return offset if isinstance(offset, int) else None
 
 
 def _offset(pointer: Any, offset: int) -> Any:
@@ -387,7 +368,9 @@ def evaluate(expr: Any, env: Mapping[Any, Any], binds: Mapping[Any, Any], params
     return interpreter.expr(expr)
 
 
-def run_host(host_func: tirx.PrimFunc, inputs: Mapping[str, Any]) -> list[Launch]:
+def run_host(
+    host_func: tirx.PrimFunc, inputs: Mapping[str, Any], num_sms: int = DEFAULT_NUM_SMS
+) -> list[Launch]:
     """Run the host function on inputs in the order of its arguments; return its launches.
 
     Parameters
@@ -395,13 +378,17 @@ def run_host(host_func: tirx.PrimFunc, inputs: Mapping[str, Any]) -> list[Launch
     host_func : tvm.tirx.PrimFunc
         The entry function after the finalisation of host functions.
     inputs : dict
-        numpy arrays and numbers; the names are used for tensors in the result.
+        numpy arrays and numbers; the names are used for tensors in the result. A view is passed as
+        one: see `tvm_hopper.sim.tensors`.
+    num_sms : int
+        What `runtime.GetDeviceAttr` answers when it is asked for the number of multiprocessors.
 
     Raises
     ------
     ValueError
-        An assertion of the host function fails, with its message.
+        An assertion of the host function fails, with its message; or an array's strides are no
+        whole elements.
     VerifyError
-        The host function does something that is not modelled.
+        The host function does something that is not modelled, or that the driver would refuse.
     """
-    return HostInterpreter(host_func, inputs).run()
+    return HostInterpreter(host_func, inputs, num_sms).run()

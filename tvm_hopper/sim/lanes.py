@@ -7,18 +7,21 @@ code under it does not run.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 LANES = np.arange(32)
+# The largest finite value of the 8-bit floats that C code converts to.
+_LARGEST = {"float8_e4m3fn": np.float32(448), "float8_e5m2": np.float32(57344)}
 _INT_MASK = {"uint8": 0xFF, "uint16": 0xFFFF, "uint32": 0xFFFFFFFF, "uint64": (1 << 64) - 1}
 
 
 def mand(mask: Any, cond: Any) -> Any:
     """Narrow a mask by a condition; False if no lane is left."""
+    if not is_lanes(cond):
+        return mask if cond else False
     if mask is None:
         if cond.all():
             return None
@@ -27,9 +30,17 @@ def mand(mask: Any, cond: Any) -> Any:
     return both if both.any() else False
 
 
+def is_lanes(value: Any) -> bool:
+    """Tell values of many lanes from one value for all of them.
+
+    What may differ between lanes need not: each side of an `if_then_else` may be one constant.
+    """
+    return isinstance(value, np.ndarray) and value.ndim > 0
+
+
 def as_lanes(value: Any) -> np.ndarray:
     """Spread a scalar over 32 lanes; an array stays."""
-    if isinstance(value, np.ndarray) and value.ndim:
+    if is_lanes(value):
         return value
     return np.full(32, value)
 
@@ -41,14 +52,14 @@ def first_lane(mask: Any) -> int:
 
 def one(value: Any, mask: Any) -> int:
     """Return the value of the lowest active lane as an int."""
-    if isinstance(value, np.ndarray) and value.ndim:
+    if is_lanes(value):
         return int(value[first_lane(mask)])
     return int(value)
 
 
 def tdiv(a: Any, b: Any) -> Any:
     """Divide integers, rounding towards zero."""
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+    if is_lanes(a) or is_lanes(b):
         quotient = np.abs(a) // np.abs(b)
         return np.where((np.asarray(a) < 0) != (np.asarray(b) < 0), -quotient, quotient)
     quotient = abs(a) // abs(b)
@@ -65,9 +76,25 @@ def wrap(value: int, dtype: str) -> int:
     return value & _INT_MASK[dtype] if dtype in _INT_MASK else value
 
 
+def lnot(cond: Any) -> Any:
+    """Negate a condition."""
+    return ~cond if is_lanes(cond) else not cond
+
+
+def bitnot(value: Any, dtype: str) -> Any:
+    """Invert the bits of an integer."""
+    return ~value if is_lanes(value) else wrap(~int(value), dtype)
+
+
 def cast(value: Any, dtype: np.dtype, name: str) -> Any:
-    """Convert to a scalar type; integers wrap, floats truncate towards zero."""
-    if isinstance(value, np.ndarray) and value.ndim:
+    """Convert to a scalar type; integers wrap, floats truncate towards zero.
+
+    8-bit floats saturate: `__nv_fp8_e4m3(x)` and its kin are `cvt.rn.satfinite` (PTX ISA, cvt).
+    """
+    if name.startswith("float8") and name in _LARGEST:
+        limit = _LARGEST[name]
+        value = np.clip(np.asarray(value, np.float32), -limit, limit)[()]
+    if is_lanes(value):
         with np.errstate(invalid="ignore", over="ignore"):
             return value.astype(dtype)
     if dtype.kind in "iu":
@@ -80,16 +107,16 @@ def cast(value: Any, dtype: np.dtype, name: str) -> Any:
 
 def reinterpret(value: Any, source: np.dtype, dtype: np.dtype) -> Any:
     """Look at the same bits as another type of the same width."""
-    if isinstance(value, np.ndarray) and value.ndim:
+    if is_lanes(value):
         return np.ascontiguousarray(value, dtype=source).view(dtype)
     return np.array([value], dtype=source).view(dtype)[0].item()
 
 
 def select(cond: Any, yes: Any, no: Any) -> Any:
     """Choose per lane; both sides were evaluated."""
-    if isinstance(cond, np.ndarray):
+    if is_lanes(cond):
         for side in (yes, no):
-            if isinstance(side, np.ndarray) and side.ndim > cond.ndim:
+            if is_lanes(side) and side.ndim > cond.ndim:
                 cond = cond[:, None]
                 break
         return np.where(cond, yes, no)
@@ -98,7 +125,7 @@ def select(cond: Any, yes: Any, no: Any) -> Any:
 
 def ite(cond: Any, mask: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any]) -> Any:
     """Choose per lane, evaluating each side only in the lanes that take it."""
-    if not isinstance(cond, np.ndarray):
+    if not is_lanes(cond):
         return yes(mask) if cond else no(mask)
     mask_yes, mask_no = mand(mask, cond), mand(mask, ~cond)
     if mask_no is False:
@@ -110,7 +137,7 @@ def ite(cond: Any, mask: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any
 
 def logical_and(a: Any, mask: Any, b: Callable[[Any], Any]) -> Any:
     """Evaluate `b` only where `a` holds."""
-    if not isinstance(a, np.ndarray):
+    if not is_lanes(a):
         return b(mask) if a else False
     inner = mand(mask, a)
     return np.zeros(32, bool) if inner is False else a & b(inner)
@@ -118,7 +145,7 @@ def logical_and(a: Any, mask: Any, b: Callable[[Any], Any]) -> Any:
 
 def logical_or(a: Any, mask: Any, b: Callable[[Any], Any]) -> Any:
     """Evaluate `b` only where `a` does not hold."""
-    if not isinstance(a, np.ndarray):
+    if not is_lanes(a):
         return True if a else b(mask)
     inner = mand(mask, ~a)
     return a if inner is False else a | b(inner)
@@ -127,7 +154,7 @@ def logical_or(a: Any, mask: Any, b: Callable[[Any], Any]) -> Any:
 def ramp(base: Any, stride: Any, lanes: int) -> np.ndarray:
     """Return base + stride * [0, lanes), shape (32 or 1, lanes)."""
     steps = np.arange(lanes)
-    if isinstance(base, np.ndarray) or isinstance(stride, np.ndarray):
+    if is_lanes(base) or is_lanes(stride):
         return np.reshape(base, (-1, 1)) + np.reshape(stride, (-1, 1)) * steps
     return (base + stride * steps)[None, :]
 
@@ -139,6 +166,8 @@ def broadcast(value: Any, lanes: int) -> np.ndarray:
 
 def ldl(local: np.ndarray, index: Any, mask: Any) -> np.ndarray:
     """Load from registers by a per-lane index."""
+    if not is_lanes(index):
+        return local[:, index]
     if mask is not None:
         index = np.where(mask if index.ndim == 1 else mask[:, None], index, 0)
     return local[LANES, index] if index.ndim == 1 else local[LANES[:, None], index]
@@ -146,7 +175,7 @@ def ldl(local: np.ndarray, index: Any, mask: Any) -> np.ndarray:
 
 def stl(local: np.ndarray, index: Any, value: Any, mask: Any) -> None:
     """Store to registers by a uniform index, a slice, or a per-lane index."""
-    if isinstance(index, np.ndarray):
+    if is_lanes(index):
         lanes = LANES if index.ndim == 1 else LANES[:, None]
         if mask is None:
             local[lanes, index] = value
@@ -158,55 +187,7 @@ def stl(local: np.ndarray, index: Any, value: Any, mask: Any) -> None:
         local[:, index] = value
     else:
         target = local[:, index]
-        target[mask] = value[mask] if isinstance(value, np.ndarray) and len(value) == 32 else value
-
-
-def _erf(x: Any) -> Any:
-    return np.vectorize(math.erf, otypes=[np.asarray(x).dtype])(x)
-
-
-def _keep(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute in float32 at least and return the input's type, as device code does."""
-
-    def apply(*args: Any) -> Any:
-        kind = next((a.dtype for a in args if hasattr(a, "dtype")), np.dtype(np.float32))
-        wide = np.float64 if kind == np.float64 else np.float32
-        with np.errstate(all="ignore"):
-            return np.asarray(function(*[np.asarray(a, dtype=wide) for a in args])).astype(kind)
-
-    return apply
-
-
-MATH: dict[str, Callable[..., Any]] = {
-    "exp": _keep(np.exp),
-    "exp2": _keep(np.exp2),
-    "exp10": _keep(lambda x: np.power(np.float32(10), x)),
-    "log": _keep(np.log),
-    "log2": _keep(np.log2),
-    "log10": _keep(np.log10),
-    "log1p": _keep(np.log1p),
-    "sqrt": _keep(np.sqrt),
-    "rsqrt": _keep(lambda x: 1 / np.sqrt(x)),
-    "tanh": _keep(np.tanh),
-    "sin": _keep(np.sin),
-    "cos": _keep(np.cos),
-    "tan": _keep(np.tan),
-    "erf": _keep(_erf),
-    "pow": _keep(np.power),
-    "fabs": _keep(np.abs),
-    "floor": _keep(np.floor),
-    "ceil": _keep(np.ceil),
-    "trunc": _keep(np.trunc),
-    "round": _keep(np.rint),
-    "nearbyint": _keep(np.rint),
-    "sigmoid": _keep(lambda x: 1 / (1 + np.exp(-x))),
-    "fma": _keep(lambda a, b, c: a * b + c),
-    "fmax": _keep(np.fmax),
-    "fmin": _keep(np.fmin),
-    "fdividef": _keep(np.divide),
-    "isnan": lambda x: np.isnan(np.asarray(x, dtype=np.float32)),
-    "isinf": lambda x: np.isinf(np.asarray(x, dtype=np.float32)),
-}
+        target[mask] = value[mask] if is_lanes(value) and len(value) == 32 else value
 
 
 def fdiv(a: Any, b: Any) -> Any:

@@ -7,12 +7,14 @@ and "no step is possible" is a deadlock that is reported at once.
 from __future__ import annotations
 
 import random
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tvm_hopper.errors import HopperError
 from tvm_hopper.sim.clocks import Releases
 from tvm_hopper.sim.memory import SHARED_BASE, Region, aligned_bytes, shared_base
 from tvm_hopper.sim.races import AccessLog
@@ -20,7 +22,32 @@ from tvm_hopper.sim.report import Reporter
 from tvm_hopper.sim.timeline import MAX_EVENTS, TimelineEvent
 
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve")
+ROLES = re.compile(r"producer|consumer|(wg|warp)?(\d+)")
 MAX_STEPS = 5_000_000
+
+
+def check_policy(policy: str, num_warps: int | None = None) -> None:
+    """Refuse a policy that is none, or that starves a role which a block of `num_warps` has not.
+
+    Raises
+    ------
+    ValueError
+        With the legal ones.
+    """
+    name, _, role = str(policy).partition(":")
+    legal = name in POLICIES and (name == "starve") == bool(role)
+    if legal and role:
+        found = ROLES.fullmatch(role)
+        legal = found is not None
+        if found is not None and found[2] and num_warps is not None:
+            legal = int(found[2]) < (num_warps if found[1] == "warp" else -(-num_warps // 4))
+    if not legal:
+        others = ", ".join(p for p in POLICIES if p != "starve")
+        count = "" if num_warps is None else f", below {num_warps} and {-(-num_warps // 4)} here"
+        raise ValueError(
+            f"policy: found {policy!r}; need {others} or starve:<role>, where the role is "
+            f"producer, consumer, warp<n>, or wg<n> or <n> for a warp group{count}"
+        )
 
 
 class AsyncOp:
@@ -99,10 +126,8 @@ class Machine(Reporter):
     def __init__(
         self, program: Any, policy: str, seed: int, detect_races: bool, granule: int
     ) -> None:
+        check_policy(policy)
         name, _, self.starved = policy.partition(":")
-        if name not in POLICIES or (name == "starve") != bool(self.starved):
-            need = ", ".join(p for p in POLICIES if p != "starve") + " or starve:<role>"
-            raise ValueError(f"policy: found {policy!r}; need {need}")
         super().__init__(program, policy, seed)
         self.mode = name
         self.random = random.Random(seed)
@@ -117,6 +142,7 @@ class Machine(Reporter):
         self.progress = 0  # grows with every change that a spinning warp could see
         self.chunks = 1 if name == "eager" else 2
         self.num_warps = 0
+        self.stopped = False  # ended before the kernel did
         self.releases: dict[int, Releases] = {}  # by address of global memory
 
     def new_event(self) -> int:
@@ -166,9 +192,19 @@ class Machine(Reporter):
     def run(self) -> None:
         """Run all warps to their end, or to a deadlock."""
         self.runnable.extend(self.warps)
+        try:
+            with np.errstate(all="ignore"):  # device arithmetic never warns
+                self._run_all()
+        except HopperError:
+            raise
+        except Exception as error:
+            self.broken(error)
+
+    def _run_all(self) -> None:
         while True:
             if self.time > MAX_STEPS:
                 self.add("INCOMPLETE", f"stopped after {MAX_STEPS} steps", key="steps")
+                self.stopped = True
                 return
             warp = self._pick()
             if warp is None:
@@ -180,6 +216,18 @@ class Machine(Reporter):
         if blocked:
             self.deadlock(blocked)
         self.finish()
+
+    def broken(self, error: Exception) -> None:
+        """End the run at a statement that the simulator cannot evaluate."""
+        site = self.program.site_of(error)
+        where = self.statement(site) or "an asynchronous operation"
+        self.add(
+            "INCOMPLETE",
+            f"cannot evaluate {where}: {type(error).__name__}: {error}; nothing is certified",
+            key="broken",
+            statements=(where,),
+        )
+        self.stopped = True
 
     def _pick(self) -> Any:
         if not self.runnable:

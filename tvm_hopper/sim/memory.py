@@ -37,6 +37,7 @@ class Region:
         self.parts: list[tuple[int, int, str]] = []  # named byte ranges of shared memory
         self.shared = base < (1 << GLOBAL_SHIFT)
         self.live = np.zeros(0, bool)  # bytes that hold a live mbarrier
+        self.outside: np.ndarray | None = None  # bytes that are no element of the tensor
         self.view_cache: dict[np.dtype, np.ndarray] = {}
 
     @property

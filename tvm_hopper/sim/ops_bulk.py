@@ -126,7 +126,7 @@ class BulkOps:
         for lane in active(mask):
             count, target = lane_value(size, lane), lane_value(dst_mem, lane)
             region, offset = self.region_at(lane_value(src_mem, lane))
-            if region is None or not self._bulk_legal(site, region, offset, count, target):
+            if not self._bulk_legal(site, region, offset, count, target, "reads"):
                 continue
             source = (region, np.arange(offset, offset + count), None, np.dtype(np.uint8), 0)
             masks = None if cta_mask is None else lane_value(cta_mask, lane)
@@ -151,7 +151,7 @@ class BulkOps:
         for lane in active(mask):
             count, target = lane_value(size, lane), lane_value(dst_mem, lane)
             region, offset = self.region_at(lane_value(src_mem, lane))
-            if region is None or not self._bulk_legal(site, region, offset, count, target):
+            if not self._bulk_legal(site, region, offset, count, target, "reads"):
                 continue
             source = (region, np.arange(offset, offset + count), None, np.dtype(np.uint8), 0)
             op = self._load_into(
@@ -160,8 +160,10 @@ class BulkOps:
             if op is not None:
                 self.machine.copies_out.append((self.cta, op))
 
-    def _bulk_legal(self, site: int, region: Region, offset: int, count: int, other: int) -> bool:
-        if count % 16 or (region.base + offset) % 16 or other % 16:
+    def _bulk_legal(
+        self, site: int, region: Region | None, offset: int, count: int, other: int, verb: str
+    ) -> bool:
+        if region is not None and (count % 16 or (region.base + offset) % 16 or other % 16):
             self.machine.at(
                 "MISALIGNED",
                 self,
@@ -169,17 +171,7 @@ class BulkOps:
                 f"bulk size {count} or an address is not a multiple of 16",
                 buffer=region.name,
             )
-        if offset < 0 or offset + count > region.size:
-            self.machine.at(
-                "OOB_ACCESS",
-                self,
-                site,
-                f"bulk copy of bytes [{offset}, {offset + count}) of "
-                f"{region.name}, which has {region.size}",
-                buffer=region.name,
-            )
-            return False
-        return True
+        return self.inside(site, region, np.arange(offset, offset + count), 1, f"bulk copy {verb}")
 
     def _load(
         self,
@@ -220,7 +212,10 @@ class BulkOps:
         dst, start = self.region_at(target)
         barrier = self.barrier_at(site, barrier_address)
         num_bytes = len(landing) * dtype.itemsize
+        read = offsets if inside is None else offsets[inside]
         if barrier is None or dst is None:
+            return None
+        if len(read) and not self.inside(site, region, read, dtype.itemsize, f"{kind} reads"):
             return None
         if start + num_bytes > dst.size:
             name, inside_name = dst.name_of(start)
@@ -251,7 +246,6 @@ class BulkOps:
                 byte_range=(where, where + num_bytes),
             )
         if machine.log is not None:
-            read = offsets if inside is None else offsets[inside]
             self.check(
                 region, read, dtype.itemsize, self.access(site, False, ASYNC, op.read_event, op)
             )
@@ -356,7 +350,7 @@ class BulkOps:
         for lane in active(mask):
             count, source = lane_value(size, lane), lane_value(src_mem, lane)
             region, offset = self.region_at(lane_value(dst_mem, lane))
-            if region is None or not self._bulk_legal(site, region, offset, count, source):
+            if not self._bulk_legal(site, region, offset, count, source, "writes"):
                 continue
             elements = np.arange(count // dtype.itemsize)
             kind = f"bulk reduce ({reduce})" if reduce else "bulk store"
@@ -402,6 +396,10 @@ class BulkOps:
             return
         if inside is not None:
             landing, offsets = landing[inside], offsets[inside]
+        if len(offsets) and not self.inside(
+            site, region, offsets, dtype.itemsize, f"{kind} writes"
+        ):
+            return
         op = AsyncOp(kind, self, site)
         op.num_bytes = num_bytes
         if machine.log is not None:

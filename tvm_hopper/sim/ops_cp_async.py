@@ -55,9 +55,10 @@ class CpAsyncOps:
         away = sources - (sources[np.argmax(taken)] - origin)
         if (into % size).any() or (away[taken] % size).any():
             machine.at("MISALIGNED", self, site, f"cp.async of {size} bytes: address")
-        if taken.any() and (away[taken].min() < 0 or (away + count)[taken].max() > src.size):
-            machine.at("OOB_ACCESS", self, site, f"cp.async outside of {src.name}", buffer=src.name)
-            return
+        for num_bytes in np.unique(count[taken]):
+            wanted = away[count == num_bytes]
+            if not self.inside(site, src, wanted, int(num_bytes), "cp.async reads"):
+                return
         op = AsyncOp("cp.async", self, site)
         if machine.log is not None:
             if taken.any():

@@ -299,6 +299,10 @@ class OrderOps:
         """Read-modify-write without a result."""
         self.op_atom(site, mask, mods, addr, value)
 
+    def op_mov(self, site: int, mask: Any, mods: Any, a: Any) -> Any:
+        """Copy a register; the vector forms have names of their own."""
+        return a
+
     def op_elect_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> Any:
         """Return one lane's number and a predicate."""
         chosen = self.elect(site, mask)

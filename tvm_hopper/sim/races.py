@@ -15,6 +15,7 @@ import numpy as np
 from tvm_hopper.sim.clocks import Bundle, Clock
 
 GENERIC, ASYNC = "generic", "async"
+EARLIER = 1  # number of the access that stands for all those of earlier launches
 
 
 @dataclass(slots=True)
@@ -48,6 +49,8 @@ class Access:
 
     def known_to(self, clock: Clock) -> bool:
         """Tell whether the clock orders this access before the present."""
+        if self.number == EARLIER:
+            return True
         if self.event >= 0:
             return bool(clock.events >> self.event & 1)
         return bool(clock.epochs[self.warp.index] >= self.epoch)
@@ -57,7 +60,8 @@ class AccessLog:
     """Numbers accesses, and interns sets of readers so that a cell holds one integer."""
 
     def __init__(self) -> None:
-        self.accesses: list[Access] = [None]  # type: ignore[list-item]
+        earlier = Access(EARLIER, None, 0, -1, GENERIC, True, 0, ())
+        self.accesses: list[Access] = [None, earlier]  # type: ignore[list-item]
         self.sets: list[tuple[int, ...]] = [()]
         self.set_numbers: dict[tuple[int, ...], int] = {(): 0}
 
@@ -170,9 +174,14 @@ class Shadow:
         self.writer[cells] = access.number
         self.readers[cells] = 0
 
-    def written(self) -> np.ndarray:
-        """Return which cells a write of the kernel has reached."""
-        return self.writer != 0
+    def mark_written(self, flags: np.ndarray) -> None:
+        """Take over the bytes that earlier launches wrote."""
+        starts = np.arange(0, len(flags), self.granule)
+        self.writer[np.logical_and.reduceat(flags, starts)] = EARLIER
+
+    def written(self, num_bytes: int) -> np.ndarray:
+        """Return which bytes a write has reached, of this kernel or of an earlier one."""
+        return np.repeat(self.writer != 0, self.granule)[:num_bytes]
 
 
 def clock_for(bundle: Bundle, kind: str, shared: bool) -> Clock:

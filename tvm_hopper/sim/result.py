@@ -23,6 +23,8 @@ class Result:
         Broken rules, in the order met.
     steps : int
         Steps that the scheduler took.
+    stopped : bool
+        The run ended before the kernel did, with a finding that says why.
     """
 
     outputs: dict[str, np.ndarray]
@@ -32,6 +34,7 @@ class Result:
     steps: int = 0
     blocks: tuple[tuple[int, ...], ...] = ()
     events: list[TimelineEvent] = field(default_factory=list, repr=False)
+    stopped: bool = False
 
     @property
     def verdict(self) -> str:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.facts.hopper import REGISTERS_PER_BLOCK
+from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim import ending
-from tvm_hopper.sim.host import Launch, Pointer, run_host
+from tvm_hopper.sim.host import Launch, run_host
 from tvm_hopper.sim.lanes import LANES
-from tvm_hopper.sim.machine import CTA, Event, Machine
+from tvm_hopper.sim.machine import CTA, Event, Machine, check_policy
 from tvm_hopper.sim.memory import Region, global_base
 from tvm_hopper.sim.ops_bulk import BulkOps
 from tvm_hopper.sim.ops_cp_async import CpAsyncOps
@@ -23,9 +24,11 @@ from tvm_hopper.sim.ops_mbarrier import MBarrierOps
 from tvm_hopper.sim.ops_named import NamedOps
 from tvm_hopper.sim.ops_order import ClusterBarrier, OrderOps
 from tvm_hopper.sim.ops_wgmma import WarpGroup, WgmmaOps
+from tvm_hopper.sim.program import Program
 from tvm_hopper.sim.result import Result
+from tvm_hopper.sim.tensors import Placement, Pointer, place
 from tvm_hopper.sim.tma import TensorMap, TensorMapArg
-from tvm_hopper.sim.translate import Program, compile_kernel
+from tvm_hopper.sim.translate import compile_kernel
 from tvm_hopper.sim.warp import WarpCore
 
 __all__ = ["Launch", "TensorMapArg", "run_host", "run_kernel"]
@@ -144,6 +147,22 @@ def _clusters(grid: Sequence[int], cluster: Sequence[int], blocks: Any) -> list[
     return found
 
 
+def check_blocks(blocks: Any, grid: Sequence[int]) -> Any:
+    """Refuse blocks that are no list of indices inside the grid, or none at all."""
+    if blocks is None:
+        return None
+    try:
+        asked = [(tuple(block), _three_from_zero(block)) for block in blocks]
+    except TypeError:
+        raise ValueError(f"blocks: found {blocks!r}; need a list of (x, y, z)") from None
+    if not asked:
+        raise ValueError("blocks: found none; need at least one (x, y, z), or None for all")
+    for given, at in asked:
+        if not all(0 <= b < g for b, g in zip(at, grid, strict=True)):
+            raise ValueError(f"blocks: found {given}; need indices inside the grid {tuple(grid)}")
+    return [at for _, at in asked]
+
+
 def _three_from_zero(block: Sequence[int]) -> tuple[int, ...]:
     return (*map(int, block), 0, 0)[:3]
 
@@ -160,19 +179,20 @@ class _Setup:
         self.machine = machine
         self.numbers: dict[str, int] = {}
 
-    def tensor(self, name: str, array: np.ndarray, written: bool) -> Region:
+    def tensor(self, name: str, place: Placement, written: np.ndarray | None) -> Region:
+        """Copy a tensor's memory; `written`: its bytes that hold something, None: all of them."""
         number = len(self.numbers)
-        data = np.ascontiguousarray(array).copy()
-        if data.size == 0:
-            data = np.zeros(1, data.dtype)
         region = Region(
             name,
-            data.reshape(-1).view(np.uint8),
+            place.base.copy(),
             global_base(number),
             self.machine.log,
-            data.dtype.itemsize,
-            written,
+            place.array.dtype.itemsize,
+            written is None,
         )
+        region.outside = place.outside()
+        if written is not None and region.shadow is not None:
+            region.shadow.mark_written(written)
         self.machine.regions[number + 1] = region
         self.numbers[name] = number + 1
         return region
@@ -232,6 +252,7 @@ def run_kernel(
     blocks: Sequence[tuple[int, ...]] | None = None,
     detect_races: bool = True,
     outputs: Sequence[str] = (),
+    written: dict[str, np.ndarray] | None = None,
 ) -> Result:
     """Run one device PrimFunc (as codegen prints it) on numpy data.
 
@@ -240,9 +261,10 @@ def run_kernel(
     device_func : tvm.tirx.PrimFunc
         After SplitHostDevice and the finalisation of device functions.
     args : dict or sequence
-        One entry per parameter, by name or in order: a numpy array for a data pointer (it is
-        copied), a number for a scalar, a `TensorMapArg` for a tensor map. With a dict, arrays that
-        only tensor maps point into stand under further names.
+        One entry per parameter, by name or in order: a numpy array for a data pointer (its memory
+        is copied; what a view leaves out of it must not be touched), a number for a scalar, a
+        `TensorMapArg` for a tensor map. With a dict, arrays that only tensor maps point into stand
+        under further names.
     grid, block, cluster : sequence of int
         x, y, z; the grid counts CTAs (not clusters).
     dyn_smem_bytes : int
@@ -257,6 +279,9 @@ def run_kernel(
     outputs : sequence of str
         Tensors that hold nothing before the kernel: reading them first is UNINIT_READ, and a part
         that stays unwritten is OUTPUT_COVERAGE.
+    written : dict or None
+        For several launches in a row: the bytes of each output's memory that earlier ones wrote.
+        This launch adds its own, and leaves OUTPUT_COVERAGE to the caller.
 
     Returns
     -------
@@ -267,13 +292,17 @@ def run_kernel(
     granule = program.min_itemsize
     machine = KernelMachine(program, policy, seed, detect_races, granule)
     grid, block, cluster = _three(grid), _three(block), _three(cluster)
+    check_policy(policy, -(-int(np.prod(block)) // 32))
+    clusters = _clusters(grid, cluster, check_blocks(blocks, grid))
     setup = _Setup(machine)
     if not isinstance(args, Mapping):
         args = dict(zip(program.params, args, strict=True))
     arrays = {name: value for name, value in args.items() if isinstance(value, np.ndarray)}
-    regions = {
-        name: setup.tensor(name, value, name not in outputs) for name, value in arrays.items()
+    places = {name: place(value) for name, value in arrays.items()}
+    before = {
+        name: (written or {}).get(name, np.zeros(places[name].base.size, bool)) for name in outputs
     }
+    regions = {name: setup.tensor(name, at, before.get(name)) for name, at in places.items()}
     for name in program.params:
         if name not in args:
             raise ValueError(
@@ -289,17 +318,11 @@ def run_kernel(
         elif isinstance(value, Pointer):
             value = regions[value.tensor].base + value.offset
         elif name in regions:
-            value = regions[name].base
+            value = regions[name].base + places[name].offset
         machine.args[name] = value
-    for at in blocks or ():
-        if not all(0 <= b < g for b, g in zip(_three_from_zero(at), grid, strict=True)):
-            raise ValueError(f"blocks: found {tuple(at)}; need indices inside the grid {grid}")
-    clusters = _clusters(grid, cluster, blocks)
     threads = int(np.prod(block))
     machine.padded_threads = -(-threads // 32) * 32
-    machine.entry_registers = min(
-        REGISTERS_PER_BLOCK // machine.padded_threads // 8 * 8, 255 // 8 * 8
-    )
+    machine.entry_registers = entry_registers(machine.padded_threads)
     machine.num_warps = sum(map(len, clusters)) * machine.padded_threads // 32
     layout = Layout.of(program.shared, dyn_smem_bytes)
     for coords_of in clusters:
@@ -322,12 +345,19 @@ def run_kernel(
             statements=(machine.statement(site),),
         )
     machine.run()
-    ending.coverage(machine, {n: setup.numbers[n] for n in outputs}, blocks is None)
-    results = {
-        name: regions[name].data.view(value.dtype)[: value.size].reshape(value.shape)
-        for name, value in arrays.items()
-    }
+    if machine.log is not None and not machine.stopped and blocks is None:
+        for name in outputs:
+            region = regions[name]
+            assert region.shadow is not None  # there is a log
+            now = region.shadow.written(region.size)
+            if written is not None:
+                written[name] = now
+            elif hole := ending.uncovered(name, places[name], now):
+                machine.add("OUTPUT_COVERAGE", **hole)
+    results = {name: at.among(regions[name].data) for name, at in places.items()}
     ran = tuple(coords for members in clusters for coords in members)
     lanes = {warp.lane_name: warp.label for warp in machine.warps}
     events = [e._replace(lane=lanes.get(e.lane, e.lane)) for e in machine.events]
-    return Result(results, tuple(machine.findings), policy, seed, machine.steps, ran, events)
+    return Result(
+        results, tuple(machine.findings), policy, seed, machine.steps, ran, events, machine.stopped
+    )

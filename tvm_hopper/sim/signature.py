@@ -6,27 +6,47 @@ declares a buffer `<name>` with the shape that it has checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_hopper.sim.tir import numpy_dtype, short_name
+from tvm_hopper.sim.tensors import SPECIAL_CODES
+from tvm_hopper.sim.tir import short_name
 
 SUFFIX = ".type_index"
-BFLOAT_CODE = 4  # of DLDataType
+Size = Any  # a number, the name of a variable, or an expression of such
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument: `shape` is None for a scalar, else ints and names of symbolic dimensions."""
+    """One argument of a host function.
+
+    Attributes
+    ----------
+    shape : tuple or None
+        None for a scalar, else ints, names of variables and expressions of them.
+    strides : tuple or None
+        In elements, as far as the function declares them; None: the tensor is compact.
+    elem_offset : int, str or expression
+        Where the elements begin, in elements from the tensor's data.
+    offset_factor : int
+        What a symbolic `elem_offset` is a multiple of.
+    """
 
     name: str
     dtype: str
-    shape: tuple[int | str, ...] | None
+    shape: tuple[Size, ...] | None
+    strides: tuple[Size, ...] | None = None
+    elem_offset: Size = 0
+    offset_factor: int = 1
+
+
+def _size(value: Any) -> Size:
+    if isinstance(value, tirx.IntImm):
+        return int(value)
+    return str(value.name) if isinstance(value, ir.Var) else value
 
 
 def signature(host_func: tirx.PrimFunc) -> list[Argument]:
@@ -34,7 +54,8 @@ def signature(host_func: tirx.PrimFunc) -> list[Argument]:
     names: dict[int, str] = {}
     buffers: dict[str, Any] = {}
     scalars: dict[int, str] = {}
-    bfloats: set[str] = set()
+    special: dict[str, str] = {}
+    types = {code: name for name, code in SPECIAL_CODES.items()}
 
     def bind(node: tirx.Bind) -> None:
         value = node.value
@@ -52,12 +73,13 @@ def signature(host_func: tirx.PrimFunc) -> list[Argument]:
         buffers.setdefault(node.buffer.name, node.buffer)
 
     def check_type(node: tirx.EQ) -> None:
-        # On the host bfloat16 is stored as uint16; the check of the argument still has its code.
+        # On the host bfloat16 is stored as uint16, and a float8 as uint8; the check of the
+        # argument still has its code.
         call, code = node.a, node.b
         if isinstance(call, ir.Call) and short_name(call) == "tvm_struct_get":
             handle = getattr(call.args[0], "name", "")
-            if int(call.args[2]) == 5 and int(code) == BFLOAT_CODE:
-                bfloats.add(handle.removesuffix(".handle"))
+            if int(call.args[2]) == 5 and int(code) in types:
+                special[handle.removesuffix(".handle")] = types[int(code)]
 
     tvm_ffi.structural_walk(
         host_func.body,
@@ -70,67 +92,14 @@ def signature(host_func: tirx.PrimFunc) -> list[Argument]:
         if buffer is None:
             found.append(Argument(name, scalars.get(index, "int64").removeprefix("T."), None))
             continue
-        shape = tuple(
-            int(d) if isinstance(d, tirx.IntImm) else str(getattr(d, "name", d))
-            for d in buffer.ty.shape
-        )
-        dtype = "bfloat16" if name in bfloats else str(buffer.ty.dtype.dtype)
-        found.append(Argument(name, dtype, shape))
-    return found
-
-
-def complete(
-    arguments: list[Argument], inputs: Mapping[str, Any], fill: Any = None
-) -> tuple[dict[str, Any], list[str]]:
-    """Add what `inputs` leaves out: outputs with the shape that the others imply.
-
-    Parameters
-    ----------
-    fill : callable or None
-        Makes a value for an argument, `fill(argument, shape)`; None: bytes of 0xFF, and the
-        argument counts as an output.
-
-    Returns
-    -------
-    tuple
-        All arguments in order, and the names of those that were left out.
-
-    Raises
-    ------
-    ValueError
-        A name is unknown, a scalar is missing, or a shape cannot be told.
-    """
-    known = {a.name for a in arguments}
-    unknown = sorted(set(inputs) - known)
-    if unknown:
-        raise ValueError(f"inputs: found {unknown}; need names among {sorted(known)}")
-    sizes: dict[str, int] = {}
-    for argument in arguments:
-        value = inputs.get(argument.name)
-        if argument.shape is not None and isinstance(value, np.ndarray):
-            for extent, actual in zip(argument.shape, value.shape, strict=False):
-                if isinstance(extent, str):
-                    sizes.setdefault(extent, actual)
-    values: dict[str, Any] = {}
-    missing = []
-    for argument in arguments:
-        if argument.name in inputs:
-            values[argument.name] = inputs[argument.name]
-            continue
-        if argument.shape is None:
-            raise ValueError(f"inputs: found no value for scalar {argument.name}; need a number")
-        symbols = [d for d in argument.shape if isinstance(d, str) and d not in sizes]
-        if symbols:
-            raise ValueError(
-                f"inputs: found no value for {argument.name}, whose shape has {symbols}; need the "
-                "array itself, or one that fixes these sizes"
+        found.append(
+            Argument(
+                name,
+                special.get(name, str(buffer.ty.dtype.dtype)),
+                tuple(map(_size, buffer.ty.shape)),
+                tuple(map(_size, buffer.ty.strides)) or None,
+                _size(buffer.ty.elem_offset),
+                int(buffer.ty.offset_factor),
             )
-        shape = tuple(sizes[d] if isinstance(d, str) else d for d in argument.shape)
-        dtype = numpy_dtype(argument.dtype)
-        if fill is not None:
-            values[argument.name] = fill(argument, shape)
-        else:
-            count = int(np.prod(shape)) * dtype.itemsize
-            values[argument.name] = np.full(count, 0xFF, np.uint8).view(dtype).reshape(shape)
-        missing.append(argument.name)
-    return values, missing
+        )
+    return found

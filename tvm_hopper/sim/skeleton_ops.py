@@ -158,6 +158,11 @@ def _matrix(ptx: PtxCall, write_registers: bool) -> Emitter:
     )
 
 
+def _mov(ptx: PtxCall) -> Emitter:
+    touched = [*_registers(ptx.operands["a"], False), *_registers(ptx.operands["d"], True)]
+    return Emitter("", registers=touched, sync=False)
+
+
 def _init(ptx: PtxCall) -> Emitter:
     return Emitter("init", [_one(ptx, "addr"), _one(ptx, "count")])
 
@@ -194,6 +199,7 @@ _PTX: tuple[tuple[str, Callable[[PtxCall], Emitter]], ...] = (
     ("barrier_", _bar),
     ("setmaxnreg", lambda p: Emitter("setmaxnreg", [_one(p, "nreg")], (p.mods["action"],))),
     ("fence_proxy", lambda p: Emitter("proxy_fence", [], (p.mods.get("space", ""),))),
+    ("mov", _mov),
     ("ldmatrix", lambda p: _matrix(p, True)),
     ("stmatrix", lambda p: _matrix(p, False)),
 )

@@ -13,42 +13,27 @@ handler is noted by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from tvm import ir, tirx
 
+from tvm_hopper.errors import HopperError
 from tvm_hopper.sim import lanes
+from tvm_hopper.sim.device_math import math
 from tvm_hopper.sim.emit_ptx import PtxEmitter
 from tvm_hopper.sim.exprs import BufferInfo, ExprEmitter, Scope
+from tvm_hopper.sim.program import Program
 from tvm_hopper.sim.questions import Questions, viewed
 from tvm_hopper.sim.registers import RegRef
-from tvm_hopper.sim.tir import PTX, numpy_dtype, op_name, short_name, split_lanes
-
-
-@dataclass
-class Program:
-    """The compiled kernel: `run(w, m0)` is the generator function of one warp."""
-
-    run: Any
-    source: str
-    statements: list[Any]
-    unsupported: list[tuple[str, int]]
-    shared: list[tuple[str, str, int, int]]  # variable, scope, bytes, alignment
-    params: list[str]
-    acquire_sites: set[int] = field(default_factory=set)
-    lone_try_waits: list[int] = field(default_factory=list)
-    min_itemsize: int = 2
-    stored_params: set[str] = field(default_factory=set)
-    loaded_params: set[str] = field(default_factory=set)
-    communicates: list[str] = field(default_factory=list)
-    block_dependent: list[str] = field(default_factory=list)
-    block_controls: list[Any] = field(default_factory=list)  # conditions and trip counts
-    block_vars: dict[Any, str] = field(default_factory=dict)  # variable -> "blockIdx.x"
-    binds: dict[Any, Any] = field(default_factory=dict)
-    bounds_known: bool = False  # the kernel states its registers at entry
-    setmaxnreg_site: int = 0
+from tvm_hopper.sim.tir import (
+    PTX,
+    numpy_dtype,
+    op_name,
+    short_name,
+    split_lanes,
+    statement_text,
+)
 
 
 class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
@@ -77,6 +62,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
     def emit(self, line: str) -> None:
         """Append one line at the current depth."""
         self.lines.append(" " * self.depth + line)
+        self.program.line_sites.append(self.site)
 
     def unsupported(self, what: str) -> None:
         """Note an operation that nothing models."""
@@ -122,7 +108,15 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
             self.new_site(node)
             self.unsupported(f"statement {type(node).__name__}")
             return
-        method(node)
+        depth, count, mask = self.depth, len(self.lines), self.scope.mask
+        try:
+            method(node)
+        except HopperError:
+            raise
+        except Exception as error:  # nothing is certified then, and the report says of what
+            del self.lines[count:], self.program.line_sites[count:]
+            self.depth, self.scope.mask, self.touched = depth, mask, []
+            self.unsupported(f"{statement_text(node)} ({type(error).__name__}: {error})")
 
     def block(self, node: Any, mask: str) -> None:
         """Emit statements one level deeper under a mask."""
@@ -246,7 +240,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         dtype, vector = split_lanes(info.dtype)
         if info.kind == "global":
             self.program.stored_params.add(info.root)
-        if info.kind == "shared":
+        if info.kind in ("shared", "global"):
             self.program.min_itemsize = min(self.program.min_itemsize, numpy_dtype(dtype).itemsize)
         self.emit(
             f"w.store({self.site}, {mask}, {info.name}, {index}, {value}, "
@@ -326,10 +320,10 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
     def _stmt_while(self, node: Any) -> None:
         site = self.new_site(node)
         mask = self.scope.mask
+        cond, varies = self.expr(node.condition)
         self.while_depth += 1
         self.waits.append([])
         self.loop_masks.append(mask)
-        cond, varies = self.expr(node.condition)
         self.flush()
         if varies:
             inner = self.scope.name("m")
@@ -477,12 +471,15 @@ def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> Program
     known = ("tirx.launch_bounds_min_blocks_per_sm", "tirx.max_registers")
     emitter.program.bounds_known = any(key in func.attrs for key in known)
     emitter.stmt(func.body)
-    source = "def kernel(w, m0):\n if False: yield None\n" + "\n".join(emitter.lines) + "\n"
+    program = emitter.program
+    program.name = str(func.attrs["global_symbol"])
+    head = ["def kernel(w, m0):", " if False: yield None"]
+    program.line_sites[:0] = [0] * len(head)
+    source = "\n".join([*head, *emitter.lines]) + "\n"
     space: dict[str, Any] = {
         name: getattr(lanes, name) for name in dir(lanes) if not name.startswith("_")
     }
-    space.update(emitter.scope.constants, np=np, RegRef=RegRef)
-    exec(compile(source, f"<{func.attrs['global_symbol']}>", "exec"), space)
-    program = emitter.program
+    space.update(emitter.scope.constants, np=np, math=math, RegRef=RegRef)
+    exec(compile(source, program.filename, "exec"), space)
     program.run, program.source = space["kernel"], source
     return program

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.addresses import Addresses
 from tvm_hopper.sim.clocks import Bundle, Releases
-from tvm_hopper.sim.lanes import LANES, as_lanes, first_lane
-from tvm_hopper.sim.memory import GLOBAL_SHIFT, RANK_SHIFT, Region
+from tvm_hopper.sim.lanes import LANES, as_lanes, first_lane, is_lanes
+from tvm_hopper.sim.memory import Region
 from tvm_hopper.sim.races import ASYNC, GENERIC, Access, Shadow, clock_for
 from tvm_hopper.sim.registers import RegState
 
@@ -30,7 +31,7 @@ class Observed:
     stale: bool
 
 
-class WarpCore:
+class WarpCore(Addresses):
     """State and memory accesses of one warp."""
 
     def __init__(self, machine: Any, cta: Any, number: int, threads: dict[str, Any]) -> None:
@@ -148,20 +149,7 @@ class WarpCore:
                 byte_range=(low, low + max(count, 0)),
             )
 
-    # -- addresses --------------------------------------------------------------------------------
-
-    def region_at(self, address: int) -> tuple[Region | None, int]:
-        """Return the region of an address and the offset inside it."""
-        address = int(address)
-        number = address >> GLOBAL_SHIFT
-        if number:
-            region = self.machine.regions.get(number)
-            return region, (address - region.base if region is not None else 0)
-        rank = address >> RANK_SHIFT & 0xFF
-        ctas = self.cta.cluster
-        if rank >= len(ctas):
-            return None, 0
-        return ctas[rank].shared, address & ((1 << RANK_SHIFT) - 1)
+    # -- accesses ---------------------------------------------------------------------------------
 
     def access(
         self,
@@ -224,60 +212,6 @@ class WarpCore:
             byte_range=(inside, inside + shadow.granule),
         )
 
-    def _resolve(
-        self, site: int, base: Any, index: Any, size: int, count: int, mask: Any, align: int
-    ) -> tuple[Region | None, Any]:
-        """Return region and byte offsets (int, or array per active lane), checked."""
-        if isinstance(base, np.ndarray) or isinstance(index, np.ndarray):
-            address = np.asarray(base + np.asarray(index, np.int64) * size, np.int64)
-            if address.ndim and mask is not None:
-                address = address[mask]
-            region, first = self.region_at(address[0])
-            offsets: Any = address - (address[0] - first)
-            low, high = int(offsets.min()), int(offsets.max())
-            bad = bool((offsets % align).any()) if align > 1 else False
-        else:
-            region, offsets = self.region_at(base + index * size)
-            low = high = offsets
-            bad = offsets % align != 0
-        total = size * count
-        if region is None or low < 0 or high + total > region.size:
-            name = region.name if region is not None else f"address {low:#x}"
-            limit = region.size if region is not None else 0
-            self.machine.at(
-                "OOB_ACCESS",
-                self,
-                site,
-                f"bytes [{low}, {high + total}) of {name}, which has {limit} bytes",
-                buffer=name,
-                byte_range=(low, high + total),
-            )
-            return None, offsets
-        if bad:
-            self.machine.at(
-                "MISALIGNED",
-                self,
-                site,
-                f"offset {low} of {region.name}: need {align}",
-                buffer=region.name,
-            )
-        if region.shared and region.live[low : high + total].any():
-            self._live_object(site, region, offsets, total)
-        return region, offsets
-
-    def _live_object(self, site: int, region: Region, offsets: Any, total: int) -> None:
-        spread = np.ravel(offsets)[:, None] + np.arange(total)
-        if region.live[spread].any():
-            name, inside = region.name_of(int(np.min(offsets)))
-            self.machine.at(
-                "OOB_ACCESS",
-                self,
-                site,
-                "an ordinary access touches a live mbarrier object",
-                buffer=name,
-                byte_range=(inside, inside + total),
-            )
-
     # -- loads and stores -------------------------------------------------------------------------
 
     def load(
@@ -332,7 +266,7 @@ class WarpCore:
     ) -> None:
         """Store `count` elements per lane."""
         size = dtype.itemsize * vector
-        if not isinstance(base, np.ndarray) and not isinstance(index, np.ndarray):
+        if not is_lanes(base) and not is_lanes(index):
             index = np.full(1, index)  # all lanes write one place: the last active one stays
             value = np.asarray(value)
             if value.ndim and len(value) == 32:
@@ -340,7 +274,7 @@ class WarpCore:
                 value = value[last : last + 1]
             mask = None
         region, offsets = self._resolve(
-            site, base, index, size, count // vector, mask, dtype.itemsize
+            site, base, index, size, count // vector, mask, dtype.itemsize, "writes"
         )
         if region is None:
             return
@@ -386,7 +320,9 @@ class WarpCore:
         old = np.zeros(32, dtype)
         for lane in LANES if mask is None else np.nonzero(mask)[0]:
             place = int(addresses[lane])
-            region, offset = self._resolve(site, place, 0, dtype.itemsize, 1, None, dtype.itemsize)
+            region, offset = self._resolve(
+                site, place, 0, dtype.itemsize, 1, None, dtype.itemsize, "writes"
+            )
             if region is None:
                 continue
             if sem in ("acquire", "acq_rel"):

@@ -153,7 +153,7 @@ LOADS = [
         COPY,
         TMA,
         r"found rank 6; need 1 to 5",
-        ("(64, 128)", "(1, 1, 1, 1, 64, 128)"),
+        ("(64, 128)", "(2, 2, 2, 2, 64, 128)"),
         ("A[bx", "A[0, 0, 0, 0, bx"),
     ),
     case(
@@ -164,14 +164,37 @@ LOADS = [
         ('"float16"', '"int16"'),
     ),
     case(
-        "strided tensor",
+        "strided columns",
         COPY,
         TMA,
-        r"copy of A into tile: found strides \[256, 1\]; need a compact tensor; copy it, or",
+        r"rows along dimension 1 of A, whose stride is 2 elements; need rows that are contiguous "
+        r"in memory; cache_read the tensor so that",
         ("func(A: ", "func(a: T.handle, X: "),
         (
             "    for bx",
-            '    A = T.match_buffer(a, (64, 128), "float16", strides=[256, 1])\n    for bx',
+            '    A = T.match_buffer(a, (64, 128), "float16", strides=[256, 2])\n    for bx',
+        ),
+    ),
+    case(
+        "rows of no multiple of 16 bytes",
+        COPY,
+        TMA,
+        r"found stride 1 of 260 bytes; need a multiple of 16 bytes; copy the tensor",
+        ("func(A: ", "func(a: T.handle, X: "),
+        (
+            "    for bx",
+            '    A = T.match_buffer(a, (64, 128), "float16", strides=[130, 1])\n    for bx',
+        ),
+    ),
+    case(
+        "an offset of no multiple of 16 bytes",
+        COPY,
+        TMA,
+        r"found an offset of 4 elements, 8 bytes; need a multiple of 16 bytes; copy the part",
+        ("func(A: ", "func(a: T.handle, X: "),
+        (
+            "    for bx",
+            '    A = T.match_buffer(a, (64, 128), "float16", elem_offset=4)\n    for bx',
         ),
     ),
     case(
@@ -212,15 +235,29 @@ LOADS = [
         "another predicate",
         COPY,
         TMA,
-        r"found the predicate r <= bx; need exactly the bounds of A\[64, 128\], by which the "
-        r"hardware fills; apply any other predicate where the tile is used",
+        r"found the predicate r <= bx; need bounds of the indices of A\[64, 128\] alone, by which "
+        r"the hardware fills; apply any other predicate where the tile is used",
         ("A[bx * 8 + i, j]", "T.if_then_else(i <= bx, A[bx * 8 + i, j], T.float16(0))"),
     ),
     case(
-        "bounds of a part of the tensor",
+        "one row for every row of the tile",
         COPY,
         TMA,
-        r"found the predicate bx \* 8 \+ r < 60; need exactly the bounds of A\[64, 128\]",
-        ("A[bx * 8 + i, j]", "T.if_then_else(bx * 8 + i < 60, A[bx * 8 + i, j], T.float16(0))"),
+        r"found index \[bx, .*\]; need rows along one dimension of A",
+        ("A[bx * 8 + i, j]", "A[bx, j]"),
+    ),
+    case(
+        "one row for two rows of the tile",
+        COPY,
+        TMA,
+        r"found index \[bx, .*\]; need rows along one dimension of A",
+        ("A[bx * 8 + i, j]", "T.if_then_else(i < 2, A[bx, j], T.float16(0))"),
+    ),
+    case(
+        "a diagonal",
+        COPY,
+        TMA,
+        r"found index \[.*\]; need rows along one dimension of A",
+        ("A[bx * 8 + i, j]", "A[bx * 8 + i + j, j]"),
     ),
 ]

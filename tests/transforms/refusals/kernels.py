@@ -1,8 +1,14 @@
 """What the passes refuse that see a whole kernel: rings, waits, shared memory, raster order."""
 
-from tests.transforms import test_merge_shared, test_pipeline_mbarriers, test_raster_blocks
+from tests.transforms import (
+    test_count_blocks,
+    test_merge_shared,
+    test_pipeline_mbarriers,
+    test_raster_blocks,
+)
 from tests.transforms.refusals.case import case
 from tvm_hopper.transforms import (
+    CountBlocks,
     InsertAsyncWaits,
     MergeShared,
     PipelineMbarriers,
@@ -236,6 +242,14 @@ REST = [
         (RasterBlocks,),
         r"loop bx, tvm_hopper.persistent: found 0; need at least one thread block",
         test_raster_blocks.noted(persistent=0),
+    ),
+    case(
+        "launch without a tensor, which would say on which device",
+        test_count_blocks.HOST,
+        (CountBlocks,),
+        r"a host function: found a kernel launch without a tensor argument; need one, which says",
+        ("args, 0, 9", "args, 0, 8"),
+        ("args, 1, 9", "args, 1, 8"),
     ),
     case(
         "raster order without rows",

@@ -150,8 +150,8 @@ PRODUCTS = [
     ),
     product(
         "registers",
-        WHERE + r"found an accumulator of 64x512: 256 registers a thread; need at most 231 of 255, "
-        r"the rest being needed for addresses; choose a smaller tile or more consumers",
+        WHERE + r"found an accumulator of 64x512: 256 registers a thread; need at most 229 of the "
+        r"consumer's 256, the rest being needed for addresses; choose a smaller tile, more cons",
         ("64, 8", "64, 512"),
         ("1, 8, 16", "1, 512, 16"),
     ),
@@ -282,8 +282,8 @@ PRODUCTS = [
     ),
     product(
         "sum of columns in the epilogue",
-        r"block store: found a store into C\[i, 0\] from several elements; need one "
-        r"element of the output for each of the accumulator's; reduce in a kernel of its own",
+        r"block store: found a store into C\[i, 0\], in which several elements of the product can "
+        r"meet; need one element of the output for each of the accumulator's, in all tiles; index",
         ("C[i, j] = acc[i, j]", "C[i, 0] = acc[i, j]"),
     ),
     product(

@@ -1,0 +1,41 @@
+"""How Sphinx makes the site: `make docs`. Sources lie at the root, so that links mean the same."""
+
+from pathlib import Path
+
+import tvm_hopper
+
+project = "tvm_hopper"
+release = version = tvm_hopper.__version__
+project_copyright = ""
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "docs/contents"
+include_patterns = ["*.md", "docs/**", "tutorials/*.md", "benchmarks/results/*.md"]
+exclude_patterns = ["AGENTS.md", "CLAUDE.md", "docs/conf.py"]
+
+myst_heading_anchors = 4  # `page.md#heading`, as code hosts have it; a wrong one is a warning
+suppress_warnings = ["myst.header"]  # tables of results begin where they like
+
+default_role = "code"  # of single backticks in docstrings
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = f"tvm_hopper {release}"
+html_copy_source = False
+html_show_copyright = False
+
+
+def add_start_page(app, exception) -> None:
+    """Lead from the site's root to its first page, which lies in a folder."""
+    if exception is None and app.builder.format == "html":
+        line = '<!doctype html><meta http-equiv="refresh" content="0; url=docs/contents.html">\n'
+        (Path(app.outdir) / "index.html").write_text(line)
+
+
+def setup(app) -> None:
+    """Register what the configuration alone cannot say."""
+    app.connect("build-finished", add_start_page)

@@ -1,0 +1,61 @@
+"""`make docs` builds the site without a warning, and the reference holds every public name."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tvm_hopper
+from tests.docs.blocks import ROOT
+from tvm_hopper import schedule
+
+FACTS = sorted(path.stem for path in (ROOT / "tvm_hopper" / "facts").glob("[a-z]*.py"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run what `make docs` runs, into another folder."""
+    out = tmp_path_factory.mktemp("site")
+    (line,) = re.findall(r"^\t\$\(PY\) (-m sphinx .*) build/docs$", makefile(), re.M)
+    assert "-W" in line.split()
+    done = subprocess.run(
+        [sys.executable, *line.split(), str(out)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert not done.returncode, done.stderr
+    return out
+
+
+def makefile() -> str:
+    return (ROOT / "Makefile").read_text()
+
+
+def test_every_page_is_there(site: Path) -> None:
+    for page in ("index", "README", "DESIGN", "CHANGELOG", "docs/schedule", "docs/simulator"):
+        assert (site / f"{page}.html").is_file()
+    assert "docs/contents.html" in (site / "index.html").read_text()
+    for tutorial in (ROOT / "tutorials").glob("*.md"):
+        assert (site / "tutorials" / f"{tutorial.stem}.html").is_file()
+
+
+def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+    for page in site.glob("**/*.html"):
+        text = page.read_text()
+        assert not re.search(r'<(?:script|link|img|iframe)[^>]* (?:src|href)="(?:https?:)?//', text)
+    for sheet in site.glob("_static/**/*.css"):
+        assert not re.search(r"@import|url\([\"']?(?:https?:)?//", sheet.read_text())
+
+
+def test_the_reference_holds_every_public_name(site: Path) -> None:
+    text = "".join(page.read_text() for page in (site / "docs" / "reference").glob("*.html"))
+    shown = set(re.findall(r'<dt class="sig[^"]*" id="([\w.]+)"', text))
+    wanted = {f"tvm_hopper.schedule.{name}" for name in schedule.__all__}
+    for name, module in tvm_hopper._NAMES.items():
+        wanted.add(f"tvm_hopper.errors.{name}" if module == "errors" else f"tvm_hopper.{name}")
+    assert wanted <= shown
+    modules = set(re.findall(r'id="module-([\w.]+)"', text))
+    assert {f"tvm_hopper.facts.{name}" for name in FACTS} <= modules
+    assert {"tvm_hopper.keys", "tvm_hopper.schedule"} <= modules

@@ -1,0 +1,50 @@
+"""How many SMs a target says that its device has, and which tags say it."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm.target import Target
+
+from tvm_hopper import _autoload
+from tvm_hopper.errors import ScheduleError
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, NUM_SMS
+from tvm_hopper.target import num_sms
+
+_autoload.register()
+
+
+@pytest.mark.parametrize("part", NUM_SMS)
+def test_a_tag_says_how_many_sms_the_part_has(part) -> None:
+    target = Target(f"nvidia/nvidia-{part}")
+    assert num_sms(target) == NUM_SMS[part]
+    assert target.attrs["arch"] == "sm_90a"
+    with target:
+        assert num_sms() == NUM_SMS[part]
+
+
+def test_the_number_survives_export_json_and_a_host() -> None:
+    target = Target("nvidia/nvidia-h100-pcie")
+    assert num_sms(Target(target.export())) == 114
+    assert num_sms(tvm.ir.load_json(tvm.ir.save_json(target))) == 114
+    assert num_sms(target.with_host(Target("llvm"))) == 114
+
+
+def test_a_target_of_one_s_own_may_say_it() -> None:
+    """A slice of a divided GPU, say."""
+    assert num_sms(Target({"kind": "cuda", "arch": "sm_90a", "feature.num_sms": 16})) == 16
+
+
+def test_a_target_that_says_nothing_is_taken_for_the_largest_part() -> None:
+    assert num_sms(Target("nvidia/nvidia-h100")) == DEFAULT_NUM_SMS  # a tag of TVM's own
+    assert num_sms(Target({"kind": "cuda", "arch": "sm_90a"})) == DEFAULT_NUM_SMS
+    assert num_sms() == DEFAULT_NUM_SMS
+
+
+@pytest.mark.parametrize("value", [0, -1, "many"])
+def test_refuses_what_is_no_number_of_sms(value) -> None:
+    target = Target({"kind": "cuda", "arch": "sm_90a", "feature.num_sms": value})
+    with pytest.raises(
+        ScheduleError, match=r"target: found feature.num_sms = .*; need a number of"
+    ):
+        num_sms(target)

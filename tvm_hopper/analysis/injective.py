@@ -1,0 +1,105 @@
+"""Decide whether a store sends different iterations to different elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import ir as tvm_ir
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+
+SIGNED = ("int32", "int64")
+
+
+def is_injective(
+    indices: Sequence[Any], extents: Mapping[ir.Var, Any], predicate: Any = True
+) -> bool:
+    """Tell whether no two iterations that satisfy a predicate have the same indices.
+
+    Parameters
+    ----------
+    indices : sequence of expression
+        One an output dimension.
+    extents : mapping
+        Of each iteration variable, which runs from 0; any other variable is a constant.
+    predicate : expression
+        Under which an iteration counts.
+
+    Returns
+    -------
+    bool
+        False also where it could not be proven.
+    """
+    moving = {var: extent for var, extent in extents.items() if not ir.is_const(extent, 1)}
+    still = {var: 0 for var in extents if var not in moving}
+    indices = [ir.substitute(index, still) for index in indices]
+    if _is_mixed_radix(indices, moving):
+        return True
+    domain = {var: tvm_ir.Range.from_min_extent(0, extent) for var, extent in moving.items()}
+    # What is injective on the whole domain is so on a part of it; TVM takes some maps only with
+    # the predicate, `i * n + j if j < n`, and some only without it.
+    for condition in (True, ir.substitute(predicate, still)):
+        found = sym.detect_iter_map(indices, domain, condition, "bijective")
+        if len(found.indices):
+            return True
+    return False
+
+
+def _is_mixed_radix(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bool:
+    """Tell whether each variable can be read off sums in which each step exceeds all smaller ones.
+
+    For what TVM's iteration maps do not know: gaps (`i * 1000 + j`), negative steps, casts, and
+    dimensions that say the same twice.
+    """
+    sums = [_linear(ir.simplify(index), extents) for index in indices]
+    known: set[ir.Var] = set()
+    while True:
+        found = {
+            var
+            for steps in sums
+            if steps is not None
+            for rest in [{v: s for v, s in steps.items() if v not in known and s}]
+            if _is_positional(rest, extents)
+            for var in rest
+        }
+        if not found - known:
+            return len(known) == len(extents)
+        known |= found
+
+
+def _is_positional(steps: Mapping[ir.Var, int], extents: Mapping[ir.Var, Any]) -> bool:
+    reach: int | None = 0  # of all smaller steps together; None if only run time knows
+    for var, step in sorted(steps.items(), key=lambda item: abs(item[1])):
+        if reach is None or abs(step) <= reach:
+            return False
+        extent = ir.static_int(extents[var])
+        reach = None if extent is None else reach + abs(step) * (extent - 1)
+    return True
+
+
+def _linear(expr: Any, extents: Mapping[ir.Var, Any]) -> dict[ir.Var, int] | None:
+    """Return the step of each iteration variable in a sum with constant steps, else None."""
+    if not ir.depends_on(expr, list(extents)):
+        return {}
+    if isinstance(expr, tirx.Cast) and {ir.dtype_of(expr), ir.dtype_of(expr.value)} <= {*SIGNED}:
+        wide = ir.dtype_of(expr) == "int64" or ir.dtype_of(expr.value) == "int32"
+        return _linear(expr.value, extents) if wide else None
+    if isinstance(expr, ir.Var):
+        return {expr: 1}
+    if isinstance(expr, (tirx.Add, tirx.Sub)):
+        left, right = _linear(expr.a, extents), _linear(expr.b, extents)
+        if left is None or right is None:
+            return None
+        sign = 1 if isinstance(expr, tirx.Add) else -1
+        return {v: left.get(v, 0) + sign * right.get(v, 0) for v in {**left, **right}}
+    if isinstance(expr, tirx.Mul):
+        factor, sums = ir.static_int(expr.b), expr.a
+        if factor is None:
+            factor, sums = ir.static_int(expr.a), expr.b
+        steps = _linear(sums, extents)
+        if factor is None or steps is None:
+            return None
+        return {var: factor * step for var, step in steps.items()}
+    return None

@@ -1,0 +1,177 @@
+"""The shell commands: `python -m tvm_hopper COMMAND ...`, also installed as `tvm-hopper`.
+
+One parser for all of them. A command is one function of `COMMANDS`: it names the command, its
+arguments, and what runs. That is imported only once it is asked for, so that `--help` and a mistake
+in the command line answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+MISTAKE = 2  # exit code of a command line, a file or a kernel that no command can work on
+TARGET = "nvidia/nvidia-h200"
+
+
+def add_doctor(commands: Any) -> None:
+    """Add `doctor`: what this machine has and lacks, and what mends it."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        from tvm_hopper.doctor import doctor_command
+
+        return doctor_command(arguments)
+
+    parser = _command(commands, "doctor", "what this machine has and lacks, and what mends it", run)
+    parser.epilog = "exit code: 0 all is there, 1 something that everybody needs is missing"
+
+
+def add_verify(commands: Any) -> None:
+    """Add `verify`: simulate a kernel and judge its synchronization."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        _load_tvm()
+        from tvm_hopper.simulation import verify_command
+
+        return verify_command(arguments)
+
+    parser = _command(commands, "verify", "simulate a kernel and judge its synchronization", run)
+    parser.epilog = (
+        "exit code: 0 clean, 3 review, 4 incomplete, 5 error; 2 a mistake in the command line or a "
+        "kernel that cannot be run"
+    )
+    _add_kernel(parser)
+    parser.add_argument("--entry", metavar="NAME", help="host function, if the module has several")
+    parser.add_argument(
+        "--max-ctas",
+        type=_positive(int),
+        default=8,
+        metavar="N",
+        help="thread blocks to run at most",
+    )
+    parser.add_argument(
+        "--budget",
+        type=_positive(float),
+        default=120.0,
+        metavar="SECONDS",
+        help="after which no further schedule is begun",
+    )
+
+
+def add_explain(commands: Any) -> None:
+    """Add `explain`: what the lowering makes of a kernel."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        _load_tvm()
+        from tvm_hopper.explanation import explain_command
+
+        return explain_command(arguments)
+
+    parser = _command(commands, "explain", "what the lowering makes of a kernel", run)
+    parser.epilog = "exit code: 0; 2 a mistake in the command line or a kernel that is not lowered"
+    _add_kernel(parser)
+
+
+COMMANDS: tuple[Callable[[Any], None], ...] = (add_doctor, add_verify, add_explain)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of every command."""
+    parser = argparse.ArgumentParser(
+        "python -m tvm_hopper",
+        description="Plain loops scheduled with TVM become Hopper kernels.",
+        epilog="`COMMAND --help` explains one of them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    for add in COMMANDS:
+        add(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The words behind the program's name; left out, those of this process.
+
+    Returns
+    -------
+    code : int
+        The exit code. 2 is a mistake in the command line or a kernel that cannot be worked on; then
+        the reason is on stderr.
+    """
+    try:
+        arguments = build_parser().parse_args(argv)
+    except SystemExit as stop:  # argparse has said why, or has printed what was asked for
+        return MISTAKE if stop.code else 0
+    try:
+        return arguments.run(arguments)
+    except Exception as error:
+        from tvm_hopper.errors import HopperError
+
+        if not isinstance(error, (ValueError, HopperError)):
+            raise
+        print(error, file=sys.stderr)
+        return MISTAKE
+
+
+def _command(
+    commands: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    sentence = f"{text[0].upper()}{text[1:]}."
+    parser = commands.add_parser(name, help=text, description=sentence, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_kernel(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "kernel",
+        type=_kernel,
+        metavar="FILE.py:NAME",
+        help="a module, a schedule, or a function without arguments that returns one",
+    )
+    parser.add_argument("--target", default=TARGET, help="of the lowering (default: %(default)s)")
+
+
+def _kernel(spec: str) -> tuple[Path, str]:
+    file, _, name = spec.rpartition(":")
+    if not name or Path(file).suffix != ".py" or not Path(file).is_file():
+        raise argparse.ArgumentTypeError(f"found {spec!r}; need the FILE.py:NAME of a kernel")
+    return Path(file), name
+
+
+def _positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        number = kind(text)
+        if not number > 0:
+            raise argparse.ArgumentTypeError(f"found {text}; need a number above 0")
+        return number
+
+    parse.__name__ = getattr(kind, "__name__", "number")
+    return parse
+
+
+def _load_tvm() -> None:
+    """Do what `import tvm_hopper` does elsewhere: a command decides itself whether it needs TVM."""
+    from tvm_hopper import _autoload
+
+    try:
+        _autoload.register()
+    except ImportError as error:  # versions that crash
+        raise ValueError(str(error)) from error
+
+
+def _version() -> str:
+    import tvm_hopper
+    from tvm_hopper import _pins
+
+    return f"tvm_hopper {tvm_hopper.__version__}, for apache-tvm {_pins.TVM}"

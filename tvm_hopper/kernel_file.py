@@ -1,0 +1,55 @@
+"""A kernel that a Python file holds or makes, as the shell commands name it: FILE.py:NAME."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def load_kernel(file: Path, name: str) -> Any:
+    """Run a file and return what it holds under a name.
+
+    Parameters
+    ----------
+    file : Path
+        A Python file. It is run, so it must be one that you trust.
+    name : str
+        A module, a PrimFunc, a schedule, or a function without arguments that returns one.
+
+    Returns
+    -------
+    kernel : IRModule or PrimFunc
+        Of a schedule, its module.
+
+    Raises
+    ------
+    ValueError
+        The file does not run, or holds no such thing.
+    """
+    unique = f"_kernel_file_{file.stem}"  # a file may be called as a module that it imports
+    spec = importlib.util.spec_from_file_location(unique, file)
+    assert spec is not None  # a .py file always has one
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[unique] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(
+            f"found {type(error).__name__} in {file.name} ({error}); need a file that runs"
+        ) from error
+    made = getattr(module, name, None)
+    if inspect.isfunction(made):
+        if inspect.signature(made).parameters:
+            raise ValueError(f"found arguments of {name}; need a function without any")
+        made = made()
+    made = getattr(made, "mod", made) if type(made).__name__ == "Schedule" else made
+    if made is None:
+        raise ValueError(
+            f"found no {name!r} in {file.name}, or None; need a module, a schedule, or a "
+            "function that returns one"
+        )
+    return made

@@ -1,0 +1,325 @@
+"""Decide the tensor map and the boxes of one copy by the tensor memory accelerator.
+
+The map follows the copy, not the tensor's declaration: its innermost dimension is the one that is
+contiguous in memory, wherever it stands; a dimension ends where the copy's predicate says, so that
+a part of a tensor is filled with zeros at the part's own bounds; rows and offsets are the tensor's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.bounds import as_less_than, find_bounds
+from tvm_hopper.analysis.copies import CopyNest, find_copies
+from tvm_hopper.errors import cannot_lower, found_and_need
+from tvm_hopper.facts import tensor_map as maps
+from tvm_hopper.facts.hopper import dtype_bytes
+from tvm_hopper.keys import SWIZZLE
+
+MAX_COORDINATE = (1 << 31) - 1  # PTX ISA 9.1, 9.7.9.27.1.2: .s32
+NO_AXIS = -1  # of a dimension that the map has and the tensor has not
+
+
+@dataclass(frozen=True)
+class MapDim:
+    """One dimension of a tensor map.
+
+    `coordinate` is where the tile's element (p, 0, 0) lies; `axis` the tensor's dimension.
+    """
+
+    axis: int
+    extent: Any
+    stride_bytes: Any  # of the innermost one never used
+    coordinate: Any
+    box: int
+
+
+@dataclass(frozen=True)
+class TmaLoad:
+    """One tile: the map's dimensions, innermost first, and which of them the tile's rows follow."""
+
+    copy: CopyNest
+    dims: tuple[MapDim, ...]
+    row_dim: int
+    swizzle: int
+
+    def __post_init__(self) -> None:
+        longest = max((d or 0) for d in self.tensor_map.dims)
+        if longest > MAX_COORDINATE:
+            raise cannot_lower(
+                self.copy.where,
+                f"a dimension of {longest}",
+                f"at most {MAX_COORDINATE}: the instruction's coordinates have 32 bits",
+            )
+        if broken := self.tensor_map.check():
+            strides = [s for s in self.tensor_map.strides_bytes if s is not None and s % 16]
+            size = dtype_bytes(ir.dtype_of(self.copy.source))
+            inner = ir.static_int(self.copy.source.shape[-1])
+            fix = "copy the tensor into one of another shape or type"
+            if strides and inner is not None and not self.copy.source.ty.strides:
+                fix = (
+                    f"pad its last dimension from {inner} to {-(-inner * size // 16) * 16 // size}"
+                )
+            raise cannot_lower(self.copy.where, *found_and_need(broken), fix)
+
+    @property
+    def tensor_map(self) -> maps.TensorMap:
+        """The map as far as it is known before run time; the rest is None."""
+        return maps.TensorMap(
+            ir.dtype_of(self.copy.source),
+            tuple(ir.static_int(x.extent) for x in self.dims),
+            tuple(ir.static_int(x.stride_bytes) for x in self.dims[1:]),
+            self.box,
+            swizzle_bytes=self.swizzle,
+        )
+
+    @property
+    def box(self) -> tuple[int, ...]:
+        """Elements of one load, innermost dimension first."""
+        return tuple(x.box for x in self.dims)
+
+    @property
+    def box_rows(self) -> int:
+        """Rows of the tile that one load brings."""
+        return self.dims[self.row_dim].box
+
+
+def plan_tma_loads(kernel: ir.For) -> tuple[TmaLoad, ...]:
+    """Plan a load for every annotated copy; every reason to refuse is raised here."""
+    around = tuple(ir.find_all(kernel, ir.For))
+    return tuple(_plan_load(copy, around) for copy in find_copies(kernel))
+
+
+def _plan_load(copy: CopyNest, around: tuple[ir.For, ...]) -> TmaLoad:
+    source, (_, r, s) = copy.source, copy.loops
+    inner = _contiguous_axis(copy)
+    rows = [axis for axis, x in enumerate(copy.source_indices) if ir.depends_on(x, [r.loop_var])]
+    _check_steps(copy, rows, inner)
+    bounds, row_bound = _bounds(copy, around, has_rows=bool(rows))
+    _check_strides(copy)
+    num_rows = int(r.extent)
+    box_rows = next(
+        n
+        for n in range(min(num_rows, maps.MAX_BOX), 0, -1)
+        if num_rows % n == 0 and (n == num_rows or n % 8 == 0)
+    )
+    start = {r.loop_var: 0, s.loop_var: 0}
+    strides = strides_bytes(source)
+
+    def dimension(axis: int, box: int) -> MapDim:
+        extent = bounds[axis] if bounds[axis] is not None else source.shape[axis]
+        coordinate = ir.simplify(ir.substitute(copy.source_indices[axis], start))
+        return MapDim(axis, extent, strides[axis], coordinate, box)
+
+    dims = [dimension(inner, int(copy.tile.shape[2]))]
+    if not rows:
+        # Any stride will do for one row; the map needs the dimension to end the tile behind it.
+        where, extent = row_bound
+        one = tirx.IntImm("int64", maps.STRIDE_ALIGNMENT)
+        dims.append(
+            MapDim(NO_AXIS, extent, one, ir.simplify(ir.substitute(where, start)), box_rows)
+        )
+    # A dimension of extent one says nothing, and its stride could break a rule.
+    outer = [
+        axis
+        for axis, extent in reversed(list(enumerate(source.shape)))
+        if axis != inner and (axis in rows or not ir.is_const(extent, 1))
+    ]
+    dims += [dimension(axis, box_rows if axis in rows else 1) for axis in outer]
+    row_dim = next(i for i, x in enumerate(dims) if x.axis in (rows or [NO_AXIS]))
+    return TmaLoad(copy, tuple(dims), row_dim, int(copy.block.annotations[SWIZZLE]))
+
+
+def strides_bytes(buffer: ir.Var) -> tuple[Any, ...]:
+    """Return the distance of neighbors along each dimension of a tensor, in bytes."""
+    size = tirx.IntImm("int64", dtype_bytes(ir.dtype_of(buffer)))
+    if buffer.ty.strides:
+        return tuple(ir.simplify(tirx.Cast("int64", x) * size) for x in buffer.ty.strides)
+    steps: list[Any] = [size]
+    for extent in reversed(list(buffer.shape)[1:]):
+        steps.append(steps[-1] * tirx.Cast("int64", extent))
+    return tuple(ir.simplify(step) for step in reversed(steps))
+
+
+def _contiguous_axis(copy: CopyNest) -> int:
+    """Return the tensor's dimension along which the tile's rows run: its stride is one element."""
+    source, (p, _, s) = copy.source, copy.loops
+    moved = [s.loop_var, *([p.loop_var] if int(p.extent) > 1 else [])]
+    axes = [a for a, x in enumerate(copy.source_indices) if ir.depends_on(x, moved)]
+    if len(axes) != 1:
+        raise _not_a_box(copy)
+    (axis,) = axes
+    stride = strides_bytes(source)[axis]
+    if ir.is_const(stride, dtype_bytes(ir.dtype_of(source))):
+        return axis
+    if source.ty.strides:
+        raise cannot_lower(
+            copy.where,
+            f"rows along dimension {axis} of {source.name}, whose stride is "
+            f"{source.ty.strides[axis]} elements",
+            "rows that are contiguous in memory",
+            "cache_read the tensor so that the tile's last dimension is the contiguous one",
+        )
+    raise _not_a_box(copy)
+
+
+def _check_steps(copy: CopyNest, rows: list[int], inner: int) -> None:
+    """Refuse indices that do not move by one element along one dimension for each loop."""
+    p, r, s = copy.loops
+    axes = range(len(copy.source_indices))
+    steps = {
+        x.loop_var: [_step(index, x.loop_var) for index in copy.source_indices] for x in (p, r, s)
+    }
+    expected: dict[ir.Var, list[int | None]] = {
+        r.loop_var: [int(axis in rows) for axis in axes],
+        s.loop_var: [int(axis == inner) for axis in axes],
+        p.loop_var: [int(axis == inner) * int(s.extent) for axis in axes],
+    }
+    if int(p.extent) == 1:
+        steps[p.loop_var] = expected[p.loop_var]
+    if len(rows) > 1 or inner in rows or steps != expected:
+        raise _not_a_box(copy)
+
+
+def _not_a_box(copy: CopyNest) -> Exception:
+    return cannot_lower(
+        copy.where,
+        f"index {list(copy.source_indices)}",
+        f"rows along one dimension of {copy.source.name}, columns along its last, each with step 1",
+        "cache_read the tensor with its last dimension as the tile's last",
+    )
+
+
+def _step(index: Any, var: ir.Var) -> int | None:
+    """Return by how much an index grows with a variable, None if not evenly."""
+    unit = ir.simplify(ir.substitute(index, {var: var + 1}) - index)
+    return ir.static_int(unit)
+
+
+# -- where the map ends
+
+
+def _bounds(
+    copy: CopyNest, around: tuple[ir.For, ...], has_rows: bool
+) -> tuple[list[Any], tuple[Any, Any]]:
+    """Return the map's end along each dimension, and a row's number and end if the tensor has none.
+
+    None where the predicate says nothing: there the tensor's own end will do.
+    """
+    shape = tuple(copy.source.shape)
+    none: list[Any] = [None] * len(shape)
+    row_bound: tuple[Any, Any] = (None, None)
+    if copy.condition is not None and not ir.is_zero(copy.fill):
+        raise cannot_lower(copy.where, f"a fill of {copy.fill} out of bounds", "a fill of 0")
+    indices: tuple[Any, ...] = copy.source_indices
+    if not has_rows:
+        row = _row_term(copy, around)
+        if row is None:
+            raise _not_a_box(copy)
+        indices, shape = (*indices, row), (*shape, tirx.IntImm(ir.dtype_of(row), 1))
+    if copy.condition is None:
+        return none, row_bound
+    loops = {loop.loop_var: loop for loop in (*around, *copy.loops)}
+    found = find_bounds(copy.condition, indices, shape, tuple(loops.values()))
+    if found is None:
+        raise cannot_lower(
+            copy.where,
+            f"the predicate {copy.condition}",
+            f"bounds of the indices of {copy.source.name}{list(copy.source.shape)} alone, by which "
+            "the hardware fills",
+            "apply any other predicate where the tile is used",
+        )
+    if not has_rows:
+        *found_axes, last = found
+        if not ir.is_const(last, 1):
+            raise _not_a_box(copy)
+        return [_clip(b, x) for b, x in zip(found_axes, shape, strict=False)], (indices[-1], last)
+    return [_clip(b, x) for b, x in zip(found, shape, strict=True)], row_bound
+
+
+def _clip(bound: Any, extent: Any) -> Any:
+    """Keep a map inside its tensor, whatever the predicate allows."""
+    if bound is None or ir.is_const(ir.simplify(extent - ir.cast_like(bound, extent)), 0):
+        return None
+    bound = ir.cast_like(bound, extent)
+    if sym.Analyzer().can_prove(bound <= extent):
+        return bound
+    return ir.simplify(tirx.min(bound, extent))
+
+
+def _row_term(copy: CopyNest, around: tuple[ir.For, ...]) -> Any:
+    """Return the number of a tile's row where only the predicate mentions it.
+
+    The predicate must leave row 0 alone: a row before it would lie outside of the map.
+    """
+    row = copy.loops[1].loop_var
+    analyzer = sym.Analyzer()
+    for loop in (*around, *copy.loops):
+        analyzer.bind(loop.loop_var, ir.range_of(loop))
+    for term in ir.conjuncts(copy.condition) if copy.condition is not None else ():
+        ordered = as_less_than(term)
+        if ordered is None or _step(ordered[0], row) != 1:
+            continue
+        number = ir.simplify(ordered[0] - ordered[1] + 1)  # below 1, as the term says
+        if analyzer.can_prove(number >= 0):
+            return number
+    return None
+
+
+# -- what can be said of strides before run time
+
+
+def _check_strides(copy: CopyNest) -> None:
+    """Refuse rows whose distance is no known multiple of 16 bytes.
+
+    A stride that the program declares as a variable of its own is checked at each call instead.
+    """
+    source = copy.source
+    if source.ty.strides:
+        return
+    size, step = dtype_bytes(ir.dtype_of(source)), None
+    for extent in reversed(list(source.shape)[1:]):
+        step = extent if step is None else step * ir.cast_like(extent, step)
+        if ir.static_int(ir.simplify(step)) is not None:
+            continue  # static: the tensor map's own rules judge it
+        known = sym.Analyzer().modular_set(ir.simplify(step))
+        stride = int(known.coeff) * size if int(known.base) == 0 else 1
+        if stride % maps.STRIDE_ALIGNMENT:
+            raise cannot_lower(
+                copy.where,
+                f"a symbolic dimension {extent}, so rows at multiples of {stride} bytes",
+                f"rows at multiples of {maps.STRIDE_ALIGNMENT} bytes",
+                "make every dimension but the first static",
+            )
+
+
+def find_run_time_rules(load: TmaLoad) -> list[tuple[Any, str]]:
+    """List what can be judged at a call only: a value of elements, and what it is.
+
+    Each value times the element's size has to be a multiple of 16 bytes
+    (CUDA driver API, `cuTensorMapEncodeTiled`).
+    """
+    source = load.copy.source
+    size = dtype_bytes(ir.dtype_of(source))
+    rules = []
+    for axis, stride in enumerate(source.ty.strides or ()):
+        if axis != load.dims[0].axis and ir.static_int(stride) is None:
+            rules.append((stride, f"stride {stride} of dimension {axis}"))
+    offset = source.ty.elem_offset
+    if ir.static_int(offset) is None:
+        if int(source.ty.offset_factor) * size % maps.ADDRESS_ALIGNMENT:  # else TVM checks it
+            rules.append((offset, f"offset {offset}"))
+    elif int(offset) * size % maps.ADDRESS_ALIGNMENT:
+        raise cannot_lower(
+            load.copy.where,
+            f"an offset of {int(offset)} elements, {int(offset) * size} bytes",
+            f"a multiple of {maps.ADDRESS_ALIGNMENT} bytes",
+            "copy the part into a tensor of its own",
+        )
+    known = [(v, text, sym.Analyzer().modular_set(v)) for v, text in rules]
+    step = maps.STRIDE_ALIGNMENT // size
+    return [(v, text) for v, text, k in known if int(k.coeff) % step or int(k.base) % step]

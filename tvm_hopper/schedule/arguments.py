@@ -1,0 +1,233 @@
+"""Checks of what a schedule helper is called with; each returns the argument in its one plain form.
+
+    stages=np.int64(3)  ->  3          stages=2.0, "2", True  ->  ScheduleError
+    block="C"           ->  SBlockRV   block=None, a loop, a block of another schedule  ->  the same
+
+None stands for "not asked for" wherever a helper has it as default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+
+MOST_NAMES = 8  # of a function's blocks that a message lists
+UNKNOWN = (IndexError, ValueError)  # of another schedule's variable, of one whose node is gone
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def as_int(
+    where: str, name: str, value: Any, least: int | None = None, most: int | None = None
+) -> int | None:
+    """Return an int, or None, in place of any kind of integer; refuse every other type."""
+    if value is None:
+        return None
+    number = _index(value)
+    if number is None:
+        raise cannot_schedule(where, f"{name}={_show(value)}", "an int or None")
+    _check_bounds(where, name, number, least, most)
+    return number
+
+
+def as_size(where: str, name: str, value: Any, least: int = 1, symbolic: str = "") -> Any:
+    """Return an int, or the integer expression that stands for one: a sample or an extent."""
+    number = _index(value)
+    if number is not None:
+        _check_bounds(where, name, number, least, None)
+        return number
+    if not _is_integer_expr(value):
+        need = f"an int, or {symbolic or 'a sampled random variable'}"
+        raise cannot_schedule(where, f"{name}={_show(value)}", need)
+    return value
+
+
+def as_tile(where: str, tile: Any) -> tuple[Any, Any, Any]:
+    """Return a tile as three sizes."""
+    if not isinstance(tile, (tuple, list)) or len(tile) != 3:
+        raise cannot_schedule(where, f"tile={_show(tile)}", "rows, columns and depth")
+    numbers = [_index(size) for size in tile]
+    sizes = [size if x is None else x for size, x in zip(tile, numbers, strict=True)]
+    if any(
+        not _is_integer_expr(size) if x is None else x < 1
+        for size, x in zip(tile, numbers, strict=True)
+    ):
+        need = "positive ints, or sampled random variables"
+        raise cannot_schedule(where, f"tile={_show(tile)}", need)
+    return sizes[0], sizes[1], sizes[2]
+
+
+def as_sizes(where: str, sizes: Any) -> tuple[tuple[int, ...], ...]:
+    """Return the values that each of the three sizes of a tile can take."""
+    lists = isinstance(sizes, (tuple, list)) and all(isinstance(x, (tuple, list)) for x in sizes)
+    numbers = [[_index(value) for value in values] for values in sizes] if lists else []
+    plain = tuple(tuple(x for x in values if x is not None and x > 0) for values in numbers)
+    if [len(x) for x in plain] != [len(x) for x in numbers] or len(plain) != 3 or not all(plain):
+        need = "rows, columns and depth, a tuple of positive ints for each"
+        raise cannot_schedule(where, f"sizes={_show(sizes)}", need)
+    return plain
+
+
+def as_pair(where: str, name: str, value: Any, need: str) -> tuple[int, int] | None:
+    """Return two ints, or None."""
+    if value is None:
+        return None
+    numbers = [_index(x) for x in value] if isinstance(value, (tuple, list)) else []
+    if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
+        raise cannot_schedule(where, f"{name}={_show(value)}", need)
+    return numbers[0], numbers[1]
+
+
+def as_stages(where: str, stages: Any, last_stage: Any) -> tuple[int | None, Any]:
+    """Return both ways to give the depth of a ring, of which one at most is there."""
+    if stages is not None and last_stage is not None:
+        raise cannot_schedule(where, "stages and last_stage", "one of the two")
+    if last_stage is not None:
+        return None, as_size(where, "last_stage", last_stage, least=0)
+    return as_int(where, "stages", stages, least=1), None
+
+
+def as_choice(where: str, name: str, value: Any, legal: tuple[Any, ...]) -> Any:
+    """Return one of the legal ints or texts, or None."""
+    plain = value if isinstance(value, str) else _index(value)
+    if value is not None and (plain is None or plain not in legal):
+        need = f"one of {', '.join(map(repr, legal))} or None"
+        raise cannot_schedule(where, f"{name}={_show(value)}", need)
+    return plain
+
+
+def check_type(where: str, name: str, value: Any, kind: type, need: str) -> None:
+    """Refuse anything but an object of one class, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise cannot_schedule(where, f"{name}={_show(value)}", f"{need} or None")
+
+
+# -- schedules, blocks and loops ------------------------------------------------------------------
+
+
+def check_schedule(step: str, sch: Any) -> None:
+    """Refuse anything but a schedule."""
+    if not isinstance(sch, s_tir.Schedule):
+        fix = "make one: s_tir.Schedule(mod)"
+        raise cannot_schedule(step, f"sch={_show(sch)}", "a schedule", fix)
+
+
+def as_block(sch: s_tir.Schedule, block: Any) -> Any:
+    """Return the block itself, looked up when it is given by name."""
+    if isinstance(block, str):
+        return _find_block(sch, block)
+    need = "the name of a block, or what sch.get_sblock returned"
+    if not isinstance(block, SBlockRV):
+        raise cannot_schedule("block", f"block={_show(block)}", need)
+    _check_known(sch, "block", block)
+    return block
+
+
+def as_loop(sch: s_tir.Schedule, loop: Any) -> Any:
+    """Return the loop itself."""
+    if not isinstance(loop, LoopRV):
+        need = "a loop, as sch.get_loops and sch.split return them"
+        raise cannot_schedule("loop", f"loop={_show(loop)}", need)
+    _check_known(sch, "loop", loop)
+    return loop
+
+
+def check_sampled(sch: s_tir.Schedule, where: str, name: str, *values: Any) -> None:
+    """Refuse random variables that the schedule does not know."""
+    for value in values:
+        if not isinstance(value, Expr):
+            continue
+        try:
+            sch.get(value)
+        except UNKNOWN as error:
+            found = f"{name}={_show(value)}, which is not sampled by this schedule"
+            raise cannot_schedule(where, found, "an int, or a sample of this schedule") from error
+
+
+def label(sch: s_tir.Schedule, thing: Any) -> str:
+    """Name a block or a loop of a schedule in a message; an empty string for anything else."""
+    try:
+        if isinstance(thing, SBlockRV):
+            return f"block {sch.get(thing).name_hint}"
+        if isinstance(thing, LoopRV):
+            return f"loop {sch.get(thing).loop_var.name}"
+    except UNKNOWN:
+        return ""
+    return f"block {thing}" if isinstance(thing, str) else ""
+
+
+def _find_block(sch: s_tir.Schedule, name: str) -> Any:
+    where = f"block {name}"
+    if sch.func_working_on is None:
+        functions = ", ".join(sorted(gv.name_hint for gv in sch.mod.get_global_vars()))
+        found = f"a module of several functions ({functions})"
+        fix = "say which one: sch.work_on(name)"
+        raise cannot_schedule(where, found, "one function to look it up in", fix)
+    function = sch.mod[sch.func_working_on]
+    names = [str(block.name_hint) for block in ir.find_all(function.body, ir.SBlock)]
+    if names.count(name) == 1:
+        return sch.get_sblock(name)
+    where_to = f"function {sch.func_working_on.name_hint}"
+    if name in names:
+        fix = "take the block from sch.get_consumers, sch.get_producers or sch.get_child_blocks"
+        raise cannot_schedule(where, f"{names.count(name)} of that name in {where_to}", "one", fix)
+    others = sorted(set(names) - {"root"})
+    near = difflib.get_close_matches(name, others, n=1)
+    more = ", ..." if len(others) > MOST_NAMES else ""
+    need = f"one of {', '.join(others[:MOST_NAMES])}{more}"
+    fix = f"did you mean {near[0]}?" if near else ""
+    raise cannot_schedule(where, f"none of that name in {where_to}", need, fix)
+
+
+def _check_known(sch: s_tir.Schedule, kind: str, variable: Any) -> None:
+    try:
+        sch.get(variable)
+    except UNKNOWN as error:
+        gone = isinstance(error, ValueError)
+        found = f"a {kind} that no longer exists" if gone else f"a {kind} of another schedule"
+        fix = "look it up again" if gone else ""
+        raise cannot_schedule(kind, found, f"a {kind} of this schedule", fix) from error
+
+
+def _index(value: Any) -> int | None:
+    """Return the value of an integer of any kind; None for a bool and for every other type."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, tirx.IntImm):
+        return None if ir.dtype_of(value) == "bool" else int(value)
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _is_integer_expr(value: Any) -> bool:
+    if not isinstance(value, Expr) or tirx.is_buffer_var(value) or not hasattr(value.ty, "dtype"):
+        return False
+    return ir.dtype_of(value).startswith(("int", "uint"))
+
+
+def _check_bounds(where: str, name: str, number: int, least: int | None, most: int | None) -> None:
+    if least is not None and number < least:
+        raise cannot_schedule(where, f"{name}={number}", f"{least} or more")
+    if most is not None and number > most:
+        raise cannot_schedule(where, f"{name}={number}", f"at most {most}")
+
+
+def _show(value: Any) -> str:
+    """Return a short text for any argument; a block or a loop has none of its own."""
+    if isinstance(value, (SBlockRV, LoopRV)):
+        return f"a {'block' if isinstance(value, SBlockRV) else 'loop'}"
+    if isinstance(value, s_tir.Schedule):
+        return "a schedule"
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"

@@ -1,0 +1,113 @@
+"""Lowers a scheduled kernel for a look: what a build would refuse, the schedule call refuses.
+
+    def main(A, B, D):                           def main(A, B, D, C):
+        C = alloc_buffer(...)              ->        for ... in thread_binding(...):
+        for ...: C[...] = ...                            the product, which reads C
+        for ... in thread_binding(...):
+            the product, which reads C
+
+Only the statement that holds the product is lowered: blocks beside it may still be plain loops, or
+be scheduled later.  Tensors in global memory between them become arguments of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.ir.transform import PassContext
+
+from tvm_hopper import ir, pipeline
+from tvm_hopper.errors import LoweringError, ScheduleError, cannot_schedule
+
+from . import reasons
+
+TARGET = "nvidia/nvidia-h200"  # every request is lowered for sm_90a
+LAST = "tvm_hopper.MergeShared"  # the last pass that can refuse a kernel
+
+
+def check_lowering(sch: s_tir.Schedule, block: Any) -> None:
+    """Refuse a kernel that our passes would refuse, with their own words.
+
+    Options of the PassContext are those of a build and left out; attributes of the function count.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Only read.
+    block : SBlockRV
+        A block of the kernel.
+
+    Raises
+    ------
+    ScheduleError
+        What the build would raise as a LoweringError.
+    """
+    func = extract_kernel(sch, block)
+    if func is None:
+        return
+    where = f"block {sch.get(block).name_hint}"
+    try:
+        with PassContext():
+            pipeline.lower(tvm.IRModule({"main": func}), TARGET, until=LAST)
+    except LoweringError as error:
+        raise ScheduleError(str(error)) from error
+    except reasons.TVM_ERRORS as error:
+        found = f"what TVM cannot lower{reasons.in_words(error)}"
+        raise cannot_schedule(where, found, "a kernel that TVM's own passes take") from error
+
+
+def extract_kernel(sch: s_tir.Schedule, block: Any) -> tirx.PrimFunc | None:
+    """Return a function of the kernel around a block alone; None inside of another block."""
+    around = _blocks_around(sch, block)
+    if len(around) != 1:
+        return None
+    (root,) = around
+    func = next(f for f in sch.mod.functions.values() if _is_root(f, root))
+    node = sch.get(block)
+    part = next(s for s in ir.statements(root.body) if ir.uses_node(s, node))
+    own = [b for b in root.alloc_buffers if ir.uses(part, b)]
+    between = [b for b in own if b.scope() in ("", "global")]
+    kept = [b for b in own if b not in between]
+    attrs = {k: v for k, v in func.attrs.items() if str(k) != "target"}
+    body = ir.opaque_block(root.name_hint, part, alloc_buffers=kept, annotations=root.annotations)
+    alone = tirx.PrimFunc([*func.params, *between], body, func.ret_type)
+    return alone.with_attrs(attrs)
+
+
+def block_names(sch: s_tir.Schedule) -> frozenset[str]:
+    """Return the names of all blocks of a schedule."""
+    functions = [f for f in sch.mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    return frozenset(str(b.name_hint) for f in functions for b in ir.find_all(f.body, ir.SBlock))
+
+
+def check_nothing_left(sch: s_tir.Schedule, block: Any, before: frozenset[str]) -> None:
+    """Refuse blocks that scheduling made and that stand outside of the kernel of a block."""
+    around = _blocks_around(sch, block)
+    node = sch.get(block)
+    for part in ir.statements(around[-1].body):
+        if ir.uses_node(part, node):
+            continue
+        for left in ir.find_all(part, ir.SBlock, lambda x: str(x.name_hint) not in before):
+            raise cannot_schedule(
+                f"block {left.name_hint}",
+                f"{reasons.formula_of(left)}, left beside the kernel of {node.name_hint}",
+                "pads and copies that can be a part of the kernel",
+                "choose a tile that divides the matmul",
+            )
+
+
+def _blocks_around(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    place, found = sch.get_sref(block).parent, []
+    while place is not None:
+        if isinstance(place.stmt, ir.SBlock):
+            found.append(place.stmt)
+        place = place.parent
+    return found
+
+
+def _is_root(func: Any, root: Any) -> bool:
+    return isinstance(func, tirx.PrimFunc) and (
+        isinstance(func.body, ir.SBlockRealize) and func.body.block.same_as(root)
+    )

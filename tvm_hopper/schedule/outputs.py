@@ -1,0 +1,77 @@
+"""Several outputs behind one product: each becomes a function of the product alone.
+
+    P[i, j] = C[i, j] + bias[j]                         needed in memory, and read on
+    D[i, j] = relu(P[i, j])
+  ->
+    P[i, j] = C[i, j] + bias[j]
+    D[i, j] = relu(C[i, j] + bias[j])
+
+so that both can be computed from the accumulator, in registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+
+from .fuse import (
+    check_one_use,
+    followers,
+    fuse_side_inputs,
+    hide_own_output,
+    inline_block,
+    is_needed,
+)
+
+
+def count_outputs(sch: s_tir.Schedule, block: Any) -> int:
+    """Count the tensors that a product and the blocks behind it have to leave in memory."""
+    seen: list[Any] = []
+    todo = [block]
+    while todo:
+        current = todo.pop()
+        if any(sch.get(current).same_as(sch.get(x)) for x in seen):
+            continue
+        seen.append(current)
+        todo += followers(sch, current)
+    return sum(not followers(sch, x) or is_needed(sch, x) for x in seen)
+
+
+def separate_outputs(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Inline what lies between a product and its outputs; return the outputs' blocks.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    block : SBlockRV
+        The multiply-add.
+
+    Raises
+    ------
+    ScheduleError
+        TVM cannot inline a block, or one that reads the product does not read each element once.
+    """
+    while middle := [b for b in followers(sch, block) if followers(sch, b)]:
+        current = middle[0]
+        check_one_use(sch, block, current)
+        fuse_side_inputs(sch, current, block)
+        if is_needed(sch, current):
+            sch.cache_write(current, 0, "global", consumer_blocks=followers(sch, current))
+        inline_block(sch, sch.compute_inline, current)
+    outputs = followers(sch, block)
+    for output in outputs:
+        check_one_use(sch, block, output)
+        fuse_side_inputs(sch, output, block)
+        hide_own_output(sch, output)
+    return outputs
+
+
+def keep_in_registers(sch: s_tir.Schedule, block: Any, outputs: list[Any]) -> list[Any]:
+    """Let a product write registers that all its outputs read; return the blocks that store."""
+    if is_needed(sch, block):
+        store = sch.cache_write(block, 0, "local", consumer_blocks=outputs)
+        return [store, *outputs]
+    sch.set_scope(block, 0, "local")
+    return outputs

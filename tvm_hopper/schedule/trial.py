@@ -1,0 +1,90 @@
+"""Runs a schedule helper on a copy first: it serves the request as a whole, or changes nothing.
+
+Random variables of a schedule stay valid in its copy, and a copy takes microseconds: TVM copies a
+schedule's trees when they are written to.  What TVM refuses in the copy becomes one error of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
+
+from tvm import s_tir
+
+from tvm_hopper.errors import cannot_schedule
+
+from . import arguments, reasons
+
+Step = TypeVar("Step", bound=Callable[..., Any])
+_inside: ContextVar[bool] = ContextVar("tvm_hopper.schedule.trial", default=False)
+
+
+@contextlib.contextmanager
+def as_one_step() -> Iterator[None]:
+    """Let the helpers that are called here run in place at once: the whole was tried already."""
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def rehearse(
+    sch: s_tir.Schedule,
+    step: Callable[[s_tir.Schedule], Any],
+    accept: Callable[[s_tir.Schedule, Any], None] | None = None,
+) -> None:
+    """Run a step on a copy of a schedule, for what it raises.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Left as it is.
+    step : callable
+        Takes the schedule; it must do the same whenever it is called.
+    accept : callable, optional
+        Takes the copy and what the step returned; raises where that will not do.
+    """
+    with as_one_step():
+        copy = sch.copy()
+        result = step(copy)
+        if accept is not None:
+            accept(copy, result)
+
+
+def all_or_nothing(need: str, fix: str = "") -> Callable[[Step], Step]:
+    """Let a helper `step(sch, block or loop, ...)` run on a copy first.
+
+    `need` and `fix` complete the error where TVM refuses what the helper itself did not foresee.
+    """
+
+    def wrap(step: Step) -> Step:
+        signature = inspect.signature(step)
+
+        @functools.wraps(step)
+        def tried(*args: Any, **kwargs: Any) -> Any:
+            sch, thing, *_ = signature.bind(*args, **kwargs).arguments.values()
+            arguments.check_schedule(step.__name__, sch)
+
+            def run(schedule: s_tir.Schedule) -> Any:
+                bound = signature.bind(*args, **kwargs)
+                bound.arguments["sch"] = schedule
+                try:
+                    return step(*bound.args, **bound.kwargs)
+                except reasons.TVM_ERRORS as error:
+                    where = arguments.label(sch, thing) or step.__name__
+                    found = f"what TVM cannot schedule{reasons.in_words(error)}"
+                    raise cannot_schedule(where, found, need, fix) from error
+
+            if not _inside.get():
+                rehearse(sch, run)
+            with as_one_step():
+                return run(sch)
+
+        return cast(Step, tried)
+
+    return wrap

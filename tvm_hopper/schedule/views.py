@@ -1,0 +1,208 @@
+"""Give a product plain operands and a plain output where it works on parts and views of tensors.
+
+    C[i + 16, j] += A[i, 1, k + 8] * B[k, j + 32]
+  ->
+    A_view[i, k] = A[i, 1, k + 8]
+    B_view[k, j] = B[k, j + 32]
+    C_view[i, j] += A_view[i, k] * B_view[k, j]
+    C[i + 16, j] = C_view[i, j]
+
+A view has the product's own extents, so it is padded at the part's bounds and not at the tensor's.
+No view is ever stored: `async_copy` and `fuse_epilogue` inline them again.  An access that is no
+part of a tensor is left as it is, for `find_matmul` to refuse by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+from tvm.tirx import IndexMap
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts import tensor_map as maps
+from tvm_hopper.facts.hopper import dtype_bytes
+from tvm_hopper.plan.tma_plan import strides_bytes
+
+from .recognise import check_plain_loops, loops_around, product_loads
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a block touches a tensor: which of its dimensions follow which iteration variable.
+
+    `moving` maps a dimension to the position of the block's variable, `offsets` to what is added.
+    """
+
+    buffer: Any
+    moving: dict[int, int]
+    offsets: dict[int, Any]
+    rest: dict[int, Any]  # dimension -> index that no variable changes
+
+
+@dataclass(frozen=True)
+class View:
+    """One tensor that needs a view, and the block's variables in the order of its dimensions."""
+
+    buffer: Any
+    order: tuple[int, ...]
+
+
+def make_views(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Insert views where a product does not work on whole tensors; return the buffers of operands.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    block : SBlockRV
+        The multiply-add, in plain loops.
+
+    Raises
+    ------
+    ScheduleError
+        A part of an operand lies in memory as no tensor map can describe it.
+    """
+    node = sch.get(block)
+    where = f"block {node.name_hint}"
+    check_plain_loops(where, loops_around(sch, block), node)
+    loads = product_loads(where, node.body)
+    operands = [view for load in loads if (view := plan_operand(where, node, load))]
+    output = plan_output(node)
+    made = []
+    for view in (*operands, *plan_initial_values(node, loads)):
+        position = _position(node.reads, view.buffer)
+        sch.reindex_cache_read(block, position, "global", _index_map(node, view))
+        node = sch.get(block)
+        made.append(node.reads[position].source)
+    if output is not None:
+        sch.reindex_cache_write(block, 0, "global", _index_map(node, output))
+    return made
+
+
+def plan_operand(where: str, node: Any, load: Any) -> View | None:
+    """Decide whether an operand needs a view: rows, then what is contiguous in memory."""
+    access = find_access(node, load.source, load.indices)
+    if access is None or len(access.moving) < 2 or str(load.source.scope()) != "global":
+        return None
+    inner = _contiguous(access)
+    if inner is None:
+        return None
+    kept = [d for d, v in access.moving.items() if not _is_unit(node, v)]
+    last = max(access.moving)
+    if _is_whole(node, access) and inner == last == len(load.indices) - 1:
+        return None
+    outer = [d for d in sorted(access.moving) if d != inner]
+    outer.sort(key=lambda d: d in kept)  # dimensions of extent one in front
+    _check_memory(where, access, inner, outer)
+    return View(load.source, tuple(access.moving[d] for d in (*outer, inner)))
+
+
+def plan_output(node: Any) -> View | None:
+    """Decide whether the output needs a view: a matrix behind dimensions of extent one."""
+    store = node.body
+    access = find_access(node, store.buffer, store.indices)
+    if access is None or len(access.moving) < 2:
+        return None
+    dims = sorted(access.moving)
+    units = [d for d in dims if _is_unit(node, access.moving[d])]
+    wide = [d for d in dims if d not in units]
+    missing = max(0, 2 - len(wide))  # a row or a column of extent one: the innermost unit
+    matrix = sorted([*wide, *units[len(units) - missing :]]) if missing else wide
+    if _is_whole(node, access) and matrix == [len(store.indices) - 2, len(store.indices) - 1]:
+        return None
+    lead = [d for d in dims if d not in matrix]
+    return View(store.buffer, tuple(access.moving[d] for d in (*lead, *matrix)))
+
+
+def plan_initial_values(node: Any, loads: tuple[Any, ...]) -> list[View]:
+    """List the tensors that the initial value reads at an offset: padding takes plain indices."""
+    views: list[View] = []
+    for load in ir.find_all(node.init, ir.TensorLoad):
+        access = find_access(node, load.source, load.indices)
+        if (
+            access is not None
+            and any(not ir.is_const(x, 0) for x in access.offsets.values())
+            and not any(load.source.same_as(x.source) for x in loads)
+            and not any(load.source.same_as(x.buffer) for x in views)
+        ):
+            views.append(View(load.source, tuple(v for _, v in sorted(access.moving.items()))))
+    return views
+
+
+def find_access(node: Any, buffer: Any, indices: Any) -> Access | None:
+    """Read an access as one variable a dimension plus an offset; None if it is anything else."""
+    variables = [x.var for x in node.iter_vars]
+    moving: dict[int, int] = {}
+    offsets: dict[int, Any] = {}
+    rest: dict[int, Any] = {}
+    for d, index in enumerate(indices):
+        used = [i for i, var in enumerate(variables) if ir.depends_on(index, [var])]
+        if not used:
+            rest[d] = index
+            continue
+        if len(used) > 1 or used[0] in moving.values():
+            return None
+        offset = ir.simplify(index - ir.cast_like(variables[used[0]], index))
+        if ir.depends_on(offset, variables):
+            return None
+        moving[d], offsets[d] = used[0], offset
+    return Access(buffer, moving, offsets, rest)
+
+
+def _is_whole(node: Any, access: Access) -> bool:
+    """Tell whether the block walks over the whole tensor, from its start."""
+    shape = access.buffer.shape
+    return all(
+        ir.is_const(access.offsets[d], 0)
+        and ir.is_const(ir.simplify(shape[d] - ir.cast_like(_extent(node, v), shape[d])), 0)
+        for d, v in access.moving.items()
+    ) and all(ir.is_const(shape[d], 1) for d in access.rest)
+
+
+def _contiguous(access: Access) -> int | None:
+    """Return the dimension along which neighbors are neighbors in memory, None without one."""
+    size = dtype_bytes(ir.dtype_of(access.buffer))
+    strides = strides_bytes(access.buffer)
+    found = [d for d in access.moving if ir.is_const(strides[d], size)]
+    return max(found) if found else None
+
+
+def _check_memory(where: str, access: Access, inner: int, outer: list[int]) -> None:
+    """Refuse a part whose rows a tensor map cannot step over (`cuTensorMapEncodeTiled`)."""
+    buffer, strides = access.buffer, strides_bytes(access.buffer)
+    for d in outer:
+        stride = ir.static_int(strides[d])
+        if (
+            stride is not None
+            and stride % maps.STRIDE_ALIGNMENT
+            and not ir.is_const(buffer.shape[d], 1)
+        ):
+            raise cannot_schedule(
+                f"{where}, tensor {buffer.name}",
+                f"rows {stride} bytes apart",
+                f"a multiple of {maps.STRIDE_ALIGNMENT} bytes",
+                "pad the tensor's last dimension, or copy the part into a tensor of its own",
+            )
+
+
+def _extent(node: Any, position: int) -> Any:
+    return node.iter_vars[position].dom.extent
+
+
+def _is_unit(node: Any, position: int) -> bool:
+    return ir.is_const(_extent(node, position), 1)
+
+
+def _position(regions: Any, buffer: Any) -> int:
+    return next(i for i, region in enumerate(regions) if region.source.same_as(buffer))
+
+
+def _index_map(node: Any, view: View) -> IndexMap:
+    return IndexMap.from_func(
+        lambda *variables: [variables[i] for i in view.order],
+        ndim=len(node.iter_vars),
+        index_dtype=ir.dtype_of(node.iter_vars[0].var),
+    )

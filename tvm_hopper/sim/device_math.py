@@ -1,0 +1,120 @@
+"""Math functions of device code by the names that TVM's CUDA code generator prints.
+
+    float32: tanhf(x), __expf(x)     float64: tanh(x)     half, bfloat16: htanh(x), __habs(x)
+
+A function of a 16-bit float is computed in float32 and rounded once, as `cuda_fp16.h`,
+`cuda_bf16.h` and TVM's own preamble of the kernel do.  What none of them defines (`hsinh`, say,
+which TVM prints and no compiler takes) has no entry here, so that the simulator names it.
+"""
+
+from __future__ import annotations
+
+import math as _python_math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Function = Callable[..., Any]
+
+_IN_HEADERS = (
+    *("ceil", "cos", "exp", "exp2", "exp10", "floor", "log", "log2", "log10"),
+    *("rcp", "rsqrt", "sin", "sqrt", "tanh", "trunc"),
+)
+_IN_PREAMBLE = ("atan", "erf", "pow", "tan")
+HALF = {
+    **{f"h{name}": name for name in (*_IN_HEADERS, *_IN_PREAMBLE)},
+    **{"hrint": "round", "__habs": "fabs", "__hfma": "fma"},
+}
+
+
+def plain_name(extern: str) -> str | None:
+    """Return the function that a C name calls, a key of `MATH`; None if nothing models it."""
+    if extern in HALF:
+        return HALF[extern]
+    name = extern.removeprefix("__").removeprefix("tirx.").removesuffix("_rn")
+    for candidate in (name.removesuffix("f"), name):
+        if candidate in MATH:
+            return candidate
+    return None
+
+
+def math(name: str, dtype: np.dtype, *args: Any) -> Any:
+    """Apply a function to values of a type, one or 32 of them; the result is rounded once."""
+    function = MATH[name]
+    if dtype.kind in "iub":
+        return function(*[np.asarray(arg, dtype) for arg in args])[()]
+    wide = np.float64 if dtype == np.float64 or name == "fma" else np.float32
+    # An argument is rounded to its own type first: a constant arrives as Python's float.
+    exact = [np.asarray(arg).astype(dtype).astype(wide) for arg in args]
+    with np.errstate(all="ignore"):
+        result = np.asarray(function(*exact))
+        return (result if result.dtype == bool else result.astype(dtype))[()]
+
+
+def _erf(x: Any) -> Any:
+    return np.vectorize(_python_math.erf, otypes=[x.dtype])(x)
+
+
+def _leading_zeros(x: Any) -> Any:
+    bits = 8 * x.dtype.itemsize
+    return (bits - np.vectorize(int.bit_length, otypes=[np.int64])(x.astype(object))).astype(
+        "int32"
+    )
+
+
+def _ones(x: Any) -> Any:
+    return np.vectorize(int.bit_count, otypes=[np.uint32])(x.astype(object))
+
+
+def _unsigned(x: Any) -> Any:
+    return x.view(f"uint{8 * x.dtype.itemsize}")
+
+
+MATH: dict[str, Function] = {
+    "acos": np.arccos,
+    "acosh": np.arccosh,
+    "asin": np.arcsin,
+    "asinh": np.arcsinh,
+    "atan": np.arctan,
+    "atan2": np.arctan2,
+    "atanh": np.arctanh,
+    "ceil": np.ceil,
+    "clz": lambda x: _leading_zeros(_unsigned(x)),
+    "clzll": lambda x: _leading_zeros(_unsigned(x)),
+    "copysign": np.copysign,
+    "cos": np.cos,
+    "cosh": np.cosh,
+    "erf": _erf,
+    "exp": np.exp,
+    "exp10": lambda x: np.power(x.dtype.type(10), x),
+    "exp2": np.exp2,
+    "fabs": np.abs,
+    "fdivide": np.divide,
+    "floor": np.floor,
+    "fma": lambda a, b, c: a * b + c,
+    "fmax": np.fmax,
+    "fmin": np.fmin,
+    "fmod": np.fmod,
+    "hypot": np.hypot,
+    "isinf": np.isinf,
+    "isnan": np.isnan,
+    "log": np.log,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "log2": np.log2,
+    "nearbyint": np.rint,
+    "popc": lambda x: _ones(_unsigned(x)),
+    "popcll": lambda x: _ones(_unsigned(x)),
+    "pow": np.power,
+    "rcp": np.reciprocal,
+    "round": np.rint,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sin": np.sin,
+    "sinh": np.sinh,
+    "sqrt": np.sqrt,
+    "tan": np.tan,
+    "tanh": np.tanh,
+    "trunc": np.trunc,
+}

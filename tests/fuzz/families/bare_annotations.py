@@ -186,7 +186,8 @@ def make(draw: Draw) -> Case:
         "raster_group": draw.choose((1, 2)),
         "persistent": draw.choose((0, 2)),
     }
-    steps = [matmul_step("C", config), *map(Step, LOOKUP), Step("context = {}")]
+    # without what it asks for: an annotation may ask for something else
+    steps = [Step(matmul_step("C", config).text), *map(Step, LOOKUP), Step("context = {}")]
     for _ in range(draw.choose((1, 2, 3), (75, 20, 5))):
         kind = draw.choose((_annotate, _remove, _misspell), (85, 8, 7))
         steps += kind(draw)

@@ -23,7 +23,6 @@ INSERT: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("start", 'sch.reindex(block, ("read", 0))', {}),
     ("start", "sch.decompose_reduction(block, sch.get_loops(block)[0])", {}),
     ("start", "sch.rfactor(sch.split(sch.get_loops(block)[2], [2, None])[0], 0)", {}),
-    ("start", 'sch.transform_layout(block, ("read", 0), lambda x, y: (y, x))', {}),
     ("pad", "hs.pad(sch, block, (128, 128, 128))", {}),
     ("reorder", "_, k0 = sch.split(k0, [1, None])", {}),
     ("reorder", "_, k0 = sch.split(k0, [None, 1])", {}),

@@ -164,6 +164,8 @@ class Judge:
             return _Stop("compile-error", text)
         if isinstance(error, VerifyError):
             return _Stop("crash", f"its own check refuses the kernel: {text}")
+        if isinstance(error, AttributeError) and "Invalid config option" in text:
+            return _Stop("stock-refused", "a key that PassContext does not know")
         if isinstance(error, s_tir.ScheduleError):
             return _Stop("unclear", f"an error of TVM, {len(text)} characters: {_last(error)}")
         if not is_clear(error, untrue):

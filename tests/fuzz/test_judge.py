@@ -35,6 +35,8 @@ def test_refused():
 
 def test_stock_refused_and_invalid():
     says(case('sch.get_sblock("nothing")'), "stock-refused", phase="stock")
+    unknown = "tvm.transform.PassContext(config={'my.key': 1})"
+    says(case(build=unknown), "stock-refused", "PassContext", "build")
     says(case("sch.bind(missing, 'blockIdx.z')"), "invalid", "missing")
     says(with_program(case(), text="no module"), "invalid", phase="program")
 

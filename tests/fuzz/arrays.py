@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm.script
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.testing.workloads import numpy_type

@@ -121,7 +121,7 @@ def async_copy(
     if scopes != ["shared.dyn"]:
         raise cannot_schedule(where, f"a write to {scopes}", 'a cache_read to "shared.dyn"')
     for producer in sch.get_producers(copy):
-        if _is_pad(sch.get(producer)):
+        if _is_pad(sch, producer):
             sch.compute_inline(producer)
     sch.annotate(copy, keys.ASYNC_COPY, mechanism)
     if swizzle is not None:
@@ -247,10 +247,24 @@ def candidates(sch: s_tir.Schedule, value: Int) -> list[int]:
     return [int(sch.get(value))]
 
 
-def _is_pad(node: Any) -> bool:
-    """Tell a pad of `pad_einsum` from other blocks: `if_then_else(in bounds, load, 0)`."""
+def _is_pad(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell a pad of `pad_einsum` from other blocks: `if_then_else(in bounds, load, 0)`.
+
+    Where the tensor has as many elements as the pad its bounds fold away, and the pad is a copy.
+    """
+    node = sch.get(block)
     value = node.body.value if isinstance(node.body, ir.BufferStore) else None
-    return isinstance(value, ir.Call) and str(value.op.name).endswith("if_then_else")
+    if isinstance(value, ir.Call) and str(value.op.name).endswith("if_then_else"):
+        return True
+    bound = any(sch.get(loop).thread_binding is not None for loop in sch.get_loops(block))
+    if not isinstance(value, ir.TensorLoad) or bound:
+        return False
+    to, of = list(node.body.indices), list(value.indices)
+    root = sch.get_sref(block)
+    while root.parent is not None:
+        root = root.parent
+    inner = any(buffer.same_as(node.body.buffer) for buffer in root.stmt.alloc_buffers)
+    return inner and len(to) == len(of) and all(a.same_as(b) for a, b in zip(to, of, strict=True))
 
 
 def raster(

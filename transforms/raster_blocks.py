@@ -225,13 +225,20 @@ def with_tile_index(body: ir.Stmt, order: RasterOrder, linear_index: Any) -> ir.
     linear = bind("linear", linear_index)
     first = bind("first", _quotient(linear, in_group) * group)
     rows: Any = tirx.IntImm("int32", group) if isinstance(group, int) else group
-    if not ir.is_const(ir.simplify(num_rows % group), 0):
+    if not _divides(group, num_rows):
         rows = bind("rows", tirx.min(num_rows - first, group))
     inside = bind("inside", _remainder(linear, in_group))
     tile_y = bind("tile_y", first + tirx.truncmod(inside, rows))
     tile_x = bind("tile_x", tirx.truncdiv(inside, rows))
     tile = {order.rows.loop_var: tile_y, order.columns.loop_var: tile_x}
     return ir.seq(binds, ir.substitute(body, tile))
+
+
+def _divides(group: Any, rows: Any) -> bool:
+    if not isinstance(group, int):
+        return False
+    known = sym.Analyzer().modular_set(ir.simplify(rows))  # `rows % group` may not fit 32 bits
+    return int(known.coeff) % group == 0 and int(known.base) % group == 0
 
 
 # Nothing here is negative, which a floor division by what only run time knows would have to check.

@@ -238,7 +238,7 @@ def _last(draw: Draw, x: Value, dtype: str) -> None:
     forms = ["plain", "transposed", "crop", "shift", "embed", "roll", "backwards", "flat",
              "twice", "upsample", "downsample", "collide", "predicate", "padded", "unit",
              "part"]  # fmt: skip
-    form = draw.choose(forms, (66, 6, *(2,) * 14))
+    form = draw.choose(forms, (52, 6, *(3,) * 14))
     m, n = x.size("i"), x.size("j")
     if not (isinstance(m, int) and isinstance(n, int)):
         form = draw.choose(("plain", "transposed")) if form != "plain" else form
@@ -323,6 +323,9 @@ def draw_epilogue(draw: Draw, p: Product, most: int = 5, plain: bool = False) ->
             more = {"view": views.get(tensor), "options": options.get(tensor, "")}
             script.tensor(name, p.shape[tensor], p.dtype, **more)
     p.write()
+    # rows, columns and depth are called so here, and are never a batch
+    facts = script.facts
+    facts["untrue"] = (*facts.get("untrue", ()), r"a batch of \S+ \(v[ijk]\)")
     if p.cast == "after" and p.dtype in ("float16", "bfloat16") and p.acc == "float32":
         script.facts["must_note"] = "products that the program rounds and the kernel does not"
     if p.acc in ("bfloat16", "float8_e4m3fn"):
@@ -337,8 +340,8 @@ def draw_epilogue(draw: Draw, p: Product, most: int = 5, plain: bool = False) ->
         return
     c = script.tensor(p.name, p.shape["C"], p.acc, scope="inside")
     value = Value(script, p.name, p.acc, axes, list(p.shape["C"]))
-    steps = (relu, scale, combine, cast, silu) if plain else tuple(STEPS.values())
-    for function in draw.some(steps, 60, most):
+    steps = (relu, scale, combine, cast, silu) if plain else (*STEPS.values(), activation, select)
+    for function in draw.some(steps, 62, most):
         value = function(draw, value)
     dtype = draw.choose(TYPES[: 3 if plain else 6], (40, 30, 20, 3, 3, 4)[: 3 if plain else 6])
     if dtype == "int32" and not (value.is_small and value.is_exact):

@@ -286,8 +286,10 @@ def judge(case: Case) -> Outcome:
 
 
 def _planned(kernel: Any, key: str) -> Any:
-    if key == "swizzle":
-        return max(m.swizzle for m in kernel.tensor_maps)
+    if key.startswith("swizzle"):
+        name = key.removeprefix("swizzle").removeprefix(" of ")
+        widths = {m.swizzle for m in kernel.tensor_maps if not name or m.tensor == name}
+        return widths.pop() if len(widths) == 1 else widths or None
     value = getattr(kernel, key)
     return value or 0 if key == "persistent" else value
 

@@ -170,10 +170,11 @@ def offset_in_tensor(draw: Draw, p: Product) -> None:
 @twist
 def larger_tensor(draw: Draw, p: Product) -> None:
     """Let a tensor go on beyond the product."""
-    tensor, by = draw.choose("ACB"), draw.choose((64, 8, 24, 5))
+    tensor, by = draw.choose("ACB"), draw.choose((64, 8, 24, 5, 0, 0, 0))
     place = draw.index(len(p.shape[tensor]))
-    if isinstance(p.shape[tensor][place], int):
-        p.shape[tensor][place] += by
+    size = p.shape[tensor][place]
+    if isinstance(size, int):
+        p.shape[tensor][place] = size + (by or 128 - size % 128)  # 0: up to whole tiles
         p.is_plain_output &= tensor != "C"
 
 

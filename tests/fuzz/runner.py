@@ -23,7 +23,7 @@ from .judge import FAULTS, judge
 from .reproducer import write
 from .shrink import Verdict, shrink, size, verdict
 
-CASE_SECONDS = 60.0  # of one case, the start of its process included
+CASE_SECONDS = 120.0  # of one case, the start of its process included
 SHRINK_SECONDS = 60.0
 RECYCLE = 400  # cases after which a worker is replaced: TVM keeps what it compiled
 SHRUNK_OF_GROUP = {"wrong": 4}  # scripts written for one group of faults, else 1
@@ -232,7 +232,7 @@ def judge_case(case: Case) -> Result:
 
 def _in_a_process_of_its_own(case: Case) -> Outcome:
     """Judge a case that may kill or hang its process."""
-    for _, result in run_tasks(judge_case, [case], 1, CASE_SECONDS / 3, time.monotonic() + 1):
+    for _, result in run_tasks(judge_case, [case], 1, CASE_SECONDS / 6, time.monotonic() + 1):
         if isinstance(result, WorkerError):
             kind = "hang" if "no result" in str(result) else "crash"
             return Outcome(kind, "process", str(result))

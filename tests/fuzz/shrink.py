@@ -20,8 +20,8 @@ BY_NUMBERS = ("wrong", "hang")  # classes whose text says nothing of the cause
 
 def verdict(kind: str, phase: str, text: str) -> Verdict:
     """Return what two cases of one fault have in common."""
-    if kind == "simulator-alarm":
-        return kind, phase, text.split(":")[0]
+    if kind in ("simulator-alarm", "silent"):
+        return kind, phase, signature(text.split(": ")[0])  # the rule, or why: not the statement
     return kind, phase, "" if kind in BY_NUMBERS else signature(text)
 
 

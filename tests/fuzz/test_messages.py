@@ -19,7 +19,7 @@ UNCLEAR = {
     "characters": "block C: found " + "x" * LONGEST + "; need less",
     "SBlock#0": "block D: found what TVM cannot inline (it reads s_tir.SBlock#0); need one",
     "Check failed": "block D: found a refusal (Check failed: (node.defined()) is false); need more",
-    "cut: ',": "block D: found what TVM says (whose indices are distinct variables,); need one",
+    "cut: 's,": "block D: found what TVM says (whose indices are distinct variables,); need one",
     "cut: ': ": "block D: found what TVM says (is true: ); need one",
     "found nothing": "copy of A: found strides []; need a compact tensor",
     "untrue": "block C: found a batch of 100 (vi); need a leading batch of one",

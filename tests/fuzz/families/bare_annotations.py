@@ -46,13 +46,13 @@ FORMS = {
     "tvm_hopper.strict": Form(("func", "context"), bool, usual="True"),
     "tvm_hopper.verify": Form(("func", "context"), bool, usual="True"),
     "tvm_hopper.compiler": Form(("func", "context"), str, usual='"nvrtc"'),
-    "tvm_hopper.fast_math": Form(("func", "context"), bool, usual="False"),
     "tvm_hopper.check_assembler_log": Form(("func", "context"), bool, usual="True"),
 }
 MISSPELT = (
     "TVM_HOPPER.wgmma_pending", "Tvm_Hopper.wgmma", "tvm_hopper_wgmma", "tvm_hopper:consumers",
     "tvm.hopper.wgmma_pending", "hopper.wgmma_pending", "tvm_hopper.wgma", "tvm_hoper.async_copy",
-    "tvm_hopper.foo", "tvmhopper.swizzle", "tvm-hopper.consumers", "tvm_hopper.Async_copy",
+    "tvm_hopper.foo",
+    "tvm_hopper.fast_math", "tvmhopper.swizzle", "tvm-hopper.consumers", "tvm_hopper.Async_copy",
     "sofware_pipeline_stage", "software_pipeline_stages", "software_pipeline_async_stage",
     "tvm_hopper.tile_loop", "tvm_hopper.async_op", "tvm_hopper.release", "tvm_hopper.plan",
 )  # fmt: skip
@@ -186,7 +186,8 @@ def make(draw: Draw) -> Case:
         "raster_group": draw.choose((1, 2)),
         "persistent": draw.choose((0, 2)),
     }
-    steps = [matmul_step("C", config), *map(Step, LOOKUP), Step("context = {}")]
+    # without what it asks for: an annotation may ask for something else
+    steps = [Step(matmul_step("C", config).text), *map(Step, LOOKUP), Step("context = {}")]
     for _ in range(draw.choose((1, 2, 3), (75, 20, 5))):
         kind = draw.choose((_annotate, _remove, _misspell), (85, 8, 7))
         steps += kind(draw)

@@ -13,7 +13,7 @@ from ..script import Script
 POLICIES = ("on_wait", "lifo", "random", "eager", "starve:consumer")
 SPLITS = {1: (40, 256), 2: (40, 232), 3: (32, 160)}  # registers that a block may be split into
 REGISTERS = ((40, 232), (24, 240), (40, 152), (56, 100), (24, 504), (120, 160), (8, 8))
-GROUPS = (1, 2, 3, 16) * 4 + (1 << 24, 1 << 29)
+GROUPS = (1, 2, 3, 16) * 4 + (1 << 24, 1 << 30, (1 << 31) - 1)
 
 
 def draw_config(draw: Draw) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def draw_config(draw: Draw) -> dict[str, Any]:
     config: dict[str, Any] = {}
     has_tile = draw.chance(85)
     tile = [
-        draw.choose((64, 128), (75, 25)),
+        draw.choose((64, 128), (70, 30)),
         draw.choose((64, 8, 16, 24, 32, 48, 96, 128), (40, 8, 8, 8, 8, 8, 10, 10)),
         draw.choose((64, 16, 32, 48, 128), (60, 10, 12, 8, 10)),
     ]

@@ -37,6 +37,7 @@ from tvm_hopper.facts.tensor_map import ADDRESS_ALIGNMENT
 from tvm_hopper.keys import ALIGNMENT
 
 ENCODE = "runtime.cuTensorMapEncodeTiled"
+_PACKED = 1  # tvm::CallingConv::kCPackedFunc
 _DATA_ARGUMENT = 4  # of ENCODE: name, map, type, rank, data
 
 
@@ -64,7 +65,10 @@ def plan_requirements(func: tirx.PrimFunc) -> tuple[Alignment, ...]:
                 needs[number] = max(needs.get(number, 1), num_bytes)
 
     for call in ir.find_all(func.body, ir.Call, _is_encode):
-        buffer = ir.pointer_of(call.args[_DATA_ARGUMENT])
+        address = call.args[_DATA_ARGUMENT]
+        buffer = ir.pointer_of(address)
+        if buffer is None:  # behind the start; by how much, InjectTmaLoad has looked at
+            buffer = next((x.source for x in ir.find_all(address, ir.TensorLoad)), None)
         if buffer is not None:
             need(buffer, ADDRESS_ALIGNMENT)
     for loop in ir.find_all(func.body, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):
@@ -98,7 +102,7 @@ class RequireAlignment:
 
 def plan_asserts(func: tirx.PrimFunc) -> tuple[Alignment, ...]:
     """Read the requirements off a packed host function; nothing elsewhere."""
-    if ALIGNMENT not in func.attrs or "tirx.is_entry_func" not in func.attrs:
+    if ALIGNMENT not in func.attrs or int(func.attrs.get("calling_conv", 0)) != _PACKED:
         return ()
     flat = list(func.attrs[ALIGNMENT])
     return tuple(Alignment(int(a), int(n)) for a, n in zip(flat[::2], flat[1::2], strict=True))

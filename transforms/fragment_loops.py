@@ -175,7 +175,7 @@ class Fragment:
         """Load both elements of an update in place at once, in front of what computes with them.
 
         One by one, between the stores of other pairs, the CUDA compiler no longer unrolls the loops
-        and moves the accumulator to local memory (NVRTC and nvcc 13.0: 624 bytes for 128 registers).
+        and moves the accumulator to local memory (NVRTC, nvcc 13.0: 624 bytes for 128 registers).
         """
         if not self.is_update:
             return new, None
@@ -194,7 +194,7 @@ class Fragment:
 
     @property
     def is_update(self) -> bool:
-        """Whether the store reads the element that it writes: no other thread may store it first."""
+        """Whether the store reads the element that it writes: no other thread may write it."""
         return not self.is_fill and bool(
             ir.find_all(
                 self.store.value, ir.TensorLoad, lambda x: x.source.same_as(self.store.buffer)

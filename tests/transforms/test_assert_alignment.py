@@ -1,11 +1,13 @@
 """RequireAlignment and AssertAlignment: wide accesses are found, and checked on the host."""
 
 import tvm
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper import ir
+from tvm_hopper import ir, pipeline
+from tvm_hopper import schedule as hs
+from tvm_hopper.testing import workloads
 from tvm_hopper.transforms.assert_alignment import (
     AssertAlignment,
     RequireAlignment,
@@ -100,7 +102,7 @@ def packed():
 
 
 def host(*needs):
-    func = packed().with_attr("tirx.is_entry_func", True)
+    func = packed().with_attr("calling_conv", 1)
     return func.with_attr(NOTE, list(needs)) if needs else func
 
 
@@ -129,7 +131,7 @@ def test_the_argument_is_found_behind_what_the_call_convention_binds():
         ("HANDLE", "T.tvm_struct_get(args, 1, 15, T.handle().ty)"),
         ("FIRST", 'T.tvm_struct_get(handle, 0, 1, T.handle("float16").ty)'),
         ("SECOND", 'T.tvm_struct_get(args, 0, 1, T.handle("float32").ty)'),
-    ).with_attr("tirx.is_entry_func", True)
+    ).with_attr("calling_conv", 1)
     got = run(func.with_attr(NOTE, [0, 8]), AssertAlignment())
     assert "D: found a start address that is no multiple of 8" in str(got)
     assert "A: found" not in str(got)
@@ -140,3 +142,15 @@ def test_other_functions_stay():
     assert run(plain, AssertAlignment()).same_as(plain)
     device = packed().with_attr(NOTE, [0, 16])  # not the entry that receives the tensors
     assert run(device, AssertAlignment()).same_as(device)
+
+
+def test_every_entry_of_a_module_is_checked():
+    """TVM marks an entry where there is one function alone; each one takes tensors."""
+    functions = {}
+    for name in ("one", "two"):
+        sch = s_tir.Schedule(workloads.matmul(128, 128, 128))
+        hs.matmul(sch, "C")
+        functions[name] = sch.mod["main"].with_attr("global_symbol", name)
+    host = pipeline.lower_final(tvm.IRModule(functions), "nvidia/nvidia-h200").host
+    for func in host.functions.values():
+        assert str(func).count("found a start address that is no multiple of") == 3

@@ -58,7 +58,7 @@ class Fragment:
     def best_run_length(self) -> int:
         """Neighbours that a store would write if bounds and alignment allowed it."""
         whole = dtype_bytes(self.dtype) == 2 and self.plan.instruction_n % (RUN * ROW_THREADS) == 0
-        return RUN if whole else 2
+        return RUN if whole and not self.is_update else 2
 
     def emit(self) -> ir.Stmt:
         """Choose the widest store that is right for the whole nest."""
@@ -159,6 +159,7 @@ class Fragment:
             one = self._set(new.value, new.indices[0]) if self.is_fill else new
             guarded = _if(condition, one)
             return ir.make_loop("e", 2, lambda x: ir.substitute(guarded, {e: x}), unroll=True)
+        new, first = self._hold(new, e)
         pair = self._scratch("pair", 2)
         compute = ir.make_loop(
             "e",
@@ -167,8 +168,38 @@ class Fragment:
             unroll=True,
         )
         write = ir.BufferStore(new.buffer, tirx.BufferLoad(pair, [e]), new.indices)
-        both = ir.seq(compute, ir.For(e, 0, 2, ir.ForKind.VECTORIZED, write))
+        both = ir.seq(first, compute, ir.For(e, 0, 2, ir.ForKind.VECTORIZED, write))
         return _if(shared_condition(condition, e, 2), both)
+
+    def _hold(self, new: ir.BufferStore, e: ir.Var) -> tuple[ir.BufferStore, Any]:
+        """Load both elements of an update in place at once, in front of what computes with them.
+
+        One by one, between the stores of other pairs, the CUDA compiler no longer unrolls the loops
+        and moves the accumulator to local memory (NVRTC, nvcc 13.0: 624 bytes for 128 registers).
+        """
+        if not self.is_update:
+            return new, None
+        old = self._scratch("old", 2)
+        held = tirx.BufferLoad(old, [e])
+
+        def load(node: ir.TensorLoad, mutator: Any) -> Any:
+            return held if node.source.same_as(new.buffer) else mutator.default_mutate(node)
+
+        first = ir.BufferStore(old, tirx.BufferLoad(new.buffer, new.indices), [e])
+        value = ir.mutate(new.value, [(ir.TensorLoad, load)])
+        return (
+            ir.BufferStore(new.buffer, value, new.indices),
+            ir.For(e, 0, 2, ir.ForKind.VECTORIZED, first),
+        )
+
+    @property
+    def is_update(self) -> bool:
+        """Whether the store reads the element that it writes: no other thread may write it."""
+        return not self.is_fill and bool(
+            ir.find_all(
+                self.store.value, ir.TensorLoad, lambda x: x.source.same_as(self.store.buffer)
+            )
+        )
 
     # -- stores of eight
 

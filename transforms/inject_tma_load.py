@@ -164,20 +164,19 @@ class InjectTmaLoad:
 
     def transform_function(self, func, mod, ctx):
         """Replace the annotated copies of one function."""
-        notes = []
+        notes = {}
         names = ir.Names(param.name for param in func.params)
 
         def inject(kernel: ir.For) -> ir.Stmt:
             if not (plan := plan_tma_loads(kernel)):
                 return kernel
-            notes.append({"tensor_maps": [_facts(load) for load in plan]})
+            notes[ir.number_of(func, kernel)] = {"tensor_maps": [_facts(load) for load in plan]}
             no_tile, no_input = find_guards(kernel, plan)
             after = rewrite_tma_loads(kernel, plan, no_input, names)
             assert not plan_tma_loads(after), "InjectTmaLoad left a copy behind"
             return guard_empty(after, no_tile)
 
-        func = ir.map_kernels(func, inject)
-        return ir.note_plan(func, notes)
+        return ir.note_plan(ir.map_kernels(func, inject), notes)
 
 
 def _facts(load: TmaLoad) -> dict[str, Any]:

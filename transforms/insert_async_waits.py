@@ -102,6 +102,15 @@ def _rewrite_part(part: ir.Stmt, in_flight: InFlight) -> list[Any]:
     if isinstance(part, ir.For) and _holds_operations(part):
         body = rewrite_waits(part.body, in_flight)
         return [ir.with_body(part, body)]
+    if _holds_operations(part):
+        names = [b.name_hint for key in (ASYNC_OP, RELEASE) for b in ir.find_blocks(part, key)]
+        kind = "an if" if isinstance(part, ir.IfThenElse) else f"a {type(part).__name__}"
+        raise cannot_lower(
+            f"block {names[0]}",
+            f"an asynchronous operation inside of {kind} of its role",
+            "one that every warp of the role issues, in its statements or loops",
+            "take the condition away, or apply it to what is stored",
+        )
     waits = []
     for kind in in_flight.touched_by(part):
         waits.append(INSTRUCTIONS[kind].wait(0))

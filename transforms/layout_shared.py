@@ -19,7 +19,7 @@ Not here: the XOR pattern itself, which the TMA unit and WGMMA apply to the pane
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations
 from math import gcd
 from typing import Any
 
@@ -69,7 +69,7 @@ class PanelLayout:
 def plan_panels(kernel: ir.For) -> tuple[PanelLayout, ...]:
     """Choose the panels of every tile that has none yet."""
     copies = find_copies(kernel)
-    for first, second in pairwise(copies):
+    for first, second in combinations(copies, 2):
         if first.tile.same_as(second.tile):
             raise cannot_lower(second.where, "a second copy into one tile", "one copy per tile")
     return tuple(_plan_panel(kernel, copy) for copy in copies if not _is_panelled(copy))

@@ -217,20 +217,20 @@ class LowerWgmma:
 
     def transform_function(self, func, mod, ctx):
         """Lower the multiply-add blocks of one function."""
-        notes = []
+        notes = {}
 
         def lower(kernel: ir.For) -> ir.Stmt:
+            number = ir.number_of(func, kernel)
             plans = plan_wgmma(kernel)
             for plan in plans:
                 threads = plan_threads(kernel, plan)
                 slow = report(func, find_fallbacks(plan, threads))
-                notes.append({**_facts(plan, threads), "fallbacks": slow})
+                notes[number] = {**_facts(plan, threads), "fallbacks": slow}
                 kernel = rewrite_wgmma(kernel, plan, threads)
             assert not plan_wgmma(kernel), "LowerWgmma left a block behind"
             return kernel
 
-        func = ir.map_kernels(func, lower)
-        return ir.note_plan(func, notes)
+        return ir.note_plan(ir.map_kernels(func, lower), notes)
 
 
 def find_fallbacks(plan: WgmmaPlan, threads: Threads) -> list[Fallback]:

@@ -192,7 +192,13 @@ class MergeShared:
             return func
         after = rewrite_shared(func, plans)
         assert not plan_shared(after), "MergeShared left an allocation behind"
-        return ir.note_plan(after, [_facts(plan) for plan in plans])
+        notes = {
+            number: _facts(plan)
+            for number, kernel in enumerate(ir.outermost_thread_extents(func.body))
+            for plan in plans
+            if plan.kernel.same_as(kernel)
+        }
+        return ir.note_plan(after, notes)
 
 
 def _facts(plan: SharedPlan) -> dict[str, Any]:

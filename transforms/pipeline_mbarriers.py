@@ -263,7 +263,7 @@ class PipelineMbarriers:
 
     def transform_function(self, func, mod, ctx):
         """Build the rings of one function."""
-        notes = []
+        notes = {}
         pending = int(read(WGMMA_PENDING, func, default=0))
 
         def fallbacks(plan: RingPlan) -> list[Fallback]:
@@ -273,15 +273,15 @@ class PipelineMbarriers:
             return [Fallback(plan.where, found, f"at least {pending + 1} stages")]
 
         def build(kernel: ir.For) -> ir.For:
+            number = ir.number_of(func, kernel)
             plans = plan_ring(kernel, pending)
             for plan in plans:
-                notes.append({**_facts(plan), "fallbacks": report(func, fallbacks(plan))})
+                notes[number] = {**_facts(plan), "fallbacks": report(func, fallbacks(plan))}
                 kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_ring(plan)})
             assert not plan_ring(kernel), "PipelineMbarriers left a loop behind"
             return kernel
 
-        func = ir.map_kernels(func, build)
-        return ir.note_plan(func, notes)
+        return ir.note_plan(ir.map_kernels(func, build), notes)
 
 
 def _facts(plan: RingPlan) -> dict[str, Any]:

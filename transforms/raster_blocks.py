@@ -42,7 +42,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
+from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
@@ -52,13 +52,16 @@ from tvm_hopper.options import read
 
 from .count_blocks import ask_count
 
+MOST_TILES = (1 << 31) - 1  # indices of tiles have 32 bits
+
 
 @dataclass(frozen=True)
 class RasterOrder:
     """Groups of `group` rows of output tiles over the two block axes; 1 is the hardware's order.
 
     `blocks` thread blocks share all tiles; None is one block a tile, BY_DEVICE as many as the host
-    finds at launch and puts into `num_blocks`.
+    finds at launch and puts into `num_blocks`. More rows in a group than there are, and more blocks
+    than tiles, mean all of them.
     """
 
     kernel: ir.SBlock
@@ -81,6 +84,28 @@ class RasterOrder:
                 f"at least one thread block, or {BY_DEVICE} for as many as the device balances",
             )
 
+        rows, columns = (ir.static_int(x.extent) for x in (self.rows, self.columns))
+        if rows is not None and columns is not None and rows * columns > MOST_TILES:
+            raise cannot_lower(
+                where,
+                f"{rows} x {columns} output tiles in an order of their own",
+                f"at most {MOST_TILES}",
+                "choose a larger tile, or leave the order to the hardware",
+            )
+
+    @property
+    def group_rows(self) -> Any:
+        """Rows of a group but the last, so few that their tiles can be counted in 32 bits."""
+        rows, columns = (ir.static_int(x.extent) for x in (self.rows, self.columns))
+        if rows is not None:
+            return min(self.group, rows)
+        most = columns or int(sym.Analyzer().const_int_bound(self.columns.extent).max_value)
+        if self.group * most <= MOST_TILES:
+            return self.group
+        if columns is not None:  # no legal shape has more rows
+            return min(self.group, max(MOST_TILES // columns, 1))
+        return tirx.min(ir.as_int32(self.rows.extent), min(self.group, MOST_TILES))
+
     @property
     def num_tiles(self) -> Any:
         """All output tiles."""
@@ -91,7 +116,7 @@ class RasterOrder:
         """Thread blocks of a persistent kernel: never more than tiles."""
         if self.num_blocks is not None:
             return self.num_blocks
-        return ir.simplify(tirx.min(self.num_tiles, self.blocks))
+        return ir.simplify(tirx.min(self.num_tiles, min(self.blocks or 1, MOST_TILES)))
 
 
 def plan_raster(
@@ -184,7 +209,6 @@ def _tile_loop(loop: ir.For, order: RasterOrder) -> ir.For:
 def with_tile_index(body: ir.Stmt, order: RasterOrder, linear_index: Any) -> ir.Stmt:
     """Compute a tile's row and column from its place in the order, in front of what uses them."""
     num_rows, num_columns = ir.as_int32(order.rows.extent), ir.as_int32(order.columns.extent)
-    in_group = num_columns * order.group
     binds: list[Any] = []
 
     def bind(name: str, value: Any) -> ir.Var:
@@ -192,17 +216,40 @@ def with_tile_index(body: ir.Stmt, order: RasterOrder, linear_index: Any) -> ir.
         binds.append(tirx.Bind(var, ir.simplify(value)))
         return var
 
+    group = order.group_rows
+    if not isinstance(group, int):
+        group = bind("group", group)
+    in_group: Any = ir.simplify(num_columns * group)
+    if ir.static_int(in_group) is None:
+        in_group = bind("in_group", in_group)
     linear = bind("linear", linear_index)
-    first = bind("first", linear // in_group * order.group)
-    rows: Any = tirx.IntImm("int32", order.group)
-    if not ir.is_const(ir.simplify(num_rows % order.group), 0):
-        rows = bind("rows", tirx.min(num_rows - first, order.group))
-    inside = bind("inside", linear % in_group)
-    # Neither is negative, which a floor division by a run-time number of rows would have to check.
+    first = bind("first", _quotient(linear, in_group) * group)
+    rows: Any = tirx.IntImm("int32", group) if isinstance(group, int) else group
+    if not _divides(group, num_rows):
+        rows = bind("rows", tirx.min(num_rows - first, group))
+    inside = bind("inside", _remainder(linear, in_group))
     tile_y = bind("tile_y", first + tirx.truncmod(inside, rows))
     tile_x = bind("tile_x", tirx.truncdiv(inside, rows))
     tile = {order.rows.loop_var: tile_y, order.columns.loop_var: tile_x}
     return ir.seq(binds, ir.substitute(body, tile))
+
+
+def _divides(group: Any, rows: Any) -> bool:
+    if not isinstance(group, int):
+        return False
+    known = sym.Analyzer().modular_set(ir.simplify(rows))  # `rows % group` may not fit 32 bits
+    return int(known.coeff) % group == 0 and int(known.base) % group == 0
+
+
+# Nothing here is negative, which a floor division by what only run time knows would have to check.
+
+
+def _quotient(value: Any, by: Any) -> Any:
+    return value // by if ir.static_int(by) else tirx.truncdiv(value, by)
+
+
+def _remainder(value: Any, by: Any) -> Any:
+    return value % by if ir.static_int(by) else tirx.truncmod(value, by)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.RasterBlocks")
@@ -211,22 +258,22 @@ class RasterBlocks:
 
     def transform_function(self, func, mod, ctx):
         """Order the output tiles of one function's kernels."""
-        notes = []
+        notes = {}
         default = read(RASTER_GROUP, func, default=1)
         names = ir.Names(var.name for var in ir.find_all(func, ir.Var))
 
         def order(kernel: ir.For) -> ir.Stmt:
+            number = ir.number_of(func, kernel)
             plans = plan_raster(kernel, default, names)
             host = [part for plan in plans for part in count_blocks(kernel, plan)]
             for plan in plans:
                 kernel = rewrite_raster(kernel, plan)
             if role_blocks(kernel):
-                notes.append(_facts(plans))
+                notes[number] = _facts(plans)
             assert not plan_raster(kernel), "RasterBlocks left an annotation behind"
             return ir.seq(host, kernel)
 
-        func = ir.map_kernels(func, order)
-        return ir.note_plan(func, notes)
+        return ir.note_plan(ir.map_kernels(func, order), notes)
 
 
 def _facts(plans: tuple[RasterOrder, ...]) -> dict[str, Any]:

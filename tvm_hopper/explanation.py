@@ -271,7 +271,12 @@ def _plans(func: Any) -> list[dict[str, Any]]:
 def _of_host(module: Any) -> Iterator[Kernel]:
     for var, func in module.functions.items():
         for plan in _plans(func):
-            yield _read(var.name_hint, plan)
+            if plan.keys() >= _NEEDED:  # of a kernel without a product nothing more is known
+                yield _read(var.name_hint, plan)
+
+
+# What the passes that make a product's kernel have all noted once they are through.
+_NEEDED = {"instruction", "stages", "registers", "smem", "tensor_maps", "raster_group"}
 
 
 def _read(name: str, plan: dict[str, Any]) -> Kernel:

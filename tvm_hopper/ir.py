@@ -424,18 +424,25 @@ def simplify(expr: Any, analyzer: sym.Analyzer | None = None) -> Any:
     return (analyzer or sym.Analyzer()).simplify(expr)
 
 
-def note_plan(func: tirx.PrimFunc, facts: list[dict[str, Any]]) -> tirx.PrimFunc:
-    """Add facts, one dict for each of our kernels in order, to the function's plan attribute.
+def number_of(func: tirx.PrimFunc, kernel: For) -> int:
+    """Return which of a function's kernels one is, by which its facts are kept from pass to pass.
 
-    It is JSON text, a list of dicts, for `explain` to print. Passes never read it: they talk to one
-    another through the IR itself.
+    Passes replace kernels one by one, so that a number holds until the last of them.
+    """
+    return next(i for i, other in enumerate(kernels(func)) if other.same_as(kernel))
+
+
+def note_plan(func: tirx.PrimFunc, facts: Mapping[int, dict[str, Any]]) -> tirx.PrimFunc:
+    """Add facts about kernels, by their number, to the function's plan attribute.
+
+    It is JSON text, a list of one dict for each kernel up to the last with facts, for `explain` to
+    print. Passes never read it: they talk to one another through the IR itself.
     """
     if not facts:
         return func
-    known = (
-        json.loads(str(func.attrs[PLAN_ATTR])) if PLAN_ATTR in func.attrs else [{} for _ in facts]
-    )
-    merged = [_merge(old, new) for old, new in zip(known, facts, strict=True)]
+    known = json.loads(str(func.attrs[PLAN_ATTR])) if PLAN_ATTR in func.attrs else []
+    known += [{} for _ in range(len(known), max(facts) + 1)]
+    merged = [_merge(old, facts.get(number, {})) for number, old in enumerate(known)]
     return func.with_attr(PLAN_ATTR, json.dumps(merged, sort_keys=True))
 
 

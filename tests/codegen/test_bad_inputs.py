@@ -102,7 +102,7 @@ ROWS = {
     "registers": (
         lambda: lower({}, (128, 256, 64), consumers=1),
         ScheduleError,
-        r"found 256 accumulators a thread .* need at most 23\d of 25\d registers",
+        r"found 256 accumulators a thread .* need at most 229 of 256 registers",
     ),
     "registers of roles": (
         lambda: hs.Roles(2, (40, 240)),

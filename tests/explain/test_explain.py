@@ -8,6 +8,7 @@ import tvm
 from tvm import s_tir
 
 import tvm_hopper
+from tvm_hopper import ir, pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.testing import workloads
 
@@ -66,6 +67,34 @@ def test_the_text_names_what_matters(explanation):
     assert "98360 of 232448 bytes (42%)" in text
     assert "box 64 x 128 of 256 x 1000 elements, 16384 bytes, swizzle 128 B" in text
     assert "fallbacks" in text
+
+
+def test_kernels_without_a_product_are_passed_over():
+    """Notes go by the kernel's number: an earlier kernel of which nothing is known has none."""
+    mod = scheduled(tile=(128, 128, 64), stages=3, consumers=2)
+    lowered = pipeline.lower_final(mod, TARGET).host
+    (var,) = lowered.get_global_vars()
+    func = lowered[var]
+    facts = json.loads(func.attrs[ir.PLAN_ATTR])
+    noted = json.dumps([{"smem": [], "smem_bytes": 0}, {}, *facts])
+    lowered = tvm.IRModule({var: func.with_attr(ir.PLAN_ATTR, noted)})
+    (kernel,) = tvm_hopper.explain(lowered).kernels
+    assert kernel.stages == 3
+
+
+def test_facts_are_kept_by_the_kernel_s_number():
+    """Two kernels planned by one pass and one by another were an error of zip."""
+    func = tvm.tirx.PrimFunc([], ir.seq())
+    func = ir.note_plan(func, {0: {"a": 1, "notes": ["x"]}, 2: {"a": 2}})
+    func = ir.note_plan(func, {2: {"b": 3, "notes": ["y"]}})
+    func = ir.note_plan(func, {0: {"notes": ["z"]}, 3: {"b": 4}})
+    assert json.loads(func.attrs[ir.PLAN_ATTR]) == [
+        {"a": 1, "notes": ["x", "z"]},
+        {},
+        {"a": 2, "b": 3, "notes": ["y"]},
+        {"b": 4},
+    ]
+    assert ir.note_plan(func, {}).same_as(func)
 
 
 def test_the_table_holds_the_same_topics(explanation):

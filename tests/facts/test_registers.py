@@ -43,6 +43,26 @@ def test_refusals():
         registers.entry_registers(2048)
 
 
+def test_an_instruction_fits_the_registers_at_entry():
+    """Ptxas 13.0: 512 threads have 128 registers, of 64x208 it says C7602, 64x200 it takes."""
+    assert registers.widest_instruction(3) == 200  # 200 / 2 + 26 = 126 <= 128 < 130
+    assert registers.widest_instruction(2) == 256  # 256 / 2 + 26 = 154 <= 168
+    assert registers.widest_instruction(1) == 256
+
+
+@pytest.mark.parametrize(
+    ("consumer", "most", "serialised"),
+    [(232, 204, 208), (208, 180, 184), (168, 140, 144), (160, 132, 136), (128, 100, 104)],
+)
+def test_accumulators_leave_room(consumer, most, serialised):
+    """Measured by ptxas 13.0: `most` was assembled, `serialised` gave C7512 each time."""
+    assert most <= registers.accumulator_room(consumer) < serialised
+
+
+def test_the_largest_register_is_none_of_its_own():
+    assert registers.accumulator_room(256) == registers.accumulator_room(255) == 229
+
+
 def test_accumulators():
     assert registers.accumulator_registers(128, 256, 2) == 128
     assert registers.accumulator_registers(192, 128, 3) == 64

@@ -32,6 +32,15 @@ def test_the_widest_instruction_that_divides_the_columns(plan, n, width):
     assert replace(plan, n=n).instruction_n == width
 
 
+@pytest.mark.parametrize(
+    ("n", "width"), [(192, 192), (200, 200), (208, 104), (224, 112), (248, 8), (256, 128)]
+)
+def test_three_consumers_leave_registers_for_narrower_instructions(plan, n, width):
+    """Ptxas refused the wide ones (C7602): 512 threads start with 128 registers."""
+    assert replace(plan, n=n, warp_groups=3).instruction_n == width
+    assert replace(plan, n=n, warp_groups=2).instruction_n == n
+
+
 @pytest.mark.parametrize(("m", "n"), [(64, 8), (128, 24), (64, 272), (192, 16)])
 def test_every_element_has_one_register_of_one_thread(plan, m, n):
     plan = replace(plan, m=m, n=n)

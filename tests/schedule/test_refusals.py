@@ -141,6 +141,16 @@ def test_element_of_the_product_for_two_of_the_output():
     refuse(te.create_prim_func([a, b, d]), r"block D: found a read of C\[v_i, v_j // 2\]")
 
 
+@pytest.mark.parametrize("is_output", [False, True], ids=["inside", "output"])
+def test_two_elements_of_the_product_for_one_of_the_output(is_output):
+    a, b = operands()
+    c = product(a, b)
+    mirrored = te.compute(SHAPE[:2], lambda i, j: c[i, 255 - j], name="M")
+    d = te.compute(SHAPE[:2], lambda i, j: c[i, j] + mirrored[i, j], name="D")
+    tensors = [a, b, c, d] if is_output else [a, b, d]
+    refuse(te.create_prim_func(tensors), r"block [MD]: found .*; need .*; make the block a kernel")
+
+
 def test_other_element_of_the_output_behind_the_product():
     @T.prim_func(s_tir=True)
     def main(

@@ -417,7 +417,7 @@ def test_a_loop_adds_to_zeros(trips):
 
 
 def test_what_runs_once_overwrites():
-    """ptxas serialised it: zeros are constants, which the compiler put behind wgmma.fence."""
+    """Ptxas serialised it: zeros are constants, which the compiler put behind wgmma.fence."""
     text = lowered("for q in range(1):")
     assert "T.float32(0" not in text
     assert ADDS.format(False) in text

@@ -103,6 +103,50 @@ def test_every_tile_is_visited_once_in_groups_from_top_to_bottom(rows, group):
     assert seen[:top] == [(y, 0) for y in range(top)]
 
 
+@pytest.mark.parametrize("group", [1 << 29, (1 << 31) - 1, 1 << 40])
+def test_a_group_of_more_rows_than_there_are_is_all_of_them(group):
+    """8 columns x 2^29 rows did not fit into 32 bits."""
+    all_rows = run(parse(KERNEL, noted(raster_group=5)), RasterBlocks())
+    check(run(parse(KERNEL, noted(raster_group=group)), RasterBlocks()), all_rows)
+
+
+def symbolic(rows, columns, **notes):
+    """Return the order's statements of a kernel with symbolic rows or columns of tiles, as text."""
+    extents = (
+        ('(5, thread="blockIdx.y")', f'({rows}, thread="blockIdx.y")'),
+        ('(8, thread="blockIdx.x"', f'({columns}, thread="blockIdx.x"'),
+        ('"float32")):', '"float32"), m: T.int32, n: T.int32):'),
+    )
+    return run(parse(KERNEL, noted(**notes), *extents), RasterBlocks()).script()
+
+
+def test_a_group_of_symbolic_rows_is_clipped_to_what_32_bits_count():
+    # (2^31 - 1) // 8 rows at most, as 8 columns of more are no legal shape
+    assert "in_group" not in symbolic("(m + 63) // 64", 8, raster_group=1 << 30)
+    assert "linear // 2147483640 * 268435455" in symbolic("m", 8, raster_group=1 << 30)
+
+
+def test_symbolic_columns_are_divided_without_a_look_at_signs():
+    text = symbolic(5, "(n + 63) // 64", raster_group=1 << 24)
+    assert "in_group: T.let[T.int32] = (n + 63) // 64 * 5" in text
+    assert "T.Div(linear, in_group) * 5" in text
+    assert "T.truncmod(linear, in_group)" in text
+
+
+def test_a_large_group_of_symbolic_rows_and_columns_is_clipped_at_run_time():
+    text = symbolic("(m + 63) // 64", "(n + 63) // 64", raster_group=1 << 24)
+    assert "group: T.let[T.int32] = T.min((m + 63) // 64, 16777216)" in text
+    assert "in_group: T.let[T.int32] = (n + 63) // 64 * group" in text
+    # 2^31 / 64 columns x 16: fits
+    text = symbolic("(m + 63) // 64", "(n + 63) // 64", raster_group=16)
+    assert "in_group: T.let[T.int32] = (n + 63) // 64 * 16" in text
+
+
+def test_more_blocks_than_32_bits_count_are_one_for_each_tile():
+    got = run(parse(ROLES, noted(persistent=1 << 40)), RasterBlocks())
+    assert int(ir.thread_axes(ir.kernels(got)[0])["blockIdx.x"].extent) == 32
+
+
 def test_option_orders_where_there_are_rows():
     func = parse(KERNEL, PLAIN).with_attr("tvm_hopper.raster_group", 2)
     got = run(func, RasterBlocks()).without_attr("tvm_hopper.raster_group")

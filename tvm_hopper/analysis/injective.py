@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import tvm
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
 
@@ -41,7 +42,10 @@ def is_injective(
     # What is injective on the whole domain is so on a part of it; TVM takes some maps only with
     # the predicate, `i * n + j if j < n`, and some only without it.
     for condition in (True, ir.substitute(predicate, still)):
-        found = sym.detect_iter_map(indices, domain, condition, "bijective")
+        try:
+            found = sym.detect_iter_map(indices, domain, condition, "bijective")
+        except (tvm.error.InternalError, ValueError):  # some maps make it divide by 0 or overflow
+            continue
         if len(found.indices):
             return True
     return False

@@ -15,7 +15,15 @@ from tvm_hopper.facts.hopper import (
     WARP_GROUP_THREADS,
     dtype_bytes,
 )
-from tvm_hopper.keys import ASYNC_OP, CONSUMERS, PERSISTENT, REGISTERS, WGMMA_PENDING
+from tvm_hopper.keys import (
+    ASYNC_COPY,
+    ASYNC_OP,
+    CONSUMERS,
+    PERSISTENT,
+    REGISTERS,
+    WGMMA,
+    WGMMA_PENDING,
+)
 
 STAGE = "software_pipeline_stage"
 ORDER = "software_pipeline_order"
@@ -128,11 +136,14 @@ def plan_ring(kernel: ir.For, default_pending: int = 0) -> tuple[RingPlan, ...]:
         return ()
     axis = ir.thread_axes(kernel).get("threadIdx.x")
     names = ", ".join(block.name_hint for block in loads)
-    if axis is None:
+    products = [b for b in ir.find_blocks(kernel, ASYNC_OP) if _op(b) == "wgmma"]
+    if axis is None or not products:
         raise cannot_lower(
             f"copies {names}",
-            "no multiplication by warp groups that would read them",
-            "a tvm_hopper.wgmma block in the same kernel",
+            f"no block with {WGMMA} in their kernel",
+            f"one that reads what they bring: only kernels whose copies feed a {WGMMA} block can "
+            "be lowered so far",
+            f"take {ASYNC_COPY} away, or schedule the product with it (tvm_hopper.schedule.wgmma)",
         )
     if not isinstance(axis.body, ir.SBlockRealize):
         inner = axis.body.loop_var.name if isinstance(axis.body, ir.For) else "a statement"

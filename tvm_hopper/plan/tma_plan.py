@@ -235,8 +235,6 @@ def _bounds(
         )
     if not has_rows:
         *found_axes, last = found
-        if not ir.is_const(last, 1):
-            raise _not_a_box(copy)
         return [_clip(b, x) for b, x in zip(found_axes, shape, strict=False)], (indices[-1], last)
     return [_clip(b, x) for b, x in zip(found, shape, strict=True)], row_bound
 

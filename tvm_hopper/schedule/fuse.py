@@ -199,7 +199,7 @@ def _check_not_output(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
-    """Refuse a block that reads an element of the product for several of its own.
+    """Refuse a block that reads an element of the product for several of its own, or several.
 
     TVM's `reverse_compute_inline` takes such an index for its inverse and drops elements:
     D[i, j] = C[i, j // 2] would be stored for even j alone.
@@ -207,7 +207,8 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
     product = sch.get(producer).writes[0].source
     node = sch.get(consumer)
     axes = {x.var: x.dom for x in node.iter_vars}
-    for load in ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product)):
+    loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
+    for load in loads:
         exact = sym.detect_iter_map(list(load.indices), axes, True, IterMapLevel.Bijective)
         if len(exact.indices) != len(load.indices):
             raise cannot_schedule(
@@ -215,6 +216,14 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
                 f"a read of {product.name}{list(load.indices)}, by which elements of the product "
                 "are used more than once, or in no order that can be inverted",
                 "each element of the product for one element of the output",
+                "make the block a kernel of its own: bind its loops to threads",
+            )
+        if not tvm_ffi.structural_equal(load.indices, loads[0].indices):
+            raise cannot_schedule(
+                f"block {node.name_hint}",
+                f"reads of {product.name}{list(loads[0].indices)} and "
+                f"{product.name}{list(load.indices)}",
+                "one element of the product for each element of the output",
                 "make the block a kernel of its own: bind its loops to threads",
             )
 

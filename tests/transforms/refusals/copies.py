@@ -18,6 +18,7 @@ def func(A: T.Buffer((64, 128), "float16"), n: T.int32):
                     tile[i, j] = A[bx * 8 + i, j]
 """
 
+NEST = COPY[COPY.index("            for i, j") :]
 LAYOUT, TMA = (LayoutShared,), (LayoutShared, InjectTmaLoad)
 
 COPIES = [
@@ -80,9 +81,20 @@ TILES = [
     ),
     case(
         "two copies into a tile",
-        COPY + COPY[COPY.index("            for i, j") :],
+        COPY + NEST,
         LAYOUT,
         r"copy of A into tile: found a second copy into one tile; need one copy per tile",
+    ),
+    case(
+        "two copies into a tile, another between them",
+        COPY + NEST.replace("tile[", "next[") + NEST,
+        LAYOUT,
+        r"copy of A into tile: found a second copy into one tile; need one copy per tile",
+        (
+            "            other =",
+            '            next = T.sblock_alloc_buffer((8, 64), "float16", '
+            'scope="shared.dyn")\n            other =',
+        ),
     ),
     case(
         "tile of unknown size",

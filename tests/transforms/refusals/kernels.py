@@ -79,9 +79,15 @@ RINGS = [
     ),
     ring(
         "copies without a multiplication",
-        r"copies load_a, load_b: found no multiplication by warp groups that would read them; need "
-        r"a tvm_hopper.wgmma block in the same kernel",
+        r"copies load_a, load_b: found no block with tvm_hopper.wgmma in their kernel; need one "
+        r"that reads what they bring: only kernels whose copies feed a tvm_hopper.wgmma block can",
         ('for tx in T.thread_binding(256, thread="threadIdx.x")', "for tx in range(256)"),
+    ),
+    ring(
+        "copies that plain threads would read",
+        r"copies load_a, load_b: found no block with tvm_hopper.wgmma in their kernel; need one "
+        r".*; take tvm_hopper.async_copy away, or schedule the product with it",
+        ('"tvm_hopper.async_op": "wgmma"', '"other": 1'),
     ),
     ring(
         "loop between the threads and the accumulator",
@@ -185,6 +191,86 @@ RINGS = [
     ),
 ]
 
+ROLES = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((8,), "float32"), n: T.int32):
+    for tx in T.thread_binding(256, thread="threadIdx.x"):
+        if tx < 128:
+            T.evaluate(0)
+        else:
+            if n > 0:
+                with T.sblock("mma"):
+                    T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
+                    C[0] = T.float32(0)
+            else:
+                T.evaluate(1)
+"""
+
+HOST = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64,), "float16"), B: T.Buffer((64,), "float16"), n: T.int32):
+    BEFORE
+    for q in T.serial(4):
+        for bx in T.thread_binding(64, thread="blockIdx.x"):
+            for tx in T.thread_binding(1, thread="threadIdx.x"):
+                with T.sblock("copy"):
+                    T.reads()
+                    T.writes()
+                    B[bx] = A[bx]
+"""
+
+
+def block(*lines):
+    """Return a block of its own in front of the kernel."""
+    body = "".join(f"\n            {line}" for line in ("T.reads()", "T.writes()", *lines))
+    return ("BEFORE", f"for i in range(8):\n        with T.sblock('left'):{body}")
+
+
+def host(name, match, *change):
+    return case(name, HOST, (RefuseLeftovers,), match, *change)
+
+
+HOSTS = [
+    *(
+        host(
+            f"{kind} loop around a kernel",
+            rf"loop q: found an? {kind}\w* loop around a kernel; need a serial loop, which",
+            ("    BEFORE\n", ""),
+            ("T.serial", f"T.{word}"),
+        )
+        for kind, word in (
+            ("parallel", "parallel"),
+            ("unrolled", "unroll"),
+            ("vectorized", "vectorized"),
+        )
+    ),
+    host(
+        "two stores on the host",
+        r"block left: found a store into B outside of every kernel; need loops bound to blockIdx",
+        block("B[i] = T.float16(0)", "B[i + 1] = T.float16(0)"),
+    ),
+    host(
+        "a store under a condition on the host",
+        r"block left: found a store into B outside of every kernel",
+        block("if n > i:", "    B[i] = T.float16(0)"),
+    ),
+    host(
+        "a load on the host",
+        r"block left: found a load of A outside of every kernel; need loops bound to blockIdx and",
+        block("T.evaluate(A[i])"),
+    ),
+    host(
+        "a load outside of every block",
+        r"host code: found a load of A outside of every kernel; need loops bound to blockIdx",
+        ("BEFORE", "T.evaluate(A[0])"),
+    ),
+    host(
+        "a tensor handed to a host function",
+        r"block left: found a call that takes A outside of every kernel",
+        block("T.call_packed('f', A.data)"),
+    ),
+]
+
 LEFT = """
 @T.prim_func(private=True, s_tir=True)
 def func(C: T.Buffer((8,), "float32")):
@@ -213,6 +299,23 @@ REST = [
         r"block copy: found a store into B outside of every kernel; need loops bound to blockIdx "
         r"and threadIdx around it; schedule the block as a kernel, or inline it",
     ),
+    case(
+        "an asynchronous operation under a condition",
+        ROLES,
+        (InsertAsyncWaits,),
+        r"block mma: found an asynchronous operation inside of an if of its role; need one that "
+        r"every warp of the role issues, in its statements or loops; take the condition away",
+    ),
+    case(
+        "more tiles than 32 bits count",
+        RASTER,
+        (RasterBlocks,),
+        r"loop bx: found 536870912 x 8 output tiles in an order of their own; need at most "
+        r"2147483647; choose a larger tile, or leave the order to the hardware",
+        ("(5, ", f"({1 << 29}, "),
+        test_raster_blocks.noted(raster_group=2),
+    ),
+    *HOSTS,
     case(
         "shared memory of a whole kernel",
         MERGE,

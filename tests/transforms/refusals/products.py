@@ -286,6 +286,24 @@ PRODUCTS = [
         r"meet; need one element of the output for each of the accumulator's, in all tiles; index",
         ("C[i, j] = acc[i, j]", "C[i, 0] = acc[i, j]"),
     ),
+    *(
+        product(
+            f"epilogue that stores at {index}",
+            rf"block store: found a store into C\[{pattern}\], in which several elements",
+            ("C[i, j] = acc[i, j]", f"C[{index}] = acc[i, j]"),
+        )
+        for index, pattern in (
+            ("i // 2, j", r"i // 2, j"),
+            ("i % 32, j", r"i % 32, j"),
+            ("i + j, 0", r"i \+ j, 0"),
+            ("T.min(i, 60), j", r"T.min\(i, 60\), j"),
+        )
+    ),
+    product(
+        "tiles that store into each other",
+        r"block store: found a store into C\[i, j\], in which several elements .* in all tiles; ",
+        ("T.thread_binding(1, thread", "T.thread_binding(2, thread"),
+    ),
     product(
         "epilogue that reads its neighbours' results",
         r"block store: found a read of other elements of C than the one it stores; need one",

@@ -229,9 +229,9 @@ def test_an_offset_that_a_call_gives():
         (
             136,
             4,
-            r"tensor A: found columns from 4, 8 bytes; need a start at a multiple of 16 bytes",
+            r"tensor A: found columns from 4, 8 bytes; need a start at a multiple of 16 b",
         ),
-        (100, 8, r"tensor A: found rows 200 bytes apart; need a multiple of 16 bytes; pad the"),
+        (100, 8, r"tensor A: found rows 200 bytes apart; need a multiple of 16 bytes; pad"),
     ],
     ids=["columns", "rows"],
 )

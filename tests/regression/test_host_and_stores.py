@@ -56,12 +56,12 @@ def test_a_reduction_beside_the_product_stays_not_on_the_host() -> None:
 
 
 def test_rows_that_the_product_leaves_out_are_no_copy_on_the_host() -> None:
-    """Of 100 rows 80 are taken; in tiles of 128 their pad was a plain copy, and left alone."""
-    tensors = product(80, 256)
+    """Of 128 rows 50 are taken; their pad to a tile was a plain copy, and left alone."""
+    tensors = product(50, 128)
     ex = compiled(tensors, hs.MatmulConfig(tile=(128, 64, 64), stages=1))
-    want, result = run(ex, 256)
+    want, result = run(ex, 128)
     result.require_clean()
-    np.testing.assert_array_equal(result.outputs["C"], want[:80])
+    np.testing.assert_array_equal(result.outputs["C"], want[:50])
 
 
 @pytest.mark.parametrize("kind", ["serial", "parallel", "unroll", "vectorize"])

@@ -157,6 +157,8 @@ def part_cases() -> list[FormCase]:
         for form in FORMS
         for shape in shapes
         for dtype in ("float16", "bfloat16")
+        # one row with a stride of its own along K: no tensor map steps over it
+        if not (form == "column_strides" and shape[0] == 1)
     ]
 
 

@@ -135,14 +135,15 @@ def _plain(realize: ir.SBlockRealize, key: str) -> ir.SBlockRealize:
 
 def plan_waits(kernel: ir.For) -> tuple[ir.Stmt, ...]:
     """Return the role that issues operations completing by group, or nothing."""
-    if not ir.find_all(kernel, ir.SBlock, lambda block: bool(_group_kind(block))):
+    operations = ir.find_all(kernel, ir.SBlock, lambda block: bool(_group_kind(block)))
+    if not operations:
         return ()
     branches = ir.find_all(kernel, ir.IfThenElse, lambda x: x.else_case is not None)
     roles = [b for x in branches for b in (x.then_case, x.else_case) if _holds_operations(b)]
-    if not roles:
-        names = [b.name_hint for b in ir.find_blocks(kernel, ASYNC_OP)]
+    left = [x for x in operations if not roles or not ir.uses_node(roles[0], x)]
+    if left:
         raise cannot_lower(
-            f"blocks {names}",
+            f"blocks {[block.name_hint for block in left]}",
             "asynchronous operations outside of a warp group's role",
             "a pipelined loop with asynchronous copies around them",
         )

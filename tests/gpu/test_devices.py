@@ -92,7 +92,7 @@ def test_the_grid_balances_on_this_device(executable, tmp_path):
     executable["main"](a, b, out)  # loads the kernel
     torch.cuda.synchronize()
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         executable["main"](a, b, out)
         torch.cuda.synchronize()
     profile.export_chrome_trace(str(tmp_path / "trace.json"))

@@ -223,6 +223,34 @@ def test_an_offset_that_a_call_gives():
     np.testing.assert_array_equal(views["C"], a[120:220] @ b.T)
 
 
+@pytest.mark.parametrize(
+    ("width", "start", "match"),
+    [
+        (
+            136,
+            4,
+            r"tensor A: found columns from 4, 8 bytes; need a start at a multiple of 16 b",
+        ),
+        (100, 8, r"tensor A: found rows 200 bytes apart; need a multiple of 16 bytes; pad"),
+    ],
+    ids=["columns", "rows"],
+)
+def test_parts_that_no_tensor_map_can_describe(width, start, match):
+    a = te.placeholder((128, width), "float16", name="A")
+    b = te.placeholder((64, 64), "float16", name="B")
+    k = te.reduce_axis((0, 64), "k")
+    c = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(a[i, k + start].astype("float32") * b[j, k].astype("float32"), k),
+        name="C",
+    )
+    sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
+    before = sch.mod
+    with pytest.raises(ScheduleError, match=match):
+        hs.matmul(sch, "C", SMALL)
+    assert sch.mod.same_as(before)
+
+
 def test_a_loop_shorter_than_the_block_declares():
     def program(rows, depth):
         @T.prim_func(s_tir=True)

@@ -54,6 +54,15 @@ def test_a_box_of_every_rank_arrives(rank, dims, box, coords, policy):
     assert np.array_equal(result.outputs["C"], expected(array, dims, box, coords))
 
 
+@pytest.mark.parametrize(("start", "found"), [(8, 0), (4, 1), (3, 1), (-4, 1), (-8, 0)])
+def test_a_box_begins_at_a_multiple_of_16_bytes(start, found):
+    """The chip ends with an illegal instruction otherwise (tests/gpu/test_coordinates.py)."""
+    array = np.arange(64 * 40).astype("float16")
+    program = roundtrip(0, 2, "float16", (32, 16), (64, 40), (start, 8))
+    result = simulate(program, {"A": array})
+    assert [f.rule for f in result.findings].count("MISALIGNED") == found
+
+
 @pytest.mark.parametrize(("code", "swizzle_bytes"), [(0, 0), (1, 32), (2, 64), (3, 128)])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
 def test_every_swizzle_moves_16_byte_chunks_by_its_pattern(code, swizzle_bytes, dtype):

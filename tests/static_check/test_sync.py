@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 import tvm
 from tvm import s_tir
@@ -13,6 +14,7 @@ from tests.static_check.kernels import kernel
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.sim.run import run_kernel
 from tvm_hopper.static_check import check_sync, require_sync
 from tvm_hopper.testing import workloads
 
@@ -23,6 +25,13 @@ STORE = "cp.async.bulk.global.shared::cta.bulk_group"
 
 def rules(func, host=None):
     return {found.rule for found in check_sync(func, host)}
+
+
+def simulated(func, threads=256):
+    """Return what the simulator finds in one block of a kernel without outputs."""
+    args = [np.zeros(1024, "float32")] * len(func.params)
+    result = run_kernel(func, args, (1, 1, 1), (threads, 1, 1), dyn_smem_bytes=4096)
+    return {found.rule for found in result.findings}
 
 
 # -- mutations, goldens, our own kernels ----------------------------------------------------------
@@ -102,6 +111,24 @@ def test_setmaxnreg_in_the_wrong_direction():
     assert rules(kernel(emit)) == {"SETMAXNREG_DIRECTION"}
 
 
+@pytest.mark.parametrize(("threads", "entry"), [(256, 256), (384, 168), (512, 128)])
+@pytest.mark.parametrize(("action", "more"), [("dec", 0), ("dec", 8), ("inc", 0), ("inc", -8)])
+def test_both_judges_start_with_the_registers_of_the_facts(threads, entry, action, more):
+    """At 256 threads the simulator once counted 248."""
+    if entry + more > 256:
+        return
+
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx < 128:
+            T.ptx[f"setmaxnreg.{action}.sync.aligned.u32"](entry + more)
+
+    func = kernel(emit, threads)
+    want = {"SETMAXNREG_DIRECTION"} if more else set()
+    assert rules(func) & {"SETMAXNREG_DIRECTION"} == want
+    assert simulated(func, threads) & {"SETMAXNREG_DIRECTION"} == want
+
+
 def test_setmaxnreg_without_launch_bounds():
     @T.inline
     def emit(X, tx, sf, bars, reg):
@@ -157,14 +184,18 @@ def test_one_barrier_reached_from_two_places():
     assert rules(kernel(emit)) == {"WARP_CONVERGENCE"}
 
 
+@pytest.mark.parametrize("by", ["store", "mov"])
 @pytest.mark.parametrize("fence", ["none", "before", "after"])
-def test_fence_between_register_access_and_wgmma(fence):
+def test_fence_between_register_access_and_wgmma(fence, by):
     @T.inline
     def emit(X, tx, sf, bars, reg):
         if fence == "before":
             T.ptx.wgmma.fence.sync.aligned()
         for i in T.unroll(4):
-            reg[i] = T.float32(0)
+            if by == "mov":
+                T.ptx.mov.f32(reg[i], T.float32(0))
+            else:
+                reg[i] = T.float32(0)
         if fence == "after":
             T.ptx.wgmma.fence.sync.aligned()
         T.ptx[MMA.format(8)](
@@ -173,7 +204,27 @@ def test_fence_between_register_access_and_wgmma(fence):
         T.ptx.wgmma.commit_group.sync.aligned()
         T.ptx.wgmma.wait_group.sync.aligned(0)
 
-    assert rules(kernel(emit)) == (set() if fence == "after" else {"WGMMA_FENCE_MISSING"})
+    func = kernel(emit)
+    assert rules(func) == (set() if fence == "after" else {"WGMMA_FENCE_MISSING"})
+    assert ("WGMMA_FENCE_MISSING" in simulated(func)) == (fence != "after")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_register_is_set_before_the_wgmma_is_in_flight(late):
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if not late:
+            T.ptx.mov.f32(reg[0], T.float32(0))
+        T.ptx.wgmma.fence.sync.aligned()
+        T.ptx[MMA.format(8)](
+            *[reg[i] for i in range(4)], T.uint64(0), T.uint64(0), T.bool(False), 1, 1, 0, 0
+        )
+        T.ptx.wgmma.commit_group.sync.aligned()
+        if late:
+            T.ptx.mov.f32(reg[0], T.float32(0))
+        T.ptx.wgmma.wait_group.sync.aligned(0)
+
+    assert rules(kernel(emit)) == ({"WGMMA_REG_INFLIGHT"} if late else set())
 
 
 @pytest.mark.parametrize("fence", [False, True])

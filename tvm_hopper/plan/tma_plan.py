@@ -46,6 +46,7 @@ class TmaLoad:
     dims: tuple[MapDim, ...]
     row_dim: int
     swizzle: int
+    around: tuple[ir.For, ...]  # loops whose variables a coordinate may depend on
 
     def __post_init__(self) -> None:
         longest = max((d or 0) for d in self.tensor_map.dims)
@@ -130,8 +131,10 @@ def _plan_load(copy: CopyNest, around: tuple[ir.For, ...]) -> TmaLoad:
         if axis != inner and (axis in rows or not ir.is_const(extent, 1))
     ]
     dims += [dimension(axis, box_rows if axis in rows else 1) for axis in outer]
+    _check_start(copy, dims[0], around)
     row_dim = next(i for i, x in enumerate(dims) if x.axis in (rows or [NO_AXIS]))
-    return TmaLoad(copy, tuple(dims), row_dim, int(copy.block.annotations[SWIZZLE]))
+    swizzle = int(copy.block.annotations[SWIZZLE])
+    return TmaLoad(copy, tuple(dims), row_dim, swizzle, (*around, *copy.loops))
 
 
 def strides_bytes(buffer: ir.Var) -> tuple[Any, ...]:
@@ -295,6 +298,35 @@ def _check_strides(copy: CopyNest) -> None:
             )
 
 
+def _check_start(copy: CopyNest, inner: MapDim, around: tuple[ir.For, ...]) -> None:
+    """Refuse boxes that begin between two multiples of 16 bytes."""
+    size = dtype_bytes(ir.dtype_of(copy.source))
+    offset, rest = _split_start(inner.coordinate, (*around, *copy.loops))
+    known = ir.static_int(offset)
+    if _is_multiple(rest, maps.COORDINATE_ALIGNMENT // size) and (
+        known is None or known * size % maps.COORDINATE_ALIGNMENT == 0
+    ):
+        return
+    found = f"{known} elements, {known * size} bytes" if known is not None else f"{offset}"
+    raise cannot_lower(
+        copy.where,
+        f"columns of {copy.source.name} from {found}",
+        f"a start at a multiple of {maps.COORDINATE_ALIGNMENT} bytes",
+        "copy the part into a tensor of its own",
+    )
+
+
+def _split_start(coordinate: Any, loops: tuple[ir.For, ...]) -> tuple[Any, Any]:
+    """Split a coordinate into what no loop changes and the rest."""
+    offset = ir.simplify(ir.substitute(coordinate, {x.loop_var: 0 for x in loops}))
+    return offset, ir.simplify(coordinate - ir.cast_like(offset, coordinate))
+
+
+def _is_multiple(expr: Any, step: int) -> bool:
+    known = sym.Analyzer().modular_set(ir.simplify(expr))
+    return int(known.coeff) % step == 0 and int(known.base) % step == 0
+
+
 def find_run_time_rules(load: TmaLoad) -> list[tuple[Any, str]]:
     """List what can be judged at a call only: a value of elements, and what it is.
 
@@ -318,6 +350,9 @@ def find_run_time_rules(load: TmaLoad) -> list[tuple[Any, str]]:
             f"a multiple of {maps.ADDRESS_ALIGNMENT} bytes",
             "copy the part into a tensor of its own",
         )
-    known = [(v, text, sym.Analyzer().modular_set(v)) for v, text in rules]
+    variables = {x.loop_var: x for x in load.around}
+    start, _ = _split_start(load.dims[0].coordinate, tuple(variables.values()))
+    if ir.static_int(start) is None:
+        rules.append((start, f"columns from {start}"))
     step = maps.STRIDE_ALIGNMENT // size
-    return [(v, text) for v, text, k in known if int(k.coeff) % step or int(k.base) % step]
+    return [(value, text) for value, text in rules if not _is_multiple(value, step)]

@@ -153,8 +153,8 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
         sch.compute_at(copy, k_outer)
         steps.async_copy(sch, copy, swizzle=config.swizzle)
         _drop_unit_dims(sch, copy, operand.kept)
-    if not outputs:
-        fuse.fuse_epilogue(sch, stores[0])
+    for store in stores:
+        fuse.fuse_epilogue(sch, store)
     _drop_unit_dims(sch, block, problem.output_kept)
     product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     steps.pipeline(

@@ -69,9 +69,15 @@ def separate_outputs(sch: s_tir.Schedule, block: Any) -> list[Any]:
 
 
 def keep_in_registers(sch: s_tir.Schedule, block: Any, outputs: list[Any]) -> list[Any]:
-    """Let a product write registers that all its outputs read; return the blocks that store."""
-    if is_needed(sch, block):
-        store = sch.cache_write(block, 0, "local", consumer_blocks=outputs)
-        return [store, *outputs]
-    sch.set_scope(block, 0, "local")
-    return outputs
+    """Let a product write registers, and give each output a store of its own; return the stores.
+
+    Each store covers whole tiles, as the store of a single output does, and `fuse_epilogue` makes
+    the output's block part of it.
+    """
+    readers = [None, *outputs] if is_needed(sch, block) else list(outputs)
+    stores: list[Any] = []
+    for number in range(1, len(readers) + 1):
+        scope = "local" if number == len(readers) else "global"
+        others = [*stores, *readers[number:]]  # read what the product writes from here on
+        stores.append(sch.cache_write(block, 0, scope, consumer_blocks=others))
+    return stores

@@ -97,6 +97,7 @@ def plan_operand(where: str, node: Any, load: Any) -> View | None:
     outer = [d for d in sorted(access.moving) if d != inner]
     outer.sort(key=lambda d: d in kept)  # dimensions of extent one in front
     _check_memory(where, access, inner, outer)
+    _check_start(where, access, inner)
     return View(load.source, tuple(access.moving[d] for d in (*outer, inner)))
 
 
@@ -186,6 +187,19 @@ def _check_memory(where: str, access: Access, inner: int, outer: list[int]) -> N
                 f"a multiple of {maps.STRIDE_ALIGNMENT} bytes",
                 "pad the tensor's last dimension, or copy the part into a tensor of its own",
             )
+
+
+def _check_start(where: str, access: Access, inner: int) -> None:
+    """Refuse columns that TMA cannot begin at; an offset of a call is checked there."""
+    size = dtype_bytes(ir.dtype_of(access.buffer))
+    offset = ir.static_int(access.offsets[inner])
+    if offset is not None and offset * size % maps.COORDINATE_ALIGNMENT:
+        raise cannot_schedule(
+            f"{where}, tensor {access.buffer.name}",
+            f"columns from {offset}, {offset * size} bytes",
+            f"a start at a multiple of {maps.COORDINATE_ALIGNMENT} bytes",
+            "copy the part into a tensor of its own",
+        )
 
 
 def _extent(node: Any, position: int) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.facts.tensor_map import COORDINATE_ALIGNMENT
 from tvm_hopper.sim.lanes import LANES
 from tvm_hopper.sim.machine import AsyncOp
 from tvm_hopper.sim.memory import POISON, RANK_SHIFT, Region
@@ -100,6 +101,9 @@ class BulkOps:
             masks = None if cta_mask is None else lane_value(cta_mask, lane)
             if target & 0x7F:
                 self.machine.at("MISALIGNED", self, site, f"TMA destination {target:#x}: need 128")
+            if start[0] * tmap.itemsize % COORDINATE_ALIGNMENT:
+                text = f"TMA box from innermost coordinate {start[0]}, {start[0] * tmap.itemsize} "
+                self.machine.at("MISALIGNED", self, site, text + "bytes: need a multiple of 16")
             landing = landing_offsets(
                 tmap.num_bytes, tmap.itemsize, tmap.swizzle_bytes, target & 0x3FF
             )

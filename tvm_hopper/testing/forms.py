@@ -112,7 +112,7 @@ def slices(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
                 with T.init():
                     C[vi + 5, vj + 16] = T.float32(0)
                 C[vi + 5, vj + 16] = C[vi + 5, vj + 16] + T.Cast(
-                    "float32", A[vi + 16, vk + 3]
+                    "float32", A[vi + 16, vk + 8]
                 ) * T.Cast("float32", B[vj + 7, vk])
 
     return _module(main)

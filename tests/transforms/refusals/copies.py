@@ -252,6 +252,20 @@ LOADS = [
         ("A[bx * 8 + i, j]", "T.if_then_else(i <= bx, A[bx * 8 + i, j], T.float16(0))"),
     ),
     case(
+        "columns between two multiples of 16 bytes",
+        COPY,
+        TMA,
+        r"found columns of A from 4 elements, 8 bytes; need a start at a multiple of 16 bytes; copy",
+        ("A[bx * 8 + i, j]", "A[bx * 8 + i, j + 4]"),
+    ),
+    case(
+        "columns that begin anywhere",
+        COPY,
+        TMA,
+        r"found columns of A from 0 elements, 0 bytes; need a start at a multiple of 16 bytes",
+        ("A[bx * 8 + i, j]", "A[i, j + bx * 4]"),
+    ),
+    case(
         "one row for every row of the tile",
         COPY,
         TMA,

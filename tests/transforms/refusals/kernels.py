@@ -206,6 +206,12 @@ def func(C: T.Buffer((8,), "float32"), n: T.int32):
                 T.evaluate(1)
 """
 
+OTHER = """
+        with T.sblock("other"):
+            T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
+            C[1] = T.float32(0)
+"""
+
 HOST = """
 @T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64,), "float16"), B: T.Buffer((64,), "float16"), n: T.int32):
@@ -305,6 +311,14 @@ REST = [
         (InsertAsyncWaits,),
         r"block mma: found an asynchronous operation inside of an if of its role; need one that "
         r"every warp of the role issues, in its statements or loops; take the condition away",
+    ),
+    case(
+        "an asynchronous operation beside the roles",
+        ROLES,
+        (InsertAsyncWaits,),
+        r"blocks \['other'\]: found asynchronous operations outside of a warp group's role; need a",
+        ("            if n > 0:\n", "            for q in range(n):\n"),
+        ("            else:\n                T.evaluate(1)\n", OTHER),
     ),
     case(
         "more tiles than 32 bits count",

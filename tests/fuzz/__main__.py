@@ -48,7 +48,7 @@ class Progress:
         from rich.progress import Progress as Bar
 
         self.minutes, self.cases, self.last = minutes, cases, 0.0
-        self.console = Console()
+        self.console = Console(width=None if sys.stdout.isatty() else 120)
         self.bar = None
         if self.console.is_terminal:
             columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

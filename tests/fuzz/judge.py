@@ -185,6 +185,8 @@ class Judge:
         """Count a fault only where stock TVM takes the program."""
         try:
             arrays.reference(self.case.program)
+            if self.case.program.compact:
+                arrays.check(arrays.read(self.case.program))
         except Invalid as error:
             return "invalid", str(error)
         return kind, text
@@ -274,6 +276,9 @@ class Judge:
         views = self.case.program.views
         for name, value in reference.inputs.items():
             inputs[name] = value.copy() if isinstance(value, np.ndarray) else value
+        if self.case.program.extents:  # an extent that no input tells
+            for name, value in reference.outputs.items():
+                inputs.setdefault(name, np.full_like(value, arrays.POISONS[0]))
         for name, view in views.items():
             values = inputs.get(name, np.full_like(reference.outputs.get(name), -77))
             inputs[name], base = arrays.lay_out(values, view, arrays.POISONS[0])

@@ -378,8 +378,7 @@ def symbolic(draw: Draw, p: Product) -> None:
         for place, index in enumerate(p.index[tensor]):
             if index == axis[0]:
                 p.shape[tensor][place] = name
-    # without a trip of k stock TVM runs no init; with one in front of the loop, as here, it does
-    value = draw.choose((axis[2], 1, 70, 0 if var != "k" else 8))
+    value = draw.choose((axis[2], 1, 70, 0))
     p.script.symbols[name] = value
     axis[2] = name
     p.loops = [(v, 0, name) if v == var else (v, a, b) for v, a, b in p.loops]

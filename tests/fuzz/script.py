@@ -108,8 +108,8 @@ class Script:
         for t in arguments:
             more = t.options
             if t.view is not None and not compact:
-                more += f", strides=[{', '.join(map(str, t.view.strides))}]"
-                more += f", elem_offset={t.view.offset}" * bool(t.view.offset)
+                more += f", strides=[{', '.join(map(self.size, t.view.strides))}]"
+                more += f", elem_offset={self.size(t.view.offset)}" * bool(t.view.offset)
             shape = self.shape(t.shape)
             lines.append(f'{t.name} = T.match_buffer({t.name}_handle, {shape}, "{t.dtype}"{more})')
         for t in self.tensors:

@@ -199,6 +199,22 @@ def test_an_output_that_is_written_in_part_keeps_the_rest():
     assert "C" not in arrays.reference(product()).inputs
 
 
+def test_a_sum_over_nothing_is_its_initial_value():
+    text = product().text.replace("T.func_attr", "depth = T.int32()\n        T.func_attr", 1)
+    text = text.replace('(64, 64), "float16"', '(64, depth), "float16"')
+    text = text.replace("T.grid(64, 64, 64)", "T.grid(64, 64, depth)")
+    text = text.replace("T.axis.reduce(64, k)", "T.axis.reduce(depth, k)")
+    reference = arrays.reference(Program(text, extents={"depth": 0}))
+    assert not reference.outputs["C"].any()
+    assert arrays.reference(Program(text, extents={"depth": 8})).outputs["C"].any()
+
+
+def test_a_program_that_stock_tvm_refuses_with_its_strides_is_no_fault():
+    strided = product().text.replace('"float16")', '"float16", strides=[T.int64(64), 1])', 1)
+    made = Case(Program(strided, compact=product().text), (Step("[][1]; hs.Roles(1)"),))
+    assert judge(made).kind in ("invalid", "crash")
+
+
 def test_elements_around_a_view_must_stay():
     from tests.fuzz.judge import _outside
 

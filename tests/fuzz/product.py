@@ -16,7 +16,7 @@ from .draw import Draw
 from .script import Script, indent
 
 # ragged and whole sizes, the simplest first: rows, columns and depths
-ROWS = (64, 128, 8, 40, 72, 100, 127, 136, 192, 1, 63, 16)
+ROWS = (64, 128, 8, 40, 72, 100, 127, 136, 192, 1, 31, 63, 16)
 COLUMNS = (64, 128, 8, 40, 72, 104, 136, 192, 24, 97, 16, 1)
 DEPTHS = (64, 128, 72, 16, 40, 136, 200, 8, 192, 24, 100, 1)
 OPERANDS = ("float16", "bfloat16", "float32", "int8", "float8_e4m3fn", "float64")

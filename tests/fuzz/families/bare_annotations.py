@@ -56,7 +56,7 @@ MISSPELT = (
     "sofware_pipeline_stage", "software_pipeline_stages", "software_pipeline_async_stage",
     "tvm_hopper.tile_loop", "tvm_hopper.async_op", "tvm_hopper.release", "tvm_hopper.plan",
 )  # fmt: skip
-FOREIGN = ("mykey", "pragma_auto_unroll_max_step", "my.tvm")
+FOREIGN = ("mykey", "my.tvm")
 VALUES = (
     "1", "0", "2", "-1", "100", "2**31", "2**40", "[0, 0, 1]", "[0, 0, 2]", "[0, 1, 2]",
     "[1, 0, 2]", "[0, 0, 0]", "[0, 0, -1]", "[2, 2, 0]", "[0, 0, 100]", "[0]", "[0, 0, 0, 0]",

@@ -254,3 +254,24 @@ def test_a_misspelt_key_alone_is_refused(name) -> None:
     sch.annotate(sch.get_loops("B")[0], name, 1)
     with pytest.raises(LoweringError, match=f"found unknown key {name}; .*did you mean tvm_hopper"):
         tvm.compile(sch.mod, target=H200)
+
+
+def on_a_block(key: str, value: object, block: str):
+    sch = gemm()
+    sch.annotate(sch.get_sblock(block), key, value)
+    return sch.mod
+
+
+@pytest.mark.parametrize("block", ["root", "A_shared.dyn", "C_update_o"])
+def test_misspelt_pipeline_keys_and_pragmas_of_blocks_are_refused(block) -> None:
+    with pytest.raises(LoweringError, match="found unknown key software_pipeline_stages; need one"):
+        tvm.compile(on_a_block("software_pipeline_stages", 1, block), target=H200)
+    with pytest.raises(LoweringError, match=f"main, block {block}: found pragma_unroll on a block"):
+        tvm.compile(on_a_block("pragma_unroll", [0, 0, 1], block), target=H200)
+
+
+@pytest.mark.parametrize("key", [*keys.PIPELINE_KEYS, "software_pipeline_stages"])
+def test_pipeline_keys_of_a_function_are_refused(key) -> None:
+    func = gemm().mod["main"].with_attr(key, [0])
+    with pytest.raises(LoweringError, match=f"main, attribute: found {key} on a function; need it"):
+        tvm.compile(tvm.IRModule({"main": func}), target=H200)

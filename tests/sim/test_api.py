@@ -19,7 +19,7 @@ from tvm_hopper.sim.tir import numpy_dtype
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
 
-from .kernels import lower
+from .kernels import lower, roundtrip
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -380,3 +380,17 @@ def test_verify_runs_the_blocks_that_are_asked_for_and_no_others():
     assert report.verdict == "incomplete"
     assert [f.rule for f in report.findings] == ["INCOMPLETE"]
     assert "1 of 4 CTAs ran: as asked" in report.findings[0].message
+
+
+@pytest.mark.parametrize("max_ctas", ["2", 0, 1.5, True])
+def test_verify_takes_a_number_of_ctas(max_ctas):
+    program = roundtrip(0, 1, "float16", (64,), (256,), (32,))
+    with pytest.raises(ValueError, match=r"max_ctas: found max_ctas=.*; need an int from 1"):
+        verify(program, max_ctas=max_ctas)
+
+
+@pytest.mark.parametrize("blocks", ["C", 3, [None]])
+def test_blocks_are_a_list_of_indices(blocks):
+    program = roundtrip(0, 1, "float16", (64,), (256,), (32,))
+    with pytest.raises(ValueError, match=r"blocks: found .*; need a list of \(x, y, z\)"):
+        simulate(program, {"A": np.ones(256, "float16")}, blocks=blocks)

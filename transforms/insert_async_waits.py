@@ -12,7 +12,8 @@
     wgmma.wait_group 0                     the accumulator is read
     C[...] = acc
 
-Where groups stay in flight over an iteration the last wait is followed by a hold of each register.
+Where groups stay in flight over an iteration, or there is one iteration, the last wait is followed
+by a hold of each register.
 
 Walks the consumers' role in order with the operations in flight; which kinds complete by group is
 asked of the table in `facts.async_ops`. A block of them is fenced and committed as one group. Waits
@@ -107,7 +108,9 @@ def _rewrite_part(part: ir.Stmt, in_flight: InFlight) -> list[Any]:
         return [*waits, _plain(part, RELEASE)]
     if isinstance(part, ir.For) and _holds_operations(part):
         body = rewrite_waits(part.body, in_flight)
-        return [ir.with_body(part, body)]
+        if not ir.is_const(part.extent, 1) or in_flight.results:
+            return [ir.with_body(part, body)]
+        return [ir.with_body(part, body), *map(_hold, _results(part))]
     if _holds_operations(part):
         names = [b.name_hint for key in (ASYNC_OP, RELEASE) for b in ir.find_blocks(part, key)]
         kind = "an if" if isinstance(part, ir.IfThenElse) else f"a {type(part).__name__}"
@@ -129,10 +132,21 @@ def _rewrite_part(part: ir.Stmt, in_flight: InFlight) -> list[Any]:
 def _hold(registers: ir.Var) -> ir.Stmt:
     """Keep what reads an accumulator behind the wait, which does not name it.
 
-    Where each iteration waits for its own group the loop does that: nothing is moved into it.
+    Where each of several iterations waits for its own group the loop does that: nothing is moved
+    into it.
     """
     (length,) = (int(extent) for extent in registers.shape)
     return ir.make_loop("i", length, lambda i: hold(tirx.BufferLoad(registers, [i])), unroll=True)
+
+
+def _results(part: ir.Stmt) -> list[ir.Var]:
+    """Return the buffers that operations completing by group write, each once."""
+    found: list[ir.Var] = []
+    for block in ir.find_all(part, ir.SBlock, lambda x: bool(_group_kind(x))):
+        for region in block.writes:
+            if not any(region.source.same_as(x) for x in found):
+                found.append(region.source)
+    return found
 
 
 def _group_kind(block: ir.SBlock) -> str:

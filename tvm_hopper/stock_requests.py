@@ -52,6 +52,7 @@ def check_function(name: str, func: tirx.PrimFunc) -> None:
     for block in ir.find_all(func.body, ir.SBlock, lambda x: bool(x.annotations)):
         _check_spelling(f"{name}, block {block.name_hint}", block.annotations)
         _check_pragmas(f"{name}, block {block.name_hint}", block.annotations)
+        _check_block(name, block, keys.PIPELINE_KEYS)
     for loop in ir.find_all(func.body, ir.For, lambda x: bool(x.annotations)):
         _check_spelling(_where(name, loop), loop.annotations)
         for key in keys.PIPELINE_KEYS:
@@ -96,9 +97,9 @@ def _check_list(function: str, loop: ir.For, key: str) -> None:
         raise cannot_lower(_where(function, loop), f"{key} = {value!r}", "a list of integers")
 
 
-def _check_block(function: str, block: ir.SBlock) -> None:
+def _check_block(function: str, block: ir.SBlock, unheard: tuple[str, ...] = _BLOCK_KEYS) -> None:
     for key in map(str, block.annotations):
-        if key in _BLOCK_KEYS:
+        if key in unheard:
             raise cannot_lower(
                 f"{function}, block {block.name_hint}",
                 f"{key} in a kernel of tvm_hopper, which decides layouts and copies itself",
@@ -117,7 +118,11 @@ def _check_loop(function: str, loop: ir.For, is_kernel: bool) -> None:
             f"leave {_PRIMITIVE[loop.kind]} away",
         )
     for key in map(str, loop.annotations):
-        if key.startswith(_PRAGMA) and not is_kernel:  # UnrollLoop hears the outermost one's
+        if key.startswith(_PRAGMA) and is_kernel:  # UnrollLoop hears the outermost one's
+            value = options.plain(loop.annotations[key])
+            if type(value) not in (int, bool):
+                raise cannot_lower(_where(function, loop), f"{key} = {value!r}", "an integer")
+        elif key.startswith(_PRAGMA):
             raise cannot_lower(
                 _where(function, loop),
                 f"{key} in a kernel of tvm_hopper, which unrolls its loops itself",

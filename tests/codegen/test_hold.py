@@ -15,7 +15,7 @@ from tvm_hopper.testing import workloads
 
 
 def build(pending):
-    """An epilogue that rounds right behind the last wait, which the compiler moved in front."""
+    """Build an epilogue that rounds right behind the last wait: the compiler moved it in front."""
     mod = workloads.matmul(100, 72, 200, out_dtype="float16", epilogue=("silu",))
     sch = s_tir.Schedule(mod)
     config = hs.MatmulConfig((64, 64, 64), stages=3, consumers=1, wgmma_pending=pending)

@@ -178,7 +178,7 @@ def test_wrong_inputs_are_named(inputs, message):
 
 @pytest.mark.parametrize("policy", ["fast", "starve", "eager:producer"])
 def test_an_unknown_policy_is_refused(program, policy):
-    with pytest.raises(ValueError, match=f"policy: found '{policy}'; need eager, on_wait"):
+    with pytest.raises(ValueError, match=f"policy: found policy='{policy}'; need eager, on_wait"):
         simulate(program, operands(), policy=policy)
 
 
@@ -187,7 +187,9 @@ def test_an_unknown_policy_is_refused(program, policy):
 )
 def test_a_role_that_no_warp_has_is_refused_with_those_there_are(program, policy):
     need = "the role is producer, consumer, warp<n>, or wg<n> or <n> for a warp group"
-    with pytest.raises(ValueError, match=f"policy: found '{policy}'; need .* or starve:.*{need}"):
+    with pytest.raises(
+        ValueError, match=f"policy: found policy='{policy}'; need .* or starve:.*{need}"
+    ):
         simulate(program, operands(), policy=policy)
 
 
@@ -199,7 +201,7 @@ def test_roles_by_number_are_legal(program, policy):
 def test_nothing_to_run_is_no_verdict(program):
     with pytest.raises(ValueError, match=r"runs: found none; need at least one \(policy, seed\)"):
         verify(program, runs=())
-    with pytest.raises(ValueError, match=r"policy: found 'fast'; need eager"):
+    with pytest.raises(ValueError, match=r"policy: found policy='fast'; need eager"):
         verify(program, runs=[("fast", 0)])
     for judge in (
         lambda **more: simulate(program, operands(), **more),

@@ -218,6 +218,14 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
                 "each element of the product for one element of the output",
                 "make the block a kernel of its own: bind its loops to threads",
             )
+        if _is_guarded(node.body.value, load) and not _is_inside(load, axes):
+            raise cannot_schedule(
+                f"block {node.name_hint}",
+                f"a read of {product.name}{list(load.indices)} under a condition, which keeps it "
+                "inside of the product",
+                "as many elements of the output as the product has",
+                "make the block a kernel of its own: bind its loops to threads",
+            )
         if not tvm_ffi.structural_equal(load.indices, loads[0].indices):
             raise cannot_schedule(
                 f"block {node.name_hint}",
@@ -226,6 +234,26 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
                 "one element of the product for each element of the output",
                 "make the block a kernel of its own: bind its loops to threads",
             )
+
+
+def _is_guarded(value: Any, load: Any) -> bool:
+    """Tell whether an element is read in some places only."""
+    branches = ir.find_all(value, tirx.Select)
+    branches += ir.find_all(
+        value, ir.Call, lambda x: str(getattr(x.op, "name", "")).endswith("if_then_else")
+    )
+    return any(ir.uses_node(branch, load) for branch in branches)
+
+
+def _is_inside(load: Any, axes: dict[Any, Any]) -> bool:
+    """Tell whether an index lies inside of its tensor wherever the block runs."""
+    analyzer = sym.Analyzer()
+    for var, domain in axes.items():
+        analyzer.bind(var, domain)
+    return all(
+        analyzer.can_prove(index < ir.cast_like(extent, index))
+        for index, extent in zip(load.indices, load.source.shape, strict=True)
+    )
 
 
 def _wraps(index: Any) -> bool:

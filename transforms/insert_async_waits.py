@@ -39,7 +39,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.hold import hold
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.keys import ASYNC_OP, RELEASE
+from tvm_hopper.keys import ASYNC_OP, RELEASE, TILE_LOOP
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ def _rewrite_part(part: ir.Stmt, in_flight: InFlight) -> list[Any]:
         return [*waits, _plain(part, RELEASE)]
     if isinstance(part, ir.For) and _holds_operations(part):
         body = rewrite_waits(part.body, in_flight)
-        if not ir.is_const(part.extent, 1) or in_flight.results:
+        runs_once = ir.is_const(part.extent, 1) and TILE_LOOP not in part.annotations
+        if not runs_once or in_flight.results:
             return [ir.with_body(part, body)]
         return [ir.with_body(part, body), *map(_hold, _results(part))]
     if _holds_operations(part):

@@ -12,6 +12,9 @@
     wgmma.wait_group 0                     the accumulator is read
     C[...] = acc
 
+Where groups stay in flight over an iteration, or there is one iteration, the last wait is followed
+by a hold of each register.
+
 Walks the consumers' role in order with the operations in flight; which kinds complete by group is
 asked of the table in `facts.async_ops`. A block of them is fenced and committed as one group. Waits
 come before what uses their results, and before a release, which lets the producer overwrite what
@@ -28,13 +31,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tvm import tirx
 from tvm.script import tirx as T
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.hold import hold
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.keys import ASYNC_OP, RELEASE
+from tvm_hopper.keys import ASYNC_OP, RELEASE, TILE_LOOP
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class InFlight:
     """Operations issued and not yet waited for: kind -> buffers they write."""
 
     results: dict[str, list[Any]] = field(default_factory=dict)
+    over_iterations: bool = False  # a loop has left groups in flight behind it
 
     def issue(self, kind: str, block: ir.SBlock) -> None:
         """Remember what an operation writes."""
@@ -98,10 +104,14 @@ def _rewrite_part(part: ir.Stmt, in_flight: InFlight) -> list[Any]:
         waits = [INSTRUCTIONS[kind].wait(pending) for kind in in_flight.results]
         if not pending:
             in_flight.results.clear()
+        in_flight.over_iterations |= bool(pending and waits)
         return [*waits, _plain(part, RELEASE)]
     if isinstance(part, ir.For) and _holds_operations(part):
         body = rewrite_waits(part.body, in_flight)
-        return [ir.with_body(part, body)]
+        runs_once = ir.is_const(part.extent, 1) and TILE_LOOP not in part.annotations
+        if not runs_once or in_flight.results:
+            return [ir.with_body(part, body)]
+        return [ir.with_body(part, body), *map(_hold, _results(part))]
     if _holds_operations(part):
         names = [b.name_hint for key in (ASYNC_OP, RELEASE) for b in ir.find_blocks(part, key)]
         kind = "an if" if isinstance(part, ir.IfThenElse) else f"a {type(part).__name__}"
@@ -114,8 +124,30 @@ def _rewrite_part(part: ir.Stmt, in_flight: InFlight) -> list[Any]:
     waits = []
     for kind in in_flight.touched_by(part):
         waits.append(INSTRUCTIONS[kind].wait(0))
+        if in_flight.over_iterations:
+            waits += map(_hold, in_flight.results[kind])
         in_flight.forget(kind)
     return [*waits, part]
+
+
+def _hold(registers: ir.Var) -> ir.Stmt:
+    """Keep what reads an accumulator behind the wait, which does not name it.
+
+    Where each of several iterations waits for its own group the loop does that: nothing is moved
+    into it.
+    """
+    (length,) = (int(extent) for extent in registers.shape)
+    return ir.make_loop("i", length, lambda i: hold(tirx.BufferLoad(registers, [i])), unroll=True)
+
+
+def _results(part: ir.Stmt) -> list[ir.Var]:
+    """Return the buffers that operations completing by group write, each once."""
+    found: list[ir.Var] = []
+    for block in ir.find_all(part, ir.SBlock, lambda x: bool(_group_kind(x))):
+        for region in block.writes:
+            if not any(region.source.same_as(x) for x in found):
+                found.append(region.source)
+    return found
 
 
 def _group_kind(block: ir.SBlock) -> str:

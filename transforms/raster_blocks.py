@@ -53,6 +53,7 @@ from tvm_hopper.options import read
 from .count_blocks import ask_count
 
 MOST_TILES = (1 << 31) - 1  # indices of tiles have 32 bits
+LARGE_GROUP = 1024  # of more rows, times elements of a tile, the constants could pass 32 bits
 
 
 @dataclass(frozen=True)
@@ -95,15 +96,13 @@ class RasterOrder:
 
     @property
     def group_rows(self) -> Any:
-        """Rows of a group but the last, so few that their tiles can be counted in 32 bits."""
+        """Rows of a group but the last: never more than there are, so that 32 bits count them."""
         rows, columns = (ir.static_int(x.extent) for x in (self.rows, self.columns))
         if rows is not None:
             return min(self.group, rows)
         most = columns or int(sym.Analyzer().const_int_bound(self.columns.extent).max_value)
-        if self.group * most <= MOST_TILES:
+        if self.group <= LARGE_GROUP and self.group * most <= MOST_TILES:
             return self.group
-        if columns is not None:  # no legal shape has more rows
-            return min(self.group, max(MOST_TILES // columns, 1))
         return tirx.min(ir.as_int32(self.rows.extent), min(self.group, MOST_TILES))
 
     @property

@@ -316,6 +316,8 @@ def verify(
         raise ValueError("runs: found none; need at least one (policy, seed)")
     for policy, _ in runs:
         check_policy(policy)
+    if type(max_ctas) is not int or max_ctas < 1:
+        raise ValueError(f"max_ctas: found max_ctas={max_ctas!r}; need an int from 1")
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs or {}, _random_values)
     launches = [_bind(program, launch) for launch in run_host(program.host, values, num_sms)]

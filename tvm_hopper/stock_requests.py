@@ -9,6 +9,8 @@ keys go through the stock passes, so nothing of theirs is looked at, but for mis
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tvm import tirx
 
 from tvm_hopper import ir, keys, options
@@ -39,8 +41,20 @@ def check_function(name: str, func: tirx.PrimFunc) -> None:
             "it there",
             f'PassContext(config={{"{keys.FAST_MATH}": True}})',
         )
+    for key in map(str, func.attrs.keys()):
+        if key in keys.PIPELINE_KEYS or keys.is_misspelt_pipeline_key(key):
+            raise cannot_lower(
+                f"{name}, attribute",
+                f"{key} on a function",
+                "it on the serial loop around the copies of a kernel and what reads them",
+                "take it away here",
+            )
+    for block in ir.find_all(func.body, ir.SBlock, lambda x: bool(x.annotations)):
+        _check_spelling(f"{name}, block {block.name_hint}", block.annotations)
+        _check_pragmas(f"{name}, block {block.name_hint}", block.annotations)
+        _check_block(name, block, keys.PIPELINE_KEYS)
     for loop in ir.find_all(func.body, ir.For, lambda x: bool(x.annotations)):
-        _check_spelling(name, loop)
+        _check_spelling(_where(name, loop), loop.annotations)
         for key in keys.PIPELINE_KEYS:
             if key in loop.annotations:
                 _check_list(name, loop, key)
@@ -55,12 +69,21 @@ def check_function(name: str, func: tirx.PrimFunc) -> None:
             _check_pipeline(name, loop, legal=False)
 
 
-def _check_spelling(function: str, loop: ir.For) -> None:
-    for key in map(str, loop.annotations):
+def _check_pragmas(where: str, annotations: Mapping[str, object]) -> None:
+    """Refuse pragmas of a block: TVM hears none in a kernel, and fails on odd values outside."""
+    for key in map(str, annotations):
+        if key.startswith(_PRAGMA):
+            raise cannot_lower(
+                where, f"{key} on a block", "none there", "take it away, or put it on a loop"
+            )
+
+
+def _check_spelling(where: str, annotations: Mapping[str, object]) -> None:
+    for key in map(str, annotations):
         if keys.is_misspelt_pipeline_key(key):
             near = keys.closest_pipeline_key(key)
             raise cannot_lower(
-                _where(function, loop),
+                where,
                 f"unknown key {key}",
                 "one of " + ", ".join(keys.PIPELINE_KEYS),
                 f"did you mean {near}?",
@@ -74,9 +97,9 @@ def _check_list(function: str, loop: ir.For, key: str) -> None:
         raise cannot_lower(_where(function, loop), f"{key} = {value!r}", "a list of integers")
 
 
-def _check_block(function: str, block: ir.SBlock) -> None:
+def _check_block(function: str, block: ir.SBlock, unheard: tuple[str, ...] = _BLOCK_KEYS) -> None:
     for key in map(str, block.annotations):
-        if key in _BLOCK_KEYS:
+        if key in unheard:
             raise cannot_lower(
                 f"{function}, block {block.name_hint}",
                 f"{key} in a kernel of tvm_hopper, which decides layouts and copies itself",
@@ -95,7 +118,11 @@ def _check_loop(function: str, loop: ir.For, is_kernel: bool) -> None:
             f"leave {_PRIMITIVE[loop.kind]} away",
         )
     for key in map(str, loop.annotations):
-        if key.startswith(_PRAGMA) and not is_kernel:  # UnrollLoop hears the outermost one's
+        if key.startswith(_PRAGMA) and is_kernel:  # UnrollLoop hears the outermost one's
+            value = options.plain(loop.annotations[key])
+            if type(value) not in (int, bool):
+                raise cannot_lower(_where(function, loop), f"{key} = {value!r}", "an integer")
+        elif key.startswith(_PRAGMA):
             raise cannot_lower(
                 _where(function, loop),
                 f"{key} in a kernel of tvm_hopper, which unrolls its loops itself",

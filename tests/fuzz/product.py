@@ -45,6 +45,7 @@ class Product:
     init: str | None = "zero"
     update: str = "{c} + {x}"
     same: bool = False  # B is A
+    has_wide_operand: bool = False  # one of the sum's type, so that products are not rounded
     is_plain_output: bool = True  # all of C is written, so an epilogue may follow
 
     def __post_init__(self) -> None:
@@ -343,6 +344,7 @@ def operand_computed_before(draw: Draw, p: Product) -> None:
     value += f" * T.{inner}(2)" if form == "scale" else ""
     p.script.block(name, ["x", "y"], shape, [f"{name}[vx, vy] = {value}"])
     p.script.facts["untrue"] = ("tensor of its own first",)
+    p.has_wide_operand |= inner == p.acc
 
 
 @twist
@@ -409,6 +411,8 @@ def draw_product(draw: Draw, script: Script, twists: int = 2, name: str = "C") -
     product.cast = draw.choose(("before", "after"), (85, 15))
     if product.acc == product.dtype:
         product.cast = "none"
-    for change in draw.some((*TWISTS.values(), *OFTEN), 45, twists):
+    changes = draw.some((*TWISTS.values(), *OFTEN), 45, twists)
+    # shapes first: a block in front of an operand, or strides, must not be of another shape
+    for change in sorted(changes, key=(operand_computed_before, view_of_memory).__contains__):
         change(draw, product)
     return product

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,8 +51,12 @@ print("right")
 
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 @pytest.mark.parametrize(("start", "legal"), [(0, True), (8, True), (4, False), (3, False)])
-def test_a_box_begins_at_a_multiple_of_16_bytes(start: int, legal: bool, swizzle: int) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(start), str(swizzle)]
+def test_a_box_begins_at_a_multiple_of_16_bytes(
+    start: int, legal: bool, swizzle: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "probe.py"  # TVMScript is read from a file
+    script.write_text(PROGRAM)
+    command = [sys.executable, "-W", "ignore", str(script), str(start), str(swizzle)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if legal:
         assert "right" in done.stdout, done.stderr[-2000:]

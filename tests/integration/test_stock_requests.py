@@ -241,7 +241,11 @@ def test_an_attribute_given_as_an_immediate_is_read(value) -> None:
     assert tvm.compile(tvm.IRModule({"main": func}), target=H200)
 
 
-@pytest.mark.parametrize("value", [[tirx.IntImm("int64", 0), 0, 2], {"a": 1}, lambda x: x], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [[tirx.IntImm("int64", 0), 0, 2], {"a": 1}, lambda x: x],
+    ids=["list", "dict", "function"],
+)
 def test_an_attribute_of_another_form_is_refused(value) -> None:
     func = gemm().mod["main"].with_attr(keys.RASTER_GROUP, value)
     with pytest.raises(LoweringError, match=r"attribute: found tvm_hopper\.raster_group = .*type"):
@@ -254,3 +258,40 @@ def test_a_misspelt_key_alone_is_refused(name) -> None:
     sch.annotate(sch.get_loops("B")[0], name, 1)
     with pytest.raises(LoweringError, match=f"found unknown key {name}; .*did you mean tvm_hopper"):
         tvm.compile(sch.mod, target=H200)
+
+
+def on_a_block(key: str, value: object, block: str):
+    sch = gemm()
+    sch.annotate(sch.get_sblock(block), key, value)
+    return sch.mod
+
+
+@pytest.mark.parametrize("block", ["root", "A_shared.dyn", "C_update_o"])
+def test_misspelt_pipeline_keys_and_pragmas_of_blocks_are_refused(block) -> None:
+    with pytest.raises(LoweringError, match="found unknown key software_pipeline_stages; need one"):
+        tvm.compile(on_a_block("software_pipeline_stages", 1, block), target=H200)
+    with pytest.raises(LoweringError, match=f"main, block {block}: found pragma_unroll on a block"):
+        tvm.compile(on_a_block("pragma_unroll", [0, 0, 1], block), target=H200)
+
+
+def test_odd_pragmas_of_a_kernel_are_refused() -> None:
+    built = annotated("pragma_auto_unroll_max_step", "tma", lambda sch: bound_loop_of_rows(sch))
+    with pytest.raises(LoweringError, match="found pragma_auto_unroll_max_step = 'tma'; need an i"):
+        tvm.compile(built.mod, target=H200)
+
+
+def bound_loop_of_rows(sch: s_tir.Schedule):
+    return sch.get_loops("C_update_o")[0]
+
+
+@pytest.mark.parametrize("key", keys.PIPELINE_KEYS)
+def test_pipeline_keys_of_the_root_are_refused(key) -> None:
+    with pytest.raises(LoweringError, match=f"main, block root: found {key} in a kernel"):
+        tvm.compile(on_a_block(key, [0, 0, 1], "root"), target=H200)
+
+
+@pytest.mark.parametrize("key", [*keys.PIPELINE_KEYS, "software_pipeline_stages"])
+def test_pipeline_keys_of_a_function_are_refused(key) -> None:
+    func = gemm().mod["main"].with_attr(key, [0])
+    with pytest.raises(LoweringError, match=f"main, attribute: found {key} on a function; need it"):
+        tvm.compile(tvm.IRModule({"main": func}), target=H200)

@@ -141,6 +141,15 @@ def test_element_of_the_product_for_two_of_the_output():
     refuse(te.create_prim_func([a, b, d]), r"block D: found a read of C\[v_i, v_j // 2\]")
 
 
+def test_element_of_the_product_under_a_condition():
+    a, b = operands(shape=(64, 40, 64))
+    c = product(a, b, shape=(64, 40, 64))
+    d = te.compute(
+        (64, 48), lambda i, j: te.if_then_else(j < 40, c[i, j], te.const(3, "float32")), name="D"
+    )
+    refuse(te.create_prim_func([a, b, d]), r"block D: found a read of C.* under a condition, which")
+
+
 @pytest.mark.parametrize("is_output", [False, True], ids=["inside", "output"])
 def test_two_elements_of_the_product_for_one_of_the_output(is_output):
     a, b = operands()

@@ -20,8 +20,8 @@ from tvm_hopper.testing import workloads
         ({"swizzle": "128"}, r"found swizzle='128'; need one of 0, 32, 64, 128 or None"),
         ({"tile": 128}, r"found tile=128; need rows, columns and depth"),
         ({"tile": (128, 128)}, r"found tile=\(128, 128\); need rows, columns and depth"),
-        ({"tile": (128.0, 128, 64)}, r"need positive ints, or sampled random variables"),
-        ({"tile": (0, 128, 64)}, r"need positive ints, or sampled random variables"),
+        ({"tile": (128.0, 128, 64)}, r"need ints from 1 to 65536, or sampled random variables"),
+        ({"tile": (0, 128, 64)}, r"need ints from 1 to 65536, or sampled random variables"),
     ],
 )
 def test_a_field_of_the_configuration(fields, match):

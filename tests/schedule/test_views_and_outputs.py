@@ -306,3 +306,63 @@ def test_symbols_in_a_view():
     for extent in (1, 63, 64, 65):
         want, got = (run(x, extents={"m": extent}) for x in (mod, sch.mod))
         np.testing.assert_array_equal(got["C"], want["C"])
+
+
+@pytest.mark.parametrize(
+    ("extent", "strides", "match"),
+    [
+        ("64", "[64]", r"tensor A: found 1 strides for 2 dimensions; need one stride a dimension"),
+        ("T.int64(64)", "[72, 1]", r"found strides and extents of types int32, int64; need one"),
+    ],
+    ids=["rank", "type"],
+)
+def test_strides_that_no_call_can_bind(extent, strides, match):
+    program = f"""
+@T.prim_func(s_tir=True)
+def main(a: T.handle, b: T.handle, c: T.handle):
+    A = T.match_buffer(a, (128, {extent}), "float16", strides={strides})
+    B = T.match_buffer(b, (128, 64), "float16")
+    C = T.match_buffer(c, (128, 128), "float32")
+    for i, j, k in T.grid(128, 128, 64):
+        with T.sblock("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
+"""
+    sch = s_tir.Schedule(tvm.script.from_source(program))
+    with pytest.raises(ScheduleError, match=match):
+        hs.matmul(sch, "C", SMALL)
+
+
+def test_three_dimensions_of_the_output():
+    a = te.placeholder((64, 2, 64), "float16", name="A")
+    b = te.placeholder((64, 64), "float16", name="B")
+    k = te.reduce_axis((0, 64), "k")
+    c = te.compute(
+        (64, 2, 64),
+        lambda i, h, j: te.sum(a[i, h, k].astype("float32") * b[j, k].astype("float32"), k),
+        name="C",
+    )
+    sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
+    match = (
+        r"found 3 dimensions of the output \(v_i of 64, v_h of 2, v_j of 64\); need rows and col"
+    )
+    with pytest.raises(ScheduleError, match=match):
+        hs.matmul(sch, "C", SMALL)
+
+
+def test_rows_that_begin_again_in_the_middle():
+    a = te.placeholder((40, 64), "float16", name="A")
+    b = te.placeholder((64, 64), "float16", name="B")
+    k = te.reduce_axis((0, 64), "k")
+    c = te.compute(
+        (40, 64),
+        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
+        name="C",
+    )
+    d = te.compute((40, 64), lambda i, j: c[(i + 8) % 40, j], name="D")
+    for tensors in ([a, b, d], [a, b, c, d]):
+        sch = s_tir.Schedule(te.create_prim_func(tensors))
+        with pytest.raises(ScheduleError, match=r"block D: found a read of C.*; need each element"):
+            hs.matmul(sch, "C", SMALL)

@@ -19,7 +19,7 @@ from tvm_hopper.sim.tir import numpy_dtype
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
 
-from .kernels import lower
+from .kernels import lower, roundtrip
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -178,7 +178,7 @@ def test_wrong_inputs_are_named(inputs, message):
 
 @pytest.mark.parametrize("policy", ["fast", "starve", "eager:producer"])
 def test_an_unknown_policy_is_refused(program, policy):
-    with pytest.raises(ValueError, match=f"policy: found '{policy}'; need eager, on_wait"):
+    with pytest.raises(ValueError, match=f"policy: found policy='{policy}'; need eager, on_wait"):
         simulate(program, operands(), policy=policy)
 
 
@@ -187,7 +187,9 @@ def test_an_unknown_policy_is_refused(program, policy):
 )
 def test_a_role_that_no_warp_has_is_refused_with_those_there_are(program, policy):
     need = "the role is producer, consumer, warp<n>, or wg<n> or <n> for a warp group"
-    with pytest.raises(ValueError, match=f"policy: found '{policy}'; need .* or starve:.*{need}"):
+    with pytest.raises(
+        ValueError, match=f"policy: found policy='{policy}'; need .* or starve:.*{need}"
+    ):
         simulate(program, operands(), policy=policy)
 
 
@@ -199,7 +201,7 @@ def test_roles_by_number_are_legal(program, policy):
 def test_nothing_to_run_is_no_verdict(program):
     with pytest.raises(ValueError, match=r"runs: found none; need at least one \(policy, seed\)"):
         verify(program, runs=())
-    with pytest.raises(ValueError, match=r"policy: found 'fast'; need eager"):
+    with pytest.raises(ValueError, match=r"policy: found policy='fast'; need eager"):
         verify(program, runs=[("fast", 0)])
     for judge in (
         lambda **more: simulate(program, operands(), **more),
@@ -380,3 +382,17 @@ def test_verify_runs_the_blocks_that_are_asked_for_and_no_others():
     assert report.verdict == "incomplete"
     assert [f.rule for f in report.findings] == ["INCOMPLETE"]
     assert "1 of 4 CTAs ran: as asked" in report.findings[0].message
+
+
+@pytest.mark.parametrize("max_ctas", ["2", 0, 1.5, True])
+def test_verify_takes_a_number_of_ctas(max_ctas):
+    program = roundtrip(0, 1, "float16", (64,), (256,), (32,))
+    with pytest.raises(ValueError, match=r"max_ctas: found max_ctas=.*; need an int from 1"):
+        verify(program, max_ctas=max_ctas)
+
+
+@pytest.mark.parametrize("blocks", ["C", 3, [None]])
+def test_blocks_are_a_list_of_indices(blocks):
+    program = roundtrip(0, 1, "float16", (64,), (256,), (32,))
+    with pytest.raises(ValueError, match=r"blocks: found .*; need a list of \(x, y, z\)"):
+        simulate(program, {"A": np.ones(256, "float16")}, blocks=blocks)

@@ -19,6 +19,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
+MOST_SIZE = 1 << 16  # of a tile: no shared memory holds one
 MOST_NAMES = 8  # of a function's blocks that a message lists
 UNKNOWN = (IndexError, ValueError)  # of another schedule's variable, of one whose node is gone
 
@@ -58,10 +59,10 @@ def as_tile(where: str, tile: Any) -> tuple[Any, Any, Any]:
     numbers = [_index(size) for size in tile]
     sizes = [size if x is None else x for size, x in zip(tile, numbers, strict=True)]
     if any(
-        not _is_integer_expr(size) if x is None else x < 1
+        not _is_integer_expr(size) if x is None else not 1 <= x <= MOST_SIZE
         for size, x in zip(tile, numbers, strict=True)
     ):
-        need = "positive ints, or sampled random variables"
+        need = f"ints from 1 to {MOST_SIZE}, or sampled random variables"
         raise cannot_schedule(where, f"tile={_show(tile)}", need)
     return sizes[0], sizes[1], sizes[2]
 

@@ -210,12 +210,20 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
     loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
     for load in loads:
         exact = sym.detect_iter_map(list(load.indices), axes, True, IterMapLevel.Bijective)
-        if len(exact.indices) != len(load.indices):
+        if len(exact.indices) != len(load.indices) or any(map(_wraps, load.indices)):
             raise cannot_schedule(
                 f"block {node.name_hint}",
                 f"a read of {product.name}{list(load.indices)}, by which elements of the product "
                 "are used more than once, or in no order that can be inverted",
                 "each element of the product for one element of the output",
+                "make the block a kernel of its own: bind its loops to threads",
+            )
+        if _is_guarded(node.body.value, load) and not _is_inside(load, axes):
+            raise cannot_schedule(
+                f"block {node.name_hint}",
+                f"a read of {product.name}{list(load.indices)} under a condition, which keeps it "
+                "inside of the product",
+                "as many elements of the output as the product has",
                 "make the block a kernel of its own: bind its loops to threads",
             )
         if not tvm_ffi.structural_equal(load.indices, loads[0].indices):
@@ -226,6 +234,35 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
                 "one element of the product for each element of the output",
                 "make the block a kernel of its own: bind its loops to threads",
             )
+
+
+def _is_guarded(value: Any, load: Any) -> bool:
+    """Tell whether an element is read in some places only."""
+    branches = ir.find_all(value, tirx.Select)
+    branches += ir.find_all(
+        value, ir.Call, lambda x: str(getattr(x.op, "name", "")).endswith("if_then_else")
+    )
+    return any(ir.uses_node(branch, load) for branch in branches)
+
+
+def _is_inside(load: Any, axes: dict[Any, Any]) -> bool:
+    """Tell whether an index lies inside of its tensor wherever the block runs."""
+    analyzer = sym.Analyzer()
+    for var, domain in axes.items():
+        analyzer.bind(var, domain)
+    return all(
+        analyzer.can_prove(index < ir.cast_like(extent, index))
+        for index, extent in zip(load.indices, load.source.shape, strict=True)
+    )
+
+
+def _wraps(index: Any) -> bool:
+    """Tell an index that begins again in the middle, (i + 8) % 40: TVM inverts it without the +."""
+    divided = [x.a for kind in (tirx.FloorMod, tirx.FloorDiv) for x in ir.find_all(index, kind)]
+    return any(
+        not ir.is_const(ir.simplify(ir.substitute(x, {v: 0 for v in ir.find_all(x, ir.Var)})), 0)
+        for x in divided
+    )
 
 
 def hide_own_output(sch: s_tir.Schedule, block: Any) -> None:

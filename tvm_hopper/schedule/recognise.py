@@ -110,7 +110,13 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     for axis in axes.values():
         if axis in (m, n, k, *lead):
             continue
-        batch = _batch(axes, (first, second)) or axis
+        batch = _batch(axes, (first, second))
+        if batch is None:
+            wide = [axes[v] for v in out if v in axes and axes[v].extent != 1]
+            sizes = ", ".join(f"{a.iter_var.var.name} of {a.extent}" for a in wide)
+            found = f"{len(wide)} dimensions of the output ({sizes})"
+            need = "rows and columns, and other dimensions of extent one"
+            raise cannot_schedule(where, found, need, "let one dimension count the rows")
         found = f"a batch of {batch.extent} ({batch.iter_var.var.name})"
         raise cannot_schedule(where, found, "a leading batch of one")
     if not all(ir.is_const(extent, 1) for extent in store.buffer.shape[:-2]):

@@ -69,6 +69,8 @@ def make_views(sch: s_tir.Schedule, block: Any) -> list[Any]:
     where = f"block {node.name_hint}"
     check_plain_loops(where, loops_around(sch, block), node)
     loads = product_loads(where, node.body)
+    for buffer in (*(load.source for load in loads), node.body.buffer):
+        _check_declaration(where, buffer)
     operands = [view for load in loads if (view := plan_operand(where, node, load))]
     output = plan_output(node)
     made = []
@@ -80,6 +82,25 @@ def make_views(sch: s_tir.Schedule, block: Any) -> list[Any]:
     if output is not None:
         sch.reindex_cache_write(block, 0, "global", _index_map(node, output))
     return made
+
+
+def _check_declaration(where: str, buffer: Any) -> None:
+    """Refuse strides that no call can bind, by TVM's own rules."""
+    strides, shape = list(buffer.ty.strides or ()), list(buffer.shape)
+    if not strides:
+        return
+    tensor = f"{where}, tensor {buffer.name}"
+    if len(strides) != len(shape):
+        found = f"{len(strides)} strides for {len(shape)} dimensions"
+        raise cannot_schedule(tensor, found, "one stride a dimension, or none")
+    types = {ir.dtype_of(x) for x in (*strides, *shape)}
+    if len(types) != 1:
+        raise cannot_schedule(
+            tensor,
+            f"strides and extents of types {', '.join(sorted(types))}",
+            "one type: TVM binds both from the same call",
+            f"declare the strides as {ir.dtype_of(shape[0])}",
+        )
 
 
 def plan_operand(where: str, node: Any, load: Any) -> View | None:

@@ -45,7 +45,7 @@ def check_policy(policy: str, num_warps: int | None = None) -> None:
         others = ", ".join(p for p in POLICIES if p != "starve")
         count = "" if num_warps is None else f", below {num_warps} and {-(-num_warps // 4)} here"
         raise ValueError(
-            f"policy: found {policy!r}; need {others} or starve:<role>, where the role is "
+            f"policy: found policy={policy!r}; need {others} or starve:<role>, where the role is "
             f"producer, consumer, warp<n>, or wg<n> or <n> for a warp group{count}"
         )
 

@@ -153,7 +153,7 @@ def check_blocks(blocks: Any, grid: Sequence[int]) -> Any:
         return None
     try:
         asked = [(tuple(block), _three_from_zero(block)) for block in blocks]
-    except TypeError:
+    except (TypeError, ValueError):
         raise ValueError(f"blocks: found {blocks!r}; need a list of (x, y, z)") from None
     if not asked:
         raise ValueError("blocks: found none; need at least one (x, y, z), or None for all")

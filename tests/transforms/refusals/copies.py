@@ -255,7 +255,7 @@ LOADS = [
         "columns between two multiples of 16 bytes",
         COPY,
         TMA,
-        r"found columns of A from 4 elements, 8 bytes; need a start at a multiple of 16 bytes; copy",
+        r"found columns of A from 4 elements, 8 bytes; need a start at a multiple of 16 bytes",
         ("A[bx * 8 + i, j]", "A[bx * 8 + i, j + 4]"),
     ),
     case(

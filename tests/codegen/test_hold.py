@@ -1,0 +1,47 @@
+"""The hold of a register: by reference, and seen by no one but the compilers."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import s_tir
+
+import tvm_hopper
+from tvm_hopper import capture
+from tvm_hopper import schedule as hs
+from tvm_hopper.codegen_patches import hold as patch
+from tvm_hopper.compile import compile_source
+from tvm_hopper.testing import workloads
+
+
+def build(pending):
+    """Build an epilogue that rounds right behind the last wait: the compiler moved it in front."""
+    mod = workloads.matmul(100, 72, 200, out_dtype="float16", epilogue=("silu",))
+    sch = s_tir.Schedule(mod)
+    config = hs.MatmulConfig((64, 64, 64), stages=3, consumers=1, wgmma_pending=pending)
+    hs.matmul(sch, "C", config)
+    return tvm.compile(sch.mod, target="nvidia/nvidia-h200")
+
+
+def test_groups_over_an_iteration_are_held():
+    source = capture.lookup(build(1)).source
+    assert 'asm volatile("" : "+f"(reg) :: "memory");' in source
+    assert "(float& reg)" in source
+    assert compile_source(source).log.count("C75") == 0
+    assert tvm_hopper.verify(build(1), max_ctas=2).verdict == "clean"
+
+
+def test_groups_of_one_iteration_need_none():
+    assert patch.NAME not in capture.lookup(build(0)).source
+
+
+def test_registration_happens_once():
+    patch.register()
+    patch.register()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint32"])
+def test_each_type_of_register_has_one(dtype):
+    register = tvm.tirx.decl_buffer((4,), dtype, scope="local")
+    call = patch.hold(tvm.tirx.BufferLoad(register, [0]))
+    assert str(call.op.name) == f"tirx.{patch.NAME}_{dtype}"

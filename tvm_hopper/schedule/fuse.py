@@ -218,7 +218,7 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
                 "each element of the product for one element of the output",
                 "make the block a kernel of its own: bind its loops to threads",
             )
-        if _is_guarded(node.body.value, load) and not _is_inside(load, axes):
+        if _is_guarded(node.body, load) and not _is_inside(load, axes):
             raise cannot_schedule(
                 f"block {node.name_hint}",
                 f"a read of {product.name}{list(load.indices)} under a condition, which keeps it "
@@ -236,11 +236,11 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
             )
 
 
-def _is_guarded(value: Any, load: Any) -> bool:
+def _is_guarded(body: Any, load: Any) -> bool:
     """Tell whether an element is read in some places only."""
-    branches = ir.find_all(value, tirx.Select)
+    branches = [*ir.find_all(body, tirx.Select), *ir.find_all(body, ir.IfThenElse)]
     branches += ir.find_all(
-        value, ir.Call, lambda x: str(getattr(x.op, "name", "")).endswith("if_then_else")
+        body, ir.Call, lambda x: str(getattr(x.op, "name", "")).endswith("if_then_else")
     )
     return any(ir.uses_node(branch, load) for branch in branches)
 

@@ -20,7 +20,7 @@ def test_the_number_of_sms_is_answered():
     assert run_host(func, {}, 78) == []
 
 
-@pytest.mark.parametrize("args", [(2, 0, 1), (2, -1, 7), (1, 0, 7)])
+@pytest.mark.parametrize("args", [(2, 0, 5), (1, 0, 7)])
 def test_other_questions_are_not_modelled(args):
-    with pytest.raises(VerifyError, match=r"found call of runtime.GetDeviceAttr; need one that is"):
+    with pytest.raises(VerifyError, match=r"runtime.GetDeviceAttr: found .*; need"):
         run_host(asks(*args)[0], {})

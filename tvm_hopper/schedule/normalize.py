@@ -175,7 +175,9 @@ def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
         return None
     wide = [v for _, v in sorted(output.moving.items())]
     if len(wide) > 2:  # dimensions of extent one: views sort them out
-        wide = [v for v in wide if not ir.is_const(node.iter_vars[v].dom.extent, 1)]
+        units = [v for v in wide if ir.is_const(node.iter_vars[v].dom.extent, 1)]
+        for v in units[: len(wide) - 2]:
+            wide.remove(v)
     product = [*wide, *(i for i, x in enumerate(node.iter_vars) if x in reductions)]
     unbound = tuple(i for i in product if bindings[node.iter_vars[i].var] < 0)
     if len(wide) >= 2 and node.init is not None and not unbound:

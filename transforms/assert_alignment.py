@@ -37,7 +37,6 @@ from tvm_hopper.facts.tensor_map import ADDRESS_ALIGNMENT
 from tvm_hopper.keys import ALIGNMENT
 
 ENCODE = "runtime.cuTensorMapEncodeTiled"
-_PACKED = 1  # tvm::CallingConv::kCPackedFunc
 _DATA_ARGUMENT = 4  # of ENCODE: name, map, type, rank, data
 
 
@@ -102,7 +101,7 @@ class RequireAlignment:
 
 def plan_asserts(func: tirx.PrimFunc) -> tuple[Alignment, ...]:
     """Read the requirements off a packed host function; nothing elsewhere."""
-    if ALIGNMENT not in func.attrs or int(func.attrs.get("calling_conv", 0)) != _PACKED:
+    if ALIGNMENT not in func.attrs or not ir.is_packed(func):
         return ()
     flat = list(func.attrs[ALIGNMENT])
     return tuple(Alignment(int(a), int(n)) for a, n in zip(flat[::2], flat[1::2], strict=True))

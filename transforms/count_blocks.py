@@ -36,8 +36,6 @@ COUNT = "tvm_hopper.count_blocks"  # no function has this name: a call that is l
 GET_ATTRIBUTE = "runtime.GetDeviceAttr"
 CUDA = 2  # DLPack's kDLCUDA
 NUM_SMS = 7  # DeviceAttrKind::kMultiProcessorCount of tvm/runtime/device_api.h
-_DEVICE_FIELD = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
-_PACKED = 1  # CallingConv::kCPackedFunc
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,13 @@ def ask_count(tiles: Any, slices: Any = 1) -> ir.Call:
 
 def plan_counts(func: tirx.PrimFunc) -> tuple[BlockCount, ...]:
     """Find what is to count in a packed host function, and its device."""
-    if int(func.attrs.get("calling_conv", 0)) != _PACKED:
+    if not ir.is_packed(func):
         return ()
     binds = ir.find_all(func.body, tirx.Bind)
     counts = [bind for bind in binds if _is_count(bind.value)]
     if not counts:
         return ()
-    devices = [bind.var for bind in binds if _is_device(bind.value)]
+    devices = [bind.var for bind in binds if ir.is_device_id(bind.value)]
     if not devices:
         raise cannot_lower(
             str(func.attrs.get("global_symbol", "a host function")).removeprefix("__tvm_ffi_"),
@@ -78,11 +76,6 @@ def plan_counts(func: tirx.PrimFunc) -> tuple[BlockCount, ...]:
 def _is_count(value: Any) -> bool:
     first = value.args[0] if isinstance(value, ir.Call) and len(value.args) else None
     return isinstance(first, StringImm) and first.value == COUNT
-
-
-def _is_device(value: Any) -> bool:
-    is_field = isinstance(value, ir.Call) and str(value.op.name).endswith("tvm_struct_get")
-    return is_field and ir.is_const(value.args[2], _DEVICE_FIELD)
 
 
 def rewrite_counts(func: tirx.PrimFunc, plan: tuple[BlockCount, ...]) -> tirx.PrimFunc:

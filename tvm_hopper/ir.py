@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 PLAN_ATTR = "tvm_hopper.plan"
+_PACKED = 1  # CallingConv::kCPackedFunc
+_DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
 KERNEL_BLOCK = "kernel"  # the block that holds a kernel's roles
 ROLES = "tvm_hopper"  # node of the attribute around a kernel's roles
 
@@ -422,6 +424,17 @@ def new_buffer(
 def simplify(expr: Any, analyzer: sym.Analyzer | None = None) -> Any:
     """Simplify an expression, with what the analyzer knows about its variables."""
     return (analyzer or sym.Analyzer()).simplify(expr)
+
+
+def is_packed(func: tirx.PrimFunc) -> bool:
+    """Tell a host function that takes its arguments packed, as MakePackedAPI leaves it."""
+    return int(func.attrs.get("calling_conv", 0)) == _PACKED
+
+
+def is_device_id(value: Any) -> bool:
+    """Tell whether a host expression reads the device number of a tensor argument."""
+    is_field = isinstance(value, Call) and str(value.op.name).endswith("tvm_struct_get")
+    return is_field and is_const(value.args[2], _DEVICE_ID)
 
 
 def number_of(func: tirx.PrimFunc, kernel: For) -> int:

@@ -5,21 +5,13 @@ import tvm
 from tvm import s_tir, te
 from tvm.script import tirx as T
 
+from tests.schedule.refuse import refuse
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.testing import workloads
 
 SHAPE = (256, 256, 256)
 EXACT = {"acc_dtype": "float16", "cast": "none", "out_dtype": "float16"}
-
-
-def refuse(mod, match, block="C", config=None):
-    sch = s_tir.Schedule(mod)
-    before, length = sch.mod, len(sch.trace.insts)
-    with pytest.raises(ScheduleError, match=match):
-        hs.matmul(sch, block, config)
-    assert sch.mod.same_as(before)
-    assert len(sch.trace.insts) == length
 
 
 def product(a, b, name="C", shape=SHAPE, **given):
@@ -421,67 +413,6 @@ def test_odd_loops():
             hs.pad(sch, "C", (64, 64, 64))
 
 
-# -- configurations
-
-
-@pytest.mark.parametrize(
-    ("config", "match"),
-    [
-        (
-            hs.MatmulConfig((128, 256, 64), stages=5),
-            r"block C, tile 128x256x64: found 5 stages x \(A 16384 \+ B 32768 \+ barriers 16\) = "
-            r"245840 B of shared memory; need at most 232448 B, which 4 stages of this tile take",
-        ),
-        (
-            hs.MatmulConfig((100, 100, 10)),
-            r"tile 100x100x10: found tile_m 100; need a multiple of 64; also found tile_n 100; "
-            r"need a multiple of 8; also found tile_k 10; need a multiple of 16 for float16",
-        ),
-        (
-            hs.MatmulConfig((128, 128, 64), consumers=3),
-            r"found 3 consumers for a 128x128 tile; need consumers in \{1, 2\}, or tile_m a "
-            r"multiple of 192, or tile_n a multiple of 24",
-        ),
-        (
-            hs.MatmulConfig((128, 256, 64), consumers=1, stages=2),
-            r"found 256 accumulators a thread \(128x256 over 1 consumers\); need at most 229 of 2",
-        ),
-    ],
-    ids=["shared-memory", "tile", "consumers", "registers"],
-)
-def test_configurations(config, match):
-    refuse(workloads.matmul(*SHAPE), match, config=config)
-
-
-@pytest.mark.parametrize(
-    ("layout", "config", "match"),
-    [
-        (
-            "NT",
-            hs.MatmulConfig((128, 128, 32), swizzle=128),
-            r"found swizzle=128 with rows of 32 elements in A's tile; need multiples of 64 "
-            r"elements, or a narrower swizzle; also found .* in B's tile",
-        ),
-        ("NN", hs.MatmulConfig((64, 48, 64), 2, 1, swizzle=64), r"rows of 48 elements in B's tile"),
-        ("NN", hs.MatmulConfig((64, 64, 64), 2, 2, swizzle=128), r"rows of 32 elements in B's til"),
-    ],
-    ids=["depth", "columns", "columns-of-a-consumer"],
-)
-def test_swizzle_wider_than_a_row(layout, config, match):
-    refuse(workloads.matmul(*SHAPE, layout=layout), match, config=config)
-
-
-def test_sampled_tiles_that_share_no_axis():
-    sch = s_tir.Schedule(workloads.matmul(*SHAPE))
-    tile_m = sch.sample_categorical([64, 128], [0.5, 0.5])
-    tile_n = sch.sample_categorical([48, 56], [0.5, 0.5])
-    config = hs.MatmulConfig((tile_m, tile_n, 64), stages=2, consumers=2)
-    before = sch.mod
-    with pytest.raises(ScheduleError, match=r"tile 64/128x48/56x64: found candidates that 2 "):
-        hs.matmul(sch, "C", config)
-    assert sch.mod.same_as(before)
-
-
 # -- forms of the update that are no sum of products
 
 
@@ -520,8 +451,3 @@ def test_update_that_does_not_add_to_its_element_is_refused(update):
                     ) + T.Cast("float32", B[vi, vk]) * T.Cast("float32", A[vj, vk])
 
     refuse(main, r"block C: found .*need C\[\.\.\.\] \+ x\[\.\.\.\] \* y\[\.\.\.\]")
-
-
-def test_config_refuses_a_negative_number_of_persistent_blocks():
-    with pytest.raises(ScheduleError, match=r"persistent=-2; need -1 or more"):
-        hs.MatmulConfig(persistent=-2)

@@ -20,7 +20,6 @@ from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.hopper import dtype_bytes
 from tvm_hopper.keys import SWIZZLE
 
-MAX_COORDINATE = (1 << 31) - 1  # PTX ISA 9.1, 9.7.9.27.1.2: .s32
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
 
 
@@ -50,11 +49,11 @@ class TmaLoad:
 
     def __post_init__(self) -> None:
         longest = max((d or 0) for d in self.tensor_map.dims)
-        if longest > MAX_COORDINATE:
+        if longest > maps.MAX_COORDINATE:
             raise cannot_lower(
                 self.copy.where,
                 f"a dimension of {longest}",
-                f"at most {MAX_COORDINATE}: the instruction's coordinates have 32 bits",
+                f"at most {maps.MAX_COORDINATE}: the instruction's coordinates have 32 bits",
             )
         if broken := self.tensor_map.check():
             strides = [s for s in self.tensor_map.strides_bytes if s is not None and s % 16]

@@ -1,0 +1,16 @@
+"""Assert a refusal: one error, and a schedule that is as it was."""
+
+import pytest
+from tvm import s_tir
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
+
+
+def refuse(mod, match, block="C", config=None):
+    sch = s_tir.Schedule(mod)
+    before, length = sch.mod, len(sch.trace.insts)
+    with pytest.raises(ScheduleError, match=match):
+        hs.matmul(sch, block, config)
+    assert sch.mod.same_as(before)
+    assert len(sch.trace.insts) == length

@@ -437,6 +437,11 @@ def is_device_id(value: Any) -> bool:
     return is_field and is_const(value.args[2], _DEVICE_ID)
 
 
+def replace_schedule(sch: Any, by: Any) -> None:
+    """Let a schedule's Python object stand for another schedule: TVM has no primitive for it."""
+    sch.__move_handle_from__(by)
+
+
 def number_of(func: tirx.PrimFunc, kernel: For) -> int:
     """Return which of a function's kernels one is, by which its facts are kept from pass to pass.
 

@@ -72,7 +72,7 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
 
     rehearse(plain, lambda copy: _schedule(copy, block, config), accept)
     if fresh is not None:
-        sch.__move_handle_from__(fresh)  # TVM has no primitive for it
+        ir.replace_schedule(sch, fresh)
     with as_one_step():
         _schedule(sch, block, config)
 

@@ -6,30 +6,36 @@ if __name__ != "tvm_hopper.transforms":
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .count_blocks import CountBlocks
 from .inject_tma_load import InjectTmaLoad
+from .expand_pipeline import ExpandPipeline
 from .insert_async_waits import InsertAsyncWaits
 from .layout_shared import LayoutShared
 from .lower_wgmma import LowerWgmma
+from .lower_channels import LowerChannels
 from .merge_shared import MergeShared
-from .pipeline_mbarriers import PipelineMbarriers
-from .raster_blocks import RasterBlocks
+from .plan_pipeline import PlanPipeline
 from .refuse_leftovers import RefuseLeftovers
 from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
+from .schedule_tiles import ScheduleTiles
+from .specialize_warps import SpecializeWarps
 from .widen_indices import WidenIndices
 
 __all__ = [
     "AssertAlignment",
     "CountBlocks",
+    "ExpandPipeline",
     "InjectTmaLoad",
     "InsertAsyncWaits",
     "LayoutShared",
+    "LowerChannels",
     "LowerWgmma",
     "MergeShared",
-    "PipelineMbarriers",
-    "RasterBlocks",
+    "PlanPipeline",
     "RefuseLeftovers",
     "RequireAlignment",
     "ResolveBounds",
     "RestoreAxisNotes",
+    "ScheduleTiles",
+    "SpecializeWarps",
     "WidenIndices",
 ]

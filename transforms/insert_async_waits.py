@@ -39,7 +39,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.hold import hold
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.keys import ASYNC_OP, RELEASE, TILE_LOOP
+from tvm_hopper.keys import ASYNC_OP, RELEASE
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ def _rewrite_part(part: ir.Stmt, in_flight: InFlight) -> list[Any]:
         if not pending:
             in_flight.results.clear()
         in_flight.over_iterations |= bool(pending and waits)
-        return [*waits, _plain(part, RELEASE)]
+        return [*waits, part]
     if isinstance(part, ir.For) and _holds_operations(part):
         body = rewrite_waits(part.body, in_flight)
-        runs_once = ir.is_const(part.extent, 1) and TILE_LOOP not in part.annotations
+        runs_once = ir.is_const(part.extent, 1)
         if not runs_once or in_flight.results:
             return [ir.with_body(part, body)]
         return [ir.with_body(part, body), *map(_hold, _results(part))]
@@ -171,7 +171,12 @@ def plan_waits(kernel: ir.For) -> tuple[ir.Stmt, ...]:
     if not operations:
         return ()
     branches = ir.find_all(kernel, ir.IfThenElse, lambda x: x.else_case is not None)
-    roles = [b for x in branches for b in (x.then_case, x.else_case) if _holds_operations(b)]
+    roles = [
+        b
+        for x in branches
+        for b in (x.then_case, x.else_case)
+        if ir.find_all(b, ir.SBlock, lambda block: bool(_group_kind(block)))
+    ]
     left = [x for x in operations if not roles or not ir.uses_node(roles[0], x)]
     if left:
         raise cannot_lower(

@@ -84,7 +84,7 @@ class SharedPlan:
 def plan_shared(func: tirx.PrimFunc) -> tuple[SharedPlan, ...]:
     """Place the dynamic shared buffers of each kernel of ours, the most aligned first."""
     plans = []
-    for kernel in filter(ir.has_roles, ir.outermost_thread_extents(func.body)):
+    for kernel in filter(ir.is_ours, ir.outermost_thread_extents(func.body)):
         allocations = ir.find_all(
             kernel,
             tirx.AllocBuffer,

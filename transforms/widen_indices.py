@@ -75,4 +75,4 @@ class WidenIndices:
 
     def transform_function(self, func, mod, ctx):
         """Widen the indices of one function's kernels with roles."""
-        return ir.map_kernels(func, lambda x: rewrite_indices(x) if ir.has_roles(x) else x)
+        return ir.map_kernels(func, lambda x: rewrite_indices(x) if ir.is_ours(x) else x)

@@ -149,8 +149,8 @@ def kernels(func: tirx.PrimFunc) -> list[For]:
     return found
 
 
-def has_roles(kernel: Any) -> bool:
-    """Tell whether a kernel is split into roles by us, and not one that goes through TVM alone."""
+def is_ours(kernel: Any) -> bool:
+    """Tell whether we synchronise a kernel, so that TVM's own passes must leave it alone."""
     return bool(
         find_all(kernel, tirx.AttrStmt, lambda x: isinstance(x.node, str) and x.node == ROLES)
     )
@@ -222,6 +222,18 @@ def drop_empty(root: Any) -> Any:
 
 def _is_empty(stmt: Stmt) -> bool:
     return isinstance(stmt, Evaluate) and is_const(stmt.value, 0)
+
+
+def mark_ours(body: Stmt) -> Stmt:
+    """Keep stock ThreadSync out: it would put __syncthreads into a role's branch."""
+    return tirx.AttrStmt(ROLES, "hand_threaded", tirx.IntImm("int32", 1), body)
+
+
+def fresh_variables(stmt: Any) -> Any:
+    """Copy statements that stand twice in a function: each defines loop variables of its own."""
+    defined = [loop.loop_var for loop in find_all(stmt, For)]
+    defined += [bind.var for bind in find_all(stmt, tirx.Bind)]
+    return substitute(stmt, {var: Var(var.name, dtype_of(var)) for var in defined})
 
 
 def outermost_thread_extents(root: Any) -> list[Any]:

@@ -201,10 +201,22 @@ def _nearest(rest: str, known: Iterable[str], cutoff: float) -> str:
 
 
 # -- between our own passes: written by one, read by a later one, never by users
-TILE_LOOP = "tvm_hopper.tile_loop"  # on a role's loop over the output tiles of one thread block
+# On the block that does the work of one output tile; in a persistent kernel, of one after another.
+TILE_WORK = "tvm_hopper.tile_work"
 # On a block that issues asynchronous operations: its row in `facts.async_ops`.
 ASYNC_OP = "tvm_hopper.async_op"
 # call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, without a barrier yet.
 TMA_LOAD = "tvm_hopper.tma_load"
-RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many iterations ago
+# A channel hands the slots of a ring from those that fill them to those that read them. Its number
+# stands on the pipelined loop and on the block of loads, the number of slots on the loop. A trip is
+# the number of a use, counted from the kernel's start: slot = trip % slots.
+CHANNEL = "tvm_hopper.channel"
+NUM_SLOTS = "tvm_hopper.num_slots"
+FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip): what its block loads goes there
+AWAIT_FILLED = "tvm_hopper.await_filled"  # call_extern(.., channel, trip): its loads have landed
+AWAIT_FREE = "tvm_hopper.await_free"  # call_extern(.., channel, trip): its last readers are done
+FREE_SLOT = "tvm_hopper.free_slot"  # call_extern(.., channel, trip): one arrival of a reader
+CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT)
+RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many trips ago
+ARRIVALS = "tvm_hopper.arrivals"  # beside it: how many threads of the role arrive
 ALIGNMENT = "tvm_hopper.alignment"  # on a function: argument, bytes ...

@@ -49,9 +49,12 @@ def hook_passes() -> list[Pass]:
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
         transforms.LowerWgmma(),  # the accumulator goes to registers, rows and columns to threads
         transforms.InjectTmaLoad(),  # copies become boxes of a tensor map, without a barrier yet
-        transforms.PipelineMbarriers(),  # ring, full/empty barriers and roles around both
-        transforms.InsertAsyncWaits(),  # WGMMA's waits depend on what each role does in between
-        transforms.RasterBlocks(),  # late: the passes above reason about plain block indices
+        transforms.PlanPipeline(),  # loads get slots, and trips are counted
+        transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
+        transforms.ScheduleTiles(),  # the passes above reason about plain block indices
+        transforms.ExpandPipeline(),  # where there is no producer, loads run ahead in the loop
+        transforms.InsertAsyncWaits(),  # what a role has to wait for depends on all of the above
+        transforms.LowerChannels(),  # slots that are handed over become mbarriers
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide
         transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence

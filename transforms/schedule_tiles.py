@@ -31,14 +31,18 @@ at each launch, by the device that the tensors are on (CountBlocks), and tells t
     for bx in thread_binding(num_blocks, "blockIdx.x"):
         ...
 
-Before: the kernel is one block inside its thread axes.  After: no `raster_group`, `persistent` or
-`tile_loop` is left.
+Trips through a channel's slots are counted on from tile to tile.
+
+Before: the kernel is one block inside its thread axes, and what it does for one output tile a block
+in that (`tile_work`), one in each role.  After: no `raster_group`, `persistent` or `tile_work` is
+left.
 Not here: clusters.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +51,12 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.keys import BY_DEVICE, PERSISTENT, RASTER_GROUP, TILE_LOOP
+from tvm_hopper.keys import BY_DEVICE, PERSISTENT, RASTER_GROUP, TILE_WORK
 from tvm_hopper.options import read
+from tvm_hopper.plan.channel import find_trips
 
 from .count_blocks import ask_count
+from .plan_pipeline import ROLLED
 
 MOST_TILES = (1 << 31) - 1  # indices of tiles have 32 bits
 LARGE_GROUP = 1024  # of more rows, times elements of a tile, the constants could pass 32 bits
@@ -126,7 +132,7 @@ def plan_raster(
     columns, rows = axes.get("blockIdx.x"), axes.get("blockIdx.y")
     if columns is None:
         return ()
-    roles, notes = role_blocks(kernel), columns.annotations
+    roles, notes = kernel_blocks(kernel), columns.annotations
     asked = [key for key in (RASTER_GROUP, PERSISTENT) if key in notes]
     if not asked and (default_group == 1 or rows is None or not roles):
         return ()
@@ -144,22 +150,16 @@ def plan_raster(
     return (RasterOrder(roles[0], rows, columns, group, blocks, num_blocks),)
 
 
-def role_blocks(kernel: ir.For) -> list[ir.SBlock]:
-    """Return the block that holds a kernel's roles, if it has any."""
-    return ir.find_all(
-        kernel,
-        ir.SBlock,
-        lambda block: block.name_hint == ir.KERNEL_BLOCK and ir.has_roles(block),
-    )
+def kernel_blocks(kernel: ir.For) -> list[ir.SBlock]:
+    """Return the block that holds all that a kernel of ours does, if it is one."""
+    return ir.find_all(kernel, ir.SBlock, lambda block: block.name_hint == ir.KERNEL_BLOCK)
 
 
 def rewrite_raster(kernel: ir.For, order: RasterOrder) -> ir.For:
-    """Bind the tile's indices, at the top of the kernel or of each role's tile loop."""
+    """Bind the tile's indices, at the top of the kernel or of each role's loop over tiles."""
     body = order.kernel.body
     if order.blocks:
-        body = ir.replace(
-            body, ir.For, lambda x: _tile_loop(x, order) if TILE_LOOP in x.annotations else x
-        )
+        body = _replace_work(body, lambda work: _tile_loop(work, order))
     elif order.group > 1:
         linear = ir.as_int32(order.rows.loop_var) * ir.as_int32(order.columns.extent)
         body = with_tile_index(body, order, linear + ir.as_int32(order.columns.loop_var))
@@ -195,14 +195,33 @@ def count_blocks(kernel: ir.For, order: RasterOrder) -> list[ir.Stmt]:
     return [tirx.Bind(order.num_blocks, ask_count(order.num_tiles, number))]
 
 
-def _tile_loop(loop: ir.For, order: RasterOrder) -> ir.For:
-    """Give a role's tile loop its extent and its body the tile's indices."""
+def _replace_work(body: ir.Stmt, new: Callable[[ir.Stmt], ir.Stmt]) -> ir.Stmt:
+    """Replace the blocks of what is done for one output tile."""
+    blocks = ir.find_all(body, ir.SBlockRealize, lambda x: TILE_WORK in x.block.annotations)
+    return ir.replace_nodes(body, ir.SBlockRealize, {x: new(x.block.body) for x in blocks})
+
+
+def _tile_loop(work: ir.Stmt, order: RasterOrder) -> ir.For:
+    """Do a role's work for all output tiles of a thread block."""
     block = ir.as_int32(order.columns.loop_var)
+    tile = ir.Var("tile", "int32")
     # Not negative: no block index reaches the number of tiles.
     extent = ir.simplify(tirx.truncdiv(order.num_tiles - block + order.grid - 1, order.grid))
-    body = with_tile_index(loop.body, order, block + loop.loop_var * order.grid)
-    notes = {k: v for k, v in loop.annotations.items() if k != TILE_LOOP}
-    return ir.with_body(loop, body, extent=extent, annotations=notes)
+    body = with_tile_index(count_on(work, tile), order, block + tile * order.grid)
+    return ir.For(tile, 0, extent, ir.ForKind.SERIAL, body, annotations=ROLLED)
+
+
+def count_on(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
+    """Count trips over all output tiles: each makes as many as the loops around them."""
+    trips = find_trips(work)
+    planned = {}
+    for bind in ir.find_all(work, tirx.Bind, lambda x: any(x.var.same_as(t) for t in trips)):
+        loops = ir.find_all(work, ir.For, lambda loop, own=bind: ir.uses_node(loop, own))
+        each: Any = tile
+        for loop in loops:
+            each = ir.as_int32(loop.extent) * each
+        planned[bind] = tirx.Bind(bind.var, each + ir.as_int32(bind.value))
+    return ir.replace_nodes(work, tirx.Bind, planned)
 
 
 def with_tile_index(body: ir.Stmt, order: RasterOrder, linear_index: Any) -> ir.Stmt:
@@ -251,8 +270,8 @@ def _remainder(value: Any, by: Any) -> Any:
     return value % by if ir.static_int(by) else tirx.truncmod(value, by)
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.RasterBlocks")
-class RasterBlocks:
+@prim_func_pass(opt_level=0, name="tvm_hopper.ScheduleTiles")
+class ScheduleTiles:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
@@ -267,9 +286,10 @@ class RasterBlocks:
             host = [part for plan in plans for part in count_blocks(kernel, plan)]
             for plan in plans:
                 kernel = rewrite_raster(kernel, plan)
-            if role_blocks(kernel):
+            if kernel_blocks(kernel):
                 notes[number] = _facts(plans)
-            assert not plan_raster(kernel), "RasterBlocks left an annotation behind"
+                kernel = _replace_work(kernel, lambda work: work)
+            assert not plan_raster(kernel), "ScheduleTiles left an annotation behind"
             return ir.seq(host, kernel)
 
         return ir.note_plan(ir.map_kernels(func, order), notes)

@@ -1,0 +1,112 @@
+"""Let loads run ahead of what reads them, where the same threads do both.
+
+    for k in serial(8, annotations={"channel": 0, "num_slots": 4}):
+        trip = k
+        with sblock(async_op="tma_load", channel=0): fill_slot(0, trip); tma_load(&ring[trip % 4], ..)
+        use(ring[trip % 4])
+  ->
+    for k in range(3):
+        trip = k
+        with sblock(async_op="tma_load", channel=0): fill_slot(0, trip); ...
+    for k in serial(8):
+        trip = k
+        if k < 5:
+            with sblock(async_op="tma_load", channel=0):
+                fill_slot(0, trip + 3); tma_load(&ring[(trip + 3) % 4], ...)
+        use(ring[trip % 4])
+
+The load of an iteration overwrites what the iteration before read, so that one barrier an iteration
+is enough.
+
+Before: loads have channels, and loops that are split between roles are marked no more.  After: no
+`num_slots` is left.
+Not here: the barriers and waits in between (insert_syncs.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.keys import NUM_SLOTS, PREFIX
+from tvm_hopper.plan.channel import is_load
+from tvm_hopper.plan.pipeline_plan import pipelined_loops
+
+from .plan_pipeline import ROLLED
+
+
+@dataclass(frozen=True)
+class ExpansionPlan:
+    """A loop, its loads, and how many trips they run ahead."""
+
+    loop: ir.For
+    block: ir.SBlockRealize | None  # of an iteration, if it allocates anything
+    trip: tirx.Bind
+    loads: tuple[ir.Stmt, ...]
+    others: tuple[ir.Stmt, ...]
+    ahead: int
+
+
+def plan_expansions(kernel: ir.For) -> tuple[ExpansionPlan, ...]:
+    """Return the loops of a kernel whose own threads load, the innermost first."""
+    return tuple(_plan_loop(loop) for loop in reversed(pipelined_loops(kernel)))
+
+
+def _plan_loop(loop: ir.For) -> ExpansionPlan:
+    block = loop.body if isinstance(loop.body, ir.SBlockRealize) else None
+    parts = ir.statements(loop.body if block is None else block.block.body)
+    bind = next(part for part in parts if isinstance(part, tirx.Bind))
+    return ExpansionPlan(
+        loop,
+        block,
+        bind,
+        tuple(part for part in parts if is_load(part)),
+        tuple(part for part in parts if not is_load(part) and part is not bind),
+        int(loop.annotations[NUM_SLOTS]) - 1,
+    )
+
+
+def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
+    """Issue the first loads in front of the loop, and in it those of later iterations."""
+    loop, ahead = plan.loop, plan.ahead
+    k, extent = loop.loop_var, loop.extent
+    first = ir.make_loop("k", ahead, lambda j: _first_loads(plan, j)) if ahead else None
+    moved = {k: k + ahead, plan.trip.var: plan.trip.var + ahead} if ahead else {}
+    loads: Any = ir.substitute(ir.seq(plan.loads), moved)
+    if ahead:
+        loads = ir.IfThenElse(ir.simplify(k < extent - ahead), loads, None)
+    body = ir.seq(plan.trip, loads, plan.others)
+    if plan.block is not None:
+        body = ir.SBlockRealize([], True, ir.with_block(plan.block.block, body=body))
+    notes = {n: v for n, v in loop.annotations.items() if not str(n).startswith(PREFIX)}
+    return ir.seq(first, ir.with_body(loop, body, annotations={**notes, **ROLLED}))
+
+
+def _first_loads(plan: ExpansionPlan, number: Any) -> ir.Stmt:
+    """Load what one of the first iterations reads, if there are so many."""
+    loop = plan.loop
+    value = ir.cast_like(number, loop.loop_var)
+    part = ir.substitute(ir.seq(plan.trip, plan.loads), {loop.loop_var: value})
+    known = ir.static_int(loop.extent)
+    if known is None or known < plan.ahead:
+        part = ir.IfThenElse(ir.simplify(value < loop.extent), part, None)
+    return ir.fresh_variables(part)
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.ExpandPipeline")
+class ExpandPipeline:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Expand the loops of one function."""
+
+        def expand(kernel: ir.For) -> ir.For:
+            while plans := plan_expansions(kernel):
+                kernel = ir.replace_nodes(kernel, ir.For, {plans[0].loop: rewrite_loop(plans[0])})
+            return kernel
+
+        return ir.map_kernels(func, expand)

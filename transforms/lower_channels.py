@@ -1,0 +1,236 @@
+"""Turn channels into mbarriers: one that says `full` and one that says `empty` for each slot.
+
+    with sblock("kernel"):
+        ring = alloc(4 tiles)
+        if t < 128:
+            if t == 0:
+                for k in range(8):
+                    trip = k
+                    await_free(0, trip)
+                    with sblock(async_op="tma_load", channel=0):
+                        fill_slot(0, trip)
+                        tma_load(&ring[trip % 4], A_map, ...)
+        else:
+            for k in range(8):
+                trip = k
+                await_filled(0, trip)
+                ...
+                if t % 128 == 0: free_slot(0, trip)
+  ->
+    with sblock("kernel"):
+        ring = alloc(4 tiles); full, empty = alloc(4 mbarriers each)
+        if t == 0:
+            for s in range(4): mbarrier.init(full[s], 1); mbarrier.init(empty[s], 2)
+            fence.mbarrier_init
+        storage_sync
+        if t < 128:
+            if t == 0:
+                for k in range(8):
+                    mbarrier_wait(empty[k % 4], (k // 4 + 1) % 2)
+                    mbarrier.arrive.expect_tx(full[k % 4], bytes)
+                    cp.async.bulk.tensor(&ring[k % 4], A_map, ..., full[k % 4])
+        else:
+            for k in range(8):
+                mbarrier_wait(full[k % 4], k // 4 % 2)
+                ...
+                if t % 128 == 0: mbarrier.arrive(empty[k % 4])
+
+Where no role of its own loads, one thread is elected to, and there is no `empty`: the order of the
+program, and the barriers in it, keep a slot from being overwritten too early.
+
+Before: waits and fences stand (InsertSyncs).  After: no channel, no `tma_load` without a barrier.
+Not here: offsets (merge_shared.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.facts import arrivals
+from tvm_hopper.keys import (
+    ARRIVALS,
+    AWAIT_FILLED,
+    AWAIT_FREE,
+    CHANNEL,
+    FILL_SLOT,
+    FREE_SLOT,
+    RELEASE,
+    TMA_LOAD,
+)
+from tvm_hopper.plan.channel import Channel, ChannelCall, find_channels, find_trips, parse_call
+
+TMA_PTX = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+
+
+@dataclass(frozen=True)
+class Barriers:
+    """The barriers of one channel; `empty` is None where its readers also fill it."""
+
+    channel: Channel
+    full: ir.Var
+    empty: ir.Var | None
+
+    @staticmethod
+    def of(channel: Channel, names: ir.Names) -> Barriers:
+        """Declare the buffers."""
+
+        def declare(name: str) -> ir.Var:
+            shape = (channel.num_slots,)
+            return ir.new_buffer(names.take(name), shape, "uint64", "shared.dyn", 8)
+
+        full = declare("full")
+        return Barriers(channel, full, declare("empty") if channel.num_arrivals else None)
+
+    @property
+    def buffers(self) -> list[ir.Var]:
+        """What has to be allocated."""
+        return [self.full] if self.empty is None else [self.full, self.empty]
+
+    def slot(self, trip: Any) -> Any:
+        """Return the slot that a trip uses."""
+        return ir.as_int32(trip % self.channel.num_slots)
+
+    def parity(self, trip: Any, start: int) -> Any:
+        """Return the parity to wait for, `start` in the first turn, as one foldable remainder."""
+        turn = trip // self.channel.num_slots
+        return ir.as_int32((turn + start) % 2 if start else turn % 2)
+
+    def lower(self, call: ChannelCall) -> Any:
+        """Return the instruction that a call stands for."""
+        trip = call.trip
+        if call.name == FREE_SLOT:  # counted up by a whole turn, so that no dividend is negative
+            return T.ptx.mbarrier.arrive.shared.b64(
+                _at(self.empty, self.slot(trip + self.channel.num_slots))
+            )
+        slot = self.slot(trip)
+        if call.name == FILL_SLOT:
+            return T.ptx.mbarrier.arrive.expect_tx.shared.b64(
+                _at(self.full, slot), T.uint32(self.channel.num_bytes)
+            )
+        if call.name == AWAIT_FILLED:
+            parity = self.parity(trip, arrivals.CONSUMER_START_PARITY)
+            return T.cuda.mbarrier_wait(_at(self.full, slot), parity)
+        assert call.name == AWAIT_FREE
+        parity = self.parity(trip, arrivals.PRODUCER_START_PARITY)
+        return T.cuda.mbarrier_wait(_at(self.empty, slot), parity)
+
+
+def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
+    """Declare and initialise the barriers, and put instructions in place of calls."""
+    names = ir.Names()
+    barriers = {x.number: Barriers.of(x, names) for x in channels}
+    thread = ir.thread_axes(kernel)["threadIdx.x"].loop_var
+    kernel = _inline_trips(kernel)
+
+    def load(realize: ir.SBlockRealize, mutator: Any) -> ir.Stmt:
+        block = realize.block
+        if RELEASE in block.annotations:
+            notes = {k: v for k, v in block.annotations.items() if k not in (RELEASE, ARRIVALS)}
+            block = ir.with_block(block, annotations=notes)
+            return mutator.default_mutate(ir.SBlockRealize([], True, block))
+        if CHANNEL not in block.annotations:
+            return mutator.default_mutate(realize)
+        own = barriers[int(block.annotations[CHANNEL])]
+        copies = emit_loads(block.body, own)
+        return copies if own.empty is not None else ir.IfThenElse(thread.equal(0), copies, None)
+
+    def call(node: ir.Call, mutator: Any) -> Any:
+        found = parse_call(node)
+        return mutator.default_mutate(node) if found is None else barriers[found.channel].lower(found)
+
+    kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Call, call)])
+    (block,) = ir.find_all(kernel, ir.SBlock, lambda x: x.name_hint == ir.KERNEL_BLOCK)
+    shared = [buffer for x in barriers.values() for buffer in x.buffers]
+    new = ir.with_block(
+        block,
+        body=_behind_marks(block.body, emit_barriers(list(barriers.values()), thread)),
+        alloc_buffers=[*block.alloc_buffers, *shared],
+    )
+    return ir.replace_nodes(kernel, ir.SBlock, {block: new})
+
+
+def _inline_trips(kernel: ir.For) -> ir.For:
+    """Put the numbers of trips where they are used."""
+    trips = find_trips(kernel)
+    binds = ir.find_all(kernel, tirx.Bind, lambda x: any(x.var.same_as(t) for t in trips))
+    kernel = ir.replace_nodes(kernel, tirx.Bind, {bind: ir.seq() for bind in binds})
+    return ir.drop_empty(ir.substitute(kernel, {bind.var: bind.value for bind in binds}))
+
+
+def _behind_marks(body: ir.Stmt, first: ir.Stmt) -> ir.Stmt:
+    """Put a statement in front of a kernel's work, behind its constants and inside its marks."""
+    *front, last = ir.statements(body)
+    if front and isinstance(last, tirx.AttrStmt) and all(isinstance(x, tirx.Bind) for x in front):
+        return ir.seq(front, _behind_marks(last, first))
+    if isinstance(body, tirx.AttrStmt):
+        inner = _behind_marks(body.body, first)
+        return tirx.AttrStmt(body.node, body.attr_key, body.value, inner)
+    return ir.seq(first, body)
+
+
+def emit_barriers(barriers: list[Barriers], thread: Any) -> ir.Stmt:
+    """Initialise the barriers once and let every thread, and the copy engine, know."""
+
+    def init(own: Barriers, slot: Any) -> ir.Stmt:
+        full, empty = own.channel.full_count, own.empty
+        return ir.seq(
+            T.ptx.mbarrier.init.shared.b64(_at(own.full, slot), T.uint32(full)),
+            None
+            if empty is None
+            else T.ptx.mbarrier.init.shared.b64(
+                _at(empty, slot), T.uint32(own.channel.empty_count)
+            ),
+        )
+
+    loops = [
+        ir.make_loop("slot", own.channel.num_slots, lambda slot, own=own: init(own, slot))
+        for own in barriers
+    ]
+    elected = ir.seq(loops, T.ptx.fence.mbarrier_init.release.cluster())
+    return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), T.tvm_storage_sync("shared"))
+
+
+def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
+    """Turn `tma_load` calls into the instruction that completes on the slot's barrier."""
+    calls = [x for x in map(parse_call, ir.find_all(copies, ir.Call)) if x is not None]
+    (fill,) = [x for x in calls if x.name == FILL_SLOT]
+    barrier = _at(own.full, own.slot(fill.trip))
+
+    def instruction(call: ir.Call) -> Any:
+        if call.op.name != "tirx.call_extern":
+            return call
+        if (found := parse_call(call)) is not None:
+            return own.lower(found)
+        if call.args[0].value != TMA_LOAD:
+            return call
+        _, address, tensor_map, *coordinates = call.args
+        name = TMA_PTX.format(rank=len(coordinates))
+        return T.ptx[name](address, tensor_map, *coordinates, barrier)
+
+    return ir.replace(copies, ir.Call, instruction)
+
+
+def _at(buffer: Any, slot: Any) -> Any:
+    return tirx.address_of(tirx.BufferLoad(buffer, [slot]))
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.LowerChannels")
+class LowerChannels:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Lower the channels of one function."""
+
+        def lower(kernel: ir.For) -> ir.For:
+            if channels := find_channels(kernel):
+                kernel = rewrite_channels(kernel, channels)
+            assert not find_channels(kernel), "LowerChannels left a load behind"
+            return kernel
+
+        return ir.map_kernels(func, lower)

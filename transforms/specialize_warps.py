@@ -1,0 +1,237 @@
+"""Split a kernel between a producer, which loads, and consumers, which do all else.
+
+    for t in thread_binding(256, "threadIdx.x"):
+        with sblock("tile", tile_work=1):
+            for k in serial(8, annotations={"channel": 0, "num_slots": 4, ...}):
+                trip = k
+                with sblock(async_op="tma_load", channel=0): fill_slot(0, trip); tma_load(...)
+                with sblock(async_op="wgmma"): wgmma(acc, ring[trip % 4])
+            C[...] = acc
+  ->
+    for t in thread_binding(384, "threadIdx.x"):
+        if t < 128:
+            setmaxnreg.dec 40
+            if t == 0:
+                with sblock("tile", tile_work=1):
+                    for k in serial(8):
+                        trip = k
+                        await_free(0, trip)
+                        with sblock(async_op="tma_load", channel=0): ...
+        else:                                                   t := t - 128
+            setmaxnreg.inc 232
+            with sblock("tile", tile_work=1):
+                for k in serial(8):
+                    trip = k
+                    await_filled(0, trip)
+                    with sblock(async_op="wgmma"): ...
+                    with sblock(release=1):
+                        if t % 128 == 0 and trip >= 1: free_slot(0, trip - 1)
+                C[...] = acc
+
+`release = n` says that the slot given back is the one of n trips ago. Each role keeps the loops
+around its own statements.  Consumers of plain loops arrive once a warp, behind a `__syncwarp`, move
+no registers, and leave the producer one warp.
+
+Before: loads have channels (PlanPipeline).  After: agents wait for one another by channel calls.
+Not here: waits for what a role itself issued (insert_syncs.py), barriers (lower_channels.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.hopper import THREADS_PER_WARP
+from tvm_hopper.fallbacks import Fallback, report
+from tvm_hopper.keys import (
+    ARRIVALS,
+    AWAIT_FILLED,
+    AWAIT_FREE,
+    FILL_SLOT,
+    FREE_SLOT,
+    PREFIX,
+    RELEASE,
+    TILE_WORK,
+    WGMMA_PENDING,
+)
+from tvm_hopper.options import read
+from tvm_hopper.plan.channel import (
+    Channel,
+    find_calls,
+    find_channels,
+    find_loads,
+    is_load,
+    make_call,
+    threads_per_arrival,
+)
+from tvm_hopper.plan.roles import Role, RolePlan, plan_roles
+
+from .plan_pipeline import ROLLED
+
+
+def rewrite_roles(plan: RolePlan) -> ir.For:
+    """Build the kernel's thread axis anew, with roles."""
+    thread = plan.axis.loop_var
+    (kernel,) = ir.find_all(plan.axis, ir.SBlock, lambda x: x.name_hint == ir.KERNEL_BLOCK)
+    (work,) = [
+        x for x in ir.find_all(kernel, ir.SBlockRealize) if TILE_WORK in x.block.annotations
+    ]
+    first = plan.consumer.agent.first_thread
+    roles = ir.IfThenElse(
+        thread < first, emit_producer(plan, work, thread), emit_consumer(plan, work, thread)
+    )
+    body: ir.Stmt = ir.mark_ours(roles)
+    if plan.moves_registers:
+        # setmaxnreg needs the register count at entry: __launch_bounds__(threads, 1).
+        key = "tirx.launch_bounds_min_blocks_per_sm"
+        body = tirx.AttrStmt(tirx.IntImm("int32", 0), key, tirx.IntImm("int32", 1), body)
+    block = ir.with_block(kernel, body=body)
+    return ir.with_body(
+        plan.axis,
+        ir.SBlockRealize([], True, block),
+        extent=tirx.IntImm(ir.dtype_of(plan.axis.extent), plan.num_threads),
+    )
+
+
+def emit_producer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stmt:
+    """Keep the loads: one thread waits for a free slot and issues them."""
+
+    def keep(load: ir.SBlockRealize, _: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
+        channel, trip = _use(load)
+        return [make_call(AWAIT_FREE, channel, trip), load], []
+
+    kept = ir.fresh_variables(_share(work, keep, is_producer=True))
+    elected = ir.IfThenElse(thread.equal(0), kept, None)
+    return ir.seq(_set_registers("dec", plan.producer), elected)
+
+
+def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stmt:
+    """Keep everything else: wait for the loads, and give slots back behind what reads them."""
+
+    def keep(load: ir.SBlockRealize, beside: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
+        return [make_call(AWAIT_FILLED, *_use(load))], [emit_release(plan, load, beside, thread)]
+
+    own = thread - plan.consumer.agent.first_thread
+    kept = _share(work, keep, is_producer=False)
+    return ir.seq(_set_registers("inc", plan.consumer), ir.substitute(kept, {thread: own}))
+
+
+def emit_release(
+    plan: RolePlan, load: ir.SBlockRealize, beside: list[ir.Stmt], thread: Any
+) -> ir.Stmt:
+    """Let one thread of a warp or warp group give back the slot of `pending` trips ago."""
+    channel, trip = _use(load)
+    unit = threads_per_arrival([x.source for x in load.block.writes], beside)
+    pending = plan.pending if unit > THREADS_PER_WARP else 0
+    elected = (thread % unit).equal(0)
+    if pending:
+        elected = tirx.And(elected, trip >= pending)
+    arrive = ir.Evaluate(make_call(FREE_SLOT, channel, trip - pending if pending else trip))
+    meet = None if unit > THREADS_PER_WARP else T.cuda.warp_sync()
+    return ir.opaque_block(
+        "release",
+        ir.seq(meet, ir.IfThenElse(elected, arrive, None)),
+        annotations={RELEASE: pending, ARRIVALS: plan.consumer.agent.num_threads // unit},
+    )
+
+
+def _use(load: ir.SBlockRealize) -> tuple[int, Any]:
+    """Return the channel and the trip of a block of loads."""
+    (call,) = find_calls(load, FILL_SLOT)
+    return call.channel, call.trip
+
+
+def _set_registers(direction: str, role: Role) -> Any:
+    if role.num_registers is None:
+        return None
+    return T.ptx[f"setmaxnreg.{direction}.sync.aligned.u32"](role.num_registers)
+
+
+Keep = Callable[[ir.SBlockRealize, list[ir.Stmt]], tuple[list[Any], list[Any]]]
+
+
+def _share(stmt: ir.Stmt, keep: Keep, is_producer: bool) -> ir.Stmt:
+    """Return a role's share: what `keep` makes of each load, and of the rest all or nothing.
+
+    `keep` is given a load and the statements beside it, and returns what takes its place and what
+    follows the last of them.
+    """
+    parts = ir.statements(stmt)
+    beside = [part for part in parts if not is_load(part)]
+    kept: list[Any] = []
+    behind: list[Any] = []
+    for part in parts:
+        if is_load(part):
+            here, after = keep(part, beside)
+            kept += here
+            behind += after
+        elif find_loads(part):
+            kept.append(_share_inside(part, keep, is_producer))
+        elif not is_producer or isinstance(part, tirx.Bind):
+            kept.append(part)
+    return ir.seq(kept, behind)
+
+
+def _share_inside(part: ir.Stmt, keep: Keep, is_producer: bool) -> ir.Stmt:
+    if isinstance(part, ir.For):
+        body = _share(part.body, keep, is_producer)
+        notes = {k: v for k, v in part.annotations.items() if not str(k).startswith(PREFIX)}
+        return ir.with_body(part, body, annotations={**notes, **ROLLED})
+    if isinstance(part, ir.SBlockRealize):
+        body = _share(part.block.body, keep, is_producer)
+        own = {"alloc_buffers": [], "reads": [], "writes": []} if is_producer else {}
+        return ir.SBlockRealize([], True, ir.with_block(part.block, body=body, **own))
+    raise cannot_lower(
+        f"copy {find_loads(part)[0].block.name_hint}",
+        f"a copy inside of a {type(part).__name__}",
+        "copies that every iteration makes",
+        "take the condition around it away",
+    )
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.SpecializeWarps")
+class SpecializeWarps:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Build the roles of one function."""
+        notes = {}
+        pending = int(read(WGMMA_PENDING, func, default=0))
+
+        def fallbacks(plan: RolePlan) -> list[Fallback]:
+            asked = any(WGMMA_PENDING in loop.annotations for loop in plan.loops)
+            if asked or plan.pending == pending or not plan.moves_registers:
+                return []
+            found = f"{plan.pending} WGMMA groups in flight instead of {pending}"
+            where = f"loop {plan.loops[0].loop_var.name}"
+            return [Fallback(where, found, f"at least {pending + 1} stages")]
+
+        def build(kernel: ir.For) -> ir.For:
+            number = ir.number_of(func, kernel)
+            plans = plan_roles(kernel, pending)
+            for plan in plans:
+                kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_roles(plan)})
+                facts = _facts(plan, find_channels(kernel)[-1])
+                notes[number] = {**facts, "fallbacks": report(func, fallbacks(plan))}
+            assert not plan_roles(kernel), "SpecializeWarps left a loop behind"
+            return kernel
+
+        return ir.note_plan(ir.map_kernels(func, build), notes)
+
+
+def _facts(plan: RolePlan, channel: Channel) -> dict[str, Any]:
+    """Return what `explain` says of the roles."""
+    registers = [plan.producer.num_registers, plan.consumer.num_registers]
+    return {
+        "consumers": plan.num_consumers,
+        "wgmma_pending": plan.pending,
+        "registers": registers if plan.moves_registers else None,
+        "arrive_counts": {"full": channel.full_count, "empty": channel.empty_count},
+        "threads": plan.num_threads,
+    }

@@ -1,0 +1,169 @@
+"""Channels: who hands the slots of a ring to whom, and the calls that say so until instructions do.
+
+    fill_slot(channel, trip)       the loads of this block go to slot `trip % num_slots`
+    await_filled(channel, trip)    those loads have landed
+    free_slot(channel, trip)       one arrival of a reader: it reads that slot no more
+    await_free(channel, trip)      all readers of the slot's last use have arrived
+
+A trip counts the uses of a channel from the kernel's start, over all loops and output tiles around
+it. In the loop it has a variable of its own, bound once, so that whoever adds a loop changes one
+place. Nobody passes counts of arrivals or bytes: they follow from who does what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.facts import arrivals
+from tvm_hopper.facts.async_ops import ASYNC_OPS
+from tvm_hopper.facts.hopper import THREADS_PER_WARP, WARP_GROUP_THREADS, dtype_bytes
+from tvm_hopper.keys import ARRIVALS, ASYNC_OP, CHANNEL, CHANNEL_CALLS, FILL_SLOT, FREE_SLOT, RELEASE
+
+TRIP = "trip"  # name of the variable that counts a channel's uses
+
+
+@dataclass(frozen=True)
+class ChannelCall:
+    """One of the calls above, taken apart."""
+
+    name: str
+    channel: int
+    trip: Any
+
+
+def make_call(name: str, channel: int, trip: Any) -> Any:
+    """Build a call about the slot of a channel that a trip uses."""
+    return tirx.call_extern("int32", name, channel, trip)
+
+
+def parse_call(node: Any) -> ChannelCall | None:
+    """Take a call apart if it is one of a channel."""
+    if not isinstance(node, ir.Call) or getattr(node.op, "name", "") != "tirx.call_extern":
+        return None
+    name = str(getattr(node.args[0], "value", ""))
+    if name not in CHANNEL_CALLS:
+        return None
+    return ChannelCall(name, int(node.args[1]), node.args[2])
+
+
+def find_calls(root: Any, *names: str) -> list[ChannelCall]:
+    """Return the calls of channels below `root`, outermost first."""
+    calls = [parse_call(node) for node in ir.find_all(root, ir.Call)]
+    return [call for call in calls if call is not None and (not names or call.name in names)]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """The slots of one ring, as the statements of a kernel use them.
+
+    `num_slots` slots take `num_bytes` bytes of copies each. Readers arrive `num_arrivals` times
+    before a slot is free again; 0 means that one agent fills and reads, in the order of its program.
+    """
+
+    number: int
+    num_slots: int
+    num_bytes: int
+    num_arrivals: int
+
+    @property
+    def full_count(self) -> int:
+        """Arrivals of a slot's `full` barrier, beside the bytes."""
+        return arrivals.full_arrive_count()
+
+    @property
+    def empty_count(self) -> int:
+        """Arrivals of a slot's `empty` barrier."""
+        return arrivals.empty_arrive_count(self.num_arrivals)
+
+
+def find_channels(kernel: Any) -> list[Channel]:
+    """Read the channels of a kernel off its statements, by number."""
+    loads = ir.find_blocks(kernel, CHANNEL)
+    found = []
+    for number in sorted({int(block.annotations[CHANNEL]) for block in loads}):
+        own = next(block for block in loads if int(block.annotations[CHANNEL]) == number)
+        releases = [
+            block
+            for block in ir.find_blocks(kernel, RELEASE)
+            if any(call.channel == number for call in find_calls(block, FREE_SLOT))
+        ]
+        found.append(
+            Channel(
+                number,
+                int(own.writes[0].source.shape[0]),
+                slot_bytes(own),
+                sum(int(block.annotations[ARRIVALS]) for block in releases),
+            )
+        )
+    return found
+
+
+def slot_bytes(load: ir.SBlock) -> int:
+    """Return the bytes that a block of loads writes: whole boxes, also where they end outside."""
+    return sum(
+        prod(int(dim.extent) for dim in region.region) * dtype_bytes(ir.dtype_of(region.source))
+        for region in load.writes
+    )
+
+
+def is_load(part: Any) -> bool:
+    """Tell whether a statement loads shared memory and completes on an mbarrier."""
+    if not isinstance(part, ir.SBlockRealize) or ASYNC_OP not in part.block.annotations:
+        return False
+    op = ASYNC_OPS[str(part.block.annotations[ASYNC_OP])]
+    return not op.needs_commit and op.writes == "shared"
+
+
+def find_loads(root: Any) -> list[ir.SBlockRealize]:
+    """Return the loads below `root`, outermost first."""
+    return ir.find_all(root, ir.SBlockRealize, is_load)
+
+
+def threads_per_arrival(slots: list[ir.Var], readers: list[ir.Stmt]) -> int:
+    """Return how many threads one arrival speaks for, of those that read some slots.
+
+    A warp group's operations are waited for by all of it. Plain loads are each warp's own, and its
+    lanes meet before one of them arrives.
+    """
+    for reader in readers:
+        operations = {
+            block: ir.seq()
+            for block in ir.find_all(reader, ir.SBlockRealize, lambda x: _of_warp_group(x.block))
+        }
+        rest = ir.replace_nodes(reader, ir.SBlockRealize, operations)
+        if any(ir.uses(rest, buffer) for buffer in slots):
+            return THREADS_PER_WARP
+    return WARP_GROUP_THREADS
+
+
+def _of_warp_group(block: ir.SBlock) -> bool:
+    op = ASYNC_OPS.get(str(block.annotations.get(ASYNC_OP, "")))
+    return op is not None and op.agent == "warp_group"
+
+
+def find_trips(root: Any) -> list[ir.Var]:
+    """Return the variables that count trips, each once."""
+    found: list[ir.Var] = []
+    for call in find_calls(root):
+        for var in ir.find_all(call.trip, ir.Var):
+            if var.name.startswith(TRIP) and not any(var.same_as(x) for x in found):
+                found.append(var)
+    return found
+
+
+def count_trips(loops: list[ir.For]) -> Any:
+    """Number the iterations of nested loops from 0, the outermost first."""
+    count: Any = tirx.IntImm("int32", 0)
+    for n, loop in enumerate(loops):
+        count = loop.loop_var if n == 0 else count * loop.extent + loop.loop_var
+    return count
+
+
+def fill(channel: int, trip: Any) -> Any:
+    """Build the statement that begins a block of loads."""
+    return make_call(FILL_SLOT, channel, trip)

@@ -1,0 +1,288 @@
+"""Decide which loads run ahead in which loop, and in how many slots what they bring is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.hopper import MAX_GRID_YZ, MBARRIER_MAX_TX_BYTES, SMEM_PER_BLOCK
+from tvm_hopper.keys import ASYNC_COPY, ASYNC_STAGES, CHANNEL, NUM_SLOTS, ORDER, PERSISTENT, STAGE
+
+from .channel import find_loads, is_load, slot_bytes
+
+MBARRIER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """Loads that are issued together, and the loop in which they run `num_slots - 1` trips ahead.
+
+    `parts` are the statements of the loop's body, of which `loads` are some. Without a loop the
+    loads are issued once, into one slot. `around` are the serial loops over `loop`.
+    """
+
+    number: int  # of the channel
+    loop: ir.For | None
+    around: tuple[ir.For, ...]
+    parts: tuple[ir.Stmt, ...]
+    loads: tuple[ir.SBlockRealize, ...]
+    num_slots: int
+
+    def __post_init__(self) -> None:
+        where = self.where
+        if self.num_slots < 1:
+            raise cannot_lower(where, f"{self.num_slots} stages", "at least 1")
+        if self.tx_bytes > MBARRIER_MAX_TX_BYTES:
+            raise cannot_lower(
+                where,
+                f"{self.tx_bytes} bytes a stage",
+                f"at most {MBARRIER_MAX_TX_BYTES}, what an mbarrier can count",
+            )
+        if self.smem_bytes > SMEM_PER_BLOCK:
+            fits = (SMEM_PER_BLOCK - 1024) // (self.tx_bytes + 2 * MBARRIER_BYTES)
+            sizes = " + ".join(
+                f"{load.block.writes[0].source.name} {self.num_slots} x {slot_bytes(load.block)}"
+                for load in self.loads
+            )
+            raise cannot_lower(
+                where,
+                f"{sizes} + barriers {2 * self.num_slots * MBARRIER_BYTES} = {self.smem_bytes} "
+                "bytes of shared memory",
+                f"at most {SMEM_PER_BLOCK}",
+                f"take {fits} stages" if fits else "choose a smaller tile",
+            )
+
+    @property
+    def where(self) -> str:
+        """Name the loop, or the loads, in an error message."""
+        return f"loop {self.loop.loop_var.name}" if self.loop is not None else _names(self.loads)
+
+    @property
+    def loops(self) -> list[ir.For]:
+        """The serial loops whose iterations are counted, the outermost first."""
+        return [*self.around, *([] if self.loop is None else [self.loop])]
+
+    @property
+    def tiles(self) -> tuple[ir.Var, ...]:
+        """What the loads write."""
+        return tuple(load.block.writes[0].source for load in self.loads)
+
+    @property
+    def others(self) -> tuple[ir.Stmt, ...]:
+        """The statements that are no loads, in order."""
+        return tuple(part for part in self.parts if not is_load(part))
+
+    @property
+    def tx_bytes(self) -> int:
+        """Bytes that one trip's loads complete on its `full` barrier, whole boxes."""
+        return sum(slot_bytes(load.block) for load in self.loads)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of the slots and their barriers."""
+        return self.num_slots * (self.tx_bytes + 2 * MBARRIER_BYTES)
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """The thread axis of a kernel, the work under it, and the loads in it."""
+
+    axis: ir.For  # the loop bound to threadIdx.x
+    pipelines: tuple[PipelinePlan, ...]
+    is_persistent: bool  # a thread block computes several output tiles, one after another
+
+
+def plan_pipelines(kernel: ir.For) -> tuple[KernelPlan, ...]:
+    """Plan the loads of a kernel that have no channel yet; reasons to refuse are raised here."""
+    loads = [x for x in find_loads(kernel) if CHANNEL not in x.block.annotations]
+    if not loads:
+        return ()
+    axis = ir.thread_axes(kernel).get("threadIdx.x")
+    if axis is None:
+        raise cannot_lower(
+            _names(loads),
+            "no loop bound to threadIdx.x in their kernel",
+            "threads that read what they bring",
+            f"bind the loops of a plain statement, schedule a product (tvm_hopper.schedule.wgmma), "
+            f"or take {ASYNC_COPY} away",
+        )
+    inside = [tag for tag in ir.thread_axes(axis.body) if tag.startswith("threadIdx")]
+    if inside:
+        raise cannot_lower(
+            _names(loads),
+            f"threads on {', '.join(inside)} beside threadIdx.x",
+            "threadIdx.x alone",
+            "fuse the loops, and bind the fused one",
+        )
+    persistent = bool(ir.find_all(kernel, ir.For, lambda x: PERSISTENT in x.annotations))
+    if not persistent:
+        _check_grid(kernel)
+    sites: list[tuple[list[ir.For], list[ir.SBlockRealize]]] = []
+    for load in loads:
+        around = serial_loops(axis, load)
+        if sites and same_loops(sites[-1][0], around):
+            sites[-1][1].append(load)
+        else:
+            sites.append((around, [load]))
+    first = 1 + max(
+        (int(x.annotations[CHANNEL]) for x in ir.find_blocks(kernel, CHANNEL)), default=-1
+    )
+    plans = tuple(
+        _plan_site(axis, first + n, around, own) for n, (around, own) in enumerate(sites)
+    )
+    axes = [loop.loop_var for loop in ir.thread_axes(kernel).values()] if persistent else []
+    for plan in plans:
+        _check_even(plan, axes)
+    _check_annotated(axis, plans)
+    return (KernelPlan(axis, plans, persistent),)
+
+
+def serial_loops(axis: ir.For, part: ir.Stmt) -> list[ir.For]:
+    """Return the loops between a thread axis and a statement, the outermost first."""
+    cache: list[ir.For] = []
+    node: Any = axis.body
+    while True:
+        inner = [x for x in ir.find_all(node, ir.For) if ir.uses_node(x.body, part)]
+        if not inner:
+            return cache
+        cache.append(inner[0])
+        node = inner[0].body
+
+
+def same_loops(some: list[ir.For], others: list[ir.For]) -> bool:
+    """Tell whether two lists name the same loops."""
+    return len(some) == len(others) and all(
+        a.same_as(b) for a, b in zip(some, others, strict=True)
+    )
+
+
+def body_parts(loop: ir.For | None, body: ir.Stmt) -> tuple[ir.Stmt, ...]:
+    """Return the statements of a loop's body, which may be one block of tiles."""
+    if isinstance(body, ir.SBlockRealize) and not is_load(body) and loop is not None:
+        return tuple(ir.statements(body.block.body))
+    return tuple(ir.statements(body))
+
+
+def _names(loads: Any) -> str:
+    return f"copies {', '.join(load.block.name_hint for load in loads)}"
+
+
+def _check_grid(kernel: ir.For) -> None:
+    """Refuse more rows of tiles than a grid has in y and z; persistent kernels have none there."""
+    for tag in ("blockIdx.y", "blockIdx.z"):
+        axis = ir.thread_axes(kernel).get(tag)
+        if axis is None:
+            continue
+        extent = ir.static_int(axis.extent)
+        if extent is not None and extent > MAX_GRID_YZ:
+            raise cannot_lower(
+                f"loop {axis.loop_var.name}, {tag}",
+                f"{extent} thread blocks",
+                f"at most {MAX_GRID_YZ}",
+                f"let thread blocks share the tiles ({PERSISTENT})",
+            )
+
+
+def _check_annotated(axis: ir.For, plans: tuple[PipelinePlan, ...]) -> None:
+    """Refuse a pipeline whose loads stand in a loop inside of it."""
+    planned = [plan.loop for plan in plans if plan.loop is not None]
+    for loop in ir.find_all(axis, ir.For, lambda x: STAGE in x.annotations):
+        if any(loop.same_as(x) for x in planned):
+            continue
+        inner = [x for x in planned if ir.uses_node(loop.body, x)]
+        if inner:
+            raise cannot_lower(
+                f"loop {loop.loop_var.name}",
+                f"loop {inner[0].loop_var.name} inside it",
+                "one loop over k around the copies and what reads them",
+                "compute_at the copies at the innermost loop over k, or fuse the loops",
+            )
+
+
+def _check_even(plan: PipelinePlan, axes: list[ir.Var]) -> None:
+    """Refuse trips of different number: slots are counted through all loops and output tiles.
+
+    `axes` are those of a persistent kernel, whose blocks take several tiles, and else empty.
+    """
+    for n, loop in enumerate(plan.loops):
+        varying = [*axes, *(outer.loop_var for outer in plan.loops[:n])]
+        reads = ir.find_all(loop.extent, ir.TensorLoad) if varying else []
+        if reads or ir.depends_on(loop.extent, varying):
+            raise cannot_lower(
+                f"loop {loop.loop_var.name}" + (f", {PERSISTENT}" if axes else ""),
+                f"{loop.extent} iterations, which differ from tile to tile",
+                "the same number for each output tile",
+                "take persistent away" if axes else "pad the loop to its longest",
+            )
+
+
+def _plan_site(
+    axis: ir.For, number: int, around: list[ir.For], loads: list[ir.SBlockRealize]
+) -> PipelinePlan:
+    loop = around[-1] if around else None
+    body = axis.body if loop is None else loop.body
+    parts = body_parts(loop, body)
+    if loop is not None and (loop.kind != ir.ForKind.SERIAL or not ir.is_const(loop.min, 0)):
+        raise cannot_lower(
+            f"loop {loop.loop_var.name}",
+            f"a loop of kind {ir.ForKind(loop.kind).name.lower()} from {loop.min}",
+            "a serial loop from 0",
+        )
+    direct = [load for load in loads if any(load.same_as(part) for part in parts)]
+    if loop is not None and len(direct) != len(loads):
+        stray = next(load for load in loads if not any(load.same_as(x) for x in parts))
+        raise cannot_lower(
+            f"copy {stray.block.name_hint}",
+            f"a copy that is no statement of loop {loop.loop_var.name} by itself",
+            "copies that every iteration makes",
+            "take the condition around it away",
+        )
+    num_slots = _num_slots(loop, parts) if loop is not None else 1
+    return PipelinePlan(number, loop, tuple(around[:-1]), parts, tuple(loads), num_slots)
+
+
+def _num_slots(loop: ir.For, parts: tuple[ir.Stmt, ...]) -> int:
+    """Read the number of slots off TVM's pipeline annotations; 1 without them."""
+    where = f"loop {loop.loop_var.name}"
+    if STAGE not in loop.annotations:
+        for key in (ORDER, ASYNC_STAGES):
+            if key in loop.annotations:
+                raise cannot_lower(where, f"{key} without {STAGE}", "both")
+        return 1
+    stage = [int(x) for x in loop.annotations[STAGE]]
+    order = [int(x) for x in loop.annotations.get(ORDER, range(len(parts)))]
+    names = [block.name_hint for part in parts for block in _first_block(part)]
+    if len(stage) != len(parts) or sorted(order) != list(range(len(parts))):
+        raise cannot_lower(
+            where,
+            f"{STAGE} = {stage} and {ORDER} = {order}",
+            f"one entry for each of the {len(parts)} statements {names}, and a permutation",
+        )
+    loads = {s for s, part in zip(stage, parts, strict=True) if is_load(part)}
+    others = {s for s, part in zip(stage, parts, strict=True) if not is_load(part)}
+    if len(loads) != 1 or len(others) != 1 or min(others) < min(loads) or min(loads) < 0:
+        raise cannot_lower(
+            where,
+            f"{STAGE} = {stage}",
+            "one stage for all copies and one, not earlier, for what reads them",
+            f"e.g. {[0] * sum(map(is_load, parts)) + [3]} for a ring of four slots",
+        )
+    asynchronous = [int(x) for x in loop.annotations.get(ASYNC_STAGES, [])]
+    if min(loads) not in asynchronous and max(others) > min(loads):
+        raise cannot_lower(
+            where,
+            f"{ASYNC_STAGES} = {asynchronous}",
+            f"stage {min(loads)}, where the asynchronous copies are, in it",
+        )
+    return max(others) - min(loads) + 1
+
+
+def _first_block(part: ir.Stmt) -> list[ir.SBlock]:
+    return ir.find_all(part, ir.SBlock)[:1]
+
+
+def pipelined_loops(root: Any) -> list[ir.For]:
+    """Return the loops whose loads have a channel, outermost first."""
+    return ir.find_all(root, ir.For, lambda loop: NUM_SLOTS in loop.annotations)

@@ -45,10 +45,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.script import tirx as T
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import fences, mbarrier, registers, tma
 from tvm_hopper.facts import arrivals
 from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
 from tvm_hopper.fallbacks import Fallback, report
@@ -58,7 +58,6 @@ from tvm_hopper.plan.ring_plan import RingPlan, plan_ring
 
 # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise WGMMA (C7519).
 ROLLED = {"disable_unroll": True}
-TMA_PTX = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
 @dataclass(frozen=True)
@@ -143,15 +142,12 @@ def emit_barriers(ring: Ring, thread: Any) -> ir.Stmt:
 
     def init(slot: Any) -> ir.Stmt:
         return ir.seq(
-            T.ptx.mbarrier.init.shared.b64(_at(ring.full, slot), T.uint32(plan.full_count)),
-            T.ptx.mbarrier.init.shared.b64(_at(ring.empty, slot), T.uint32(plan.empty_count)),
+            mbarrier.init(_at(ring.full, slot), plan.full_count),
+            mbarrier.init(_at(ring.empty, slot), plan.empty_count),
         )
 
-    elected = ir.seq(
-        ir.make_loop("slot", plan.stages, init), T.ptx.fence.mbarrier_init.release.cluster()
-    )
-    sync = T.tvm_storage_sync("shared")
-    return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), sync)
+    elected = ir.seq(ir.make_loop("slot", plan.stages, init), mbarrier.fence_init())
+    return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), fences.sync_threads())
 
 
 def emit_producer(ring: Ring, thread: Any) -> ir.Stmt:
@@ -163,15 +159,13 @@ def emit_producer(ring: Ring, thread: Any) -> ir.Stmt:
         parity = _parity(plan, count, arrivals.PRODUCER_START_PARITY)
         copies = [ir.substitute(load.block.body, {plan.loop.loop_var: k}) for load in plan.loads]
         return ir.seq(
-            T.cuda.mbarrier_wait(_at(ring.empty, slot), parity),
-            T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                _at(ring.full, slot), T.uint32(plan.tx_bytes)
-            ),
+            mbarrier.wait(_at(ring.empty, slot), parity),
+            mbarrier.arrive_expect_tx(_at(ring.full, slot), plan.tx_bytes),
             [emit_tma(ring.at_slot(copy, slot), _at(ring.full, slot)) for copy in copies],
         )
 
     return ir.seq(
-        T.ptx["setmaxnreg.dec.sync.aligned.u32"](plan.producer_registers),
+        registers.setmaxnreg_dec(plan.producer_registers),
         ir.IfThenElse(thread.equal(0), _tiles(plan, lambda tile: _loop(plan, stage, tile)), None),
     )
 
@@ -183,8 +177,7 @@ def emit_tma(copies: ir.Stmt, barrier: Any) -> ir.Stmt:
         if call.op.name != "tirx.call_extern" or call.args[0].value != TMA_LOAD:
             return call
         _, address, tensor_map, *coordinates = call.args
-        name = TMA_PTX.format(rank=len(coordinates))
-        return T.ptx[name](address, tensor_map, *coordinates, barrier)
+        return tma.load(address, tensor_map, coordinates, barrier)
 
     return ir.replace(copies, ir.Call, instruction)
 
@@ -198,7 +191,7 @@ def emit_consumer(ring: Ring, thread: Any) -> ir.Stmt:
         slot = _slot(plan, count)
         computes = [ir.substitute(part, {plan.loop.loop_var: k}) for part in plan.computes]
         return ir.seq(
-            T.cuda.mbarrier_wait(
+            mbarrier.wait(
                 _at(ring.full, slot), _parity(plan, count, arrivals.CONSUMER_START_PARITY)
             ),
             [ring.at_slot(part, slot) for part in computes],
@@ -209,9 +202,7 @@ def emit_consumer(ring: Ring, thread: Any) -> ir.Stmt:
         work = ir.seq(plan.before, _loop(plan, stage, tile), plan.after)
         return ir.substitute(work, {thread: own})
 
-    return ir.seq(
-        T.ptx["setmaxnreg.inc.sync.aligned.u32"](plan.consumer_registers), _tiles(plan, one_tile)
-    )
+    return ir.seq(registers.setmaxnreg_inc(plan.consumer_registers), _tiles(plan, one_tile))
 
 
 def emit_release(ring: Ring, thread: Any, count: Any) -> ir.SBlockRealize:
@@ -221,7 +212,7 @@ def emit_release(ring: Ring, thread: Any, count: Any) -> ir.SBlockRealize:
     if plan.pending:
         elected = tirx.And(elected, count >= plan.pending)
     freed = _at(ring.empty, _slot(plan, count - plan.pending + plan.stages))
-    arrive = ir.Evaluate(T.ptx.mbarrier.arrive.shared.b64(freed))
+    arrive = ir.Evaluate(mbarrier.arrive(freed))
     return ir.opaque_block(
         "release", ir.IfThenElse(elected, arrive, None), annotations={RELEASE: plan.pending}
     )

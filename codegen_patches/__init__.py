@@ -1,4 +1,8 @@
-"""What CUDA code generation of the TVM wheel lacks, one fault a file."""
+"""Below the passes: instructions, one function each, and what the wheel's code generation lacks.
+
+`ptx/` is the only user of TVM's constructors of PTX and CUDA instructions. Beside it, one fault of
+the wheel's CUDA code generation a file.
+"""
 
 if __name__ != "tvm_hopper.codegen_patches":
     raise ImportError("codegen_patches/ is a part of tvm_hopper: import tvm_hopper.codegen_patches")

@@ -21,17 +21,16 @@ from typing import Any
 
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
-from tvm.script import tirx as T
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.vector_runs import is_aligned_run, shared_condition
+from tvm_hopper.codegen_patches.ptx.registers import mov, shuffle_xor
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.hopper import WARP_GROUP_THREADS, dtype_bytes
 from tvm_hopper.plan.wgmma_plan import FragmentNest, WgmmaPlan
 
 ROW_THREADS = 4  # threads that hold one row's columns, two each of every eight
 RUN = 2 * ROW_THREADS  # columns that they hold together, and that one of them stores after exchange
-ALL_LANES = 0xFFFFFFFF
 
 
 class Fragment:
@@ -88,8 +87,7 @@ class Fragment:
         """Set one register of the accumulator."""
         if not self.by_mov:
             return ir.BufferStore(self.registers, value, [index])
-        kind = "f32" if self.plan.accumulate == "float32" else "b32"
-        return ir.Evaluate(T.ptx[f"mov.{kind}"](tirx.BufferLoad(self.registers, [index]), value))
+        return ir.Evaluate(mov(tirx.BufferLoad(self.registers, [index]), value))
 
     def _block(self, loops: ir.Stmt) -> ir.SBlockRealize:
         acc, name = ir.full_region(self.registers), self.nest.realize.block.name_hint
@@ -276,12 +274,8 @@ def _exchange(words: ir.Var, lane: Any) -> list[Any]:
             mine, other = (tirx.BufferLoad(words, [i]) for i in (low, high))
             got = ir.Var("got", "uint32")
             sent = tirx.Select(upper, mine, other)
-            mask = tirx.IntImm("uint32", ALL_LANES)
-            shuffle = ir.call_op(
-                "tirx.tvm_warp_shuffle_xor", "uint32", mask, sent, distance, 32, 32
-            )
             out += [
-                tirx.Bind(got, shuffle),
+                tirx.Bind(got, shuffle_xor(sent, distance)),
                 ir.BufferStore(words, tirx.Select(upper, got, mine), [low]),
                 ir.BufferStore(words, tirx.Select(upper, other, got), [high]),
             ]

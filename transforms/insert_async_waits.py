@@ -32,11 +32,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import tirx
-from tvm.script import tirx as T
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.hold import hold
+from tvm_hopper.codegen_patches.ptx import wgmma
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.keys import ASYNC_OP, RELEASE
@@ -52,11 +52,7 @@ class GroupInstructions:
 
 
 INSTRUCTIONS = {
-    "wgmma": GroupInstructions(
-        fence=lambda: T.ptx.wgmma.fence.sync.aligned(),
-        commit=lambda: T.ptx.wgmma.commit_group.sync.aligned(),
-        wait=lambda pending: T.ptx.wgmma.wait_group.sync.aligned(pending),
-    )
+    "wgmma": GroupInstructions(fence=wgmma.fence, commit=wgmma.commit_group, wait=wgmma.wait_group)
 }
 
 

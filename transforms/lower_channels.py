@@ -48,10 +48,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.script import tirx as T
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import fences, mbarrier, tma
 from tvm_hopper.facts import arrivals
 from tvm_hopper.keys import (
     ARRIVALS,
@@ -64,8 +64,6 @@ from tvm_hopper.keys import (
     TMA_LOAD,
 )
 from tvm_hopper.plan.channel import Channel, ChannelCall, find_channels, find_trips, parse_call
-
-TMA_PTX = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
 @dataclass(frozen=True)
@@ -105,20 +103,16 @@ class Barriers:
         """Return the instruction that a call stands for."""
         trip = call.trip
         if call.name == FREE_SLOT:  # counted up by a whole turn, so that no dividend is negative
-            return T.ptx.mbarrier.arrive.shared.b64(
-                _at(self.empty, self.slot(trip + self.channel.num_slots))
-            )
+            return mbarrier.arrive(_at(self.empty, self.slot(trip + self.channel.num_slots)))
         slot = self.slot(trip)
         if call.name == FILL_SLOT:
-            return T.ptx.mbarrier.arrive.expect_tx.shared.b64(
-                _at(self.full, slot), T.uint32(self.channel.num_bytes)
-            )
+            return mbarrier.arrive_expect_tx(_at(self.full, slot), self.channel.num_bytes)
         if call.name == AWAIT_FILLED:
             parity = self.parity(trip, arrivals.CONSUMER_START_PARITY)
-            return T.cuda.mbarrier_wait(_at(self.full, slot), parity)
+            return mbarrier.wait(_at(self.full, slot), parity)
         assert call.name == AWAIT_FREE
         parity = self.parity(trip, arrivals.PRODUCER_START_PARITY)
-        return T.cuda.mbarrier_wait(_at(self.empty, slot), parity)
+        return mbarrier.wait(_at(self.empty, slot), parity)
 
 
 def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
@@ -180,20 +174,16 @@ def emit_barriers(barriers: list[Barriers], thread: Any) -> ir.Stmt:
     def init(own: Barriers, slot: Any) -> ir.Stmt:
         full, empty = own.channel.full_count, own.empty
         return ir.seq(
-            T.ptx.mbarrier.init.shared.b64(_at(own.full, slot), T.uint32(full)),
-            None
-            if empty is None
-            else T.ptx.mbarrier.init.shared.b64(
-                _at(empty, slot), T.uint32(own.channel.empty_count)
-            ),
+            mbarrier.init(_at(own.full, slot), full),
+            None if empty is None else mbarrier.init(_at(empty, slot), own.channel.empty_count),
         )
 
     loops = [
         ir.make_loop("slot", own.channel.num_slots, lambda slot, own=own: init(own, slot))
         for own in barriers
     ]
-    elected = ir.seq(loops, T.ptx.fence.mbarrier_init.release.cluster())
-    return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), T.tvm_storage_sync("shared"))
+    elected = ir.seq(loops, mbarrier.fence_init())
+    return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), fences.sync_threads())
 
 
 def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
@@ -210,8 +200,7 @@ def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
         if call.args[0].value != TMA_LOAD:
             return call
         _, address, tensor_map, *coordinates = call.args
-        name = TMA_PTX.format(rank=len(coordinates))
-        return T.ptx[name](address, tensor_map, *coordinates, barrier)
+        return tma.load(address, tensor_map, coordinates, barrier)
 
     return ir.replace(copies, ir.Call, instruction)
 

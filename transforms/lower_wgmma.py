@@ -35,6 +35,8 @@ from tvm.script import tirx as T
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import wgmma as ptx_wgmma
+from tvm_hopper.codegen_patches.ptx.address import generic_to_shared
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.hopper import WARP_GROUP_THREADS, dtype_bytes
 from tvm_hopper.fallbacks import Fallback, report
@@ -154,7 +156,7 @@ def _instructions(plan: WgmmaPlan, threads: Threads) -> ir.SBlockRealize:
     width, depth = plan.instruction_n, wgmma.instruction_k(plan.dtype)
     left = ir.Var("descriptor_a", "uint64")
     right = ir.Var("descriptor_b", "uint64")
-    transposed = [int(x.layout.major == "mn") for x in (plan.left, plan.right)]
+    transposed = (int(plan.left.layout.major == "mn"), int(plan.right.layout.major == "mn"))
 
     def one(subtile: Any, chunk: Any, step: Any) -> Any:
         a = _advance(left, plan.left, subtile * wgmma.INSTRUCTION_M, step)
@@ -164,7 +166,7 @@ def _instructions(plan: WgmmaPlan, threads: Threads) -> ir.SBlockRealize:
             for i in range(width // 2)
         ]
         adds = ir.simplify(tirx.NE(step, 0)) if threads.overwrites else T.bool(True)
-        return T.ptx[plan.instruction](*values, a, b, adds, 1, 1, *transposed)
+        return ptx_wgmma.mma(width, plan.dtype, plan.accumulate, values, a, b, adds, transposed)
 
     loops = ir.make_loop("subtile", plan.m // wgmma.INSTRUCTION_M, lambda subtile:
         ir.make_loop("chunk", plan.n // width, lambda chunk:
@@ -192,7 +194,7 @@ def _descriptor(operand: Operand) -> Any:
         0, layout.leading_bytes, layout.stride_bytes, swizzle_bytes=layout.swizzle_bytes
     ).encode()
     tile = tirx.address_of(tirx.BufferLoad(operand.buffer, [0] * len(operand.buffer.shape)))
-    address = T.cuda.cvta_generic_to_shared(tile)
+    address = generic_to_shared(tile)
     units = tirx.Cast(
         "uint64", T.shift_right(T.bitwise_and(address, T.uint32(0x3FFFF)), T.uint32(4))
     )

@@ -42,10 +42,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
-from tvm.script import tirx as T
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import fences, registers
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.hopper import THREADS_PER_WARP
 from tvm_hopper.fallbacks import Fallback, report
@@ -108,7 +108,7 @@ def emit_producer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
 
     kept = ir.fresh_variables(_share(work, keep, is_producer=True))
     elected = ir.IfThenElse(thread.equal(0), kept, None)
-    return ir.seq(_set_registers("dec", plan.producer), elected)
+    return ir.seq(_move_registers(registers.setmaxnreg_dec, plan.producer), elected)
 
 
 def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stmt:
@@ -119,7 +119,7 @@ def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
 
     own = thread - plan.consumer.agent.first_thread
     kept = _share(work, keep, is_producer=False)
-    return ir.seq(_set_registers("inc", plan.consumer), ir.substitute(kept, {thread: own}))
+    return ir.seq(_move_registers(registers.setmaxnreg_inc, plan.consumer), ir.substitute(kept, {thread: own}))
 
 
 def emit_release(
@@ -133,7 +133,7 @@ def emit_release(
     if pending:
         elected = tirx.And(elected, trip >= pending)
     arrive = ir.Evaluate(make_call(FREE_SLOT, channel, trip - pending if pending else trip))
-    meet = None if unit > THREADS_PER_WARP else T.cuda.warp_sync()
+    meet = None if unit > THREADS_PER_WARP else fences.sync_warp()
     return ir.opaque_block(
         "release",
         ir.seq(meet, ir.IfThenElse(elected, arrive, None)),
@@ -147,10 +147,10 @@ def _use(load: ir.SBlockRealize) -> tuple[int, Any]:
     return call.channel, call.trip
 
 
-def _set_registers(direction: str, role: Role) -> Any:
+def _move_registers(move: Callable[[int], Any], role: Role) -> Any:
     if role.num_registers is None:
         return None
-    return T.ptx[f"setmaxnreg.{direction}.sync.aligned.u32"](role.num_registers)
+    return move(role.num_registers)
 
 
 Keep = Callable[[ir.SBlockRealize, list[ir.Stmt]], tuple[list[Any], list[Any]]]
@@ -227,11 +227,11 @@ class SpecializeWarps:
 
 def _facts(plan: RolePlan, channel: Channel) -> dict[str, Any]:
     """Return what `explain` says of the roles."""
-    registers = [plan.producer.num_registers, plan.consumer.num_registers]
+    split = [plan.producer.num_registers, plan.consumer.num_registers]
     return {
         "consumers": plan.num_consumers,
         "wgmma_pending": plan.pending,
-        "registers": registers if plan.moves_registers else None,
+        "registers": split if plan.moves_registers else None,
         "arrive_counts": {"full": channel.full_count, "empty": channel.empty_count},
         "threads": plan.num_threads,
     }

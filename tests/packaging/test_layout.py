@@ -170,6 +170,24 @@ def test_imports_go_one_way(path: Path) -> None:
     assert found <= allowed, f"{path} imports {found - allowed}"
 
 
+# TVM's constructors of instructions: `T.ptx.*`, `T.cuda.*` and these two, by any name of `T`.
+INSTRUCTIONS = {"ptx", "cuda", "tvm_storage_sync", "tvm_warp_shuffle_xor"}
+
+
+def test_instructions_are_built_by_emitters_alone() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in python_files()
+        if path.relative_to(ROOT).parts[:2] != ("codegen_patches", "ptx")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr in INSTRUCTIONS
+        and isinstance(node.value, ast.Name)
+        and node.value.id != "tvm"  # tvm.cuda() is a device
+    }
+    assert not found, "a function of codegen_patches/ptx should build these"
+
+
 @pytest.mark.parametrize("path", python_files(), ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_files_are_short_enough_to_read(path: Path) -> None:
     lines = len(path.read_text().splitlines())

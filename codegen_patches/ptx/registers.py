@@ -1,0 +1,44 @@
+"""Registers of a thread: how many there are, what is moved between them and between threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T
+
+from tvm_hopper import ir
+from tvm_hopper.facts.hopper import THREADS_PER_WARP
+
+_ALL_LANES = 0xFFFFFFFF
+
+
+def setmaxnreg_dec(num_registers: int) -> Any:
+    """Give back all but `num_registers` registers of each thread (PTX ISA 9.1, 9.7.19.5).
+
+    All warps of a warp group execute it; 24 to 256 in steps of 8.
+    """
+    return T.ptx["setmaxnreg.dec.sync.aligned.u32"](num_registers)
+
+
+def setmaxnreg_inc(num_registers: int) -> Any:
+    """Wait until each thread of the warp group can have `num_registers` registers (9.7.19.5)."""
+    return T.ptx["setmaxnreg.inc.sync.aligned.u32"](num_registers)
+
+
+def mov(register: Any, value: Any) -> Any:
+    """Set a 32-bit register, a `BufferLoad`, by an instruction that stays where it is (9.7.9.3)."""
+    kind = "f32" if ir.dtype_of(register) == "float32" else "b32"
+    return T.ptx[f"mov.{kind}"](register, value)
+
+
+def shuffle_xor(value: Any, distance: int) -> Any:
+    """Return the 32-bit value of the lane whose number is this one's XOR `distance`.
+
+    `shfl.sync.bfly`, 9.7.9.6; all 32 lanes execute it.
+    """
+    mask = tirx.IntImm("uint32", _ALL_LANES)
+    lanes = THREADS_PER_WARP
+    return ir.call_op(
+        "tirx.tvm_warp_shuffle_xor", ir.dtype_of(value), mask, value, distance, lanes, lanes
+    )

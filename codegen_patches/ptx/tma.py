@@ -1,0 +1,28 @@
+"""Tiled copies by the tensor memory accelerator (PTX ISA 9.1, 9.7.9.27.1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm.script import tirx as T
+
+_LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+
+
+def load(tile: Any, tensor_map: Any, coordinates: Sequence[Any], barrier: Any) -> Any:
+    """Copy a box from global memory; its bytes complete on an mbarrier.
+
+    Parameters
+    ----------
+    tile
+        Pointer to where the box goes in this thread block's shared memory.
+    tensor_map
+        Pointer to the 128-byte map of the tensor.
+    coordinates
+        Where the box begins, in elements, innermost dimension first; int32. Their number is the
+        rank, 1 to 5.
+    barrier
+        Pointer to the mbarrier. It counts whole boxes, elements out of bounds included.
+    """
+    return T.ptx[_LOAD.format(rank=len(coordinates))](tile, tensor_map, *coordinates, barrier)

@@ -1,0 +1,150 @@
+"""Each emitter builds one instruction, which TVM's table takes and the name says."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import tirx
+from tvm.ir import Call
+
+from tvm_hopper.codegen_patches.ptx import address, fences, mbarrier, registers, tma, wgmma
+from tvm_hopper.facts import wgmma as facts
+from tvm_hopper.sim.tir import decode_ptx
+
+
+def pointer(dtype="uint64", scope="shared.dyn"):
+    buffer = tirx.decl_buffer((8,), dtype, scope=scope)
+    return tirx.address_of(tirx.BufferLoad(buffer, [0]))
+
+
+def registers_of(dtype, count):
+    buffer = tirx.decl_buffer((count,), dtype, scope="local")
+    return [tirx.BufferLoad(buffer, [i]) for i in range(count)]
+
+
+def name_of(call: Call) -> str:
+    return str(call.op.name)
+
+
+BARRIER = pointer()
+TILE = pointer("float16")
+MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "values"),
+    [
+        (mbarrier.init(BARRIER, 2), "mbarrier_init", {"count": 2}),
+        (mbarrier.fence_init(), "fence_mbarrier_init", {}),
+        (mbarrier.arrive(BARRIER), "mbarrier_arrive_nocount", {}),
+        (mbarrier.arrive_expect_tx(BARRIER, 512), "mbarrier_arrive_expect_tx", {"tx_count": 512}),
+        (wgmma.fence(), "wgmma_fence", {}),
+        (wgmma.commit_group(), "wgmma_commit_group", {}),
+        (wgmma.wait_group(1), "wgmma_wait_group", {}),
+        (fences.proxy_async("global"), "fence_proxy", {}),
+        (fences.sync_named(3, 256), "bar_sync_count", {"a": 3, "b": 256}),
+        (fences.arrive_named(3, 256), "bar_arrive", {"a": 3, "b": 256}),
+        (registers.setmaxnreg_dec(40), "setmaxnreg", {}),
+        (registers.setmaxnreg_inc(232), "setmaxnreg", {}),
+        (registers.mov(registers_of("float32", 1)[0], tirx.const(1, "float32")), "mov", {}),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_an_instruction_of_the_table(call, name, values):
+    decoded = decode_ptx(call)
+    assert decoded.name == name
+    for operand, value in values.items():
+        assert int(decoded.operands[operand][0]) == value
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (mbarrier.wait(BARRIER, 1), "tirx.cuda.mbarrier_wait"),
+        (fences.sync_threads(), "tirx.tvm_storage_sync"),
+        (fences.sync_warp(), "tirx.cuda.warp_sync"),
+        (address.generic_to_shared(TILE), "tirx.cuda.cvta_generic_to_shared"),
+        (registers.shuffle_xor(registers_of("uint32", 1)[0], 2), "tirx.tvm_warp_shuffle_xor"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_a_helper_of_tvm(call, name):
+    assert name_of(call) == name
+
+
+def test_setmaxnreg_goes_both_ways():
+    down, up = registers.setmaxnreg_dec(40), registers.setmaxnreg_inc(40)
+    assert [decode_ptx(x).mods["action"] for x in (down, up)] == ["dec", "inc"]
+
+
+@pytest.mark.parametrize("scope", fences.PROXY_SCOPES)
+def test_a_proxy_fence_keeps_its_scope(scope):
+    mods = decode_ptx(fences.proxy_async(scope)).mods
+    assert (mods["proxykind"], mods["space"]) == ("async", scope)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_mov_takes_the_registers_own_type(dtype):
+    (register,) = registers_of(dtype, 1)
+    kind = decode_ptx(registers.mov(register, tirx.const(0, dtype))).mods["type"]
+    assert kind == {"float32": "f32", "int32": "b32"}[dtype]
+
+
+def test_a_shuffle_has_the_type_of_its_value():
+    (register,) = registers_of("uint32", 1)
+    call = registers.shuffle_xor(register, 2)
+    assert str(call.ty.dtype) == "uint32"
+    assert [int(x) for x in call.args[2:]] == [2, 32, 32]
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+def test_a_load_has_as_many_coordinates_as_dimensions(rank):
+    decoded = decode_ptx(tma.load(TILE, MAP, [tirx.const(i) for i in range(rank)], BARRIER))
+    assert decoded.mods["dim"] == f"{rank}d"
+    assert [int(x) for x in decoded.operands["coords"]] == list(range(rank))
+    tvm.ir.assert_structural_equal(decoded.operands["mbar"][0].args[0], BARRIER)
+
+
+def multiply(dtype, accumulator, in_registers=False, **named):
+    count = facts.accumulator_registers(16) // (2 if accumulator == "float16" else 1)
+    d = registers_of("float32" if accumulator == "float32" else "uint32", count)
+    descriptor = tirx.Var("b", "uint64")
+    a = registers_of("uint32", 4) if in_registers else tirx.Var("a", "uint64")
+    return decode_ptx(wgmma.mma(16, dtype, accumulator, d, a, descriptor, **named))
+
+
+@pytest.mark.parametrize("in_registers", [False, True], ids=["shared", "registers"])
+@pytest.mark.parametrize(
+    ("dtype", "accumulator"),
+    [
+        ("float16", "float32"),
+        ("bfloat16", "float32"),
+        ("float32", "float32"),
+        ("float8_e4m3fn", "float32"),
+        ("float16", "float16"),
+        ("int8", "int32"),
+    ],
+)
+def test_mma_of_each_type(dtype, accumulator, in_registers):
+    decoded = multiply(dtype, accumulator, in_registers)
+    assert decoded.mods["shape"] == f"m64n16k{facts.instruction_k(dtype)}"
+    assert len(decoded.operands["d"]) == (4 if accumulator == "float16" else 8)
+    assert len(decoded.operands["a" if in_registers else "a_desc"]) == (4 if in_registers else 1)
+    assert bool(decoded.operands["scale_d"][0])
+
+
+def test_mma_says_which_operand_is_transposed():
+    immediates = [multiply("float16", "float32", transposed=(i, 1 - i)) for i in (0, 1)]
+    before, after = (
+        {k: int(v[0]) for k, v in x.operands.items() if "trans" in k} for x in immediates
+    )
+    assert before != after
+
+
+@pytest.mark.parametrize(
+    ("dtype", "in_registers", "transposed"),
+    [("float8_e4m3fn", False, (0, 1)), ("float32", False, (1, 0)), ("float16", True, (1, 0))],
+)
+def test_mma_refuses_what_the_hardware_reads_k_major_alone(dtype, in_registers, transposed):
+    with pytest.raises(ValueError, match="need 16-bit types in shared memory, or a K-major"):
+        multiply(dtype, "float32", in_registers, transposed=transposed)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir as tvm_ir
+from tvm import tirx
 from tvm.backend.cuda.codegen.schema import device_intrinsic
 from tvm.tirx.expr import CallEffectKind
 
@@ -51,3 +52,9 @@ def hold(register_load: Any) -> Any:
     """
     register()
     return ir.call_op(f"tirx.{NAME}_{ir.dtype_of(register_load)}", "void", register_load)
+
+
+def hold_all(registers: ir.Var) -> ir.Stmt:
+    """Build a loop over the operator for each register of a local buffer."""
+    (length,) = (int(extent) for extent in registers.shape)
+    return ir.make_loop("i", length, lambda i: hold(tirx.BufferLoad(registers, [i])), unroll=True)

@@ -7,7 +7,7 @@ from .assert_alignment import AssertAlignment, RequireAlignment
 from .count_blocks import CountBlocks
 from .inject_tma_load import InjectTmaLoad
 from .expand_pipeline import ExpandPipeline
-from .insert_async_waits import InsertAsyncWaits
+from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
 from .lower_wgmma import LowerWgmma
 from .lower_channels import LowerChannels
@@ -25,7 +25,7 @@ __all__ = [
     "CountBlocks",
     "ExpandPipeline",
     "InjectTmaLoad",
-    "InsertAsyncWaits",
+    "InsertSyncs",
     "LayoutShared",
     "LowerChannels",
     "LowerWgmma",

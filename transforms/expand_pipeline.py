@@ -5,13 +5,14 @@
         with sblock(async_op="tma_load", channel=0): fill_slot(0, trip); tma_load(&ring[trip % 4], ..)
         use(ring[trip % 4])
   ->
-    for k in range(3):
-        trip = k
-        with sblock(async_op="tma_load", channel=0): fill_slot(0, trip); ...
+    with sblock(async_op="tma_load", channel=0, ahead=[0, 1, 2]):
+        for k in range(3):
+            trip = k
+            fill_slot(0, trip); ...
     for k in serial(8):
         trip = k
         if k < 5:
-            with sblock(async_op="tma_load", channel=0):
+            with sblock(async_op="tma_load", channel=0, ahead=[3]):
                 fill_slot(0, trip + 3); tma_load(&ring[(trip + 3) % 4], ...)
         use(ring[trip % 4])
 
@@ -32,7 +33,7 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.keys import NUM_SLOTS, PREFIX
+from tvm_hopper.keys import AHEAD, CHANNEL, NUM_SLOTS, PREFIX
 from tvm_hopper.plan.channel import is_load
 from tvm_hopper.plan.pipeline_plan import pipelined_loops
 
@@ -41,12 +42,12 @@ from .plan_pipeline import ROLLED
 
 @dataclass(frozen=True)
 class ExpansionPlan:
-    """A loop, its loads, and how many trips they run ahead."""
+    """A loop, its block of loads, and how many trips it runs ahead."""
 
     loop: ir.For
     block: ir.SBlockRealize | None  # of an iteration, if it allocates anything
     trip: tirx.Bind
-    loads: tuple[ir.Stmt, ...]
+    load: ir.SBlockRealize
     others: tuple[ir.Stmt, ...]
     ahead: int
 
@@ -64,7 +65,7 @@ def _plan_loop(loop: ir.For) -> ExpansionPlan:
         loop,
         block,
         bind,
-        tuple(part for part in parts if is_load(part)),
+        next(part for part in parts if is_load(part)),
         tuple(part for part in parts if not is_load(part) and part is not bind),
         int(loop.annotations[NUM_SLOTS]) - 1,
     )
@@ -73,28 +74,46 @@ def _plan_loop(loop: ir.For) -> ExpansionPlan:
 def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
     """Issue the first loads in front of the loop, and in it those of later iterations."""
     loop, ahead = plan.loop, plan.ahead
-    k, extent = loop.loop_var, loop.extent
-    first = ir.make_loop("k", ahead, lambda j: _first_loads(plan, j)) if ahead else None
-    moved = {k: k + ahead, plan.trip.var: plan.trip.var + ahead} if ahead else {}
-    loads: Any = ir.substitute(ir.seq(plan.loads), moved)
+    k = loop.loop_var
+    first, load = None, plan.load
     if ahead:
-        loads = ir.IfThenElse(ir.simplify(k < extent - ahead), loads, None)
-    body = ir.seq(plan.trip, loads, plan.others)
+        first = _first_loads(plan)
+        moved = ir.substitute(load, {k: k + ahead, plan.trip.var: plan.trip.var + ahead})
+        load = _with_notes(moved, {AHEAD: [ahead]})
+        load = ir.IfThenElse(ir.simplify(k < loop.extent - ahead), load, None)
+    body = ir.seq(plan.trip, load, plan.others)
     if plan.block is not None:
         body = ir.SBlockRealize([], True, ir.with_block(plan.block.block, body=body))
     notes = {n: v for n, v in loop.annotations.items() if not str(n).startswith(PREFIX)}
-    return ir.seq(first, ir.with_body(loop, body, annotations={**notes, **ROLLED}))
+    notes = {**notes, **ROLLED, CHANNEL: loop.annotations[CHANNEL]}
+    return ir.seq(first, ir.with_body(loop, body, annotations=notes))
 
 
-def _first_loads(plan: ExpansionPlan, number: Any) -> ir.Stmt:
-    """Load what one of the first iterations reads, if there are so many."""
-    loop = plan.loop
-    value = ir.cast_like(number, loop.loop_var)
-    part = ir.substitute(ir.seq(plan.trip, plan.loads), {loop.loop_var: value})
+def _first_loads(plan: ExpansionPlan) -> ir.Stmt:
+    """Load what the first iterations read, or as many of them as there are."""
+    loop, block = plan.loop, plan.load.block
     known = ir.static_int(loop.extent)
-    if known is None or known < plan.ahead:
-        part = ir.IfThenElse(ir.simplify(value < loop.extent), part, None)
-    return ir.fresh_variables(part)
+
+    def load(number: Any) -> ir.Stmt:
+        value = ir.cast_like(number, loop.loop_var)
+        part = ir.substitute(ir.seq(plan.trip, block.body), {loop.loop_var: value})
+        if known is None:
+            part = ir.IfThenElse(ir.simplify(value < loop.extent), part, None)
+        return ir.fresh_variables(part)
+
+    count = plan.ahead if known is None else min(plan.ahead, known)
+    whole = [ir.full_region(region.source) for region in block.writes]
+    body = ir.make_loop("k", count, load)
+    notes = {**block.annotations, AHEAD: list(range(count))}
+    return ir.opaque_block(
+        block.name_hint, body, reads=block.reads, writes=whole, annotations=notes
+    )
+
+
+def _with_notes(realize: ir.SBlockRealize, notes: dict[str, Any]) -> ir.SBlockRealize:
+    block = realize.block
+    new = ir.with_block(block, annotations={**block.annotations, **notes})
+    return ir.SBlockRealize([], True, new)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.ExpandPipeline")

@@ -138,7 +138,12 @@ def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
         found = parse_call(node)
         return mutator.default_mutate(node) if found is None else barriers[found.channel].lower(found)
 
-    kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Call, call)])
+    def loop(node: ir.For, mutator: Any) -> ir.For:
+        node = mutator.default_mutate(node)
+        notes = {k: v for k, v in node.annotations.items() if k != CHANNEL}
+        return ir.with_body(node, node.body, annotations=notes) if CHANNEL in node.annotations else node
+
+    kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Call, call), (ir.For, loop)])
     (block,) = ir.find_all(kernel, ir.SBlock, lambda x: x.name_hint == ir.KERNEL_BLOCK)
     shared = [buffer for x in barriers.values() for buffer in x.buffers]
     new = ir.with_block(

@@ -145,6 +145,13 @@ def _drop_allocations(body: ir.Stmt, tiles: list[ir.Var]) -> ir.Stmt:
     return ir.replace(body, ir.SBlock, drop)
 
 
+def open_channels(kernel: ir.For) -> ir.For:
+    """Give a channel to every load of a kernel that has none."""
+    for plan in plan_pipelines(kernel):
+        kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_pipelines(plan)})
+    return kernel
+
+
 @prim_func_pass(opt_level=0, name="tvm_hopper.PlanPipeline")
 class PlanPipeline:
     """See the module's docstring for the rewrite."""

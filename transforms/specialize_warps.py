@@ -53,6 +53,7 @@ from tvm_hopper.keys import (
     ARRIVALS,
     AWAIT_FILLED,
     AWAIT_FREE,
+    CHANNEL,
     FILL_SLOT,
     FREE_SLOT,
     PREFIX,
@@ -182,7 +183,9 @@ def _share_inside(part: ir.Stmt, keep: Keep, is_producer: bool) -> ir.Stmt:
     if isinstance(part, ir.For):
         body = _share(part.body, keep, is_producer)
         notes = {k: v for k, v in part.annotations.items() if not str(k).startswith(PREFIX)}
-        return ir.with_body(part, body, annotations={**notes, **ROLLED})
+        if CHANNEL in part.annotations:
+            notes = {**notes, **ROLLED, CHANNEL: part.annotations[CHANNEL]}
+        return ir.with_body(part, body, annotations=notes)
     if isinstance(part, ir.SBlockRealize):
         body = _share(part.block.body, keep, is_producer)
         own = {"alloc_buffers": [], "reads": [], "writes": []} if is_producer else {}

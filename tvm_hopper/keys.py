@@ -212,6 +212,7 @@ TMA_LOAD = "tvm_hopper.tma_load"
 # the number of a use, counted from the kernel's start: slot = trip % slots.
 CHANNEL = "tvm_hopper.channel"
 NUM_SLOTS = "tvm_hopper.num_slots"
+AHEAD = "tvm_hopper.ahead"  # on a block of loads: how many trips ahead, one of each that it makes
 FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip): what its block loads goes there
 AWAIT_FILLED = "tvm_hopper.await_filled"  # call_extern(.., channel, trip): its loads have landed
 AWAIT_FREE = "tvm_hopper.await_free"  # call_extern(.., channel, trip): its last readers are done

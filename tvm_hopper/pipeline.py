@@ -53,7 +53,7 @@ def hook_passes() -> list[Pass]:
         transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
         transforms.ScheduleTiles(),  # the passes above reason about plain block indices
         transforms.ExpandPipeline(),  # where there is no producer, loads run ahead in the loop
-        transforms.InsertAsyncWaits(),  # what a role has to wait for depends on all of the above
+        transforms.InsertSyncs(),  # what a role has to wait for depends on all of the above
         transforms.LowerChannels(),  # slots that are handed over become mbarriers
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide

@@ -1,0 +1,34 @@
+"""What the sync engine places, as instructions: fences by kind, groups by their mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper.codegen_patches.ptx import fences, wgmma
+from tvm_hopper.facts.async_ops import WGMMA_GROUP
+
+
+@dataclass(frozen=True)
+class GroupInstructions:
+    """The instructions of one mechanism.
+
+    `wait(n, read_only)` leaves at most the n newest groups pending.
+    """
+
+    commit: Callable[[], Any]
+    wait: Callable[[int, bool], Any]
+
+
+FENCES: dict[str, Callable[[], Any]] = {
+    "async_proxy": fences.proxy_async,
+    "wgmma": wgmma.fence,  # in front of a group's first operation
+}
+
+GROUPS = {
+    WGMMA_GROUP: GroupInstructions(
+        commit=wgmma.commit_group,
+        wait=lambda num_pending, _read_only: wgmma.wait_group(num_pending),
+    ),
+}

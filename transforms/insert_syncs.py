@@ -1,0 +1,199 @@
+"""Fence, commit and wait for asynchronous operations, and let the threads of a role meet.
+
+    with sblock(async_op="op"): issue(acc, ring[trip % 4])
+    with sblock(release=1): if t == 0: free_slot(0, trip - 1)
+    C[...] = acc
+  ->
+    fence                                  the operation reads registers that others wrote
+    issue(acc, ring[trip % 4])
+    commit
+    wait 1                                 the slot given back must not be read any more
+    if t == 0: free_slot(0, trip - 1)
+    wait 0                                 the result is read
+    C[...] = acc
+
+A block with `async_op` means "complete before its next use". What that takes is asked of the engine
+in `tvm_hopper.sync`, for the statements of each role, or of the kernel where it has none: waits for
+groups and for slots that are filled, fences between proxies, barriers of the role's threads.
+
+Where groups stay in flight over an iteration, or there is one iteration, nothing may move over the
+last wait: the code behind it is fenced, and each register held.
+
+Before: roles and channels stand.  After: no `async_op` block lacks anything; its annotation goes.
+Not here: the barriers of channels (lower_channels.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir, sync
+from tvm_hopper.codegen_patches.hold import hold_all
+from tvm_hopper.codegen_patches.ptx import fences
+from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
+from tvm_hopper.facts.async_ops import ASYNC_OPS
+from tvm_hopper.keys import ASYNC_OP, AWAIT_FILLED, AWAIT_FREE, CHANNEL, FILL_SLOT
+from tvm_hopper.plan.channel import find_calls, make_call
+from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten, once
+from tvm_hopper.sync import Loop
+
+from .plan_pipeline import open_channels
+
+ROLE_BARRIER = 1  # named barrier of the consumers; number 0 is the whole block's
+
+
+class RoleSyncs:
+    """Places what one agent's statements need: those of a kernel, or of the consumers in it.
+
+    `num_threads` is None where the agent is the whole thread block.
+    """
+
+    def __init__(self, kernel: ir.For, body: ir.Stmt, num_threads: int | None) -> None:
+        self.num_threads = num_threads
+        thread = ir.thread_axes(kernel)["threadIdx.x"].loop_var
+        self.reader = BodyReader(kernel, thread, hands_over=num_threads is not None)
+        self.items = self.reader.sequence(body)
+        self.placed: dict[tuple[int, ...], list[Any]] = defaultdict(list)
+        for x in sync.place_syncs(flatten(self.items)):
+            self.placed[x.path].append(x.sync)
+        self.channel_of = {
+            var: call.channel
+            for call in find_calls(kernel, FILL_SLOT)
+            for var in ir.find_all(call.trip, ir.Var)
+        }
+        waits = [x for syncs in self.placed.values() for x in syncs if isinstance(x, sync.Wait)]
+        self.leave_groups = {x.completion for x in waits if x.num_pending}
+
+    def rewrite(self) -> ir.Stmt:
+        """Return the statements with everything in place."""
+        writer = BodyWriter(self.placed, self._emit, self.channel_of)
+        return writer.write([self._hold_behind(item) for item in self.items])
+
+    def _emit(self, one: Any, trips: Mapping[int, ir.Var], _: Item | None) -> list[Any]:
+        match one:
+            case sync.Fence():
+                return [FENCES[one.kind]()]
+            case sync.Commit():
+                return [GROUPS[one.completion].commit()]
+            case sync.Wait():
+                wait = GROUPS[one.completion].wait(one.num_pending, one.read_only)
+                stays = one.completion in self.leave_groups and not one.num_pending
+                return [wait, *(keep_behind(self._results(one.completion)) if stays else [])]
+            case sync.WaitPhase():
+                return [self._await_filled(one, trips)]
+            case sync.Barrier():
+                return [self._barrier()]
+        raise AssertionError(f"the engine placed {one}, for which there is no instruction")
+
+    def _barrier(self) -> Any:
+        if self.num_threads is None:
+            return fences.sync_threads()
+        return fences.sync_named(ROLE_BARRIER, self.num_threads)
+
+    def _await_filled(self, one: Any, trips: Mapping[int, ir.Var]) -> Any:
+        for channel, rings in self.reader.channels.items():
+            if any(self.reader.buffer(ring) == one.buffer for ring in rings):
+                trip = trips[channel]
+                return make_call(AWAIT_FILLED, channel, trip + one.ahead if one.ahead else trip)
+        raise AssertionError(f"no channel fills {one.buffer}")
+
+    def _results(self, completion: str, below: Any = None) -> list[ir.Var]:
+        """Return the registers that operations of a completion write, each once."""
+        found: list[ir.Var] = []
+        roots = [item.stmt for item in self.items] if below is None else [below]
+        for block in (b for root in roots for b in ir.find_blocks(root, ASYNC_OP)):
+            if ASYNC_OPS[str(block.annotations[ASYNC_OP])].completion != completion:
+                continue
+            found += [x.source for x in block.writes if str(x.source.scope()).startswith("local")]
+        return once(found)
+
+    def _hold_behind(self, item: Item) -> Item:
+        """Keep what reads results of a loop of one iteration behind it: it will be no loop."""
+        inner = [[self._hold_behind(x) for x in items] for items in item.inner]
+        item = replace(item, inner=inner)
+        if not isinstance(item.node, Loop) or not ir.is_const(item.stmt.extent, 1):
+            return item
+        registers = [
+            register
+            for completion in GROUPS
+            if completion not in self.leave_groups
+            for register in self._results(completion, item.stmt)
+        ]
+        if not registers:
+            return item
+        rebuilt = item.rebuilt
+        return replace(
+            item, rebuild=lambda parts: ir.seq(rebuilt(parts), keep_behind(once(registers)))
+        )
+
+
+def keep_behind(registers: list[ir.Var]) -> list[Any]:
+    """Keep what reads registers behind the wait for them, which does not name them.
+
+    Where each of several iterations waits for its own group the loop does that: nothing is moved
+    into it.
+    """
+    return [hold_all(x) for x in registers]
+
+
+def find_consumers(kernel: ir.For) -> tuple[ir.Stmt, int] | None:
+    """Return the consumers' branch of a kernel that is split, and where their threads begin."""
+    for split in ir.find_all(kernel, ir.IfThenElse, lambda x: x.else_case is not None):
+        if find_calls(split.then_case, AWAIT_FREE) and not find_calls(split.else_case, AWAIT_FREE):
+            return split.else_case, int(split.condition.b)
+    return None
+
+
+def rewrite_syncs(kernel: ir.For) -> ir.For:
+    """Place what the operations of a kernel need, in each of its roles or in the whole of it."""
+    kernel = open_channels(kernel)
+    axis = ir.thread_axes(kernel)["threadIdx.x"]
+    if found := find_consumers(kernel):
+        consumers, first = found
+        new = RoleSyncs(kernel, consumers, int(axis.extent) - first).rewrite()
+        kernel = ir.replace_nodes(kernel, ir.Stmt, {consumers: new})
+    else:
+        new = ir.mark_ours(RoleSyncs(kernel, axis.body, None).rewrite())
+        kernel = ir.replace_nodes(kernel, ir.For, {axis: ir.with_body(axis, new)})
+    return without_operations(kernel)
+
+
+def without_operations(kernel: ir.For) -> ir.For:
+    """Take the annotation away from operations that have all they need; loads keep theirs."""
+
+    def drop(block: ir.SBlock) -> ir.SBlock:
+        if ASYNC_OP not in block.annotations or CHANNEL in block.annotations:
+            return block
+        notes = {k: v for k, v in block.annotations.items() if k != ASYNC_OP}
+        return ir.with_block(block, annotations=notes)
+
+    return ir.replace(kernel, ir.SBlock, drop)
+
+
+def has_operations(kernel: ir.For) -> bool:
+    """Tell whether a kernel issues anything that something has to wait for."""
+    return bool(ir.find_blocks(kernel, ASYNC_OP)) and not is_done(kernel)
+
+
+def is_done(kernel: ir.For) -> bool:
+    """Tell whether syncs have been placed: what is left then are loads in a kernel of ours."""
+    blocks = ir.find_blocks(kernel, ASYNC_OP)
+    return all(CHANNEL in block.annotations for block in blocks) and bool(
+        find_calls(kernel, AWAIT_FILLED)
+    )
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.InsertSyncs")
+class InsertSyncs:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Place the syncs of one function."""
+        return ir.map_kernels(
+            func, lambda kernel: rewrite_syncs(kernel) if has_operations(kernel) else kernel
+        )

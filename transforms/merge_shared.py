@@ -28,7 +28,8 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.hopper import SMEM_PER_BLOCK, dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
 
 NAME = "dyn_smem"
 BASE_ALIGNMENT = 1024  # of swizzled tiles, PTX ISA 9.1, 9.7.15.5.1.2.2

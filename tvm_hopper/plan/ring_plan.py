@@ -8,12 +8,12 @@ from math import prod
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import arrivals, registers
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.hopper import (
     MAX_GRID_YZ,
     MBARRIER_MAX_TX_BYTES,
     SMEM_PER_BLOCK,
     WARP_GROUP_THREADS,
-    dtype_bytes,
 )
 from tvm_hopper.keys import (
     ASYNC_COPY,

@@ -21,11 +21,9 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import hopper
+from tvm_hopper.facts.dtypes import EXACT_DTYPES, OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
 
-OPERAND_TYPES = ("float16", "bfloat16")
-EXACT = ("float32", "float64")  # hold every value of each operand type
 FIRST = "compute it into a tensor first, in a block that is bound to threads"
-OUTPUT_TYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,11 +230,11 @@ def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] 
     """
     where = f"block {matmul.name}"
     for operand in (matmul.lhs, matmul.rhs):
-        if operand.dtype not in OPERAND_TYPES:
-            need = f"one of {', '.join(OPERAND_TYPES)}"
+        if operand.dtype not in OPERAND_DTYPES:
+            need = f"one of {', '.join(OPERAND_DTYPES)}"
             raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need)
-    if matmul.acc_dtype not in OUTPUT_TYPES:
-        need = f"one of {', '.join(OUTPUT_TYPES)}"
+    if matmul.acc_dtype not in OUTPUT_DTYPES:
+        need = f"one of {', '.join(OUTPUT_DTYPES)}"
         found = f"a sum in {matmul.acc_dtype}"
         raise cannot_schedule(f"{where}, tensor {matmul.output.name}", found, need)
     if matmul.acc_dtype != "float32" and accumulate is None:
@@ -260,7 +258,7 @@ def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] 
 
 def _stride_violations(operand: Operand, outer: str) -> list[tuple[str, str, str, str]]:
     """Return which of TMA's rules the tensor's known strides break: tensor, found, need, fix."""
-    buffer, size = operand.buffer, hopper.dtype_bytes(operand.dtype)
+    buffer, size = operand.buffer, dtype_bytes(operand.dtype)
     strides = [_known(s) for s in buffer.strides or ()]
     if str(buffer.scope()) != "global":
         found = f"scope {buffer.scope()}"
@@ -311,7 +309,7 @@ def product_loads(where: str, store: Any) -> tuple[Any, Any]:
             found = f"{factor} computed inside the product"
             need = f"operands that are tensors, at most cast to {acc}"
             raise cannot_schedule(where, found, need, FIRST)
-        if isinstance(factor, tirx.Cast) and ir.dtype_of(load.source) in OPERAND_TYPES:
+        if isinstance(factor, tirx.Cast) and ir.dtype_of(load.source) in OPERAND_DTYPES:
             _check_cast(where, f"operand {load.source.name}", factor, ir.dtype_of(load.source))
         factors.append(load)
     return factors[0], factors[1]
@@ -319,9 +317,9 @@ def product_loads(where: str, store: Any) -> tuple[Any, Any]:
 
 def _check_cast(where: str, what: str, cast: tirx.Cast, dtype: str) -> None:
     """Refuse a cast that changes values: WGMMA multiplies the operands as they are."""
-    if ir.dtype_of(cast) not in (dtype, *EXACT):
+    if ir.dtype_of(cast) not in (dtype, *EXACT_DTYPES):
         found = f"{what} cast to {ir.dtype_of(cast)}, which can change its value"
-        raise cannot_schedule(where, found, f"casts to {' or '.join(EXACT)} alone", FIRST)
+        raise cannot_schedule(where, found, f"casts to {' or '.join(EXACT_DTYPES)} alone", FIRST)
 
 
 def _operand(

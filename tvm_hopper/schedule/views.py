@@ -23,7 +23,7 @@ from tvm.tirx import IndexMap
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import tensor_map as maps
-from tvm_hopper.facts.hopper import dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.plan.tma_plan import strides_bytes
 
 from .recognise import check_plain_loops, loops_around, product_loads

@@ -17,6 +17,7 @@ from tvm_hopper.sim.lanes import LANES
 from tvm_hopper.sim.machine import AsyncOp
 from tvm_hopper.sim.memory import POISON, RANK_SHIFT, Region
 from tvm_hopper.sim.ops_mbarrier import Wait
+from tvm_hopper.sim.ptx_types import DTYPE_OF
 from tvm_hopper.sim.races import ASYNC
 from tvm_hopper.sim.tir import numpy_dtype
 from tvm_hopper.sim.tma import TensorMap, landing_offsets
@@ -28,18 +29,6 @@ _REDUCE = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
-}
-_REDUCE_TYPES = {
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-    "u32": "uint32",
-    "s32": "int32",
-    "u64": "uint64",
-    "s64": "int64",
-    "b32": "uint32",
-    "b64": "uint64",
 }
 
 
@@ -347,7 +336,7 @@ class BulkOps:
     ) -> None:
         """Store (or reduce) contiguous bytes."""
         reduce = mods.get("redop", "")
-        dtype = numpy_dtype(_REDUCE_TYPES[mods["type"]]) if reduce else np.dtype(np.uint8)
+        dtype = numpy_dtype(DTYPE_OF[mods["type"]]) if reduce else np.dtype(np.uint8)
         if byte_mask is not None:
             self.machine.incomplete("cp.async.bulk with cp_mask", site)
             return

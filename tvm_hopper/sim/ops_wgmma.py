@@ -17,19 +17,10 @@ from tvm_hopper.sim.lanes import LANES, as_lanes, one
 from tvm_hopper.sim.machine import AsyncOp
 from tvm_hopper.sim.memory import Region
 from tvm_hopper.sim.ops_mbarrier import Wait
+from tvm_hopper.sim.ptx_types import DTYPE_OF
 from tvm_hopper.sim.races import ASYNC
 from tvm_hopper.sim.registers import RegRef
 from tvm_hopper.sim.tir import numpy_dtype
-
-_OPERANDS = {
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "tf32": "float32",
-    "e4m3": "float8_e4m3fn",
-    "e5m2": "float8_e5m2",
-    "s8": "int8",
-    "u8": "uint8",
-}
 
 
 @functools.lru_cache(maxsize=512)
@@ -236,7 +227,7 @@ class WgmmaOps:
     def _issue(self, op: AsyncOp, site: int, mods: Any, flags: tuple[int, int, int, int]) -> None:
         machine, group = self.machine, self._group
         n = int(mods["shape"].partition("n")[2].partition("k")[0])
-        a_type, b_type = _OPERANDS[mods["atype"]], _OPERANDS[mods["btype"]]
+        a_type, b_type = DTYPE_OF[mods["atype"]], DTYPE_OF[mods["btype"]]
         _, a, b, _ = op.members[self]
         for other in group.warps:
             _, other_a, other_b, _ = op.members[other]
@@ -378,7 +369,7 @@ class WgmmaOps:
         )
 
     def _a_registers(self, op: AsyncOp, atype: str) -> np.ndarray:
-        kind = numpy_dtype(_OPERANDS[atype])
+        kind = numpy_dtype(DTYPE_OF[atype])
         k = 32 // kind.itemsize
         full = np.empty((64, k), np.float64 if kind.kind in "iu" else np.float32)
         for number, warp in enumerate(self._group.warps):

@@ -37,7 +37,7 @@ MIN_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
-class Placement:
+class SharedPlacement:
     """One buffer at its offset."""
 
     buffer: ir.Var
@@ -64,7 +64,7 @@ class SharedPlan:
     """The shared memory of one kernel."""
 
     kernel: Any  # the outermost thread_extent attribute
-    placements: tuple[Placement, ...]
+    placements: tuple[SharedPlacement, ...]
 
     def __post_init__(self) -> None:
         if self.num_bytes > SMEM_PER_BLOCK:
@@ -96,7 +96,7 @@ def plan_shared(func: tirx.PrimFunc) -> tuple[SharedPlan, ...]:
     return tuple(plans)
 
 
-def _place(allocations: list[Any]) -> tuple[Placement, ...]:
+def _place(allocations: list[Any]) -> tuple[SharedPlacement, ...]:
     placements, end = [], 0
     aligned = [(_alignment(x), x.buffer) for x in allocations]
     for alignment, buffer in sorted(aligned, key=lambda pair: -pair[0]):
@@ -105,7 +105,7 @@ def _place(allocations: list[Any]) -> tuple[Placement, ...]:
                 f"shared buffer {buffer.name}", f"shape {list(buffer.shape)}", "a static shape"
             )
         end = -(-end // alignment) * alignment
-        placements.append(Placement(buffer, end))
+        placements.append(SharedPlacement(buffer, end))
         end += placements[-1].num_bytes
     return tuple(placements)
 

@@ -2,7 +2,7 @@
 
     for i, j, k: C[i, j] = C[i, j] + cast(A[i, k]) * cast(B[j, k])
   ->
-    Matmul(m=Axis(...), n=Axis(...), k=Axis(...), lhs=Operand("A", major "k"), rhs=...)
+    Matmul(m=Axis(...), n=Axis(...), k=Axis(...), lhs=MatmulOperand("A", major "k"), rhs=...)
 
 Loops may come in any order, operands in either order and layout, dimensions of extent one anywhere
 in front.  Nothing is scheduled here.
@@ -37,7 +37,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Operand:
+class MatmulOperand:
     """One input of the product, as the block reads it from global memory."""
 
     buffer: Any
@@ -60,8 +60,8 @@ class Matmul:
     n: Axis
     k: Axis
     lead: tuple[Axis, ...]  # of extent one
-    lhs: Operand  # the one that is indexed by m
-    rhs: Operand
+    lhs: MatmulOperand  # the one that is indexed by m
+    rhs: MatmulOperand
     output: Any
     output_kept: tuple[int, ...]
     acc_dtype: str
@@ -256,7 +256,7 @@ def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] 
         raise cannot_schedule(f"{where}, tensor {tensor}", found, need, "; ".join([fix, *more]))
 
 
-def _stride_violations(operand: Operand, outer: str) -> list[tuple[str, str, str, str]]:
+def _stride_violations(operand: MatmulOperand, outer: str) -> list[tuple[str, str, str, str]]:
     """Return which of TMA's rules the tensor's known strides break: tensor, found, need, fix."""
     buffer, size = operand.buffer, dtype_bytes(operand.dtype)
     strides = [_known(s) for s in buffer.strides or ()]
@@ -324,7 +324,7 @@ def _check_cast(where: str, what: str, cast: tirx.Cast, dtype: str) -> None:
 
 def _operand(
     where: str, load: Any, m: Axis, n: Axis, k: Axis, lead: tuple[Axis, ...]
-) -> tuple[Operand, str]:
+) -> tuple[MatmulOperand, str]:
     """Describe one load; say whether it is the side of m or of n."""
     buffer = load.source
     sides, kept = [], []
@@ -347,7 +347,7 @@ def _operand(
         raise cannot_schedule(tensor, f"the index {list(load.indices)}", need)
     major = "k" if sides[-1] == "k" else "mn"
     side = "m" if "m" in sides else "n"
-    return Operand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side
+    return MatmulOperand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side
 
 
 def _batch(axes: dict[Any, Axis], loads: tuple[Any, Any]) -> Axis | None:

@@ -17,24 +17,23 @@ from tvm.backend.cuda.codegen.schema import device_intrinsic
 from tvm.tirx.expr import CallEffectKind
 
 from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import DTYPES
 
 NAME = "tvm_hopper_hold"
-_LETTERS = {"float32": "f", "int32": "r", "uint32": "r"}
-_C_TYPES = {"float32": "float", "int32": "int", "uint32": "uint32_t"}
 
 
 def register() -> None:
     """Make the operators known to TVM and to its CUDA code generator, once."""
-    for dtype, letter in _LETTERS.items():
-        name = f"{NAME}_{dtype}"
-        if name in _registered:
+    for dtype in DTYPES.values():
+        name = f"{NAME}_{dtype.name}"
+        if not dtype.asm_letter or name in _registered:
             continue
         _registered.add(name)
         tvm_ir.register_op_attr(f"tirx.{name}", "TCallEffectKind", CallEffectKind.Opaque.value)
         device_intrinsic(
             name,
-            c_signature=f"({_C_TYPES[dtype]}& reg)",
-            body=f'    asm volatile("" : "+{letter}"(reg) :: "memory");',
+            c_signature=f"({dtype.c_type}& reg)",
+            body=f'    asm volatile("" : "+{dtype.asm_letter}"(reg) :: "memory");',
         )
 
 

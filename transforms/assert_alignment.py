@@ -32,7 +32,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.vector_runs import is_aligned_run
-from tvm_hopper.facts.hopper import dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.tensor_map import ADDRESS_ALIGNMENT
 from tvm_hopper.keys import ALIGNMENT
 

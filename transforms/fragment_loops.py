@@ -26,7 +26,8 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.vector_runs import is_aligned_run, shared_condition
 from tvm_hopper.codegen_patches.ptx.registers import mov, shuffle_xor
 from tvm_hopper.facts import wgmma
-from tvm_hopper.facts.hopper import WARP_GROUP_THREADS, dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
 from tvm_hopper.plan.wgmma_plan import FragmentNest, WgmmaPlan
 
 ROW_THREADS = 4  # threads that hold one row's columns, two each of every eight

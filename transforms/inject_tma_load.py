@@ -29,7 +29,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts import tensor_map as maps
-from tvm_hopper.facts.hopper import dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.keys import ASYNC_OP, TMA_LOAD
 from tvm_hopper.plan.tma_plan import TmaLoad, find_run_time_rules, plan_tma_loads
 

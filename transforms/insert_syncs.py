@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.tirx.transform import prim_func_pass
@@ -47,6 +47,14 @@ from .plan_pipeline import open_channels
 ROLE_BARRIER = 1  # named barrier of the consumers; number 0 is the whole block's
 
 
+@dataclass(frozen=True)
+class AwaitFilled:
+    """Wait for what a channel brings `ahead` trips from now."""
+
+    channel: int
+    ahead: int
+
+
 class RoleSyncs:
     """Places what one agent's statements need: those of a kernel, or of the consumers in it.
 
@@ -60,7 +68,9 @@ class RoleSyncs:
         self.items = self.reader.sequence(body)
         self.placed: dict[tuple[int, ...], list[Any]] = defaultdict(list)
         for x in sync.place_syncs(flatten(self.items)):
-            self.placed[x.path].append(x.sync)
+            one = self._by_channel(x.sync)
+            if one not in self.placed[x.path]:  # buffers of one channel are filled together
+                self.placed[x.path].append(one)
         self.channel_of = {
             var: call.channel
             for call in find_calls(kernel, FILL_SLOT)
@@ -84,8 +94,10 @@ class RoleSyncs:
                 wait = GROUPS[one.completion].wait(one.num_pending, one.read_only)
                 stays = one.completion in self.leave_groups and not one.num_pending
                 return [wait, *(keep_behind(self._results(one.completion)) if stays else [])]
-            case sync.WaitPhase():
-                return [self._await_filled(one, trips)]
+            case AwaitFilled():
+                trip = trips[one.channel]
+                later = trip + one.ahead if one.ahead else trip
+                return [make_call(AWAIT_FILLED, one.channel, later)]
             case sync.Barrier():
                 return [self._barrier()]
         raise AssertionError(f"the engine placed {one}, for which there is no instruction")
@@ -95,12 +107,16 @@ class RoleSyncs:
             return fences.sync_threads()
         return fences.sync_named(ROLE_BARRIER, self.num_threads)
 
-    def _await_filled(self, one: Any, trips: Mapping[int, ir.Var]) -> Any:
-        for channel, rings in self.reader.channels.items():
-            if any(self.reader.buffer(ring) == one.buffer for ring in rings):
-                trip = trips[channel]
-                return make_call(AWAIT_FILLED, channel, trip + one.ahead if one.ahead else trip)
-        raise AssertionError(f"no channel fills {one.buffer}")
+    def _by_channel(self, one: Any) -> Any:
+        """Name the channel that fills a buffer, where that is waited for."""
+        if not isinstance(one, sync.WaitPhase):
+            return one
+        channel = next(
+            number
+            for number, rings in self.reader.channels.items()
+            if any(self.reader.buffer(ring) == one.buffer for ring in rings)
+        )
+        return AwaitFilled(channel, one.ahead)
 
     def _results(self, completion: str, below: Any = None) -> list[ir.Var]:
         """Return the registers that operations of a completion write, each once."""

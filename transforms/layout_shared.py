@@ -30,7 +30,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.analysis.copies import CopyNest, find_copies
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.hopper import dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.swizzle import alignment, span_elements
 from tvm_hopper.keys import SWIZZLE, WGMMA
 

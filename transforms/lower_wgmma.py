@@ -38,7 +38,8 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import wgmma as ptx_wgmma
 from tvm_hopper.codegen_patches.ptx.address import generic_to_shared
 from tvm_hopper.facts import wgmma
-from tvm_hopper.facts.hopper import WARP_GROUP_THREADS, dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
 from tvm_hopper.fallbacks import Fallback, report
 from tvm_hopper.keys import ASYNC_OP
 from tvm_hopper.plan.wgmma_plan import Operand, WgmmaPlan, plan_wgmma

@@ -28,7 +28,8 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.hopper import SMEM_PER_BLOCK, dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
 
 NAME = "dyn_smem"
 BASE_ALIGNMENT = 1024  # of swizzled tiles, PTX ISA 9.1, 9.7.15.5.1.2.2
@@ -36,7 +37,7 @@ MIN_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
-class Placement:
+class SharedPlacement:
     """One buffer at its offset."""
 
     buffer: ir.Var
@@ -63,7 +64,7 @@ class SharedPlan:
     """The shared memory of one kernel."""
 
     kernel: Any  # the outermost thread_extent attribute
-    placements: tuple[Placement, ...]
+    placements: tuple[SharedPlacement, ...]
 
     def __post_init__(self) -> None:
         if self.num_bytes > SMEM_PER_BLOCK:
@@ -95,7 +96,7 @@ def plan_shared(func: tirx.PrimFunc) -> tuple[SharedPlan, ...]:
     return tuple(plans)
 
 
-def _place(allocations: list[Any]) -> tuple[Placement, ...]:
+def _place(allocations: list[Any]) -> tuple[SharedPlacement, ...]:
     placements, end = [], 0
     aligned = [(_alignment(x), x.buffer) for x in allocations]
     for alignment, buffer in sorted(aligned, key=lambda pair: -pair[0]):
@@ -104,7 +105,7 @@ def _place(allocations: list[Any]) -> tuple[Placement, ...]:
                 f"shared buffer {buffer.name}", f"shape {list(buffer.shape)}", "a static shape"
             )
         end = -(-end // alignment) * alignment
-        placements.append(Placement(buffer, end))
+        placements.append(SharedPlacement(buffer, end))
         end += placements[-1].num_bytes
     return tuple(placements)
 

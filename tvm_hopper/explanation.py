@@ -30,7 +30,7 @@ EXAMPLE_SMS = sorted(set(devices.NUM_SMS.values()), reverse=True)
 
 
 @dataclass(frozen=True)
-class Region:
+class SharedRegion:
     """A part of a CTA's shared memory, in bytes."""
 
     name: str
@@ -49,7 +49,7 @@ class Barrier:
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class TensorMapSummary:
     """What one tensor map describes; extents and box in elements, innermost first."""
 
     tensor: str
@@ -86,8 +86,8 @@ class Kernel:
     raster_group: int
     persistent: int | None  # thread blocks that share all output tiles; -1: by the device
     barriers: tuple[Barrier, ...]
-    smem: tuple[Region, ...]
-    tensor_maps: tuple[TensorMap, ...]
+    smem: tuple[SharedRegion, ...]
+    tensor_maps: tuple[TensorMapSummary, ...]
     stores: tuple[tuple[str, int], ...]  # tensor, bytes that a thread stores at once
     notes: tuple[str, ...]  # what was asked for and is worth knowing
     fallbacks: tuple[str, ...]  # slower forms that the lowering had to take
@@ -300,9 +300,11 @@ def _read(name: str, plan: dict[str, Any]) -> Kernel:
             Barrier("full", stages, counts["full"], plan["tx_bytes"]),
             Barrier("empty", stages, counts["empty"], 0),
         ),
-        smem=tuple(Region(*region) for region in plan["smem"]),
+        smem=tuple(SharedRegion(*region) for region in plan["smem"]),
         tensor_maps=tuple(
-            TensorMap(m["tensor"], tuple(m["dims"]), tuple(m["box"]), m["swizzle"], m["bytes"])
+            TensorMapSummary(
+                m["tensor"], tuple(m["dims"]), tuple(m["box"]), m["swizzle"], m["bytes"]
+            )
             for m in plan["tensor_maps"]
         ),
         stores=tuple((name, width) for name, width in plan["stores"]),

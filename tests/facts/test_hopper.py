@@ -1,7 +1,5 @@
 """Limits of compute capability 9.0, against hand-computed figures."""
 
-import pytest
-
 from tvm_hopper.facts import hopper
 
 
@@ -22,16 +20,3 @@ def test_mbarrier_counts_have_twenty_bits():
 def test_setmaxnreg_limits_are_multiples_of_its_step():
     assert (hopper.SETMAXNREG_MIN, hopper.SETMAXNREG_MAX, hopper.SETMAXNREG_STEP) == (24, 256, 8)
     assert hopper.SETMAXNREG_MIN % hopper.SETMAXNREG_STEP == 0
-
-
-@pytest.mark.parametrize(
-    ("dtype", "size"),
-    [("float8_e4m3fn", 1), ("int8", 1), ("float16", 2), ("bfloat16", 2), ("float32", 4)],
-)
-def test_dtype_bytes(dtype, size):
-    assert hopper.dtype_bytes(dtype) == size
-
-
-def test_dtype_bytes_refuses_a_type_without_whole_bytes():
-    with pytest.raises(ValueError, match="dtype int4: found no size for it; need one of bool"):
-        hopper.dtype_bytes("int4")

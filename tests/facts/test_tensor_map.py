@@ -29,7 +29,7 @@ def test_a_good_map_breaks_no_rule():
         ({"dims": (), "strides_bytes": (), "box": ()}, "found rank 0; need 1 to 5"),
         ({"dims": (8,) * 6, "strides_bytes": (16,) * 5, "box": (8,) * 6}, "found rank 6"),
         ({"strides_bytes": ()}, "found 0 strides, 2 box sizes and 2 element strides for rank 2"),
-        ({"dtype": "int4"}, "found type int4; need one of uint8"),
+        ({"dtype": "int4"}, "found type int4; need one of float8_e4m3fn"),
         ({"dims": (4096, 0)}, "found dimension 1 of 0; need 1 to 4294967296"),
         ({"dims": ((1 << 32) + 1, 1)}, "found dimension 0 of 4294967297"),
         ({"strides_bytes": (200,)}, "found stride 1 of 200 bytes; need a multiple of 16 bytes"),

@@ -15,7 +15,7 @@ def test_every_instruction_takes_32_bytes_of_k():
 
 
 def test_instruction_k_refuses_a_type_without_wgmma():
-    with pytest.raises(ValueError, match="WGMMA operand: found type float64; need one of float16"):
+    with pytest.raises(ValueError, match="WGMMA operand: found type float64; need one of float8"):
         wgmma.instruction_k("float64")
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,6 +169,15 @@ def test_imports_go_one_way(path: Path) -> None:
     if name not in MAY_IMPORT_SIM:
         allowed.discard("sim")
     assert found <= allowed, f"{path} imports {found - allowed}"
+
+
+def test_no_two_classes_have_one_name() -> None:
+    places = defaultdict(list)
+    for path in python_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path.relative_to(ROOT).as_posix())
+    assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
 # TVM's constructors of instructions: `T.ptx.*`, `T.cuda.*` and these two, by any name of `T`.

@@ -9,10 +9,8 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.dtypes import EXACT_DTYPES, OPERAND_DTYPES
 from tvm_hopper.keys import WGMMA
-
-EXACT = ("float32", "float64")  # hold every value of each operand type
-EXACT_IN_FLOAT32 = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def _product(store: ir.BufferStore, where: str, need: str) -> tuple[Any, Any]:
                 "compute it into a buffer of its own first",
             )
         dtype = ir.dtype_of(load.source)
-        if dtype in EXACT_IN_FLOAT32:  # of another type the plan says that it is not served
+        if dtype in OPERAND_DTYPES:  # of another type the plan says that it is not served
             _check_casts(where, f"operand {load.source.name}", operand, dtype)
         loads.append(load)
     return loads[0], loads[1]
@@ -131,11 +129,11 @@ def _product(store: ir.BufferStore, where: str, need: str) -> tuple[Any, Any]:
 def _check_casts(where: str, what: str, expr: Any, dtype: str) -> None:
     """Refuse casts that change values: WGMMA multiplies the operands exactly as they are."""
     for cast in _behind_casts(expr)[1]:
-        if cast not in (dtype, *EXACT):
+        if cast not in (dtype, *EXACT_DTYPES):
             raise cannot_lower(
                 where,
                 f"{what} cast to {cast}, which can change its value",
-                f"casts to {' or '.join(EXACT)} alone",
+                f"casts to {' or '.join(EXACT_DTYPES)} alone",
                 "compute it into a buffer of its own first",
             )
 

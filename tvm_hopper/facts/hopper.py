@@ -32,35 +32,3 @@ SETMAXNREG_MAX = 256
 SETMAXNREG_STEP = 8
 
 BULK_ALIGNMENT = 16  # bytes; PTX ISA, `cp.async.bulk`: size and both addresses
-
-_BYTES = {
-    "bool": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int8": 1,
-    "uint8": 1,
-    "float16": 2,
-    "bfloat16": 2,
-    "int16": 2,
-    "uint16": 2,
-    "float32": 4,
-    "int32": 4,
-    "uint32": 4,
-    "float64": 8,
-    "int64": 8,
-    "uint64": 8,
-}
-
-
-def dtype_bytes(dtype: str) -> int:
-    """Return the size of one element in bytes; `dtype` is TVM's name of a scalar type.
-
-    Raises
-    ------
-    ValueError
-        The type has no whole number of bytes, or is none that Hopper's copies know.
-    """
-    name = str(dtype)
-    if name not in _BYTES:
-        raise ValueError(f"dtype {name}: found no size for it; need one of {', '.join(_BYTES)}")
-    return _BYTES[name]

@@ -8,7 +8,7 @@ bits from 7 on decide which chunk goes where. Three bits take part for 128 B, tw
 
 from typing import Any
 
-from .hopper import dtype_bytes
+from .dtypes import dtype_bytes
 
 SWIZZLES = (0, 32, 64, 128)
 _XOR_BITS = {0: 0, 32: 1, 64: 2, 128: 3}

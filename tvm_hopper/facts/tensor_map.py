@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from .hopper import dtype_bytes
+from .dtypes import DTYPES, dtype_bytes
 from .swizzle import SWIZZLES
 
 MAX_RANK = 5
@@ -21,22 +21,10 @@ MAX_ELEMENT_STRIDE = 8
 STRIDE_ALIGNMENT = 16  # bytes, of strides, of the tensor's address and of the inner box
 ADDRESS_ALIGNMENT = 16
 
-# CUtensorMapDataType; 8-bit floats have no code of their own and travel as bytes.
-DTYPE_CODE = {
-    "uint8": 0,
-    "int8": 0,
-    "float8_e4m3fn": 0,
-    "float8_e5m2": 0,
-    "uint16": 1,
-    "uint32": 2,
-    "int32": 3,
-    "uint64": 4,
-    "int64": 5,
-    "float16": 6,
-    "float32": 7,
-    "float64": 8,
-    "bfloat16": 9,
+DTYPE_CODE = {  # CUtensorMapDataType
+    row.name: row.tensor_map_code for row in DTYPES.values() if row.tensor_map_code is not None
 }
+FILLED_WITH_NAN = ("float16", "bfloat16", "float32", "float64")  # those with a float's code
 SWIZZLE_CODE = {0: 0, 32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle; not the descriptor's order
 # A box begins at a multiple of 16 bytes along the innermost dimension: an H200 ends with an illegal
 # instruction otherwise (driver 580.159, starts of 2 to 8 bytes). No document says so.
@@ -141,6 +129,6 @@ class TensorMap:
             found.append(f"found a swizzle of {self.swizzle_bytes} bytes; need 0, 32, 64 or 128")
         if self.oob not in OOB_CODE:
             found.append(f"found out-of-bounds fill {self.oob!r}; need 'zero' or 'nan'")
-        elif self.oob == "nan" and DTYPE_CODE[self.dtype] not in (6, 7, 8, 9):
+        elif self.oob == "nan" and self.dtype not in FILLED_WITH_NAN:
             found.append(f"found out-of-bounds fill 'nan' for {self.dtype}; need a float type")
         return found

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .hopper import dtype_bytes
+from .dtypes import DTYPES, dtype_bytes
 from .swizzle import alignment, check_swizzle, span_bytes, swizzle_offset
 
 INSTRUCTION_M = 64
@@ -27,34 +27,16 @@ K_BYTES = 32  # every instruction takes 32 bytes of k from each operand
 MAX_N = 256
 MAJORS = ("k", "mn")
 
-_PTX_TYPE = {
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float32": "tf32",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
-    "int8": "s8",
-    "uint8": "u8",
-}
-_ACCUMULATOR = {"float16": "f16", "float32": "f32", "int32": "s32"}
-_ACCUMULATORS_OF = {
-    "float16": ("float32", "float16"),
-    "bfloat16": ("float32",),
-    "float32": ("float32",),
-    "float8_e4m3fn": ("float32", "float16"),
-    "float8_e5m2": ("float32", "float16"),
-    "int8": ("int32",),
-    "uint8": ("int32",),
-}
-MN_MAJOR_DTYPES = ("float16", "bfloat16")  # every other type must be K-major
+_OPERANDS = [row.name for row in DTYPES.values() if row.wgmma_operand]
+MN_MAJOR_DTYPES = tuple(row.name for row in DTYPES.values() if row.mn_major)
 
 SWIZZLE_CODE = {0: 0, 128: 1, 64: 2, 32: 3}  # bits 62-63 of a descriptor
 _SWIZZLE_BYTES = {code: swizzle for swizzle, code in SWIZZLE_CODE.items()}
 
 
 def _check_dtype(dtype: str) -> str:
-    if str(dtype) not in _PTX_TYPE:
-        need = ", ".join(_PTX_TYPE)
+    if str(dtype) not in _OPERANDS:
+        need = ", ".join(_OPERANDS)
         raise ValueError(f"WGMMA operand: found type {dtype}; need one of {need}")
     return str(dtype)
 
@@ -81,12 +63,13 @@ def instruction_name(n: int, dtype: str, accumulator: str = "float32") -> str:
     """
     if n not in legal_n(dtype):
         raise ValueError(f"WGMMA n for {dtype}: found {n}; need one of {legal_n(dtype)}")
-    if accumulator not in _ACCUMULATORS_OF[dtype]:
-        need = " or ".join(_ACCUMULATORS_OF[dtype])
+    row = DTYPES[dtype]
+    if accumulator not in row.accumulators:
+        need = " or ".join(row.accumulators)
         raise ValueError(f"WGMMA accumulator for {dtype}: found {accumulator}; need {need}")
     shape = f"m{INSTRUCTION_M}n{n}k{instruction_k(dtype)}"
-    types = f"{_ACCUMULATOR[accumulator]}.{_PTX_TYPE[dtype]}.{_PTX_TYPE[dtype]}"
-    return f"wgmma.mma_async.sync.aligned.{shape}.{types}"
+    types = (DTYPES[accumulator].wgmma_accumulator, row.wgmma_operand, row.wgmma_operand)
+    return f"wgmma.mma_async.sync.aligned.{shape}.{'.'.join(types)}"
 
 
 # -- the accumulator: register i of a thread holds element (row, col) of the 64 x n tile.

@@ -21,7 +21,8 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.facts import arrivals
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.facts.hopper import THREADS_PER_WARP, WARP_GROUP_THREADS, dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.hopper import THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.keys import ARRIVALS, ASYNC_OP, CHANNEL, CHANNEL_CALLS, FILL_SLOT, FREE_SLOT, RELEASE
 
 TRIP = "trip"  # name of the variable that counts a channel's uses

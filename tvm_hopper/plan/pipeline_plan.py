@@ -7,12 +7,17 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.hopper import MAX_GRID_YZ, MBARRIER_MAX_TX_BYTES, SMEM_PER_BLOCK
+from tvm_hopper.facts.hopper import (
+    MAX_GRID_YZ,
+    MBARRIER_BYTES,
+    MBARRIER_MAX_TX_BYTES,
+    SMEM_PER_BLOCK,
+)
 from tvm_hopper.keys import ASYNC_COPY, ASYNC_STAGES, CHANNEL, NUM_SLOTS, ORDER, PERSISTENT, STAGE
 
 from .channel import find_loads, is_load, slot_bytes
 
-MBARRIER_BYTES = 8
+
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tvm_hopper.analysis.bounds import as_less_than, find_bounds
 from tvm_hopper.analysis.copies import CopyNest, find_copies
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
-from tvm_hopper.facts.hopper import dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.keys import SWIZZLE
 
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not

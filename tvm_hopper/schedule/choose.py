@@ -19,12 +19,12 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.keys import BY_DEVICE
 from tvm_hopper.target import num_sms as target_num_sms
 
 from .arguments import as_choice, as_int, as_size, as_sizes, check_type
 from .config import CONSUMERS, MatmulConfig, find_violations, most_stages
-from .recognise import OPERAND_TYPES
 
 MACS_PER_CYCLE = 2048  # an SM's dense 16-bit rate: m64n256k16 takes 128 cycles
 TURN_CYCLES = 170  # of a consumer from one slot of the ring to the next: wait, fence, release
@@ -87,7 +87,7 @@ def choose_config(
         for name, size in (("m", m), ("n", n), ("k", k))
     )
     check_type("choose_config", "dtype", dtype, str, "the name of a type")
-    dtype = as_choice("choose_config", "dtype", dtype, OPERAND_TYPES) or OPERAND_TYPES[0]
+    dtype = as_choice("choose_config", "dtype", dtype, OPERAND_DTYPES) or OPERAND_DTYPES[0]
     check_type("choose_config", "given", given, MatmulConfig, "an hs.MatmulConfig")
     if sizes is not None:
         sizes = as_sizes("choose_config", sizes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_hopper.errors import cannot_schedule, found_and_need
-from tvm_hopper.facts import hopper, registers, swizzle, wgmma
+from tvm_hopper.facts import dtypes, hopper, registers, swizzle, wgmma
 from tvm_hopper.keys import BY_DEVICE
 
 from .arguments import as_choice, as_int, as_pair, as_stages, as_tile
@@ -168,7 +168,7 @@ def split_axis(tile_m: int, tile_n: int, consumers: int) -> str:
 def stage_bytes(tile: tuple[int, int, int], dtype: str) -> tuple[int, int]:
     """Return the bytes that one slot of the ring takes for A and for B, alignment included."""
     tile_m, tile_n, tile_k = tile
-    size = hopper.dtype_bytes(dtype)
+    size = dtypes.dtype_bytes(dtype)
     a_bytes, b_bytes = (
         -(-rows * tile_k * size // SMEM_TILE_ALIGNMENT) * SMEM_TILE_ALIGNMENT
         for rows in (tile_m, tile_n)

@@ -20,10 +20,11 @@ from tvm.sym.iter_affine_map import IterMapLevel
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.dtypes import EXACT_DTYPES, OPERAND_DTYPES
 
 from . import reasons
 from .arguments import as_block
-from .recognise import EXACT, OPERAND_TYPES, loops_around
+from .recognise import loops_around
 from .trial import all_or_nothing
 
 SEPARATE = "bind the rest to threads first, or keep it in a function of its own"
@@ -60,7 +61,8 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
                 raise cannot_schedule(
                     f"block {node.name_hint}",
                     f"{found} before the matmul {sch.get(block).name_hint}",
-                    f"{' or '.join(OPERAND_TYPES)} in memory, at most cast to {' or '.join(EXACT)}",
+                    f"{' or '.join(OPERAND_DTYPES)} in memory, "
+                    f"at most cast to {' or '.join(EXACT_DTYPES)}",
                     _way_to_memory(sch, producer),
                 )
             inline_block(sch, sch.compute_inline, producer)
@@ -81,7 +83,7 @@ def _more_than_a_cast(value: Any, load: Any) -> str:
     if not isinstance(load, ir.TensorLoad):
         return "a computation"
     old, new = ir.dtype_of(load), ir.dtype_of(value)
-    if old == new or (old in OPERAND_TYPES and new in EXACT):
+    if old == new or (old in OPERAND_DTYPES and new in EXACT_DTYPES):
         return ""
     return f"a cast of {load.source.name} from {old} to {new}"
 

@@ -30,7 +30,14 @@ from .dry_run import block_names, check_lowering, check_nothing_left
 from .normalize import normalized
 from .outputs import count_outputs, keep_in_registers, separate_outputs
 from .reasons import TVM_ERRORS, in_words
-from .recognise import Matmul, Operand, check_operands, check_product, find_matmul, product_loads
+from .recognise import (
+    Matmul,
+    MatmulOperand,
+    check_operands,
+    check_product,
+    find_matmul,
+    product_loads,
+)
 from .trial import as_one_step, rehearse
 from .views import make_views
 
@@ -255,7 +262,7 @@ def _divides(axis: str, tile_m: int, tile_n: int, consumers: int) -> bool:
     return tile_m % (64 * parts[0]) == 0 and tile_n % (8 * parts[1]) == 0
 
 
-def _read_index(sch: s_tir.Schedule, block: Any, operand: Operand) -> int:
+def _read_index(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> int:
     """Return which of the block's reads is an operand."""
     reads = sch.get(block).reads
     return next(i for i, region in enumerate(reads) if region.source.same_as(operand.buffer))

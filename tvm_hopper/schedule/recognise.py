@@ -2,7 +2,7 @@
 
     for i, j, k: C[i, j] = C[i, j] + cast(A[i, k]) * cast(B[j, k])
   ->
-    Matmul(m=Axis(...), n=Axis(...), k=Axis(...), lhs=Operand("A", major "k"), rhs=...)
+    Matmul(m=Axis(...), n=Axis(...), k=Axis(...), lhs=MatmulOperand("A", major "k"), rhs=...)
 
 Loops may come in any order, operands in either order and layout, dimensions of extent one anywhere
 in front.  Nothing is scheduled here.
@@ -21,11 +21,9 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import hopper
+from tvm_hopper.facts.dtypes import EXACT_DTYPES, OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
 
-OPERAND_TYPES = ("float16", "bfloat16")
-EXACT = ("float32", "float64")  # hold every value of each operand type
 FIRST = "compute it into a tensor first, in a block that is bound to threads"
-OUTPUT_TYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +37,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Operand:
+class MatmulOperand:
     """One input of the product, as the block reads it from global memory."""
 
     buffer: Any
@@ -62,8 +60,8 @@ class Matmul:
     n: Axis
     k: Axis
     lead: tuple[Axis, ...]  # of extent one
-    lhs: Operand  # the one that is indexed by m
-    rhs: Operand
+    lhs: MatmulOperand  # the one that is indexed by m
+    rhs: MatmulOperand
     output: Any
     output_kept: tuple[int, ...]
     acc_dtype: str
@@ -232,11 +230,11 @@ def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] 
     """
     where = f"block {matmul.name}"
     for operand in (matmul.lhs, matmul.rhs):
-        if operand.dtype not in OPERAND_TYPES:
-            need = f"one of {', '.join(OPERAND_TYPES)}"
+        if operand.dtype not in OPERAND_DTYPES:
+            need = f"one of {', '.join(OPERAND_DTYPES)}"
             raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need)
-    if matmul.acc_dtype not in OUTPUT_TYPES:
-        need = f"one of {', '.join(OUTPUT_TYPES)}"
+    if matmul.acc_dtype not in OUTPUT_DTYPES:
+        need = f"one of {', '.join(OUTPUT_DTYPES)}"
         found = f"a sum in {matmul.acc_dtype}"
         raise cannot_schedule(f"{where}, tensor {matmul.output.name}", found, need)
     if matmul.acc_dtype != "float32" and accumulate is None:
@@ -258,9 +256,9 @@ def check_operands(matmul: Matmul, accumulate: str | None, views: Sequence[Any] 
         raise cannot_schedule(f"{where}, tensor {tensor}", found, need, "; ".join([fix, *more]))
 
 
-def _stride_violations(operand: Operand, outer: str) -> list[tuple[str, str, str, str]]:
+def _stride_violations(operand: MatmulOperand, outer: str) -> list[tuple[str, str, str, str]]:
     """Return which of TMA's rules the tensor's known strides break: tensor, found, need, fix."""
-    buffer, size = operand.buffer, hopper.dtype_bytes(operand.dtype)
+    buffer, size = operand.buffer, dtype_bytes(operand.dtype)
     strides = [_known(s) for s in buffer.strides or ()]
     if str(buffer.scope()) != "global":
         found = f"scope {buffer.scope()}"
@@ -311,7 +309,7 @@ def product_loads(where: str, store: Any) -> tuple[Any, Any]:
             found = f"{factor} computed inside the product"
             need = f"operands that are tensors, at most cast to {acc}"
             raise cannot_schedule(where, found, need, FIRST)
-        if isinstance(factor, tirx.Cast) and ir.dtype_of(load.source) in OPERAND_TYPES:
+        if isinstance(factor, tirx.Cast) and ir.dtype_of(load.source) in OPERAND_DTYPES:
             _check_cast(where, f"operand {load.source.name}", factor, ir.dtype_of(load.source))
         factors.append(load)
     return factors[0], factors[1]
@@ -319,14 +317,14 @@ def product_loads(where: str, store: Any) -> tuple[Any, Any]:
 
 def _check_cast(where: str, what: str, cast: tirx.Cast, dtype: str) -> None:
     """Refuse a cast that changes values: WGMMA multiplies the operands as they are."""
-    if ir.dtype_of(cast) not in (dtype, *EXACT):
+    if ir.dtype_of(cast) not in (dtype, *EXACT_DTYPES):
         found = f"{what} cast to {ir.dtype_of(cast)}, which can change its value"
-        raise cannot_schedule(where, found, f"casts to {' or '.join(EXACT)} alone", FIRST)
+        raise cannot_schedule(where, found, f"casts to {' or '.join(EXACT_DTYPES)} alone", FIRST)
 
 
 def _operand(
     where: str, load: Any, m: Axis, n: Axis, k: Axis, lead: tuple[Axis, ...]
-) -> tuple[Operand, str]:
+) -> tuple[MatmulOperand, str]:
     """Describe one load; say whether it is the side of m or of n."""
     buffer = load.source
     sides, kept = [], []
@@ -349,7 +347,7 @@ def _operand(
         raise cannot_schedule(tensor, f"the index {list(load.indices)}", need)
     major = "k" if sides[-1] == "k" else "mn"
     side = "m" if "m" in sides else "n"
-    return Operand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side
+    return MatmulOperand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side
 
 
 def _batch(axes: dict[Any, Axis], loads: tuple[Any, Any]) -> Axis | None:

@@ -25,6 +25,7 @@ from tvm_hopper import ir, keys, options
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import swizzle as swizzle_facts
 from tvm_hopper.facts import wgmma as wgmma_facts
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 
 from . import tiles
 from .arguments import (
@@ -39,7 +40,7 @@ from .arguments import (
 )
 from .config import ACCUMULATE, MECHANISMS, MOST_BLOCKS, PENDING, Roles, check_pending
 from .fuse import is_own_kernel
-from .recognise import OPERAND_TYPES, Axis, Matmul, find_matmul
+from .recognise import Axis, Matmul, find_matmul
 from .trial import all_or_nothing
 
 SAMPLE = "tvm_hopper.sample"  # never left in the IR, see `pipeline`
@@ -194,8 +195,8 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
         need = 'two operands in shared memory, by cache_read(block, i, "shared.dyn")'
         raise cannot_schedule(where, f"{len(shared)} shared operands", need)
     dtype = ir.dtype_of(shared[0])
-    if dtype not in OPERAND_TYPES:
-        raise cannot_schedule(where, f"operands of {dtype}", " or ".join(OPERAND_TYPES))
+    if dtype not in OPERAND_DTYPES:
+        raise cannot_schedule(where, f"operands of {dtype}", " or ".join(OPERAND_DTYPES))
     tile = tiles.find_tile(sch, block)
     steps = (wgmma_facts.INSTRUCTION_M, 8, wgmma_facts.instruction_k(dtype))
     if any(e is None or e % step for e, step in zip(tile, steps, strict=True)):

@@ -23,14 +23,14 @@ from tvm.tirx import IndexMap
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import tensor_map as maps
-from tvm_hopper.facts.hopper import dtype_bytes
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.plan.tma_plan import strides_bytes
 
 from .recognise import check_plain_loops, loops_around, product_loads
 
 
 @dataclass(frozen=True)
-class Access:
+class ViewAccess:
     """How a block touches a tensor: which of its dimensions follow which iteration variable.
 
     `moving` maps a dimension to the position of the block's variable, `offsets` to what is added.
@@ -154,7 +154,7 @@ def plan_initial_values(node: Any, loads: tuple[Any, ...]) -> list[View]:
     return views
 
 
-def find_access(node: Any, buffer: Any, indices: Any) -> Access | None:
+def find_access(node: Any, buffer: Any, indices: Any) -> ViewAccess | None:
     """Read an access as one variable a dimension plus an offset; None if it is anything else."""
     variables = [x.var for x in node.iter_vars]
     moving: dict[int, int] = {}
@@ -171,10 +171,10 @@ def find_access(node: Any, buffer: Any, indices: Any) -> Access | None:
         if ir.depends_on(offset, variables):
             return None
         moving[d], offsets[d] = used[0], offset
-    return Access(buffer, moving, offsets, rest)
+    return ViewAccess(buffer, moving, offsets, rest)
 
 
-def _is_whole(node: Any, access: Access) -> bool:
+def _is_whole(node: Any, access: ViewAccess) -> bool:
     """Tell whether the block walks over the whole tensor, from its start."""
     shape = access.buffer.shape
     return all(
@@ -184,7 +184,7 @@ def _is_whole(node: Any, access: Access) -> bool:
     ) and all(ir.is_const(shape[d], 1) for d in access.rest)
 
 
-def _contiguous(access: Access) -> int | None:
+def _contiguous(access: ViewAccess) -> int | None:
     """Return the dimension along which neighbors are neighbors in memory, None without one."""
     size = dtype_bytes(ir.dtype_of(access.buffer))
     strides = strides_bytes(access.buffer)
@@ -192,7 +192,7 @@ def _contiguous(access: Access) -> int | None:
     return max(found) if found else None
 
 
-def _check_memory(where: str, access: Access, inner: int, outer: list[int]) -> None:
+def _check_memory(where: str, access: ViewAccess, inner: int, outer: list[int]) -> None:
     """Refuse a part whose rows a tensor map cannot step over (`cuTensorMapEncodeTiled`)."""
     buffer, strides = access.buffer, strides_bytes(access.buffer)
     for d in outer:
@@ -210,7 +210,7 @@ def _check_memory(where: str, access: Access, inner: int, outer: list[int]) -> N
             )
 
 
-def _check_start(where: str, access: Access, inner: int) -> None:
+def _check_start(where: str, access: ViewAccess, inner: int) -> None:
     """Refuse columns that TMA cannot begin at; an offset of a call is checked there."""
     size = dtype_bytes(ir.dtype_of(access.buffer))
     offset = ir.static_int(access.offsets[inner])

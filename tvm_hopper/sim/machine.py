@@ -50,7 +50,7 @@ def check_policy(policy: str, num_warps: int | None = None) -> None:
         )
 
 
-class AsyncOp:
+class PendingOp:
     """An asynchronous operation: `steps` are run one by one, when the policy likes.
 
     `read_event` and `write_event` are bits in the clocks: "all sources were read", "all
@@ -66,7 +66,7 @@ class AsyncOp:
         self.steps: deque[Callable[[], None]] = deque()
         self.read_done = self.done = False
         self.issued = True
-        self.before: AsyncOp | None = None
+        self.before: PendingOp | None = None
         self.waiters: list[Any] = []
         self.barrier: Any = None
         self.targets: list[Any] = []
@@ -137,7 +137,7 @@ class Machine(Reporter):
         self.warps: list[Any] = []
         self.regions: dict[int, Region] = {}
         self.runnable: deque[Any] = deque()
-        self.pending: list[AsyncOp] = []
+        self.pending: list[PendingOp] = []
         self.num_ops = self.num_events = self.time = 0
         self.progress = 0  # grows with every change that a spinning warp could see
         self.chunks = 1 if name == "eager" else 2
@@ -157,18 +157,18 @@ class Machine(Reporter):
 
     # -- asynchronous operations ------------------------------------------------------------------
 
-    def submit(self, op: AsyncOp) -> None:
+    def submit(self, op: PendingOp) -> None:
         """Put an operation in flight; under `eager` it runs at once."""
         self.pending.append(op)
         if self.mode == "eager":
             while op.steps and self.can_step(op):
                 self.step(op)
 
-    def can_step(self, op: AsyncOp) -> bool:
+    def can_step(self, op: PendingOp) -> bool:
         """Tell whether an operation may take its next step."""
         return op.issued and bool(op.steps) and (op.before is None or op.before.done)
 
-    def step(self, op: AsyncOp) -> None:
+    def step(self, op: PendingOp) -> None:
         """Take one step of one operation."""
         self.time += 1
         self.progress += 1
@@ -285,7 +285,7 @@ class Machine(Reporter):
             return True
         return False
 
-    def _choose(self, ready: list[AsyncOp]) -> AsyncOp:
+    def _choose(self, ready: list[PendingOp]) -> PendingOp:
         if self.mode == "random":
             return self.random.choice(ready)
         if self.mode in ("eager", "starve"):
@@ -302,7 +302,7 @@ class Machine(Reporter):
             if warp.finished:
                 continue
             thing = warp.waits_for
-            ops = [thing] if isinstance(thing, AsyncOp) else getattr(thing, "outstanding", [])
+            ops = [thing] if isinstance(thing, PendingOp) else getattr(thing, "outstanding", [])
             for op in ops:
                 while op is not None and op.number not in wanted:
                     wanted.add(op.number)

@@ -14,12 +14,13 @@ import numpy as np
 
 from tvm_hopper.facts.tensor_map import COORDINATE_ALIGNMENT
 from tvm_hopper.sim.lanes import LANES
-from tvm_hopper.sim.machine import AsyncOp
+from tvm_hopper.sim.machine import PendingOp
 from tvm_hopper.sim.memory import POISON, RANK_SHIFT, Region
 from tvm_hopper.sim.ops_mbarrier import Wait
+from tvm_hopper.sim.ptx_types import DTYPE_OF
 from tvm_hopper.sim.races import ASYNC
 from tvm_hopper.sim.tir import numpy_dtype
-from tvm_hopper.sim.tma import TensorMap, landing_offsets
+from tvm_hopper.sim.tma import BoundTensorMap, landing_offsets
 
 _REDUCE = {
     "add": np.add,
@@ -29,26 +30,14 @@ _REDUCE = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
-_REDUCE_TYPES = {
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-    "u32": "uint32",
-    "s32": "int32",
-    "u64": "uint64",
-    "s64": "int64",
-    "b32": "uint32",
-    "b64": "uint64",
-}
 
 
 @dataclass
 class Groups:
     """Commit groups of one thread: what is not committed, and what is."""
 
-    open: list[AsyncOp] = field(default_factory=list)
-    committed: list[list[AsyncOp]] = field(default_factory=list)
+    open: list[PendingOp] = field(default_factory=list)
+    committed: list[list[PendingOp]] = field(default_factory=list)
     ever_committed: bool = False
 
 
@@ -79,7 +68,7 @@ class BulkOps:
         mask: Any,
         mods: Any,
         dst_mem: Any,
-        tmap: TensorMap,
+        tmap: BoundTensorMap,
         coords: Any,
         mbar: Any,
         cta_mask: Any = None,
@@ -210,7 +199,7 @@ class BulkOps:
         landing: np.ndarray,
         target: int,
         barrier_address: int,
-    ) -> AsyncOp | None:
+    ) -> PendingOp | None:
         machine = self.machine
         region, offsets, inside, dtype, _ = source
         dst, start = self.region_at(target)
@@ -232,7 +221,7 @@ class BulkOps:
                 byte_range=(inside_name, inside_name + num_bytes),
             )
             return None
-        op = AsyncOp(kind, self, site)
+        op = PendingOp(kind, self, site)
         op.barrier, op.num_bytes = barrier, num_bytes
         machine.loads.append(op)
         barrier.carries_tx = True
@@ -266,7 +255,7 @@ class BulkOps:
         return op
 
     def _load_steps(
-        self, op: AsyncOp, source: Any, landing: np.ndarray, dst: Region, start: int, barrier: Any
+        self, op: PendingOp, source: Any, landing: np.ndarray, dst: Region, start: int, barrier: Any
     ) -> None:
         region, offsets, inside, dtype, fill = source
         holder: list[np.ndarray] = []
@@ -305,7 +294,7 @@ class BulkOps:
         site: int,
         mask: Any,
         mods: Any,
-        tmap: TensorMap,
+        tmap: BoundTensorMap,
         coords: Any,
         src_mem: Any,
         cache_policy: Any = None,
@@ -347,7 +336,7 @@ class BulkOps:
     ) -> None:
         """Store (or reduce) contiguous bytes."""
         reduce = mods.get("redop", "")
-        dtype = numpy_dtype(_REDUCE_TYPES[mods["type"]]) if reduce else np.dtype(np.uint8)
+        dtype = numpy_dtype(DTYPE_OF[mods["type"]]) if reduce else np.dtype(np.uint8)
         if byte_mask is not None:
             self.machine.incomplete("cp.async.bulk with cp_mask", site)
             return
@@ -404,7 +393,7 @@ class BulkOps:
             site, region, offsets, dtype.itemsize, f"{kind} writes"
         ):
             return
-        op = AsyncOp(kind, self, site)
+        op = PendingOp(kind, self, site)
         op.num_bytes = num_bytes
         if machine.log is not None:
             self.check(
@@ -467,7 +456,7 @@ class BulkOps:
             if not only_read:
                 groups.committed = groups.committed[len(covered) :]
 
-    def _observe_store(self, op: AsyncOp, only_read: bool) -> None:
+    def _observe_store(self, op: PendingOp, only_read: bool) -> None:
         self.clock.join_events(1 << op.read_event)
         if not only_read:  # written, and visible to this thread: others' TMA needs a proxy fence
             self.clock.generic.events |= 1 << op.write_event

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.lanes import as_lanes
-from tvm_hopper.sim.machine import AsyncOp
+from tvm_hopper.sim.machine import PendingOp
 from tvm_hopper.sim.memory import POISON
 from tvm_hopper.sim.ops_bulk import Groups, active
 from tvm_hopper.sim.ops_mbarrier import Wait
@@ -20,7 +20,7 @@ class CpAsyncOps:
     def init_cp_async(self) -> None:
         """Begin with no copy in flight."""
         self.cp_async = Groups()
-        self.cp_async_flying: list[AsyncOp] = []
+        self.cp_async_flying: list[PendingOp] = []
         self.cp_events = 0
 
     def op_cp_async_ca(
@@ -59,7 +59,7 @@ class CpAsyncOps:
             wanted = away[count == num_bytes]
             if not self.inside(site, src, wanted, int(num_bytes), "cp.async reads"):
                 return
-        op = AsyncOp("cp.async", self, site)
+        op = PendingOp("cp.async", self, site)
         if machine.log is not None:
             if taken.any():
                 self.check(src, away[taken], size, self.access(site, False))
@@ -105,7 +105,7 @@ class CpAsyncOps:
         self.op_cp_async_commit_group(site, mask, mods)
         yield from self.op_cp_async_wait_group(site, mask, mods, 0)
 
-    def _wait_cp_async(self, site: int, ops: list[AsyncOp]) -> Wait:
+    def _wait_cp_async(self, site: int, ops: list[PendingOp]) -> Wait:
         self.site = site
         for op in ops:
             while not op.done:
@@ -121,7 +121,7 @@ class CpAsyncOps:
             if not noinc:
                 barrier.pending += lanes
             before = [op for op in self.cp_async_flying if not op.done]
-            op = AsyncOp("cp.async.mbarrier.arrive", self, site)
+            op = PendingOp("cp.async.mbarrier.arrive", self, site)
             op.before = before[-1] if before else None
             for earlier, later in itertools.pairwise(before):
                 later.before = later.before or earlier
@@ -129,7 +129,7 @@ class CpAsyncOps:
             def complete(
                 barrier: Any = barrier,
                 lanes: int = lanes,
-                op: AsyncOp = op,
+                op: PendingOp = op,
                 events: int = self.cp_events,
             ) -> None:
                 barrier.outstanding.remove(op)

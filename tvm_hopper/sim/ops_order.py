@@ -11,26 +11,8 @@ from tvm_hopper.sim.lanes import LANES, as_lanes, one
 from tvm_hopper.sim.machine import Event
 from tvm_hopper.sim.memory import RANK_SHIFT
 from tvm_hopper.sim.ops_mbarrier import Wait
+from tvm_hopper.sim.ptx_types import DTYPE_OF
 from tvm_hopper.sim.tir import numpy_dtype
-
-_TYPES = {
-    "b8": "uint8",
-    "u8": "uint8",
-    "s8": "int8",
-    "b16": "uint16",
-    "u16": "uint16",
-    "s16": "int16",
-    "b32": "uint32",
-    "u32": "uint32",
-    "s32": "int32",
-    "f32": "float32",
-    "b64": "uint64",
-    "u64": "uint64",
-    "s64": "int64",
-    "f64": "float64",
-    "f16": "float16",
-    "bf16": "bfloat16",
-}
 
 
 class ClusterBarrier(Event):
@@ -228,7 +210,7 @@ class OrderOps:
     # -- loads, stores, atomics -------------------------------------------------------------------
 
     def _type(self, mods: Any) -> np.dtype:
-        return numpy_dtype(_TYPES[mods["type"]])
+        return numpy_dtype(DTYPE_OF[mods["type"]])
 
     def op_ld(self, site: int, mask: Any, mods: Any, addr: Any, cache_policy: Any = None) -> Any:
         """Load; `.acquire` learns what was released at the address."""

@@ -14,22 +14,13 @@ import numpy as np
 
 from tvm_hopper.facts.wgmma import Descriptor, operand_addresses
 from tvm_hopper.sim.lanes import LANES, as_lanes, one
-from tvm_hopper.sim.machine import AsyncOp
+from tvm_hopper.sim.machine import PendingOp
 from tvm_hopper.sim.memory import Region
 from tvm_hopper.sim.ops_mbarrier import Wait
+from tvm_hopper.sim.ptx_types import DTYPE_OF
 from tvm_hopper.sim.races import ASYNC
 from tvm_hopper.sim.registers import RegRef
 from tvm_hopper.sim.tir import numpy_dtype
-
-_OPERANDS = {
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "tf32": "float32",
-    "e4m3": "float8_e4m3fn",
-    "e5m2": "float8_e5m2",
-    "s8": "int8",
-    "u8": "uint8",
-}
 
 
 @functools.lru_cache(maxsize=512)
@@ -72,8 +63,8 @@ class WarpGroup:
 
     def __init__(self, warps: list[Any]) -> None:
         self.warps = warps
-        self.operations: list[AsyncOp] = []
-        self.newest: AsyncOp | None = None
+        self.operations: list[PendingOp] = []
+        self.newest: PendingOp | None = None
         self.hidden: dict[Any, np.ndarray] = {}  # accumulators of chains in flight, 64 x n
         self.sequence: list[tuple[int, Any]] = []  # (site, first warp) of each wgmma instruction
 
@@ -86,8 +77,8 @@ class WgmmaOps:
     def init_wgmma(self) -> None:
         """Begin with no operation."""
         self.wgmma_position = self.wgmma_steps = 0
-        self.wgmma_open: list[AsyncOp] = []
-        self.wgmma_groups: list[list[AsyncOp]] = []
+        self.wgmma_open: list[PendingOp] = []
+        self.wgmma_groups: list[list[PendingOp]] = []
         self.warp_group: WarpGroup | None = None
 
     @property
@@ -194,7 +185,7 @@ class WgmmaOps:
         registers = [d, a] if isinstance(a, RegRef) else [d]
         self._check_registers(site, mods["shape"], d, registers)
         if position == len(group.operations):
-            op = AsyncOp("wgmma", self, site)
+            op = PendingOp("wgmma", self, site)
             op.members, op.registers, op.issued = {}, {}, False
             op.before, group.newest = group.newest, op
             group.operations.append(op)
@@ -233,10 +224,10 @@ class WgmmaOps:
             state.num_busy += 1
         d.state.shape[d.bytes] = key
 
-    def _issue(self, op: AsyncOp, site: int, mods: Any, flags: tuple[int, int, int, int]) -> None:
+    def _issue(self, op: PendingOp, site: int, mods: Any, flags: tuple[int, int, int, int]) -> None:
         machine, group = self.machine, self._group
         n = int(mods["shape"].partition("n")[2].partition("k")[0])
-        a_type, b_type = _OPERANDS[mods["atype"]], _OPERANDS[mods["btype"]]
+        a_type, b_type = DTYPE_OF[mods["atype"]], DTYPE_OF[mods["btype"]]
         _, a, b, _ = op.members[self]
         for other in group.warps:
             _, other_a, other_b, _ = op.members[other]
@@ -306,7 +297,7 @@ class WgmmaOps:
             return None
         return offsets, kind
 
-    def _accumulator(self, op: AsyncOp, n: int, dtype: np.dtype) -> np.ndarray:
+    def _accumulator(self, op: PendingOp, n: int, dtype: np.dtype) -> np.ndarray:
         """Gather the accumulator of four warps, shape (64, n)."""
         full = np.empty((64, n), dtype)
         for number, warp in enumerate(self._group.warps):
@@ -318,7 +309,7 @@ class WgmmaOps:
             full[number * 16 + row, column] = values
         return full
 
-    def _scatter(self, op: AsyncOp, full: np.ndarray) -> None:
+    def _scatter(self, op: PendingOp, full: np.ndarray) -> None:
         for number, warp in enumerate(self._group.warps):
             ref = op.members[warp][0]
             row, column = fragment_index(full.shape[1] // 2)
@@ -327,7 +318,7 @@ class WgmmaOps:
                 values = np.ascontiguousarray(values).view(ref.array.dtype)
             ref.write(values)
 
-    def _hide(self, op: AsyncOp, n: int, mods: Any) -> None:
+    def _hide(self, op: PendingOp, n: int, mods: Any) -> None:
         """Keep the accumulator aside while it is in flight, and poison the registers."""
         group = self._group
         key = op.members[group.warps[0]][0].key
@@ -339,7 +330,7 @@ class WgmmaOps:
                 raw = np.full(ref.read().nbytes, 0xFF, np.uint8)
                 ref.write(raw.view(ref.array.dtype).reshape(32, -1))
 
-    def _compute(self, op: AsyncOp, sources: Any, n: int, mods: Any, flags: Any) -> None:
+    def _compute(self, op: PendingOp, sources: Any, n: int, mods: Any, flags: Any) -> None:
         group, shared = self._group, self.cta.shared
         key = op.members[group.warps[0]][0].key
         dtype = _accumulator_dtype(mods)
@@ -364,7 +355,7 @@ class WgmmaOps:
         group.hidden.pop(key, None)
         self._scatter(op, full)
 
-    def _still_used(self, op: AsyncOp, key: Any) -> bool:
+    def _still_used(self, op: PendingOp, key: Any) -> bool:
         """Tell whether a later issued operation in flight accumulates into the registers."""
         group = self._group
         first = group.warps[0]
@@ -377,8 +368,8 @@ class WgmmaOps:
             if other.kind == "wgmma" and other.warp.warp_group is group
         )
 
-    def _a_registers(self, op: AsyncOp, atype: str) -> np.ndarray:
-        kind = numpy_dtype(_OPERANDS[atype])
+    def _a_registers(self, op: PendingOp, atype: str) -> np.ndarray:
+        kind = numpy_dtype(DTYPE_OF[atype])
         k = 32 // kind.itemsize
         full = np.empty((64, k), np.float64 if kind.kind in "iu" else np.float32)
         for number, warp in enumerate(self._group.warps):

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass
-class Program:
+class KernelCode:
     """The compiled kernel: `run(w, m0)` is the generator function of one warp."""
 
     run: Any

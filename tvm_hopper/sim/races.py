@@ -19,7 +19,7 @@ EARLIER = 1  # number of the access that stands for all those of earlier launche
 
 
 @dataclass(slots=True)
-class Access:
+class MemoryAccess:
     """One access that later ones are checked against.
 
     Attributes
@@ -60,18 +60,18 @@ class AccessLog:
     """Numbers accesses, and interns sets of readers so that a cell holds one integer."""
 
     def __init__(self) -> None:
-        earlier = Access(EARLIER, None, 0, -1, GENERIC, True, 0, ())
-        self.accesses: list[Access] = [None, earlier]  # type: ignore[list-item]
+        earlier = MemoryAccess(EARLIER, None, 0, -1, GENERIC, True, 0, ())
+        self.accesses: list[MemoryAccess] = [None, earlier]  # type: ignore[list-item]
         self.sets: list[tuple[int, ...]] = [()]
         self.set_numbers: dict[tuple[int, ...], int] = {(): 0}
 
-    def add(self, *args: Any, **kwargs: Any) -> Access:
+    def add(self, *args: Any, **kwargs: Any) -> MemoryAccess:
         """Record a new access."""
-        access = Access(len(self.accesses), *args, **kwargs)
+        access = MemoryAccess(len(self.accesses), *args, **kwargs)
         self.accesses.append(access)
         return access
 
-    def with_reader(self, number: int, access: Access) -> int:
+    def with_reader(self, number: int, access: MemoryAccess) -> int:
         """Return the set `number` plus one reader, without earlier reads that it implies."""
         kept = []
         for other_number in self.sets[number]:
@@ -100,7 +100,7 @@ def _distinct(values: np.ndarray) -> Any:
     return np.unique(values).tolist()
 
 
-Report = Callable[[Access, Access, np.ndarray, int], None]
+Report = Callable[[MemoryAccess, MemoryAccess, np.ndarray, int], None]
 
 
 class Shadow:
@@ -124,7 +124,7 @@ class Shadow:
             return (flat[:, None] + np.arange(count)).ravel()
         return flat
 
-    def read(self, access: Access, cells: Any, clock: Clock, report: Report) -> bool:
+    def read(self, access: MemoryAccess, cells: Any, clock: Clock, report: Report) -> bool:
         """Record a read; report unordered writes. False if some cell was never written."""
         writers = self.writer[cells]
         if not len(writers):
@@ -150,7 +150,7 @@ class Shadow:
             self.readers[cells] = table[readers]
         return complete
 
-    def write(self, access: Access, cells: Any, clock: Clock, report: Report) -> None:
+    def write(self, access: MemoryAccess, cells: Any, clock: Clock, report: Report) -> None:
         """Record a write; report unordered writes and reads."""
         writers = self.writer[cells]
         if not len(writers):

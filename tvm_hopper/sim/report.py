@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.findings import RULES, Finding
-from tvm_hopper.sim.races import ASYNC, Access
+from tvm_hopper.sim.races import ASYNC, MemoryAccess
 from tvm_hopper.sim.timeline import TimelineEvent
 from tvm_hopper.sim.tir import shared_buffer, statement_text
 
@@ -106,7 +106,7 @@ class Reporter:
 
     # -- conflicts --------------------------------------------------------------------------------
 
-    def classify(self, region: Any, other: Access, access: Access, bundle: Any) -> str:
+    def classify(self, region: Any, other: MemoryAccess, access: MemoryAccess, bundle: Any) -> str:
         """Name the rule that two unordered accesses break."""
         if other.known_to(bundle.generic) and access.kind == ASYNC:
             return "PROXY_FENCE_MISSING" if other.writes else "PROXY_FENCE_MISSING_WAR"
@@ -127,8 +127,8 @@ class Reporter:
         self,
         region: Any,
         cells: Any,
-        other: Access,
-        access: Access,
+        other: MemoryAccess,
+        access: MemoryAccess,
         bundle: Any,
         values: np.ndarray,
         number: int,
@@ -174,7 +174,7 @@ class Reporter:
         if rule == "RACE_READ_INFLIGHT":
             self.stale_wait(other, access)
 
-    def stale_wait(self, other: Access, access: Access) -> None:
+    def stale_wait(self, other: MemoryAccess, access: MemoryAccess) -> None:
         """Blame a wait that passed on an old phase for a read in flight."""
         barrier = getattr(other.op, "barrier", None)
         barriers = [barrier, *getattr(other.op, "targets", [])]

@@ -24,10 +24,10 @@ from tvm_hopper.sim.ops_mbarrier import MBarrierOps
 from tvm_hopper.sim.ops_named import NamedOps
 from tvm_hopper.sim.ops_order import ClusterBarrier, OrderOps
 from tvm_hopper.sim.ops_wgmma import WarpGroup, WgmmaOps
-from tvm_hopper.sim.program import Program
+from tvm_hopper.sim.program import KernelCode
 from tvm_hopper.sim.result import Result
 from tvm_hopper.sim.tensors import Placement, Pointer, place
-from tvm_hopper.sim.tma import TensorMap, TensorMapArg
+from tvm_hopper.sim.tma import BoundTensorMap, TensorMapArg
 from tvm_hopper.sim.translate import compile_kernel
 from tvm_hopper.sim.warp import WarpCore
 
@@ -82,7 +82,7 @@ class Layout:
 
 
 @functools.lru_cache(maxsize=32)
-def compiled(func: Any) -> Program:
+def compiled(func: Any) -> KernelCode:
     return compile_kernel(func, HANDLERS)
 
 
@@ -314,7 +314,7 @@ def run_kernel(
                 raise ValueError(
                     f"tensor map {name!r}: found no array named {value.tensor!r}; need it in args"
                 )
-            value = TensorMap(value, regions[value.tensor])
+            value = BoundTensorMap(value, regions[value.tensor])
         elif isinstance(value, Pointer):
             value = regions[value.tensor].base + value.offset
         elif name in regions:

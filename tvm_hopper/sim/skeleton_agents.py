@@ -15,7 +15,7 @@ import numpy as np
 from tvm_hopper.facts.hopper import THREADS_PER_WARP as WARP
 from tvm_hopper.facts.hopper import WARP_GROUP_THREADS as GROUP
 from tvm_hopper.sim.skeleton_expr import UNKNOWN, Address
-from tvm_hopper.sim.skeleton_trace import Event, Trace, UnanalysableError
+from tvm_hopper.sim.skeleton_trace import SyncEvent, Trace, UnanalysableError
 
 Key = tuple[int, str, int]  # CTA, allocation, byte
 
@@ -58,7 +58,7 @@ def build_agents(traces: Sequence[Trace], boxes: dict[str, int]) -> tuple[list[A
     return agents, counted
 
 
-def _copy_bytes(event: Event, boxes: dict[str, int]) -> int | None:
+def _copy_bytes(event: SyncEvent, boxes: dict[str, int]) -> int | None:
     size = event.values[2]
     if isinstance(size, int) and size >= 0:
         return size
@@ -94,7 +94,9 @@ def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] 
     return agents
 
 
-def _targets(address: Any, mask: np.ndarray, span: slice, cta: int, what: Event) -> dict[Key, int]:
+def _targets(
+    address: Any, mask: np.ndarray, span: slice, cta: int, what: SyncEvent
+) -> dict[Key, int]:
     """Return how many threads of the span name each barrier."""
     if address is UNKNOWN or not isinstance(address, Address):
         raise UnanalysableError(f"address of {what.kind}: {what.node}")
@@ -112,7 +114,7 @@ def _targets(address: Any, mask: np.ndarray, span: slice, cta: int, what: Event)
     return found
 
 
-def _number(value: Any, what: Event) -> int:
+def _number(value: Any, what: SyncEvent) -> int:
     if isinstance(value, np.ndarray):
         chosen = value[what.mask]
         if (chosen == chosen[0]).all():
@@ -123,7 +125,7 @@ def _number(value: Any, what: Event) -> int:
 
 
 def _ops(
-    event: Event, span: slice, cta: int, peers: int, sizes: dict[int, int | None] | None
+    event: SyncEvent, span: slice, cta: int, peers: int, sizes: dict[int, int | None] | None
 ) -> Iterator[Op]:
     kind, values = event.kind, event.values
     threads = int(event.mask[span].sum())
@@ -176,7 +178,7 @@ def _ops(
         raise UnanalysableError(f"{kind}: {event.node}")
 
 
-def _barrier_ids(value: Any, event: Event, span: slice) -> dict[int, int]:
+def _barrier_ids(value: Any, event: SyncEvent, span: slice) -> dict[int, int]:
     if isinstance(value, int):
         return {value: int(event.mask[span].sum())}
     if value is UNKNOWN or not isinstance(value, np.ndarray):

@@ -2,7 +2,7 @@
 
 The control flow of GEMM-like kernels does not depend on data, so the function is walked once with
 all threads side by side: a condition splits the mask, a loop runs with integer values, and every
-synchronising instruction becomes an `Event` with the mask of the threads that execute it.  Loops
+synchronising instruction becomes a `SyncEvent` with the mask of the threads that execute it.  Loops
 without synchronisation are not run; what they do to registers and shared memory is summarised.
 """
 
@@ -37,7 +37,7 @@ class UnanalysableError(Exception):
 
 
 @dataclass(frozen=True)
-class Event:
+class SyncEvent:
     """One synchronising instruction: `mask` (threads,) bool says who executes it.
 
     `loops` holds the values of the loops around it, outermost first.
@@ -58,7 +58,7 @@ class Trace:
     env: Env
     max_trips: int
     max_events: int
-    events: list[Event] = field(default_factory=list)
+    events: list[SyncEvent] = field(default_factory=list)
     truncated: bool = False
     cut_inner: bool = False
     cut_inside: bool = False  # an inner loop was cut in this pass of the outermost one
@@ -69,7 +69,7 @@ class Trace:
         """Append one event."""
         if len(self.events) >= self.max_events:
             raise UnanalysableError(f"more than {self.max_events} synchronising instructions")
-        self.events.append(Event(kind, mask, values, node, tuple(self.loops)))
+        self.events.append(SyncEvent(kind, mask, values, node, tuple(self.loops)))
 
 
 def thread_extents(func: tirx.PrimFunc) -> dict[str, tuple[Any, Any]]:

@@ -49,7 +49,7 @@ def landing_offsets(num_bytes: int, itemsize: int, swizzle_bytes: int, phase: in
     return (swizzle_offset(plain + phase, swizzle_bytes) - phase) // itemsize
 
 
-class TensorMap:
+class BoundTensorMap:
     """A tensor map bound to the region it describes."""
 
     def __init__(self, arg: TensorMapArg, region: Region) -> None:

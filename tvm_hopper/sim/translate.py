@@ -23,7 +23,7 @@ from tvm_hopper.sim import lanes
 from tvm_hopper.sim.device_math import math
 from tvm_hopper.sim.emit_ptx import PtxEmitter
 from tvm_hopper.sim.exprs import BufferInfo, ExprEmitter, Scope
-from tvm_hopper.sim.program import Program
+from tvm_hopper.sim.program import KernelCode
 from tvm_hopper.sim.questions import Questions, viewed
 from tvm_hopper.sim.registers import RegRef
 from tvm_hopper.sim.tir import (
@@ -46,7 +46,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         self.depth = 1
         self.site = 0
         self.loops: list[str] = []
-        self.program = Program(None, "", [None], [], [], [])
+        self.program = KernelCode(None, "", [None], [], [], [])
         self.tracked: set[str] = set()
         self.roots_of_wgmma = self.wgmma_registers()
         self.block_vars: set[Any] = set()
@@ -456,7 +456,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         )
 
 
-def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> Program:
+def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> KernelCode:
     """Compile a device function; `handlers` maps `op_*` names to whether they are generators."""
     emitter = StmtEmitter(func, handlers)
     for param in func.params:

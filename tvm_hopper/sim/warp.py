@@ -16,7 +16,7 @@ from tvm_hopper.sim.addresses import Addresses
 from tvm_hopper.sim.clocks import Bundle, Releases
 from tvm_hopper.sim.lanes import LANES, as_lanes, first_lane, is_lanes
 from tvm_hopper.sim.memory import Region
-from tvm_hopper.sim.races import ASYNC, GENERIC, Access, Shadow, clock_for
+from tvm_hopper.sim.races import ASYNC, GENERIC, MemoryAccess, Shadow, clock_for
 from tvm_hopper.sim.registers import RegState
 
 
@@ -159,7 +159,7 @@ class WarpCore(Addresses):
         event: int = -1,
         op: Any = None,
         rmw: bool = False,
-    ) -> Access | None:
+    ) -> MemoryAccess | None:
         """Record an access of this warp; None if races are not looked for."""
         log = self.machine.log
         if log is None:
@@ -171,7 +171,7 @@ class WarpCore(Addresses):
         region: Region,
         offsets: Any,
         size: int,
-        access: Access | None,
+        access: MemoryAccess | None,
         bundle: Bundle | None = None,
     ) -> None:
         """Check an access of some bytes against all earlier ones, and record it."""
@@ -186,7 +186,9 @@ class WarpCore(Addresses):
             clock.events |= self.own_stores
         machine = self.machine
 
-        def report(other: Access, mine: Access, values: np.ndarray, number: int) -> None:
+        def report(
+            other: MemoryAccess, mine: MemoryAccess, values: np.ndarray, number: int
+        ) -> None:
             machine.conflict(region, cells, other, mine, bundle, values, number)
 
         if access.rmw and not shadow.initialised:
@@ -196,7 +198,9 @@ class WarpCore(Addresses):
         elif not shadow.read(access, cells, clock, report):
             self._uninitialised(region, shadow, cells, access)
 
-    def _uninitialised(self, region: Region, shadow: Shadow, cells: Any, access: Access) -> None:
+    def _uninitialised(
+        self, region: Region, shadow: Shadow, cells: Any, access: MemoryAccess
+    ) -> None:
         values = shadow.writer[cells]
         where = np.nonzero(values == 0)[0]
         if not len(where):

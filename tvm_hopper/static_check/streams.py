@@ -17,13 +17,13 @@ from tvm_hopper.facts.hopper import THREADS_PER_WARP as WARP
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim.findings import RULES, Finding
 from tvm_hopper.sim.skeleton_expr import Address
-from tvm_hopper.sim.skeleton_trace import Event, Trace
+from tvm_hopper.sim.skeleton_trace import SyncEvent, Trace
 
 GROUP_WIDE = ("mma", "mma_fence", "mma_commit", "mma_wait")
 Range = tuple[Any, int, int]  # buffer, first register, end
 
 
-def finding(rule: str, message: str, event: Event | None = None, buffer: str = "") -> Finding:
+def finding(rule: str, message: str, event: SyncEvent | None = None, buffer: str = "") -> Finding:
     """Make a finding of the static check."""
     known = RULES[rule]
     statement = (str(event.node)[:200],) if event is not None else ()
@@ -72,7 +72,7 @@ def check_convergence(trace: Trace) -> Iterator[Finding]:
             yield from _check_barrier(trace, event)
 
 
-def _check_barrier(trace: Trace, event: Event) -> Iterator[Finding]:
+def _check_barrier(trace: Trace, event: SyncEvent) -> Iterator[Finding]:
     number, count, _, aligned = event.values
     active = event.mask.reshape(-1, WARP).sum(1) if trace.num_threads % WARP == 0 else None
     if aligned and active is not None and ((active > 0) & (active < WARP)).any():
@@ -185,7 +185,7 @@ def check_wgmma(trace: Trace, span: slice, where: str) -> Iterator[Finding]:
     state = _Wgmma()
     reported: set[tuple[str, int]] = set()
 
-    def once(rule: str, message: str, event: Event) -> Iterator[Finding]:
+    def once(rule: str, message: str, event: SyncEvent) -> Iterator[Finding]:
         key = (rule, id(event.node))
         if key not in reported:
             reported.add(key)
@@ -247,7 +247,7 @@ def check_bulk_groups(trace: Trace) -> Iterator[Finding]:
     issuers = np.logical_or.reduce([e.mask for e in stores])
     open_stores = np.zeros(trace.num_threads, int)
     pending = np.zeros(trace.num_threads, int)
-    last: dict[str, Event] = {}
+    last: dict[str, SyncEvent] = {}
     for event in trace.events:
         if event.kind == "bulk_store":
             open_stores += event.mask

@@ -19,6 +19,7 @@ import tvm
 from tvm import te, tirx
 
 from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import DTYPES
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 Extent = Any  # an int, a name, which makes a symbolic extent, or an expression of one
@@ -176,11 +177,7 @@ def _value(extent: Any, values: dict[str, int]) -> int:
 
 def numpy_type(dtype: str) -> np.dtype:
     """Return the numpy type of a TVM type, bfloat16 included."""
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(dtype)
+    return DTYPES[dtype].numpy
 
 
 def reference(

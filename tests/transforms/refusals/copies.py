@@ -172,7 +172,7 @@ LOADS = [
         "type without a tensor map",
         COPY,
         TMA,
-        r"found type int16; need one of uint8, int8, .*, bfloat16",
+        r"found type int16; need one of float8_e4m3fn, .*, uint64; copy",
         ('"float16"', '"int16"'),
     ),
     case(

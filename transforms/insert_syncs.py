@@ -37,7 +37,7 @@ from tvm_hopper.codegen_patches.hold import hold_all
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.keys import ASYNC_OP, AWAIT_FILLED, AWAIT_FREE, CHANNEL, FILL_SLOT
+from tvm_hopper.keys import ASYNC_OP, AWAIT_FILLED, AWAIT_FREE, CHANNEL, FILL_SLOT, PIPELINE_KEYS
 from tvm_hopper.plan.channel import find_calls, make_call
 from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten, once
 from tvm_hopper.sync import Loop
@@ -180,7 +180,10 @@ def rewrite_syncs(kernel: ir.For) -> ir.For:
 
 
 def without_operations(kernel: ir.For) -> ir.For:
-    """Take the annotation away from operations that have all they need; loads keep theirs."""
+    """Take the annotations away that have been served, so that stock passes do not see them.
+
+    Loads keep theirs. A pipeline that no pass has expanded runs in the order of the program.
+    """
 
     def drop(block: ir.SBlock) -> ir.SBlock:
         if ASYNC_OP not in block.annotations or CHANNEL in block.annotations:
@@ -188,7 +191,13 @@ def without_operations(kernel: ir.For) -> ir.For:
         notes = {k: v for k, v in block.annotations.items() if k != ASYNC_OP}
         return ir.with_block(block, annotations=notes)
 
-    return ir.replace(kernel, ir.SBlock, drop)
+    def plain(loop: ir.For) -> ir.For:
+        notes = {k: v for k, v in loop.annotations.items() if k not in PIPELINE_KEYS}
+        if len(notes) == len(loop.annotations):
+            return loop
+        return ir.with_body(loop, loop.body, annotations=notes)
+
+    return ir.replace(ir.replace(kernel, ir.SBlock, drop), ir.For, plain)
 
 
 def has_operations(kernel: ir.For) -> bool:

@@ -13,7 +13,7 @@
     C[...] = acc
 
 Where groups stay in flight over an iteration, or there is one iteration, the last wait is followed
-by a hold of each register.
+by a fence of the code and a hold of each register.
 
 Walks the consumers' role in order with the operations in flight; which kinds complete by group is
 asked of the table in `facts.async_ops`. A block of them is fenced and committed as one group. Waits
@@ -31,12 +31,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import tirx
 from tvm.script import tirx as T
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.hold import hold
+from tvm_hopper.codegen_patches.hold import fence_code, hold_all
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.keys import ASYNC_OP, RELEASE, TILE_LOOP
@@ -111,7 +110,7 @@ def _rewrite_part(part: ir.Stmt, in_flight: InFlight) -> list[Any]:
         runs_once = ir.is_const(part.extent, 1) and TILE_LOOP not in part.annotations
         if not runs_once or in_flight.results:
             return [ir.with_body(part, body)]
-        return [ir.with_body(part, body), *map(_hold, _results(part))]
+        return [ir.with_body(part, body), *_keep_behind(_results(part))]
     if _holds_operations(part):
         names = [b.name_hint for key in (ASYNC_OP, RELEASE) for b in ir.find_blocks(part, key)]
         kind = "an if" if isinstance(part, ir.IfThenElse) else f"a {type(part).__name__}"
@@ -125,19 +124,18 @@ def _rewrite_part(part: ir.Stmt, in_flight: InFlight) -> list[Any]:
     for kind in in_flight.touched_by(part):
         waits.append(INSTRUCTIONS[kind].wait(0))
         if in_flight.over_iterations:
-            waits += map(_hold, in_flight.results[kind])
+            waits += _keep_behind(in_flight.results[kind])
         in_flight.forget(kind)
     return [*waits, part]
 
 
-def _hold(registers: ir.Var) -> ir.Stmt:
-    """Keep what reads an accumulator behind the wait, which does not name it.
+def _keep_behind(results: list[ir.Var]) -> list[Any]:
+    """Keep what reads accumulators behind the wait, which does not name them.
 
     Where each of several iterations waits for its own group the loop does that: nothing is moved
     into it.
     """
-    (length,) = (int(extent) for extent in registers.shape)
-    return ir.make_loop("i", length, lambda i: hold(tirx.BufferLoad(registers, [i])), unroll=True)
+    return [fence_code(), *map(hold_all, results)]
 
 
 def _results(part: ir.Stmt) -> list[ir.Var]:

@@ -3,8 +3,19 @@
     asm volatile("" : "+f"(reg) :: "memory")
 
 `wgmma.wait_group` names no register, so the CUDA compiler may read an accumulator in front of it,
-and ptxas serialises (C7514). Upstream's `cuda.wgmma_noop_barrier` takes the register by value: the
-copy is held, and not the register (apache-tvm 0.27). To be dropped when it takes a reference.
+and ptxas serialises (C7514). Nor does `wgmma.fence`: what sets an accumulator may come behind it
+(C7519). Upstream's `cuda.wgmma_noop_barrier` takes the register by value: the copy is held, and not
+the register (apache-tvm 0.27). To be dropped when it takes a reference.
+
+A hold is no instruction and binds the CUDA compiler alone. Where no loop ends behind the wait,
+ptxas itself moves conversions of an accumulator to float16 in front of it (C7514). Hence
+
+    @never exit
+
+Measured with nvcc 13.0: a conditional brkpt does as well, and so do trap and nanosleep, which grew
+a kernel of one iteration by 70%. Another wait, wgmma.fence, bar.sync, bar.warp.sync, an elected
+mbarrier.arrive, an empty branch or `mov.b32` of each register do not; `add.f32 reg, reg, -0.0`
+does, for an instruction a register.
 """
 
 from __future__ import annotations
@@ -20,21 +31,35 @@ from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import DTYPES
 
 NAME = "tvm_hopper_hold"
+FENCE = "tvm_hopper_code_fence"
+# no thread has that number, which the text of an assembly statement hides from the CUDA compiler
+_NEVER = """\
+    asm volatile("{\\n"
+                 "  .reg .pred never;\\n"
+                 "  setp.eq.u32 never, %0, 0xffffffff;\\n"
+                 "  @never exit;\\n"
+                 "}" :: "r"(threadIdx.x) : "memory");"""
 
 
 def register() -> None:
     """Make the operators known to TVM and to its CUDA code generator, once."""
     for dtype in DTYPES.values():
-        name = f"{NAME}_{dtype.name}"
-        if not dtype.asm_letter or name in _registered:
+        if not dtype.asm_letter:
             continue
-        _registered.add(name)
-        tvm_ir.register_op_attr(f"tirx.{name}", "TCallEffectKind", CallEffectKind.Opaque.value)
-        device_intrinsic(
-            name,
-            c_signature=f"({dtype.c_type}& reg)",
-            body=f'    asm volatile("" : "+{dtype.asm_letter}"(reg) :: "memory");',
+        _register(
+            f"{NAME}_{dtype.name}",
+            f"({dtype.c_type}& reg)",
+            f'    asm volatile("" : "+{dtype.asm_letter}"(reg) :: "memory");',
         )
+    _register(FENCE, "()", _NEVER)
+
+
+def _register(name: str, signature: str, body: str) -> None:
+    if name in _registered:
+        return
+    _registered.add(name)
+    tvm_ir.register_op_attr(f"tirx.{name}", "TCallEffectKind", CallEffectKind.Opaque.value)
+    device_intrinsic(name, c_signature=signature, body=body)
 
 
 _registered: set[str] = set()
@@ -57,3 +82,9 @@ def hold_all(registers: ir.Var) -> ir.Stmt:
     """Build a loop over the operator for each register of a local buffer."""
     (length,) = (int(extent) for extent in registers.shape)
     return ir.make_loop("i", length, lambda i: hold(tirx.BufferLoad(registers, [i])), unroll=True)
+
+
+def fence_code() -> Any:
+    """Build the operator that ptxas moves nothing over: an exit that no thread takes."""
+    register()
+    return ir.call_op(f"tirx.{FENCE}", "void")

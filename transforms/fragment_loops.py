@@ -13,10 +13,15 @@ registers 4 g + 2 h and 4 g + 2 h + 1. They are stored
       g + 1      b0  b1  b2  b3        ->       a1  b1  c1  d1
       g + 2      c0  c1  c2  c3                 a2  b2  c2  d2
       g + 3      d0  d1  d2  d3                 a3  b3  c3  d3
+
+The two of a pair are two statements. A loop over them is not unrolled by the CUDA compiler where
+`D = float(S) - acc` converts an S of 16 bits, which is inline assembly, and the accumulator goes to
+local memory (NVRTC, nvcc 13.0: 368 bytes for 64 registers).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import ir as tvm_ir
@@ -24,7 +29,8 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.vector_runs import is_aligned_run, shared_condition
-from tvm_hopper.codegen_patches.ptx.registers import mov, shuffle_xor
+from tvm_hopper.codegen_patches.hold import hold_all
+from tvm_hopper.codegen_patches.ptx.registers import shuffle_xor
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
@@ -32,6 +38,7 @@ from tvm_hopper.plan.wgmma_plan import FragmentNest, WgmmaPlan
 
 ROW_THREADS = 4  # threads that hold one row's columns, two each of every eight
 RUN = 2 * ROW_THREADS  # columns that they hold together, and that one of them stores after exchange
+PAIR = (0, 1)  # the two elements, see the module's docstring
 
 
 class Fragment:
@@ -43,10 +50,10 @@ class Fragment:
         plan: WgmmaPlan,
         registers: ir.Var,
         thread: ir.Var,
-        by_mov: bool = False,
+        held: bool = False,
     ) -> None:
         self.nest, self.plan, self.registers = nest, plan, registers
-        self.by_mov = by_mov  # a fill's values are set by instructions, see LowerWgmma
+        self.held = held  # what a fill sets stays in front of what follows, see LowerWgmma
         self.store = nest.realize.block.body
         self.lane = thread % WARP_GROUP_THREADS
         self.is_fill = self.store.buffer.same_as(plan.accumulator)
@@ -65,12 +72,13 @@ class Fragment:
         own = [self.nest.row.loop_var, self.nest.column.loop_var]
         if self.is_fill and not ir.depends_on(self.store.value, own):
             value = _as(self.plan.accumulate, self.store.value)
-            return ir.make_loop(
+            fill = ir.make_loop(
                 "i",
                 self.plan.registers,
-                lambda i: self._set(value, i),
+                lambda i: ir.BufferStore(self.registers, value, [i]),
                 unroll=True,
             )
+            return ir.seq(fill, self._kept())
         runs = self.run_length == RUN
         step = RUN * ROW_THREADS if runs else RUN
         emit_one = self._run if runs else self._pair
@@ -82,13 +90,11 @@ class Fragment:
                     ir.make_loop("h", 2, lambda h:
                         emit_one(subtile, chunk, g, h), unroll=True),
                     unroll=True), unroll=True), unroll=True)  # fmt: skip
-        return self._block(loops)
+        return self._block(ir.seq(loops, self._kept()))
 
-    def _set(self, value: Any, index: Any) -> ir.Stmt:
-        """Set one register of the accumulator."""
-        if not self.by_mov:
-            return ir.BufferStore(self.registers, value, [index])
-        return ir.Evaluate(mov(tirx.BufferLoad(self.registers, [index]), value))
+    def _kept(self) -> Any:
+        """Hold every register that a fill has set."""
+        return hold_all(self.registers) if self.is_fill and self.held else None
 
     def _block(self, loops: ir.Stmt) -> ir.SBlockRealize:
         acc, name = ir.full_region(self.registers), self.nest.realize.block.name_hint
@@ -120,7 +126,7 @@ class Fragment:
         return {self.nest.row.loop_var: row, self.nest.column.loop_var: column, **units}
 
     def _element(
-        self, subtile: Any, chunk: Any, g: Any, h: Any, e: ir.Var
+        self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any
     ) -> tuple[ir.BufferStore, Any]:
         """Return the store of register 4 g + 2 h + e and the condition under which it runs."""
         i = g * 4 + h * 2 + e
@@ -152,44 +158,43 @@ class Fragment:
 
     def _pair(self, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
         """Store two neighbours, as one vector if they are aligned and never in bounds apart."""
+        if self.run_length == 1:
+            return ir.seq([self._one(subtile, chunk, g, h, x) for x in PAIR])
         e = ir.Var("e", "int32")
         new, condition = self._element(subtile, chunk, g, h, e)
-        if self.run_length == 1:
-            one = self._set(new.value, new.indices[0]) if self.is_fill else new
-            guarded = _if(condition, one)
-            return ir.make_loop("e", 2, lambda x: ir.substitute(guarded, {e: x}), unroll=True)
-        new, first = self._hold(new, e)
+        first, from_old = self._hold(new, e)
         pair = self._scratch("pair", 2)
-        compute = ir.make_loop(
-            "e",
-            2,
-            lambda x: ir.BufferStore(pair, ir.substitute(new.value, {e: x}), [x]),
-            unroll=True,
-        )
+        values = [self._element(subtile, chunk, g, h, x)[0].value for x in PAIR]
+        compute = [ir.BufferStore(pair, from_old(values[x], x), [x]) for x in PAIR]
         write = ir.BufferStore(new.buffer, tirx.BufferLoad(pair, [e]), new.indices)
         both = ir.seq(first, compute, ir.For(e, 0, 2, ir.ForKind.VECTORIZED, write))
         return _if(shared_condition(condition, e, 2), both)
 
-    def _hold(self, new: ir.BufferStore, e: ir.Var) -> tuple[ir.BufferStore, Any]:
+    def _one(self, subtile: Any, chunk: Any, g: Any, h: Any, e: int) -> ir.Stmt:
+        """Store one element, or set one register, if it is in bounds."""
+        new, condition = self._element(subtile, chunk, g, h, e)
+        return _if(condition, new)
+
+    def _hold(self, new: ir.BufferStore, e: ir.Var) -> tuple[Any, Callable[[Any, int], Any]]:
         """Load both elements of an update in place at once, in front of what computes with them.
 
-        One by one, between the stores of other pairs, the CUDA compiler no longer unrolls the loops
-        and moves the accumulator to local memory (NVRTC, nvcc 13.0: 624 bytes for 128 registers).
+        Returns the load, and what makes a value of one element read what was loaded. One by one,
+        between the stores of other pairs, the CUDA compiler no longer unrolls the loops and moves
+        the accumulator to local memory (NVRTC, nvcc 13.0: 624 bytes for 128 registers).
         """
         if not self.is_update:
-            return new, None
+            return None, lambda value, _: value
         old = self._scratch("old", 2)
-        held = tirx.BufferLoad(old, [e])
 
-        def load(node: ir.TensorLoad, mutator: Any) -> Any:
-            return held if node.source.same_as(new.buffer) else mutator.default_mutate(node)
+        def from_old(value: Any, x: int) -> Any:
+            def load(node: ir.TensorLoad, mutator: Any) -> Any:
+                mine = node.source.same_as(new.buffer)
+                return tirx.BufferLoad(old, [x]) if mine else mutator.default_mutate(node)
+
+            return ir.mutate(value, [(ir.TensorLoad, load)])
 
         first = ir.BufferStore(old, tirx.BufferLoad(new.buffer, new.indices), [e])
-        value = ir.mutate(new.value, [(ir.TensorLoad, load)])
-        return (
-            ir.BufferStore(new.buffer, value, new.indices),
-            ir.For(e, 0, 2, ir.ForKind.VECTORIZED, first),
-        )
+        return ir.For(e, 0, 2, ir.ForKind.VECTORIZED, first), from_old
 
     @property
     def is_update(self) -> bool:
@@ -230,18 +235,15 @@ class Fragment:
         words = ir.new_buffer(f"{run.name}_words", (ROW_THREADS,), "uint32", "local")
         e = ir.Var("e", "int32")
 
-        def pair(j: Any, x: Any) -> ir.Stmt:
-            new, condition = self._element(subtile, chunk, g * ROW_THREADS + j, h, e)
+        def one(j: Any, x: int) -> ir.Stmt:
+            new, condition = self._element(subtile, chunk, g * ROW_THREADS + j, h, x)
             value = new.value
             if not ir.is_const(condition, 1) and self._loads_elsewhere():
                 value = tirx.if_then_else(condition, value, tirx.const(0, self.dtype))
-            return ir.substitute(ir.BufferStore(run, value, [j * 2 + e]), {e: x})
+            return ir.BufferStore(run, value, [j * 2 + x])
 
         compute = ir.make_loop(
-            "j",
-            ROW_THREADS,
-            lambda j: ir.make_loop("e", 2, lambda x: pair(j, x), unroll=True),
-            unroll=True,
+            "j", ROW_THREADS, lambda j: ir.seq([one(j, x) for x in PAIR]), unroll=True
         )
         indices, condition = self._run_target(subtile, chunk, g, h, e)
         write = ir.BufferStore(self.store.buffer, tirx.BufferLoad(run, [e]), indices)

@@ -33,7 +33,7 @@ from typing import Any
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir, sync
-from tvm_hopper.codegen_patches.hold import hold_all
+from tvm_hopper.codegen_patches.hold import fence_code, hold_all
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
 from tvm_hopper.facts.async_ops import ASYNC_OPS
@@ -154,7 +154,7 @@ def keep_behind(registers: list[ir.Var]) -> list[Any]:
     Where each of several iterations waits for its own group the loop does that: nothing is moved
     into it.
     """
-    return [hold_all(x) for x in registers]
+    return [fence_code(), *map(hold_all, registers)]
 
 
 def find_consumers(kernel: ir.For) -> tuple[ir.Stmt, int] | None:

@@ -67,7 +67,7 @@ def plan_threads(kernel: ir.For, plan: WgmmaPlan) -> Threads:
     Where the product runs once there is no loop in the CUDA compiler's eyes, and it computes what
     fills the accumulator right before the instruction that takes it. That is behind `wgmma.fence`:
     ptxas then serialises (C7517 and C7519, NVRTC and nvcc 13.0). So zeros are left to WGMMA's
-    `scale-d`, and other values are set by PTX instructions, which stay where they are.
+    `scale-d`, and other values are held in front of the fence.
     """
     axis = ir.Var("threadIdx_x", "int32")
     registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")

@@ -26,12 +26,6 @@ def setmaxnreg_inc(num_registers: int) -> Any:
     return T.ptx["setmaxnreg.inc.sync.aligned.u32"](num_registers)
 
 
-def mov(register: Any, value: Any) -> Any:
-    """Set a 32-bit register, a `BufferLoad`, by an instruction that stays where it is (9.7.9.3)."""
-    kind = "f32" if ir.dtype_of(register) == "float32" else "b32"
-    return T.ptx[f"mov.{kind}"](register, value)
-
-
 def shuffle_xor(value: Any, distance: int) -> Any:
     """Return the 32-bit value of the lane whose number is this one's XOR `distance`.
 

@@ -27,12 +27,15 @@ def test_groups_over_an_iteration_are_held():
     source = capture.lookup(build(1)).source
     assert 'asm volatile("" : "+f"(reg) :: "memory");' in source
     assert "(float& reg)" in source
+    assert "@never exit" in source
     assert compile_source(source).log.count("C75") == 0
     assert tvm_hopper.verify(build(1), max_ctas=2).verdict == "clean"
 
 
 def test_groups_of_one_iteration_need_none():
-    assert patch.NAME not in capture.lookup(build(0)).source
+    source = capture.lookup(build(0)).source
+    assert patch.NAME not in source
+    assert patch.FENCE not in source
 
 
 def test_registration_happens_once():

@@ -34,6 +34,12 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("fuzz_out"), help="folder of the scripts")
     parser.add_argument("--shrink-minutes", type=float, default=10.0, help="0: no scripts")
     parser.add_argument("--replay", help="a case (family:seed:number) or a script of the fuzzer")
+    parser.add_argument(
+        "--assemble",
+        choices=("share", "all"),
+        default="share",
+        help="send all cases through the CUDA compiler, not a share of some families",
+    )
     parser.add_argument("--report", type=Path, help="also write the table in markdown")
     parser.add_argument("--classes", action="store_true", help="say what the classes mean")
     return parser
@@ -77,14 +83,14 @@ class Progress:
             self.bar.stop()
 
 
-def replay(name: str) -> int:
+def replay(name: str, assemble: bool = False) -> int:
     """Run one case again and print it; return the exit code."""
     if Path(name).suffix == ".py":
         family, made = read_decisions(Path(name))
-        task = Task(family, 0, 0, tuple(made))
+        task = Task(family, 0, 0, tuple(made), assemble=assemble)
     else:
         family, seed, number = name.split(":")
-        task = Task(family, int(seed), int(number))
+        task = Task(family, int(seed), int(number), assemble=assemble)
     case, decided = generate(task)
     outcome = judge(case)
     print(text(f"{task.seed}_{task.number}", family, list(decided), case, outcome))
@@ -100,8 +106,9 @@ def main(argv: list[str]) -> int:
         for kind, meaning in CLASSES.items():
             print(f"{'fault' if kind in FAULTS else '':6} {kind:16} {meaning}")
         return 0
+    assemble = options.assemble == "all"
     if options.replay:
-        return replay(options.replay)
+        return replay(options.replay, assemble)
     families = options.family.split(",")
     if unknown := sorted(set(families) - set(FAMILIES)):
         parser.error(f"--family: found {unknown}; need some of {', '.join(FAMILIES)}")
@@ -110,7 +117,7 @@ def main(argv: list[str]) -> int:
     until = time.monotonic() + 60 * (options.minutes or 1e6)
     progress = Progress(options.cases, options.minutes)
     try:
-        tasks = plan(options.seed, families, options.cases, options.first)
+        tasks = plan(options.seed, families, options.cases, options.first, assemble)
         summary = run(tasks, options.jobs, until, progress)
     finally:
         progress.close()

@@ -109,7 +109,7 @@ class Judge:
         silent = self._silent(scope["ex"])
         if "host" in silent:
             raise _Stop("silent", silent["host"])
-        if self.case.cubin:
+        if self.case.cubin and "wgmma" not in silent:
             self.phase = "assemble"
             with self._errors():
                 tvm_hopper.cubin(scope["ex"])

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,10 @@ SHRUNK_OF_GROUP = {"wrong": 4}  # scripts written for one group of faults, else 
 
 @dataclass(frozen=True)
 class Task:
-    """One case to run; `made` are its decisions when it is no fresh one; `like` asks to shrink."""
+    """One case to run; `made` are its decisions when it is no fresh one; `like` asks to shrink.
+
+    `assemble`: by the CUDA compiler too, whether the case asks for it or not.
+    """
 
     family: str
     seed: int
@@ -39,6 +42,7 @@ class Task:
     made: tuple[int, ...] | None = None
     like: Verdict | None = None
     folder: str = ""
+    assemble: bool = False
 
     @property
     def id(self) -> str:
@@ -62,12 +66,25 @@ _served = 0
 
 def generate(task: Task) -> tuple[Case, tuple[int, ...]]:
     """Make the case of a task; return it with its decisions."""
-    from .families import FAMILIES
-
     is_fresh = task.made is None
     draw = fresh(task.family, task.seed, task.number) if is_fresh else Draw(task.made or ())
-    case = FAMILIES[task.family](draw)
+    case = _maker(task)(draw)
     return case, tuple(draw.made)
+
+
+def _maker(task: Task) -> Callable[[Draw], Case]:
+    """Return what makes the cases of a task out of decisions."""
+    from .families import FAMILIES
+
+    make = FAMILIES[task.family]
+    if not task.assemble:
+        return make
+
+    def assembled(draw: Draw) -> Case:
+        case = make(draw)
+        return replace(case, cubin=case.cubin or bool(case.kernels and case.build))
+
+    return assembled
 
 
 def serve(task: Task) -> Result:
@@ -89,9 +106,7 @@ def _shrunk(
     task: Task, run: Callable[[Case], Outcome]
 ) -> tuple[Outcome, tuple[int, ...], int, str]:
     """Shrink one case, write its script; return outcome, decisions, size and path."""
-    from .families import FAMILIES
-
-    make = FAMILIES[task.family]
+    make = _maker(task)
     _, made = generate(task)
     outcomes: dict[str, Outcome] = {}
 
@@ -150,7 +165,13 @@ class Summary:
         return sum(map(self.of, FAULTS))
 
 
-def plan(seed: int, families: Sequence[str], cases: int | None, first: int = 0) -> Iterator[Task]:
+def plan(
+    seed: int,
+    families: Sequence[str],
+    cases: int | None,
+    first: int = 0,
+    assemble: bool = False,
+) -> Iterator[Task]:
     """Yield the tasks of a run: families mixed by their shares, numbered each from `first`."""
     from .families import SHARES
 
@@ -161,7 +182,7 @@ def plan(seed: int, families: Sequence[str], cases: int | None, first: int = 0) 
     numbers = dict.fromkeys(families, first)
     order = itertools.cycle(family for _, family in sorted(turn))
     for family in order if cases is None else itertools.islice(order, cases):
-        yield Task(family, seed, numbers[family])
+        yield Task(family, seed, numbers[family], assemble=assemble)
         numbers[family] += 1
 
 
@@ -207,7 +228,7 @@ def shrink_groups(
     for group in groups:
         wanted = SHRUNK_OF_GROUP.get(group.like[0], 1)
         for _, task, _ in sorted(group.tasks, key=lambda x: (x[0], x[1].id))[:wanted]:
-            asked = Task(task.family, task.seed, task.number, task.made, group.like, str(folder))
+            asked = replace(task, like=group.like, folder=str(folder))
             owners[asked] = group
             (alone if group.like[1] == "process" else in_process).append(asked)
     until = time.monotonic() + seconds

@@ -17,7 +17,7 @@ from tests.fuzz.families import FAMILIES
 from tests.fuzz.judge import judge
 from tests.fuzz.planted import MATMUL, case, product, wrong
 from tests.fuzz.reproducer import read_decisions, text, write
-from tests.fuzz.runner import Result, Summary, Task, answer, plan, run, shrink_groups
+from tests.fuzz.runner import Result, Summary, Task, answer, generate, plan, run, shrink_groups
 
 
 def test_cases_run_in_workers():
@@ -29,6 +29,17 @@ def test_cases_run_in_workers():
 
 def test_no_case_starts_behind_the_end():
     assert run(plan(0, ["hostile"], None), 1, time.monotonic() - 1).total == 0
+
+
+def test_every_kernel_is_assembled_on_demand():
+    """A share is: "matmul" asks for a tenth of its cases, "hostile" builds nothing in some."""
+    for family in ("matmul", "hostile"):
+        share, every = (list(plan(5, [family], 30, assemble=x)) for x in (False, True))
+        made = [(generate(a)[0], generate(b)[0]) for a, b in zip(share, every, strict=True)]
+        assert any(b.cubin and not a.cubin for a, b in made)
+        assert all(b.cubin or not (b.kernels and b.build) for _, b in made)
+        assert all(b.cubin for a, b in made if a.cubin)
+        assert not any(b.cubin for _, b in made if not b.build)
 
 
 def test_silence_of_a_worker_is_a_hang_or_a_crash():
@@ -123,7 +134,7 @@ def test_command_line(capsys, tmp_path):
     assert "found ['nothing']; need some of" in capsys.readouterr().err
     assert main(["--classes"]) == 0
     assert "wrong" in capsys.readouterr().out
-    assert main(["--replay", "matmul:0:0"]) in (0, 1)
+    assert main(["--replay", "matmul:0:0", "--assemble", "all"]) in (0, 1)
     assert "hs.matmul" in capsys.readouterr().out
     page = tmp_path / "page.md"
     arguments = ["--cases", "2", "--family", "hostile", "--jobs", "1", "--shrink-minutes", "0"]

@@ -133,6 +133,21 @@ def test_values_out_of_range():
     sch.bind(loop, "blockIdx.x")
     refused(r"found group=1099511627776; need at most 2147483647", hs.raster, sch, loop, 2**40)
     refused(r"choose_config: found k=0; need 1 or more", hs.choose_config, 64, 64, 0)
+    refused(r"loop i0: found group=0; need 1 or more", hs.raster, sch, loop, 0)
+    refused(r"loop i0: found persistent=-2; need -1 or more", hs.raster, sch, loop, None, -2)
+    hs.raster(sch, loop, persistent=hs.BY_DEVICE)  # the one size below zero: a name for "by device"
+    assert int(sch.get(loop).annotations["tvm_hopper.persistent"]) == hs.BY_DEVICE
+
+
+@pytest.mark.parametrize("stages", [2**16 + 1, 2**31, 2**40, 2**70])
+def test_no_ring_is_that_deep(stages):
+    """TVM's trace takes 64 bits, and an annotation any of them."""
+    sch, loop, _ = with_copy()
+    refused(rf"found stages={stages}; need at most 65536", hs.pipeline, sch, loop, stages)
+    refused(rf"found stages={stages}; need at most 65536", hs.MatmulConfig, stages=stages)
+    match = rf"found last_stage={stages}; need at most 65535"
+    refused(match, hs.pipeline, sch, loop, last_stage=stages)
+    refused(match, hs.MatmulConfig, last_stage=stages)
 
 
 def test_groups_in_flight_need_more_slots():

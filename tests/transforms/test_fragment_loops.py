@@ -59,8 +59,8 @@ def test_runs_of_eight_where_all_columns_of_a_run_are_in_bounds_together():
             for h in T.serial(2, annotations={"pragma_unroll": 2}):
                 # two columns of every eight, from row 8 h + lane // 4
                 for j in T.serial(4, annotations={"pragma_unroll": 4}):
-                    for e in T.serial(2, annotations={"pragma_unroll": 2}):
-                        run[j * 2 + e] = T.Cast("float16", acc[j * 4 + h * 2 + e])
+                    run[j * 2] = T.Cast("float16", acc[j * 4 + h * 2])
+                    run[j * 2 + 1] = T.Cast("float16", acc[j * 4 + h * 2 + 1])
                 words = T.decl_buffer((4,), "uint32", data=run.data, scope="local", layout=None)
                 # the odd of two neighbours gives words 0 and 2 away, the even 1 and 3
                 a: T.let[T.uint32] = swap(odd(tx), words[0], words[1], 1)
@@ -108,8 +108,8 @@ def test_pairs_where_a_run_would_cross_the_bound_or_the_type_is_wide(columns, dt
             for g in T.serial(4, annotations={"pragma_unroll": 4}):
                 for h in T.serial(2, annotations={"pragma_unroll": 2}):
                     if T.Add(g * 8 + tx % 4 * 2, 0) < columns:
-                        for e in T.serial(2, annotations={"pragma_unroll": 2}):
-                            pair[e] = T.Cast(dtype, acc[g * 4 + h * 2 + e])
+                        pair[0] = T.Cast(dtype, acc[g * 4 + h * 2])
+                        pair[1] = T.Cast(dtype, acc[g * 4 + h * 2 + 1])
                         for e in T.vectorized(2):
                             C[
                                 tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
@@ -126,11 +126,15 @@ def test_one_by_one_where_neighbours_are_in_bounds_apart():
             acc = T.sblock_alloc_buffer((16,), scope="local")
             for g in T.serial(4, annotations={"pragma_unroll": 4}):
                 for h in T.serial(2, annotations={"pragma_unroll": 2}):
-                    for e in T.serial(2, annotations={"pragma_unroll": 2}):
-                        if g * 8 + tx % 4 * 2 + e < 31:
-                            C[
-                                tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
-                                g * 8 + tx % 4 * 2 + e,
-                            ] = T.Cast("float16", acc[g * 4 + h * 2 + e])
+                    if g * 8 + tx % 4 * 2 < 31:
+                        C[
+                            tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
+                            g * 8 + tx % 4 * 2,
+                        ] = T.Cast("float16", acc[g * 4 + h * 2])
+                    if g * 8 + tx % 4 * 2 + 1 < 31:
+                        C[
+                            tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
+                            g * 8 + tx % 4 * 2 + 1,
+                        ] = T.Cast("float16", acc[g * 4 + h * 2 + 1])
 
     tvm.ir.assert_structural_equal(store_of(31, "float16"), first_loop(want), map_free_vars=True)

@@ -78,6 +78,7 @@ WAITED_PENDING = (
     (
         '                with T.sblock("store"):',
         "                T.ptx.wgmma.wait_group.sync.aligned(0)\n"
+        '                T.call_intrin("void", "tirx.tvm_hopper_code_fence")\n'
         '                for i in T.serial(4, annotations={"pragma_unroll": 4}):\n'
         '                    T.call_intrin("void", "tirx.tvm_hopper_hold_float32", acc[i])\n'
         '                with T.sblock("store"):',

@@ -137,8 +137,8 @@ def after(
                     pair = T.sblock_alloc_buffer((2,), scope="local")
                     # registers 2 h and 2 h + 1 hold row 16 warp + 8 h + lane // 4, two columns
                     for h in T.serial(2, annotations={"pragma_unroll": 2}):
-                        for e in T.serial(2, annotations={"pragma_unroll": 2}):
-                            pair[e] = acc[h * 2 + e]
+                        pair[0] = acc[h * 2]
+                        pair[1] = acc[h * 2 + 1]
                         for e in T.vectorized(2):
                             C[
                                 tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4,
@@ -258,12 +258,16 @@ def shared_rows_after(C: T.Buffer((128, 7), "bfloat16"), A: T.Buffer((128, 32), 
                     T.reads(acc[0:4])
                     T.writes(C[0:128, 0:7])
                     for h in T.serial(2, annotations={"pragma_unroll": 2}):
-                        for e in T.serial(2, annotations={"pragma_unroll": 2}):
-                            if tx % 4 * 2 + e < 7:
-                                C[
-                                    tx // 128 * 64 + (tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4),
-                                    tx % 4 * 2 + e,
-                                ] = T.Cast("bfloat16", T.max(acc[h * 2 + e], T.float32(0)))
+                        if tx % 4 * 2 < 7:
+                            C[
+                                tx // 128 * 64 + (tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4),
+                                tx % 4 * 2,
+                            ] = T.Cast("bfloat16", T.max(acc[h * 2], T.float32(0)))
+                        if tx % 4 * 2 + 1 < 7:
+                            C[
+                                tx // 128 * 64 + (tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4),
+                                tx % 4 * 2 + 1,
+                            ] = T.Cast("bfloat16", T.max(acc[h * 2 + 1], T.float32(0)))
 
 
 def test_warp_groups_steps_and_ragged_columns():
@@ -354,11 +358,14 @@ def test_mn_major_operands_and_a_wider_accumulator():
         pair = T.alloc_buffer((2,), "float16", scope="local")
         for g in T.serial(2, annotations={"pragma_unroll": 2}):
             for h in T.serial(2, annotations={"pragma_unroll": 2}):
-                for e in T.serial(2, annotations={"pragma_unroll": 2}):
-                    pair[e] = (
-                        T.Cast("float16", acc[g * 4 + h * 2 + e])
-                        + R[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4, g * 8 + tx % 4 * 2 + e]
-                    )
+                pair[0] = (
+                    T.Cast("float16", acc[g * 4 + h * 2])
+                    + R[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4, g * 8 + tx % 4 * 2]
+                )
+                pair[1] = (
+                    T.Cast("float16", acc[g * 4 + h * 2 + 1])
+                    + R[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4, g * 8 + tx % 4 * 2 + 1]
+                )
                 for e in T.vectorized(2):
                     C[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4, g * 8 + tx % 4 * 2 + e] = pair[e]
 
@@ -398,8 +405,8 @@ def test_other_kernel_stays():
 
 # -- what a product finds in its accumulator
 
-ZEROS = "acc[i] = T.float32(0.0)"
-BY_MOV = "T.ptx.mov(acc[i], T.float32({}), "
+FILL = "acc[i] = T.float32({})"
+HOLD = "tvm_hopper_hold_float32"
 ADDS = "T.bool({}), 1, 1, 0, 0"
 
 
@@ -412,7 +419,8 @@ def lowered(around: str = "", *changes: tuple[str, str]) -> str:
 @pytest.mark.parametrize("trips", ["2", "n", "0"])
 def test_a_loop_adds_to_zeros(trips):
     text = lowered(f"for q in range({trips}):")
-    assert ZEROS in text
+    assert FILL.format(0.0) in text
+    assert HOLD not in text
     assert ADDS.format(True) in text
 
 
@@ -431,22 +439,24 @@ def test_only_the_first_step_overwrites():
     assert "step != 0, 1, 1, 0, 0" in text
 
 
-def test_what_runs_once_from_another_value_is_filled_by_instructions():
+def test_what_runs_once_from_another_value_is_held_in_front():
     text = lowered("", ("T.float32(0)", "T.float32(1)"))
-    assert BY_MOV.format(1.0) in text
+    assert text.index(FILL.format(1.0)) < text.index(HOLD) < text.index("T.ptx.wgmma(")
     assert ADDS.format(True) in text
 
 
 def test_zeros_that_something_else_reads_are_kept():
     first = "for i, j in T.grid(64, 8):\n    with T.sblock('first'):\n        C[i, j] = acc[i, j]\n"
     text = lowered("", (BLOCK, textwrap.indent(first, " " * 16) + BLOCK))
-    assert BY_MOV.format(0.0) in text
+    assert FILL.format(0.0) in text
+    assert HOLD in text
     assert ADDS.format(True) in text
 
 
 def test_zeros_of_a_product_that_may_not_run_are_kept():
     text = lowered("if n > 0:")
-    assert BY_MOV.format(0.0) in text
+    assert FILL.format(0.0) in text
+    assert HOLD in text
     assert ADDS.format(True) in text
 
 

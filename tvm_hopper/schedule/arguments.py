@@ -19,7 +19,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
-MOST_SIZE = 1 << 16  # of a tile: no shared memory holds one
+MOST_SIZE = 1 << 16  # of a tile, and of a ring: no shared memory holds one
 MOST_NAMES = 8  # of a function's blocks that a message lists
 UNKNOWN = (IndexError, ValueError)  # of another schedule's variable, of one whose node is gone
 
@@ -40,11 +40,18 @@ def as_int(
     return number
 
 
-def as_size(where: str, name: str, value: Any, least: int = 1, symbolic: str = "") -> Any:
+def as_size(
+    where: str,
+    name: str,
+    value: Any,
+    least: int = 1,
+    most: int | None = None,
+    symbolic: str = "",
+) -> Any:
     """Return an int, or the integer expression that stands for one: a sample or an extent."""
     number = _index(value)
     if number is not None:
-        _check_bounds(where, name, number, least, None)
+        _check_bounds(where, name, number, least, most)
         return number
     if not _is_integer_expr(value):
         need = f"an int, or {symbolic or 'a sampled random variable'}"
@@ -93,8 +100,8 @@ def as_stages(where: str, stages: Any, last_stage: Any) -> tuple[int | None, Any
     if stages is not None and last_stage is not None:
         raise cannot_schedule(where, "stages and last_stage", "one of the two")
     if last_stage is not None:
-        return None, as_size(where, "last_stage", last_stage, least=0)
-    return as_int(where, "stages", stages, least=1), None
+        return None, as_size(where, "last_stage", last_stage, 0, MOST_SIZE - 1)
+    return as_int(where, "stages", stages, 1, MOST_SIZE), None
 
 
 def as_choice(where: str, name: str, value: Any, legal: tuple[Any, ...]) -> Any:

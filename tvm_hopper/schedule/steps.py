@@ -362,13 +362,13 @@ def raster(
     """
     loop = as_loop(sch, loop)
     where = f"loop {sch.get(loop).loop_var.name}"
-    group = as_int(where, "group", group, 0, MOST_BLOCKS)
+    group = as_int(where, "group", group, 1, MOST_BLOCKS)
     persistent = as_int(where, "persistent", persistent, keys.BY_DEVICE, MOST_BLOCKS)
     binding = sch.get(loop).thread_binding
     if binding is None or str(binding.thread_tag) != "blockIdx.x":
         found = "a loop that is not bound" if binding is None else f"{binding.thread_tag}"
         raise cannot_schedule(where, found, "the loop over columns of tiles, bound to blockIdx.x")
     if group is not None:
-        _ask(sch, where, loop, keys.RASTER_GROUP, max(group, 1), default=1)
+        _ask(sch, where, loop, keys.RASTER_GROUP, group, default=1)
     if persistent is not None:
         _ask(sch, where, loop, keys.PERSISTENT, persistent, default=0)

@@ -114,7 +114,8 @@ def make(draw: Draw) -> Case:
     if kind == "in place":
         text = draw.choose(IN_PLACE).replace("{copy}", COPY).replace("{odd}", odd)
         *first, last = [part.strip() for part in text.split(";")]
-        steps = [*map(Step, first), Step(last, {}, _why_no_int(odd))]
+        is_by_device = "persistent=-1" in last  # hs.BY_DEVICE
+        steps = [*map(Step, first), Step(last, {}, "" if is_by_device else _why_no_int(odd))]
         return Case(program, tuple(steps), build="", kernels=0)
     if kind == "config":
         given = {**{k: repr(v) for k, v in tile.items()}, draw.choose(ARGUMENTS): odd}

@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
     tvm_builtin_ptx_fence_mbarrier_init_mbarrier_init_release_cluster();
   }
   __syncthreads();
-  int cse_v10 = (((num_blocks + 1023) - ((int)blockIdx.x)) / num_blocks);
+  int cse_v11 = (((num_blocks + 1023) - ((int)blockIdx.x)) / num_blocks);
   if (((int)threadIdx.x) < 128) {
     tvm_builtin_ptx_setmaxnreg_dec_sync_aligned_u32_40();
     if (((int)threadIdx.x) == 0) {
@@ -18,14 +18,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
       for (int tile = 0; tile < (((num_blocks + 1023) - ((int)blockIdx.x)) / num_blocks); ++tile) {
         int cse_v4 = (((int)blockIdx.x) + (tile * num_blocks));
         int linear = (((int)blockIdx.x) + (tile * num_blocks));
-        int cse_v11 = ((((int)blockIdx.x) + (tile * num_blocks)) >> 9);
-        int cse_v15 = (((((int)blockIdx.x) + (tile * num_blocks)) >> 9) * 16);
+        int cse_v12 = ((((int)blockIdx.x) + (tile * num_blocks)) >> 9);
+        int cse_v16 = (((((int)blockIdx.x) + (tile * num_blocks)) >> 9) * 16);
         int first = (((((int)blockIdx.x) + (tile * num_blocks)) >> 9) * 16);
-        int cse_v12 = ((((int)blockIdx.x) + (tile * num_blocks)) & 511);
+        int cse_v13 = ((((int)blockIdx.x) + (tile * num_blocks)) & 511);
         int inside = ((((int)blockIdx.x) + (tile * num_blocks)) & 511);
-        int cse_v16 = (((((int)blockIdx.x) + (tile * num_blocks)) & 511) % 16);
+        int cse_v17 = (((((int)blockIdx.x) + (tile * num_blocks)) & 511) % 16);
         int tile_y = ((((((int)blockIdx.x) + (tile * num_blocks)) >> 9) * 16) + (((((int)blockIdx.x) + (tile * num_blocks)) & 511) % 16));
-        int cse_v17 = (((((int)blockIdx.x) + (tile * num_blocks)) & 511) / 16);
+        int cse_v18 = (((((int)blockIdx.x) + (tile * num_blocks)) & 511) / 16);
         int tile_x = (((((int)blockIdx.x) + (tile * num_blocks)) & 511) / 16);
         #pragma unroll 1
         for (int k_0 = 0; k_0 < 64; ++k_0) {
@@ -46,14 +46,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
     for (int tile_1 = 0; tile_1 < (((num_blocks + 1023) - ((int)blockIdx.x)) / num_blocks); ++tile_1) {
       int cse_v7 = (((int)blockIdx.x) + (tile_1 * num_blocks));
       int linear_1 = (((int)blockIdx.x) + (tile_1 * num_blocks));
-      int cse_v13 = ((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 9);
-      int cse_v18 = (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 9) * 16);
+      int cse_v14 = ((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 9);
+      int cse_v19 = (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 9) * 16);
       int first_1 = (((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 9) * 16);
-      int cse_v14 = ((((int)blockIdx.x) + (tile_1 * num_blocks)) & 511);
+      int cse_v15 = ((((int)blockIdx.x) + (tile_1 * num_blocks)) & 511);
       int inside_1 = ((((int)blockIdx.x) + (tile_1 * num_blocks)) & 511);
-      int cse_v19 = (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 511) % 16);
+      int cse_v20 = (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 511) % 16);
       int tile_y_1 = ((((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 9) * 16) + (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 511) % 16));
-      int cse_v20 = (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 511) / 16);
+      int cse_v21 = (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 511) / 16);
       int tile_x_1 = (((((int)blockIdx.x) + (tile_1 * num_blocks)) & 511) / 16);
       #pragma unroll 64
       for (int i = 0; i < 64; ++i) {
@@ -82,10 +82,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
       for (int g = 0; g < 16; ++g) {
         #pragma unroll 2
         for (int h = 0; h < 2; ++h) {
-          #pragma unroll 2
-          for (int e = 0; e < 2; ++e) {
-            C_pair_ptr[e] = C_local_ptr[(((g * 4) + (h * 2)) + e)];
-          }
+          int cse_v10 = ((g * 4) + (h * 2));
+          C_pair_ptr[0] = C_local_ptr[((g * 4) + (h * 2))];
+          C_pair_ptr[1] = C_local_ptr[(((g * 4) + (h * 2)) + 1)];
           *(float2*)(C_ptr + (((((((((((((int)blockIdx.x) + (tile_1 * num_blocks)) >> 9) * 8388608) + ((((((int)blockIdx.x) + (tile_1 * num_blocks)) & 511) % 16) * 524288)) + ((((int)threadIdx.x) >> 5) * 65536)) + (h * 32768)) + (((((int)threadIdx.x) & 31) >> 2) * 4096)) + ((((((int)blockIdx.x) + (tile_1 * num_blocks)) & 511) / 16) * 128)) + (g * 8)) + ((((int)threadIdx.x) & 3) * 2)) - 262144)) = *(float2*)(C_pair_ptr + 0);
         }
       }

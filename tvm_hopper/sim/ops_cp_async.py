@@ -117,6 +117,7 @@ class CpAsyncOps:
         """Arrive on an mbarrier once all earlier cp.async of each thread are complete."""
         machine = self.machine
         for barrier, lanes, _ in self.barriers_at(site, mask, addr):
+            self.fills(barrier)
             noinc = mods.get("noinc") == "noinc"
             if not noinc:
                 barrier.pending += lanes

@@ -31,6 +31,22 @@ class MBarrierOps:
         self.fence_snapshot: Bundle | None = None
         self.pending_acquire: Bundle | None = None
 
+    # -- roles ------------------------------------------------------------------------------------
+
+    def fills(self, barrier: MBarrier) -> None:
+        """Take part as a producer: copies of this warp complete on a barrier."""
+        self.roles.add("producer")
+        if not barrier.filled:
+            barrier.filled = True
+            for warp in barrier.cta.warps:
+                if warp.blocked_on is not None and warp.blocked_on[1] is barrier:
+                    warp.consumes(barrier)
+
+    def consumes(self, barrier: MBarrier) -> None:
+        """Take part as a consumer: this warp waits for copies, and issues none."""
+        if barrier.filled and "producer" not in self.roles:
+            self.roles.add("consumer")
+
     # -- mbarrier ---------------------------------------------------------------------------------
 
     def barriers_at(
@@ -248,6 +264,7 @@ class MBarrierOps:
         barrier.tx += num_bytes
         barrier.expected_bytes += num_bytes
         barrier.carries_tx = True
+        self.fills(barrier)
 
     def op_mbarrier_arrive(
         self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1, state: Any = None
@@ -276,7 +293,6 @@ class MBarrierOps:
         state: Any = None,
     ) -> int:
         """Raise the tx-count, then arrive once."""
-        self.roles.add("producer")
         phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
         self._arrive_all(site, mask, mods, addr, 1, tx=tx_count if count is None else count)
         return phase
@@ -332,6 +348,7 @@ class MBarrierOps:
                     f"{barrier.name}: only threads of its own CTA may wait",
                     buffer=barrier.name,
                 )
+            self.consumes(barrier)
             while not barrier.passes(parity):
                 self.blocked_on = ("mbarrier", barrier, parity, site)
                 self.waiting = (
@@ -359,6 +376,7 @@ class MBarrierOps:
         self.site = site
         parity = one(phase, mask) & 1
         for barrier, _, _ in self.barriers_at(site, mask, addr):
+            self.consumes(barrier)
             if not barrier.passes(parity):
                 self.blocked_on = ("mbarrier", barrier, parity, site)
                 return 0

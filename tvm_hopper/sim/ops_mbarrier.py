@@ -152,7 +152,7 @@ class MBarrierOps:
             barrier = MBarrier(label, self.cta, offset, expected)
             barrier.stem = name
             region.live[offset : offset + 8] = False
-            barrier.init_access = self.access(site, True)
+            barrier.init_access = self.access(site, True, lanes=self.lanes_of(mask))
             self.check(region, np.asarray([offset]), 8, barrier.init_access)
             region.live[offset : offset + 8] = True
             self.cta.mbarriers[offset] = barrier
@@ -239,7 +239,7 @@ class MBarrierOps:
     ) -> None:
         targets = list(self.barriers_at(site, mask, addr, count))
         relaxed = mods.get("sem") == "relaxed"
-        bundle = None if relaxed else self.release()
+        bundle = None if relaxed else self.release(self.lanes_of(mask))
         for barrier, lanes, counts in targets:
             place = "near"
             if barrier.cta is not self.cta:
@@ -320,7 +320,7 @@ class MBarrierOps:
             self.machine.progress += 1
             self.settle(barrier)
 
-    def observe(self, site: int, barrier: MBarrier, parity: int, scope: str) -> None:
+    def observe(self, site: int, barrier: MBarrier, parity: int, scope: str, lanes: int) -> None:
         """Acquire what the completed phase publishes."""
         phase = barrier.phase - 1
         before = self.observed.get(id(barrier))
@@ -333,6 +333,8 @@ class MBarrierOps:
         slot = barrier.slots.get(phase)
         if slot is not None:
             slot.acquire(self.clock, scope == "cluster")
+            if slot.near is not None:
+                self.lane_order.learn(lanes, int(slot.near.generic.epochs[self.index]))
             self.bump()
 
     def wait_parity(self, site: int, mask: Any, addr: Any, phase: Any, scope: str) -> Wait:
@@ -357,7 +359,7 @@ class MBarrierOps:
                 )
                 yield barrier
             self.blocked_on = None
-            self.observe(site, barrier, parity, scope)
+            self.observe(site, barrier, parity, scope, self.lanes_of(mask))
 
     def op_cuda_mbarrier_wait(self, site: int, mask: Any, addr: Any, phase: Any) -> Wait:
         """Loop over try_wait until it returns true."""
@@ -380,7 +382,8 @@ class MBarrierOps:
             if not barrier.passes(parity):
                 self.blocked_on = ("mbarrier", barrier, parity, site)
                 return 0
-            self.observe(site, barrier, parity, mods.get("scope") or "cta")
+            scope = mods.get("scope") or "cta"
+            self.observe(site, barrier, parity, scope, self.lanes_of(mask))
         self.blocked_on = None
         return 1
 

@@ -67,6 +67,7 @@ class MBarrier:
         self.waiters: list[Any] = []
         self.outstanding: list[Any] = []  # copies issued on it and not yet complete
         self.carries_tx = False
+        self.filled = False  # copies complete on it: who waits for it consumes them
         self.arrivals: list[str] = []  # who arrived in the current phase
         self.init_access: Any = None
         self.fenced = False  # fence.mbarrier_init by the initialising thread

@@ -81,7 +81,6 @@ class BulkOps:
         if tmap.arg.interleave:
             self.machine.incomplete("tensor map with interleave", site)
             return
-        self.roles.add("producer")
         coords = coords if isinstance(coords, tuple) else (coords,)
         for lane in active(mask):
             start = [lane_value(c, lane) for c in coords]
@@ -115,7 +114,6 @@ class BulkOps:
         cache_policy: Any = None,
     ) -> None:
         """Load contiguous bytes."""
-        self.roles.add("producer")
         for lane in active(mask):
             count, target = lane_value(size, lane), lane_value(dst_mem, lane)
             region, offset = self.region_at(lane_value(src_mem, lane))
@@ -225,6 +223,7 @@ class BulkOps:
         op.barrier, op.num_bytes = barrier, num_bytes
         machine.loads.append(op)
         barrier.carries_tx = True
+        self.fills(barrier)
         barrier.outstanding.append(op)
         if barrier.cta is not self.cta:
             machine.remote_ops.append((barrier.cta, self, 0, op.write_event, site, self.it))

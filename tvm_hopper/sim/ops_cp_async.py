@@ -62,7 +62,8 @@ class CpAsyncOps:
         op = PendingOp("cp.async", self, site)
         if machine.log is not None:
             if taken.any():
-                self.check(src, away[taken], size, self.access(site, False))
+                source = self.access(site, False, lanes=self.lanes_of(mask))
+                self.check(src, away[taken], size, source)
             self.check(dst, into, size, self.access(site, True, event=op.write_event, op=op))
         bytes_of = np.arange(size)
         if machine.mode != "eager":
@@ -117,6 +118,7 @@ class CpAsyncOps:
         """Arrive on an mbarrier once all earlier cp.async of each thread are complete."""
         machine = self.machine
         for barrier, lanes, _ in self.barriers_at(site, mask, addr):
+            self.fills(barrier)
             noinc = mods.get("noinc") == "noinc"
             if not noinc:
                 barrier.pending += lanes

@@ -31,6 +31,22 @@ class MBarrierOps:
         self.fence_snapshot: Bundle | None = None
         self.pending_acquire: Bundle | None = None
 
+    # -- roles ------------------------------------------------------------------------------------
+
+    def fills(self, barrier: MBarrier) -> None:
+        """Take part as a producer: copies of this warp complete on a barrier."""
+        self.roles.add("producer")
+        if not barrier.filled:
+            barrier.filled = True
+            for warp in barrier.cta.warps:
+                if warp.blocked_on is not None and warp.blocked_on[1] is barrier:
+                    warp.consumes(barrier)
+
+    def consumes(self, barrier: MBarrier) -> None:
+        """Take part as a consumer: this warp waits for copies, and issues none."""
+        if barrier.filled and "producer" not in self.roles:
+            self.roles.add("consumer")
+
     # -- mbarrier ---------------------------------------------------------------------------------
 
     def barriers_at(
@@ -136,7 +152,7 @@ class MBarrierOps:
             barrier = MBarrier(label, self.cta, offset, expected)
             barrier.stem = name
             region.live[offset : offset + 8] = False
-            barrier.init_access = self.access(site, True)
+            barrier.init_access = self.access(site, True, lanes=self.lanes_of(mask))
             self.check(region, np.asarray([offset]), 8, barrier.init_access)
             region.live[offset : offset + 8] = True
             self.cta.mbarriers[offset] = barrier
@@ -223,7 +239,7 @@ class MBarrierOps:
     ) -> None:
         targets = list(self.barriers_at(site, mask, addr, count))
         relaxed = mods.get("sem") == "relaxed"
-        bundle = None if relaxed else self.release()
+        bundle = None if relaxed else self.release(self.lanes_of(mask))
         for barrier, lanes, counts in targets:
             place = "near"
             if barrier.cta is not self.cta:
@@ -248,6 +264,7 @@ class MBarrierOps:
         barrier.tx += num_bytes
         barrier.expected_bytes += num_bytes
         barrier.carries_tx = True
+        self.fills(barrier)
 
     def op_mbarrier_arrive(
         self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1, state: Any = None
@@ -276,7 +293,6 @@ class MBarrierOps:
         state: Any = None,
     ) -> int:
         """Raise the tx-count, then arrive once."""
-        self.roles.add("producer")
         phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
         self._arrive_all(site, mask, mods, addr, 1, tx=tx_count if count is None else count)
         return phase
@@ -304,7 +320,7 @@ class MBarrierOps:
             self.machine.progress += 1
             self.settle(barrier)
 
-    def observe(self, site: int, barrier: MBarrier, parity: int, scope: str) -> None:
+    def observe(self, site: int, barrier: MBarrier, parity: int, scope: str, lanes: int) -> None:
         """Acquire what the completed phase publishes."""
         phase = barrier.phase - 1
         before = self.observed.get(id(barrier))
@@ -317,6 +333,8 @@ class MBarrierOps:
         slot = barrier.slots.get(phase)
         if slot is not None:
             slot.acquire(self.clock, scope == "cluster")
+            if slot.near is not None:
+                self.lane_order.learn(lanes, int(slot.near.generic.epochs[self.index]))
             self.bump()
 
     def wait_parity(self, site: int, mask: Any, addr: Any, phase: Any, scope: str) -> Wait:
@@ -332,6 +350,7 @@ class MBarrierOps:
                     f"{barrier.name}: only threads of its own CTA may wait",
                     buffer=barrier.name,
                 )
+            self.consumes(barrier)
             while not barrier.passes(parity):
                 self.blocked_on = ("mbarrier", barrier, parity, site)
                 self.waiting = (
@@ -340,7 +359,7 @@ class MBarrierOps:
                 )
                 yield barrier
             self.blocked_on = None
-            self.observe(site, barrier, parity, scope)
+            self.observe(site, barrier, parity, scope, self.lanes_of(mask))
 
     def op_cuda_mbarrier_wait(self, site: int, mask: Any, addr: Any, phase: Any) -> Wait:
         """Loop over try_wait until it returns true."""
@@ -359,10 +378,12 @@ class MBarrierOps:
         self.site = site
         parity = one(phase, mask) & 1
         for barrier, _, _ in self.barriers_at(site, mask, addr):
+            self.consumes(barrier)
             if not barrier.passes(parity):
                 self.blocked_on = ("mbarrier", barrier, parity, site)
                 return 0
-            self.observe(site, barrier, parity, mods.get("scope") or "cta")
+            scope = mods.get("scope") or "cta"
+            self.observe(site, barrier, parity, scope, self.lanes_of(mask))
         self.blocked_on = None
         return 1
 

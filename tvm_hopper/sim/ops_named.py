@@ -8,6 +8,7 @@ from tvm_hopper.sim.clocks import Bundle
 from tvm_hopper.sim.lanes import one
 from tvm_hopper.sim.machine import Event
 from tvm_hopper.sim.ops_mbarrier import Wait
+from tvm_hopper.sim.races import ALL_LANES
 
 
 class NamedBarrier(Event):
@@ -134,6 +135,7 @@ class NamedOps:
             yield barrier
         self.blocked_on = None
         self.clock.join(barrier.acquirable)
+        self.lane_order.learn(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
         self.bump()
 
     def op_tvm_storage_sync(self, site: int, mask: Any, scope: Any = "shared", *_: Any) -> Wait:
@@ -146,10 +148,14 @@ class NamedOps:
         yield from self.sync_named(site, mask, 0, self.machine.padded_threads, True)
 
     def op_cuda_warp_sync(self, site: int, mask: Any) -> None:
-        """Lanes run in lockstep: nothing to do."""
+        """Order the lanes of the warp; they run in lockstep, so nobody waits."""
+        self.op_bar_warp_sync(site, None, {})
 
     def op_bar_warp_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> None:
-        """Lanes run in lockstep: nothing to do."""
+        """Order the lanes of `membermask`; they run in lockstep, so nobody waits."""
+        lanes = ALL_LANES if membermask is None else one(membermask, mask) & ALL_LANES
+        self.lane_order.learn(lanes, self.epoch, lanes)
+        self.bump()
 
     def op_cuda_warpgroup_sync(self, site: int, mask: Any, number: Any) -> Wait:
         """Synchronise 128 threads."""

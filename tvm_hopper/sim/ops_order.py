@@ -12,6 +12,7 @@ from tvm_hopper.sim.machine import Event
 from tvm_hopper.sim.memory import RANK_SHIFT
 from tvm_hopper.sim.ops_mbarrier import Wait
 from tvm_hopper.sim.ptx_types import DTYPE_OF
+from tvm_hopper.sim.races import ALL_LANES
 from tvm_hopper.sim.tir import numpy_dtype
 
 
@@ -83,6 +84,7 @@ class OrderOps:
         self.blocked_on = None
         self.cluster_generation = None
         self.clock.join(barrier.acquirable)
+        self.lane_order.learn(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
         self.bump()
 
     def op_cuda_cluster_sync(self, site: int, mask: Any) -> Wait:
@@ -117,11 +119,14 @@ class OrderOps:
         ).startswith("async"):
             self.machine.incomplete(f"fence.proxy.{mods.get('proxykind')}", site)
             return
-        space = mods.get("space", "")
+        space, known, lanes = mods.get("space", ""), self.clock.generic, self.lanes_of(mask)
+        if lanes != ALL_LANES:  # a fence is of its thread: it covers what these lanes know
+            known = known.copy()
+            self.lane_order.limit(known, lanes, self.machine)
         if "global" not in space:
-            self.clock.async_shared.join(self.clock.generic)
+            self.clock.async_shared.join(known)
         if "shared" not in space:
-            self.clock.async_global.join(self.clock.generic)
+            self.clock.async_global.join(known)
         self.bump()
 
     def op_fence_mbarrier_init(self, site: int, mask: Any, mods: Any) -> None:
@@ -137,7 +142,7 @@ class OrderOps:
         if self.pending_acquire is not None:
             self.clock.join(self.pending_acquire)
             self.pending_acquire = None
-        self.fence_snapshot = self.release()
+        self.fence_snapshot = self.release(self.lanes_of(mask))
 
     def op_cuda_thread_fence(self, site: int, mask: Any) -> None:
         """Run `__threadfence`."""

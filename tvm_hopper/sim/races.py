@@ -15,6 +15,7 @@ import numpy as np
 from tvm_hopper.sim.clocks import Bundle, Clock
 
 GENERIC, ASYNC = "generic", "async"
+ALL_LANES = (1 << 32) - 1
 EARLIER = 1  # number of the access that stands for all those of earlier launches
 
 
@@ -34,6 +35,10 @@ class MemoryAccess:
         The proxy, "generic" or "async".
     rmw : bool
         A relaxed read-modify-write: two of them never race.
+    lanes : int
+        The lanes that executed it, as bits.
+    bit : int
+        For an access by some lanes: an event that stands for it where its epoch says too much.
     """
 
     number: int
@@ -46,6 +51,8 @@ class MemoryAccess:
     it: tuple[int, ...]
     op: Any = None
     rmw: bool = False
+    lanes: int = ALL_LANES
+    bit: int = -1
 
     def known_to(self, clock: Clock) -> bool:
         """Tell whether the clock orders this access before the present."""
@@ -53,6 +60,8 @@ class MemoryAccess:
             return True
         if self.event >= 0:
             return bool(clock.events >> self.event & 1)
+        if self.bit >= 0 and clock.events >> self.bit & 1:
+            return True
         return bool(clock.epochs[self.warp.index] >= self.epoch)
 
 
@@ -82,6 +91,7 @@ class AccessLog:
                 and other.warp is access.warp
                 and other.kind == access.kind
                 and other.rmw == access.rmw
+                and not other.lanes & ~access.lanes
             )
             if not implied and other_number != access.number:
                 kept.append(other_number)

@@ -158,6 +158,10 @@ class Reporter:
                 f"{other.warp.label} through the generic proxy; execution is ordered, the "
                 "proxies are not"
             )
+        missing = _MISSING[rule]
+        if other.warp.lane_order.left_out(other):
+            missing = f"bar.warp.sync between the lanes of {other.warp.label}; or {missing}"
+            message += "; the release (or fence) after it is of lanes that had not met the others"
         self.add(
             rule,
             message,
@@ -169,7 +173,7 @@ class Reporter:
                 self.place(access.warp, access.site, access.it),
                 self.place(other.warp, other.site, other.it),
             ),
-            missing=_MISSING[rule],
+            missing=missing,
         )
         if rule == "RACE_READ_INFLIGHT":
             self.stale_wait(other, access)

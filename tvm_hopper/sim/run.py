@@ -37,8 +37,6 @@ __all__ = ["Launch", "TensorMapArg", "run_host", "run_kernel"]
 class Warp(WarpCore, MBarrierOps, NamedOps, OrderOps, BulkOps, CpAsyncOps, MatrixOps, WgmmaOps):
     """A warp with all its instructions."""
 
-    partial: Any = None  # mask of existing lanes, if the block is no multiple of 32
-
     def exit(self) -> None:
         """End this warp; the last of a CTA ends the CTA."""
         self.finished = True

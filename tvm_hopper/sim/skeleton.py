@@ -15,6 +15,8 @@ from tvm import tirx
 from tvm_hopper.sim.findings import RULES, Finding, worst
 from tvm_hopper.sim.skeleton_agents import Agent, Key, build_agents
 from tvm_hopper.sim.skeleton_maps import box_bytes
+from tvm_hopper.sim.skeleton_order import eager
+from tvm_hopper.sim.skeleton_symmetry import Alone, Symmetry
 from tvm_hopper.sim.skeleton_system import CLUSTER, State, System, Violation
 from tvm_hopper.sim.skeleton_trace import (
     WHOLE,
@@ -157,71 +159,32 @@ def run_once(skeleton: Skeleton) -> tuple[State, int]:
 
 
 def explore(
-    skeleton: Skeleton, max_states: int, reduce: bool = True
+    skeleton: Skeleton, max_states: int, reduce: bool = True, merge: bool = True
 ) -> tuple[list[State], int, bool]:
     """Visit every reachable state; return the deadlocks, the count, and whether it finished.
 
-    `reduce` lets `_eager` choose between orders that make no difference.
+    `reduce` lets `eager` choose between orders that make no difference; `merge` visits one of the
+    states that differ in which of several interchangeable agents stands where.
     """
     system = skeleton.system
-    start = system.initial()
+    symmetry = (Symmetry if merge else Alone)(system.agents)
+    start = symmetry.canonical(system.initial())
     seen, stack, stuck = {start}, [start], []
     while stack:
         state = stack.pop()
-        following = (reduce and _eager(system, state)) or system.successors(state)
+        movers = list(symmetry.movers(state))
+        following = (reduce and eager(system, state, movers)) or system.successors(state, movers)
         if not following and not system.finished(state):
             stuck.append(state)
             if len(stuck) >= 4:
                 return stuck, len(seen), True
-        for after in following:
+        for after in map(symmetry.canonical, following):
             if after not in seen:
                 if len(seen) >= max_states:
                     return stuck, len(seen), False
                 seen.add(after)
                 stack.append(after)
     return stuck, len(seen), True
-
-
-def _eager(system: System, state: State) -> list[State]:
-    """Take one step first, and alone, if putting it off could show nothing more.
-
-    Such steps block nobody, and all that they do is to enable: issuing a copy; meeting at a barrier
-    that always needs the same agents; an arrival or a delivery that does not complete its phase, or
-    that completes one which nobody can miss. An arrival that comes early is the worst case for the
-    rule that somebody observes each phase.
-    """
-    for number, agent in enumerate(system.agents):
-        position = state.positions[number]
-        if position == len(agent.ops):
-            continue
-        op = agent.ops[position]
-        if (
-            op.kind in ("load", "cluster_sync")
-            or (op.kind == "bar" and op.value in system.fixed_meetings)
-            or (op.kind == "arrive" and _harmless(system, state, op, 1))
-        ):
-            after = system.step(state, number)
-            if after is not None:
-                return [after]
-    for place, (issuer, step) in enumerate(state.flight):
-        if _harmless(system, state, system.agents[issuer].ops[step], -1):
-            return [system.deliver(state, place)]
-    return []
-
-
-def _harmless(system: System, state: State, op: Any, sign: int) -> bool:
-    """Tell whether an arrival or a delivery changes nothing that a wait could have seen before."""
-    for key, count, size in op.targets:
-        slot = system.index[key]
-        phase, expected, pending, tx, _ = state.barriers[slot]
-        if not expected or pending < count:
-            return False
-        # copies that bring more than is expected may step over zero: their order decides
-        if sign < 0 and system.bytes_in_flight(state, key) > tx:
-            return False
-        if pending == count and tx + sign * size == 0 and system.may_miss(state, slot, phase):
-            return False
-    return True
 
 
 def _name(key: Key | None, skeleton: Skeleton) -> str:

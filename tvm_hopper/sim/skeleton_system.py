@@ -6,7 +6,7 @@ phase; hardware keeps one bit, and the difference between the two is what a pari
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,6 +82,7 @@ class System:
         self.meeting_index = {key: i for i, key in enumerate(self.meetings)}
         self.violations: dict[tuple, Violation] = {}
         self.fixed_meetings = self._fixed_meetings()
+        self.unsteady, self.least = self._counts()
         self.next_waits = [self._next_waits(agent) for agent in agents]
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
         self.sites: dict[tuple[Key, int], set[int]] = {}  # of each generation of a block barrier
@@ -136,6 +137,24 @@ class System:
         }
         return {key[2] for key in fixed} - {key[2] for key in members if key not in fixed}
 
+    def _counts(self) -> tuple[set[int], dict[Key, int]]:
+        """Return the mbarriers whose count changes, and the least count of each meeting."""
+        made: set[int] = set()
+        unsteady: set[int] = set()
+        least: dict[Key, int] = {CLUSTER: max(self.cluster_threads, 1)}
+        for agent in self.agents:
+            for op in agent.ops:
+                for key, count, _ in op.targets:
+                    if op.kind == "bar":
+                        count = max(self.threads if count == -1 else count, 1)
+                        least[key] = min(count, least.get(key, count))
+                    elif op.kind in ("drop", "init"):
+                        slot = self.index[key]
+                        if op.kind == "drop" or slot in made:
+                            unsteady.add(slot)
+                        made.add(slot)
+        return unsteady, least
+
     def initial(self) -> State:
         """Return the state before the first step."""
         count = len(self.agents)
@@ -158,10 +177,10 @@ class System:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def successors(self, state: State) -> list[State]:
-        """Return every state that one step of an agent or of a copy leads to."""
+    def successors(self, state: State, movers: Iterable[int] | None = None) -> list[State]:
+        """Return every state that one step of an agent (of `movers`) or of a copy leads to."""
         found = []
-        for number in range(len(self.agents)):
+        for number in range(len(self.agents)) if movers is None else movers:
             after = self.step(state, number)
             if after is not None:
                 found.append(after)

@@ -14,9 +14,10 @@ import numpy as np
 
 from tvm_hopper.sim.addresses import Addresses
 from tvm_hopper.sim.clocks import Bundle, Releases
+from tvm_hopper.sim.lane_order import LaneOrder, lane_bits
 from tvm_hopper.sim.lanes import LANES, as_lanes, first_lane, is_lanes
 from tvm_hopper.sim.memory import Region
-from tvm_hopper.sim.races import ASYNC, GENERIC, MemoryAccess, Shadow, clock_for
+from tvm_hopper.sim.races import ALL_LANES, ASYNC, GENERIC, MemoryAccess, Shadow, clock_for
 from tvm_hopper.sim.registers import RegState
 
 
@@ -34,6 +35,8 @@ class Observed:
 class WarpCore(Addresses):
     """State and memory accesses of one warp."""
 
+    partial: Any = None  # mask of existing lanes, if the block is no multiple of 32
+
     def __init__(self, machine: Any, cta: Any, number: int, threads: dict[str, Any]) -> None:
         self.machine, self.cta, self.number = machine, cta, number
         self.index = len(machine.warps)
@@ -46,6 +49,7 @@ class WarpCore(Addresses):
         self.site = 0
         self.preempt = machine.mode == "random"
         self.clock = Bundle(machine.num_warps)
+        self.lane_order = LaneOrder(self.index)
         self.epoch = 0
         self.bump()
         self.own_stores = 0  # bulk stores of this warp that it has waited for, as clock bits
@@ -75,9 +79,16 @@ class WarpCore(Addresses):
         self.epoch += 1
         self.clock.generic.epochs[self.index] = self.epoch
 
-    def release(self) -> Bundle:
-        """Return what this warp publishes by a release, and begin a new epoch."""
+    def lanes_of(self, mask: Any) -> int:
+        """Return the lanes of a mask as bits; all of them if it holds all that exist."""
+        if mask is None or (self.partial is not None and (mask == self.partial).all()):
+            return ALL_LANES
+        return lane_bits(mask)
+
+    def release(self, lanes: int = ALL_LANES) -> Bundle:
+        """Return what some lanes of this warp publish by a release, and begin a new epoch."""
         snapshot = self.clock.copy()
+        self.lane_order.limit_all(snapshot, lanes, self.machine)
         self.bump()
         return snapshot
 
@@ -159,12 +170,16 @@ class WarpCore(Addresses):
         event: int = -1,
         op: Any = None,
         rmw: bool = False,
+        lanes: int = ALL_LANES,
     ) -> MemoryAccess | None:
         """Record an access of this warp; None if races are not looked for."""
         log = self.machine.log
         if log is None:
             return None
-        return log.add(self, self.epoch, event, kind, writes, site, self.it, op, rmw)
+        access = log.add(self, self.epoch, event, kind, writes, site, self.it, op, rmw, lanes)
+        if event < 0:
+            self.lane_order.add(access)
+        return access
 
     def check(
         self,
@@ -232,7 +247,7 @@ class WarpCore(Addresses):
             fill = np.full(shape, np.nan if dtype.kind not in "iub" else 0).astype(dtype)
             return fill[0] if uniform and count == 1 else fill
         if region.shadow is not None:
-            access = self.access(site, False)
+            access = self.access(site, False, lanes=self.lanes_of(mask))
             self.check(region, np.asarray(offsets), dtype.itemsize * count, access)
         if uniform and count == 1 and offsets % dtype.itemsize == 0:
             value = region.view(dtype)[offsets // dtype.itemsize]
@@ -270,6 +285,7 @@ class WarpCore(Addresses):
     ) -> None:
         """Store `count` elements per lane."""
         size = dtype.itemsize * vector
+        lanes = self.lanes_of(mask)
         if not is_lanes(base) and not is_lanes(index):
             index = np.full(1, index)  # all lanes write one place: the last active one stays
             value = np.asarray(value)
@@ -284,7 +300,8 @@ class WarpCore(Addresses):
             return
         self.machine.progress += 1
         if region.shadow is not None:
-            self.check(region, offsets, dtype.itemsize * count, self.access(site, True))
+            access = self.access(site, True, lanes=lanes)
+            self.check(region, offsets, dtype.itemsize * count, access)
         value = np.asarray(value).astype(dtype, copy=False)
         if mask is not None and value.ndim and len(value) == 32:
             value = value[mask]
@@ -331,9 +348,8 @@ class WarpCore(Addresses):
                 continue
             if sem in ("acquire", "acq_rel"):
                 self.acquire_at(place, scope)
-            self.check(
-                region, np.asarray([offset]), dtype.itemsize, self.access(site, True, rmw=True)
-            )
+            access = self.access(site, True, rmw=True, lanes=1 << int(lane))
+            self.check(region, np.asarray([offset]), dtype.itemsize, access)
             cell = region.view(dtype)
             before = cell[offset // dtype.itemsize]
             old[lane] = before
@@ -344,13 +360,15 @@ class WarpCore(Addresses):
                 self.machine.progress += 1
             cell[offset // dtype.itemsize] = after
             if sem in ("release", "acq_rel"):
-                self.release_at(place, scope)
+                self.release_at(place, scope, lanes=1 << int(lane))
         return old
 
-    def release_at(self, address: int, scope: str, bundle: Bundle | None = None) -> None:
+    def release_at(
+        self, address: int, scope: str, bundle: Bundle | None = None, lanes: int = ALL_LANES
+    ) -> None:
         """Publish this warp's clocks (or earlier ones) at a global address."""
         releases = self.machine.releases.setdefault(address, Releases())
-        releases.publish(self.cta, scope, self.release() if bundle is None else bundle)
+        releases.publish(self.cta, scope, self.release(lanes) if bundle is None else bundle)
 
     def acquire_at(self, address: int, scope: str, clock: Bundle | None = None) -> None:
         """Learn what was published at a global address."""

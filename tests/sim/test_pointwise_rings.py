@@ -1,0 +1,121 @@
+"""Rings without WGMMA: right ones are clean, what is left out is found, roles can be starved."""
+
+import numpy as np
+import pytest
+
+from tvm_hopper.simulation import RUNS, simulate, verify
+
+from .pointwise_rings import inputs, with_producer, without_producer
+
+RACES = {"RACE_OVERWRITE_BUSY", "RACE_READ_INFLIGHT"}
+FENCE = {"PROXY_FENCE_MISSING_WAR"}
+NEEDED_WITH = {
+    "init_barrier": {"MBAR_INIT_UNPUBLISHED"},
+    "empty_wait": {"RACE_OVERWRITE_BUSY", "MBAR_MISSING_WAIT"},
+    "full_wait": RACES,
+    "one_full_wait": RACES,
+    "fence": FENCE,
+    "one_fence": FENCE,
+    "lane_fence": FENCE,
+    "syncwarp": {"RACE_OVERWRITE_BUSY"},
+    "arrive": {"DEADLOCK"},
+    "one_arrive": {"DEADLOCK"},
+    "two_arrives": {"MBAR_MISSING_WAIT"},
+    "count": {"MBAR_MISSING_WAIT"},
+    "empty_parity": {"DEADLOCK", "MBAR_PHASE_ALIAS"},
+    "full_parity": {"MBAR_PHASE_ALIAS"},
+}
+NEEDED_WITHOUT = {
+    "init_barrier": {"MBAR_INIT_UNPUBLISHED"},
+    "wait": RACES,
+    "one_wait": RACES,
+    "fence": FENCE,
+    "one_fence": FENCE,
+    "barrier": RACES,
+}
+CASES = [(with_producer, name, rules) for name, rules in NEEDED_WITH.items()]
+CASES += [(without_producer, name, rules) for name, rules in NEEDED_WITHOUT.items()]
+
+
+@pytest.mark.parametrize("build", [with_producer, without_producer])
+@pytest.mark.parametrize(("policy", "seed"), RUNS)
+def test_a_right_ring_gives_the_sum(build, policy, seed):
+    values = inputs()
+    result = simulate(build(), values, policy=policy, seed=seed)
+    assert not result.findings
+    np.testing.assert_array_equal(result.outputs["C"], values["A"] + values["B"])
+
+
+@pytest.mark.parametrize("build", [with_producer, without_producer])
+@pytest.mark.parametrize("slots", [2, 3, 4])
+def test_a_right_ring_verifies(build, slots):
+    report = verify(build("", slots, 6), inputs())
+    assert report.verdict == "clean", str(report)
+
+
+@pytest.mark.parametrize(("build", "name", "rules"), CASES, ids=lambda x: getattr(x, "__name__", x))
+def test_without_one_synchronisation_verify_finds_it(build, name, rules):
+    report = verify(build(name), inputs())
+    assert report.verdict == "error"
+    assert rules <= {f.rule for f in report.findings}
+
+
+@pytest.mark.parametrize(
+    ("build", "name"), [(build, name) for build, name, _ in CASES], ids=lambda x: str(x)[:20]
+)
+def test_without_one_synchronisation_a_run_finds_it_too(build, name):
+    runs = [simulate(build(name), inputs(), policy=p, seed=s) for p, s in RUNS]
+    assert any(run.verdict == "error" for run in runs)
+
+
+def test_a_missing_syncwarp_is_named():
+    result = simulate(with_producer("syncwarp"), inputs())
+    found = result.findings[0]
+    assert found.rule == "RACE_OVERWRITE_BUSY"
+    assert "lanes that had not met" in found.message
+    assert found.missing.startswith("bar.warp.sync between the lanes of")
+
+
+# -- roles ----------------------------------------------------------------------------------------
+
+
+def lanes(result, role):
+    return {event.lane for event in result.events if event.lane.endswith(f"({role})")}
+
+
+@pytest.mark.parametrize(("build", "consumers"), [(with_producer, 8), (without_producer, 7)])
+def test_plain_warps_have_roles(build, consumers):
+    result = simulate(build(), inputs())
+    assert lanes(result, "producer") == {"cta0,0,0/wg0/warp0 (producer)"}
+    assert len(lanes(result, "consumer")) == consumers
+
+
+def landed_before_a_consumer_goes_on(build, policy):
+    """Count the copies that are complete when a warp first comes back from a wait for some."""
+    events = simulate(build(), inputs(), policy=policy).events
+    first = min(
+        e.end for e in events if e.kind == "wait" and "consumer" in e.lane and "full" in e.name
+    )
+    return sum(e.kind == "async" and e.end < first for e in events)
+
+
+def test_starved_consumers_let_the_producer_fill_the_ring():
+    # two copies a slot; a warp that is not starved goes on when the first slot is full
+    assert landed_before_a_consumer_goes_on(with_producer, "starve:consumer") == 8
+    assert landed_before_a_consumer_goes_on(with_producer, "starve:producer") == 2
+    assert landed_before_a_consumer_goes_on(with_producer, "on_wait") == 2
+
+
+def test_a_starved_producer_lets_the_consumers_empty_the_ring():
+    events = simulate(with_producer(), inputs(), policy="starve:producer").events
+    again = min(
+        e.end for e in events if e.kind == "wait" and "producer" in e.lane and "empty" in e.name
+    )
+    # each consumer has used all four slots and waits for the first one again
+    waits = [e for e in events if "(consumer)" in e.lane and "waits full[0]" in e.name]
+    assert len([e for e in waits if e.start < again < e.end]) == 8
+
+
+def test_warps_beside_the_one_that_loads_are_starved():
+    few = landed_before_a_consumer_goes_on(without_producer, "on_wait")
+    assert landed_before_a_consumer_goes_on(without_producer, "starve:consumer") > few

@@ -10,9 +10,15 @@
         for p in range(2):
             tma_load(&A_shared[p, 0, 0], A_map, k + p * 64, m)
 
-A load out of bounds is filled with zeros by the hardware, which is what the predicate says; any
-other predicate or fill is refused. A map ends where the predicate says, which may be inside the
-tensor. A box has at most 256 rows: longer panels take several.
+    ... = A_shared[p, i, j]                             in plain loops, under a swizzle
+  ->
+    ... = A_shared[p, i, (j // 8 ^ i % 8) * 8 + j % 8]
+
+The hardware XORs what it writes under a swizzle, and WGMMA what it reads; plain loads and stores
+have to do it themselves.  A load out of bounds is filled with zeros by the hardware, which is what
+the predicate says; any other predicate or fill is refused.  A map ends where the predicate says,
+which may be inside the tensor.  It has the dimensions of the tensor that are longer than one, five
+at most; a box has at most 256 rows, and longer panels take several.
 
 Before: tiles are panels (LayoutShared).  After: no `async_copy` annotation is left; a `tma_load`
 call has no barrier yet.
@@ -23,14 +29,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
+from tvm import sym, tirx
 from tvm.ir import StringImm
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.keys import ASYNC_OP, TMA_LOAD
+from tvm_hopper.keys import ASYNC_OP, TMA_LOAD, WGMMA
+from tvm_hopper.plan.layout import SharedLayout, layout_of
 from tvm_hopper.plan.tma_plan import TmaLoad, find_run_time_rules, plan_tma_loads
 
 L2_PROMOTION_BYTES = 128
@@ -47,7 +54,26 @@ def rewrite_tma_loads(
         tensor_map = ir.Var(names.take(f"{load.copy.source.name}_map"), handle.ty)
         host += [tirx.Bind(tensor_map, handle), _encode_unless_empty(load, tensor_map, no_input)]
         planned[load.copy.nest] = _load_block(load, tensor_map)
-    return ir.seq(host, ir.replace_nodes(kernel, ir.Stmt, planned))
+    return ir.seq(host, _swizzle_accesses(ir.replace_nodes(kernel, ir.Stmt, planned), plan))
+
+
+def _swizzle_accesses(kernel: ir.For, plan: tuple[TmaLoad, ...]) -> ir.For:
+    """Let plain accesses of a swizzled tile find what the hardware has put elsewhere."""
+    analyzer = sym.Analyzer()
+    for var, loop in {loop.loop_var: loop for loop in ir.find_all(kernel, ir.For)}.items():
+        analyzer.bind(var, ir.range_of(loop))
+    for load in plan:
+        tile, layout = load.copy.tile, layout_of(load.copy)
+        if not layout.swizzle:
+            continue
+
+        def index(indices: list[Any], layout: SharedLayout = layout) -> list[Any]:
+            # with the loops' ranges, so that a vector inside of 16 bytes stays one
+            return [analyzer.simplify(x) for x in layout.swizzled(*indices)]
+
+        hardware = [*ir.find_blocks(kernel, WGMMA), *ir.find_blocks(kernel, ASYNC_OP)]
+        kernel = ir.reindex(kernel, tile, tile, index, lambda region: region, but=hardware)
+    return kernel
 
 
 def _encode_unless_empty(load: TmaLoad, tensor_map: ir.Var, no_input: list[ir.Var]) -> ir.Stmt:
@@ -107,7 +133,9 @@ def _load_block(load: TmaLoad, tensor_map: ir.Var) -> ir.SBlockRealize:
     def one(panel: Any, part: Any) -> Any:
         row = part * load.box_rows
         start = [ir.substitute(x.coordinate, {p.loop_var: panel}) for x in load.dims]
-        start[load.row_dim] = start[load.row_dim] + row
+        if load.row_dims:  # parts follow the outermost dimension of the rows
+            cut = load.row_dims[0]
+            start[cut] = start[cut] + part * load.dims[cut].box
         # 32 bits: PTX ISA 9.1, 9.7.9.27.1.2; loops may count in 64.
         coordinates = [ir.as_int32(ir.simplify(x)) for x in start]
         address = tirx.address_of(tirx.BufferLoad(tile, [panel, ir.simplify(row), 0]))

@@ -1,177 +1,61 @@
-"""Lay shared tiles out as panels of one swizzle span, the form that TMA writes and WGMMA reads.
+"""Give each shared tile that a copy fills the layout that serves all of its writers and readers.
 
     A_shared = alloc((128, 128), "float16", "shared.dyn")
     for r, c in grid(128, 128):                      annotations={"tvm_hopper.async_copy": "tma"}
         A_shared[r, c] = A[m + r, k + c]
+    ... = A_shared[i, j]
   ->
     A_shared = alloc((2, 128, 64), "float16", "shared.dyn", align=1024)
     for p, r, s in grid(2, 128, 64):                       + {"tvm_hopper.swizzle": 128}
         A_shared[p, r, s] = A[m + r, k + p * 64 + s]
+    ... = A_shared[j // 64, i, j % 64]
 
-A row of a panel is as long as the swizzle pattern is wide, so one panel is one TMA box. The swizzle
-asked for stands on the copy; without one the widest that divides the tile's rows is taken.
+A row of a panel is as long as a box of TMA is wide: as the swizzle pattern where there is one, else
+as the tile's rows if a box holds them.  A tile of three dimensions or more has all but the last one
+as its rows.
 
 Before: every tile is filled by one copy nest.  After: every tile that an `async_copy` fills is
-[panels, rows, span] and its copy names the swizzle.
-Not here: the XOR pattern itself, which the TMA unit and WGMMA apply to the panels.
+[panels, rows, span] and its copy names the swizzle; a copy runs over panels, over each dimension
+of the rows, and over a span, and what its predicate leaves out is filled with zeros.
+Not here: the choice of a layout (plan/layout.py); the XOR pattern, which begins where hardware
+writes the tile (inject_tma_load.py); tiles that no copy fills.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import combinations
-from math import gcd
 from typing import Any
 
 from tvm import ir as tvm_ir
-from tvm import tirx
+from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.copies import CopyNest, find_copies
-from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.swizzle import alignment, span_elements
-from tvm_hopper.keys import SWIZZLE, WGMMA
-
-SWIZZLES = (128, 64, 32, 0)  # widest first: fewer, longer boxes
+from tvm_hopper.keys import SWIZZLE
+from tvm_hopper.plan.layout import TileLayout, find_loop, plan_layouts
 
 
-@dataclass(frozen=True)
-class PanelLayout:
-    """One shared tile of `rows` x `columns` elements, to be stored as panels of `span` columns."""
-
-    copy: CopyNest
-    rows: int
-    columns: int
-    swizzle: int
-
-    def __post_init__(self) -> None:
-        if self.columns % self.span:
-            raise cannot_lower(
-                self.copy.where,
-                f"rows of {self.columns} elements with a {self.swizzle} B swizzle",
-                f"rows of a multiple of {self.span} elements",
-                f"choose a tile of {-(-self.columns // self.span) * self.span} or another swizzle",
-            )
-
-    @property
-    def span(self) -> int:
-        """Elements in a row of a panel."""
-        return span_elements(self.swizzle, ir.dtype_of(self.copy.tile))
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The tile as panels."""
-        return self.columns // self.span, self.rows, self.span
-
-
-def plan_panels(kernel: ir.For) -> tuple[PanelLayout, ...]:
-    """Choose the panels of every tile that has none yet."""
-    copies = find_copies(kernel)
-    for first, second in combinations(copies, 2):
-        if first.tile.same_as(second.tile):
-            raise cannot_lower(second.where, "a second copy into one tile", "one copy per tile")
-    return tuple(_plan_panel(kernel, copy) for copy in copies if not _is_panelled(copy))
-
-
-def _is_panelled(copy: CopyNest) -> bool:
-    return (
-        len(copy.tile.shape) == len(copy.loops) == 3
-        and SWIZZLE in copy.block.annotations
-        and all(
-            loop.loop_var.same_as(index)
-            for loop, index in zip(copy.loops, copy.store.indices, strict=True)
-        )
-    )
-
-
-def _plan_panel(kernel: ir.For, copy: CopyNest) -> PanelLayout:
-    static = [ir.static_int(extent) for extent in copy.tile.shape]
-    extents = [extent for extent in static if extent is not None]
-    if len(extents) != len(static):
-        raise cannot_lower(copy.where, f"a tile of shape {list(copy.tile.shape)}", "a static shape")
-    sides = [extent for extent in extents if extent != 1]
-    if len(sides) != 2:
-        raise cannot_lower(copy.where, f"a tile of shape {extents}", "a tile of two dimensions")
-    variables = [
-        index for index, extent in zip(copy.store.indices, extents, strict=True) if extent != 1
-    ]
-    axes = [loop.loop_var for loop in copy.loops if not ir.is_const(loop.extent, 1)]
-    matches = len(variables) == len(axes) == 2 and all(
-        isinstance(index, ir.Var) and index.same_as(axis)
-        for index, axis in zip(variables, axes, strict=True)
-    )
-    covers = [ir.static_int(loop.extent) for loop in copy.loops if loop.loop_var in axes] == sides
-    if not matches or not covers:
-        raise cannot_lower(
-            copy.where,
-            f"loops {[f'{x.loop_var.name}<{x.extent}' for x in copy.loops]} that store at "
-            f"{list(copy.store.indices)}",
-            "one loop over the rows and one over the columns of the whole tile",
-            "leave the copy's loops as compute_at made them",
-        )
-    rows, columns = sides
-    row_bytes = _columns_at_once(kernel, copy.tile, columns) * dtype_bytes(ir.dtype_of(copy.tile))
-    if SWIZZLE in copy.block.annotations:
-        swizzle = int(copy.block.annotations[SWIZZLE])
-    else:
-        fits = [width for width in SWIZZLES if row_bytes % (width or 16) == 0]
-        if not fits:
-            raise cannot_lower(
-                copy.where,
-                f"rows of {row_bytes} B",
-                "rows of a multiple of 16 B",
-                "choose another tile",
-            )
-        swizzle = fits[0]
-    return PanelLayout(copy, rows, columns, swizzle)
-
-
-def _columns_at_once(kernel: ir.For, tile: ir.Var, columns: int) -> int:
-    """Return how many columns a multiplication reads, at whose multiples a panel has to start.
-
-    All, unless warp groups share the columns.
-    """
-    column = max(axis for axis, extent in enumerate(tile.shape) if not ir.is_const(extent, 1))
-    widths = [
-        ir.static_int(region.region[column].extent)
-        for block in ir.find_blocks(kernel, WGMMA)
-        for region in block.reads
-        if region.source.same_as(tile)
-    ]
-    return gcd(columns, *(width for width in widths if width))
-
-
-def rewrite_panels(kernel: ir.For, plan: tuple[PanelLayout, ...]) -> ir.For:
+def rewrite_layouts(kernel: ir.For, plan: tuple[TileLayout, ...]) -> ir.For:
     """Replace tiles, the nests that fill them, and every other access."""
-    for layout in plan:
-        kernel = _rewrite_tile(kernel, layout)
+    analyzer = sym.Analyzer()
+    for var, loop in {loop.loop_var: loop for loop in ir.find_all(kernel, ir.For)}.items():
+        analyzer.bind(var, ir.range_of(loop))
+    for tile in plan:
+        kernel = _rewrite_tile(kernel, tile, analyzer)
     return kernel
 
 
-def _rewrite_tile(body: ir.Stmt, layout: PanelLayout) -> ir.Stmt:
-    old = layout.copy.tile
-    new = ir.new_buffer(
-        old.name, layout.shape, ir.dtype_of(old), old.scope(), alignment(layout.swizzle)
-    )
-    kept = [axis for axis, extent in enumerate(old.shape) if not ir.is_const(extent, 1)]
+def _rewrite_tile(body: ir.Stmt, tile: TileLayout, analyzer: sym.Analyzer) -> ir.Stmt:
+    old, layout = tile.copy.tile, tile.layout
+    new = ir.new_buffer(old.name, layout.shape, layout.dtype, old.scope(), layout.alignment)
 
     def index(indices: list[Any]) -> list[Any]:
-        row, column = (indices[axis] for axis in kept)
-        span = layout.span
-        return [ir.simplify(column // span), row, ir.simplify(column % span)]
+        # with the loops' ranges, so that what runs along a span stays plain, and vectors whole
+        return [analyzer.simplify(x) for x in layout.panel_index(*tile.flatten(indices))]
 
     def region(ranges: list[Any]) -> list[Any]:
-        row, column = (ranges[axis] for axis in kept)
-        span, width = layout.span, ir.static_int(column.extent)
-        if width is not None and width % span == 0:
-            panels = tvm_ir.Range.from_min_extent(ir.simplify(column.min // span), width // span)
-        else:
-            panels = tvm_ir.Range(0, layout.shape[0])
-        return [panels, row, tvm_ir.Range(0, span)]
+        return _region(tile, ranges)
 
-    body = ir.replace_nodes(body, ir.Stmt, {layout.copy.nest: _panel_nest(layout, new)})
+    body = ir.replace_nodes(body, ir.Stmt, {tile.copy.nest: _copy_nest(tile, new)})
     body = ir.reindex(body, old, new, index, region)
     return ir.replace(
         body,
@@ -186,36 +70,69 @@ def _rewrite_tile(body: ir.Stmt, layout: PanelLayout) -> ir.Stmt:
     )
 
 
-def _panel_nest(layout: PanelLayout, new: ir.Var) -> ir.Stmt:
-    """Build the loops over panels, rows and spans around the same load."""
-    copy = layout.copy
-    row, column = (x for x in copy.loops if not ir.is_const(x.extent, 1))
-    units = {x.loop_var: 0 for x in copy.loops if ir.is_const(x.extent, 1)}
-
-    def body(p: Any, r: Any, s: Any) -> ir.Stmt:
-        values = {row.loop_var: r, column.loop_var: p * layout.span + s, **units}
-        block = copy.block
-        block = ir.with_block(
-            block,
-            reads=ir.substitute(block.reads, values),
-            writes=[
-                tirx.BufferRegion(new, [tvm_ir.Range.from_min_extent(x, 1) for x in (p, r, s)])
-            ],
-            body=ir.BufferStore(new, ir.substitute(copy.store.value, values), [p, r, s]),
-            annotations={**block.annotations, SWIZZLE: layout.swizzle},
-        )
-        return ir.SBlockRealize([], True, block)
-
-    return _loops(layout.shape, body)
+def _region(tile: TileLayout, ranges: list[Any]) -> list[Any]:
+    """Return the part of the new tile that holds a part of the old one; a span is never cut."""
+    layout = tile.layout
+    *outer, column = (ranges[axis] for axis in tile.axes)
+    whole = tvm_ir.Range(0, layout.rows)
+    if not outer:
+        row = whole
+    elif all(ir.is_const(x.extent, 1) for x in outer[:-1]):
+        row, _ = tile.flatten([x.min for x in ranges])
+        row = tvm_ir.Range.from_min_extent(ir.simplify(row), outer[-1].extent)
+    else:
+        row = whole
+    width = ir.static_int(column.extent)
+    if width is not None and width % layout.span == 0:
+        first = ir.simplify(column.min // layout.span)
+        panels = tvm_ir.Range.from_min_extent(first, width // layout.span)
+    else:
+        panels = tvm_ir.Range(0, layout.panels)
+    return [panels, row, tvm_ir.Range(0, layout.span)]
 
 
-def _loops(extents: tuple[int, ...], body: Any) -> ir.Stmt:
-    names = ("p", "r", "s")
-    variables = [ir.Var(name, "int32") for name in names]
-    stmt = body(*variables)
-    for var, extent in reversed(list(zip(variables, extents, strict=True))):
+def _copy_nest(tile: TileLayout, new: ir.Var) -> ir.Stmt:
+    """Build the loops over panels, each dimension of the rows and a span around the same load."""
+    copy, layout = tile.copy, tile.layout
+    extents = (layout.panels, *(tile.row_extents or (1,)), layout.span)
+    if len(extents) == 3:
+        names = ["p", "r", "s"]
+    else:
+        names = ["p", *(f"r{i}" for i in range(len(tile.row_extents))), "s"]
+    loops = [ir.Var(name, "int32") for name in names]
+    p, *rows, s = loops
+    at: dict[int, Any] = dict(zip(tile.axes[:-1], rows, strict=False))
+    row, _ = tile.flatten([at.get(axis, s) for axis in range(len(copy.tile.shape))])
+    row = ir.simplify(row) if at else rows[0]
+    at[tile.axes[-1]] = p * layout.span + s
+    values = {x.loop_var: 0 for x in copy.loops if ir.is_const(x.extent, 1)}
+    for axis, value in at.items():
+        loop = find_loop(copy, copy.store.indices[axis])
+        assert loop is not None, "a planned copy has a loop over each axis"
+        values[loop.loop_var] = value
+    place = [p, row, s]
+    stmt: ir.Stmt = ir.SBlockRealize([], True, _copy_block(tile, new, values, place))
+    for var, extent in reversed(list(zip(loops, extents, strict=True))):
         stmt = ir.For(var, 0, extent, ir.ForKind.SERIAL, stmt)
     return stmt
+
+
+def _copy_block(
+    tile: TileLayout, new: ir.Var, values: dict[ir.Var, Any], place: list[Any]
+) -> ir.SBlock:
+    copy = tile.copy
+    value = copy.store.value
+    if copy.partial:
+        load = tirx.BufferLoad(copy.source, list(copy.source_indices))
+        value = tirx.if_then_else(copy.condition, load, copy.fill)
+    element = [tvm_ir.Range.from_min_extent(x, 1) for x in place]
+    return ir.with_block(
+        copy.block,
+        reads=ir.substitute(copy.block.reads, values),
+        writes=[tirx.BufferRegion(new, element)],
+        body=ir.BufferStore(new, ir.substitute(value, values), place),
+        annotations={**copy.block.annotations, SWIZZLE: tile.layout.swizzle},
+    )
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.LayoutShared")
@@ -226,8 +143,10 @@ class LayoutShared:
         """Lay out the shared tiles of one function."""
 
         def lay_out(kernel: ir.For) -> ir.For:
-            after = rewrite_panels(kernel, plan_panels(kernel))
-            assert not plan_panels(after), "LayoutShared left a tile without panels"
+            if not (plan := plan_layouts(kernel)):
+                return kernel
+            after = rewrite_layouts(kernel, plan)
+            assert not plan_layouts(after), "LayoutShared left a tile without a layout"
             return after
 
         return ir.map_kernels(func, lay_out)

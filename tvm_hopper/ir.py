@@ -270,11 +270,13 @@ def reindex(
     new_buffer: Var,
     index: Callable[[list[Any]], list[Any]],
     region: Callable[[list[Any]], list[Any]],
+    but: Iterable[SBlock] = (),
 ) -> Any:
-    """Move every access of a buffer to another one.
+    """Move every access of a buffer, except those in the blocks `but`, to another one.
 
     `index` maps the indices of a load or store, `region` the `Range`s of a block's read or write.
     """
+    kept = set(but)
 
     def load(node: TensorLoad, mutator: Any) -> TensorLoad:
         node = mutator.default_mutate(node)
@@ -293,9 +295,11 @@ def reindex(
             return mutator.default_mutate(node)
         return tirx.BufferRegion(new_buffer, region(list(node.region)))
 
-    return tvm_ffi.structural_mutate(
-        root, [(TensorLoad, load), (BufferStore, store), (TensorRegion, touch)]
-    )
+    def enter(node: SBlock, mutator: Any) -> SBlock:
+        return node if node in kept else mutator.default_mutate(node)
+
+    callbacks = [(TensorLoad, load), (BufferStore, store), (TensorRegion, touch)]
+    return tvm_ffi.structural_mutate(root, [*callbacks, (SBlock, enter)])
 
 
 def move_regions(root: Any, buffers: Mapping[Var, Var]) -> Any:

@@ -13,9 +13,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tvm_hopper.facts.hopper import SETMAXNREG_MAX, SETMAXNREG_MIN
+from tvm_hopper.facts.hopper import (
+    MAX_THREADS,
+    SETMAXNREG_MAX,
+    SETMAXNREG_MIN,
+    WARP_GROUP_THREADS,
+)
 
 PREFIX = "tvm_hopper."
+# One warp group is the producer; a product takes no more than three consumers.
+MOST_CONSUMERS = MAX_THREADS // WARP_GROUP_THREADS - 1
 INT32_MAX = 2**31 - 1  # tiles and thread blocks are counted by 32 bits
 
 # -- on the block that copies a tile from global to shared memory
@@ -73,7 +80,7 @@ KEYS: dict[str, Key] = {
         Key(SWIZZLE, (BLOCK,), int, "swizzle of the shared tile, in bytes", (0, 32, 64, 128)),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
-        Key(CONSUMERS, (LOOP,), int, "consumer warp groups", (1, 2, 3)),
+        Key(CONSUMERS, (LOOP,), int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),
         Key(
             REGISTERS,
             (LOOP,),

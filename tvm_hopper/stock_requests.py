@@ -29,7 +29,6 @@ _BLOCK_KEYS = (
     *keys.PIPELINE_KEYS,
 )
 _PRAGMA = "pragma_"
-_UNHEARD = (ir.ForKind.PARALLEL, ir.ForKind.VECTORIZED, ir.ForKind.UNROLLED)
 
 
 def check_function(name: str, func: tirx.PrimFunc) -> None:
@@ -63,7 +62,7 @@ def check_function(name: str, func: tirx.PrimFunc) -> None:
         for block in ir.find_all(kernel, ir.SBlock):
             _check_block(name, block)
         for loop in ir.find_all(kernel, ir.For):
-            _check_loop(name, loop, is_kernel=loop.same_as(kernel))
+            _check_loop(name, loop, kernel)
     for loop in ir.find_all(func.body, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING):
         if any(ir.uses_node(loop.body, kernel) for kernel in kernels):
             _check_pipeline(name, loop, legal=False)
@@ -108,8 +107,8 @@ def _check_block(function: str, block: ir.SBlock, unheard: tuple[str, ...] = _BL
             )
 
 
-def _check_loop(function: str, loop: ir.For, is_kernel: bool) -> None:
-    if loop.kind in _UNHEARD and keys.STAGE not in loop.annotations:
+def _check_loop(function: str, loop: ir.For, kernel: ir.For) -> None:
+    if loop.kind in _unheard(kernel, loop) and keys.STAGE not in loop.annotations:
         kind = ir.ForKind(loop.kind).name.lower()
         raise cannot_lower(
             _where(function, loop),
@@ -118,7 +117,7 @@ def _check_loop(function: str, loop: ir.For, is_kernel: bool) -> None:
             f"leave {_PRIMITIVE[loop.kind]} away",
         )
     for key in map(str, loop.annotations):
-        if key.startswith(_PRAGMA) and is_kernel:  # UnrollLoop hears the outermost one's
+        if key.startswith(_PRAGMA) and loop.same_as(kernel):  # UnrollLoop hears the outermost one's
             value = options.plain(loop.annotations[key])
             if type(value) not in (int, bool):
                 raise cannot_lower(_where(function, loop), f"{key} = {value!r}", "an integer")
@@ -130,6 +129,13 @@ def _check_loop(function: str, loop: ir.For, is_kernel: bool) -> None:
                 "take it away, or put it on the kernel's outermost loop",
             )
     _check_pipeline(function, loop, legal=_holds_pipeline(loop))
+
+
+def _unheard(kernel: ir.For, loop: ir.For) -> tuple[ir.ForKind, ...]:
+    """Return the kinds that nothing would come of; plain loops on tiles stay as scheduled."""
+    if ir.find_blocks(kernel, keys.WGMMA) or ir.find_blocks(loop, keys.ASYNC_COPY):
+        return (ir.ForKind.PARALLEL, ir.ForKind.VECTORIZED, ir.ForKind.UNROLLED)
+    return (ir.ForKind.PARALLEL,)
 
 
 def _check_pipeline(function: str, loop: ir.For, legal: bool) -> None:

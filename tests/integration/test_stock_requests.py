@@ -7,7 +7,8 @@ import tvm
 from tvm import s_tir, te, tirx
 
 import tvm_hopper
-from tvm_hopper import LoweringError, keys
+from tests.transforms.scripts import parse
+from tvm_hopper import LoweringError, ir, keys
 from tvm_hopper import compile as hopper_compile
 from tvm_hopper import schedule as hs
 from tvm_hopper.testing import workloads
@@ -116,6 +117,41 @@ def test_a_loop_kind_that_would_be_lost_is_refused(kind, block) -> None:
         tvm.compile(sch.mod, target=H200)
 
 
+PLAIN = """
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((64, 64), "float32"), C: T.Buffer((64, 64), "float32")):
+    for t in T.thread_binding(64, thread="threadIdx.x"):
+        tile = T.sblock_alloc_buffer((64, 64), scope="shared.dyn")
+        for i, j in T.grid(64, 64):
+            with T.sblock("copy"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                tile[vi, vj] = A[vi, vj]
+        for i, j in T.grid(16, 4):
+            with T.sblock("use"):
+                vi, vj = T.axis.spatial(64, t), T.axis.spatial(64, i * 4 + j)
+                C[vi, vj] = tile[vi, vj]
+"""
+
+
+@pytest.mark.parametrize("kind", ["vectorize", "unroll"])
+def test_a_plain_loop_stays_as_it_is_scheduled(kind) -> None:
+    sch = s_tir.Schedule(parse(PLAIN))
+    getattr(sch, kind)(sch.get_loops("use")[-1])
+    found = tvm_hopper.lower_to_hook(sch.mod, H200)
+    kinds = {int(x.kind) for x in ir.find_all(found["main"].body, ir.For)}
+    wanted = {"vectorize": ir.ForKind.VECTORIZED, "unroll": ir.ForKind.UNROLLED}[kind]
+    assert int(wanted) in kinds
+
+
+@pytest.mark.parametrize(("block", "kind"), [("copy", "vectorize"), ("use", "parallel")])
+def test_a_loop_beside_no_product_that_nothing_would_come_of_is_refused(block, kind) -> None:
+    sch = s_tir.Schedule(parse(PLAIN))
+    getattr(sch, kind)(sch.get_loops(block)[-1])
+    with pytest.raises(LoweringError, match=f"of block {block}: found a loop of kind {kind}"):
+        tvm_hopper.lower_to_hook(sch.mod, H200)
+
+
 def test_an_unrolled_loop_inside_the_product_is_refused() -> None:
     sch = gemm()
     sch.unroll(sch.get_loops("C_update")[-1])
@@ -222,8 +258,8 @@ def test_the_old_key_of_fast_math_names_tvms() -> None:
         (keys.RASTER_GROUP, 0, "raster_group = 0; need a value of type int from 1"),
         (keys.PERSISTENT, -2, "persistent = -2; need a value of type int from 1"),
         (keys.PERSISTENT, 2**31, "need a value of type int from 1 to 2147483647"),
-        (keys.CONSUMERS, 2**40, "consumers = 1099511627776; need one of 1, 2, 3"),
-        (keys.CONSUMERS, -1, "consumers = -1; need one of 1, 2, 3"),
+        (keys.CONSUMERS, 2**40, "consumers = 1099511627776; need a value of type int from 1 to 7"),
+        (keys.CONSUMERS, -1, "consumers = -1; need a value of type int from 1 to 7"),
         (keys.WGMMA_PENDING, -1, "wgmma_pending = -1; need one of 0, 1"),
         (keys.REGISTERS, [-8, 2**40], "need a list of 2 values of type int from 24 to 256"),
         (keys.REGISTERS, [40, -8], "need a list of 2 values of type int from 24 to 256"),

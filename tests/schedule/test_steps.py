@@ -32,7 +32,8 @@ def tiled(m_tile=64, n_tile=64, k_tile=64, scope="shared.dyn"):
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: hs.Roles(4), r"roles: found consumers=4; need 1, 2 or 3 warp groups"),
+        (lambda: hs.Roles(8), r"roles: found consumers=8; need 1 to 7 warp groups"),
+        (lambda: hs.MatmulConfig(consumers=4), r"found consumers=4; need 1, 2 or 3 warp groups"),
         (lambda: hs.Roles(2, (40,)), r"roles: found registers=\(40,\); need registers of a prod"),
         (
             lambda: hs.Roles(2, (40, 240)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
+
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.keys import ASYNC_COPY
@@ -14,7 +16,9 @@ from tvm_hopper.keys import ASYNC_COPY
 class CopyNest:
     """`for ...: with sblock: shared[...] = global[...]`, perfectly nested, annotated `async_copy`.
 
-    `condition` is the predicate of an `if_then_else(condition, global[...], fill)`, else None.
+    `condition` is the predicate of an `if_then_else(condition, global[...], fill)`, else None.  A
+    predicate on the store is part of it: what it leaves out is `partial`, and may be filled where
+    nobody reads the elements that the store left alone.
     """
 
     nest: ir.Stmt
@@ -25,6 +29,7 @@ class CopyNest:
     source_indices: tuple[Any, ...]
     condition: Any
     fill: Any
+    partial: bool = False
 
     @property
     def tile(self) -> ir.Var:
@@ -74,13 +79,6 @@ def _copy_nest(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockReali
             "a store into shared.dyn, the one shared memory of a kernel",
             'make the block with cache_read(..., "shared.dyn")',
         )
-    if not ir.is_const(realize.predicate, 1):
-        raise cannot_lower(
-            where,
-            f"a predicate on the store ({realize.predicate})",
-            "a store of the whole tile",
-            "pad the block, so that the bounds become if_then_else(in bounds, load, 0)",
-        )
     value, condition, fill = store.value, None, None
     if isinstance(value, ir.Call) and value.op.name.endswith("if_then_else"):
         condition, value, fill = value.args
@@ -97,4 +95,11 @@ def _copy_nest(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockReali
             f"a load from {value.source.name} in scope {value.source.scope()!r}",
             "a load from global memory",
         )
-    return CopyNest(nest, loops, block, store, value.source, tuple(value.indices), condition, fill)
+    indices, partial = tuple(value.indices), not ir.is_const(realize.predicate, 1)
+    if partial:
+        has_both = condition is not None
+        condition = tirx.And(realize.predicate, condition) if has_both else realize.predicate
+        fill = fill if has_both else tirx.const(0, ir.dtype_of(store.buffer))
+    return CopyNest(
+        nest, loops, block, store, value.source, indices, condition, fill, partial=partial
+    )

@@ -41,6 +41,19 @@ def swizzle_offset(byte_offset: Any, swizzle_bytes: int) -> Any:
     return byte_offset ^ (((byte_offset >> 7) & mask) << 4)
 
 
+def swizzle_chunk(row: Any, chunk: Any, swizzle_bytes: int) -> Any:
+    """Return which 16-byte chunk of its row holds what a plain layout would put into `chunk`.
+
+    A row is as long as the pattern is wide, and rows count from an address aligned to
+    `atom_bytes(swizzle_bytes)`: `swizzle_offset` in two dimensions. Arguments are ints or TIR
+    expressions.
+    """
+    bits = _XOR_BITS[check_swizzle(swizzle_bytes)]
+    if not bits:
+        return chunk
+    return chunk ^ (row // (128 // swizzle_bytes) % (1 << bits))
+
+
 def span_bytes(swizzle_bytes: int) -> int:
     """Return the length of one row of a shared tile: the widest inner box, 16 B without a swizzle.
 

@@ -8,6 +8,7 @@ a part of a tensor is filled with zeros at the part's own bounds; rows and offse
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from tvm import sym, tirx
@@ -39,11 +40,14 @@ class MapDim:
 
 @dataclass(frozen=True)
 class TmaLoad:
-    """One tile: the map's dimensions, innermost first, and which of them the tile's rows follow."""
+    """One tile: the map's dimensions, innermost first, and which of them the tile's rows follow.
+
+    Of several `row_dims` the first one is the outermost of the tile; one row needs none.
+    """
 
     copy: CopyNest
     dims: tuple[MapDim, ...]
-    row_dim: int
+    row_dims: tuple[int, ...]
     swizzle: int
     around: tuple[ir.For, ...]  # loops whose variables a coordinate may depend on
 
@@ -85,7 +89,7 @@ class TmaLoad:
     @property
     def box_rows(self) -> int:
         """Rows of the tile that one load brings."""
-        return self.dims[self.row_dim].box
+        return prod(self.dims[i].box for i in self.row_dims)
 
 
 def plan_tma_loads(kernel: ir.For) -> tuple[TmaLoad, ...]:
@@ -95,19 +99,15 @@ def plan_tma_loads(kernel: ir.For) -> tuple[TmaLoad, ...]:
 
 
 def _plan_load(copy: CopyNest, around: tuple[ir.For, ...]) -> TmaLoad:
-    source, (_, r, s) = copy.source, copy.loops
+    source, s = copy.source, copy.loops[-1]
+    loops = [loop for loop in copy.loops[1:-1] if not ir.is_const(loop.extent, 1)]
     inner = _contiguous_axis(copy)
-    rows = [axis for axis, x in enumerate(copy.source_indices) if ir.depends_on(x, [r.loop_var])]
-    _check_steps(copy, rows, inner)
-    bounds, row_bound = _bounds(copy, around, has_rows=bool(rows))
+    rows = _row_axes(copy, loops, inner)
+    no_axis = bool(loops) and not rows  # rows of which the tensor has one
+    bounds, row_bound = _bounds(copy, around, has_rows=not no_axis)
     _check_strides(copy)
-    num_rows = int(r.extent)
-    box_rows = next(
-        n
-        for n in range(min(num_rows, maps.MAX_BOX), 0, -1)
-        if num_rows % n == 0 and (n == num_rows or n % 8 == 0)
-    )
-    start = {r.loop_var: 0, s.loop_var: 0}
+    boxes = _row_boxes(copy, [int(loop.extent) for loop in loops])
+    start = {x.loop_var: 0 for x in (*copy.loops[1:-1], s)}
     strides = strides_bytes(source)
 
     def dimension(axis: int, box: int) -> MapDim:
@@ -116,24 +116,58 @@ def _plan_load(copy: CopyNest, around: tuple[ir.For, ...]) -> TmaLoad:
         return MapDim(axis, extent, strides[axis], coordinate, box)
 
     dims = [dimension(inner, int(copy.tile.shape[2]))]
-    if not rows:
+    if no_axis:
         # Any stride will do for one row; the map needs the dimension to end the tile behind it.
         where, extent = row_bound
         one = tirx.IntImm("int64", maps.STRIDE_ALIGNMENT)
-        dims.append(
-            MapDim(NO_AXIS, extent, one, ir.simplify(ir.substitute(where, start)), box_rows)
-        )
+        dims.append(MapDim(NO_AXIS, extent, one, ir.simplify(ir.substitute(where, start)), *boxes))
     # A dimension of extent one says nothing, and its stride could break a rule.
     outer = [
         axis
         for axis, extent in reversed(list(enumerate(source.shape)))
         if axis != inner and (axis in rows or not ir.is_const(extent, 1))
     ]
-    dims += [dimension(axis, box_rows if axis in rows else 1) for axis in outer]
+    # A box lands with its dimensions in the map's order: those of the rows in the tile's.
+    inwards = iter(zip(reversed(rows), reversed(boxes), strict=True))
+    dims += [dimension(*next(inwards)) if axis in rows else dimension(axis, 1) for axis in outer]
     _check_start(copy, dims[0], around)
-    row_dim = next(i for i, x in enumerate(dims) if x.axis in (rows or [NO_AXIS]))
+    axes = [x.axis for x in dims]
+    row_dims = tuple(axes.index(axis) for axis in (rows or [NO_AXIS] * no_axis))
     swizzle = int(copy.block.annotations[SWIZZLE])
-    return TmaLoad(copy, tuple(dims), row_dim, swizzle, (*around, *copy.loops))
+    return TmaLoad(copy, tuple(dims), row_dims, swizzle, (*around, *copy.loops))
+
+
+def _row_axes(copy: CopyNest, loops: list[ir.For], inner: int) -> list[int]:
+    """Return the tensor's dimension that each dimension of the tile's rows follows by itself."""
+    axes = [
+        [a for a, x in enumerate(copy.source_indices) if ir.depends_on(x, [loop.loop_var])]
+        for loop in loops
+    ]
+    rows = [axis for found in axes for axis in found]
+    _check_steps(copy, dict(zip([x.loop_var for x in loops], axes, strict=True)), inner)
+    if inner in rows or len(set(rows)) != len(rows) or (len(loops) > 1 and not all(axes)):
+        raise _not_a_box(copy)
+    return rows
+
+
+def _row_boxes(copy: CopyNest, extents: list[int]) -> list[int]:
+    """Cut the outermost dimension of the rows into boxes of whole atoms of eight rows."""
+    if not extents:
+        return []
+    num_rows, *inside = extents
+    if max(inside, default=1) > maps.MAX_BOX:
+        raise cannot_lower(
+            copy.where,
+            f"a tile with {max(inside)} in the middle of its dimensions",
+            f"at most {maps.MAX_BOX} there, what a box holds",
+            "choose another tile",
+        )
+    cut = next(
+        n
+        for n in range(min(num_rows, maps.MAX_BOX), 0, -1)
+        if num_rows % n == 0 and (n == num_rows or n * prod(inside) % 8 == 0)
+    )
+    return [cut, *inside]
 
 
 def strides_bytes(buffer: ir.Var) -> tuple[Any, ...]:
@@ -149,7 +183,7 @@ def strides_bytes(buffer: ir.Var) -> tuple[Any, ...]:
 
 def _contiguous_axis(copy: CopyNest) -> int:
     """Return the tensor's dimension along which the tile's rows run: its stride is one element."""
-    source, (p, _, s) = copy.source, copy.loops
+    source, p, s = copy.source, copy.loops[0], copy.loops[-1]
     moved = [s.loop_var, *([p.loop_var] if int(p.extent) > 1 else [])]
     axes = [a for a, x in enumerate(copy.source_indices) if ir.depends_on(x, moved)]
     if len(axes) != 1:
@@ -169,22 +203,17 @@ def _contiguous_axis(copy: CopyNest) -> int:
     raise _not_a_box(copy)
 
 
-def _check_steps(copy: CopyNest, rows: list[int], inner: int) -> None:
+def _check_steps(copy: CopyNest, rows: dict[ir.Var, list[int]], inner: int) -> None:
     """Refuse indices that do not move by one element along one dimension for each loop."""
-    p, r, s = copy.loops
-    axes = range(len(copy.source_indices))
-    steps = {
-        x.loop_var: [_step(index, x.loop_var) for index in copy.source_indices] for x in (p, r, s)
-    }
-    expected: dict[ir.Var, list[int | None]] = {
-        r.loop_var: [int(axis in rows) for axis in axes],
-        s.loop_var: [int(axis == inner) for axis in axes],
-        p.loop_var: [int(axis == inner) * int(s.extent) for axis in axes],
-    }
-    if int(p.extent) == 1:
-        steps[p.loop_var] = expected[p.loop_var]
-    if len(rows) > 1 or inner in rows or steps != expected:
-        raise _not_a_box(copy)
+    p, s = copy.loops[0], copy.loops[-1]
+    expected = {var: dict.fromkeys(axes, 1) for var, axes in rows.items()}
+    expected[s.loop_var] = {inner: 1}
+    if int(p.extent) > 1:
+        expected[p.loop_var] = {inner: int(s.extent)}
+    for var, steps in expected.items():
+        found = [_step(index, var) for index in copy.source_indices]
+        if len(steps) > 1 or found != [steps.get(axis, 0) for axis in range(len(found))]:
+            raise _not_a_box(copy)
 
 
 def _not_a_box(copy: CopyNest) -> Exception:
@@ -256,7 +285,7 @@ def _row_term(copy: CopyNest, around: tuple[ir.For, ...]) -> Any:
 
     The predicate must leave row 0 alone: a row before it would lie outside of the map.
     """
-    row = copy.loops[1].loop_var
+    (row,) = (x.loop_var for x in copy.loops[1:-1] if not ir.is_const(x.extent, 1))
     analyzer = sym.Analyzer()
     for loop in (*around, *copy.loops):
         analyzer.bind(loop.loop_var, ir.range_of(loop))

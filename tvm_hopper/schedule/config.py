@@ -13,11 +13,11 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_schedule, found_and_need
 from tvm_hopper.facts import dtypes, hopper, registers, swizzle, wgmma
-from tvm_hopper.keys import BY_DEVICE
+from tvm_hopper.keys import BY_DEVICE, MOST_CONSUMERS
 
 from .arguments import as_choice, as_int, as_pair, as_stages, as_tile
 
-CONSUMERS = (1, 2, 3)
+CONSUMERS = (1, 2, 3)  # of a product
 MECHANISMS = ("tma",)
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
@@ -33,9 +33,10 @@ class Roles:
     Parameters
     ----------
     consumers : int
-        Consumer warp groups of 128 threads, 1 to 3.
+        Consumer warp groups of 128 threads: 1 to 3 for a product, up to 7 for plain loops.
     registers : tuple of int, optional
-        Registers of a producer and of a consumer thread; None leaves the choice to the lowering.
+        Registers of a producer and of a consumer thread, for a product; None leaves the choice to
+        the lowering.
     """
 
     consumers: int = 1
@@ -43,8 +44,9 @@ class Roles:
 
     def __post_init__(self) -> None:
         consumers = as_int("roles", "consumers", self.consumers)
-        if consumers not in CONSUMERS:
-            raise cannot_schedule("roles", f"consumers={consumers}", "1, 2 or 3 warp groups")
+        if consumers is None or not 1 <= consumers <= MOST_CONSUMERS:
+            need = f"1 to {MOST_CONSUMERS} warp groups (1, 2 or 3 of a product)"
+            raise cannot_schedule("roles", f"consumers={consumers}", need)
         need = "registers of a producer and of a consumer thread, e.g. (40, 232)"
         _store(
             self,
@@ -107,6 +109,7 @@ class MatmulConfig:
         where = "MatmulConfig"
         if self.consumers is not None:
             roles = Roles(self.consumers, self.registers)
+            check_consumers(where, roles.consumers)
             _store(self, consumers=roles.consumers, registers=roles.registers)
         elif self.registers is not None:
             need = "consumers too, which the registers are shared out between"
@@ -124,6 +127,12 @@ class MatmulConfig:
             accumulate=as_choice(where, "accumulate", self.accumulate, ACCUMULATE),
         )
         check_pending(where, stages, last_stage, self.wgmma_pending)
+
+
+def check_consumers(where: str, consumers: int) -> None:
+    """Refuse more warp groups than can share the registers that a product takes."""
+    if consumers not in CONSUMERS:
+        raise cannot_schedule(where, f"consumers={consumers}", "1, 2 or 3 warp groups of a product")
 
 
 def check_pending(where: str, stages: int | None, last_stage: Any, pending: int | None) -> None:

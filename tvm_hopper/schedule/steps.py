@@ -8,6 +8,8 @@
     hs.wgmma(sch, block)                      decompose_reduction, blockize, annotate
     hs.pipeline(sch, k0, stages=4, roles=hs.Roles(consumers=2))
 
+Plain loops over tiles that `async_copy` fills take the second and the last step alone.
+
 They stand beside TVM's primitives and replay from a trace in a process that knows nothing of this
 package.  What they cannot serve is one error, and the schedule stays as it was.  A request that is
 made twice is refused where the second one says something else, and does nothing where it does not.
@@ -27,7 +29,7 @@ from tvm_hopper.facts import swizzle as swizzle_facts
 from tvm_hopper.facts import wgmma as wgmma_facts
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 
-from . import tiles
+from . import plain_loops, tiles
 from .arguments import (
     as_block,
     as_choice,
@@ -38,7 +40,15 @@ from .arguments import (
     check_sampled,
     check_type,
 )
-from .config import ACCUMULATE, MECHANISMS, MOST_BLOCKS, PENDING, Roles, check_pending
+from .config import (
+    ACCUMULATE,
+    MECHANISMS,
+    MOST_BLOCKS,
+    PENDING,
+    Roles,
+    check_consumers,
+    check_pending,
+)
 from .fuse import is_own_kernel
 from .recognise import Axis, Matmul, find_matmul
 from .trial import all_or_nothing
@@ -212,7 +222,7 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
     return outer
 
 
-@all_or_nothing("a loop over copies and one product")
+@all_or_nothing("a loop over copies, and one product or plain loops")
 def pipeline(
     sch: s_tir.Schedule,
     loop: Any,
@@ -222,18 +232,19 @@ def pipeline(
     last_stage: Int = None,
     wgmma_pending: int | None = None,
 ) -> None:
-    """Overlap the copies and the product of a loop over k: a ring of `stages` slots, and roles.
+    """Overlap the copies of a loop and what reads them: a ring of `stages` slots, and roles.
 
     Parameters
     ----------
     sch : Schedule
         Changed in place.
     loop : LoopRV
-        Its body is the copies, in order, and then one product.
+        Its body is the copies, in order, and then one product, or plain loops over threads.
     stages : int
         Slots of the ring.
     roles : Roles, optional
-        Consumer warp groups, and registers.
+        Consumer warp groups, and registers. None is one consumer of a product; around plain loops
+        it is no roles at all: the threads that compute also ask for the copies.
     last_stage : int or random variable
         `stages - 1`, for tuning: a trace takes a sampled value as it is, but no expression of it.
     wgmma_pending : int, optional
@@ -248,7 +259,6 @@ def pipeline(
     wgmma_pending = as_choice(where, "wgmma_pending", wgmma_pending, PENDING)
     check_pending(where, stages, last_stage, wgmma_pending)
     check_type(where, "roles", roles, Roles, "an hs.Roles")
-    roles = roles or Roles()
     last = stages - 1 if stages is not None else last_stage
     num_copies = sum(
         keys.ASYNC_COPY in block.annotations for block in ir.find_all(sch.get(loop), ir.SBlock)
@@ -256,15 +266,22 @@ def pipeline(
     if not num_copies:
         need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is asked for"
         raise cannot_schedule(where, "no asynchronous copy in it", need)
+    if plain_loops.has_product(sch, loop):
+        roles, num_others = roles or Roles(), 1
+        check_consumers(where, roles.consumers)
+    else:
+        num_copies, num_others = plain_loops.count_statements(where, sch.get(loop))
+        plain_loops.check_roles(where, sch, loop, roles, wgmma_pending)
     if not isinstance(last, int):
         # a trace forgets a sample that it sees inside of a list only (Trace.simplified)
         sch.annotate(loop, SAMPLE, last)
         sch.unannotate(loop, SAMPLE)
-    _ask(sch, where, loop, "software_pipeline_stage", [*[0] * num_copies, last])
-    _ask(sch, where, loop, "software_pipeline_order", list(range(num_copies + 1)))
+    _ask(sch, where, loop, "software_pipeline_stage", [*[0] * num_copies, *[last] * num_others])
+    _ask(sch, where, loop, "software_pipeline_order", list(range(num_copies + num_others)))
     _ask(sch, where, loop, "software_pipeline_async_stages", [0])
-    _ask(sch, where, loop, keys.CONSUMERS, roles.consumers)
-    if roles.registers is not None:
+    if roles is not None:
+        _ask(sch, where, loop, keys.CONSUMERS, roles.consumers)
+    if roles is not None and roles.registers is not None:
         _ask(sch, where, loop, keys.REGISTERS, list(roles.registers))
     if wgmma_pending is not None:
         _ask(sch, where, loop, keys.WGMMA_PENDING, wgmma_pending)

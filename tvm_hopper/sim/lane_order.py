@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.clocks import Bundle, Clock
-from tvm_hopper.sim.races import ALL_LANES, Access
+from tvm_hopper.sim.races import ALL_LANES, MemoryAccess
 
 
 def lane_bits(mask: Any) -> int:
@@ -38,11 +38,11 @@ class LaneOrder:
     def __init__(self, index: int) -> None:
         self.index = index
         self.spans: dict[int, tuple[int, int]] = {}
-        self.partial: list[Access] = []
+        self.partial: list[MemoryAccess] = []
         self.known: list[tuple[int, int, int]] = []
         self.held: list[tuple[int, int]] = []
 
-    def add(self, access: Access) -> None:
+    def add(self, access: MemoryAccess) -> None:
         """Keep an access that one instruction made."""
         first, _ = self.spans.get(access.lanes, (access.epoch, 0))
         self.spans[access.lanes] = first, access.epoch
@@ -94,7 +94,7 @@ class LaneOrder:
                     access.bit = machine.new_event()
                 clock.events |= 1 << access.bit
 
-    def left_out(self, access: Access) -> bool:
+    def left_out(self, access: MemoryAccess) -> bool:
         """Tell whether a release or fence by some lanes left this access out."""
         return access.event < 0 and any(low <= access.epoch <= high for low, high in self.held)
 

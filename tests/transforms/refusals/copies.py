@@ -1,5 +1,7 @@
 """What LayoutShared and InjectTmaLoad refuse."""
 
+from textwrap import indent
+
 from tests.transforms.refusals.case import case
 from tvm_hopper.transforms import InjectTmaLoad, LayoutShared
 
@@ -19,6 +21,7 @@ def func(A: T.Buffer((64, 128), "float16"), n: T.int32):
 """
 
 NEST = COPY[COPY.index("            for i, j") :]
+BLOCK = '                with T.sblock("copy"):\n'
 LAYOUT, TMA = (LayoutShared,), (LayoutShared, InjectTmaLoad)
 
 COPIES = [
@@ -45,13 +48,6 @@ COPIES = [
         r"shared memory of a kernel; make the "
         r'block with cache_read\(..., "shared.dyn"\)',
         ("tile[i, j] = A", "other[i, j] = A"),
-    ),
-    case(
-        "predicate on the store",
-        COPY,
-        LAYOUT,
-        r"found a predicate on the store \(i < n\); need a store of the whole tile; pad the block",
-        ('T.sblock("copy"):\n', 'T.sblock("copy"):\n                    T.where(i < n)\n'),
     ),
     case(
         "computation in the copy",
@@ -104,10 +100,19 @@ TILES = [
         ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((n, 64)"),
     ),
     case(
-        "tile of three dimensions",
+        "two copies into a tile, one of them in a branch of a loop",
+        COPY
+        + "            for u in range(2):\n                if n > u:\n"
+        + indent(NEST, " " * 8),
+        LAYOUT,
+        r"copy of A into tile: found a second copy into one tile; need one copy per tile",
+    ),
+    case(
+        "loop that a dimension of the tile lacks",
         COPY,
         LAYOUT,
-        r"found a tile of shape \[2, 8, 64\]; need a tile of two dimensions",
+        r"found loops \['i<8', 'j<64'\] that store at \[0, i, j\]; need one loop over each "
+        r"dimension of the whole tile \[2, 8, 64\]",
         ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((2, 8, 64)"),
         ("tile[i, j]", "tile[0, i, j]"),
     ),
@@ -115,9 +120,67 @@ TILES = [
         "loops that do not cover the tile",
         COPY,
         LAYOUT,
-        r"found loops \['i<8', 'j<32'\] that store at \[i, j\]; need one loop over the rows and "
-        r"one over the columns of the whole tile; leave the copy's loops as compute_at made them",
+        r"found loops \['i<8', 'j<32'\] that store at \[i, j\]; need one loop over each "
+        r"dimension of the whole tile \[8, 64\]; leave the copy's loops as compute_at made them",
         ("T.grid(8, 64)", "T.grid(8, 32)"),
+    ),
+    case(
+        "tile of one element",
+        COPY,
+        LAYOUT,
+        r"copy of A into tile: found a tile of one element; need a tile of 16 bytes or more",
+        ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((1, 1)"),
+        ("T.grid(8, 64)", "T.grid(1, 1)"),
+    ),
+    case(
+        "predicate on the store into a tile that a loop goes round",
+        COPY,
+        LAYOUT,
+        r"found a predicate on the store \(i < n\) into a tile that keeps other elements; need a "
+        r"store of the whole tile, or a tile that is new in each iteration; pad the block",
+        (
+            NEST,
+            "            for u in range(2):\n"
+            + indent(NEST.replace(BLOCK, BLOCK + "                    T.where(i < n)\n"), " " * 4)
+            + "                T.evaluate(u)\n",
+        ),
+    ),
+    case(
+        "rows that fall into no equal boxes",
+        COPY,
+        LAYOUT,
+        r"copy of A into tile: found 1 rows of 1000 elements of float16; need equal boxes of at "
+        r"most 256 elements a row, each at a multiple of 128 B, in a tile of whole atoms",
+        ("(8, 64)", "(1, 1000)"),
+    ),
+    case(
+        "slots of a ring that would begin inside of a swizzle",
+        COPY,
+        LAYOUT,
+        r"copy of A into tile: found 4 rows of 64 elements of float16; need equal boxes .* atoms "
+        r"of its swizzle; choose another tile, or a narrower swizzle",
+        ("(8, 64)", "(4, 64)"),
+        ('"tma"}', '"tma", "tvm_hopper.swizzle": 128}'),
+    ),
+    case(
+        "swizzle of a tile whose address is taken",
+        COPY + '            T.evaluate(T.call_extern("int32", "f", T.address_of(tile[0, 0])))\n',
+        LAYOUT,
+        r"tile tile: found boxes of A by TMA with a 64 B swizzle and an address of its elements; "
+        r"need one layout for all of them; ask for another swizzle, or read through a tile of its",
+        ('"tma"}', '"tma", "tvm_hopper.swizzle": 64}'),
+    ),
+    case(
+        "product of a tile whose data is handed on",
+        COPY
+        + '            T.evaluate(T.call_extern("int32", "f", tile.data))\n'
+        + '            with T.sblock("update"):\n'
+        + "                T.reads(tile[0:8, 0:64])\n"
+        + "                T.writes()\n"
+        + '                T.sblock_attr({"tvm_hopper.wgmma": 1})\n'
+        + "                T.evaluate(0)\n",
+        LAYOUT,
+        r"tile tile: found block update, panels for WGMMA and an address of its elements; need one",
     ),
     case(
         "rows shorter than 16 bytes",
@@ -174,6 +237,26 @@ LOADS = [
         TMA,
         r"found type int16; need one of float8_e4m3fn, .*, uint64; copy",
         ('"float16"', '"int16"'),
+    ),
+    case(
+        "long dimension between the first and the last",
+        COPY,
+        TMA,
+        r"copy of A into tile: found a tile with 512 in the middle of its dimensions; need at most "
+        r"256 there, what a box holds; choose another tile",
+        ("(64, 128)", "(2, 512, 128)"),
+        ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((2, 512, 64)"),
+        ("for i, j in T.grid(8, 64)", "for b, i, j in T.grid(2, 512, 64)"),
+        ("tile[i, j] = A[bx * 8 + i, j]", "tile[b, i, j] = A[b, i, j]"),
+    ),
+    case(
+        "two dimensions of a tile along one of the tensor",
+        COPY,
+        TMA,
+        r"found index \[.*\]; need rows along one dimension of A",
+        ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((2, 4, 64)"),
+        ("for i, j in T.grid(8, 64)", "for b, i, j in T.grid(2, 4, 64)"),
+        ("tile[i, j] = A[bx * 8 + i, j]", "tile[b, i, j] = A[bx * 8 + b + i, j]"),
     ),
     case(
         "strided columns",

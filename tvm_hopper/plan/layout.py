@@ -1,0 +1,351 @@
+"""Decide where the elements of a shared tile lie, from the demands of all that write and read it.
+
+    a copy by TMA       boxes: rows of at most 256 elements and of a multiple of 16 bytes, as long
+                        as the swizzle pattern is wide where there is one
+    a WGMMA block       the panels of a swizzle; its descriptors address them, so that the hardware
+                        undoes the XOR
+    an address taken    the tile as it was declared, one row behind the other
+    plain loops         nothing: each access can go through `SharedLayout.index`
+
+Every layout here is [panels, rows, span]: a panel is as wide as one box, and has all of the tile's
+rows.  With nothing but plain loops around a copy rows stay as they are, in one panel where they fit
+into a box; a multiplication gets the widest swizzle that divides its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from math import gcd, prod
+from typing import Any
+
+from tvm import sym
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.copies import CopyNest, find_copies
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.swizzle import CHUNK_BYTES, alignment, span_elements, swizzle_chunk
+from tvm_hopper.facts.tensor_map import MAX_BOX
+from tvm_hopper.keys import SWIZZLE, WGMMA
+
+WIDEST_FIRST = (128, 64, 32, 0)  # fewer, longer boxes
+BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """`rows` x `columns` elements as panels of `span` columns, XORed within `swizzle` bytes."""
+
+    dtype: str
+    rows: int
+    columns: int
+    span: int
+    swizzle: int
+
+    @property
+    def panels(self) -> int:
+        """Number of panels."""
+        return self.columns // self.span
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The tile as a buffer."""
+        return self.panels, self.rows, self.span
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of one panel, which one box fills, or several with their rows one after another."""
+        return self.rows * self.span * dtype_bytes(self.dtype)
+
+    @property
+    def alignment(self) -> int:
+        """Bytes of whose multiples the tile's address is one."""
+        return alignment(self.swizzle)
+
+    def index(self, row: Any, column: Any) -> tuple[Any, Any, Any]:
+        """Return where an element lies for plain loads and stores, ints or TIR expressions."""
+        return self.swizzled(*self.panel_index(row, column))
+
+    def panel_index(self, row: Any, column: Any) -> tuple[Any, Any, Any]:
+        """Return where the hardware is told that an element lies: it applies the XOR by itself."""
+        if self.panels == 1:  # said outright: a predicate may keep columns inside, not the loops
+            return column * 0, row, column
+        return column // self.span, row, column % self.span
+
+    def swizzled(self, panel: Any, row: Any, inside: Any) -> tuple[Any, Any, Any]:
+        """Return where the hardware puts what it is told to put into a place of a panel.
+
+        Up to 16 bytes that lie in a row, at a multiple of their size, stay neighbors: the XOR moves
+        16-byte chunks.
+        """
+        if not self.swizzle:
+            return panel, row, inside
+        chunk = CHUNK_BYTES // dtype_bytes(self.dtype)
+        moved = swizzle_chunk(panel * self.rows + row, inside // chunk, self.swizzle)
+        return panel, row, moved * chunk + inside % chunk
+
+
+def layout_of(copy: CopyNest) -> SharedLayout:
+    """Return the layout that a copy's tile was given."""
+    panels, rows, span = (int(extent) for extent in copy.tile.shape)
+    swizzle = int(copy.block.annotations[SWIZZLE])
+    return SharedLayout(ir.dtype_of(copy.tile), rows, panels * span, span, swizzle)
+
+
+# -- who demands what
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one access of a tile needs of its layout."""
+
+    who: str  # as an error names it
+    accepts: Callable[[SharedLayout], bool]
+
+
+@dataclass(frozen=True)
+class TileLayout:
+    """A tile that a copy fills, its axes longer than one, and the layout that was found.
+
+    `row_extents` are those of all axes but the last; their product is the layout's rows.
+    """
+
+    copy: CopyNest
+    axes: tuple[int, ...]
+    row_extents: tuple[int, ...]
+    layout: SharedLayout
+
+    def flatten(self, indices: list[Any]) -> tuple[Any, Any]:
+        """Return row and column of an element of the tile as it was declared."""
+        *outer, column = (indices[axis] for axis in self.axes)
+        row: Any = ir.cast_like(0, column)
+        for index, extent in zip(outer, self.row_extents, strict=True):
+            row = row * extent + index
+        return row, column
+
+
+def plan_layouts(kernel: ir.For) -> tuple[TileLayout, ...]:
+    """Choose the layout of every tile that a copy fills and that has none yet."""
+    copies = find_copies(kernel)
+    for first, second in combinations(copies, 2):
+        if first.tile.same_as(second.tile):
+            raise cannot_lower(second.where, "a second copy into one tile", "one copy per tile")
+    return tuple(_plan_tile(kernel, copy) for copy in copies if not _is_laid_out(copy))
+
+
+def _is_laid_out(copy: CopyNest) -> bool:
+    """Tell a tile in panels: no other has three dimensions and the alignment of its swizzle."""
+    if SWIZZLE not in copy.block.annotations or len(copy.tile.shape) != 3:
+        return False
+    swizzle = int(copy.block.annotations[SWIZZLE])
+    return int(copy.tile.ty.data_alignment) >= alignment(swizzle)
+
+
+def _plan_tile(kernel: ir.For, copy: CopyNest) -> TileLayout:
+    extents = _find_extents(copy)
+    _check_partial(kernel, copy)
+    axes = tuple(axis for axis, extent in enumerate(extents) if extent != 1)
+    *outer, columns = (extents[axis] for axis in axes)
+    layout = _solve(kernel, copy, axes[-1], prod(outer), columns)
+    return TileLayout(copy, axes, tuple(outer), layout)
+
+
+def _find_extents(copy: CopyNest) -> list[int]:
+    """Return the tile's extents, after checking that a loop runs over each longer than one."""
+    extents = [
+        _static_extent(copy, extent, index)
+        for extent, index in zip(copy.tile.shape, copy.store.indices, strict=True)
+    ]
+    axes = [axis for axis, extent in enumerate(extents) if extent != 1]
+    if not axes:
+        raise cannot_lower(copy.where, "a tile of one element", "a tile of 16 bytes or more")
+    loops = [loop for loop in copy.loops if not ir.is_const(loop.extent, 1)]
+    over = [find_loop(copy, copy.store.indices[axis]) for axis in axes]
+    whole = len(loops) == len(axes) and all(
+        loop is not None and ir.is_const(loop.min, 0) and ir.is_const(loop.extent, extents[axis])
+        for loop, axis in zip(over, axes, strict=True)
+    )
+    if not whole:
+        raise cannot_lower(
+            copy.where,
+            f"loops {[f'{x.loop_var.name}<{x.extent}' for x in copy.loops]} that store at "
+            f"{list(copy.store.indices)}",
+            f"one loop over each dimension of the whole tile {extents}",
+            "leave the copy's loops as compute_at made them",
+        )
+    return extents
+
+
+def _static_extent(copy: CopyNest, extent: Any, index: Any) -> int:
+    """Return a tile's extent: under a predicate that of the copy's loop, which it has been cut to.
+
+    So tiles are as large as they were scheduled, however small the tensor is.
+    """
+    static, loop = ir.static_int(extent), find_loop(copy, index)
+    scheduled = ir.static_int(loop.extent) if loop is not None else None
+    if copy.partial and scheduled is not None and sym.Analyzer().can_prove(extent <= scheduled):
+        return scheduled
+    if static is None:
+        raise cannot_lower(copy.where, f"a tile of shape {list(copy.tile.shape)}", "a static shape")
+    return static
+
+
+def find_loop(copy: CopyNest, index: Any) -> ir.For | None:
+    """Return the loop of a copy whose variable an index is."""
+    return next((x for x in copy.loops if x.loop_var.same_as(index)), None)
+
+
+def _check_partial(kernel: ir.For, copy: CopyNest) -> None:
+    """Refuse a store under a predicate into a tile that holds something from before.
+
+    TMA fills with zeros what the predicate leaves out.
+    """
+    if not copy.partial:
+        return
+    owners = [
+        block
+        for block in ir.find_all(kernel, ir.SBlock)
+        if any(buffer.same_as(copy.tile) for buffer in block.alloc_buffers)
+    ]
+    loops = ir.find_all(owners[0].body, ir.For) if owners else []
+    kept = any(ir.uses_node(x, copy.nest) and not x.same_as(copy.nest) for x in loops)
+    stores = ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(copy.tile))
+    if kept or not owners or len(stores) > 1:
+        raise cannot_lower(
+            copy.where,
+            f"a predicate on the store ({copy.condition}) into a tile that keeps other elements",
+            "a store of the whole tile, or a tile that is new in each iteration",
+            "pad the block, so that the bounds become if_then_else(in bounds, load, 0)",
+        )
+
+
+# -- the solver
+
+
+def _solve(kernel: ir.For, copy: CopyNest, axis: int, rows: int, columns: int) -> SharedLayout:
+    dtype = ir.dtype_of(copy.tile)
+    products = _readers(kernel, copy.tile)
+    at_once = gcd(columns, *_widths(products, copy.tile, axis))
+    if at_once * dtype_bytes(dtype) % CHUNK_BYTES:
+        raise cannot_lower(
+            copy.where,
+            f"rows of {at_once * dtype_bytes(dtype)} B",
+            "rows of a multiple of 16 B",
+            "choose another tile",
+        )
+    asked = copy.block.annotations.get(SWIZZLE)
+    if asked is not None and columns % (span := span_elements(int(asked), dtype)):
+        raise cannot_lower(
+            copy.where,
+            f"rows of {columns} elements with a {asked} B swizzle",
+            f"rows of a multiple of {span} elements",
+            f"choose a tile of {-(-columns // span) * span} or another swizzle",
+        )
+    candidates = [
+        SharedLayout(dtype, rows, columns, span, swizzle)
+        for span, swizzle in _shapes(dtype, columns, at_once if products else None)
+    ]
+    demands = [_boxes(copy, asked), *map(_panels, products)]
+    if _addresses(kernel, copy.tile):
+        demands.append(Demand("an address of its elements", _as_declared))
+    fits = [x for x in candidates if all(demand.accepts(x) for demand in demands)]
+    if not fits:
+        raise _contradiction(copy, candidates, demands)
+    return fits[0]
+
+
+def _shapes(dtype: str, columns: int, at_once: int | None) -> list[tuple[int, int]]:
+    """List span and swizzle of the layouts to try, the best one first.
+
+    `at_once` columns are read by a multiplication, at whose multiples a panel has to start unless
+    the schedule asks for a swizzle; None if there is none.
+    """
+    swizzled = [(span_elements(swizzle, dtype), swizzle) for swizzle in WIDEST_FIRST]
+    swizzled = [(span, swizzle) for span, swizzle in swizzled if columns % span == 0]
+    fewest = -(-columns // MAX_BOX)
+    plain = [(columns // n, 0) for n in range(fewest, columns + 1) if columns % n == 0]
+    if at_once is not None:
+        return [*sorted(swizzled, key=lambda x: at_once % x[0] != 0), *plain]
+    return [*plain, *swizzled]
+
+
+def _boxes(copy: CopyNest, asked: Any) -> Demand:
+    """Return what TMA needs: where boxes land, and that a slot of a ring starts where one may."""
+
+    def accepts(layout: SharedLayout) -> bool:
+        row_bytes = layout.span * dtype_bytes(layout.dtype)
+        return (
+            layout.swizzle == (layout.swizzle if asked is None else int(asked))
+            and layout.span <= MAX_BOX
+            and row_bytes % CHUNK_BYTES == 0
+            and row_bytes == (layout.swizzle or row_bytes)
+            and (layout.panels == 1 or layout.panel_bytes % BOX_ALIGNMENT == 0)
+            and layout.panels * layout.panel_bytes % layout.alignment == 0
+        )
+
+    pattern = f" with a {asked} B swizzle" if asked is not None else ""
+    return Demand(f"boxes of {copy.source.name} by TMA{pattern}", accepts)
+
+
+def _panels(block: ir.SBlock) -> Demand:
+    return Demand(
+        f"block {block.name_hint}, panels for WGMMA",
+        lambda layout: layout.span == span_elements(layout.swizzle, layout.dtype),
+    )
+
+
+def _as_declared(layout: SharedLayout) -> bool:
+    return layout.panels == 1 and not layout.swizzle
+
+
+def _contradiction(
+    copy: CopyNest, candidates: list[SharedLayout], demands: list[Demand]
+) -> Exception:
+    """Name the demands that no layout serves together; one alone can only be that for boxes."""
+    some = next(
+        some
+        for size in (1, 2, len(demands))
+        for some in combinations(demands, size)
+        if not any(all(demand.accepts(x) for demand in some) for x in candidates)
+    )
+    if len(some) > 1:
+        return cannot_lower(
+            f"tile {copy.tile.name}",
+            " and ".join(demand.who for demand in some),
+            "one layout for all of them",
+            "ask for another swizzle, or read through a tile of its own",
+        )
+    shape = candidates[0]
+    return cannot_lower(
+        copy.where,
+        f"{shape.rows} rows of {shape.columns} elements of {shape.dtype}",
+        f"equal boxes of at most {MAX_BOX} elements a row, each at a multiple of {BOX_ALIGNMENT} B,"
+        " in a tile of whole atoms of its swizzle",
+        "choose another tile, or a narrower swizzle",
+    )
+
+
+def _readers(kernel: ir.For, tile: ir.Var) -> list[ir.SBlock]:
+    """Return the multiplications that read a tile."""
+    return [block for block in ir.find_blocks(kernel, WGMMA) if ir.uses(block, tile)]
+
+
+def _widths(products: list[ir.SBlock], tile: ir.Var, axis: int) -> list[int]:
+    """Return how many columns multiplications read at once: fewer where warp groups share them."""
+    regions = [x for block in products for x in block.reads if x.source.same_as(tile)]
+    widths = [ir.static_int(region.region[axis].extent) for region in regions]
+    return [width for width in widths if width]
+
+
+def _addresses(kernel: ir.For, tile: ir.Var) -> bool:
+    """Tell whether something is handed a pointer into a tile: its index is out of reach."""
+
+    def hands_over(call: ir.Call) -> bool:
+        if call.op.name == "tirx.address_of":
+            return isinstance(call.args[0], ir.TensorLoad) and call.args[0].source.same_as(tile)
+        pointer = ir.pointer_of(call)
+        return pointer is not None and pointer.same_as(tile)
+
+    return bool(ir.find_all(kernel, ir.Call, hands_over))

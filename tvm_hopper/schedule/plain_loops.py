@@ -1,0 +1,106 @@
+"""Pipelines without a product: copies, and plain loops over threads that read what they bring."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tvm import s_tir, tirx
+
+from tvm_hopper import ir, keys
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
+
+from .config import Roles
+
+THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+
+
+def has_product(sch: s_tir.Schedule, loop: Any) -> bool:
+    """Tell whether a loop holds a product for WGMMA, already asked for or still to be.
+
+    A product deals out threads by itself: around it stands threadIdx.y at most, inside none.
+    """
+    node = sch.get(loop)
+    if ir.find_blocks(node, keys.WGMMA):
+        return True
+    inside = list(ir.thread_axes(node.body))
+    around = [x.thread_binding for x in map(sch.get, _around(sch, loop))]
+    around = [str(x.thread_tag) for x in around if x is not None]
+    if any(tag in THREADS for tag in inside) or any(tag in THREADS[::2] for tag in around):
+        return False
+    return any(
+        any(var.iter_type == tirx.IterVar.CommReduce for var in block.iter_vars)
+        and any(ir.is_shared(region.source) for region in block.reads)
+        for block in ir.find_all(node, ir.SBlock)
+    )
+
+
+def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
+    """Return how many copies stand in a loop and how many statements behind them."""
+    parts = ir.statements(loop.body)
+    copies = [part for part in parts if ir.find_blocks(part, keys.ASYNC_COPY)]
+    for part in copies:
+        others = [x for x in ir.find_all(part, ir.SBlock) if keys.ASYNC_COPY not in x.annotations]
+        if others or len(ir.find_blocks(part, keys.ASYNC_COPY)) > 1:
+            name = (others or ir.find_blocks(part, keys.ASYNC_COPY))[-1].name_hint
+            raise cannot_schedule(
+                where,
+                f"an asynchronous copy in one loop with block {name}",
+                "each copy in a loop nest of its own, right inside of the pipelined loop",
+                "compute_at the copy at this loop, or pipeline the loop that it stands in",
+            )
+    late = [part for part in parts[: len(copies)] if not ir.find_blocks(part, keys.ASYNC_COPY)]
+    if late:
+        names = [block.name_hint for block in ir.find_all(late[0], ir.SBlock)]
+        raise cannot_schedule(
+            where,
+            f"block {names[0]} in front of a copy" if names else "a statement in front of a copy",
+            "the copies first, and then what reads their tiles",
+            "compute_at the copies at this loop before anything else",
+        )
+    if len(parts) == len(copies):
+        need = "copies, and behind them what reads their tiles"
+        raise cannot_schedule(where, f"{len(copies)} copies alone", need)
+    return len(copies), len(parts) - len(copies)
+
+
+def check_roles(
+    where: str, sch: s_tir.Schedule, loop: Any, roles: Roles | None, wgmma_pending: int | None
+) -> None:
+    """Refuse what only a product takes, and warp groups that are not those of the plain loops."""
+    for name, value in (
+        ("registers", roles.registers if roles is not None else None),
+        ("wgmma_pending", wgmma_pending),
+    ):
+        if value is not None:
+            need = "it beside a product alone (hs.wgmma)"
+            raise cannot_schedule(where, f"{name}={value} without a product", need)
+    if roles is None:
+        return
+    extents: dict[str, Any] = {}
+    above = [sch.get(x) for x in _around(sch, loop)]
+    axes = [x for x in above if x.kind == ir.ForKind.THREAD_BINDING]
+    axes += ir.find_all(sch.get(loop), ir.For, lambda x: x.kind == ir.ForKind.THREAD_BINDING)
+    for axis in axes:
+        tag = str(axis.thread_binding.thread_tag)
+        if tag in THREADS:
+            extents[tag] = ir.static_int(axis.extent)
+    wanted = roles.consumers * WARP_GROUP_THREADS
+    if not extents or None in extents.values() or prod(extents.values()) != wanted:
+        found = " x ".join(f"{tag} {extents[tag]}" for tag in sorted(extents))
+        raise cannot_schedule(
+            where,
+            f"consumers={roles.consumers} with {found or 'no loop bound to threadIdx'}",
+            f"loops bound to {wanted} threads, {WARP_GROUP_THREADS} for each consumer",
+            "split the loops inside by the number of threads and bind one to threadIdx.x",
+        )
+
+
+def _around(sch: s_tir.Schedule, loop: Any) -> list[Any]:
+    """Return the loops around one, outermost first."""
+    block = sch.get_child_blocks(loop)[0]
+    loops = list(sch.get_loops(block))
+    node = sch.get(loop)
+    at = next(i for i, x in enumerate(loops) if sch.get(x).same_as(node))
+    return loops[:at]

@@ -1,0 +1,119 @@
+"""Elementwise programs over tiles that TMA brings, and how to schedule them, for tests.
+
+C[i, j] = exp(A[i, j]) + B[i, j]
+
+sch = pointwise.schedule(pointwise.exp_add(1000, 1000), pointwise.Tiling(tile=(32, 128)))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir, te
+
+from tvm_hopper import schedule as hs
+
+Extent = Any  # an int, or a name, which makes a symbolic extent
+BLOCK = "C"
+
+
+def exp_add(rows: Extent, columns: Extent, dtype: str = "float32") -> tvm.IRModule:
+    """Build C = exp(A) + B."""
+    a = _placeholder((rows, columns), dtype, "A")
+    b = te.placeholder(a.shape, dtype, name="B")
+    return _module([a, b], a.shape, lambda *i: te.exp(a(*i)) + b(*i))
+
+
+def scale(length: Extent, dtype: str = "float32") -> tvm.IRModule:
+    """Build C = 3 A, of one dimension."""
+    a = _placeholder((length,), dtype, "A")
+    return _module([a], a.shape, lambda i: a(i) * te.const(3, dtype))
+
+
+def add_row_bias(rows: Extent, columns: Extent, dtype: str = "float32") -> tvm.IRModule:
+    """Build C = A + bias, one value of the bias a row, which is read from global memory."""
+    a = _placeholder((rows, columns), dtype, "A")
+    bias = te.placeholder(a.shape[:1], dtype, name="bias")
+    return _module([a, bias], a.shape, lambda i, j: a(i, j) + bias(i))
+
+
+def _placeholder(shape: tuple[Extent, ...], dtype: str, name: str) -> Any:
+    extents = [te.var(x) if isinstance(x, str) else x for x in shape]
+    return te.placeholder(extents, dtype, name=name)
+
+
+def _module(inputs: list[Any], shape: Any, value: Any) -> tvm.IRModule:
+    func = te.create_prim_func([*inputs, te.compute(shape, value, name=BLOCK)])
+    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+def reference(name: str, inputs: list[np.ndarray]) -> np.ndarray:
+    """Compute a program, by its function's name, in float64."""
+    a, *more = (x.astype(np.float64) for x in inputs)
+    if name == "exp_add":
+        return np.exp(a) + more[0]
+    return a * 3 if name == "scale" else a + more[0][:, None]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a program is cut up.
+
+    Parameters
+    ----------
+    tile : tuple of int
+        Elements of one step of the pipeline, along each dimension of the output.
+    steps : int
+        Tiles that one thread block computes, one below the other.
+    threads, vector : int
+        Threads, and elements that one loads and stores at once.
+    stages : int, optional
+        Slots of the ring; None leaves the pipeline out.
+    roles : Roles, optional
+        None: every thread both asks for copies and computes.
+    swizzle : int, optional
+        Bytes of the shared tiles' XOR pattern; None: none.
+    num_shared : int, optional
+        How many of the block's reads go through shared memory; None: those of the output's rank.
+    """
+
+    tile: tuple[int, ...] = (32, 128)
+    steps: int = 4
+    threads: int = 256
+    vector: int = 4
+    stages: int | None = 4
+    roles: hs.Roles | None = None
+    swizzle: int | None = None
+    num_shared: int | None = None
+
+
+def schedule(mod: tvm.IRModule, tiling: Tiling) -> s_tir.Schedule:
+    """Schedule a program as a ring of tiles: blocks over tiles, a loop over steps, threads."""
+    sch = s_tir.Schedule(mod)
+    node, loops = sch.get(sch.get_sblock(BLOCK)), sch.get_loops(BLOCK)
+    rank = len(loops)
+    shared = [i for i, region in enumerate(node.reads) if len(region.region) == rank]
+    outer, k0, first = sch.split(loops[0], [None, tiling.steps, tiling.tile[0]])
+    blocks, inner = [outer], [first]
+    for loop, size in zip(loops[1:], tiling.tile[1:], strict=True):
+        tiles, rest = sch.split(loop, [None, size])
+        blocks.append(tiles)
+        inner.append(rest)
+    sch.reorder(*blocks, k0, *inner)
+    for loop, axis in zip(reversed(blocks), ("x", "y", "z"), strict=False):
+        sch.bind(loop, f"blockIdx.{axis}")
+    for index in shared[: tiling.num_shared]:
+        copy = sch.cache_read(BLOCK, index, "shared.dyn")
+        sch.compute_at(copy, k0)
+        hs.async_copy(sch, copy, swizzle=tiling.swizzle)
+    elements = sch.fuse(*inner) if rank > 1 else inner[0]
+    _, thread, vector = sch.split(elements, [None, tiling.threads, tiling.vector])
+    sch.bind(thread, "threadIdx.x")
+    if tiling.vector > 1:
+        sch.vectorize(vector)
+    if tiling.stages is not None:
+        hs.pipeline(sch, k0, stages=tiling.stages, roles=tiling.roles)
+    return sch

@@ -45,6 +45,7 @@ Not here: offsets (merge_shared.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -142,7 +143,9 @@ def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
 
     def call(node: ir.Call, mutator: Any) -> Any:
         found = parse_call(node)
-        return mutator.default_mutate(node) if found is None else barriers[found.channel].lower(found)
+        return (
+            mutator.default_mutate(node) if found is None else barriers[found.channel].lower(found)
+        )
 
     kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Call, call)])
     (block,) = ir.find_all(kernel, ir.SBlock, lambda x: x.name_hint == ir.KERNEL_BLOCK)
@@ -188,10 +191,7 @@ def emit_barriers(barriers: list[Barriers], thread: Any) -> ir.Stmt:
             ),
         )
 
-    loops = [
-        ir.make_loop("slot", own.channel.num_slots, lambda slot, own=own: init(own, slot))
-        for own in barriers
-    ]
+    loops = [ir.make_loop("slot", own.channel.num_slots, partial(init, own)) for own in barriers]
     elected = ir.seq(loops, T.ptx.fence.mbarrier_init.release.cluster())
     return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), T.tvm_storage_sync("shared"))
 

@@ -16,7 +16,7 @@ tensor. A box has at most 256 rows: longer panels take several.
 
 Before: tiles are panels (LayoutShared).  After: no `async_copy` annotation is left; a `tma_load`
 call has no barrier yet.
-Not here: barriers and waiting (pipeline_mbarriers.py), multicast.
+Not here: barriers and waiting (lower_channels.py), multicast.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """LowerChannels: calls of channels become mbarriers, and the whole way from loads to barriers."""
 
+import pytest
 import tvm
 from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, parse, run
 from tests.transforms.test_plan_pipeline import (
+    ANNOTATIONS,
     ASK_PENDING,
     ASK_PERSISTENT,
     BEFORE,
@@ -17,11 +19,13 @@ from tests.transforms.test_plan_pipeline import (
 )
 from tests.transforms.test_specialize_warps import LATE_RELEASE, ROLES, calls
 from tvm_hopper import ir
+from tvm_hopper.errors import LoweringError
 from tvm_hopper.plan.channel import find_channels
 from tvm_hopper.transforms import (
     ExpandPipeline,
     LowerChannels,
     PlanPipeline,
+    RefuseLeftovers,
     ScheduleTiles,
     SpecializeWarps,
 )
@@ -299,3 +303,28 @@ def test_other_kernel_stays():
     first, second = ir.kernels(got)
     assert first.same_as(ir.kernels(both)[0])
     tvm.ir.assert_structural_equal(second, ir.kernels(parse(ELECTED))[0], map_free_vars=True)
+
+
+# -- what goes wrong so far
+
+
+@pytest.mark.xfail(strict=True, reason="blocks are told by their name", raises=ValueError)
+def test_a_block_of_the_program_may_have_our_block_s_name():
+    lowered(PLAIN_READER, ('"store"', '"kernel"'))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="dropped with the loop's marks", raises=pytest.fail.Exception
+)
+@pytest.mark.parametrize(
+    "note",
+    [
+        '"tvm_hopper.registers": [40, 232]',
+        '"tvm_hopper.wgmma_pending": 1',
+        '"tvm_hopper.wgmma_pending": 1, "tvm_hopper.consumers": 2',
+    ],
+)
+def test_an_annotation_that_nothing_acts_on_is_refused(note):
+    ask = (ANNOTATIONS, ANNOTATIONS + note + ",\n")
+    with pytest.raises(LoweringError):
+        run(lowered(ask, PLAIN_READER), RefuseLeftovers())

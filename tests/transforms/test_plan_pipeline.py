@@ -4,11 +4,12 @@ import json
 
 import pytest
 import tvm
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
+from tvm_hopper.errors import LoweringError
 from tvm_hopper.plan.channel import find_calls, find_channels
 from tvm_hopper.plan.pipeline_plan import pipelined_loops, plan_pipelines
 from tvm_hopper.transforms import PlanPipeline
@@ -365,3 +366,83 @@ def test_other_kernel_stays():
     first, second = ir.kernels(got)
     assert first.same_as(ir.kernels(both)[0])
     tvm.ir.assert_structural_equal(second, ir.kernels(parse(PLANNED))[0], map_free_vars=True)
+
+
+# -- what goes wrong so far
+
+
+LOAD_Q = OUTSIDE[0][1]
+LOAD_Q = LOAD_Q[LOAD_Q.index('                with T.sblock("load_q")') : LOAD_Q.index(FILL)]
+NEW_Q = OUTSIDE[0][1].partition(LOAD_Q)[0]
+NEW_P = NEW_Q.replace("q =", "p =")
+LOAD_P = LOAD_Q.replace("q[", "p[").replace("load_q", "load_p")
+
+
+def around_k(*parts):
+    """Return the change that puts a loop around the loop over k, and loads beside that one."""
+    body = "".join(deeper(part) for part in parts)
+    return (K_LOOP, f"{NEW_Q}{NEW_P}                for n in range(3):\n{body}")
+
+
+def loads_of(func):
+    """Return the channels and the addresses of all loads, in order."""
+    return [
+        (int(block.annotations["tvm_hopper.channel"]), [x.source.name for x in block.writes])
+        for block in ir.find_blocks(func.body, "tvm_hopper.channel")
+    ]
+
+
+@pytest.mark.xfail(strict=True, reason="the inner loop is replaced first, then the outer one lost")
+def test_loads_of_an_outer_and_of_an_inner_loop():
+    got = run(parse(BEFORE, around_k(LOAD_Q, K_LOOP)), PlanPipeline())
+    assert trips(got) == [(0, "n"), (1, "n * 8 + k")]
+
+
+@pytest.mark.xfail(strict=True, reason="the loop is planned twice, and the first load is dropped")
+def test_loads_on_both_sides_of_an_inner_loop():
+    got = run(parse(BEFORE, around_k(LOAD_Q, K_LOOP, LOAD_P)), PlanPipeline())
+    assert sorted(name for _, names in loads_of(got) for name in names) == ["a", "b", "p", "q"]
+
+
+@pytest.mark.xfail(strict=True, reason="the second load moves to the first one, under its `if`")
+def test_a_load_beside_a_conditional_one_is_made_always():
+    under_if = f"                if bx < 2:\n{deeper(LOAD_Q)}"
+    got = run(parse(BEFORE, *OUTSIDE, (LOAD_Q, NEW_P + under_if + LOAD_P)), PlanPipeline())
+    (branch,) = ir.find_all(got.body, ir.IfThenElse)
+    assert [x for _, names in loads_of(branch) for x in names] == ["q"]
+
+
+@pytest.mark.xfail(strict=True, reason="trips begin at the outer loop's first value")
+def test_trips_begin_at_0_where_a_loop_does_not():
+    got = run(
+        parse(BEFORE, (NESTED[0], NESTED[1].replace("range(3)", "range(1, 3)"))), PlanPipeline()
+    )
+    ((_, trip),) = trips(got)
+    assert trip == "(n - 1) * 8 + k"
+
+
+@pytest.mark.xfail(strict=True, reason="loads move in front of the variables that they use")
+def test_a_load_may_use_a_variable_of_the_loop():
+    bound = "                        at: T.let[T.int32] = k * 2\n" + LOAD_B.replace("k * 32", "at")
+    got = run(parse(BEFORE, (LOAD_B, bound), NO_ANNOTATIONS), PlanPipeline())
+    s_tir.analysis.verify_well_formed(got, assert_mode=True)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="skipped loads are counted, and phases with them",
+    raises=pytest.fail.Exception,
+)
+@pytest.mark.parametrize("outer", ["a persistent kernel", "a loop"])
+def test_a_condition_between_counted_loops_and_loads_is_refused(outer):
+    """Turns of a slot that no load fills would shift the parities of all later ones."""
+    under_if = f"                if bx < 2:\n{deeper(K_LOOP)}"
+    change = (K_LOOP, under_if)
+    if outer == "a loop":
+        change = (
+            K_LOOP,
+            f"                for n in range(3):\n{deeper(under_if)}".replace("bx <", "n <"),
+        )
+    func = parse(BEFORE, change, PLAIN_READER, *([ASK_PERSISTENT] if outer != "a loop" else []))
+    with pytest.raises(LoweringError):
+        run(func, PlanPipeline())

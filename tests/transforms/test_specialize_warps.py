@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import tvm
 from tvm.script import tirx as T
 
@@ -9,6 +10,7 @@ from tests.transforms.scripts import check, parse, run
 from tests.transforms.test_plan_pipeline import (
     ASK_CONSUMERS,
     ASK_PENDING,
+    ASK_PERSISTENT,
     BEFORE,
     LOAD,
     NESTED,
@@ -289,3 +291,20 @@ def test_other_kernel_stays():
     first, second = ir.kernels(got)
     assert first.same_as(ir.kernels(both)[0])
     tvm.ir.assert_structural_equal(second, ir.kernels(parse(ROLES))[0], map_free_vars=True)
+
+
+# -- what goes wrong so far
+
+
+@pytest.mark.xfail(strict=True, reason="blocks are told by their name", raises=ValueError)
+def test_a_block_of_the_program_may_have_our_block_s_name():
+    run(parse(BEFORE, ('"store"', '"kernel"')), PlanPipeline(), SpecializeWarps())
+
+
+@pytest.mark.xfail(strict=True, reason="a slot is given back when the next tile's load has landed")
+def test_a_single_slot_is_given_back_at_once_whatever_groups_are_pending():
+    """The producer waits for it in front of the next tile's load: it would wait for ever."""
+    func = parse(BEFORE, *OUTSIDE, ASK_PENDING, ASK_PERSISTENT)
+    got = run(func, PlanPipeline(), SpecializeWarps())
+    releases = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "release")
+    assert [int(x.annotations["tvm_hopper.release"]) for x in releases] == [1, 0]

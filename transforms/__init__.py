@@ -5,12 +5,12 @@ if __name__ != "tvm_hopper.transforms":
 
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .count_blocks import CountBlocks
-from .inject_tma_load import InjectTmaLoad
 from .expand_pipeline import ExpandPipeline
+from .inject_tma_load import InjectTmaLoad
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
-from .lower_wgmma import LowerWgmma
 from .lower_channels import LowerChannels
+from .lower_wgmma import LowerWgmma
 from .merge_shared import MergeShared
 from .plan_pipeline import PlanPipeline
 from .refuse_leftovers import RefuseLeftovers

@@ -2,7 +2,8 @@
 
     for k in serial(8, annotations={"channel": 0, "num_slots": 4}):
         trip = k
-        with sblock(async_op="tma_load", channel=0): fill_slot(0, trip); tma_load(&ring[trip % 4], ..)
+        with sblock(async_op="tma_load", channel=0):
+            fill_slot(0, trip); tma_load(&ring[trip % 4], ...)
         use(ring[trip % 4])
   ->
     with sblock(async_op="tma_load", channel=0, ahead=[0, 1, 2]):

@@ -22,7 +22,7 @@ at most; a box has at most 256 rows, and longer panels take several.
 
 Before: tiles are panels (LayoutShared).  After: no `async_copy` annotation is left; a `tma_load`
 call has no barrier yet.
-Not here: barriers and waiting (pipeline_mbarriers.py), multicast.
+Not here: barriers and waiting (lower_channels.py), multicast.
 """
 
 from __future__ import annotations

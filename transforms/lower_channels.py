@@ -45,6 +45,7 @@ Not here: offsets (merge_shared.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -136,7 +137,9 @@ def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
 
     def call(node: ir.Call, mutator: Any) -> Any:
         found = parse_call(node)
-        return mutator.default_mutate(node) if found is None else barriers[found.channel].lower(found)
+        return (
+            mutator.default_mutate(node) if found is None else barriers[found.channel].lower(found)
+        )
 
     def loop(node: ir.For, mutator: Any) -> ir.For:
         node = mutator.default_mutate(node)
@@ -183,10 +186,7 @@ def emit_barriers(barriers: list[Barriers], thread: Any) -> ir.Stmt:
             None if empty is None else mbarrier.init(_at(empty, slot), own.channel.empty_count),
         )
 
-    loops = [
-        ir.make_loop("slot", own.channel.num_slots, lambda slot, own=own: init(own, slot))
-        for own in barriers
-    ]
+    loops = [ir.make_loop("slot", own.channel.num_slots, partial(init, own)) for own in barriers]
     elected = ir.seq(loops, mbarrier.fence_init())
     return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), fences.sync_threads())
 

@@ -19,9 +19,9 @@
                     with sblock(async_op="wgmma"): wgmma(acc, ring[trip % 4])
                 C[...] = acc
 
-Loads that one iteration issues share a channel. Every load gets one: where nothing is pipelined, and
-outside of loops, it has one slot. Iterations run in the order of the program still; that the slots
-are there lets later passes move the loads ahead, or to a producer of their own.
+Loads that one iteration issues share a channel. Every load gets one: where nothing is pipelined,
+and outside of loops, it has one slot. Iterations run in the order of the program still; that the
+slots are there lets later passes move the loads ahead, or to a producer of their own.
 
 Before: each tile is written by one `tma_load` block.  After: no load without a channel, and no
 annotation is left for TVM's own pipelining to act on.

@@ -216,7 +216,7 @@ def count_on(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
     trips = find_trips(work)
     planned = {}
     for bind in ir.find_all(work, tirx.Bind, lambda x: any(x.var.same_as(t) for t in trips)):
-        loops = ir.find_all(work, ir.For, lambda loop, own=bind: ir.uses_node(loop, own))
+        loops = [loop for loop in ir.find_all(work, ir.For) if ir.uses_node(loop, bind)]
         each: Any = tile
         for loop in loops:
             each = ir.as_int32(loop.extent) * each

@@ -80,9 +80,7 @@ def rewrite_roles(plan: RolePlan) -> ir.For:
     """Build the kernel's thread axis anew, with roles."""
     thread = plan.axis.loop_var
     (kernel,) = ir.find_all(plan.axis, ir.SBlock, lambda x: x.name_hint == ir.KERNEL_BLOCK)
-    (work,) = [
-        x for x in ir.find_all(kernel, ir.SBlockRealize) if TILE_WORK in x.block.annotations
-    ]
+    (work,) = [x for x in ir.find_all(kernel, ir.SBlockRealize) if TILE_WORK in x.block.annotations]
     first = plan.consumer.agent.first_thread
     roles = ir.IfThenElse(
         thread < first, emit_producer(plan, work, thread), emit_consumer(plan, work, thread)
@@ -188,8 +186,10 @@ def _share_inside(part: ir.Stmt, keep: Keep, is_producer: bool) -> ir.Stmt:
         return ir.with_body(part, body, annotations=notes)
     if isinstance(part, ir.SBlockRealize):
         body = _share(part.block.body, keep, is_producer)
-        own = {"alloc_buffers": [], "reads": [], "writes": []} if is_producer else {}
-        return ir.SBlockRealize([], True, ir.with_block(part.block, body=body, **own))
+        block = ir.with_block(part.block, body=body)
+        if is_producer:
+            block = ir.with_block(block, alloc_buffers=[], reads=[], writes=[])
+        return ir.SBlockRealize([], True, block)
     raise cannot_lower(
         f"copy {find_loads(part)[0].block.name_hint}",
         f"a copy inside of a {type(part).__name__}",

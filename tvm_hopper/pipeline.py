@@ -14,9 +14,9 @@ function of the module goes through the stock list as it is.
 
 Not every prefix of hook_passes() leaves a right kernel (`tests/sim_kernels/test_prefixes.py`).
 After none of them, and up to LayoutShared, the stock list still makes one, slower.  LowerWgmma to
-InsertAsyncWaits belong together: in between, operations lack the barriers and waits that the next
-ones bring.  RasterBlocks and each after it can be left out of a kernel that does not need it: they
-order tiles, reach into large tensors, and refuse what would go wrong.  MergeShared is needed.
+LowerChannels belong together: in between, operations lack the barriers and waits that the next ones
+bring.  Each after it can be left out of a kernel that does not need it: they reach into large
+tensors, and refuse what would go wrong.  MergeShared is needed.
 """
 
 from __future__ import annotations

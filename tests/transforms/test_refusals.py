@@ -25,7 +25,7 @@ from tests.transforms.refusals.products import PRODUCT, PRODUCTS
 from tests.transforms.scripts import parse
 from tvm_hopper import ir, pipeline
 from tvm_hopper.errors import LoweringError, VerifyError
-from tvm_hopper.plan.ring_plan import plan_ring
+from tvm_hopper.plan.pipeline_plan import plan_pipelines
 
 CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + REST
 
@@ -51,9 +51,9 @@ def test_names_of_cases_are_unique():
 
 
 def test_a_ring_needs_a_slot():
-    (plan,) = plan_ring(ir.kernels(parse(RING))[0])
+    (plan,) = plan_pipelines(ir.kernels(parse(RING))[0])
     with pytest.raises(LoweringError, match="loop k: found 0 stages; need at least 1"):
-        replace(plan, stages=0)
+        replace(plan.pipelines[0], num_slots=0)
 
 
 def test_transforms_is_no_package_of_its_own():

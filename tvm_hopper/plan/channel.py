@@ -23,7 +23,15 @@ from tvm_hopper.facts import arrivals
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.hopper import THREADS_PER_WARP, WARP_GROUP_THREADS
-from tvm_hopper.keys import ARRIVALS, ASYNC_OP, CHANNEL, CHANNEL_CALLS, FILL_SLOT, FREE_SLOT, RELEASE
+from tvm_hopper.keys import (
+    ARRIVALS,
+    ASYNC_OP,
+    CHANNEL,
+    CHANNEL_CALLS,
+    FILL_SLOT,
+    FREE_SLOT,
+    RELEASE,
+)
 
 TRIP = "trip"  # name of the variable that counts a channel's uses
 
@@ -63,7 +71,7 @@ class Channel:
     """The slots of one ring, as the statements of a kernel use them.
 
     `num_slots` slots take `num_bytes` bytes of copies each. Readers arrive `num_arrivals` times
-    before a slot is free again; 0 means that one agent fills and reads, in the order of its program.
+    before a slot is free again; 0 means that one agent fills and reads, in its program's order.
     """
 
     number: int
@@ -158,7 +166,7 @@ def find_trips(root: Any) -> list[ir.Var]:
 
 
 def count_trips(loops: list[ir.For]) -> Any:
-    """Number the iterations of nested loops from 0, the outermost first."""
+    """Return the number, from 0, of an iteration of nested loops, the outermost first."""
     count: Any = tirx.IntImm("int32", 0)
     for n, loop in enumerate(loops):
         count = loop.loop_var if n == 0 else count * loop.extent + loop.loop_var

@@ -134,9 +134,7 @@ def plan_pipelines(kernel: ir.For) -> tuple[KernelPlan, ...]:
     first = 1 + max(
         (int(x.annotations[CHANNEL]) for x in ir.find_blocks(kernel, CHANNEL)), default=-1
     )
-    plans = tuple(
-        _plan_site(axis, first + n, around, own) for n, (around, own) in enumerate(sites)
-    )
+    plans = tuple(_plan_site(axis, first + n, around, own) for n, (around, own) in enumerate(sites))
     axes = [loop.loop_var for loop in ir.thread_axes(kernel).values()] if persistent else []
     for plan in plans:
         _check_even(plan, axes)
@@ -158,9 +156,7 @@ def serial_loops(axis: ir.For, part: ir.Stmt) -> list[ir.For]:
 
 def same_loops(some: list[ir.For], others: list[ir.For]) -> bool:
     """Tell whether two lists name the same loops."""
-    return len(some) == len(others) and all(
-        a.same_as(b) for a, b in zip(some, others, strict=True)
-    )
+    return len(some) == len(others) and all(a.same_as(b) for a, b in zip(some, others, strict=True))
 
 
 def body_parts(loop: ir.For | None, body: ir.Stmt) -> tuple[ir.Stmt, ...]:

@@ -1,41 +1,57 @@
-"""What the passes refuse that see a whole kernel: rings, waits, shared memory, raster order."""
+"""What the passes refuse that see a whole kernel: rings, roles, waits, memory, order of tiles."""
 
 from tests.transforms import (
     test_count_blocks,
     test_merge_shared,
-    test_pipeline_mbarriers,
-    test_raster_blocks,
+    test_plan_pipeline,
+    test_schedule_tiles,
 )
 from tests.transforms.refusals.case import case
+from tests.transforms.test_plan_pipeline import (
+    ANNOTATIONS,
+    ASK_CONSUMERS,
+    ASK_PENDING,
+    ASK_PERSISTENT,
+    FILL,
+    K_LOOP,
+    LOAD_B,
+    NESTED,
+    OUTSIDE,
+    PLAIN_READER,
+    deeper,
+)
 from tvm_hopper.transforms import (
     CountBlocks,
     InsertAsyncWaits,
     MergeShared,
-    PipelineMbarriers,
-    RasterBlocks,
+    PlanPipeline,
     RefuseLeftovers,
+    ScheduleTiles,
+    SpecializeWarps,
 )
 
-RING = test_pipeline_mbarriers.BEFORE
+RING = test_plan_pipeline.BEFORE
 MERGE = test_merge_shared.BEFORE
-RASTER = test_raster_blocks.KERNEL
+RASTER = test_schedule_tiles.KERNEL
 
-ANNOTATIONS = RING[RING.index('"software_pipeline_stage"') : RING.index("                    },\n")]
-K_LOOP = RING[
-    RING.index("                for k in T.serial(") : RING.index(
-        '                with T.sblock("store")'
-    )
-]
 TILES = RING[RING.rindex('                    with T.sblock("")', 0, RING.index("a = T.sb")) :][:60]
-LOAD_B = RING[
-    RING.index('                        with T.sblock("load_b")') : RING.index(
-        '                        with T.sblock("mma")'
-    )
-]
+
+_LOAD_Q = OUTSIDE[0][1]
+_LOAD_Q = _LOAD_Q[_LOAD_Q.index('                with T.sblock("load_q")') : _LOAD_Q.index(FILL)]
+OUTSIDE_IF = (*OUTSIDE, (_LOAD_Q, f"                if bx < 2:\n{deeper(_LOAD_Q)}"))
 
 
 def ring(name, match, *changes):
-    return case(name, RING, (PipelineMbarriers,), match, *changes)
+    return case(name, RING, (PlanPipeline,), match, *changes)
+
+
+def roles(name, match, *changes):
+    return case(name, RING, (PlanPipeline, SpecializeWarps), match, *changes)
+
+
+def asking(note):
+    """Return the change that puts an annotation beside those of the pipelined loop."""
+    return (ANNOTATIONS, ANNOTATIONS + f"{note},\n")
 
 
 RINGS = [
@@ -49,22 +65,10 @@ RINGS = [
         ),
     ),
     ring(
-        "more pending groups than slots",
-        r"loop k: found tvm_hopper.wgmma_pending = 1 with 1 stages; need at most 0: a slot is "
-        r"released 1 iterations late, and the producer would wait for it for ever; take more",
-        ("[0, 0, 1]", "[0, 0, 0]"),
-        test_pipeline_mbarriers.ASK_PENDING,
-    ),
-    ring(
-        "registers that the chip has not",
-        r"loop k, tvm_hopper.registers: found 40 \+ 2 x 240 = 520 registers; need at most 3 x 168 "
-        r"= 504, or a consumer waits for ever; take \[40, 232\], or leave the annotation",
-        (ANNOTATIONS, ANNOTATIONS + '"tvm_hopper.registers": [40, 240],\n'),
-    ),
-    ring(
         "more bytes than an mbarrier counts",
         r"loop k: found \d+ bytes a stage; need at most 1048575, what an mbarrier can count",
         ("(2, 64, 64)", "(2, 8192, 64)"),
+        ("a[0:2, 0:64, 0:64]", "a[0:2, 0:8192, 0:64]"),
     ),
     ring(
         "shared memory, itemised",
@@ -76,32 +80,30 @@ RINGS = [
         "a tile that fits not once",
         r"need at most 232448; choose a smaller tile",
         ("(2, 64, 64)", "(2, 1024, 64)"),
+        ("a[0:2, 0:64, 0:64]", "a[0:2, 0:1024, 0:64]"),
     ),
     ring(
-        "copies without a multiplication",
-        r"copies load_a, load_b: found no block with tvm_hopper.wgmma in their kernel; need one "
-        r"that reads what they bring: only kernels whose copies feed a tvm_hopper.wgmma block can",
+        "copies in a kernel without threads",
+        r"copies load_a, load_b: found no loop bound to threadIdx.x in their kernel; need threads "
+        r"that read what they bring; bind the loops of a plain statement, schedule a product "
+        r"\(tvm_hopper.schedule.wgmma\), or take tvm_hopper.async_copy away",
         ('for tx in T.thread_binding(256, thread="threadIdx.x")', "for tx in range(256)"),
     ),
     ring(
-        "copies that plain threads would read",
-        r"copies load_a, load_b: found no block with tvm_hopper.wgmma in their kernel; need one "
-        r".*; take tvm_hopper.async_copy away, or schedule the product with it",
-        ('"tvm_hopper.async_op": "wgmma"', '"other": 1'),
-    ),
-    ring(
-        "loop between the threads and the accumulator",
-        r"copies load_a, load_b: found n between the thread axes and the accumulator; need every "
-        r"loop around the accumulator bound to blockIdx or threadIdx.y; bind it",
+        "copies in a kernel of two thread axes",
+        r"copies load_a, load_b: found threads on threadIdx.y beside threadIdx.x; need threadIdx.x "
+        r"alone; fuse the loops, and bind the fused one",
         (
             '(256, thread="threadIdx.x"):\n',
-            '(256, thread="threadIdx.x"):\n          for n in range(2):\n',
+            '(256, thread="threadIdx.x"):\n'
+            '          for ty in T.thread_binding(2, thread="threadIdx.y"):\n',
         ),
+        PLAIN_READER,
     ),
     ring(
-        "two loops over k",
-        r"loop k: found loop inner inside it; need one loop over k around the copies and the "
-        r"multiplication; compute_at the copies at the innermost loop over k, or fuse the loops",
+        "pipeline around the loop that loads",
+        r"loop k: found loop inner inside it; need one loop over k around the copies and what "
+        r"reads them; compute_at the copies at the innermost loop over k, or fuse the loops",
         (TILES, f"                   for inner in range(2):\n{TILES}"),
     ),
     ring(
@@ -109,49 +111,30 @@ RINGS = [
         r"loop k, tvm_hopper.persistent: found bx \+ 1 iterations, which differ from tile to tile; "
         r"need the same number for each output tile; take persistent away",
         ("                    8,\n", "                    bx + 1,\n"),
-        ('thread="blockIdx.x")', 'thread="blockIdx.x", annotations={"tvm_hopper.persistent": 2})'),
+        ASK_PERSISTENT,
     ),
     ring(
-        "copies outside of the loop",
-        r"copies load_a, load_b, load_a, load_b: found 2 statements that hold them; need one loop "
-        r"over k around all copies and the multiplication; compute_at the copies at the k loop",
-        (K_LOOP, K_LOOP + K_LOOP),
+        "inner loops of different length",
+        r"loop k: found n \+ 1 iterations, which differ from tile to tile; need the same number "
+        r"for each output tile; pad the loop to its longest",
+        NESTED,
+        ("                        8,\n", "                        n + 1,\n"),
+    ),
+    ring(
+        "copy under a condition in the loop",
+        r"copy load_b: found a copy that is no statement of loop k by itself; need copies that "
+        r"every iteration makes; take the condition around it away",
+        (LOAD_B, f"                        if k < 4:\n{deeper(LOAD_B)}"),
+    ),
+    ring(
+        "statement beside the block of the tiles",
+        r"copy load_a: found a copy that is no statement of loop k by itself; need copies that",
+        (TILES, f'                    T.call_extern("int32", "f")\n{TILES}'),
     ),
     ring(
         "unrolled loop",
         r"loop k: found a loop of kind unrolled from 0; need a serial loop from 0",
         ("for k in T.serial(", "for k in T.unroll("),
-    ),
-    ring(
-        "loop without the block of its tiles",
-        r"loop k: found a SeqStmt without a block of tiles; need one loop over k around the copies "
-        r"and the multiplication; compute_at the copies at the innermost loop over k, or fuse",
-        (
-            TILES,
-            f'                    T.call_extern("int32", "f")\n{TILES}',
-        ),
-    ),
-    ring(
-        "another statement in the loop",
-        r"loop k: found statement other, neither an asynchronous copy nor a multiplication; need "
-        r"copies and multiplications alone in a pipelined loop; annotate the copy with async_copy",
-        (
-            LOAD_B,
-            LOAD_B.replace("load_b", "other").replace(
-                'T.sblock_attr({"tvm_hopper.async_op": "tma_load"})', "T.evaluate(0)"
-            ),
-        ),
-    ),
-    ring(
-        "number of consumers",
-        r"loop k, tvm_hopper.consumers: found 3 with 2 warp groups on threadIdx.y; need the same "
-        r"number; split the tile by the number of consumers and bind that loop",
-        (ANNOTATIONS, ANNOTATIONS + '"tvm_hopper.consumers": 3,\n'),
-    ),
-    ring(
-        "too many consumers",
-        r"loop k: found 4 consumer warp groups; need 1, 2 or 3",
-        ("T.thread_binding(256", "T.thread_binding(512"),
     ),
     ring(
         "order without stages",
@@ -180,6 +163,76 @@ RINGS = [
         r"loop k: found software_pipeline_async_stages = \[\]; need stage 0, where the "
         r"asynchronous copies are, in it",
         ('async_stages": [0]', 'async_stages": []'),
+    ),
+    roles(
+        "more pending groups than slots",
+        r"loop k: found tvm_hopper.wgmma_pending = 1 with 1 stages; need at most 0: a slot is "
+        r"released 1 iterations late, and the producer would wait for it for ever; take more",
+        ASK_PENDING,
+        ("[0, 0, 1]", "[0, 0, 0]"),
+    ),
+    roles(
+        "registers that the chip has not",
+        r"loop k, tvm_hopper.registers: found 40 \+ 2 x 240 = 520 registers; need at most 3 x 168 "
+        r"= 504, or a consumer waits for ever; take \[40, 232\], or leave the annotation",
+        asking('"tvm_hopper.registers": [40, 240]'),
+    ),
+    roles(
+        "number of consumers",
+        r"loop k, tvm_hopper.consumers: found 3 with 2 warp groups on threadIdx.y; need the same "
+        r"number; split the tile by the number of consumers and bind that loop",
+        asking('"tvm_hopper.consumers": 3'),
+    ),
+    roles(
+        "too many consumers",
+        r"loop k: found 4 consumer warp groups; need 1, 2 or 3",
+        ("T.thread_binding(256", "T.thread_binding(512"),
+    ),
+    roles(
+        "registers of consumers that do not multiply",
+        r"loop k, tvm_hopper.registers: found registers for consumers of plain loops; need "
+        r"consumers that multiply: only their accumulators need more .*; take the annotation away",
+        asking('"tvm_hopper.consumers": 2, "tvm_hopper.registers": [40, 232]'),
+        PLAIN_READER,
+    ),
+    roles(
+        "number of plain consumers",
+        r"loop k, tvm_hopper.consumers: found 3 with 256 threads; need 128 threads a warp group; "
+        r"split the tile by the number of consumers and bind that loop",
+        asking('"tvm_hopper.consumers": 3'),
+        PLAIN_READER,
+    ),
+    roles(
+        "no room for a producer beside plain consumers",
+        r"loop k: found 1024 threads of consumers and a warp of the producer; need at most 1024; "
+        r"bind fewer threads, or take the consumers away: every thread then loads and computes",
+        asking('"tvm_hopper.consumers": 8'),
+        PLAIN_READER,
+        ("T.thread_binding(256", "T.thread_binding(1024"),
+    ),
+    roles(
+        "half a warp",
+        r"loop k: found 144 threads; need whole warps, their number static",
+        ASK_CONSUMERS,
+        PLAIN_READER,
+        ("T.thread_binding(256", "T.thread_binding(144"),
+    ),
+    roles(
+        "number of threads that run time knows",
+        r"loop k: found n threads; need whole warps, their number static",
+        ("T.thread_binding(256", "T.thread_binding(n"),
+        ("def func(", "def func(n: T.int32, "),
+    ),
+    roles(
+        "loop under a condition in a kernel of roles",
+        r"copy load_a: found a copy inside of a IfThenElse; need copies that every iteration "
+        r"makes; take the condition around it away",
+        (K_LOOP, f"                if bx < 2:\n{deeper(K_LOOP)}"),
+    ),
+    roles(
+        "copy under a condition outside of loops",
+        r"copy load_q: found a copy inside of a IfThenElse; need copies that every iteration",
+        *OUTSIDE_IF,
     ),
     case(
         "multiplication without a pipelined loop",
@@ -323,11 +376,11 @@ REST = [
     case(
         "more tiles than 32 bits count",
         RASTER,
-        (RasterBlocks,),
+        (ScheduleTiles,),
         r"loop bx: found 536870912 x 8 output tiles in an order of their own; need at most "
         r"2147483647; choose a larger tile, or leave the order to the hardware",
         ("(5, ", f"({1 << 29}, "),
-        test_raster_blocks.noted(raster_group=2),
+        test_schedule_tiles.noted(raster_group=2),
     ),
     *HOSTS,
     case(
@@ -349,16 +402,16 @@ REST = [
     case(
         "raster group of no rows",
         RASTER,
-        (RasterBlocks,),
+        (ScheduleTiles,),
         r"loop bx, tvm_hopper.raster_group: found 0; need at least one row of tiles",
-        test_raster_blocks.noted(raster_group=0),
+        test_schedule_tiles.noted(raster_group=0),
     ),
     case(
         "persistent kernel of no blocks",
         RASTER,
-        (RasterBlocks,),
+        (ScheduleTiles,),
         r"loop bx, tvm_hopper.persistent: found 0; need at least one thread block",
-        test_raster_blocks.noted(persistent=0),
+        test_schedule_tiles.noted(persistent=0),
     ),
     case(
         "launch without a tensor, which would say on which device",
@@ -371,18 +424,18 @@ REST = [
     case(
         "raster order without rows",
         RASTER,
-        (RasterBlocks,),
+        (ScheduleTiles,),
         r"loop bx, tvm_hopper.raster_group: found no loop bound to blockIdx.y; need rows of output "
         r"tiles on blockIdx.y and columns on blockIdx.x, around a pipelined loop",
-        test_raster_blocks.noted(raster_group=2),
+        test_schedule_tiles.noted(raster_group=2),
         ("blockIdx.y", "blockIdx.z"),
     ),
     case(
         "raster order of a kernel without a pipelined loop",
         RASTER,
-        (RasterBlocks,),
+        (ScheduleTiles,),
         r"loop bx, tvm_hopper.raster_group: found a kernel without a pipelined loop; need rows",
-        test_raster_blocks.noted(raster_group=2),
+        test_schedule_tiles.noted(raster_group=2),
         ('"kernel"', '"other"'),
     ),
     case(

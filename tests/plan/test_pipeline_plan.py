@@ -1,0 +1,85 @@
+"""The plan of rings: slots, bytes, and the loops whose iterations are trips."""
+
+import pytest
+
+from tests.transforms.scripts import parse
+from tests.transforms.test_plan_pipeline import (
+    BEFORE,
+    K_LOOP,
+    NESTED,
+    NO_ANNOTATIONS,
+    OUTSIDE,
+    SECOND,
+)
+from tvm_hopper import ir
+from tvm_hopper.errors import LoweringError
+from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
+from tvm_hopper.plan.pipeline_plan import plan_pipelines, same_loops
+
+
+def plan_of(*changes):
+    """Return the plan of the only kernel."""
+    (plan,) = plan_pipelines(ir.kernels(parse(BEFORE, *changes))[0])
+    return plan
+
+
+def pipeline_of(*changes):
+    """Return the plan of the only loads of the only kernel."""
+    (pipeline,) = plan_of(*changes).pipelines
+    return pipeline
+
+
+def test_bytes():
+    plan = pipeline_of(("[0, 0, 1]", "[0, 0, 3]"))
+    # a: 2 panels of 64 rows of 64 halves; b: 16 rows of 32 floats
+    assert plan.tx_bytes == 2 * 64 * 64 * 2 + 16 * 32 * 4
+    assert plan.smem_bytes == 4 * (plan.tx_bytes + 16)
+
+
+def test_as_many_slots_as_fit_are_named():
+    with pytest.raises(LoweringError, match="take 12 stages"):
+        pipeline_of(("[0, 0, 1]", "[0, 0, 12]"))
+    assert pipeline_of(("[0, 0, 1]", "[0, 0, 11]")).smem_bytes <= SMEM_PER_BLOCK
+
+
+def test_statements_keep_their_order_and_place():
+    plan = pipeline_of()
+    names = [[x.name_hint for x in ir.find_all(part, ir.SBlock)] for part in plan.parts]
+    assert names == [["load_a"], ["load_b"], ["mma"]]
+    assert [part.block.name_hint for part in plan.loads] == ["load_a", "load_b"]
+    assert [part.block.name_hint for part in plan.others] == ["mma"]
+    assert [tile.name for tile in plan.tiles] == ["a", "b"]
+    assert plan.where == "loop k"
+
+
+def test_loops_are_those_between_the_threads_and_the_loads():
+    plan = pipeline_of(NESTED)
+    assert [loop.loop_var.name for loop in plan.loops] == ["n", "k"]
+    assert [loop.loop_var.name for loop in plan.around] == ["n"]
+
+
+def test_a_load_outside_of_loops_has_none():
+    first, second = plan_of(*OUTSIDE).pipelines
+    assert first.loop is None
+    assert first.loops == []
+    assert (first.number, first.num_slots) == (0, 1)
+    assert first.where == "copies load_q"
+    assert (second.number, second.num_slots, second.where) == (1, 2, "loop k")
+
+
+def test_each_loop_has_slots_of_its_own():
+    assert [plan.num_slots for plan in plan_of(SECOND).pipelines] == [2, 4]
+    assert [plan.num_slots for plan in plan_of(NO_ANNOTATIONS).pipelines] == [1]
+
+
+def test_channels_are_numbered_on_from_those_that_a_kernel_has():
+    """A pass that makes loads of its own may run after one that has given loads their channels."""
+    known = K_LOOP.replace('"tma_load"}', '"tma_load", "tvm_hopper.channel": 4}')
+    assert pipeline_of((K_LOOP, known + K_LOOP)).number == 5
+
+
+def test_same_loops():
+    plan = pipeline_of(NESTED)
+    assert same_loops(plan.loops, plan.loops)
+    assert not same_loops(plan.loops, plan.loops[:1])
+    assert not same_loops(plan.loops, plan.loops[::-1])

@@ -1,0 +1,198 @@
+"""ExpandPipeline: where the threads that read also load, loads run ahead in their loop."""
+
+import pytest
+import tvm
+from tvm.script import tirx as T
+
+from tests.transforms.scripts import check, parse, run
+from tests.transforms.test_plan_pipeline import BEFORE, NESTED, OUTSIDE, PLAIN_READER, SECOND
+from tvm_hopper import ir
+from tvm_hopper.transforms import ExpandPipeline, PlanPipeline, SpecializeWarps
+from tvm_hopper.transforms.expand_pipeline import plan_expansions
+
+LOOP = """
+@T.prim_func(private=True, s_tir=True)
+def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32"), n: T.int32):
+    for bx in T.thread_binding(3, thread="blockIdx.x"):
+        for tx in T.thread_binding(64, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                T.reads()
+                T.writes(C[0:64])
+                ring = T.sblock_alloc_buffer((4, 64), "float32", scope="shared.dyn", align=128)
+                for k in T.serial(
+                    8,
+                    annotations={
+                        "disable_unroll": True,
+                        "tvm_hopper.channel": 0,
+                        "tvm_hopper.num_slots": 4,
+                    },
+                ):
+                    trip: T.let[T.int32] = k
+                    with T.sblock("load"):
+                        T.reads()
+                        T.writes(ring[trip % 4, 0:64])
+                        T.sblock_attr({"tvm_hopper.async_op": "tma_load", "tvm_hopper.channel": 0})
+                        T.call_extern("int32", "tvm_hopper.fill_slot", 0, trip)
+                        T.call_extern(
+                            "int32", "tma", T.address_of(ring[trip % 4, 0]), T.address_of(A_map), k
+                        )
+                    with T.sblock("use"):
+                        T.reads(ring[trip % 4, 0:64])
+                        T.writes(C[0:64])
+                        C[tx] = C[tx] + ring[trip % 4, tx]
+"""
+
+AHEAD = """
+@T.prim_func(private=True, s_tir=True)
+def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32"), n: T.int32):
+    for bx in T.thread_binding(3, thread="blockIdx.x"):
+        for tx in T.thread_binding(64, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                T.reads()
+                T.writes(C[0:64])
+                ring = T.sblock_alloc_buffer((4, 64), "float32", scope="shared.dyn", align=128)
+                for j in range(3):
+                    trip: T.let[T.int32] = j
+                    with T.sblock("load"):
+                        T.reads()
+                        T.writes(ring[trip % 4, 0:64])
+                        T.sblock_attr({"tvm_hopper.async_op": "tma_load", "tvm_hopper.channel": 0})
+                        T.call_extern("int32", "tvm_hopper.fill_slot", 0, trip)
+                        T.call_extern(
+                            "int32", "tma", T.address_of(ring[trip % 4, 0]), T.address_of(A_map), j
+                        )
+                for k in T.serial(8, annotations={"disable_unroll": True}):
+                    trip: T.let[T.int32] = k
+                    if k < 5:
+                        with T.sblock("load"):
+                            T.reads()
+                            T.writes(ring[(trip + 3) % 4, 0:64])
+                            T.sblock_attr(
+                                {"tvm_hopper.async_op": "tma_load", "tvm_hopper.channel": 0}
+                            )
+                            T.call_extern("int32", "tvm_hopper.fill_slot", 0, trip + 3)
+                            T.call_extern(
+                                "int32",
+                                "tma",
+                                T.address_of(ring[(trip + 3) % 4, 0]),
+                                T.address_of(A_map),
+                                k + 3,
+                            )
+                    with T.sblock("use"):
+                        T.reads(ring[trip % 4, 0:64])
+                        T.writes(C[0:64])
+                        C[tx] = C[tx] + ring[trip % 4, tx]
+"""
+
+FIRST = AHEAD[
+    AHEAD.index("                    trip: T.let[T.int32] = j") : AHEAD.index(
+        "                for k in T.serial("
+    )
+]
+
+
+def guarded(condition):
+    """Return the change that puts a condition around the first loads."""
+    inside = "".join("    " + line for line in FIRST.splitlines(keepends=True))
+    return (FIRST, f"                    if {condition}:\n{inside}")
+
+
+def test_the_first_loads_stand_in_front_of_the_loop():
+    check(run(parse(LOOP), ExpandPipeline()), parse(AHEAD))
+
+
+def test_again_finds_nothing():
+    got = run(parse(LOOP), ExpandPipeline())
+    (kernel,) = ir.kernels(got)
+    assert plan_expansions(kernel) == ()
+    check(run(got, ExpandPipeline()), parse(AHEAD))
+
+
+def test_as_many_iterations_as_loads_ahead_need_no_condition_in_front():
+    three = ("                    8,\n", "                    3,\n")
+    want = parse(AHEAD, ("T.serial(8", "T.serial(3"), ("if k < 5:", "if k < 0:"))
+    check(run(parse(LOOP, three), ExpandPipeline()), want)
+
+
+def test_fewer_iterations_than_loads_ahead_make_fewer_loads():
+    two = ("                    8,\n", "                    2,\n")
+    want = parse(AHEAD, ("T.serial(8", "T.serial(2"), ("if k < 5:", "if k < -1:"), guarded("j < 2"))
+    check(run(parse(LOOP, two), ExpandPipeline()), want)
+
+
+def test_a_number_of_iterations_that_run_time_knows_is_asked_for():
+    many = ("                    8,\n", "                    n,\n")
+    want = (("T.serial(8", "T.serial(n"), ("if k < 5:", "if k + 3 < n:"), guarded("j < n"))
+    check(run(parse(LOOP, many), ExpandPipeline()), parse(AHEAD, *want))
+
+
+def test_one_slot_leaves_nothing_to_load_ahead():
+    single = ('"tvm_hopper.num_slots": 4,', '"tvm_hopper.num_slots": 1,')
+    unmarked = (
+        '                        "tvm_hopper.channel": 0,\n'
+        '                        "tvm_hopper.num_slots": 4,\n',
+        "",
+    )
+    check(run(parse(LOOP, single), ExpandPipeline()), parse(LOOP, unmarked))
+
+
+def test_a_block_that_allocates_keeps_its_place_in_the_loop():
+    start, end = LOOP.index("                    trip:"), len(LOOP)
+    body = "".join("    " + line for line in LOOP[start:end].splitlines(keepends=True))
+    block = (
+        '                    with T.sblock(""):\n'
+        "                        T.reads()\n"
+        "                        T.writes()\n"
+        '                        own = T.sblock_alloc_buffer((4,), "float32", scope="local")\n'
+    )
+    got = run(parse(LOOP, (LOOP[start:end], block + body)), ExpandPipeline())
+    first, loop = [x for x in ir.find_all(got.body, ir.For) if x.loop_var.name in "jk"]
+    assert not ir.find_all(first, ir.SBlock, lambda x: bool(x.alloc_buffers))
+    assert [x.name for x in loop.body.block.alloc_buffers] == ["own"]
+    assert [block.name_hint for block in ir.find_all(loop, ir.SBlock)] == ["", "load", "use"]
+
+
+def loads_ahead(func):
+    """Return how many trips ahead the blocks of loads are, by the loop around them, in order."""
+    found = []
+    for loop in ir.find_all(func.body, ir.For, lambda x: "disable_unroll" in x.annotations):
+        for block in ir.find_all(loop, ir.SBlock, lambda x: "tvm_hopper.channel" in x.annotations):
+            text = str(ir.find_all(block, ir.Call)[0].args[2])
+            found.append((loop.loop_var.name, text.partition(" + ")[2]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changes", "ahead"),
+    [
+        ((), [("k", "1")]),
+        ((NESTED,), [("k", "1")]),
+        ((SECOND,), [("k", "1"), ("k", "3")]),
+        (OUTSIDE, [("k", "1")]),
+    ],
+    ids=["one loop", "nested loops", "two loops", "a load outside of loops"],
+)
+def test_every_planned_loop_without_roles_is_expanded(changes, ahead):
+    got = run(parse(BEFORE, *changes, PLAIN_READER), PlanPipeline(), ExpandPipeline())
+    assert loads_ahead(got) == ahead
+    assert not ir.find_all(got.body, ir.For, lambda x: "tvm_hopper.num_slots" in x.annotations)
+
+
+def test_loops_of_roles_stay():
+    func = run(parse(BEFORE), PlanPipeline(), SpecializeWarps())
+    check(run(func, ExpandPipeline()), func)
+
+
+def test_other_kernel_stays():
+    @T.prim_func(private=True, s_tir=True)
+    def other(X: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(64, thread="blockIdx.x"):
+            with T.sblock("init"):
+                X[bx] = T.float32(0)
+
+    ours = parse(LOOP)
+    both = ours.with_body(ir.seq(other.body.block.body, ours.body.block.body))
+    got = run(both, ExpandPipeline())
+    first, second = ir.kernels(got)
+    assert first.same_as(ir.kernels(both)[0])
+    tvm.ir.assert_structural_equal(second, ir.kernels(parse(AHEAD))[0], map_free_vars=True)

@@ -97,6 +97,8 @@ class BodyReader:
         if isinstance(stmt, ir.IfThenElse):
             arms = [self.sequence(stmt.then_case)]
             arms.append([] if stmt.else_case is None else self.sequence(stmt.else_case))
+            if _is_ahead(stmt):  # the engine is told so: the copy is made only if it is read
+                return self._look_through(stmt, stmt.then_case, _with_then)
             uniform = not ir.depends_on(stmt.condition, [self.thread])
             node = Branch(tuple(flatten(arm) for arm in arms), uniform)
             return Item(stmt, node, arms, lambda parts: _with_arms(stmt, parts))
@@ -126,10 +128,11 @@ class BodyReader:
         if is_load(ir.SBlockRealize([], True, block)):
             if self.hands_over:
                 return Step(block.name_hint, ())
-            ahead = [int(x) for x in block.annotations.get(AHEAD, [0])]
+            notes = block.annotations
+            ahead = [int(x) for x in notes.get(AHEAD, [0])]
             rings = [region.source for region in block.writes]
             writes = [Access(self.buffer(x), True, n) for n in ahead for x in once(rings)]
-            return Step(block.name_hint, tuple(writes), op, "thread")
+            return Step(block.name_hint, tuple(writes), op, "thread", only_if_read=AHEAD in notes)
         reads = [Access(self.buffer(region.source), False) for region in block.reads]
         writes = [Access(self.buffer(region.source), True) for region in block.writes]
         return Step(block.name_hint, tuple([*reads, *writes]), op)
@@ -170,6 +173,16 @@ def _with_block_body(realize: ir.SBlockRealize, body: ir.Stmt) -> ir.Stmt:
 
 def _with_attr_body(attr: tirx.AttrStmt, body: ir.Stmt) -> ir.Stmt:
     return tirx.AttrStmt(attr.node, attr.attr_key, attr.value, body)
+
+
+def _is_ahead(stmt: ir.IfThenElse) -> bool:
+    """Tell whether a condition holds where there is a trip that reads what is loaded ahead."""
+    then = stmt.then_case
+    return stmt.else_case is None and is_load(then) and AHEAD in then.block.annotations
+
+
+def _with_then(stmt: ir.IfThenElse, body: ir.Stmt) -> ir.Stmt:
+    return ir.IfThenElse(stmt.condition, body, None)
 
 
 def _with_arms(stmt: ir.IfThenElse, parts: list[ir.Stmt]) -> ir.Stmt:

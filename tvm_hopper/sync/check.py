@@ -75,7 +75,9 @@ class _Walk:
         if isinstance(node, Unit):
             self.demand(node.name, node.path, (s for use in node.uses for s in lacks(state, use)))
             return execute(state, node)
-        return self.branches(node, state) if isinstance(node, BranchNode) else self.loop(node, state)
+        return (
+            self.branches(node, state) if isinstance(node, BranchNode) else self.loop(node, state)
+        )
 
     def branches(self, node: BranchNode, state: State) -> State:
         outer = self.branch

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from tvm_hopper.facts.async_ops import AsyncOp
 
@@ -41,6 +41,7 @@ class Unit(NamedTuple):
     uses: tuple[Use, ...]
     op: AsyncOp | None = None
     by_thread: bool = False
+    only_if_read: bool = False
 
 
 class Sequence(NamedTuple):
@@ -70,7 +71,7 @@ class BranchNode:
     is_uniform: bool
 
 
-Node = Union[Unit, LoopNode, BranchNode]
+Node = Unit | LoopNode | BranchNode
 
 
 def must_follow(new: Use, is_write: bool, op: AsyncOp | None) -> bool:
@@ -98,6 +99,11 @@ def _sequence(body: Body, table: Mapping[str, AsyncOp], path: Path, is_uniform: 
     for i, statement in enumerate(body):
         at, end = (*path, i), (*path, i + 1)
         if isinstance(statement, Loop):
+            if statement.advances and not is_uniform:
+                raise ValueError(
+                    f"loop {statement.name!r}: found a ring that is advanced in a branch that is "
+                    "not uniform; need a uniform branch, or threads disagree about its versions"
+                )
             inner = _sequence(statement.body, table, at, is_uniform)
             nodes.append(
                 LoopNode(at, inner, statement.advances, statement.min_trips, statement.name)
@@ -111,7 +117,9 @@ def _sequence(body: Body, table: Mapping[str, AsyncOp], path: Path, is_uniform: 
         else:
             unit = _unit(statement, table, at, end, is_uniform)
             if nodes and isinstance(nodes[-1], Unit) and _one_group(nodes[-1], unit):
-                nodes[-1] = nodes[-1]._replace(end=end, uses=nodes[-1].uses + unit.uses)
+                run = nodes[-1]
+                by_thread = run.by_thread and unit.by_thread
+                nodes[-1] = run._replace(end=end, uses=run.uses + unit.uses, by_thread=by_thread)
             else:
                 nodes.append(unit)
     return Sequence(tuple(nodes), (*path, len(body)))
@@ -125,6 +133,8 @@ def _unit(
     op = table[step.op] if step.op is not None else None
     if op is not None:
         _check_operation(step, op)
+    elif step.only_if_read:
+        raise ValueError(f"step {step.name!r}: found only_if_read; need an operation that copies")
     elif step.is_release and step.issuer != "all":
         raise ValueError(f"step {step.name!r}: found a release by one thread; need every warp's")
     if not is_uniform:
@@ -135,18 +145,14 @@ def _unit(
         Use(a.buffer, a.ahead, a.is_write, by_thread, op, step.is_release)
         for a in step.accesses
         # What accumulates in place reads no more than what it writes.
-        if a.is_write
-        or op is None
-        or not (op.repeats_in_place and (a.buffer, a.ahead) in written)
+        if a.is_write or op is None or not (op.repeats_in_place and (a.buffer, a.ahead) in written)
     )
-    return Unit(step.name, path, end, uses, op, by_thread)
+    return Unit(step.name, path, end, uses, op, by_thread, step.only_if_read)
 
 
 def _one_group(run: Unit, unit: Unit) -> bool:
     """Tell whether a step joins the group in front of it, none of whose results it needs."""
-    if unit.op is None or not unit.op.needs_commit:
-        return False
-    if (run.op, run.by_thread) != (unit.op, unit.by_thread):
+    if unit.op is None or not unit.op.needs_commit or run.op != unit.op:
         return False
     return not any(
         (old.buffer, old.slot) == (new.buffer, new.slot) and must_follow(new, old.is_write, old.op)
@@ -161,7 +167,9 @@ def _check_operation(step: Step, op: AsyncOp) -> None:
     if step.is_release:
         raise refuse("a release that is an operation as well", "an arrive, a step of its own")
     if op.agent == "warp_group" and step.issuer != "all":
-        raise refuse("one issuing thread", "all threads, since it is an instruction of a warp group")
+        raise refuse(
+            "one issuing thread", "all threads, since it is an instruction of a warp group"
+        )
     reads: set[Space | str] = {op.reads} | ({op.writes} & {"registers"})
     for access in step.accesses:
         allowed = {op.writes} if access.is_write else reads
@@ -169,6 +177,8 @@ def _check_operation(step: Step, op: AsyncOp) -> None:
             verb = "write" if access.is_write else "read"
             need = " or ".join(sorted(map(str, allowed)))
             raise refuse(f"a {verb} of {access.buffer.name!r} in {access.buffer.space}", need)
+    if step.only_if_read and op.needs_commit:
+        raise refuse("only_if_read", "an operation that completes on an mbarrier")
     if op.needs_commit:
         if all(access.buffer.space == "global" for access in step.accesses):
             raise refuse("no operand on chip", "the buffer that it copies or computes from")

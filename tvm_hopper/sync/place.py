@@ -53,7 +53,7 @@ def place_syncs(body: Body, table: Mapping[str, AsyncOp] = ASYNC_OPS) -> tuple[P
         have to meet.
     """
     tree = _fold(build(body, table))
-    readable = {op.completion for op in table.values() if WAIT_GROUP_READ in (op.overwrite_needs,)}
+    readable = {op.completion for op in table.values() if op.overwrite_needs == WAIT_GROUP_READ}
     placed = _prune(tree, _grow(tree), readable)
     for unit in units(tree):
         if unit.op is not None and unit.op.needs_commit:
@@ -95,11 +95,11 @@ def _grow(tree: Sequence) -> Placed:
         for path, syncs in _homes(need):
             before = placed.get(path, ())
             placed[path] = _merge(before, syncs)
-            if placed[path] == before and Barrier() in syncs:
+            if placed[path] == before:  # the Barrier in front of the branch did not help
                 raise ValueError(
-                    f"step {need.name!r}: found a use of what other threads did in the same branch, "
-                    "which is not uniform; need a Barrier in between, which not all would reach: "
-                    "divide the branch, or make its condition uniform"
+                    f"step {need.name!r}: found a use of what other threads did in the same "
+                    "branch, which is not uniform; need a Barrier in between, which not all would "
+                    "reach: divide the branch, or make its condition uniform"
                 )
     return placed
 

@@ -6,7 +6,7 @@ An agent is a set of threads that run the same body: a warp group's role, or a w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal
 
 Space = Literal["shared", "registers", "global"]
 Path = tuple[int, ...]
@@ -60,6 +60,10 @@ class Step:
     is_release
         The step hands its versions to another agent by an arrive of every warp. The other agent
         overwrites them through the async proxy, and hands them back before this one uses them.
+    only_if_read
+        A copy that is made only where a later step reads the version before anything else is
+        copied to its slot: one that runs ahead in a loop, and whose condition says that there is
+        such a trip. Nobody but a reader waits for it.
     """
 
     name: str
@@ -67,6 +71,7 @@ class Step:
     op: str | None = None
     issuer: Literal["all", "thread"] = "all"
     is_release: bool = False
+    only_if_read: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Branch:
             raise ValueError("a branch: found no arm; need at least one, which may be empty")
 
 
-Statement = Union[Step, Loop, Branch]  # noqa: UP007 (Python 3.10 cannot `|` the forward uses)
+Statement = Step | Loop | Branch
 Body = tuple[Statement, ...]
 
 
@@ -138,7 +143,7 @@ class Barrier:
     """All threads of the agent meet."""
 
 
-Sync = Union[Fence, Commit, Wait, WaitPhase, Barrier]
+Sync = Fence | Commit | Wait | WaitPhase | Barrier
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ Less knowledge is greater: a smaller `pending`, and `fence` and `barrier` set. T
 of the keys with the lesser knowledge of each. A touch that lacks nothing is left out.
 
 `phases`: the copies that complete on an mbarrier and were issued on every path, by version; the
-value tells whether one may be in flight. A wait for a phase that was never opened never returns.
+value tells whether one may be in flight (`FLIES`), or may be and has a reader still if it is
+(`PROMISED`, see `Step.only_if_read`). A wait for a phase that was never opened never returns.
 So the join is the intersection of the keys, and a copy in flight that it drops has to be waited
 for on the edge that it came by. Touches of copies name their phase and go with it.
 
@@ -33,6 +34,8 @@ from tvm_hopper.facts.async_ops import ASYNC, GENERIC, WAIT_GROUP_READ, AsyncOp
 
 from .nodes import Unit, Use, must_follow
 from .program import Barrier, Buffer, Fence, Sync, Wait, WaitPhase
+
+OVER, PROMISED, FLIES = 0, 1, 2  # what is known of a copy, from more to less
 
 Phase = tuple[Buffer, int]  # a copy's destination: the buffer and the version, relative to now
 
@@ -72,17 +75,17 @@ class State:
     """See the module's docstring; never changed in place."""
 
     touches: dict[Touch, Missing] = field(default_factory=dict)
-    phases: dict[Phase, bool] = field(default_factory=dict)
+    phases: dict[Phase, int] = field(default_factory=dict)
 
     def in_flight(self) -> list[Phase]:
         """Return the copies that may be in flight, in a fixed order."""
-        found = [phase for phase, flies in self.phases.items() if flies]
+        found = [phase for phase, flies in self.phases.items() if flies == FLIES]
         return sorted(found, key=lambda phase: (phase[0].name, phase[1]))
 
 
 def join(a: State, b: State) -> State:
     """Return what is known where two paths meet."""
-    phases = {phase: a.phases[phase] or b.phases[phase] for phase in a.phases if phase in b.phases}
+    phases = {phase: max(a.phases[phase], b.phases[phase]) for phase in a.phases if phase in b.phases}
     touches: dict[Touch, Missing] = {}
     for state in (a, b):
         for touch, missing in state.touches.items():
@@ -118,7 +121,7 @@ def apply(state: State, sync: Sync) -> State:
     if isinstance(sync, WaitPhase):
         phase = (sync.buffer, sync.ahead)
         touches = {t: m for t, m in state.touches.items() if t.phase != phase}
-        return State(touches, state.phases | ({phase: False} if phase in state.phases else {}))
+        return State(touches, state.phases | ({phase: OVER} if phase in state.phases else {}))
     if isinstance(sync, Wait):
 
         def complete(touch: Touch, missing: Missing) -> Missing:
@@ -127,9 +130,8 @@ def apply(state: State, sync: Sync) -> State:
         return _map(state, complete)
     if isinstance(sync, Fence):
         return _map(state, lambda _, m: m if m.pending is not None else m._replace(fence=False))
-    if isinstance(sync, Barrier):
-        return _map(state, lambda _, m: m if m.pending is not None else m._replace(barrier=False))
-    raise TypeError(f"found {sync}; need a sync that is looked for, which a Commit is not")
+    assert isinstance(sync, Barrier), "a Commit is part of its unit"
+    return _map(state, lambda _, m: m if m.pending is not None else m._replace(barrier=False))
 
 
 def _covers(wait: Wait, touch: Touch, missing: Missing) -> bool:
@@ -155,7 +157,8 @@ def lacks(state: State, use: Use) -> Iterator[Sync]:
         if both_generic and use.buffer.space == "global":
             continue
         if touch.phase is not None:
-            yield WaitPhase(*touch.phase)
+            if not (use.is_write and state.phases.get(touch.phase) == PROMISED):
+                yield WaitPhase(*touch.phase)
         elif touch.op is not None and missing.pending is not None:
             yield Wait(touch.op.completion, missing.pending, touch.reads_source)
         if missing.fence and is_async:
@@ -174,10 +177,10 @@ def lacks_at_end(state: State) -> Iterator[Sync]:
     for phase in state.in_flight():
         yield WaitPhase(*phase)
     for touch, missing in state.touches.items():
-        is_on_chip = touch.buffer.space != "global"
-        if touch.op is not None and touch.phase is None and missing.pending is not None:
-            if is_on_chip:
-                yield Wait(touch.op.completion, missing.pending, touch.reads_source)
+        if touch.op is None or touch.phase is not None or touch.buffer.space == "global":
+            continue
+        if missing.pending is not None:
+            yield Wait(touch.op.completion, missing.pending, touch.reads_source)
 
 
 def execute(state: State, unit: Unit) -> State:
@@ -195,7 +198,7 @@ def execute(state: State, unit: Unit) -> State:
         gone = {p for p in phases if p[0] == buffer and (p[1] - ahead) % n == 0}
         phases = {phase: flies for phase, flies in phases.items() if phase not in gone}
         touches = {touch: missing for touch, missing in touches.items() if touch.phase not in gone}
-        phases[buffer, ahead] = True
+        phases[buffer, ahead] = PROMISED if unit.only_if_read else FLIES
     for use in unit.uses:
         if use.is_release:
             # The other agent hands the slot back behind an arrive of each of these threads.

@@ -1,6 +1,7 @@
 """The asynchronous operations of Hopper as rows of one table.
 
-Whoever inserts waits asks this table how an operation completes; the simulator has its own rules.
+Whoever inserts waits (`tvm_hopper.sync`) asks this table how an operation completes; the simulator
+has its own rules.
 Source: PTX ISA 9.1, 8.9.1.1 (asynchronous operations), 9.7.9.25-27 (copies and reductions),
 9.7.15.4 (WGMMA), 8.6 (proxies).
 """
@@ -39,7 +40,13 @@ class AsyncOp:
     agent
         Whose groups these are: "thread" or "warp_group"; "any" may wait on an mbarrier.
     ordered_after_program
-        Whether the operation starts after the earlier instructions of its own thread.
+        Whether the operation starts after the earlier instructions of its own thread; if not, a
+        fence of its own stands in front of it.
+    reads, writes
+        The memory of its operands. What is on chip must be done with before the body ends.
+    repeats_in_place
+        Whether two operations of this row may write the same elements with no wait in between:
+        WGMMA of one shape accumulate in order (9.7.15.4), each reduction is atomic (9.7.9.25).
     """
 
     name: str
@@ -51,6 +58,7 @@ class AsyncOp:
     reads: str
     writes: str
     ordered_after_program: bool = True
+    repeats_in_place: bool = False
 
     @property
     def needs_commit(self) -> bool:
@@ -110,6 +118,7 @@ ASYNC_OPS = {
             agent="thread",
             reads="shared",
             writes="global",
+            repeats_in_place=True,
         ),
         AsyncOp(
             name="wgmma",
@@ -121,6 +130,7 @@ ASYNC_OPS = {
             reads="shared",
             writes="registers",
             ordered_after_program=False,
+            repeats_in_place=True,
         ),
     )
 }

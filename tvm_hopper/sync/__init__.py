@@ -1,0 +1,48 @@
+"""Places waits, fences and barriers: a pure function from a little program to what it lacks.
+
+    for k:                                 for k:
+        Step(C[k] = acc)          ->           Wait(wgmma_group)     acc is written by trip k - 1
+        Step(acc += A B, wgmma)                Step(C[k] = acc)
+                                               Fence(wgmma)
+                                               Step(acc += A B, wgmma)
+                                               Commit(wgmma_group)
+                                           Wait(wgmma_group)         nothing is left in flight
+
+`program` holds the words of both sides, `nodes` the program as a tree that knows its paths, `state`
+the lattice and its transfer functions, `check` the analysis of a tree with syncs placed in it, and
+`place` the search for the syncs. Imports the facts and nothing else of this package.
+"""
+
+from .place import place_syncs
+from .program import (
+    Access,
+    Barrier,
+    Body,
+    Branch,
+    Buffer,
+    Commit,
+    Fence,
+    Loop,
+    Placement,
+    Step,
+    Sync,
+    Wait,
+    WaitPhase,
+)
+
+__all__ = [
+    "Access",
+    "Barrier",
+    "Body",
+    "Branch",
+    "Buffer",
+    "Commit",
+    "Fence",
+    "Loop",
+    "Placement",
+    "Step",
+    "Sync",
+    "Wait",
+    "WaitPhase",
+    "place_syncs",
+]

@@ -1,0 +1,185 @@
+"""The search for syncs: grow a set that the check accepts, then take away what it can spare.
+
+1. Fold: a subtree of plain steps (no operation, no release, no ring advanced) that needs no sync
+   of its own is one unit, so that waits stand in front of a loop and not in it.
+2. Grow: find the first place in program order that lacks something (`check.first_need`), place
+   that in front of it, look again. Each round adds a sync to a place or makes a Wait stronger, and
+   both places and syncs are finite.
+3. Prune: in program order, try to take each sync away, else to let it wait for less. What was
+   placed before a later sync was known goes; of two syncs that could stand for each other the
+   later one stays.
+
+Fences and commits of groups follow from the program alone and are added at the end.
+
+Theorem. What is returned is safe: the check accepts it, and the check knows no more than every
+path of the program does. It is minimal: without any one of its syncs, or with a weaker Wait, the
+check refuses. Since the analysis is exact for paths (`state`), some path is unsafe then, as far as
+branches and trip counts are free of each other: any arm may follow any other, and a loop may make
+any number of trips from one (from none with `min_trips` 0) on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from tvm_hopper.facts.async_ops import ASYNC_OPS, MECHANISMS, WAIT_GROUP_READ, AsyncOp
+
+from .check import Need, first_need
+from .nodes import LoopNode, Node, Sequence, Unit, build, units
+from .program import Barrier, Body, Commit, Fence, Path, Placement, Sync, Wait, WaitPhase
+
+Placed = dict[Path, tuple[Sync, ...]]
+
+
+def place_syncs(body: Body, table: Mapping[str, AsyncOp] = ASYNC_OPS) -> tuple[Placement, ...]:
+    """Return the syncs that a body lacks.
+
+    Parameters
+    ----------
+    body
+        What the threads of one agent run. Nothing is in flight in front of it; behind it nothing
+        in flight touches registers or shared memory.
+    table
+        The asynchronous operations, by name.
+
+    Returns
+    -------
+    In program order. The result depends on the body alone, and is minimal (see the module).
+
+    Raises
+    ------
+    ValueError
+        For a step that its operation does not allow, and where threads that a branch divides would
+        have to meet.
+    """
+    tree = _fold(build(body, table))
+    readable = {op.completion for op in table.values() if op.overwrite_needs == WAIT_GROUP_READ}
+    placed = _prune(tree, _grow(tree), readable)
+    for unit in units(tree):
+        if unit.op is not None and unit.op.needs_commit:
+            if not unit.op.ordered_after_program:
+                placed[unit.path] = _merge(placed.get(unit.path, ()), [Fence("wgmma")])
+            placed[unit.end] = _merge(placed.get(unit.end, ()), [Commit(unit.op.completion)])
+    return tuple(Placement(path, sync) for path in sorted(placed) for sync in placed[path])
+
+
+def _fold(sequence: Sequence) -> Sequence:
+    return sequence._replace(nodes=tuple(_fold_node(node) for node in sequence.nodes))
+
+
+def _fold_node(node: Node) -> Node:
+    if isinstance(node, Unit):
+        return node
+    inside = Sequence((node,), (*node.path[:-1], node.path[-1] + 1))
+    if _is_plain(node) and first_need(inside, {}) is None:
+        found = list(units(inside))
+        name = found[0].name if found else ""
+        uses = tuple(dict.fromkeys(use for unit in found for use in unit.uses))
+        return Unit(name, node.path, inside.end, uses)
+    if isinstance(node, LoopNode):
+        return LoopNode(node.path, _fold(node.body), node.advances, node.min_trips, node.name)
+    return type(node)(node.path, tuple(_fold(arm) for arm in node.arms), node.is_uniform)
+
+
+def _is_plain(node: Node) -> bool:
+    if isinstance(node, Unit):
+        return node.op is None and not any(use.is_release for use in node.uses)
+    if isinstance(node, LoopNode):
+        return not node.advances and all(map(_is_plain, node.body.nodes))
+    return all(_is_plain(inner) for arm in node.arms for inner in arm.nodes)
+
+
+def _grow(tree: Sequence) -> Placed:
+    placed: Placed = {}
+    while need := first_need(tree, placed):
+        for path, syncs in _homes(need):
+            before = placed.get(path, ())
+            placed[path] = _merge(before, syncs)
+            if placed[path] == before:  # the Barrier in front of the branch did not help
+                raise ValueError(
+                    f"step {need.name!r}: found a use of what other threads did in the same "
+                    "branch, which is not uniform; need a Barrier in between, which not all would "
+                    "reach: divide the branch, or make its condition uniform"
+                )
+    return placed
+
+
+def _homes(need: Need) -> Iterator[tuple[Path, list[Sync]]]:
+    """Yield where the syncs of a need are placed: a Barrier not in a branch that is not uniform."""
+    syncs = list(need.syncs)
+    if need.branch is not None and Barrier() in syncs:
+        # Groups that are committed in the branch do not count in front of it.
+        inside: list[Sync] = [sync for sync in syncs if isinstance(sync, WaitPhase)]
+        if inside:
+            yield need.path, inside
+        outside: list[Sync] = [
+            Wait(sync.completion, 0, sync.read_only) if isinstance(sync, Wait) else sync
+            for sync in syncs
+            if not isinstance(sync, WaitPhase)
+        ]
+        yield need.branch, outside
+    else:
+        yield need.path, syncs
+
+
+def _prune(tree: Sequence, placed: Placed, readable: set[str]) -> Placed:
+    for path in sorted(placed):
+        for sync in placed[path]:
+            weaker: Sync | None = sync
+            while weaker is not None:
+                weaker = _spare(tree, placed, path, weaker, readable)
+    return {path: syncs for path, syncs in placed.items() if syncs}
+
+
+def _spare(
+    tree: Sequence, placed: Placed, path: Path, sync: Sync, readable: set[str]
+) -> Sync | None:
+    """Take a sync away or replace it by a weaker one; return that one, or None at the end."""
+    for instead in _weaker(sync, readable):
+        trial = [instead if s == sync else s for s in placed[path]]
+        now = tuple(s for s in trial if s is not None)
+        if first_need(tree, {**placed, path: now}) is None:
+            placed[path] = now
+            return instead
+    return None
+
+
+def _weaker(sync: Sync, readable: set[str]) -> Iterator[Sync | None]:
+    yield None
+    if isinstance(sync, Wait):
+        if not sync.read_only and sync.completion in readable:
+            yield Wait(sync.completion, sync.num_pending, read_only=True)
+        yield Wait(sync.completion, sync.num_pending + 1, sync.read_only)
+
+
+def _merge(syncs: Iterable[Sync], more: Iterable[Sync]) -> tuple[Sync, ...]:
+    """Add syncs to those of one place: one Wait a completion, in the order of execution."""
+    waits: dict[str, Wait] = {}
+    others: dict[Sync, None] = {}
+    for sync in (*syncs, *more):
+        if not isinstance(sync, Wait):
+            others[sync] = None
+            continue
+        known = waits.get(sync.completion, sync)
+        waits[sync.completion] = Wait(
+            sync.completion,
+            min(known.num_pending, sync.num_pending),
+            known.read_only and sync.read_only,
+        )
+    return tuple(sorted((*others, *waits.values()), key=_rank))
+
+
+def _rank(sync: Sync) -> tuple[int, str, int]:
+    """Order the syncs of one place.
+
+    A group is closed before it is waited for; what is complete is fenced and then announced.
+    """
+    if isinstance(sync, Commit):
+        return (0, "", 0)
+    if isinstance(sync, WaitPhase):
+        return (1, sync.buffer.name, sync.ahead)
+    if isinstance(sync, Wait):
+        return (2, "", MECHANISMS.index(sync.completion))
+    if isinstance(sync, Fence):
+        return (3, "", 0) if sync.kind == "async_proxy" else (5, "", 0)
+    return (4, "", 0)

@@ -1,0 +1,149 @@
+"""The words of the sync engine: programs of one agent, and the syncs that are placed into them.
+
+An agent is a set of threads that run the same body: a warp group's role, or a whole thread block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Space = Literal["shared", "registers", "global"]
+Path = tuple[int, ...]
+"""Where a statement stands: its index in the body, then its index in a loop's body, or the number
+of an arm and the index in that arm. An index one past the last statement means the end."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A buffer, or a ring of `num_slots` equal ones; two objects of one name must be equal.
+
+    What a body writes to global memory and does not read again needs no mention. Where it has
+    one, two accesses of one slot are taken to meet.
+    """
+
+    name: str
+    space: Space
+    num_slots: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_slots < 1:
+            raise ValueError(f"buffer {self.name!r}: found {self.num_slots} slots; need at least 1")
+
+
+@dataclass(frozen=True)
+class Access:
+    """A read or a write of one version of a buffer.
+
+    The version is the trip counter of the loops that advance the buffer, plus `ahead`. The counter
+    begins at 0, grows at the end of each of their trips and is never reset. Two versions meet in
+    one slot if they are equal modulo `num_slots`.
+    """
+
+    buffer: Buffer
+    is_write: bool
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement.
+
+    Attributes
+    ----------
+    op
+        A row of the table of asynchronous operations; None: the threads themselves, by the generic
+        proxy. All copies into one version that complete on one mbarrier phase are one step.
+    issuer
+        "all" threads of the agent, each of which may touch any element, or one elected "thread",
+        always the same one.
+    is_release
+        The step hands its versions to another agent by an arrive of every warp. The other agent
+        overwrites them through the async proxy, and hands them back before this one uses them.
+    """
+
+    name: str
+    accesses: tuple[Access, ...]
+    op: str | None = None
+    issuer: Literal["all", "thread"] = "all"
+    is_release: bool = False
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop of at least `min_trips` trips; the end of each advances the rings in `advances`."""
+
+    name: str
+    body: Body
+    advances: frozenset[Buffer] = frozenset()
+    min_trips: int = 0
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One of several arms is run; an if without else has an empty second arm.
+
+    Where a branch is not uniform the threads differ in the arm they take, so none may meet a
+    Barrier in it. Its arms are taken to touch different elements.
+    """
+
+    arms: tuple[Body, ...]
+    is_uniform: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.arms:
+            raise ValueError("a branch: found no arm; need at least one, which may be empty")
+
+
+Statement = Step | Loop | Branch
+Body = tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Fence:
+    """`fence.proxy.async` by all threads, or `wgmma.fence`."""
+
+    kind: Literal["async_proxy", "wgmma"]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Close the group of the operations in front, by the threads that issued them."""
+
+    completion: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Wait, in every thread, until at most the `num_pending` newest groups are not complete.
+
+    With `read_only` only their sources have been read.
+    """
+
+    completion: str
+    num_pending: int = 0
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class WaitPhase:
+    """Wait, in every thread, for the mbarrier phase of the copy into a version of a buffer."""
+
+    buffer: Buffer
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """All threads of the agent meet."""
+
+
+Sync = Fence | Commit | Wait | WaitPhase | Barrier
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A sync in front of the statement at a path; several at one path are in execution order."""
+
+    path: Path
+    sync: Sync

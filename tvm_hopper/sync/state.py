@@ -1,0 +1,230 @@
+"""What is known at one place of a body: the lattice of the sync engine and its transfer functions.
+
+A `State` has two parts.
+
+`touches`: what may have been done to each slot, on some path, and is not known to be over by all
+threads. The key says who touched what by which operation; the value, `Missing`, what a later
+access may still lack:
+
+    pending   the operation may be in flight: the least number of groups that were committed after
+              its own, on any path. None: complete.
+    fence     a generic access that the async proxy may not see yet
+    barrier   an access that other threads than its own may not know of
+
+Less knowledge is greater: a smaller `pending`, and `fence` and `barrier` set. The join is the union
+of the keys with the lesser knowledge of each. A touch that lacks nothing is left out.
+
+`phases`: the copies that complete on an mbarrier and were issued on every path, by version; the
+value tells whether one may be in flight. A wait for a phase that was never opened never returns.
+So the join is the intersection of the keys, and a copy in flight that it drops has to be waited
+for on the edge that it came by. Touches of copies name their phase and go with it.
+
+Each transfer function maps every touch by itself, and keeps the order; so the join over paths is
+exact: the fixpoint knows as much as all paths together, and no less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tvm_hopper.facts.async_ops import ASYNC, GENERIC, WAIT_GROUP_READ, AsyncOp
+
+from .nodes import Unit, Use, must_follow
+from .program import Barrier, Buffer, Fence, Sync, Wait, WaitPhase
+
+Phase = tuple[Buffer, int]  # a copy's destination: the buffer and the version, relative to now
+
+
+class Touch(NamedTuple):
+    """Who touched a slot, how."""
+
+    buffer: Buffer
+    slot: int  # relative to the ring's counter
+    is_write: bool
+    by_thread: bool
+    op: AsyncOp | None
+    phase: Phase | None = None  # of an operation that completes on an mbarrier
+
+    @property
+    def reads_source(self) -> bool:
+        """Tell whether a wait for the sources alone (`.read`) is enough."""
+        if self.op is None:
+            return False
+        needs = self.op.read_needs if self.is_write else self.op.overwrite_needs
+        return needs == WAIT_GROUP_READ
+
+
+class Missing(NamedTuple):
+    """What a later access of the same slot may lack."""
+
+    pending: int | None
+    fence: bool
+    barrier: bool
+
+    def __bool__(self) -> bool:
+        return self != (None, False, False)
+
+
+@dataclass(frozen=True)
+class State:
+    """See the module's docstring; never changed in place."""
+
+    touches: dict[Touch, Missing] = field(default_factory=dict)
+    phases: dict[Phase, bool] = field(default_factory=dict)
+
+    def in_flight(self) -> list[Phase]:
+        """Return the copies that may be in flight, in a fixed order."""
+        found = [phase for phase, flies in self.phases.items() if flies]
+        return sorted(found, key=lambda phase: (phase[0].name, phase[1]))
+
+
+def join(a: State, b: State) -> State:
+    """Return what is known where two paths meet."""
+    phases = {phase: a.phases[phase] or b.phases[phase] for phase in a.phases if phase in b.phases}
+    touches: dict[Touch, Missing] = {}
+    for state in (a, b):
+        for touch, missing in state.touches.items():
+            if touch.phase is None or touch.phase in phases:
+                known = touches.get(touch)
+                touches[touch] = missing if known is None else _weaker(known, missing)
+    return State(touches, phases)
+
+
+def _weaker(a: Missing, b: Missing) -> Missing:
+    ages = [x.pending for x in (a, b) if x.pending is not None]
+    return Missing(min(ages, default=None), a.fence or b.fence, a.barrier or b.barrier)
+
+
+def advance(state: State, rings: frozenset[Buffer]) -> State:
+    """Name the versions as the next trip of a loop that advances some rings does."""
+
+    def older(phase: Phase) -> Phase:
+        return (phase[0], phase[1] - (phase[0] in rings))
+
+    touches = {
+        touch._replace(
+            slot=(touch.slot - (touch.buffer in rings)) % touch.buffer.num_slots,
+            phase=older(touch.phase) if touch.phase else None,
+        ): missing
+        for touch, missing in state.touches.items()
+    }
+    return State(touches, {older(phase): flies for phase, flies in state.phases.items()})
+
+
+def apply(state: State, sync: Sync) -> State:
+    """Return what is known behind a sync."""
+    if isinstance(sync, WaitPhase):
+        phase = (sync.buffer, sync.ahead)
+        touches = {t: m for t, m in state.touches.items() if t.phase != phase}
+        return State(touches, state.phases | ({phase: False} if phase in state.phases else {}))
+    if isinstance(sync, Wait):
+
+        def complete(touch: Touch, missing: Missing) -> Missing:
+            return missing._replace(pending=None) if _covers(sync, touch, missing) else missing
+
+        return _map(state, complete)
+    if isinstance(sync, Fence):
+        return _map(state, lambda _, m: m if m.pending is not None else m._replace(fence=False))
+    assert isinstance(sync, Barrier), "a Commit is part of its unit"
+    return _map(state, lambda _, m: m if m.pending is not None else m._replace(barrier=False))
+
+
+def _covers(wait: Wait, touch: Touch, missing: Missing) -> bool:
+    if touch.op is None or touch.op.completion != wait.completion or missing.pending is None:
+        return False
+    return missing.pending >= wait.num_pending and (touch.reads_source or not wait.read_only)
+
+
+def _map(state: State, change: Callable[[Touch, Missing], Missing]) -> State:
+    changed = ((touch, change(touch, missing)) for touch, missing in state.touches.items())
+    return State({touch: missing for touch, missing in changed if missing}, state.phases)
+
+
+def lacks(state: State, use: Use) -> Iterator[Sync]:
+    """Yield the syncs that have to stand in front of an access, in any order."""
+    is_async = use.is_release or (use.op is not None and use.op.proxy == ASYNC)
+    for touch, missing in state.touches.items():
+        if (touch.buffer, touch.slot) != (use.buffer, use.slot):
+            continue
+        if not must_follow(use, touch.is_write, touch.op):
+            continue
+        both_generic = use.op is None and touch.op is None and not use.is_release
+        if both_generic and use.buffer.space == "global":
+            continue
+        if touch.phase is not None:
+            yield WaitPhase(*touch.phase)
+        elif touch.op is not None and missing.pending is not None:
+            yield Wait(touch.op.completion, missing.pending, touch.reads_source)
+        if missing.fence and is_async:
+            yield Fence("async_proxy")
+        # The elected thread knows what it did itself; a release is an arrive of every warp.
+        alone = touch.by_thread and use.by_thread
+        if missing.barrier and not alone and not use.is_release:
+            yield Barrier()
+
+
+def lacks_at_end(state: State) -> Iterator[Sync]:
+    """Yield the waits that let nothing touch the thread block's own memory behind a body.
+
+    Writes to global memory may be under way then: the end of the kernel completes them.
+    """
+    for phase in state.in_flight():
+        yield WaitPhase(*phase)
+    for touch, missing in state.touches.items():
+        if touch.op is None or touch.phase is not None or touch.buffer.space == "global":
+            continue
+        if missing.pending is not None:
+            yield Wait(touch.op.completion, missing.pending, touch.reads_source)
+
+
+def execute(state: State, unit: Unit) -> State:
+    """Return what is known behind a unit; its group, if it is one, is committed."""
+    touches, phases = dict(state.touches), dict(state.phases)
+    if unit.op is not None and unit.op.needs_commit:
+        touches = {touch: _aged(touch, missing, unit) for touch, missing in touches.items()}
+    copied = [
+        (use.buffer, use.ahead)
+        for use in unit.uses
+        if use.op is not None and not use.op.needs_commit and use.is_write
+    ]
+    for buffer, ahead in copied:
+        n = buffer.num_slots
+        gone = {p for p in phases if p[0] == buffer and (p[1] - ahead) % n == 0}
+        phases = {phase: flies for phase, flies in phases.items() if phase not in gone}
+        touches = {touch: missing for touch, missing in touches.items() if touch.phase not in gone}
+        phases[buffer, ahead] = True
+    for use in unit.uses:
+        if use.is_release:
+            # The other agent hands the slot back behind an arrive of each of these threads.
+            slot = (use.buffer, use.slot)
+            touches = {t: m for t, m in touches.items() if (t.buffer, t.slot) != slot}
+            continue
+        for touch, missing in _touches(use, copied):
+            touches[touch] = missing
+    return State(touches, phases)
+
+
+def _aged(touch: Touch, missing: Missing, unit: Unit) -> Missing:
+    """Count the group that a unit commits, if each thread that waits for a touch commits it."""
+    assert unit.op is not None
+    if missing.pending is None or touch.op is None or touch.op.completion != unit.op.completion:
+        return missing
+    if unit.by_thread and not touch.by_thread:
+        return missing
+    return missing._replace(pending=missing.pending + 1)
+
+
+def _touches(use: Use, copied: list[Phase]) -> Iterator[tuple[Touch, Missing]]:
+    touch = Touch(use.buffer, use.slot, use.is_write, use.by_thread, use.op)
+    if use.op is not None and not use.op.needs_commit:
+        # A source is free once the destination's phase is over, and so is the destination itself.
+        for phase in [(use.buffer, use.ahead)] if use.is_write else copied:
+            yield touch._replace(phase=phase), Missing(0, False, False)
+        return
+    in_memory = use.buffer.space != "registers"
+    is_generic = use.op is None or use.op.proxy == GENERIC
+    missing = Missing(None if use.op is None else 0, in_memory and is_generic, in_memory)
+    if missing:
+        yield touch, missing

@@ -28,3 +28,7 @@ def test_a_store_frees_its_source_before_its_result_is_visible():
 
 def test_only_wgmma_may_start_before_earlier_instructions():
     assert [op.name for op in ASYNC_OPS.values() if not op.ordered_after_program] == ["wgmma"]
+
+
+def test_what_may_be_repeated_in_place():
+    assert [op.name for op in ASYNC_OPS.values() if op.repeats_in_place] == ["tma_reduce", "wgmma"]

@@ -23,6 +23,7 @@ LINKED = ("transforms", "codegen_patches")
 # `sim` stands low: it judges what the passes made, so it must not share their mistakes.
 LAYERS = [
     {"errors", "keys", "facts", "_pins"},
+    {"sync"},
     {"ir"},
     {"sim"},
     {"options", "target", "cuda_runtime", "fallbacks", "stock_passes", "stock_requests", "request"},

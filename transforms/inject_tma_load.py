@@ -29,16 +29,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import sym, tirx
+from tvm import tirx
 from tvm.ir import StringImm
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.keys import ASYNC_OP, TMA_LOAD, WGMMA
-from tvm_hopper.plan.layout import SharedLayout, layout_of
+from tvm_hopper.keys import ASYNC_OP, TMA_LOAD
 from tvm_hopper.plan.tma_plan import TmaLoad, find_run_time_rules, plan_tma_loads
+
+from .swizzled_accesses import swizzle_accesses
 
 L2_PROMOTION_BYTES = 128
 
@@ -54,26 +55,10 @@ def rewrite_tma_loads(
         tensor_map = ir.Var(names.take(f"{load.copy.source.name}_map"), handle.ty)
         host += [tirx.Bind(tensor_map, handle), _encode_unless_empty(load, tensor_map, no_input)]
         planned[load.copy.nest] = _load_block(load, tensor_map)
-    return ir.seq(host, _swizzle_accesses(ir.replace_nodes(kernel, ir.Stmt, planned), plan))
-
-
-def _swizzle_accesses(kernel: ir.For, plan: tuple[TmaLoad, ...]) -> ir.For:
-    """Let plain accesses of a swizzled tile find what the hardware has put elsewhere."""
-    analyzer = sym.Analyzer()
-    for var, loop in {loop.loop_var: loop for loop in ir.find_all(kernel, ir.For)}.items():
-        analyzer.bind(var, ir.range_of(loop))
-    for load in plan:
-        tile, layout = load.copy.tile, layout_of(load.copy)
-        if not layout.swizzle:
-            continue
-
-        def index(indices: list[Any], layout: SharedLayout = layout) -> list[Any]:
-            # with the loops' ranges, so that a vector inside of 16 bytes stays one
-            return [analyzer.simplify(x) for x in layout.swizzled(*indices)]
-
-        hardware = [*ir.find_blocks(kernel, WGMMA), *ir.find_blocks(kernel, ASYNC_OP)]
-        kernel = ir.reindex(kernel, tile, tile, index, lambda region: region, but=hardware)
-    return kernel
+    return ir.seq(
+        host,
+        swizzle_accesses(ir.replace_nodes(kernel, ir.Stmt, planned), [load.copy for load in plan]),
+    )
 
 
 def _encode_unless_empty(load: TmaLoad, tensor_map: ir.Var, no_input: list[ir.Var]) -> ir.Stmt:

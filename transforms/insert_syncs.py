@@ -37,12 +37,20 @@ from tvm_hopper.codegen_patches.hold import fence_code, hold_all
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.keys import ASYNC_OP, AWAIT_FILLED, AWAIT_FREE, CHANNEL, FILL_SLOT, PIPELINE_KEYS
+from tvm_hopper.keys import (
+    ASYNC_COPY,
+    ASYNC_OP,
+    AWAIT_FILLED,
+    AWAIT_FREE,
+    FILL_SLOT,
+    PIPELINE_KEYS,
+)
 from tvm_hopper.plan.channel import find_calls, make_call
 from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten, once
 from tvm_hopper.sync import Loop
 
 from .plan_pipeline import open_channels
+from .swizzled_accesses import swizzle_plain_copies
 
 ROLE_BARRIER = 1  # named barrier of the consumers; number 0 is the whole block's
 
@@ -167,7 +175,7 @@ def find_consumers(kernel: ir.For) -> tuple[ir.Stmt, int] | None:
 
 def rewrite_syncs(kernel: ir.For) -> ir.For:
     """Place what the operations of a kernel need, in each of its roles or in the whole of it."""
-    kernel = open_channels(kernel)
+    kernel = swizzle_plain_copies(open_channels(kernel))
     axis = ir.thread_axes(kernel)["threadIdx.x"]
     if found := find_consumers(kernel):
         consumers, first = found
@@ -179,14 +187,24 @@ def rewrite_syncs(kernel: ir.For) -> ir.For:
     return without_operations(kernel)
 
 
+def needs_syncs(kernel: ir.For) -> bool:
+    """Tell whether a kernel issues operations, or has copies that its threads share out by us.
+
+    TVM's own passes let every thread make all of such a copy.
+    """
+    if ir.find_blocks(kernel, ASYNC_OP):
+        return True
+    return "threadIdx.x" in ir.thread_axes(kernel) and bool(ir.find_blocks(kernel, ASYNC_COPY))
+
+
 def without_operations(kernel: ir.For) -> ir.For:
     """Take the annotations away that have been served, so that stock passes do not see them.
 
-    Loads keep theirs. A pipeline that no pass has expanded runs in the order of the program.
+    A pipeline that no pass has expanded runs in the order of the program.
     """
 
-    def drop(block: ir.SBlock) -> ir.SBlock:
-        if ASYNC_OP not in block.annotations or CHANNEL in block.annotations:
+    def done(block: ir.SBlock) -> ir.SBlock:
+        if ASYNC_OP not in block.annotations:
             return block
         notes = {k: v for k, v in block.annotations.items() if k != ASYNC_OP}
         return ir.with_block(block, annotations=notes)
@@ -197,20 +215,7 @@ def without_operations(kernel: ir.For) -> ir.For:
             return loop
         return ir.with_body(loop, loop.body, annotations=notes)
 
-    return ir.replace(ir.replace(kernel, ir.SBlock, drop), ir.For, plain)
-
-
-def has_operations(kernel: ir.For) -> bool:
-    """Tell whether a kernel issues anything that something has to wait for."""
-    return bool(ir.find_blocks(kernel, ASYNC_OP)) and not is_done(kernel)
-
-
-def is_done(kernel: ir.For) -> bool:
-    """Tell whether syncs have been placed: what is left then are loads in a kernel of ours."""
-    blocks = ir.find_blocks(kernel, ASYNC_OP)
-    return all(CHANNEL in block.annotations for block in blocks) and bool(
-        find_calls(kernel, AWAIT_FILLED)
-    )
+    return ir.replace(ir.replace(kernel, ir.SBlock, done), ir.For, plain)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.InsertSyncs")
@@ -219,6 +224,8 @@ class InsertSyncs:
 
     def transform_function(self, func, mod, ctx):
         """Place the syncs of one function."""
-        return ir.map_kernels(
-            func, lambda kernel: rewrite_syncs(kernel) if has_operations(kernel) else kernel
-        )
+
+        def insert(kernel: ir.For) -> ir.For:
+            return rewrite_syncs(kernel) if needs_syncs(kernel) else kernel
+
+        return ir.map_kernels(func, insert)

@@ -144,7 +144,11 @@ def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
     def loop(node: ir.For, mutator: Any) -> ir.For:
         node = mutator.default_mutate(node)
         notes = {k: v for k, v in node.annotations.items() if k != CHANNEL}
-        return ir.with_body(node, node.body, annotations=notes) if CHANNEL in node.annotations else node
+        return (
+            ir.with_body(node, node.body, annotations=notes)
+            if CHANNEL in node.annotations
+            else node
+        )
 
     kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Call, call), (ir.For, loop)])
     (block,) = ir.find_all(kernel, ir.SBlock, lambda x: x.name_hint == ir.KERNEL_BLOCK)

@@ -118,7 +118,9 @@ def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
 
     own = thread - plan.consumer.agent.first_thread
     kept = _share(work, keep, is_producer=False)
-    return ir.seq(_move_registers(registers.setmaxnreg_inc, plan.consumer), ir.substitute(kept, {thread: own}))
+    return ir.seq(
+        _move_registers(registers.setmaxnreg_inc, plan.consumer), ir.substitute(kept, {thread: own})
+    )
 
 
 def emit_release(

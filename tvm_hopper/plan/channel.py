@@ -113,9 +113,14 @@ def find_channels(kernel: Any) -> list[Channel]:
 
 
 def slot_bytes(load: ir.SBlock) -> int:
-    """Return the bytes that a block of loads writes: whole boxes, also where they end outside."""
+    """Return the bytes that a block of loads writes into a slot: whole boxes, also out of bounds.
+
+    The first dimension of what it writes is that of the slots, once it has a channel.
+    """
+    first = 1 if CHANNEL in load.annotations else 0
     return sum(
-        prod(int(dim.extent) for dim in region.region) * dtype_bytes(ir.dtype_of(region.source))
+        prod(int(dim.extent) for dim in region.region[first:])
+        * dtype_bytes(ir.dtype_of(region.source))
         for region in load.writes
     )
 

@@ -18,8 +18,6 @@ from tvm_hopper.keys import ASYNC_COPY, ASYNC_STAGES, CHANNEL, NUM_SLOTS, ORDER,
 from .channel import find_loads, is_load, slot_bytes
 
 
-
-
 @dataclass(frozen=True)
 class PipelinePlan:
     """Loads that are issued together, and the loop in which they run `num_slots - 1` trips ahead.

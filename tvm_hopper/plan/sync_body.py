@@ -22,6 +22,7 @@ from tvm_hopper.sync import Access, Branch, Buffer, Loop, Step
 
 from .channel import find_calls, is_load
 
+
 @dataclass
 class Item:
     """One statement: a node of the engine's body, or something that is looked through.

@@ -4,7 +4,8 @@ With the placements fixed every transfer function is monotone (`state`), so the 
 of a loop is a least fixpoint, reached from the state in front of it by joining what comes back
 until nothing changes. That ends:
 
-- a phase at the head is one of the phases in front of the loop, and only ever falls out;
+- a phase at the head is one of the phases in front of the loop, and only ever falls out; promised
+  ones are only added, and their versions lie between those that are copied ahead and `-num_slots`;
 - between two such falls touches are only added or weakened. Their keys are finite, since a slot is
   a number below `num_slots` and a phase is one of the above; `pending` is a natural number that
   only falls, and the two flags are only ever set.

@@ -18,7 +18,8 @@ of the keys with the lesser knowledge of each. A touch that lacks nothing is lef
 value tells whether one may be in flight (`FLIES`), or may be and has a reader still if it is
 (`PROMISED`, see `Step.only_if_read`). A wait for a phase that was never opened never returns.
 So the join is the intersection of the keys, and a copy in flight that it drops has to be waited
-for on the edge that it came by. Touches of copies name their phase and go with it.
+for on the edge that it came by. A promised copy stays where any path issued it: who reads that
+version may rely on it, and nobody else waits. Touches of copies name their phase and go with it.
 
 Each transfer function maps every touch by itself, and keeps the order; so the join over paths is
 exact: the fixpoint knows as much as all paths together, and no less.
@@ -85,7 +86,9 @@ class State:
 
 def join(a: State, b: State) -> State:
     """Return what is known where two paths meet."""
-    phases = {phase: max(a.phases[phase], b.phases[phase]) for phase in a.phases if phase in b.phases}
+    phases = {
+        phase: max(a.phases[phase], b.phases[phase]) for phase in a.phases if phase in b.phases
+    }
     touches: dict[Touch, Missing] = {}
     for state in (a, b):
         for touch, missing in state.touches.items():
@@ -113,7 +116,13 @@ def advance(state: State, rings: frozenset[Buffer]) -> State:
         ): missing
         for touch, missing in state.touches.items()
     }
-    return State(touches, {older(phase): flies for phase, flies in state.phases.items()})
+    phases = {older(phase): known for phase, known in state.phases.items()}
+    # What was promised to be read before its slot is copied to again has been read, or never flew.
+    past = {p for p, known in phases.items() if known == PROMISED and p[1] <= -p[0].num_slots}
+    return State(
+        {touch: missing for touch, missing in touches.items() if touch.phase not in past},
+        {phase: known for phase, known in phases.items() if phase not in past},
+    )
 
 
 def apply(state: State, sync: Sync) -> State:
@@ -157,7 +166,7 @@ def lacks(state: State, use: Use) -> Iterator[Sync]:
         if both_generic and use.buffer.space == "global":
             continue
         if touch.phase is not None:
-            if not (use.is_write and state.phases.get(touch.phase) == PROMISED):
+            if state.phases.get(touch.phase) != PROMISED or reads(use, touch.phase):
                 yield WaitPhase(*touch.phase)
         elif touch.op is not None and missing.pending is not None:
             yield Wait(touch.op.completion, missing.pending, touch.reads_source)
@@ -167,6 +176,11 @@ def lacks(state: State, use: Use) -> Iterator[Sync]:
         alone = touch.by_thread and use.by_thread
         if missing.barrier and not alone and not use.is_release:
             yield Barrier()
+
+
+def reads(use: Use, phase: Phase) -> bool:
+    """Tell whether an access reads the version that a copy brings."""
+    return not use.is_write and (use.buffer, use.ahead) == phase
 
 
 def lacks_at_end(state: State) -> Iterator[Sync]:

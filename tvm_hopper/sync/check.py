@@ -22,7 +22,7 @@ from functools import reduce
 
 from .nodes import BranchNode, LoopNode, Node, Sequence, Unit
 from .program import Path, Sync, WaitPhase
-from .state import Phase, State, advance, apply, execute, join, lacks, lacks_at_end
+from .state import FLIES, Phase, State, advance, apply, execute, join, lacks, lacks_at_end
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class _Walk:
         back = self.trip(node, head)
         # Behind the last trip of the body versions are named as in the body.
         for buffer, ahead in back.in_flight():
-            if (buffer, ahead) not in head.phases:
+            if head.phases.get((buffer, ahead)) != FLIES:
                 here = (buffer, ahead + (buffer in node.advances))
                 self.edge(f"the end of loop {node.name!r}", node.body.end, [here], None)
         return back if node.min_trips else head
@@ -115,5 +115,5 @@ class _Walk:
 
     def edge(self, name: str, path: Path, phases: list[Phase], joined: State | None) -> None:
         """Demand a wait for each copy in flight that is not issued on every edge of a join."""
-        lost = [phase for phase in phases if joined is None or phase not in joined.phases]
+        lost = [phase for phase in phases if joined is None or joined.phases.get(phase) != FLIES]
         self.demand(name, path, (WaitPhase(*phase) for phase in lost))

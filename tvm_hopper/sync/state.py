@@ -86,15 +86,19 @@ class State:
 
 def join(a: State, b: State) -> State:
     """Return what is known where two paths meet."""
-    phases = {
-        phase: max(a.phases[phase], b.phases[phase]) for phase in a.phases if phase in b.phases
-    }
+    phases: dict[Phase, int] = {}
+    for phase in {**a.phases, **b.phases}:
+        known = (a.phases.get(phase), b.phases.get(phase))
+        if PROMISED in known:
+            phases[phase] = PROMISED
+        elif None not in known:
+            phases[phase] = FLIES if FLIES in known else OVER
     touches: dict[Touch, Missing] = {}
     for state in (a, b):
         for touch, missing in state.touches.items():
             if touch.phase is None or touch.phase in phases:
-                known = touches.get(touch)
-                touches[touch] = missing if known is None else _weaker(known, missing)
+                old = touches.get(touch)
+                touches[touch] = missing if old is None else _weaker(old, missing)
     return State(touches, phases)
 
 

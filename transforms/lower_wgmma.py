@@ -22,7 +22,7 @@ each register overwrites it (`kk != 0` in place of True).
 
 Before: shared operands are panels (LayoutShared).  After: no `wgmma` annotation, no accumulator
 indexed by rows and columns; the instructions are neither fenced, committed nor waited for.
-Not here: that (insert_async_waits.py); who loads the operands (specialize_warps.py).
+Not here: that (insert_syncs.py); who loads the operands (specialize_warps.py).
 """
 
 from __future__ import annotations

@@ -12,11 +12,9 @@ TVM's list stands in `stock_passes.py`; it depends on the PassContext:
 Our passes see only the functions that carry the mark of `request.mark_requests`; every other
 function of the module goes through the stock list as it is.
 
-Not every prefix of hook_passes() leaves a right kernel (`tests/sim_kernels/test_prefixes.py`).
-After none of them, and up to LayoutShared, the stock list still makes one, slower.  LowerWgmma to
-LowerChannels belong together: in between, operations lack the barriers and waits that the next ones
-bring.  Each after it can be left out of a kernel that does not need it: they reach into large
-tensors, and refuse what would go wrong.  MergeShared is needed.
+Every prefix of hook_passes() gives a right, slower kernel if InsertSyncs and LowerChannels, which
+realise what is open, follow it (`tests/sim_kernels/test_prefixes.py`). RefuseLeftovers belongs to the
+whole list: it refuses what none of the passes acted on. MergeShared is always needed.
 """
 
 from __future__ import annotations

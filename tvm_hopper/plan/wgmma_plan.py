@@ -10,12 +10,13 @@ from tvm import sym
 from tvm_hopper import ir
 from tvm_hopper.analysis.copies import find_copies
 from tvm_hopper.analysis.injective import is_injective
-from tvm_hopper.analysis.multiply_add import MultiplyAdd, match_multiply_add
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.facts.hopper import MAX_REGISTERS_PER_THREAD, WARP_GROUP_THREADS
 from tvm_hopper.keys import ACCUMULATE, REGISTERS, SWIZZLE, WGMMA
+
+from .multiply_add import MultiplyAdd, match_multiply_add
 
 
 @dataclass(frozen=True)

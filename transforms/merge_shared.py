@@ -30,10 +30,9 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
+from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory
 
 NAME = "dyn_smem"
-BASE_ALIGNMENT = 1024  # of swizzled tiles, PTX ISA 9.1, 9.7.15.5.1.2.2
-MIN_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
@@ -64,10 +63,11 @@ class SharedPlan:
     """The shared memory of one kernel."""
 
     kernel: Any  # the outermost thread_extent attribute
-    placements: tuple[SharedPlacement, ...]
+    buffers: tuple[ir.Var, ...]
+    memory: SharedMemory  # of `buffers`, in the same order
 
     def __post_init__(self) -> None:
-        if self.num_bytes > SMEM_PER_BLOCK:
+        if not self.memory.fits:
             sizes = " + ".join(f"{p.buffer.name} {p.num_bytes}" for p in self.placements)
             raise cannot_lower(
                 "shared memory",
@@ -79,7 +79,13 @@ class SharedPlan:
     @property
     def num_bytes(self) -> int:
         """Size of the allocation."""
-        return max(p.offset_bytes + p.num_bytes for p in self.placements)
+        return self.memory.num_bytes
+
+    @property
+    def placements(self) -> tuple[SharedPlacement, ...]:
+        """Each buffer at its offset, in order."""
+        offsets = self.memory.offsets
+        return tuple(SharedPlacement(self.buffers[i], offsets[i]) for i in self.memory.order)
 
 
 def plan_shared(func: tirx.PrimFunc) -> tuple[SharedPlan, ...]:
@@ -92,27 +98,22 @@ def plan_shared(func: tirx.PrimFunc) -> tuple[SharedPlan, ...]:
             lambda x: x.buffer.scope() == "shared.dyn" and x.buffer.name != NAME,
         )
         if allocations:
-            plans.append(SharedPlan(kernel, _place(allocations)))
+            buffers = tuple(x.buffer for x in allocations)
+            memory = SharedMemory(tuple(_array(x) for x in allocations))
+            plans.append(SharedPlan(kernel, buffers, memory))
     return tuple(plans)
 
 
-def _place(allocations: list[Any]) -> tuple[SharedPlacement, ...]:
-    placements, end = [], 0
-    aligned = [(_alignment(x), x.buffer) for x in allocations]
-    for alignment, buffer in sorted(aligned, key=lambda pair: -pair[0]):
-        if any(ir.static_int(extent) is None for extent in buffer.shape):
-            raise cannot_lower(
-                f"shared buffer {buffer.name}", f"shape {list(buffer.shape)}", "a static shape"
-            )
-        end = -(-end // alignment) * alignment
-        placements.append(SharedPlacement(buffer, end))
-        end += placements[-1].num_bytes
-    return tuple(placements)
-
-
-def _alignment(allocation: Any) -> int:
-    noted = allocation.annotations.get("buffer_data_alignment", 0)
-    return max(int(noted), int(allocation.buffer.ty.data_alignment), MIN_ALIGNMENT)
+def _array(allocation: Any) -> SharedArray:
+    """Describe an allocation by what it takes."""
+    buffer = allocation.buffer
+    if any(ir.static_int(extent) is None for extent in buffer.shape):
+        raise cannot_lower(
+            f"shared buffer {buffer.name}", f"shape {list(buffer.shape)}", "a static shape"
+        )
+    noted = int(allocation.annotations.get("buffer_data_alignment", 0))
+    aligned = max(noted, int(buffer.ty.data_alignment))
+    return SharedArray(buffer.name, SharedPlacement(buffer, 0).num_bytes, aligned)
 
 
 def rewrite_shared(func: tirx.PrimFunc, plans: tuple[SharedPlan, ...]) -> tirx.PrimFunc:
@@ -122,7 +123,7 @@ def rewrite_shared(func: tirx.PrimFunc, plans: tuple[SharedPlan, ...]) -> tirx.P
 
 
 def _rewrite_kernel(plan: SharedPlan) -> ir.Stmt:
-    merged = ir.new_buffer(NAME, (plan.num_bytes,), "uint8", "shared.dyn", BASE_ALIGNMENT)
+    merged = ir.new_buffer(NAME, (plan.num_bytes,), "uint8", "shared.dyn", TILE_ALIGNMENT)
     views = {p.buffer: (_view(p.buffer), p.offset) for p in plan.placements}
 
     def load(node: ir.TensorLoad, mutator: Any) -> ir.TensorLoad:

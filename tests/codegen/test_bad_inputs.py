@@ -96,8 +96,8 @@ ROWS = {
     "shared memory": (
         lambda: lower({}, (128, 256, 64), stages=5, consumers=2),
         ScheduleError,
-        r"found 5 stages x \(A 16384 \+ B 32768 \+ barriers 16\) = 245840 B of shared memory; "
-        r"need at most 232448 B, which 4 stages of this tile take",
+        r"found 5 stages x \(A 16384 \+ B 32768 \+ barriers 16\) \+ alignment 8 = 245848 B of "
+        r"shared memory; need at most 232448 B, which 4 stages of this tile take",
     ),
     "registers": (
         lambda: lower({}, (128, 256, 64), consumers=1),

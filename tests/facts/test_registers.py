@@ -66,3 +66,11 @@ def test_the_largest_register_is_none_of_its_own():
 def test_accumulators():
     assert registers.accumulator_registers(128, 256, 2) == 128
     assert registers.accumulator_registers(192, 128, 3) == 64
+
+
+def test_budget_of_accumulators():
+    fits = registers.accumulator_budget(128, 256, 2)
+    assert (fits.held, fits.room, fits.consumer, fits.fits) == (128, 206, 232, True)
+    assert registers.accumulator_budget(128, 256, 1).fits is False
+    assert registers.accumulator_budget(128, 256, 2, 152).room == 126
+    assert registers.accumulator_budget(64 * 5, 64, 5).consumer == 255  # no default split

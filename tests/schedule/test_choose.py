@@ -16,8 +16,8 @@ from tvm_hopper.schedule.config import (
     MatmulConfig,
     find_violations,
     most_stages,
+    ring_slots,
     split_axis,
-    stage_bytes,
 )
 
 
@@ -111,9 +111,13 @@ def test_cycles_by_hand():
     assert estimate_cycles(1, 16384, 8192, (64, 128, 64)) == 2 * 16385 * 8192 // 1900
 
 
+def slot_bytes(tile, dtype):
+    return tuple(slot.num_bytes for slot in ring_slots(tile, dtype))
+
+
 def test_bytes_of_a_stage_by_hand():
-    assert stage_bytes((128, 256, 64), "float16") == (16384, 32768)
-    assert stage_bytes((64, 24, 16), "bfloat16") == (2048, 1024)  # 768 bytes take a whole kibibyte
+    assert slot_bytes((128, 256, 64), "float16") == (16384, 32768)
+    assert slot_bytes((64, 24, 16), "bfloat16") == (2048, 768)
     assert most_stages((128, 256, 64), "float16") == 4
     assert most_stages((64, 64, 64), "float16") == 14
 

@@ -14,8 +14,9 @@ from tvm_hopper.testing import workloads
     [
         (
             hs.MatmulConfig((128, 256, 64), stages=5),
-            r"block C, tile 128x256x64: found 5 stages x \(A 16384 \+ B 32768 \+ barriers 16\) = "
-            r"245840 B of shared memory; need at most 232448 B, which 4 stages of this tile take",
+            r"block C, tile 128x256x64: found 5 stages x \(A 16384 \+ B 32768 \+ barriers 16\) \+ "
+            r"alignment 8 = 245848 B of shared memory; need at most 232448 B, which 4 stages of "
+            r"this tile take",
         ),
         (
             hs.MatmulConfig((100, 100, 10)),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, te
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.testing import workloads
@@ -54,6 +54,18 @@ def test_layouts_and_shapes(layout, shape):
 )
 def test_forms(options):
     check({**RAGGED, **options})
+
+
+def test_casts_that_keep_values_may_follow_each_other():
+    a, b = (te.placeholder((64, 64), "float16", name=name) for name in "AB")
+    k = te.reduce_axis((0, 64), "k")
+    wide = lambda x: x.astype("float64").astype("float32")  # noqa: E731
+    c = te.compute((64, 64), lambda i, j: te.sum(wide(a[i, k]) * wide(b[j, k]), k), name="C")
+    sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
+    inputs = workloads.make_inputs(sch.mod)
+    hs.matmul(sch, "C", SMALL)
+    want = workloads.reference(inputs, "NT", ())
+    np.testing.assert_array_equal(run_serially(sch.mod, inputs).astype(np.float64), want)
 
 
 @pytest.mark.parametrize("extent", [1, 63, 64, 65])

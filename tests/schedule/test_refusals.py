@@ -14,10 +14,14 @@ SHAPE = (256, 256, 256)
 EXACT = {"acc_dtype": "float16", "cast": "none", "out_dtype": "float16"}
 
 
+def multiply(x, y):
+    return x.astype("float32") * y.astype("float32")
+
+
 def product(a, b, name="C", shape=SHAPE, **given):
     m, n, k = shape
     axis = te.reduce_axis((0, k), "k")
-    value = given.get("value", lambda x, y: x.astype("float32") * y.astype("float32"))
+    value = given.get("value", multiply)
     return te.compute((m, n), lambda i, j: te.sum(value(a[i, axis], b[j, axis]), axis), name=name)
 
 
@@ -225,8 +229,16 @@ def test_split_reduction():
         (lambda x, y: x.astype("float32"), r"found the value C.*; need C\[\.\.\.\] \+ x"),
         (lambda x, y: (x + y).astype("float32"), r"found the value C.*; need C\[\.\.\.\] \+ x"),
         (lambda x, y: (x + x).astype("float32") * y.astype("float32"), r"computed inside the prod"),
+        (
+            lambda x, y: multiply(x, y) + multiply(y, x),
+            r"found the value C.*; need C\[\.\.\.\] \+ x",
+        ),
+        (
+            lambda x, y: x.astype("bfloat16").astype("float32") * y.astype("float32"),
+            r"found operand A cast to bfloat16, which can change its value; need casts to float32",
+        ),
     ],
-    ids=["sum", "sum-of-both", "expression"],
+    ids=["sum", "sum-of-both", "expression", "two-products", "narrow-cast"],
 )
 def test_value_that_is_no_product(value, match):
     a, b = operands()

@@ -1,1 +1,1 @@
-"""Questions about TIR: recognise, compare, never change."""
+"""Questions about TIR: recognize, compare, never change."""

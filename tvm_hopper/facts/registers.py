@@ -7,6 +7,8 @@ pool has enough, for ever when the sum is too large, and neither form may go the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from .hopper import (
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS,
@@ -102,6 +104,49 @@ def accumulator_registers(tile_m: int, tile_n: int, consumers: int) -> int:
 def accumulator_room(consumer: int) -> int:
     """Return how many accumulators a consumer thread may hold of its `consumer` registers."""
     return min(consumer, MAX_REGISTERS_PER_THREAD) - BESIDE_ACCUMULATORS
+
+
+@dataclass(frozen=True)
+class AccumulatorBudget:
+    """Accumulators of a consumer thread, and how many its registers have room for.
+
+    Attributes
+    ----------
+    held
+        Accumulators that the tile asks for.
+    room
+        The most that a thread of `consumer` registers may hold.
+    """
+
+    held: int
+    room: int
+    consumer: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the rest of the registers is enough for everything else."""
+        return self.held <= self.room
+
+
+def accumulator_budget(
+    tile_m: int, tile_n: int, consumers: int, consumer: int | None = None
+) -> AccumulatorBudget:
+    """Return what a tile takes of the registers of its consumers, and what they have.
+
+    Parameters
+    ----------
+    tile_m, tile_n : int
+        Elements of the output that the consumers compute together.
+    consumers : int
+        Consumer warp groups.
+    consumer : int, optional
+        Registers of a consumer thread; None: the default of that many consumers, and where there
+        is none, as many as any thread can have.
+    """
+    if consumer is None:
+        _, consumer = DEFAULT_SPLIT.get(consumers, (0, MAX_REGISTERS_PER_THREAD))
+    held = accumulator_registers(tile_m, tile_n, consumers)
+    return AccumulatorBudget(held, accumulator_room(consumer), consumer)
 
 
 def widest_instruction(consumers: int) -> int:

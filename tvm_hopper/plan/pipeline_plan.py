@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.hopper import (
-    MAX_GRID_YZ,
-    MBARRIER_BYTES,
-    MBARRIER_MAX_TX_BYTES,
-    SMEM_PER_BLOCK,
-)
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.hopper import MAX_GRID_YZ, MBARRIER_MAX_TX_BYTES, SMEM_PER_BLOCK
 from tvm_hopper.keys import ASYNC_COPY, ASYNC_STAGES, CHANNEL, NUM_SLOTS, ORDER, PERSISTENT, STAGE
 
 from .channel import find_loads, is_load, slot_bytes
+from .smem import BARRIER_BYTES, SharedArray, most_slots, ring_memory
 
 
 @dataclass(frozen=True)
@@ -43,16 +41,15 @@ class PipelinePlan:
                 f"{self.tx_bytes} bytes a stage",
                 f"at most {MBARRIER_MAX_TX_BYTES}, what an mbarrier can count",
             )
-        if self.smem_bytes > SMEM_PER_BLOCK:
-            fits = (SMEM_PER_BLOCK - 1024) // (self.tx_bytes + 2 * MBARRIER_BYTES)
-            sizes = " + ".join(
-                f"{load.block.writes[0].source.name} {self.num_slots} x {slot_bytes(load.block)}"
-                for load in self.loads
-            )
+        memory = ring_memory(self.slots, self.num_slots)
+        if not memory.fits:
+            fits = most_slots(self.slots)
+            sizes = " + ".join(f"{x.name} {self.num_slots} x {x.num_bytes}" for x in self.slots)
+            padding = f" + alignment {memory.padding}" if memory.padding else ""
             raise cannot_lower(
                 where,
-                f"{sizes} + barriers {2 * self.num_slots * MBARRIER_BYTES} = {self.smem_bytes} "
-                "bytes of shared memory",
+                f"{sizes} + barriers {self.num_slots * BARRIER_BYTES}{padding} = "
+                f"{memory.num_bytes} bytes of shared memory",
                 f"at most {SMEM_PER_BLOCK}",
                 f"take {fits} stages" if fits else "choose a smaller tile",
             )
@@ -83,9 +80,22 @@ class PipelinePlan:
         return sum(slot_bytes(load.block) for load in self.loads)
 
     @property
+    def slots(self) -> tuple[SharedArray, ...]:
+        """What one slot takes of each tile, which several loads may fill."""
+        tiles = [x for n, x in enumerate(self.tiles) if not any(map(x.same_as, self.tiles[:n]))]
+        return tuple(
+            SharedArray(
+                x.name,
+                prod(int(extent) for extent in x.shape) * dtype_bytes(ir.dtype_of(x)),
+                int(x.ty.data_alignment),
+            )
+            for x in tiles
+        )
+
+    @property
     def smem_bytes(self) -> int:
-        """Shared memory of the slots and their barriers."""
-        return self.num_slots * (self.tx_bytes + 2 * MBARRIER_BYTES)
+        """Shared memory of the slots and their barriers, alignment included."""
+        return ring_memory(self.slots, self.num_slots).num_bytes
 
 
 @dataclass(frozen=True)

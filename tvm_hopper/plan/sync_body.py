@@ -17,6 +17,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Step
 
@@ -134,9 +135,15 @@ class BodyReader:
             rings = [region.source for region in block.writes]
             writes = [Access(self.buffer(x), True, n) for n in ahead for x in once(rings)]
             return Step(block.name_hint, tuple(writes), op, "thread", only_if_read=AHEAD in notes)
-        reads = [Access(self.buffer(region.source), False) for region in block.reads]
-        writes = [Access(self.buffer(region.source), True) for region in block.writes]
-        return Step(block.name_hint, tuple([*reads, *writes]), op)
+        # A block may name what else its statements mention, such as what a sum starts from.
+        operands = {ASYNC_OPS[op].reads, ASYNC_OPS[op].writes}
+        reads = [self._touch(region, is_write=False) for region in block.reads]
+        writes = [self._touch(region, is_write=True) for region in block.writes]
+        own = [access for access in (*reads, *writes) if access.buffer.space in operands]
+        return Step(block.name_hint, tuple(own), op)
+
+    def _touch(self, region: ir.TensorRegion, is_write: bool) -> Access:
+        return Access(self.buffer(region.source), is_write)
 
     def _release(self, block: ir.SBlock) -> Step:
         late = int(block.annotations[RELEASE])

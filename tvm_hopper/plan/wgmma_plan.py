@@ -10,12 +10,12 @@ from tvm import sym
 from tvm_hopper import ir
 from tvm_hopper.analysis.copies import find_copies
 from tvm_hopper.analysis.injective import is_injective
-from tvm_hopper.analysis.multiply_add import MultiplyAdd, match_multiply_add
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
-from tvm_hopper.facts.hopper import MAX_REGISTERS_PER_THREAD, WARP_GROUP_THREADS
 from tvm_hopper.keys import ACCUMULATE, REGISTERS, SWIZZLE, WGMMA
+
+from .multiply_add import MultiplyAdd, match_multiply_add
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class WgmmaPlan:
     @property
     def registers(self) -> int:
         """Accumulator registers of a thread."""
-        return self.m * self.n // WARP_GROUP_THREADS
+        return registers.accumulator_registers(self.m, self.n, 1)
 
     @property
     def instruction_n(self) -> int:
@@ -153,17 +153,15 @@ def _check_room(kernel: ir.For, plan: WgmmaPlan) -> None:
     """Refuse an accumulator that leaves a consumer too few registers for anything else."""
     loops = ir.find_all(kernel, ir.For, lambda loop: REGISTERS in loop.annotations)
     around = [loop for loop in loops if ir.uses_node(loop, plan.product.realize)]
-    if around:
-        consumer = int(list(around[0].annotations[REGISTERS])[-1])
-    else:
-        usual = registers.DEFAULT_SPLIT.get(plan.warp_groups)
-        consumer = usual[1] if usual else MAX_REGISTERS_PER_THREAD
-    if plan.registers > registers.accumulator_room(consumer):
+    consumer = int(list(around[0].annotations[REGISTERS])[-1]) if around else None
+    rows = plan.m * plan.warp_groups
+    budget = registers.accumulator_budget(rows, plan.n, plan.warp_groups, consumer)
+    if not budget.fits:
         raise cannot_lower(
             plan.product.where,
-            f"an accumulator of {plan.m}x{plan.n}: {plan.registers} registers a thread",
-            f"at most {registers.accumulator_room(consumer)} of the consumer's {consumer}, the "
-            "rest being needed for addresses",
+            f"an accumulator of {plan.m}x{plan.n}: {budget.held} registers a thread",
+            f"at most {budget.room} of the consumer's {budget.consumer}, the rest being needed for "
+            "addresses",
             "choose a smaller tile, more consumers, or give them more registers",
         )
 

@@ -14,6 +14,13 @@ from typing import Any
 from tvm_hopper.errors import cannot_schedule, found_and_need
 from tvm_hopper.facts import dtypes, hopper, registers, swizzle, wgmma
 from tvm_hopper.keys import BY_DEVICE, MOST_CONSUMERS
+from tvm_hopper.plan.smem import (
+    BARRIER_BYTES,
+    TILE_ALIGNMENT,
+    SharedArray,
+    most_slots,
+    ring_memory,
+)
 
 from .arguments import as_choice, as_int, as_pair, as_stages, as_tile
 
@@ -22,8 +29,6 @@ MECHANISMS = ("tma",)
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
 MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
-SMEM_TILE_ALIGNMENT = 1024  # bytes: one repeat of the 128-byte swizzle, for every tile of the ring
-BARRIER_BYTES = 2 * hopper.MBARRIER_BYTES  # of a stage: one full and one empty barrier
 
 
 @dataclass(frozen=True)
@@ -174,20 +179,19 @@ def split_axis(tile_m: int, tile_n: int, consumers: int) -> str:
     return "n" if tile_n % (8 * consumers) == 0 and tile_m % wgmma.INSTRUCTION_M == 0 else ""
 
 
-def stage_bytes(tile: tuple[int, int, int], dtype: str) -> tuple[int, int]:
-    """Return the bytes that one slot of the ring takes for A and for B, alignment included."""
+def ring_slots(tile: tuple[int, int, int], dtype: str) -> tuple[SharedArray, SharedArray]:
+    """Return what one slot of the ring takes for A and for B."""
     tile_m, tile_n, tile_k = tile
-    size = dtypes.dtype_bytes(dtype)
-    a_bytes, b_bytes = (
-        -(-rows * tile_k * size // SMEM_TILE_ALIGNMENT) * SMEM_TILE_ALIGNMENT
-        for rows in (tile_m, tile_n)
+    size = tile_k * dtypes.dtype_bytes(dtype)
+    return (
+        SharedArray("A", tile_m * size, TILE_ALIGNMENT),
+        SharedArray("B", tile_n * size, TILE_ALIGNMENT),
     )
-    return a_bytes, b_bytes
 
 
 def most_stages(tile: tuple[int, int, int], dtype: str) -> int:
     """Return how many slots of the ring fit into the shared memory of one CTA."""
-    return hopper.SMEM_PER_BLOCK // (sum(stage_bytes(tile, dtype)) + BARRIER_BYTES)
+    return most_slots(ring_slots(tile, dtype))
 
 
 def find_violations(
@@ -216,21 +220,22 @@ def find_violations(
             f"{{{', '.join(legal)}}}, or tile_m a multiple of {64 * consumers}, or tile_n a "
             f"multiple of {8 * consumers}"
         )
-    a_bytes, b_bytes = stage_bytes(tile, dtype)
-    total = stages * (a_bytes + b_bytes + BARRIER_BYTES)
-    if total > hopper.SMEM_PER_BLOCK:
+    slots = ring_slots(tile, dtype)
+    memory = ring_memory(slots, stages)
+    if not memory.fits:
+        sizes = " + ".join(f"{slot.name} {slot.num_bytes}" for slot in slots)
+        padding = f" + alignment {memory.padding}" if memory.padding else ""
         broken.append(
-            f"found {stages} stages x (A {a_bytes} + B {b_bytes} + barriers {BARRIER_BYTES}) = "
-            f"{total} B of shared memory; need at most {hopper.SMEM_PER_BLOCK} B, which "
+            f"found {stages} stages x ({sizes} + barriers {BARRIER_BYTES}){padding} = "
+            f"{memory.num_bytes} B of shared memory; need at most {hopper.SMEM_PER_BLOCK} B, which "
             f"{most_stages(tile, dtype)} stages of this tile take"
         )
-    _, consumer = config.registers or registers.default_split(consumers)
-    room = registers.accumulator_room(consumer)
-    held = registers.accumulator_registers(tile_m, tile_n, consumers)
-    if held > room:
+    consumer = config.registers[1] if config.registers else None
+    budget = registers.accumulator_budget(tile_m, tile_n, consumers, consumer)
+    if not budget.fits:
         broken.append(
-            f"found {held} accumulators a thread ({tile_m}x{tile_n} over {consumers} "
-            f"consumers); need at most {room} of {consumer} registers, by a smaller tile or more "
-            "consumers"
+            f"found {budget.held} accumulators a thread ({tile_m}x{tile_n} over {consumers} "
+            f"consumers); need at most {budget.room} of {budget.consumer} registers, by a smaller "
+            "tile or more consumers"
         )
     return broken

@@ -24,7 +24,7 @@ from tvm_hopper.facts.dtypes import EXACT_DTYPES, OPERAND_DTYPES
 
 from . import reasons
 from .arguments import as_block
-from .recognise import loops_around
+from .recognize import loops_around
 from .trial import all_or_nothing
 
 SEPARATE = "bind the rest to threads first, or keep it in a function of its own"

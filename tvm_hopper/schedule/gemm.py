@@ -30,7 +30,7 @@ from .dry_run import block_names, check_lowering, check_nothing_left
 from .normalize import normalized
 from .outputs import count_outputs, keep_in_registers, separate_outputs
 from .reasons import TVM_ERRORS, in_words
-from .recognise import (
+from .recognize import (
     Matmul,
     MatmulOperand,
     check_operands,
@@ -223,7 +223,7 @@ def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:
     product = sch.get(block)
     start = next(i for i, node in enumerate(blocks) if node.same_as(product))
     where = f"block {product.name_hint}"
-    for load in product_loads(where, product.body):
+    for load in product_loads(where, product):
         for node in blocks[start:]:
             if any(region.source.same_as(load.source) for region in node.writes):
                 raise cannot_schedule(

@@ -31,7 +31,7 @@ from tvm_hopper.errors import HopperError
 
 from .arguments import label
 from .fuse import fuse_prologue
-from .recognise import check_plain_loops, product_loads
+from .recognize import check_plain_loops, product_loads
 from .trial import as_one_step
 from .views import find_access
 
@@ -166,7 +166,7 @@ def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
         return None
     try:
         bindings = check_plain_loops("", loops, node)
-        loads = product_loads("", node.body)
+        loads = product_loads("", node)
     except HopperError:
         return None
     output = find_access(node, node.body.buffer, node.body.indices)

@@ -50,7 +50,7 @@ from .config import (
     check_pending,
 )
 from .fuse import is_own_kernel
-from .recognise import Axis, Matmul, find_matmul
+from .recognize import Axis, Matmul, find_matmul
 from .trial import all_or_nothing
 
 SAMPLE = "tvm_hopper.sample"  # never left in the IR, see `pipeline`

@@ -17,7 +17,7 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
-from .recognise import loops_around
+from .recognize import loops_around
 
 TILE = "rows, columns and depth of a tile in the three innermost loops"
 

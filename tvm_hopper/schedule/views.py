@@ -26,7 +26,7 @@ from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.plan.tma_plan import strides_bytes
 
-from .recognise import check_plain_loops, loops_around, product_loads
+from .recognize import check_plain_loops, loops_around, product_loads
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def make_views(sch: s_tir.Schedule, block: Any) -> list[Any]:
     node = sch.get(block)
     where = f"block {node.name_hint}"
     check_plain_loops(where, loops_around(sch, block), node)
-    loads = product_loads(where, node.body)
+    loads = product_loads(where, node)
     for buffer in (*(load.source for load in loads), node.body.buffer):
         _check_declaration(where, buffer)
     operands = [view for load in loads if (view := plan_operand(where, node, load))]

@@ -5,7 +5,7 @@ import pytest
 from tests.transforms.refusals.products import PRODUCT, SUM
 from tests.transforms.scripts import parse
 from tvm_hopper import ir
-from tvm_hopper.analysis.multiply_add import match_multiply_add
+from tvm_hopper.plan.multiply_add import match_multiply_add
 
 A, B = 'T.Cast("float32", a[0, i, k])', 'T.Cast("float32", b[0, j, k])'
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.contraction import CASTS_NEEDED, Contraction, find_contraction
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import hopper
-from tvm_hopper.facts.dtypes import EXACT_DTYPES, OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
 
 FIRST = "compute it into a tensor first, in a block that is bound to threads"
 
@@ -91,7 +92,7 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     check_product(sch, block)
     store = node.body
     _check_initial_value(where, node)
-    first, second = product_loads(where, store)
+    contraction = require_contraction(where, node)
 
     axes = {var.var: _axis(var, bindings[var.var], loops) for var in node.iter_vars}
     lead = tuple(a for a in axes.values() if a.extent == 1 and not _is_reduction(a.iter_var))
@@ -108,7 +109,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     for axis in axes.values():
         if axis in (m, n, k, *lead):
             continue
-        batch = _batch(axes, (first, second))
+        shared = contraction.sides(list(axes)).batch
+        batch = next((axes[v] for v in shared if axes[v].extent != 1), None)
         if batch is None:
             wide = [axes[v] for v in out if v in axes and axes[v].extent != 1]
             sizes = ", ".join(f"{a.iter_var.var.name} of {a.extent}" for a in wide)
@@ -127,8 +129,8 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
             raise cannot_schedule(where, f"no loop over {label}", "one loop a dimension")
 
     by_axis = {}
-    for factor in (first, second):
-        operand, side = _operand(where, factor, m, n, k, lead)
+    for load in contraction.products[0].loads:
+        operand, side = _operand(where, load, m, n, k, lead)
         by_axis[side] = operand
     if set(by_axis) != {"m", "n"}:
         need = "one operand indexed by m and k, the other by n and k"
@@ -140,10 +142,10 @@ def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:
     if lhs.dtype != rhs.dtype:
         found = f"{lhs.name} {lhs.dtype}, {rhs.name} {rhs.dtype}"
         raise cannot_schedule(where, found, "operands of one type")
-    acc_dtype = ir.dtype_of(store.buffer)
     kept = (len(out) - 2, len(out) - 1)
-    zero = ir.is_zero(node.init.value)
-    return Matmul(name, m, n, k, lead, lhs, rhs, store.buffer, kept, acc_dtype, zero)
+    zero = ir.is_zero(contraction.initial)
+    output, dtype = contraction.accumulator, contraction.accumulator_dtype
+    return Matmul(name, m, n, k, lead, lhs, rhs, output, kept, dtype, zero)
 
 
 def _axis(var: IterVar, position: int, loops: list[Any]) -> Axis:
@@ -286,40 +288,45 @@ def _stride_violations(operand: MatmulOperand, outer: str) -> list[tuple[str, st
     return [(operand.name, found, need, f"pad {dim} to {-(-row // step) * step}")]
 
 
-def product_loads(where: str, store: Any) -> tuple[Any, Any]:
-    """Split `C = C + x * y` into the loads behind x and y, casts taken off."""
-    need = f"{store.buffer.name}[...] + x[...] * y[...]"
-    value = store.value
-    if not isinstance(value, tirx.Add):
-        raise cannot_schedule(where, f"the value {value}", need)
-    product = [t for t in (value.a, value.b) if not _is_same_element(t, store)]
-    if len(product) != 1:
-        raise cannot_schedule(where, f"the value {value}", need)
-    term = product[0]
-    acc = ir.dtype_of(store.buffer)
-    if isinstance(term, tirx.Cast) and isinstance(term.value, tirx.Mul):
-        _check_cast(where, f"the product {term.value}", term, acc)
-        term = term.value  # the cast stands after the product
-    if not isinstance(term, tirx.Mul):
-        raise cannot_schedule(where, f"the value {value}", need)
-    factors = []
-    for factor in (term.a, term.b):
-        load = factor.value if isinstance(factor, tirx.Cast) else factor
-        if not isinstance(load, ir.TensorLoad):
-            found = f"{factor} computed inside the product"
-            need = f"operands that are tensors, at most cast to {acc}"
+def require_contraction(where: str, node: Any) -> Contraction:
+    """Take the one product of a block apart; refuse what a schedule cannot serve.
+
+    Parameters
+    ----------
+    where : str
+        Names the block in an error message.
+    node : SBlock
+        Its body is one store.
+
+    Returns
+    -------
+    contraction : Contraction
+        Of one product of two loads, behind casts that change no value.
+
+    Raises
+    ------
+    ScheduleError
+        The block adds anything else to its output.
+    """
+    store = node.body
+    contraction = find_contraction(store, node.init)
+    if contraction is None or len(contraction.products) != 1:
+        need = f"{store.buffer.name}[...] + x[...] * y[...]"
+        raise cannot_schedule(where, f"the value {store.value}", need)
+    (product,) = contraction.products
+    for factor in product.factors:
+        if factor.load is None:
+            found = f"{factor.expr} computed inside the product"
+            need = f"operands that are tensors, at most cast to {contraction.accumulator_dtype}"
             raise cannot_schedule(where, found, need, FIRST)
-        if isinstance(factor, tirx.Cast) and ir.dtype_of(load.source) in OPERAND_DTYPES:
-            _check_cast(where, f"operand {load.source.name}", factor, ir.dtype_of(load.source))
-        factors.append(load)
-    return factors[0], factors[1]
+    if found := product.changed_values(contraction.accumulator_dtype):
+        raise cannot_schedule(where, found, CASTS_NEEDED, FIRST)
+    return contraction
 
 
-def _check_cast(where: str, what: str, cast: tirx.Cast, dtype: str) -> None:
-    """Refuse a cast that changes values: WGMMA multiplies the operands as they are."""
-    if ir.dtype_of(cast) not in (dtype, *EXACT_DTYPES):
-        found = f"{what} cast to {ir.dtype_of(cast)}, which can change its value"
-        raise cannot_schedule(where, found, f"casts to {' or '.join(EXACT_DTYPES)} alone", FIRST)
+def product_loads(where: str, node: Any) -> tuple[Any, Any]:
+    """Return the loads of a block's one product; see `require_contraction`."""
+    return require_contraction(where, node).products[0].loads
 
 
 def _operand(
@@ -348,23 +355,6 @@ def _operand(
     major = "k" if sides[-1] == "k" else "mn"
     side = "m" if "m" in sides else "n"
     return MatmulOperand(buffer, ir.dtype_of(buffer), major, tuple(kept)), side
-
-
-def _batch(axes: dict[Any, Axis], loads: tuple[Any, Any]) -> Axis | None:
-    """Return the first axis that goes through both operands and is not summed over."""
-    for var, axis in axes.items():
-        shared = all(ir.uses(list(load.indices), var) for load in loads)
-        if shared and axis.extent != 1 and not _is_reduction(axis.iter_var):
-            return axis
-    return None
-
-
-def _is_same_element(term: Any, store: Any) -> bool:
-    return (
-        isinstance(term, ir.TensorLoad)
-        and term.source.same_as(store.buffer)
-        and tvm_ffi.structural_equal(term.indices, store.indices)
-    )
 
 
 def _is_reduction(var: IterVar) -> bool:

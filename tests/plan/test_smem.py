@@ -1,0 +1,38 @@
+"""One sum for shared memory: offsets by hand, and how many slots of a ring fit."""
+
+import pytest
+
+from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
+from tvm_hopper.plan.smem import SharedArray, SharedMemory, most_slots, ring_memory
+
+
+def test_places_by_hand():
+    arrays = (
+        SharedArray("full", 24),
+        SharedArray("bytes", 100, 64),
+        SharedArray("tile", 2048, 1024),
+        SharedArray("word", 4, 4),  # starts at a multiple of 16, as every array
+    )
+    memory = SharedMemory(arrays)
+    assert memory.order == (2, 1, 0, 3)
+    assert memory.offsets == (2160, 2048, 0, 2192)
+    assert (memory.num_bytes, memory.padding) == (2196, 20)
+
+
+def test_a_ring_by_hand():
+    memory = ring_memory([SharedArray("A", 16384, 1024), SharedArray("B", 32768, 1024)], 3)
+    assert memory.offsets == (0, 49152, 147456, 147488)
+    assert (memory.num_bytes, memory.padding) == (147512, 8)  # the second barriers start at 16
+
+
+def test_nothing_takes_nothing():
+    assert SharedMemory(()).num_bytes == 0
+
+
+@pytest.mark.parametrize("num_bytes", [16, 100, 1008, 1024, 7000, 232416, 232424, 232432, 300000])
+@pytest.mark.parametrize("other", [0, 256, 768, 40000])
+def test_as_many_slots_as_fit(num_bytes, other):
+    slots = [SharedArray("A", num_bytes, 1024), SharedArray("B", other, 256)]
+    count = most_slots(slots)
+    assert ring_memory(slots, count).num_bytes <= SMEM_PER_BLOCK or count == 0
+    assert ring_memory(slots, count + 1).num_bytes > SMEM_PER_BLOCK

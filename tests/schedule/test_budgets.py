@@ -1,0 +1,100 @@
+"""What the schedule's budget accepts, the passes accept too, with the same sums."""
+
+import json
+import random
+import re
+from dataclasses import replace
+
+import pytest
+from tvm import s_tir
+from tvm.ir.transform import PassContext
+
+from tvm_hopper import ir, pipeline
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
+from tvm_hopper.facts import registers
+from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
+from tvm_hopper.plan.smem import ring_memory
+from tvm_hopper.schedule import gemm
+from tvm_hopper.schedule.config import find_violations, most_stages, ring_slots
+from tvm_hopper.schedule.dry_run import LAST, TARGET
+from tvm_hopper.testing import workloads
+
+SPLITS = {1: [(24, 256), (56, 256)], 2: [(40, 232), (24, 240), (96, 200)], 3: [(32, 160)]}
+
+
+def draw(rng):
+    """Draw a tile, a ring and a split of registers near the limits of the chip."""
+    consumers = rng.choice((1, 2, 3))
+    tile = 64 * rng.randint(1, 6), 8 * rng.randint(1, 40), 16 * rng.choice((1, 2, 3, 4, 5, 8))
+    dtype = rng.choice(("float16", "bfloat16"))
+    stages = max(1, most_stages(tile, dtype) + rng.choice((-1, 0, 0, 0, 1)))
+    split = rng.choice([None, *SPLITS[consumers]])
+    return hs.MatmulConfig(tile, stages=stages, consumers=consumers, registers=split), dtype
+
+
+def accepted(seed):
+    """Return the first configuration that the schedule's budget accepts."""
+    rng = random.Random(seed)
+    while True:
+        config, dtype = draw(rng)
+        if not find_violations(config.tile, config.stages, config, dtype):
+            return config, dtype, rng
+
+
+def scheduled(config, dtype, rng):
+    """Schedule a product of whole tiles."""
+    m, n, k = (2 * size for size in config.tile)
+    layout = rng.choice(workloads.LAYOUTS)
+    sch = s_tir.Schedule(workloads.matmul(m, n, k, dtype=dtype, layout=layout))
+    hs.matmul(sch, "C", config)  # lowers it up to MergeShared, and raises what a pass refuses
+    return sch.mod
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_what_the_schedule_accepts_the_passes_accept(seed):
+    config, dtype, rng = accepted(seed)
+    mod = scheduled(config, dtype, rng)
+    with PassContext():
+        (func,) = pipeline.lower(mod, TARGET, until=LAST).functions.values()
+    (noted,) = json.loads(str(func.attrs[ir.PLAN_ATTR]))
+    memory = ring_memory(ring_slots(config.tile, dtype), config.stages)
+    assert noted["smem_bytes"] == memory.num_bytes
+    budget = registers.accumulator_budget(*config.tile[:2], config.consumers)
+    assert noted["accumulator_registers"] == budget.held
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_the_schedule_finds_too_large_the_passes_refuse(seed, monkeypatch):
+    config, dtype, rng = accepted(seed)
+    stages = most_stages(config.tile, dtype) + 1
+    (found,) = find_violations(config.tile, stages, config, dtype)
+    total = re.search(r"= (\d+) B of shared memory", found).group(1)
+    monkeypatch.setattr(gemm, "find_violations", lambda *_: [])
+    with pytest.raises(
+        ScheduleError, match=f" = {total} bytes of shared memory.*take {stages - 1}"
+    ):
+        scheduled(replace(config, stages=stages), dtype, rng)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_accumulators_that_the_schedule_finds_too_many_the_passes_refuse(seed, monkeypatch):
+    rng = random.Random(seed)
+    while True:
+        config, dtype = draw(rng)
+        found = find_violations(config.tile, config.stages, config, dtype)
+        if len(found) == 1 and "accumulators a thread" in found[0]:
+            break
+    held, room = re.match(r"found (\d+) acc.*need at most (\d+) of", found[0]).groups()
+    monkeypatch.setattr(gemm, "find_violations", lambda *_: [])
+    with pytest.raises(ScheduleError, match=f": {held} registers a thread; need at most {room} of"):
+        scheduled(config, dtype, rng)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_most_stages_are_the_most_that_fit(seed):
+    config, dtype = draw(random.Random(seed))
+    slots = ring_slots(config.tile, dtype)
+    stages = most_stages(config.tile, dtype)
+    assert ring_memory(slots, stages).num_bytes <= SMEM_PER_BLOCK
+    assert ring_memory(slots, stages + 1).num_bytes > SMEM_PER_BLOCK

@@ -1,0 +1,119 @@
+"""The sum of a kernel's shared memory: what its arrays take when each has its place.
+
+    ring of A, 3 slots x 16384       0    alignment 1024
+    ring of B, 3 slots x 16384   49152    alignment 1024
+    full, 3 x 8                  98304    alignment 16
+    empty, 3 x 8                 98336    alignment 16
+                                 98360
+
+The schedule chooses tiles by it, the pipeline's plan refuses by it, and the last pass places by it,
+so that none of them promises what another one cannot keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm_hopper.facts.hopper import MBARRIER_BYTES, SMEM_PER_BLOCK
+from tvm_hopper.facts.swizzle import alignment
+
+TILE_ALIGNMENT = alignment(128)  # of a tile in the widest swizzle, and of the whole allocation
+MIN_ALIGNMENT = 16  # of every array: the widest access of one thread
+BARRIER_BYTES = 2 * MBARRIER_BYTES  # of a slot: one full and one empty barrier
+
+
+@dataclass(frozen=True)
+class SharedArray:
+    """One array in shared memory, or one slot of a ring.
+
+    Attributes
+    ----------
+    name
+        For messages and `explain`.
+    num_bytes
+        Size.
+    alignment
+        Bytes; less than `MIN_ALIGNMENT` counts as that.
+    """
+
+    name: str
+    num_bytes: int
+    alignment: int = MIN_ALIGNMENT
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """Arrays of one kernel; no two overlap, since copies may be in flight in any of them."""
+
+    arrays: tuple[SharedArray, ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Positions in `arrays` by offset: the most aligned first, which leaves no holes."""
+        return tuple(sorted(range(len(self.arrays)), key=lambda i: -_alignment(self.arrays[i])))
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Offset of each of `arrays`, in bytes."""
+        found, end = {}, 0
+        for i in self.order:
+            step = _alignment(self.arrays[i])
+            found[i] = -(-end // step) * step
+            end = found[i] + self.arrays[i].num_bytes
+        return tuple(found[i] for i in range(len(self.arrays)))
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all of them, alignment included."""
+        ends = zip(self.offsets, self.arrays, strict=True)
+        return max((offset + array.num_bytes for offset, array in ends), default=0)
+
+    @property
+    def padding(self) -> int:
+        """Bytes between the arrays."""
+        return self.num_bytes - sum(array.num_bytes for array in self.arrays)
+
+    @property
+    def fits(self) -> bool:
+        """Whether one thread block may have that much."""
+        return self.num_bytes <= SMEM_PER_BLOCK
+
+
+def ring_memory(slots: Sequence[SharedArray], num_slots: int) -> SharedMemory:
+    """Return the memory of one ring: its tiles, and the barriers that guard its slots.
+
+    Parameters
+    ----------
+    slots : sequence of SharedArray
+        One slot of each tile.
+    num_slots : int
+        Slots of the ring.
+
+    Returns
+    -------
+    memory : SharedMemory
+        With both barriers of a slot. A ring that the same threads fill and read lacks one of them,
+        which is known only when roles are.
+    """
+    tiles = [SharedArray(x.name, num_slots * x.num_bytes, x.alignment) for x in slots]
+    barriers = [SharedArray(name, num_slots * MBARRIER_BYTES) for name in ("full", "empty")]
+    return SharedMemory((*tiles, *barriers))
+
+
+def most_slots(slots: Sequence[SharedArray]) -> int:
+    """Return how many slots of a ring fit into the shared memory of a thread block.
+
+    Parameters
+    ----------
+    slots : sequence of SharedArray
+        One slot of each tile.
+    """
+    count = SMEM_PER_BLOCK // (sum(x.num_bytes for x in slots) + BARRIER_BYTES)
+    while count and not ring_memory(slots, count).fits:
+        count -= 1  # of alignment between the arrays
+    return count
+
+
+def _alignment(array: SharedArray) -> int:
+    return max(array.alignment, MIN_ALIGNMENT)

@@ -46,7 +46,6 @@ MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
         (fences.arrive_named(3, 256), "bar_arrive", {"a": 3, "b": 256}),
         (registers.setmaxnreg_dec(40), "setmaxnreg", {}),
         (registers.setmaxnreg_inc(232), "setmaxnreg", {}),
-        (registers.mov(registers_of("float32", 1)[0], tirx.const(1, "float32")), "mov", {}),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
@@ -81,13 +80,6 @@ def test_setmaxnreg_goes_both_ways():
 def test_a_proxy_fence_keeps_its_scope(scope):
     mods = decode_ptx(fences.proxy_async(scope)).mods
     assert (mods["proxykind"], mods["space"]) == ("async", scope)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_mov_takes_the_registers_own_type(dtype):
-    (register,) = registers_of(dtype, 1)
-    kind = decode_ptx(registers.mov(register, tirx.const(0, dtype))).mods["type"]
-    assert kind == {"float32": "f32", "int32": "b32"}[dtype]
 
 
 def test_a_shuffle_has_the_type_of_its_value():

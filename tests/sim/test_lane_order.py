@@ -5,7 +5,7 @@ import pytest
 from tvm.script import tirx as T
 
 from tvm_hopper.sim.lane_order import LaneOrder, lane_bits
-from tvm_hopper.sim.races import ALL_LANES, GENERIC, Access
+from tvm_hopper.sim.races import ALL_LANES, GENERIC, MemoryAccess
 
 from .kernels import rules
 
@@ -79,7 +79,7 @@ def test_lanes_that_did_not_meet_are_not(how):
 
 
 def access(epoch, lanes=ALL_LANES):
-    return Access(2, None, epoch, -1, GENERIC, True, 0, (), lanes=lanes)
+    return MemoryAccess(2, None, epoch, -1, GENERIC, True, 0, (), lanes=lanes)
 
 
 def test_masks_become_bits():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tvm_hopper.sim.skeleton import Skeleton, explore, explore_skeleton
-from tvm_hopper.sim.skeleton_agents import Agent, Op
+from tvm_hopper.sim.skeleton_agents import SkeletonAgent, Op
 from tvm_hopper.sim.skeleton_symmetry import Symmetry, classes_of
 from tvm_hopper.sim.skeleton_system import System
 
@@ -39,14 +39,14 @@ def ring(consumers, slots, trips, change=lambda number, ops: ops, count=0):
         ops.append(Op("wait", ((empty[slot], 0, 0),), parity ^ 1, 1))
         ops.append(Op("arrive", ((full[slot], 1, 64),)))
         ops += [Op("load", ((full[slot], 0, 32),))] * 2
-    agents = [Agent(0, "producer", tuple(ops))]
+    agents = [SkeletonAgent(0, "producer", tuple(ops))]
     for number in range(consumers):
         ops = [meet]
         for trip in range(trips):
             slot, parity = trip % slots, trip // slots % 2
             ops.append(Op("wait", ((full[slot], 0, 0),), parity, 32))
             ops.append(Op("arrive", ((empty[slot], 1, 0),)))
-        agents.append(Agent(0, f"consumer{number}", tuple(change(number, ops))))
+        agents.append(SkeletonAgent(0, f"consumer{number}", tuple(change(number, ops))))
     return agents
 
 
@@ -156,10 +156,14 @@ def test_each_thing_that_the_system_reads_keeps_agents_apart():
         replace(op, event=SimpleNamespace(node=object(), loops=())),
     ]
     for different in changed:
-        agents = [Agent(0, "a", (op,)), Agent(0, "b", (different,)), Agent(0, "c", (op,))]
+        agents = [
+            SkeletonAgent(0, "a", (op,)),
+            SkeletonAgent(0, "b", (different,)),
+            SkeletonAgent(0, "c", (op,)),
+        ]
         assert classes_of(agents) == [[0, 2], [1]]
-    assert classes_of([Agent(0, "a", (op,)), Agent(1, "b", (op,))]) == [[0], [1]]
-    assert classes_of([Agent(0, "a", (op,)), Agent(0, "b", (op, op))]) == [[0], [1]]
+    assert classes_of([SkeletonAgent(0, "a", (op,)), SkeletonAgent(1, "b", (op,))]) == [[0], [1]]
+    assert classes_of([SkeletonAgent(0, "a", (op,)), SkeletonAgent(0, "b", (op, op))]) == [[0], [1]]
 
 
 def test_permutations_have_one_canonical_state():
@@ -176,8 +180,8 @@ def test_a_copy_of_one_of_two_alike_is_a_copy_of_either():
     key, meet = (0, "smem", 0), meeting()
     copies = [Op("arrive", ((key, 1, 32),)), Op("load", ((key, 0, 32),))]
     copies.append(Op("wait", ((key, 0, 0),)))
-    agents = [Agent(0, "maker", (Op("init", ((key, 2, 0),)), meet))]
-    agents += [Agent(0, name, (meet, *copies)) for name in "ab"]
+    agents = [SkeletonAgent(0, "maker", (Op("init", ((key, 2, 0),)), meet))]
+    agents += [SkeletonAgent(0, name, (meet, *copies)) for name in "ab"]
     every, merged = judge(agents, reduce=False, merge=False), judge(agents, reduce=False)
     assert every[2] == merged[2] == set()
     assert merged[1] < every[1]
@@ -211,7 +215,7 @@ def draw(rng):
                 ops.append(meet)
         ops *= rng.choice([1, 1, 2])
         for _ in range(rng.choice([1, 1, 2, 3]) if len(agents) < 3 else 1):
-            agents.append(Agent(0, f"agent{len(agents)}", (*begin, meet, *ops)))
+            agents.append(SkeletonAgent(0, f"agent{len(agents)}", (*begin, meet, *ops)))
             begin = []
     return agents
 
@@ -240,7 +244,7 @@ def test_bytes_that_nobody_expects_are_found():
     # they may come before the arrival, and the phase never ends, or after it
     key = (0, "smem", 0)
     ops = [Op("load", ((key, 0, 32),)), Op("arrive", ((key, 1, 0),)), Op("wait", ((key, 0, 0),))]
-    agents = [Agent(0, "a", (Op("init", ((key, 1, 0),)), *ops))]
+    agents = [SkeletonAgent(0, "a", (Op("init", ((key, 1, 0),)), *ops))]
     assert judge(agents)[2] == {"DEADLOCK"}
 
 

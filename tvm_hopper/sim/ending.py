@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.clocks import Clock
-from tvm_hopper.sim.tensors import Placement
+from tvm_hopper.sim.tensors import TensorPlacement
 
 
 def warp_exit(warp: Any) -> None:
@@ -210,7 +210,7 @@ def _unissued(machine: Any) -> None:
                     )
 
 
-def uncovered(name: str, place: Placement, written: np.ndarray) -> dict[str, Any] | None:
+def uncovered(name: str, place: TensorPlacement, written: np.ndarray) -> dict[str, Any] | None:
     """Describe the elements of an output that were not written; None if all were, or none.
 
     `written` has one flag for each byte of the memory that the output is a view of.

@@ -26,7 +26,7 @@ from tvm_hopper.sim.ops_order import ClusterBarrier, OrderOps
 from tvm_hopper.sim.ops_wgmma import WarpGroup, WgmmaOps
 from tvm_hopper.sim.program import KernelCode
 from tvm_hopper.sim.result import Result
-from tvm_hopper.sim.tensors import Placement, Pointer, place
+from tvm_hopper.sim.tensors import TensorPlacement, Pointer, place
 from tvm_hopper.sim.tma import BoundTensorMap, TensorMapArg
 from tvm_hopper.sim.translate import compile_kernel
 from tvm_hopper.sim.warp import WarpCore
@@ -177,7 +177,7 @@ class _Setup:
         self.machine = machine
         self.numbers: dict[str, int] = {}
 
-    def tensor(self, name: str, place: Placement, written: np.ndarray | None) -> Region:
+    def tensor(self, name: str, place: TensorPlacement, written: np.ndarray | None) -> Region:
         """Copy a tensor's memory; `written`: its bytes that hold something, None: all of them."""
         number = len(self.numbers)
         region = Region(

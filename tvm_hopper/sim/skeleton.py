@@ -13,11 +13,11 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper.sim.findings import RULES, Finding, worst
-from tvm_hopper.sim.skeleton_agents import Agent, Key, build_agents
+from tvm_hopper.sim.skeleton_agents import SkeletonAgent, Key, build_agents
 from tvm_hopper.sim.skeleton_maps import box_bytes
 from tvm_hopper.sim.skeleton_order import eager
 from tvm_hopper.sim.skeleton_symmetry import Alone, Symmetry
-from tvm_hopper.sim.skeleton_system import CLUSTER, State, System, Violation
+from tvm_hopper.sim.skeleton_system import CLUSTER, SystemState, System, Violation
 from tvm_hopper.sim.skeleton_trace import (
     WHOLE,
     Trace,
@@ -64,7 +64,7 @@ class Skeleton:
     """Traces of the CTAs of one cluster, and the transition system over them."""
 
     traces: list[Trace]
-    agents: list[Agent]
+    agents: list[SkeletonAgent]
     system: System
     counted: bool
     where: str
@@ -134,7 +134,7 @@ def extract_skeletons(
     return found
 
 
-def _refuse_nested_meetings(agents: list[Agent]) -> None:
+def _refuse_nested_meetings(agents: list[SkeletonAgent]) -> None:
     for agent in agents:
         pending = False
         for op in agent.ops:
@@ -143,7 +143,7 @@ def _refuse_nested_meetings(agents: list[Agent]) -> None:
             pending = op.kind == "cluster_arrive" or (pending and op.kind != "cluster_wait")
 
 
-def run_once(skeleton: Skeleton) -> tuple[State, int]:
+def run_once(skeleton: Skeleton) -> tuple[SystemState, int]:
     """Follow one schedule: each agent as far as it goes, copies complete when all are blocked."""
     system = skeleton.system
     state, steps = system.initial(), 0
@@ -160,7 +160,7 @@ def run_once(skeleton: Skeleton) -> tuple[State, int]:
 
 def explore(
     skeleton: Skeleton, max_states: int, reduce: bool = True, merge: bool = True
-) -> tuple[list[State], int, bool]:
+) -> tuple[list[SystemState], int, bool]:
     """Visit every reachable state; return the deadlocks, the count, and whether it finished.
 
     `reduce` lets `eager` choose between orders that make no difference; `merge` visits one of the
@@ -200,7 +200,7 @@ def _name(key: Key | None, skeleton: Skeleton) -> str:
     return f"barrier at byte {key[2]}"
 
 
-def _waits(skeleton: Skeleton, state: State) -> str:
+def _waits(skeleton: Skeleton, state: SystemState) -> str:
     """Say what each blocked agent waits for: the wait-for graph in words."""
     system, parts = skeleton.system, []
     for agent, position in zip(system.agents, state.positions, strict=True):
@@ -251,7 +251,7 @@ def _violation(violation: Violation, skeleton: Skeleton) -> Finding:
     )
 
 
-def deadlock_of(skeleton: Skeleton, state: State) -> list[Finding]:
+def deadlock_of(skeleton: Skeleton, state: SystemState) -> list[Finding]:
     """Report a state in which nothing can move, and barriers that miss only bytes."""
     found = [_finding("DEADLOCK", f"no agent can progress: {_waits(skeleton, state)}")]
     for key, (_, expected, pending, tx, _) in zip(
@@ -268,7 +268,7 @@ def deadlock_of(skeleton: Skeleton, state: State) -> list[Finding]:
     return found + _wrong_starts(skeleton, state)
 
 
-def _wrong_starts(skeleton: Skeleton, state: State) -> list[Finding]:
+def _wrong_starts(skeleton: Skeleton, state: SystemState) -> list[Finding]:
     """Find producers that block at once: their slots are free, and nobody will say so."""
     found = []
     for agent, position in zip(skeleton.system.agents, state.positions, strict=True):

@@ -35,7 +35,7 @@ class Op:
 
 
 @dataclass(frozen=True)
-class Agent:
+class SkeletonAgent:
     """A warp or a warp group of one CTA."""
 
     cta: int
@@ -43,7 +43,9 @@ class Agent:
     ops: tuple[Op, ...]
 
 
-def build_agents(traces: Sequence[Trace], boxes: dict[str, int]) -> tuple[list[Agent], bool]:
+def build_agents(
+    traces: Sequence[Trace], boxes: dict[str, int]
+) -> tuple[list[SkeletonAgent], bool]:
     """Return the agents of the CTAs of one cluster, and whether copies are counted in bytes.
 
     Without the bytes of every copy the transaction counts are left out: a barrier then completes
@@ -90,7 +92,7 @@ def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] 
                 for op in _ops(event, span, cta, peers, sizes)
             ]
             if ops:
-                agents.append(Agent(cta, name, tuple(ops)))
+                agents.append(SkeletonAgent(cta, name, tuple(ops)))
     return agents
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tvm_hopper.sim.skeleton_system import CLUSTER, State, System
+from tvm_hopper.sim.skeleton_system import CLUSTER, SystemState, System
 
 
-def eager(system: System, state: State, movers: Iterable[int]) -> list[State]:
+def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[SystemState]:
     """Take one step first, and alone, if putting it off could show nothing more.
 
     Such steps block nobody, and all that they do is to enable: issuing a copy; meeting at a barrier
@@ -54,7 +54,7 @@ def eager(system: System, state: State, movers: Iterable[int]) -> list[State]:
     return []
 
 
-def _harmless(system: System, state: State, op: Any, sign: int) -> bool:
+def _harmless(system: System, state: SystemState, op: Any, sign: int) -> bool:
     """Tell whether an arrival or a delivery changes nothing that a wait could have seen before."""
     for key, count, size in op.targets:
         slot = system.index[key]
@@ -71,7 +71,7 @@ def _harmless(system: System, state: State, op: Any, sign: int) -> bool:
     return True
 
 
-def may_arrive(system: System, state: State, frozen: int, slot: int) -> bool:
+def may_arrive(system: System, state: SystemState, frozen: int, slot: int) -> bool:
     """Tell whether others may arrive on a barrier (or remake it) while one agent stands still.
 
     The others run ahead as far as counts allow. Bytes, and the order in which arrivals come, are
@@ -111,7 +111,7 @@ def may_arrive(system: System, state: State, frozen: int, slot: int) -> bool:
 
 def _may_pass(
     system: System,
-    state: State,
+    state: SystemState,
     number: int,
     op: Any,
     arrivals: list[int],
@@ -136,7 +136,7 @@ def _may_pass(
 
 def _may_meet(
     system: System,
-    state: State,
+    state: SystemState,
     number: int,
     op: Any,
     threads: list[int],

@@ -30,11 +30,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tvm_hopper.sim.skeleton_agents import Agent
-from tvm_hopper.sim.skeleton_system import State
+from tvm_hopper.sim.skeleton_agents import SkeletonAgent
+from tvm_hopper.sim.skeleton_system import SystemState
 
 
-def program_of(agent: Agent) -> tuple:
+def program_of(agent: SkeletonAgent) -> tuple:
     """Return all that the transition system knows of an agent but its name."""
     return agent.cta, tuple(
         (op.kind, op.targets, op.value, op.threads, id(getattr(op.event, "node", None)))
@@ -42,7 +42,7 @@ def program_of(agent: Agent) -> tuple:
     )
 
 
-def classes_of(agents: list[Agent]) -> list[list[int]]:
+def classes_of(agents: list[SkeletonAgent]) -> list[list[int]]:
     """Return the numbers of interchangeable agents, class by class, in order."""
     found: dict[tuple, list[int]] = {}
     for number, agent in enumerate(agents):
@@ -53,12 +53,12 @@ def classes_of(agents: list[Agent]) -> list[list[int]]:
 class Symmetry:
     """Chooses one state for all permutations of interchangeable agents."""
 
-    def __init__(self, agents: list[Agent]) -> None:
+    def __init__(self, agents: list[SkeletonAgent]) -> None:
         classes = classes_of(agents)
         self.classes = [members for members in classes if len(members) > 1]
         self.first = {number: members[0] for members in classes for number in members}
 
-    def canonical(self, state: State) -> State:
+    def canonical(self, state: SystemState) -> SystemState:
         """Return the permutation of a state whose local parts are sorted within each class."""
         if not self.classes:
             return state
@@ -70,9 +70,9 @@ class Symmetry:
                     local[number] = part
         positions, tickets, targets = zip(*local, strict=True)
         flight = tuple(sorted((self.first[agent], step) for agent, step in state.flight))
-        return State(positions, tickets, targets, state.barriers, state.meetings, flight)
+        return SystemState(positions, tickets, targets, state.barriers, state.meetings, flight)
 
-    def movers(self, state: State) -> Iterator[int]:
+    def movers(self, state: SystemState) -> Iterator[int]:
         """Yield one agent for each local part of each class."""
         seen = set()
         for number, first in self.first.items():
@@ -85,7 +85,7 @@ class Symmetry:
 class Alone(Symmetry):
     """Merges nothing: what the reduction is compared with."""
 
-    def __init__(self, agents: list[Agent]) -> None:
+    def __init__(self, agents: list[SkeletonAgent]) -> None:
         super().__init__(agents)
         self.classes = []
         self.first = {number: number for number in range(len(agents))}

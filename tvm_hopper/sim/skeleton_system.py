@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tvm_hopper.sim.skeleton_agents import Agent, Key, Op
+from tvm_hopper.sim.skeleton_agents import SkeletonAgent, Key, Op
 
 DEAD = (0, 0, 0, 0, -1)
 CLUSTER: Key = (-1, "cluster", 0)  # where all threads of a cluster meet
 
 
-class State(NamedTuple):
+class SystemState(NamedTuple):
     """Where every agent stands, and what every barrier holds.
 
     Attributes
@@ -64,7 +64,11 @@ class System:
     """Successor function over the agents of one cluster."""
 
     def __init__(
-        self, agents: Sequence[Agent], threads_per_cta: int, num_ctas: int, counted: bool = True
+        self,
+        agents: Sequence[SkeletonAgent],
+        threads_per_cta: int,
+        num_ctas: int,
+        counted: bool = True,
     ) -> None:
         self.agents = list(agents)
         self.counted = counted
@@ -87,7 +91,7 @@ class System:
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
         self.sites: dict[tuple[Key, int], set[int]] = {}  # of each generation of a block barrier
 
-    def _next_waits(self, agent: Agent) -> list[dict[int, int]]:
+    def _next_waits(self, agent: SkeletonAgent) -> list[dict[int, int]]:
         """Return, for each position of an agent, the parity of its next wait on each barrier."""
         table: list[dict[int, int]] = [{}]
         for op in reversed(agent.ops):
@@ -97,7 +101,7 @@ class System:
             table.append(after)
         return table[::-1]
 
-    def may_miss(self, state: State, slot: int, phase: int) -> bool:
+    def may_miss(self, state: SystemState, slot: int, phase: int) -> bool:
         """Tell whether some agent still wants to see the phase before `phase` complete."""
         for number, position in enumerate(state.positions):
             parity = self.next_waits[number][position].get(slot)
@@ -105,7 +109,7 @@ class System:
                 return True
         return False
 
-    def bytes_in_flight(self, state: State, key: Key) -> int:
+    def bytes_in_flight(self, state: SystemState, key: Key) -> int:
         """Return what the copies in flight will deliver to one barrier."""
         return sum(
             size
@@ -155,10 +159,10 @@ class System:
                         made.add(slot)
         return unsteady, least
 
-    def initial(self) -> State:
+    def initial(self) -> SystemState:
         """Return the state before the first step."""
         count = len(self.agents)
-        return State(
+        return SystemState(
             (0,) * count,
             (-1,) * count,
             ((-2,) * len(self.keys),) * count,
@@ -167,7 +171,7 @@ class System:
             (),
         )
 
-    def finished(self, state: State) -> bool:
+    def finished(self, state: SystemState) -> bool:
         """Tell whether every agent has ended."""
         return all(p == len(a.ops) for p, a in zip(state.positions, self.agents, strict=True))
 
@@ -177,7 +181,9 @@ class System:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def successors(self, state: State, movers: Iterable[int] | None = None) -> list[State]:
+    def successors(
+        self, state: SystemState, movers: Iterable[int] | None = None
+    ) -> list[SystemState]:
         """Return every state that one step of an agent (of `movers`) or of a copy leads to."""
         found = []
         for number in range(len(self.agents)) if movers is None else movers:
@@ -191,7 +197,7 @@ class System:
                 found.append(self.deliver(state, position))
         return found
 
-    def deliver(self, state: State, position: int) -> State:
+    def deliver(self, state: SystemState, position: int) -> SystemState:
         """Complete one copy in flight."""
         agent, step = state.flight[position]
         op = self.agents[agent].ops[step]
@@ -201,7 +207,7 @@ class System:
         flight = state.flight[:position] + state.flight[position + 1 :]
         return state._replace(barriers=tuple(barriers), flight=flight)
 
-    def step(self, state: State, number: int) -> State | None:
+    def step(self, state: SystemState, number: int) -> SystemState | None:
         """Run the next step of one agent; None if it has ended or is blocked."""
         agent, position = self.agents[number], state.positions[number]
         if position == len(agent.ops):
@@ -233,7 +239,7 @@ class System:
                 self._change(barriers, key, count, size, op, agent.name)
         return self._advance(state, number)._replace(barriers=tuple(barriers), flight=flight)
 
-    def _advance(self, state: State, number: int, ticket: int | None = None) -> State:
+    def _advance(self, state: SystemState, number: int, ticket: int | None = None) -> SystemState:
         positions = list(state.positions)
         positions[number] += 1
         if ticket is None:
@@ -268,7 +274,7 @@ class System:
             phase, pending = phase + 1, expected
         barriers[slot] = (phase, expected, pending, tx, observed)
 
-    def _wait(self, state: State, number: int, op: Op) -> State | None:
+    def _wait(self, state: SystemState, number: int, op: Op) -> SystemState | None:
         ((key, _, _),) = op.targets
         slot = self.index[key]
         phase, expected, pending, tx, observed = state.barriers[slot]
@@ -309,7 +315,7 @@ class System:
         after = self._advance(state, number)
         return after._replace(barriers=tuple(barriers), targets=tuple(targets))
 
-    def _meet(self, state: State, number: int, op: Op) -> State | None:
+    def _meet(self, state: SystemState, number: int, op: Op) -> SystemState | None:
         agent = self.agents[number]
         if op.kind == "bar":
             ((key, count, arrive_only),) = op.targets

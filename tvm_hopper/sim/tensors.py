@@ -57,7 +57,7 @@ class _Memory:
 
 
 @dataclass(frozen=True)
-class Placement:
+class TensorPlacement:
     """Where the elements of an array lie.
 
     Attributes
@@ -90,10 +90,10 @@ class Placement:
         return flags if flags.any() else None
 
 
-def place(array: np.ndarray) -> Placement:
+def place(array: np.ndarray) -> TensorPlacement:
     """Find the memory that an array is a view of (its own, if it is a view of nothing)."""
     if array.size == 0:
-        return Placement(array, np.zeros(array.itemsize, np.uint8), 0)
+        return TensorPlacement(array, np.zeros(array.itemsize, np.uint8), 0)
     root, owner = array, array.base
     while owner is not None:
         root = owner if isinstance(owner, np.ndarray) else root
@@ -103,7 +103,7 @@ def place(array: np.ndarray) -> Placement:
     if first < low or last > high:  # a view of memory that numpy knows only in part
         root, low, high = array, first, last
     base = np.asarray(_Memory(low, high - low, root))
-    return Placement(array, base, array.__array_interface__["data"][0] - low)
+    return TensorPlacement(array, base, array.__array_interface__["data"][0] - low)
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from .inject_tma_load import InjectTmaLoad
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
 from .lower_channels import LowerChannels
-from .lower_wgmma import LowerWgmma
+from .lower_mma import LowerMma
 from .merge_shared import MergeShared
 from .plan_pipeline import PlanPipeline
 from .refuse_leftovers import RefuseLeftovers
@@ -28,7 +28,7 @@ __all__ = [
     "InsertSyncs",
     "LayoutShared",
     "LowerChannels",
-    "LowerWgmma",
+    "LowerMma",
     "MergeShared",
     "PlanPipeline",
     "RefuseLeftovers",

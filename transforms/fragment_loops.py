@@ -1,18 +1,12 @@
 """Loops over a warp group's accumulator registers, in place of loops over rows and columns.
 
-Used by LowerWgmma for fills and epilogues. A thread holds two neighbours of every eight columns, in
+Used by LowerMma for fills and epilogues. A thread holds two neighbours of every eight columns, in
 registers 4 g + 2 h and 4 g + 2 h + 1. They are stored
 
 - one by one, if the two may be in bounds apart or not aligned together;
 - as a pair otherwise;
 - as eight, if they have 16 bits: the pairs of a row make 16 bytes, half of what memory moves at
-  once, so the four threads that share a row first exchange pairs for eight columns of their own:
-
-      thread     0   1   2   3                  0   1   2   3
-      g + 0      a0  a1  a2  a3                 a0  b0  c0  d0
-      g + 1      b0  b1  b2  b3        ->       a1  b1  c1  d1
-      g + 2      c0  c1  c2  c3                 a2  b2  c2  d2
-      g + 3      d0  d1  d2  d3                 a3  b3  c3  d3
+  once, so the four threads that share a row first exchange pairs (row_exchange.py).
 
 The two of a pair are two statements. A loop over them is not unrolled by the CUDA compiler where
 `D = float(S) - acc` converts an S of 16 bits, which is inline assembly, and the accumulator goes to
@@ -30,14 +24,13 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.vector_runs import is_aligned_run, shared_condition
 from tvm_hopper.codegen_patches.hold import hold_all
-from tvm_hopper.codegen_patches.ptx.registers import shuffle_xor
-from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
-from tvm_hopper.plan.wgmma_plan import FragmentNest, WgmmaPlan
+from tvm_hopper.plan import fragment
+from tvm_hopper.plan.mma_plan import FragmentNest, MmaPlan
 
-ROW_THREADS = 4  # threads that hold one row's columns, two each of every eight
-RUN = 2 * ROW_THREADS  # columns that they hold together, and that one of them stores after exchange
+from .row_exchange import ROW_THREADS, RUN, exchange
+
 PAIR = (0, 1)  # the two elements, see the module's docstring
 
 
@@ -47,13 +40,13 @@ class Fragment:
     def __init__(
         self,
         nest: FragmentNest,
-        plan: WgmmaPlan,
+        plan: MmaPlan,
         registers: ir.Var,
         thread: ir.Var,
         held: bool = False,
     ) -> None:
         self.nest, self.plan, self.registers = nest, plan, registers
-        self.held = held  # what a fill sets stays in front of what follows, see LowerWgmma
+        self.held = held  # what a fill sets stays in front of what follows, see LowerMma
         self.store = nest.realize.block.body
         self.lane = thread % WARP_GROUP_THREADS
         self.is_fill = self.store.buffer.same_as(plan.accumulator)
@@ -83,7 +76,7 @@ class Fragment:
         step = RUN * ROW_THREADS if runs else RUN
         emit_one = self._run if runs else self._pair
         width = self.plan.instruction_n
-        subtiles, chunks = self.plan.m // wgmma.INSTRUCTION_M, self.plan.n // width
+        subtiles, chunks = self.plan.m // fragment.SUBTILE_ROWS, self.plan.n // width
         loops = ir.make_loop("subtile", subtiles, lambda subtile:
             ir.make_loop("chunk", chunks, lambda chunk:
                 ir.make_loop("g", width // step, lambda g:
@@ -118,8 +111,8 @@ class Fragment:
 
     def _row(self, subtile: Any, h: Any) -> Any:
         analyzer = _bounds({h: 2})
-        row = ir.simplify(wgmma.accumulator_row(h * 2, self.lane), analyzer)
-        return subtile * wgmma.INSTRUCTION_M + row
+        row = ir.simplify(fragment.row(h, self.lane), analyzer)
+        return subtile * fragment.SUBTILE_ROWS + row
 
     def _at(self, row: Any, column: Any) -> dict[Any, Any]:
         units = {loop.loop_var: 0 for loop in self.nest.units}
@@ -131,7 +124,7 @@ class Fragment:
         """Return the store of register 4 g + 2 h + e and the condition under which it runs."""
         i = g * 4 + h * 2 + e
         analyzer = _bounds({h: 2, e: 2})
-        column = ir.simplify(wgmma.accumulator_col(i, self.lane), analyzer)
+        column = ir.simplify(fragment.column(i, self.lane), analyzer)
         column = chunk * self.plan.instruction_n + column
         register = tirx.BufferLoad(
             self.registers, [ir.simplify(self.plan.register(subtile, chunk, i))]
@@ -250,7 +243,7 @@ class Fragment:
         return ir.seq(
             compute,
             tirx.DeclBuffer(words, data=run.data),
-            _exchange(words, self.lane),
+            exchange(words, self.lane),
             _if(
                 shared_condition(condition, e, RUN),
                 ir.For(e, 0, RUN, ir.ForKind.VECTORIZED, write),
@@ -266,23 +259,6 @@ class Fragment:
 def _is_run(buffer: ir.Var, indices: list[Any], condition: Any, e: ir.Var, length: int) -> bool:
     shared = shared_condition(condition, e, length)
     return shared is not None and is_aligned_run(buffer, indices, e, length)
-
-
-def _exchange(words: ir.Var, lane: Any) -> list[Any]:
-    """Transpose four words between four threads: two rounds of swapping halves of pairs."""
-    out: list[Any] = []
-    for distance, pairs in ((1, ((0, 1), (2, 3))), (2, ((0, 2), (1, 3)))):
-        upper = (lane // distance % 2).equal(1)
-        for low, high in pairs:
-            mine, other = (tirx.BufferLoad(words, [i]) for i in (low, high))
-            got = ir.Var("got", "uint32")
-            sent = tirx.Select(upper, mine, other)
-            out += [
-                tirx.Bind(got, shuffle_xor(sent, distance)),
-                ir.BufferStore(words, tirx.Select(upper, got, mine), [low]),
-                ir.BufferStore(words, tirx.Select(upper, other, got), [high]),
-            ]
-    return out
 
 
 def _if(condition: Any, body: ir.Stmt) -> ir.Stmt:

@@ -14,8 +14,8 @@
   ->
     ... = A_shared[p, i, (j // 8 ^ i % 8) * 8 + j % 8]
 
-The hardware XORs what it writes under a swizzle, and WGMMA what it reads; plain loads and stores
-have to do it themselves.  A load out of bounds is filled with zeros by the hardware, which is what
+The hardware XORs what it writes under a swizzle, and what the tensor core reads; plain loads and
+stores have to do it themselves.  A load out of bounds is filled with zeros by the hardware, which is what
 the predicate says; any other predicate or fill is refused.  A map ends where the predicate says,
 which may be inside the tensor.  It has the dimensions of the tensor that are longer than one, five
 at most; a box has at most 256 rows, and longer panels take several.

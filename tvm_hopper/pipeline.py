@@ -13,8 +13,8 @@ Our passes see only the functions that carry the mark of `request.mark_requests`
 function of the module goes through the stock list as it is.
 
 Every prefix of hook_passes() gives a right, slower kernel if InsertSyncs and LowerChannels, which
-realise what is open, follow it (`tests/sim_kernels/test_prefixes.py`). RefuseLeftovers belongs to the
-whole list: it refuses what none of the passes acted on. MergeShared is always needed.
+realise what is open, follow it (`tests/sim_kernels/test_prefixes.py`). RefuseLeftovers belongs to
+the whole list: it refuses what none of the passes acted on. MergeShared is always needed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def hook_passes() -> list[Pass]:
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
-        transforms.LowerWgmma(),  # the accumulator goes to registers, rows and columns to threads
+        transforms.LowerMma(),  # the accumulator goes to registers, rows and columns to threads
         transforms.InjectTmaLoad(),  # copies become boxes of a tensor map, without a barrier yet
         transforms.PlanPipeline(),  # loads get slots, and trips are counted
         transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
@@ -151,7 +151,7 @@ def lower(
 ) -> tvm.IRModule:
     """Return the module after the first pass named `until`, or right before the one named `before`.
 
-    Names are those of `PassInfo`, e.g. "tvm_hopper.LowerWgmma" or "tirx.SplitHostDevice"; with
+    Names are those of `PassInfo`, e.g. "tvm_hopper.LowerMma" or "tirx.SplitHostDevice"; with
     neither the whole list runs, and host and device functions stand side by side.
     """
     mod = request.mark_requests(_bind(mod, target))

@@ -7,7 +7,7 @@ from tvm.script import tirx as T
 
 from tests.transforms.scripts import parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.lower_wgmma import LowerWgmma
+from tvm_hopper.transforms.lower_mma import LowerMma
 
 PRODUCT = """
 @T.prim_func(private=True, s_tir=True)
@@ -41,7 +41,7 @@ def func(A: T.Buffer((64, 16), "float16"), C: T.Buffer((64, N), "DTYPE")):
 def store_of(columns, dtype):
     """Return the loops that stand for the epilogue."""
     func = parse(PRODUCT, ("N", str(columns)), ("DTYPE", dtype))
-    got = run(func, LowerWgmma())
+    got = run(func, LowerMma())
     (block,) = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "store")
     return block.body
 

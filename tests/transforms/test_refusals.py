@@ -64,7 +64,7 @@ def test_transforms_is_no_package_of_its_own():
 
 
 def test_lower_names_the_passes_that_it_knows():
-    with pytest.raises(ValueError, match=r"found no pass named 'X'; need one of .*LowerWgmma"):
+    with pytest.raises(ValueError, match=r"found no pass named 'X'; need one of .*LowerMma"):
         pipeline.lower(parse(PRODUCT), "nvidia/nvidia-h200", until="X")
 
 

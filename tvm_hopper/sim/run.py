@@ -26,7 +26,7 @@ from tvm_hopper.sim.ops_order import ClusterBarrier, OrderOps
 from tvm_hopper.sim.ops_wgmma import WarpGroup, WgmmaOps
 from tvm_hopper.sim.program import KernelCode
 from tvm_hopper.sim.result import Result
-from tvm_hopper.sim.tensors import TensorPlacement, Pointer, place
+from tvm_hopper.sim.tensors import Pointer, TensorPlacement, place
 from tvm_hopper.sim.tma import BoundTensorMap, TensorMapArg
 from tvm_hopper.sim.translate import compile_kernel
 from tvm_hopper.sim.warp import WarpCore

@@ -13,11 +13,11 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper.sim.findings import RULES, Finding, worst
-from tvm_hopper.sim.skeleton_agents import SkeletonAgent, Key, build_agents
+from tvm_hopper.sim.skeleton_agents import Key, SkeletonAgent, build_agents
 from tvm_hopper.sim.skeleton_maps import box_bytes
 from tvm_hopper.sim.skeleton_order import eager
 from tvm_hopper.sim.skeleton_symmetry import Alone, Symmetry
-from tvm_hopper.sim.skeleton_system import CLUSTER, SystemState, System, Violation
+from tvm_hopper.sim.skeleton_system import CLUSTER, System, SystemState, Violation
 from tvm_hopper.sim.skeleton_trace import (
     WHOLE,
     Trace,

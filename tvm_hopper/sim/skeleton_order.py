@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tvm_hopper.sim.skeleton_system import CLUSTER, SystemState, System
+from tvm_hopper.sim.skeleton_system import CLUSTER, System, SystemState
 
 
 def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[SystemState]:

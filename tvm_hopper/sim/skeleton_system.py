@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tvm_hopper.sim.skeleton_agents import SkeletonAgent, Key, Op
+from tvm_hopper.sim.skeleton_agents import Key, Op, SkeletonAgent
 
 DEAD = (0, 0, 0, 0, -1)
 CLUSTER: Key = (-1, "cluster", 0)  # where all threads of a cluster meet

@@ -1,7 +1,7 @@
-"""What LowerWgmma refuses."""
+"""What LowerMma refuses."""
 
 from tests.transforms.refusals.case import case
-from tvm_hopper.transforms import LowerWgmma
+from tvm_hopper.transforms import LowerMma
 
 PRODUCT = """
 @T.prim_func(private=True, s_tir=True)
@@ -70,7 +70,7 @@ OTHER = """
 
 
 def product(name, match, *changes):
-    return case(name, PRODUCT, (LowerWgmma,), match, *changes)
+    return case(name, PRODUCT, (LowerMma,), match, *changes)
 
 
 PRODUCTS = [

@@ -39,12 +39,13 @@ from tvm_hopper.codegen_patches.ptx import wgmma as ptx_wgmma
 from tvm_hopper.codegen_patches.ptx.address import generic_to_shared
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
 from tvm_hopper.fallbacks import Fallback, report
 from tvm_hopper.keys import ASYNC_OP
-from tvm_hopper.plan.wgmma_plan import Operand, WgmmaPlan, plan_wgmma
+from tvm_hopper.plan.mma_plan import MmaPlan, Operand, plan_mma
+from tvm_hopper.plan.single_trip import runs_once, starts_from_zero
 
 from .fragment_loops import Fragment
+from .warp_groups import bind_warp_groups
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Threads:
     overwrites: bool = False
 
 
-def plan_threads(kernel: ir.For, plan: WgmmaPlan) -> Threads:
+def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     """Name the registers, choose how they are filled and how wide each nest's stores are.
 
     Where the product runs once there is no loop in the CUDA compiler's eyes, and it computes what
@@ -71,41 +72,12 @@ def plan_threads(kernel: ir.For, plan: WgmmaPlan) -> Threads:
     """
     axis = ir.Var("threadIdx_x", "int32")
     registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
-    once = _runs_once(kernel, plan)
+    once = runs_once(kernel, plan)
     fragments = tuple(Fragment(nest, plan, registers, axis, once) for nest in plan.nests)
-    return Threads(axis, registers, fragments, once and _starts_from_zero(kernel, plan))
+    return Threads(axis, registers, fragments, once and starts_from_zero(kernel, plan))
 
 
-def _runs_once(kernel: ir.For, plan: WgmmaPlan) -> bool:
-    """Tell whether every loop of a thread block around the product has one iteration."""
-    product = plan.product.realize
-    around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, product))
-    serial = [loop for loop in around if loop.kind != ir.ForKind.THREAD_BINDING]
-    return all(ir.is_const(loop.extent, 1) for loop in serial)
-
-
-def _starts_from_zero(kernel: ir.For, plan: WgmmaPlan) -> bool:
-    """Tell whether a product that runs once finds zeros: one fill, right before, unconditional."""
-    fills = [x for x in plan.nests if x.realize.block.body.buffer.same_as(plan.accumulator)]
-    if len(fills) != 1 or not ir.is_zero(fills[0].realize.block.body.value):
-        return False
-    fill, product = fills[0], plan.product.realize
-    touching = [
-        part
-        for body in ir.find_all(kernel, ir.SeqStmt)
-        if any(part.same_as(fill.nest) for part in ir.statements(body))
-        for part in ir.statements(body)
-        if ir.uses(part, plan.accumulator)
-    ]
-    following = touching[1] if len(touching) > 1 and touching[0].same_as(fill.nest) else None
-    if following is None or not ir.uses_node(following, product):
-        return False
-    branches = ir.find_all(following, ir.IfThenElse, lambda x: ir.uses_node(x, product))
-    guards = ir.find_all(following, ir.SBlockRealize, lambda x: ir.uses_node(x, product))
-    return not branches and all(ir.is_const(x.predicate, 1) for x in (fill.realize, *guards))
-
-
-def rewrite_wgmma(kernel: ir.For, plan: WgmmaPlan, threads: Threads) -> ir.Stmt:
+def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:
     """Replace the block, the nests over its accumulator, and the thread axis."""
     thread, registers = threads.axis, threads.registers
     planned = {
@@ -125,34 +97,13 @@ def rewrite_wgmma(kernel: ir.For, plan: WgmmaPlan, threads: Threads) -> ir.Stmt:
 
     body = ir.replace(body, ir.SBlock, move_allocation)
     body = ir.move_regions(body, {plan.accumulator: registers})
-    return _bind_threads(body, plan.warp_groups, thread)
-
-
-def _bind_threads(body: ir.Stmt, warp_groups: int, thread: ir.Var) -> ir.Stmt:
-    """Bind threadIdx.x to all threads of the warp groups, in place of threadIdx.y."""
-    axes = ir.thread_axes(body)
-    extent = warp_groups * WARP_GROUP_THREADS
-
-    def bind(inner: ir.Stmt) -> ir.For:
-        name = ir.Var(thread.name, "int32")  # TVM's form: an axis has a variable of its own
-        axis = tirx.IterVar(None, name, tirx.IterVar.ThreadIndex, "threadIdx.x")
-        return ir.For(thread, 0, extent, ir.ForKind.THREAD_BINDING, inner, thread_binding=axis)
-
-    if "threadIdx.y" in axes:
-        old = axes["threadIdx.y"]
-        group = thread // WARP_GROUP_THREADS
-        new = bind(ir.substitute(old.body, {old.loop_var: group}))
-        return ir.replace_nodes(body, ir.For, {old: new})
-    innermost = next(loop for loop in axes.values() if len(ir.thread_axes(loop)) == 1)
-    return ir.replace_nodes(
-        body, ir.For, {innermost: ir.with_body(innermost, bind(innermost.body))}
-    )
+    return bind_warp_groups(body, plan.warp_groups, thread)
 
 
 # -- the multiply-add
 
 
-def _instructions(plan: WgmmaPlan, threads: Threads) -> ir.SBlockRealize:
+def _instructions(plan: MmaPlan, threads: Threads) -> ir.SBlockRealize:
     registers = threads.registers
     width, depth = plan.instruction_n, wgmma.instruction_k(plan.dtype)
     left = ir.Var("descriptor_a", "uint64")
@@ -214,8 +165,8 @@ def _units(offset_bytes: Any) -> Any:
     return tirx.Cast("uint64", ir.simplify(tirx.convert(offset_bytes) // 16))
 
 
-@prim_func_pass(opt_level=0, name="tvm_hopper.LowerWgmma")
-class LowerWgmma:
+@prim_func_pass(opt_level=0, name="tvm_hopper.LowerMma")
+class LowerMma:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
@@ -224,19 +175,19 @@ class LowerWgmma:
 
         def lower(kernel: ir.For) -> ir.Stmt:
             number = ir.number_of(func, kernel)
-            plans = plan_wgmma(kernel)
+            plans = plan_mma(kernel)
             for plan in plans:
                 threads = plan_threads(kernel, plan)
                 slow = report(func, find_fallbacks(plan, threads))
                 notes[number] = {**_facts(plan, threads), "fallbacks": slow}
-                kernel = rewrite_wgmma(kernel, plan, threads)
-            assert not plan_wgmma(kernel), "LowerWgmma left a block behind"
+                kernel = rewrite_mma(kernel, plan, threads)
+            assert not plan_mma(kernel), "LowerMma left a block behind"
             return kernel
 
         return ir.note_plan(ir.map_kernels(func, lower), notes)
 
 
-def find_fallbacks(plan: WgmmaPlan, threads: Threads) -> list[Fallback]:
+def find_fallbacks(plan: MmaPlan, threads: Threads) -> list[Fallback]:
     """List narrower stores than the accumulator's layout allows, and narrower instructions."""
     narrow = []
     if plan.instruction_n < plan.widest():
@@ -267,7 +218,7 @@ def _row_length(buffer: ir.Var) -> Any:
     return strides[-2] if len(strides) > 1 else buffer.shape[-1]
 
 
-def _facts(plan: WgmmaPlan, threads: Threads) -> dict[str, Any]:
+def _facts(plan: MmaPlan, threads: Threads) -> dict[str, Any]:
     """Return what `explain` says of the multiplication and of what follows it."""
     notes = []
     summed = ir.dtype_of(plan.accumulator)

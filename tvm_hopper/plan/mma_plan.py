@@ -43,7 +43,7 @@ class FragmentNest:
 
 
 @dataclass(frozen=True)
-class WgmmaPlan:
+class MmaPlan:
     """One accumulator of `m` x `n` elements per warp group, what fills it and what reads it."""
 
     product: MultiplyAdd
@@ -117,7 +117,7 @@ class WgmmaPlan:
         return (subtile * chunks + chunk) * (self.instruction_n // 2) + i
 
 
-def plan_wgmma(kernel: ir.For) -> tuple[WgmmaPlan, ...]:
+def plan_mma(kernel: ir.For) -> tuple[MmaPlan, ...]:
     """Plan the multiply-add block of a kernel; every reason to refuse is raised here."""
     realizes = ir.find_all(
         kernel, ir.SBlockRealize, lambda realize: WGMMA in realize.block.annotations
@@ -128,7 +128,7 @@ def plan_wgmma(kernel: ir.For) -> tuple[WgmmaPlan, ...]:
     return tuple(_plan_block(kernel, realize) for realize in realizes)
 
 
-def _plan_block(kernel: ir.For, realize: ir.SBlockRealize) -> WgmmaPlan:
+def _plan_block(kernel: ir.For, realize: ir.SBlockRealize) -> MmaPlan:
     product = match_multiply_add(realize)
     warp_groups = _warp_groups(kernel, product)
     accumulate = _accumulate(product)
@@ -144,12 +144,12 @@ def _plan_block(kernel: ir.For, realize: ir.SBlockRealize) -> WgmmaPlan:
     nests = _fragment_nests(kernel, product, (m, n))
     for nest in nests:
         _check_store(kernel, nest, product.store.buffer)
-    plan = WgmmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate)
+    plan = MmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate)
     _check_room(kernel, plan)
     return plan
 
 
-def _check_room(kernel: ir.For, plan: WgmmaPlan) -> None:
+def _check_room(kernel: ir.For, plan: MmaPlan) -> None:
     """Refuse an accumulator that leaves a consumer too few registers for anything else."""
     loops = ir.find_all(kernel, ir.For, lambda loop: REGISTERS in loop.annotations)
     around = [loop for loop in loops if ir.uses_node(loop, plan.product.realize)]

@@ -8,12 +8,12 @@ from tests.transforms.refusals.products import PRODUCT
 from tests.transforms.scripts import parse
 from tvm_hopper import ir
 from tvm_hopper.facts import wgmma
-from tvm_hopper.plan.wgmma_plan import plan_wgmma
+from tvm_hopper.plan.mma_plan import plan_mma
 
 
 @pytest.fixture
 def plan():
-    (one,) = plan_wgmma(ir.kernels(parse(PRODUCT))[0])
+    (one,) = plan_mma(ir.kernels(parse(PRODUCT))[0])
     return one
 
 

@@ -1,4 +1,4 @@
-"""LowerWgmma: the accumulator becomes registers, the multiply-add instructions, threads appear."""
+"""LowerMma: the accumulator becomes registers, the multiply-add instructions, threads appear."""
 
 import json
 import textwrap
@@ -13,8 +13,8 @@ from tests.transforms.refusals.products import BLOCK, PRODUCT
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts import wgmma
-from tvm_hopper.plan.wgmma_plan import plan_wgmma
-from tvm_hopper.transforms.lower_wgmma import LowerWgmma
+from tvm_hopper.plan.mma_plan import plan_mma
+from tvm_hopper.transforms.lower_mma import LowerMma
 
 # A descriptor without its address: swizzle code << 62 | stride / 16 << 32 | leading / 16 << 16.
 # K-major 32 B swizzle: code 3, eight rows of 32 B apart = 256 B, leading unused, encoded as 1.
@@ -147,14 +147,14 @@ def after(
 
 
 def test_smallest_product_becomes_one_instruction():
-    check(run(before, LowerWgmma()), after)
+    check(run(before, LowerMma()), after)
 
 
 def test_again_finds_nothing():
-    got = run(before, LowerWgmma())
+    got = run(before, LowerMma())
     (kernel,) = ir.kernels(got)
-    assert plan_wgmma(kernel) == ()
-    check(run(got, LowerWgmma()), after)
+    assert plan_mma(kernel) == ()
+    check(run(got, LowerMma()), after)
 
 
 # Two warp groups share the rows; the depth takes two instructions; the last column is cut off, so
@@ -271,7 +271,7 @@ def shared_rows_after(C: T.Buffer((128, 7), "bfloat16"), A: T.Buffer((128, 32), 
 
 
 def test_warp_groups_steps_and_ragged_columns():
-    check(run(shared_rows, LowerWgmma()), shared_rows_after)
+    check(run(shared_rows, LowerMma()), shared_rows_after)
 
 
 # Operands whose rows are contiguous (MN-major), an accumulator that the program declares in
@@ -313,7 +313,7 @@ def func(
 
 
 def test_mn_major_operands_and_a_wider_accumulator():
-    got = run(parse(MN_MAJOR), LowerWgmma())
+    got = run(parse(MN_MAJOR), LowerMma())
     registers = "float32"
 
     @T.prim_func(private=True, s_tir=True)
@@ -375,7 +375,7 @@ def test_mn_major_operands_and_a_wider_accumulator():
 
 
 def test_the_wider_accumulator_is_reported():
-    got = run(parse(MN_MAJOR), LowerWgmma())
+    got = run(parse(MN_MAJOR), LowerMma())
     (facts,) = json.loads(got.attrs[ir.PLAN_ATTR])
     assert facts == {
         "block": "update",
@@ -397,7 +397,7 @@ def test_other_kernel_stays():
                     X[bx, tx] = T.float32(0)
 
     both = before.with_body(ir.seq(other.body, before.body))
-    got = run(both, LowerWgmma())
+    got = run(both, LowerMma())
     first, second = ir.kernels(got)
     assert first.same_as(ir.kernels(both)[0])
     tvm.ir.assert_structural_equal(second, ir.kernels(after)[0], map_free_vars=True)
@@ -413,7 +413,7 @@ ADDS = "T.bool({}), 1, 1, 0, 0"
 def lowered(around: str = "", *changes: tuple[str, str]) -> str:
     """Return a kernel with another statement around its product, lowered, as text."""
     block = f"{' ' * 16}{around}\n{textwrap.indent(BLOCK, '    ')}" if around else BLOCK
-    return run(parse(PRODUCT, (BLOCK, block), *changes), LowerWgmma()).script()
+    return run(parse(PRODUCT, (BLOCK, block), *changes), LowerMma()).script()
 
 
 @pytest.mark.parametrize("trips", ["2", "n", "0"])
@@ -471,7 +471,7 @@ def test_instructions_of_a_wide_tile_start_at_panels():
         ("(64, 16)", "(64, 320)"),
         ("(16, 16)", "(16, 320)"),
     )
-    (plan,) = plan_wgmma(ir.kernels(parse(MN_MAJOR, *wide))[0])
+    (plan,) = plan_mma(ir.kernels(parse(MN_MAJOR, *wide))[0])
     assert (plan.n, plan.instruction_n) == (320, 64)
     narrow = wgmma.operand_layout("mn", 320, 16, "float16", 0)
     plan = replace(plan, right=replace(plan.right, layout=narrow))

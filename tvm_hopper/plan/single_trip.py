@@ -1,0 +1,36 @@
+"""Products that run once, which the CUDA compiler sees as no loop."""
+
+from __future__ import annotations
+
+from tvm_hopper import ir
+
+from .mma_plan import MmaPlan
+
+
+def runs_once(kernel: ir.For, plan: MmaPlan) -> bool:
+    """Tell whether every loop of a thread block around the product has one iteration."""
+    product = plan.product.realize
+    around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, product))
+    serial = [loop for loop in around if loop.kind != ir.ForKind.THREAD_BINDING]
+    return all(ir.is_const(loop.extent, 1) for loop in serial)
+
+
+def starts_from_zero(kernel: ir.For, plan: MmaPlan) -> bool:
+    """Tell whether a product that runs once finds zeros: one fill, right before, unconditional."""
+    fills = [x for x in plan.nests if x.realize.block.body.buffer.same_as(plan.accumulator)]
+    if len(fills) != 1 or not ir.is_zero(fills[0].realize.block.body.value):
+        return False
+    fill, product = fills[0], plan.product.realize
+    touching = [
+        part
+        for body in ir.find_all(kernel, ir.SeqStmt)
+        if any(part.same_as(fill.nest) for part in ir.statements(body))
+        for part in ir.statements(body)
+        if ir.uses(part, plan.accumulator)
+    ]
+    following = touching[1] if len(touching) > 1 and touching[0].same_as(fill.nest) else None
+    if following is None or not ir.uses_node(following, product):
+        return False
+    branches = ir.find_all(following, ir.IfThenElse, lambda x: ir.uses_node(x, product))
+    guards = ir.find_all(following, ir.SBlockRealize, lambda x: ir.uses_node(x, product))
+    return not branches and all(ir.is_const(x.predicate, 1) for x in (fill.realize, *guards))

@@ -245,11 +245,11 @@ def _kernels(module: Any, target: Any) -> Iterator[Kernel]:
 
 
 def _of_executable(executable: Any) -> Iterator[Kernel]:
-    from tvm_hopper import capture, compile
+    from tvm_hopper.cuda_build import records
 
-    for record in capture.lookup_all(executable):
+    for record in records.lookup_all(executable):
         kernels = list(_of_host(record.host))
-        built = compile.compile_record(record)
+        built = record.compile()
         facts = [built.kernels[name] for name in record.kernels if name in built.kernels]
         if len(facts) != len(kernels):  # which is whose cannot be told
             yield from kernels

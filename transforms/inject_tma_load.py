@@ -38,6 +38,7 @@ from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.keys import ASYNC_OP, TMA_LOAD, WGMMA
 from tvm_hopper.plan.layout import SharedLayout, layout_of
+from tvm_hopper.plan.notes import TensorMapNote, note_kernels
 from tvm_hopper.plan.tma_plan import TmaLoad, find_run_time_rules, plan_tma_loads
 
 L2_PROMOTION_BYTES = 128
@@ -198,21 +199,21 @@ class InjectTmaLoad:
         def inject(kernel: ir.For) -> ir.Stmt:
             if not (plan := plan_tma_loads(kernel)):
                 return kernel
-            notes[ir.number_of(func, kernel)] = {"tensor_maps": [_facts(load) for load in plan]}
+            notes[ir.number_of(func, kernel)] = [_facts(load) for load in plan]
             no_tile, no_input = find_guards(kernel, plan)
             after = rewrite_tma_loads(kernel, plan, no_input, names)
             assert not plan_tma_loads(after), "InjectTmaLoad left a copy behind"
             return guard_empty(after, no_tile)
 
-        return ir.note_plan(ir.map_kernels(func, inject), notes)
+        return note_kernels(ir.map_kernels(func, inject), notes)
 
 
-def _facts(load: TmaLoad) -> dict[str, Any]:
+def _facts(load: TmaLoad) -> TensorMapNote:
     """Return what `explain` says of a load."""
-    return {
-        "tensor": load.copy.source.name,
-        "dims": [str(x.extent) for x in load.dims],
-        "box": list(load.box),
-        "swizzle": load.swizzle,
-        "bytes": load.tensor_map.box_bytes,
-    }
+    return TensorMapNote(
+        load.copy.source.name,
+        tuple(str(x.extent) for x in load.dims),
+        tuple(load.box),
+        load.swizzle,
+        load.tensor_map.box_bytes,
+    )

@@ -30,6 +30,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
+from tvm_hopper.plan.notes import SmemNote, note_kernels
 
 NAME = "dyn_smem"
 BASE_ALIGNMENT = 1024  # of swizzled tiles, PTX ISA 9.1, 9.7.15.5.1.2.2
@@ -199,10 +200,9 @@ class MergeShared:
             for plan in plans
             if plan.kernel.same_as(kernel)
         }
-        return ir.note_plan(after, notes)
+        return note_kernels(after, notes)
 
 
-def _facts(plan: SharedPlan) -> dict[str, Any]:
+def _facts(plan: SharedPlan) -> list[SmemNote]:
     """Return what `explain` says of shared memory."""
-    rows = [[p.buffer.name, p.offset_bytes, p.num_bytes] for p in plan.placements]
-    return {"smem": rows, "smem_bytes": plan.num_bytes}
+    return [SmemNote(p.buffer.name, p.offset_bytes, p.num_bytes) for p in plan.placements]

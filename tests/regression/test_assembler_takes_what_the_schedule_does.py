@@ -131,7 +131,7 @@ def test_wide_tiles_of_three_consumers(columns: int, width: int) -> None:
     ex, mod = built(192, columns, 128, (192, columns, 64), {}, stages=2, consumers=3)
     check(ex, mod, {})
     (kernel,) = tvm_hopper.explain(ex).kernels
-    assert f"m64n{width}k16" in kernel.instruction
+    assert f"m64n{width}k16" in kernel.product.instruction
     (fallback,) = kernel.fallbacks
     assert f"instructions of {width} columns instead of {columns}" in fallback
 

@@ -15,8 +15,8 @@
     ... = A_shared[p, i, (j // 8 ^ i % 8) * 8 + j % 8]
 
 The hardware XORs what it writes under a swizzle, and what the tensor core reads; plain loads and
-stores have to do it themselves.  A load out of bounds is filled with zeros by the hardware, which is what
-the predicate says; any other predicate or fill is refused.  A map ends where the predicate says,
+stores have to do it themselves.  A load out of bounds is filled with zeros by the hardware, which
+is what the predicate says; any other predicate or fill is refused.  A map ends where the predicate says,
 which may be inside the tensor.  It has the dimensions of the tensor that are longer than one, five
 at most; a box has at most 256 rows, and longer panels take several.
 
@@ -37,6 +37,7 @@ from tvm_hopper import ir
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.keys import ASYNC_OP, TMA_LOAD
+from tvm_hopper.plan.notes import TensorMapNote, note_kernels
 from tvm_hopper.plan.tma_plan import TmaLoad, find_run_time_rules, plan_tma_loads
 
 from .swizzled_accesses import swizzle_accesses
@@ -183,21 +184,21 @@ class InjectTmaLoad:
         def inject(kernel: ir.For) -> ir.Stmt:
             if not (plan := plan_tma_loads(kernel)):
                 return kernel
-            notes[ir.number_of(func, kernel)] = {"tensor_maps": [_facts(load) for load in plan]}
+            notes[ir.number_of(func, kernel)] = [_facts(load) for load in plan]
             no_tile, no_input = find_guards(kernel, plan)
             after = rewrite_tma_loads(kernel, plan, no_input, names)
             assert not plan_tma_loads(after), "InjectTmaLoad left a copy behind"
             return guard_empty(after, no_tile)
 
-        return ir.note_plan(ir.map_kernels(func, inject), notes)
+        return note_kernels(ir.map_kernels(func, inject), notes)
 
 
-def _facts(load: TmaLoad) -> dict[str, Any]:
+def _facts(load: TmaLoad) -> TensorMapNote:
     """Return what `explain` says of a load."""
-    return {
-        "tensor": load.copy.source.name,
-        "dims": [str(x.extent) for x in load.dims],
-        "box": list(load.box),
-        "swizzle": load.swizzle,
-        "bytes": load.tensor_map.box_bytes,
-    }
+    return TensorMapNote(
+        load.copy.source.name,
+        tuple(str(x.extent) for x in load.dims),
+        tuple(load.box),
+        load.swizzle,
+        load.tensor_map.box_bytes,
+    )

@@ -42,6 +42,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.fallbacks import Fallback, report
 from tvm_hopper.keys import ASYNC_OP
 from tvm_hopper.plan.mma_plan import MmaPlan, Operand, plan_mma
+from tvm_hopper.plan.notes import FallbackNote, MmaNote, Note, RemarkNote, StoreNote, note_kernels
 from tvm_hopper.plan.single_trip import runs_once, starts_from_zero
 
 from .fragment_loops import Fragment
@@ -179,12 +180,12 @@ class LowerMma:
             for plan in plans:
                 threads = plan_threads(kernel, plan)
                 slow = report(func, find_fallbacks(plan, threads))
-                notes[number] = {**_facts(plan, threads), "fallbacks": slow}
+                notes[number] = [*_facts(plan, threads), *map(FallbackNote, slow)]
                 kernel = rewrite_mma(kernel, plan, threads)
             assert not plan_mma(kernel), "LowerMma left a block behind"
             return kernel
 
-        return ir.note_plan(ir.map_kernels(func, lower), notes)
+        return note_kernels(ir.map_kernels(func, lower), notes)
 
 
 def find_fallbacks(plan: MmaPlan, threads: Threads) -> list[Fallback]:
@@ -218,25 +219,21 @@ def _row_length(buffer: ir.Var) -> Any:
     return strides[-2] if len(strides) > 1 else buffer.shape[-1]
 
 
-def _facts(plan: MmaPlan, threads: Threads) -> dict[str, Any]:
+def _facts(plan: MmaPlan, threads: Threads) -> list[Note]:
     """Return what `explain` says of the multiplication and of what follows it."""
-    notes = []
+    remarks = []
     summed = ir.dtype_of(plan.accumulator)
     if summed != plan.accumulate:
-        notes.append(f"accumulates in {plan.accumulate} where the program says {summed}")
+        remarks.append(f"accumulates in {plan.accumulate} where the program says {summed}")
     elif plan.product.product_dtype == plan.dtype:
-        notes.append(
+        remarks.append(
             f"products are summed unrounded: the program rounds each product to {plan.dtype}"
         )
-    return {
-        "block": plan.product.block.name_hint,
-        "warp_group_tile": [plan.m, plan.n, plan.k],
-        "instruction": plan.instruction,
-        "accumulator_registers": plan.registers,
-        "stores": [
-            [fragment.store.buffer.name, fragment.run_length * dtype_bytes(fragment.dtype)]
-            for fragment in threads.fragments
-            if not fragment.is_fill
-        ],
-        "notes": notes,
-    }
+    stores = [
+        StoreNote(fragment.store.buffer.name, fragment.run_length * dtype_bytes(fragment.dtype))
+        for fragment in threads.fragments
+        if not fragment.is_fill
+    ]
+    tile = (plan.m, plan.n, plan.k)
+    mma = MmaNote(plan.product.block.name_hint, tile, plan.instruction, plan.registers)
+    return [mma, *stores, *map(RemarkNote, remarks)]

@@ -30,6 +30,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
+from tvm_hopper.plan.notes import SmemNote, note_kernels
 from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory
 
 NAME = "dyn_smem"
@@ -200,10 +201,9 @@ class MergeShared:
             for plan in plans
             if plan.kernel.same_as(kernel)
         }
-        return ir.note_plan(after, notes)
+        return note_kernels(after, notes)
 
 
-def _facts(plan: SharedPlan) -> dict[str, Any]:
+def _facts(plan: SharedPlan) -> list[SmemNote]:
     """Return what `explain` says of shared memory."""
-    rows = [[p.buffer.name, p.offset_bytes, p.num_bytes] for p in plan.placements]
-    return {"smem": rows, "smem_bytes": plan.num_bytes}
+    return [SmemNote(p.buffer.name, p.offset_bytes, p.num_bytes) for p in plan.placements]

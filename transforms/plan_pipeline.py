@@ -40,6 +40,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.keys import CHANNEL, NUM_SLOTS, PIPELINE_KEYS, TILE_WORK
 from tvm_hopper.plan.channel import TRIP, count_trips, fill
+from tvm_hopper.plan.notes import RingNote, note_kernels
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
 
 # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise WGMMA (C7519).
@@ -169,10 +170,9 @@ class PlanPipeline:
             assert not plan_pipelines(kernel), "PlanPipeline left a load without a channel"
             return kernel
 
-        return ir.note_plan(ir.map_kernels(func, build), notes)
+        return note_kernels(ir.map_kernels(func, build), notes)
 
 
-def _facts(plan: KernelPlan) -> dict[str, Any]:
-    """Return what `explain` says of the rings: the deepest one's, which is the main loop's."""
-    deepest = max(plan.pipelines, key=lambda x: (x.num_slots, len(x.loops)))
-    return {"stages": deepest.num_slots, "tx_bytes": deepest.tx_bytes}
+def _facts(plan: KernelPlan) -> list[RingNote]:
+    """Return what `explain` says of the rings."""
+    return [RingNote(x.number, x.num_slots, x.tx_bytes) for x in plan.pipelines]

@@ -54,6 +54,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.keys import BY_DEVICE, PERSISTENT, RASTER_GROUP, TILE_WORK
 from tvm_hopper.options import read
 from tvm_hopper.plan.channel import find_trips
+from tvm_hopper.plan.notes import TilesNote, note_kernels
 
 from .count_blocks import ask_count
 from .plan_pipeline import ROLLED
@@ -287,25 +288,22 @@ class ScheduleTiles:
             for plan in plans:
                 kernel = rewrite_raster(kernel, plan)
             if kernel_blocks(kernel):
-                notes[number] = _facts(plans)
+                notes[number] = [_facts(plans)]
                 kernel = _replace_work(kernel, lambda work: work)
             assert not plan_raster(kernel), "ScheduleTiles left an annotation behind"
             return ir.seq(host, kernel)
 
-        return ir.note_plan(ir.map_kernels(func, order), notes)
+        return note_kernels(ir.map_kernels(func, order), notes)
 
 
-def _facts(plans: tuple[RasterOrder, ...]) -> dict[str, Any]:
+def _facts(plans: tuple[RasterOrder, ...]) -> TilesNote:
     """Return what `explain` says of an order."""
     if not plans:
-        return {"raster_group": 1, "persistent": None}
+        return TilesNote(raster_group=1, persistent=None)
     (plan,) = plans
-    facts = {"raster_group": plan.group, "persistent": plan.blocks}
     if plan.blocks != BY_DEVICE:
-        return facts
+        return TilesNote(plan.group, plan.blocks)
     sizes = f"({plan.rows.extent}) x {plan.columns.extent}"
     tiles = ir.static_int(plan.num_tiles)
-    return {
-        **facts,
-        "tiles": re.sub(r"T\.int\d+\((\d+)\)", r"\1", sizes) if tiles is None else str(tiles),
-    }
+    text = re.sub(r"T\.int\d+\((\d+)\)", r"\1", sizes) if tiles is None else str(tiles)
+    return TilesNote(plan.group, plan.blocks, text)

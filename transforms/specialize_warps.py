@@ -71,6 +71,7 @@ from tvm_hopper.plan.channel import (
     make_call,
     threads_per_arrival,
 )
+from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, Note, RolesNote, note_kernels
 from tvm_hopper.plan.roles import Role, RolePlan, plan_roles
 
 from .plan_pipeline import ROLLED
@@ -222,21 +223,24 @@ class SpecializeWarps:
             plans = plan_roles(kernel, pending)
             for plan in plans:
                 kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_roles(plan)})
-                facts = _facts(plan, find_channels(kernel)[-1])
-                notes[number] = {**facts, "fallbacks": report(func, fallbacks(plan))}
+                slow = report(func, fallbacks(plan))
+                facts = _facts(plan, find_channels(kernel))
+                notes[number] = [*facts, *map(FallbackNote, slow)]
             assert not plan_roles(kernel), "SpecializeWarps left a loop behind"
             return kernel
 
-        return ir.note_plan(ir.map_kernels(func, build), notes)
+        return note_kernels(ir.map_kernels(func, build), notes)
 
 
-def _facts(plan: RolePlan, channel: Channel) -> dict[str, Any]:
+def _facts(plan: RolePlan, channels: list[Channel]) -> list[Note]:
     """Return what `explain` says of the roles."""
-    split = [plan.producer.num_registers, plan.consumer.num_registers]
-    return {
-        "consumers": plan.num_consumers,
-        "wgmma_pending": plan.pending,
-        "registers": split if plan.moves_registers else None,
-        "arrive_counts": {"full": channel.full_count, "empty": channel.empty_count},
-        "threads": plan.num_threads,
-    }
+    producer, consumer = plan.producer, plan.consumer
+    few, many = producer.num_registers, consumer.num_registers
+    roles = RolesNote(
+        producer.agent.num_threads,
+        consumer.agent.num_threads,
+        plan.pending,
+        None if few is None or many is None else (few, many),
+    )
+    handed_over = [channel for channel in channels if channel.num_arrivals]
+    return [roles, *(ArrivalsNote(x.number, x.full_count, x.empty_count) for x in handed_over)]

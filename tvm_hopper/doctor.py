@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from tvm_hopper import _autoload, _pins, cuda_compilers, cuda_runtime
-from tvm_hopper.cuda_compilers import INSTALL
+from tvm_hopper import _autoload, _pins
+from tvm_hopper.cuda_build import compilers, runtime
+from tvm_hopper.cuda_build.compilers import INSTALL
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 _INSTALL_SELF = "pip install tvm_hopper (or `pip install -e .` in a checkout)"
@@ -120,7 +121,7 @@ def check_nvrtc() -> Row:
 
 def check_headers() -> Row:
     """Check CUDA's headers, which TVM's generated text includes."""
-    folders = cuda_compilers.header_folders()
+    folders = compilers.header_folders()
     return _row("CUDA headers", bool(folders), folders[0] if folders else "none", INSTALL)
 
 
@@ -136,7 +137,7 @@ def check_nvcc() -> Row:
 
 def check_disassembler() -> Row:
     """Check nvdisasm, which shows the instructions of a kernel."""
-    folders = os.pathsep.join(map(str, cuda_runtime.pip_folders("bin")))
+    folders = os.pathsep.join(map(str, runtime.pip_folders("bin")))
     path = shutil.which("nvdisasm", path=folders) or shutil.which("nvdisasm")
     return _row(
         "nvdisasm", path is not None, path or "none", "pip install nvidia-cuda-nvdisasm", True
@@ -145,9 +146,9 @@ def check_disassembler() -> Row:
 
 def check_cudart() -> Row:
     """Check libcudart.so.13, which TVM's CUDA runtime links."""
-    if cuda_runtime.loadable(cuda_runtime.CUDART):
+    if runtime.loadable(runtime.CUDART):
         return Row("libcudart.so.13", OK, "found by the loader")
-    path = cuda_runtime.pip_library(cuda_runtime.CUDART)
+    path = runtime.pip_library(runtime.CUDART)
     return _row(
         "libcudart.so.13",
         path is not None,
@@ -172,7 +173,7 @@ def check_driver() -> Row:
 def check_gpu() -> Row:
     """Check for a GPU of compute capability 9.0 that TVM can use."""
     remedy = "kernels run on H100, H200, H800 or GH200; simulate() needs none"
-    if not cuda_runtime.ensure():
+    if not runtime.ensure():
         return Row("Hopper GPU", OPTIONAL, "TVM's CUDA runtime is not loaded", remedy)
     import tvm
 

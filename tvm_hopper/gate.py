@@ -28,30 +28,30 @@ def gated(previous: Factory) -> Factory:
         import tvm
 
         pipeline, finalize_host, finalize_device = previous(**options)
-        build = None
+        halves = None
 
         @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.Gate")
         def gate(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-            nonlocal build
+            nonlocal halves
             from tvm_hopper import request
 
-            build = None
+            halves = None
             marked = request.mark_requests(mod)
             if marked.same_as(mod):
                 return pipeline(mod)
-            from tvm_hopper import capture, compile, cuda_runtime
             from tvm_hopper import pipeline as ours
+            from tvm_hopper.cuda_build import build, runtime
 
-            build = capture.start(marked)
-            compile.install()
-            cuda_runtime.ensure()
+            halves = build.Halves(build.Settings.of(marked))
+            build.install()
+            runtime.ensure()
             return ours.run(marked)
 
         def host() -> tvm.transform.Pass:
-            return finalize_host() if build is None else build.keep_host(finalize_host())
+            return finalize_host() if halves is None else halves.keep_host(finalize_host())
 
         def device() -> tvm.transform.Pass:
-            return finalize_device() if build is None else build.keep_device(finalize_device())
+            return finalize_device() if halves is None else halves.join_device(finalize_device())
 
         return gate, host, device
 

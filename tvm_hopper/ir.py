@@ -6,7 +6,6 @@ The simulator and the checks walk by themselves: they judge what is made with th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -459,27 +458,8 @@ def replace_schedule(sch: Any, by: Any) -> None:
 
 
 def number_of(func: tirx.PrimFunc, kernel: For) -> int:
-    """Return which of a function's kernels one is, by which its facts are kept from pass to pass.
+    """Return which of a function's kernels one is, by which it is noted from pass to pass.
 
     Passes replace kernels one by one, so that a number holds until the last of them.
     """
     return next(i for i, other in enumerate(kernels(func)) if other.same_as(kernel))
-
-
-def note_plan(func: tirx.PrimFunc, facts: Mapping[int, dict[str, Any]]) -> tirx.PrimFunc:
-    """Add facts about kernels, by their number, to the function's plan attribute.
-
-    It is JSON text, a list of one dict for each kernel up to the last with facts, for `explain` to
-    print. Passes never read it: they talk to one another through the IR itself.
-    """
-    if not facts:
-        return func
-    known = json.loads(str(func.attrs[PLAN_ATTR])) if PLAN_ATTR in func.attrs else []
-    known += [{} for _ in range(len(known), max(facts) + 1)]
-    merged = [_merge(old, facts.get(number, {})) for number, old in enumerate(known)]
-    return func.with_attr(PLAN_ATTR, json.dumps(merged, sort_keys=True))
-
-
-def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    texts = {k: [*old.get(k, []), *new.get(k, [])] for k in ("notes", "fallbacks")}
-    return {**old, **new, **{k: v for k, v in texts.items() if v}}

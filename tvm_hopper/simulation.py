@@ -87,9 +87,9 @@ def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Progra
         _check_scheduled(ex_or_mod)
         lowered: Any = pipeline.lower_final(ex_or_mod, target)
     else:
-        from tvm_hopper import capture
+        from tvm_hopper.cuda_build import records
 
-        lowered = capture.lookup(ex_or_mod)
+        lowered = records.lookup(ex_or_mod)
     kernels = {gv.name_hint: func for gv, func in lowered.device.functions.items()}
     return Program(_entry(lowered.host, entry), kernels)
 

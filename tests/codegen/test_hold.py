@@ -10,7 +10,7 @@ import tvm_hopper
 from tvm_hopper import capture
 from tvm_hopper import schedule as hs
 from tvm_hopper.codegen_patches import hold as patch
-from tvm_hopper.compile import compile_source
+from tvm_hopper.cuda_build.compilers import compile_source
 from tvm_hopper.testing import workloads
 
 

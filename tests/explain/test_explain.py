@@ -10,6 +10,7 @@ from tvm import s_tir
 import tvm_hopper
 from tvm_hopper import ir, pipeline
 from tvm_hopper import schedule as hs
+from tvm_hopper.plan.notes import SmemNote, to_json
 from tvm_hopper.testing import workloads
 
 TARGET = "nvidia/nvidia-h200"
@@ -41,19 +42,18 @@ def explanation(module):
 def test_the_plan_is_the_one_asked_for(explanation):
     (kernel,) = explanation.kernels
     assert (kernel.stages, kernel.consumers, kernel.threads) == (3, 2, 384)
-    assert kernel.consumer_tile == (64, 128, 64)
-    assert kernel.instruction == "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16"
-    assert (kernel.producer_registers, kernel.consumer_registers) == (40, 232)
-    assert kernel.accumulator_registers == 64
+    assert kernel.product.tile == (64, 128, 64)
+    assert kernel.product.instruction == "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16"
+    assert kernel.roles.registers == (40, 232)
+    assert kernel.product.accumulator_registers == 64
 
 
 def test_bytes_are_those_of_the_tile(explanation):
     (kernel,) = explanation.kernels
     # A: 128 x 64 halves = 16384 bytes, B the same; three stages and 2 x 3 barriers of 8 bytes
-    assert kernel.stage_bytes == 32768
-    full, empty = kernel.barriers
-    assert (full.number, full.arrive_count, full.tx_bytes) == (3, 1, 32768)
-    assert (empty.number, empty.arrive_count, empty.tx_bytes) == (3, 2, 0)
+    (ring,) = kernel.rings
+    assert (ring.stages, ring.stage_bytes) == (3, 32768)
+    assert (ring.full_arrivals, ring.empty_arrivals) == (1, 2)
     assert sum(region.size for region in kernel.smem) == 3 * 32768 + 48
     assert kernel.smem_bytes == 3 * 32768 + 32 + 24  # barriers start at multiples of 16
     assert [m.tensor for m in kernel.tensor_maps] == ["A", "B"]
@@ -69,32 +69,18 @@ def test_the_text_names_what_matters(explanation):
     assert "fallbacks" in text
 
 
-def test_kernels_without_a_product_are_passed_over():
-    """Notes go by the kernel's number: an earlier kernel of which nothing is known has none."""
+def test_kernels_are_told_by_their_number():
+    """Nothing is known of the kernel in the middle, and little of the first."""
     mod = scheduled(tile=(128, 128, 64), stages=3, consumers=2)
     lowered = pipeline.lower_final(mod, TARGET).host
     (var,) = lowered.get_global_vars()
-    func = lowered[var]
-    facts = json.loads(func.attrs[ir.PLAN_ATTR])
-    noted = json.dumps([{"smem": [], "smem_bytes": 0}, {}, *facts])
-    lowered = tvm.IRModule({var: func.with_attr(ir.PLAN_ATTR, noted)})
-    (kernel,) = tvm_hopper.explain(lowered).kernels
-    assert kernel.stages == 3
-
-
-def test_facts_are_kept_by_the_kernel_s_number():
-    """Two kernels planned by one pass and one by another were an error of zip."""
-    func = tvm.tirx.PrimFunc([], ir.seq())
-    func = ir.note_plan(func, {0: {"a": 1, "notes": ["x"]}, 2: {"a": 2}})
-    func = ir.note_plan(func, {2: {"b": 3, "notes": ["y"]}})
-    func = ir.note_plan(func, {0: {"notes": ["z"]}, 3: {"b": 4}})
-    assert json.loads(func.attrs[ir.PLAN_ATTR]) == [
-        {"a": 1, "notes": ["x", "z"]},
-        {},
-        {"a": 2, "b": 3, "notes": ["y"]},
-        {"b": 4},
-    ]
-    assert ir.note_plan(func, {}).same_as(func)
+    known = json.loads(lowered[var].attrs[ir.PLAN_ATTR])
+    first = [to_json(SmemNote("cache", 0, 512))]
+    text = json.dumps({"num_kernels": 3, "kernels": {"0": first, "2": known["kernels"]["0"]}})
+    lowered = tvm.IRModule({var: lowered[var].with_attr(ir.PLAN_ATTR, text)})
+    other, product = tvm_hopper.explain(lowered).kernels
+    assert (other.product, other.smem_bytes, other.stages) == (None, 512, None)
+    assert (product.name, product.stages, product.consumers) == ("main, 2", 3, 2)
 
 
 def test_the_table_holds_the_same_topics(explanation):
@@ -167,7 +153,7 @@ def test_a_grid_that_the_device_decides_is_said_as_a_formula():
     sch = s_tir.Schedule(workloads.matmul(4096, 4096, 256))
     hs.matmul(sch, "C", hs.MatmulConfig(tile=(128, 256, 64)))
     (kernel,) = tvm_hopper.explain(sch.mod, TARGET).kernels
-    assert (kernel.persistent, kernel.tiles) == (hs.BY_DEVICE, "512")
+    assert (kernel.persistent, kernel.order.tiles) == (hs.BY_DEVICE, "512")
     assert dict(kernel.rows())["persistent"] == (
         "by the device at launch: 128 thread blocks on 132 SMs, 103 on 114 SMs, 74 on 78 SMs "
         "share 512 output tiles"

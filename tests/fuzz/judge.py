@@ -204,7 +204,8 @@ class Judge:
         if stores:
             found["host"] = f"host code writes {', '.join(sorted(stores))} on the device"
         try:
-            kernels = tvm_hopper.explain(program.host).kernels
+            every = tvm_hopper.explain(program.host).kernels
+            kernels = tuple(kernel for kernel in every if kernel.product)
         except HopperError:
             kernels = ()
         texts = [module.inspect_source() for module in executable.mod.imports]

@@ -101,7 +101,7 @@ def test_the_grid_balances_on_this_device(executable, tmp_path):
     if not grids:
         pytest.skip("the profiler sees no kernels here")
     num_sms = torch.cuda.get_device_properties(0).multi_processor_count
-    assert grids == [[balanced_blocks(int(kernel.tiles), num_sms), 1, 1]]
+    assert grids == [[balanced_blocks(int(kernel.order.tiles), num_sms), 1, 1]]
 
 
 def test_asking_the_device_costs_next_to_nothing(capsys):

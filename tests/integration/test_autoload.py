@@ -50,7 +50,7 @@ def test_runtime_only_tvm_is_left_alone(fresh) -> None:
 
 def test_heavy_modules_wait_for_the_first_build(fresh) -> None:
     late = [
-        *("pipeline", "ir", "request", "capture", "compile", "transforms", "schedule", "sim"),
+        *("pipeline", "ir", "request", "cuda_build", "transforms", "schedule", "sim"),
         "simulate",
     ]
     check = (

@@ -7,6 +7,7 @@ import tvm
 import tvm_ffi
 
 from tvm_hopper import HopperError, VerifyError, capture, keys, pipeline, request
+from tvm_hopper.cuda_build import build
 
 from . import _programs
 
@@ -130,4 +131,4 @@ def test_another_listener_is_still_asked() -> None:
     finally:
         if before is not None:
             tvm_ffi.register_global_func(name, before, override=True)
-        capture.install()
+        build.install()

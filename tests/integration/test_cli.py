@@ -92,7 +92,7 @@ def test_explain_prints_text_and_json(kernel: str, capsys) -> None:
     assert "wgmma.mma_async" in capsys.readouterr().out
     assert cli.main(["explain", f"{kernel}:scheduled", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["kernels"]
-    assert found["consumer_tile"] == [64, 64, 64]
+    assert found["product"]["tile"] == [64, 64, 64]
 
 
 @pytest.mark.parametrize(

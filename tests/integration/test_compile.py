@@ -1,4 +1,4 @@
-"""The CUDA compile step: judged logs, pip's compiler alone, foreign texts untouched."""
+"""The compilers: judged logs, pip's compiler alone, what is said where something is missing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-import tvm
-import tvm_ffi
 
-from tvm_hopper import CompileError, assembler_log, capture, cuda_compilers, keys
-from tvm_hopper import compile as hopper_compile
+from tvm_hopper import CompileError
+from tvm_hopper.cuda_build import assembler_log, compilers
 
-from . import _programs
-
-H200 = "nvidia/nvidia-h200"
 GEMM = (Path(__file__).with_name("gemm.cu")).read_text()
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
@@ -33,7 +28,7 @@ def without(pattern: str) -> str:
 
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_facts_of_a_good_kernel(compiler: str) -> None:
-    result = hopper_compile.compile_source(GEMM, compiler)
+    result = compilers.compile_source(GEMM, compiler)
     facts = result.kernels["main_kernel"]
     assert result.cubin[:4] == b"\x7fELF"
     assert result.compiler == compiler
@@ -58,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(1024) main_kernel(float* p) {  // 6
 def test_too_few_registers_name_the_instruction() -> None:
     text = GEMM.replace("__launch_bounds__(384)", "__launch_bounds__(1024)")
     with pytest.raises(CompileError, match=r"found ptxas fatal .*Insufficient registers \(64\)"):
-        hopper_compile.compile_source(text)
+        compilers.compile_source(text)
 
 
 # The meta-test of the gate: what a pass could forget, and who sees it.
@@ -81,21 +76,21 @@ BROKEN = {
 def test_the_gate_sees_what_was_removed(what: str, compiler: str) -> None:
     text, message = BROKEN[what]
     with pytest.raises(CompileError, match=f"main_kernel: found .*{message}"):
-        hopper_compile.compile_source(text, compiler)
-    assert hopper_compile.compile_source(text, compiler, check_log=False).cubin
+        compilers.compile_source(text, compiler)
+    assert compilers.compile_source(text, compiler, check_log=False).cubin
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_spills_are_refused_where_fallbacks_are(compiler: str) -> None:
     match = r"found \d+ bytes of spill stores and \d+ of spill loads in main_kernel; need none"
     with pytest.raises(CompileError, match=match):
-        hopper_compile.compile_source(SPILLS, compiler, strict=True)
-    assert hopper_compile.compile_source(SPILLS, compiler).cubin
+        compilers.compile_source(SPILLS, compiler, strict=True)
+    assert compilers.compile_source(SPILLS, compiler).cubin
 
 
 def test_a_missing_commit_is_not_seen_here() -> None:
     """PTX has it mended without a word: the static check of the IR must see it (H22)."""
-    assert hopper_compile.compile_source(without("wgmma_commit_group")).cubin
+    assert compilers.compile_source(without("wgmma_commit_group")).cubin
 
 
 def test_remarks_of_unknown_kind_are_refused() -> None:
@@ -126,26 +121,26 @@ def test_spills_are_reported_with_their_bytes() -> None:
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_text_that_does_not_compile_names_its_error(compiler: str) -> None:
     with pytest.raises(CompileError, match=r'found .*identifier "blokIdx" is undefined.*need CUDA'):
-        hopper_compile.compile_source(GEMM.replace("blockIdx", "blokIdx"), compiler)
+        compilers.compile_source(GEMM.replace("blockIdx", "blokIdx"), compiler)
 
 
 def test_unknown_compiler_is_refused() -> None:
     with pytest.raises(CompileError, match="compiler: found 'clang'; need 'nvrtc' or 'nvcc'"):
-        hopper_compile.compile_source(GEMM, "clang")
+        compilers.compile_source(GEMM, "clang")
 
 
 def test_missing_nvcc_says_what_to_do(monkeypatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(CompileError, match="nvcc: found none on PATH; need CUDA"):
-        cuda_compilers.with_nvcc(GEMM, "sm_90a", False)
+        compilers.with_nvcc(GEMM, "sm_90a", False)
 
 
 def test_missing_headers_say_what_to_install(monkeypatch) -> None:
-    monkeypatch.setattr(cuda_compilers, "header_folders", tuple)
+    monkeypatch.setattr(compilers, "header_folders", tuple)
     with pytest.raises(
         CompileError, match=r"found not both of .*cuda_fp16\.h.*pip install .*nvrtc==13"
     ):
-        cuda_compilers.with_nvrtc(GEMM, "sm_90a", False)
+        compilers.with_nvrtc(GEMM, "sm_90a", False)
 
 
 def test_headers_may_come_from_two_places(monkeypatch, tmp_path: Path) -> None:
@@ -159,7 +154,7 @@ def test_headers_may_come_from_two_places(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: found)
     monkeypatch.setenv("CUDA_HOME", str(toolkit))
     monkeypatch.delenv("CUDA_PATH", raising=False)
-    search = cuda_compilers.header_folders.__wrapped__
+    search = compilers.header_folders.__wrapped__
     expected = (str(torch / "cu13" / "include"), str(toolkit / "include" / "cccl"))
     assert search() == expected
 
@@ -170,12 +165,12 @@ def test_missing_nvrtc_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
     with pytest.raises(CompileError, match=r"found no cuda\.bindings\.nvrtc .*pip install"):
-        cuda_compilers.with_nvrtc(GEMM, "sm_90a", False)
+        compilers.with_nvrtc(GEMM, "sm_90a", False)
 
 
 def test_an_nvrtc_option_it_does_not_know_is_refused() -> None:
     with pytest.raises(CompileError, match=r"NVRTC: found .*gpu-architecture"):
-        cuda_compilers.with_nvrtc(GEMM, "sm_13", False)
+        compilers.with_nvrtc(GEMM, "sm_13", False)
 
 
 def section(cubin: bytes, tmp_path: Path) -> str:
@@ -183,22 +178,22 @@ def section(cubin: bytes, tmp_path: Path) -> str:
     path = tmp_path / "kernel.cubin"
     path.write_bytes(cubin)
     tool = shutil.which("nvdisasm") or str(
-        Path(cuda_compilers.header_folders()[0]).parent / "bin" / "nvdisasm"
+        Path(compilers.header_folders()[0]).parent / "bin" / "nvdisasm"
     )
     done = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True)
     return done.stdout.split(".text.main_kernel:")[1]
 
 
 def test_the_short_header_changes_no_instruction(monkeypatch, tmp_path: Path) -> None:
-    short, _ = cuda_compilers.with_nvrtc(GEMM, "sm_90a", False)
-    monkeypatch.setattr(cuda_compilers, "_WITHOUT_TRAITS", set())
-    full, _ = cuda_compilers.with_nvrtc(GEMM, "sm_90a", False)
+    short, _ = compilers.with_nvrtc(GEMM, "sm_90a", False)
+    monkeypatch.setattr(compilers, "_WITHOUT_TRAITS", set())
+    full, _ = compilers.with_nvrtc(GEMM, "sm_90a", False)
     assert section(short, tmp_path) == section(full, tmp_path)
 
 
 def test_other_includes_get_the_real_headers() -> None:
     text = '#include <cuda/std/array>\nextern "C" __global__ void k(float* p) { p[0] = 1; }'
-    assert cuda_compilers.with_nvrtc(text, "sm_90a", False)[0][:4] == b"\x7fELF"
+    assert compilers.with_nvrtc(text, "sm_90a", False)[0][:4] == b"\x7fELF"
 
 
 def test_the_short_header_holds_its_eight_traits() -> None:
@@ -214,12 +209,12 @@ static_assert(t::is_same_v<t::conditional<false, int, float>::type, float>, "");
 static_assert(t::is_same_v<t::enable_if<true, int>::type, int>, "");
 extern "C" __global__ void k(float* p) { p[0] = INFINITY; }
 """
-    assert cuda_compilers.with_nvrtc(text, "sm_90a", False)[0]
+    assert compilers.with_nvrtc(text, "sm_90a", False)[0]
 
 
 def test_fast_math_is_stated() -> None:
     text = 'extern "C" __global__ void k(float* p) { p[0] = p[1] / p[2]; }'
-    exact, fast = (hopper_compile.compile_source(text, fast_math=f) for f in (False, True))
+    exact, fast = (compilers.compile_source(text, fast_math=f) for f in (False, True))
     assert fast.math_flags == ("--use_fast_math",)
     assert exact.math_flags == ("--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
     assert exact.cubin != fast.cubin
@@ -227,7 +222,7 @@ def test_fast_math_is_stated() -> None:
 
 def test_compiling_takes_well_under_a_second() -> None:
     begin = time.perf_counter()
-    cuda_compilers.with_nvrtc(GEMM, "sm_90a", False)
+    compilers.with_nvrtc(GEMM, "sm_90a", False)
     assert time.perf_counter() - begin < 1.5
 
 
@@ -236,13 +231,13 @@ def test_the_toolkit_of_the_machine_is_not_needed(fresh, tmp_path: Path) -> None
     text = tmp_path / "gemm.cu"
     text.write_text(GEMM)
     code = (
-        "import sys, pathlib, shutil; from tvm_hopper import compile, cuda_compilers;"
+        "import sys, pathlib, shutil; from tvm_hopper.cuda_build import compilers;"
         "assert shutil.which('nvcc') is None;"
-        f"result = compile.compile_source(pathlib.Path({str(text)!r}).read_text());"
+        f"result = compilers.compile_source(pathlib.Path({str(text)!r}).read_text());"
         "maps = pathlib.Path('/proc/self/maps').read_text();"
         "libs = {l.split()[-1] for l in maps.splitlines() if 'nvrtc' in l};"
         "assert libs and all('site-packages' in l for l in libs), libs;"
-        "assert all('site-packages' in f for f in cuda_compilers.header_folders());"
+        "assert all('site-packages' in f for f in compilers.header_folders());"
         "print(len(result.cubin))"
     )
     done = fresh(
@@ -251,51 +246,12 @@ def test_the_toolkit_of_the_machine_is_not_needed(fresh, tmp_path: Path) -> None
     assert int(done.stdout) > 1000
 
 
-@pytest.fixture
-def stock_callback():
-    """Stand in for TVM's compile callback, and put it back."""
-    name = "tvm_callback_cuda_compile"
-    before = tvm_ffi.get_global_func(name)
-    seen: list[str] = []
-
-    def compile_cuda(code: str) -> bytes:
-        seen.append(code)
-        return b"stock"
-
-    tvm_ffi.register_global_func(name, compile_cuda, override=True)
-    yield seen
-    tvm_ffi.register_global_func(name, before, override=True)
-
-
-@pytest.mark.usefixtures("plain_lowering")
-def test_the_callback_takes_our_texts_alone(stock_callback: list[str]) -> None:
-    sch = _programs.add_one(threads=48)
-    sch.annotate(sch.get_sblock("B"), keys.ASYNC_COPY, "tma")
-    executable = tvm.compile(sch.mod, target=H200)
-    callback = tvm_ffi.get_global_func("tvm_callback_cuda_compile")
-    ours = capture.lookup(executable).source
-    assert bytes(callback(ours)) == hopper_compile.cubin(executable)
-    assert stock_callback == []
-    assert bytes(callback("somebody else's")) == b"stock"
-    assert stock_callback == ["somebody else's"]
-
-
-@pytest.mark.usefixtures("plain_lowering")
-def test_errors_keep_their_class_through_the_callback(stock_callback, monkeypatch) -> None:
-    sch = _programs.add_one(threads=24)
-    sch.annotate(sch.get_sblock("B"), keys.ASYNC_COPY, "tma")
-    source = capture.lookup(tvm.compile(sch.mod, target=H200)).source
-    callback = tvm_ffi.get_global_func("tvm_callback_cuda_compile")
-    monkeypatch.setattr(cuda_compilers, "header_folders", tuple)
-    hopper_compile._results.clear()
-    with pytest.raises(CompileError, match=r"need CUDA's headers"):
-        callback(source)
-
-
 def test_importing_the_package_leaves_the_callback_alone(fresh) -> None:
     code = (
-        "import tvm, sys; assert 'tvm_hopper' in sys.modules;"
-        "assert 'tvm_hopper.compile' not in sys.modules"
+        "import sys, tvm, tvm_ffi; assert 'tvm_hopper' in sys.modules;"
+        "assert 'tvm_hopper.cuda_build' not in sys.modules;"
+        "callback = tvm_ffi.get_global_func('tvm_callback_cuda_postproc', allow_missing=True);"
+        "assert callback is None"
     )
     fresh("-c", code)
 
@@ -306,21 +262,4 @@ def test_nvrtc_call_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     broken = (nvrtc.nvrtcResult.NVRTC_ERROR_INTERNAL_ERROR, 0)
     monkeypatch.setattr(nvrtc, "nvrtcGetCUBINSize", lambda program: broken)
     with pytest.raises(CompileError, match=r"nvrtcGetCUBINSize returned NVRTC_ERROR_INTERNAL"):
-        cuda_compilers.with_nvrtc(GEMM, "sm_90a", fast_math=False)
-
-
-def test_foreign_kernel_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    registered = {}
-    monkeypatch.setattr(hopper_compile, "_ours", None)
-    monkeypatch.setattr(
-        hopper_compile.tvm_ffi, "get_global_func", lambda name, allow_missing=False: None
-    )
-    monkeypatch.setattr(
-        hopper_compile.tvm_ffi,
-        "register_global_func",
-        lambda name, func, override: registered.update({name: func}),
-    )
-    hopper_compile.install()
-    (callback,) = registered.values()
-    with pytest.raises(CompileError, match=r"found no compiler; need one for a foreign kernel"):
-        callback('extern "C" __global__ void k() {}')
+        compilers.with_nvrtc(GEMM, "sm_90a", fast_math=False)

@@ -6,7 +6,8 @@ import importlib.metadata
 import json
 import sys
 
-from tvm_hopper import cli, cuda_compilers, cuda_runtime, doctor
+from tvm_hopper import cli, doctor
+from tvm_hopper.cuda_build import compilers, runtime
 from tvm_hopper.doctor import MISSING, OK, OPTIONAL
 
 
@@ -74,7 +75,7 @@ def test_no_nvrtc(monkeypatch) -> None:
 
 
 def test_no_headers(monkeypatch) -> None:
-    monkeypatch.setattr(cuda_compilers, "header_folders", tuple)
+    monkeypatch.setattr(compilers, "header_folders", tuple)
     assert doctor.check_headers().state == MISSING
 
 
@@ -88,20 +89,20 @@ def test_no_tools_on_path(monkeypatch) -> None:
 
 
 def test_no_cuda_libraries(monkeypatch) -> None:
-    monkeypatch.setattr(cuda_runtime, "loadable", lambda _: False)
-    monkeypatch.setattr(cuda_runtime, "is_loaded", lambda: False)
-    assert cuda_runtime.ensure() is False
+    monkeypatch.setattr(runtime, "loadable", lambda _: False)
+    monkeypatch.setattr(runtime, "is_loaded", lambda: False)
+    assert runtime.ensure() is False
     assert doctor.check_gpu().state == OPTIONAL
     assert doctor.check_cudart().found.endswith("libcudart.so.13")  # pip's
-    monkeypatch.setattr(cuda_runtime, "pip_library", lambda _: None)
+    monkeypatch.setattr(runtime, "pip_library", lambda _: None)
     assert doctor.check_cudart().state == OPTIONAL
 
 
 def test_a_driver_without_cudart_is_not_enough(monkeypatch) -> None:
-    monkeypatch.setattr(cuda_runtime, "is_loaded", lambda: False)
-    monkeypatch.setattr(cuda_runtime, "pip_library", lambda _: None)
-    monkeypatch.setattr(cuda_runtime, "loadable", lambda name: "libcuda." in str(name))
-    assert cuda_runtime.ensure() is False
+    monkeypatch.setattr(runtime, "is_loaded", lambda: False)
+    monkeypatch.setattr(runtime, "pip_library", lambda _: None)
+    monkeypatch.setattr(runtime, "loadable", lambda name: "libcuda." in str(name))
+    assert runtime.ensure() is False
 
 
 def test_a_runtime_that_does_not_load_is_not_there(monkeypatch) -> None:
@@ -110,10 +111,10 @@ def test_a_runtime_that_does_not_load_is_not_there(monkeypatch) -> None:
     def fail(**_: object) -> None:
         raise OSError("no")
 
-    monkeypatch.setattr(cuda_runtime, "is_loaded", lambda: False)
-    monkeypatch.setattr(cuda_runtime, "loadable", lambda _: True)
+    monkeypatch.setattr(runtime, "is_loaded", lambda: False)
+    monkeypatch.setattr(runtime, "loadable", lambda _: True)
     monkeypatch.setattr(tvm_ffi.libinfo, "load_lib_ctypes", fail)
-    assert cuda_runtime.ensure() is False
+    assert runtime.ensure() is False
 
 
 def test_no_gate(monkeypatch) -> None:

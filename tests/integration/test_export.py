@@ -10,9 +10,9 @@ import tvm
 from tvm import s_tir
 
 import tvm_hopper
-from tvm_hopper import compile as hopper_compile
 from tvm_hopper import keys, pipeline
 from tvm_hopper import schedule as hs
+from tvm_hopper.cuda_build import records
 from tvm_hopper.testing import workloads
 
 from . import _programs
@@ -61,7 +61,7 @@ def test_a_neighbour_keeps_its_text_beside_a_real_kernel() -> None:
         tvm.IRModule({"f": plain, "g": gemm().with_attr("global_symbol", "g")}), target=H200
     )
     assert alone in [module.inspect_source() for module in both.mod.imports]
-    assert set(hopper_compile.compiled(both).kernels) == {"g_kernel"}
+    assert set(records.compiled(both).kernels) == {"g_kernel"}
 
 
 def test_a_source_does_not_depend_on_the_hash_seed(fresh) -> None:
@@ -86,7 +86,7 @@ def test_the_compiler_is_an_option_of_the_build() -> None:
     mod = tvm.IRModule({"main": gemm()})
     with tvm.transform.PassContext(config={keys.COMPILER: "nvcc", keys.FAST_MATH: True}):
         built = tvm.compile(mod, target=H200)
-    result = hopper_compile.compiled(built)  # after the context has ended, as a callback may be
+    result = records.compiled(built)  # after the context has ended, as a callback may be
     assert (result.compiler, result.math_flags) == ("nvcc", ("--use_fast_math",))
     assert tvm_hopper.cubin(built) == result.cubin
 
@@ -97,7 +97,7 @@ def test_lowering_and_compiling_are_quick() -> None:
 
     def build(size: int) -> float:
         begin = time.perf_counter()
-        hopper_compile.cubin(tvm.compile(tvm.IRModule({"main": gemm(size)}), target=H200))
+        records.cubin(tvm.compile(tvm.IRModule({"main": gemm(size)}), target=H200))
         return time.perf_counter() - begin
 
     assert min(build(size) for size in (1024, 2048)) < 3

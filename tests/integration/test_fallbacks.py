@@ -32,7 +32,7 @@ def scheduled(n, out_dtype="float16", **config):
 def test_narrow_stores_are_told(n, out_dtype, width, told):
     (kernel,) = tvm_hopper.explain(scheduled(n, out_dtype, stages=2), TARGET).kernels
     (store,) = kernel.stores
-    assert store[1] == width
+    assert store.num_bytes == width
     assert bool(kernel.fallbacks) == told
 
 

@@ -11,8 +11,8 @@ import tvm
 from tvm import s_tir
 
 from tvm_hopper import VerifyError, capture, ir, pipeline
-from tvm_hopper import compile as hopper_compile
 from tvm_hopper import schedule as hs
+from tvm_hopper.cuda_build import records
 from tvm_hopper.sim.tir import op_name
 from tvm_hopper.static_check import require_sync
 from tvm_hopper.testing import workloads
@@ -45,7 +45,7 @@ def final(schedule) -> pipeline.Lowered:
 
 def test_the_whole_kernel_passes_both(schedule) -> None:
     built = tvm.compile(schedule.mod, target=H200)
-    assert hopper_compile.compiled(built).cubin
+    assert records.compiled(built).cubin
     assert capture.lookup(built).kernels == ("main_kernel",)
 
 

@@ -8,8 +8,8 @@ import tvm
 from tvm import s_tir
 
 from tvm_hopper import CompileError, capture
-from tvm_hopper import compile as hopper_compile
 from tvm_hopper import schedule as hs
+from tvm_hopper.cuda_build import compilers
 from tvm_hopper.testing import workloads
 
 pytestmark = pytest.mark.gpu
@@ -50,15 +50,15 @@ def test_tvm_loads_the_cubin_that_we_compiled(built, tensors) -> None:
     a, b, expected = tensors
     assert torch.equal(run(built, a, b), expected)
     source = capture.lookup(built).source
-    key = (capture.source_hash(source), "nvrtc", False)
-    assert key in hopper_compile._results, "TVM compiled our kernel by itself"
+    key = (compilers.source_hash(source), "nvrtc", False)
+    assert key in compilers._results, "TVM compiled our kernel by itself"
 
 
 def test_a_bad_log_is_an_error_of_tvm_compile(monkeypatch) -> None:
     def bad(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
         return b"", "ptxas info : (C7510) wgmma serialized"
 
-    monkeypatch.setitem(hopper_compile._COMPILERS, "nvrtc", bad)
+    monkeypatch.setitem(compilers._COMPILERS, "nvrtc", bad)
     sch = s_tir.Schedule(workloads.matmul(384, 384, 384))
     hs.matmul(sch, "C")
     with pytest.raises(CompileError, match="found C7510 wgmma serialized"):

@@ -9,8 +9,8 @@ from tvm import s_tir, te, tirx
 import tvm_hopper
 from tests.transforms.scripts import parse
 from tvm_hopper import LoweringError, ir, keys
-from tvm_hopper import compile as hopper_compile
 from tvm_hopper import schedule as hs
+from tvm_hopper.cuda_build import records
 from tvm_hopper.testing import workloads
 
 from . import _programs
@@ -230,7 +230,7 @@ def test_fast_math_reaches_the_text_and_the_compiler() -> None:
     texts = [built.mod.imports[0].inspect_source() for built in (exact, fast)]
     assert ["__expf(" in text for text in texts] == [False, True]
     assert ["tirx.enable_fast_math=True" in text for text in texts] == [False, True]
-    flags = [hopper_compile.compiled(built).math_flags for built in (exact, fast)]
+    flags = [records.compiled(built).math_flags for built in (exact, fast)]
     assert "--use_fast_math" not in flags[0]
     assert flags[1] == ("--use_fast_math",)
 

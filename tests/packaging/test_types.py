@@ -99,7 +99,10 @@ def test_type_checkers_see_the_public_names() -> None:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             for each in node.body:
                 assert isinstance(each, ast.ImportFrom)
-                names |= {alias.name: each.module for alias in each.names}
-    modules = dict.fromkeys(tvm_hopper._MODULES, "tvm_hopper")
+                names |= {alias.asname or alias.name: each.module for alias in each.names}
+    modules = {
+        name: ".".join(["tvm_hopper", *path.split(".")[:-1]])
+        for name, path in tvm_hopper._MODULES.items()
+    }
     assert names == {n: f"tvm_hopper.{m}" for n, m in tvm_hopper._NAMES.items()} | modules
     assert sorted(tvm_hopper.__all__) == sorted(names)

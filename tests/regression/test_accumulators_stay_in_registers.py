@@ -22,7 +22,7 @@ from tvm.script import tirx as T
 import tvm_hopper
 from tvm_hopper import capture
 from tvm_hopper import schedule as hs
-from tvm_hopper.compile import compile_source
+from tvm_hopper.cuda_build.compilers import compile_source
 
 PROGRAM = """
 @T.prim_func(s_tir=True)

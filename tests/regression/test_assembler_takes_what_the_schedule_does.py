@@ -13,8 +13,8 @@ from tvm.script import tirx as T
 
 import tvm_hopper
 from tvm_hopper import capture
-from tvm_hopper import compile as hopper_compile
 from tvm_hopper import schedule as hs
+from tvm_hopper.cuda_build import records
 from tvm_hopper.errors import CompileError, LoweringError
 from tvm_hopper.testing import workloads
 
@@ -31,7 +31,7 @@ def built(m: Any, n: int, k: int, tile: tuple[int, int, int] | None, form: dict,
 
 def check(ex: Any, mod: tvm.IRModule, form: dict, **extents: int) -> None:
     """Assemble a kernel without a remark, run it and judge it under every policy."""
-    hopper_compile.cubin(ex)
+    records.cubin(ex)
     inputs = workloads.make_inputs(mod, **extents)
     names = [p.name for p in mod["main"].params if tvm.tirx.is_buffer_var(p)]
     arrays = dict(zip(names[:-1], inputs, strict=True))
@@ -67,7 +67,7 @@ def test_a_product_that_runs_once(name: str) -> None:
 
 def test_a_default_configuration_that_runs_once() -> None:
     ex, _ = built(7640, 1640, 64, None, {"dtype": "bfloat16"})
-    hopper_compile.cubin(ex)
+    records.cubin(ex)
 
 
 @pytest.mark.parametrize("trips", [0, 1, 2])
@@ -115,7 +115,7 @@ def test_a_product_that_runs_once_from_another_value(value: str) -> None:
     hs.wgmma(sch, block)
     hs.pipeline(sch, k0, stages=1)
     ex = tvm.compile(sch.mod, target=TARGET)
-    hopper_compile.cubin(ex)
+    records.cubin(ex)
     a, b = workloads.make_inputs(workloads.matmul(128, 64, 64))
     rows, columns = np.ogrid[:128, :64]
     start = 1.0 if "float32(1)" in value else rows * 3.0 + columns
@@ -131,7 +131,7 @@ def test_wide_tiles_of_three_consumers(columns: int, width: int) -> None:
     ex, mod = built(192, columns, 128, (192, columns, 64), {}, stages=2, consumers=3)
     check(ex, mod, {})
     (kernel,) = tvm_hopper.explain(ex).kernels
-    assert f"m64n{width}k16" in kernel.instruction
+    assert f"m64n{width}k16" in kernel.product.instruction
     (fallback,) = kernel.fallbacks
     assert f"instructions of {width} columns instead of {columns}" in fallback
 
@@ -159,7 +159,7 @@ def spilling(strict: bool) -> Any:
 
 def test_a_few_spills_of_the_epilogue_are_reported() -> None:
     ex = spilling(strict=False)
-    hopper_compile.cubin(ex)
+    records.cubin(ex)
     (kernel,) = tvm_hopper.explain(ex).kernels
     assert kernel.assembled.spill_bytes > 0
     assert "registers are spilled in the epilogue" in kernel.fallbacks[-1]
@@ -169,4 +169,4 @@ def test_a_few_spills_are_refused_where_fallbacks_are() -> None:
     ex = spilling(strict=True)
     assert capture.lookup(ex).strict
     with pytest.raises(CompileError, match=r"bytes of spill stores .*need none"):
-        hopper_compile.cubin(ex)
+        records.cubin(ex)

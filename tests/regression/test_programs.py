@@ -11,8 +11,8 @@ import tvm.script
 from tvm import s_tir, te
 
 import tvm_hopper
-from tvm_hopper import compile as hopper_compile
 from tvm_hopper import schedule as hs
+from tvm_hopper.cuda_build import records
 from tvm_hopper.errors import HopperError
 
 TARGET = "nvidia/nvidia-h200"
@@ -155,7 +155,7 @@ def test_builds_of_one_text_keep_their_options() -> None:
     with tvm.transform.PassContext(config={"tirx.enable_fast_math": True}):
         first = tvm.compile(sch.mod, target=TARGET)
     tvm.compile(sch.mod, target=TARGET)
-    assert hopper_compile.compiled(first).math_flags == ("--use_fast_math",)
+    assert records.compiled(first).math_flags == ("--use_fast_math",)
 
 
 def test_a_tensor_named_like_a_map() -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tvm_hopper.sim.skeleton import Skeleton, explore, explore_skeleton
-from tvm_hopper.sim.skeleton_agents import SkeletonAgent, Op
+from tvm_hopper.sim.skeleton_agents import Op, SkeletonAgent
 from tvm_hopper.sim.skeleton_symmetry import Symmetry, classes_of
 from tvm_hopper.sim.skeleton_system import System
 

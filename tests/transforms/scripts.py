@@ -7,6 +7,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tvm_hopper import ir
+from tvm_hopper.plan.notes import Note, read_notes
 
 
 def run(func: tirx.PrimFunc, *passes: tvm.ir.transform.Pass) -> tirx.PrimFunc:
@@ -25,6 +26,11 @@ def check(got: tirx.PrimFunc, want: tirx.PrimFunc) -> None:
 def without_notes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function without the facts that passes note for `explain`."""
     return func.without_attr(ir.PLAN_ATTR) if ir.PLAN_ATTR in (func.attrs or {}) else func
+
+
+def notes_of(func: tirx.PrimFunc, number: int = 0) -> tuple[Note, ...]:
+    """Return what the passes noted of a kernel."""
+    return read_notes(func).kernels.get(number, ())
 
 
 def parse(text: str, *changes: tuple[str, str]) -> tirx.PrimFunc:

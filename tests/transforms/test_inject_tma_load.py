@@ -1,14 +1,13 @@
 """InjectTmaLoad: annotated copies become loads of boxes, their tensor maps host statements."""
 
-import json
-
 import pytest
 import tvm
 from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts.swizzle import swizzle_offset
+from tvm_hopper.plan.notes import TensorMapNote
 from tvm_hopper.transforms.inject_tma_load import InjectTmaLoad, plan_tma_loads
 
 LOAD = "tvm_hopper.tma_load"
@@ -83,18 +82,9 @@ def test_again_finds_nothing():
 
 
 def test_facts_for_explain():
-    (facts,) = json.loads(run(before, InjectTmaLoad()).attrs[ir.PLAN_ATTR])
-    assert facts == {
-        "tensor_maps": [
-            {
-                "tensor": "A",
-                "dims": ["128", "96"],
-                "box": [64, 32],
-                "swizzle": 128,
-                "bytes": 64 * 32 * 2,
-            }
-        ]
-    }
+    assert notes_of(run(before, InjectTmaLoad())) == (
+        TensorMapNote("A", ("128", "96"), box=(64, 32), swizzle=128, box_bytes=64 * 32 * 2),
+    )
 
 
 # A batch of one, symbolic rows counted in 64 bits, and a pad that is the tensor's own bounds.

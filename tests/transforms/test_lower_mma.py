@@ -1,6 +1,5 @@
 """LowerMma: the accumulator becomes registers, the multiply-add instructions, threads appear."""
 
-import json
 import textwrap
 from dataclasses import replace
 
@@ -10,10 +9,11 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tests.transforms.refusals.products import BLOCK, PRODUCT
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts import wgmma
 from tvm_hopper.plan.mma_plan import plan_mma
+from tvm_hopper.plan.notes import MmaNote, RemarkNote, StoreNote
 from tvm_hopper.transforms.lower_mma import LowerMma
 
 # A descriptor without its address: swizzle code << 62 | stride / 16 << 32 | leading / 16 << 16.
@@ -376,16 +376,11 @@ def test_mn_major_operands_and_a_wider_accumulator():
 
 def test_the_wider_accumulator_is_reported():
     got = run(parse(MN_MAJOR), LowerMma())
-    (facts,) = json.loads(got.attrs[ir.PLAN_ATTR])
-    assert facts == {
-        "block": "update",
-        "warp_group_tile": [64, 16, 16],
-        "instruction": M64N16,
-        "accumulator_registers": 8,
-        "stores": [["C", 4]],
-        "notes": ["accumulates in float32 where the program says float16"],
-        "fallbacks": [],
-    }
+    assert notes_of(got) == (
+        MmaNote("update", (64, 16, 16), M64N16, accumulator_registers=8),
+        StoreNote("C", num_bytes=4),
+        RemarkNote("accumulates in float32 where the program says float16"),
+    )
 
 
 def test_other_kernel_stays():

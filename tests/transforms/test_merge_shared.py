@@ -1,12 +1,11 @@
 """MergeShared: one dynamic shared allocation a kernel, every access moved to its offset."""
 
-import json
-
 import tvm
 from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import ir
+from tvm_hopper.plan.notes import RingNote, SmemNote, note_kernels
 from tvm_hopper.transforms.merge_shared import MergeShared, plan_shared
 
 BEFORE = """
@@ -57,12 +56,11 @@ def test_again_finds_nothing():
     check(run(got, MergeShared()), parse(AFTER))
 
 
+SHARED = (SmemNote("ring", 0, 96), SmemNote("rest", 128, 12), SmemNote("full", 144, 16))
+
+
 def test_map_of_shared_memory_for_explain():
-    (facts,) = json.loads(run(parse(BEFORE), MergeShared()).attrs[ir.PLAN_ATTR])
-    assert facts == {
-        "smem": [["ring", 0, 96], ["rest", 128, 12], ["full", 144, 16]],
-        "smem_bytes": 160,
-    }
+    assert notes_of(run(parse(BEFORE), MergeShared())) == SHARED
 
 
 def test_other_kernel_keeps_its_shared_buffers():
@@ -76,12 +74,11 @@ def test_other_kernel_keeps_its_shared_buffers():
 
     ours = parse(BEFORE)
     # the note that the passes before have left: nothing of the first kernel
-    noted = '[{}, {"stages": 2}]'
-    both = ours.with_body(ir.seq(other.body, ours.body)).with_attr(ir.PLAN_ATTR, noted)
+    ring = RingNote(channel=0, num_slots=2, tx_bytes=48)
+    both = note_kernels(ours.with_body(ir.seq(other.body, ours.body)), {1: [ring]})
     got = run(both, MergeShared())
     first, second = ir.outermost_thread_extents(got.body)
     assert first.same_as(ir.outermost_thread_extents(both.body)[0])
     wanted = ir.outermost_thread_extents(parse(AFTER).body)[0]
     tvm.ir.assert_structural_equal(second, wanted, map_free_vars=True)
-    facts = json.loads(got.attrs[ir.PLAN_ATTR])
-    assert (facts[0], facts[1]["stages"], facts[1]["smem_bytes"]) == ({}, 2, 160)
+    assert (notes_of(got, 0), notes_of(got, 1)) == ((), (ring, *SHARED))

@@ -1,16 +1,15 @@
 """PlanPipeline: loads get slots of rings, and the trips through them are counted."""
 
-import json
-
 import pytest
 import tvm
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.plan.channel import find_calls, find_channels
+from tvm_hopper.plan.notes import RingNote
 from tvm_hopper.plan.pipeline_plan import pipelined_loops, plan_pipelines
 from tvm_hopper.transforms import PlanPipeline
 
@@ -271,8 +270,8 @@ def test_slots_are_the_distance_of_the_stages(stages, slots):
         BEFORE, ("[0, 0, 1]", str(stages)), ('async_stages": [0]', 'async_stages": [0, 1]')
     )
     got = run(func, PlanPipeline())
-    (facts,) = json.loads(got.attrs[ir.PLAN_ATTR])
-    assert facts["stages"] == slots
+    (ring,) = notes_of(got)
+    assert ring.num_slots == slots
     assert [channel.num_slots for channel in find_channels(got.body)] == [slots]
 
 
@@ -349,8 +348,11 @@ def test_a_loop_may_stand_between_the_threads_and_the_accumulator():
 
 
 def test_facts_for_explain():
-    (facts,) = json.loads(run(parse(BEFORE, *OUTSIDE), PlanPipeline()).attrs[ir.PLAN_ATTR])
-    assert facts == {"stages": 2, "tx_bytes": 18432}
+    """Of every ring, not of the deepest alone."""
+    assert notes_of(run(parse(BEFORE, *OUTSIDE), PlanPipeline())) == (
+        RingNote(channel=0, num_slots=1, tx_bytes=256),
+        RingNote(channel=1, num_slots=2, tx_bytes=18432),
+    )
 
 
 def test_other_kernel_stays():

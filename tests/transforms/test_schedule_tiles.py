@@ -1,14 +1,13 @@
 """ScheduleTiles: thread blocks take output tiles in groups of rows, one tile each or several."""
 
-import json
-
 import pytest
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import ir
+from tvm_hopper.plan.notes import TilesNote
 from tvm_hopper.transforms.schedule_tiles import ScheduleTiles, plan_raster
 
 KERNEL = """
@@ -388,13 +387,13 @@ def test_a_name_of_the_program_is_not_taken():
 
 
 def test_facts_for_explain():
-    for notes, facts in (
-        ({"raster_group": 2}, {"raster_group": 2, "persistent": None}),
-        ({"raster_group": 2, "persistent": 12}, {"raster_group": 2, "persistent": 12}),
-        ({"persistent": -1}, {"raster_group": 1, "persistent": -1, "tiles": "32"}),
+    for asked, note in (
+        ({"raster_group": 2}, TilesNote(raster_group=2, persistent=None)),
+        ({"raster_group": 2, "persistent": 12}, TilesNote(raster_group=2, persistent=12)),
+        ({"persistent": -1}, TilesNote(raster_group=1, persistent=-1, tiles="32")),
     ):
-        got = run(parse(ROLES, noted(**notes)), ScheduleTiles())
-        assert json.loads(got.attrs[ir.PLAN_ATTR]) == [facts]
+        got = run(parse(ROLES, noted(**asked)), ScheduleTiles())
+        assert notes_of(got) == (note,)
 
 
 @pytest.mark.xfail(strict=True, reason="kernels are told by a block's name")

@@ -1,12 +1,10 @@
 """SpecializeWarps: a producer loads, consumers do all else, and channels hand slots over."""
 
-import json
-
 import pytest
 import tvm
 from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, notes_of, parse, run
 from tests.transforms.test_plan_pipeline import (
     ASK_CONSUMERS,
     ASK_PENDING,
@@ -21,6 +19,7 @@ from tests.transforms.test_plan_pipeline import (
 )
 from tvm_hopper import ir
 from tvm_hopper.plan.channel import find_calls
+from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, RingNote, RolesNote
 from tvm_hopper.plan.roles import plan_roles
 from tvm_hopper.transforms import PlanPipeline, SpecializeWarps
 
@@ -244,32 +243,25 @@ def test_the_option_s_pending_groups_give_way_to_a_ring_of_one_slot():
     for changes, slots, pending in (((single,), 1, 0), ((), 2, 1)):
         func = parse(BEFORE, *changes).with_attr("tvm_hopper.wgmma_pending", 1)
         got = run(func, PlanPipeline(), SpecializeWarps())
-        (facts,) = json.loads(got.attrs[ir.PLAN_ATTR])
-        assert (facts["stages"], facts["wgmma_pending"]) == (slots, pending)
-        assert len(facts["fallbacks"]) == 1 - pending
+        ring, roles, _, *fallbacks = notes_of(got)
+        assert (ring.num_slots, roles.pending) == (slots, pending)
+        assert [type(x) for x in fallbacks] == [FallbackNote] * (1 - pending)
 
 
 def test_facts_for_explain():
     got = run(parse(BEFORE), PlanPipeline(), SpecializeWarps())
-    (facts,) = json.loads(got.attrs[ir.PLAN_ATTR])
-    assert facts == {
-        "stages": 2,
-        "consumers": 2,
-        "wgmma_pending": 0,
-        "registers": [40, 232],
-        "tx_bytes": 18432,
-        "arrive_counts": {"full": 1, "empty": 2},
-        "threads": 384,
-        "fallbacks": [],
-    }
+    assert notes_of(got) == (
+        RingNote(channel=0, num_slots=2, tx_bytes=18432),
+        RolesNote(producer_threads=128, consumer_threads=256, pending=0, registers=(40, 232)),
+        ArrivalsNote(channel=0, full=1, empty=2),
+    )
 
 
 def test_facts_of_plain_consumers():
     got = run(parse(BEFORE, PLAIN_READER, ASK_CONSUMERS), PlanPipeline(), SpecializeWarps())
-    (facts,) = json.loads(got.attrs[ir.PLAN_ATTR])
-    assert facts["registers"] is None
-    assert (facts["consumers"], facts["threads"]) == (2, 288)
-    assert facts["arrive_counts"] == {"full": 1, "empty": 8}
+    _, roles, counts = notes_of(got)
+    assert roles == RolesNote(producer_threads=32, consumer_threads=256, pending=0, registers=None)
+    assert counts == ArrivalsNote(channel=0, full=1, empty=8)
 
 
 def test_annotations_reach_the_roles_through_the_plan_of_rings():

@@ -9,7 +9,7 @@ from tvm import s_tir
 import tvm_hopper
 from tvm_hopper import capture
 from tvm_hopper import schedule as hs
-from tvm_hopper.compile import compile_source
+from tvm_hopper.cuda_build.compilers import compile_source
 from tvm_hopper.testing.forms import FORMS
 
 

@@ -1,4 +1,4 @@
-"""CUDA text to cubin and assembler log, by NVRTC from pip or by the machine's nvcc.
+"""CUDA text to a judged cubin, by NVRTC from pip or by the machine's nvcc.
 
 NVRTC needs no CUDA toolkit: `nvidia-cuda-nvrtc`, `nvidia-cuda-runtime` and `nvidia-cuda-cccl` bring
 the library and its headers.  Of the 0.8 s that TVM's text takes, 0.6 are libcu++'s
@@ -8,17 +8,27 @@ else that could need the rest, a header of those eight stands in for it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tvm_hopper.cuda_runtime import pip_folders
 from tvm_hopper.errors import CompileError
+
+from . import assembler_log
+from .assembler_log import KernelFacts
+from .runtime import pip_folders
+
+ARCH = "sm_90a"
+KEPT = 256  # results, and records of builds; a tuning run makes thousands
 
 INSTALL = (
     'pip install "cuda-bindings>=13,<14" "nvidia-cuda-nvrtc==13.0.*" '
@@ -190,3 +200,51 @@ def errors(log: str) -> str:
     """Return the first error lines of a compiler log."""
     lines = [line.strip() for line in log.splitlines() if re.search("error|fatal", line)]
     return " | ".join(lines[:3]) or log.strip()[-300:] or "an empty log"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A cubin with all that is known of how it came to be."""
+
+    cubin: bytes = field(repr=False)
+    log: str = field(repr=False)
+    compiler: str
+    math_flags: tuple[str, ...]
+    kernels: dict[str, KernelFacts]
+
+
+_COMPILERS = {"nvrtc": with_nvrtc, "nvcc": with_nvcc}
+_lock = threading.Lock()
+_results: OrderedDict[tuple, Compiled] = OrderedDict()
+
+
+def source_hash(source: str) -> str:
+    """Return the hash that names a CUDA text."""
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def compile_source(
+    source: str,
+    compiler: str = "nvrtc",
+    fast_math: bool = False,
+    check_log: bool = True,
+    strict: bool = False,
+) -> Compiled:
+    """Compile a CUDA text for Hopper; refuse what the assembler had to mend."""
+    if compiler not in _COMPILERS:
+        need = " or ".join(map(repr, _COMPILERS))
+        raise CompileError(f"tvm_hopper.compiler: found {compiler!r}; need {need}")
+    key = (source_hash(source), compiler, fast_math)
+    with _lock:
+        result = _results.get(key)
+    if result is None:
+        cubin, log = _COMPILERS[compiler](source, ARCH, fast_math)
+        facts = assembler_log.read_facts(log)
+        result = Compiled(cubin, log, compiler, tuple(math_flags(fast_math)), facts)
+        with _lock:
+            _results[key] = result
+            while len(_results) > KEPT:
+                _results.popitem(last=False)
+    if check_log:
+        assembler_log.check(result.log, result.kernels, strict)
+    return result

@@ -1,0 +1,7 @@
+"""From the final TIR of our kernels to their machine code: one step in front of TVM's own.
+
+`build.py` checks the kernels, lets TVM print them, and has the text compiled; `compilers.py` are
+NVRTC and nvcc, `assembler_log.py` judges what they say, `records.py` keeps what was built,
+`runtime.py` finds pip's CUDA runtime.
+`build.py` and `records.py` alone import TVM.
+"""

@@ -1,0 +1,267 @@
+"""The CUDA build step of our kernels, and of ours alone.
+
+TVM builds CUDA modules one by one, each by the global function `target.build.cuda`:
+
+    target.build.cuda(module, target)
+      tvm_callback_cuda_postproc(text, target)     what listeners make of the printed text
+      tvm_callback_cuda_compile(text)              where CUDA's runtime is there, else never
+
+All of it happens in one call, in one thread.  A module of ours is checked in front of that call,
+and known inside of it; there its text is recorded, compiled as its build asked, and the log is
+judged.  Any other module goes through with the callbacks that were there before.  TVM's functions
+are wrapped when the first kernel of ours is lowered, not at import.
+
+TVM hands the finalised device module to this step as it is.  What else the step needs, the host
+half and the options, travels on that module as an attribute.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import BaseFunc, StringImm
+from tvm.ir.transform import Pass, PassContext
+
+from tvm_hopper import ir, keys, options, pipeline, request
+from tvm_hopper.errors import CompileError, HopperError
+
+from . import records
+from .records import BuildRecord
+
+BUILD = "target.build.cuda"
+POSTPROC = "tvm_callback_cuda_postproc"
+COMPILE = "tvm_callback_cuda_compile"
+ATTR = "tvm_hopper.build"  # on a device module, between the finalisers and this step
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the marked functions of a module ask for after their lowering."""
+
+    compiler: str
+    fast_math: bool
+    check_assembler_log: bool
+    verify: bool
+    strict: bool  # some function of the module is compiled so
+
+    @staticmethod
+    def of(mod: tvm.IRModule) -> Settings:
+        """Read the options of a module's marked functions; refuse two values of one."""
+        values: dict[str, Any] = {}
+        strict = False
+        for gv, func in mod.functions.items():
+            if not request.is_marked(func):
+                continue
+            for name in (keys.VERIFY, keys.COMPILER, keys.CHECK_ASSEMBLER_LOG):
+                value = options.read(name, func)
+                if values.setdefault(name, value) != value:
+                    raise HopperError(
+                        f"{gv.name_hint}: found {name} = {value!r} beside {values[name]!r} in the "
+                        f"same module; need one value, since kernels are compiled together"
+                    )
+            strict = strict or bool(options.read(keys.STRICT, func))
+        return Settings(
+            compiler=str(values[keys.COMPILER]),
+            fast_math=options.fast_math(),
+            check_assembler_log=bool(values[keys.CHECK_ASSEMBLER_LOG]),
+            verify=bool(values[keys.VERIFY]),
+            strict=strict,
+        )
+
+    def header(self) -> str:
+        """Return the first line of a text, which alone tells builds of one kernel apart."""
+        return (
+            f"// {keys.COMPILER}={self.compiler}, {keys.FAST_MATH}={self.fast_math}, "
+            f"{keys.CHECK_ASSEMBLER_LOG}={self.check_assembler_log}\n"
+        )
+
+
+# -- what the finalisers hand over
+
+
+@dataclass
+class Halves:
+    """The two finalisers of one build: they leave host half and settings on the device module."""
+
+    settings: Settings
+    host: tvm.IRModule | None = None
+
+    def keep_host(self, finalize: Pass) -> Pass:
+        """Wrap the host finaliser so that its result is known to the other."""
+
+        def keep(mod: tvm.IRModule) -> tvm.IRModule:
+            self.host = mod
+            return mod
+
+        return _then(finalize, keep)
+
+    def join_device(self, finalize: Pass) -> Pass:
+        """Wrap the device finaliser so that a module of ours carries what the build step needs."""
+
+        def join(mod: tvm.IRModule) -> tvm.IRModule:
+            if not _is_ours(mod):
+                return mod
+            return mod.with_attr(ATTR, {**asdict(self.settings), "host": self.host})
+
+        return _then(finalize, join)
+
+
+def _then(finalize: Pass, change: Callable[[tvm.IRModule], tvm.IRModule]) -> Pass:
+    @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.HandOver")
+    def _hand_over(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        return change(finalize(mod))
+
+    return _hand_over
+
+
+def _is_ours(mod: tvm.IRModule) -> bool:
+    return any(map(request.is_marked, mod.functions.values()))
+
+
+# -- the step
+
+
+@dataclass
+class ModuleBuild:
+    """One module of ours, while TVM prints and compiles it."""
+
+    module: tvm.IRModule  # as TVM handed it over
+    host: tvm.IRModule
+    settings: Settings
+    is_printed: bool = False
+    record: BuildRecord | None = None  # from when its text is known
+
+    @staticmethod
+    def of(mod: tvm.IRModule) -> ModuleBuild:
+        """Read what the finalisers left; without it, options are those of the PassContext."""
+        noted = mod.attrs[ATTR] if mod.attrs is not None and ATTR in mod.attrs else None
+        if noted is None:
+            return ModuleBuild(mod, tvm.IRModule({}), Settings.of(mod))
+        values: dict[str, Any] = {str(name): options.plain(x) for name, x in noted.items()}
+        host = values.pop("host")
+        settings = Settings(**values)
+        return ModuleBuild(mod, tvm.IRModule({}) if host is None else host, settings)
+
+    def check(self) -> None:
+        """Run the final checks on each kernel, together with the host function that launches it."""
+        if not self.settings.verify:
+            return
+        for gv, kernel in self.module.functions.items():
+            host = next((f for f in self.host.functions.values() if _launches(f, gv)), None)
+            for check in pipeline.final_checks():
+                check(kernel, host)
+
+    def keep(self, text: str) -> str:
+        """Record the printed text and return it, headed by the options that it is compiled with."""
+        settings = self.settings
+        self.record = BuildRecord(
+            settings.header() + text,
+            self.host,
+            tvm.IRModule(self.module.functions),
+            compiler=settings.compiler,
+            fast_math=settings.fast_math,
+            check_assembler_log=settings.check_assembler_log,
+            strict=settings.strict,
+        )
+        records.keep(self.record)
+        return self.record.source
+
+    def compile(self, text: str) -> bytes:
+        """Compile the text that TVM ended up with; refuse what the assembler had to mend."""
+        assert self.record is not None, f"TVM called {COMPILE} without {POSTPROC}"
+        return replace(self.record, source=text).compile().cubin
+
+
+def _launches(host: BaseFunc, kernel: tvm.ir.GlobalVar) -> bool:
+    return isinstance(host, tirx.PrimFunc) and bool(
+        ir.find_all(host.body, StringImm, lambda text: text.value == kernel.name_hint)
+    )
+
+
+_building = threading.local()  # `step`: what this thread builds, inside of `target.build.cuda`
+
+
+def _current() -> ModuleBuild | None:
+    return getattr(_building, "step", None)
+
+
+@contextmanager
+def _during(step: ModuleBuild | None) -> Iterator[None]:
+    outer = _current()
+    _building.step = step
+    try:
+        yield
+    finally:
+        _building.step = outer
+
+
+# -- in front of TVM's functions
+
+
+def install() -> None:
+    """Stand in front of TVM's three functions, whatever is there; what is ours already, stays."""
+    with _lock:
+        _stand_before(BUILD, _build)
+        _stand_before(POSTPROC, _postprocess)
+        _stand_before(COMPILE, _compile)
+
+
+_lock = threading.Lock()
+_ours: dict[str, tvm_ffi.Function] = {}
+
+
+def _stand_before(name: str, make: Callable[[Any], Callable]) -> None:
+    previous = tvm_ffi.get_global_func(name, allow_missing=True)
+    if previous is not None and name in _ours and previous.same_as(_ours[name]):
+        return
+    tvm_ffi.register_global_func(name, make(previous), override=True)
+    _ours[name] = tvm_ffi.get_global_func(name)
+
+
+def _build(previous: Any) -> Callable:
+    def build_cuda(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
+        running = _current()
+        if running is not None and running.module.same_as(mod):
+            return previous(mod, target)  # somebody stands between two wrappers of ours
+        if not _is_ours(mod):
+            with _during(None):
+                return previous(mod, target)
+        step = ModuleBuild.of(mod)
+        step.check()
+        install()  # the last word on the text: it has to be the one that is recorded
+        with _during(step):
+            return previous(mod, target)
+
+    return build_cuda
+
+
+def _postprocess(previous: Any) -> Callable:
+    def postprocess(code: str, target: Any) -> str:
+        step = _current()
+        is_last = step is not None and not step.is_printed  # the outermost, of several of ours
+        if step is not None:
+            step.is_printed = True
+        if previous is not None:
+            code = previous(code, target)
+        return step.keep(str(code)) if step is not None and is_last else code
+
+    return postprocess
+
+
+def _compile(previous: Any) -> Callable:
+    def compile_cuda(code: str) -> bytes:
+        step = _current()
+        if step is not None:
+            return step.compile(str(code))
+        if previous is None:
+            raise CompileError(f"{COMPILE}: found no compiler; need one for a foreign kernel")
+        return previous(code)
+
+    return compile_cuda

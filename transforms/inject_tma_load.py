@@ -16,9 +16,9 @@
 
 The hardware XORs what it writes under a swizzle, and what the tensor core reads; plain loads and
 stores have to do it themselves.  A load out of bounds is filled with zeros by the hardware, which
-is what the predicate says; any other predicate or fill is refused.  A map ends where the predicate says,
-which may be inside the tensor.  It has the dimensions of the tensor that are longer than one, five
-at most; a box has at most 256 rows, and longer panels take several.
+is what the predicate says; any other predicate or fill is refused.  A map ends where the predicate
+says, which may be inside the tensor.  It has the dimensions of the tensor that are longer than one,
+five at most; a box has at most 256 rows, and longer panels take several.
 
 Before: tiles are panels (LayoutShared).  After: no `async_copy` annotation is left; a `tma_load`
 call has no barrier yet.

@@ -1,6 +1,6 @@
 """Let loads run ahead of what reads them, where the same threads do both.
 
-    for k in serial(8, annotations={"channel": 0, "num_slots": 4}):
+    for k in serial(8, annotations={"num_slots": 4}):
         trip = k
         with sblock(async_op="tma_load", channel=0):
             fill_slot(0, trip); tma_load(&ring[trip % 4], ...)
@@ -34,8 +34,8 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.keys import AHEAD, CHANNEL, NUM_SLOTS, PREFIX
-from tvm_hopper.plan.channel import is_load
+from tvm_hopper.keys import AHEAD, FILL_SLOT, NUM_SLOTS
+from tvm_hopper.plan.channel import find_calls, is_load
 from tvm_hopper.plan.pipeline_plan import pipelined_loops
 
 from .plan_pipeline import ROLLED
@@ -43,13 +43,13 @@ from .plan_pipeline import ROLLED
 
 @dataclass(frozen=True)
 class ExpansionPlan:
-    """A loop, its block of loads, and how many trips it runs ahead."""
+    """A loop, its block of loads, one of its statements, and how many trips that runs ahead."""
 
     loop: ir.For
     block: ir.SBlockRealize | None  # of an iteration, if it allocates anything
+    parts: tuple[ir.Stmt, ...]
     trip: tirx.Bind
     load: ir.SBlockRealize
-    others: tuple[ir.Stmt, ...]
     ahead: int
 
 
@@ -60,16 +60,12 @@ def plan_expansions(kernel: ir.For) -> tuple[ExpansionPlan, ...]:
 
 def _plan_loop(loop: ir.For) -> ExpansionPlan:
     block = loop.body if isinstance(loop.body, ir.SBlockRealize) else None
-    parts = ir.statements(loop.body if block is None else block.block.body)
-    bind = next(part for part in parts if isinstance(part, tirx.Bind))
-    return ExpansionPlan(
-        loop,
-        block,
-        bind,
-        next(part for part in parts if is_load(part)),
-        tuple(part for part in parts if not is_load(part) and part is not bind),
-        int(loop.annotations[NUM_SLOTS]) - 1,
-    )
+    parts = tuple(ir.statements(loop.body if block is None else block.block.body))
+    # Those of an inner loop may stand there already, ahead of it.
+    load = next(x for x in parts if is_load(x) and AHEAD not in x.block.annotations)
+    (call,) = find_calls(load, FILL_SLOT)
+    bind = next(x for x in parts if isinstance(x, tirx.Bind) and x.var.same_as(call.trip))
+    return ExpansionPlan(loop, block, parts, bind, load, int(loop.annotations[NUM_SLOTS]) - 1)
 
 
 def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
@@ -82,12 +78,11 @@ def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
         moved = ir.substitute(load, {k: k + ahead, plan.trip.var: plan.trip.var + ahead})
         load = _with_notes(moved, {AHEAD: [ahead]})
         load = ir.IfThenElse(ir.simplify(k < loop.extent - ahead), load, None)
-    body = ir.seq(plan.trip, load, plan.others)
+    body = ir.seq([load if part.same_as(plan.load) else part for part in plan.parts])
     if plan.block is not None:
         body = ir.SBlockRealize([], True, ir.with_block(plan.block.block, body=body))
-    notes = {n: v for n, v in loop.annotations.items() if not str(n).startswith(PREFIX)}
-    notes = {**notes, **ROLLED, CHANNEL: loop.annotations[CHANNEL]}
-    return ir.seq(first, ir.with_body(loop, body, annotations=notes))
+    notes = {n: v for n, v in loop.annotations.items() if n != NUM_SLOTS}
+    return ir.seq(first, ir.with_body(loop, body, annotations={**notes, **ROLLED}))
 
 
 def _first_loads(plan: ExpansionPlan) -> ir.Stmt:
@@ -97,10 +92,13 @@ def _first_loads(plan: ExpansionPlan) -> ir.Stmt:
 
     def load(number: Any) -> ir.Stmt:
         value = ir.cast_like(number, loop.loop_var)
-        part = ir.substitute(ir.seq(plan.trip, block.body), {loop.loop_var: value})
+        part = ir.seq(plan.trip, block.body)
+        if ir.static_int(value) is not None:  # one trip: nothing counts it
+            part = ir.substitute(block.body, {plan.trip.var: plan.trip.value})
+        part = ir.substitute(part, {loop.loop_var: value})
         if known is None:
             part = ir.IfThenElse(ir.simplify(value < loop.extent), part, None)
-        return ir.fresh_variables(part)
+        return _fold(ir.fresh_variables(part))
 
     count = plan.ahead if known is None else min(plan.ahead, known)
     whole = [ir.full_region(region.source) for region in block.writes]
@@ -109,6 +107,17 @@ def _first_loads(plan: ExpansionPlan) -> ir.Stmt:
     return ir.opaque_block(
         block.name_hint, body, reads=block.reads, writes=whole, annotations=notes
     )
+
+
+def _fold(stmt: ir.Stmt) -> ir.Stmt:
+    """Simplify integer arithmetic: one first load has numbers for its loop's variable and trip."""
+
+    def outermost(node: Any, mutator: Any) -> Any:
+        is_integer = ir.dtype_of(node).startswith("int")
+        return ir.simplify(node) if is_integer else mutator.default_mutate(node)
+
+    kinds = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod)
+    return ir.mutate(stmt, [(kind, outermost) for kind in kinds])
 
 
 def _with_notes(realize: ir.SBlockRealize, notes: dict[str, Any]) -> ir.SBlockRealize:

@@ -42,7 +42,6 @@ from tvm_hopper.keys import (
     ASYNC_OP,
     AWAIT_FILLED,
     AWAIT_FREE,
-    FILL_SLOT,
     PIPELINE_KEYS,
 )
 from tvm_hopper.plan.channel import find_calls, make_call
@@ -79,17 +78,12 @@ class RoleSyncs:
             one = self._by_channel(x.sync)
             if one not in self.placed[x.path]:  # buffers of one channel are filled together
                 self.placed[x.path].append(one)
-        self.channel_of = {
-            var: call.channel
-            for call in find_calls(kernel, FILL_SLOT)
-            for var in ir.find_all(call.trip, ir.Var)
-        }
         waits = [x for syncs in self.placed.values() for x in syncs if isinstance(x, sync.Wait)]
         self.leave_groups = {x.completion for x in waits if x.num_pending}
 
     def rewrite(self) -> ir.Stmt:
         """Return the statements with everything in place."""
-        writer = BodyWriter(self.placed, self._emit, self.channel_of)
+        writer = BodyWriter(self.placed, self._emit, self.reader.channel_of)
         return writer.write([self._hold_behind(item) for item in self.items])
 
     def _emit(self, one: Any, trips: Mapping[int, ir.Var], _: Item | None) -> list[Any]:
@@ -106,9 +100,8 @@ class RoleSyncs:
                 trip = trips[one.channel]
                 later = trip + one.ahead if one.ahead else trip
                 return [make_call(AWAIT_FILLED, one.channel, later)]
-            case sync.Barrier():
-                return [self._barrier()]
-        raise AssertionError(f"the engine placed {one}, for which there is no instruction")
+        assert isinstance(one, sync.Barrier), f"no instruction for {one}"
+        return [self._barrier()]
 
     def _barrier(self) -> Any:
         if self.num_threads is None:

@@ -61,6 +61,7 @@ from tvm_hopper.keys import (
     CHANNEL,
     FILL_SLOT,
     FREE_SLOT,
+    KERNEL,
     RELEASE,
     TMA_LOAD,
 )
@@ -141,22 +142,14 @@ def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
             mutator.default_mutate(node) if found is None else barriers[found.channel].lower(found)
         )
 
-    def loop(node: ir.For, mutator: Any) -> ir.For:
-        node = mutator.default_mutate(node)
-        notes = {k: v for k, v in node.annotations.items() if k != CHANNEL}
-        return (
-            ir.with_body(node, node.body, annotations=notes)
-            if CHANNEL in node.annotations
-            else node
-        )
-
-    kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Call, call), (ir.For, loop)])
-    (block,) = ir.find_all(kernel, ir.SBlock, lambda x: x.name_hint == ir.KERNEL_BLOCK)
+    kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Call, call)])
+    (block,) = ir.find_blocks(kernel, KERNEL)
     shared = [buffer for x in barriers.values() for buffer in x.buffers]
     new = ir.with_block(
         block,
         body=_behind_marks(block.body, emit_barriers(list(barriers.values()), thread)),
         alloc_buffers=[*block.alloc_buffers, *shared],
+        annotations={k: v for k, v in block.annotations.items() if k != KERNEL},
     )
     return ir.replace_nodes(kernel, ir.SBlock, {block: new})
 

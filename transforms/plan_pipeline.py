@@ -8,10 +8,10 @@
         C[...] = acc
   ->
     for t in thread_binding(256, "threadIdx.x"):
-        with sblock("kernel"):
+        with sblock("kernel", kernel=1):
             ring = alloc(4 tiles)
             with sblock("tile", tile_work=1):
-                for k in serial(8, annotations={"channel": 0, "num_slots": 4, ...}):
+                for k in serial(8, annotations={"num_slots": 4, ...}):
                     trip = k
                     with sblock(async_op="tma_load", channel=0):
                         fill_slot(0, trip)
@@ -19,9 +19,11 @@
                     with sblock(async_op="wgmma"): wgmma(acc, ring[trip % 4])
                 C[...] = acc
 
-Loads that one iteration issues share a channel. Every load gets one: where nothing is pipelined,
+Loads that one iteration issues share a channel and go where the first of them stands, if nothing
+in between forbids it (`plan/load_sites.py`). Every load gets a channel: where nothing is pipelined,
 and outside of loops, it has one slot. Iterations run in the order of the program still; that the
-slots are there lets later passes move the loads ahead, or to a producer of their own.
+slots are there lets later passes move the loads ahead, or to a producer of their own. So a block of
+loads stands alone: it takes along the variables that it uses of those bound in the loop.
 
 Before: each tile is written by one `tma_load` block.  After: no load without a channel, and no
 annotation is left for TVM's own pipelining to act on.
@@ -31,6 +33,7 @@ Not here: who loads (specialize_warps.py), how far ahead (expand_pipeline.py), t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import ir as tvm_ir
@@ -38,7 +41,7 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.keys import CHANNEL, NUM_SLOTS, PIPELINE_KEYS, TILE_WORK
+from tvm_hopper.keys import CHANNEL, KERNEL, NUM_SLOTS, PIPELINE_KEYS, TILE_WORK
 from tvm_hopper.plan.channel import TRIP, count_trips, fill
 from tvm_hopper.plan.notes import RingNote, note_kernels
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
@@ -55,17 +58,29 @@ def rewrite_pipelines(plan: KernelPlan) -> ir.For:
         for pipeline in plan.pipelines
         for tile in pipeline.tiles
     }
-    body = plan.axis.body
-    for pipeline in reversed(plan.pipelines):  # the outermost last: it holds the others
-        body = _rewrite_site(body, pipeline, rings, plan.is_persistent)
-    body = _drop_allocations(body, list(rings))
+    trips = [_count(pipeline, plan.is_persistent) for pipeline in plan.pipelines]
+    body = ir.drop_empty(_place_loads(plan, trips, rings))
+    for pipeline, trip in zip(plan.pipelines, trips, strict=True):
+        slot = ir.as_int32(trip.var % pipeline.num_slots)
+        for tile in pipeline.tiles:
+            body = _move_to_slot(body, tile, rings[tile], slot)
+    return ir.with_body(plan.axis, _in_kernel_block(body, list(rings.values())))
+
+
+def _in_kernel_block(body: ir.Stmt, rings: list[ir.Var]) -> ir.Stmt:
+    """Allocate the rings in the block that holds all that the kernel does."""
     outer: dict[str, Any] = {"alloc_buffers": []}
-    if isinstance(body, ir.SBlockRealize) and not body.block.annotations:
-        outer = {key: getattr(body.block, key) for key in ("reads", "writes", "alloc_buffers")}
-        body = body.block.body
-    outer["alloc_buffers"] = [*outer["alloc_buffers"], *rings.values()]
+    if isinstance(body, ir.SBlockRealize) and ir.is_const(body.predicate, 1):
+        block = body.block
+        if KERNEL in block.annotations:  # some loads had channels before
+            buffers = [*block.alloc_buffers, *rings]
+            return ir.SBlockRealize([], True, ir.with_block(block, alloc_buffers=buffers))
+        if not block.annotations:
+            outer = {key: getattr(block, key) for key in ("reads", "writes", "alloc_buffers")}
+            body = block.body
+    outer["alloc_buffers"] = [*outer["alloc_buffers"], *rings]
     work = ir.opaque_block("tile", body, annotations={TILE_WORK: 1})
-    return ir.with_body(plan.axis, ir.opaque_block(ir.KERNEL_BLOCK, work, **outer))
+    return ir.opaque_block(ir.KERNEL_BLOCK, work, annotations={KERNEL: 1}, **outer)
 
 
 def _new_ring(tile: ir.Var, num_slots: int, names: ir.Names) -> ir.Var:
@@ -78,49 +93,75 @@ def _new_ring(tile: ir.Var, num_slots: int, names: ir.Names) -> ir.Var:
     )
 
 
-def _rewrite_site(
-    body: ir.Stmt, plan: PipelinePlan, rings: dict[ir.Var, ir.Var], is_persistent: bool
-) -> ir.Stmt:
-    """Bind the trip where the loads stand, and move every access of their tiles to its slot."""
+def _count(plan: PipelinePlan, is_persistent: bool) -> tirx.Bind:
+    """Bind the trip of a channel to a variable of its own."""
     count = count_trips(plan.loops)
     if is_persistent:
         count = ir.as_int32(count)
-    trip = ir.Var(TRIP, ir.dtype_of(count))
-    slot = ir.as_int32(trip % plan.num_slots)
-    load = _join_loads(plan, trip)
-    parts = [tirx.Bind(trip, count), load, *plan.others]
-    if plan.loop is None:
-        first = plan.loads[0]
-        planned: dict[Any, Any] = {x: ir.seq() for x in plan.loads}
-        planned[first] = ir.seq(tirx.Bind(trip, count), load)
-        body = ir.drop_empty(ir.replace_nodes(body, ir.SBlockRealize, planned))
-    else:
-        notes = {k: v for k, v in plan.loop.annotations.items() if k not in PIPELINE_KEYS}
-        notes = {**notes, **ROLLED, CHANNEL: plan.number, NUM_SLOTS: plan.num_slots}
-        inner = _in_block(plan, ir.seq(parts))
-        new = ir.with_body(plan.loop, inner, annotations=notes)
-        body = ir.replace_nodes(body, ir.For, {plan.loop: new})
-    for tile in plan.tiles:
-        body = _move_to_slot(body, tile, rings[tile], slot)
-    return body
+    return tirx.Bind(ir.Var(TRIP, ir.dtype_of(count)), count)
 
 
-def _in_block(plan: PipelinePlan, body: ir.Stmt) -> ir.Stmt:
-    """Keep the block of an iteration if it allocates anything but what the loads write."""
-    old = plan.loop.body if plan.loop is not None else None
-    if not isinstance(old, ir.SBlockRealize):
+def _place_loads(plan: KernelPlan, trips: list[tirx.Bind], rings: Mapping[Any, ir.Var]) -> ir.Stmt:
+    """Join loads where the first of them stands, in one walk: sites may stand inside of others."""
+    planned: dict[Any, Any] = {}
+    num_slots: dict[Any, int] = {}
+    for pipeline, trip in zip(plan.pipelines, trips, strict=True):
+        planned.update({part: ir.seq() for part in (*pipeline.loads, *pipeline.site.spent)})
+        planned[pipeline.loads[0]] = ir.seq(trip, _join_loads(pipeline, trip.var))
+        if pipeline.loop is not None:
+            num_slots[pipeline.loop] = pipeline.num_slots
+
+    def put(node: Any, mutator: Any) -> Any:
+        new = planned.get(node)
+        return mutator.default_mutate(node) if new is None else new
+
+    def loop(node: ir.For, mutator: Any) -> ir.For:
+        new = mutator.default_mutate(node)
+        if node not in num_slots:
+            return new
+        notes = {k: v for k, v in new.annotations.items() if k not in PIPELINE_KEYS}
+        notes = {**notes, **ROLLED, NUM_SLOTS: num_slots[node]}
+        return ir.with_body(new, _bare(new.body), annotations=notes)
+
+    def block(node: ir.SBlock, mutator: Any) -> ir.SBlock:
+        new = mutator.default_mutate(node)
+        if not any(ir.uses_node(node, x) for pipeline in plan.pipelines for x in pipeline.loads):
+            return new
+        # Around loads no trip is known: their tiles, which became rings, are named as a whole.
+        return ir.with_block(
+            new,
+            alloc_buffers=[x for x in new.alloc_buffers if x not in rings],
+            **{
+                kind: [
+                    ir.full_region(rings[x.source]) if x.source in rings else x
+                    for x in getattr(new, kind)
+                ]
+                for kind in ("reads", "writes")
+            },
+        )
+
+    return ir.mutate(
+        plan.axis.body,
+        [(ir.SBlockRealize, put), (tirx.Bind, put), (ir.For, loop), (ir.SBlock, block)],
+    )
+
+
+def _bare(body: ir.Stmt) -> ir.Stmt:
+    """Take the block of an iteration away, unless it allocates anything but what became rings."""
+    if not isinstance(body, ir.SBlockRealize) or CHANNEL in body.block.annotations:
         return body
-    kept = [x for x in old.block.alloc_buffers if not any(x.same_as(t) for t in plan.tiles)]
-    return ir.opaque_block(old.block.name_hint, body, alloc_buffers=kept) if kept else body
+    kept = body.block.alloc_buffers or body.block.annotations
+    return body if kept else body.block.body
 
 
 def _join_loads(plan: PipelinePlan, trip: ir.Var) -> ir.Stmt:
     """Make one block of the loads that a trip issues, which complete together."""
     blocks = [load.block for load in plan.loads]
     first = blocks[0]
+    body = ir.seq(fill(plan.number, trip), plan.site.binds, [block.body for block in blocks])
     return ir.opaque_block(
         first.name_hint,
-        ir.seq(fill(plan.number, trip), [block.body for block in blocks]),
+        ir.fresh_variables(body) if plan.site.binds else body,
         reads=[region for block in blocks for region in block.reads],
         writes=[region for block in blocks for region in block.writes],
         annotations={**first.annotations, CHANNEL: plan.number},
@@ -132,18 +173,6 @@ def _move_to_slot(stmt: Any, tile: ir.Var, ring: ir.Var, slot: Any) -> Any:
     return ir.reindex(
         stmt, tile, ring, lambda indices: [slot, *indices], lambda ranges: [one, *ranges]
     )
-
-
-def _drop_allocations(body: ir.Stmt, tiles: list[ir.Var]) -> ir.Stmt:
-    """Take the tiles, which became rings, away from the blocks that allocate them."""
-
-    def drop(block: ir.SBlock) -> ir.SBlock:
-        kept = [x for x in block.alloc_buffers if not any(x.same_as(tile) for tile in tiles)]
-        if len(kept) == len(block.alloc_buffers):
-            return block
-        return ir.with_block(block, alloc_buffers=kept)
-
-    return ir.replace(body, ir.SBlock, drop)
 
 
 def open_channels(kernel: ir.For) -> ir.For:

@@ -51,7 +51,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.keys import BY_DEVICE, PERSISTENT, RASTER_GROUP, TILE_WORK
+from tvm_hopper.keys import BY_DEVICE, KERNEL, PERSISTENT, RASTER_GROUP, TILE_WORK
 from tvm_hopper.options import read
 from tvm_hopper.plan.channel import find_trips
 from tvm_hopper.plan.notes import TilesNote, note_kernels
@@ -153,7 +153,7 @@ def plan_raster(
 
 def kernel_blocks(kernel: ir.For) -> list[ir.SBlock]:
     """Return the block that holds all that a kernel of ours does, if it is one."""
-    return ir.find_all(kernel, ir.SBlock, lambda block: block.name_hint == ir.KERNEL_BLOCK)
+    return ir.find_blocks(kernel, KERNEL)
 
 
 def rewrite_raster(kernel: ir.For, order: RasterOrder) -> ir.For:

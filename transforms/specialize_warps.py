@@ -2,7 +2,7 @@
 
     for t in thread_binding(256, "threadIdx.x"):
         with sblock("tile", tile_work=1):
-            for k in serial(8, annotations={"channel": 0, "num_slots": 4, ...}):
+            for k in serial(8, annotations={"num_slots": 4, ...}):
                 trip = k
                 with sblock(async_op="tma_load", channel=0): fill_slot(0, trip); tma_load(...)
                 with sblock(async_op="wgmma"): wgmma(acc, ring[trip % 4])
@@ -46,17 +46,16 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences, registers
-from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.hopper import THREADS_PER_WARP
 from tvm_hopper.fallbacks import Fallback, report
 from tvm_hopper.keys import (
     ARRIVALS,
     AWAIT_FILLED,
     AWAIT_FREE,
-    CHANNEL,
     FILL_SLOT,
     FREE_SLOT,
-    PREFIX,
+    KERNEL,
+    NUM_SLOTS,
     RELEASE,
     TILE_WORK,
     WGMMA_PENDING,
@@ -72,15 +71,13 @@ from tvm_hopper.plan.channel import (
     threads_per_arrival,
 )
 from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, Note, RolesNote, note_kernels
-from tvm_hopper.plan.roles import Role, RolePlan, plan_roles
-
-from .plan_pipeline import ROLLED
+from tvm_hopper.plan.roles import ROLE_KEYS, Role, RolePlan, plan_roles
 
 
 def rewrite_roles(plan: RolePlan) -> ir.For:
     """Build the kernel's thread axis anew, with roles."""
     thread = plan.axis.loop_var
-    (kernel,) = ir.find_all(plan.axis, ir.SBlock, lambda x: x.name_hint == ir.KERNEL_BLOCK)
+    (kernel,) = ir.find_blocks(plan.axis, KERNEL)
     (work,) = [x for x in ir.find_all(kernel, ir.SBlockRealize) if TILE_WORK in x.block.annotations]
     first = plan.consumer.agent.first_thread
     roles = ir.IfThenElse(
@@ -106,7 +103,7 @@ def emit_producer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
         channel, trip = _use(load)
         return [make_call(AWAIT_FREE, channel, trip), load], []
 
-    kept = ir.fresh_variables(_share(work, keep, is_producer=True))
+    kept = ir.fresh_variables(_share(work, keep, plan, is_producer=True))
     elected = ir.IfThenElse(thread.equal(0), kept, None)
     return ir.seq(_move_registers(registers.setmaxnreg_dec, plan.producer), elected)
 
@@ -118,7 +115,7 @@ def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
         return [make_call(AWAIT_FILLED, *_use(load))], [emit_release(plan, load, beside, thread)]
 
     own = thread - plan.consumer.agent.first_thread
-    kept = _share(work, keep, is_producer=False)
+    kept = _share(work, keep, plan, is_producer=False)
     return ir.seq(
         _move_registers(registers.setmaxnreg_inc, plan.consumer), ir.substitute(kept, {thread: own})
     )
@@ -129,8 +126,11 @@ def emit_release(
 ) -> ir.Stmt:
     """Let one thread of a warp or warp group give back the slot of `pending` trips ago."""
     channel, trip = _use(load)
-    unit = threads_per_arrival([x.source for x in load.block.writes], beside)
-    pending = plan.pending if unit > THREADS_PER_WARP else 0
+    slots = [x.source for x in load.block.writes]
+    unit = threads_per_arrival(slots, beside)
+    # With no slot to spare the producer waits for this one before it fills the next.
+    has_spare = int(slots[0].shape[0]) > plan.pending
+    pending = plan.pending if unit > THREADS_PER_WARP and has_spare else 0
     elected = (thread % unit).equal(0)
     if pending:
         elected = tirx.And(elected, trip >= pending)
@@ -158,11 +158,11 @@ def _move_registers(move: Callable[[int], Any], role: Role) -> Any:
 Keep = Callable[[ir.SBlockRealize, list[ir.Stmt]], tuple[list[Any], list[Any]]]
 
 
-def _share(stmt: ir.Stmt, keep: Keep, is_producer: bool) -> ir.Stmt:
+def _share(stmt: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.Stmt:
     """Return a role's share: what `keep` makes of each load, and of the rest all or nothing.
 
     `keep` is given a load and the statements beside it, and returns what takes its place and what
-    follows the last of them.
+    follows the last of them. A producer keeps the variables that its share uses.
     """
     parts = ir.statements(stmt)
     beside = [part for part in parts if not is_load(part)]
@@ -174,31 +174,34 @@ def _share(stmt: ir.Stmt, keep: Keep, is_producer: bool) -> ir.Stmt:
             kept += here
             behind += after
         elif find_loads(part):
-            kept.append(_share_inside(part, keep, is_producer))
+            kept.append(_share_inside(part, keep, plan, is_producer))
         elif not is_producer or isinstance(part, tirx.Bind):
             kept.append(part)
-    return ir.seq(kept, behind)
+    return ir.seq(_used(kept) if is_producer else kept, behind)
 
 
-def _share_inside(part: ir.Stmt, keep: Keep, is_producer: bool) -> ir.Stmt:
+def _used(parts: list[Any]) -> list[Any]:
+    """Leave out variables that nothing uses."""
+    kept: list[Any] = []
+    for part in reversed(parts):
+        if not isinstance(part, tirx.Bind) or ir.uses(kept, part.var):
+            kept.append(part)
+    return kept[::-1]
+
+
+def _share_inside(part: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.Stmt:
     if isinstance(part, ir.For):
-        body = _share(part.body, keep, is_producer)
-        notes = {k: v for k, v in part.annotations.items() if not str(k).startswith(PREFIX)}
-        if CHANNEL in part.annotations:
-            notes = {**notes, **ROLLED, CHANNEL: part.annotations[CHANNEL]}
+        body = _share(part.body, keep, plan, is_producer)
+        # What has been asked for, and by whom, is served; the rest is refused later on.
+        served = {NUM_SLOTS, *(ROLE_KEYS if any(part.same_as(x) for x in plan.loops) else ())}
+        notes = {k: v for k, v in part.annotations.items() if k not in served}
         return ir.with_body(part, body, annotations=notes)
-    if isinstance(part, ir.SBlockRealize):
-        body = _share(part.block.body, keep, is_producer)
-        block = ir.with_block(part.block, body=body)
-        if is_producer:
-            block = ir.with_block(block, alloc_buffers=[], reads=[], writes=[])
-        return ir.SBlockRealize([], True, block)
-    raise cannot_lower(
-        f"copy {find_loads(part)[0].block.name_hint}",
-        f"a copy inside of a {type(part).__name__}",
-        "copies that every iteration makes",
-        "take the condition around it away",
-    )
+    assert isinstance(part, ir.SBlockRealize), "a plan lets copies stand in loops and blocks alone"
+    body = _share(part.block.body, keep, plan, is_producer)
+    block = ir.with_block(part.block, body=body)
+    if is_producer:
+        block = ir.with_block(block, alloc_buffers=[], reads=[], writes=[])
+    return ir.SBlockRealize([], True, block)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.SpecializeWarps")

@@ -34,7 +34,7 @@ __all__ = [
 PLAN_ATTR = "tvm_hopper.plan"
 _PACKED = 1  # CallingConv::kCPackedFunc
 _DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
-KERNEL_BLOCK = "kernel"  # the block that holds a kernel's roles
+KERNEL_BLOCK = "kernel"  # name of the block that holds a kernel's roles; its mark is keys.KERNEL
 ROLES = "tvm_hopper"  # node of the attribute around a kernel's roles
 
 
@@ -61,6 +61,15 @@ def find_blocks(root: Any, key: str) -> list[SBlock]:
 def uses(root: Any, var: Var) -> bool:
     """Tell whether a variable or a buffer occurs below `root`."""
     return bool(find_all(root, Var, lambda v: v.same_as(var)))
+
+
+def accesses(root: Any, buffer: Var) -> list[Any]:
+    """Return the loads and stores of a buffer below `root`, and the calls that take its pointer."""
+    return [
+        *find_all(root, TensorLoad, lambda x: x.source.same_as(buffer)),
+        *find_all(root, BufferStore, lambda x: x.buffer.same_as(buffer)),
+        *find_all(root, Call, lambda x: buffer.same_as(pointer_of(x))),
+    ]
 
 
 def uses_node(root: Any, node: Any) -> bool:

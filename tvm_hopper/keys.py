@@ -210,13 +210,15 @@ def _nearest(rest: str, known: Iterable[str], cutoff: float) -> str:
 # -- between our own passes: written by one, read by a later one, never by users
 # On the block that does the work of one output tile; in a persistent kernel, of one after another.
 TILE_WORK = "tvm_hopper.tile_work"
+# On the block that holds all that a kernel of ours does, from its rings to its barriers.
+KERNEL = "tvm_hopper.kernel"
 # On a block that issues asynchronous operations: its row in `facts.async_ops`.
 ASYNC_OP = "tvm_hopper.async_op"
 # call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, without a barrier yet.
 TMA_LOAD = "tvm_hopper.tma_load"
 # A channel hands the slots of a ring from those that fill them to those that read them. Its number
-# stands on the pipelined loop and on the block of loads, the number of slots on the loop. A trip is
-# the number of a use, counted from the kernel's start: slot = trip % slots.
+# stands on the block of loads, the number of slots on the loop around it. A trip is the number of a
+# use, counted from the kernel's start: slot = trip % slots. The loop that binds it advances it.
 CHANNEL = "tvm_hopper.channel"
 NUM_SLOTS = "tvm_hopper.num_slots"
 AHEAD = "tvm_hopper.ahead"  # on a block of loads: how many trips ahead, one of each that it makes

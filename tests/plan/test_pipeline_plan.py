@@ -14,7 +14,7 @@ from tests.transforms.test_plan_pipeline import (
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
-from tvm_hopper.plan.pipeline_plan import plan_pipelines, same_loops
+from tvm_hopper.plan.pipeline_plan import plan_pipelines
 
 
 def plan_of(*changes):
@@ -76,10 +76,3 @@ def test_channels_are_numbered_on_from_those_that_a_kernel_has():
     """A pass that makes loads of its own may run after one that has given loads their channels."""
     known = K_LOOP.replace('"tma_load"}', '"tma_load", "tvm_hopper.channel": 4}')
     assert pipeline_of((K_LOOP, known + K_LOOP)).number == 5
-
-
-def test_same_loops():
-    plan = pipeline_of(NESTED)
-    assert same_loops(plan.loops, plan.loops)
-    assert not same_loops(plan.loops, plan.loops[:1])
-    assert not same_loops(plan.loops, plan.loops[::-1])

@@ -189,6 +189,29 @@ def test_a_second_wait_for_a_version_is_not_placed() -> None:
     }
 
 
+def test_a_copy_from_outside_of_a_loop_is_waited_for_once_in_front_of_it() -> None:
+    reader = loop(mma(ACC, A), use(ACC))
+    for body, front in ((reader, (1,)), (loop(reader), (1,)), (Branch(((reader,), ())), (1, 0, 0))):
+        waits = {path for path, syncs in placed(load(A), body).items() if WaitPhase(A) in syncs}
+        assert front in waits
+        assert not any(len(path) > len(front) for path in waits)
+
+
+def test_a_copy_that_a_loop_issues_or_turns_on_is_waited_for_in_it() -> None:
+    again = placed(load(A), loop(mma(ACC, A), use(ACC), load(A)))
+    assert WaitPhase(A) in again[1, 0] or WaitPhase(A) in again[1, 3]
+    turned = placed(load(RING), loop(mma(ACC, RING), use(ACC), load(RING, 1), advances=[RING]))
+    assert any(WaitPhase(RING) in turned.get((1, n), ()) for n in range(4))
+
+
+@pytest.mark.parametrize(("min_trips", "path"), [(0, (1, 0)), (1, (1,))])
+def test_a_promised_copy_is_waited_for_where_it_is_read_for_sure(min_trips, path) -> None:
+    """Without a trip nothing reads it, and then nobody made it."""
+    promised = replace(load(A), only_if_read=True)
+    got = placed(promised, loop(mma(ACC, A), use(ACC), min_trips=min_trips))
+    assert [at for at, syncs in got.items() if WaitPhase(A) in syncs] == [path]
+
+
 # Stores.
 
 

@@ -5,7 +5,16 @@ import tvm
 from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, parse, run
-from tests.transforms.test_plan_pipeline import BEFORE, NESTED, OUTSIDE, PLAIN_READER, SECOND
+from tests.transforms.test_plan_pipeline import (
+    BEFORE,
+    K_LOOP,
+    LOAD_Q,
+    NESTED,
+    OUTSIDE,
+    PLAIN_READER,
+    SECOND,
+    around_k,
+)
 from tvm_hopper import ir
 from tvm_hopper.transforms import ExpandPipeline, PlanPipeline, SpecializeWarps
 from tvm_hopper.transforms.expand_pipeline import plan_expansions
@@ -23,7 +32,6 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32"), n: T.int32
                     8,
                     annotations={
                         "disable_unroll": True,
-                        "tvm_hopper.channel": 0,
                         "tvm_hopper.num_slots": 4,
                     },
                 ):
@@ -51,12 +59,18 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32"), n: T.int32
                 T.reads()
                 T.writes(C[0:64])
                 ring = T.sblock_alloc_buffer((4, 64), "float32", scope="shared.dyn", align=128)
-                for j in range(3):
-                    trip: T.let[T.int32] = j
-                    with T.sblock("load"):
-                        T.reads()
-                        T.writes(ring[trip % 4, 0:64])
-                        T.sblock_attr({"tvm_hopper.async_op": "tma_load", "tvm_hopper.channel": 0})
+                with T.sblock("load"):
+                    T.reads()
+                    T.writes(ring[0:4, 0:64])
+                    T.sblock_attr(
+                        {
+                            "tvm_hopper.async_op": "tma_load",
+                            "tvm_hopper.channel": 0,
+                            "tvm_hopper.ahead": [0, 1, 2],
+                        }
+                    )
+                    for j in range(3):
+                        trip: T.let[T.int32] = j
                         T.call_extern("int32", "tvm_hopper.fill_slot", 0, trip)
                         T.call_extern(
                             "int32", "tma", T.address_of(ring[trip % 4, 0]), T.address_of(A_map), j
@@ -68,7 +82,11 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32"), n: T.int32
                             T.reads()
                             T.writes(ring[(trip + 3) % 4, 0:64])
                             T.sblock_attr(
-                                {"tvm_hopper.async_op": "tma_load", "tvm_hopper.channel": 0}
+                                {
+                                    "tvm_hopper.async_op": "tma_load",
+                                    "tvm_hopper.channel": 0,
+                                    "tvm_hopper.ahead": [3],
+                                }
                             )
                             T.call_extern("int32", "tvm_hopper.fill_slot", 0, trip + 3)
                             T.call_extern(
@@ -85,7 +103,7 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32"), n: T.int32
 """
 
 FIRST = AHEAD[
-    AHEAD.index("                    trip: T.let[T.int32] = j") : AHEAD.index(
+    AHEAD.index("                        trip: T.let[T.int32] = j") : AHEAD.index(
         "                for k in T.serial("
     )
 ]
@@ -94,7 +112,7 @@ FIRST = AHEAD[
 def guarded(condition):
     """Return the change that puts a condition around the first loads."""
     inside = "".join("    " + line for line in FIRST.splitlines(keepends=True))
-    return (FIRST, f"                    if {condition}:\n{inside}")
+    return (FIRST, f"                        if {condition}:\n{inside}")
 
 
 def test_the_first_loads_stand_in_front_of_the_loop():
@@ -116,7 +134,8 @@ def test_as_many_iterations_as_loads_ahead_need_no_condition_in_front():
 
 def test_fewer_iterations_than_loads_ahead_make_fewer_loads():
     two = ("                    8,\n", "                    2,\n")
-    want = parse(AHEAD, ("T.serial(8", "T.serial(2"), ("if k < 5:", "if k < -1:"), guarded("j < 2"))
+    fewer = (("range(3)", "range(2)"), ("[0, 1, 2]", "[0, 1]"))
+    want = parse(AHEAD, ("T.serial(8", "T.serial(2"), ("if k < 5:", "if k < -1:"), *fewer)
     check(run(parse(LOOP, two), ExpandPipeline()), want)
 
 
@@ -129,7 +148,6 @@ def test_a_number_of_iterations_that_run_time_knows_is_asked_for():
 def test_one_slot_leaves_nothing_to_load_ahead():
     single = ('"tvm_hopper.num_slots": 4,', '"tvm_hopper.num_slots": 1,')
     unmarked = (
-        '                        "tvm_hopper.channel": 0,\n'
         '                        "tvm_hopper.num_slots": 4,\n',
         "",
     )
@@ -176,6 +194,31 @@ def test_every_planned_loop_without_roles_is_expanded(changes, ahead):
     got = run(parse(BEFORE, *changes, PLAIN_READER), PlanPipeline(), ExpandPipeline())
     assert loads_ahead(got) == ahead
     assert not ir.find_all(got.body, ir.For, lambda x: "tvm_hopper.num_slots" in x.annotations)
+
+
+def test_a_single_first_load_has_numbers_for_its_trip():
+    got = run(parse(BEFORE, PLAIN_READER), PlanPipeline(), ExpandPipeline())
+    first, _ = ir.find_blocks(got.body, "tvm_hopper.channel")
+    text = first.script()
+    assert "a[0, panel, 0, 0]" in text
+    assert "panel * 64" in text
+    assert not {"0 * ", "0 %", "FloorMod", "trip"} & set(text.split())
+    assert "* 128" not in text
+
+
+def test_loads_around_a_loop_of_loads_are_kept():
+    """The first loads of the inner loop stand beside the outer loop's own load."""
+    stages = ("for n in range(3)", "for n in T.serial(3, annotations=ANNOTATIONS)")
+    notes = {f"software_pipeline_{k}": v for k, v in
+             (("stage", [0, 1]), ("order", [0, 1]), ("async_stages", [0]))}  # fmt: skip
+    stages = (stages[0], stages[1].replace("ANNOTATIONS", repr(notes)))
+    func = parse(BEFORE, around_k(LOAD_Q, K_LOOP), stages, PLAIN_READER)
+    got = run(func, PlanPipeline(), ExpandPipeline())
+    found = [
+        (block.name_hint, [int(x) for x in block.annotations["tvm_hopper.ahead"]])
+        for block in ir.find_blocks(got.body, "tvm_hopper.channel")
+    ]
+    assert found == [("load_q", [0]), ("load_q", [1]), ("load_a", [0]), ("load_a", [1])]
 
 
 def test_loops_of_roles_stay():

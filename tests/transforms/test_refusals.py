@@ -21,13 +21,14 @@ from tvm import tirx
 from tests.transforms.refusals.case import Case
 from tests.transforms.refusals.copies import COPIES, LOADS, TILES
 from tests.transforms.refusals.kernels import REST, RING, RINGS
+from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
 from tests.transforms.scripts import parse
 from tvm_hopper import ir, pipeline
 from tvm_hopper.errors import LoweringError, VerifyError
 from tvm_hopper.plan.pipeline_plan import plan_pipelines
 
-CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + REST
+CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + PIPELINES + REST
 
 
 @functools.cache
@@ -111,7 +112,7 @@ def raise_statements() -> list[Raise]:
 
 
 # no script gets there: tested by name above
-ELSEWHERE = ("a part of tvm_hopper", "at least 1')")
+ELSEWHERE = ("a part of tvm_hopper", "at least 1')", "a factor that is no load has no indices")
 
 
 def test_every_raise_of_the_passes_is_reached():

@@ -1,7 +1,7 @@
 """SpecializeWarps: a producer loads, consumers do all else, and channels hand slots over."""
 
-import pytest
 import tvm
+from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, notes_of, parse, run
@@ -10,12 +10,15 @@ from tests.transforms.test_plan_pipeline import (
     ASK_PENDING,
     ASK_PERSISTENT,
     BEFORE,
+    K_LOOP,
     LOAD,
+    LOAD_Q,
     NESTED,
     OUTSIDE,
     PLAIN_READER,
     PLANNED,
     SECOND,
+    around_k,
 )
 from tvm_hopper import ir
 from tvm_hopper.plan.channel import find_calls
@@ -32,6 +35,7 @@ def func(A_map: T.handle("tensormap"), B_map: T.handle("tensormap"), C: T.Buffer
             with T.sblock("kernel"):
                 T.reads()
                 T.writes(C[0:4])
+                T.sblock_attr({"tvm_hopper.kernel": 1})
                 acc = T.sblock_alloc_buffer((4,), scope="local")
                 a = T.sblock_alloc_buffer((2, 2, 64, 64), "float16", scope="shared.dyn", align=1024)
                 b = T.sblock_alloc_buffer((2, 1, 16, 32), "float32", scope="shared.dyn", align=1024)
@@ -285,18 +289,45 @@ def test_other_kernel_stays():
     tvm.ir.assert_structural_equal(second, ir.kernels(parse(ROLES))[0], map_free_vars=True)
 
 
-# -- what goes wrong so far
+# -- programs of other kinds
 
 
-@pytest.mark.xfail(strict=True, reason="blocks are told by their name", raises=ValueError)
 def test_a_block_of_the_program_may_have_our_block_s_name():
     run(parse(BEFORE, ('"store"', '"kernel"')), PlanPipeline(), SpecializeWarps())
 
 
-@pytest.mark.xfail(strict=True, reason="a slot is given back when the next tile's load has landed")
 def test_a_single_slot_is_given_back_at_once_whatever_groups_are_pending():
     """The producer waits for it in front of the next tile's load: it would wait for ever."""
     func = parse(BEFORE, *OUTSIDE, ASK_PENDING, ASK_PERSISTENT)
     got = run(func, PlanPipeline(), SpecializeWarps())
     releases = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "release")
     assert [int(x.annotations["tvm_hopper.release"]) for x in releases] == [1, 0]
+
+
+def test_a_producer_keeps_the_variables_that_it_uses():
+    """An outer loop's, which the address needs; what the consumers alone use stays with them."""
+    bound = (
+        "                for n in range(3):\n",
+        "                for n in range(3):\n"
+        "                    at: T.let[T.int32] = n * 2\n"
+        '                    own: T.let[T.int32] = n + T.Cast("int32", acc[0])\n'
+        '                    T.call_extern("int32", "look", own)\n',
+    )
+    func = parse(BEFORE, NESTED, bound, ("k * 32", "at"))
+    got = run(func, PlanPipeline(), SpecializeWarps())
+    producer, consumer = roles(got)
+    names = [[bind.var.name for bind in ir.find_all(x, tirx.Bind)] for x in (producer, consumer)]
+    assert names == [["at", "trip"], ["at", "own", "trip"]]
+    s_tir.analysis.verify_well_formed(got, assert_mode=True)
+
+
+def test_a_load_around_a_loop_does_not_hold_back_pending_groups():
+    """Its single slot is given back at once, whatever the ring of the product does."""
+    look = ("tx // 128,", 'tx // 128 + T.Cast("int32", q[0, 0]),')
+    func = parse(BEFORE, around_k(LOAD_Q, K_LOOP), look).with_attr("tvm_hopper.wgmma_pending", 1)
+    got = run(func, PlanPipeline(), SpecializeWarps())
+    releases = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "release")
+    assert [int(x.annotations["tvm_hopper.release"]) for x in releases] == [1, 0]
+    notes = notes_of(got)
+    assert [x.pending for x in notes if isinstance(x, RolesNote)] == [1]
+    assert not [x for x in notes if isinstance(x, FallbackNote)]

@@ -174,7 +174,8 @@ def count_trips(loops: list[ir.For]) -> Any:
     """Return the number, from 0, of an iteration of nested loops, the outermost first."""
     count: Any = tirx.IntImm("int32", 0)
     for n, loop in enumerate(loops):
-        count = loop.loop_var if n == 0 else count * loop.extent + loop.loop_var
+        own = loop.loop_var if ir.is_const(loop.min, 0) else loop.loop_var - loop.min
+        count = own if n == 0 else count * loop.extent + own
     return count
 
 

@@ -13,6 +13,7 @@ from tvm_hopper.facts.hopper import MAX_GRID_YZ, MBARRIER_MAX_TX_BYTES, SMEM_PER
 from tvm_hopper.keys import ASYNC_COPY, ASYNC_STAGES, CHANNEL, NUM_SLOTS, ORDER, PERSISTENT, STAGE
 
 from .channel import find_loads, is_load, slot_bytes
+from .load_sites import Site, find_sites, is_open
 from .smem import BARRIER_BYTES, SharedArray, most_slots, ring_memory
 
 
@@ -20,15 +21,11 @@ from .smem import BARRIER_BYTES, SharedArray, most_slots, ring_memory
 class PipelinePlan:
     """Loads that are issued together, and the loop in which they run `num_slots - 1` trips ahead.
 
-    `parts` are the statements of the loop's body, of which `loads` are some. Without a loop the
-    loads are issued once, into one slot. `around` are the serial loops over `loop`.
+    Without a loop they are issued once, into one slot.
     """
 
     number: int  # of the channel
-    loop: ir.For | None
-    around: tuple[ir.For, ...]
-    parts: tuple[ir.Stmt, ...]
-    loads: tuple[ir.SBlockRealize, ...]
+    site: Site
     num_slots: int
 
     def __post_init__(self) -> None:
@@ -60,9 +57,29 @@ class PipelinePlan:
         return f"loop {self.loop.loop_var.name}" if self.loop is not None else _names(self.loads)
 
     @property
+    def loop(self) -> ir.For | None:
+        """The loop that issues the loads."""
+        return self.site.loops[-1] if self.site.loops else None
+
+    @property
     def loops(self) -> list[ir.For]:
-        """The serial loops whose iterations are counted, the outermost first."""
-        return [*self.around, *([] if self.loop is None else [self.loop])]
+        """The loops whose iterations are counted, the outermost first."""
+        return list(self.site.loops)
+
+    @property
+    def around(self) -> tuple[ir.For, ...]:
+        """The loops over `loop`."""
+        return self.site.loops[:-1]
+
+    @property
+    def parts(self) -> tuple[ir.Stmt, ...]:
+        """The statements of the loop's body, of which the loads are some."""
+        return self.site.parts
+
+    @property
+    def loads(self) -> tuple[ir.SBlockRealize, ...]:
+        """The loads that a trip issues, in order."""
+        return self.site.loads
 
     @property
     def tiles(self) -> tuple[ir.Var, ...]:
@@ -132,46 +149,17 @@ def plan_pipelines(kernel: ir.For) -> tuple[KernelPlan, ...]:
     persistent = bool(ir.find_all(kernel, ir.For, lambda x: PERSISTENT in x.annotations))
     if not persistent:
         _check_grid(kernel)
-    sites: list[tuple[list[ir.For], list[ir.SBlockRealize]]] = []
-    for load in loads:
-        around = serial_loops(axis, load)
-        if sites and same_loops(sites[-1][0], around):
-            sites[-1][1].append(load)
-        else:
-            sites.append((around, [load]))
+    sites = find_sites(kernel, axis)
     first = 1 + max(
         (int(x.annotations[CHANNEL]) for x in ir.find_blocks(kernel, CHANNEL)), default=-1
     )
-    plans = tuple(_plan_site(axis, first + n, around, own) for n, (around, own) in enumerate(sites))
+    plans = tuple(_plan_site(first + n, site) for n, site in enumerate(sites))
     axes = [loop.loop_var for loop in ir.thread_axes(kernel).values()] if persistent else []
     for plan in plans:
         _check_even(plan, axes)
+        _check_readers(axis, plan)
     _check_annotated(axis, plans)
     return (KernelPlan(axis, plans, persistent),)
-
-
-def serial_loops(axis: ir.For, part: ir.Stmt) -> list[ir.For]:
-    """Return the loops between a thread axis and a statement, the outermost first."""
-    cache: list[ir.For] = []
-    node: Any = axis.body
-    while True:
-        inner = [x for x in ir.find_all(node, ir.For) if ir.uses_node(x.body, part)]
-        if not inner:
-            return cache
-        cache.append(inner[0])
-        node = inner[0].body
-
-
-def same_loops(some: list[ir.For], others: list[ir.For]) -> bool:
-    """Tell whether two lists name the same loops."""
-    return len(some) == len(others) and all(a.same_as(b) for a, b in zip(some, others, strict=True))
-
-
-def body_parts(loop: ir.For | None, body: ir.Stmt) -> tuple[ir.Stmt, ...]:
-    """Return the statements of a loop's body, which may be one block of tiles."""
-    if isinstance(body, ir.SBlockRealize) and not is_load(body) and loop is not None:
-        return tuple(ir.statements(body.block.body))
-    return tuple(ir.statements(body))
 
 
 def _names(loads: Any) -> str:
@@ -227,29 +215,38 @@ def _check_even(plan: PipelinePlan, axes: list[ir.Var]) -> None:
             )
 
 
-def _plan_site(
-    axis: ir.For, number: int, around: list[ir.For], loads: list[ir.SBlockRealize]
-) -> PipelinePlan:
-    loop = around[-1] if around else None
-    body = axis.body if loop is None else loop.body
-    parts = body_parts(loop, body)
-    if loop is not None and (loop.kind != ir.ForKind.SERIAL or not ir.is_const(loop.min, 0)):
-        raise cannot_lower(
-            f"loop {loop.loop_var.name}",
-            f"a loop of kind {ir.ForKind(loop.kind).name.lower()} from {loop.min}",
-            "a serial loop from 0",
-        )
-    direct = [load for load in loads if any(load.same_as(part) for part in parts)]
-    if loop is not None and len(direct) != len(loads):
-        stray = next(load for load in loads if not any(load.same_as(x) for x in parts))
-        raise cannot_lower(
-            f"copy {stray.block.name_hint}",
-            f"a copy that is no statement of loop {loop.loop_var.name} by itself",
-            "copies that every iteration makes",
-            "take the condition around it away",
-        )
-    num_slots = _num_slots(loop, parts) if loop is not None else 1
-    return PipelinePlan(number, loop, tuple(around[:-1]), parts, tuple(loads), num_slots)
+def _check_readers(axis: ir.For, plan: PipelinePlan) -> None:
+    """Refuse uses of a slot where another one's turn has come, if a ring has several."""
+    if plan.num_slots == 1:
+        return
+    first = next(n for n, part in enumerate(plan.parts) if part.same_as(plan.loads[0]))
+    behind = [part for part in plan.parts[first:] if not is_open(part)]
+    for load, tile in zip(plan.loads, plan.tiles, strict=True):
+        found = ir.accesses([load, *behind], tile)
+        others = [x for x in plan.parts if is_open(x) and not any(x.same_as(y) for y in plan.loads)]
+        if others or len(found) != len(ir.accesses(axis, tile)):
+            raise cannot_lower(
+                f"{plan.where}, copy {load.block.name_hint}",
+                f"copies that stand apart in it: {_names(others)}"
+                if others
+                else f"uses of {tile.name} that do not follow the copy in the loop",
+                f"copies in front of all that touches their tiles, with {plan.num_slots} stages",
+                f"move them there, or take {STAGE} away: with one slot order is the program's",
+            )
+
+
+def _plan_site(number: int, site: Site) -> PipelinePlan:
+    for loop in site.loops:
+        inner = loop.same_as(site.loops[-1])
+        kinds = [ir.ForKind.SERIAL] if inner else [ir.ForKind.SERIAL, ir.ForKind.UNROLLED]
+        if loop.kind not in kinds or (inner and not ir.is_const(loop.min, 0)):
+            raise cannot_lower(
+                f"loop {loop.loop_var.name}",
+                f"a loop of kind {ir.ForKind(loop.kind).name.lower()} from {loop.min}",
+                "a serial loop from 0",
+            )
+    num_slots = _num_slots(site.loops[-1], site.parts) if site.loops else 1
+    return PipelinePlan(number, site, num_slots)
 
 
 def _num_slots(loop: ir.For, parts: tuple[ir.Stmt, ...]) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower, found_and_need
@@ -11,8 +14,10 @@ from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.hopper import MAX_THREADS, THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.keys import ASYNC_OP, AWAIT_FREE, CONSUMERS, NUM_SLOTS, REGISTERS, WGMMA_PENDING
 
-from .channel import find_calls
+from .channel import find_calls, find_loads
 from .pipeline_plan import pipelined_loops
+
+ROLE_KEYS = (CONSUMERS, REGISTERS, WGMMA_PENDING)
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,8 @@ class Role:
 class RolePlan:
     """A kernel of one producer, whose first thread issues loads, and of consumers.
 
-    `pending` groups of operations may still read the slots of that many trips ago.
+    `pending` groups of operations may still read the slots of that many trips ago, in rings of more
+    slots than that.
     """
 
     axis: ir.For  # the loop bound to threadIdx.x, over the consumers' threads
@@ -47,7 +53,7 @@ class RolePlan:
     def __post_init__(self) -> None:
         for loop in self.loops:
             where, num_slots = f"loop {loop.loop_var.name}", int(loop.annotations[NUM_SLOTS])
-            if self.pending and not self.pending < num_slots:
+            if WGMMA_PENDING in loop.annotations and self.pending and self.pending >= num_slots:
                 raise cannot_lower(
                     where,
                     f"{WGMMA_PENDING} = {self.pending} with {num_slots} stages",
@@ -90,7 +96,10 @@ def plan_roles(kernel: ir.For, default_pending: int = 0) -> tuple[RolePlan, ...]
     """
     loops = pipelined_loops(kernel)
     asking = [loop for loop in loops if CONSUMERS in loop.annotations or uses_warp_groups(loop)]
-    if not asking or find_calls(kernel, AWAIT_FREE):
+    if find_calls(kernel, AWAIT_FREE):
+        return ()
+    _check_requests(loops, asking)
+    if not asking:
         return ()
     axis = ir.thread_axes(kernel)["threadIdx.x"]
     where = f"loop {asking[0].loop_var.name}"
@@ -115,7 +124,79 @@ def plan_roles(kernel: ir.For, default_pending: int = 0) -> tuple[RolePlan, ...]
         if by_groups
         else (_plain_producer(asking, where, threads), Role(Agent(THREADS_PER_WARP, threads)))
     )
+    _check_places(axis)
+    _check_readers(axis)
     return (RolePlan(axis, tuple(asking), producer, consumer, _pending(asking, default_pending)),)
+
+
+def _check_requests(loops: list[ir.For], asking: list[ir.For]) -> None:
+    """Refuse what would be dropped: requests of a loop without roles, or that contradict."""
+    for loop in loops:
+        where = f"loop {loop.loop_var.name}"
+        for key in (REGISTERS, WGMMA_PENDING):
+            if key in loop.annotations and not any(loop.same_as(x) for x in asking):
+                raise cannot_lower(
+                    f"{where}, {key}",
+                    "a loop without roles: its threads load and compute",
+                    f"consumers beside a producer ({CONSUMERS})",
+                    "ask for them, or take the annotation away",
+                )
+        if WGMMA_PENDING in loop.annotations and not uses_warp_groups(loop):
+            raise cannot_lower(
+                f"{where}, {WGMMA_PENDING}",
+                "groups left in flight by consumers of plain loops",
+                "consumers that multiply: plain loads are complete when they return",
+                "take the annotation away",
+            )
+    for key in (REGISTERS, WGMMA_PENDING):
+        named = [loop for loop in asking if key in loop.annotations]
+        for loop in named[1:]:
+            first, other = (_value(x.annotations[key]) for x in (named[0], loop))
+            if first != other:
+                raise cannot_lower(
+                    f"loop {loop.loop_var.name}, {key}",
+                    f"{other} beside {first} of loop {named[0].loop_var.name}",
+                    "one value: the roles are those of the whole kernel",
+                    "write it on one of the loops alone",
+                )
+
+
+def _value(note: Any) -> int | list[int]:
+    number = ir.static_int(note)
+    return [int(x) for x in note] if number is None else number
+
+
+def _check_places(axis: ir.For) -> None:
+    """Refuse copies that stand in anything but loops and blocks: each role makes these anew."""
+    plain = (ir.For, ir.SBlockRealize, ir.SBlock, tirx.SeqStmt)
+    for part in ir.find_all(axis, ir.Stmt, lambda x: not isinstance(x, plain)):
+        if inside := find_loads(part):
+            raise cannot_lower(
+                f"copy {inside[0].block.name_hint}",
+                f"a copy inside of a {type(part).__name__}",
+                "copies that every iteration makes",
+                "take the condition around it away",
+            )
+
+
+def _check_readers(axis: ir.For) -> None:
+    """Refuse uses of a slot that its readers have given back, or that is not filled yet."""
+    bodies = [list(x.seq) for x in ir.find_all(axis, tirx.SeqStmt)]
+    for load in find_loads(axis):
+        behind = next(
+            (body[n + 1 :] for body in bodies for n, part in enumerate(body) if part.same_as(load)),
+            [],
+        )
+        for region in load.block.writes:
+            found = ir.accesses([load, *behind], region.source)
+            if len(found) != len(ir.accesses(axis, region.source)):
+                raise cannot_lower(
+                    f"copy {load.block.name_hint}",
+                    f"uses of {region.source.name} in front of the copy, or outside of its loop",
+                    "uses behind the copy and beside it: then the slot goes back to the producer",
+                    f"move the copy, or take {CONSUMERS} away: without roles order is the "
+                    "program's",
+                )
 
 
 def uses_warp_groups(loop: ir.For) -> bool:
@@ -168,5 +249,11 @@ def _pending(loops: list[ir.For], default: int) -> int:
     named = [int(x.annotations[WGMMA_PENDING]) for x in loops if WGMMA_PENDING in x.annotations]
     if named:
         return named[0]
-    slots = min(int(loop.annotations[NUM_SLOTS]) for loop in loops)
-    return min(default, slots - 1) if any(map(uses_warp_groups, loops)) else 0
+    slots = [int(x.annotations[NUM_SLOTS]) for x in loops if _multiplies(x, loops)]
+    return min(default, min(slots) - 1) if slots else 0
+
+
+def _multiplies(loop: ir.For, loops: list[ir.For]) -> bool:
+    """Tell whether warp groups multiply in a loop, and not only in those inside of it."""
+    inner = {x: ir.seq() for x in loops if ir.uses_node(loop.body, x)}
+    return uses_warp_groups(ir.replace_nodes(loop, ir.For, inner))

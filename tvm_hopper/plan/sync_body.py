@@ -1,10 +1,10 @@
 """A kernel's statements as the sync engine sees them, and back again with what it places.
 
-The engine reasons about steps, loops and branches (`tvm_hopper.sync`). `read_body` makes them out of
-TIR: an `async_op` block is one step of its row in the table; a nest of plain loops is one step
-unless it stores to shared memory; attributes and opaque blocks are looked through. A buffer that a
-channel fills is a ring, and the version that a statement touches is counted from the trip of the
-loop around it.
+The engine reasons about steps, loops and branches (`tvm_hopper.sync`). `BodyReader` makes them out
+of TIR: an `async_op` block is one step of its row in the table; a nest of plain loops is one step
+unless it stores to shared memory; attributes and opaque blocks are looked through. What a channel
+fills is a ring, and the version that a statement touches is counted from the trip: the loop that
+binds it advances the ring.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from tvm_hopper import ir
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Step
+from tvm_hopper.sync.program import Space
 
-from .channel import find_calls, is_load
+from .channel import TRIP, find_calls, find_loads, is_load
 
 
 @dataclass
@@ -50,21 +51,39 @@ class BodyReader:
         self.buffers: dict[ir.Var, Buffer] = {}
         self.channels: dict[int, list[ir.Var]] = {}
         self.shared_writes: list[ir.Var] = []
+        self.channel_of = {  # by the variable that counts its trips
+            var: call.channel
+            for call in find_calls(kernel)
+            for var in ir.find_all(call.trip, ir.Var)
+            if var.name.startswith(TRIP)
+        }
         for load in ir.find_blocks(kernel, CHANNEL):
             rings = [region.source for region in load.writes]
             self.channels.setdefault(int(load.annotations[CHANNEL]), []).extend(rings)
-            for ring in rings:
-                self.buffers[ring] = Buffer(str(ring.name), "shared", int(ring.shape[0]))
+            # What a channel fills at once is one to the engine, and waited for once.
+            name = f"{rings[0].name}#{load.annotations[CHANNEL]}"
+            both = Buffer(name, "shared", int(rings[0].shape[0]))
+            self.buffers.update({ring: self.buffers.get(ring, both) for ring in rings})
 
     def buffer(self, var: ir.Var) -> Buffer:
         """Return the engine's name for a buffer."""
         if var not in self.buffers:
             scope = str(var.scope())
-            space = "registers" if scope.startswith("local") else "global"
+            space: Space = "registers" if scope.startswith("local") else "global"
             if ir.is_shared(var):
                 space = "shared"
             self.buffers[var] = Buffer(f"{var.name}#{len(self.buffers)}", space)
         return self.buffers[var]
+
+    def _advanced(self, loop: ir.For) -> list[ir.Var]:
+        """Return the rings of the channels whose trips a loop binds, and no loop inside of it."""
+        inner = [*find_loads(loop.body), *ir.find_all(loop.body, ir.For)]
+        return [
+            ring
+            for bind in ir.find_all(loop.body, tirx.Bind)
+            if bind.var in self.channel_of and not any(ir.uses_node(x, bind) for x in inner)
+            for ring in self.channels[self.channel_of[bind.var]]
+        ]
 
     # -- statements
 
@@ -91,16 +110,17 @@ class BodyReader:
             return Item(stmt, step, rebuild=lambda _: elected)
         if isinstance(stmt, ir.For):
             inner = self.sequence(stmt.body)
-            rings = self.channels.get(int(stmt.annotations.get(CHANNEL, -1)), [])
-            advances = frozenset(self.buffer(ring) for ring in rings)
+            advances = frozenset(self.buffer(ring) for ring in self._advanced(stmt))
             trips = ir.static_int(stmt.extent)
-            node = Loop(stmt.loop_var.name, flatten(inner), advances, min(trips or 0, 1))
-            return Item(stmt, node, [inner], lambda parts: ir.with_body(stmt, parts[0]))
+            loop = Loop(stmt.loop_var.name, flatten(inner), advances, min(trips or 0, 1))
+            return Item(stmt, loop, [inner], lambda parts: ir.with_body(stmt, parts[0]))
         if isinstance(stmt, ir.IfThenElse):
+            if _is_ahead(stmt):
+                # The engine is told that the copy is made only if it is read. What it needs stands
+                # in front of the condition: later statements rely on it in every iteration.
+                return Item(stmt, self._operation(stmt.then_case.block))
             arms = [self.sequence(stmt.then_case)]
             arms.append([] if stmt.else_case is None else self.sequence(stmt.else_case))
-            if _is_ahead(stmt):  # the engine is told so: the copy is made only if it is read
-                return self._look_through(stmt, stmt.then_case, _with_then)
             uniform = not ir.depends_on(stmt.condition, [self.thread])
             node = Branch(tuple(flatten(arm) for arm in arms), uniform)
             return Item(stmt, node, arms, lambda parts: _with_arms(stmt, parts))
@@ -117,7 +137,7 @@ class BodyReader:
         return not ir.find_all(stmt, ir.BufferStore, lambda x: ir.is_shared(x.buffer))
 
     def _is_redundant(self, stmt: ir.Stmt) -> bool:
-        """Tell whether every thread would write the same to shared memory: then one of them does."""
+        """Tell whether every thread would write the same to shared memory: then one does."""
         if ir.find_blocks(stmt, ASYNC_OP) or ir.depends_on(stmt, [self.thread]):
             return False
         stores = ir.find_all(stmt, ir.BufferStore)
@@ -134,13 +154,14 @@ class BodyReader:
             ahead = [int(x) for x in notes.get(AHEAD, [0])]
             rings = [region.source for region in block.writes]
             writes = [Access(self.buffer(x), True, n) for n in ahead for x in once(rings)]
-            return Step(block.name_hint, tuple(writes), op, "thread", only_if_read=AHEAD in notes)
+            accesses = tuple(dict.fromkeys(writes))
+            return Step(block.name_hint, accesses, op, "thread", only_if_read=AHEAD in notes)
         # A block may name what else its statements mention, such as what a sum starts from.
         operands = {ASYNC_OPS[op].reads, ASYNC_OPS[op].writes}
         reads = [self._touch(region, is_write=False) for region in block.reads]
         writes = [self._touch(region, is_write=True) for region in block.writes]
         own = [access for access in (*reads, *writes) if access.buffer.space in operands]
-        return Step(block.name_hint, tuple(own), op)
+        return Step(block.name_hint, tuple(dict.fromkeys(own)), op)
 
     def _touch(self, region: ir.TensorRegion, is_write: bool) -> Access:
         return Access(self.buffer(region.source), is_write)
@@ -150,8 +171,8 @@ class BodyReader:
         rings = [
             ring for call in find_calls(block, FREE_SLOT) for ring in self.channels[call.channel]
         ]
-        accesses = tuple(Access(self.buffer(ring), True, -late) for ring in once(rings))
-        return Step(block.name_hint, accesses, is_release=True)
+        accesses = dict.fromkeys(Access(self.buffer(ring), True, -late) for ring in once(rings))
+        return Step(block.name_hint, tuple(accesses), is_release=True)
 
     def _plain(self, stmt: ir.Stmt) -> Step:
         loads = ir.find_all(stmt, ir.TensorLoad)
@@ -187,10 +208,6 @@ def _is_ahead(stmt: ir.IfThenElse) -> bool:
     """Tell whether a condition holds where there is a trip that reads what is loaded ahead."""
     then = stmt.then_case
     return stmt.else_case is None and is_load(then) and AHEAD in then.block.annotations
-
-
-def _with_then(stmt: ir.IfThenElse, body: ir.Stmt) -> ir.Stmt:
-    return ir.IfThenElse(stmt.condition, body, None)
 
 
 def _with_arms(stmt: ir.IfThenElse, parts: list[ir.Stmt]) -> ir.Stmt:

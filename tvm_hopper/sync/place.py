@@ -3,7 +3,8 @@
 1. Fold: a subtree of plain steps (no operation, no release, no ring advanced) that needs no sync
    of its own is one unit, so that waits stand in front of a loop and not in it.
 2. Grow: find the first place in program order that lacks something (`check.first_need`), place
-   that in front of it, look again. Each round adds a sync to a place or makes a Wait stronger, and
+   that in front of it, a wait for a copy from outside of a loop in front of the loop, look again.
+   Each round adds a sync to a place or makes a Wait stronger, and
    both places and syncs are finite.
 3. Prune: in program order, try to take each sync away, else to let it wait for less. What was
    placed before a later sync was known goes; of two syncs that could stand for each other the
@@ -92,7 +93,7 @@ def _is_plain(node: Node) -> bool:
 def _grow(tree: Sequence) -> Placed:
     placed: Placed = {}
     while need := first_need(tree, placed):
-        for path, syncs in _homes(need):
+        for path, syncs in _homes(tree, need):
             before = placed.get(path, ())
             placed[path] = _merge(before, syncs)
             if placed[path] == before:  # the Barrier in front of the branch did not help
@@ -104,8 +105,12 @@ def _grow(tree: Sequence) -> Placed:
     return placed
 
 
-def _homes(need: Need) -> Iterator[tuple[Path, list[Sync]]]:
+def _homes(tree: Sequence, need: Need) -> Iterator[tuple[Path, list[Sync]]]:
     """Yield where the syncs of a need are placed: a Barrier not in a branch that is not uniform."""
+    for sync in need.syncs:
+        if isinstance(sync, WaitPhase) and (home := _home(tree, need.path, sync)) != need.path:
+            yield home, [sync]  # what else is lacked is found in the next round
+            return
     syncs = list(need.syncs)
     if need.branch is not None and Barrier() in syncs:
         # Groups that are committed in the branch do not count in front of it.
@@ -120,6 +125,37 @@ def _homes(need: Need) -> Iterator[tuple[Path, list[Sync]]]:
         yield need.branch, outside
     else:
         yield need.path, syncs
+
+
+def _home(tree: Sequence, path: Path, wait: WaitPhase) -> Path:
+    """Return the front of the outermost loop around a path in which a copy cannot be issued.
+
+    One wait is enough for all trips there, if the copy is issued in front of the loop for sure.
+    """
+    copies = [unit for unit in units(tree) if _copies(unit, wait)]
+    promised = any(unit.only_if_read for unit in copies)
+    sequence, outer = tree, None
+    while node := next((x for x in sequence.nodes if path[: len(x.path)] == x.path), None):
+        if isinstance(node, Unit):
+            break
+        if isinstance(node, LoopNode):
+            inside = any(_copies(unit, wait) for unit in units(node.body))
+            if inside or wait.buffer in node.advances or (promised and not node.min_trips):
+                outer = None
+            elif outer is None:
+                outer = node.path
+            sequence = node.body
+        else:
+            if promised:  # whether it is read depends on the branch
+                outer = None
+            sequence = node.arms[path[len(node.path)]]
+    return path if outer is None else outer
+
+
+def _copies(unit: Unit, wait: WaitPhase) -> bool:
+    if unit.op is None or unit.op.needs_commit:
+        return False
+    return any(use.is_write and use.buffer == wait.buffer for use in unit.uses)
 
 
 def _prune(tree: Sequence, placed: Placed, readable: set[str]) -> Placed:

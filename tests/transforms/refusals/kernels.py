@@ -22,7 +22,6 @@ from tests.transforms.test_plan_pipeline import (
 )
 from tvm_hopper.transforms import (
     CountBlocks,
-    InsertAsyncWaits,
     MergeShared,
     PlanPipeline,
     RefuseLeftovers,
@@ -122,13 +121,14 @@ RINGS = [
     ),
     ring(
         "copy under a condition in the loop",
-        r"copy load_b: found a copy that is no statement of loop k by itself; need copies that "
-        r"every iteration makes; take the condition around it away",
+        r"copy load_b: found the condition k < 4 around it in loop k; need copies that every "
+        r"iteration makes: trips that are skipped would be counted; take the condition around it",
         (LOAD_B, f"                        if k < 4:\n{deeper(LOAD_B)}"),
     ),
     ring(
         "statement beside the block of the tiles",
-        r"copy load_a: found a copy that is no statement of loop k by itself; need copies that",
+        r"copy load_a: found a copy that is no statement of loop k by itself; need copies that are "
+        r"statements of the loop, or of the one block in it; put what stands beside the block",
         (TILES, f'                    T.call_extern("int32", "f")\n{TILES}'),
     ),
     ring(
@@ -234,36 +234,7 @@ RINGS = [
         r"copy load_q: found a copy inside of a IfThenElse; need copies that every iteration",
         *OUTSIDE_IF,
     ),
-    case(
-        "multiplication without a pipelined loop",
-        RING,
-        (InsertAsyncWaits,),
-        r"blocks \['mma'\]: found asynchronous operations outside of a warp group's role; need a "
-        r"pipelined loop with asynchronous copies around them",
-        ('"tvm_hopper.async_op": "tma_load"', '"other": 1'),
-    ),
 ]
-
-ROLES = """
-@T.prim_func(private=True, s_tir=True)
-def func(C: T.Buffer((8,), "float32"), n: T.int32):
-    for tx in T.thread_binding(256, thread="threadIdx.x"):
-        if tx < 128:
-            T.evaluate(0)
-        else:
-            if n > 0:
-                with T.sblock("mma"):
-                    T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
-                    C[0] = T.float32(0)
-            else:
-                T.evaluate(1)
-"""
-
-OTHER = """
-        with T.sblock("other"):
-            T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
-            C[1] = T.float32(0)
-"""
 
 HOST = """
 @T.prim_func(private=True, s_tir=True)
@@ -359,21 +330,6 @@ REST = [
         r"and threadIdx around it; schedule the block as a kernel, or inline it",
     ),
     case(
-        "an asynchronous operation under a condition",
-        ROLES,
-        (InsertAsyncWaits,),
-        r"block mma: found an asynchronous operation inside of an if of its role; need one that "
-        r"every warp of the role issues, in its statements or loops; take the condition away",
-    ),
-    case(
-        "an asynchronous operation beside the roles",
-        ROLES,
-        (InsertAsyncWaits,),
-        r"blocks \['other'\]: found asynchronous operations outside of a warp group's role; need a",
-        ("            if n > 0:\n", "            for q in range(n):\n"),
-        ("            else:\n                T.evaluate(1)\n", OTHER),
-    ),
-    case(
         "more tiles than 32 bits count",
         RASTER,
         (ScheduleTiles,),
@@ -436,7 +392,7 @@ REST = [
         (ScheduleTiles,),
         r"loop bx, tvm_hopper.raster_group: found a kernel without a pipelined loop; need rows",
         test_schedule_tiles.noted(raster_group=2),
-        ('"kernel"', '"other"'),
+        ('T.sblock_attr({"tvm_hopper.kernel": 1})', "T.evaluate(0)"),
     ),
     case(
         "annotation that nothing acts on: a block outside of kernels",

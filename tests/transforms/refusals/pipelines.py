@@ -1,0 +1,154 @@
+"""What is refused of loads and rings: places, addresses, and requests that nothing would serve."""
+
+from tests.transforms import test_plan_pipeline
+from tests.transforms.refusals.case import case
+from tests.transforms.refusals.kernels import OUTSIDE_IF, asking, ring, roles
+from tests.transforms.test_plan_pipeline import (
+    ANNOTATIONS,
+    ASK_PERSISTENT,
+    K_LOOP,
+    LOAD_B,
+    LOAD_Q,
+    NESTED,
+    PLAIN_READER,
+    SECOND,
+    around_k,
+    deeper,
+)
+from tvm_hopper.transforms import PlanPipeline, RefuseLeftovers, SpecializeWarps
+
+LOOK = '                T.call_extern("int32", "look", q[0, tx % 8])\n'
+PIPELINED = LOAD_B.replace("k * 32", 'T.Cast("int32", C[0])')
+WRITES_C = "address that depends on C; need one that any thread may compute ahead of time"
+
+
+PIPELINES = [
+    ring(
+        "condition in a persistent kernel",
+        r"copy load_a: found the condition bx < 2 around it in a persistent kernel "
+        r"\(tvm_hopper.persistent\); need copies that every iteration makes",
+        (K_LOOP, f"                if bx < 2:\n{deeper(K_LOOP)}"),
+        ASK_PERSISTENT,
+        PLAIN_READER,
+    ),
+    ring(
+        "condition around a persistent kernel's threads",
+        r"copy load_a: found the condition bx < 2 around it in a persistent kernel",
+        ASK_PERSISTENT,
+        (
+            '        for tx in T.thread_binding(256, thread="threadIdx.x"):',
+            '       if bx < 2:\n        for tx in T.thread_binding(256, thread="threadIdx.x"):',
+        ),
+    ),
+    ring(
+        "condition that threads decide differently",
+        r"copy load_q: found the condition tx < 128 around it; need one that does not depend on "
+        r"tx: one thread copies for all; put the condition around what reads the tile",
+        *OUTSIDE_IF,
+        ("if bx < 2:", "if tx < 128:"),
+    ),
+    ring(
+        "copy in a loop without a number of iterations",
+        r"copy load_a: found a copy inside of a While; need serial loops around copies, whose",
+        (K_LOOP, f"                while acc[0] < T.float32(1):\n{deeper(K_LOOP)}"),
+    ),
+    ring(
+        "address that the kernel writes",
+        rf"copy load_b: found an {WRITES_C}: from loop variables, and from memory that the kernel "
+        r"does not write; compute it in a kernel before this one",
+        (LOAD_B, PIPELINED),
+    ),
+    ring(
+        "variable from an address that the kernel writes",
+        rf"copy load_b: found an {WRITES_C}",
+        (
+            LOAD_B,
+            '                        at: T.let[T.int32] = T.Cast("int32", C[0])\n'
+            + LOAD_B.replace("k * 32", "at"),
+        ),
+        ("[0, 0, 1]", "[0, 1, 0, 1]"),
+        ("[0, 1, 2]", "[0, 1, 2, 3]"),
+    ),
+    ring(
+        "address of a thread's own",
+        r"copy load_b: found an address that depends on tx; need one that any thread may compute",
+        (LOAD_B, LOAD_B.replace("k * 32", "tx")),
+    ),
+    ring(
+        "two copies into one tile",
+        r"copies load_b, load_b: found two copies into b; need one copy into each tile; give each",
+        (LOAD_B, LOAD_B + LOAD_B),
+        ("[0, 0, 1]", "[0, 0, 0, 1]"),
+        ("[0, 1, 2]", "[0, 1, 2, 3]"),
+    ),
+    ring(
+        "slots that are read in front of their copies",
+        r"loop k, copy load_a: found uses of a that do not follow the copy in the loop; need "
+        r"copies in front of all that touches their tiles, with 2 stages; move them there, or take "
+        r"software_pipeline_stage away: with one slot order is the program's",
+        (
+            '                        with T.sblock("load_a"):',
+            '                        T.call_extern("int32", "look", a[0, 0, 0])\n'
+            '                        with T.sblock("load_a"):',
+        ),
+        ("[0, 0, 1]", "[1, 0, 0, 1]"),
+        ("[0, 1, 2]", "[0, 1, 2, 3]"),
+    ),
+    ring(
+        "copies that stand apart in a ring of several slots",
+        r"loop k, copy load_a: found copies that stand apart in it: copies load_b; need copies in",
+        (LOAD_B, '                        T.call_extern("int32", "look", b[0, 0, 0])\n' + LOAD_B),
+        ("[0, 0, 1]", "[0, 1, 0, 1]"),
+        ("[0, 1, 2]", "[0, 1, 2, 3]"),
+    ),
+    roles(
+        "uses of a slot in front of its copy",
+        r"copy load_q: found uses of q in front of the copy, or outside of its loop; need uses "
+        r"behind the copy and beside it: then the slot goes back to the producer; move the copy",
+        around_k(LOOK, LOAD_Q, K_LOOP),
+    ),
+    roles(
+        "registers without roles",
+        r"loop k, tvm_hopper.registers: found a loop without roles: its threads load and compute; "
+        r"need consumers beside a producer \(tvm_hopper.consumers\); ask for them, or take the",
+        asking('"tvm_hopper.registers": [40, 232]'),
+        PLAIN_READER,
+    ),
+    roles(
+        "pending groups without roles",
+        r"loop k, tvm_hopper.wgmma_pending: found a loop without roles",
+        asking('"tvm_hopper.wgmma_pending": 1'),
+        PLAIN_READER,
+    ),
+    roles(
+        "pending groups of consumers that do not multiply",
+        r"loop k, tvm_hopper.wgmma_pending: found groups left in flight by consumers of plain "
+        r"loops; need consumers that multiply: plain loads are complete when they return; take",
+        asking('"tvm_hopper.wgmma_pending": 1'),
+        (ANNOTATIONS, ANNOTATIONS + '"tvm_hopper.consumers": 2,\n'),
+        PLAIN_READER,
+    ),
+    roles(
+        "two loops that want other registers",
+        r"loop k, tvm_hopper.registers: found \[24, 240\] beside \[40, 232\] of loop k; need one "
+        r"value: the roles are those of the whole kernel; write it on one of the loops alone",
+        SECOND,
+        ("[0, 0, 1]", '[0, 0, 1], "tvm_hopper.registers": [40, 232]'),
+        ("[0, 0, 3]", '[0, 0, 3], "tvm_hopper.registers": [24, 240]'),
+    ),
+    roles(
+        "two loops that want other numbers of pending groups",
+        r"loop k, tvm_hopper.wgmma_pending: found 0 beside 1 of loop k; need one value",
+        SECOND,
+        ("[0, 0, 1]", '[0, 0, 1], "tvm_hopper.wgmma_pending": 1'),
+        ("[0, 0, 3]", '[0, 0, 3], "tvm_hopper.wgmma_pending": 0'),
+    ),
+    case(
+        "request on a loop around the one that loads",
+        test_plan_pipeline.BEFORE,
+        (PlanPipeline, SpecializeWarps, RefuseLeftovers),
+        r"loop n, tvm_hopper.wgmma_pending: found an annotation outside of the kernel, or of the",
+        NESTED,
+        ("range(3)", 'T.serial(3, annotations={"tvm_hopper.wgmma_pending": 1})'),
+    ),
+]

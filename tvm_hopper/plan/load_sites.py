@@ -1,0 +1,244 @@
+"""Where loads stand: the loops and conditions around them, and which of them are issued together.
+
+Loads of one body are one group at the place of the first, if nothing in between touches the tile of
+a later one or writes what it reads. One that may not move starts a group of its own.
+
+    load(q); for k in range(8): ...; load(p)        one group, in front of the loop
+    load(q); for k in range(8): use(p); load(p)     two: p is still read when q is loaded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.keys import CHANNEL, PERSISTENT
+
+from .channel import find_loads, is_load
+
+
+@dataclass(frozen=True)
+class Site:
+    """Loads that are issued together, some of the statements `parts` of one body.
+
+    `loops` are the loops around them, the outermost first. `binds` are the variables bound among
+    `parts` that they use: loads may run ahead of them, so that they take copies along. Nothing else
+    uses those in `spent`.
+    """
+
+    loops: tuple[ir.For, ...]
+    parts: tuple[ir.Stmt, ...]
+    loads: tuple[ir.SBlockRealize, ...]
+    binds: tuple[tirx.Bind, ...]
+    spent: tuple[tirx.Bind, ...]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What stands around a body; `depth` is the number of loops around its innermost condition."""
+
+    loops: tuple[ir.For, ...] = ()
+    condition: Any = None
+    depth: int = 0
+    is_direct: bool = True  # the body of its innermost loop, or of the one block that this one is
+
+    def inside(self, condition: Any) -> _Place:
+        """Return the place under one more condition."""
+        return replace(self, condition=condition, depth=len(self.loops))
+
+
+def find_sites(kernel: ir.For, axis: ir.For) -> list[Site]:
+    """Return the loads below a thread axis that have no channel, in groups, in program order."""
+    persistent = any(PERSISTENT in x.annotations for x in ir.find_all(kernel, ir.For))
+    place = _Place()
+    for branch in ir.find_all(kernel, ir.IfThenElse) if persistent else []:
+        if ir.uses_node(branch, axis):
+            place = place.inside(branch.condition)
+    found = []
+    for parts, where in _bodies(axis.body, place):
+        for loads in _group(parts):
+            for load in loads:
+                _check_place(load, where, axis, persistent)
+                _check_address(load, axis)
+            binds = _used_binds(parts, loads)
+            found.append(Site(where.loops, parts, loads, binds, _spent(parts, loads, binds)))
+    _check_tiles(found)
+    return sorted(found, key=lambda site: _position(axis, site.loads[0]))
+
+
+def _position(axis: ir.For, load: ir.SBlockRealize) -> int:
+    blocks = ir.find_all(axis, ir.SBlockRealize)
+    return next(n for n, block in enumerate(blocks) if block.same_as(load))
+
+
+def is_open(part: Any) -> bool:
+    """Tell whether a statement is a load without a channel."""
+    return is_load(part) and CHANNEL not in part.block.annotations
+
+
+def _bodies(stmt: ir.Stmt, place: _Place) -> Iterator[tuple[tuple[ir.Stmt, ...], _Place]]:
+    """Walk all sequences of statements below one."""
+    parts = tuple(ir.statements(stmt))
+    yield parts, place
+    for part in parts:
+        if is_load(part):
+            continue
+        if isinstance(part, ir.For):
+            loops = (*place.loops, part)
+            yield from _bodies(part.body, _Place(loops, place.condition, place.depth))
+        elif isinstance(part, ir.SBlockRealize):
+            within = place if ir.is_const(part.predicate, 1) else place.inside(part.predicate)
+            # A loop's body may be one block, which allocates the tiles.
+            direct = not place.loops or part.same_as(place.loops[-1].body)
+            yield from _bodies(part.block.body, replace(within, is_direct=direct))
+        elif isinstance(part, ir.IfThenElse):
+            for arm in (part.then_case, part.else_case):
+                if arm is not None:
+                    yield from _bodies(arm, place.inside(part.condition))
+        elif isinstance(part, tirx.AttrStmt):
+            yield from _bodies(part.body, replace(place, is_direct=not place.loops))
+        elif inside := [x for x in find_loads(part) if is_open(x)]:
+            raise cannot_lower(
+                f"copy {inside[0].block.name_hint}",
+                f"a copy inside of a {type(part).__name__}",
+                "serial loops around copies, whose iterations can be counted",
+                "make it a serial loop",
+            )
+
+
+def _group(parts: tuple[ir.Stmt, ...]) -> list[tuple[ir.SBlockRealize, ...]]:
+    groups: list[list[ir.SBlockRealize]] = []
+    between: list[ir.Stmt] = []  # since the first load of the last group
+    for part in parts:
+        if not is_open(part):
+            between.append(part)
+        elif groups and not any(_conflicts(other, part) for other in between):
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+            between = []
+    return [tuple(group) for group in groups]
+
+
+def _conflicts(part: ir.Stmt, load: ir.SBlockRealize) -> bool:
+    """Tell whether a load may not be made in front of a statement that stands before it."""
+    if any(ir.accesses(part, region.source) for region in load.block.writes):
+        return True
+    sources = [region.source for region in load.block.reads]
+    stores = ir.find_all(part, ir.BufferStore)
+    return any(store.buffer.same_as(source) for store in stores for source in sources)
+
+
+# -- variables
+
+
+def _used_binds(
+    parts: tuple[ir.Stmt, ...], loads: tuple[ir.SBlockRealize, ...]
+) -> tuple[tirx.Bind, ...]:
+    used: list[tirx.Bind] = []
+    last = max(n for n, part in enumerate(parts) if part.same_as(loads[-1]))
+    for part in reversed(parts[:last]):
+        users = [*loads, *(bind.value for bind in used)]
+        if isinstance(part, tirx.Bind) and any(ir.uses(x, part.var) for x in users):
+            used.insert(0, part)
+    return tuple(used)
+
+
+def _spent(
+    parts: tuple[ir.Stmt, ...],
+    loads: tuple[ir.SBlockRealize, ...],
+    binds: tuple[tirx.Bind, ...],
+) -> tuple[tirx.Bind, ...]:
+    gone: list[Any] = list(loads)
+    for bind in reversed(binds):
+        kept = [part for part in parts if not any(part.same_as(x) for x in (*gone, bind))]
+        if not any(ir.uses(part, bind.var) for part in kept):
+            gone.append(bind)
+    return tuple(bind for bind in binds if any(bind.same_as(x) for x in gone))
+
+
+def _check_address(load: ir.SBlockRealize, axis: ir.For) -> None:
+    """Refuse addresses that one thread, some iterations earlier, would compute otherwise."""
+    stores = ir.find_all(axis, ir.BufferStore)
+    binds = ir.find_all(axis, tirx.Bind)
+    tiles = [region.source for region in load.block.writes]
+    todo: list[Any] = [load.block.body]
+    seen: list[tirx.Bind] = []
+    while todo:
+        node = todo.pop()
+        bad = [axis.loop_var.name] if ir.uses(node, axis.loop_var) else []
+        for read in ir.find_all(node, ir.TensorLoad):
+            source = read.source
+            if any(source.same_as(tile) for tile in tiles):
+                continue
+            written = any(store.buffer.same_as(source) for store in stores)
+            if written or str(source.scope()) != "global":
+                bad.append(source.name)
+        if bad:
+            raise cannot_lower(
+                f"copy {load.block.name_hint}",
+                f"an address that depends on {bad[0]}",
+                "one that any thread may compute ahead of time: from loop variables, and from "
+                "memory that the kernel does not write",
+                "compute it in a kernel before this one",
+            )
+        for bind in binds:
+            if ir.uses(node, bind.var) and not any(bind.same_as(x) for x in seen):
+                seen.append(bind)
+                todo.append(bind.value)
+
+
+# -- refusals
+
+
+def _check_place(load: ir.SBlockRealize, place: _Place, axis: ir.For, is_persistent: bool) -> None:
+    """Refuse a load whose trips would be counted wrongly, or that some threads alone would make."""
+    where = f"copy {load.block.name_hint}"
+    if place.condition is not None:
+        if place.depth or is_persistent:
+            around = (
+                f"loop {place.loops[place.depth - 1].loop_var.name}"
+                if place.depth
+                else f"a persistent kernel ({PERSISTENT})"
+            )
+            raise cannot_lower(
+                where,
+                f"the condition {place.condition} around it in {around}",
+                "copies that every iteration makes: trips that are skipped would be counted",
+                "take the condition around it away",
+            )
+        if ir.uses(place.condition, axis.loop_var):
+            raise cannot_lower(
+                where,
+                f"the condition {place.condition} around it",
+                f"one that does not depend on {axis.loop_var.name}: one thread copies for all",
+                "put the condition around what reads the tile",
+            )
+    if place.loops and not place.is_direct:
+        raise cannot_lower(
+            where,
+            f"a copy that is no statement of loop {place.loops[-1].loop_var.name} by itself",
+            "copies that are statements of the loop, or of the one block in it",
+            "put what stands beside the block of the tiles into it",
+        )
+
+
+def _check_tiles(sites: list[Site]) -> None:
+    """Refuse tiles that two loads write: each load has a ring of its own."""
+    loads = [load for site in sites for load in site.loads]
+    tiles = [load.block.writes[0].source for load in loads]
+    for n, tile in enumerate(tiles):
+        for other in range(n):
+            if tiles[other].same_as(tile):
+                names = [loads[i].block.name_hint for i in (other, n)]
+                raise cannot_lower(
+                    f"copies {', '.join(names)}",
+                    f"two copies into {tile.name}",
+                    "one copy into each tile",
+                    "give each copy a tile of its own",
+                )

@@ -15,14 +15,13 @@ local memory (NVRTC, nvcc 13.0: 368 bytes for 64 registers).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.vector_runs import is_aligned_run, shared_condition
+from tvm_hopper.analysis.vector_runs import is_run_in_bounds, shared_condition
 from tvm_hopper.codegen_patches.hold import hold_all
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
@@ -30,6 +29,7 @@ from tvm_hopper.plan import fragment
 from tvm_hopper.plan.mma_plan import FragmentNest, MmaPlan
 
 from .row_exchange import ROW_THREADS, RUN, exchange
+from .update_in_place import KEEP, load_old
 
 PAIR = (0, 1)  # the two elements, see the module's docstring
 
@@ -155,7 +155,7 @@ class Fragment:
             return ir.seq([self._one(subtile, chunk, g, h, x) for x in PAIR])
         e = ir.Var("e", "int32")
         new, condition = self._element(subtile, chunk, g, h, e)
-        first, from_old = self._hold(new, e)
+        first, from_old = load_old(new, e, self._scratch("old", 2)) if self.is_update else KEEP
         pair = self._scratch("pair", 2)
         values = [self._element(subtile, chunk, g, h, x)[0].value for x in PAIR]
         compute = [ir.BufferStore(pair, from_old(values[x], x), [x]) for x in PAIR]
@@ -167,27 +167,6 @@ class Fragment:
         """Store one element, or set one register, if it is in bounds."""
         new, condition = self._element(subtile, chunk, g, h, e)
         return _if(condition, new)
-
-    def _hold(self, new: ir.BufferStore, e: ir.Var) -> tuple[Any, Callable[[Any, int], Any]]:
-        """Load both elements of an update in place at once, in front of what computes with them.
-
-        Returns the load, and what makes a value of one element read what was loaded. One by one,
-        between the stores of other pairs, the CUDA compiler no longer unrolls the loops and moves
-        the accumulator to local memory (NVRTC, nvcc 13.0: 624 bytes for 128 registers).
-        """
-        if not self.is_update:
-            return None, lambda value, _: value
-        old = self._scratch("old", 2)
-
-        def from_old(value: Any, x: int) -> Any:
-            def load(node: ir.TensorLoad, mutator: Any) -> Any:
-                mine = node.source.same_as(new.buffer)
-                return tirx.BufferLoad(old, [x]) if mine else mutator.default_mutate(node)
-
-            return ir.mutate(value, [(ir.TensorLoad, load)])
-
-        first = ir.BufferStore(old, tirx.BufferLoad(new.buffer, new.indices), [e])
-        return ir.For(e, 0, 2, ir.ForKind.VECTORIZED, first), from_old
 
     @property
     def is_update(self) -> bool:
@@ -205,12 +184,12 @@ class Fragment:
         if self.is_fill:
             return 1
         subtile, chunk, g, h, e = (ir.Var(x, "int32") for x in "scghe")
-        if self.best_run_length == RUN and _is_run(
+        if self.best_run_length == RUN and is_run_in_bounds(
             self.store.buffer, *self._run_target(subtile, chunk, g, h, e), e, RUN
         ):
             return RUN
         new, condition = self._element(subtile, chunk, g, h, e)
-        return 2 if _is_run(new.buffer, list(new.indices), condition, e, 2) else 1
+        return 2 if is_run_in_bounds(new.buffer, list(new.indices), condition, e, 2) else 1
 
     def _run_target(
         self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any
@@ -256,20 +235,14 @@ class Fragment:
         return any(not load.source.same_as(self.plan.accumulator) for load in loads)
 
 
-def _is_run(buffer: ir.Var, indices: list[Any], condition: Any, e: ir.Var, length: int) -> bool:
-    shared = shared_condition(condition, e, length)
-    return shared is not None and is_aligned_run(buffer, indices, e, length)
-
-
 def _if(condition: Any, body: ir.Stmt) -> ir.Stmt:
     return body if ir.is_const(condition, 1) else ir.IfThenElse(condition, body, None)
 
 
 def _bounds(extents: dict[Any, int]) -> sym.Analyzer:
     analyzer = sym.Analyzer()
-    for var, extent in extents.items():
-        if isinstance(var, ir.Var):
-            analyzer.bind(var, tvm_ir.Range(0, extent))
+    for var, extent in ((x, n) for x, n in extents.items() if isinstance(x, ir.Var)):
+        analyzer.bind(var, tvm_ir.Range(0, extent))
     return analyzer
 
 

@@ -4,7 +4,7 @@
         for k in serial(8, annotations={"software_pipeline_stage": [0, 3], ...}):
             tile = alloc(shared)
             with sblock(async_op="tma_load"): tma_load(&tile, A_map, ...)
-            with sblock(async_op="wgmma"): wgmma(acc, tile)
+            with sblock(async_op="op"): op(acc, tile)
         C[...] = acc
   ->
     for t in thread_binding(256, "threadIdx.x"):
@@ -16,7 +16,7 @@
                     with sblock(async_op="tma_load", channel=0):
                         fill_slot(0, trip)
                         tma_load(&ring[trip % 4], A_map, ...)
-                    with sblock(async_op="wgmma"): wgmma(acc, ring[trip % 4])
+                    with sblock(async_op="op"): op(acc, ring[trip % 4])
                 C[...] = acc
 
 Loads that one iteration issues share a channel and go where the first of them stands, if nothing
@@ -46,7 +46,7 @@ from tvm_hopper.plan.channel import TRIP, count_trips, fill
 from tvm_hopper.plan.notes import RingNote, note_kernels
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
 
-# Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise WGMMA (C7519).
+# Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise products (C7519).
 ROLLED = {"disable_unroll": True}
 
 

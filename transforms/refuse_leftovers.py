@@ -1,8 +1,8 @@
 """Refuse what no pass has acted on: nothing may fall away, or stay on the host, in silence.
 
-    with sblock("C", annotations={"tvm_hopper.wgmma": 1}): ...        in no kernel
+    with sblock("C", annotations={"tvm_hopper.accumulate": "float32"}): ...   in no kernel
   ->
-    LoweringError: block C, tvm_hopper.wgmma: found ...
+    LoweringError: block C, tvm_hopper.accumulate: found ...
 
     for i, j in grid(64, 64): S[i] = S[i] + X[i, j]                   in no kernel
   ->

@@ -12,7 +12,7 @@ that bounds the index from below (a store of columns 8 and on) that is such an e
 TVM's simplifier leaves although its prover decides it.
 
 Before: buffers are compact.  After: an index is as plain as without the predicate.
-Not here: min and max of values, those that depend on the data, kernels without a WGMMA product.
+Not here: min and max of values, those that depend on the data, kernels that multiply no tiles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.keys import WGMMA
+from tvm_hopper.plan.multiply_add import product_blocks
 
 BOUNDS = (tirx.Min, tirx.Max)
 
@@ -112,7 +112,7 @@ class ResolveBounds:
         """Resolve the bounds in one function's kernels."""
 
         def resolve(kernel: ir.For) -> ir.For:
-            if not ir.find_blocks(kernel, WGMMA) or not (plan := plan_bounds(kernel)):
+            if not product_blocks(kernel) or not (plan := plan_bounds(kernel)):
                 return kernel
             after = rewrite_bounds(kernel, plan)
             assert not plan_bounds(after), "ResolveBounds left a bound behind"

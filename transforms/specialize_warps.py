@@ -5,7 +5,7 @@
             for k in serial(8, annotations={"num_slots": 4, ...}):
                 trip = k
                 with sblock(async_op="tma_load", channel=0): fill_slot(0, trip); tma_load(...)
-                with sblock(async_op="wgmma"): wgmma(acc, ring[trip % 4])
+                with sblock(async_op="op"): op(acc, ring[trip % 4])
             C[...] = acc
   ->
     for t in thread_binding(384, "threadIdx.x"):
@@ -23,7 +23,7 @@
                 for k in serial(8):
                     trip = k
                     await_filled(0, trip)
-                    with sblock(async_op="wgmma"): ...
+                    with sblock(async_op="op"): ...
                     with sblock(release=1):
                         if t % 128 == 0 and trip >= 1: free_slot(0, trip - 1)
                 C[...] = acc
@@ -47,7 +47,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences, registers
 from tvm_hopper.facts.hopper import THREADS_PER_WARP
-from tvm_hopper.fallbacks import Fallback, report
+from tvm_hopper.fallbacks import report
 from tvm_hopper.keys import (
     ARRIVALS,
     AWAIT_FILLED,
@@ -58,9 +58,7 @@ from tvm_hopper.keys import (
     NUM_SLOTS,
     RELEASE,
     TILE_WORK,
-    WGMMA_PENDING,
 )
-from tvm_hopper.options import read
 from tvm_hopper.plan.channel import (
     Channel,
     find_calls,
@@ -71,7 +69,14 @@ from tvm_hopper.plan.channel import (
     threads_per_arrival,
 )
 from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, Note, RolesNote, note_kernels
-from tvm_hopper.plan.roles import ROLE_KEYS, Role, RolePlan, plan_roles
+from tvm_hopper.plan.roles import (
+    ROLE_KEYS,
+    Role,
+    RolePlan,
+    find_fallbacks,
+    pending_option,
+    plan_roles,
+)
 
 
 def rewrite_roles(plan: RolePlan) -> ir.For:
@@ -211,22 +216,14 @@ class SpecializeWarps:
     def transform_function(self, func, mod, ctx):
         """Build the roles of one function."""
         notes = {}
-        pending = int(read(WGMMA_PENDING, func, default=0))
-
-        def fallbacks(plan: RolePlan) -> list[Fallback]:
-            asked = any(WGMMA_PENDING in loop.annotations for loop in plan.loops)
-            if asked or plan.pending == pending or not plan.moves_registers:
-                return []
-            found = f"{plan.pending} WGMMA groups in flight instead of {pending}"
-            where = f"loop {plan.loops[0].loop_var.name}"
-            return [Fallback(where, found, f"at least {pending + 1} stages")]
+        pending = pending_option(func)
 
         def build(kernel: ir.For) -> ir.For:
             number = ir.number_of(func, kernel)
             plans = plan_roles(kernel, pending)
             for plan in plans:
                 kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_roles(plan)})
-                slow = report(func, fallbacks(plan))
+                slow = report(func, find_fallbacks(plan, pending))
                 facts = _facts(plan, find_channels(kernel))
                 notes[number] = [*facts, *map(FallbackNote, slow)]
             assert not plan_roles(kernel), "SpecializeWarps left a loop behind"

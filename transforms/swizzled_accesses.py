@@ -1,7 +1,7 @@
 """Let plain loads and stores of a swizzled tile go where the hardware puts and finds its elements.
 
-Used as soon as hardware touches a tile: TMA XORs what it writes, WGMMA what it reads, by what they
-are told of the swizzle. Until then the tile is an array like any other.
+Used as soon as hardware touches a tile: TMA XORs what it writes, a tensor core what it reads, by
+what they are told of the swizzle. Until then the tile is an array like any other.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from tvm import sym
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.copies import CopyNest, find_copies
-from tvm_hopper.keys import ASYNC_OP, SWIZZLE, WGMMA
+from tvm_hopper.keys import ASYNC_OP, SWIZZLE
 from tvm_hopper.plan.layout import SharedLayout, layout_of
+from tvm_hopper.plan.multiply_add import product_blocks
 
 
 def swizzle_accesses(kernel: Any, copies: Iterable[CopyNest]) -> Any:
@@ -31,7 +32,7 @@ def swizzle_accesses(kernel: Any, copies: Iterable[CopyNest]) -> Any:
             # with the loops' ranges, so that a vector inside of 16 bytes stays one
             return [analyzer.simplify(x) for x in layout.swizzled(*indices)]
 
-        hardware = [*ir.find_blocks(kernel, WGMMA), *ir.find_blocks(kernel, ASYNC_OP)]
+        hardware = [*product_blocks(kernel), *ir.find_blocks(kernel, ASYNC_OP)]
         kernel = ir.reindex(
             kernel, copy.tile, copy.tile, index, lambda region: region, but=hardware
         )

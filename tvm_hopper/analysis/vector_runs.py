@@ -70,3 +70,11 @@ def _at(expr: Any, e: ir.Var) -> tuple[Any, Any]:
 def _divides(length: int, expr: Any) -> bool:
     known = sym.Analyzer().modular_set(ir.simplify(expr))
     return int(known.coeff) % length == 0 and int(known.base) % length == 0
+
+
+def is_run_in_bounds(
+    buffer: ir.Var, indices: list[Any], condition: Any, lane: ir.Var, length: int
+) -> bool:
+    """Tell whether `length` neighbors are aligned together, and all in bounds or all outside."""
+    shared = shared_condition(condition, lane, length)
+    return shared is not None and is_aligned_run(buffer, indices, lane, length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.contraction import CASTS_NEEDED, Contraction, find_contraction
@@ -111,3 +112,8 @@ def _one_product(store: ir.BufferStore, where: str) -> Contraction:
     if found := product.changed_values(contraction.accumulator_dtype):
         raise cannot_lower(where, found, CASTS_NEEDED, FIRST)
     return contraction
+
+
+def product_blocks(root: Any) -> list[ir.SBlock]:
+    """Return the blocks that a warp group is asked to multiply, and that are not lowered yet."""
+    return ir.find_blocks(root, WGMMA)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tvm import tirx
 
-from tvm_hopper import ir
+from tvm_hopper import ir, options
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import registers
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.hopper import MAX_THREADS, THREADS_PER_WARP, WARP_GROUP_THREADS
+from tvm_hopper.fallbacks import Fallback
 from tvm_hopper.keys import ASYNC_OP, AWAIT_FREE, CONSUMERS, NUM_SLOTS, REGISTERS, WGMMA_PENDING
 
 from .channel import find_calls, find_loads
@@ -257,3 +258,18 @@ def _multiplies(loop: ir.For, loops: list[ir.For]) -> bool:
     """Tell whether warp groups multiply in a loop, and not only in those inside of it."""
     inner = {x: ir.seq() for x in loops if ir.uses_node(loop.body, x)}
     return uses_warp_groups(ir.replace_nodes(loop, ir.For, inner))
+
+
+def pending_option(func: tirx.PrimFunc) -> int:
+    """Return how many groups a function's option leaves in flight over an iteration."""
+    return int(cast(int, options.read(WGMMA_PENDING, func, default=0)))
+
+
+def find_fallbacks(plan: RolePlan, pending: int) -> list[Fallback]:
+    """Tell where the option's groups in flight gave way to a ring of too few slots."""
+    asked = any(WGMMA_PENDING in loop.annotations for loop in plan.loops)
+    if asked or plan.pending == pending or not plan.moves_registers:
+        return []
+    found = f"{plan.pending} WGMMA groups in flight instead of {pending}"
+    where = f"loop {plan.loops[0].loop_var.name}"
+    return [Fallback(where, found, f"at least {pending + 1} stages")]

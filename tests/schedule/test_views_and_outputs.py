@@ -48,6 +48,12 @@ def test_forms(form, shape):
     check(FORMS[form](*shape, "float16"))
 
 
+@pytest.mark.parametrize("form", [x for x in FORMS if x != "column_strides"])
+def test_forms_of_a_single_row(form):
+    """Any dimension of extent one may be the row; of strided columns TMA cannot take a single one."""
+    check(FORMS[form](1, 136, 72, "float16"))
+
+
 @pytest.mark.parametrize("form", ["slices", "packed_qkv", "in_place", "two_outputs"])
 def test_forms_with_consumers_by_columns(form):
     check(FORMS[form](70, 136, 40, "float16"), WIDE)

@@ -173,14 +173,13 @@ def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
     accesses = [find_access(node, load.source, load.indices) for load in loads]
     if output is None or any(access is None for access in accesses):
         return None
-    wide = [v for _, v in sorted(output.moving.items())]
-    if len(wide) > 2:  # dimensions of extent one: views sort them out
-        units = [v for v in wide if ir.is_const(node.iter_vars[v].dom.extent, 1)]
-        for v in units[: len(wide) - 2]:
-            wide.remove(v)
+    every = [v for _, v in sorted(output.moving.items())]
+    wide = _without_units(node, every, loads)
     product = [*wide, *(i for i, x in enumerate(node.iter_vars) if x in reductions)]
     unbound = tuple(i for i in product if bindings[node.iter_vars[i].var] < 0)
-    if len(wide) >= 2 and node.init is not None and not unbound:
+    has_unit = any(ir.is_const(node.iter_vars[v].dom.extent, 1) for v in wide)
+    in_place = every[-2:] == wide or not has_unit  # views sort out what else has extent one
+    if len(wide) >= 2 and node.init is not None and not unbound and in_place:
         return None
     if len(wide) > 2 or any(node.iter_vars[v].iter_type != IterVar.DataPar for v in wide):
         return None
@@ -188,6 +187,26 @@ def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
     if axes is None:
         return None
     return NormalForm(nest, realize, axes, rows, unbound, node.init is None)
+
+
+def _without_units(node: Any, wide: list[int], loads: Any) -> list[int]:
+    """Leave out dimensions of extent one until two are left, those first that no operand is alone in.
+
+    A single row may be any of them: it is the one that goes through one operand and not the other.
+    """
+    variables = [x.var for x in node.iter_vars]
+    units = [v for v in wide if ir.is_const(node.iter_vars[v].dom.extent, 1)]
+    others = [variables[v] for v in wide if v not in units]
+
+    def is_side(v: int) -> bool:
+        return any(
+            ir.depends_on(list(load.indices), [variables[v]])
+            and not ir.depends_on(list(load.indices), others)
+            for load in loads
+        )
+
+    spare = sorted(units, key=is_side)[: max(0, len(wide) - 2)]
+    return [v for v in wide if v not in spare]
 
 
 def _missing_axes(

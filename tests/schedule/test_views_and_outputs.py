@@ -50,7 +50,7 @@ def test_forms(form, shape):
 
 @pytest.mark.parametrize("form", [x for x in FORMS if x != "column_strides"])
 def test_forms_of_a_single_row(form):
-    """Any dimension of extent one may be the row; of strided columns TMA cannot take a single one."""
+    """Any dimension of extent one may be the row; TMA cannot take one of strided columns."""
     check(FORMS[form](1, 136, 72, "float16"))
 
 

@@ -190,7 +190,7 @@ def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
 
 
 def _without_units(node: Any, wide: list[int], loads: Any) -> list[int]:
-    """Leave out dimensions of extent one until two are left, those first that no operand is alone in.
+    """Leave out dimensions of extent one until two are left, those of no operand alone first.
 
     A single row may be any of them: it is the one that goes through one operand and not the other.
     """

@@ -1,6 +1,5 @@
 """What the schedule's budget accepts, the passes accept too, with the same sums."""
 
-import json
 import random
 import re
 from dataclasses import replace
@@ -9,11 +8,13 @@ import pytest
 from tvm import s_tir
 from tvm.ir.transform import PassContext
 
-from tvm_hopper import ir, pipeline
+from tests.transforms.scripts import notes_of
+from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts import registers
 from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
+from tvm_hopper.plan.notes import MmaNote, SmemNote
 from tvm_hopper.plan.smem import ring_memory
 from tvm_hopper.schedule import gemm
 from tvm_hopper.schedule.config import find_violations, most_stages, ring_slots
@@ -57,11 +58,12 @@ def test_what_the_schedule_accepts_the_passes_accept(seed):
     mod = scheduled(config, dtype, rng)
     with PassContext():
         (func,) = pipeline.lower(mod, TARGET, until=LAST).functions.values()
-    (noted,) = json.loads(str(func.attrs[ir.PLAN_ATTR]))
+    noted = notes_of(func)
     memory = ring_memory(ring_slots(config.tile, dtype), config.stages)
-    assert noted["smem_bytes"] == memory.num_bytes
+    assert max(x.offset + x.size for x in noted if isinstance(x, SmemNote)) == memory.num_bytes
     budget = registers.accumulator_budget(*config.tile[:2], config.consumers)
-    assert noted["accumulator_registers"] == budget.held
+    (mma,) = (x for x in noted if isinstance(x, MmaNote))
+    assert mma.accumulator_registers == budget.held
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 from tests.seeded.golden.common import Kernel
 from tests.seeded.lowering import lower
 from tests.seeded.running import run
-from tvm_hopper.sim.skeleton_agents import Agent, Op
+from tvm_hopper.sim.skeleton_agents import Op, SkeletonAgent
 from tvm_hopper.sim.skeleton_system import System
 
 
@@ -148,7 +148,7 @@ def test_the_skeleton_agrees_with_the_model(program):
         }[action]
         kind = "arrive" if action == "arrive_expect" else action
         ops.append(Op(kind, ((key, arrivals, owed),)))
-    system = System([Agent(0, "thread", tuple(ops))], 32, 1)
+    system = System([SkeletonAgent(0, "thread", tuple(ops))], 32, 1)
     state = system.step(system.initial(), 0)
     for answer in answers:
         state = system.step(state, 0)

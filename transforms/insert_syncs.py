@@ -25,8 +25,9 @@ Not here: the barriers of channels (lower_channels.py).
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +37,7 @@ from tvm_hopper import ir, sync
 from tvm_hopper.codegen_patches.hold import fence_code, hold_all
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
+from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.keys import (
     ASYNC_COPY,
@@ -66,16 +68,17 @@ class AwaitFilled:
 class RoleSyncs:
     """Places what one agent's statements need: those of a kernel, or of the consumers in it.
 
-    `num_threads` is None where the agent is the whole thread block.
+    `first_thread` is None where the agent is the whole thread block.
     """
 
-    def __init__(self, kernel: ir.For, body: ir.Stmt, num_threads: int | None) -> None:
-        self.num_threads = num_threads
-        thread = ir.thread_axes(kernel)["threadIdx.x"].loop_var
-        self.reader = BodyReader(kernel, thread, hands_over=num_threads is not None)
+    def __init__(self, kernel: ir.For, body: ir.Stmt, first_thread: int | None) -> None:
+        axis = ir.thread_axes(kernel)["threadIdx.x"]
+        self.num_threads = None if first_thread is None else int(axis.extent) - first_thread
+        has_producer = first_thread is not None
+        self.reader = BodyReader(kernel, axis.loop_var, has_producer, first_thread or 0)
         self.items = self.reader.sequence(body)
         self.placed: dict[tuple[int, ...], list[Any]] = defaultdict(list)
-        for x in sync.place_syncs(flatten(self.items)):
+        for x in place_syncs(flatten(self.items)):
             one = self._by_channel(x.sync)
             if one not in self.placed[x.path]:  # buffers of one channel are filled together
                 self.placed[x.path].append(one)
@@ -84,8 +87,7 @@ class RoleSyncs:
             for call in find_calls(kernel, FILL_SLOT)
             for var in ir.find_all(call.trip, ir.Var)
         }
-        waits = [x for syncs in self.placed.values() for x in syncs if isinstance(x, sync.Wait)]
-        self.leave_groups = {x.completion for x in waits if x.num_pending}
+        self.leave_groups = set(_left_in_flight(flatten(self.items), self.placed))
 
     def rewrite(self) -> ir.Stmt:
         """Return the statements with everything in place."""
@@ -106,9 +108,8 @@ class RoleSyncs:
                 trip = trips[one.channel]
                 later = trip + one.ahead if one.ahead else trip
                 return [make_call(AWAIT_FILLED, one.channel, later)]
-            case sync.Barrier():
-                return [self._barrier()]
-        raise AssertionError(f"the engine placed {one}, for which there is no instruction")
+        assert isinstance(one, sync.Barrier), f"no instruction stands for {one}"
+        return [self._barrier()]
 
     def _barrier(self) -> Any:
         if self.num_threads is None:
@@ -156,6 +157,53 @@ class RoleSyncs:
         )
 
 
+def _left_in_flight(body: sync.Body, placed: Mapping[sync.Path, list[Any]]) -> Iterator[str]:
+    """Yield the completions of groups that stay in flight over an iteration of their loop."""
+    loops = list(_loop_paths(body, ()))
+    for path, syncs in placed.items():
+        for one in syncs:
+            if isinstance(one, sync.Wait) and one.num_pending:
+                yield one.completion
+            around = [loop for loop in loops if path[: len(loop)] == loop and path != loop]
+            if not isinstance(one, sync.Commit) or not around:
+                continue
+            loop = max(around, key=len)
+            behind = [at for at in placed if at >= path and at[: len(loop)] == loop]
+            if sync.Wait(one.completion) not in [x for at in behind for x in placed[at]]:
+                yield one.completion
+
+
+def _loop_paths(body: sync.Body, path: sync.Path) -> Iterator[sync.Path]:
+    for i, node in enumerate(body):
+        if isinstance(node, Loop):
+            yield (*path, i)
+            yield from _loop_paths(node.body, (*path, i))
+        elif isinstance(node, sync.Branch):
+            for j, arm in enumerate(node.arms):
+                yield from _loop_paths(arm, (*path, i, j))
+
+
+def place_syncs(body: sync.Body) -> tuple[sync.Placement, ...]:
+    """Ask the engine, and let what it refuses name the block and a way out."""
+    try:
+        return sync.place_syncs(body)
+    except ValueError as error:
+        where, _, rest = str(error).partition(": found ")
+        found, _, need = rest.partition("; need ")
+        kind, _, name = where.partition(" ")
+        block = re.sub(r"#\d+\b", "", name.split(" ")[0].strip("'"))
+        if "only if they are read" in found:
+            fix = "store to a tile of its own, or take the pipeline's stages away"
+        else:
+            fix = "take the block out of the branch, or make the condition the same for all threads"
+        raise cannot_lower(
+            f"{'loop' if kind == 'loop' else 'block'} {block}",
+            re.sub(r"#\d+\b", "", found),
+            need,
+            fix,
+        ) from error
+
+
 def keep_behind(registers: list[ir.Var]) -> list[Any]:
     """Keep what reads registers behind the wait for them, which does not name them.
 
@@ -179,7 +227,7 @@ def rewrite_syncs(kernel: ir.For) -> ir.For:
     axis = ir.thread_axes(kernel)["threadIdx.x"]
     if found := find_consumers(kernel):
         consumers, first = found
-        new = RoleSyncs(kernel, consumers, int(axis.extent) - first).rewrite()
+        new = RoleSyncs(kernel, consumers, first).rewrite()
         kernel = ir.replace_nodes(kernel, ir.Stmt, {consumers: new})
     else:
         new = ir.mark_ours(RoleSyncs(kernel, axis.body, None).rewrite())

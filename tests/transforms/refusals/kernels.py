@@ -22,7 +22,6 @@ from tests.transforms.test_plan_pipeline import (
 )
 from tvm_hopper.transforms import (
     CountBlocks,
-    InsertAsyncWaits,
     MergeShared,
     PlanPipeline,
     RefuseLeftovers,
@@ -234,36 +233,8 @@ RINGS = [
         r"copy load_q: found a copy inside of a IfThenElse; need copies that every iteration",
         *OUTSIDE_IF,
     ),
-    case(
-        "multiplication without a pipelined loop",
-        RING,
-        (InsertAsyncWaits,),
-        r"blocks \['mma'\]: found asynchronous operations outside of a warp group's role; need a "
-        r"pipelined loop with asynchronous copies around them",
-        ('"tvm_hopper.async_op": "tma_load"', '"other": 1'),
-    ),
 ]
 
-ROLES = """
-@T.prim_func(private=True, s_tir=True)
-def func(C: T.Buffer((8,), "float32"), n: T.int32):
-    for tx in T.thread_binding(256, thread="threadIdx.x"):
-        if tx < 128:
-            T.evaluate(0)
-        else:
-            if n > 0:
-                with T.sblock("mma"):
-                    T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
-                    C[0] = T.float32(0)
-            else:
-                T.evaluate(1)
-"""
-
-OTHER = """
-        with T.sblock("other"):
-            T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
-            C[1] = T.float32(0)
-"""
 
 HOST = """
 @T.prim_func(private=True, s_tir=True)
@@ -357,21 +328,6 @@ REST = [
         (RefuseLeftovers,),
         r"block copy: found a store into B outside of every kernel; need loops bound to blockIdx "
         r"and threadIdx around it; schedule the block as a kernel, or inline it",
-    ),
-    case(
-        "an asynchronous operation under a condition",
-        ROLES,
-        (InsertAsyncWaits,),
-        r"block mma: found an asynchronous operation inside of an if of its role; need one that "
-        r"every warp of the role issues, in its statements or loops; take the condition away",
-    ),
-    case(
-        "an asynchronous operation beside the roles",
-        ROLES,
-        (InsertAsyncWaits,),
-        r"blocks \['other'\]: found asynchronous operations outside of a warp group's role; need a",
-        ("            if n > 0:\n", "            for q in range(n):\n"),
-        ("            else:\n                T.evaluate(1)\n", OTHER),
     ),
     case(
         "more tiles than 32 bits count",

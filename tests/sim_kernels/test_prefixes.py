@@ -1,30 +1,58 @@
-"""The pass list cut short: where it may be, the kernel still computes the same."""
+"""The pass list cut short anywhere: the kernel still computes the same.
+
+Behind the cut run only the passes that realise what is open: InsertSyncs and LowerChannels.
+"""
+
+import functools
 
 import pytest
 
+from tests.sim_kernels import kernels, pointwise_kernels
 from tests.sim_kernels.kernels import check
 from tvm_hopper import pipeline
+from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.schedule import gemm
+from tvm_hopper.testing.pointwise import Tiling
 
 PASSES = pipeline.hook_passes()
 NAMES = [one.info.name.removeprefix("tvm_hopper.") for one in PASSES]
-SYNCHRONOUS = ["nothing", *NAMES[: NAMES.index("LowerWgmma")]]
-COMPLETE = NAMES[NAMES.index("LowerChannels") :]
+REALISING = ["InsertSyncs", "LowerChannels"]
+MATMUL = functools.partial(check, tile=(64, 8, 16), stages=2, consumers=1)
+POINTWISE = functools.partial(pointwise_kernels.check, "exp_add", (12, 64))
+KERNELS = {
+    "plain": functools.partial(MATMUL, {"m": 64, "n": 8, "k": 32}),
+    "ragged": functools.partial(MATMUL, {"m": 40, "n": 8, "k": 24}),
+    "persistent": functools.partial(MATMUL, {"m": 64, "n": 16, "k": 32}, persistent=1),
+    "pointwise, one role": functools.partial(
+        POINTWISE, Tiling(tile=(4, 64), threads=64, steps=3, stages=2)
+    ),
+    "pointwise, producer": functools.partial(
+        POINTWISE,
+        Tiling(tile=(4, 64), threads=128, vector=2, steps=3, stages=2, roles=hs.Roles(1)),
+    ),
+}
 
 
-@pytest.mark.parametrize("last", SYNCHRONOUS + COMPLETE)
-def test_right_after(last, monkeypatch):
-    kept = PASSES[: NAMES.index(last) + 1] if last in NAMES else []
+def keep(monkeypatch, names):
+    """Let the lowering run some of our passes; the helpers ask for what only all of them do."""
+    kept = [one for one, name in zip(PASSES, NAMES, strict=True) if name in names]
     monkeypatch.setattr(pipeline, "hook_passes", lambda: kept)
-    check({"m": 72, "n": 8, "k": 48}, (64, 8, 16), stages=2, consumers=1)
+    monkeypatch.setattr(gemm, "check_lowering", lambda *_: None)
+
+
+@pytest.mark.parametrize("last", ["nothing", *NAMES])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_right_after(kernel, last, monkeypatch):
+    """A simulated run gives the right values, and `verify` finds every schedule clean."""
+    prefix = NAMES[: NAMES.index(last) + 1] if last in NAMES else []
+    if "LowerWgmma" not in prefix:  # one thread copies, which takes the simulator long
+        monkeypatch.setattr(kernels, "RUNS", kernels.RUNS[:1])
+    keep(monkeypatch, {*prefix, *REALISING})
+    KERNELS[kernel]()
 
 
 def test_without_its_waits_the_kernel_is_no_kernel_yet(monkeypatch):
-    kept = [
-        one
-        for one, name in zip(PASSES, NAMES, strict=True)
-        if name != "InsertAsyncWaits" and NAMES.index(name) <= NAMES.index("LowerChannels")
-    ]
-    monkeypatch.setattr(pipeline, "hook_passes", lambda: kept)
+    keep(monkeypatch, {*NAMES[: NAMES.index("LowerChannels") + 1]} - {"InsertSyncs"})
     with pytest.raises((AssertionError, VerifyError), match="WGMMA_FENCE_MISSING"):
-        check({"m": 64, "n": 8, "k": 48}, (64, 8, 16), stages=2, consumers=1)
+        KERNELS["plain"]()

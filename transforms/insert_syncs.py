@@ -46,6 +46,7 @@ from tvm_hopper.keys import (
 )
 from tvm_hopper.plan.channel import find_calls, make_call
 from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten, once
+from tvm_hopper.plan.sync_placement import left_in_flight, place_syncs
 from tvm_hopper.sync import Loop
 
 from .plan_pipeline import open_channels
@@ -65,21 +66,21 @@ class AwaitFilled:
 class RoleSyncs:
     """Places what one agent's statements need: those of a kernel, or of the consumers in it.
 
-    `num_threads` is None where the agent is the whole thread block.
+    `first_thread` is None where the agent is the whole thread block.
     """
 
-    def __init__(self, kernel: ir.For, body: ir.Stmt, num_threads: int | None) -> None:
-        self.num_threads = num_threads
-        thread = ir.thread_axes(kernel)["threadIdx.x"].loop_var
-        self.reader = BodyReader(kernel, thread, hands_over=num_threads is not None)
+    def __init__(self, kernel: ir.For, body: ir.Stmt, first_thread: int | None) -> None:
+        axis = ir.thread_axes(kernel)["threadIdx.x"]
+        self.num_threads = None if first_thread is None else int(axis.extent) - first_thread
+        has_producer = first_thread is not None
+        self.reader = BodyReader(kernel, axis.loop_var, has_producer, first_thread or 0)
         self.items = self.reader.sequence(body)
         self.placed: dict[tuple[int, ...], list[Any]] = defaultdict(list)
-        for x in sync.place_syncs(flatten(self.items)):
+        for x in place_syncs(flatten(self.items)):
             one = self._by_channel(x.sync)
             if one not in self.placed[x.path]:  # buffers of one channel are filled together
                 self.placed[x.path].append(one)
-        waits = [x for syncs in self.placed.values() for x in syncs if isinstance(x, sync.Wait)]
-        self.leave_groups = {x.completion for x in waits if x.num_pending}
+        self.leave_groups = set(left_in_flight(flatten(self.items), self.placed))
 
     def rewrite(self) -> ir.Stmt:
         """Return the statements with everything in place."""
@@ -100,7 +101,7 @@ class RoleSyncs:
                 trip = trips[one.channel]
                 later = trip + one.ahead if one.ahead else trip
                 return [make_call(AWAIT_FILLED, one.channel, later)]
-        assert isinstance(one, sync.Barrier), f"no instruction for {one}"
+        assert isinstance(one, sync.Barrier), f"no instruction stands for {one}"
         return [self._barrier()]
 
     def _barrier(self) -> Any:
@@ -172,7 +173,7 @@ def rewrite_syncs(kernel: ir.For) -> ir.For:
     axis = ir.thread_axes(kernel)["threadIdx.x"]
     if found := find_consumers(kernel):
         consumers, first = found
-        new = RoleSyncs(kernel, consumers, int(axis.extent) - first).rewrite()
+        new = RoleSyncs(kernel, consumers, first).rewrite()
         kernel = ir.replace_nodes(kernel, ir.Stmt, {consumers: new})
     else:
         new = ir.mark_ours(RoleSyncs(kernel, axis.body, None).rewrite())

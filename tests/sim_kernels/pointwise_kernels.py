@@ -41,9 +41,8 @@ def check(
     assert not result.findings, "\n".join(map(str, result.findings))
     want, got = pointwise.reference(name, inputs), result.outputs["C"]
     assert got.shape == shape
-    np.testing.assert_allclose(
-        got.astype(float), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
-    )
+    tolerance = TOLERANCE[dtype]
+    np.testing.assert_allclose(got.astype(float), want, rtol=tolerance, atol=tolerance)
     for tensor, value in values.items():
         np.testing.assert_array_equal(result.outputs[tensor], value)  # inputs stay as they are
     report = verify(kernel, values, RUNS, max_ctas=2)

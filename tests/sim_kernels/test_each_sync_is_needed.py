@@ -1,7 +1,8 @@
 """Every sync instruction that our passes emit: without it, or with it wrong, the simulator objects.
 
-Five iterations over two slots, two consumer warp groups; with no group pending and with one. An
-instruction whose removal nobody objected to would be superfluous, or unguarded.
+Five iterations over two slots, two consumer warp groups; with no group pending and with one. And
+pointwise kernels, with and without a producer. An instruction whose removal nobody objected to
+would be superfluous, or unguarded.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
 from tvm import tirx
 
+from tests.sim_kernels import pointwise_kernels
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, instructions, name_of, with_argument
 from tvm_hopper import ir
+from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, load, simulate
 from tvm_hopper.static_check import check_sync
 from tvm_hopper.testing import workloads
+from tvm_hopper.testing.pointwise import Tiling
 
 PROBLEM = {"m": 64, "n": 16, "k": 80}
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve:producer", "starve:consumer")
@@ -180,12 +185,80 @@ def test_every_sync_instruction_is_in_the_table():
     # holds and code fences are for the compilers: tests/codegen/test_hold.py
     data = {"cp_async_bulk_tensor_g2s_cluster", "wgmma_f16_ss"}
     data |= {"tvm_hopper_hold_float32", "tvm_hopper_code_fence"}
-    emitted = {
-        name_of(statement.value)
-        for pending in BOTH
-        for kernel in right(pending).kernels.values()
-        for statement in ir.find_all(
-            kernel.body, tirx.Evaluate, lambda x: isinstance(x.value, tvm.ir.Call)
-        )
-    }
+    emitted = {name for pending in BOTH for name in emitted_by(right(pending))}
     assert emitted - data == {bug.instruction for bug in BUGS}
+
+
+def emitted_by(program: Program) -> list[str]:
+    """Return the names of a kernel's instructions, in the order of the program."""
+    (kernel,) = program.kernels.values()
+    calls = ir.find_all(kernel.body, tirx.Evaluate, lambda x: isinstance(x.value, tvm.ir.Call))
+    return [name_of(statement.value) for statement in calls]
+
+
+# -- pointwise kernels: five trips over two slots, with and without a producer
+
+ALONE, SPLIT = "one role", "producer"
+TILINGS = {
+    ALONE: Tiling(tile=(4, 64), threads=64, steps=5, stages=2),
+    SPLIT: Tiling(tile=(4, 64), threads=128, vector=2, steps=5, stages=2, roles=hs.Roles(1)),
+}
+SHAPE = (20, 64)
+MEET, FENCE = "tvm_storage_sync", "fence_proxy"
+# For each instruction the rules that have to be broken without it.
+REMOVED = {
+    (ALONE, "mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
+    (ALONE, "fence_mbarrier_init", 0): {"MBAR_INIT_FENCE"},
+    # Here the loop's own barrier comes in front of the first wait, and is enough.
+    (ALONE, MEET, 0): set(),
+    (ALONE, MEET, 1): {"RACE_OVERWRITE_BUSY"},
+    (ALONE, EXPECT, 0): {"DEADLOCK"},
+    (ALONE, EXPECT, 1): {"DEADLOCK"},
+    (ALONE, FENCE, 0): {"PROXY_FENCE_MISSING_WAR"},
+    (ALONE, WAIT, 0): {"RACE_READ_INFLIGHT", "EXIT_PENDING_ASYNC"},
+    (SPLIT, "mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
+    (SPLIT, "mbarrier_init", 1): {"MBAR_USE_BEFORE_INIT"},
+    (SPLIT, "fence_mbarrier_init", 0): {"MBAR_INIT_FENCE"},
+    (SPLIT, MEET, 0): {"MBAR_INIT_UNPUBLISHED"},
+    (SPLIT, EXPECT, 0): {"DEADLOCK"},
+    (SPLIT, WAIT, 0): {"RACE_OVERWRITE_BUSY"},
+    (SPLIT, WAIT, 1): {"RACE_READ_INFLIGHT"},
+    (SPLIT, FENCE, 0): {"PROXY_FENCE_MISSING_WAR"},
+    (SPLIT, "warp_sync", 0): {"RACE_OVERWRITE_BUSY"},
+    (SPLIT, ARRIVE, 0): {"DEADLOCK"},
+}
+
+
+@functools.cache
+def pointwise(kind: str) -> Program:
+    """Return the kernel as our passes emit it."""
+    _, sch = pointwise_kernels.scheduled("exp_add", SHAPE, TILINGS[kind], "float32")
+    return load(sch.mod)
+
+
+def found(program: Program) -> set[str]:
+    """Return the rules that the simulator finds broken in a pointwise kernel."""
+    rng = np.random.default_rng(1)
+    values = {name: rng.integers(-3, 4, SHAPE).astype("float32") for name in "AB"}
+    return {rule for p in POLICIES for rule in simulate(program, values, p, seed=5).rules}
+
+
+@pytest.mark.parametrize("kind", TILINGS)
+def test_pointwise_kernels_are_clean(kind):
+    assert found(pointwise(kind)) | checked(pointwise(kind)) == set()
+
+
+@pytest.mark.parametrize(("kind", "instruction", "which"), REMOVED)
+def test_simulator_misses_it_in_pointwise_kernels(kind, instruction, which):
+    rules = found(change(pointwise(kind), instruction, which))
+    want = REMOVED[kind, instruction, which]
+    assert want <= rules
+    assert bool(rules) == bool(want)
+
+
+@pytest.mark.parametrize("kind", TILINGS)
+def test_every_sync_instruction_of_pointwise_kernels_is_in_the_table(kind):
+    names = [x for x in emitted_by(pointwise(kind)) if x != "cp_async_bulk_tensor_g2s_cluster"]
+    assert {(kind, name, i) for name in names for i in range(names.count(name))} == {
+        key for key in REMOVED if key[0] == kind
+    }

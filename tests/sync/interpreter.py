@@ -12,10 +12,18 @@ that it must not meet:
 - a barrier tells all threads what one of them knows, proxy by proxy.
 
 Registers belong to their thread, and have no proxies.
+
+A copy that is made only if it is read is issued on a path exactly if a later step of that path
+reads the version before its slot is copied to again. A step does not know what follows: both are
+tried, and a path that turns out to contradict what was taken for granted is no path. What is unsafe
+on a path counts once its promises are settled. That such a copy meets nobody but readers of its
+version is the program's own affair, and so is that a version which is read has been copied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -68,24 +76,42 @@ class Event(NamedTuple):
     in_other_arm: bool = False  # of a branch being run: the other thread's arm does not meet it
 
 
+class Promise(NamedTuple):
+    """What was taken for granted of a version that is copied only if it is read."""
+
+    buffer: Buffer
+    version: int
+    kind: str  # "made" or "left out", by the copy; "awaited", though no copy was seen
+    copy: tuple[int, ...] = ()  # the step's path and the number of its access
+
+
 class State(NamedTuple):
     events: frozenset[Event] = frozenset()
     phases: frozenset[tuple[Buffer, int]] = frozenset()
     open_op: str | None = None
     has_mma_fence: bool = False
+    promises: frozenset[Promise] = frozenset()
+    error: str | None = None  # of a path whose promises are not settled
 
 
 def find_unsafe(body: Body, placements: tuple[Placement, ...], max_trips: int = 4) -> str | None:
     """Return what is unsafe on some path of at most so many trips a loop, or None."""
     try:
-        _Run(placements, max_trips).program(body)
+        _Run(body, placements, max_trips).program(body)
     except Unsafe as error:
         return str(error)
     return None
 
 
+def makes_every_copy(body: Body, placements: tuple[Placement, ...], max_trips: int = 4) -> bool:
+    """Tell whether some path of a safe body makes each copy that is made only if it is read."""
+    run = _Run(body, placements, max_trips)
+    run.program(body)
+    return run.promised <= run.made
+
+
 class _Run:
-    def __init__(self, placements: tuple[Placement, ...], max_trips: int) -> None:
+    def __init__(self, body: Body, placements: tuple[Placement, ...], max_trips: int) -> None:
         self.syncs: dict[tuple[int, ...], list[Sync]] = {}
         for placement in placements:
             self.syncs.setdefault(placement.path, []).append(placement.sync)
@@ -94,11 +120,26 @@ class _Run:
         self.oldest = max(waits, default=0)  # every Wait covers what has that many younger groups
         self.active = THREADS
         self.may_meet = True
+        self.promised: set[tuple[int, ...]] = set()  # copies, and below those that a path makes
+        self.made: set[tuple[int, ...]] = set()
+        self.only_if_read: set[Buffer] = set()
+        for path, step in _steps(body, ()):
+            if step.only_if_read:
+                self.promised |= {(*path, i) for i in range(len(step.accesses))}
+                self.only_if_read |= {access.buffer for access in step.accesses}
 
     def program(self, body: Body) -> None:
         for state in self.sequence(body, (), {State()}):
+            kinds = {promise.kind for promise in state.promises}
+            if "made" in kinds:
+                continue
+            if state.error:
+                raise Unsafe(state.error)
+            if "awaited" in kinds:
+                _never_opened(state)
             for event in state.events:
-                if event.buffer.space != "global" and (event.phase or _in_group(event)):
+                flies = _in_group(event) if event.phase is None else not event.known
+                if event.buffer.space != "global" and flies:
                     raise Unsafe(f"{event.op} is in flight at the end")
 
     def sequence(self, body: Body, path: tuple[int, ...], states: set[State]) -> set[State]:
@@ -108,7 +149,7 @@ class _Run:
                 raise TooManyStates
             states = self.arrive(at, states)
             if isinstance(statement, Step):
-                states = {self.step(statement, state) for state in states}
+                states = {new for state in states for new in self.steps(statement, at, state)}
                 continue
             _expect_closed(states)
             if isinstance(statement, Loop):
@@ -121,7 +162,7 @@ class _Run:
 
     def arrive(self, path: tuple[int, ...], states: set[State]) -> set[State]:
         for sync in self.syncs.get(path, ()):
-            states = {self.sync(sync, state) for state in states}
+            states = {_guarded(lambda x, s=sync: self.sync(s, x), state) for state in states}
         return states
 
     def loop(self, loop: Loop, path: tuple[int, ...], states: set[State]) -> set[State]:
@@ -169,7 +210,9 @@ class _Run:
             return _learn(state, lambda e: {(t, proxy) for t in THREADS for _, proxy in e.known})
         phase = (sync.buffer, sync.ahead)
         if phase not in state.phases:
-            raise Unsafe("a wait for a phase that was never opened")
+            if sync.buffer not in self.only_if_read:
+                _never_opened(state)
+            return state._replace(promises=state.promises | {Promise(*phase, "awaited")})
         return _learn(
             state,
             lambda e: (
@@ -209,6 +252,40 @@ class _Run:
         }
         return _learn(state._replace(events=frozenset(events)), lambda _: set())
 
+    def steps(self, step: Step, path: tuple[int, ...], state: State) -> set[State]:
+        """Run a step with and without each copy that it makes only if it is read."""
+        promises = set(state.promises)
+        for access in step.accesses:
+            read = {p for p in promises if p[:2] == (access.buffer, access.ahead)}
+            if access.is_write or not read:
+                continue
+            if any(promise.kind == "left out" for promise in read):
+                return set()
+            self.made |= {promise.copy for promise in read}
+            promises -= read
+        if not step.only_if_read:
+            state = state._replace(promises=frozenset(promises))
+            return {_guarded(lambda x: self.step(step, x), state)}
+        for access, promise in product(step.accesses, state.promises):
+            buffer, version = access.buffer, access.ahead
+            if buffer == promise.buffer and (version - promise.version) % buffer.num_slots == 0:
+                promises.discard(promise)
+                if promise.kind == "made":
+                    return set()
+                if promise.kind == "awaited":
+                    state = _guarded(_never_opened, state)
+        found = set()
+        for are_made in product([True, False], repeat=len(step.accesses)):
+            copies = list(enumerate(zip(step.accesses, are_made, strict=True)))
+            new = {
+                Promise(a.buffer, a.ahead, "made" if is_made else "left out", (*path, i))
+                for i, (a, is_made) in copies
+            }
+            own = replace(step, accesses=tuple(a for _, (a, is_made) in copies if is_made))
+            after = state._replace(promises=frozenset(promises | new))
+            found.add(_guarded(lambda x, own=own: self.step(own, x), after))
+        return found
+
     def step(self, step: Step, state: State) -> State:
         if state.open_op not in (None, step.op):
             raise Unsafe(f"{step.name} behind a group that is not committed")
@@ -222,7 +299,9 @@ class _Run:
         for buffer, version, is_write in touched:
             for event in state.events:
                 if (event.buffer, event.slot) == (buffer, version % buffer.num_slots):
-                    self.check(step, event, is_write, threads)
+                    is_promised = event.phase and event.phase[0] in self.only_if_read
+                    if not is_promised or (event.phase == (buffer, version) and not is_write):
+                        self.check(step, event, is_write, threads)
         if step.is_release:
             given = {(buffer, version % buffer.num_slots) for buffer, version, _ in touched}
             kept = {e for e in state.events if (e.buffer, e.slot) not in given}
@@ -275,6 +354,33 @@ class _Run:
             phases=frozenset(phases | (opened if threads else set())),
             open_op=step.op if step.op in GROUPS else None,
         )
+
+
+def _guarded(run, state: State) -> State:
+    """Put an error off until it is known that its path is one."""
+    if state.error is not None:
+        return state
+    try:
+        return run(state)
+    except Unsafe as error:
+        if not state.promises:
+            raise
+        return State(promises=state.promises, error=str(error))
+
+
+def _never_opened(state: State) -> State:
+    raise Unsafe("a wait for a phase that was never opened")
+
+
+def _steps(body: Body, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Step]]:
+    for i, statement in enumerate(body):
+        if isinstance(statement, Step):
+            yield (*path, i), statement
+        elif isinstance(statement, Loop):
+            yield from _steps(statement.body, (*path, i))
+        else:
+            for j, arm in enumerate(statement.arms):
+                yield from _steps(arm, (*path, i, j))
 
 
 def _in_group(event: Event) -> bool:
@@ -335,6 +441,10 @@ def _advance(state: State, rings: frozenset[Buffer]) -> State:
             for event in state.events
         ),
         phases=frozenset(map(older, state.phases)),
+        promises=frozenset(
+            promise._replace(version=older((promise.buffer, promise.version))[1])
+            for promise in state.promises
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.sync.interpreter import TooManyStates, find_unsafe
+from tests.sync.interpreter import TooManyStates, find_unsafe, makes_every_copy
 from tvm_hopper.sync import (
     Access,
     Body,
@@ -31,10 +31,15 @@ LONG = Buffer("long", "shared", 3)
 ACC, FRAGMENT = Buffer("acc", "registers"), Buffer("fragment", "registers")
 OUT = Buffer("out", "global")
 
+# Rings whose copies are made only if they are read.
+AHEAD, FAR_AHEAD = Buffer("ahead", "shared", 2), Buffer("far", "shared", 3)
+RINGS = [RING, LONG, AHEAD, FAR_AHEAD]
+
 shared = st.one_of(
     st.tuples(st.just(TILE), st.just(0)),
     st.tuples(st.sampled_from([RING, LONG]), st.integers(-1, 2)),
 )
+promised = st.tuples(st.sampled_from([AHEAD, FAR_AHEAD]), st.integers(-1, 2))
 issuers = st.sampled_from(["all", "thread"])
 
 
@@ -50,8 +55,14 @@ def write(place: tuple[Buffer, int]) -> Access:
 def steps(draw: st.DrawFn, is_uniform: bool) -> Step:
     kinds = ["plain", "cp_async", "tma_store", "tma_reduce"]
     if is_uniform:
-        kinds += ["plain", "tma_load", "bulk_load", "wgmma", "wgmma", "release"]
+        kinds += ["plain", "tma_load", "bulk_load", "wgmma", "wgmma", "release", "ahead"]
     kind = draw(st.sampled_from(kinds))
+    if kind == "ahead":
+        places = draw(st.lists(promised, min_size=1, max_size=2, unique_by=lambda x: x[0]))
+        op = draw(st.sampled_from(["tma_load", "bulk_load"]))
+        return Step(kind, tuple(map(write, places)), op, draw(issuers), only_if_read=True)
+    if kind in ("plain", "wgmma", "tma_store") and draw(st.booleans()):
+        return draw(readers(kind))
     place = draw(shared)
     out = [(OUT, 0)] if draw(st.integers(0, 3)) == 0 else []
     if kind == "plain":
@@ -70,6 +81,18 @@ def steps(draw: st.DrawFn, is_uniform: bool) -> Step:
 
 
 @st.composite
+def readers(draw: st.DrawFn, kind: str, places: st.SearchStrategy = promised) -> Step:
+    """Return a step that reads what is copied only if it is read."""
+    source = read(draw(places))
+    if kind == "wgmma":
+        return Step("mma", (source, write((ACC, 0))), kind)
+    if kind == "tma_store":
+        return Step("store", (source,), kind, draw(issuers))
+    more = [Access(draw(shared)[0], draw(st.booleans()))] if draw(st.booleans()) else []
+    return Step("use", (source, *more), None, draw(issuers))
+
+
+@st.composite
 def bodies(draw: st.DrawFn, depth: int = 3, is_uniform: bool = True) -> Body:
     body = []
     for _ in range(draw(st.integers(1, 4 if depth == 3 else 3))):
@@ -77,9 +100,7 @@ def bodies(draw: st.DrawFn, depth: int = 3, is_uniform: bool = True) -> Body:
         if kind == "step":
             body.append(draw(steps(is_uniform)))
         elif kind == "loop":
-            rings = (
-                draw(st.frozensets(st.sampled_from([RING, LONG]))) if is_uniform else frozenset()
-            )
+            rings = draw(st.frozensets(st.sampled_from(RINGS))) if is_uniform else frozenset()
             inner = draw(bodies(depth - 1, is_uniform))
             body.append(Loop("loop", inner, rings, draw(st.integers(0, 1))))
         else:
@@ -87,6 +108,49 @@ def bodies(draw: st.DrawFn, depth: int = 3, is_uniform: bool = True) -> Body:
             arms = tuple(draw(bodies(depth - 1, both)) for _ in range(draw(st.integers(1, 2))))
             body.append(Branch((*arms, ()) if len(arms) == 1 else arms, both or not is_uniform))
     return tuple(body)
+
+
+@st.composite
+def rings(draw: st.DrawFn) -> tuple[Body, Body, Buffer]:
+    """Return what stands in front of a loop and in it, for a ring that its own threads fill."""
+    ring = draw(st.sampled_from([AHEAD, FAR_AHEAD]))
+    op = draw(st.sampled_from(["tma_load", "bulk_load"]))
+    ahead = draw(st.integers(1, ring.num_slots - 1))
+
+    def load(*versions: int) -> Step:
+        accesses = tuple(write((ring, version)) for version in versions)
+        return Step("load", accesses, op, "thread", only_if_read=True)
+
+    front = draw(st.sampled_from([(), tuple(map(load, range(ahead))), (load(*range(ahead)),)]))
+    kind = draw(st.sampled_from(["plain", "plain", "wgmma", "tma_store"]))
+    use = draw(readers(kind, st.just((ring, draw(st.integers(0, 1))))))
+    body = [load(ahead), *draw(st.lists(steps(True).filter(_promises_nothing), max_size=2))]
+    around = draw(st.sampled_from(["step", "step", "branch", "loop", "diverging"]))
+    if around in ("branch", "diverging") and kind != "wgmma":
+        body.append(Branch(((use,), ()), around == "branch"))
+    elif around == "loop":
+        body.append(Loop("inner", (use,), min_trips=draw(st.integers(0, 1))))
+    else:
+        body.append(use)
+    return front, tuple(draw(st.permutations(body))), ring
+
+
+def _promises_nothing(step: Step) -> bool:
+    return not step.only_if_read
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Body:
+    """Draw one or two loops over rings, or one over both, and perhaps a loop around them."""
+    first, inside, ring = draw(rings())
+    more = (*first, Loop("k", inside, frozenset([ring]), draw(st.integers(0, 1))))
+    if draw(st.integers(0, 2)) == 0:
+        second, beside, other = draw(rings().filter(lambda x: x[2] != ring))
+        both = Loop("k", (*inside, *beside), frozenset([ring, other]), draw(st.integers(0, 1)))
+        more = (*first, *second, both)
+    if draw(st.booleans()):
+        more = (*more, draw(readers("plain", st.just((ring, draw(st.integers(0, 1)))))))
+    return (Loop("tiles", more),) if draw(st.integers(0, 2)) == 0 else more
 
 
 def weaker(placements: tuple[Placement, ...]) -> Iterator[tuple[Placement, ...]]:
@@ -103,15 +167,8 @@ def weaker(placements: tuple[Placement, ...]) -> Iterator[tuple[Placement, ...]]
             yield (*placements[:i], *new, *placements[i + 1 :])
 
 
-@settings(
-    max_examples=300,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
-@given(bodies())
-def test_placed_syncs_are_enough_and_none_is_superfluous(body: Body) -> None:
+def judge(body: Body) -> None:
+    """Hold what the engine places against the interpreter."""
     try:
         placements = place_syncs(body)
     except ValueError as error:
@@ -119,7 +176,28 @@ def test_placed_syncs_are_enough_and_none_is_superfluous(body: Body) -> None:
         raise
     try:
         assert find_unsafe(body, placements) is None
+        assume(makes_every_copy(body, placements))
         for fewer in weaker(placements):
             assert find_unsafe(body, fewer) is not None, set(placements) - set(fewer)
     except TooManyStates:
         assume(False)
+
+
+every = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@settings(every, max_examples=300)
+@given(bodies())
+def test_placed_syncs_are_enough_and_none_is_superfluous(body: Body) -> None:
+    judge(body)
+
+
+@settings(every, max_examples=100)
+@given(pipelines())
+def test_the_same_of_rings_that_are_filled_ahead(body: Body) -> None:
+    judge(body)

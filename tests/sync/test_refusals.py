@@ -75,6 +75,12 @@ def test_a_load_to_nowhere() -> None:
     refused("(tma_load): found no destination", step)
 
 
+def test_a_load_of_two_versions_into_one_slot() -> None:
+    message = "step 's' (tma_load): found copies of versions [0, 2] into one slot; need a step for"
+    twice = (Access(RING, True, 2), Access(RING, True, 0))
+    refused(message, Step("s", twice, "tma_load", "thread"))
+
+
 def test_what_all_threads_execute_in_a_branch_that_is_not_uniform() -> None:
     release = Step("s", (Access(TILE, False),), is_release=True)
     refused("step 's': found a release in a branch that is not uniform", diverging(release))
@@ -95,3 +101,47 @@ def test_threads_that_would_meet_in_a_branch_that_is_not_uniform() -> None:
     read = Step("read", (Access(TILE, False),))
     refused("step 'fill': found a use of what other threads did", diverging(store, fill))
     refused("step 'read': found a use of what other threads did", diverging(fill, read))
+
+
+# What has to wait for a copy that may not have been made.
+
+
+def promise(*accesses: Access, op: str | None = "tma_load") -> Step:
+    return Step("ahead", accesses, op, "thread", only_if_read=True)
+
+
+AHEAD = promise(Access(RING, True, 1))
+
+
+def test_only_if_read_of_what_is_no_copy() -> None:
+    refused("step 'ahead': found only_if_read; need an operation", promise(op=None))
+
+
+def test_only_if_read_of_a_group() -> None:
+    refused(
+        "step 'ahead' (cp_async): found only_if_read; need an operation that completes on an mba",
+        promise(Access(RING, True), op="cp_async"),
+    )
+
+
+def test_only_if_read_with_a_source_that_somebody_may_write() -> None:
+    step = promise(Access(OUT, False), Access(RING, True))
+    refused("step 'ahead': found only_if_read and 'out', which it copies from", step)
+
+
+def test_a_promised_copy_s_buffer_is_written_by_others() -> None:
+    message = "step 's': found a write of 'ring', whose copies are made only if they are read"
+    refused(message, Step("s", (Access(RING, True),)), AHEAD)
+    refused(message, AHEAD, Step("s", (Access(RING, True),), "tma_load", "thread"))
+
+
+def test_a_promised_copy_s_buffer_is_released() -> None:
+    release = Step("s", (Access(RING, False),), is_release=True)
+    refused("step 's': found a release of 'ring', whose copies", AHEAD, release)
+
+
+def test_a_version_that_is_older_than_the_ring_is_long() -> None:
+    late = Step("s", (Access(RING, False, -2),))
+    refused("step 's': found version -2 of 'ring'", Branch(((AHEAD,), (late,))))
+    early = Step("s", (Access(RING, False, -1),))
+    assert place_syncs((AHEAD, early)) == ()

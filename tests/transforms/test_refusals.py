@@ -23,12 +23,13 @@ from tests.transforms.refusals.copies import COPIES, LOADS, TILES
 from tests.transforms.refusals.kernels import REST, RING, RINGS
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
+from tests.transforms.refusals.syncs import SYNCS
 from tests.transforms.scripts import parse
 from tvm_hopper import ir, pipeline
 from tvm_hopper.errors import LoweringError, VerifyError
 from tvm_hopper.plan.pipeline_plan import plan_pipelines
 
-CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + PIPELINES + REST
+CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + PIPELINES + REST + SYNCS
 
 
 @functools.cache

@@ -4,7 +4,9 @@ The engine reasons about steps, loops and branches (`tvm_hopper.sync`). `BodyRea
 of TIR: an `async_op` block is one step of its row in the table; a nest of plain loops is one step
 unless it stores to shared memory; attributes and opaque blocks are looked through. What a channel
 fills is a ring, and the version that a statement touches is counted from the trip: the loop that
-binds it advances the ring.
+binds it advances the ring. A loop's copies for later trips are made if there is such a trip, so
+each trip reads what was copied for it: where only some paths through it do, a step is added that
+stands for that.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE
-from tvm_hopper.sync import Access, Branch, Buffer, Loop, Step
-from tvm_hopper.sync.program import Space
+from tvm_hopper.sync import Access, Branch, Buffer, Loop, Space, Step
 
 from .channel import TRIP, find_calls, find_loads, is_load
 
@@ -35,22 +36,30 @@ class Item:
     stmt: ir.Stmt
     node: Step | Loop | Branch | None
     inner: list[list[Item]] = field(default_factory=list)
-    rebuild: Callable[[list[ir.Stmt]], ir.Stmt] | None = None
+    rebuild: Callable[[list[ir.Stmt]], ir.Stmt | None] | None = None
 
-    def rebuilt(self, parts: list[ir.Stmt]) -> ir.Stmt:
+    def rebuilt(self, parts: list[ir.Stmt]) -> ir.Stmt | None:
         """Return the statement with other inner sequences."""
         return self.stmt if self.rebuild is None else self.rebuild(parts)
 
 
 class BodyReader:
-    """Reads one agent's statements; `thread` is the variable of the kernel's thread axis."""
+    """Reads one agent's statements.
 
-    def __init__(self, kernel: Any, thread: ir.Var, hands_over: bool) -> None:
+    `thread` is the variable of the kernel's thread axis, and `first_thread` the agent's first one.
+    """
+
+    def __init__(
+        self, kernel: Any, thread: ir.Var, hands_over: bool, first_thread: int = 0
+    ) -> None:
         self.thread = thread
+        self.first_thread = first_thread
         self.hands_over = hands_over  # loads are another agent's, and slots are given back to it
+        self.varying = [thread]  # variables that differ between threads
+        self.is_uniform = True  # all threads run the statements at hand
+        self.block = ""  # the block around them
         self.buffers: dict[ir.Var, Buffer] = {}
         self.channels: dict[int, list[ir.Var]] = {}
-        self.shared_writes: list[ir.Var] = []
         self.channel_of = {  # by the variable that counts its trips
             var: call.channel
             for call in find_calls(kernel)
@@ -102,32 +111,67 @@ class BodyReader:
                 return self._look_through(stmt, stmt.block.body, _with_block_body)
         if isinstance(stmt, tirx.AttrStmt) and not self._is_plain(stmt):
             return self._look_through(stmt, stmt.body, _with_attr_body)
+        if isinstance(stmt, tirx.Bind) and self._varies(stmt.value):
+            self.varying.append(stmt.var)
         if self._is_plain(stmt):
             return Item(stmt, self._plain(stmt))
         if self._is_redundant(stmt):
+            if not self.is_uniform:  # the elected thread may not be among these
+                return Item(stmt, self._plain(stmt))
             step = replace(self._plain(stmt), issuer="thread")
-            elected = ir.IfThenElse(self.thread.equal(0), stmt, None)
+            elected = ir.IfThenElse(self.thread.equal(self.first_thread), stmt, None)
             return Item(stmt, step, rebuild=lambda _: elected)
         if isinstance(stmt, ir.For):
-            inner = self.sequence(stmt.body)
-            advances = frozenset(self.buffer(ring) for ring in self._advanced(stmt))
-            trips = ir.static_int(stmt.extent)
-            loop = Loop(stmt.loop_var.name, flatten(inner), advances, min(trips or 0, 1))
-            return Item(stmt, loop, [inner], lambda parts: ir.with_body(stmt, parts[0]))
+            return self._loop(stmt)
         if isinstance(stmt, ir.IfThenElse):
             if _is_ahead(stmt):
-                # The engine is told that the copy is made only if it is read. What it needs stands
-                # in front of the condition: later statements rely on it in every iteration.
+                # The engine is told that the copy is made only if it is read. What it places in
+                # front of the copy is relied on in every trip: it stands in front of the condition.
                 return Item(stmt, self._operation(stmt.then_case.block))
-            arms = [self.sequence(stmt.then_case)]
-            arms.append([] if stmt.else_case is None else self.sequence(stmt.else_case))
-            uniform = not ir.depends_on(stmt.condition, [self.thread])
+            uniform = not self._varies(stmt.condition)
+            bodies = [stmt.then_case, *([] if stmt.else_case is None else [stmt.else_case])]
+            arms = [self._inside(body, uniform) for body in bodies]
+            arms += [[] for _ in range(2 - len(arms))]
             node = Branch(tuple(flatten(arm) for arm in arms), uniform)
             return Item(stmt, node, arms, lambda parts: _with_arms(stmt, parts))
         return Item(stmt, self._plain(stmt))
 
+    def _loop(self, stmt: ir.For) -> Item:
+        uniform = not self._varies(stmt.extent)
+        if not uniform:
+            self.varying.append(stmt.loop_var)
+        inner = self._inside(stmt.body, uniform)
+        advances = frozenset(self.buffer(ring) for ring in self._advanced(stmt))
+        ahead = [x.source for load in ir.find_blocks(stmt.body, AHEAD) for x in load.writes]
+        for ring in dict.fromkeys(self.buffer(x) for x in ahead):
+            if ring in advances:
+                _read_in_every_trip(inner, ring)
+        trips = ir.static_int(stmt.extent)
+        node = Loop(stmt.loop_var.name, flatten(inner), advances, min(trips or 0, 1))
+        loop = Item(stmt, node, [inner], lambda parts: ir.with_body(stmt, parts[0]))
+        if uniform:
+            return loop
+        # threads leave it at different times: as if some took another way
+        return Item(stmt, Branch(((node,), ()), False), [[loop], []], lambda parts: parts[0])
+
+    def _inside(self, stmt: ir.Stmt, uniform: bool) -> list[Item]:
+        outer = self.is_uniform
+        self.is_uniform = outer and uniform
+        items = self.sequence(stmt)
+        self.is_uniform = outer
+        return items
+
+    def _varies(self, expr: Any) -> bool:
+        """Tell whether threads may disagree about an expression."""
+        loads = ir.find_all(expr, ir.TensorLoad)
+        own = any(str(load.source.scope()).startswith("local") for load in loads)
+        return own or ir.depends_on(expr, self.varying)
+
     def _look_through(self, stmt: Any, body: ir.Stmt, rebuild: Any) -> Item:
+        outer = self.block
+        self.block = _name(stmt, outer)
         inner = self.sequence(body)
+        self.block = outer
         return Item(stmt, None, [inner], lambda parts: rebuild(stmt, parts[0]))
 
     def _is_plain(self, stmt: ir.Stmt) -> bool:
@@ -137,8 +181,8 @@ class BodyReader:
         return not ir.find_all(stmt, ir.BufferStore, lambda x: ir.is_shared(x.buffer))
 
     def _is_redundant(self, stmt: ir.Stmt) -> bool:
-        """Tell whether every thread would write the same to shared memory: then one does."""
-        if ir.find_blocks(stmt, ASYNC_OP) or ir.depends_on(stmt, [self.thread]):
+        """Tell whether every thread would write the same to shared memory, so that one may."""
+        if ir.find_blocks(stmt, ASYNC_OP) or self._varies(stmt):
             return False
         stores = ir.find_all(stmt, ir.BufferStore)
         return all(not str(x.buffer.scope()).startswith("local") for x in stores)
@@ -179,12 +223,12 @@ class BodyReader:
         stores = ir.find_all(stmt, ir.BufferStore)
         accesses = [Access(self.buffer(x.source), False) for x in loads]
         accesses += [Access(self.buffer(x.buffer), True) for x in stores]
-        return Step(_name(stmt), tuple(dict.fromkeys(accesses)))
+        return Step(_name(stmt, self.block), tuple(dict.fromkeys(accesses)))
 
 
-def _name(stmt: ir.Stmt) -> str:
+def _name(stmt: ir.Stmt, around: str) -> str:
     blocks = ir.find_all(stmt, ir.SBlock)
-    return str(blocks[0].name_hint) if blocks else type(stmt).__name__
+    return str(blocks[0].name_hint) if blocks else around or type(stmt).__name__
 
 
 def once(variables: list[ir.Var]) -> list[ir.Var]:
@@ -211,8 +255,43 @@ def _is_ahead(stmt: ir.IfThenElse) -> bool:
 
 
 def _with_arms(stmt: ir.IfThenElse, parts: list[ir.Stmt]) -> ir.Stmt:
-    other = None if stmt.else_case is None else parts[1]
-    return ir.IfThenElse(stmt.condition, parts[0], other)
+    then, other = parts
+    is_empty = isinstance(other, ir.Evaluate) and ir.is_const(other.value, 0)
+    none = stmt.else_case is None and is_empty
+    return ir.IfThenElse(stmt.condition, then, None if none else other)
+
+
+def _read_in_every_trip(items: list[Item], ring: Buffer) -> None:
+    """See to it that the first step of a trip that touches a ring reads it, on every path."""
+    if not _find_first(items, ring):
+        items.append(_stand_in(ring))
+
+
+def _find_first(items: list[Item], ring: Buffer) -> bool:
+    for n, item in enumerate(items):
+        if item.node is None:
+            if _find_first(item.inner[0], ring):
+                return True
+        elif any(x.buffer == ring for x in _accesses(item.node)):
+            if not (isinstance(item.node, Step) and Access(ring, False) in item.node.accesses):
+                items.insert(n, _stand_in(ring))
+            return True
+    return False
+
+
+def _stand_in(ring: Buffer) -> Item:
+    step = Step(f"trip that reads {ring.name}", (Access(ring, False),))
+    return Item(ir.seq(), step, rebuild=lambda _: None)
+
+
+def _accesses(node: Step | Loop | Branch) -> Iterator[Access]:
+    """Return the accesses of a node, but for the copies that are made for later trips."""
+    if isinstance(node, Step):
+        yield from () if node.only_if_read else node.accesses
+        return
+    for body in (node.body,) if isinstance(node, Loop) else node.arms:
+        for inner in body:
+            yield from _accesses(inner)
 
 
 # -- there and back

@@ -4,10 +4,11 @@ With the placements fixed every transfer function is monotone (`state`), so the 
 of a loop is a least fixpoint, reached from the state in front of it by joining what comes back
 until nothing changes. That ends:
 
-- a phase at the head is one of the phases in front of the loop, and only ever falls out; promised
-  ones are only added, and their versions lie between those that are copied ahead and `-num_slots`;
-- between two such falls touches are only added or weakened. Their keys are finite, since a slot is
-  a number below `num_slots` and a phase is one of the above; `pending` is a natural number that
+- a phase at the head is one of the phases in front of the loop, and only ever falls out. Of a
+  buffer with promised copies it falls out once, or comes once and stays; versions lie between the
+  furthest that is copied ahead and `-num_slots`, where `advance` drops them;
+- between two such changes touches are only added or weakened. Their keys are finite, since a slot
+  is a number below `num_slots` and a phase is one of the above; `pending` is a natural number that
   only falls, and the two flags are only ever set.
 
 The places of a body are its units, the edges into each join (the ends of arms and of loop bodies,

@@ -91,6 +91,7 @@ def build(body: Body, table: Mapping[str, AsyncOp]) -> Sequence:
         Where a step is none that the table's operations, or a release, can be.
     """
     _check_names(body)
+    _check_promised(body)
     return _sequence(body, table, (), True)
 
 
@@ -184,6 +185,19 @@ def _check_operation(step: Step, op: AsyncOp) -> None:
             raise refuse("no operand on chip", "the buffer that it copies or computes from")
     elif not any(access.is_write for access in step.accesses):
         raise refuse("no destination", "one, whose mbarrier tells that the copy is over")
+    elif versions := _versions_of_one_slot(step):
+        raise refuse(
+            f"copies of versions {versions} into one slot",
+            "a step for each, so that one is over before the next",
+        )
+
+
+def _versions_of_one_slot(step: Step) -> list[int]:
+    """Return versions that a step copies into one slot, if there are several."""
+    slots: dict[tuple[Buffer, int], list[int]] = {}
+    for ahead, buffer in {(x.ahead, x.buffer): None for x in step.accesses if x.is_write}:
+        slots.setdefault((buffer, ahead % buffer.num_slots), []).append(ahead)
+    return next((sorted(found) for found in slots.values() if len(found) > 1), [])
 
 
 def _check_divergent(step: Step, op: AsyncOp | None) -> None:
@@ -206,6 +220,43 @@ def _check_names(body: Body) -> None:
     for buffer in _buffers(body):
         if buffers.setdefault(buffer.name, buffer) != buffer:
             raise ValueError(f"found two buffers named {buffer.name!r}; need one name for each")
+
+
+def _check_promised(body: Body) -> None:
+    """Refuse what would have to wait for a copy that may not have been made."""
+    steps = list(_steps(body))
+    promised = {access.buffer for x in steps if x.only_if_read for access in x.accesses}
+    for step, access in [(x, access) for x in steps for access in x.accesses]:
+        name, buffer = f"step {step.name!r}", access.buffer
+        if step.only_if_read and not access.is_write:
+            raise ValueError(
+                f"{name}: found only_if_read and {buffer.name!r}, which it copies from; "
+                "need a source that no step writes, which needs no mention"
+            )
+        if buffer not in promised:
+            continue
+        if step.is_release or (access.is_write and not step.only_if_read):
+            verb = "release" if step.is_release else "write"
+            raise ValueError(
+                f"{name}: found a {verb} of {buffer.name!r}, whose copies are made only if they "
+                "are read; need such copies and reads alone, since nobody else waits for a copy"
+            )
+        if access.ahead <= -buffer.num_slots:
+            raise ValueError(
+                f"{name}: found version {access.ahead} of {buffer.name!r}, whose copies are made "
+                f"only if they are read; need one of the last {buffer.num_slots}"
+            )
+
+
+def _steps(body: Body) -> Iterator[Step]:
+    for statement in body:
+        if isinstance(statement, Step):
+            yield statement
+        elif isinstance(statement, Loop):
+            yield from _steps(statement.body)
+        else:
+            for arm in statement.arms:
+                yield from _steps(arm)
 
 
 def _buffers(body: Body) -> Iterator[Buffer]:

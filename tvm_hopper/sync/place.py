@@ -1,7 +1,8 @@
 """The search for syncs: grow a set that the check accepts, then take away what it can spare.
 
 1. Fold: a subtree of plain steps (no operation, no release, no ring advanced) that needs no sync
-   of its own is one unit, so that waits stand in front of a loop and not in it.
+   of its own is one unit, so that waits stand in front of a loop and not in it. Not where some
+   path through it leaves out a read of what is copied only if it is read.
 2. Grow: find the first place in program order that lacks something (`check.first_need`), place
    that in front of it, a wait for a copy from outside of a loop in front of the loop, look again.
    Each round adds a sync to a place or makes a Wait stronger, and
@@ -16,7 +17,8 @@ Theorem. What is returned is safe: the check accepts it, and the check knows no 
 path of the program does. It is minimal: without any one of its syncs, or with a weaker Wait, the
 check refuses. Since the analysis is exact for paths (`state`), some path is unsafe then, as far as
 branches and trip counts are free of each other: any arm may follow any other, and a loop may make
-any number of trips from one (from none with `min_trips` 0) on.
+any number of trips from one (from none with `min_trips` 0) on; and as far as no copy that is made
+only if it is read is one that nothing reads.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from tvm_hopper.facts.async_ops import ASYNC_OPS, MECHANISMS, WAIT_GROUP_READ, AsyncOp
 
 from .check import Need, first_need
-from .nodes import LoopNode, Node, Sequence, Unit, build, units
-from .program import Barrier, Body, Commit, Fence, Path, Placement, Sync, Wait, WaitPhase
+from .nodes import BranchNode, LoopNode, Node, Sequence, Unit, build, units
+from .program import Barrier, Body, Buffer, Commit, Fence, Path, Placement, Sync, Wait, WaitPhase
+from .state import Phase
 
 Placed = dict[Path, tuple[Sync, ...]]
 
@@ -53,7 +56,8 @@ def place_syncs(body: Body, table: Mapping[str, AsyncOp] = ASYNC_OPS) -> tuple[P
         For a step that its operation does not allow, and where threads that a branch divides would
         have to meet.
     """
-    tree = _fold(build(body, table))
+    tree = build(body, table)
+    tree = _fold(tree, _promised(tree))
     readable = {op.completion for op in table.values() if op.overwrite_needs == WAIT_GROUP_READ}
     placed = _prune(tree, _grow(tree), readable)
     for unit in units(tree):
@@ -64,22 +68,44 @@ def place_syncs(body: Body, table: Mapping[str, AsyncOp] = ASYNC_OPS) -> tuple[P
     return tuple(Placement(path, sync) for path in sorted(placed) for sync in placed[path])
 
 
-def _fold(sequence: Sequence) -> Sequence:
-    return sequence._replace(nodes=tuple(_fold_node(node) for node in sequence.nodes))
+def _promised(tree: Sequence) -> frozenset[Buffer]:
+    """Return the buffers whose copies are made only if they are read."""
+    return frozenset(use.buffer for unit in units(tree) if unit.only_if_read for use in unit.uses)
 
 
-def _fold_node(node: Node) -> Node:
+def _fold(sequence: Sequence, promised: frozenset[Buffer]) -> Sequence:
+    return sequence._replace(nodes=tuple(_fold_node(node, promised) for node in sequence.nodes))
+
+
+def _fold_node(node: Node, promised: frozenset[Buffer]) -> Node:
     if isinstance(node, Unit):
         return node
     inside = Sequence((node,), (*node.path[:-1], node.path[-1] + 1))
-    if _is_plain(node) and first_need(inside, {}) is None:
-        found = list(units(inside))
+    found = list(units(inside))
+    # In front of a subtree nobody may wait for a copy that some paths through it do not read.
+    touched = {(u.buffer, u.ahead) for unit in found for u in unit.uses if u.buffer in promised}
+    is_unit = touched <= _always_touched(node) and _is_plain(node)
+    if is_unit and first_need(inside, {}) is None:
         name = found[0].name if found else ""
         uses = tuple(dict.fromkeys(use for unit in found for use in unit.uses))
         return Unit(name, node.path, inside.end, uses)
     if isinstance(node, LoopNode):
-        return LoopNode(node.path, _fold(node.body), node.advances, node.min_trips, node.name)
-    return type(node)(node.path, tuple(_fold(arm) for arm in node.arms), node.is_uniform)
+        body = _fold(node.body, promised)
+        return LoopNode(node.path, body, node.advances, node.min_trips, node.name)
+    arms = tuple(_fold(arm, promised) for arm in node.arms)
+    return BranchNode(node.path, arms, node.is_uniform)
+
+
+def _always_touched(node: Node | Sequence) -> frozenset[Phase]:
+    """Return the versions that every path through a node touches."""
+    if isinstance(node, Unit):
+        return frozenset((use.buffer, use.ahead) for use in node.uses)
+    if isinstance(node, Sequence):
+        return frozenset[Phase]().union(*map(_always_touched, node.nodes))
+    if isinstance(node, BranchNode):
+        first, *others = map(_always_touched, node.arms)
+        return first.intersection(*others)
+    return _always_touched(node.body) if node.min_trips else frozenset()
 
 
 def _is_plain(node: Node) -> bool:

@@ -61,9 +61,10 @@ class Step:
         The step hands its versions to another agent by an arrive of every warp. The other agent
         overwrites them through the async proxy, and hands them back before this one uses them.
     only_if_read
-        A copy that is made only where a later step reads the version before anything else is
-        copied to its slot: one that runs ahead in a loop, and whose condition says that there is
-        such a trip. Nobody but a reader waits for it.
+        A copy that is made only where a later step reads the version before its slot is copied to
+        again: one that runs ahead in a loop, and whose condition says that there is such a trip.
+        Nobody but a reader waits for it. All copies into its buffer are such ones, nothing else
+        writes or releases it, and who reads a version of it relies on the copy.
     """
 
     name: str

@@ -15,14 +15,19 @@ Less knowledge is greater: a smaller `pending`, and `fence` and `barrier` set. T
 of the keys with the lesser knowledge of each. A touch that lacks nothing is left out.
 
 `phases`: the copies that complete on an mbarrier and were issued on every path, by version; the
-value tells whether one may be in flight (`FLIES`), or may be and has a reader still if it is
-(`PROMISED`, see `Step.only_if_read`). A wait for a phase that was never opened never returns.
-So the join is the intersection of the keys, and a copy in flight that it drops has to be waited
-for on the edge that it came by. A promised copy stays where any path issued it: who reads that
-version may rely on it, and nobody else waits. Touches of copies name their phase and go with it.
+value tells whether one may be in flight (`FLIES`). A wait for a phase that was never opened never
+returns. So the join is the intersection of the keys, and a copy in flight that it drops has to be
+waited for on the edge that it came by. Touches of copies name their phase and go with it.
 
-Each transfer function maps every touch by itself, and keeps the order; so the join over paths is
-exact: the fixpoint knows as much as all paths together, and no less.
+A copy that is made only if it is read (`Step.only_if_read`) is `PROMISED`: it may be in flight, and
+has a reader still if it is. Who reads that version may rely on it, and waits; nobody else may, and
+nobody else has to. So the join keeps it where any path has it, and no edge demands a wait. A buffer
+that has such copies is written by nothing else (`nodes` refuses), so that none of its copies flies
+without being promised: its phases grow from over to unknown to promised, those of the others from
+over to in flight to unknown.
+
+Each transfer function maps every touch and every phase by itself, and keeps the order; so the join
+over paths is exact: the fixpoint knows as much as all paths together, and no less.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ from tvm_hopper.facts.async_ops import ASYNC, GENERIC, WAIT_GROUP_READ, AsyncOp
 from .nodes import Unit, Use, must_follow
 from .program import Barrier, Buffer, Fence, Sync, Wait, WaitPhase
 
-OVER, PROMISED, FLIES = 0, 1, 2  # what is known of a copy, from more to less
+OVER, PROMISED, FLIES = 0, 1, 2  # what is known of a copy
 
 Phase = tuple[Buffer, int]  # a copy's destination: the buffer and the version, relative to now
 
@@ -121,7 +126,7 @@ def advance(state: State, rings: frozenset[Buffer]) -> State:
         for touch, missing in state.touches.items()
     }
     phases = {older(phase): known for phase, known in state.phases.items()}
-    # What was promised to be read before its slot is copied to again has been read, or never flew.
+    # No step reads a promised version that is as old as its ring is long (`nodes` refuses).
     past = {p for p, known in phases.items() if known == PROMISED and p[1] <= -p[0].num_slots}
     return State(
         {touch: missing for touch, missing in touches.items() if touch.phase not in past},

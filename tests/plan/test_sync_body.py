@@ -1,0 +1,209 @@
+"""A kernel's statements as the sync engine sees them, and back."""
+
+import pytest
+import tvm
+from tvm import tirx
+
+from tests.transforms.scripts import parse
+from tests.transforms.test_insert_syncs import ALONE, ROLES, USE, changed, front, in_branch
+from tvm_hopper import ir
+from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, flatten, once
+from tvm_hopper.sync import Branch, Loop
+
+
+def read(script, consumers=False):
+    """Return the reader, the statements read, and what they were."""
+    (kernel,) = ir.kernels(parse(script))
+    axis = ir.thread_axes(kernel)["threadIdx.x"]
+    reader = BodyReader(kernel, axis.loop_var, consumers, 128 if consumers else 0)
+    stmt = axis.body
+    if consumers:
+        (split,) = ir.find_all(kernel, ir.IfThenElse, lambda x: x.else_case is not None)
+        stmt = split.else_case
+    return reader, reader.sequence(stmt), stmt
+
+
+def described(body):
+    """Return a body as nested tuples of what matters in a test."""
+    found = []
+    for node in body:
+        if isinstance(node, Loop):
+            rings = sorted(ring.name for ring in node.advances)
+            found.append(("loop", node.min_trips, rings, described(node.body)))
+        elif isinstance(node, Branch):
+            found.append(("branch", node.is_uniform, *map(described, node.arms)))
+        else:
+            accesses = [
+                f"{'w' if x.is_write else 'r'} {x.buffer.name}@{x.ahead}" for x in node.accesses
+            ]
+            marks = [x for x in ("is_release", "only_if_read") if getattr(node, x)]
+            found.append((node.name, node.op or node.issuer, *marks, *accesses))
+    return found
+
+
+TRIP = ("Bind", "all")
+
+
+def test_a_role():
+    _, items, _ = read(ROLES, consumers=True)
+    assert described(flatten(items)) == [
+        ("For", "all", "w acc#1@0"),
+        (
+            "loop",
+            1,
+            ["ring#0"],
+            [
+                TRIP,
+                ("Evaluate", "all"),
+                ("mma", "wgmma", "r ring#0@0", "r acc#1@0", "w acc#1@0"),
+                ("release", "all", "is_release", "w ring#0@0"),
+            ],
+        ),
+        ("store", "all", "r acc#1@0", "w C#2@0"),
+    ]
+
+
+def test_a_release_of_an_earlier_trip_names_its_version():
+    script = changed(ROLES, ('"tvm_hopper.release": 0', '"tvm_hopper.release": 1'))
+    _, items, _ = read(script, consumers=True)
+    loop = flatten(items)[1]
+    assert [access.ahead for access in loop.body[3].accesses] == [-1]
+
+
+def test_an_operation_in_a_branch_of_a_role():
+    _, items, _ = read(in_branch(ROLES), consumers=True)
+    kind, is_uniform, arm, other = described(flatten(items)[1].body)[2]
+    assert (kind, is_uniform, other) == ("branch", True, [])
+    assert [step[0] for step in arm] == ["mma"]
+
+
+LOAD = ("load", "tma_load", "only_if_read")
+
+
+def test_loads_that_run_ahead():
+    """The condition of a copy is part of its step: the engine knows that who reads has it."""
+    _, items, _ = read(ALONE)
+    assert described(flatten(items)) == [
+        (*LOAD, "w ring#0@0"),
+        (
+            "loop",
+            1,
+            ["ring#0"],
+            [
+                ("kernel", "all"),
+                (*LOAD, "w ring#0@1"),
+                ("use", "all", "r C#1@0", "r ring#0@0", "w C#1@0"),
+            ],
+        ),
+    ]
+
+
+def test_a_copy_that_a_trip_may_not_read_is_read_by_a_step_that_stands_for_the_trip():
+    arm = "if k > n:\n    tile[tx] = ring[trip % 2, tx]"
+    script = changed(ALONE, front(ALONE, USE, arm))
+    _, items, _ = read(script)
+    names = [node[0] for node in described(flatten(items)[1].body)]
+    assert names == ["kernel", "load", "trip that reads ring#0", "branch", "use"]
+    unread = ALONE[: ALONE.index(f"                {USE}")]
+    names = [node[0] for node in described(flatten(read(unread)[1])[1].body)]
+    assert names == ["kernel", "load", "trip that reads ring#0"]
+
+
+def test_a_number_of_trips_that_run_time_knows_may_be_none():
+    _, items, _ = read(changed(ALONE, ("T.serial(8", "T.serial(n")))
+    assert flatten(items)[1].min_trips == 0
+
+
+def with_statement(text):
+    """Return the step or branch that a statement in front of the reader becomes."""
+    reader, items, _ = read(changed(ALONE, front(ALONE, USE, text)))
+    return described(flatten(items)[1].body[2:-1]), reader
+
+
+FILL = "for j in range(64):\n    tile[j] = T.float32(1)"
+
+
+def indent(text):
+    return "    " + text.replace("\n", "\n    ")
+
+
+def test_what_every_thread_would_store_is_stored_by_one():
+    assert with_statement(FILL)[0] == [("kernel", "thread", "w tile#1@0")]
+    # Not where some threads take another way: it may be among those.
+    assert with_statement("if tx > 5:\n" + indent(FILL))[0] == [
+        ("branch", False, [("kernel", "all", "w tile#1@0")], [])
+    ]
+    (loop,) = with_statement(FILL.replace("[j]", "[(j + tx) % 64]"))[0]
+    assert loop[0] == "loop"
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_uniform"),
+    [("k > 3", True), ("n > 3", True), ("tx > 3", False), ("v > 3", False), ("C[0] > 0.0", True)],
+)
+def test_threads_agree_about_a_condition_or_not(condition, is_uniform):
+    text = f"v: T.let[T.int32] = tx // 2\nif {condition}:\n    tile[tx] = T.float32(1)"
+    assert with_statement(text)[0][1][:2] == ("branch", is_uniform)
+
+
+def test_threads_that_leave_a_loop_at_different_times():
+    (node,) = with_statement("for j in range(tx):\n    tile[tx] = T.float32(1)")[0]
+    kind, is_uniform, (loop,), other = node
+    assert (kind, is_uniform, loop[0], other) == ("branch", False, "loop", [])
+
+
+@pytest.mark.parametrize(
+    ("script", "consumers"),
+    [(ROLES, True), (in_branch(ROLES), True), (ALONE, False)],
+    ids=["role", "branch", "one role"],
+)
+def test_back_without_syncs(script, consumers):
+    _, items, stmt = read(script, consumers)
+    got = BodyWriter({}, lambda *_: [], {}).write(items)
+    tvm.ir.assert_structural_equal(got, stmt, map_free_vars=True)
+
+
+def test_back_with_a_mark_at_every_place():
+    """Each path is written to once: in front of the node that it names, or at the end."""
+    _, items, _ = read(in_branch(ROLES), consumers=True)
+    paths = [
+        (0,),
+        (1,),
+        (1, 0),
+        (1, 2),
+        (1, 2, 0, 0),
+        (1, 2, 0, 1),
+        (1, 2, 1, 0),
+        (1, 4),
+        (2,),
+        (3,),
+    ]
+
+    def emit(path, _trips, _item):
+        return [ir.Evaluate(tirx.call_extern("int32", "mark", *path))]
+
+    got = BodyWriter({path: [path] for path in paths}, emit, {}).write(items)
+    found = [
+        tuple(int(x) for x in call.args[1:])
+        for call in ir.find_all(got, ir.Call)
+        if getattr(call.args[0], "value", "") == "mark"
+    ]
+    assert sorted(found) == sorted(paths)  # also in the arm that the branch did not have
+
+
+def test_syncs_know_the_trip_around_them():
+    _, items, _ = read(ALONE)
+    (bind,) = [x for x in ir.find_all(items[0].inner[0][1].stmt, tirx.Bind) if x.var.name == "trip"]
+    seen = []
+
+    def emit(_sync, trips, _item):
+        seen.append(dict(trips))
+        return []
+
+    BodyWriter({(0,): [0], (1, 2): [0], (2,): [0]}, emit, {bind.var: 0}).write(items)
+    assert [list(trips) for trips in seen] == [[], [0], []]
+
+
+def test_variables_are_listed_once():
+    a, b = ir.Var("a", "int32"), ir.Var("a", "int32")
+    assert [x.same_as(y) for x, y in zip(once([a, b, a]), [a, b], strict=True)] == [True, True]

@@ -1,0 +1,58 @@
+"""Ask the sync engine where syncs stand, and what of them leaves groups in flight."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tvm_hopper import sync
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.sync import Loop
+
+
+def left_in_flight(body: sync.Body, placed: Mapping[sync.Path, list[Any]]) -> Iterator[str]:
+    """Yield the completions of groups that stay in flight over an iteration of their loop."""
+    loops = list(_loop_paths(body, ()))
+    for path, syncs in placed.items():
+        for one in syncs:
+            if isinstance(one, sync.Wait) and one.num_pending:
+                yield one.completion
+            around = [loop for loop in loops if path[: len(loop)] == loop and path != loop]
+            if not isinstance(one, sync.Commit) or not around:
+                continue
+            loop = max(around, key=len)
+            behind = [at for at in placed if at >= path and at[: len(loop)] == loop]
+            if sync.Wait(one.completion) not in [x for at in behind for x in placed[at]]:
+                yield one.completion
+
+
+def _loop_paths(body: sync.Body, path: sync.Path) -> Iterator[sync.Path]:
+    for i, node in enumerate(body):
+        if isinstance(node, Loop):
+            yield (*path, i)
+            yield from _loop_paths(node.body, (*path, i))
+        elif isinstance(node, sync.Branch):
+            for j, arm in enumerate(node.arms):
+                yield from _loop_paths(arm, (*path, i, j))
+
+
+def place_syncs(body: sync.Body) -> tuple[sync.Placement, ...]:
+    """Ask the engine, and let what it refuses name the block and a way out."""
+    try:
+        return sync.place_syncs(body)
+    except ValueError as error:
+        where, _, rest = str(error).partition(": found ")
+        found, _, need = rest.partition("; need ")
+        kind, _, name = where.partition(" ")
+        block = re.sub(r"#\d+\b", "", name.split(" ")[0].strip("'"))
+        if "only if they are read" in found:
+            fix = "store to a tile of its own, or take the pipeline's stages away"
+        else:
+            fix = "take the block out of the branch, or make the condition the same for all threads"
+        raise cannot_lower(
+            f"{'loop' if kind == 'loop' else 'block'} {block}",
+            re.sub(r"#\d+\b", "", found),
+            need,
+            fix,
+        ) from error

@@ -375,6 +375,9 @@ def symbolic(draw: Draw, p: Product) -> None:
     axis = p.axis("v" + var)
     if not isinstance(axis[2], int) or axis[3] != var or len(p.shape["C"]) != 2:
         return
+    indices = [index for tensor in "ABC" for index in p.index[tensor] if axis[0] in index]
+    if any(index != axis[0] for index in indices):
+        return  # a part of a tensor, whose size would have to grow with the extent
     name = {"i": "m", "j": "n", "k": "depth"}[var]
     for tensor in "ABC":
         for place, index in enumerate(p.index[tensor]):

@@ -128,3 +128,8 @@ def test_the_vocabulary_knows_every_key():
 
 def test_fresh_draws_do_not_depend_on_each_other():
     assert fresh("a", 0, 1).index(1000) != fresh("a", 0, 2).index(1000)
+
+
+def test_a_symbolic_extent_keeps_inside_of_its_tensors():
+    """Stock TVM's own loops wrote behind a tensor whose part they began in the middle of."""
+    assert judge(generate(Task("matmul", 112233, 3182))[0]).kind in ("right", "refused")

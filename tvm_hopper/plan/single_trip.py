@@ -8,11 +8,20 @@ from .mma_plan import MmaPlan
 
 
 def runs_once(kernel: ir.For, plan: MmaPlan) -> bool:
-    """Tell whether every loop of a thread block around the product has one iteration."""
+    """Tell whether every loop that adds to the accumulator has one iteration.
+
+    One around the accumulator's fill as well starts a sum of its own each time.
+    """
     product = plan.product.realize
+    fills = [x.nest for x in plan.nests if x.realize.block.body.buffer.same_as(plan.accumulator)]
     around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, product))
-    serial = [loop for loop in around if loop.kind != ir.ForKind.THREAD_BINDING]
-    return all(ir.is_const(loop.extent, 1) for loop in serial)
+    adding = [
+        loop
+        for loop in around
+        if loop.kind != ir.ForKind.THREAD_BINDING
+        and not any(ir.uses_node(loop, fill) for fill in fills)
+    ]
+    return all(ir.is_const(loop.extent, 1) for loop in adding)
 
 
 def starts_from_zero(kernel: ir.For, plan: MmaPlan) -> bool:

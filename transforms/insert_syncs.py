@@ -36,12 +36,14 @@ from tvm_hopper import ir, sync
 from tvm_hopper.codegen_patches.hold import fence_code, hold_all
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
+from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.keys import (
     ASYNC_COPY,
     ASYNC_OP,
     AWAIT_FILLED,
     AWAIT_FREE,
+    CHANNEL,
     PIPELINE_KEYS,
 )
 from tvm_hopper.plan.channel import find_calls, make_call
@@ -87,7 +89,7 @@ class RoleSyncs:
         writer = BodyWriter(self.placed, self._emit, self.reader.channel_of)
         return writer.write([self._hold_behind(item) for item in self.items])
 
-    def _emit(self, one: Any, trips: Mapping[int, ir.Var], _: Item | None) -> list[Any]:
+    def _emit(self, one: Any, trips: Mapping[int, ir.Var]) -> list[Any]:
         match one:
             case sync.Fence():
                 return [FENCES[one.kind]()]
@@ -163,8 +165,21 @@ def find_consumers(kernel: ir.For) -> tuple[ir.Stmt, int] | None:
     """Return the consumers' branch of a kernel that is split, and where their threads begin."""
     for split in ir.find_all(kernel, ir.IfThenElse, lambda x: x.else_case is not None):
         if find_calls(split.then_case, AWAIT_FREE) and not find_calls(split.else_case, AWAIT_FREE):
+            _check_elsewhere(kernel, split.else_case)
             return split.else_case, int(split.condition.b)
     return None
+
+
+def _check_elsewhere(kernel: ir.For, consumers: ir.Stmt) -> None:
+    """Refuse operations that no role with statements of its own waits for."""
+    for block in ir.find_blocks(kernel, ASYNC_OP):
+        if CHANNEL not in block.annotations and not ir.uses_node(consumers, block):
+            raise cannot_lower(
+                f"block {block.name_hint}",
+                "an asynchronous operation outside of the consumers' role",
+                "one beside what reads its results: the producer issues loads alone",
+                "move it into the loop of the consumers",
+            )
 
 
 def rewrite_syncs(kernel: ir.For) -> ir.For:

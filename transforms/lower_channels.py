@@ -157,7 +157,7 @@ def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
 def _inline_trips(kernel: ir.For) -> ir.For:
     """Put the numbers of trips where they are used."""
     trips = find_trips(kernel)
-    binds = ir.find_all(kernel, tirx.Bind, lambda x: any(x.var.same_as(t) for t in trips))
+    binds = ir.find_all(kernel, tirx.Bind, lambda x: x.var in trips)
     kernel = ir.replace_nodes(kernel, tirx.Bind, {bind: ir.seq() for bind in binds})
     return ir.drop_empty(ir.substitute(kernel, {bind.var: bind.value for bind in binds}))
 

@@ -119,7 +119,7 @@ def count_on(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
     """Count trips over all output tiles: each makes as many as the loops around them."""
     trips = find_trips(work)
     planned = {}
-    for bind in ir.find_all(work, tirx.Bind, lambda x: any(x.var.same_as(t) for t in trips)):
+    for bind in ir.find_all(work, tirx.Bind, lambda x: x.var in trips):
         loops = [loop for loop in ir.find_all(work, ir.For) if ir.uses_node(loop, bind)]
         each: Any = tile
         for loop in loops:

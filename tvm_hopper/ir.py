@@ -265,6 +265,18 @@ def pointer_of(expr: Any) -> Var | None:
     return None
 
 
+def addressed(root: Any) -> list[Var]:
+    """Return the buffers whose addresses are taken below `root`: of an element, or as a whole."""
+    found = []
+    for call in find_all(root, Call):
+        takes_address = getattr(call.op, "name", "") == "tirx.address_of"
+        if takes_address and isinstance(call.args[0], TensorLoad):
+            found.append(call.args[0].source)
+        elif (buffer := pointer_of(call)) is not None:
+            found.append(buffer)
+    return found
+
+
 def map_kernels(func: tirx.PrimFunc, change: Callable[[For], Stmt]) -> tirx.PrimFunc:
     """Offer each kernel of a function to `change`, which returns it or its replacement."""
     planned = {kernel: change(kernel) for kernel in kernels(func)}

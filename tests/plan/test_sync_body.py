@@ -179,7 +179,7 @@ def test_back_with_a_mark_at_every_place():
         (3,),
     ]
 
-    def emit(path, _trips, _item):
+    def emit(path, _trips):
         return [ir.Evaluate(tirx.call_extern("int32", "mark", *path))]
 
     got = BodyWriter({path: [path] for path in paths}, emit, {}).write(items)
@@ -196,7 +196,7 @@ def test_syncs_know_the_trip_around_them():
     (bind,) = [x for x in ir.find_all(items[0].inner[0][1].stmt, tirx.Bind) if x.var.name == "trip"]
     seen = []
 
-    def emit(_sync, trips, _item):
+    def emit(_sync, trips):
         seen.append(dict(trips))
         return []
 
@@ -207,3 +207,11 @@ def test_syncs_know_the_trip_around_them():
 def test_variables_are_listed_once():
     a, b = ir.Var("a", "int32"), ir.Var("a", "int32")
     assert [x.same_as(y) for x, y in zip(once([a, b, a]), [a, b], strict=True)] == [True, True]
+
+
+def test_what_is_done_behind_an_address_may_be_a_write():
+    """A call that is given the address of a tile counts as a store to it: others wait for it."""
+    for argument in ("T.address_of(tile[tx])", "tile.data"):
+        call = f'T.call_extern("int32", "f", {argument})'
+        _, items, _ = read(changed(ALONE, front(ALONE, USE, call)))
+        assert "w tile#1@0" in str(described(flatten(items))), argument

@@ -81,3 +81,17 @@ def test_consumers_arrive_once_a_warp():
     assert 'thread_binding(288, thread="threadIdx.x")' in text
     assert count(text, "setmaxnreg") == 0
     assert count(text, "warp_sync") == count(text, '"proxy", "async"') == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "tiling", "dtype"),
+    [
+        # 8 floats are two chunks of the XOR pattern, which may lie apart
+        ("exp_add", (17, 128), {"tile": (16, 128), "threads": 32, "swizzle": 32}, "float32"),
+        # 8 elements at a multiple of 8 stay in a row of 320, but their indices are no ramp
+        ("add_row_bias", (40, 640), {"tile": (4, 320), "threads": 64}, "float16"),
+    ],
+    ids=["swizzle", "rows"],
+)
+def test_vectors_whose_elements_lie_apart(name, shape, tiling, dtype):
+    check(name, shape, Tiling(steps=2, vector=8, stages=3, **tiling), dtype)

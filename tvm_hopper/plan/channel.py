@@ -160,14 +160,18 @@ def _of_warp_group(block: ir.SBlock) -> bool:
     return op is not None and op.agent == "warp_group"
 
 
-def find_trips(root: Any) -> list[ir.Var]:
-    """Return the variables that count trips, each once."""
-    found: list[ir.Var] = []
-    for call in find_calls(root):
-        for var in ir.find_all(call.trip, ir.Var):
-            if var.name.startswith(TRIP) and not any(var.same_as(x) for x in found):
-                found.append(var)
-    return found
+def trip_variable(call: ChannelCall) -> ir.Var | None:
+    """Return the variable of a call's trip: it is that, some trips later, or else a number."""
+    trip = call.trip
+    if isinstance(trip, (tirx.Add, tirx.Sub)) and ir.static_int(trip.b) is not None:
+        trip = trip.a
+    return trip if isinstance(trip, ir.Var) else None
+
+
+def find_trips(root: Any) -> dict[ir.Var, int]:
+    """Return the variables that count trips, and the channels whose trips they count."""
+    calls = ((trip_variable(call), call.channel) for call in find_calls(root))
+    return {var: channel for var, channel in calls if var is not None}
 
 
 def count_trips(loops: list[ir.For]) -> Any:

@@ -118,7 +118,9 @@ def plan_roles(kernel: ir.For, default_pending: int = 0) -> tuple[RolePlan, ...]
                 if by_groups
                 else f"{int(asked)} with {threads} threads",
                 "the same number" if by_groups else f"{WARP_GROUP_THREADS} threads a warp group",
-                "split the tile by the number of consumers and bind that loop",
+                "split the tile by the number of consumers and bind that loop"
+                if by_groups
+                else "bind as many threads, or name as many consumers as there are",
             )
     producer, consumer = (
         _share_registers(asking, where, consumers)

@@ -23,7 +23,7 @@ from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Space, Step
 
-from .channel import TRIP, find_calls, find_loads, is_load
+from .channel import find_calls, find_loads, find_trips, is_load
 
 
 @dataclass
@@ -60,12 +60,7 @@ class BodyReader:
         self.block = ""  # the block around them
         self.buffers: dict[ir.Var, Buffer] = {}
         self.channels: dict[int, list[ir.Var]] = {}
-        self.channel_of = {  # by the variable that counts its trips
-            var: call.channel
-            for call in find_calls(kernel)
-            for var in ir.find_all(call.trip, ir.Var)
-            if var.name.startswith(TRIP)
-        }
+        self.channel_of = find_trips(kernel)
         for load in ir.find_blocks(kernel, CHANNEL):
             rings = [region.source for region in load.writes]
             self.channels.setdefault(int(load.annotations[CHANNEL]), []).extend(rings)
@@ -223,6 +218,8 @@ class BodyReader:
         stores = ir.find_all(stmt, ir.BufferStore)
         accesses = [Access(self.buffer(x.source), False) for x in loads]
         accesses += [Access(self.buffer(x.buffer), True) for x in stores]
+        # What is done behind an address nobody sees: it may be written as well.
+        accesses += [Access(self.buffer(x), True) for x in ir.addressed(stmt) if ir.is_shared(x)]
         return Step(_name(stmt, self.block), tuple(dict.fromkeys(accesses)))
 
 
@@ -305,15 +302,15 @@ def flatten(items: list[Item]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-Emit = Callable[[Any, Mapping[int, ir.Var], "Item | None"], list[Any]]
+Emit = Callable[[Any, Mapping[int, ir.Var]], list[Any]]
 
 
 @dataclass(frozen=True)
 class BodyWriter:
-    """Builds statements again, with what `emit(sync, trips, item)` makes of the syncs between them.
+    """Builds statements again, with what `emit(sync, trips)` makes of the syncs between them.
 
     `placed` says at which path of the engine's body syncs stand. `trips` are the variables in scope
-    that count the trips of channels, by the channel's number; `item` is what stands behind.
+    that count the trips of channels, by the channel's number.
     """
 
     placed: Mapping[tuple[int, ...], list[Any]]
@@ -327,7 +324,7 @@ class BodyWriter:
     def _sequence(self, items: list[Item], path: tuple[int, ...], trips: dict[int, ir.Var]) -> Any:
         numbers = itertools.count()
         out = self._part(items, path, numbers, trips)
-        return ir.seq(out, self._syncs((*path, next(numbers)), trips, None))
+        return ir.seq(out, self._syncs((*path, next(numbers)), trips))
 
     def _part(
         self,
@@ -343,7 +340,7 @@ class BodyWriter:
                 out.append(item.rebuilt([ir.seq(inner)]))
                 continue
             at = (*path, next(numbers))
-            out += self._syncs(at, trips, item)
+            out += self._syncs(at, trips)
             if isinstance(item.stmt, tirx.Bind) and item.stmt.var in self.channel_of:
                 trips[self.channel_of[item.stmt.var]] = item.stmt.var
             below = [(*at, n) for n in range(len(item.inner))]
@@ -353,7 +350,5 @@ class BodyWriter:
             out.append(item.rebuilt([self._sequence(x, where, dict(trips)) for x, where in parts]))
         return out
 
-    def _syncs(
-        self, at: tuple[int, ...], trips: Mapping[int, ir.Var], item: Item | None
-    ) -> list[Any]:
-        return [part for sync in self.placed.get(at, ()) for part in self.emit(sync, trips, item)]
+    def _syncs(self, at: tuple[int, ...], trips: Mapping[int, ir.Var]) -> list[Any]:
+        return [part for sync in self.placed.get(at, ()) for part in self.emit(sync, trips)]

@@ -19,7 +19,7 @@ from tvm_hopper.analysis.copies import CopyNest, find_copies
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.keys import SWIZZLE
+from tvm_hopper.keys import ASYNC_COPY, SWIZZLE
 
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
 
@@ -95,7 +95,24 @@ class TmaLoad:
 def plan_tma_loads(kernel: ir.For) -> tuple[TmaLoad, ...]:
     """Plan a load for every annotated copy; every reason to refuse is raised here."""
     around = tuple(ir.find_all(kernel, ir.For))
-    return tuple(_plan_load(copy, around) for copy in find_copies(kernel))
+    copies = find_copies(kernel)
+    for copy in copies:
+        _check_read_only(kernel, copy)
+    return tuple(_plan_load(copy, around) for copy in copies)
+
+
+def _check_read_only(kernel: ir.For, copy: CopyNest) -> None:
+    """Refuse a tensor that the kernel writes as well: a copy that runs ahead would miss it.
+
+    Nor would waiting help: another proxy writes it (PTX ISA 9.1, 8.6).
+    """
+    if ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(copy.source)):
+        raise cannot_lower(
+            copy.where,
+            f"stores to {copy.source.name} in the same kernel",
+            "a tensor that stays as it is while the kernel runs: TMA may read it before or after",
+            f"write the result to another tensor, or take {ASYNC_COPY} away",
+        )
 
 
 def _plan_load(copy: CopyNest, around: tuple[ir.For, ...]) -> TmaLoad:

@@ -45,6 +45,11 @@ _REINTERPRET = {
 }
 
 
+def is_scattered(ramp: Any, indices: Any) -> bool:
+    """Tell whether the elements of a vector lie in places of their own, not one behind another."""
+    return ramp is None and split_lanes(dtype_of(indices[-1]))[1] > 1
+
+
 @dataclass
 class BufferInfo:
     """How generated code reaches one buffer.
@@ -286,11 +291,14 @@ class ExprEmitter:
         if info.kind == "global":
             self.program.loaded_params.add(info.root)
         count = lanes_count * vector
+        scattered = is_scattered(ramp, node.indices)
         text = (
-            f"w.load({self.site}, {self.scope.mask}, {info.name}, {index}, "
-            f"{self.dtype_const(dtype)}, {count}, {vector})"
+            f"w.load({self.site}, {self.scope.mask}, {info.name}, "
+            f"{'i' if scattered else index}, {self.dtype_const(dtype)}, {count}, {vector})"
         )
-        return text, varies or count > 1
+        if scattered:
+            text = f"gather(lambda i: {text}, {index})"
+        return text, varies or count > 1 or scattered
 
     def touch(self, info: BufferInfo, index: str, count: int, varies: bool) -> None:
         """Note an access to registers that a wgmma may own; `StmtEmitter` checks it."""

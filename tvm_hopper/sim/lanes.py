@@ -164,6 +164,24 @@ def broadcast(value: Any, lanes: int) -> np.ndarray:
     return np.repeat(np.reshape(np.asarray(value), (-1, 1)), lanes, axis=1)
 
 
+def gather(load: Callable[[Any], Any], index: np.ndarray) -> np.ndarray:
+    """Load the elements of a vector from places of their own; `index` has shape (32 or 1, n)."""
+    parts = [load(column) for column in columns(index)]
+    return np.stack([np.broadcast_to(part, LANES.shape) for part in parts], axis=1)
+
+
+def scatter(store: Callable[[Any, Any], None], index: np.ndarray, value: Any) -> None:
+    """Store the elements of a vector to places of their own, the first one first."""
+    values = columns(value) if np.ndim(value) == 2 else [value] * index.shape[1]
+    for column, part in zip(columns(index), values, strict=True):
+        store(column, part)
+
+
+def columns(vector: np.ndarray) -> list[Any]:
+    """Split a vector value into its elements, each a scalar or an array of 32."""
+    return [x if x.size > 1 else x[0] for x in vector.T]
+
+
 def ldl(local: np.ndarray, index: Any, mask: Any) -> np.ndarray:
     """Load from registers by a per-lane index."""
     if not is_lanes(index):

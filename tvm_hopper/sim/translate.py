@@ -22,7 +22,7 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.sim import lanes
 from tvm_hopper.sim.device_math import math
 from tvm_hopper.sim.emit_ptx import PtxEmitter
-from tvm_hopper.sim.exprs import BufferInfo, ExprEmitter, Scope
+from tvm_hopper.sim.exprs import BufferInfo, ExprEmitter, Scope, is_scattered
 from tvm_hopper.sim.program import KernelCode
 from tvm_hopper.sim.questions import Questions, viewed
 from tvm_hopper.sim.registers import RegRef
@@ -242,10 +242,13 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
             self.program.stored_params.add(info.root)
         if info.kind in ("shared", "global"):
             self.program.min_itemsize = min(self.program.min_itemsize, numpy_dtype(dtype).itemsize)
-        self.emit(
-            f"w.store({self.site}, {mask}, {info.name}, {index}, {value}, "
+        scattered = is_scattered(ramp, node.indices)
+        place, what = ("i", "x") if scattered else (index, value)
+        text = (
+            f"w.store({self.site}, {mask}, {info.name}, {place}, {what}, "
             f"{self.dtype_const(dtype)}, {count * vector}, {vector})"
         )
+        self.emit(f"scatter(lambda i, x: {text}, {index}, {value})" if scattered else text)
 
     def _stmt_ifthenelse(self, node: Any) -> None:
         self.new_site(node)

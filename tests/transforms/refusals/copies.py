@@ -193,6 +193,14 @@ TILES = [
 
 LOADS = [
     case(
+        "a tensor that the kernel writes",
+        COPY,
+        TMA,
+        r"copy of A into tile: found stores to A in the same kernel; need a tensor that stays as "
+        r"it is while the kernel runs: .*; write the result to another tensor, or take",
+        (NEST, NEST + "            A[bx * 8, 0] = T.float16(0)\n"),
+    ),
+    case(
         "a dimension that coordinates cannot reach",
         COPY,
         TMA,

@@ -198,7 +198,7 @@ RINGS = [
     roles(
         "number of plain consumers",
         r"loop k, tvm_hopper.consumers: found 3 with 256 threads; need 128 threads a warp group; "
-        r"split the tile by the number of consumers and bind that loop",
+        r"bind as many threads, or name as many consumers as there are",
         asking('"tvm_hopper.consumers": 3'),
         PLAIN_READER,
     ),

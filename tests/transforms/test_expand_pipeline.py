@@ -1,10 +1,8 @@
 """ExpandPipeline: where the threads that read also load, loads run ahead in their loop."""
 
 import pytest
-import tvm
-from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tests.transforms.test_plan_pipeline import (
     BEFORE,
     K_LOOP,
@@ -227,15 +225,4 @@ def test_loops_of_roles_stay():
 
 
 def test_other_kernel_stays():
-    @T.prim_func(private=True, s_tir=True)
-    def other(X: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(64, thread="blockIdx.x"):
-            with T.sblock("init"):
-                X[bx] = T.float32(0)
-
-    ours = parse(LOOP)
-    both = ours.with_body(ir.seq(other.body.block.body, ours.body.block.body))
-    got = run(both, ExpandPipeline())
-    first, second = ir.kernels(got)
-    assert first.same_as(ir.kernels(both)[0])
-    tvm.ir.assert_structural_equal(second, ir.kernels(parse(AHEAD))[0], map_free_vars=True)
+    check_other_kernel_stays(parse(LOOP), parse(AHEAD), ExpandPipeline())

@@ -1,10 +1,8 @@
 """InsertSyncs: fences, commits, waits and barriers around what is asynchronous."""
 
 import pytest
-import tvm
-from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.transforms import InsertSyncs
@@ -432,16 +430,5 @@ def test_a_store_to_a_tile_that_copies_run_ahead_into():
 
 
 def test_other_kernel_stays():
-    @T.prim_func(private=True, s_tir=True)
-    def other(X: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(64, thread="blockIdx.x"):
-            with T.sblock("init"):
-                X[bx] = T.float32(0)
-
     ours = parse(ROLES)
-    both = ours.with_body(ir.seq(other.body.block.body, ours.body.block.body))
-    got = run(both, InsertSyncs())
-    first, second = ir.kernels(got)
-    assert first.same_as(ir.kernels(both)[0])
-    alone_ = ir.kernels(run(ours, InsertSyncs()))[0]
-    tvm.ir.assert_structural_equal(second, alone_, map_free_vars=True)
+    check_other_kernel_stays(ours, run(ours, InsertSyncs()), InsertSyncs())

@@ -1,10 +1,8 @@
 """LowerChannels: calls of channels become mbarriers, and the whole way from loads to barriers."""
 
 import pytest
-import tvm
-from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tests.transforms.test_plan_pipeline import (
     ANNOTATIONS,
     ASK_PENDING,
@@ -292,18 +290,7 @@ def test_another_statement_in_the_loop_is_no_obstacle():
 
 
 def test_other_kernel_stays():
-    @T.prim_func(private=True, s_tir=True)
-    def other(X: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(64, thread="blockIdx.x"):
-            with T.sblock("init"):
-                X[bx] = T.float32(0)
-
-    ours = parse(TOGETHER)
-    both = ours.with_body(ir.seq(other.body.block.body, ours.body.block.body))
-    got = run(both, LowerChannels())
-    first, second = ir.kernels(got)
-    assert first.same_as(ir.kernels(both)[0])
-    tvm.ir.assert_structural_equal(second, ir.kernels(parse(ELECTED))[0], map_free_vars=True)
+    check_other_kernel_stays(parse(TOGETHER), parse(ELECTED), LowerChannels())
 
 
 # -- programs of other kinds

@@ -1,11 +1,9 @@
 """PlanPipeline: loads get slots of rings, and the trips through them are counted."""
 
 import pytest
-import tvm
 from tvm import s_tir, tirx
-from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, notes_of, parse, run
+from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.plan.channel import find_calls, find_channels
@@ -354,18 +352,7 @@ def test_facts_for_explain():
 
 
 def test_other_kernel_stays():
-    @T.prim_func(private=True, s_tir=True)
-    def other(X: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(64, thread="blockIdx.x"):
-            with T.sblock("init"):
-                X[bx] = T.float32(0)
-
-    ours = parse(BEFORE)
-    both = ours.with_body(ir.seq(other.body.block.body, ours.body.block.body))
-    got = run(both, PlanPipeline())
-    first, second = ir.kernels(got)
-    assert first.same_as(ir.kernels(both)[0])
-    tvm.ir.assert_structural_equal(second, ir.kernels(parse(PLANNED))[0], map_free_vars=True)
+    check_other_kernel_stays(parse(BEFORE), parse(PLANNED), PlanPipeline())
 
 
 # -- loads in several places

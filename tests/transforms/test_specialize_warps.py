@@ -1,10 +1,8 @@
 """SpecializeWarps: a producer loads, consumers do all else, and channels hand slots over."""
 
-import tvm
 from tvm import s_tir, tirx
-from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, notes_of, parse, run
+from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
 from tests.transforms.test_plan_pipeline import (
     ASK_CONSUMERS,
     ASK_PENDING,
@@ -275,18 +273,7 @@ def test_annotations_reach_the_roles_through_the_plan_of_rings():
 
 
 def test_other_kernel_stays():
-    @T.prim_func(private=True, s_tir=True)
-    def other(X: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(64, thread="blockIdx.x"):
-            with T.sblock("init"):
-                X[bx] = T.float32(0)
-
-    ours = parse(PLANNED)
-    both = ours.with_body(ir.seq(other.body.block.body, ours.body.block.body))
-    got = run(both, SpecializeWarps())
-    first, second = ir.kernels(got)
-    assert first.same_as(ir.kernels(both)[0])
-    tvm.ir.assert_structural_equal(second, ir.kernels(parse(ROLES))[0], map_free_vars=True)
+    check_other_kernel_stays(parse(PLANNED), parse(ROLES), SpecializeWarps())
 
 
 # -- programs of other kinds

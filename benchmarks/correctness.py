@@ -23,7 +23,7 @@ from typing import Any
 
 from . import covering, form_case, machine, matmul_case, worker_pool
 from .form_case import FormCase
-from .matmul_case import Case
+from .products_case import Case
 
 GRID_M = (1, 8, 100, 128, 1000, 4096)
 GRID_N = (8, 128, 1000, 4096)
@@ -79,7 +79,7 @@ def symbolic_cases() -> list[Case]:
 
 def is_legal(row: dict[str, Any]) -> bool:
     """Tell from the chip's limits whether a configuration, or a part of one, can exist."""
-    from tvm_hopper.schedule.config import MatmulConfig, find_violations
+    from tvm_hopper.schedule.products.config import MatmulConfig, find_violations
 
     if len(row) < len(FACTORS):
         return True

@@ -97,9 +97,9 @@ def configuration(case: Case) -> Any:
 
 def register() -> None:
     """Put the package's gate in place where it runs from a checkout, without an entry point."""
-    from tvm_hopper import _autoload
+    from tvm_hopper.integration import autoload
 
-    _autoload.register()
+    autoload.register()
 
 
 def shapes(case: Case, m: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -34,7 +34,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.vector_runs import is_aligned_run
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.tensor_map import ADDRESS_ALIGNMENT
-from tvm_hopper.keys import ALIGNMENT
+from tvm_hopper.requests.keys import ALIGNMENT
 
 ENCODE = "runtime.cuTensorMapEncodeTiled"
 _DATA_ARGUMENT = 4  # of ENCODE: name, map, type, rank, data

@@ -34,9 +34,9 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.keys import AHEAD, FILL_SLOT, NUM_SLOTS
 from tvm_hopper.plan.channel import find_calls, is_load
 from tvm_hopper.plan.pipeline_plan import pipelined_loops
+from tvm_hopper.requests.keys import AHEAD, FILL_SLOT, NUM_SLOTS
 
 from .plan_pipeline import ROLLED
 

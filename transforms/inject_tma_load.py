@@ -36,9 +36,9 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.keys import ASYNC_OP, TMA_LOAD
 from tvm_hopper.plan.notes import TensorMapNote, note_kernels
 from tvm_hopper.plan.tma_plan import TmaLoad, find_run_time_rules, plan_tma_loads
+from tvm_hopper.requests.keys import ASYNC_OP, TMA_LOAD
 
 from .swizzled_accesses import swizzle_accesses
 

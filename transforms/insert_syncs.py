@@ -38,7 +38,10 @@ from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.keys import (
+from tvm_hopper.plan.channel import find_calls, make_call
+from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten, once
+from tvm_hopper.plan.sync_placement import left_in_flight, place_syncs
+from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     ASYNC_OP,
     AWAIT_FILLED,
@@ -46,9 +49,6 @@ from tvm_hopper.keys import (
     CHANNEL,
     PIPELINE_KEYS,
 )
-from tvm_hopper.plan.channel import find_calls, make_call
-from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten, once
-from tvm_hopper.plan.sync_placement import left_in_flight, place_syncs
 from tvm_hopper.sync import Loop
 
 from .plan_pipeline import open_channels

@@ -30,8 +30,8 @@ from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.keys import SWIZZLE
 from tvm_hopper.plan.layout import TileLayout, find_loop, plan_layouts
+from tvm_hopper.requests.keys import SWIZZLE
 
 
 def rewrite_layouts(kernel: ir.For, plan: tuple[TileLayout, ...]) -> ir.For:

@@ -54,7 +54,8 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences, mbarrier, tma
 from tvm_hopper.facts import arrivals
-from tvm_hopper.keys import (
+from tvm_hopper.plan.channel import Channel, ChannelCall, find_channels, find_trips, parse_call
+from tvm_hopper.requests.keys import (
     ARRIVALS,
     AWAIT_FILLED,
     AWAIT_FREE,
@@ -65,7 +66,6 @@ from tvm_hopper.keys import (
     RELEASE,
     TMA_LOAD,
 )
-from tvm_hopper.plan.channel import Channel, ChannelCall, find_channels, find_trips, parse_call
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,11 @@ from tvm_hopper.codegen_patches.ptx import wgmma as ptx_wgmma
 from tvm_hopper.codegen_patches.ptx.address import generic_to_shared
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.fallbacks import Fallback, report
-from tvm_hopper.keys import ASYNC_OP
 from tvm_hopper.plan.mma_plan import MmaPlan, Operand, plan_mma
 from tvm_hopper.plan.notes import FallbackNote, MmaNote, Note, RemarkNote, StoreNote, note_kernels
 from tvm_hopper.plan.single_trip import runs_once, starts_from_zero
+from tvm_hopper.requests.fallbacks import Fallback, report
+from tvm_hopper.requests.keys import ASYNC_OP
 
 from .fragment_loops import Fragment
 from .warp_groups import bind_warp_groups

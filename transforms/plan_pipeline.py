@@ -41,10 +41,10 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.keys import CHANNEL, KERNEL, NUM_SLOTS, PIPELINE_KEYS, TILE_WORK
 from tvm_hopper.plan.channel import TRIP, count_trips, fill
 from tvm_hopper.plan.notes import RingNote, note_kernels
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
+from tvm_hopper.requests.keys import CHANNEL, KERNEL, NUM_SLOTS, PIPELINE_KEYS, TILE_WORK
 
 # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise products (C7519).
 ROLLED = {"disable_unroll": True}

@@ -25,7 +25,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.keys import KEYS
+from tvm_hopper.requests.keys import KEYS
 
 from .assert_alignment import ENCODE
 

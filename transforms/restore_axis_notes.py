@@ -20,7 +20,7 @@ from typing import Any
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.keys import PERSISTENT, RASTER_GROUP
+from tvm_hopper.requests.keys import PERSISTENT, RASTER_GROUP
 
 AXIS_KEYS = {RASTER_GROUP: "blockIdx.x", PERSISTENT: "blockIdx.x"}
 

@@ -49,11 +49,11 @@ from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.keys import BY_DEVICE, PERSISTENT, RASTER_GROUP, TILE_WORK
-from tvm_hopper.options import read
 from tvm_hopper.plan.channel import find_trips
 from tvm_hopper.plan.notes import TilesNote, note_kernels
 from tvm_hopper.plan.tile_schedule import TileSchedule, kernel_blocks, plan_raster
+from tvm_hopper.requests.keys import BY_DEVICE, PERSISTENT, RASTER_GROUP, TILE_WORK
+from tvm_hopper.requests.options import read
 
 from .count_blocks import ask_count
 from .plan_pipeline import ROLLED

@@ -47,18 +47,6 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences, registers
 from tvm_hopper.facts.hopper import THREADS_PER_WARP
-from tvm_hopper.fallbacks import report
-from tvm_hopper.keys import (
-    ARRIVALS,
-    AWAIT_FILLED,
-    AWAIT_FREE,
-    FILL_SLOT,
-    FREE_SLOT,
-    KERNEL,
-    NUM_SLOTS,
-    RELEASE,
-    TILE_WORK,
-)
 from tvm_hopper.plan.channel import (
     Channel,
     find_calls,
@@ -76,6 +64,18 @@ from tvm_hopper.plan.roles import (
     find_fallbacks,
     pending_option,
     plan_roles,
+)
+from tvm_hopper.requests.fallbacks import report
+from tvm_hopper.requests.keys import (
+    ARRIVALS,
+    AWAIT_FILLED,
+    AWAIT_FREE,
+    FILL_SLOT,
+    FREE_SLOT,
+    KERNEL,
+    NUM_SLOTS,
+    RELEASE,
+    TILE_WORK,
 )
 
 

@@ -13,9 +13,9 @@ from tvm import sym
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.copies import CopyNest, find_copies
-from tvm_hopper.keys import ASYNC_OP, SWIZZLE
 from tvm_hopper.plan.layout import SharedLayout, layout_of
 from tvm_hopper.plan.multiply_add import product_blocks
+from tvm_hopper.requests.keys import ASYNC_OP, SWIZZLE
 
 
 def swizzle_accesses(kernel: Any, copies: Iterable[CopyNest]) -> Any:

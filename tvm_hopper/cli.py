@@ -21,7 +21,7 @@ def add_doctor(commands: Any) -> None:
     """Add `doctor`: what this machine has and lacks, and what mends it."""
 
     def run(arguments: argparse.Namespace) -> int:
-        from tvm_hopper.doctor import doctor_command
+        from tvm_hopper.reports.doctor import doctor_command
 
         return doctor_command(arguments)
 
@@ -66,7 +66,7 @@ def add_explain(commands: Any) -> None:
 
     def run(arguments: argparse.Namespace) -> int:
         _load_tvm()
-        from tvm_hopper.explanation import explain_command
+        from tvm_hopper.reports.explanation import explain_command
 
         return explain_command(arguments)
 
@@ -162,16 +162,16 @@ def _positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _load_tvm() -> None:
     """Do what `import tvm_hopper` does elsewhere: a command decides itself whether it needs TVM."""
-    from tvm_hopper import _autoload
+    from tvm_hopper.integration import autoload
 
     try:
-        _autoload.register()
+        autoload.register()
     except ImportError as error:  # versions that crash
         raise ValueError(str(error)) from error
 
 
 def _version() -> str:
     import tvm_hopper
-    from tvm_hopper import _pins
+    from tvm_hopper.requests import pins
 
-    return f"tvm_hopper {tvm_hopper.__version__}, for apache-tvm {_pins.TVM}"
+    return f"tvm_hopper {tvm_hopper.__version__}, for apache-tvm {pins.TVM}"

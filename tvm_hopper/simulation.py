@@ -17,17 +17,17 @@ import numpy as np
 
 from tvm_hopper.errors import HopperError, VerifyError
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
-from tvm_hopper.kernel_file import load_kernel
+from tvm_hopper.requests.kernel_file import load_kernel
 from tvm_hopper.sim import Finding, Result, run_host, run_kernel, worst
-from tvm_hopper.sim.arguments import complete
-from tvm_hopper.sim.choose import Choice, choose_asked, choose_blocks
+from tvm_hopper.sim.cta_selection import Choice, choose_asked, choose_blocks
 from tvm_hopper.sim.ending import uncovered
 from tvm_hopper.sim.findings import finding
-from tvm_hopper.sim.host import Launch
-from tvm_hopper.sim.machine import check_policy
-from tvm_hopper.sim.signature import Argument, signature
-from tvm_hopper.sim.tensors import Pointer, place
-from tvm_hopper.sim.tma import TensorMapArg
+from tvm_hopper.sim.launch.arguments import complete
+from tvm_hopper.sim.launch.host import Launch
+from tvm_hopper.sim.launch.signature import Argument, signature
+from tvm_hopper.sim.launch.tensors import Pointer, place
+from tvm_hopper.sim.launch.tma import TensorMapArg
+from tvm_hopper.sim.machine.machine import check_policy
 
 RUNS = (
     ("eager", 0),
@@ -365,7 +365,7 @@ def verify(
 
 def _explore(program: Program, name: str) -> tuple[list[Finding], str]:
     """Check one kernel's synchronisation without values: statically, and in every interleaving."""
-    from tvm_hopper.sim.skeleton import explore_skeleton
+    from tvm_hopper.sim.protocol.check import explore_skeleton
     from tvm_hopper.static_check.sync import check_sync
 
     func = program.kernels[name]

@@ -6,7 +6,7 @@ from benchmarks.calibration import run
 from benchmarks.calibration.cases import ALL, QUESTIONS, RIGHT
 from tests.seeded.catalogue import CONTROLS, GOLDEN
 from tests.seeded.lowering import lower
-from tvm_hopper.sim.skeleton import explore_skeleton
+from tvm_hopper.sim.protocol.check import explore_skeleton
 
 
 def test_every_golden_kernel_and_control_is_run():

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from tests.docs.blocks import ROOT, blocks
-from tvm_hopper import keys, options, pipeline
+from tvm_hopper import pipeline
+from tvm_hopper.requests import keys, options
 
 
 @pytest.mark.gpu
@@ -22,7 +23,11 @@ def test_the_readme_example_runs_on_a_gpu():
 
 def test_the_designs_passes_are_the_pipelines():
     text = (ROOT / "DESIGN.md").read_text()
-    lists = [pipeline.hook_passes(), pipeline.late_passes(), pipeline.host_passes()]
+    lists = [
+        pipeline.passes.hook_passes(),
+        pipeline.passes.late_passes(),
+        pipeline.passes.host_passes(),
+    ]
     names = [p.info.name.removeprefix("tvm_hopper.") for passes in lists for p in passes]
     places = [text.find(f"{name}") for name in names]
     assert all(place >= 0 for place in places), dict(zip(names, places, strict=True))

@@ -10,8 +10,8 @@ from tvm.script import tirx as T
 
 import tvm_hopper
 from tvm_hopper import ir, pipeline
-from tvm_hopper.explanation import kernel_of
 from tvm_hopper.plan import notes as n
+from tvm_hopper.reports.explanation import kernel_of
 from tvm_hopper.testing import pointwise
 
 TARGET = "nvidia/nvidia-h200"

@@ -6,7 +6,7 @@ import pytest
 
 from tvm_hopper.facts import dtypes
 from tvm_hopper.facts.dtypes import DTYPES, dtype_bytes
-from tvm_hopper.sim import ptx_types
+from tvm_hopper.sim.ops import ptx_types
 from tvm_hopper.sim.tir import numpy_dtype
 
 

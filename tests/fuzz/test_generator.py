@@ -121,7 +121,7 @@ def test_what_is_no_legal_annotation(key, place, value, why):
 
 
 def test_the_vocabulary_knows_every_key():
-    from tvm_hopper.keys import KEYS
+    from tvm_hopper.requests.keys import KEYS
 
     assert set(KEYS) == {key for key in FORMS if key.startswith("tvm_hopper.")}
 

@@ -7,7 +7,7 @@ import tvm
 
 from tvm_hopper import pipeline
 
-pipeline.hook_passes = pipeline.late_passes = pipeline.host_passes = list
+pipeline.passes.hook_passes = pipeline.passes.late_passes = pipeline.passes.host_passes = list
 sch = _programs.add_one()
 sch.annotate(sch.get_sblock("B"), "tvm_hopper.async_copy", "tma")
 tvm.compile(sch.mod, target="nvidia/nvidia-h200")

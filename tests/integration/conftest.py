@@ -23,7 +23,7 @@ def installed_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tvm_hopper\nVersion: 0.1.0\n")
     (info / "entry_points.txt").write_text(
-        "[tvm.backends]\ntvm_hopper = tvm_hopper._autoload:register\n"
+        "[tvm.backends]\ntvm_hopper = tvm_hopper.integration.autoload:register\n"
     )
     return os.pathsep.join([str(folder), str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])
 
@@ -54,4 +54,4 @@ def plain_lowering(monkeypatch: pytest.MonkeyPatch) -> None:
     from tvm_hopper import pipeline
 
     for place in ("hook_passes", "late_passes", "host_passes"):
-        monkeypatch.setattr(pipeline, place, list, raising=False)
+        monkeypatch.setattr(pipeline.passes, place, list, raising=False)

@@ -18,7 +18,7 @@ ORDERS = {
     "tvm_hopper": "import tvm_hopper",
     "tvm_first": "import tvm, tvm_hopper",
     "hopper_first": "import tvm_hopper, tvm",
-    "leaf": "import tvm_hopper._autoload",
+    "leaf": "import tvm_hopper.integration.autoload",
     "submodule": "import tvm_hopper.schedule",
     "from": "from tvm_hopper import errors, keys; from tvm_hopper.facts import hopper",
     "s_tir": "import tvm.s_tir.pipeline, tvm_hopper",
@@ -41,7 +41,7 @@ def test_autoload_can_be_turned_off(fresh) -> None:
 def test_runtime_only_tvm_is_left_alone(fresh) -> None:
     check = (
         "import sys, tvm; assert tvm.base._RUNTIME_ONLY;"
-        "assert 'tvm_hopper.gate' not in sys.modules;"
+        "assert 'tvm_hopper.integration.gate' not in sys.modules;"
         "assert not any(m.startswith('tvm.s_tir') for m in sys.modules)"
     )
     # -W default: TVM itself warns there about objects that only its compiler knows.
@@ -68,7 +68,7 @@ def test_import_costs_under_50_ms(fresh) -> None:
         "import time, tvm.tirx.compilation_pipeline, sys, os;"
         "import tvm.s_tir.pipeline;"
         "begin = time.perf_counter();"
-        "from tvm_hopper import _autoload; _autoload.register();"
+        "from tvm_hopper.integration import autoload; autoload.register();"
         "print(time.perf_counter() - begin)"
     )
     runs = [float(fresh("-c", check, TVM_DEVICE_BACKEND_AUTOLOAD="0").stdout) for _ in range(3)]
@@ -117,11 +117,11 @@ def test_an_ffi_that_crashes_is_one_import_error(fresh, version: str) -> None:
 def test_another_tvm_is_an_import_error(monkeypatch) -> None:
     import tvm.libinfo
 
-    from tvm_hopper import _pins
+    from tvm_hopper.requests import pins
 
     monkeypatch.setattr(tvm.libinfo, "__version__", "0.26.0")
     with pytest.raises(ImportError, match=r"found apache-tvm 0\.26\.0; need apache-tvm 0\.27"):
-        _pins.check_pins()
+        pins.check_pins()
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_another_tvm_is_an_import_error(monkeypatch) -> None:
     ],
 )
 def test_releases_that_are_known(version: str, good: bool) -> None:
-    from tvm_hopper import _pins
+    from tvm_hopper.requests import pins
 
-    assert _pins.is_release(version, _pins.FFI) is good
+    assert pins.is_release(version, pins.FFI) is good
 
 
 def test_public_names_stay_functions_after_their_modules_are_imported() -> None:

@@ -15,8 +15,9 @@ from tvm.target import Target
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 import tvm_hopper
-from tvm_hopper import CompileError, HopperError, VerifyError, capture, keys, pipeline
+from tvm_hopper import CompileError, HopperError, VerifyError, capture, pipeline
 from tvm_hopper.cuda_build import build, compilers
+from tvm_hopper.requests import keys
 
 from . import _programs
 
@@ -175,7 +176,7 @@ def test_checks_come_before_the_text(with_runtime, monkeypatch) -> None:
     def refuse(kernel: tvm.tirx.PrimFunc, host: tvm.tirx.PrimFunc | None) -> None:
         raise VerifyError("main_kernel: found a race")
 
-    monkeypatch.setattr(pipeline, "final_checks", lambda: [refuse])
+    monkeypatch.setattr(pipeline.passes, "final_checks", lambda: [refuse])
     with pytest.raises(VerifyError, match="found a race"):
         tvm.compile(tvm.IRModule({"main": ours()}), target=H200)
     assert with_runtime == {}
@@ -186,7 +187,7 @@ def test_kernels_that_come_without_their_host_half_are_judged_all_the_same(
 ) -> None:
     """Another road than `tirx.build` runs its own finalisers."""
     seen = []
-    monkeypatch.setattr(pipeline, "final_checks", lambda: [lambda *pair: seen.append(pair)])
+    monkeypatch.setattr(pipeline.passes, "final_checks", lambda: [lambda *pair: seen.append(pair)])
     build.install()
     lowered = pipeline.lower(tvm.IRModule({"main": ours()}), H200)
     _, devices = split_host_device_mods(lowered)

@@ -6,8 +6,9 @@ import pytest
 import tvm
 import tvm_ffi
 
-from tvm_hopper import HopperError, VerifyError, capture, keys, pipeline, request
+from tvm_hopper import HopperError, VerifyError, capture, pipeline
 from tvm_hopper.cuda_build import build
+from tvm_hopper.requests import keys, marks
 
 from . import _programs
 
@@ -30,7 +31,7 @@ def test_modules_are_those_that_were_printed() -> None:
     final = pipeline.lower_final(ours(), H200)
     tvm.ir.assert_structural_equal(record.device["main_kernel"], final.device["main_kernel"])
     assert record.host["main"].script() == final.host["main"].script()
-    assert request.is_marked(record.device["main_kernel"])
+    assert marks.is_marked(record.device["main_kernel"])
     assert capture.find(record.source) is record
     assert (record.compiler, record.fast_math, record.check_assembler_log) == ("nvrtc", False, True)
 
@@ -49,7 +50,7 @@ def test_final_checks_see_what_will_be_printed(monkeypatch) -> None:
         seen.append([func.attrs["global_symbol"] for func in (kernel, host)])
         raise VerifyError("main_kernel: found a race")
 
-    monkeypatch.setattr(pipeline, "final_checks", lambda: [check])
+    monkeypatch.setattr(pipeline.passes, "final_checks", lambda: [check])
     with pytest.raises(VerifyError, match="main_kernel: found a race"):
         tvm.compile(ours(), target=H200)
     assert seen == [["main_kernel", "__tvm_ffi_main"]]

@@ -7,8 +7,9 @@ import json
 
 import pytest
 
-from tvm_hopper import cli, doctor, simulation
+from tvm_hopper import cli, simulation
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.reports import doctor
 
 FILE = """
 from tvm import s_tir

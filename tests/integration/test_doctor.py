@@ -6,9 +6,10 @@ import importlib.metadata
 import json
 import sys
 
-from tvm_hopper import cli, doctor
+from tvm_hopper import cli
 from tvm_hopper.cuda_build import compilers, runtime
-from tvm_hopper.doctor import MISSING, OK, OPTIONAL
+from tvm_hopper.reports import doctor
+from tvm_hopper.reports.doctor import MISSING, OK, OPTIONAL
 
 
 def test_every_row_that_is_not_ok_says_what_mends_it() -> None:

@@ -8,7 +8,8 @@ from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 import tvm_hopper
-from tvm_hopper import LoweringError, keys, options, pipeline, request
+from tvm_hopper import LoweringError, pipeline
+from tvm_hopper.requests import keys, marks, options
 
 from . import _programs
 
@@ -32,7 +33,7 @@ def lowered(monkeypatch, plain_lowering) -> list[str]:
         seen.extend(gv.name_hint for gv in mod.functions)
         return mod
 
-    monkeypatch.setattr(pipeline, "hook_passes", lambda: [spy])
+    monkeypatch.setattr(pipeline.passes, "hook_passes", lambda: [spy])
     return seen
 
 
@@ -112,7 +113,7 @@ def test_async_attribute_without_annotated_copies_is_refused() -> None:
     func = _programs.add_one().mod["main"].with_attr(keys.ASYNC_COPY, "tma")
     with pytest.raises(LoweringError, match=r"main, attribute: found .* copies without an annotat"):
         tvm.compile(tvm.IRModule({"main": func}), target=H200)
-    request.check_async_option("main", request.find_requests(annotated().mod["main"]))
+    marks.check_async_option("main", marks.find_requests(annotated().mod["main"]))
 
 
 def test_async_option_refuses_an_arch_that_cannot() -> None:
@@ -209,7 +210,7 @@ def test_two_functions_with_different_compilers_are_refused(lowered) -> None:
 def test_requests_are_listed_with_their_place() -> None:
     sch = annotated()
     sch.annotate(sch.get_loops(sch.get_sblock("B"))[1], keys.REGISTERS, [40, 232])
-    found = request.find_requests(sch.mod["main"].with_attr(keys.STRICT, True))
+    found = marks.find_requests(sch.mod["main"].with_attr(keys.STRICT, True))
     assert [(r.place, r.owner, r.name, options.plain(r.value)) for r in found] == [
         ("function", "attribute", keys.STRICT, True),
         ("block", "B", keys.ASYNC_COPY, "tma"),
@@ -219,14 +220,14 @@ def test_requests_are_listed_with_their_place() -> None:
 
 def test_an_annotated_function_without_a_target_is_refused() -> None:
     with pytest.raises(LoweringError, match="with no target"):
-        request.mark_requests(annotated().mod)
+        marks.mark_requests(annotated().mod)
 
 
 def test_a_gate_in_front_of_another_gate_wraps_it(lowered, monkeypatch) -> None:
     """Whatever factory stands in the map is wrapped, and still serves what is not ours."""
     from tvm.tirx import compilation_pipeline
 
-    from tvm_hopper import gate
+    from tvm_hopper.integration import gate
 
     served = []
     stock = compilation_pipeline.PIPELINE_MAP["s_tir"]
@@ -246,9 +247,9 @@ def test_a_gate_in_front_of_another_gate_wraps_it(lowered, monkeypatch) -> None:
 def test_tags_follow_tvm_and_never_replace(monkeypatch) -> None:
     h100, h200 = Target("nvidia/nvidia-h100"), Target("nvidia/nvidia-h200")
     assert {**h200.attrs} == {**h100.attrs, "feature.num_sms": 132}
-    from tvm_hopper import target
+    from tvm_hopper.requests import targets
 
     registered = []
     monkeypatch.setattr("tvm.target.register_tag", lambda name, _: registered.append(name))
-    target.register_tags()
+    targets.register_tags()
     assert registered == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_hopper import keys
+from tvm_hopper.requests import keys
 
 MISSPELT = [
     *("TVM_HOPPER.wgmma", "Tvm_Hopper.wgmma", "tvm_hopper_wgmma", "tvm_hopper:wgmma"),

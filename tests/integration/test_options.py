@@ -13,7 +13,9 @@ from tvm import tirx
 from tvm.ir import StringImm
 from tvm.ir.transform import PassContext
 
-from tvm_hopper import HopperError, OptionError, gate, keys, options
+from tvm_hopper import HopperError, OptionError
+from tvm_hopper.integration import gate
+from tvm_hopper.requests import keys, options
 
 from . import _programs
 
@@ -272,7 +274,7 @@ def test_keys_are_taken_with_and_without_the_gate(fresh, autoload: str) -> None:
         "import tvm; from tvm.ir.transform import PassContext\n"
         "old = PassContext(config={'tirx.disable_vectorize': True})\n"
         "import tvm_hopper\n"
-        "from tvm_hopper import options\n"
+        "from tvm_hopper.requests import options\n"
         "assert dict(old.config) == {'tirx.disable_vectorize': True}\n"
         "with tvm.transform.PassContext(config={'tvm_hopper.strict': True}):\n"
         "    print(options.read('tvm_hopper.strict'))\n"

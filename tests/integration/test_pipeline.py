@@ -8,7 +8,8 @@ from tvm import tirx
 from tvm.ir.instrument import pass_instrument
 from tvm.ir.transform import PassContext
 
-from tvm_hopper import VerifyError, keys, pipeline, request
+from tvm_hopper import VerifyError, pipeline
+from tvm_hopper.requests import keys, marks
 
 from . import _programs
 
@@ -41,10 +42,10 @@ def named(name: str, seen: list[str] | None = None):
 
 
 @pytest.fixture
-def marks(monkeypatch) -> None:
+def marked_passes(monkeypatch) -> None:
     for place, names in LISTS.items():
         passes = [named(f"ours.{name}") for name in names]
-        monkeypatch.setattr(pipeline, place, lambda passes=passes: passes)
+        monkeypatch.setattr(pipeline.passes, place, lambda passes=passes: passes)
 
 
 @pass_instrument
@@ -59,11 +60,11 @@ class Recorder:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-@pytest.mark.usefixtures("marks")
+@pytest.mark.usefixtures("marked_passes")
 def test_our_passes_stand_at_their_places(config) -> None:
     with PassContext(config=config):
         names = [p.info.name for p in pipeline.full_list()]
-        stock = [p.info.name for p in pipeline.stock_passes()]
+        stock = [p.info.name for p in pipeline.passes.stock_passes()]
     hook, late = names.index("ours.First"), names.index("ours.Late")
     assert names[-1] == "ours.Host"
     assert names[hook : hook + 3] == ["ours.First", "ours.Second", "s_tir.InjectSoftwarePipeline"]
@@ -74,13 +75,13 @@ def test_our_passes_stand_at_their_places(config) -> None:
 
 
 def test_real_lists_are_named_and_short_to_read() -> None:
-    passes = [p for place in LISTS for p in getattr(pipeline, place)()]
+    passes = [p for place in LISTS for p in getattr(pipeline.passes, place)()]
     names = [p.info.name for p in passes]
     assert all(name.startswith("tvm_hopper.") for name in names)
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.usefixtures("marks")
+@pytest.mark.usefixtures("marked_passes")
 def test_lowering_can_stop_after_or_before_a_pass() -> None:
     seen = Recorder()
     with PassContext(instruments=[seen]):
@@ -106,15 +107,15 @@ def test_final_modules_are_split_and_finalised() -> None:
     final = pipeline.lower_final(ours()["main"], H200)
     assert [gv.name_hint for gv in final.host.functions] == ["main"]
     assert [gv.name_hint for gv in final.device.functions] == ["main_kernel"]
-    assert request.is_marked(final.device["main_kernel"])
-    assert request.is_marked(final.host["main"])
+    assert marks.is_marked(final.device["main_kernel"])
+    assert marks.is_marked(final.host["main"])
 
 
 def test_our_passes_see_our_functions_alone(monkeypatch) -> None:
     seen: dict[str, list[str]] = {place: [] for place in LISTS}
     for place, names in seen.items():
         passes = [named(f"ours.{place}", names)]
-        monkeypatch.setattr(pipeline, place, lambda passes=passes: passes)
+        monkeypatch.setattr(pipeline.passes, place, lambda passes=passes: passes)
     plain = _programs.add_one().mod["main"].with_attr("global_symbol", "plain")
     mine = ours()["main"].with_attr("global_symbol", "mine")
     mod = tvm.IRModule({"plain": plain, "mine": mine})
@@ -134,7 +135,7 @@ def test_a_broken_pass_is_named_when_checks_are_on(monkeypatch) -> None:
         stray = tirx.Var("stray", "int32")
         return func.with_body(tirx.Evaluate(stray))
 
-    monkeypatch.setattr(pipeline, "hook_passes", lambda: [breaks])
+    monkeypatch.setattr(pipeline.passes, "hook_passes", lambda: [breaks])
     monkeypatch.setenv("TVM_HOPPER_VERIFY", "1")
     with pytest.raises(VerifyError, match=r"main after ours\.Breaks: found IR that is not well"):
         pipeline.lower(ours(), H200, until="ours.Breaks")

@@ -3,9 +3,9 @@
 import pytest
 from tvm.target import Target
 
-from tvm_hopper import keys
 from tvm_hopper.errors import HopperError
-from tvm_hopper.request import Request, check_host, check_request
+from tvm_hopper.requests import keys
+from tvm_hopper.requests.marks import Request, check_host, check_request
 
 
 def test_key_on_a_loop_bound_to_another_axis_is_refused():

@@ -7,9 +7,10 @@ import types
 
 import pytest
 import tvm
-from tvm.s_tir import pipeline as stock
+from tvm.s_tir import pipeline as tvm_pipeline
 
-from tvm_hopper import pipeline, stock_passes
+from tvm_hopper import pipeline
+from tvm_hopper.pipeline import stock
 
 OPTIONS = (
     "tirx.disable_vectorize",
@@ -67,7 +68,7 @@ def tvms(config: Config) -> list[tuple]:
     names = types.SimpleNamespace(
         ir=types.SimpleNamespace(IRModule=tvm.IRModule, transform=transform), transform=transform
     )
-    original = stock.default_s_tir_pipeline
+    original = tvm_pipeline.default_s_tir_pipeline
     globals_ = {
         **original.__globals__,
         "tvm": names,
@@ -80,7 +81,7 @@ def tvms(config: Config) -> list[tuple]:
 
 
 def ours(config: Config) -> list[tuple]:
-    original = stock_passes.stock_passes
+    original = stock.stock_passes
     names = {"s_tir": Calls("s_tir"), "tirx": Calls("tirx"), "PassContext": context(config)}
     return types.FunctionType(original.__code__, {**original.__globals__, **names})()
 
@@ -95,5 +96,5 @@ def test_the_list_is_tvms(values) -> None:
 
 
 def test_the_passes_of_ours_have_a_place_in_it() -> None:
-    names = [p.info.name for p in stock_passes.stock_passes()]
-    assert names.count(pipeline.HOOK) == names.count(pipeline.LATE) == 1
+    names = [p.info.name for p in stock.stock_passes()]
+    assert names.count(pipeline.passes.HOOK) == names.count(pipeline.passes.LATE) == 1

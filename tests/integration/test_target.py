@@ -6,12 +6,12 @@ import pytest
 import tvm
 from tvm.target import Target
 
-from tvm_hopper import _autoload
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, NUM_SMS
-from tvm_hopper.target import num_sms
+from tvm_hopper.integration import autoload
+from tvm_hopper.requests.targets import num_sms
 
-_autoload.register()
+autoload.register()
 
 
 @pytest.mark.parametrize("part", NUM_SMS)

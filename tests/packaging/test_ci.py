@@ -13,7 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tvm_hopper import _pins
+from tvm_hopper.requests import pins
 
 try:
     import tomllib
@@ -122,8 +122,8 @@ def test_hooks_run_what_lint_runs() -> None:
 
 def test_the_pins_at_run_time_are_those_of_the_package() -> None:
     found = {r.name: r.specifier for r in map(Requirement, PROJECT["dependencies"])}
-    assert str(found["apache-tvm"]) == f"=={_pins.TVM}"
-    assert _pins.is_release("0.1.14.post0", _pins.FFI)
-    assert f'"apache-tvm=={_pins.TVM}"' in _pins.REMEDY
-    told = SpecifierSet(re.search(r'"apache-tvm-ffi([^"]*)"', _pins.REMEDY).group(1))
+    assert str(found["apache-tvm"]) == f"=={pins.TVM}"
+    assert pins.is_release("0.1.14.post0", pins.FFI)
+    assert f'"apache-tvm=={pins.TVM}"' in pins.REMEDY
+    told = SpecifierSet(re.search(r'"apache-tvm-ffi([^"]*)"', pins.REMEDY).group(1))
     assert told == found["apache-tvm-ffi"]

@@ -73,7 +73,7 @@ def test_a_consumer_sees_types_and_mistakes(python: Path, tmp_path: Path) -> Non
         "int | None",
         "tvm_hopper.sim.result.Result",
         "str",
-        "tvm_hopper.explanation.Explanation",
+        "tvm_hopper.reports.explanation.Explanation",
         "bytes",
         "int",
     ]

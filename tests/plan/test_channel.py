@@ -7,7 +7,6 @@ from tests.transforms.scripts import parse
 from tests.transforms.test_plan_pipeline import BEFORE, PLAIN_READER, PLANNED
 from tests.transforms.test_specialize_warps import PLAIN_ROLES, ROLES
 from tvm_hopper import ir
-from tvm_hopper.keys import AWAIT_FILLED, AWAIT_FREE, CHANNEL_CALLS, FILL_SLOT
 from tvm_hopper.plan.channel import (
     Channel,
     ChannelCall,
@@ -23,6 +22,7 @@ from tvm_hopper.plan.channel import (
     slot_bytes,
     threads_per_arrival,
 )
+from tvm_hopper.requests.keys import AWAIT_FILLED, AWAIT_FREE, CHANNEL_CALLS, FILL_SLOT
 
 BYTES = 2 * 64 * 64 * 2 + 16 * 32 * 4
 

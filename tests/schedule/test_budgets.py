@@ -16,9 +16,9 @@ from tvm_hopper.facts import registers
 from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
 from tvm_hopper.plan.notes import MmaNote, SmemNote
 from tvm_hopper.plan.smem import ring_memory
-from tvm_hopper.schedule import gemm
-from tvm_hopper.schedule.config import find_violations, most_stages, ring_slots
 from tvm_hopper.schedule.dry_run import LAST, TARGET
+from tvm_hopper.schedule.products import apply
+from tvm_hopper.schedule.products.config import find_violations, most_stages, ring_slots
 from tvm_hopper.testing import workloads
 
 SPLITS = {1: [(24, 256), (56, 256)], 2: [(40, 232), (24, 240), (96, 200)], 3: [(32, 160)]}
@@ -72,7 +72,7 @@ def test_what_the_schedule_finds_too_large_the_passes_refuse(seed, monkeypatch):
     stages = most_stages(config.tile, dtype) + 1
     (found,) = find_violations(config.tile, stages, config, dtype)
     total = re.search(r"= (\d+) B of shared memory", found).group(1)
-    monkeypatch.setattr(gemm, "find_violations", lambda *_: [])
+    monkeypatch.setattr(apply, "find_violations", lambda *_: [])
     with pytest.raises(
         ScheduleError, match=f" = {total} bytes of shared memory.*take {stages - 1}"
     ):
@@ -88,7 +88,7 @@ def test_accumulators_that_the_schedule_finds_too_many_the_passes_refuse(seed, m
         if len(found) == 1 and "accumulators a thread" in found[0]:
             break
     held, room = re.match(r"found (\d+) acc.*need at most (\d+) of", found[0]).groups()
-    monkeypatch.setattr(gemm, "find_violations", lambda *_: [])
+    monkeypatch.setattr(apply, "find_violations", lambda *_: [])
     with pytest.raises(ScheduleError, match=f": {held} registers a thread; need at most {room} of"):
         scheduled(config, dtype, rng)
 

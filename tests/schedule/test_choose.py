@@ -5,19 +5,19 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_hopper.errors import ScheduleError
-from tvm_hopper.keys import BY_DEVICE
-from tvm_hopper.schedule.choose import (
-    CANDIDATES,
-    choose_config,
-    choose_tile,
-    estimate_cycles,
-)
-from tvm_hopper.schedule.config import (
+from tvm_hopper.requests.keys import BY_DEVICE
+from tvm_hopper.schedule.products.config import (
     MatmulConfig,
     find_violations,
     most_stages,
     ring_slots,
     split_axis,
+)
+from tvm_hopper.schedule.products.model import (
+    CANDIDATES,
+    choose_config,
+    choose_tile,
+    estimate_cycles,
 )
 
 

@@ -137,7 +137,7 @@ def test_wgmma_of_another_statement():
 
 def test_what_no_check_foresees_is_one_error_too(monkeypatch):
     sch, names = kernel(upto="wgmma", pad=False, shape=(100, 128, 256))
-    monkeypatch.setattr("tvm_hopper.schedule.tiles.find_tile", lambda *_: (64, 64, 64))
+    monkeypatch.setattr("tvm_hopper.schedule.products.tiles.find_tile", lambda *_: (64, 64, 64))
     match = r"block C: found what TVM cannot schedule \(.*\); need a tile of plain loops around the"
     refuse(sch, match, hs.wgmma, names["block"])
 

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tvm_hopper.sim.skeleton import explore_skeleton
+from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.static_check import check_sync
 
 from .catalogue import NUMBERS, Mutation

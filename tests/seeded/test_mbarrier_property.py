@@ -15,8 +15,8 @@ from tvm.script import tirx as T
 from tests.seeded.golden.common import Kernel
 from tests.seeded.lowering import lower
 from tests.seeded.running import run
-from tvm_hopper.sim.skeleton_agents import Op, SkeletonAgent
-from tvm_hopper.sim.skeleton_system import System
+from tvm_hopper.sim.protocol.agents import Op, SkeletonAgent
+from tvm_hopper.sim.protocol.system import System
 
 
 @dataclass

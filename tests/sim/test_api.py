@@ -13,8 +13,8 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.cli import main
 from tvm_hopper.errors import HopperError, VerifyError
 from tvm_hopper.sim import TensorMapArg, run_host, run_kernel
-from tvm_hopper.sim.host import Launch
-from tvm_hopper.sim.signature import signature
+from tvm_hopper.sim.launch.host import Launch
+from tvm_hopper.sim.launch.signature import signature
 from tvm_hopper.sim.tir import numpy_dtype
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads

@@ -6,9 +6,9 @@ from tvm import s_tir
 from tvm.script import tirx as T
 
 from tvm_hopper import schedule as hs
-from tvm_hopper.sim.arguments import complete
-from tvm_hopper.sim.choose import choose_blocks
-from tvm_hopper.sim.host import run_host
+from tvm_hopper.sim.cta_selection import choose_blocks
+from tvm_hopper.sim.launch.arguments import complete
+from tvm_hopper.sim.launch.host import run_host
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import workloads
 

@@ -5,7 +5,7 @@ import tvm
 from tvm import tirx
 
 from tvm_hopper.errors import VerifyError
-from tvm_hopper.sim.host import HostInterpreter, run_host
+from tvm_hopper.sim.launch.host import HostInterpreter, run_host
 
 
 def asks(*args):

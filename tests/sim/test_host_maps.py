@@ -7,8 +7,8 @@ from tvm.script import tirx as T
 
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim import TensorMapArg, run_host
-from tvm_hopper.sim.runtime_calls import encode_tiled
-from tvm_hopper.sim.tensors import Pointer
+from tvm_hopper.sim.launch.runtime_calls import encode_tiled
+from tvm_hopper.sim.launch.tensors import Pointer
 from tvm_hopper.simulation import simulate, verify
 
 from .kernels import ENCODE, lower

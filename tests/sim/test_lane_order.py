@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tvm_hopper.sim.lane_order import LaneOrder, lane_bits
-from tvm_hopper.sim.races import ALL_LANES, GENERIC, MemoryAccess
+from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
+from tvm_hopper.sim.races.shadow import ALL_LANES, GENERIC, MemoryAccess
 
 from .kernels import rules
 

@@ -65,7 +65,7 @@ def test_a_launch_that_reads_what_none_wrote_is_found():
 
 
 def test_nothing_is_judged_behind_a_launch_that_cannot_be_evaluated(monkeypatch):
-    from tvm_hopper.sim.machine import Machine
+    from tvm_hopper.sim.machine.machine import Machine
 
     def broken(self):
         raise TypeError("no such value")

@@ -8,8 +8,8 @@ import pytest
 from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
-from tvm_hopper.sim import lanes
-from tvm_hopper.sim.device_math import plain_name
+from tvm_hopper.sim.machine import lanes
+from tvm_hopper.sim.translate.device_math import plain_name
 from tvm_hopper.simulation import simulate
 
 from .kernels import lower
@@ -231,7 +231,7 @@ def test_an_expression_that_cannot_be_evaluated_is_incomplete_by_its_text(policy
 
 
 def test_a_statement_that_cannot_be_translated_is_incomplete_by_its_text(monkeypatch):
-    from tvm_hopper.sim.translate import StmtEmitter
+    from tvm_hopper.sim.translate.translate import StmtEmitter
 
     def broken(*_):
         raise IndexError("no such thing")

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvm_hopper.sim.clocks import Bundle
-from tvm_hopper.sim.mbarrier import MBarrier, Slot
+from tvm_hopper.sim.machine.mbarrier import MBarrier, Slot
+from tvm_hopper.sim.races.clocks import Bundle
 
 
 class Model:

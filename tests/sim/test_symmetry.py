@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tvm_hopper.sim.skeleton import Skeleton, explore, explore_skeleton
-from tvm_hopper.sim.skeleton_agents import Op, SkeletonAgent
-from tvm_hopper.sim.skeleton_symmetry import Symmetry, classes_of
-from tvm_hopper.sim.skeleton_system import System
+from tvm_hopper.sim.protocol.agents import Op, SkeletonAgent
+from tvm_hopper.sim.protocol.check import Skeleton, explore, explore_skeleton
+from tvm_hopper.sim.protocol.symmetry import Symmetry, classes_of
+from tvm_hopper.sim.protocol.system import System
 
 from .pointwise_rings import with_producer
 

@@ -11,9 +11,9 @@ from tvm.script import tirx as T
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.sim import run_kernel
-from tvm_hopper.sim.arguments import complete
-from tvm_hopper.sim.signature import signature
-from tvm_hopper.sim.tensors import HostTensor, place
+from tvm_hopper.sim.launch.arguments import complete
+from tvm_hopper.sim.launch.signature import signature
+from tvm_hopper.sim.launch.tensors import HostTensor, place
 from tvm_hopper.simulation import load, simulate, verify
 
 from .kernels import ENCODE, lower

@@ -12,10 +12,10 @@ from tests.sim_kernels.kernels import check
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
-from tvm_hopper.schedule import gemm
+from tvm_hopper.schedule.products import apply
 from tvm_hopper.testing.pointwise import Tiling
 
-PASSES = pipeline.hook_passes()
+PASSES = pipeline.passes.hook_passes()
 NAMES = [one.info.name.removeprefix("tvm_hopper.") for one in PASSES]
 REALISING = ["InsertSyncs", "LowerChannels"]
 MATMUL = functools.partial(check, tile=(64, 8, 16), stages=2, consumers=1)
@@ -37,8 +37,8 @@ KERNELS = {
 def keep(monkeypatch, names):
     """Let the lowering run some of our passes; the helpers ask for what only all of them do."""
     kept = [one for one, name in zip(PASSES, NAMES, strict=True) if name in names]
-    monkeypatch.setattr(pipeline, "hook_passes", lambda: kept)
-    monkeypatch.setattr(gemm, "check_lowering", lambda *_: None)
+    monkeypatch.setattr(pipeline.passes, "hook_passes", lambda: kept)
+    monkeypatch.setattr(apply, "check_lowering", lambda *_: None)
 
 
 @pytest.mark.parametrize("last", ["nothing", *NAMES])

@@ -7,8 +7,8 @@ from tests.seeded.catalogue import BY_ID, GOLDEN, MUTATIONS
 from tests.seeded.golden import g1_warp_specialized, g7_persistent
 from tests.seeded.lowering import lower
 from tests.static_check.kernels import kernel
-from tvm_hopper.sim.skeleton import explore, explore_skeleton, extract_skeletons
-from tvm_hopper.sim.skeleton_trace import UnanalysableError, trace_cta
+from tvm_hopper.sim.protocol.check import explore, explore_skeleton, extract_skeletons
+from tvm_hopper.sim.protocol.trace import UnanalysableError, trace_cta
 
 EXPLORED = [mutation for mutation in MUTATIONS if "X" in mutation.layers]
 # a wait on a word of global memory is not followed

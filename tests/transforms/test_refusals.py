@@ -27,6 +27,7 @@ from tests.transforms.refusals.syncs import SYNCS
 from tests.transforms.scripts import parse
 from tvm_hopper import ir, pipeline
 from tvm_hopper.errors import LoweringError, VerifyError
+from tvm_hopper.pipeline.checks import check_well_formed
 from tvm_hopper.plan.pipeline_plan import plan_pipelines
 
 CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + PIPELINES + REST + SYNCS
@@ -75,10 +76,11 @@ def test_lower_needs_a_target():
         pipeline.lower(parse(PRODUCT))
 
 
-def test_a_pass_that_breaks_the_ir_is_named():
+def test_a_pass_that_breaks_the_ir_is_named(monkeypatch):
+    monkeypatch.setenv("TVM_HOPPER_VERIFY", "1")
     free = tirx.PrimFunc([], tirx.Evaluate(tirx.Var("x", "int32")))
     with pytest.raises(VerifyError, match="main after SomePass: found IR that is not well formed"):
-        pipeline._verify(tvm.IRModule({"main": free}), after="SomePass")
+        check_well_formed([], tvm.IRModule({"main": free}), after="SomePass")
 
 
 # -- every raise is reached

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.keys import ASYNC_COPY
+from tvm_hopper.requests.keys import ASYNC_COPY
 
 
 @dataclass(frozen=True)

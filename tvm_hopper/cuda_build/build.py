@@ -29,8 +29,9 @@ from tvm import tirx
 from tvm.ir import BaseFunc, StringImm
 from tvm.ir.transform import Pass, PassContext
 
-from tvm_hopper import ir, keys, options, pipeline, request
+from tvm_hopper import ir, pipeline
 from tvm_hopper.errors import CompileError, HopperError
+from tvm_hopper.requests import keys, marks, options
 
 from . import records
 from .records import BuildRecord
@@ -57,7 +58,7 @@ class Settings:
         values: dict[str, Any] = {}
         strict = False
         for gv, func in mod.functions.items():
-            if not request.is_marked(func):
+            if not marks.is_marked(func):
                 continue
             for name in (keys.VERIFY, keys.COMPILER, keys.CHECK_ASSEMBLER_LOG):
                 value = options.read(name, func)
@@ -122,7 +123,7 @@ def _then(finalize: Pass, change: Callable[[tvm.IRModule], tvm.IRModule]) -> Pas
 
 
 def _is_ours(mod: tvm.IRModule) -> bool:
-    return any(map(request.is_marked, mod.functions.values()))
+    return any(map(marks.is_marked, mod.functions.values()))
 
 
 # -- the step
@@ -155,7 +156,7 @@ class ModuleBuild:
             return
         for gv, kernel in self.module.functions.items():
             host = next((f for f in self.host.functions.values() if _launches(f, gv)), None)
-            for check in pipeline.final_checks():
+            for check in pipeline.passes.final_checks():
                 check(kernel, host)
 
     def keep(self, text: str) -> str:

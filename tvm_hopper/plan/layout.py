@@ -28,7 +28,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.swizzle import CHUNK_BYTES, alignment, span_elements, swizzle_chunk
 from tvm_hopper.facts.tensor_map import MAX_BOX
-from tvm_hopper.keys import SWIZZLE, WGMMA
+from tvm_hopper.requests.keys import SWIZZLE, WGMMA
 
 WIDEST_FIRST = (128, 64, 32, 0)  # fewer, longer boxes
 BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)

@@ -17,7 +17,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.keys import CHANNEL, PERSISTENT
+from tvm_hopper.requests.keys import CHANNEL, PERSISTENT
 
 from .channel import find_loads, is_load
 

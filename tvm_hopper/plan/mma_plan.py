@@ -13,7 +13,7 @@ from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
-from tvm_hopper.keys import ACCUMULATE, REGISTERS, SWIZZLE, WGMMA
+from tvm_hopper.requests.keys import ACCUMULATE, REGISTERS, SWIZZLE, WGMMA
 
 from .multiply_add import MultiplyAdd, match_multiply_add
 

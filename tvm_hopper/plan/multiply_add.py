@@ -8,7 +8,7 @@ from typing import Any
 from tvm_hopper import ir
 from tvm_hopper.analysis.contraction import CASTS_NEEDED, Contraction, find_contraction
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.keys import WGMMA
+from tvm_hopper.requests.keys import WGMMA
 
 NEED = "C[i, j] = C[i, j] + A[i, k] * B[j, k] in loops over i, j and k"
 FIRST = "compute it into a buffer of its own first"

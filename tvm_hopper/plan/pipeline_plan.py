@@ -10,7 +10,15 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.hopper import MAX_GRID_YZ, MBARRIER_MAX_TX_BYTES, SMEM_PER_BLOCK
-from tvm_hopper.keys import ASYNC_COPY, ASYNC_STAGES, CHANNEL, NUM_SLOTS, ORDER, PERSISTENT, STAGE
+from tvm_hopper.requests.keys import (
+    ASYNC_COPY,
+    ASYNC_STAGES,
+    CHANNEL,
+    NUM_SLOTS,
+    ORDER,
+    PERSISTENT,
+    STAGE,
+)
 
 from .channel import find_loads, is_load, slot_bytes
 from .load_sites import Site, find_sites, is_open

@@ -7,13 +7,21 @@ from typing import Any, cast
 
 from tvm import tirx
 
-from tvm_hopper import ir, options
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import registers
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.hopper import MAX_THREADS, THREADS_PER_WARP, WARP_GROUP_THREADS
-from tvm_hopper.fallbacks import Fallback
-from tvm_hopper.keys import ASYNC_OP, AWAIT_FREE, CONSUMERS, NUM_SLOTS, REGISTERS, WGMMA_PENDING
+from tvm_hopper.requests import options
+from tvm_hopper.requests.fallbacks import Fallback
+from tvm_hopper.requests.keys import (
+    ASYNC_OP,
+    AWAIT_FREE,
+    CONSUMERS,
+    NUM_SLOTS,
+    REGISTERS,
+    WGMMA_PENDING,
+)
 
 from .channel import find_calls, find_loads
 from .pipeline_plan import pipelined_loops

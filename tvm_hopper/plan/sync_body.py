@@ -20,7 +20,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE
+from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Space, Step
 
 from .channel import find_calls, find_loads, find_trips, is_load

@@ -9,7 +9,7 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.keys import BY_DEVICE, KERNEL, PERSISTENT, RASTER_GROUP
+from tvm_hopper.requests.keys import BY_DEVICE, KERNEL, PERSISTENT, RASTER_GROUP
 
 MOST_TILES = (1 << 31) - 1  # indices of tiles have 32 bits
 LARGE_GROUP = 1024  # of more rows, times elements of a tile, the constants could pass 32 bits

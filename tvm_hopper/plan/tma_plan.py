@@ -19,7 +19,7 @@ from tvm_hopper.analysis.copies import CopyNest, find_copies
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.keys import ASYNC_COPY, SWIZZLE
+from tvm_hopper.requests.keys import ASYNC_COPY, SWIZZLE
 
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
 

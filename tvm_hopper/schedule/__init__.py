@@ -3,13 +3,13 @@
 from tvm_hopper import schedule as hs
 """
 
-from tvm_hopper.keys import BY_DEVICE
+from tvm_hopper.requests.keys import BY_DEVICE
 
-from .choose import choose_config
-from .config import MatmulConfig, Roles
-from .fuse import fuse_epilogue, fuse_prologue
-from .gemm import matmul
-from .normalize import normalize
+from .products.apply import matmul
+from .products.config import MatmulConfig, Roles
+from .products.fuse import fuse_epilogue, fuse_prologue
+from .products.model import choose_config
+from .products.normalize import normalize
 from .steps import async_copy, pad, pipeline, raster, wgmma
 
 __all__ = [

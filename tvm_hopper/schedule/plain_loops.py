@@ -7,11 +7,12 @@ from typing import Any
 
 from tvm import s_tir, tirx
 
-from tvm_hopper import ir, keys
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
+from tvm_hopper.requests import keys
 
-from .config import Roles
+from .products.config import Roles
 
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 

@@ -23,13 +23,14 @@ from typing import Any
 from tvm import s_tir
 from tvm.ir import Expr
 
-from tvm_hopper import ir, keys, options
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import swizzle as swizzle_facts
 from tvm_hopper.facts import wgmma as wgmma_facts
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
+from tvm_hopper.requests import keys, options
 
-from . import plain_loops, tiles
+from . import plain_loops
 from .arguments import (
     as_block,
     as_choice,
@@ -40,7 +41,8 @@ from .arguments import (
     check_sampled,
     check_type,
 )
-from .config import (
+from .products import tiles
+from .products.config import (
     ACCUMULATE,
     MECHANISMS,
     MOST_BLOCKS,
@@ -49,8 +51,8 @@ from .config import (
     check_consumers,
     check_pending,
 )
-from .fuse import is_own_kernel
-from .recognize import Axis, Matmul, find_matmul
+from .products.fuse import is_own_kernel
+from .products.recognize import Axis, Matmul, find_matmul
 from .trial import all_or_nothing
 
 SAMPLE = "tvm_hopper.sample"  # never left in the IR, see `pipeline`

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.clocks import Clock
-from tvm_hopper.sim.tensors import TensorPlacement
+from tvm_hopper.sim.launch.tensors import TensorPlacement
+from tvm_hopper.sim.races.clocks import Clock
 
 
 def warp_exit(warp: Any) -> None:

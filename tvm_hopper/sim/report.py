@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.findings import RULES, Finding
-from tvm_hopper.sim.races import ASYNC, MemoryAccess
+from tvm_hopper.sim.races.shadow import ASYNC, MemoryAccess
 from tvm_hopper.sim.timeline import TimelineEvent
 from tvm_hopper.sim.tir import shared_buffer, statement_text
 

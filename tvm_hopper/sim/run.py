@@ -13,23 +13,23 @@ import numpy as np
 from tvm_hopper.facts.hopper import REGISTERS_PER_BLOCK
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim import ending
-from tvm_hopper.sim.host import Launch, run_host
-from tvm_hopper.sim.lanes import LANES
-from tvm_hopper.sim.machine import CTA, Event, Machine, check_policy
-from tvm_hopper.sim.memory import Region, global_base
-from tvm_hopper.sim.ops_bulk import BulkOps
-from tvm_hopper.sim.ops_cp_async import CpAsyncOps
-from tvm_hopper.sim.ops_matrix import MatrixOps
-from tvm_hopper.sim.ops_mbarrier import MBarrierOps
-from tvm_hopper.sim.ops_named import NamedOps
-from tvm_hopper.sim.ops_order import ClusterBarrier, OrderOps
-from tvm_hopper.sim.ops_wgmma import WarpGroup, WgmmaOps
-from tvm_hopper.sim.program import KernelCode
+from tvm_hopper.sim.launch.host import Launch, run_host
+from tvm_hopper.sim.launch.tensors import Pointer, TensorPlacement, place
+from tvm_hopper.sim.launch.tma import BoundTensorMap, TensorMapArg
+from tvm_hopper.sim.machine.lanes import LANES
+from tvm_hopper.sim.machine.machine import CTA, Event, Machine, check_policy
+from tvm_hopper.sim.machine.memory import Region, global_base
+from tvm_hopper.sim.machine.warp import WarpCore
+from tvm_hopper.sim.ops.bulk import BulkOps
+from tvm_hopper.sim.ops.cp_async import CpAsyncOps
+from tvm_hopper.sim.ops.matrix import MatrixOps
+from tvm_hopper.sim.ops.mbarrier import MBarrierOps
+from tvm_hopper.sim.ops.named import NamedOps
+from tvm_hopper.sim.ops.order import ClusterBarrier, OrderOps
+from tvm_hopper.sim.ops.wgmma import WarpGroup, WgmmaOps
 from tvm_hopper.sim.result import Result
-from tvm_hopper.sim.tensors import Pointer, TensorPlacement, place
-from tvm_hopper.sim.tma import BoundTensorMap, TensorMapArg
-from tvm_hopper.sim.translate import compile_kernel
-from tvm_hopper.sim.warp import WarpCore
+from tvm_hopper.sim.translate.program import KernelCode
+from tvm_hopper.sim.translate.translate import compile_kernel
 
 __all__ = ["Launch", "TensorMapArg", "run_host", "run_kernel"]
 

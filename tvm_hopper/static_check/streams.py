@@ -16,8 +16,8 @@ from tvm_hopper.facts.hopper import NAMED_BARRIERS, REGISTERS_PER_BLOCK, WARP_GR
 from tvm_hopper.facts.hopper import THREADS_PER_WARP as WARP
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim.findings import RULES, Finding
-from tvm_hopper.sim.skeleton_expr import Address
-from tvm_hopper.sim.skeleton_trace import SyncEvent, Trace
+from tvm_hopper.sim.protocol.expr import Address
+from tvm_hopper.sim.protocol.trace import SyncEvent, Trace
 
 GROUP_WIDE = ("mma", "mma_fence", "mma_commit", "mma_wait")
 Range = tuple[Any, int, int]  # buffer, first register, end

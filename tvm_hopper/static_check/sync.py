@@ -13,8 +13,8 @@ from tvm import ir, tirx
 
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim.findings import Finding
-from tvm_hopper.sim.skeleton import Skeleton, run_skeleton
-from tvm_hopper.sim.skeleton_trace import UnanalysableError
+from tvm_hopper.sim.protocol.check import Skeleton, run_skeleton
+from tvm_hopper.sim.protocol.trace import UnanalysableError
 from tvm_hopper.sim.tir import PTX, op_name
 from tvm_hopper.static_check.streams import check_streams, finding
 

@@ -1,0 +1,105 @@
+"""What is changed in TVM: a gate in front of its default pipeline, and keys that PassContext takes.
+
+`tvm.compile`, `tvm.tirx.build`, `relax.build` and MetaSchedule's workers all take the factory in
+`PIPELINE_MAP["s_tir"]`.  The gate wraps whatever stands there: a module with a function that
+carries one of our keys is lowered by `tvm_hopper.pipeline`, any other by the wrapped factory, which
+then never learns that somebody asked.  Heavy imports wait for the first build.
+
+TVM checks the keys of a PassContext against a table that Python cannot add to, so its constructor
+hands ours over inside a stock key that nothing in TVM reads (`tvm_hopper.requests.options`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+NAME = "tvm_hopper"
+_CONFIG = 4  # where `config` stands among the arguments of PassContext
+
+Factory = Callable[..., tuple]
+
+
+def gated(previous: Factory) -> Factory:
+    """Wrap a pipeline factory: modules that ask for our lowering get it."""
+
+    def factory(**options: object) -> tuple:
+        import tvm
+
+        pipeline, finalize_host, finalize_device = previous(**options)
+        halves = None
+
+        @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.Gate")
+        def gate(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+            nonlocal halves
+            from tvm_hopper.requests import marks
+
+            halves = None
+            marked = marks.mark_requests(mod)
+            if marked.same_as(mod):
+                return pipeline(mod)
+            from tvm_hopper import pipeline as ours
+            from tvm_hopper.cuda_build import build, runtime
+
+            halves = build.Halves(build.Settings.of(marked))
+            build.install()
+            runtime.ensure()
+            return ours.run(marked)
+
+        def host() -> tvm.transform.Pass:
+            return finalize_host() if halves is None else halves.keep_host(finalize_host())
+
+        def device() -> tvm.transform.Pass:
+            return finalize_device() if halves is None else halves.join_device(finalize_device())
+
+        return gate, host, device
+
+    factory.gate_of = previous  # type: ignore[attr-defined]  # how `install` knows a gate
+    return factory
+
+
+def install() -> None:
+    """Put the gate in front of the default pipeline, once."""
+    from tvm.tirx.compilation_pipeline import PIPELINE_MAP
+
+    if not hasattr(PIPELINE_MAP["s_tir"], "gate_of"):
+        PIPELINE_MAP["s_tir"] = gated(PIPELINE_MAP["s_tir"])
+
+
+def accept_options() -> None:
+    """Let PassContext take the keys of our options and show them in its `config`, once."""
+    from tvm.ir.transform import PassContext
+
+    from tvm_hopper.requests import options
+
+    stock = PassContext.__init__
+    if hasattr(stock, "gate_of"):
+        return
+
+    @functools.wraps(stock)
+    def init(self: PassContext, *arguments: Any, **named: Any) -> None:
+        if len(arguments) > _CONFIG:
+            config = options.to_carrier(arguments[_CONFIG])
+            arguments = (*arguments[:_CONFIG], config, *arguments[_CONFIG + 1 :])
+        elif "config" in named:
+            named["config"] = options.to_carrier(named["config"])
+        stock(self, *arguments, **named)
+
+    stock_config = PassContext.config
+
+    def config(self: PassContext) -> Any:
+        return options.from_carrier(stock_config.fget(self))
+
+    init.gate_of = stock  # type: ignore[attr-defined]
+    PassContext.__init__ = init
+    PassContext.config = property(config, doc=stock_config.__doc__)
+
+
+def register_named() -> None:
+    """Register the pipeline under its own name, for `tir_pipeline="tvm_hopper"`."""
+    from tvm.s_tir.pipeline import default_s_tir_pipeline
+    from tvm.tirx import compilation_pipeline
+
+    if NAME not in compilation_pipeline.PIPELINE_MAP:
+        compilation_pipeline.register_tir_pipeline(NAME, gated(default_s_tir_pipeline))

@@ -1,0 +1,153 @@
+"""Builders of small pieces of TIR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import ir, sym, tirx
+from tvm.ir import StringImm
+
+from .types import (
+    ROLES,
+    Call,
+    Evaluate,
+    For,
+    ForKind,
+    SBlock,
+    SBlockRealize,
+    SeqStmt,
+    Stmt,
+    TensorRegion,
+    Var,
+)
+from .walk import dtype_of, is_const, statements
+
+
+def cast_like(value: Any, var: Any) -> Any:
+    """Cast an integer expression to the type of another one; leave buffers and equals alone."""
+    if isinstance(value, int):
+        return tirx.IntImm(dtype_of(var), value)
+    if (
+        tirx.is_buffer_var(value)
+        or not hasattr(var.ty, "dtype")
+        or dtype_of(value) == dtype_of(var)
+    ):
+        return value
+    return tirx.Cast(dtype_of(var), value)
+
+
+def as_int32(value: Any) -> Any:
+    """Cast an integer expression to int32, unless it is one."""
+    return value if dtype_of(value) == "int32" else tirx.Cast("int32", value)
+
+
+def seq(*parts: Any) -> Stmt:
+    """Join statements, expressions (as `Evaluate`) and lists of them; `None` is left out."""
+    flat: list[Stmt] = []
+    for part in parts:
+        if part is None:
+            continue
+        if isinstance(part, (list, tuple)):
+            flat.extend(statements(seq(*part)) if part else [])
+        elif isinstance(part, Stmt):
+            flat.extend(statements(part))
+        else:
+            flat.append(Evaluate(part))
+    if not flat:
+        return Evaluate(tirx.IntImm("int32", 0))
+    return flat[0] if len(flat) == 1 else SeqStmt(flat)
+
+
+def make_loop(
+    name: str,
+    extent: Any,
+    body: Callable[[Var], Any],
+    kind: ForKind = ForKind.SERIAL,
+    unroll: bool = False,
+) -> Stmt:
+    """Build a loop; `unroll` leaves the unrolling to the CUDA compiler (`#pragma unroll`)."""
+    if is_const(extent, 1) and kind != ForKind.THREAD_BINDING:
+        return seq(body(tirx.IntImm("int32", 0)))
+    dtype = "int32" if isinstance(extent, int) else dtype_of(extent)
+    var = Var(name, dtype)
+    notes = {"pragma_unroll": int(extent)} if unroll else None
+    zero = tirx.IntImm(dtype, 0)
+    extent = tirx.IntImm(dtype, extent) if isinstance(extent, int) else extent
+    return For(var, zero, extent, kind, seq(body(var)), annotations=notes)
+
+
+def call_op(name: str, dtype: str, *args: Any) -> Call:
+    """Build a call of a registered operator that Python has no constructor for."""
+    return Call(ir.Op.get(name), [tirx.convert(arg) for arg in args], ret_ty=dtype)
+
+
+def make_assert(condition: Any, message: str) -> Stmt:
+    """Build a host-side check that raises ValueError with a message."""
+    # The wheel's Python constructor hands its first two arguments over in the wrong order.
+    return tirx.AssertStmt(condition, StringImm("ValueError"), [StringImm(message)])
+
+
+def with_body(loop: For, body: Stmt, **changes: Any) -> For:
+    """Copy a loop with another body (and other `extent`, `annotations`, `loop_var`)."""
+    return For(
+        changes.get("loop_var", loop.loop_var),
+        loop.min,
+        changes.get("extent", loop.extent),
+        loop.kind,
+        body,
+        thread_binding=changes.get("thread_binding", loop.thread_binding),
+        annotations=changes.get("annotations", loop.annotations),
+    )
+
+
+def with_block(block: SBlock, **changes: Any) -> SBlock:
+    """Copy a block with some of its fields changed."""
+    fields = {
+        name: changes.get(name, getattr(block, name))
+        for name in (
+            "iter_vars",
+            "reads",
+            "writes",
+            "name_hint",
+            "body",
+            "init",
+            "alloc_buffers",
+            "match_buffers",
+            "annotations",
+        )
+    }
+    return SBlock(**fields)
+
+
+def opaque_block(name: str, body: Stmt, **fields: Any) -> SBlockRealize:
+    """Build a realized block without iteration variables."""
+    fields = {"reads": [], "writes": [], **fields}
+    return SBlockRealize([], True, SBlock([], name_hint=name, body=body, **fields))
+
+
+def full_region(buffer: Var) -> TensorRegion:
+    """Return the region that covers a whole buffer."""
+    zero = [tirx.IntImm(dtype_of(extent), 0) for extent in buffer.shape]
+    return tirx.BufferRegion(
+        buffer, [ir.Range.from_min_extent(z, e) for z, e in zip(zero, buffer.shape, strict=True)]
+    )
+
+
+def new_buffer(
+    name: str, shape: tuple[int, ...], dtype: str, scope: str, alignment: int = -1
+) -> Var:
+    """Declare a compact buffer as S-TIR does (without a layout, which would break equality)."""
+    return tirx.decl_buffer(
+        shape, dtype, name=name, scope=scope, data_alignment=alignment, layout=None
+    )
+
+
+def simplify(expr: Any, analyzer: sym.Analyzer | None = None) -> Any:
+    """Simplify an expression, with what the analyzer knows about its variables."""
+    return (analyzer or sym.Analyzer()).simplify(expr)
+
+
+def mark_ours(body: Stmt) -> Stmt:
+    """Keep stock ThreadSync out: it would put __syncthreads into a role's branch."""
+    return tirx.AttrStmt(ROLES, "hand_threaded", tirx.IntImm("int32", 1), body)

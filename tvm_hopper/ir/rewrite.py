@@ -1,0 +1,140 @@
+"""Rewrites of TIR: every change of a tree goes through one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from .build import cast_like, full_region, seq
+from .types import BufferStore, Evaluate, For, SBlock, SeqStmt, Stmt, TensorLoad, TensorRegion, Var
+from .walk import dtype_of, find_all, is_const, kernels, statements
+
+
+def substitute(node: Any, values: Mapping[Var, Any]) -> Any:
+    """Replace uses of variables and buffers; an integer value takes its variable's type."""
+    typed = {var: cast_like(value, var) for var, value in values.items()}
+    if not typed:
+        return node
+    return tvm_ffi.structural_map(node, [(Var, lambda v: typed.get(v, v))])
+
+
+def replace(root: Any, kind: type, new: Callable[[Any], Any]) -> Any:
+    """Offer every node of one type, outermost first, to `new`, which returns it or a replacement.
+
+    What a replacement holds is offered too, so `new` must leave its own result alone.
+    """
+    return tvm_ffi.structural_map(root, [(kind, new)], order="pre")
+
+
+def replace_nodes(root: Any, kind: type, planned: Mapping[Any, Any]) -> Any:
+    """Replace planned nodes, found by identity, without looking into the replacements."""
+
+    def visit(node: Any, mutator: Any) -> Any:
+        new = planned.get(node)
+        return mutator.default_mutate(node) if new is None else new
+
+    return tvm_ffi.structural_mutate(root, [(kind, visit)])
+
+
+def drop_empty(root: Any) -> Any:
+    """Take statements that do nothing, as `seq()` makes them, out of their sequences."""
+
+    def drop(body: SeqStmt) -> Stmt:
+        return seq(*(x for x in statements(body) if not _is_empty(x)))
+
+    return tvm_ffi.structural_map(root, [(SeqStmt, drop)], order="post")
+
+
+def _is_empty(stmt: Stmt) -> bool:
+    return isinstance(stmt, Evaluate) and is_const(stmt.value, 0)
+
+
+def fresh_variables(stmt: Any) -> Any:
+    """Copy statements that stand twice in a function: each defines loop variables of its own."""
+    defined = [loop.loop_var for loop in find_all(stmt, For)]
+    defined += [bind.var for bind in find_all(stmt, tirx.Bind)]
+    return substitute(stmt, {var: Var(var.name, dtype_of(var)) for var in defined})
+
+
+def map_kernels(func: tirx.PrimFunc, change: Callable[[For], Stmt]) -> tirx.PrimFunc:
+    """Offer each kernel of a function to `change`, which returns it or its replacement."""
+    planned = {kernel: change(kernel) for kernel in kernels(func)}
+    planned = {old: new for old, new in planned.items() if not old.same_as(new)}
+    return func.with_body(replace_nodes(func.body, For, planned)) if planned else func
+
+
+def reindex(
+    root: Any,
+    buffer: Var,
+    new_buffer: Var,
+    index: Callable[[list[Any]], list[Any]],
+    region: Callable[[list[Any]], list[Any]],
+    but: Iterable[SBlock] = (),
+) -> Any:
+    """Move every access of a buffer, except those in the blocks `but`, to another one.
+
+    `index` maps the indices of a load or store, `region` the `Range`s of a block's read or write.
+    """
+    kept = set(but)
+
+    def load(node: TensorLoad, mutator: Any) -> TensorLoad:
+        node = mutator.default_mutate(node)
+        if not node.source.same_as(buffer):
+            return node
+        return tirx.BufferLoad(new_buffer, index(list(node.indices)))
+
+    def store(node: BufferStore, mutator: Any) -> BufferStore:
+        node = mutator.default_mutate(node)
+        if not node.buffer.same_as(buffer):
+            return node
+        return BufferStore(new_buffer, node.value, index(list(node.indices)))
+
+    def touch(node: TensorRegion, mutator: Any) -> TensorRegion:
+        if not node.source.same_as(buffer):
+            return mutator.default_mutate(node)
+        return tirx.BufferRegion(new_buffer, region(list(node.region)))
+
+    def enter(node: SBlock, mutator: Any) -> SBlock:
+        return node if node in kept else mutator.default_mutate(node)
+
+    callbacks = [(TensorLoad, load), (BufferStore, store), (TensorRegion, touch)]
+    return tvm_ffi.structural_mutate(root, [*callbacks, (SBlock, enter)])
+
+
+def move_regions(root: Any, buffers: Mapping[Var, Var]) -> Any:
+    """Let the read and write regions of blocks name other buffers, each as a whole."""
+
+    def touch(node: TensorRegion) -> TensorRegion:
+        new = buffers.get(node.source)
+        return node if new is None else full_region(new)
+
+    return tvm_ffi.structural_map(root, [(TensorRegion, touch)], order="pre")
+
+
+def mutate(root: Any, callbacks: list[tuple[type, Callable[[Any, Any], Any]]]) -> Any:
+    """Rewrite with callbacks that own the descent: `(node, mutator) -> node`."""
+    return tvm_ffi.structural_mutate(root, callbacks)
+
+
+def replace_schedule(sch: Any, by: Any) -> None:
+    """Let a schedule's Python object stand for another schedule: TVM has no primitive for it."""
+    sch.__move_handle_from__(by)
+
+
+class Names:
+    """Names that are used once: two tensors of a program may have the same."""
+
+    def __init__(self, used: Iterable[str] = ()) -> None:
+        self._used = set(used)
+
+    def take(self, name: str) -> str:
+        """Return the name, numbered if it is taken already."""
+        free, number = name, 0
+        while free in self._used:
+            number += 1
+            free = f"{name}_{number}"
+        self._used.add(free)
+        return free

@@ -1,0 +1,197 @@
+"""Questions about TIR: what stands where, and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from .types import ROLES, BufferStore, Call, For, ForKind, SBlock, SeqStmt, Stmt, TensorLoad, Var
+
+_PACKED = 1  # CallingConv::kCPackedFunc
+_DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
+
+
+def find_all(root: Any, kind: type, where: Callable[[Any], bool] = lambda _: True) -> list[Any]:
+    """Return every node of one type below `root`, outermost first."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if where(node):
+            found.append(node)
+
+    tvm_ffi.structural_walk(root, [(kind, visit)], order="pre")
+    return found
+
+
+def find_blocks(root: Any, key: str) -> list[SBlock]:
+    """Return the blocks that carry an annotation, outermost first."""
+    return find_all(root, SBlock, lambda block: key in block.annotations)
+
+
+def uses(root: Any, var: Var) -> bool:
+    """Tell whether a variable or a buffer occurs below `root`."""
+    return bool(find_all(root, Var, lambda v: v.same_as(var)))
+
+
+def accesses(root: Any, buffer: Var) -> list[Any]:
+    """Return the loads and stores of a buffer below `root`, and the calls that take its pointer."""
+    return [
+        *find_all(root, TensorLoad, lambda x: x.source.same_as(buffer)),
+        *find_all(root, BufferStore, lambda x: x.buffer.same_as(buffer)),
+        *find_all(root, Call, lambda x: buffer.same_as(pointer_of(x))),
+    ]
+
+
+def uses_node(root: Any, node: Any) -> bool:
+    """Tell whether a node stands, by identity, at or below `root`."""
+    return bool(find_all(root, type(node), node.same_as))
+
+
+def depends_on(expr: Any, variables: list[Var]) -> bool:
+    """Tell whether an expression mentions one of the variables."""
+    return any(uses(expr, var) for var in variables)
+
+
+def loop_nest(stmt: Stmt) -> tuple[list[For], Stmt]:
+    """Peel perfectly nested loops; return them, outermost first, and what stands inside."""
+    loops: list[For] = []
+    while isinstance(stmt, For):
+        loops.append(stmt)
+        stmt = stmt.body
+    return loops, stmt
+
+
+def statements(stmt: Stmt) -> list[Stmt]:
+    """Return a sequence as a flat list; any other statement as a list of one."""
+    if isinstance(stmt, SeqStmt):
+        return [inner for outer in stmt.seq for inner in statements(outer)]
+    return [stmt]
+
+
+def conjuncts(cond: Any) -> Iterator[Any]:
+    """Yield the terms of nested `and`s; nothing for a constant true."""
+    if isinstance(cond, tirx.And):
+        yield from conjuncts(cond.a)
+        yield from conjuncts(cond.b)
+    elif not is_const(cond, 1):
+        yield cond
+
+
+def is_const(expr: Any, value: int) -> bool:
+    """Tell whether an expression is a given integer constant."""
+    return isinstance(expr, (int, bool, tirx.IntImm)) and int(expr) == value
+
+
+def is_zero(expr: Any) -> bool:
+    """Tell whether an expression is the constant 0 of any type."""
+    if isinstance(expr, tirx.Cast):
+        return is_zero(expr.value)
+    return (
+        isinstance(expr, (int, tirx.IntImm, tirx.FloatImm))
+        and float(getattr(expr, "value", expr)) == 0
+    )
+
+
+def range_of(loop: For) -> ir.Range:
+    """Return the values that a loop's variable takes."""
+    return ir.Range.from_min_extent(loop.min, loop.extent)
+
+
+def static_int(expr: Any) -> int | None:
+    """Return the value of an integer constant, None for anything else."""
+    return int(expr) if isinstance(expr, (int, tirx.IntImm)) else None
+
+
+def dtype_of(expr: Any) -> str:
+    """Return the scalar type of an expression, or of a buffer's element, as text."""
+    inner = expr.ty.dtype
+    return str(inner.dtype if hasattr(inner, "dtype") else inner)
+
+
+def is_shared(buffer: Var) -> bool:
+    """Tell whether a buffer lies in (dynamic or static) shared memory."""
+    return buffer.scope() in ("shared", "shared.dyn")
+
+
+def kernels(func: tirx.PrimFunc) -> list[For]:
+    """Return the outermost thread-binding loops: each is one device kernel."""
+    found: list[For] = []
+
+    def visit(loop: For) -> Any:
+        if loop.kind != ForKind.THREAD_BINDING:
+            return None
+        found.append(loop)
+        return tvm_ffi.WalkResult.SKIP
+
+    tvm_ffi.structural_walk(func.body, [(For, visit)], order="pre")
+    return found
+
+
+def is_ours(kernel: Any) -> bool:
+    """Tell whether we synchronise a kernel, so that TVM's own passes must leave it alone."""
+    return bool(
+        find_all(kernel, tirx.AttrStmt, lambda x: isinstance(x.node, str) and x.node == ROLES)
+    )
+
+
+def thread_axes(root: Any) -> dict[str, For]:
+    """Return the thread-binding loops by tag, e.g. `threadIdx.y`; of each tag the outermost."""
+    axes: dict[str, For] = {}
+    for loop in find_all(root, For, lambda x: x.kind == ForKind.THREAD_BINDING):
+        axes.setdefault(str(loop.thread_binding.thread_tag), loop)
+    return axes
+
+
+def outermost_thread_extents(root: Any) -> list[Any]:
+    """Return the outermost `thread_extent` attributes, each one device kernel."""
+    found: list[Any] = []
+
+    def visit(attr: tirx.AttrStmt) -> Any:
+        if attr.attr_key != "thread_extent":
+            return None
+        found.append(attr)
+        return tvm_ffi.WalkResult.SKIP
+
+    tvm_ffi.structural_walk(root, [(tirx.AttrStmt, visit)], order="pre")
+    return found
+
+
+def number_of(func: tirx.PrimFunc, kernel: For) -> int:
+    """Return which of a function's kernels one is, by which it is noted from pass to pass.
+
+    Passes replace kernels one by one, so that a number holds until the last of them.
+    """
+    return next(i for i, other in enumerate(kernels(func)) if other.same_as(kernel))
+
+
+def pointer_of(expr: Any) -> Var | None:
+    """Return the buffer whose bare data pointer (`buffer.data`) an expression is, else None."""
+    if isinstance(expr, Call) and getattr(expr.op, "name", "") == "tirx.buffer_data":
+        return expr.args[0]
+    return None
+
+
+def addressed(root: Any) -> list[Var]:
+    """Return the buffers whose addresses are taken below `root`: of an element, or as a whole."""
+    found = []
+    for call in find_all(root, Call):
+        takes_address = getattr(call.op, "name", "") == "tirx.address_of"
+        if takes_address and isinstance(call.args[0], TensorLoad):
+            found.append(call.args[0].source)
+        elif (buffer := pointer_of(call)) is not None:
+            found.append(buffer)
+    return found
+
+
+def is_packed(func: tirx.PrimFunc) -> bool:
+    """Tell a host function that takes its arguments packed, as MakePackedAPI leaves it."""
+    return int(func.attrs.get("calling_conv", 0)) == _PACKED
+
+
+def is_device_id(value: Any) -> bool:
+    """Tell whether a host expression reads the device number of a tensor argument."""
+    is_field = isinstance(value, Call) and str(value.op.name).endswith("tvm_struct_get")
+    return is_field and is_const(value.args[2], _DEVICE_ID)

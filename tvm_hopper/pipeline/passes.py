@@ -1,0 +1,124 @@
+"""The lowering, as a table of contents: TVM's own pass list, with ours at two places of it.
+
+TVM's list stands in `stock.py`; it depends on the PassContext:
+
+    stock passes, up to exact buffer regions
+      -> hook_passes()      blocks and regions become barriers, TMA and WGMMA instructions
+    s_tir.InjectSoftwarePipeline ... s_tir.InjectDoubleBuffer
+      -> late_passes()      shared buffers become one allocation with final offsets
+    tirx.StorageRewrite ... tirx.SplitHostDevice, tirx.MakePackedAPI ...
+      -> host_passes()      checks of the arguments, and the device that they are on
+
+Our passes see only the functions that carry the mark of `marks.mark_requests`; every other
+function of the module goes through the stock list as it is.
+
+Every prefix of hook_passes() gives a right, slower kernel if InsertSyncs and LowerChannels, which
+realise what is open, follow it (`tests/sim_kernels/test_prefixes.py`). RefuseLeftovers belongs to
+the whole list: it refuses what none of the passes acted on. MergeShared is always needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import tvm
+from tvm import tirx
+from tvm.ir.transform import Pass, PassContext
+
+from tvm_hopper.requests import marks
+
+from .checks import check_well_formed
+from .stock import stock_passes
+
+HOOK = "s_tir.InjectSoftwarePipeline"
+LATE = "s_tir.InjectDoubleBuffer"  # the pass before StorageRewrite, which an option can leave out
+
+
+def hook_passes() -> list[Pass]:
+    """List the passes that run where regions are exact and blocks still exist, in order."""
+    from tvm_hopper import transforms
+
+    return [
+        transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
+        transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
+        transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
+        transforms.LowerMma(),  # the accumulator goes to registers, rows and columns to threads
+        transforms.InjectTmaLoad(),  # copies become boxes of a tensor map, without a barrier yet
+        transforms.PlanPipeline(),  # loads get slots, and trips are counted
+        transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
+        transforms.ScheduleTiles(),  # the passes above reason about plain block indices
+        transforms.ExpandPipeline(),  # where there is no producer, loads run ahead in the loop
+        transforms.InsertSyncs(),  # what a role has to wait for depends on all of the above
+        transforms.LowerChannels(),  # slots that are handed over become mbarriers
+        transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
+        transforms.RequireAlignment(),  # asks which accesses turned out wide
+        transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
+    ]
+
+
+def late_passes() -> list[Pass]:
+    """List the passes that run on flat buffers, before TVM could merge or alias them."""
+    from tvm_hopper import transforms
+
+    return [
+        transforms.MergeShared(),  # TVM would overlap what copies in flight still read and write
+    ]
+
+
+def host_passes() -> list[Pass]:
+    """List the passes after all of TVM's; they act on host functions that carry our notes."""
+    from tvm_hopper import transforms
+
+    return [
+        transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
+        transforms.CountBlocks(),  # only now is the device of a call known
+    ]
+
+
+def final_checks() -> list[Callable[[tirx.PrimFunc, tirx.PrimFunc | None], object]]:
+    """List the checks of what will be printed: each takes a kernel and the host function of it.
+
+    They run in every build unless the option `tvm_hopper.verify` is off, and raise a VerifyError.
+    """
+    from tvm_hopper.static_check import require_sync
+
+    return [
+        require_sync,  # what the assembler mends without a word, and what would hang or race
+    ]
+
+
+# -- TVM's side, and where ours go
+
+
+def names(passes: Iterable[Pass]) -> list[str]:
+    """Return the names of passes, in order."""
+    return [p.info.name for p in passes]
+
+
+def full_list() -> list[Pass]:
+    """List every pass of a build of ours, in order, under the current PassContext."""
+    passes: list[Pass] = []
+    for p in stock_passes():
+        if p.info.name == HOOK:
+            passes += map(on_our_functions, hook_passes())
+        passes.append(p)
+        if p.info.name == LATE:
+            passes += map(on_our_functions, late_passes())
+    return [*passes, *map(on_our_functions, host_passes())]
+
+
+def on_our_functions(inner: Pass) -> Pass:
+    """Wrap a pass so that it sees only the functions marked as ours."""
+
+    @tvm.transform.module_pass(opt_level=0, name=inner.info.name)
+    def _apply(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        ours = {gv: f for gv, f in mod.functions.items() if marks.is_marked(f)}
+        if not ours:
+            return mod
+        changed = inner(tvm.IRModule(ours, attrs=mod.attrs, global_infos=mod.global_infos))
+        result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        result.update(changed)
+        check_well_formed(before=ours.values(), mod=changed, after=inner.info.name)
+        return result
+
+    return _apply

@@ -1,0 +1,96 @@
+"""Lower a module with the pass list, as a whole or up to a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.ir.transform import Pass
+from tvm.target import Target
+from tvm.tirx.build import split_host_device_mods
+
+from tvm_hopper.requests import marks
+
+from .passes import HOOK, full_list, names
+from .stock import stock_passes
+
+
+def run(mod: tvm.IRModule) -> tvm.IRModule:
+    """Lower a module whose functions carry targets, as the stock pipeline would, ours included."""
+    return tvm.ir.transform.Sequential(full_list())(marks.mark_requests(mod))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The two halves of a build, finalised: exactly what the code generators print."""
+
+    host: tvm.IRModule
+    device: tvm.IRModule
+
+
+def lower(
+    mod: tvm.IRModule | tirx.PrimFunc,
+    target: str | Target | dict | None = None,
+    until: str | None = None,
+    before: str | None = None,
+) -> tvm.IRModule:
+    """Return the module after the first pass named `until`, or right before the one named `before`.
+
+    Names are those of `PassInfo`, e.g. "tvm_hopper.LowerMma" or "tirx.SplitHostDevice"; with
+    neither the whole list runs, and host and device functions stand side by side.
+    """
+    mod = marks.mark_requests(_bind(mod, target))
+    passes = full_list()
+    wanted = until or before
+    if wanted is not None and wanted not in names(passes):
+        raise ValueError(f"lower: found no pass named {wanted!r}; need one of {names(passes)}")
+    for p in passes:
+        if before is not None and p.info.name == before:
+            break
+        mod = p(mod)
+        if until is not None and p.info.name == until:
+            break
+    return mod
+
+
+def lower_to_hook(
+    mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None = None
+) -> tvm.IRModule:
+    """Return the module as the first of our passes receives it."""
+    mod = marks.mark_requests(_bind(mod, target))
+    for p in stock_passes():
+        if p.info.name == HOOK:
+            break
+        mod = p(mod)
+    return mod
+
+
+def lower_final(
+    mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None = None
+) -> Lowered:
+    """Return the finalised host and device modules, without generating code."""
+    host, device = split_host_device_mods(lower(mod, target))
+    finalize_host, finalize_device = stock_finalizers()
+    parts = [finalize_device()(m) for m in device.values()]
+    functions = {gv: f for part in parts for gv, f in part.functions.items()}
+    return Lowered(finalize_host()(host), tvm.IRModule(functions))
+
+
+def stock_finalizers() -> tuple[Callable[[], Pass], Callable[[], Pass]]:
+    """Return the stock factories of the passes that finish the host and the device module."""
+    from tvm.s_tir import pipeline as stock
+
+    return stock.finalize_host_passes, stock.finalize_device_passes
+
+
+def _bind(mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None) -> tvm.IRModule:
+    if isinstance(mod, tirx.PrimFunc):
+        mod = tvm.IRModule.from_expr(mod)
+    chosen = Target.current(allow_none=True) if target is None else Target(target)
+    if chosen is None:
+        raise ValueError("lower: found no target; need one as argument or a `with target:` scope")
+    if chosen.host is None:
+        chosen = chosen.with_host(Target("llvm" if tvm.runtime.enabled("llvm") else "c"))
+    return tirx.transform.BindTarget(chosen)(mod)

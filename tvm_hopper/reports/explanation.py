@@ -1,0 +1,376 @@
+"""What a lowered kernel is made of: stages, barriers, shared memory, registers, choices, fallbacks.
+
+    print(tvm_hopper.explain(sch.mod, target="nvidia/nvidia-h200"))
+    print(tvm_hopper.explain(ex))                    # what tvm.compile returned
+
+The passes leave notes about each kernel on the host function (`plan/notes.py`). This module reads
+them, adds the assembler's figures for an executable, and decides nothing. A kernel need not be a
+product: what was not noted is not printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tvm.ir import StringImm
+
+from tvm_hopper import ir
+from tvm_hopper.errors import HopperError
+from tvm_hopper.facts import arrivals, devices, hopper, registers
+from tvm_hopper.facts.hopper import THREADS_PER_WARP, WARP_GROUP_THREADS
+from tvm_hopper.plan.notes import (
+    ArrivalsNote,
+    FallbackNote,
+    MmaNote,
+    Note,
+    RemarkNote,
+    RingNote,
+    RolesNote,
+    SmemNote,
+    StoreNote,
+    TensorMapNote,
+    TilesNote,
+    read_notes,
+)
+from tvm_hopper.requests import keys
+from tvm_hopper.requests.kernel_file import load_kernel
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+T = TypeVar("T")
+SPILLS = "registers are spilled in the epilogue; faster with a smaller tile or more consumers"
+
+
+EXAMPLE_SMS = sorted(set(devices.NUM_SMS.values()), reverse=True)
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """What the assembler said of a kernel; bytes are those of one thread."""
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    compiler: str
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Shared memory that loads fill ahead, and what completes the barriers of each stage."""
+
+    channel: int
+    stages: int
+    stage_bytes: int
+    full_arrivals: int
+    empty_arrivals: int | None  # None: those who read a slot also fill it
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of ours, as it was planned; what a kernel does not have is None or empty."""
+
+    name: str
+    product: MmaNote | None
+    roles: RolesNote | None
+    order: TilesNote | None
+    rings: tuple[Ring, ...]
+    smem: tuple[SmemNote, ...]
+    tensor_maps: tuple[TensorMapNote, ...]
+    stores: tuple[StoreNote, ...]
+    notes: tuple[str, ...]  # what was asked for and is worth knowing
+    fallbacks: tuple[str, ...]  # slower forms that the lowering had to take
+    assembled: Assembled | None = None
+
+    @property
+    def stages(self) -> int | None:
+        """Stages of the deepest ring, which is the main loop's."""
+        return max((ring.stages for ring in self.rings), default=None)
+
+    @property
+    def consumers(self) -> int | None:
+        """Whole warp groups that consume, where there are roles and it is warp groups."""
+        threads = self.roles.consumer_threads if self.roles else 0
+        return (
+            threads // WARP_GROUP_THREADS if threads and not threads % WARP_GROUP_THREADS else None
+        )
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of a CTA that is split into roles."""
+        roles = self.roles
+        return roles.producer_threads + roles.consumer_threads if roles else None
+
+    @property
+    def wgmma_pending(self) -> int | None:
+        """WGMMA groups in flight over an iteration."""
+        return self.roles.pending if self.roles and self.product else None
+
+    @property
+    def raster_group(self) -> int | None:
+        """Rows of output tiles that are computed together."""
+        return self.order.raster_group if self.order else None
+
+    @property
+    def persistent(self) -> int | None:
+        """Thread blocks that share all output tiles; -1: by the device; None: one a tile."""
+        return self.order.persistent if self.order else None
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a CTA, from its start to the end of the last region."""
+        return max((r.offset + r.size for r in self.smem), default=0)
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield what there is to say as (topic, text)."""
+        yield from self._computing()
+        yield from self._moving()
+        yield from self._said()
+
+    def _computing(self) -> Iterator[tuple[str, str]]:
+        """Yield what is computed, by whom, and for which tiles."""
+        if self.product:
+            tile = " x ".join(map(str, self.product.tile))
+            block = f"block {self.product.block}"
+            yield "multiply-add", f"{block}, {tile} (m x n x k) of a consumer and stage"
+            yield "instruction", self.product.instruction
+        if self.roles:
+            yield "roles", _roles(self.roles)
+        if self.wgmma_pending is not None:
+            yield "WGMMA groups in flight", f"{self.wgmma_pending} over an iteration"
+        if self.order and self.order.persistent:
+            yield "persistent", _grid(self.order)
+        if self.order and self.order.raster_group > 1:
+            yield "raster order", f"{self.order.raster_group} rows of output tiles together"
+        if self.roles and self.roles.registers and self.threads:
+            producer, consumer = self.roles.registers
+            entry = registers.entry_registers(self.threads)
+            yield "registers", f"{entry} of each thread at the start, by setmaxnreg then"
+            yield "  producer", f"{producer}"
+            mma = self.product
+            held = f", {mma.accumulator_registers} of them accumulators" if mma else ""
+            yield "  consumer", f"{consumer}{held}"
+        elif self.product:
+            yield "registers", f"{self.product.accumulator_registers} of a thread are accumulators"
+
+    def _moving(self) -> Iterator[tuple[str, str]]:
+        """Yield what is moved, and where it is kept."""
+        for ring in self.rings:
+            name = "ring" if len(self.rings) == 1 else f"ring {ring.channel}"
+            stages = "1 stage" if ring.stages == 1 else f"{ring.stages} stages"
+            yield name, f"{stages} of {ring.stage_bytes} bytes"
+            each = f"{ring.stages} mbarriers, each for" if ring.stages > 1 else "1 mbarrier, for"
+            full = _count(ring.full_arrivals, "arrival")
+            yield "  full", f"{each} {full} and {ring.stage_bytes} bytes"
+            if ring.empty_arrivals is not None:
+                yield "  empty", f"{each} {_count(ring.empty_arrivals, 'arrival')}"
+        if self.smem:
+            share = 100 * self.smem_bytes / hopper.SMEM_PER_BLOCK
+            total = f"{self.smem_bytes} of {hopper.SMEM_PER_BLOCK} bytes ({share:.0f}%)"
+            yield "shared memory", total
+        for region in self.smem:
+            yield f"  {region.name}", f"{region.size} bytes at {region.offset}"
+        for each_map in self.tensor_maps:
+            dims, box = (" x ".join(map(str, x)) for x in (each_map.dims, each_map.box))
+            kept = f"{each_map.box_bytes} bytes, swizzle {each_map.swizzle} B"
+            yield f"tensor map {each_map.tensor}", f"box {box} of {dims} elements, {kept}"
+        for store in self.stores:
+            yield f"store {store.tensor}", f"{store.num_bytes} bytes of a thread at once"
+
+    def _said(self) -> Iterator[tuple[str, str]]:
+        """Yield what the assembler and the passes remarked."""
+        if self.assembled:
+            a = self.assembled
+            spills = f"{a.spill_bytes} bytes spilled, stack frame {a.stack_bytes} bytes"
+            yield "assembler", f"{a.registers} registers, {spills} ({a.compiler})"
+        for note in self.notes:
+            yield "note", note
+        for fallback in self.fallbacks:
+            yield "fallback", fallback
+        if not self.fallbacks:
+            yield "fallbacks", "none"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _roles(roles: RolesNote) -> str:
+    """Say who produces and who consumes: warp groups where both are, else warps."""
+    threads = roles.producer_threads, roles.consumer_threads
+    size, unit = WARP_GROUP_THREADS, "warp group"
+    if any(each % WARP_GROUP_THREADS for each in threads):
+        size, unit = THREADS_PER_WARP, "warp"
+    producers, consumers = (each // size for each in threads)
+    text = f"{producers} producer and {_count(consumers, f'consumer {unit}')}"
+    return f"{text}, {sum(threads)} threads"
+
+
+def _grid(order: TilesNote) -> str:
+    """Say how many thread blocks share the output tiles."""
+    if order.persistent != keys.BY_DEVICE:
+        return f"{order.persistent} thread blocks share the output tiles"
+    if not order.tiles.isdigit():
+        blocks = "ceil(tiles / ceil(tiles / SMs)) thread blocks"
+        return f"by the device at launch: {blocks}, tiles = {order.tiles}"
+    tiles = int(order.tiles)
+    blocks, *others = (f"{devices.balanced_blocks(tiles, sms)} on {sms} SMs" for sms in EXAMPLE_SMS)
+    blocks = blocks.replace(" on", " thread blocks on")
+    return f"by the device at launch: {', '.join([blocks, *others])} share {tiles} output tiles"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Every kernel of ours in a module; print it, show it with rich, or take `as_dict()`."""
+
+    kernels: tuple[Kernel, ...]
+
+    def __str__(self) -> str:
+        blocks = []
+        for kernel in self.kernels:
+            rows = list(kernel.rows())
+            width = max(len(topic) for topic, _ in rows)
+            lines = [f"  {topic:<{width}}  {text}" for topic, text in rows]
+            blocks.append("\n".join([f"kernel {kernel.name}", *lines]))
+        return "\n\n".join(blocks)
+
+    def __rich__(self) -> Any:
+        from rich.console import Group
+
+        return Group(*map(_table, self.kernels))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as JSON has them."""
+        return json.loads(json.dumps(asdict(self)))
+
+
+def _table(kernel: Kernel) -> Table:
+    from rich.table import Table
+
+    table = Table(title=f"kernel {kernel.name}", show_header=False, title_justify="left")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for topic, text in kernel.rows():
+        table.add_row(topic, text)
+    return table
+
+
+def explain(module: Any, target: Any = None) -> Explanation:
+    """Say what the lowering made, or would make, of a module.
+
+    Parameters
+    ----------
+    module : IRModule, PrimFunc or Executable
+        A scheduled or a lowered module, or what `tvm.compile` returned in this process.
+    target : Target, str or dict, optional
+        For a module that is not lowered yet; left out, the one in scope.
+
+    Raises
+    ------
+    HopperError
+        Nothing in the module was lowered by this package.
+    """
+    kernels = tuple(_kernels(module, target))
+    if not kernels:
+        raise HopperError(
+            "explain: found no kernel of ours; need a function that carries one of the "
+            f"{keys.PREFIX}* annotations; schedule it with tvm_hopper.schedule first"
+        )
+    return Explanation(kernels)
+
+
+def _kernels(module: Any, target: Any) -> Iterator[Kernel]:
+    import tvm
+    from tvm import tirx
+
+    if isinstance(module, tirx.PrimFunc):
+        module = tvm.IRModule.from_expr(module)
+    if not isinstance(module, tvm.IRModule):
+        yield from _of_executable(module)
+        return
+    names = tuple(var.name_hint for var in module.get_global_vars())
+    if not any(map(read_notes, module.functions.values())):
+        from tvm_hopper import pipeline
+
+        lowered = pipeline.lower_final(module, target)
+        module = lowered.host
+        names = tuple(var.name_hint for var in lowered.device.get_global_vars())
+    yield from _of_host(module, names)
+
+
+def _of_executable(executable: Any) -> Iterator[Kernel]:
+    from tvm_hopper.cuda_build import records
+
+    for record in records.lookup_all(executable):
+        built = record.compile()
+        for kernel in _of_host(record.host, record.kernels):
+            fact = built.kernels.get(kernel.name)
+            if fact is None:  # which of the module's kernels it is cannot be told
+                yield kernel
+                continue
+            spilled = fact.spill_store_bytes + fact.spill_load_bytes
+            said = Assembled(fact.registers, spilled, fact.stack_bytes, built.compiler)
+            spills = (f"kernel {fact.name}: {SPILLS}",) if spilled else ()
+            yield replace(kernel, assembled=said, fallbacks=(*kernel.fallbacks, *spills))
+
+
+def _of_host(module: Any, device_names: tuple[str, ...]) -> Iterator[Kernel]:
+    """Read the kernels of which something was noted, in the order in which they are launched."""
+    for var, func in module.functions.items():
+        known = read_notes(func)
+        if known is None:
+            continue
+        launched = _launched(func, device_names)
+        for number, notes in known.kernels.items():
+            if len(launched) == known.num_kernels:
+                name = launched[number]
+            else:  # a host function alone, or one that launches a kernel twice
+                name = var.name_hint if known.num_kernels == 1 else f"{var.name_hint}, {number}"
+            yield kernel_of(name, notes)
+
+
+def _launched(func: Any, device_names: tuple[str, ...]) -> list[str]:
+    """Return the kernels that a host function names, each once, in order."""
+    texts = [str(text.value) for text in ir.find_all(func.body, StringImm)]
+    return [name for name in dict.fromkeys(texts) if name in device_names]
+
+
+def kernel_of(name: str, notes: Iterable[Note]) -> Kernel:
+    """Make what there is to say of a kernel out of its notes."""
+    by_kind: dict[type, list[Any]] = {}
+    for note in notes:
+        by_kind.setdefault(type(note), []).append(note)
+
+    def of(kind: type[T]) -> tuple[T, ...]:
+        return tuple(by_kind.get(kind, ()))
+
+    handed_over = {note.channel: note for note in of(ArrivalsNote)}
+    rings = []
+    for ring in of(RingNote):
+        arrives = handed_over.get(ring.channel)
+        full = arrives.full if arrives else arrivals.full_arrive_count()
+        empty = arrives.empty if arrives else None
+        rings.append(Ring(ring.channel, ring.num_slots, ring.tx_bytes, full, empty))
+    return Kernel(
+        name=name,
+        product=next(iter(of(MmaNote)), None),
+        roles=next(iter(of(RolesNote)), None),
+        order=next(iter(of(TilesNote)), None),
+        rings=tuple(rings),
+        smem=of(SmemNote),
+        tensor_maps=of(TensorMapNote),
+        stores=of(StoreNote),
+        notes=tuple(note.text for note in of(RemarkNote)),
+        fallbacks=tuple(note.text for note in of(FallbackNote)),
+    )
+
+
+def explain_command(arguments: argparse.Namespace) -> int:
+    """Explain the kernel that a Python file makes, without compiling it."""
+    explanation = explain(load_kernel(*arguments.kernel), arguments.target)
+    print(json.dumps(explanation.as_dict(), indent=1) if arguments.json else explanation)
+    return 0

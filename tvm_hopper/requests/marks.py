@@ -1,0 +1,204 @@
+"""Which functions ask for our lowering, and whether what they ask for can be read at all.
+
+A function asks by carrying one of our keys: on a block, on a loop, or as a function attribute.
+Anything under our prefix that is not a key of `keys.py` is a mistake and never passes in silence,
+nor does a key that can only be meant for ours (`keys.claims_to_be_ours`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.ir import BaseFunc
+from tvm.target import Target
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.requests import keys, options, stock
+
+OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
+ARCH = "sm_90a"
+_PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
+    keys.SWIZZLE: keys.ASYNC_COPY,
+    keys.ACCUMULATE: keys.WGMMA,
+    keys.CONSUMERS: keys.STAGE,
+    keys.REGISTERS: keys.STAGE,
+    keys.WGMMA_PENDING: keys.STAGE,
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One annotation or attribute under our prefix."""
+
+    place: str  # keys.BLOCK, keys.LOOP or keys.FUNCTION
+    owner: str  # name of the block or loop variable
+    name: str
+    value: object
+    axis: str = ""  # thread axis that the loop is bound to
+    beside: frozenset[str] = frozenset()  # every annotation of the same block or loop
+
+
+def is_marked(func: BaseFunc) -> bool:
+    """Tell whether `mark_requests` found that this function, or the one it came from, is ours."""
+    target = func.attrs.get("target", None) if isinstance(func, tirx.PrimFunc) else None
+    return target is not None and OURS in target.keys
+
+
+def find_requests(func: tirx.PrimFunc) -> list[Request]:
+    """List everything under our prefix in a function, and what is written as if it were.
+
+    Where a function carries something that is surely meant for us, a key that only may be counts
+    as well.
+    """
+    every = _annotations(func)
+    found = [r for r in every if keys.claims_to_be_ours(r.name)]
+    return [r for r in every if keys.claims_to_be_ours(r.name, beside_ours=bool(found))]
+
+
+def _annotations(func: tirx.PrimFunc) -> list[Request]:
+    """List every attribute and annotation of a function, whoever may read it."""
+    found = [
+        Request(keys.FUNCTION, "attribute", str(name), value) for name, value in func.attrs.items()
+    ]
+
+    def collect(place: str, owner: str, annotations: Mapping[str, object], axis: str = "") -> None:
+        beside = frozenset(map(str, annotations))
+        for name, value in annotations.items():
+            found.append(Request(place, owner, str(name), value, axis, beside))
+
+    for block in ir.find_all(func.body, ir.SBlock, lambda b: bool(b.annotations)):
+        collect(keys.BLOCK, block.name_hint, block.annotations)
+    for loop in ir.find_all(func.body, ir.For, lambda f: bool(f.annotations)):
+        bound = loop.thread_binding
+        axis = str(bound.thread_tag) if bound is not None else ""
+        collect(keys.LOOP, loop.loop_var.name, loop.annotations, axis)
+    return found
+
+
+def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
+    """Mark the functions that ask for our lowering, after checking what they ask for.
+
+    The mark is a key of the function's target and of that target's host, so kernel and host part
+    inherit it when they are split.  It also makes TVM compile our kernels apart from others'.
+    """
+    marked = {}
+    for gv, func in mod.functions.items():
+        if not isinstance(func, tirx.PrimFunc) or is_marked(func):
+            continue
+        requests = find_requests(func)
+        option = async_option(func) if not requests else ""
+        if option:
+            func = func.with_attr(keys.ASYNC_COPY, option)
+            requests = [Request(keys.FUNCTION, "PassContext", keys.ASYNC_COPY, option)]
+        if not requests:
+            continue
+        for request in requests:
+            check_request(gv.name_hint, request)
+        check_target(gv.name_hint, func, requests[0])
+        check_async_option(gv.name_hint, requests)
+        stock.check_function(gv.name_hint, func)
+        marked[gv] = func.with_attr("target", _with_key(func.attrs["target"]))
+    if not marked:
+        return mod
+    result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    for gv, func in marked.items():
+        result.update_func(gv, func)
+    return result
+
+
+def check_async_option(function: str, requests: list[Request]) -> None:
+    """Refuse the option where no copy says so itself: such pipelines are not converted yet."""
+    asking = [request for request in requests if request.name == keys.ASYNC_COPY]
+    if asking and all(request.place == keys.FUNCTION for request in asking):
+        raise cannot_lower(
+            _where(function, asking[0]),
+            f"{keys.ASYNC_COPY} for copies without an annotation of their own",
+            f"{keys.ASYNC_COPY} on the block of each copy",
+            "annotate them (schedule.async_copy); pipelines of cp.async are not converted yet",
+        )
+
+
+def async_option(func: tirx.PrimFunc) -> str:
+    """Return the mechanism that the PassContext asks for in async pipelines without our keys."""
+    mechanism = str(options.read(keys.ASYNC_COPY))
+    asks = mechanism and ir.find_all(
+        func.body, ir.For, lambda loop: keys.ASYNC_STAGES in loop.annotations
+    )
+    return mechanism if asks else ""
+
+
+def _with_key(target: Target) -> Target:
+    config = {**target.export(), "keys": [*target.keys, OURS]}
+    if target.host is not None:
+        config["host"] = _with_key(target.host).export()
+    return Target(config)
+
+
+def check_request(function: str, request: Request) -> None:
+    """Refuse an unknown key, a key at the wrong place and a value of the wrong type."""
+    where = _where(function, request)
+    key = keys.KEYS.get(request.name)
+    if key is None:
+        near = keys.closest(request.name)
+        fix = f"did you mean {near}?" if near else ""
+        if near == keys.FAST_MATH:
+            fix = f'take TVM\'s own: PassContext(config={{"{near}": True}})'
+        raise cannot_lower(where, f"unknown key {request.name}", "a key of tvm_hopper.keys", fix)
+    if request.place not in key.places and not (key.option and request.place == keys.FUNCTION):
+        places = " or ".join(key.places)
+        raise cannot_lower(where, f"{key.name} on a {request.place}", f"it on a {places}")
+    if key.axis and request.place == keys.LOOP and request.axis != key.axis:
+        found = f"{key.name} on a loop bound to {request.axis or 'no thread axis'}"
+        raise cannot_lower(where, found, f"it on the loop bound to {key.axis}")
+    value = options.plain(request.value)
+    if not options.value_fits(key, value):
+        raise cannot_lower(where, f"{key.name} = {value!r}", options.value_need(key))
+    partner = _PARTNER.get(request.name)
+    if partner and request.place != keys.FUNCTION and partner not in request.beside:
+        raise cannot_lower(
+            where, f"{key.name} without {partner}", f"both on the same {request.place}"
+        )
+
+
+def _where(function: str, request: Request) -> str:
+    if request.place == keys.FUNCTION:
+        return f"{function}, {request.owner}"
+    return f"{function}, {request.place} {request.owner}"
+
+
+def check_target(function: str, func: tirx.PrimFunc, request: Request) -> None:
+    """Refuse a target whose instructions are not Hopper's."""
+    target = func.attrs.get("target", None)
+    arch = target_arch(target)
+    if arch != ARCH:
+        found = f"target {target.kind.name} {arch}".rstrip() if target is not None else "no target"
+        raise cannot_lower(
+            _where(function, request),
+            f"{request.name} with {found}",
+            f"a cuda target with arch {ARCH}",
+            'build with target="nvidia/nvidia-h200" or take the annotation away',
+        )
+    check_host(function, target)
+
+
+def check_host(function: str, target: Target) -> None:
+    """Refuse a host that cannot hold a tensor map: only LLVM's code generator knows the type."""
+    host = target.host
+    if host is not None and host.kind.name != "llvm":
+        raise cannot_lower(
+            function,
+            f"host target {host.kind.name}",
+            "llvm: tensor maps are encoded on the host",
+            "leave the host out of the target",
+        )
+
+
+def target_arch(target: Target | None) -> str:
+    """Return the arch of a cuda target, or an empty string."""
+    if target is None or target.kind.name != "cuda":
+        return ""
+    return str(target.attrs.get("arch", ""))

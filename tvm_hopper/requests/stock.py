@@ -1,0 +1,174 @@
+"""What TVM's own words ask for in a function of ours: read, or refused by name.
+
+A kernel of ours is rebuilt: its loops become thread axes, rings and instructions, and what stood
+on them is gone.  Of TVM's annotations the pipeline's three are read, on the loop around copies and
+product.  Any other that a stock pass would have acted on, and any loop that is to be unrolled,
+vectorised or run in parallel, would be lost.  Kernels of the same function that carry none of our
+keys go through the stock passes, so nothing of theirs is looked at, but for misspelt keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.requests import keys, options
+
+# Annotations of blocks that stock passes act on, in the order in which they run.
+_BLOCK_KEYS = (
+    "tirx.manifest_shared_memory_local_stage",
+    "buffer_dim_align",  # Schedule.storage_align
+    "auto_copy",
+    "local_stage",
+    "vector_bytes",
+    "permuted_layout",
+    "double_buffer_scope",
+    "warp_execution",
+    *keys.PIPELINE_KEYS,
+)
+_PRAGMA = "pragma_"
+
+
+def check_function(name: str, func: tirx.PrimFunc) -> None:
+    """Refuse what a function of ours asks of TVM and would not get, or cannot be read."""
+    if keys.FAST_MATH in func.attrs:
+        raise cannot_lower(
+            f"{name}, attribute",
+            f"{keys.FAST_MATH}, which TVM reads from the PassContext alone",
+            "it there",
+            f'PassContext(config={{"{keys.FAST_MATH}": True}})',
+        )
+    for key in map(str, func.attrs.keys()):
+        if key in keys.PIPELINE_KEYS or keys.is_misspelt_pipeline_key(key):
+            raise cannot_lower(
+                f"{name}, attribute",
+                f"{key} on a function",
+                "it on the serial loop around the copies of a kernel and what reads them",
+                "take it away here",
+            )
+    for block in ir.find_all(func.body, ir.SBlock, lambda x: bool(x.annotations)):
+        _check_spelling(f"{name}, block {block.name_hint}", block.annotations)
+        _check_pragmas(f"{name}, block {block.name_hint}", block.annotations)
+        _check_block(name, block, keys.PIPELINE_KEYS)
+    for loop in ir.find_all(func.body, ir.For, lambda x: bool(x.annotations)):
+        _check_spelling(_where(name, loop), loop.annotations)
+        for key in keys.PIPELINE_KEYS:
+            if key in loop.annotations:
+                _check_list(name, loop, key)
+    kernels = [kernel for kernel in ir.kernels(func) if _ours(kernel)]
+    for kernel in kernels:
+        for block in ir.find_all(kernel, ir.SBlock):
+            _check_block(name, block)
+        for loop in ir.find_all(kernel, ir.For):
+            _check_loop(name, loop, kernel)
+    for loop in ir.find_all(func.body, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING):
+        if any(ir.uses_node(loop.body, kernel) for kernel in kernels):
+            _check_pipeline(name, loop, legal=False)
+
+
+def _check_pragmas(where: str, annotations: Mapping[str, object]) -> None:
+    """Refuse pragmas of a block: TVM hears none in a kernel, and fails on odd values outside."""
+    for key in map(str, annotations):
+        if key.startswith(_PRAGMA):
+            raise cannot_lower(
+                where, f"{key} on a block", "none there", "take it away, or put it on a loop"
+            )
+
+
+def _check_spelling(where: str, annotations: Mapping[str, object]) -> None:
+    for key in map(str, annotations):
+        if keys.is_misspelt_pipeline_key(key):
+            near = keys.closest_pipeline_key(key)
+            raise cannot_lower(
+                where,
+                f"unknown key {key}",
+                "one of " + ", ".join(keys.PIPELINE_KEYS),
+                f"did you mean {near}?",
+            )
+
+
+def _check_list(function: str, loop: ir.For, key: str) -> None:
+    """Refuse what is no list of integers: 1.5 or "2" would be cut or read as one."""
+    value = options.plain(loop.annotations[key])
+    if not isinstance(value, list) or any(type(x) is not int for x in value):
+        raise cannot_lower(_where(function, loop), f"{key} = {value!r}", "a list of integers")
+
+
+def _check_block(function: str, block: ir.SBlock, unheard: tuple[str, ...] = _BLOCK_KEYS) -> None:
+    for key in map(str, block.annotations):
+        if key in unheard:
+            raise cannot_lower(
+                f"{function}, block {block.name_hint}",
+                f"{key} in a kernel of tvm_hopper, which decides layouts and copies itself",
+                "none there",
+                "take it away",
+            )
+
+
+def _check_loop(function: str, loop: ir.For, kernel: ir.For) -> None:
+    if loop.kind in _unheard(kernel, loop) and keys.STAGE not in loop.annotations:
+        kind = ir.ForKind(loop.kind).name.lower()
+        raise cannot_lower(
+            _where(function, loop),
+            f"a loop of kind {kind} in a kernel of tvm_hopper, which deals out its loops itself",
+            "serial loops, and loops bound to thread axes",
+            f"leave {_PRIMITIVE[loop.kind]} away",
+        )
+    for key in map(str, loop.annotations):
+        if key.startswith(_PRAGMA) and loop.same_as(kernel):  # UnrollLoop hears the outermost one's
+            value = options.plain(loop.annotations[key])
+            if type(value) not in (int, bool):
+                raise cannot_lower(_where(function, loop), f"{key} = {value!r}", "an integer")
+        elif key.startswith(_PRAGMA):
+            raise cannot_lower(
+                _where(function, loop),
+                f"{key} in a kernel of tvm_hopper, which unrolls its loops itself",
+                "none there",
+                "take it away, or put it on the kernel's outermost loop",
+            )
+    _check_pipeline(function, loop, legal=_holds_pipeline(loop))
+
+
+def _unheard(kernel: ir.For, loop: ir.For) -> tuple[ir.ForKind, ...]:
+    """Return the kinds that nothing would come of; plain loops on tiles stay as scheduled."""
+    if ir.find_blocks(kernel, keys.WGMMA) or ir.find_blocks(loop, keys.ASYNC_COPY):
+        return (ir.ForKind.PARALLEL, ir.ForKind.VECTORIZED, ir.ForKind.UNROLLED)
+    return (ir.ForKind.PARALLEL,)
+
+
+def _check_pipeline(function: str, loop: ir.For, legal: bool) -> None:
+    for key in keys.PIPELINE_KEYS:
+        if key in loop.annotations and not legal:
+            raise cannot_lower(
+                _where(function, loop),
+                f"{key} on a loop that is not around the copies of a kernel and what reads them",
+                "it on the serial loop around both",
+                "take it away here",
+            )
+
+
+_PRIMITIVE = {
+    ir.ForKind.PARALLEL: "Schedule.parallel",
+    ir.ForKind.VECTORIZED: "Schedule.vectorize",
+    ir.ForKind.UNROLLED: "Schedule.unroll",
+}
+
+
+def _holds_pipeline(loop: ir.For) -> bool:
+    """Tell whether a loop holds a block with a key of ours, and another block."""
+    several = len(ir.find_all(loop.body, ir.SBlock)) > 1
+    return loop.kind != ir.ForKind.THREAD_BINDING and several and _ours(loop)
+
+
+def _ours(root: ir.For) -> bool:
+    blocks = ir.find_all(root, ir.SBlock)
+    return any(key in block.annotations for block in blocks for key in keys.KEYS)
+
+
+def _where(function: str, loop: ir.For) -> str:
+    blocks = ir.find_all(loop.body, ir.SBlock)
+    block = f" of block {blocks[0].name_hint}" if len(blocks) == 1 else ""
+    return f"{function}, loop {loop.loop_var.name}{block}"

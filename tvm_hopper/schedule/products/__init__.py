@@ -1,0 +1,1 @@
+"""A matmul from plain loops: recognise, normalise, choose, schedule."""

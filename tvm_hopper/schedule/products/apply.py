@@ -1,0 +1,287 @@
+"""A whole matmul kernel in one call, made of the steps in `steps.py` and of TVM's primitives.
+
+  hs.matmul(sch, "C")
+->
+  blockIdx.y   tiles of rows
+    blockIdx.x   tiles of columns
+      threadIdx.y  consumer warp groups
+        accumulator = 0
+        for k0: copy A's tile, copy B's tile, multiply-add        (pipelined)
+        store the accumulator, with the epilogue inlined
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+from tvm.ir import Expr
+from tvm.tirx import IndexMap
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.swizzle import span_elements
+from tvm_hopper.schedule import steps
+from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
+from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
+from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
+from tvm_hopper.schedule.trial import as_one_step, rehearse
+
+from . import fuse
+from .config import CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
+from .model import choose_config
+from .normalize import normalized
+from .outputs import count_outputs, keep_in_registers, separate_outputs
+from .recognize import (
+    Matmul,
+    MatmulOperand,
+    check_operands,
+    check_product,
+    find_matmul,
+    product_loads,
+)
+from .views import make_views
+
+
+def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) -> None:
+    """Schedule one matmul block, its casts and its epilogue as a Hopper kernel.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place; left as it was when the matmul is refused.
+    block : SBlockRV or str
+        The multiply-add, in plain loops.
+    config : MatmulConfig, optional
+        How to cut it up; what it leaves open is chosen from the shape.
+
+    Raises
+    ------
+    ScheduleError
+        The block is no matmul that can be served, or the configuration does not fit it.
+    """
+    check_schedule("matmul", sch)
+    check_type("matmul", "config", config, MatmulConfig, "an hs.MatmulConfig")
+    given = config or MatmulConfig()
+    check_sampled(sch, "matmul", "tile", *(given.tile or ()))
+    check_sampled(sch, "matmul", "last_stage", given.last_stage)
+
+    fresh = normalized(sch, block)
+    if fresh is not None:
+        _check_nothing_sampled(given)
+        block = label(sch, block).removeprefix("block ")
+    plain = fresh or sch
+    before = block_names(plain)
+
+    def accept(copy: s_tir.Schedule, product: Any) -> None:
+        check_nothing_left(copy, product, before)
+        if not is_sampled(given):
+            check_lowering(copy, product)
+
+    rehearse(plain, lambda copy: _schedule(copy, block, config), accept)
+    if fresh is not None:
+        ir.replace_schedule(sch, fresh)
+    with as_one_step():
+        _schedule(sch, block, config)
+
+
+def _check_nothing_sampled(config: MatmulConfig) -> None:
+    """Refuse samples of a schedule that begins anew: they would be void."""
+    if is_sampled(config):
+        raise cannot_schedule(
+            "matmul",
+            "a sampled tile or last_stage for a product that has to be rewritten first",
+            "a schedule of the normal form",
+            "make it: s_tir.Schedule(hs.normalize(mod)), and sample there",
+        )
+
+
+def is_sampled(config: MatmulConfig) -> bool:
+    """Tell whether a tuner decides on a part: what one decision breaks, another one may not."""
+    return any(isinstance(size, Expr) for size in (*(config.tile or ()), config.last_stage))
+
+
+def _schedule(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
+    block = as_block(sch, block)
+    name = sch.get(block).name_hint
+    try:
+        return _apply(sch, block, config)
+    except TVM_ERRORS as error:
+        found = f"what TVM cannot schedule{in_words(error)}"
+        need = "a matmul that is padded and tiled by itself"
+        raise cannot_schedule(f"block {name}", found, need, fuse.SEPARATE) from error
+
+
+def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
+    check_product(sch, block)
+    fuse.fuse_prologue(sch, block)
+    _check_in_place(sch, block)
+    views = make_views(sch, block)
+    problem = find_matmul(sch, block)
+    check_operands(problem, config.accumulate if config is not None else None, views)
+    config, axis = _fit(sch, problem, config or MatmulConfig())
+    assert config.tile is not None
+    assert config.consumers is not None
+    tile_m, tile_n, tile_k = config.tile
+    consumers = config.consumers
+
+    steps.pad(sch, block, config.tile)
+    problem = find_matmul(sch, block)  # its operands may be pads now
+    for producer in sch.get_producers(block):  # what the sum starts from
+        if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
+            steps.inline_copies(sch, producer)
+    outputs = separate_outputs(sch, block) if count_outputs(sch, block) > 1 else []
+    loops = sch.get_loops(block)
+    lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
+    m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
+    m_outer, m_tile = sch.split(m, [None, tile_m])
+    n_outer, n_tile = sch.split(n, [None, tile_n])
+    k_outer, k_inner = sch.split(k, [None, tile_k])
+    if axis == "m":
+        part, m_tile = sch.split(m_tile, [consumers, None])
+    else:
+        part, n_tile = sch.split(n_tile, [consumers, None])
+    sch.reorder(*lead, m_outer, n_outer, part, k_outer, m_tile, n_tile, k_inner)
+    rows = sch.fuse(*lead, m_outer) if lead else m_outer
+    sch.bind(rows, "blockIdx.y")
+    sch.bind(n_outer, "blockIdx.x")
+    sch.bind(part, "threadIdx.y")
+    steps.raster(sch, n_outer, config.raster_group, config.persistent)
+
+    if outputs:
+        stores = keep_in_registers(sch, block, outputs)
+    else:
+        stores = [sch.cache_write(block, 0, "local")]
+    for store in stores:
+        sch.reverse_compute_at(store, part)
+    for operand in (problem.lhs, problem.rhs):
+        index = _read_index(sch, block, operand)
+        # the epilogue may read the tensor too, from global memory
+        copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
+        sch.compute_at(copy, k_outer)
+        steps.async_copy(sch, copy, swizzle=config.swizzle)
+        _drop_unit_dims(sch, copy, operand.kept)
+    for store in stores:
+        fuse.fuse_epilogue(sch, store)
+    _drop_unit_dims(sch, block, problem.output_kept)
+    product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
+    steps.pipeline(
+        sch,
+        k_outer,
+        config.stages,
+        Roles(consumers, config.registers),
+        last_stage=config.last_stage,
+        wgmma_pending=config.wgmma_pending,
+    )
+    return product
+
+
+def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[MatmulConfig, str]:
+    """Complete the configuration and check it; return it and the axis that consumers share.
+
+    A sampled size is judged by the smallest of its candidates, and the axis must serve them all.
+    """
+    dtype = problem.lhs.dtype
+    sizes = None
+    if config.tile is not None:
+        sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
+    config = choose_config(
+        problem.m.extent, problem.n.extent, problem.k.extent, dtype, config, sizes
+    )
+    if sizes is None:
+        sizes = tuple((size,) for size in config.tile or ())
+    smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
+    if config.stages is not None:
+        stages = config.stages
+    else:
+        stages = min(steps.candidates(sch, config.last_stage)) + 1
+    consumers = config.consumers or 1
+    where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
+    broken = find_violations(smallest, stages, config, dtype)
+    if broken:
+        raise refuse_all(where, broken)
+    for axis in ("m", "n"):
+        if all(_divides(axis, m, n, consumers) for m in sizes[0] for n in sizes[1]):
+            broken = _swizzle_violations(problem, smallest, axis, config)
+            if broken:
+                raise refuse_all(where, broken)
+            return config, axis
+    legal = [c for c in CONSUMERS if c != consumers]
+    raise cannot_schedule(
+        where,
+        f"candidates that {consumers} consumers cannot all share along one axis",
+        f"multiples of {64 * consumers} rows, or of {8 * consumers} columns",
+        f"or another number of consumers ({', '.join(map(str, legal))})",
+    )
+
+
+def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:
+    """Refuse a block behind the product that writes an operand: other tiles still read it."""
+    place = sch.get_sref(block).parent
+    while not isinstance(place.stmt, ir.SBlock):
+        place = place.parent
+    blocks = ir.find_all(place.stmt.body, ir.SBlock)
+    product = sch.get(block)
+    start = next(i for i, node in enumerate(blocks) if node.same_as(product))
+    where = f"block {product.name_hint}"
+    for load in product_loads(where, product):
+        for node in blocks[start:]:
+            if any(region.source.same_as(load.source) for region in node.writes):
+                raise cannot_schedule(
+                    f"{where}, tensor {load.source.name}",
+                    f"block {node.name_hint}, which writes it behind the product",
+                    "an output of its own, since other tiles still read the operand",
+                    "write another tensor, and copy that in a kernel of its own",
+                )
+
+
+def _swizzle_violations(
+    problem: Matmul, tile: tuple[int, int, int], axis: str, config: MatmulConfig
+) -> list[str]:
+    """Return where a swizzle that was asked for is wider than a row of a shared tile.
+
+    A row runs along the tensor's last dimension; a tile that lies MN-major and that consumers share
+    must have whole rows for each.
+    """
+    if config.swizzle is None:
+        return []
+    span = span_elements(config.swizzle, problem.lhs.dtype)
+    broken = []
+    for operand, outer, side in ((problem.lhs, tile[0], "m"), (problem.rhs, tile[1], "n")):
+        parts = config.consumers or 1 if axis == side else 1
+        row = tile[2] if operand.major == "k" else outer // parts
+        if row % span:
+            broken.append(
+                f"found swizzle={config.swizzle} with rows of {row} elements in {operand.name}'s "
+                f"tile; need multiples of {span} elements, or a narrower swizzle"
+            )
+    return broken
+
+
+def _divides(axis: str, tile_m: int, tile_n: int, consumers: int) -> bool:
+    parts = (consumers, 1) if axis == "m" else (1, consumers)
+    return tile_m % (64 * parts[0]) == 0 and tile_n % (8 * parts[1]) == 0
+
+
+def _read_index(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> int:
+    """Return which of the block's reads is an operand."""
+    reads = sch.get(block).reads
+    return next(i for i, region in enumerate(reads) if region.source.same_as(operand.buffer))
+
+
+def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
+    return any(region.source.same_as(buffer) for region in sch.get(block).writes)
+
+
+def _drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:
+    """Give the tile that a block writes two dimensions, whatever the tensor has in front."""
+    rank = len(sch.get(block).writes[0].source.shape)
+    if rank == len(kept):
+        return
+    tile = IndexMap.from_func(lambda *i: [i[d] for d in kept], ndim=rank, index_dtype="int32")
+    sch.transform_layout(block, ("write", 0), tile)
+
+
+def _accumulate(problem: Matmul, config: MatmulConfig) -> str | None:
+    """Return the accumulator's type when it is not the block's own."""
+    return config.accumulate if problem.acc_dtype != config.accumulate else None

@@ -1,0 +1,240 @@
+"""How a matmul kernel is cut up: tile, ring depth, consumers, registers; and what the chip allows.
+
+A configuration that the chip cannot hold is refused here, with all reasons at once, before a
+schedule is touched.  A tile or the last stage may be a sampled random variable of a schedule
+(MetaSchedule): then the rules are checked for the smallest and structure is taken from all of its
+candidates, and what a single sample breaks is refused by the lowering.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper.errors import cannot_schedule, found_and_need
+from tvm_hopper.facts import dtypes, hopper, registers, swizzle, wgmma
+from tvm_hopper.plan.smem import (
+    BARRIER_BYTES,
+    TILE_ALIGNMENT,
+    SharedArray,
+    most_slots,
+    ring_memory,
+)
+from tvm_hopper.requests.keys import BY_DEVICE, MOST_CONSUMERS
+from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
+
+CONSUMERS = (1, 2, 3)  # of a product
+MECHANISMS = ("tma",)
+PENDING = (0, 1)  # WGMMA groups in flight over an iteration
+ACCUMULATE = ("float32",)
+MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Who does what in a warp-specialised pipeline: one producer warp group and its consumers.
+
+    Parameters
+    ----------
+    consumers : int
+        Consumer warp groups of 128 threads: 1 to 3 for a product, up to 7 for plain loops.
+    registers : tuple of int, optional
+        Registers of a producer and of a consumer thread, for a product; None leaves the choice to
+        the lowering.
+    """
+
+    consumers: int = 1
+    registers: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        consumers = as_int("roles", "consumers", self.consumers)
+        if consumers is None or not 1 <= consumers <= MOST_CONSUMERS:
+            need = f"1 to {MOST_CONSUMERS} warp groups (1, 2 or 3 of a product)"
+            raise cannot_schedule("roles", f"consumers={consumers}", need)
+        need = "registers of a producer and of a consumer thread, e.g. (40, 232)"
+        _store(
+            self,
+            consumers=consumers,
+            registers=as_pair("roles", "registers", self.registers, need),
+        )
+        if self.registers is None:
+            return
+        broken = registers.check(*self.registers, self.consumers)
+        if broken:
+            where = f"roles with {self.consumers} consumers, registers={self.registers}"
+            raise refuse_all(where, list(broken))
+
+
+@dataclass(frozen=True)
+class MatmulConfig:
+    """One way to compute a matmul with TMA, an mbarrier ring and WGMMA.
+
+    What is left out is chosen from the shape, by `choose_config`.
+
+    Parameters
+    ----------
+    tile : tuple, optional
+        Output rows, output columns and reduction length that one CTA works on per step, in
+        elements: three ints, or sampled random variables of the schedule.
+    stages : int, optional
+        Slots of the shared-memory ring.
+    consumers : int, optional
+        Consumer warp groups; they share the tile by rows, or by columns when rows do not divide.
+    swizzle : int, optional
+        Bytes of the shared tiles' XOR pattern, 0, 32, 64 or 128; None: the widest that fits.
+    registers : tuple of int, optional
+        Registers of a producer and of a consumer thread; None: the default of the consumer count.
+    wgmma_pending : int, optional
+        WGMMA groups left in flight over an iteration, 0 or 1; None: the lowering decides.
+    raster_group : int, optional
+        Rows of output tiles that are visited together, for the L2 cache; 1 is the hardware's order.
+    persistent : int, optional
+        Thread blocks that share all output tiles, so that loads of the next tile overlap the
+        epilogue of the one before; 0 is one block a tile. BY_DEVICE (-1): as many as balance on the
+        device at hand, counted at each launch.
+    accumulate : str, optional
+        "float32" allows a block whose accumulator is float16 or bfloat16 to be summed in float32.
+    last_stage : int or random variable, optional
+        The same as `stages = last_stage + 1`, but may be sampled; give one of the two.
+    """
+
+    tile: tuple[Any, Any, Any] | None = None
+    stages: int | None = None
+    consumers: int | None = None
+    swizzle: int | None = None
+    registers: tuple[int, int] | None = None
+    wgmma_pending: int | None = None
+    raster_group: int | None = None
+    persistent: int | None = None
+    accumulate: str | None = None
+    last_stage: Any = None
+
+    def __post_init__(self) -> None:
+        where = "MatmulConfig"
+        if self.consumers is not None:
+            roles = Roles(self.consumers, self.registers)
+            check_consumers(where, roles.consumers)
+            _store(self, consumers=roles.consumers, registers=roles.registers)
+        elif self.registers is not None:
+            need = "consumers too, which the registers are shared out between"
+            raise cannot_schedule(where, "registers alone", need)
+        stages, last_stage = as_stages(where, self.stages, self.last_stage)
+        _store(
+            self,
+            tile=None if self.tile is None else as_tile(where, self.tile),
+            stages=stages,
+            last_stage=last_stage,
+            swizzle=as_choice(where, "swizzle", self.swizzle, swizzle.SWIZZLES),
+            wgmma_pending=as_choice(where, "wgmma_pending", self.wgmma_pending, PENDING),
+            raster_group=as_int(where, "raster_group", self.raster_group, 1, MOST_BLOCKS),
+            persistent=as_int(where, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS),
+            accumulate=as_choice(where, "accumulate", self.accumulate, ACCUMULATE),
+        )
+        check_pending(where, stages, last_stage, self.wgmma_pending)
+
+
+def check_consumers(where: str, consumers: int) -> None:
+    """Refuse more warp groups than can share the registers that a product takes."""
+    if consumers not in CONSUMERS:
+        raise cannot_schedule(where, f"consumers={consumers}", "1, 2 or 3 warp groups of a product")
+
+
+def check_pending(where: str, stages: int | None, last_stage: Any, pending: int | None) -> None:
+    """Refuse as many groups in flight as the ring has slots: the producer would wait for ever.
+
+    A slot is released one iteration late for each group that stays in flight behind it. A sampled
+    depth is judged by the lowering.
+    """
+    slots = last_stage + 1 if isinstance(last_stage, int) else stages
+    if slots is not None and pending is not None and pending >= slots:
+        raise cannot_schedule(
+            where,
+            f"wgmma_pending={pending} with {slots} stages",
+            f"{pending + 1} stages or more: a group in flight keeps its slot",
+            "take more stages or fewer pending groups",
+        )
+
+
+def _store(config: Any, **plain: Any) -> None:
+    """Set fields of a frozen dataclass, while it is being made."""
+    for name, value in plain.items():
+        object.__setattr__(config, name, value)
+
+
+def refuse_all(where: str, broken: list[str]) -> Exception:
+    """Build one refusal out of one or more "found ...; need ..." texts."""
+    first, *rest = broken
+    found, need = found_and_need([first])
+    return cannot_schedule(where, found, need, "".join(f"also {b}; " for b in rest).rstrip("; "))
+
+
+def split_axis(tile_m: int, tile_n: int, consumers: int) -> str:
+    """Return "m" or "n", along which consumers share a tile; an empty string when neither divides.
+
+    Rows come first: each consumer then reads its own part of A's tile.
+    """
+    if tile_m % (wgmma.INSTRUCTION_M * consumers) == 0:
+        return "m"
+    return "n" if tile_n % (8 * consumers) == 0 and tile_m % wgmma.INSTRUCTION_M == 0 else ""
+
+
+def ring_slots(tile: tuple[int, int, int], dtype: str) -> tuple[SharedArray, SharedArray]:
+    """Return what one slot of the ring takes for A and for B."""
+    tile_m, tile_n, tile_k = tile
+    size = tile_k * dtypes.dtype_bytes(dtype)
+    return (
+        SharedArray("A", tile_m * size, TILE_ALIGNMENT),
+        SharedArray("B", tile_n * size, TILE_ALIGNMENT),
+    )
+
+
+def most_stages(tile: tuple[int, int, int], dtype: str) -> int:
+    """Return how many slots of the ring fit into the shared memory of one CTA."""
+    return most_slots(ring_slots(tile, dtype))
+
+
+def find_violations(
+    tile: tuple[int, int, int], stages: int, config: MatmulConfig, dtype: str
+) -> list[str]:
+    """Return every rule that a tile of known size breaks, as "found ...; need ...".
+
+    `config` gives consumers and registers.
+    """
+    consumers = config.consumers or 1
+    tile_m, tile_n, tile_k = tile
+    step = wgmma.instruction_k(dtype)
+    broken = []
+    if tile_m <= 0 or tile_m % wgmma.INSTRUCTION_M:
+        broken.append(f"found tile_m {tile_m}; need a multiple of {wgmma.INSTRUCTION_M}")
+    if tile_n <= 0 or tile_n % 8:
+        broken.append(f"found tile_n {tile_n}; need a multiple of 8")
+    if tile_k <= 0 or tile_k % step:
+        broken.append(f"found tile_k {tile_k}; need a multiple of {step} for {dtype}")
+    if broken:
+        return broken
+    if not split_axis(tile_m, tile_n, consumers):
+        legal = [str(c) for c in CONSUMERS if split_axis(tile_m, tile_n, c)]
+        broken.append(
+            f"found {consumers} consumers for a {tile_m}x{tile_n} tile; need consumers in "
+            f"{{{', '.join(legal)}}}, or tile_m a multiple of {64 * consumers}, or tile_n a "
+            f"multiple of {8 * consumers}"
+        )
+    slots = ring_slots(tile, dtype)
+    memory = ring_memory(slots, stages)
+    if not memory.fits:
+        sizes = " + ".join(f"{slot.name} {slot.num_bytes}" for slot in slots)
+        padding = f" + alignment {memory.padding}" if memory.padding else ""
+        broken.append(
+            f"found {stages} stages x ({sizes} + barriers {BARRIER_BYTES}){padding} = "
+            f"{memory.num_bytes} B of shared memory; need at most {hopper.SMEM_PER_BLOCK} B, which "
+            f"{most_stages(tile, dtype)} stages of this tile take"
+        )
+    consumer = config.registers[1] if config.registers else None
+    budget = registers.accumulator_budget(tile_m, tile_n, consumers, consumer)
+    if not budget.fits:
+        broken.append(
+            f"found {budget.held} accumulators a thread ({tile_m}x{tile_n} over {consumers} "
+            f"consumers); need at most {budget.room} of {budget.consumer} registers, by a smaller "
+            "tile or more consumers"
+        )
+    return broken

@@ -1,0 +1,403 @@
+"""Rewrite products that TVM's primitives cannot tile into ones that they can.
+
+    C[i, j] += A[i, k] * B[j, k]                         no initial value: C's old one is kept
+  ->
+    C_sum[i, j] += A[i, k] * B[j, k]                     from zero
+    C[i, j] = C[i, j] + C_sum[i, j]
+
+    C[0, j] += A[k] * B[j, k]                            a dimension of extent one, simplified away
+  ->
+    A_row[u, k] = A[k]                                   u = 0
+    C_sum[u, j] += A_row[u, k] * B[j, k]
+    C[0, j] = C_sum[u, j]
+
+TVM binds no loop around a reduction without an initial value, and no primitive adds a dimension to
+a block.  `hs.matmul` does this by itself, on a schedule that begins anew from the rewritten module:
+a trace of it replays there, on `hs.normalize(mod)`, and not on the module as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.tirx import IterVar
+
+from tvm_hopper import ir
+from tvm_hopper.errors import HopperError
+from tvm_hopper.schedule.arguments import label
+from tvm_hopper.schedule.trial import as_one_step
+
+from .fuse import fuse_prologue
+from .recognize import check_plain_loops, product_loads
+from .views import find_access
+
+
+@dataclass(frozen=True)
+class NormalForm:
+    """One product to rewrite: its loop nest, and which axes of C[m, n] it lacks.
+
+    `axes` are the positions of the block's own variables for m and n, None for a missing one;
+    `rows` the loads of the operands that need the missing axis, with the axis; `unbound` the
+    positions of variables that no loop moves.
+    """
+
+    nest: Any
+    realize: Any
+    axes: tuple[int | None, int | None]
+    rows: tuple[tuple[Any, int], ...]
+    unbound: tuple[int, ...]
+    keeps_old_value: bool
+
+
+def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> Any:
+    """Rewrite products without an initial value, and products with a dimension simplified away.
+
+    Casts of their operands become part of them, as `fuse_prologue` does.
+
+    Parameters
+    ----------
+    mod : IRModule or PrimFunc
+        Plain loops; it is left as it is.
+    block : str, optional
+        The one block to rewrite; None: every such product.
+
+    Returns
+    -------
+    mod : IRModule or PrimFunc
+        The same object when there is nothing to rewrite.  An old value is added once, after the
+        sum, as a library does with beta = 1.
+    """
+    if isinstance(mod, tirx.PrimFunc):
+        return _normalize_function(mod, block)
+    changed = {
+        gv: new
+        for gv, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc)
+        and not (new := _normalize_function(func, block)).same_as(func)
+    }
+    return _with_functions(mod, changed) if changed else mod
+
+
+def normalized(sch: s_tir.Schedule, block: Any) -> s_tir.Schedule | None:
+    """Return a schedule of the rewritten module, None when a block needs no rewriting.
+
+    What is no block of the schedule needs none: `hs.matmul` will say so.
+    """
+    name = label(sch, block).removeprefix("block ")
+    function = sch.func_working_on
+    if not name or function is None:
+        return None
+    target = function.name_hint
+    func = sch.mod[target]
+    new = _normalize_function(func, name)
+    if new.same_as(func):
+        return None
+    fresh = s_tir.Schedule(_with_functions(sch.mod, {sch.mod.get_global_var(target): new}))
+    fresh.work_on(target)
+    return fresh
+
+
+def _with_functions(mod: tvm.IRModule, changed: dict[Any, tirx.PrimFunc]) -> tvm.IRModule:
+    result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    for gv, func in changed.items():
+        result.update_func(gv, func)
+    return result
+
+
+def _normalize_function(func: tirx.PrimFunc, block: str | None) -> tirx.PrimFunc:
+    if not isinstance(func.body, ir.SBlockRealize):
+        return func
+    for name in [n for nest in _nests(func.body) if (n := _candidate(nest, block))]:
+        func = _normalize_block(func, name)
+    return func
+
+
+def _candidate(nest: Any, block: str | None) -> str:
+    """Return the name of a block that may need the normal form, or an empty string."""
+    realize = ir.loop_nest(nest)[1]
+    if not isinstance(realize, ir.SBlockRealize):
+        return ""
+    name = str(realize.block.name_hint)
+    summed = any(x.iter_type == IterVar.CommReduce for x in realize.block.iter_vars)
+    return name if summed and block in (None, name) else ""
+
+
+def _normalize_block(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
+    """Rewrite one block, the casts of its operands inlined, or return the function as it is."""
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    try:
+        with as_one_step():
+            fuse_prologue(sch, name)
+    except HopperError:
+        return func
+    inlined = sch.mod["main"]
+    root = inlined.body
+    forms = [form for nest in _nests(root) if (form := plan_normal_form(nest, name))]
+    if not forms:
+        return func
+    buffers: list[Any] = []
+    names = ir.Names(str(x.name) for x in (*inlined.params, *root.block.alloc_buffers))
+    planned = {form.nest: _rewrite(form, buffers, names) for form in forms}
+    body = ir.replace_nodes(root.block.body, ir.Stmt, planned)
+    new_root = ir.with_block(
+        root.block, body=body, alloc_buffers=[*root.block.alloc_buffers, *buffers]
+    )
+    return func.with_body(ir.SBlockRealize(root.iter_values, root.predicate, new_root))
+
+
+def _nests(root: Any) -> list[Any]:
+    return [part for part in ir.statements(root.block.body) if isinstance(part, ir.For)]
+
+
+def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
+    """Decide whether a loop nest is a product to rewrite; None for whatever else stands there."""
+    loops, realize = ir.loop_nest(nest)
+    if not isinstance(realize, ir.SBlockRealize):
+        return None
+    node = realize.block
+    if str(node.name_hint) != block:
+        return None
+    reductions = [x for x in node.iter_vars if x.iter_type == IterVar.CommReduce]
+    if not reductions or not isinstance(node.body, ir.BufferStore):
+        return None
+    try:
+        bindings = check_plain_loops("", loops, node)
+        loads = product_loads("", node)
+    except HopperError:
+        return None
+    output = find_access(node, node.body.buffer, node.body.indices)
+    accesses = [find_access(node, load.source, load.indices) for load in loads]
+    if output is None or any(access is None for access in accesses):
+        return None
+    every = [v for _, v in sorted(output.moving.items())]
+    wide = _without_units(node, every, loads)
+    product = [*wide, *(i for i, x in enumerate(node.iter_vars) if x in reductions)]
+    unbound = tuple(i for i in product if bindings[node.iter_vars[i].var] < 0)
+    has_unit = any(ir.is_const(node.iter_vars[v].dom.extent, 1) for v in wide)
+    in_place = every[-2:] == wide or not has_unit  # views sort out what else has extent one
+    if len(wide) >= 2 and node.init is not None and not unbound and in_place:
+        return None
+    if len(wide) > 2 or any(node.iter_vars[v].iter_type != IterVar.DataPar for v in wide):
+        return None
+    axes, rows = _missing_axes(wide, loads, accesses)
+    if axes is None:
+        return None
+    return NormalForm(nest, realize, axes, rows, unbound, node.init is None)
+
+
+def _without_units(node: Any, wide: list[int], loads: Any) -> list[int]:
+    """Leave out dimensions of extent one until two are left, those of no operand alone first.
+
+    A single row may be any of them: it is the one that goes through one operand and not the other.
+    """
+    variables = [x.var for x in node.iter_vars]
+    units = [v for v in wide if ir.is_const(node.iter_vars[v].dom.extent, 1)]
+    others = [variables[v] for v in wide if v not in units]
+
+    def is_side(v: int) -> bool:
+        return any(
+            ir.depends_on(list(load.indices), [variables[v]])
+            and not ir.depends_on(list(load.indices), others)
+            for load in loads
+        )
+
+    spare = sorted(units, key=is_side)[: max(0, len(wide) - 2)]
+    return [v for v in wide if v not in spare]
+
+
+def _missing_axes(
+    wide: list[int], loads: Any, accesses: list[Any]
+) -> tuple[Any, tuple[tuple[Any, int], ...]]:
+    """Return the positions of m and n, and the loads that need an axis of extent one."""
+    if len(wide) == 2:
+        return (wide[0], wide[1]), ()
+    if not wide:
+        return (None, None), ((loads[0], 0), (loads[1], 1))
+    (column,) = wide
+    without = [i for i, access in enumerate(accesses) if column not in access.moving.values()]
+    if len(without) != 1:
+        return None, ()
+    return (None, column), ((loads[without[0]], 0),)
+
+
+def _rewrite(form: NormalForm, buffers: list[Any], names: ir.Names) -> ir.Stmt:
+    node, store = form.realize.block, form.realize.block.body
+    dtype = ir.dtype_of(node.iter_vars[0].var)
+    one = tirx.IntImm(dtype, 1)
+    made: dict[int, Any] = {}  # axis -> its new iteration variable
+    loops: dict[int, Any] = {}
+    for axis, position in enumerate(form.axes):
+        if position is None:
+            var = ir.Var("v_" + "mn"[axis], dtype)
+            made[axis] = IterVar(tvm.ir.Range(0, one), var, IterVar.DataPar)
+            loops[axis] = ir.Var("mn"[axis], dtype)
+    variables = [
+        made[axis].var if position is None else node.iter_vars[position].var
+        for axis, position in enumerate(form.axes)
+    ]
+    extents = [
+        one if position is None else node.iter_vars[position].dom.extent for position in form.axes
+    ]
+    output = store.buffer
+    total = ir.new_buffer(
+        names.take(f"{output.name}_sum"), tuple(extents), ir.dtype_of(output), "global"
+    )
+    buffers.append(total)
+    first: list[Any] = []
+    body = ir.BufferStore(total, _with_sum(store, total, variables), variables)
+    for load, axis in form.rows:
+        row, stmt = _row_view(node, load, names, one)
+        buffers.append(row)
+        first.append(stmt)
+        indices = [made[axis].var, *_moving_variables(node, load)]
+        body = ir.BufferStore(
+            total, _replace_load(body.value, load, tirx.BufferLoad(row, indices)), variables
+        )
+    start = tirx.const(0, ir.dtype_of(output)) if form.keeps_old_value else node.init.value
+    init = ir.BufferStore(total, start, variables)
+    block = ir.with_block(
+        node,
+        iter_vars=[*made.values(), *node.iter_vars],
+        reads=_regions([body.value, start], without=total),
+        writes=[_point(total, variables)],
+        body=body,
+        init=init,
+    )
+    bound = list(form.realize.iter_values)
+    for position in form.unbound:
+        bound[position] = ir.Var(str(node.iter_vars[position].var.name) + "_0", dtype)
+        loops[-1 - position] = bound[position]
+    values = [*(loops[axis] for axis in made), *bound]
+    inner: ir.Stmt = ir.SBlockRealize(values, form.realize.predicate, block)
+    nest, _ = ir.loop_nest(form.nest)
+    for loop in reversed(nest):
+        inner = ir.with_body(loop, inner)
+    for var in reversed(list(loops.values())):
+        inner = ir.For(var, tirx.IntImm(dtype, 0), one, ir.ForKind.SERIAL, inner)
+    return ir.seq(first, inner, _store_sum(form, total, names))
+
+
+def _with_sum(store: Any, total: Any, variables: list[Any]) -> Any:
+    """Let the update add to the new buffer."""
+    return ir.mutate(
+        store.value,
+        [
+            (
+                ir.TensorLoad,
+                lambda x, m: (
+                    tirx.BufferLoad(total, variables)
+                    if x.source.same_as(store.buffer)
+                    else m.default_mutate(x)
+                ),
+            )
+        ],
+    )
+
+
+def _replace_load(value: Any, old: Any, new: Any) -> Any:
+    def visit(load: Any, mutator: Any) -> Any:
+        same = load.source.same_as(old.source) and tvm_ffi.structural_equal(
+            load.indices, old.indices
+        )
+        return new if same else mutator.default_mutate(load)
+
+    return ir.mutate(value, [(ir.TensorLoad, visit)])
+
+
+def _moving_variables(node: Any, load: Any) -> list[Any]:
+    access = find_access(node, load.source, load.indices)
+    assert access is not None
+    return [node.iter_vars[v].var for _, v in sorted(access.moving.items())]
+
+
+def _row_view(node: Any, load: Any, names: ir.Names, one: Any) -> tuple[Any, ir.Stmt]:
+    """Build the operand with one row: its own dimensions behind one of extent one."""
+    used = _moving_variables(node, load)
+    domains = {x.var: x.dom for x in node.iter_vars}
+    name = names.take(f"{load.source.name}_row")
+    shape = (one, *(domains[v].extent for v in used))
+    row = ir.new_buffer(name, shape, ir.dtype_of(load.source), "global")
+    dtype = ir.dtype_of(one)
+    axes = [ir.Var("v_row", dtype), *(ir.Var(v.name, dtype) for v in used)]
+    value = ir.substitute(load, dict(zip(used, axes[1:], strict=True)))
+    return row, _spatial_nest(name, axes, list(shape), ir.BufferStore(row, value, axes))
+
+
+def _store_sum(form: NormalForm, total: Any, names: ir.Names) -> ir.Stmt:
+    """Build the block that hands the sum to the output, added to its old value if that is kept.
+
+    It runs over the sum's dimensions of extent one too, which bound it where the sum is padded.
+    """
+    node, store = form.realize.block, form.realize.block.body
+    dtype = ir.dtype_of(node.iter_vars[0].var)
+    axes: list[Any] = []
+    extents: list[Any] = []
+    at: dict[Any, Any] = {}
+    place: list[Any] = []
+    for axis, position in enumerate(form.axes):
+        if position is None:
+            var, extent = ir.Var("v_" + "mn"[axis], dtype), tirx.IntImm(dtype, 1)
+        else:
+            old = node.iter_vars[position]
+            var, extent = ir.Var(old.var.name, dtype), old.dom.extent
+            at[old.var] = var
+        axes.append(var)
+        extents.append(extent)
+        place.append(var)
+    for used in _moving_variables(node, tirx.BufferLoad(store.buffer, store.indices)):
+        if used not in at:  # of extent one
+            at[used] = tirx.IntImm(dtype, 0)
+    value: Any = tirx.BufferLoad(total, place)
+    indices = [ir.substitute(x, at) for x in store.indices]
+    if form.keeps_old_value:
+        value = tirx.BufferLoad(store.buffer, indices) + value
+    name = names.take(f"{node.name_hint}_store")
+    return _spatial_nest(name, axes, extents, ir.BufferStore(store.buffer, value, indices))
+
+
+def _spatial_nest(name: str, axes: list[Any], extents: list[Any], store: Any) -> ir.Stmt:
+    """Build plain loops around one store."""
+    dtype = ir.dtype_of(extents[0]) if extents else "int32"
+    zero = tirx.IntImm(dtype, 0)
+    iter_vars = [
+        IterVar(tvm.ir.Range.from_min_extent(zero, extent), var, IterVar.DataPar)
+        for var, extent in zip(axes, extents, strict=True)
+    ]
+    block = ir.SBlock(
+        iter_vars,
+        _regions([store.value]),
+        [_point(store.buffer, list(store.indices))],
+        name,
+        store,
+    )
+    loops = [ir.Var(f"ax{i}", dtype) for i in range(len(axes))]
+    stmt: ir.Stmt = ir.SBlockRealize(loops, True, block)
+    for var, extent in reversed(list(zip(loops, extents, strict=True))):
+        stmt = ir.For(var, zero, extent, ir.ForKind.SERIAL, stmt)
+    return stmt
+
+
+def _regions(values: list[Any], without: Any = None) -> list[Any]:
+    """List what expressions read, each tensor once: a reduction's own output is not named."""
+    found: list[Any] = []
+    for value in values:
+        for load in ir.find_all(value, ir.TensorLoad):
+            if without is not None and load.source.same_as(without):
+                continue
+            region = _point(load.source, list(load.indices))
+            if not any(
+                region.source.same_as(x.source)
+                and tvm_ffi.structural_equal(region.region, x.region)
+                for x in found
+            ):
+                found.append(region)
+    return found
+
+
+def _point(buffer: Any, indices: list[Any]) -> Any:
+    ranges = [tvm.ir.Range.from_min_extent(x, tirx.IntImm(ir.dtype_of(x), 1)) for x in indices]
+    return tirx.BufferRegion(buffer, ranges)

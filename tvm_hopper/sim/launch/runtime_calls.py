@@ -1,0 +1,99 @@
+"""Packed functions of TVM's runtime that host code calls: tensor maps, and facts of the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_hopper.errors import VerifyError
+from tvm_hopper.facts import tensor_map as rules
+from tvm_hopper.sim.launch.tensors import CUDA, Pointer
+from tvm_hopper.sim.launch.tma import SWIZZLE_BYTES, TensorMapArg
+
+OOB_FILL = {code: name for name, code in rules.OOB_CODE.items()}
+
+# runtime::DeviceAttrKind of TVM, with what a device of compute capability 9.0 answers (CUDA C++
+# Programming Guide, "Technical Specifications per Compute Capability").
+MULTI_PROCESSOR_COUNT = 7
+ATTRIBUTES = {
+    0: 1,  # exist
+    1: 1024,  # max_threads_per_block
+    2: 32,  # warp_size
+    3: 49152,  # max_shared_memory_per_block, without opting in
+    4: "9.0",  # compute_version
+    9: 65536,  # max_registers_per_block
+}
+
+
+def device_attribute(args: list[Any], num_sms: int) -> Any:
+    """Answer `runtime.GetDeviceAttr(device_type, device_id, attr_kind)`.
+
+    Raises
+    ------
+    VerifyError
+        Another device than CUDA's is asked, or something that depends on more than the arch.
+    """
+    device, _, kind = (int(arg) for arg in args)
+    if device != CUDA:
+        raise VerifyError(f"runtime.GetDeviceAttr: found device type {device}; need {CUDA} (cuda)")
+    answers = {**ATTRIBUTES, MULTI_PROCESSOR_COUNT: num_sms}
+    if kind not in answers:
+        raise VerifyError(
+            f"runtime.GetDeviceAttr: found attribute {kind}; need one of {sorted(answers)}"
+        )
+    return answers[kind]
+
+
+def encode_tiled(args: list[Any]) -> TensorMapArg:
+    """Encode a tensor map from the arguments that follow its own address.
+
+    Raises
+    ------
+    VerifyError
+        The driver would refuse it (cuTensorMapEncodeTiled answers CUDA_ERROR_INVALID_VALUE).
+    """
+    dtype, rank, pointer, *rest = args
+    if not isinstance(pointer, Pointer):
+        raise VerifyError(f"tensor map: found address {pointer!r}; need a tensor's data")
+    numbers = [int(v) for v in rest]
+    if len(numbers) != 4 * rank + 3:
+        raise VerifyError(
+            f"tensor map of {pointer.tensor}: found {len(numbers)} numbers for rank {rank}; need "
+            f"{4 * rank + 3}"
+        )
+    parts: list[tuple[int, ...]] = []
+    position = 0
+    for count in (rank, rank - 1, rank, rank):
+        parts.append(tuple(numbers[position : position + count]))
+        position += count
+    dims, strides, box, steps = parts
+    interleave, swizzle, l2, oob = numbers[position:]
+    described = rules.TensorMap(
+        str(dtype),
+        dims,
+        strides,
+        box,
+        steps,
+        SWIZZLE_BYTES.get(swizzle, swizzle),
+        OOB_FILL.get(oob, str(oob)),
+    )
+    broken = list(described.check())
+    if pointer.offset % rules.ADDRESS_ALIGNMENT:
+        broken.append(
+            f"found an address {pointer.offset} bytes into the tensor's memory; need a multiple of "
+            f"{rules.ADDRESS_ALIGNMENT} bytes"
+        )
+    if broken:
+        raise VerifyError(f"tensor map of {pointer.tensor}: " + " and ".join(broken))
+    return TensorMapArg(
+        pointer.tensor,
+        str(dtype),
+        dims,
+        strides,
+        box,
+        steps,
+        interleave,
+        swizzle,
+        l2,
+        oob,
+        pointer.offset,
+    )

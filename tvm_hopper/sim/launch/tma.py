@@ -1,0 +1,97 @@
+"""Tensor maps: which global elements a box covers, and where they land in shared memory."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.facts.swizzle import swizzle_offset
+from tvm_hopper.sim.machine.memory import Region
+from tvm_hopper.sim.tir import numpy_dtype
+
+SWIZZLE_BYTES = {0: 0, 1: 32, 2: 64, 3: 128}
+
+
+@dataclass(frozen=True)
+class TensorMapArg:
+    """A tensor map as the host encoded it; `tensor` is the name of the argument it points into.
+
+    `dims`, `box` and `element_strides` count elements, innermost first; `strides_bytes` has one
+    entry less than `dims` (the innermost stride is the element).  `swizzle` and `oob` are the
+    driver's codes: swizzle 0 none, 1 32 B, 2 64 B, 3 128 B; oob 0 zeros, 1 NaN.
+    """
+
+    tensor: str
+    dtype: str
+    dims: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...] = ()
+    interleave: int = 0
+    swizzle: int = 0
+    l2: int = 0
+    oob: int = 0
+    byte_offset: int = 0
+
+
+@functools.lru_cache(maxsize=256)
+def landing_offsets(num_bytes: int, itemsize: int, swizzle_bytes: int, phase: int) -> np.ndarray:
+    """Return where each element of a box lands, in elements from the destination.
+
+    `phase` is the destination's offset in its 1024-byte swizzle atom.
+    """
+    plain = np.arange(0, num_bytes, itemsize, dtype=np.int64)
+    if not swizzle_bytes:
+        return plain // itemsize
+    return (swizzle_offset(plain + phase, swizzle_bytes) - phase) // itemsize
+
+
+class BoundTensorMap:
+    """A tensor map bound to the region it describes."""
+
+    def __init__(self, arg: TensorMapArg, region: Region) -> None:
+        self.arg, self.region = arg, region
+        self.dtype = numpy_dtype(arg.dtype)
+        self.itemsize = self.dtype.itemsize
+        steps = arg.element_strides or (1,) * len(arg.box)
+        self.steps = steps
+        self.counts = tuple(-(-b // s) for b, s in zip(arg.box, steps, strict=True))
+        self.strides = (self.itemsize, *arg.strides_bytes)
+        self.swizzle_bytes = SWIZZLE_BYTES[arg.swizzle]
+        self.num_elements = int(np.prod(self.counts))
+        self.num_bytes = self.num_elements * self.itemsize  # out-of-bounds elements count too
+
+    def select(self, coords: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return global byte offsets of a box, innermost fastest, and which are inside.
+
+        Parameters
+        ----------
+        coords : sequence of int
+            Start, innermost first.
+
+        Returns
+        -------
+        tuple
+            int64 offsets (num_elements,), and booleans of the same shape or None (all inside).
+        """
+        rank = len(self.counts)
+        offsets = np.full((1,) * rank, self.arg.byte_offset, np.int64)
+        inside: Any = None
+        for d in range(rank):
+            shape = [1] * rank
+            shape[rank - 1 - d] = self.counts[d]
+            position = int(coords[d]) + np.arange(self.counts[d], dtype=np.int64) * self.steps[d]
+            offsets = offsets + (position * self.strides[d]).reshape(shape)
+            if position[0] < 0 or position[-1] >= self.arg.dims[d]:
+                valid = ((position >= 0) & (position < self.arg.dims[d])).reshape(shape)
+                inside = valid if inside is None else inside & valid
+        if inside is not None:
+            inside = np.broadcast_to(inside, offsets.shape).ravel()
+        return offsets.ravel(), inside
+
+    def fill(self) -> Any:
+        """Return what out-of-bounds elements become."""
+        return np.nan if self.arg.oob and self.dtype.kind not in "iu" else 0

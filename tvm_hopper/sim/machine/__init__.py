@@ -1,0 +1,1 @@
+"""The machine: CTAs, warps, memory and registers as the simulator keeps them."""

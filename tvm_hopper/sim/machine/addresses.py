@@ -1,0 +1,130 @@
+"""Addresses of a warp's accesses: which memory they are in, and whether they may be touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.machine.lanes import is_lanes
+from tvm_hopper.sim.machine.memory import GLOBAL_SHIFT, RANK_SHIFT, Region
+
+
+def ends(offsets: Any) -> tuple[int, int]:
+    """Return the lowest and the highest of some offsets, or of one."""
+    if isinstance(offsets, np.ndarray):
+        return int(offsets.min()), int(offsets.max())
+    return offsets, offsets
+
+
+class Addresses:
+    """Finds the region of an address; a part of `WarpCore`."""
+
+    machine: Any
+    cta: Any
+
+    def region_at(self, address: int) -> tuple[Region | None, int]:
+        """Return the region of an address and the offset inside it."""
+        address = int(address)
+        number = address >> GLOBAL_SHIFT
+        if number:
+            region = self.machine.regions.get(number)
+            return region, (address - region.base if region is not None else 0)
+        rank = address >> RANK_SHIFT & 0xFF
+        ctas = self.cta.cluster
+        if rank >= len(ctas):
+            return None, 0
+        return ctas[rank].shared, address & ((1 << RANK_SHIFT) - 1)
+
+    def inside(
+        self, site: int, region: Region | None, offsets: Any, size: int, verb: str, *, at: int = 0
+    ) -> bool:
+        """Check that bytes are in memory, and are elements of the tensor; False: not in memory.
+
+        `at` is the address to name if there is no region.
+        """
+        low, high = (at, at) if region is None else ends(offsets)
+        if region is None or low < 0 or high + size > region.size:
+            name = region.name if region is not None else f"address {low:#x}"
+            limit = region.size if region is not None else 0
+            self.machine.at(
+                "OOB_ACCESS",
+                self,
+                site,
+                f"{verb} bytes [{low}, {high + size}) of {name}, which has {limit} bytes",
+                buffer=name,
+                byte_range=(low, high + size),
+            )
+            return False
+        if region.outside is not None:
+            self._in_view(site, region, region.outside, np.ravel(offsets), size, verb)
+        return True
+
+    def _in_view(
+        self, site: int, region: Region, outside: Any, starts: Any, size: int, verb: str
+    ) -> None:
+        wrong = outside[starts[:, None] + np.arange(size)].any(axis=1)
+        if wrong.any():
+            first = int(starts[wrong].min())
+            self.machine.at(
+                "OUT_OF_VIEW",
+                self,
+                site,
+                f"{verb} byte {first} of the memory that {region.name} is a view of, which is none "
+                f"of {region.name}'s own elements",
+                buffer=region.name,
+                byte_range=(first, first + size),
+            )
+
+    def _resolve(
+        self,
+        site: int,
+        base: Any,
+        index: Any,
+        size: int,
+        count: int,
+        mask: Any,
+        align: int,
+        verb: str = "reads",
+    ) -> tuple[Region | None, Any]:
+        """Return region and byte offsets (int, or array per active lane), checked."""
+        if is_lanes(base) or is_lanes(index):
+            address = np.asarray(base + np.asarray(index, np.int64) * size, np.int64)
+            if address.ndim and mask is not None:
+                address = address[mask]
+            region, first = self.region_at(address[0])
+            offsets: Any = address - (address[0] - first)
+            bad = bool((offsets % align).any()) if align > 1 else False
+            place = int(address[0])
+        else:
+            place = int(base + index * size)
+            region, offsets = self.region_at(place)
+            bad = offsets % align != 0
+        total = size * count
+        if not self.inside(site, region, offsets, total, verb, at=place) or region is None:
+            return None, offsets
+        low, high = ends(offsets)
+        if bad:
+            self.machine.at(
+                "MISALIGNED",
+                self,
+                site,
+                f"offset {low} of {region.name}: need {align}",
+                buffer=region.name,
+            )
+        if region.shared and region.live[low : high + total].any():
+            self._live_object(site, region, offsets, total)
+        return region, offsets
+
+    def _live_object(self, site: int, region: Region, offsets: Any, total: int) -> None:
+        spread = np.ravel(offsets)[:, None] + np.arange(total)
+        if region.live[spread].any():
+            name, inside = region.name_of(int(np.min(offsets)))
+            self.machine.at(
+                "OOB_ACCESS",
+                self,
+                site,
+                "an ordinary access touches a live mbarrier object",
+                buffer=name,
+                byte_range=(inside, inside + total),
+            )

@@ -1,0 +1,322 @@
+"""The machine: CTAs with their memory, warps as generators, asynchronous operations in flight.
+
+One OS thread; the scheduler picks the next step, so that a run is repeatable from (policy, seed),
+and "no step is possible" is a deadlock that is reported at once.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.errors import HopperError
+from tvm_hopper.sim.machine.memory import SHARED_BASE, Region, aligned_bytes, shared_base
+from tvm_hopper.sim.races.clocks import Releases
+from tvm_hopper.sim.races.shadow import AccessLog
+from tvm_hopper.sim.report import Reporter
+from tvm_hopper.sim.timeline import MAX_EVENTS, TimelineEvent
+
+POLICIES = ("eager", "on_wait", "lifo", "random", "starve")
+ROLES = re.compile(r"producer|consumer|(wg|warp)?(\d+)")
+MAX_STEPS = 5_000_000
+
+
+def check_policy(policy: str, num_warps: int | None = None) -> None:
+    """Refuse a policy that is none, or that starves a role which a block of `num_warps` has not.
+
+    Raises
+    ------
+    ValueError
+        With the legal ones.
+    """
+    name, _, role = str(policy).partition(":")
+    legal = name in POLICIES and (name == "starve") == bool(role)
+    if legal and role:
+        found = ROLES.fullmatch(role)
+        legal = found is not None
+        if found is not None and found[2] and num_warps is not None:
+            legal = int(found[2]) < (num_warps if found[1] == "warp" else -(-num_warps // 4))
+    if not legal:
+        others = ", ".join(p for p in POLICIES if p != "starve")
+        count = "" if num_warps is None else f", below {num_warps} and {-(-num_warps // 4)} here"
+        raise ValueError(
+            f"policy: found policy={policy!r}; need {others} or starve:<role>, where the role is "
+            f"producer, consumer, warp<n>, or wg<n> or <n> for a warp group{count}"
+        )
+
+
+class PendingOp:
+    """An asynchronous operation: `steps` are run one by one, when the policy likes.
+
+    `read_event` and `write_event` are bits in the clocks: "all sources were read", "all
+    destinations are written".  `before` must be finished first (wgmma runs in order).
+    """
+
+    def __init__(self, kind: str, warp: Any, site: int) -> None:
+        machine = warp.machine
+        self.kind, self.warp, self.site, self.it = kind, warp, site, warp.it
+        self.number = machine.num_ops
+        machine.num_ops += 1
+        self.read_event, self.write_event = machine.new_event(), machine.new_event()
+        self.steps: deque[Callable[[], None]] = deque()
+        self.read_done = self.done = False
+        self.issued = True
+        self.before: PendingOp | None = None
+        self.waiters: list[Any] = []
+        self.barrier: Any = None
+        self.targets: list[Any] = []
+        self.num_bytes = 0
+        self.start = machine.time
+
+    @property
+    def events(self) -> int:
+        """Both events, as clock bits."""
+        return 1 << self.read_event | 1 << self.write_event
+
+
+class Event:
+    """Something that warps wait for: named barriers, cluster barriers, register pools, spins."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.waiters: list[Any] = []
+
+
+class CTA:
+    """One thread block: shared memory, barriers, register pool."""
+
+    def __init__(
+        self, machine: Machine, block: tuple[int, ...], rank: int, cluster: Any, layout: Any
+    ) -> None:
+        self.machine, self.block, self.rank, self.cluster = machine, block, rank, cluster
+        self.index = len(machine.ctas)
+        size = SHARED_BASE + layout.size
+        data = aligned_bytes(size)
+        self.shared = Region(
+            f"shared memory of cta {block}",
+            data,
+            shared_base(rank),
+            machine.log,
+            machine.granule,
+            False,
+        )
+        self.shared.live = np.zeros(size, bool)
+        for start, stop, name in layout.parts:
+            self.shared.parts.append((start + SHARED_BASE, stop + SHARED_BASE, name))
+        self.addresses = {
+            key: self.shared.base + SHARED_BASE + offset for key, offset in layout.offsets.items()
+        }
+        self.mbarriers: dict[int, Any] = {}
+        self.named: dict[int, Any] = {}
+        self.warps: list[Any] = []
+        self.exited = False
+        self.pool = Event("register pool")
+        self.free_registers = 0
+        self.label = f"cta{','.join(map(str, block))}"
+
+
+class Machine(Reporter):
+    """All CTAs of one run, the scheduler, and what it found."""
+
+    def __init__(
+        self, program: Any, policy: str, seed: int, detect_races: bool, granule: int
+    ) -> None:
+        check_policy(policy)
+        name, _, self.starved = policy.partition(":")
+        super().__init__(program, policy, seed)
+        self.mode = name
+        self.random = random.Random(seed)
+        self.log = AccessLog() if detect_races else None
+        self.granule = granule
+        self.ctas: list[CTA] = []
+        self.warps: list[Any] = []
+        self.regions: dict[int, Region] = {}
+        self.runnable: deque[Any] = deque()
+        self.pending: list[PendingOp] = []
+        self.num_ops = self.num_events = self.time = 0
+        self.progress = 0  # grows with every change that a spinning warp could see
+        self.chunks = 1 if name == "eager" else 2
+        self.num_warps = 0
+        self.stopped = False  # ended before the kernel did
+        self.releases: dict[int, Releases] = {}  # by address of global memory
+
+    def new_event(self) -> int:
+        """Return a fresh clock bit."""
+        self.num_events += 1
+        return self.num_events - 1
+
+    def event(self, lane: str, kind: str, name: str, start: int) -> None:
+        """Keep an event that ends now for the timeline."""
+        if len(self.events) < MAX_EVENTS:
+            self.events.append(TimelineEvent(lane, kind, name, start, self.time))
+
+    # -- asynchronous operations ------------------------------------------------------------------
+
+    def submit(self, op: PendingOp) -> None:
+        """Put an operation in flight; under `eager` it runs at once."""
+        self.pending.append(op)
+        if self.mode == "eager":
+            while op.steps and self.can_step(op):
+                self.step(op)
+
+    def can_step(self, op: PendingOp) -> bool:
+        """Tell whether an operation may take its next step."""
+        return op.issued and bool(op.steps) and (op.before is None or op.before.done)
+
+    def step(self, op: PendingOp) -> None:
+        """Take one step of one operation."""
+        self.time += 1
+        self.progress += 1
+        op.steps.popleft()()
+        if not op.steps:
+            op.done = op.read_done = True
+            op.before = None
+            self.pending.remove(op)
+            on = f" on {op.barrier.name}" if op.barrier is not None else ""
+            self.event(f"{op.warp.cta.label}/{op.kind}", "async", op.kind + on, op.start)
+        self.wake(op)
+
+    def wake(self, thing: Any) -> None:
+        """Let everybody who waits for a thing look again."""
+        if thing.waiters:
+            self.runnable.extend(thing.waiters)
+            thing.waiters.clear()
+
+    # -- scheduler --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run all warps to their end, or to a deadlock."""
+        self.runnable.extend(self.warps)
+        try:
+            with np.errstate(all="ignore"):  # device arithmetic never warns
+                self._run_all()
+        except HopperError:
+            raise
+        except Exception as error:
+            self.broken(error)
+
+    def _run_all(self) -> None:
+        while True:
+            if self.time > MAX_STEPS:
+                self.add("INCOMPLETE", f"stopped after {MAX_STEPS} steps", key="steps")
+                self.stopped = True
+                return
+            warp = self._pick()
+            if warp is None:
+                if not self._async_step():
+                    break
+                continue
+            self._resume(warp)
+        blocked = [w for w in self.warps if not w.finished]
+        if blocked:
+            self.deadlock(blocked)
+        self.finish()
+
+    def broken(self, error: Exception) -> None:
+        """End the run at a statement that the simulator cannot evaluate."""
+        site = self.program.site_of(error)
+        where = self.statement(site) or "an asynchronous operation"
+        self.add(
+            "INCOMPLETE",
+            f"cannot evaluate {where}: {type(error).__name__}: {error}; nothing is certified",
+            key="broken",
+            statements=(where,),
+        )
+        self.stopped = True
+
+    def _pick(self) -> Any:
+        if not self.runnable:
+            return None
+        if self.mode == "random":
+            if self.pending and self.random.random() < 0.3:
+                ready = [op for op in self.pending if self.can_step(op)]
+                if ready:
+                    self.step(self.random.choice(ready))
+            index = self.random.randrange(len(self.runnable))
+            self.runnable.rotate(-index)
+        elif self.mode == "starve":
+            for _ in range(len(self.runnable)):
+                if not self.runnable[0].plays(self.starved):
+                    break
+                self.runnable.rotate(-1)
+            else:
+                while all(w.plays(self.starved) for w in self.runnable) and self._async_step():
+                    pass
+                others = [w for w in self.runnable if not w.plays(self.starved)]
+                if others:
+                    self.runnable.remove(others[0])
+                    return others[0]
+        elif self.mode == "lifo":
+            return self.runnable.pop()
+        return self.runnable.popleft()
+
+    def _resume(self, warp: Any) -> None:
+        self.time += 1
+        self.steps += 1
+        if warp.waits_for is not None:
+            self.event(warp.lane_name, "wait", warp.waiting, warp.stopped)
+        warp.resumed, warp.spinning, warp.waits_for = self.time, None, None
+        try:
+            thing = next(warp.generator)
+        except StopIteration:
+            self.event(warp.lane_name, "run", "exit", warp.resumed)
+            warp.exit()
+            self.progress += 1
+            return
+        self.event(warp.lane_name, "run", self.statement(warp.site), warp.resumed)
+        if thing is None:
+            self.runnable.append(warp)
+        else:
+            warp.waits_for, warp.stopped = thing, self.time
+            thing.waiters.append(warp)
+
+    def _async_step(self) -> bool:
+        """Take one asynchronous step although no warp asks for it; False if none is possible."""
+        if self._spin_again():
+            return True
+        ready = [op for op in self.pending if self.can_step(op)]
+        if ready:
+            self.step(self._choose(ready))
+            return True
+        return False
+
+    def _choose(self, ready: list[PendingOp]) -> PendingOp:
+        if self.mode == "random":
+            return self.random.choice(ready)
+        if self.mode in ("eager", "starve"):
+            return ready[0]
+        if self.mode == "lifo":
+            return ready[-1]
+        wanted = self._wanted()
+        return next((op for op in reversed(ready) if op.number in wanted), ready[-1])
+
+    def _wanted(self) -> set[int]:
+        """Operations that a blocked warp waits for (with those that must run before them)."""
+        wanted: set[int] = set()
+        for warp in self.warps:
+            if warp.finished:
+                continue
+            thing = warp.waits_for
+            ops = [thing] if isinstance(thing, PendingOp) else getattr(thing, "outstanding", [])
+            for op in ops:
+                while op is not None and op.number not in wanted:
+                    wanted.add(op.number)
+                    op = op.before
+        return wanted
+
+    def _spin_again(self) -> bool:
+        """Let spinning warps look again, if anything changed since they last did."""
+        moved = False
+        for warp in self.warps:
+            if warp.spinning is not None and warp.spinning != self.progress:
+                thing = warp.waits_for
+                if warp in thing.waiters:
+                    thing.waiters.remove(warp)
+                    self.runnable.append(warp)
+                    moved = True
+        return moved

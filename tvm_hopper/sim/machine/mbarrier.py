@@ -1,0 +1,95 @@
+"""The mbarrier object: full phase count, pending arrivals, signed tx-count, one slot per phase.
+
+Hardware keeps one phase bit; the whole count is kept here, since the rules to check need it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_hopper.sim.races.clocks import Bundle
+
+MAX_COUNT = (1 << 20) - 1
+
+
+class Slot:
+    """What the arrivals of one phase publish; a bundle is None until somebody arrives.
+
+    Only threads of the barrier's own CTA wait, so an arrival is near (same CTA), far at cluster
+    scope, or far at CTA scope: the last does not order generic accesses.
+    """
+
+    def __init__(self) -> None:
+        self.near: Bundle | None = None
+        self.cluster: Bundle | None = None
+        self.narrow: Bundle | None = None
+        self.events = 0  # asynchronous copies that completed through this barrier
+        self.generic_events = 0  # the same, of cp.async (generic proxy)
+
+    def publish(self, place: str, bundle: Bundle) -> None:
+        """Add what one arrival publishes; `place` is "near", "cluster" or "narrow"."""
+        present = getattr(self, place)
+        if present is None:
+            setattr(self, place, bundle.copy())
+        else:
+            present.join(bundle)
+
+    def acquire(self, clock: Bundle, cluster_scope: bool) -> None:
+        """Let a waiter learn everything that its wait orders."""
+        if self.near is not None:
+            clock.join(self.near)
+        if self.cluster is not None:
+            if cluster_scope:
+                clock.join(self.cluster)
+            else:
+                clock.join_narrow(self.cluster)
+        if self.narrow is not None:
+            clock.join_narrow(self.narrow)
+        if self.events:
+            clock.join_events(self.events)
+        clock.generic.events |= self.generic_events
+
+
+class MBarrier:
+    """State after `mbarrier.init`: phase, expected and pending arrivals, tx-count.
+
+    `try_complete` moves to the next phase when pending arrivals and tx-count are both exactly zero.
+    """
+
+    def __init__(self, name: str, cta: Any, offset: int, count: int) -> None:
+        self.name, self.cta, self.offset = name, cta, offset
+        self.stem = name
+        self.expected = self.pending = count
+        self.tx = 0
+        self.phase = 0
+        self.slots = {0: Slot()}
+        self.observed = -1  # newest phase that some wait has returned true for
+        self.waiters: list[Any] = []
+        self.outstanding: list[Any] = []  # copies issued on it and not yet complete
+        self.carries_tx = False
+        self.filled = False  # copies complete on it: who waits for it consumes them
+        self.arrivals: list[str] = []  # who arrived in the current phase
+        self.init_access: Any = None
+        self.fenced = False  # fence.mbarrier_init by the initialising thread
+        self.expected_bytes = self.delivered_bytes = 0
+
+    @property
+    def slot(self) -> Slot:
+        """The slot of the phase in progress."""
+        return self.slots[self.phase]
+
+    def try_complete(self) -> bool:
+        """Complete the phase if nothing is pending; tell whether it did."""
+        if self.pending or self.tx:
+            return False
+        self.phase += 1
+        self.pending = self.expected
+        self.slots[self.phase] = Slot()
+        self.slots.pop(self.phase - 3, None)
+        self.arrivals = []
+        self.expected_bytes = self.delivered_bytes = 0
+        return True
+
+    def passes(self, parity: int) -> bool:
+        """Tell whether a wait for this parity returns true now."""
+        return (self.phase & 1) != (parity & 1)

@@ -1,0 +1,1 @@
+"""Instructions, by family: what they do to values, barriers, proxies and time."""

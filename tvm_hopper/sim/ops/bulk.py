@@ -1,0 +1,462 @@
+"""Bulk copies: TMA and 1-D loads, stores and reductions, and their commit groups.
+
+An operation is checked when it is issued (its bytes belong to it from then on) and acts later, in
+steps that the policy orders: source read, destination write and completion in pieces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.facts.tensor_map import COORDINATE_ALIGNMENT
+from tvm_hopper.sim.launch.tma import BoundTensorMap, landing_offsets
+from tvm_hopper.sim.machine.lanes import LANES
+from tvm_hopper.sim.machine.machine import PendingOp
+from tvm_hopper.sim.machine.memory import POISON, RANK_SHIFT, Region
+from tvm_hopper.sim.ops.mbarrier import Wait
+from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
+from tvm_hopper.sim.races.shadow import ASYNC
+from tvm_hopper.sim.tir import numpy_dtype
+
+_REDUCE = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+@dataclass
+class Groups:
+    """Commit groups of one thread: what is not committed, and what is."""
+
+    open: list[PendingOp] = field(default_factory=list)
+    committed: list[list[PendingOp]] = field(default_factory=list)
+    ever_committed: bool = False
+
+
+def active(mask: Any) -> Any:
+    """Return the numbers of the active lanes."""
+    return LANES if mask is None else np.nonzero(mask)[0]
+
+
+def lane_value(value: Any, lane: int) -> int:
+    """Return one lane's value as an int."""
+    return int(value[lane]) if isinstance(value, np.ndarray) and value.ndim else int(value)
+
+
+class BulkOps:
+    """The bulk copies of one warp."""
+
+    def init_async(self) -> None:
+        """Begin with no copy in flight."""
+        self.bulk: dict[int, Groups] = {}
+        self.unfenced: list[Any] = []
+        self.init_release: Any = None
+
+    # -- global to shared -------------------------------------------------------------------------
+
+    def op_cp_async_bulk_tensor_g2s_cluster(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        dst_mem: Any,
+        tmap: BoundTensorMap,
+        coords: Any,
+        mbar: Any,
+        cta_mask: Any = None,
+        cache_policy: Any = None,
+    ) -> None:
+        """Load a box through a tensor map, into one or (multicast) several CTAs."""
+        if mods.get("load_mode") not in ("", "tile", None) or mods.get("cta_group"):
+            self.machine.incomplete(f"cp.async.bulk.tensor {mods.get('load_mode')}", site)
+            return
+        if tmap.arg.interleave:
+            self.machine.incomplete("tensor map with interleave", site)
+            return
+        coords = coords if isinstance(coords, tuple) else (coords,)
+        for lane in active(mask):
+            start = [lane_value(c, lane) for c in coords]
+            offsets, inside = tmap.select(start)
+            target, barrier = lane_value(dst_mem, lane), lane_value(mbar, lane)
+            masks = None if cta_mask is None else lane_value(cta_mask, lane)
+            if target & 0x7F:
+                self.machine.at("MISALIGNED", self, site, f"TMA destination {target:#x}: need 128")
+            if start[0] * tmap.itemsize % COORDINATE_ALIGNMENT:
+                text = f"TMA box from innermost coordinate {start[0]}, {start[0] * tmap.itemsize} "
+                self.machine.at("MISALIGNED", self, site, text + "bytes: need a multiple of 16")
+            landing = landing_offsets(
+                tmap.num_bytes, tmap.itemsize, tmap.swizzle_bytes, target & 0x3FF
+            )
+            source = (tmap.region, offsets, inside, tmap.dtype, tmap.fill())
+            self._load(site, "TMA load", source, landing, target, barrier, masks)
+
+    op_cp_async_bulk_tensor_g2s_cta = op_cp_async_bulk_tensor_g2s_cluster
+    op_cp_async_bulk_tensor_g2s_cluster_multicast16 = op_cp_async_bulk_tensor_g2s_cluster
+
+    def op_cp_async_bulk_g2s_cluster(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        dst_mem: Any,
+        src_mem: Any,
+        size: Any,
+        mbar: Any,
+        cta_mask: Any = None,
+        cache_policy: Any = None,
+    ) -> None:
+        """Load contiguous bytes."""
+        for lane in active(mask):
+            count, target = lane_value(size, lane), lane_value(dst_mem, lane)
+            region, offset = self.region_at(lane_value(src_mem, lane))
+            if not self._bulk_legal(site, region, offset, count, target, "reads"):
+                continue
+            source = (region, np.arange(offset, offset + count), None, np.dtype(np.uint8), 0)
+            masks = None if cta_mask is None else lane_value(cta_mask, lane)
+            self._load(
+                site, "bulk load", source, np.arange(count), target, lane_value(mbar, lane), masks
+            )
+
+    op_cp_async_bulk_g2s_cta = op_cp_async_bulk_g2s_cluster
+    op_cp_async_bulk_g2s_cluster_multicast16 = op_cp_async_bulk_g2s_cluster
+
+    def op_cp_async_bulk_s2c(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        dst_mem: Any,
+        src_mem: Any,
+        size: Any,
+        mbar: Any,
+    ) -> None:
+        """Copy contiguous bytes into another CTA's shared memory, signalling its mbarrier."""
+        for lane in active(mask):
+            count, target = lane_value(size, lane), lane_value(dst_mem, lane)
+            region, offset = self.region_at(lane_value(src_mem, lane))
+            if not self._bulk_legal(site, region, offset, count, target, "reads"):
+                continue
+            source = (region, np.arange(offset, offset + count), None, np.dtype(np.uint8), 0)
+            op = self._load_into(
+                site, "bulk copy", source, np.arange(count), target, lane_value(mbar, lane)
+            )
+            if op is not None:
+                self.machine.copies_out.append((self.cta, op))
+
+    def _bulk_legal(
+        self, site: int, region: Region | None, offset: int, count: int, other: int, verb: str
+    ) -> bool:
+        if region is not None and (count % 16 or (region.base + offset) % 16 or other % 16):
+            self.machine.at(
+                "MISALIGNED",
+                self,
+                site,
+                f"bulk size {count} or an address is not a multiple of 16",
+                buffer=region.name,
+            )
+        return self.inside(site, region, np.arange(offset, offset + count), 1, f"bulk copy {verb}")
+
+    def _load(
+        self,
+        site: int,
+        kind: str,
+        source: Any,
+        landing: np.ndarray,
+        target: int,
+        barrier_address: int,
+        cta_mask: int | None,
+    ) -> None:
+        ranks = [target >> RANK_SHIFT & 0xFF]
+        if cta_mask is not None:
+            ranks = [r for r in range(16) if cta_mask >> r & 1]
+        low = (1 << RANK_SHIFT) - 1
+        for rank in ranks:
+            if rank >= len(self.cta.cluster):
+                self.machine.at("OOB_ACCESS", self, site, f"{kind} into rank {rank}")
+                continue
+            place = target & low | rank << RANK_SHIFT
+            address = barrier_address & low
+            address |= (
+                rank if cta_mask is not None else barrier_address >> RANK_SHIFT
+            ) << RANK_SHIFT
+            self._load_into(site, kind, source, landing, place, address)
+
+    def _load_into(
+        self,
+        site: int,
+        kind: str,
+        source: Any,
+        landing: np.ndarray,
+        target: int,
+        barrier_address: int,
+    ) -> PendingOp | None:
+        machine = self.machine
+        region, offsets, inside, dtype, _ = source
+        dst, start = self.region_at(target)
+        barrier = self.barrier_at(site, barrier_address)
+        num_bytes = len(landing) * dtype.itemsize
+        read = offsets if inside is None else offsets[inside]
+        if barrier is None or dst is None:
+            return None
+        if len(read) and not self.inside(site, region, read, dtype.itemsize, f"{kind} reads"):
+            return None
+        if start + num_bytes > dst.size:
+            name, inside_name = dst.name_of(start)
+            machine.at(
+                "OOB_ACCESS",
+                self,
+                site,
+                f"{kind} of {num_bytes} bytes leaves shared memory",
+                buffer=name,
+                byte_range=(inside_name, inside_name + num_bytes),
+            )
+            return None
+        op = PendingOp(kind, self, site)
+        op.barrier, op.num_bytes = barrier, num_bytes
+        machine.loads.append(op)
+        barrier.carries_tx = True
+        self.fills(barrier)
+        barrier.outstanding.append(op)
+        if barrier.cta is not self.cta:
+            machine.remote_ops.append((barrier.cta, self, 0, op.write_event, site, self.it))
+        if dst.live[start : start + num_bytes].any():
+            name, where = dst.name_of(start)
+            machine.at(
+                "OOB_ACCESS",
+                self,
+                site,
+                f"{kind} over a live mbarrier",
+                buffer=name,
+                byte_range=(where, where + num_bytes),
+            )
+        if machine.log is not None:
+            self.check(
+                region, read, dtype.itemsize, self.access(site, False, ASYNC, op.read_event, op)
+            )
+            self.check(
+                dst,
+                slice(start, start + num_bytes),
+                1,
+                self.access(site, True, ASYNC, op.write_event, op),
+            )
+        if machine.mode != "eager":
+            dst.data[start : start + num_bytes] = POISON
+        self._load_steps(op, source, landing, dst, start, barrier)
+        machine.submit(op)
+        return op
+
+    def _load_steps(
+        self, op: PendingOp, source: Any, landing: np.ndarray, dst: Region, start: int, barrier: Any
+    ) -> None:
+        region, offsets, inside, dtype, fill = source
+        holder: list[np.ndarray] = []
+        size = dtype.itemsize
+
+        def read() -> None:
+            if inside is None:
+                values = self.gather(region, offsets, dtype, 1).ravel()
+            else:
+                values = np.full(len(offsets), fill).astype(dtype)
+                values[inside] = self.gather(region, offsets[inside], dtype, 1).ravel()
+            holder.append(values)
+            op.read_done = True
+
+        def write(part: slice, last: bool) -> None:
+            self.scatter(dst, start + landing[part] * size, holder[0][part, None], dtype, 1)
+            num_bytes = len(landing[part]) * size
+            barrier.tx -= num_bytes
+            barrier.delivered_bytes += num_bytes
+            if last:
+                barrier.outstanding.remove(op)
+                barrier.slot.events |= op.events
+            op.warp.settle(barrier)
+
+        chunks = self.machine.chunks if len(landing) * size >= 32 else 1
+        edges = [len(landing) * i // chunks for i in range(chunks + 1)]
+        op.steps.append(read)
+        for i in range(chunks):
+            part, last = slice(edges[i], edges[i + 1]), i == chunks - 1
+            op.steps.append(partial(write, part, last))
+
+    # -- shared to global -------------------------------------------------------------------------
+
+    def op_cp_async_bulk_tensor_s2g(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        tmap: BoundTensorMap,
+        coords: Any,
+        src_mem: Any,
+        cache_policy: Any = None,
+    ) -> None:
+        """Store a box through a tensor map; what lies outside the tensor is not written."""
+        reduce = mods.get("redop", "")
+        if mods.get("load_mode") not in ("", "tile", None) or tmap.arg.interleave:
+            self.machine.incomplete(f"cp.async.bulk.tensor {mods.get('load_mode')}", site)
+            return
+        coords = coords if isinstance(coords, tuple) else (coords,)
+        for lane in active(mask):
+            start = [lane_value(c, lane) for c in coords]
+            if min(start) < 0:
+                self.machine.at("OOB_ACCESS", self, site, f"TMA store at {start}", key=(site, "-"))
+            offsets, inside = tmap.select(start)
+            source = lane_value(src_mem, lane)
+            if source & 0x7F:
+                self.machine.at("MISALIGNED", self, site, f"TMA source {source:#x}: need 128")
+            landing = landing_offsets(
+                tmap.num_bytes, tmap.itemsize, tmap.swizzle_bytes, source & 0x3FF
+            )
+            kind = f"TMA reduce ({reduce})" if reduce else "TMA store"
+            self._store(
+                site, lane, kind, source, landing, tmap.region, offsets, inside, tmap.dtype, reduce
+            )
+
+    op_cp_reduce_async_bulk_tensor = op_cp_async_bulk_tensor_s2g
+
+    def op_cp_async_bulk_s2g(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        dst_mem: Any,
+        src_mem: Any,
+        size: Any,
+        cache_policy: Any = None,
+        byte_mask: Any = None,
+    ) -> None:
+        """Store (or reduce) contiguous bytes."""
+        reduce = mods.get("redop", "")
+        dtype = numpy_dtype(DTYPE_OF[mods["type"]]) if reduce else np.dtype(np.uint8)
+        if byte_mask is not None:
+            self.machine.incomplete("cp.async.bulk with cp_mask", site)
+            return
+        for lane in active(mask):
+            count, source = lane_value(size, lane), lane_value(src_mem, lane)
+            region, offset = self.region_at(lane_value(dst_mem, lane))
+            if not self._bulk_legal(site, region, offset, count, source, "writes"):
+                continue
+            elements = np.arange(count // dtype.itemsize)
+            kind = f"bulk reduce ({reduce})" if reduce else "bulk store"
+            self._store(
+                site,
+                lane,
+                kind,
+                source,
+                elements,
+                region,
+                offset + elements * dtype.itemsize,
+                None,
+                dtype,
+                reduce,
+            )
+
+    op_cp_reduce_async_bulk_s2g = op_cp_async_bulk_s2g
+    op_cp_reduce_async_bulk_s2g_f32_noftz = op_cp_async_bulk_s2g
+
+    def _store(
+        self,
+        site: int,
+        lane: int,
+        kind: str,
+        source: int,
+        landing: np.ndarray,
+        region: Region,
+        offsets: np.ndarray,
+        inside: Any,
+        dtype: np.dtype,
+        reduce: str,
+    ) -> None:
+        machine = self.machine
+        src, start = self.region_at(source)
+        num_bytes = len(landing) * dtype.itemsize
+        if reduce and reduce not in _REDUCE:
+            machine.incomplete(f"bulk reduction {reduce}", site)
+            return
+        if src is None or start + num_bytes > src.size:
+            machine.at(
+                "OOB_ACCESS", self, site, f"{kind} of {num_bytes} bytes leaves shared memory"
+            )
+            return
+        if inside is not None:
+            landing, offsets = landing[inside], offsets[inside]
+        if len(offsets) and not self.inside(
+            site, region, offsets, dtype.itemsize, f"{kind} writes"
+        ):
+            return
+        op = PendingOp(kind, self, site)
+        op.num_bytes = num_bytes
+        if machine.log is not None:
+            self.check(
+                src,
+                slice(start, start + num_bytes)
+                if inside is None
+                else start + landing * dtype.itemsize,
+                1 if inside is None else dtype.itemsize,
+                self.access(site, False, ASYNC, op.read_event, op),
+            )
+            self.check(
+                region,
+                offsets,
+                dtype.itemsize,
+                self.access(site, True, ASYNC, op.write_event, op, rmw=bool(reduce)),
+            )
+        holder: list[np.ndarray] = []
+
+        def read() -> None:
+            holder.append(self.gather(src, start + landing * dtype.itemsize, dtype, 1))
+            op.read_done = True
+
+        def write() -> None:
+            values = holder[0]
+            if reduce:
+                present = self.gather(region, offsets, dtype, 1)
+                with np.errstate(over="ignore"):
+                    values = _REDUCE[reduce](present, values).astype(dtype)
+            self.scatter(region, offsets, values, dtype, 1)
+
+        op.steps.extend((read, write))
+        self.bulk.setdefault(int(lane), Groups()).open.append(op)
+        machine.stores.append(op)
+        machine.submit(op)
+
+    # -- bulk groups ------------------------------------------------------------------------------
+
+    def op_cp_async_bulk_commit_group(self, site: int, mask: Any, mods: Any) -> None:
+        """Close each thread's open group."""
+        for lane in active(mask):
+            groups = self.bulk.setdefault(int(lane), Groups())
+            groups.ever_committed = groups.ever_committed or bool(groups.open)
+            groups.committed.append(groups.open)
+            groups.open = []
+
+    def op_cp_async_bulk_wait_group(self, site: int, mask: Any, mods: Any, group: Any) -> Wait:
+        """Wait for all but the newest groups of each thread; `.read`: only for their sources."""
+        self.site = site
+        only_read, pending = mods.get("read") == "read", int(group)
+        for lane in active(mask):
+            groups = self.bulk.setdefault(int(lane), Groups())
+            self.machine.bulk_waits.setdefault(site, {})[self, int(lane)] = self.it
+            covered = groups.committed[: len(groups.committed) - pending]
+            for ops in covered:
+                for op in ops:
+                    while not (op.read_done if only_read else op.done):
+                        self.waiting = f"waits for a {op.kind} (wait_group {pending})"
+                        yield op
+                    self._observe_store(op, only_read)
+            if not only_read:
+                groups.committed = groups.committed[len(covered) :]
+
+    def _observe_store(self, op: PendingOp, only_read: bool) -> None:
+        self.clock.join_events(1 << op.read_event)
+        if not only_read:  # written, and visible to this thread: others' TMA needs a proxy fence
+            self.clock.generic.events |= 1 << op.write_event
+            self.own_stores |= 1 << op.write_event

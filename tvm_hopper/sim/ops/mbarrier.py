@@ -1,0 +1,431 @@
+"""Instructions on mbarriers: init, arrive, expect, wait.
+
+Every handler is `op_<instruction>(site, mask, ...)`; a generator yields what it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.machine.lanes import LANES, as_lanes, one
+from tvm_hopper.sim.machine.mbarrier import MAX_COUNT, MBarrier
+from tvm_hopper.sim.machine.memory import RANK_SHIFT
+from tvm_hopper.sim.machine.warp import Observed
+from tvm_hopper.sim.races.clocks import Bundle
+
+Wait = Generator[Any, None, Any]
+
+
+class MBarrierOps:
+    """The mbarrier instructions of one warp."""
+
+    def init_sync(self) -> None:
+        """Begin with nothing waited for."""
+        self.setmaxnregs: list[tuple[str, int]] = []
+        self.num_registers = self.machine.entry_registers
+        self.cluster_generation: int | None = None
+        self.blocked_on: tuple[str, Any, int, int] | None = None
+        self.fence_snapshot: Bundle | None = None
+        self.pending_acquire: Bundle | None = None
+
+    # -- roles ------------------------------------------------------------------------------------
+
+    def fills(self, barrier: MBarrier) -> None:
+        """Take part as a producer: copies of this warp complete on a barrier."""
+        self.roles.add("producer")
+        if not barrier.filled:
+            barrier.filled = True
+            for warp in barrier.cta.warps:
+                if warp.blocked_on is not None and warp.blocked_on[1] is barrier:
+                    warp.consumes(barrier)
+
+    def consumes(self, barrier: MBarrier) -> None:
+        """Take part as a consumer: this warp waits for copies, and issues none."""
+        if barrier.filled and "producer" not in self.roles:
+            self.roles.add("consumer")
+
+    # -- mbarrier ---------------------------------------------------------------------------------
+
+    def barriers_at(
+        self, site: int, mask: Any, addr: Any, values: Any = 1
+    ) -> Iterator[tuple[MBarrier, int, list[int]]]:
+        """Yield (barrier, number of lanes, their values) of one instruction."""
+        if not isinstance(addr, np.ndarray) and not isinstance(values, np.ndarray):
+            lanes = 32 if mask is None else int(mask.sum())
+            barrier = self.barrier_at(site, int(addr))
+            if barrier is not None:
+                yield barrier, lanes, [int(values)] * lanes
+            return
+        addresses, spread = as_lanes(addr), as_lanes(values)
+        active = LANES if mask is None else np.nonzero(mask)[0]
+        for address in np.unique(addresses[active]):
+            lanes_here = active[addresses[active] == address]
+            barrier = self.barrier_at(site, int(address))
+            if barrier is not None:
+                yield barrier, len(lanes_here), [int(v) for v in spread[lanes_here]]
+
+    def barrier_at(self, site: int, address: int) -> MBarrier | None:
+        """Return the live mbarrier at an address, or report that there is none."""
+        region, offset = self.region_at(address)
+        rank = address >> RANK_SHIFT & 0xFF
+        cluster = self.cta.cluster
+        cta = cluster[rank] if region is not None and region.shared else None
+        if cta is None or offset % 8 or offset < 0:
+            rule = "MISALIGNED" if cta is not None and offset >= 0 else "OOB_ACCESS"
+            self.machine.at(rule, self, site, f"no mbarrier can lie at address {address:#x}")
+            return None
+        barrier = cta.mbarriers.get(offset)
+        name, inside = region.name_of(offset)
+        if barrier is None:
+            self.machine.at(
+                "MBAR_USE_BEFORE_INIT",
+                self,
+                site,
+                f"{name}+{inside} of {cta.label} is used, but was never initialised",
+                buffer=name,
+                byte_range=(inside, inside + 8),
+                key=(site, name, inside),
+            )
+            return None
+        if cta.exited:
+            self.machine.at(
+                "CLUSTER_TARGET_EXITED", self, site, f"{cta.label} has exited", buffer=barrier.name
+            )
+        self._check_published(site, barrier, cta)
+        return barrier
+
+    def _check_published(self, site: int, barrier: MBarrier, cta: Any) -> None:
+        access = barrier.init_access
+        if access is None or access.warp is self:
+            return
+        remote = cta is not self.cta
+        known = access.known_to(self.clock.generic) or access.known_to(self.clock.narrow)
+        if known and (barrier.fenced or not remote):
+            return
+        what = "fence.mbarrier_init and a cluster barrier" if remote else "__syncthreads"
+        self.machine.at(
+            "MBAR_INIT_UNPUBLISHED",
+            self,
+            site,
+            f"{barrier.name}: its init by {access.warp.label} does not happen before this use; "
+            f"missing {what}",
+            buffer=barrier.name,
+            key=(site, "init"),
+            missing=what,
+        )
+
+    def op_mbarrier_init(self, site: int, mask: Any, mods: Any, addr: Any, count: Any) -> None:
+        """Make an mbarrier object; it is named after the buffer in the statement, in order."""
+        addresses, counts = as_lanes(addr), as_lanes(count)
+        for lane in [0] if mask is None else np.nonzero(mask)[0]:
+            address, expected = int(addresses[lane]), int(counts[lane])
+            region, offset = self.region_at(address)
+            if region is None or region is not self.cta.shared or offset % 8:
+                self.machine.at("MISALIGNED", self, site, f"mbarrier at address {address:#x}")
+                continue
+            whole, inside = region.name_of(offset)
+            name = self.machine.buffer_of(site) or whole
+            number = sum(b.stem == name for b in self.cta.mbarriers.values())
+            place = f"{name}+{inside}" if name == whole else f"{name}[{number}]"
+            label = f"{place} of {self.cta.label}"
+            old = self.cta.mbarriers.get(offset)
+            if old is not None:
+                self.machine.at(
+                    "MBAR_REINIT_LIVE",
+                    self,
+                    site,
+                    f"{label}: mbarrier.init on a live object (phase {old.phase}, pending "
+                    f"{old.pending})",
+                    buffer=old.name,
+                )
+            if not 1 <= expected <= MAX_COUNT:
+                self.machine.at(
+                    "MBAR_ARRIVE_OVERFLOW",
+                    self,
+                    site,
+                    f"{label}: init count {expected}",
+                    buffer=label,
+                )
+            barrier = MBarrier(label, self.cta, offset, expected)
+            barrier.stem = name
+            region.live[offset : offset + 8] = False
+            barrier.init_access = self.access(site, True, lanes=self.lanes_of(mask))
+            self.check(region, np.asarray([offset]), 8, barrier.init_access)
+            region.live[offset : offset + 8] = True
+            self.cta.mbarriers[offset] = barrier
+            self.machine.barriers.append(barrier)
+            self.unfenced.append(barrier)
+
+    def op_mbarrier_inval(self, site: int, mask: Any, mods: Any, addr: Any) -> None:
+        """End an mbarrier object; its bytes may be reused."""
+        for barrier, _, _ in self.barriers_at(site, mask, addr):
+            if barrier.outstanding:
+                self.machine.at(
+                    "MBAR_REINIT_LIVE",
+                    self,
+                    site,
+                    f"{barrier.name}: inval while copies still signal it",
+                    buffer=barrier.name,
+                )
+            region = barrier.cta.shared
+            region.live[barrier.offset : barrier.offset + 8] = False
+            del barrier.cta.mbarriers[barrier.offset]
+            self.machine.barriers.remove(barrier)
+
+    def arrive(
+        self, site: int, barrier: MBarrier, count: int, place: str, bundle: Bundle | None
+    ) -> None:
+        """Take `count` arrivals; None publishes nothing."""
+        machine = self.machine
+        machine.progress += 1
+        if barrier.phase >= 1 and barrier.observed < barrier.phase - 1:
+            machine.at(
+                "MBAR_MISSING_WAIT",
+                self,
+                site,
+                f"{barrier.name}: phase {barrier.phase - 1} completed but nobody observed it "
+                f"before this arrival in phase {barrier.phase}",
+                buffer=barrier.name,
+                key=(site, barrier.name),
+            )
+        if bundle is not None:
+            barrier.slot.publish(place, bundle)
+        if count > barrier.pending:
+            machine.at(
+                "MBAR_ARRIVE_OVERFLOW",
+                self,
+                site,
+                f"{barrier.name}: arrive count {count} exceeds pending {barrier.pending} in phase "
+                f"{barrier.phase}; init({barrier.expected})",
+                buffer=barrier.name,
+                key=(site, barrier.name),
+            )
+            count = barrier.pending
+        barrier.pending -= count
+        barrier.arrivals.append(f"{self.label} x{count}")
+        self.settle(barrier)
+
+    def settle(self, barrier: MBarrier) -> None:
+        """Complete the phase if it is complete, and wake the waiters."""
+        left = [op for op in barrier.outstanding if op.num_bytes]
+        if not barrier.try_complete():
+            return
+        if left:
+            op = left[0]
+            self.machine.add(
+                "MBAR_TX_MISMATCH",
+                f"{barrier.name}: phase {barrier.phase - 1} completed while a {op.kind} of "
+                f"{op.num_bytes} bytes that signals it is still in flight: fewer bytes were "
+                "expected than the copies deliver",
+                key=(op.site, "early"),
+                buffer=barrier.name,
+                agents=(op.warp.label,),
+                statements=(self.machine.place(op.warp, op.site, op.it),),
+            )
+        self.machine.wake(barrier)
+
+    def _arrive_all(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        addr: Any,
+        count: Any = 1,
+        tx: Any = None,
+        drop: bool = False,
+    ) -> None:
+        targets = list(self.barriers_at(site, mask, addr, count))
+        relaxed = mods.get("sem") == "relaxed"
+        bundle = None if relaxed else self.release(self.lanes_of(mask))
+        for barrier, lanes, counts in targets:
+            place = "near"
+            if barrier.cta is not self.cta:
+                place = "cluster" if mods.get("scope") == "cluster" else "narrow"
+                self.machine.remote_ops.append(
+                    (barrier.cta, self, self.epoch - 1, -1, site, self.it)
+                )
+            if tx is not None:
+                self._expect(barrier, sum(self._values(tx, mask, lanes)))
+            total = sum(counts)
+            if drop:
+                barrier.expected -= total
+            self.arrive(site, barrier, total, place, bundle)
+
+    @staticmethod
+    def _values(value: Any, mask: Any, lanes: int) -> list[int]:
+        if isinstance(value, np.ndarray):
+            return [int(v) for v in (value if mask is None else value[mask])][:lanes]
+        return [int(value)] * lanes
+
+    def _expect(self, barrier: MBarrier, num_bytes: int) -> None:
+        barrier.tx += num_bytes
+        barrier.expected_bytes += num_bytes
+        barrier.carries_tx = True
+        self.fills(barrier)
+
+    def op_mbarrier_arrive(
+        self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1, state: Any = None
+    ) -> int:
+        """Arrive with a count."""
+        phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
+        self._arrive_all(site, mask, mods, addr, count)
+        return phase
+
+    def op_mbarrier_arrive_drop(
+        self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1, state: Any = None
+    ) -> int:
+        """Arrive, and leave for all later phases."""
+        phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
+        self._arrive_all(site, mask, mods, addr, count, drop=True)
+        return phase
+
+    def op_mbarrier_arrive_expect_tx(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        addr: Any,
+        tx_count: Any = 0,
+        count: Any = None,
+        state: Any = None,
+    ) -> int:
+        """Raise the tx-count, then arrive once."""
+        phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
+        self._arrive_all(site, mask, mods, addr, 1, tx=tx_count if count is None else count)
+        return phase
+
+    def op_mbarrier_arrive_drop_expect_tx(
+        self, site: int, mask: Any, mods: Any, addr: Any, tx_count: Any = 0, state: Any = None
+    ) -> int:
+        """Raise the tx-count, arrive once and leave."""
+        self._arrive_all(site, mask, mods, addr, 1, tx=tx_count, drop=True)
+        return 0
+
+    def op_mbarrier_expect_tx(
+        self, site: int, mask: Any, mods: Any, addr: Any, tx_count: Any
+    ) -> None:
+        """Raise the tx-count."""
+        for barrier, lanes, _ in self.barriers_at(site, mask, addr):
+            self._expect(barrier, sum(self._values(tx_count, mask, lanes)))
+
+    def op_mbarrier_complete_tx(
+        self, site: int, mask: Any, mods: Any, addr: Any, tx_count: Any
+    ) -> None:
+        """Lower the tx-count by hand."""
+        for barrier, lanes, _ in self.barriers_at(site, mask, addr):
+            barrier.tx -= sum(self._values(tx_count, mask, lanes))
+            self.machine.progress += 1
+            self.settle(barrier)
+
+    def observe(self, site: int, barrier: MBarrier, parity: int, scope: str, lanes: int) -> None:
+        """Acquire what the completed phase publishes."""
+        phase = barrier.phase - 1
+        before = self.observed.get(id(barrier))
+        fresh = phase < 0 and site not in self.machine.program.acquire_sites
+        again = before is not None and before.phase >= phase >= 0
+        self.observed[id(barrier)] = Observed(phase, parity, site, self.it, fresh or again)
+        if phase < 0:
+            return
+        barrier.observed = max(barrier.observed, phase)
+        slot = barrier.slots.get(phase)
+        if slot is not None:
+            slot.acquire(self.clock, scope == "cluster")
+            if slot.near is not None:
+                self.lane_order.learn(lanes, int(slot.near.generic.epochs[self.index]))
+            self.bump()
+
+    def wait_parity(self, site: int, mask: Any, addr: Any, phase: Any, scope: str) -> Wait:
+        """Wait until the phase with the given parity has completed."""
+        self.site = site
+        parity = one(phase, mask) & 1
+        for barrier, _, _ in list(self.barriers_at(site, mask, addr)):
+            if barrier.cta is not self.cta:
+                self.machine.at(
+                    "MBAR_SCOPE_TOO_NARROW",
+                    self,
+                    site,
+                    f"{barrier.name}: only threads of its own CTA may wait",
+                    buffer=barrier.name,
+                )
+            self.consumes(barrier)
+            while not barrier.passes(parity):
+                self.blocked_on = ("mbarrier", barrier, parity, site)
+                self.waiting = (
+                    f"waits {barrier.name} for parity {parity} (phase {barrier.phase}, pending "
+                    f"{barrier.pending} of {barrier.expected}, tx {barrier.tx})"
+                )
+                yield barrier
+            self.blocked_on = None
+            self.observe(site, barrier, parity, scope, self.lanes_of(mask))
+
+    def op_cuda_mbarrier_wait(self, site: int, mask: Any, addr: Any, phase: Any) -> Wait:
+        """Loop over try_wait until it returns true."""
+        yield from self.wait_parity(site, mask, addr, phase, "cta")
+
+    def op_cuda_mbarrier_wait_acquire_cluster(
+        self, site: int, mask: Any, addr: Any, phase: Any
+    ) -> Wait:
+        """Loop over try_wait.acquire.cluster until it returns true."""
+        yield from self.wait_parity(site, mask, addr, phase, "cluster")
+
+    def op_mbarrier_try_wait_parity(
+        self, site: int, mask: Any, mods: Any, addr: Any, phase: Any, time_hint: Any = None
+    ) -> int:
+        """Look once; the loop around it waits."""
+        self.site = site
+        parity = one(phase, mask) & 1
+        for barrier, _, _ in self.barriers_at(site, mask, addr):
+            self.consumes(barrier)
+            if not barrier.passes(parity):
+                self.blocked_on = ("mbarrier", barrier, parity, site)
+                return 0
+            scope = mods.get("scope") or "cta"
+            self.observe(site, barrier, parity, scope, self.lanes_of(mask))
+        self.blocked_on = None
+        return 1
+
+    def op_mbarrier_try_wait(
+        self, site: int, mask: Any, mods: Any, addr: Any, state: Any, time_hint: Any = None
+    ) -> int:
+        """Look once for the phase that a state token names."""
+        return self.op_mbarrier_try_wait_parity(site, mask, mods, addr, one(state, mask) & 1)
+
+    def blame(self) -> None:
+        """At a deadlock: name the broken mbarrier rule behind this wait, if one is evident."""
+        if self.blocked_on is None or self.blocked_on[0] != "mbarrier":
+            return
+        _, barrier, parity, site = self.blocked_on
+        more: dict[str, Any] = {"buffer": barrier.name, "key": (site, barrier.name)}
+        if barrier.pending == 0 and barrier.tx:
+            self.machine.at(
+                "MBAR_TX_MISMATCH",
+                self,
+                site,
+                f"{barrier.name} phase {barrier.phase}: expected {barrier.expected_bytes} B, "
+                f"copies delivered {barrier.delivered_bytes} B; the phase cannot complete",
+                **more,
+            )
+        fresh = barrier.phase == 0 and parity == 0 and barrier.pending == barrier.expected
+        fresh = fresh and id(barrier) not in self.observed
+        if fresh and site in self.machine.program.acquire_sites:
+            self.machine.at(
+                "MBAR_PHASE_ALIAS",
+                self,
+                site,
+                f"{barrier.name}: waits parity 0 on a fresh barrier, which blocks; a slot that is "
+                "free at the start is acquired with parity 1",
+                **more,
+            )
+        elif (before := self.observed.get(id(barrier))) is not None and before.stale:
+            self.machine.at(
+                "MBAR_PHASE_ALIAS",
+                self,
+                site,
+                f"{barrier.name}: an earlier wait for parity {before.parity} passed on phase "
+                f"{before.phase}, so that this one (parity {parity}) is out of step with phase "
+                f"{barrier.phase}",
+                **more,
+            )

@@ -1,0 +1,174 @@
+"""Named barriers: `bar.sync`, `bar.arrive`, `__syncthreads`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_hopper.sim.machine.lanes import one
+from tvm_hopper.sim.machine.machine import Event
+from tvm_hopper.sim.ops.mbarrier import Wait
+from tvm_hopper.sim.races.clocks import Bundle
+from tvm_hopper.sim.races.shadow import ALL_LANES
+
+
+class NamedBarrier(Event):
+    """One of the 16 named barriers of a CTA, for one generation at a time."""
+
+    def __init__(self, name: str, num_warps: int) -> None:
+        super().__init__(name)
+        self.count = 0
+        self.arrived: dict[Any, int] = {}  # warp -> site
+        self.threads = 0
+        self.generation = 0
+        self.published = Bundle(num_warps)
+        self.acquirable = self.published
+        self.aligned_site: int | None = None
+        self.previous: list[tuple[Any, int]] = []  # arrivals of the generation before
+        self.current: list[tuple[Any, int]] = []
+
+
+class NamedOps:
+    """The named barriers of one warp."""
+
+    blocked_on: tuple[str, Any, int, int] | None
+
+    def named(self, number: int) -> NamedBarrier:
+        """Return a named barrier of this CTA."""
+        found = self.cta.named.get(number)
+        if found is None:
+            found = NamedBarrier(f"barrier {number} of {self.cta.label}", self.machine.num_warps)
+            self.cta.named[number] = found
+        return found
+
+    def join_named(
+        self, site: int, mask: Any, number: int, count: int, aligned: bool
+    ) -> NamedBarrier:
+        """Arrive on a named barrier."""
+        machine, barrier = self.machine, self.named(number)
+        if not 0 <= number < 16:
+            machine.at("NAMED_BAR_MISMATCH", self, site, f"barrier {number}: need 0 to 15")
+        full = mask is None or (self.partial is not None and (mask == self.partial).all())
+        if aligned and not full:
+            machine.at(
+                "WARP_CONVERGENCE",
+                self,
+                site,
+                f"{barrier.name}: aligned barrier with {int(mask.sum())} of 32 lanes",
+            )
+        if count % 32:
+            machine.at("NAMED_BAR_MISMATCH", self, site, f"{barrier.name}: count {count}")
+        if barrier.arrived and count != barrier.count:
+            machine.at(
+                "NAMED_BAR_MISMATCH",
+                self,
+                site,
+                f"{barrier.name}: {self.label} uses count {count}, others {barrier.count} in "
+                f"generation {barrier.generation}",
+                buffer=barrier.name,
+            )
+        if self in barrier.arrived:
+            machine.at(
+                "NAMED_BAR_MISMATCH",
+                self,
+                site,
+                f"{barrier.name}: {self.label} contributes twice to generation "
+                f"{barrier.generation}",
+                buffer=barrier.name,
+            )
+        if aligned:
+            if barrier.aligned_site is None:
+                barrier.aligned_site = site
+            elif barrier.aligned_site != site:
+                machine.at(
+                    "WARP_CONVERGENCE",
+                    self,
+                    site,
+                    f"{barrier.name}: an aligned barrier is reached from two statements in one "
+                    "generation; use barrier.sync without .aligned",
+                    buffer=barrier.name,
+                )
+        for other, epoch in barrier.previous:
+            known = max(
+                self.clock.generic.epochs[other.index], self.clock.narrow.epochs[other.index]
+            )
+            if other is not self and known < epoch:
+                machine.at(
+                    "NAMED_BAR_MISMATCH",
+                    self,
+                    site,
+                    f"{barrier.name}: {self.label} may arrive in generation "
+                    f"{barrier.generation - 1} too, in place of {other.label}: more threads use "
+                    f"the barrier than its count of {count}",
+                    buffer=barrier.name,
+                )
+                break
+        barrier.current.append((self, self.epoch))
+        barrier.count = barrier.count if barrier.arrived else count
+        barrier.arrived[self] = site
+        barrier.threads += 32
+        barrier.published.join(self.release())
+        if barrier.threads >= barrier.count:
+            if barrier.threads > barrier.count:
+                machine.at(
+                    "NAMED_BAR_MISMATCH",
+                    self,
+                    site,
+                    f"{barrier.name}: {barrier.threads} threads arrive, count {barrier.count}",
+                )
+            barrier.generation += 1
+            barrier.previous, barrier.current = barrier.current, []
+            barrier.acquirable = barrier.published
+            barrier.published = Bundle(machine.num_warps)
+            barrier.arrived, barrier.threads, barrier.aligned_site = {}, 0, None
+            machine.progress += 1
+            machine.wake(barrier)
+        return barrier
+
+    def sync_named(self, site: int, mask: Any, number: int, count: int, aligned: bool) -> Wait:
+        """Arrive on a named barrier and wait for its generation."""
+        self.site = site
+        generation = self.named(number).generation
+        barrier = self.join_named(site, mask, number, count, aligned)
+        while barrier.generation == generation:
+            self.waiting = f"waits {barrier.name}"
+            self.blocked_on = ("named", barrier, 0, site)
+            yield barrier
+        self.blocked_on = None
+        self.clock.join(barrier.acquirable)
+        self.lane_order.learn(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
+        self.bump()
+
+    def op_tvm_storage_sync(self, site: int, mask: Any, scope: Any = "shared", *_: Any) -> Wait:
+        """Run `__syncthreads`, or nothing for a warp."""
+        if scope in ("shared", "shared.dyn", "global"):
+            yield from self.sync_named(site, mask, 0, self.machine.padded_threads, True)
+
+    def op_cuda_cta_sync(self, site: int, mask: Any) -> Wait:
+        """Run `__syncthreads`."""
+        yield from self.sync_named(site, mask, 0, self.machine.padded_threads, True)
+
+    def op_cuda_warp_sync(self, site: int, mask: Any) -> None:
+        """Order the lanes of the warp; they run in lockstep, so nobody waits."""
+        self.op_bar_warp_sync(site, None, {})
+
+    def op_bar_warp_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> None:
+        """Order the lanes of `membermask`; they run in lockstep, so nobody waits."""
+        lanes = ALL_LANES if membermask is None else one(membermask, mask) & ALL_LANES
+        self.lane_order.learn(lanes, self.epoch, lanes)
+        self.bump()
+
+    def op_cuda_warpgroup_sync(self, site: int, mask: Any, number: Any) -> Wait:
+        """Synchronise 128 threads."""
+        yield from self.sync_named(site, mask, one(number, mask), 128, True)
+
+    def _aligned(self, mods: Any) -> bool:
+        return mods["ptx_name"].startswith("bar_") or bool(mods.get("aligned"))
+
+    def op_bar_sync(self, site: int, mask: Any, mods: Any, a: Any, b: Any = None) -> Wait:
+        """Arrive and wait."""
+        count = self.machine.padded_threads if b is None else one(b, mask)
+        yield from self.sync_named(site, mask, one(a, mask), count, self._aligned(mods))
+
+    def op_bar_arrive(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> None:
+        """Arrive without waiting."""
+        self.join_named(site, mask, one(a, mask), one(b, mask), False)

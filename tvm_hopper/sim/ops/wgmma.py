@@ -1,0 +1,431 @@
+"""WGMMA: one operation per warp group, asynchronous in its operand reads and accumulator writes.
+
+The four warps of a warp group execute the same sequence of wgmma instructions, each at its own
+time; an operation is issued when the last of them has.  It reads shared memory when it runs, which
+a policy may delay to the covering `wait_group`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.facts.wgmma import Descriptor, operand_addresses
+from tvm_hopper.sim.machine.lanes import LANES, as_lanes, one
+from tvm_hopper.sim.machine.machine import PendingOp
+from tvm_hopper.sim.machine.memory import Region
+from tvm_hopper.sim.machine.registers import RegRef
+from tvm_hopper.sim.ops.mbarrier import Wait
+from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
+from tvm_hopper.sim.races.shadow import ASYNC
+from tvm_hopper.sim.tir import numpy_dtype
+
+
+@functools.lru_cache(maxsize=512)
+def operand_offsets(fields: int, phase: int, major: str, rows: int, dtype: str) -> np.ndarray:
+    """Return element offsets (rows, k) from the operand's start rounded down to 1024 bytes.
+
+    `fields` is the descriptor without its start address, `phase` the start modulo 1024.
+    """
+    layout = Descriptor.decode(fields)
+    moved = Descriptor(phase, layout.leading_bytes, layout.stride_bytes, 0, layout.swizzle_bytes)
+    return operand_addresses(moved, major, rows, dtype) // numpy_dtype(dtype).itemsize
+
+
+@functools.lru_cache(maxsize=64)
+def fragment_index(registers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (row, column) of each lane and register of one warp's 16 rows, shape (32, n)."""
+    lane, i = LANES[:, None], np.arange(registers)[None, :]
+    return i // 2 % 2 * 8 + lane // 4, i // 4 * 8 + lane % 4 * 2 + i % 2
+
+
+@functools.lru_cache(maxsize=8)
+def a_fragment_index(itemsize: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (row, k) of each lane and element of the A fragment in registers, shape (32, n)."""
+    per = 4 // itemsize
+    lane = LANES[:, None]
+    element = np.arange(4 * per)[None, :]
+    register, inside = element // per, element % per
+    row = register % 2 * 8 + lane // 4
+    return row, register // 2 * 4 * per + lane % 4 * per + inside
+
+
+def round_tf32(values: np.ndarray) -> np.ndarray:
+    """Drop the 13 low mantissa bits, as the tensor core does with float32 operands."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
+    return bits.view(np.float32)
+
+
+class WarpGroup:
+    """What four warps share: their wgmma operations, in order."""
+
+    def __init__(self, warps: list[Any]) -> None:
+        self.warps = warps
+        self.operations: list[PendingOp] = []
+        self.newest: PendingOp | None = None
+        self.hidden: dict[Any, np.ndarray] = {}  # accumulators of chains in flight, 64 x n
+        self.sequence: list[tuple[int, Any]] = []  # (site, first warp) of each wgmma instruction
+
+
+class WgmmaOps:
+    """WGMMA instructions of one warp."""
+
+    blocked_on: tuple[str, Any, int, int] | None
+
+    def init_wgmma(self) -> None:
+        """Begin with no operation."""
+        self.wgmma_position = self.wgmma_steps = 0
+        self.wgmma_open: list[PendingOp] = []
+        self.wgmma_groups: list[list[PendingOp]] = []
+        self.warp_group: WarpGroup | None = None
+
+    @property
+    def _group(self) -> WarpGroup:
+        """The warp group of an issued wgmma: `_mma` has turned away warps that are in none."""
+        assert self.warp_group is not None
+        return self.warp_group
+
+    def op_cuda_wgmma_encode_matrix_descriptor(
+        self, site: int, mask: Any, addr: Any, ldo: Any, sdo: Any, swizzle: Any
+    ) -> Any:
+        """Encode a descriptor; offsets count 16 bytes, `swizzle` is 0 none, 1 32, 2 64, 3 128."""
+        layout = (0, 3, 2, 1)[one(swizzle, mask)]
+        rest = (one(ldo, mask) & 0x3FFF) << 16 | (one(sdo, mask) & 0x3FFF) << 32 | layout << 62
+        start = as_lanes(addr).astype(np.uint64) >> np.uint64(4) & np.uint64(0x3FFF)
+        return start | np.uint64(rest)
+
+    def op_cuda_wgmma_noop_barrier_uint32(self, site: int, mask: Any, *_: Any) -> None:
+        """Keep a register alive: nothing to do."""
+
+    op_cuda_wgmma_noop_barrier_float32 = op_cuda_wgmma_noop_barrier_uint32
+    op_tvm_hopper_hold_float32 = op_cuda_wgmma_noop_barrier_uint32
+    op_tvm_hopper_hold_int32 = op_cuda_wgmma_noop_barrier_uint32
+    op_tvm_hopper_hold_uint32 = op_cuda_wgmma_noop_barrier_uint32
+    op_tvm_hopper_code_fence = op_cuda_wgmma_noop_barrier_uint32
+
+    def _in_step(self, site: int, mask: Any, what: str) -> None:
+        """Check that the four warps execute the same wgmma instructions in the same order."""
+        self._require_full(site, mask, what)
+        if self.warp_group is None:
+            return
+        sequence, position = self.warp_group.sequence, self.wgmma_steps
+        self.wgmma_steps += 1
+        if position == len(sequence):
+            sequence.append((site, self))
+        elif sequence[position][0] != site:
+            other_site, other = sequence[position]
+            self.machine.at(
+                "WARP_CONVERGENCE",
+                self,
+                site,
+                f"{what}: {other.label} of the same warp group executes "
+                f"{self.machine.statement(other_site)} here",
+            )
+
+    def op_wgmma_fence(self, site: int, mask: Any, mods: Any) -> None:
+        """Order register accesses before the following wgmma."""
+        self._in_step(site, mask, "wgmma.fence")
+        for state in self.reg_states.values():
+            state.dirty[:] = False
+
+    def op_wgmma_commit_group(self, site: int, mask: Any, mods: Any) -> None:
+        """Close the group of wgmma since the last commit."""
+        self._in_step(site, mask, "wgmma.commit_group")
+        self.wgmma_groups.append(self.wgmma_open)
+        self.wgmma_open = []
+
+    def op_wgmma_wait_group(self, site: int, mask: Any, mods: Any, group: Any) -> Wait:
+        """Wait until at most `group` groups are pending."""
+        self.site = site
+        self._in_step(site, mask, "wgmma.wait_group")
+        covered = self.wgmma_groups[: max(len(self.wgmma_groups) - int(group), 0)]
+        for ops in covered:
+            for op in ops:
+                while not op.done:
+                    missing = 4 - len(op.members)
+                    self.waiting = (
+                        f"waits for a wgmma that {missing} of 4 warps have not executed"
+                        if missing
+                        else "waits for a wgmma"
+                    )
+                    self.blocked_on = ("wgmma", op, 0, site)
+                    yield op
+                self.clock.join_events(op.events)
+                for ref in op.registers[self]:
+                    ref.state.busy[ref.bytes] -= 1
+                    ref.state.num_busy -= 1
+        self.blocked_on = None
+        self.wgmma_groups = self.wgmma_groups[len(covered) :]
+
+    # -- mma_async --------------------------------------------------------------------------------
+
+    def _mma(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        d: RegRef,
+        a: Any,
+        b_desc: Any,
+        scale_d: Any,
+        scale_a: int = 1,
+        scale_b: int = 1,
+        trans_a: int = 0,
+        trans_b: int = 0,
+    ) -> None:
+        self.site = site
+        self.roles.add("consumer")
+        self._in_step(site, mask, "wgmma.mma_async")
+        group, position = self.warp_group, self.wgmma_position
+        self.wgmma_position += 1
+        if group is None:
+            self.machine.at("WARP_CONVERGENCE", self, site, "wgmma outside of a warp group")
+            return
+        registers = [d, a] if isinstance(a, RegRef) else [d]
+        self._check_registers(site, mods["shape"], d, registers)
+        if position == len(group.operations):
+            op = PendingOp("wgmma", self, site)
+            op.members, op.registers, op.issued = {}, {}, False
+            op.before, group.newest = group.newest, op
+            group.operations.append(op)
+        op = group.operations[position]
+        wide = [one(v, mask) if not isinstance(v, RegRef) else v for v in (a, b_desc)]
+        op.members[self] = (d, *wide, bool(one(scale_d, mask)))
+        op.registers[self] = registers
+        self.wgmma_open.append(op)
+        if len(op.members) == len(group.warps):
+            flags = (int(scale_a), int(scale_b), int(trans_a), int(trans_b))
+            self._issue(op, site, mods, flags)
+
+    def _check_registers(self, site: int, shape: str, d: RegRef, registers: list[RegRef]) -> None:
+        key = hash(shape) & 0x7FFFFFFF or 1
+        for ref in registers:
+            state, part = ref.state, ref.bytes
+            if state.dirty[part].any():
+                self.machine.at(
+                    "WGMMA_FENCE_MISSING",
+                    self,
+                    site,
+                    f"{state.name} was touched since the last wgmma.fence (or none ran yet)",
+                    buffer=state.name,
+                )
+            busy = state.busy[part]
+            if busy.any() and (ref is not d or (state.shape[part] != key).any()):
+                self.machine.at(
+                    "WGMMA_REG_INFLIGHT",
+                    self,
+                    site,
+                    f"{state.name} is used by a wgmma of another shape or as A while one is in "
+                    "flight",
+                    buffer=state.name,
+                )
+            state.busy[part] += 1
+            state.num_busy += 1
+        d.state.shape[d.bytes] = key
+
+    def _issue(self, op: PendingOp, site: int, mods: Any, flags: tuple[int, int, int, int]) -> None:
+        machine, group = self.machine, self._group
+        n = int(mods["shape"].partition("n")[2].partition("k")[0])
+        a_type, b_type = DTYPE_OF[mods["atype"]], DTYPE_OF[mods["btype"]]
+        _, a, b, _ = op.members[self]
+        for other in group.warps:
+            _, other_a, other_b, _ = op.members[other]
+            if other_b != b or (not isinstance(a, RegRef) and other_a != a):
+                machine.at(
+                    "WARP_CONVERGENCE",
+                    self,
+                    site,
+                    "the warps of a warp group hold different descriptors",
+                )
+        sources = []
+        if not isinstance(a, RegRef):
+            sources.append(self._operand(site, a, 64, a_type, flags[2], "A"))
+        sources.append(self._operand(site, b, n, b_type, flags[3], "B"))
+        if any(source is None for source in sources):
+            op.steps.append(lambda: None)
+        else:
+            if machine.log is not None:
+                bundle = group.warps[0].clock.copy()
+                for other in group.warps[1:]:
+                    bundle.async_shared.meet(other.clock.async_shared)
+                    bundle.generic.meet(other.clock.generic)
+                    bundle.narrow.meet(other.clock.narrow)
+                access = self.access(site, False, ASYNC, op.read_event, op)
+                for offsets, dtype in sources:
+                    self.check(
+                        self.cta.shared,
+                        offsets.ravel() * dtype.itemsize,
+                        dtype.itemsize,
+                        access,
+                        bundle,
+                    )
+            op.steps.append(lambda: self._compute(op, sources, n, mods, flags))
+            if machine.mode != "eager":
+                self._hide(op, n, mods)
+        op.issued = True
+        machine.submit(op)
+        machine.wake(op)
+
+    def _operand(
+        self, site: int, value: int, rows: int, dtype: str, transposed: int, which: str
+    ) -> Any:
+        """Return (element offsets (rows, k) in shared memory, numpy type) of one operand."""
+        try:
+            layout = Descriptor.decode(value)
+            if layout.base_offset:
+                self.machine.incomplete("wgmma descriptor with a base offset", site)
+                return None
+            fields = value & ~0x3FFF
+            start = layout.start
+            offsets = operand_offsets(
+                fields, start & 0x3FF, "mn" if transposed else "k", rows, dtype
+            )
+        except (ValueError, KeyError) as error:
+            self.machine.at("OOB_ACCESS", self, site, f"descriptor of {which}: {error}")
+            return None
+        kind = numpy_dtype(dtype)
+        offsets = offsets + (start & ~0x3FF) // kind.itemsize
+        low, high = int(offsets.min()) * kind.itemsize, (int(offsets.max()) + 1) * kind.itemsize
+        if high > self.cta.shared.size:
+            self.machine.at(
+                "OOB_ACCESS",
+                self,
+                site,
+                f"operand {which} reads shared bytes [{low}, {high}) of {self.cta.shared.size}",
+            )
+            return None
+        return offsets, kind
+
+    def _accumulator(self, op: PendingOp, n: int, dtype: np.dtype) -> np.ndarray:
+        """Gather the accumulator of four warps, shape (64, n)."""
+        full = np.empty((64, n), dtype)
+        for number, warp in enumerate(self._group.warps):
+            ref = op.members[warp][0]
+            values = ref.read()
+            if values.dtype != dtype:
+                values = np.ascontiguousarray(values).view(dtype)
+            row, column = fragment_index(values.shape[1])
+            full[number * 16 + row, column] = values
+        return full
+
+    def _scatter(self, op: PendingOp, full: np.ndarray) -> None:
+        for number, warp in enumerate(self._group.warps):
+            ref = op.members[warp][0]
+            row, column = fragment_index(full.shape[1] // 2)
+            values = full[number * 16 + row, column]
+            if ref.array.dtype != values.dtype:
+                values = np.ascontiguousarray(values).view(ref.array.dtype)
+            ref.write(values)
+
+    def _hide(self, op: PendingOp, n: int, mods: Any) -> None:
+        """Keep the accumulator aside while it is in flight, and poison the registers."""
+        group = self._group
+        key = op.members[group.warps[0]][0].key
+        if key not in group.hidden:
+            dtype = _accumulator_dtype(mods)
+            group.hidden[key] = self._accumulator(op, n, dtype)
+            for warp in group.warps:
+                ref = op.members[warp][0]
+                raw = np.full(ref.read().nbytes, 0xFF, np.uint8)
+                ref.write(raw.view(ref.array.dtype).reshape(32, -1))
+
+    def _compute(self, op: PendingOp, sources: Any, n: int, mods: Any, flags: Any) -> None:
+        group, shared = self._group, self.cta.shared
+        key = op.members[group.warps[0]][0].key
+        dtype = _accumulator_dtype(mods)
+        b = _operand_values(shared, sources[-1], mods["btype"])
+        if len(sources) == 2:
+            a = _operand_values(shared, sources[0], mods["atype"])
+        else:
+            a = self._a_registers(op, mods["atype"])
+        product = (a @ b.T) * (flags[0] * flags[1])
+        full = group.hidden.get(key)
+        if full is None:
+            full = self._accumulator(op, n, dtype)
+        if op.members[group.warps[0]][3]:
+            with np.errstate(invalid="ignore", over="ignore"):
+                full = (full.astype(product.dtype) + product).astype(dtype)
+        else:
+            full = product.astype(dtype)
+        op.read_done = True
+        if key in group.hidden and self._still_used(op, key):
+            group.hidden[key] = full
+            return
+        group.hidden.pop(key, None)
+        self._scatter(op, full)
+
+    def _still_used(self, op: PendingOp, key: Any) -> bool:
+        """Tell whether a later issued operation in flight accumulates into the registers."""
+        group = self._group
+        first = group.warps[0]
+        return any(
+            other is not op
+            and other.issued
+            and other.number > op.number
+            and other.members[first][0].key == key
+            for other in self.machine.pending
+            if other.kind == "wgmma" and other.warp.warp_group is group
+        )
+
+    def _a_registers(self, op: PendingOp, atype: str) -> np.ndarray:
+        kind = numpy_dtype(DTYPE_OF[atype])
+        k = 32 // kind.itemsize
+        full = np.empty((64, k), np.float64 if kind.kind in "iu" else np.float32)
+        for number, warp in enumerate(self._group.warps):
+            values = np.ascontiguousarray(op.members[warp][1].read()).view(kind)
+            row, column = a_fragment_index(kind.itemsize)
+            full[number * 16 + row, column] = values.astype(full.dtype)
+        return round_tf32(full) if atype == "tf32" else full
+
+    def op_wgmma_f16_ss(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        d: Any,
+        a_desc: Any,
+        b_desc: Any,
+        scale_d: Any,
+        scale_a: Any = 1,
+        scale_b: Any = 1,
+        trans_a: Any = 0,
+        trans_b: Any = 0,
+    ) -> None:
+        """Multiply two shared operands into the accumulator."""
+        self._mma(site, mask, mods, d, a_desc, b_desc, scale_d, scale_a, scale_b, trans_a, trans_b)
+
+    def op_wgmma_f16_rs(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        d: Any,
+        a: Any,
+        b_desc: Any,
+        scale_d: Any,
+        scale_a: Any = 1,
+        scale_b: Any = 1,
+        trans_b: Any = 0,
+    ) -> None:
+        """Multiply registers by a shared operand into the accumulator."""
+        self._mma(site, mask, mods, d, a, b_desc, scale_d, scale_a, scale_b, 0, trans_b)
+
+    op_wgmma_bf16_ss = op_wgmma_tf32_ss = op_wgmma_fp8_ss = op_wgmma_int_ss = op_wgmma_f16_ss
+    op_wgmma_f16_f16acc_ss = op_wgmma_fp8_f16acc_ss = op_wgmma_f16_ss
+    op_wgmma_bf16_rs = op_wgmma_tf32_rs = op_wgmma_fp8_rs = op_wgmma_int_rs = op_wgmma_f16_rs
+    op_wgmma_f16_f16acc_rs = op_wgmma_fp8_f16acc_rs = op_wgmma_f16_rs
+
+
+def _accumulator_dtype(mods: Any) -> np.dtype:
+    return np.dtype({"f32": np.float32, "f16": np.float16, "s32": np.int32}[mods["dtype"]])
+
+
+def _operand_values(shared: Region, source: tuple[np.ndarray, np.dtype], name: str) -> np.ndarray:
+    """Gather one operand and widen it: float32 (products stay exact), float64 for integers."""
+    offsets, dtype = source
+    values = shared.view(dtype)[offsets]
+    if name == "tf32":
+        return round_tf32(values)
+    return values.astype(np.float64 if dtype.kind in "iu" else np.float32)

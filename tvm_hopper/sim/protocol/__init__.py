@@ -1,0 +1,1 @@
+"""The role skeleton of a kernel: what its agents do to barriers, in every interleaving."""

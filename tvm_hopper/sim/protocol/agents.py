@@ -1,0 +1,189 @@
+"""Agents of a role skeleton: what each warp, or warp group, does to barriers, in order.
+
+The warps of a group that issues wgmma run as one agent: wgmma is executed by the whole group, so
+none of them can fall behind by a step.  Every other warp with events is an agent of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.facts.hopper import THREADS_PER_WARP as WARP
+from tvm_hopper.facts.hopper import WARP_GROUP_THREADS as GROUP
+from tvm_hopper.sim.protocol.expr import UNKNOWN, Address
+from tvm_hopper.sim.protocol.trace import SyncEvent, Trace, UnanalysableError
+
+Key = tuple[int, str, int]  # CTA, allocation, byte
+
+
+@dataclass(frozen=True)
+class Op:
+    """One step of an agent.
+
+    `targets` are (barrier, count, bytes): arrivals and expected bytes, or delivered bytes.
+    """
+
+    kind: str
+    targets: tuple[tuple[Key, int, int], ...] = ()
+    value: int = 0
+    threads: int = 0
+    event: Any = None  # of the trace; None only where an agent is made by hand
+
+
+@dataclass(frozen=True)
+class SkeletonAgent:
+    """A warp or a warp group of one CTA."""
+
+    cta: int
+    name: str
+    ops: tuple[Op, ...]
+
+
+def build_agents(
+    traces: Sequence[Trace], boxes: dict[str, int]
+) -> tuple[list[SkeletonAgent], bool]:
+    """Return the agents of the CTAs of one cluster, and whether copies are counted in bytes.
+
+    Without the bytes of every copy the transaction counts are left out: a barrier then completes
+    on its arrivals, and the copies are taken to deliver what was expected.
+    """
+    loads = [e for trace in traces for e in trace.events if e.kind == "load"]
+    sizes = {id(e): _copy_bytes(e, boxes) for e in loads}
+    counted = all(size is not None for size in sizes.values())
+    agents = []
+    for cta, trace in enumerate(traces):
+        agents += _agents_of(cta, trace, len(traces), sizes if counted else None)
+    return agents, counted
+
+
+def _copy_bytes(event: SyncEvent, boxes: dict[str, int]) -> int | None:
+    size = event.values[2]
+    if isinstance(size, int) and size >= 0:
+        return size
+    source = event.values[4]
+    names: list[Any] = [source]
+    while names:
+        node = names.pop()
+        name = getattr(node, "name", None)
+        if isinstance(name, str) and name in boxes:
+            return boxes[name]
+        names += list(getattr(node, "args", []))
+    return None
+
+
+def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] | None) -> list:
+    events = [e for e in trace.events if e.kind not in ("register", "shared", "shared_matrix")]
+    agents = []
+    for start in range(0, trace.num_threads, GROUP):
+        group = slice(start, start + GROUP)
+        spans = [(slice(w, w + WARP), f"cta{cta}/warp{w // WARP}")
+                 for w in range(start, min(start + GROUP, trace.num_threads), WARP)]  # fmt: skip
+        if any(e.kind == "mma" and e.mask[group].any() for e in events):
+            spans = [(group, f"cta{cta}/warp_group{start // GROUP}")]
+        for span, name in spans:
+            ops = [
+                op
+                for event in events
+                if event.mask[span].any()
+                for op in _ops(event, span, cta, peers, sizes)
+            ]
+            if ops:
+                agents.append(SkeletonAgent(cta, name, tuple(ops)))
+    return agents
+
+
+def _targets(
+    address: Any, mask: np.ndarray, span: slice, cta: int, what: SyncEvent
+) -> dict[Key, int]:
+    """Return how many threads of the span name each barrier."""
+    if address is UNKNOWN or not isinstance(address, Address):
+        raise UnanalysableError(f"address of {what.kind}: {what.node}")
+    chosen = np.flatnonzero(mask[span]) + span.start
+    found: dict[Key, int] = {}
+    for thread in chosen:
+        offset, rank = address.offset, address.rank
+        offset = offset if isinstance(offset, int) else int(offset[thread])
+        if rank is None:
+            rank = cta
+        elif not isinstance(rank, int):
+            rank = int(rank[thread])
+        key = (rank, address.space, offset)
+        found[key] = found.get(key, 0) + 1
+    return found
+
+
+def _number(value: Any, what: SyncEvent) -> int:
+    if isinstance(value, np.ndarray):
+        chosen = value[what.mask]
+        if (chosen == chosen[0]).all():
+            return int(chosen[0])
+    if not isinstance(value, int):
+        raise UnanalysableError(f"operand of {what.kind}: {what.node}")
+    return int(value)
+
+
+def _ops(
+    event: SyncEvent, span: slice, cta: int, peers: int, sizes: dict[int, int | None] | None
+) -> Iterator[Op]:
+    kind, values = event.kind, event.values
+    threads = int(event.mask[span].sum())
+
+    def targets(address: Any) -> dict[Key, int]:
+        return _targets(address, event.mask, span, cta, event)
+
+    if kind == "init":
+        count = _number(values[1], event)
+        for key in targets(values[0]):
+            yield Op("init", ((key, count, 0),), event=event)
+    elif kind == "wait":
+        parity = _number(values[1], event) & 1
+        for key in targets(values[0]):
+            yield Op("wait", ((key, 0, 0),), parity, threads, event)
+    elif kind in ("arrive", "drop"):
+        count, tx = _number(values[1], event), _number(values[2], event)
+        yield Op(
+            kind,
+            tuple(
+                (key, number * count, number * tx if sizes is not None else 0)
+                for key, number in targets(values[0]).items()
+            ),
+            event=event,
+        )
+    elif kind == "expect" and sizes is not None:
+        tx = _number(values[1], event)
+        yield Op("expect", tuple((k, 0, n * tx) for k, n in targets(values[0]).items()),
+                 event=event)  # fmt: skip
+    elif kind == "load":
+        size = (sizes[id(event)] or 0) if sizes is not None else 0
+        mask = values[3]
+        ctas = [cta] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
+        for (_, space, offset), number in targets(values[0]).items():
+            yield Op(
+                "load", tuple(((c, space, offset), 0, number * size) for c in ctas), event=event
+            )
+    elif kind == "copy_arrive":
+        if values[1]:  # .noinc: counted in init; the other form is neutral
+            yield Op("arrive", tuple((k, n, 0) for k, n in targets(values[0]).items()), event=event)
+    elif kind == "barrier":
+        count = _number(values[1], event)
+        numbers = _barrier_ids(values[0], event, span)
+        for number, members in numbers.items():
+            yield Op("bar", value=number, threads=members, event=event,
+                     targets=(((cta, "bar", number), count, int(values[2])),))  # fmt: skip
+    elif kind in ("cluster_sync", "cluster_arrive", "cluster_wait"):
+        yield Op(kind, threads=threads, event=event)
+    elif kind in ("unknown_barrier", "inval", "try_wait"):
+        raise UnanalysableError(f"{kind}: {event.node}")
+
+
+def _barrier_ids(value: Any, event: SyncEvent, span: slice) -> dict[int, int]:
+    if isinstance(value, int):
+        return {value: int(event.mask[span].sum())}
+    if value is UNKNOWN or not isinstance(value, np.ndarray):
+        raise UnanalysableError(f"number of barrier: {event.node}")
+    numbers, counts = np.unique(value[span][event.mask[span]], return_counts=True)
+    return {int(n): int(c) for n, c in zip(numbers, counts, strict=True)}

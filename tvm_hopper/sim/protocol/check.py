@@ -1,0 +1,373 @@
+"""Deadlock freedom of a kernel's role skeleton, by running it once or in every interleaving.
+
+`run_skeleton` follows one schedule and is cheap enough for every compilation; `explore_skeleton`
+visits every reachable state up to a budget.  Overflow, and control flow that depends on data, make
+the verdict incomplete, never clean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper.sim.findings import RULES, Finding, worst
+from tvm_hopper.sim.protocol.agents import Key, SkeletonAgent, build_agents
+from tvm_hopper.sim.protocol.maps import box_bytes
+from tvm_hopper.sim.protocol.order import eager
+from tvm_hopper.sim.protocol.symmetry import Alone, Symmetry
+from tvm_hopper.sim.protocol.system import CLUSTER, System, SystemState, Violation
+from tvm_hopper.sim.protocol.trace import WHOLE, Trace, UnanalysableError, thread_extents, trace_cta
+
+MAX_STATES = 200_000
+MAX_TRIPS = 9  # 2 S + 1 for a ring of four slots
+
+
+@dataclass(frozen=True)
+class SkeletonReport:
+    """What running or exploring the skeleton showed.
+
+    Attributes
+    ----------
+    findings : tuple[Finding, ...]
+        Broken rules; an INCOMPLETE finding where something was not covered.
+    states : int
+        States visited.
+    covers : str
+        Which CTAs and how many trips, in words.
+    """
+
+    findings: tuple[Finding, ...]
+    states: int
+    covers: str
+
+    @property
+    def verdict(self) -> str:
+        """One of clean < review < incomplete < error."""
+        return worst(self.findings)
+
+    @property
+    def rules(self) -> set[str]:
+        """Names of the rules that were broken."""
+        return {finding.rule for finding in self.findings}
+
+
+@dataclass
+class Skeleton:
+    """Traces of the CTAs of one cluster, and the transition system over them."""
+
+    traces: list[Trace]
+    agents: list[SkeletonAgent]
+    system: System
+    counted: bool
+    where: str
+    truncated: bool
+    names: dict[Key, str] = field(default_factory=dict)
+
+
+def cluster_positions(func: tirx.PrimFunc) -> list[list[dict[str, int]]]:
+    """Return positions of the first and of the last cluster of the grid, CTA by CTA."""
+    extents = thread_extents(func)
+
+    def size(tag: str) -> int:
+        extent = extents[tag][1] if tag in extents else tirx.IntImm("int32", 1)
+        return int(extent) if isinstance(extent, tirx.IntImm) else 1
+
+    shape = [size(f"clusterCtaIdx.{axis}") for axis in "xyz"]
+    grid = [max(size(f"blockIdx.{axis}"), 1) for axis in "xyz"]
+    firsts = [[0, 0, 0], [(g // s - 1) * s for g, s in zip(grid, shape, strict=True)]]
+    found = []
+    for first in firsts if firsts[0] != firsts[1] else firsts[:1]:
+        members = []
+        for z in range(shape[2]):
+            for y in range(shape[1]):
+                for x in range(shape[0]):
+                    position = {}
+                    for axis, start, inside in zip("xyz", first, (x, y, z), strict=True):
+                        position[f"blockIdx.{axis}"] = start + inside
+                        position[f"clusterCtaIdx.{axis}"] = inside
+                    members.append(position)
+        found.append(members)
+    return found
+
+
+def extract_skeletons(
+    func: tirx.PrimFunc,
+    host_func: tirx.PrimFunc | None = None,
+    max_trips: int = MAX_TRIPS,
+    last: bool = True,
+    cut_inner: bool = False,
+) -> list[Skeleton]:
+    """Trace the first cluster of the grid, and the last one if `last`.
+
+    `max_trips` and `cut_inner` are those of `trace_cta`.
+
+    Raises
+    ------
+    UnanalysableError
+        Synchronisation depends on data, or uses an instruction that the skeleton lacks.
+    """
+    boxes = box_bytes(host_func, func)
+    found = []
+    for members in cluster_positions(func)[: 2 if last else 1]:
+        traces = [trace_cta(func, position, max_trips, cut_inner=cut_inner) for position in members]
+        agents, counted = build_agents(traces, boxes)
+        _refuse_nested_meetings(agents)
+        where = "CTA " + ", ".join(str(tuple(m[f"blockIdx.{a}"] for a in "xyz")) for m in members)
+        found.append(
+            Skeleton(
+                traces,
+                agents,
+                System(agents, traces[0].num_threads, len(traces), counted),
+                counted,
+                where,
+                any(trace.truncated for trace in traces),
+            )
+        )
+    return found
+
+
+def _refuse_nested_meetings(agents: list[SkeletonAgent]) -> None:
+    for agent in agents:
+        pending = False
+        for op in agent.ops:
+            if op.kind == "bar" and pending:
+                raise UnanalysableError("block barrier between barrier.cluster.arrive and .wait")
+            pending = op.kind == "cluster_arrive" or (pending and op.kind != "cluster_wait")
+
+
+def run_once(skeleton: Skeleton) -> tuple[SystemState, int]:
+    """Follow one schedule: each agent as far as it goes, copies complete when all are blocked."""
+    system = skeleton.system
+    state, steps = system.initial(), 0
+    while True:
+        moved = False
+        for number in range(len(system.agents)):
+            while (after := system.step(state, number)) is not None:
+                state, moved, steps = after, True, steps + 1
+        while state.flight:
+            state, moved, steps = system.deliver(state, 0), True, steps + 1
+        if not moved:
+            return state, steps
+
+
+def explore(
+    skeleton: Skeleton, max_states: int, reduce: bool = True, merge: bool = True
+) -> tuple[list[SystemState], int, bool]:
+    """Visit every reachable state; return the deadlocks, the count, and whether it finished.
+
+    `reduce` lets `eager` choose between orders that make no difference; `merge` visits one of the
+    states that differ in which of several interchangeable agents stands where.
+    """
+    system = skeleton.system
+    symmetry = (Symmetry if merge else Alone)(system.agents)
+    start = symmetry.canonical(system.initial())
+    seen, stack, stuck = {start}, [start], []
+    while stack:
+        state = stack.pop()
+        movers = list(symmetry.movers(state))
+        following = (reduce and eager(system, state, movers)) or system.successors(state, movers)
+        if not following and not system.finished(state):
+            stuck.append(state)
+            if len(stuck) >= 4:
+                return stuck, len(seen), True
+        for after in map(symmetry.canonical, following):
+            if after not in seen:
+                if len(seen) >= max_states:
+                    return stuck, len(seen), False
+                seen.add(after)
+                stack.append(after)
+    return stuck, len(seen), True
+
+
+def _name(key: Key | None, skeleton: Skeleton) -> str:
+    if key is None:
+        return ""
+    for trace in skeleton.traces:
+        for event in trace.events:
+            if event.kind == "init" and event.values[0].offset == key[2]:
+                text = str(event.node.args[0])
+                inside = text.partition("address_of(")[2].partition("[")[0]
+                if inside:
+                    return f"{inside} at byte {key[2]}"
+    return f"barrier at byte {key[2]}"
+
+
+def _waits(skeleton: Skeleton, state: SystemState) -> str:
+    """Say what each blocked agent waits for: the wait-for graph in words."""
+    system, parts = skeleton.system, []
+    for agent, position in zip(system.agents, state.positions, strict=True):
+        if position == len(agent.ops):
+            continue
+        op = agent.ops[position]
+        loops = f" at iteration {op.event.loops}" if op.event and op.event.loops else ""
+        if op.kind == "wait":
+            key = op.targets[0][0]
+            phase, _, pending, tx, _ = state.barriers[system.index[key]]
+            parts.append(
+                f"{agent.name} waits {_name(key, skeleton)} parity {op.value}{loops} "
+                f"(phase {phase}, needs {pending} arrivals and {tx} bytes)"
+            )
+        else:
+            slot = op.targets[0][0] if op.targets else CLUSTER
+            _, arrived = state.meetings[system.meeting_index[slot]]
+            parts.append(f"{agent.name} waits at barrier {op.value}{loops} ({arrived} arrived)")
+    return "; ".join(parts)
+
+
+def _finding(rule: str, message: str, buffer: str = "", statement: str = "") -> Finding:
+    known = RULES[rule]
+    return Finding(
+        rule, known.severity, message, buffer, statements=(statement,) if statement else (),
+        hint=known.hint, policy="skeleton", ptx_section=known.ptx_section,
+    )  # fmt: skip
+
+
+def _statement(op: Any) -> str:
+    return str(op.event.node)[:200] if op.event is not None else ""
+
+
+def violations_of(skeleton: Skeleton) -> list[Finding]:
+    """Turn the violations that a run met into findings, one per rule and barrier."""
+    found: dict[tuple, Finding] = {}
+    for violation in skeleton.system.violations.values():
+        key = (violation.rule, violation.barrier)
+        if key not in found:
+            found[key] = _violation(violation, skeleton)
+    return list(found.values())
+
+
+def _violation(violation: Violation, skeleton: Skeleton) -> Finding:
+    name = _name(violation.barrier, skeleton)
+    return _finding(
+        violation.rule, f"{violation.agent}: {violation.text}", name, _statement(violation.op)
+    )
+
+
+def deadlock_of(skeleton: Skeleton, state: SystemState) -> list[Finding]:
+    """Report a state in which nothing can move, and barriers that miss only bytes."""
+    found = [_finding("DEADLOCK", f"no agent can progress: {_waits(skeleton, state)}")]
+    for key, (_, expected, pending, tx, _) in zip(
+        skeleton.system.keys, state.barriers, strict=True
+    ):
+        if expected and pending == 0 and tx:
+            found.append(
+                _finding(
+                    "MBAR_TX_MISMATCH",
+                    f"all arrivals are there, {tx} bytes are expected that no copy delivers",
+                    _name(key, skeleton),
+                )
+            )
+    return found + _wrong_starts(skeleton, state)
+
+
+def _wrong_starts(skeleton: Skeleton, state: SystemState) -> list[Finding]:
+    """Find producers that block at once: their slots are free, and nobody will say so."""
+    found = []
+    for agent, position in zip(skeleton.system.agents, state.positions, strict=True):
+        if position == len(agent.ops) or agent.ops[position].kind != "wait":
+            continue
+        op = agent.ops[position]
+        key = op.targets[0][0]
+        produced = any(o.kind == "load" or o.kind == "arrive" for o in agent.ops[:position])
+        produces = any(o.kind == "load" for o in agent.ops[position:])
+        phase = state.barriers[skeleton.system.index[key]][0]
+        if produces and not produced and phase == 0 and op.value == 0:
+            found.append(
+                _finding(
+                    "MBAR_PHASE_ALIAS",
+                    f"{agent.name} waits parity 0 on a fresh barrier before it has produced "
+                    "anything; the first wait of a producer needs parity 1",
+                    _name(key, skeleton),
+                    _statement(op),
+                )
+            )
+    return found
+
+
+def explore_skeleton(
+    func: tirx.PrimFunc,
+    host_func: tirx.PrimFunc | None = None,
+    max_states: int = MAX_STATES,
+    max_trips: int = MAX_TRIPS,
+) -> SkeletonReport:
+    """Explore every interleaving of the first and of the last cluster's roles.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Final device function.
+    host_func : tvm.tirx.PrimFunc or None
+        Final host function: it tells how many bytes each copy delivers. Without it a copy is taken
+        to deliver what is expected of it.
+    max_states, max_trips : int
+        Budgets: states in all, trips of any loop.
+    """
+    try:
+        skeletons = extract_skeletons(func, host_func, max_trips)
+    except UnanalysableError as error:
+        return SkeletonReport((_incomplete(str(error)),), 0, "nothing")
+    findings: list[Finding] = []
+    states, covers = 0, []
+    for skeleton in skeletons:
+        stuck, count, complete = explore(skeleton, max_states - states)
+        states += count
+        if stuck and skeleton.truncated:
+            findings.append(_incomplete("a loop was cut, and roles with cut loops do not agree"))
+            stuck = []
+        for state in stuck[:1]:
+            findings += deadlock_of(skeleton, state)
+        findings += violations_of(skeleton)
+        if any(e.kind == "spin" for trace in skeleton.traces for e in trace.events):
+            findings.append(_incomplete("a wait on a word of global memory is taken to pass"))
+        if not complete:
+            findings.append(_incomplete(f"more than {max_states} states; raise the budget"))
+        covers.append(
+            skeleton.where + (f" with at most {max_trips} trips" if skeleton.truncated else "")
+        )
+    unique = {(f.rule, f.message): f for f in findings}
+    return SkeletonReport(tuple(unique.values()), states, "; ".join(covers))
+
+
+def _incomplete(what: str) -> Finding:
+    return _finding("INCOMPLETE", f"skeleton: {what}")
+
+
+def run_skeleton(
+    func: tirx.PrimFunc,
+    host_func: tirx.PrimFunc | None = None,
+    max_trips: int = MAX_TRIPS,
+) -> tuple[list[Finding], Skeleton | None]:
+    """Follow one schedule of the first cluster; return findings and the skeleton for other rules.
+
+    A loop that is cut may make right roles disagree, so a deadlock is believed only when it stays
+    without the cut.
+
+    Raises
+    ------
+    UnanalysableError
+        As `extract_skeletons`.
+    """
+    (skeleton,) = extract_skeletons(func, host_func, max_trips, last=False, cut_inner=True)
+    findings = _judge_once(skeleton)
+    if findings and skeleton.truncated:
+        (whole,) = extract_skeletons(func, host_func, WHOLE, last=False)
+        findings = _judge_once(whole)
+        skeleton = whole
+    return findings, skeleton
+
+
+def _judge_once(skeleton: Skeleton) -> list[Finding]:
+    state, _ = run_once(skeleton)
+    found = [] if skeleton.system.finished(state) else deadlock_of(skeleton, state)
+    return found + violations_of(skeleton)
+
+
+__all__ = [
+    "Skeleton",
+    "SkeletonReport",
+    "explore_skeleton",
+    "extract_skeletons",
+    "run_skeleton",
+]

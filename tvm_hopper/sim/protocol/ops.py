@@ -1,0 +1,218 @@
+"""Which instructions synchronise, and what of their operands the role skeleton keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import ir
+
+from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, register_key
+from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, op_name, short_name
+
+
+@dataclass
+class Emitter:
+    """How one instruction becomes an event.
+
+    Attributes
+    ----------
+    kind : str
+        Of the event; empty if it leaves none.
+    operands : list
+        Expressions that are evaluated into the event's values.
+    constants : tuple
+        Further values, appended.
+    registers : list of (TensorLoad, count, is_write)
+        Registers that the instruction itself touches (not an asynchronous multiply-add).
+    sync : bool
+        Whether control flow around it must be known.
+    effect : callable or None
+        What it does to the environment.
+    """
+
+    kind: str
+    operands: list[Any] = field(default_factory=list)
+    constants: tuple[Any, ...] = ()
+    registers: list[tuple[Any, int, bool]] = field(default_factory=list)
+    sync: bool = True
+    effect: Callable[[dict, tuple], None] | None = None
+
+
+# What moves barriers; the rest of the events is local to a warp group.
+BARRIER_KINDS = frozenset(
+    (
+        "wait", "try_wait", "arrive", "drop", "expect", "load", "copy_arrive", "barrier",
+        "unknown_barrier", "cluster_sync", "cluster_arrive", "cluster_wait", "spin",
+    )
+)  # fmt: skip
+
+# Of these, what neither waits nor arrives: a loop over nothing else belongs to the turn around it.
+COPY_KINDS = frozenset(("expect", "load"))
+
+
+def emitter_of(call: ir.Call) -> Emitter | None:
+    """Return the emitter of a call, None if it does not synchronise."""
+    name = op_name(call)
+    if name.startswith(PTX):
+        short = name[len(PTX) :]
+        for prefix, make in _PTX:
+            if short.startswith(prefix):
+                ptx = decode_ptx(call)
+                return None if ptx is None else make(ptx)
+        return None
+    make_plain = _PLAIN.get(short_name(call))
+    return None if make_plain is None else make_plain(call)
+
+
+def _one(ptx: PtxCall, name: str) -> Any:
+    return ptx.operands[name][0]
+
+
+def _arrive(ptx: PtxCall) -> Emitter:
+    drop = ptx.mods.get("action") == "arrive_drop"
+    operands = [_one(ptx, "addr")]
+    count = ptx.operands.get("count")
+    scope = ptx.mods.get("scope", "")
+    operands += [
+        count[0] if count else 1,
+        _one(ptx, "tx_count") if "tx_count" in ptx.operands else 0,
+    ]
+    return Emitter("drop" if drop else "arrive", operands, (scope,))
+
+
+def _try_wait(ptx: PtxCall) -> Emitter:
+    return Emitter("try_wait", [_one(ptx, "addr")])
+
+
+def _load(ptx: PtxCall) -> Emitter:
+    source = ptx.operands.get("tmap") or ptx.operands["src_mem"]
+    size, mask = ptx.operands.get("size"), ptx.operands.get("cta_mask")
+    return Emitter(
+        "load",
+        [_one(ptx, "mbar"), _one(ptx, "dst_mem"), size[0] if size else -1, mask[0] if mask else -1],
+        (source[0],),
+    )
+
+
+def _store(ptx: PtxCall) -> Emitter:
+    size = ptx.operands.get("size")
+    return Emitter("bulk_store", [_one(ptx, "src_mem"), size[0] if size else -1])
+
+
+def _loads(values: list[Any]) -> list[Any]:
+    return [value for value in values if isinstance(value, ir.TensorLoad)]
+
+
+def _registers(values: list[Any], write: bool) -> list[tuple[Any, int, bool]]:
+    return [(load, 1, write) for load in _loads(values)]
+
+
+def _mma(ptx: PtxCall) -> Emitter:
+    d, a = _loads(ptx.operands["d"]), _loads(ptx.operands.get("a", []))
+    ranges = []
+    for loads in (d, a):
+        keys = [key for load in loads if (key := register_key(load)) is not None]
+        known = bool(keys) and len(keys) == len(loads)
+        ranges.append(
+            (keys[0][0], min(k[1] for k in keys), max(k[1] for k in keys) + 1) if known else None
+        )
+    shape = ptx.mods.get("shape", "")
+    return Emitter("mma", [], (ranges[0], ranges[1], shape))
+
+
+def _mapa(ptx: PtxCall) -> Emitter:
+    key = register_key(_one(ptx, "d"))
+
+    def effect(env: dict, values: tuple) -> None:
+        address, rank = values
+        known = isinstance(address, Address) and rank is not UNKNOWN
+        env[key] = Address(address.space, address.offset, rank) if known else UNKNOWN
+
+    return Emitter("", [_one(ptx, "a"), _one(ptx, "b")], sync=False, effect=effect)
+
+
+def _bar(ptx: PtxCall) -> Emitter:
+    count = ptx.operands.get("b")
+    aligned = ptx.name.startswith("bar_") or ptx.mods.get("aligned") == "aligned"
+    action = ptx.mods.get("action", "sync")
+    if action not in ("sync", "arrive"):
+        return Emitter("unknown_barrier")
+    return Emitter(
+        "barrier", [_one(ptx, "a"), count[0] if count else -1], (action == "arrive", aligned)
+    )
+
+
+def _cluster(ptx: PtxCall) -> Emitter:
+    return Emitter("cluster_wait" if "wait" in ptx.name else "cluster_arrive")
+
+
+def _matrix(ptx: PtxCall, write_registers: bool) -> Emitter:
+    return Emitter(
+        "shared_matrix",
+        [_one(ptx, "p")],
+        (not write_registers,),
+        _registers(ptx.operands["r"], write_registers),
+        sync=False,
+    )
+
+
+def _mov(ptx: PtxCall) -> Emitter:
+    touched = [*_registers(ptx.operands["a"], False), *_registers(ptx.operands["d"], True)]
+    return Emitter("", registers=touched, sync=False)
+
+
+def _init(ptx: PtxCall) -> Emitter:
+    return Emitter("init", [_one(ptx, "addr"), _one(ptx, "count")])
+
+
+def _wait_group(ptx: PtxCall) -> Emitter:
+    return Emitter("bulk_wait", [_one(ptx, "group")], (ptx.mods.get("read", "") == "read",))
+
+
+_PTX: tuple[tuple[str, Callable[[PtxCall], Emitter]], ...] = (
+    ("mbarrier_init", _init),
+    ("mbarrier_inval", lambda p: Emitter("inval", [_one(p, "addr")])),
+    ("mbarrier_arrive", _arrive),
+    ("mbarrier_expect_tx", lambda p: Emitter("expect", [_one(p, "addr"), _one(p, "tx_count")])),
+    ("mbarrier_try_wait", _try_wait),
+    ("mbarrier_test_wait", _try_wait),
+    ("cp_async_bulk_tensor_g2s", _load),
+    ("cp_async_bulk_g2s", _load),
+    ("cp_async_bulk_tensor_s2g", _store),
+    ("cp_async_bulk_s2g", _store),
+    ("cp_reduce_async_bulk", _store),
+    ("cp_async_bulk_commit_group", lambda p: Emitter("bulk_commit")),
+    ("cp_async_bulk_wait_group", _wait_group),
+    (
+        "cp_async_mbarrier_arrive",
+        lambda p: Emitter("copy_arrive", [_one(p, "addr")], (p.mods.get("noinc") == "noinc",)),
+    ),
+    ("wgmma_fence", lambda p: Emitter("mma_fence")),
+    ("wgmma_commit_group", lambda p: Emitter("mma_commit")),
+    ("wgmma_wait_group", lambda p: Emitter("mma_wait", [_one(p, "group")])),
+    ("wgmma_", _mma),
+    ("mapa", _mapa),
+    ("bar_", _bar),
+    ("barrier_cluster", _cluster),
+    ("barrier_", _bar),
+    ("setmaxnreg", lambda p: Emitter("setmaxnreg", [_one(p, "nreg")], (p.mods["action"],))),
+    ("fence_proxy", lambda p: Emitter("proxy_fence", [], (p.mods.get("space", ""),))),
+    ("mov", _mov),
+    ("ldmatrix", lambda p: _matrix(p, True)),
+    ("stmatrix", lambda p: _matrix(p, False)),
+)
+_PLAIN: dict[str, Callable[[ir.Call], Emitter]] = {
+    "cuda.mbarrier_wait": lambda c: Emitter("wait", list(c.args[:2])),
+    "cuda.mbarrier_wait_acquire_cluster": lambda c: Emitter("wait", list(c.args[:2])),
+    "cuda.cluster_sync": lambda c: Emitter("cluster_sync"),
+    "cuda.cta_sync": lambda c: Emitter("barrier", [0, -1], (False, True)),
+    "cuda.warpgroup_sync": lambda c: Emitter("barrier", [c.args[0], 128], (False, True)),
+    "cuda.wait_until": lambda c: Emitter("spin"),
+    "tvm_storage_sync": lambda c: (
+        Emitter("", sync=False)
+        if str(c.args[0].value) == "warp"
+        else Emitter("barrier", [0, -1], (False, True))
+    ),
+}

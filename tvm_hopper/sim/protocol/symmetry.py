@@ -1,0 +1,91 @@
+"""Interchangeable agents of a role skeleton: one state for all the ways to permute them.
+
+Two agents are interchangeable if they stand in one CTA and execute the same steps: the same kinds
+in the same order, on the same barriers, with the same counts, bytes, parities and numbers of
+threads, written by the same statements.  Eight warps that wait for a slot and release it are; a
+warp that arrives once more, elsewhere, or for another parity is in no class with the others, and
+neither is one whose steps come from another branch.
+
+Why merging is sound.  Let p permute the agents within their classes, and let it act on a state by
+moving the local part of each agent (position, ticket, phases that it asked for) and by renaming the
+issuers of copies in flight.  Barriers and meetings keep counts and not names, so p leaves them.
+
+1. A step reads and writes the local part of its agent, the barriers and meetings that the step
+   names, and the copies in flight.  Which step it is, and all tables of `System` (next waits,
+   barriers that an agent fills, fixed meetings), follow from the agent's list of steps, which p
+   does not change.  Hence t leads from s to s' exactly if p(t) leads from p(s) to p(s'), and both
+   break the same rules at the same barriers; only the name of the agent differs.
+2. All agents begin at the same place, so p keeps the initial state.
+3. By 1 and 2 a state is reachable exactly if all its permutations are, and a state is a deadlock or
+   an end exactly if they are.
+
+So it suffices to visit one state of each set of permutations, the one whose local parts are sorted
+within each class, and to let one of the agents that stand at the same local part step.  `eager`
+chooses by a state's barriers and by the steps of agents alone; by 1 the choice for a state is right
+for its permutations, and the two reductions may be used together (Emerson, Jha, Peled, "Combining
+partial order and symmetry reductions", TACAS 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tvm_hopper.sim.protocol.agents import SkeletonAgent
+from tvm_hopper.sim.protocol.system import SystemState
+
+
+def program_of(agent: SkeletonAgent) -> tuple:
+    """Return all that the transition system knows of an agent but its name."""
+    return agent.cta, tuple(
+        (op.kind, op.targets, op.value, op.threads, id(getattr(op.event, "node", None)))
+        for op in agent.ops
+    )
+
+
+def classes_of(agents: list[SkeletonAgent]) -> list[list[int]]:
+    """Return the numbers of interchangeable agents, class by class, in order."""
+    found: dict[tuple, list[int]] = {}
+    for number, agent in enumerate(agents):
+        found.setdefault(program_of(agent), []).append(number)
+    return list(found.values())
+
+
+class Symmetry:
+    """Chooses one state for all permutations of interchangeable agents."""
+
+    def __init__(self, agents: list[SkeletonAgent]) -> None:
+        classes = classes_of(agents)
+        self.classes = [members for members in classes if len(members) > 1]
+        self.first = {number: members[0] for members in classes for number in members}
+
+    def canonical(self, state: SystemState) -> SystemState:
+        """Return the permutation of a state whose local parts are sorted within each class."""
+        if not self.classes:
+            return state
+        local = list(zip(state.positions, state.tickets, state.targets, strict=True))
+        for members in self.classes:
+            if len({local[number] for number in members}) > 1:
+                chosen = sorted(local[number] for number in members)
+                for number, part in zip(members, chosen, strict=True):
+                    local[number] = part
+        positions, tickets, targets = zip(*local, strict=True)
+        flight = tuple(sorted((self.first[agent], step) for agent, step in state.flight))
+        return SystemState(positions, tickets, targets, state.barriers, state.meetings, flight)
+
+    def movers(self, state: SystemState) -> Iterator[int]:
+        """Yield one agent for each local part of each class."""
+        seen = set()
+        for number, first in self.first.items():
+            part = first, state.positions[number], state.tickets[number], state.targets[number]
+            if part not in seen:
+                seen.add(part)
+                yield number
+
+
+class Alone(Symmetry):
+    """Merges nothing: what the reduction is compared with."""
+
+    def __init__(self, agents: list[SkeletonAgent]) -> None:
+        super().__init__(agents)
+        self.classes = []
+        self.first = {number: number for number in range(len(agents))}

@@ -1,0 +1,349 @@
+"""The transition system of a role skeleton: agents, barriers, copies in flight.
+
+A state is a tuple, so that states can be compared and kept in a set.  Barriers carry their full
+phase; hardware keeps one bit, and the difference between the two is what a parity can hide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tvm_hopper.sim.protocol.agents import Key, Op, SkeletonAgent
+
+DEAD = (0, 0, 0, 0, -1)
+CLUSTER: Key = (-1, "cluster", 0)  # where all threads of a cluster meet
+
+
+class SystemState(NamedTuple):
+    """Where every agent stands, and what every barrier holds.
+
+    Attributes
+    ----------
+    positions : tuple of int
+        Next step of each agent.
+    tickets : tuple of int
+        Generation that an agent standing at a block or cluster barrier waits for, -1 if none.
+    targets : tuple of tuple
+        Per agent and barrier, the phase whose completion its last wait asked for.
+    barriers : tuple of (phase, expected, pending, tx, observed)
+        expected == 0: not initialised.
+    meetings : tuple of (generation, arrived)
+    flight : tuple of int
+        Copies issued and not complete, as indices of (agent, step).
+    """
+
+    positions: tuple[int, ...]
+    tickets: tuple[int, ...]
+    targets: tuple[tuple[int, ...], ...]
+    barriers: tuple[tuple[int, int, int, int, int], ...]
+    meetings: tuple[tuple[int, int], ...]
+    flight: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A broken rule met in a step."""
+
+    rule: str
+    barrier: Key | None
+    agent: str
+    text: str
+    op: Op
+
+
+def _wanted(last: int, parity: int) -> int:
+    """Return the first phase that a wait can mean after one that meant `last` (-2: none)."""
+    if last == -2:
+        return -1 if parity else 0
+    return last + 1 if (last + 1) & 1 == parity else last + 2
+
+
+class System:
+    """Successor function over the agents of one cluster."""
+
+    def __init__(
+        self,
+        agents: Sequence[SkeletonAgent],
+        threads_per_cta: int,
+        num_ctas: int,
+        counted: bool = True,
+    ) -> None:
+        self.agents = list(agents)
+        self.counted = counted
+        self.threads = threads_per_cta
+        self.cluster_threads = threads_per_cta * num_ctas
+        keys: set[Key] = set()
+        meetings: set[Key] = {CLUSTER}
+        for agent in agents:
+            for op in agent.ops:
+                for key, _, _ in op.targets:
+                    (meetings if op.kind == "bar" else keys).add(key)
+        self.keys = sorted(keys)
+        self.index = {key: i for i, key in enumerate(self.keys)}
+        self.meetings = sorted(meetings, key=str)
+        self.meeting_index = {key: i for i, key in enumerate(self.meetings)}
+        self.violations: dict[tuple, Violation] = {}
+        self.fixed_meetings = self._fixed_meetings()
+        self.unsteady, self.least = self._counts()
+        self.next_waits = [self._next_waits(agent) for agent in agents]
+        self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
+        self.sites: dict[tuple[Key, int], set[int]] = {}  # of each generation of a block barrier
+
+    def _next_waits(self, agent: SkeletonAgent) -> list[dict[int, int]]:
+        """Return, for each position of an agent, the parity of its next wait on each barrier."""
+        table: list[dict[int, int]] = [{}]
+        for op in reversed(agent.ops):
+            after = table[-1]
+            if op.kind == "wait":
+                after = {**after, self.index[op.targets[0][0]]: op.value}
+            table.append(after)
+        return table[::-1]
+
+    def may_miss(self, state: SystemState, slot: int, phase: int) -> bool:
+        """Tell whether some agent still wants to see the phase before `phase` complete."""
+        for number, position in enumerate(state.positions):
+            parity = self.next_waits[number][position].get(slot)
+            if parity is not None and _wanted(state.targets[number][slot], parity) < phase:
+                return True
+        return False
+
+    def bytes_in_flight(self, state: SystemState, key: Key) -> int:
+        """Return what the copies in flight will deliver to one barrier."""
+        return sum(
+            size
+            for agent, step in state.flight
+            for target, _, size in self.agents[agent].ops[step].targets
+            if target == key
+        )
+
+    def fillers(self, number: int) -> set[Key]:
+        """Return the barriers that copies issued by one agent complete."""
+        ops = self.agents[number].ops
+        return {key for op in ops if op.kind == "load" for key, _, _ in op.targets}
+
+    def _fixed_meetings(self) -> set[int]:
+        """Return the block barriers at which every generation needs all agents that use them."""
+        members: dict[Key, dict[int, set[int]]] = {}
+        counts: dict[Key, set[int]] = {}
+        for number, agent in enumerate(self.agents):
+            for op in agent.ops:
+                if op.kind == "bar":
+                    ((key, count, _),) = op.targets
+                    members.setdefault(key, {}).setdefault(number, set()).add(op.threads)
+                    counts.setdefault(key, set()).add(self.threads if count == -1 else count)
+        fixed = {
+            key
+            for key, users in members.items()
+            if all(len(threads) == 1 for threads in users.values())
+            and counts[key] == {sum(min(threads) for threads in users.values())}
+        }
+        return {key[2] for key in fixed} - {key[2] for key in members if key not in fixed}
+
+    def _counts(self) -> tuple[set[int], dict[Key, int]]:
+        """Return the mbarriers whose count changes, and the least count of each meeting."""
+        made: set[int] = set()
+        unsteady: set[int] = set()
+        least: dict[Key, int] = {CLUSTER: max(self.cluster_threads, 1)}
+        for agent in self.agents:
+            for op in agent.ops:
+                for key, count, _ in op.targets:
+                    if op.kind == "bar":
+                        count = max(self.threads if count == -1 else count, 1)
+                        least[key] = min(count, least.get(key, count))
+                    elif op.kind in ("drop", "init"):
+                        slot = self.index[key]
+                        if op.kind == "drop" or slot in made:
+                            unsteady.add(slot)
+                        made.add(slot)
+        return unsteady, least
+
+    def initial(self) -> SystemState:
+        """Return the state before the first step."""
+        count = len(self.agents)
+        return SystemState(
+            (0,) * count,
+            (-1,) * count,
+            ((-2,) * len(self.keys),) * count,
+            (DEAD,) * len(self.keys),
+            ((0, 0),) * len(self.meetings),
+            (),
+        )
+
+    def finished(self, state: SystemState) -> bool:
+        """Tell whether every agent has ended."""
+        return all(p == len(a.ops) for p, a in zip(state.positions, self.agents, strict=True))
+
+    def violate(self, rule: str, key: Key | None, agent: str, text: str, op: Op) -> None:
+        """Keep a violation once per rule, barrier and agent."""
+        self.violations.setdefault((rule, key, agent), Violation(rule, key, agent, text, op))
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def successors(
+        self, state: SystemState, movers: Iterable[int] | None = None
+    ) -> list[SystemState]:
+        """Return every state that one step of an agent (of `movers`) or of a copy leads to."""
+        found = []
+        for number in range(len(self.agents)) if movers is None else movers:
+            after = self.step(state, number)
+            if after is not None:
+                found.append(after)
+        seen = set()
+        for position, item in enumerate(state.flight):
+            if item not in seen:
+                seen.add(item)
+                found.append(self.deliver(state, position))
+        return found
+
+    def deliver(self, state: SystemState, position: int) -> SystemState:
+        """Complete one copy in flight."""
+        agent, step = state.flight[position]
+        op = self.agents[agent].ops[step]
+        barriers = list(state.barriers)
+        for key, _, size in op.targets:
+            self._change(barriers, key, 0, -size, op, self.agents[agent].name)
+        flight = state.flight[:position] + state.flight[position + 1 :]
+        return state._replace(barriers=tuple(barriers), flight=flight)
+
+    def step(self, state: SystemState, number: int) -> SystemState | None:
+        """Run the next step of one agent; None if it has ended or is blocked."""
+        agent, position = self.agents[number], state.positions[number]
+        if position == len(agent.ops):
+            return None
+        op = agent.ops[position]
+        if op.kind == "wait":
+            return self._wait(state, number, op)
+        if op.kind in ("bar", "cluster_sync", "cluster_arrive", "cluster_wait"):
+            return self._meet(state, number, op)
+        barriers = list(state.barriers)
+        flight = state.flight
+        if op.kind == "load":
+            if self.counted:
+                flight = tuple(sorted((*flight, (number, position))))
+        elif op.kind == "init":
+            for key, count, _ in op.targets:
+                slot = self.index[key]
+                if barriers[slot][1]:
+                    self.violate(
+                        "MBAR_REINIT_LIVE", key, agent.name, "mbarrier.init on a live object", op
+                    )
+                barriers[slot] = (0, count, count, 0, -1)
+        else:
+            for key, count, size in op.targets:
+                if op.kind == "drop":
+                    slot = self.index[key]
+                    phase, expected, pending, tx, observed = barriers[slot]
+                    barriers[slot] = (phase, expected - count, pending, tx, observed)
+                self._change(barriers, key, count, size, op, agent.name)
+        return self._advance(state, number)._replace(barriers=tuple(barriers), flight=flight)
+
+    def _advance(self, state: SystemState, number: int, ticket: int | None = None) -> SystemState:
+        positions = list(state.positions)
+        positions[number] += 1
+        if ticket is None:
+            return state._replace(positions=tuple(positions))
+        tickets = list(state.tickets)
+        tickets[number] = ticket
+        return state._replace(positions=tuple(positions), tickets=tuple(tickets))
+
+    def _change(self, barriers: list, key: Key, count: int, size: int, op: Op, agent: str) -> None:
+        """Apply arrivals and bytes to a barrier; complete its phase when both are zero."""
+        slot = self.index[key]
+        phase, expected, pending, tx, observed = barriers[slot]
+        if not expected:
+            self.violate("MBAR_USE_BEFORE_INIT", key, agent, f"{op.kind} before mbarrier.init", op)
+            return
+        # without byte counts a copy orders nothing, and a right kernel could seem to run ahead
+        if count and observed < phase - 1 and self.counted:
+            self.violate(
+                "MBAR_MISSING_WAIT", key, agent,
+                f"arrives on phase {phase}, and nobody has observed phase {phase - 1}", op,
+            )  # fmt: skip
+        tx += size
+        pending -= count
+        if pending < 0:
+            self.violate(
+                "MBAR_ARRIVE_OVERFLOW", key, agent,
+                f"arrive count {count} exceeds pending {pending + count} in phase {phase}; "
+                f"init counts {expected}", op,
+            )  # fmt: skip
+            pending = 0
+        if pending == 0 and tx == 0 and op.kind != "expect":
+            phase, pending = phase + 1, expected
+        barriers[slot] = (phase, expected, pending, tx, observed)
+
+    def _wait(self, state: SystemState, number: int, op: Op) -> SystemState | None:
+        ((key, _, _),) = op.targets
+        slot = self.index[key]
+        phase, expected, pending, tx, observed = state.barriers[slot]
+        agent = self.agents[number].name
+        if not expected:
+            self.violate("MBAR_USE_BEFORE_INIT", key, agent, "waits before mbarrier.init", op)
+            return self._advance(state, number)
+        last = state.targets[number][slot]
+        if last == -2:  # a late first wait may mean any phase: take the one that can be tested
+            wanted = phase - 1 if (phase - 1) & 1 == op.value else phase
+        else:
+            wanted = _wanted(last, op.value)
+        passes, complete = (phase & 1) != op.value, phase > wanted
+        if passes and last == -2 and phase == 0 and key in self.filled - self.fillers(number):
+            self.violate(
+                "MBAR_PHASE_ALIAS", key, agent,
+                "the first wait has parity 1 and passes before any copy has landed; need parity 0",
+                op,
+            )  # fmt: skip
+        if passes and not complete:
+            self.violate(
+                "MBAR_PHASE_ALIAS", key, agent,
+                f"parity {op.value} passes in phase {phase}, where phase {wanted} was meant", op,
+            )  # fmt: skip
+        elif complete and not passes:
+            self.violate(
+                "MBAR_PHASE_ALIAS", key, agent,
+                f"parity {op.value} blocks in phase {phase}, but phase {wanted} is over", op,
+            )  # fmt: skip
+        if not passes:
+            return None
+        barriers = list(state.barriers)
+        barriers[slot] = (phase, expected, pending, tx, max(observed, phase - 1))
+        targets = list(state.targets)
+        row = list(targets[number])
+        row[slot] = wanted
+        targets[number] = tuple(row)
+        after = self._advance(state, number)
+        return after._replace(barriers=tuple(barriers), targets=tuple(targets))
+
+    def _meet(self, state: SystemState, number: int, op: Op) -> SystemState | None:
+        agent = self.agents[number]
+        if op.kind == "bar":
+            ((key, count, arrive_only),) = op.targets
+            count = self.threads if count == -1 else count
+        else:
+            key, count, arrive_only = CLUSTER, self.cluster_threads, 0
+            arrive_only = op.kind == "cluster_arrive"
+        slot = self.meeting_index[key]
+        generation, arrived = state.meetings[slot]
+        ticket = state.tickets[number]
+        if op.kind == "cluster_wait" or (ticket >= 0 and not arrive_only):
+            return self._advance(state, number, -1) if generation > ticket else None
+        arrived += op.threads
+        if op.kind == "bar":
+            self.sites.setdefault((key, generation), set()).add(id(op.event.node))
+        if arrived > count:
+            self.violate(
+                "NAMED_BAR_MISMATCH", None, agent.name,
+                f"barrier {op.value}: {arrived} threads arrive, count {count}", op,
+            )  # fmt: skip
+        complete = arrived >= count
+        meetings = list(state.meetings)
+        meetings[slot] = (generation + 1, 0) if complete else (generation, arrived)
+        state = state._replace(meetings=tuple(meetings))
+        if op.kind == "cluster_arrive":
+            return self._advance(state, number, generation)
+        if arrive_only or complete:
+            return self._advance(state, number)
+        tickets = list(state.tickets)
+        tickets[number] = generation
+        return state._replace(tickets=tuple(tickets))

@@ -1,0 +1,455 @@
+"""What one CTA's threads do to synchronise, in program order: the role skeleton of a kernel.
+
+The control flow of GEMM-like kernels does not depend on data, so the function is walked once with
+all threads side by side: a condition splits the mask, a loop runs with integer values, and every
+synchronising instruction becomes a `SyncEvent` with the mask of the threads that execute it.  Loops
+without synchronisation are not run; what they do to registers and shared memory is summarised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, Env, compile_expr
+from tvm_hopper.sim.protocol.ops import BARRIER_KINDS, COPY_KINDS, Emitter, emitter_of
+from tvm_hopper.sim.tir import numpy_dtype, short_name
+
+Step = Callable[["Trace", np.ndarray], None]
+WHOLE = 1 << 30  # of `max_trips`: cut no loop
+NESTED_TRIPS = 2  # tiles of a persistent kernel
+ASSUMED_SCALAR = 512  # of a symbolic extent: enough for several trips of any tile
+
+
+class UnanalysableError(Exception):
+    """Synchronisation depends on something that the skeleton cannot know; the text says what."""
+
+
+@dataclass(frozen=True)
+class SyncEvent:
+    """One synchronising instruction: `mask` (threads,) bool says who executes it.
+
+    `loops` holds the values of the loops around it, outermost first.
+    """
+
+    kind: str
+    mask: np.ndarray
+    values: tuple[Any, ...]
+    node: Any
+    loops: tuple[int, ...] = ()
+
+
+@dataclass
+class Trace:
+    """Events of one CTA, and what was left out on the way."""
+
+    num_threads: int
+    env: Env
+    max_trips: int
+    max_events: int
+    events: list[SyncEvent] = field(default_factory=list)
+    truncated: bool = False
+    cut_inner: bool = False
+    cut_inside: bool = False  # an inner loop was cut in this pass of the outermost one
+    loops: list[int] = field(default_factory=list)
+    launch_bounds: bool = False
+
+    def add(self, kind: str, mask: np.ndarray, values: tuple[Any, ...], node: Any) -> None:
+        """Append one event."""
+        if len(self.events) >= self.max_events:
+            raise UnanalysableError(f"more than {self.max_events} synchronising instructions")
+        self.events.append(SyncEvent(kind, mask, values, node, tuple(self.loops)))
+
+
+def thread_extents(func: tirx.PrimFunc) -> dict[str, tuple[Any, Any]]:
+    """Return (variable, extent) of each launch dimension, by thread tag."""
+    found: dict[str, tuple[Any, Any]] = {}
+
+    def visit(node: tirx.AttrStmt) -> None:
+        if node.attr_key == "thread_extent":
+            found[str(node.node.thread_tag)] = (node.node.var, node.value)
+
+    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, visit))
+    return found
+
+
+def trace_cta(
+    func: tirx.PrimFunc,
+    block: Mapping[str, int] | None = None,
+    max_trips: int = WHOLE,
+    max_events: int = 20000,
+    cut_inner: bool = False,
+) -> Trace:
+    """Trace one CTA.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Final device function.
+    block : dict
+        Position by thread tag ("blockIdx.x", "clusterCtaIdx.x"); 0 where absent.
+    max_trips : int
+        An outermost loop around synchronisation runs at most so often, one around another such loop
+        at most twice; inner loops run in full, since phases count through them. `Trace.truncated`
+        tells whether one was cut.
+    cut_inner : bool
+        Cut inner loops too; then the outermost loop runs once, so that phases still count on.
+
+    Raises
+    ------
+    UnanalysableError
+        A condition, extent or barrier address around synchronisation depends on data.
+    """
+    compiled = _compiled(func)
+    extents = thread_extents(func)
+    sizes = [int(extents[f"threadIdx.{a}"][1]) if f"threadIdx.{a}" in extents else 1 for a in "xyz"]
+    threads = np.arange(int(np.prod(sizes)))
+    env: Env = {"thread": threads, "lane": threads % 32}
+    for tag, (var, extent) in extents.items():
+        size = int(extent) if isinstance(extent, tirx.IntImm) else ASSUMED_SCALAR
+        if tag.startswith("threadIdx"):
+            axis = "xyz".index(tag[-1])
+            env[var] = threads // int(np.prod(sizes[:axis])) % size
+        else:
+            env[var] = (block or {}).get(tag, 0)
+    for param in func.params:
+        if str(param.ty) in ("T.int32", "T.int64", "int32", "int64"):
+            env[param] = ASSUMED_SCALAR
+    trace = Trace(len(threads), env, max_trips, max_events, cut_inner=cut_inner)
+    trace.launch_bounds = "tirx.launch_bounds_min_blocks_per_sm" in (func.attrs or {}) or bool(
+        compiled.bounds
+    )
+    compiled.step(trace, np.ones(len(threads), bool))
+    return trace
+
+
+# -- compilation: one closure per statement ------------------------------------------------------
+
+
+@dataclass
+class _Compiled:
+    step: Step
+    bounds: bool
+
+
+_CACHE: list[tuple[Any, _Compiled]] = []
+
+
+def _compiled(func: tirx.PrimFunc) -> _Compiled:
+    for known, compiled in _CACHE:
+        if known.same_as(func):
+            return compiled
+    builder = _Builder()
+    compiled = _Compiled(builder.stmt(func.body)[0], builder.bounds)
+    _CACHE.append((func, compiled))
+    del _CACHE[:-4]
+    return compiled
+
+
+def _nothing(trace: Trace, mask: np.ndarray) -> None:
+    """Do nothing."""
+
+
+NONE, LOCAL, COPIES, BARRIERS = 0, 1, 2, 3
+
+
+class _Builder:
+    """Compiles statements; `stmt` returns the closure and how it synchronises.
+
+    `NONE`: not at all; `LOCAL`: within a warp group; `COPIES`: copies complete on a barrier;
+    `BARRIERS`: it waits or arrives.
+    """
+
+    def __init__(self) -> None:
+        self.bounds = False
+        self.nested = False  # a loop with synchronisation stands inside the one being compiled
+        self.loops: list[tuple[Any, Any]] = []
+
+    def stmt(self, node: Any) -> tuple[Step, int]:
+        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        return method(node) if method else (_nothing, NONE)
+
+    def _seqstmt(self, node: Any) -> tuple[Step, int]:
+        parts = [self.stmt(inner) for inner in node.seq]
+        steps = [step for step, _ in parts if step is not _nothing]
+        if not steps:
+            return _nothing, NONE
+
+        def run(trace: Trace, mask: np.ndarray) -> None:
+            for step in steps:
+                step(trace, mask)
+
+        return run, max(level for _, level in parts)
+
+    def _attrstmt(self, node: Any) -> tuple[Step, int]:
+        if node.attr_key == "tirx.max_registers":
+            self.bounds = True
+        return self.stmt(node.body)
+
+    def _bind(self, node: Any) -> tuple[Step, int]:
+        value, var = compile_expr(node.value), node.var
+
+        def run(trace: Trace, mask: np.ndarray) -> None:
+            trace.env[var] = value(trace.env)
+
+        return run, NONE
+
+    def _allocbuffer(self, node: Any) -> tuple[Step, int]:
+        buffer, scope = node.buffer, node.buffer.scope()
+        if scope.startswith("shared"):
+            space = f"{buffer.name}#{len(self.loops)}"
+
+            def run(trace: Trace, mask: np.ndarray) -> None:
+                trace.env["space", buffer] = Address(space, 0)
+
+            return run, NONE
+        return _nothing, NONE
+
+    def _declbuffer(self, node: Any) -> tuple[Step, int]:
+        if node.buffer.scope().startswith("local"):
+            return _nothing, NONE
+        data, buffer = compile_expr(node.data), node.buffer
+
+        def run(trace: Trace, mask: np.ndarray) -> None:
+            base = data(trace.env)
+            if isinstance(base, Address):
+                trace.env["space", buffer] = base
+
+        return run, NONE
+
+    def _for(self, node: Any) -> tuple[Step, int]:
+        self.loops.append((node.loop_var, node.extent))
+        before, self.nested = self.nested, False
+        body, sync = self.stmt(node.body)
+        nested, self.nested = self.nested, before or sync == BARRIERS
+        self.loops.pop()
+        start, extent, var = compile_expr(node.min), compile_expr(node.extent), node.loop_var
+        if body is _nothing:
+            return _nothing, NONE
+
+        def run(trace: Trace, mask: np.ndarray) -> None:
+            first, count = start(trace.env), extent(trace.env)
+            if not isinstance(first, int) or not isinstance(count, int):
+                if not sync:
+                    return
+                raise UnanalysableError(f"extent of loop {var.name}: {node.extent}")
+            if not sync:  # its effects are summarised: once is enough
+                trace.env[var] = first
+                if count > 0:
+                    body(trace, mask)
+                return
+            first_pass = not any(trace.loops)
+            most = count
+            cuts = trace.max_trips < WHOLE and first_pass
+            if sync == BARRIERS and cuts and (trace.cut_inner or not trace.loops):
+                most = min(trace.max_trips, NESTED_TRIPS) if nested else trace.max_trips
+            trace.loops.append(0)
+            for turn in range(count):
+                if turn == most or (turn and trace.cut_inside):
+                    trace.truncated = True
+                    break
+                trace.env[var] = first + turn
+                trace.loops[-1] = turn
+                body(trace, mask)
+            else:
+                most = count
+            if most < count and trace.cut_inner and len(trace.loops) > 1:
+                trace.cut_inside = True
+            elif len(trace.loops) == 1:
+                trace.cut_inside = False
+            trace.loops.pop()
+
+        return run, sync
+
+    def _while(self, node: Any) -> tuple[Step, int]:
+        body, sync = self.stmt(node.body)
+
+        def run(trace: Trace, mask: np.ndarray) -> None:
+            if sync:
+                raise UnanalysableError(f"while loop around synchronisation: {node.condition}")
+            body(trace, mask)
+
+        return run, sync
+
+    def _ifthenelse(self, node: Any) -> tuple[Step, int]:
+        condition = compile_expr(node.condition)
+        then, then_sync = self.stmt(node.then_case)
+        other, other_sync = self.stmt(node.else_case) if node.else_case is not None else (
+            _nothing, NONE,
+        )  # fmt: skip
+        sync = max(then_sync, other_sync)
+        if then is _nothing and other is _nothing:
+            return _nothing, NONE
+
+        def run(trace: Trace, mask: np.ndarray) -> None:
+            which = condition(trace.env)
+            if which is UNKNOWN:
+                if sync:
+                    raise UnanalysableError(f"condition around synchronisation: {node.condition}")
+                then(trace, mask)
+                other(trace, mask)
+            elif isinstance(which, np.ndarray):
+                yes, no = mask & which, mask & ~which
+                if yes.any():
+                    then(trace, yes)
+                if no.any():
+                    other(trace, no)
+            else:
+                (then if which else other)(trace, mask)
+
+        return run, sync
+
+    def _bufferstore(self, node: Any) -> tuple[Step, int]:
+        reads = self.accesses(node.value)
+        steps: list[Step] = [self._access(node, *read, False) for read in reads]
+        scope = node.buffer.scope()
+        if scope.startswith("local"):
+            bounds = self.bounds_of(node.indices)
+            steps.append(self._access(node, node.buffer, bounds, True))
+            key = _store_key(node)
+            if key is not None and str(node.value.ty).startswith(
+                ("T.int", "T.uint", "int", "uint")
+            ):
+                value = compile_expr(node.value)
+
+                def keep(trace: Trace, mask: np.ndarray) -> None:
+                    trace.env[key] = value(trace.env)
+
+                steps.append(keep)
+        elif scope.startswith("shared"):
+            steps.append(self.shared(node, node.buffer, node.indices, True))
+        return _chain(steps), NONE
+
+    def _evaluate(self, node: Any) -> tuple[Step, int]:
+        call = node.value
+        if not isinstance(call, ir.Call):
+            return _nothing, NONE
+        emitter = emitter_of(call)
+        if emitter is None:
+            name = short_name(call)
+            if name.startswith(("ptx.mbarrier", "ptx.bar_", "ptx.barrier")):
+
+                def refuse(trace: Trace, mask: np.ndarray) -> None:
+                    raise UnanalysableError(f"instruction {name}")
+
+                return refuse, BARRIERS
+            steps = [self._access(call, *read, False) for read in self.accesses(call)]
+            return _chain(steps), NONE
+        level = LOCAL if emitter.sync else NONE
+        if emitter.kind in BARRIER_KINDS:
+            level = COPIES if emitter.kind in COPY_KINDS else BARRIERS
+        return self._instruction(emitter, call), level
+
+    def _instruction(self, emitter: Emitter, call: ir.Call) -> Step:
+        closures: list[Closure | Any] = [compile_expr(v) for v in emitter.operands]
+        steps: list[Step] = [
+            self._access(call, load.source, self.bounds_of(load.indices, width), write)
+            for load, width, write in emitter.registers
+        ]
+        kind, constants, node = emitter.kind, emitter.constants, call
+
+        def run(trace: Trace, mask: np.ndarray) -> None:
+            for step in steps:
+                step(trace, mask)
+            values = tuple(closure(trace.env) for closure in closures)
+            if emitter.effect is not None:
+                emitter.effect(trace.env, values)
+            if kind:
+                trace.add(kind, mask, (*values, *constants), node)
+
+        return run
+
+    # -- registers and shared memory --------------------------------------------------------------
+
+    def accesses(self, root: Any) -> list[tuple[Any, tuple[int, int] | None]]:
+        """Local buffers that an expression reads, with bounds of the indices."""
+        found: list[tuple[Any, tuple[int, int] | None]] = []
+
+        def visit(load: ir.TensorLoad) -> None:
+            if load.source.scope().startswith("local"):
+                found.append((load.source, self.bounds_of(load.indices)))
+
+        tvm_ffi.structural_walk(root, (ir.TensorLoad, visit))
+        return found
+
+    def bounds_of(self, indices: Sequence[Any], width: int = 1) -> tuple[int, int] | None:
+        """Half-open range of a register index over the loops around it; None if not known."""
+        if len(indices) != 1:
+            return None
+        index = indices[0]
+        if isinstance(index, tirx.IntImm):
+            return int(index.value), int(index.value) + width
+        lanes = 1
+        if isinstance(index, tirx.Ramp):
+            lanes = int(index.lanes) if isinstance(index.lanes, (int, tirx.IntImm)) else width
+            index = index.base
+        evaluate = compile_expr(index)
+        corners: list[Env] = [{}]
+        for var, extent in self.loops:
+            if not isinstance(extent, tirx.IntImm):
+                continue
+            last = max(int(extent) - 1, 0)
+            corners = [{**c, var: v} for c in corners for v in {0, last}][:64]
+        values = [evaluate(corner) for corner in corners]
+        if not all(isinstance(v, int) for v in values):
+            return None
+        return min(values), max(values) + max(lanes, width)
+
+    def _access(self, node: Any, buffer: Any, bounds: tuple[int, int] | None, write: bool) -> Step:
+        def run(trace: Trace, mask: np.ndarray) -> None:
+            trace.add("register", mask, (buffer, bounds, write), node)
+
+        return run
+
+    def shared(self, node: Any, buffer: Any, indices: Sequence[Any], write: bool) -> Step:
+        """Record a generic access of shared memory with the range of its first and last byte."""
+        index = indices[0] if len(indices) == 1 else None
+        if isinstance(index, tirx.Ramp):
+            index = index.base
+        evaluate = compile_expr(index) if index is not None else (lambda env: UNKNOWN)
+        size = numpy_dtype(str(buffer.ty.dtype.dtype)).itemsize
+        loops = list(self.loops)
+
+        def run(trace: Trace, mask: np.ndarray) -> None:
+            base = trace.env.get(("space", buffer), UNKNOWN)
+            if base is UNKNOWN:
+                return
+            low, high = None, None
+            saved = {var: trace.env[var] for var, _ in loops[-4:] if var in trace.env}
+            for corner in (0, 1):
+                for var, extent in loops[-4:]:
+                    if isinstance(extent, tirx.IntImm) and var in saved:
+                        trace.env[var] = (int(extent) - 1) * corner
+                value: Any = evaluate(trace.env)
+                if value is UNKNOWN or isinstance(value, Address):
+                    low = None
+                    break
+                offsets = np.broadcast_to(value, mask.shape)[mask] * size + base.offset
+                low = int(offsets.min()) if low is None else min(low, int(offsets.min()))
+                high = max(high or 0, int(offsets.max()) + size)
+            trace.env.update(saved)
+            trace.add("shared", mask, (base.space, low, high, write), node)
+
+        return run
+
+
+def _store_key(node: Any) -> tuple[Any, int] | None:
+    if len(node.indices) == 1 and isinstance(node.indices[0], tirx.IntImm):
+        return node.buffer, int(node.indices[0].value)
+    return None
+
+
+def _chain(steps: list[Step]) -> Step:
+    if not steps:
+        return _nothing
+
+    def run(trace: Trace, mask: np.ndarray) -> None:
+        for step in steps:
+            step(trace, mask)
+
+    return run

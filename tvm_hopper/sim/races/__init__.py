@@ -1,0 +1,1 @@
+"""Who knows of whose accesses: clocks, the shadow of memory, the order of lanes."""

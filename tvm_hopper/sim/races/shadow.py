@@ -1,0 +1,201 @@
+"""Who touched which bytes: one shadow cell per granule, checked at every access.
+
+A cell keeps the last write and the set of reads since then.  Two accesses race when they overlap,
+at least one writes, and the earlier one is not known to the clock that the later one must rely on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.races.clocks import Bundle, Clock
+
+GENERIC, ASYNC = "generic", "async"
+ALL_LANES = (1 << 32) - 1
+EARLIER = 1  # number of the access that stands for all those of earlier launches
+
+
+@dataclass(slots=True)
+class MemoryAccess:
+    """One access that later ones are checked against.
+
+    Attributes
+    ----------
+    warp : Warp
+        The warp that executed (or issued) it.
+    epoch : int
+        The warp's epoch, for an access in program order.
+    event : int
+        Bit number of an asynchronous event; -1 for an access in program order.
+    kind : str
+        The proxy, "generic" or "async".
+    rmw : bool
+        A relaxed read-modify-write: two of them never race.
+    lanes : int
+        The lanes that executed it, as bits.
+    bit : int
+        For an access by some lanes: an event that stands for it where its epoch says too much.
+    """
+
+    number: int
+    warp: Any
+    epoch: int
+    event: int
+    kind: str
+    writes: bool
+    site: int
+    it: tuple[int, ...]
+    op: Any = None
+    rmw: bool = False
+    lanes: int = ALL_LANES
+    bit: int = -1
+
+    def known_to(self, clock: Clock) -> bool:
+        """Tell whether the clock orders this access before the present."""
+        if self.number == EARLIER:
+            return True
+        if self.event >= 0:
+            return bool(clock.events >> self.event & 1)
+        if self.bit >= 0 and clock.events >> self.bit & 1:
+            return True
+        return bool(clock.epochs[self.warp.index] >= self.epoch)
+
+
+class AccessLog:
+    """Numbers accesses, and interns sets of readers so that a cell holds one integer."""
+
+    def __init__(self) -> None:
+        earlier = MemoryAccess(EARLIER, None, 0, -1, GENERIC, True, 0, ())
+        self.accesses: list[MemoryAccess] = [None, earlier]  # type: ignore[list-item]
+        self.sets: list[tuple[int, ...]] = [()]
+        self.set_numbers: dict[tuple[int, ...], int] = {(): 0}
+
+    def add(self, *args: Any, **kwargs: Any) -> MemoryAccess:
+        """Record a new access."""
+        access = MemoryAccess(len(self.accesses), *args, **kwargs)
+        self.accesses.append(access)
+        return access
+
+    def with_reader(self, number: int, access: MemoryAccess) -> int:
+        """Return the set `number` plus one reader, without earlier reads that it implies."""
+        kept = []
+        for other_number in self.sets[number]:
+            other = self.accesses[other_number]
+            implied = (
+                other.event < 0
+                and access.event < 0
+                and other.warp is access.warp
+                and other.kind == access.kind
+                and other.rmw == access.rmw
+                and not other.lanes & ~access.lanes
+            )
+            if not implied and other_number != access.number:
+                kept.append(other_number)
+        key = (*kept, access.number)
+        found = self.set_numbers.get(key)
+        if found is None:
+            found = self.set_numbers[key] = len(self.sets)
+            self.sets.append(key)
+        return found
+
+
+def _distinct(values: np.ndarray) -> Any:
+    first = values[0]
+    if (values == first).all():
+        return (int(first),)
+    return np.unique(values).tolist()
+
+
+Report = Callable[[MemoryAccess, MemoryAccess, np.ndarray, int], None]
+
+
+class Shadow:
+    """Shadow cells of one region; `granule` bytes each."""
+
+    def __init__(self, log: AccessLog, num_bytes: int, granule: int, written: bool) -> None:
+        self.log, self.granule = log, granule
+        cells = -(-num_bytes // granule)
+        self.writer = np.zeros(cells, np.int32)
+        self.readers = np.zeros(cells, np.int32)
+        self.initialised = written  # the whole region was written before the kernel
+
+    def cells(self, offsets: Any, size: int) -> Any:
+        """Turn byte offsets (slice, or array of starts of `size` bytes each) into cells."""
+        granule = self.granule
+        if isinstance(offsets, slice):
+            return slice(offsets.start // granule, -(-offsets.stop // granule))
+        flat = np.ravel(offsets) // granule
+        count = size // granule
+        if count > 1:
+            return (flat[:, None] + np.arange(count)).ravel()
+        return flat
+
+    def read(self, access: MemoryAccess, cells: Any, clock: Clock, report: Report) -> bool:
+        """Record a read; report unordered writes. False if some cell was never written."""
+        writers = self.writer[cells]
+        if not len(writers):
+            return True
+        complete = True
+        for number in _distinct(writers):
+            if number == 0:
+                complete = self.initialised
+                continue
+            other = self.log.accesses[number]
+            if other.rmw and access.rmw:
+                continue
+            if not other.known_to(clock):
+                report(other, access, writers, number)
+        readers = self.readers[cells]
+        sets = _distinct(readers)
+        if len(sets) == 1:
+            self.readers[cells] = self.log.with_reader(sets[0], access)
+        else:
+            table = np.zeros(max(sets) + 1, np.int32)
+            for number in sets:
+                table[number] = self.log.with_reader(number, access)
+            self.readers[cells] = table[readers]
+        return complete
+
+    def write(self, access: MemoryAccess, cells: Any, clock: Clock, report: Report) -> None:
+        """Record a write; report unordered writes and reads."""
+        writers = self.writer[cells]
+        if not len(writers):
+            return
+        for number in _distinct(writers):
+            if number == 0:
+                continue
+            other = self.log.accesses[number]
+            if other.rmw and access.rmw:
+                continue
+            if not other.known_to(clock):
+                report(other, access, writers, number)
+        readers = self.readers[cells]
+        for number in _distinct(readers):
+            for reader in self.log.sets[number]:
+                other = self.log.accesses[reader]
+                if other.rmw and access.rmw:
+                    continue
+                if not other.known_to(clock):
+                    report(other, access, readers, number)
+        self.writer[cells] = access.number
+        self.readers[cells] = 0
+
+    def mark_written(self, flags: np.ndarray) -> None:
+        """Take over the bytes that earlier launches wrote."""
+        starts = np.arange(0, len(flags), self.granule)
+        self.writer[np.logical_and.reduceat(flags, starts)] = EARLIER
+
+    def written(self, num_bytes: int) -> np.ndarray:
+        """Return which bytes a write has reached, of this kernel or of an earlier one."""
+        return np.repeat(self.writer != 0, self.granule)[:num_bytes]
+
+
+def clock_for(bundle: Bundle, kind: str, shared: bool) -> Clock:
+    """Return the clock that an access of this kind must rely on."""
+    if kind == ASYNC:
+        return bundle.async_shared if shared else bundle.async_global
+    return bundle.generic

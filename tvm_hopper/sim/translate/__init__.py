@@ -1,0 +1,1 @@
+"""A device function becomes a Python program that runs once a warp."""

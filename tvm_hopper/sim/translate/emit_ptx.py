@@ -1,0 +1,126 @@
+"""PTX calls to calls of `Warp.op_<instruction>`: operands by name, destinations assigned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvm_hopper.sim.machine.registers import RegRef
+from tvm_hopper.sim.tir import PtxCall, decode_ptx, numpy_dtype, op_name
+
+_HARMLESS = (
+    "cp_async_bulk_prefetch",
+    "cp_async_bulk_tensor_prefetch",
+    "prefetch",
+    "griddepcontrol",
+    "nanosleep",
+    "discard",
+    "applypriority",
+)
+_ISSUES = ("expect_tx", "g2s", "cp_async_ca", "cp_async_cg")
+_TALKS = ("atom", "red", "cp_reduce", "ld", "st")
+
+
+class PtxEmitter:
+    """Emits PTX statements; a part of `StmtEmitter`."""
+
+    def _ptx(self, call: ir.Call, site: int) -> None:
+        ptx = decode_ptx(call)
+        if ptx is None:
+            self.unsupported(op_name(call))
+            return
+        if ptx.name.startswith(_HARMLESS):
+            return
+        handler = self._handler(ptx.name)
+        if handler is None:
+            self.unsupported(f"T.ptx.{ptx.name}")
+            return
+        if "_wait" in ptx.name and ptx.name.startswith("mbarrier_"):
+            self.waits[-1].append(site)
+            if "try_wait" in ptx.name and not self.while_depth:
+                self.program.lone_try_waits.append(site)
+        if any(word in ptx.name for word in _ISSUES):
+            for frame in self.waits:
+                self.program.acquire_sites.update(frame)
+        self._note_params(ptx)
+        if ptx.name == "setmaxnreg":
+            self.program.setmaxnreg_site = self.program.setmaxnreg_site or site
+        args = [self.constant("mods", dict(ptx.mods, ptx_name=ptx.name))]
+        for name, values in ptx.operands.items():
+            if name in ptx.writes and not (ptx.name.startswith("wgmma") and name == "d"):
+                continue
+            if ptx.name.startswith("wgmma") and name in ("d", "a"):
+                text = self._registers(values)
+            else:
+                codes = [self.code(v) if v is not None else "None" for v in values]
+                text = codes[0] if len(codes) == 1 else f"({', '.join(codes)})"
+            args.append(f"{name}={text}")
+        mask = self.scope.mask
+        if ptx.pred is not None:
+            inner = self.scope.name("m")
+            self.emit(f"{inner} = mand({mask}, as_lanes({self.code(ptx.pred)}) != 0)")
+            self.emit(f"if {inner} is not False:")
+            self.depth += 1
+            self.scope.mask = inner
+        targets = [
+            v
+            for name in ptx.writes
+            if name != "d" or not ptx.name.startswith("wgmma")
+            for v in ptx.operands.get(name, [])
+        ]
+        result = self.scope.name("r") if targets else ""
+        self._call(handler, site, args, result)
+        for position, target in enumerate(targets):
+            if isinstance(target, ir.TensorLoad):
+                text = result if len(targets) == 1 else f"{result}[{position}]"
+                self._assign(target, text)
+        if ptx.pred is not None:
+            self.scope.mask = mask
+            self.depth -= 1
+
+    def _handler(self, name: str) -> str | None:
+        """Return the handler of an instruction: its own, or that of the same without a suffix."""
+        for suffix in ("", "_count", "_nocount", "_no_hint", "_hint", "_state"):
+            if name.endswith(suffix):
+                handler = f"op_{name[: len(name) - len(suffix)]}"
+                if handler in self.handlers:
+                    return handler
+        if name.startswith("barrier_") and f"op_bar_{name[8:]}" in self.handlers:
+            return f"op_bar_{name[8:]}"
+        if name.startswith("barrier_"):
+            return self._handler(f"bar_{name[8:]}")
+        return None
+
+    def _note_params(self, ptx: PtxCall) -> None:
+        """Note which parameters an instruction loads from, stores to, or talks through."""
+        params: set[str] = set()
+        for values in ptx.operands.values():
+            for value in values:
+                if value is not None:
+                    params |= self.params_of(value)
+        name = ptx.name
+        if "s2g" not in name or "reduce" in name:
+            self.program.loaded_params |= params
+        if not any(word in name for word in ("g2s", "cp_async_c", "ld")):
+            self.program.stored_params |= params
+        ordered = ptx.mods.get("sem") in ("acquire", "release", "acq_rel", "relaxed")
+        if params and name.startswith(_TALKS) and (ordered or name[:2] not in ("ld", "st")):
+            self.program.communicates.append(name)
+
+    def _registers(self, values: list[Any]) -> str:
+        """Name the registers of a wgmma operand: array, state and indices."""
+        info = self.buffer(values[0].source)
+        if info is None or info.kind != "local":
+            self.unsupported("wgmma operand that is no register")
+            return "None"
+        if any(not v.source.same_as(values[0].source) for v in values):
+            self.unsupported("wgmma operand spread over several register buffers")
+            return "None"
+        size = numpy_dtype(info.dtype).itemsize
+        indices = [v.indices[0] for v in values]
+        if all(isinstance(i, tirx.IntImm) for i in indices):
+            text = self.constant("regs", RegRef.indices_of([int(i.value) for i in indices]))
+        else:
+            text = f"RegRef.indices_of([{', '.join(self.code(i) for i in indices)}])"
+        return f"RegRef({info.name}, R_{info.root}, {text}, {size})"

@@ -1,0 +1,72 @@
+"""Questions that translation asks of a function: what wgmma uses, what depends on the block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_hopper.sim.tir import PTX, decode_ptx, op_name, short_name
+from tvm_hopper.sim.translate.exprs import Scope
+
+
+def viewed(data: Any) -> Any:
+    """Return the buffer variable that a `DeclBuffer` looks at, if it is plain."""
+    if isinstance(data, ir.Call) and short_name(data) == "buffer_data":
+        return data.args[0]
+    return data if isinstance(data, ir.Var) else None
+
+
+def variables(expr: Any) -> list[Any]:
+    """Return every variable below an expression."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
+    return found
+
+
+class Questions:
+    """A part of `StmtEmitter` that looks and writes nothing."""
+
+    func: tirx.PrimFunc
+    scope: Scope
+    block_vars: set[Any]
+    pointers: dict[Any, set[str]]
+
+    def wgmma_registers(self) -> set[Any]:
+        """Find the register allocations that wgmma uses as accumulator or as A."""
+        used: set[Any] = set()
+        views: dict[Any, Any] = {}
+
+        def visit(call: ir.Call) -> None:
+            name = op_name(call)
+            if name.startswith(PTX + "wgmma_") and (ptx := decode_ptx(call)) is not None:
+                for value in (*ptx.operands.get("d", []), *ptx.operands.get("a", [])):
+                    if isinstance(value, ir.TensorLoad):
+                        used.add(value.source)
+
+        def declare(decl: tirx.DeclBuffer) -> None:
+            if (source := viewed(decl.data)) is not None:
+                views[decl.buffer] = source
+
+        tvm_ffi.structural_walk(self.func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
+        roots = set()
+        for var in used:
+            while var in views:
+                var = views[var]
+            roots.add(var)
+        return roots
+
+    def depends_on_block(self, expr: Any) -> bool:
+        """Tell whether an expression depends on the block index."""
+        return any(var in self.block_vars for var in variables(expr))
+
+    def params_of(self, expr: Any) -> set[str]:
+        """Return the parameters that an address may point into."""
+        found: set[str] = set()
+        for var in variables(expr):
+            info = self.scope.buffers.get(var)
+            if info is not None and info.kind == "global":
+                found.add(info.root)
+            found |= self.pointers.get(var, set())
+        return found

@@ -1,0 +1,488 @@
+"""A device PrimFunc to one Python generator function, compiled once and run by every warp.
+
+    for k in range(8):                         for k_3 in range(8):
+        mbarrier_wait(&full[k % 4], k // 4 % 2)    w.it = (k_3,)
+        acc[0] = acc[0] + sA[k]          ->        yield from w.op_mbarrier_wait(7, m0, ...)
+                                                   stl(acc_1, 0, (acc_1[:, 0] + w.load(8, ...)), m0)
+
+The generator yields the object that the warp waits for.  Nothing here knows what an instruction
+does: an instruction becomes a call of the handler `Warp.op_<name>`, and an instruction without a
+handler is noted by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tvm import ir, tirx
+
+from tvm_hopper.errors import HopperError
+from tvm_hopper.sim.machine import lanes
+from tvm_hopper.sim.machine.registers import RegRef
+from tvm_hopper.sim.tir import (
+    PTX,
+    numpy_dtype,
+    op_name,
+    short_name,
+    split_lanes,
+    statement_text,
+)
+from tvm_hopper.sim.translate.device_math import math
+from tvm_hopper.sim.translate.emit_ptx import PtxEmitter
+from tvm_hopper.sim.translate.exprs import BufferInfo, ExprEmitter, Scope, is_scattered
+from tvm_hopper.sim.translate.program import KernelCode
+from tvm_hopper.sim.translate.questions import Questions, viewed
+
+
+class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
+    """Walks statements once and writes the generator's lines."""
+
+    def __init__(self, func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> None:
+        self.func, self.handlers = func, handlers
+        self.scope = Scope()
+        self.lines: list[str] = []
+        self.depth = 1
+        self.site = 0
+        self.loops: list[str] = []
+        self.program = KernelCode(None, "", [None], [], [], [])
+        self.tracked: set[str] = set()
+        self.roots_of_wgmma = self.wgmma_registers()
+        self.block_vars: set[Any] = set()
+        self.block_depth = 0
+        self.pointers: dict[Any, set[str]] = {}
+        self.touched: list[str] = []
+        self.waits: list[list[int]] = [[]]
+        self.while_depth = 0
+        self.loop_masks: list[str] = []
+
+    # -- helpers ----------------------------------------------------------------------------------
+
+    def emit(self, line: str) -> None:
+        """Append one line at the current depth."""
+        self.lines.append(" " * self.depth + line)
+        self.program.line_sites.append(self.site)
+
+    def unsupported(self, what: str) -> None:
+        """Note an operation that nothing models."""
+        if (what, self.site) not in self.program.unsupported:
+            self.program.unsupported.append((what, self.site))
+
+    def constant(self, stem: str, value: Any) -> str:
+        """Put an object into the generated module's globals; return its name."""
+        name = self.scope.name(f"K_{stem}")
+        self.scope.constants[name] = value
+        return name
+
+    def new_site(self, stmt: Any) -> int:
+        """Give a statement a number, so that a finding can print it."""
+        self.program.statements.append(stmt)
+        self.site = len(self.program.statements) - 1
+        return self.site
+
+    def flush(self) -> None:
+        """Write the register checks that the expressions of this statement asked for."""
+        for line in dict.fromkeys(self.touched):
+            self.emit(line)
+        self.touched = []
+
+    def touch(self, info: BufferInfo, index: str, count: int, varies: bool) -> None:
+        """Check registers that a wgmma reads or writes."""
+        if info.root not in self.tracked:
+            return
+        size = numpy_dtype(info.dtype).itemsize
+        if varies:
+            self.touched.append(f"w.touch({self.site}, R_{info.root}, 0, -1)")
+        else:
+            self.touched.append(
+                f"w.touch({self.site}, R_{info.root}, ({index}) * {size}, {count * size})"
+            )
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def stmt(self, node: Any) -> None:
+        """Emit one statement."""
+        method = getattr(self, f"_stmt_{type(node).__name__.lower()}", None)
+        if method is None:
+            self.new_site(node)
+            self.unsupported(f"statement {type(node).__name__}")
+            return
+        depth, count, mask = self.depth, len(self.lines), self.scope.mask
+        try:
+            method(node)
+        except HopperError:
+            raise
+        except Exception as error:  # nothing is certified then, and the report says of what
+            del self.lines[count:], self.program.line_sites[count:]
+            self.depth, self.scope.mask, self.touched = depth, mask, []
+            self.unsupported(f"{statement_text(node)} ({type(error).__name__}: {error})")
+
+    def block(self, node: Any, mask: str) -> None:
+        """Emit statements one level deeper under a mask."""
+        before = self.scope.mask
+        self.scope.mask = mask
+        self.depth += 1
+        start = len(self.lines)
+        self.stmt(node)
+        if len(self.lines) == start:
+            self.emit("pass")
+        self.depth -= 1
+        self.scope.mask = before
+
+    def _stmt_seqstmt(self, node: Any) -> None:
+        for inner in node.seq:
+            self.stmt(inner)
+
+    def _stmt_attrstmt(self, node: Any) -> None:
+        if node.attr_key in ("thread_extent", "virtual_thread"):
+            var, tag = node.node.var, str(node.node.thread_tag)
+            name = self.scope.name(tag)
+            self.emit(f"{name} = w.threads[{tag!r}]")
+            self.scope.values[var] = (name, tag.startswith("threadIdx"))
+            if tag.startswith("blockIdx"):
+                self.block_vars.add(var)
+                self.program.block_vars[var] = tag
+        self.stmt(node.body)
+
+    def _stmt_bind(self, node: Any) -> None:
+        self.new_site(node)
+        value, varies = self.expr(node.value)
+        self.flush()
+        name = self.scope.name(node.var.name)
+        self.scope.values[node.var] = (name, varies)
+        if self.depends_on_block(node.value):
+            self.block_vars.add(node.var)
+        self.program.binds[node.var] = node.value
+        self.pointers[node.var] = self.params_of(node.value)
+        self.emit(f"{name} = {value}")
+
+    _stmt_letstmt = _stmt_bind
+
+    def _stmt_allocbuffer(self, node: Any) -> None:
+        var, scope = node.buffer, node.buffer.scope()
+        dtype = str(var.ty.dtype.dtype)
+        count = 1
+        for extent in var.ty.shape:
+            if not isinstance(extent, tirx.IntImm):
+                self.new_site(node)
+                self.unsupported(f"allocation {var.name} of a size known only at run time")
+                return
+            count *= int(extent)
+        name = self.scope.name(var.name)
+        shape = tuple(var.ty.shape)
+        scalar, vector = split_lanes(dtype)
+        if scope.startswith("local") or scope == "":
+            root = name
+            tracked = var in self.roots_of_wgmma
+            self.emit(f"{name} = w.local({count * vector}, {self.dtype_const(scalar)})")
+            if tracked:
+                self.tracked.add(root)
+                size = count * vector * numpy_dtype(scalar).itemsize
+                self.emit(f"R_{root} = w.registers({var.name!r}, {size})")
+            self.scope.buffers[var] = BufferInfo("local", name, scalar, shape, root)
+        elif scope in ("shared", "shared.dyn"):
+            size = count * vector * numpy_dtype(scalar).itemsize
+            key = f"{var.name}#{len(self.program.shared)}"
+            align = max(int(var.ty.data_alignment), 16)
+            self.program.shared.append((key, scope, size, align))
+            self.emit(f"{name} = w.shared[{key!r}]")
+            self.scope.buffers[var] = BufferInfo("shared", name, dtype, shape)
+        else:
+            self.new_site(node)
+            self.unsupported(f"allocation of {var.name} in scope {scope!r}")
+
+    def _stmt_declbuffer(self, node: Any) -> None:
+        self.new_site(node)
+        var, data = node.buffer, node.data
+        dtype = str(var.ty.dtype.dtype)
+        name = self.scope.name(var.name)
+        shape = tuple(var.ty.shape)
+        source = viewed(data)
+        info = self.scope.buffers.get(source) if source is not None else None
+        if info is not None and info.kind == "local":
+            scalar, _ = split_lanes(dtype)
+            self.emit(f"{name} = {info.name}.view({self.dtype_const(scalar)})")
+            self.scope.buffers[var] = BufferInfo("local", name, scalar, shape, info.root)
+            return
+        self.emit(f"{name} = {self.code(data)}")
+        scope = var.scope()
+        kind = "shared" if scope.startswith("shared") else "global"
+        root = "".join(sorted(self.params_of(data))[:1])
+        self.scope.buffers[var] = BufferInfo(kind, name, dtype, shape, root)
+        if kind == "shared" and all(isinstance(extent, tirx.IntImm) for extent in shape):
+            size = numpy_dtype(dtype).itemsize * split_lanes(dtype)[1]
+            for extent in shape:
+                size *= int(extent)
+            self.emit(f"w.name_bytes({var.name!r}, {name}, {size})")
+
+    def _stmt_bufferstore(self, node: Any) -> None:
+        self.new_site(node)
+        info = self.buffer(node.buffer)
+        if info is None:
+            return
+        value, _ = self.expr(node.value)
+        ramp, index, varies = self.index(info, node.indices)
+        count = int(ramp.lanes) if ramp is not None else 1
+        mask = self.scope.mask
+        if info.kind == "local":
+            self.touch(info, index, count, varies)
+            self.flush()
+            if ramp is not None:
+                place = (
+                    f"ramp({index}, 1, {count})" if varies else f"slice({index}, {index} + {count})"
+                )
+            else:
+                place = index
+            self.emit(f"stl({info.name}, {place}, {value}, {mask})")
+            return
+        self.flush()
+        dtype, vector = split_lanes(info.dtype)
+        if info.kind == "global":
+            self.program.stored_params.add(info.root)
+        if info.kind in ("shared", "global"):
+            self.program.min_itemsize = min(self.program.min_itemsize, numpy_dtype(dtype).itemsize)
+        scattered = is_scattered(ramp, node.indices)
+        place, what = ("i", "x") if scattered else (index, value)
+        text = (
+            f"w.store({self.site}, {mask}, {info.name}, {place}, {what}, "
+            f"{self.dtype_const(dtype)}, {count * vector}, {vector})"
+        )
+        self.emit(f"scatter(lambda i, x: {text}, {index}, {value})" if scattered else text)
+
+    def _stmt_ifthenelse(self, node: Any) -> None:
+        self.new_site(node)
+        cond, varies = self.expr(node.condition)
+        self.flush()
+        before = self.scope.mask
+        self.waits.append([])
+        dependent = self.depends_on_block(node.condition)
+        self.block_depth += dependent
+        calls = len(self.program.block_dependent)
+        if not varies:
+            self.emit(f"if {cond}:")
+            self.block(node.then_case, before)
+            if node.else_case is not None:
+                self.waits[-1] = []
+                self.emit("else:")
+                self.block(node.else_case, before)
+        else:
+            test, inner = self.scope.name("c"), self.scope.name("m")
+            self.emit(f"{test} = as_lanes({cond})")
+            self.emit(f"{inner} = mand({before}, {test})")
+            self.emit(f"if {inner} is not False:")
+            self.block(node.then_case, inner)
+            if node.else_case is not None:
+                self.waits[-1] = []
+                other = self.scope.name("m")
+                self.emit(f"{other} = mand({before}, ~{test})")
+                self.emit(f"if {other} is not False:")
+                self.block(node.else_case, other)
+        self.block_depth -= dependent
+        if dependent and len(self.program.block_dependent) > calls:
+            self.program.block_controls.append(node.condition)
+        self.waits.pop()
+
+    def _stmt_for(self, node: Any) -> None:
+        self.new_site(node)
+        low, low_varies = self.expr(node.min)
+        extent, extent_varies = self.expr(node.extent)
+        self.flush()
+        name = self.scope.name(node.loop_var.name)
+        self.scope.values[node.loop_var] = (name, low_varies)
+        self.waits.append([])
+        mask = self.scope.mask
+        dependent = self.depends_on_block(node.extent)
+        if dependent or self.depends_on_block(node.min):
+            self.block_vars.add(node.loop_var)
+        self.block_depth += dependent
+        calls = len(self.program.block_dependent)
+        self.loop_masks.append(mask)
+        if extent_varies or low_varies:
+            step, inner = self.scope.name("step"), self.scope.name("m")
+            self.emit(f"for {step} in range(int(np.max(as_lanes({extent})))):")
+            self.emit(f" {inner} = mand({mask}, {step} < as_lanes({extent}))")
+            self.emit(f" if {inner} is False: break")
+            self.emit(f" {name} = {low} + {step}")
+            self.loops.append(step)
+            self.emit(f" w.it = ({', '.join(self.loops)},)")
+            self.block(node.body, inner)
+        else:
+            self.loops.append(name)
+            self.emit(f"for {name} in range({low}, {low} + {extent}):")
+            self.emit(f" w.it = ({', '.join(self.loops)},)")
+            self.block(node.body, mask)
+        self.loops.pop()
+        self.loop_masks.pop()
+        self.waits.pop()
+        self.block_depth -= dependent
+        if dependent and len(self.program.block_dependent) > calls:
+            self.program.block_controls.append(node.extent)
+        self.emit(f"w.it = ({', '.join(self.loops)}{',' if self.loops else ''})")
+
+    def _stmt_while(self, node: Any) -> None:
+        site = self.new_site(node)
+        mask = self.scope.mask
+        cond, varies = self.expr(node.condition)
+        self.while_depth += 1
+        self.waits.append([])
+        self.loop_masks.append(mask)
+        self.flush()
+        if varies:
+            inner = self.scope.name("m")
+            self.emit(f"{inner} = {mask}")
+            self.emit("while True:")
+            self.emit(f" {inner} = mand({inner}, as_lanes({cond}))")
+            self.emit(f" if {inner} is False: break")
+            self.block(node.body, inner)
+        else:
+            self.emit(f"while {cond}:")
+            self.block(node.body, mask)
+        self.emit(f" yield w.spin({site})")
+        self.loop_masks.pop()
+        self.waits.pop()
+        self.while_depth -= 1
+
+    def _leave(self, node: Any, word: str) -> None:
+        self.new_site(node)
+        if not self.loop_masks or self.scope.mask != self.loop_masks[-1]:
+            self.unsupported(f"{word} in divergent code")
+            return
+        self.emit(word)
+
+    def _stmt_break(self, node: Any) -> None:
+        self._leave(node, "break")
+
+    def _stmt_continue(self, node: Any) -> None:
+        self._leave(node, "continue")
+
+    def _stmt_assertstmt(self, node: Any) -> None:
+        return
+
+    def _stmt_return(self, node: Any) -> None:
+        self.new_site(node)
+        if self.scope.mask != "m0":
+            self.unsupported("return in divergent code")
+            return
+        self.emit("return")
+
+    def _stmt_evaluate(self, node: Any) -> None:
+        call = node.value
+        if not isinstance(call, ir.Call):
+            return
+        site = self.new_site(node)
+        name = op_name(call)
+        if name.startswith(PTX) and name != PTX + "addr":
+            self._ptx(call, site)
+            return
+        short = short_name(call)
+        if short in ("ret", "break_loop", "continue_loop"):
+            self._leave_call(short, node)
+            return
+        if short == "cuda.wait_until":
+            self._wait_until(call, site)
+            return
+        handler = "op_" + short.replace(".", "_")
+        if handler in self.handlers:
+            args = self._plain_args(short, call)
+            self._call(handler, site, args)
+            return
+        text, _ = self.expr(call)
+        self.flush()
+        self.emit(text)
+
+    def _wait_until(self, call: ir.Call, site: int) -> None:
+        """Emit a loop that loads with acquire until a condition holds in every lane."""
+        target, address, condition = call.args[:3]
+        mods = {"type": str(call.args[5].value), "sem": "acquire", "scope": str(call.args[3].value)}
+        self.program.communicates.append("wait_until")
+        self.program.loaded_params |= self.params_of(address)
+        name = self.constant("mods", mods)
+        mask = self.scope.mask
+        self.emit("while True:")
+        self.depth += 1
+        self._assign(target, f"w.op_ld({site}, {mask}, {name}, addr={self.code(address)})")
+        test = self.scope.name("c")
+        self.emit(f"{test} = as_lanes({self.code(condition)})")
+        self.flush()
+        self.emit(f"if {test}.all() if {mask} is None else {test}[{mask}].all(): break")
+        self.emit(f"yield w.spin({site})")
+        self.depth -= 1
+        if self.block_depth:
+            self.program.block_dependent.append("wait_until")
+
+    def _leave_call(self, short: str, node: Any) -> None:
+        if short == "break_loop":
+            self._leave(node, "break")
+        elif short == "continue_loop":
+            self._leave(node, "continue")
+        else:
+            self._stmt_return(node)
+
+    def _plain_args(self, short: str, call: ir.Call) -> list[str]:
+        args = []
+        for position, arg in enumerate(call.args):
+            if short == "cuda.wgmma_encode_matrix_descriptor" and position == 0:
+                continue
+            args.append(self.code(arg))
+        if short in ("cuda.mbarrier_wait", "cuda.mbarrier_wait_acquire_cluster"):
+            self.waits[-1].append(self.site)
+        return args
+
+    def _call(self, handler: str, site: int, args: list[str], result: str = "") -> None:
+        self.flush()
+        if self.block_depth:
+            self.program.block_dependent.append(handler.removeprefix("op_"))
+        blocking = "yield from " if self.handlers[handler] else ""
+        text = f"{blocking}w.{handler}({', '.join([str(site), self.scope.mask, *args])})"
+        call = self.program.statements[site].value
+        if handler == "op_cuda_wgmma_encode_matrix_descriptor":
+            self._assign(call.args[0].args[0], text)
+            return
+        self.emit(f"{result} = {text}" if result else text)
+        self.emit("if w.preempt: yield None")
+
+    def _assign(self, target: Any, text: str) -> None:
+        """Write a value into a register element (or memory element) named by a load."""
+        info = self.buffer(target.source)
+        if info is None:
+            return
+        _, index, varies = self.index(info, target.indices)
+        if info.kind == "local":
+            self.touch(info, index, 1, varies)
+            self.flush()
+            self.emit(f"stl({info.name}, {index}, {text}, {self.scope.mask})")
+            return
+        self.emit(
+            f"w.store({self.site}, {self.scope.mask}, {info.name}, {index}, {text}, "
+            f"{self.dtype_const(info.dtype)}, 1, 1)"
+        )
+
+
+def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> KernelCode:
+    """Compile a device function; `handlers` maps `op_*` names to whether they are generators."""
+    emitter = StmtEmitter(func, handlers)
+    for param in func.params:
+        name = emitter.scope.name(param.name)
+        emitter.program.params.append(param.name)
+        emitter.emit(f"{name} = w.args[{param.name!r}]")
+        if isinstance(param.ty, ir.PointerType):
+            dtype = str(getattr(param.ty.element_type, "dtype", "uint8"))
+            emitter.scope.buffers[param] = BufferInfo("global", name, dtype, (), param.name)
+        emitter.pointers[param] = {param.name}
+        emitter.scope.values[param] = (name, False)
+    known = ("tirx.launch_bounds_min_blocks_per_sm", "tirx.max_registers")
+    emitter.program.bounds_known = any(key in func.attrs for key in known)
+    emitter.stmt(func.body)
+    program = emitter.program
+    program.name = str(func.attrs["global_symbol"])
+    head = ["def kernel(w, m0):", " if False: yield None"]
+    program.line_sites[:0] = [0] * len(head)
+    source = "\n".join([*head, *emitter.lines]) + "\n"
+    space: dict[str, Any] = {
+        name: getattr(lanes, name) for name in dir(lanes) if not name.startswith("_")
+    }
+    space.update(emitter.scope.constants, np=np, math=math, RegRef=RegRef)
+    exec(compile(source, program.filename, "exec"), space)
+    program.run, program.source = space["kernel"], source
+    return program

@@ -35,9 +35,8 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts import tensor_map as maps
-from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.plan.notes import TensorMapNote, note_kernels
-from tvm_hopper.plan.tma_plan import TmaLoad, find_run_time_rules, plan_tma_loads
+from tvm_hopper.plan.tma_plan import TmaTransfer, find_run_time_rules, plan_tma_loads
 from tvm_hopper.requests.keys import ASYNC_OP, TMA_LOAD
 
 from .swizzled_accesses import swizzle_accesses
@@ -46,14 +45,14 @@ L2_PROMOTION_BYTES = 128
 
 
 def rewrite_tma_loads(
-    kernel: ir.For, plan: tuple[TmaLoad, ...], no_input: list[ir.Var], names: ir.Names
+    kernel: ir.For, plan: tuple[TmaTransfer, ...], no_input: list[ir.Var], names: ir.Names
 ) -> ir.Stmt:
     """Encode a map per load on the host and replace the copy nests by loads."""
     host: list[Any] = []
     planned: dict[Any, Any] = {}
     for load in plan:
         handle = tirx.tvm_stack_alloca("tensormap", 1)
-        tensor_map = ir.Var(names.take(f"{load.copy.source.name}_map"), handle.ty)
+        tensor_map = ir.Var(names.take(f"{load.copy.tensor.buffer.name}_map"), handle.ty)
         host += [tirx.Bind(tensor_map, handle), _encode_unless_empty(load, tensor_map, no_input)]
         planned[load.copy.nest] = _load_block(load, tensor_map)
     return ir.seq(
@@ -62,7 +61,7 @@ def rewrite_tma_loads(
     )
 
 
-def _encode_unless_empty(load: TmaLoad, tensor_map: ir.Var, no_input: list[ir.Var]) -> ir.Stmt:
+def _encode_unless_empty(load: TmaTransfer, tensor_map: ir.Var, no_input: list[ir.Var]) -> ir.Stmt:
     """Encode a map, unless the tensor holds nothing: then none can exist, and nothing is loaded."""
     stmt = ir.seq(_run_time_checks(load), _encode(load, tensor_map))
     for symbol in no_input:
@@ -71,22 +70,22 @@ def _encode_unless_empty(load: TmaLoad, tensor_map: ir.Var, no_input: list[ir.Va
     return stmt
 
 
-def _run_time_checks(load: TmaLoad) -> list[ir.Stmt]:
+def _run_time_checks(load: TmaTransfer) -> list[ir.Stmt]:
     """Check what the driver would refuse without a word about which tensor."""
-    size = dtype_bytes(ir.dtype_of(load.copy.source))
-    step = maps.STRIDE_ALIGNMENT // size
+    tensor = load.copy.tensor
+    step = maps.STRIDE_ALIGNMENT // tensor.element_bytes
     return [
         ir.make_assert(
             tirx.truncmod(value, tirx.IntImm(ir.dtype_of(value), step)).equal(0),
-            f"{load.copy.source.name}: found {text} of no multiple of {step} elements; need one, "
+            f"{tensor.buffer.name}: found {text} of no multiple of {step} elements; need one, "
             f"{maps.STRIDE_ALIGNMENT} bytes; pass a copy, or a view of wider rows",
         )
         for value, text in find_run_time_rules(load)
     ]
 
 
-def _encode(load: TmaLoad, tensor_map: ir.Var) -> Any:
-    buffer, rank = load.copy.source, len(load.dims)
+def _encode(load: TmaTransfer, tensor_map: ir.Var) -> Any:
+    buffer, rank = load.copy.tensor.buffer, len(load.dims)
     return tirx.call_packed(
         "runtime.cuTensorMapEncodeTiled",
         tensor_map,
@@ -112,8 +111,8 @@ def _base_pointer(buffer: ir.Var) -> Any:
     return tirx.address_of(tirx.BufferLoad(buffer, first))
 
 
-def _load_block(load: TmaLoad, tensor_map: ir.Var) -> ir.SBlockRealize:
-    tile, p = load.copy.tile, load.copy.loops[0]
+def _load_block(load: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
+    tile, p = load.copy.tile.buffer, load.copy.loops[0]
     panels, rows, _ = (int(extent) for extent in tile.shape)
 
     def one(panel: Any, part: Any) -> Any:
@@ -134,7 +133,7 @@ def _load_block(load: TmaLoad, tensor_map: ir.Var) -> ir.SBlockRealize:
     return ir.opaque_block(
         load.copy.block.name_hint,
         loads,
-        reads=[ir.full_region(load.copy.source)],
+        reads=[ir.full_region(load.copy.tensor.buffer)],
         writes=[ir.full_region(tile)],
         annotations={ASYNC_OP: "tma_load"},
     )
@@ -147,7 +146,7 @@ def guard_empty(stmt: ir.Stmt, empty: list[ir.Var]) -> ir.Stmt:
     return stmt
 
 
-def find_guards(kernel: ir.For, plan: tuple[TmaLoad, ...]) -> tuple[list[ir.Var], list[ir.Var]]:
+def find_guards(kernel: ir.For, plan: tuple[TmaTransfer, ...]) -> tuple[list[ir.Var], list[ir.Var]]:
     """Return the symbolic extents that leave no output tile when 0, and those that leave no input.
 
     Of the second kind is the k of a sum: over nothing it is 0, and has to be stored.
@@ -161,11 +160,11 @@ def find_guards(kernel: ir.For, plan: tuple[TmaLoad, ...]) -> tuple[list[ir.Var]
     return no_tile, no_input
 
 
-def _symbols(plan: tuple[TmaLoad, ...]) -> list[ir.Var]:
+def _symbols(plan: tuple[TmaTransfer, ...]) -> list[ir.Var]:
     """Return the variables in the extents of tensors and of their maps, each once."""
     found: list[ir.Var] = []
     for load in plan:
-        extents = [*load.copy.source.shape, *(x.extent for x in load.dims)]
+        extents = [*load.copy.tensor.buffer.shape, *(x.extent for x in load.dims)]
         for var in ir.find_all(extents, ir.Var):
             if not any(var.same_as(x) for x in found):
                 found.append(var)
@@ -193,10 +192,10 @@ class InjectTmaLoad:
         return note_kernels(ir.map_kernels(func, inject), notes)
 
 
-def _facts(load: TmaLoad) -> TensorMapNote:
+def _facts(load: TmaTransfer) -> TensorMapNote:
     """Return what `explain` says of a load."""
     return TensorMapNote(
-        load.copy.source.name,
+        load.copy.tensor.buffer.name,
         tuple(str(x.extent) for x in load.dims),
         tuple(load.box),
         load.swizzle,

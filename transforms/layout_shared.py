@@ -30,7 +30,7 @@ from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.layout import TileLayout, find_loop, plan_layouts
+from tvm_hopper.plan.layout import TileLayout, plan_layouts
 from tvm_hopper.requests.keys import SWIZZLE
 
 
@@ -45,7 +45,7 @@ def rewrite_layouts(kernel: ir.For, plan: tuple[TileLayout, ...]) -> ir.For:
 
 
 def _rewrite_tile(body: ir.Stmt, tile: TileLayout, analyzer: sym.Analyzer) -> ir.Stmt:
-    old, layout = tile.copy.tile, tile.layout
+    old, layout = tile.copy.tile.buffer, tile.layout
     new = ir.new_buffer(old.name, layout.shape, layout.dtype, old.scope(), layout.alignment)
 
     def index(indices: list[Any]) -> list[Any]:
@@ -92,7 +92,7 @@ def _region(tile: TileLayout, ranges: list[Any]) -> list[Any]:
 
 
 def _copy_nest(tile: TileLayout, new: ir.Var) -> ir.Stmt:
-    """Build the loops over panels, each dimension of the rows and a span around the same load."""
+    """Build the loops over panels, each dimension of the rows and a span around the same copy."""
     copy, layout = tile.copy, tile.layout
     extents = (layout.panels, *(tile.row_extents or (1,)), layout.span)
     if len(extents) == 3:
@@ -102,16 +102,17 @@ def _copy_nest(tile: TileLayout, new: ir.Var) -> ir.Stmt:
     loops = [ir.Var(name, "int32") for name in names]
     p, *rows, s = loops
     at: dict[int, Any] = dict(zip(tile.axes[:-1], rows, strict=False))
-    row, _ = tile.flatten([at.get(axis, s) for axis in range(len(copy.tile.shape))])
+    row, _ = tile.flatten([at.get(axis, s) for axis in range(len(copy.tile.indices))])
     row = ir.simplify(row) if at else rows[0]
     at[tile.axes[-1]] = p * layout.span + s
     values = {x.loop_var: 0 for x in copy.loops if ir.is_const(x.extent, 1)}
     for axis, value in at.items():
-        loop = find_loop(copy, copy.store.indices[axis])
+        loop = copy.tile.loop_of(axis)
         assert loop is not None, "a planned copy has a loop over each axis"
         values[loop.loop_var] = value
-    place = [p, row, s]
-    stmt: ir.Stmt = ir.SBlockRealize([], True, _copy_block(tile, new, values, place))
+    predicate = True if copy.fills_shared or not copy.is_partial else copy.condition
+    block = _copy_block(tile, new, values, [p, row, s])
+    stmt: ir.Stmt = ir.SBlockRealize([], ir.substitute(predicate, values), block)
     for var, extent in reversed(list(zip(loops, extents, strict=True))):
         stmt = ir.For(var, 0, extent, ir.ForKind.SERIAL, stmt)
     return stmt
@@ -121,18 +122,16 @@ def _copy_block(
     tile: TileLayout, new: ir.Var, values: dict[ir.Var, Any], place: list[Any]
 ) -> ir.SBlock:
     copy = tile.copy
-    value = copy.store.value
-    if copy.partial:
-        load = tirx.BufferLoad(copy.source, list(copy.source_indices))
+    annotations = {**copy.block.annotations, SWIZZLE: tile.layout.swizzle}
+    block = ir.with_block(copy.block, annotations=annotations)
+    if copy.is_partial and copy.fills_shared:
+        load = tirx.BufferLoad(copy.src.buffer, list(copy.src.indices))
         value = tirx.if_then_else(copy.condition, load, copy.fill)
+        store = ir.BufferStore(copy.dst.buffer, value, list(copy.dst.indices))
+        block = ir.with_block(block, body=store)
     element = [tvm_ir.Range.from_min_extent(x, 1) for x in place]
-    return ir.with_block(
-        copy.block,
-        reads=ir.substitute(copy.block.reads, values),
-        writes=[tirx.BufferRegion(new, element)],
-        body=ir.BufferStore(new, ir.substitute(value, values), place),
-        annotations={**copy.block.annotations, SWIZZLE: tile.layout.swizzle},
-    )
+    block = ir.substitute(block, values)
+    return ir.reindex(block, copy.tile.buffer, new, lambda _: place, lambda _: element)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.LayoutShared")

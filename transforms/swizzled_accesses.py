@@ -12,13 +12,13 @@ from typing import Any
 from tvm import sym
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.copies import CopyNest, find_copies
 from tvm_hopper.plan.layout import SharedLayout, layout_of
 from tvm_hopper.plan.multiply_add import product_blocks
+from tvm_hopper.plan.transfer import Transfer, find_transfers
 from tvm_hopper.requests.keys import ASYNC_OP, SWIZZLE
 
 
-def swizzle_accesses(kernel: Any, copies: Iterable[CopyNest]) -> Any:
+def swizzle_accesses(kernel: Any, copies: Iterable[Transfer]) -> Any:
     """XOR every access of the copies' tiles that no hardware makes."""
     analyzer = sym.Analyzer()
     for var, loop in {loop.loop_var: loop for loop in ir.find_all(kernel, ir.For)}.items():
@@ -34,7 +34,7 @@ def swizzle_accesses(kernel: Any, copies: Iterable[CopyNest]) -> Any:
 
         hardware = [*product_blocks(kernel), *ir.find_blocks(kernel, ASYNC_OP)]
         kernel = ir.reindex(
-            kernel, copy.tile, copy.tile, index, lambda region: region, but=hardware
+            kernel, copy.tile.buffer, copy.tile.buffer, index, lambda region: region, but=hardware
         )
     return kernel
 
@@ -44,7 +44,8 @@ def swizzle_plain_copies(kernel: ir.For) -> ir.For:
     operations = ir.find_blocks(kernel, ASYNC_OP)
     copies = [
         copy
-        for copy in find_copies(kernel)
-        if SWIZZLE in copy.block.annotations and any(ir.uses(x, copy.tile) for x in operations)
+        for copy in find_transfers(kernel)
+        if SWIZZLE in copy.block.annotations
+        and any(ir.uses(x, copy.tile.buffer) for x in operations)
     ]
     return swizzle_accesses(kernel, copies)

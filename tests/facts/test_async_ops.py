@@ -1,9 +1,9 @@
 """The table of asynchronous operations."""
 
-from tvm_hopper.facts.async_ops import ASYNC_OPS, MECHANISMS
+from tvm_hopper.facts.async_ops import ASYNC_OPS, COMPLETIONS, find_copy_op
 
 
-def test_every_row_has_a_known_mechanism():
+def test_every_row_completes_in_a_known_way():
     assert set(ASYNC_OPS) == {
         "cp_async",
         "bulk_load",
@@ -12,7 +12,7 @@ def test_every_row_has_a_known_mechanism():
         "tma_reduce",
         "wgmma",
     }
-    assert {op.completion for op in ASYNC_OPS.values()} == set(MECHANISMS)
+    assert {op.completion for op in ASYNC_OPS.values()} == set(COMPLETIONS)
 
 
 def test_loads_complete_on_a_barrier_and_need_no_commit():
@@ -32,3 +32,17 @@ def test_only_wgmma_may_start_before_earlier_instructions():
 
 def test_what_may_be_repeated_in_place():
     assert [op.name for op in ASYNC_OPS.values() if op.repeats_in_place] == ["tma_reduce", "wgmma"]
+
+
+def test_a_mechanism_is_served_by_the_instruction_for_the_memories_at_both_ends():
+    found = {
+        (op, reads, writes): getattr(find_copy_op(op, reads, writes), "name", None)
+        for op in ("tma", "bulk", "cp_async", "")
+        for reads, writes in (("global", "shared"), ("shared", "global"), ("shared", "shared"))
+    }
+    assert {key: name for key, name in found.items() if name} == {
+        ("tma", "global", "shared"): "tma_load",
+        ("tma", "shared", "global"): "tma_store",
+        ("bulk", "global", "shared"): "bulk_load",
+        ("cp_async", "global", "shared"): "cp_async",
+    }

@@ -389,3 +389,36 @@ def test_columns_that_warp_groups_share_are_no_wider_than_their_parts():
     (block,) = ir.find_blocks(got.body, "tvm_hopper.async_copy")
     assert int(block.annotations["tvm_hopper.swizzle"]) == 64
     assert tuple(int(x) for x in block.body.buffer.shape) == (2, 16, 32)
+
+
+STORE = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 512), "float16"), n: T.int32):
+    for bx in T.thread_binding(8, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((8, 512), "float16", scope="shared.dyn")
+            for i, j in T.grid(8, 512):
+                with T.sblock("store"):
+                    T.where(bx * 8 + i < n)
+                    T.reads(tile[i, j])
+                    T.writes(A[bx * 8 + i, j])
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                    A[bx * 8 + i, j] = tile[i, j]
+"""
+
+
+def test_a_copy_out_of_a_tile_keeps_its_predicate():
+    check(
+        run(parse(STORE), LayoutShared()),
+        parse(
+            STORE,
+            ('(8, 512), "float16", scope="shared.dyn"',
+             '(2, 8, 256), "float16", scope="shared.dyn", align=128'),
+            ("for i, j in T.grid(8, 512):", "for p, i, j in T.grid(2, 8, 256):"),
+            ('"tma"}', '"tma", "tvm_hopper.swizzle": 0}'),
+            ("tile[i, j]", "tile[p, i, j]"),
+            ("A[bx * 8 + i, j]", "A[bx * 8 + i, p * 256 + j]"),
+        ),
+    )  # fmt: skip

@@ -14,7 +14,7 @@ MBARRIER = "mbarrier"
 BULK_GROUP = "bulk_group"
 WGMMA_GROUP = "wgmma_group"
 CP_ASYNC_GROUP = "cp_async_group"
-MECHANISMS = (MBARRIER, BULK_GROUP, WGMMA_GROUP, CP_ASYNC_GROUP)
+COMPLETIONS = (MBARRIER, BULK_GROUP, WGMMA_GROUP, CP_ASYNC_GROUP)
 
 GENERIC, ASYNC = "generic", "async"  # the two views of memory
 
@@ -44,6 +44,8 @@ class AsyncOp:
         fence of its own stands in front of it.
     reads, writes
         The memory of its operands. What is on chip must be done with before the body ends.
+    mechanism
+        The copy mechanism that a schedule asks for by this name, plain copies only; else None.
     repeats_in_place
         Whether two operations of this row may write the same elements with no wait in between:
         WGMMA of one shape accumulate in order (9.7.15.4), each reduction is atomic (9.7.9.25).
@@ -57,6 +59,7 @@ class AsyncOp:
     agent: str
     reads: str
     writes: str
+    mechanism: str | None = None
     ordered_after_program: bool = True
     repeats_in_place: bool = False
 
@@ -78,6 +81,7 @@ ASYNC_OPS = {
             agent="thread",
             reads="global",
             writes="shared",
+            mechanism="cp_async",
         ),
         AsyncOp(
             name="bulk_load",
@@ -88,6 +92,7 @@ ASYNC_OPS = {
             agent="any",
             reads="global",
             writes="shared",
+            mechanism="bulk",
         ),
         AsyncOp(
             name="tma_load",
@@ -98,6 +103,7 @@ ASYNC_OPS = {
             agent="any",
             reads="global",
             writes="shared",
+            mechanism="tma",
         ),
         AsyncOp(
             name="tma_store",
@@ -108,6 +114,7 @@ ASYNC_OPS = {
             agent="thread",
             reads="shared",
             writes="global",
+            mechanism="tma",
         ),
         AsyncOp(
             name="tma_reduce",
@@ -134,3 +141,9 @@ ASYNC_OPS = {
         ),
     )
 }
+
+
+def find_copy_op(mechanism: str, reads: str, writes: str) -> AsyncOp | None:
+    """Return the operation by which a mechanism copies from one memory into another, if any."""
+    served = (op for op in ASYNC_OPS.values() if op.mechanism == mechanism)
+    return next((op for op in served if (op.reads, op.writes) == (reads, writes)), None)

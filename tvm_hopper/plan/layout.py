@@ -23,12 +23,13 @@ from typing import Any
 from tvm import sym
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.copies import CopyNest, find_copies
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.swizzle import CHUNK_BYTES, alignment, span_elements, swizzle_chunk
 from tvm_hopper.facts.tensor_map import MAX_BOX
 from tvm_hopper.requests.keys import SWIZZLE, WGMMA
+
+from .transfer import Transfer, find_transfers
 
 WIDEST_FIRST = (128, 64, 32, 0)  # fewer, longer boxes
 BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)
@@ -87,11 +88,12 @@ class SharedLayout:
         return panel, row, moved * chunk + inside % chunk
 
 
-def layout_of(copy: CopyNest) -> SharedLayout:
+def layout_of(copy: Transfer) -> SharedLayout:
     """Return the layout that a copy's tile was given."""
-    panels, rows, span = (int(extent) for extent in copy.tile.shape)
+    tile = copy.tile.buffer
+    panels, rows, span = (int(extent) for extent in tile.shape)
     swizzle = int(copy.block.annotations[SWIZZLE])
-    return SharedLayout(ir.dtype_of(copy.tile), rows, panels * span, span, swizzle)
+    return SharedLayout(ir.dtype_of(tile), rows, panels * span, span, swizzle)
 
 
 # -- who demands what
@@ -112,7 +114,7 @@ class TileLayout:
     `row_extents` are those of all axes but the last; their product is the layout's rows.
     """
 
-    copy: CopyNest
+    copy: Transfer
     axes: tuple[int, ...]
     row_extents: tuple[int, ...]
     layout: SharedLayout
@@ -128,22 +130,22 @@ class TileLayout:
 
 def plan_layouts(kernel: ir.For) -> tuple[TileLayout, ...]:
     """Choose the layout of every tile that a copy fills and that has none yet."""
-    copies = find_copies(kernel)
+    copies = find_transfers(kernel)
     for first, second in combinations(copies, 2):
-        if first.tile.same_as(second.tile):
+        if first.tile.buffer.same_as(second.tile.buffer):
             raise cannot_lower(second.where, "a second copy into one tile", "one copy per tile")
     return tuple(_plan_tile(kernel, copy) for copy in copies if not _is_laid_out(copy))
 
 
-def _is_laid_out(copy: CopyNest) -> bool:
+def _is_laid_out(copy: Transfer) -> bool:
     """Tell a tile in panels: no other has three dimensions and the alignment of its swizzle."""
-    if SWIZZLE not in copy.block.annotations or len(copy.tile.shape) != 3:
+    if SWIZZLE not in copy.block.annotations or len(copy.tile.buffer.shape) != 3:
         return False
     swizzle = int(copy.block.annotations[SWIZZLE])
-    return int(copy.tile.ty.data_alignment) >= alignment(swizzle)
+    return int(copy.tile.buffer.ty.data_alignment) >= alignment(swizzle)
 
 
-def _plan_tile(kernel: ir.For, copy: CopyNest) -> TileLayout:
+def _plan_tile(kernel: ir.For, copy: Transfer) -> TileLayout:
     extents = _find_extents(copy)
     _check_partial(kernel, copy)
     axes = tuple(axis for axis, extent in enumerate(extents) if extent != 1)
@@ -152,17 +154,16 @@ def _plan_tile(kernel: ir.For, copy: CopyNest) -> TileLayout:
     return TileLayout(copy, axes, tuple(outer), layout)
 
 
-def _find_extents(copy: CopyNest) -> list[int]:
+def _find_extents(copy: Transfer) -> list[int]:
     """Return the tile's extents, after checking that a loop runs over each longer than one."""
     extents = [
-        _static_extent(copy, extent, index)
-        for extent, index in zip(copy.tile.shape, copy.store.indices, strict=True)
+        _static_extent(copy, extent, axis) for axis, extent in enumerate(copy.tile.buffer.shape)
     ]
     axes = [axis for axis, extent in enumerate(extents) if extent != 1]
     if not axes:
         raise cannot_lower(copy.where, "a tile of one element", "a tile of 16 bytes or more")
     loops = [loop for loop in copy.loops if not ir.is_const(loop.extent, 1)]
-    over = [find_loop(copy, copy.store.indices[axis]) for axis in axes]
+    over = [copy.tile.loop_of(axis) for axis in axes]
     whole = len(loops) == len(axes) and all(
         loop is not None and ir.is_const(loop.min, 0) and ir.is_const(loop.extent, extents[axis])
         for loop, axis in zip(over, axes, strict=True)
@@ -171,47 +172,44 @@ def _find_extents(copy: CopyNest) -> list[int]:
         raise cannot_lower(
             copy.where,
             f"loops {[f'{x.loop_var.name}<{x.extent}' for x in copy.loops]} that store at "
-            f"{list(copy.store.indices)}",
+            f"{list(copy.tile.indices)}",
             f"one loop over each dimension of the whole tile {extents}",
             "leave the copy's loops as compute_at made them",
         )
     return extents
 
 
-def _static_extent(copy: CopyNest, extent: Any, index: Any) -> int:
+def _static_extent(copy: Transfer, extent: Any, axis: int) -> int:
     """Return a tile's extent: under a predicate that of the copy's loop, which it has been cut to.
 
     So tiles are as large as they were scheduled, however small the tensor is.
     """
-    static, loop = ir.static_int(extent), find_loop(copy, index)
+    static, loop = ir.static_int(extent), copy.tile.loop_of(axis)
     scheduled = ir.static_int(loop.extent) if loop is not None else None
-    if copy.partial and scheduled is not None and sym.Analyzer().can_prove(extent <= scheduled):
+    if copy.is_partial and scheduled is not None and sym.Analyzer().can_prove(extent <= scheduled):
         return scheduled
     if static is None:
-        raise cannot_lower(copy.where, f"a tile of shape {list(copy.tile.shape)}", "a static shape")
+        shape = list(copy.tile.buffer.shape)
+        raise cannot_lower(copy.where, f"a tile of shape {shape}", "a static shape")
     return static
 
 
-def find_loop(copy: CopyNest, index: Any) -> ir.For | None:
-    """Return the loop of a copy whose variable an index is."""
-    return next((x for x in copy.loops if x.loop_var.same_as(index)), None)
-
-
-def _check_partial(kernel: ir.For, copy: CopyNest) -> None:
+def _check_partial(kernel: ir.For, copy: Transfer) -> None:
     """Refuse a store under a predicate into a tile that holds something from before.
 
     TMA fills with zeros what the predicate leaves out.
     """
-    if not copy.partial:
+    if not copy.is_partial or not copy.fills_shared:
         return
+    tile = copy.tile.buffer
     owners = [
         block
         for block in ir.find_all(kernel, ir.SBlock)
-        if any(buffer.same_as(copy.tile) for buffer in block.alloc_buffers)
+        if any(buffer.same_as(tile) for buffer in block.alloc_buffers)
     ]
     loops = ir.find_all(owners[0].body, ir.For) if owners else []
     kept = any(ir.uses_node(x, copy.nest) and not x.same_as(copy.nest) for x in loops)
-    stores = ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(copy.tile))
+    stores = ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(tile))
     if kept or not owners or len(stores) > 1:
         raise cannot_lower(
             copy.where,
@@ -224,10 +222,11 @@ def _check_partial(kernel: ir.For, copy: CopyNest) -> None:
 # -- the solver
 
 
-def _solve(kernel: ir.For, copy: CopyNest, axis: int, rows: int, columns: int) -> SharedLayout:
-    dtype = ir.dtype_of(copy.tile)
-    products = _readers(kernel, copy.tile)
-    at_once = gcd(columns, *_widths(products, copy.tile, axis))
+def _solve(kernel: ir.For, copy: Transfer, axis: int, rows: int, columns: int) -> SharedLayout:
+    tile = copy.tile.buffer
+    dtype = ir.dtype_of(tile)
+    products = _readers(kernel, tile)
+    at_once = gcd(columns, *_widths(products, tile, axis))
     if at_once * dtype_bytes(dtype) % CHUNK_BYTES:
         raise cannot_lower(
             copy.where,
@@ -248,7 +247,7 @@ def _solve(kernel: ir.For, copy: CopyNest, axis: int, rows: int, columns: int) -
         for span, swizzle in _shapes(dtype, columns, at_once if products else None)
     ]
     demands = [_boxes(copy, asked), *map(_panels, products)]
-    if _addresses(kernel, copy.tile):
+    if _addresses(kernel, tile):
         demands.append(Demand("an address of its elements", _as_declared))
     fits = [x for x in candidates if all(demand.accepts(x) for demand in demands)]
     if not fits:
@@ -271,7 +270,7 @@ def _shapes(dtype: str, columns: int, at_once: int | None) -> list[tuple[int, in
     return [*plain, *swizzled]
 
 
-def _boxes(copy: CopyNest, asked: Any) -> Demand:
+def _boxes(copy: Transfer, asked: Any) -> Demand:
     """Return what TMA needs: where boxes land, and that a slot of a ring starts where one may."""
 
     def accepts(layout: SharedLayout) -> bool:
@@ -286,7 +285,7 @@ def _boxes(copy: CopyNest, asked: Any) -> Demand:
         )
 
     pattern = f" with a {asked} B swizzle" if asked is not None else ""
-    return Demand(f"boxes of {copy.source.name} by TMA{pattern}", accepts)
+    return Demand(f"boxes of {copy.tensor.buffer.name} by TMA{pattern}", accepts)
 
 
 def _panels(block: ir.SBlock) -> Demand:
@@ -301,7 +300,7 @@ def _as_declared(layout: SharedLayout) -> bool:
 
 
 def _contradiction(
-    copy: CopyNest, candidates: list[SharedLayout], demands: list[Demand]
+    copy: Transfer, candidates: list[SharedLayout], demands: list[Demand]
 ) -> Exception:
     """Name the demands that no layout serves together; one alone can only be that for boxes."""
     some = next(
@@ -312,7 +311,7 @@ def _contradiction(
     )
     if len(some) > 1:
         return cannot_lower(
-            f"tile {copy.tile.name}",
+            f"tile {copy.tile.buffer.name}",
             " and ".join(demand.who for demand in some),
             "one layout for all of them",
             "ask for another swizzle, or read through a tile of its own",

@@ -8,7 +8,6 @@ from typing import Any
 from tvm import sym
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.copies import find_copies
 from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import registers, wgmma
@@ -16,6 +15,7 @@ from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.requests.keys import ACCUMULATE, REGISTERS, SWIZZLE, WGMMA
 
 from .multiply_add import MultiplyAdd, match_multiply_add
+from .transfer import find_transfers
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: i
     dtype = ir.dtype_of(buffer)
     if dtype not in OPERAND_DTYPES:
         raise cannot_lower(where, f"type {dtype}", " or ".join(OPERAND_DTYPES))
-    copies = [copy for copy in find_copies(kernel) if copy.tile.same_as(buffer)]
+    copies = [copy for copy in find_transfers(kernel) if copy.tile.buffer.same_as(buffer)]
     if not copies:
         raise cannot_lower(
             where,
@@ -428,7 +428,7 @@ def _check_statements(kernel: ir.For, product: MultiplyAdd, nests: list[Fragment
             )
     for part in ir.statements(owners[0].body):
         known = [product.realize, *(nest.realize for nest in nests)]
-        if not any(ir.uses_node(part, realize) for realize in known) and not find_copies(part):
+        if not any(ir.uses_node(part, realize) for realize in known) and not find_transfers(part):
             names = [b.name_hint for b in ir.find_all(part, ir.SBlock)] or [type(part).__name__]
             raise cannot_lower(
                 f"block {names[0]}",

@@ -14,12 +14,13 @@ from typing import Any
 from tvm import sym, tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.bounds import as_less_than, find_bounds
-from tvm_hopper.analysis.copies import CopyNest, find_copies
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
-from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests.keys import ASYNC_COPY, SWIZZLE
+
+from .transfer import Transfer, find_transfers
 
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
 
@@ -39,13 +40,13 @@ class MapDim:
 
 
 @dataclass(frozen=True)
-class TmaLoad:
+class TmaTransfer:
     """One tile: the map's dimensions, innermost first, and which of them the tile's rows follow.
 
     Of several `row_dims` the first one is the outermost of the tile; one row needs none.
     """
 
-    copy: CopyNest
+    copy: Transfer
     dims: tuple[MapDim, ...]
     row_dims: tuple[int, ...]
     swizzle: int
@@ -61,10 +62,10 @@ class TmaLoad:
             )
         if broken := self.tensor_map.check():
             strides = [s for s in self.tensor_map.strides_bytes if s is not None and s % 16]
-            size = dtype_bytes(ir.dtype_of(self.copy.source))
-            inner = ir.static_int(self.copy.source.shape[-1])
+            size = self.copy.tensor.element_bytes
+            inner = ir.static_int(self.copy.tensor.buffer.shape[-1])
             fix = "copy the tensor into one of another shape or type"
-            if strides and inner is not None and not self.copy.source.ty.strides:
+            if strides and inner is not None and not self.copy.tensor.buffer.ty.strides:
                 fix = (
                     f"pad its last dimension from {inner} to {-(-inner * size // 16) * 16 // size}"
                 )
@@ -74,7 +75,7 @@ class TmaLoad:
     def tensor_map(self) -> maps.TensorMap:
         """The map as far as it is known before run time; the rest is None."""
         return maps.TensorMap(
-            ir.dtype_of(self.copy.source),
+            ir.dtype_of(self.copy.tensor.buffer),
             tuple(ir.static_int(x.extent) for x in self.dims),
             tuple(ir.static_int(x.stride_bytes) for x in self.dims[1:]),
             self.box,
@@ -92,31 +93,42 @@ class TmaLoad:
         return prod(self.dims[i].box for i in self.row_dims)
 
 
-def plan_tma_loads(kernel: ir.For) -> tuple[TmaLoad, ...]:
+def plan_tma_loads(kernel: ir.For) -> tuple[TmaTransfer, ...]:
     """Plan a load for every annotated copy; every reason to refuse is raised here."""
     around = tuple(ir.find_all(kernel, ir.For))
-    copies = find_copies(kernel)
+    copies = find_transfers(kernel)
     for copy in copies:
+        _check_direction(copy)
         _check_read_only(kernel, copy)
-    return tuple(_plan_load(copy, around) for copy in copies)
+    return tuple(_plan_boxes(copy, around) for copy in copies)
 
 
-def _check_read_only(kernel: ir.For, copy: CopyNest) -> None:
+def _check_direction(copy: Transfer) -> None:
+    if not copy.fills_shared:
+        raise cannot_lower(
+            copy.where,
+            f"a copy out of shared memory with {ASYNC_COPY}",
+            "a copy from global into shared memory: stores by TMA are not emitted yet",
+            f"take {ASYNC_COPY} away: threads store the tile",
+        )
+
+
+def _check_read_only(kernel: ir.For, copy: Transfer) -> None:
     """Refuse a tensor that the kernel writes as well: a copy that runs ahead would miss it.
 
     Nor would waiting help: another proxy writes it (PTX ISA 9.1, 8.6).
     """
-    if ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(copy.source)):
+    if ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(copy.tensor.buffer)):
         raise cannot_lower(
             copy.where,
-            f"stores to {copy.source.name} in the same kernel",
+            f"stores to {copy.tensor.buffer.name} in the same kernel",
             "a tensor that stays as it is while the kernel runs: TMA may read it before or after",
             f"write the result to another tensor, or take {ASYNC_COPY} away",
         )
 
 
-def _plan_load(copy: CopyNest, around: tuple[ir.For, ...]) -> TmaLoad:
-    source, s = copy.source, copy.loops[-1]
+def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
+    tensor, s = copy.tensor, copy.loops[-1]
     loops = [loop for loop in copy.loops[1:-1] if not ir.is_const(loop.extent, 1)]
     inner = _contiguous_axis(copy)
     rows = _row_axes(copy, loops, inner)
@@ -124,24 +136,26 @@ def _plan_load(copy: CopyNest, around: tuple[ir.For, ...]) -> TmaLoad:
     bounds, row_bound = _bounds(copy, around, has_rows=not no_axis)
     _check_strides(copy)
     boxes = _row_boxes(copy, [int(loop.extent) for loop in loops])
-    start = {x.loop_var: 0 for x in (*copy.loops[1:-1], s)}
-    strides = strides_bytes(source)
+    moving = (*copy.loops[1:-1], s)
+    start = tensor.start(moving)
+    strides = tensor.strides_bytes
+    shape = tensor.buffer.shape
 
     def dimension(axis: int, box: int) -> MapDim:
-        extent = bounds[axis] if bounds[axis] is not None else source.shape[axis]
-        coordinate = ir.simplify(ir.substitute(copy.source_indices[axis], start))
-        return MapDim(axis, extent, strides[axis], coordinate, box)
+        extent = bounds[axis] if bounds[axis] is not None else shape[axis]
+        return MapDim(axis, extent, strides[axis], start[axis], box)
 
-    dims = [dimension(inner, int(copy.tile.shape[2]))]
+    dims = [dimension(inner, int(copy.tile.buffer.shape[2]))]
     if no_axis:
         # Any stride will do for one row; the map needs the dimension to end the tile behind it.
         where, extent = row_bound
         one = tirx.IntImm("int64", maps.STRIDE_ALIGNMENT)
-        dims.append(MapDim(NO_AXIS, extent, one, ir.simplify(ir.substitute(where, start)), *boxes))
+        first = ir.simplify(ir.substitute(where, {x.loop_var: 0 for x in moving}))
+        dims.append(MapDim(NO_AXIS, extent, one, first, *boxes))
     # A dimension of extent one says nothing, and its stride could break a rule.
     outer = [
         axis
-        for axis, extent in reversed(list(enumerate(source.shape)))
+        for axis, extent in reversed(list(enumerate(shape)))
         if axis != inner and (axis in rows or not ir.is_const(extent, 1))
     ]
     # A box lands with its dimensions in the map's order: those of the rows in the tile's.
@@ -151,23 +165,20 @@ def _plan_load(copy: CopyNest, around: tuple[ir.For, ...]) -> TmaLoad:
     axes = [x.axis for x in dims]
     row_dims = tuple(axes.index(axis) for axis in (rows or [NO_AXIS] * no_axis))
     swizzle = int(copy.block.annotations[SWIZZLE])
-    return TmaLoad(copy, tuple(dims), row_dims, swizzle, (*around, *copy.loops))
+    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, (*around, *copy.loops))
 
 
-def _row_axes(copy: CopyNest, loops: list[ir.For], inner: int) -> list[int]:
+def _row_axes(copy: Transfer, loops: list[ir.For], inner: int) -> list[int]:
     """Return the tensor's dimension that each dimension of the tile's rows follows by itself."""
-    axes = [
-        [a for a, x in enumerate(copy.source_indices) if ir.depends_on(x, [loop.loop_var])]
-        for loop in loops
-    ]
+    axes = [copy.tensor.axes([loop]) for loop in loops]
     rows = [axis for found in axes for axis in found]
-    _check_steps(copy, dict(zip([x.loop_var for x in loops], axes, strict=True)), inner)
+    _check_steps(copy, dict(zip(loops, axes, strict=True)), inner)
     if inner in rows or len(set(rows)) != len(rows) or (len(loops) > 1 and not all(axes)):
         raise _not_a_box(copy)
     return rows
 
 
-def _row_boxes(copy: CopyNest, extents: list[int]) -> list[int]:
+def _row_boxes(copy: Transfer, extents: list[int]) -> list[int]:
     """Cut the outermost dimension of the rows into boxes of whole atoms of eight rows."""
     if not extents:
         return []
@@ -187,27 +198,14 @@ def _row_boxes(copy: CopyNest, extents: list[int]) -> list[int]:
     return [cut, *inside]
 
 
-def strides_bytes(buffer: ir.Var) -> tuple[Any, ...]:
-    """Return the distance of neighbors along each dimension of a tensor, in bytes."""
-    size = tirx.IntImm("int64", dtype_bytes(ir.dtype_of(buffer)))
-    if buffer.ty.strides:
-        return tuple(ir.simplify(tirx.Cast("int64", x) * size) for x in buffer.ty.strides)
-    steps: list[Any] = [size]
-    for extent in reversed(list(buffer.shape)[1:]):
-        steps.append(steps[-1] * tirx.Cast("int64", extent))
-    return tuple(ir.simplify(step) for step in reversed(steps))
-
-
-def _contiguous_axis(copy: CopyNest) -> int:
+def _contiguous_axis(copy: Transfer) -> int:
     """Return the tensor's dimension along which the tile's rows run: its stride is one element."""
-    source, p, s = copy.source, copy.loops[0], copy.loops[-1]
-    moved = [s.loop_var, *([p.loop_var] if int(p.extent) > 1 else [])]
-    axes = [a for a, x in enumerate(copy.source_indices) if ir.depends_on(x, moved)]
+    source, p, s = copy.tensor.buffer, copy.loops[0], copy.loops[-1]
+    axes = copy.tensor.axes([s, *([p] if int(p.extent) > 1 else [])])
     if len(axes) != 1:
         raise _not_a_box(copy)
     (axis,) = axes
-    stride = strides_bytes(source)[axis]
-    if ir.is_const(stride, dtype_bytes(ir.dtype_of(source))):
+    if ir.is_const(copy.tensor.strides_bytes[axis], copy.tensor.element_bytes):
         return axis
     if source.ty.strides:
         raise cannot_lower(
@@ -220,50 +218,45 @@ def _contiguous_axis(copy: CopyNest) -> int:
     raise _not_a_box(copy)
 
 
-def _check_steps(copy: CopyNest, rows: dict[ir.Var, list[int]], inner: int) -> None:
+def _check_steps(copy: Transfer, rows: dict[ir.For, list[int]], inner: int) -> None:
     """Refuse indices that do not move by one element along one dimension for each loop."""
     p, s = copy.loops[0], copy.loops[-1]
-    expected = {var: dict.fromkeys(axes, 1) for var, axes in rows.items()}
-    expected[s.loop_var] = {inner: 1}
+    expected = {loop: dict.fromkeys(axes, 1) for loop, axes in rows.items()}
+    expected[s] = {inner: 1}
     if int(p.extent) > 1:
-        expected[p.loop_var] = {inner: int(s.extent)}
-    for var, steps in expected.items():
-        found = [_step(index, var) for index in copy.source_indices]
+        expected[p] = {inner: int(s.extent)}
+    for loop, steps in expected.items():
+        found = copy.tensor.steps(loop)
         if len(steps) > 1 or found != [steps.get(axis, 0) for axis in range(len(found))]:
             raise _not_a_box(copy)
 
 
-def _not_a_box(copy: CopyNest) -> Exception:
+def _not_a_box(copy: Transfer) -> Exception:
+    name = copy.tensor.buffer.name
     return cannot_lower(
         copy.where,
-        f"index {list(copy.source_indices)}",
-        f"rows along one dimension of {copy.source.name}, columns along its last, each with step 1",
+        f"index {list(copy.tensor.indices)}",
+        f"rows along one dimension of {name}, columns along its last, each with step 1",
         "cache_read the tensor with its last dimension as the tile's last",
     )
-
-
-def _step(index: Any, var: ir.Var) -> int | None:
-    """Return by how much an index grows with a variable, None if not evenly."""
-    unit = ir.simplify(ir.substitute(index, {var: var + 1}) - index)
-    return ir.static_int(unit)
 
 
 # -- where the map ends
 
 
 def _bounds(
-    copy: CopyNest, around: tuple[ir.For, ...], has_rows: bool
+    copy: Transfer, around: tuple[ir.For, ...], has_rows: bool
 ) -> tuple[list[Any], tuple[Any, Any]]:
     """Return the map's end along each dimension, and a row's number and end if the tensor has none.
 
     None where the predicate says nothing: there the tensor's own end will do.
     """
-    shape = tuple(copy.source.shape)
+    shape = tuple(copy.tensor.buffer.shape)
     none: list[Any] = [None] * len(shape)
     row_bound: tuple[Any, Any] = (None, None)
     if copy.condition is not None and not ir.is_zero(copy.fill):
         raise cannot_lower(copy.where, f"a fill of {copy.fill} out of bounds", "a fill of 0")
-    indices: tuple[Any, ...] = copy.source_indices
+    indices: tuple[Any, ...] = copy.tensor.indices
     if not has_rows:
         row = _row_term(copy, around)
         if row is None:
@@ -274,10 +267,11 @@ def _bounds(
     loops = {loop.loop_var: loop for loop in (*around, *copy.loops)}
     found = find_bounds(copy.condition, indices, shape, tuple(loops.values()))
     if found is None:
+        tensor = copy.tensor.buffer
         raise cannot_lower(
             copy.where,
             f"the predicate {copy.condition}",
-            f"bounds of the indices of {copy.source.name}{list(copy.source.shape)} alone, by which "
+            f"bounds of the indices of {tensor.name}{list(tensor.shape)} alone, by which "
             "the hardware fills",
             "apply any other predicate where the tile is used",
         )
@@ -297,7 +291,7 @@ def _clip(bound: Any, extent: Any) -> Any:
     return ir.simplify(tirx.min(bound, extent))
 
 
-def _row_term(copy: CopyNest, around: tuple[ir.For, ...]) -> Any:
+def _row_term(copy: Transfer, around: tuple[ir.For, ...]) -> Any:
     """Return the number of a tile's row where only the predicate mentions it.
 
     The predicate must leave row 0 alone: a row before it would lie outside of the map.
@@ -308,7 +302,7 @@ def _row_term(copy: CopyNest, around: tuple[ir.For, ...]) -> Any:
         analyzer.bind(loop.loop_var, ir.range_of(loop))
     for term in ir.conjuncts(copy.condition) if copy.condition is not None else ():
         ordered = as_less_than(term)
-        if ordered is None or _step(ordered[0], row) != 1:
+        if ordered is None or step_of(ordered[0], row) != 1:
             continue
         number = ir.simplify(ordered[0] - ordered[1] + 1)  # below 1, as the term says
         if analyzer.can_prove(number >= 0):
@@ -319,15 +313,15 @@ def _row_term(copy: CopyNest, around: tuple[ir.For, ...]) -> Any:
 # -- what can be said of strides before run time
 
 
-def _check_strides(copy: CopyNest) -> None:
+def _check_strides(copy: Transfer) -> None:
     """Refuse rows whose distance is no known multiple of 16 bytes.
 
     A stride that the program declares as a variable of its own is checked at each call instead.
     """
-    source = copy.source
+    source = copy.tensor.buffer
     if source.ty.strides:
         return
-    size, step = dtype_bytes(ir.dtype_of(source)), None
+    size, step = copy.tensor.element_bytes, None
     for extent in reversed(list(source.shape)[1:]):
         step = extent if step is None else step * ir.cast_like(extent, step)
         if ir.static_int(ir.simplify(step)) is not None:
@@ -343,9 +337,9 @@ def _check_strides(copy: CopyNest) -> None:
             )
 
 
-def _check_start(copy: CopyNest, inner: MapDim, around: tuple[ir.For, ...]) -> None:
+def _check_start(copy: Transfer, inner: MapDim, around: tuple[ir.For, ...]) -> None:
     """Refuse boxes that begin between two multiples of 16 bytes."""
-    size = dtype_bytes(ir.dtype_of(copy.source))
+    size = copy.tensor.element_bytes
     offset, rest = _split_start(inner.coordinate, (*around, *copy.loops))
     known = ir.static_int(offset)
     if _is_multiple(rest, maps.COORDINATE_ALIGNMENT // size) and (
@@ -355,7 +349,7 @@ def _check_start(copy: CopyNest, inner: MapDim, around: tuple[ir.For, ...]) -> N
     found = f"{known} elements, {known * size} bytes" if known is not None else f"{offset}"
     raise cannot_lower(
         copy.where,
-        f"columns of {copy.source.name} from {found}",
+        f"columns of {copy.tensor.buffer.name} from {found}",
         f"a start at a multiple of {maps.COORDINATE_ALIGNMENT} bytes",
         "copy the part into a tensor of its own",
     )
@@ -372,14 +366,14 @@ def _is_multiple(expr: Any, step: int) -> bool:
     return int(known.coeff) % step == 0 and int(known.base) % step == 0
 
 
-def find_run_time_rules(load: TmaLoad) -> list[tuple[Any, str]]:
+def find_run_time_rules(load: TmaTransfer) -> list[tuple[Any, str]]:
     """List what can be judged at a call only: a value of elements, and what it is.
 
     Each value times the element's size has to be a multiple of 16 bytes
     (CUDA driver API, `cuTensorMapEncodeTiled`).
     """
-    source = load.copy.source
-    size = dtype_bytes(ir.dtype_of(source))
+    source = load.copy.tensor.buffer
+    size = load.copy.tensor.element_bytes
     rules = []
     for axis, stride in enumerate(source.ty.strides or ()):
         if axis != load.dims[0].axis and ir.static_int(stride) is None:

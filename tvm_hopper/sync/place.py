@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tvm_hopper.facts.async_ops import ASYNC_OPS, MECHANISMS, WAIT_GROUP_READ, AsyncOp
+from tvm_hopper.facts.async_ops import ASYNC_OPS, COMPLETIONS, WAIT_GROUP_READ, AsyncOp
 
 from .check import Need, first_need
 from .nodes import BranchNode, LoopNode, Node, Sequence, Unit, build, units
@@ -241,7 +241,7 @@ def _rank(sync: Sync) -> tuple[int, str, int]:
     if isinstance(sync, WaitPhase):
         return (1, sync.buffer.name, sync.ahead)
     if isinstance(sync, Wait):
-        return (2, "", MECHANISMS.index(sync.completion))
+        return (2, "", COMPLETIONS.index(sync.completion))
     if isinstance(sync, Fence):
         return (3, "", 0) if sync.kind == "async_proxy" else (5, "", 0)
     return (4, "", 0)

@@ -50,6 +50,15 @@ COPIES = [
         ("tile[i, j] = A", "other[i, j] = A"),
     ),
     case(
+        "out of shared memory",
+        COPY,
+        TMA,
+        r"copy of tile into A: found a copy out of shared memory with tvm_hopper.async_copy; need a"
+        r" copy from global into shared memory: stores by TMA are not emitted yet; take "
+        r"tvm_hopper.async_copy away: threads store the tile",
+        ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]"),
+    ),
+    case(
         "computation in the copy",
         COPY,
         LAYOUT,

@@ -21,10 +21,10 @@ from tvm import s_tir
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.access import strides_bytes
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.plan.tma_plan import strides_bytes
 
 from .recognize import check_plain_loops, loops_around, product_loads
 

@@ -1,0 +1,171 @@
+"""Transfers: loops that move elements between global and shared memory, and what is to move them.
+
+    for i, j in grid(8, 64):
+        with sblock("copy", annotations={"tvm_hopper.async_copy": "tma"}):
+            tile[i, j] = if_then_else(m + i < M, A[m + i, j], 0)
+  ->
+    Transfer(src=A[m + i, j], dst=tile[i, j], condition=m + i < M, fill=0, op=tma_load)
+
+Which instruction serves a mechanism follows from the memories at both ends: the table of
+asynchronous operations has a row for those that there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.access import AffineAccess
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.async_ops import AsyncOp, find_copy_op
+from tvm_hopper.requests.keys import ASYNC_COPY
+
+SHARED = "shared.dyn"  # a kernel has one shared memory, whose extent is given at its launch
+_SPACES = {"": "global", "global": "global", SHARED: "shared"}
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One store of a load in perfectly nested loops, in one block that asks for a mechanism.
+
+    Attributes
+    ----------
+    nest
+        The outermost of the loops.
+    block
+        The block with the annotation, inside of all loops.
+    src, dst
+        The accesses at both ends; one is in global memory, the other one in shared memory.
+    condition
+        The predicate of an `if_then_else(condition, load, fill)`, else None. A predicate on the
+        store is part of it.
+    fill
+        What is stored where the condition does not hold.
+    is_partial
+        There is a predicate on the store: what it leaves out may be filled where nobody reads the
+        elements that the store left alone.
+    op
+        The row of the table of asynchronous operations that serves the mechanism.
+    """
+
+    nest: ir.Stmt
+    block: ir.SBlock
+    src: AffineAccess
+    dst: AffineAccess
+    condition: Any
+    fill: Any
+    is_partial: bool
+    op: AsyncOp
+
+    @property
+    def loops(self) -> tuple[ir.For, ...]:
+        """The loops of the nest, outermost first."""
+        return self.src.loops
+
+    @property
+    def fills_shared(self) -> bool:
+        """Tell whether shared memory is the destination."""
+        return self.op.writes == "shared"
+
+    @property
+    def tile(self) -> AffineAccess:
+        """The end in shared memory."""
+        return self.dst if self.fills_shared else self.src
+
+    @property
+    def tensor(self) -> AffineAccess:
+        """The end in global memory."""
+        return self.src if self.fills_shared else self.dst
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Bytes that are moved where the condition holds everywhere; None: not known statically."""
+        extents = [ir.static_int(loop.extent) for loop in self.loops]
+        known = [extent for extent in extents if extent is not None]
+        return prod(known) * self.src.element_bytes if len(known) == len(extents) else None
+
+    @property
+    def where(self) -> str:
+        """Name the transfer in an error message."""
+        return f"copy of {self.src.buffer.name} into {self.dst.buffer.name}"
+
+
+def find_transfers(root: Any) -> tuple[Transfer, ...]:
+    """Return the annotated copies below `root`, in order; refuse any other annotated block."""
+    found: list[Transfer] = []
+    inside: set[Any] = set()
+
+    def visit(stmt: ir.Stmt) -> None:
+        loops, body = ir.loop_nest(stmt)
+        if not isinstance(body, ir.SBlockRealize) or ASYNC_COPY not in body.block.annotations:
+            return
+        if body.block in inside:
+            return
+        inside.add(body.block)
+        found.append(_transfer(stmt, tuple(loops), body))
+
+    for loop in ir.find_all(root, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING):
+        visit(loop)
+    for block in ir.find_blocks(root, ASYNC_COPY):
+        if block not in inside:
+            raise cannot_lower(
+                f"block {block.name_hint}", "a copy without loops", "loops over a tile's rows"
+            )
+    return tuple(found)
+
+
+def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealize) -> Transfer:
+    block = realize.block
+    where = f"block {block.name_hint}, {ASYNC_COPY}"
+    store = block.body
+    if not isinstance(store, ir.BufferStore):
+        raise cannot_lower(where, type(store).__name__, "one store into shared memory")
+    value, condition, fill = store.value, None, None
+    if isinstance(value, ir.Call) and value.op.name.endswith("if_then_else"):
+        condition, value, fill = value.args
+    if not isinstance(value, ir.TensorLoad):
+        raise cannot_lower(
+            where,
+            f"{store.value}",
+            "a plain load: the hardware copies bytes as they are",
+            "compute on the tile after it has arrived",
+        )
+    is_partial = not ir.is_const(realize.predicate, 1)
+    if is_partial:
+        has_both = condition is not None
+        condition = tirx.And(realize.predicate, condition) if has_both else realize.predicate
+        fill = fill if has_both else tirx.const(0, ir.dtype_of(store.buffer))
+    return Transfer(
+        nest,
+        block,
+        AffineAccess(value.source, tuple(value.indices), loops),
+        AffineAccess(store.buffer, tuple(store.indices), loops),
+        condition,
+        fill,
+        is_partial,
+        _op(where, str(block.annotations[ASYNC_COPY]), value.source, store.buffer),
+    )
+
+
+def _op(where: str, mechanism: str, src: ir.Var, dst: ir.Var) -> AsyncOp:
+    """Find the operation that serves a mechanism between two memories."""
+    reads, writes = (_SPACES.get(str(x.scope()), "") for x in (src, dst))
+    op = find_copy_op(mechanism, reads, writes)
+    if op is not None:
+        return op
+    if writes != "shared":
+        raise cannot_lower(
+            where,
+            f"a store into {dst.name} in scope {dst.scope()!r}",
+            f"a store into {SHARED}, the one shared memory of a kernel",
+            f'make the block with cache_read(..., "{SHARED}")',
+        )
+    raise cannot_lower(
+        where,
+        f"a load from {src.name} in scope {src.scope()!r}",
+        "a load from global memory",
+    )

@@ -12,6 +12,7 @@ from .layout_shared import LayoutShared
 from .lower_channels import LowerChannels
 from .lower_mma import LowerMma
 from .merge_shared import MergeShared
+from .overlay_shared import OverlayShared
 from .plan_pipeline import PlanPipeline
 from .refuse_leftovers import RefuseLeftovers
 from .resolve_bounds import ResolveBounds
@@ -30,6 +31,7 @@ __all__ = [
     "LowerChannels",
     "LowerMma",
     "MergeShared",
+    "OverlayShared",
     "PlanPipeline",
     "RefuseLeftovers",
     "RequireAlignment",

@@ -38,14 +38,13 @@ from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.plan.channel import find_calls, make_call
+from tvm_hopper.plan.channel import find_split, make_call
 from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten, once
 from tvm_hopper.plan.sync_placement import left_in_flight, place_syncs
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     ASYNC_OP,
     AWAIT_FILLED,
-    AWAIT_FREE,
     CHANNEL,
     PIPELINE_KEYS,
 )
@@ -163,11 +162,11 @@ def keep_behind(registers: list[ir.Var]) -> list[Any]:
 
 def find_consumers(kernel: ir.For) -> tuple[ir.Stmt, int] | None:
     """Return the consumers' branch of a kernel that is split, and where their threads begin."""
-    for split in ir.find_all(kernel, ir.IfThenElse, lambda x: x.else_case is not None):
-        if find_calls(split.then_case, AWAIT_FREE) and not find_calls(split.else_case, AWAIT_FREE):
-            _check_elsewhere(kernel, split.else_case)
-            return split.else_case, int(split.condition.b)
-    return None
+    split = find_split(kernel)
+    if split is None:
+        return None
+    _check_elsewhere(kernel, split.else_case)
+    return split.else_case, int(split.condition.b)
 
 
 def _check_elsewhere(kernel: ir.For, consumers: ir.Stmt) -> None:

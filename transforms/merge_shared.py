@@ -8,13 +8,14 @@
     ring = decl_buffer(float16, data=dyn_smem); full = decl_buffer(uint64, data=dyn_smem)
     ... ring[i], &full[8192 + s], &ring[0] ...
 
-No two buffers overlap. TVM's own passes merge by straight-line liveness, which knows nothing of
-copies and multiplications in flight, drop buffers used only by address, and align the base to 64
-bytes only.
+Two buffers overlap only where an `overlay` statement allows it: what has to be waited for in
+between stands in the kernel already. TVM's own passes merge by straight-line liveness, which knows
+nothing of copies and multiplications in flight, drop buffers used only by address, and align the
+base to 64 bytes only.
 
 Before: buffers are flat, right before StorageRewrite.  After: one dynamic shared allocation, at
 which stock merging has nothing left to do.
-Not here: overlaying the epilogue's tiles on the ring.
+Not here: which buffers may overlap (overlay_shared.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
 from tvm_hopper.plan.notes import SmemNote, note_kernels
+from tvm_hopper.plan.overlay import find_overlays, parse_overlay
 from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory
 
 NAME = "dyn_smem"
@@ -100,9 +102,15 @@ def plan_shared(func: tirx.PrimFunc) -> tuple[SharedPlan, ...]:
         )
         if allocations:
             buffers = tuple(x.buffer for x in allocations)
-            memory = SharedMemory(tuple(_array(x) for x in allocations))
+            memory = SharedMemory(tuple(_array(x) for x in allocations), _overlays(kernel, buffers))
             plans.append(SharedPlan(kernel, buffers, memory))
     return tuple(plans)
+
+
+def _overlays(kernel: Any, buffers: tuple[ir.Var, ...]) -> frozenset[frozenset[int]]:
+    """Return the pairs of positions that may lie in the same bytes."""
+    numbers = {buffer: i for i, buffer in enumerate(buffers)}
+    return frozenset(frozenset(numbers[x] for x in pair) for pair in find_overlays(kernel))
 
 
 def _array(allocation: Any) -> SharedArray:
@@ -142,6 +150,8 @@ def _rewrite_kernel(plan: SharedPlan) -> ir.Stmt:
         return ir.BufferStore(view, node.value, [node.indices[0] + offset])
 
     def call(node: ir.Call, mutator: Any) -> Any:
+        if parse_overlay(node) is not None:
+            return tirx.IntImm("int32", 0)
         buffer = ir.pointer_of(node)
         if buffer is not None and buffer in views:
             view, offset = views[buffer]

@@ -36,3 +36,20 @@ def test_as_many_slots_as_fit(num_bytes, other):
     count = most_slots(slots)
     assert ring_memory(slots, count).num_bytes <= SMEM_PER_BLOCK or count == 0
     assert ring_memory(slots, count + 1).num_bytes > SMEM_PER_BLOCK
+
+
+def test_arrays_that_may_overlap_start_where_the_first_one_does():
+    arrays = (
+        SharedArray("staging", 3000, 128),
+        SharedArray("ring", 4096, 1024),
+        SharedArray("full", 24),
+        SharedArray("other", 500, 128),
+    )
+    memory = SharedMemory(arrays, frozenset([frozenset((0, 1)), frozenset((2, 1))]))
+    assert memory.order == (1, 0, 3, 2)
+    # staging in the ring's bytes; other behind both; full may meet the ring, but not the others
+    assert memory.offsets == (0, 0, 4608, 4096)
+    assert memory.num_bytes == 4632
+    assert memory.overlap(0, 1)
+    assert not memory.overlap(1, 2)
+    assert not memory.overlap(1, 3)

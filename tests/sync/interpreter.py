@@ -298,12 +298,17 @@ class _Run:
             touched = [x for x in touched if x[2] or x[:2] not in written]
         for buffer, version, is_write in touched:
             for event in state.events:
-                if (event.buffer, event.slot) == (buffer, version % buffer.num_slots):
+                is_over = event.buffer.name in buffer.overlays and not step.is_release
+                if is_over or (event.buffer, event.slot) == (buffer, version % buffer.num_slots):
                     is_promised = event.phase and event.phase[0] in self.only_if_read
                     if not is_promised or (event.phase == (buffer, version) and not is_write):
                         self.check(step, event, is_write, threads)
         if step.is_release:
-            given = {(buffer, version % buffer.num_slots) for buffer, version, _ in touched}
+            given = {
+                (buffer, version % buffer.num_slots)
+                for buffer, version, _ in touched
+                if not buffer.overlays  # another agent than the one it is given to may meet it
+            }
             kept = {e for e in state.events if (e.buffer, e.slot) not in given}
             return state._replace(events=frozenset(kept))
         return self.issue(step, state, touched, threads)

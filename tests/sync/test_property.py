@@ -201,3 +201,30 @@ def test_placed_syncs_are_enough_and_none_is_superfluous(body: Body) -> None:
 @given(pipelines())
 def test_the_same_of_rings_that_are_filled_ahead(body: Body) -> None:
     judge(body)
+
+
+def overlay(body: Body) -> Body:
+    """Let the tile and the long ring lie in the same bytes."""
+    new = {
+        TILE: replace(TILE, overlays=frozenset([LONG.name])),
+        LONG: replace(LONG, overlays=frozenset([TILE.name])),
+    }
+
+    def change(statement):
+        if isinstance(statement, Step):
+            accesses = tuple(
+                replace(x, buffer=new.get(x.buffer, x.buffer)) for x in statement.accesses
+            )
+            return replace(statement, accesses=accesses)
+        if isinstance(statement, Loop):
+            advances = frozenset(new.get(x, x) for x in statement.advances)
+            return replace(statement, body=overlay(statement.body), advances=advances)
+        return replace(statement, arms=tuple(map(overlay, statement.arms)))
+
+    return tuple(map(change, body))
+
+
+@settings(every, max_examples=200)
+@given(bodies())
+def test_buffers_in_the_same_bytes_are_kept_apart_by_syncs(body: Body) -> None:
+    judge(overlay(body))

@@ -82,3 +82,24 @@ def test_other_kernel_keeps_its_shared_buffers():
     wanted = ir.outermost_thread_extents(parse(AFTER).body)[0]
     tvm.ir.assert_structural_equal(second, wanted, map_free_vars=True)
     assert (notes_of(got, 0), notes_of(got, 1)) == ((), (ring, *SHARED))
+
+
+def test_buffers_share_bytes_where_a_statement_allows_it():
+    allowed = (
+        '        T.call_extern("int32", "barrier"',
+        '        T.call_extern("int32", "tvm_hopper.overlay", T.address_of(ring[0]), '
+        'T.address_of(rest[0]))\n        T.call_extern("int32", "barrier"',
+    )
+    # rest lies where ring does, full behind both
+    after = parse(
+        AFTER,
+        ("T.alloc_buffer((160,)", "T.alloc_buffer((112,)"),
+        ("rest[32]", "rest[0]"),
+        ("full[19]", "full[13]"),
+        ("T.address_of(full[18])", "T.address_of(full[12])"),
+        (
+            '        T.call_extern("int32", "barrier"',
+            '        T.evaluate(0)\n        T.call_extern("int32", "barrier"',
+        ),
+    )
+    check(run(parse(BEFORE, allowed), MergeShared()), after)

@@ -48,6 +48,7 @@ def hook_passes() -> list[Pass]:
         transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
         transforms.ScheduleTiles(),  # the passes above reason about plain block indices
         transforms.ExpandPipeline(),  # where there is no producer, loads run ahead in the loop
+        transforms.OverlayShared(),  # what is dead before another array lives may give it room
         transforms.InsertSyncs(),  # what a role has to wait for depends on all of the above
         transforms.LowerChannels(),  # slots that are handed over become mbarriers
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits

@@ -26,6 +26,7 @@ from tvm_hopper.facts.hopper import THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import (
     ARRIVALS,
     ASYNC_OP,
+    AWAIT_FREE,
     CHANNEL,
     CHANNEL_CALLS,
     FILL_SLOT,
@@ -136,6 +137,14 @@ def is_load(part: Any) -> bool:
 def find_loads(root: Any) -> list[ir.SBlockRealize]:
     """Return the loads below `root`, outermost first."""
     return ir.find_all(root, ir.SBlockRealize, is_load)
+
+
+def find_split(kernel: ir.For) -> ir.IfThenElse | None:
+    """Return the branch of a kernel that divides it between a producer and consumers."""
+    for split in ir.find_all(kernel, ir.IfThenElse, lambda x: x.else_case is not None):
+        if find_calls(split.then_case, AWAIT_FREE) and not find_calls(split.else_case, AWAIT_FREE):
+            return split
+    return None
 
 
 def threads_per_arrival(slots: list[ir.Var], readers: list[ir.Stmt]) -> int:

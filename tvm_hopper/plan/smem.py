@@ -7,12 +7,13 @@
                                  98360
 
 The schedule chooses tiles by it, the pipeline's plan refuses by it, and the last pass places by it,
-so that none of them promises what another one cannot keep.
+so that none of them promises what another one cannot keep. Arrays of which one is dead before the
+other one lives may lie in the same bytes, see `lifetimes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm_hopper.facts.hopper import MBARRIER_BYTES, SMEM_PER_BLOCK
@@ -44,24 +45,50 @@ class SharedArray:
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """Arrays of one kernel; no two overlap, since copies may be in flight in any of them."""
+    """Arrays of one kernel; two of them overlap where both are never alive at once.
+
+    Attributes
+    ----------
+    arrays
+        In any order.
+    overlays
+        Pairs of positions in `arrays` that may lie in the same bytes (`lifetimes`).
+    """
 
     arrays: tuple[SharedArray, ...]
+    overlays: frozenset[frozenset[int]] = frozenset()
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Positions in `arrays` by offset: the most aligned first, which leaves no holes."""
-        return tuple(sorted(range(len(self.arrays)), key=lambda i: -_alignment(self.arrays[i])))
+        """Positions in `arrays` as they are placed: the most aligned first, which leaves no holes.
+
+        Where some may overlap, large ones are placed in front of small ones.
+        """
+
+        def key(i: int) -> tuple[int, int]:
+            size = self.arrays[i].num_bytes if self.overlays else 0
+            return (-_alignment(self.arrays[i]), -size)
+
+        return tuple(sorted(range(len(self.arrays)), key=key))
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Offset of each of `arrays`, in bytes."""
-        found, end = {}, 0
+        """Offset of each of `arrays`, in bytes: the first place behind all that it may not meet."""
+        found: dict[int, int] = {}
         for i in self.order:
-            step = _alignment(self.arrays[i])
-            found[i] = -(-end // step) * step
-            end = found[i] + self.arrays[i].num_bytes
+            apart = [j for j in found if frozenset((i, j)) not in self.overlays]
+            found[i] = self._first_place(i, {j: found[j] for j in apart})
         return tuple(found[i] for i in range(len(self.arrays)))
+
+    def _first_place(self, i: int, apart: Mapping[int, int]) -> int:
+        step = _alignment(self.arrays[i])
+        end = max((offset + self.arrays[j].num_bytes for j, offset in apart.items()), default=0)
+        return -(-end // step) * step
+
+    def overlap(self, i: int, j: int) -> bool:
+        """Tell whether two arrays lie in the same bytes."""
+        (a, b), sizes = (self.offsets[i], self.offsets[j]), self.arrays
+        return a < b + sizes[j].num_bytes and b < a + sizes[i].num_bytes
 
     @property
     def num_bytes(self) -> int:

@@ -24,6 +24,7 @@ from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEAS
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Space, Step
 
 from .channel import find_calls, find_loads, find_trips, is_load
+from .overlay import find_overlays, parse_overlay
 
 
 @dataclass
@@ -61,13 +62,23 @@ class BodyReader:
         self.buffers: dict[ir.Var, Buffer] = {}
         self.channels: dict[int, list[ir.Var]] = {}
         self.channel_of = find_trips(kernel)
+        slots: dict[str, int] = {}
+        names: dict[ir.Var, str] = {}
         for load in ir.find_blocks(kernel, CHANNEL):
             rings = [region.source for region in load.writes]
             self.channels.setdefault(int(load.annotations[CHANNEL]), []).extend(rings)
             # What a channel fills at once is one to the engine, and waited for once.
             name = f"{rings[0].name}#{load.annotations[CHANNEL]}"
-            both = Buffer(name, "shared", int(rings[0].shape[0]))
-            self.buffers.update({ring: self.buffers.get(ring, both) for ring in rings})
+            slots.setdefault(name, int(rings[0].shape[0]))
+            names = {**dict.fromkeys(rings, name), **names}
+        pairs = find_overlays(kernel)
+        for var in (x for pair in pairs for x in pair):
+            names.setdefault(var, f"{var.name}#{len(names)} in shared bytes")
+        for var, name in names.items():
+            meets = frozenset(
+                names[y] for pair in pairs for x, y in (pair, pair[::-1]) if names[x] == name
+            )
+            self.buffers[var] = Buffer(name, "shared", slots.get(name, 1), meets)
 
     def buffer(self, var: ir.Var) -> Buffer:
         """Return the engine's name for a buffer."""
@@ -104,6 +115,8 @@ class BodyReader:
                 return Item(stmt, self._release(stmt.block))
             if not self._is_plain(stmt):
                 return self._look_through(stmt, stmt.block.body, _with_block_body)
+        if parse_overlay(stmt) is not None:
+            return Item(stmt, Step("overlay", ()))
         if isinstance(stmt, tirx.AttrStmt) and not self._is_plain(stmt):
             return self._look_through(stmt, stmt.body, _with_attr_body)
         if isinstance(stmt, tirx.Bind) and self._varies(stmt.value):

@@ -172,8 +172,10 @@ class Kernel:
             share = 100 * self.smem_bytes / hopper.SMEM_PER_BLOCK
             total = f"{self.smem_bytes} of {hopper.SMEM_PER_BLOCK} bytes ({share:.0f}%)"
             yield "shared memory", total
-        for region in self.smem:
-            yield f"  {region.name}", f"{region.size} bytes at {region.offset}"
+        for i, region in enumerate(self.smem):
+            shared = [x.name for x in self.smem[:i] if _overlap(x, region)]
+            also = f", in bytes of {', '.join(shared)}" if shared else ""
+            yield f"  {region.name}", f"{region.size} bytes at {region.offset}{also}"
         for each_map in self.tensor_maps:
             dims, box = (" x ".join(map(str, x)) for x in (each_map.dims, each_map.box))
             kept = f"{each_map.box_bytes} bytes, swizzle {each_map.swizzle} B"
@@ -193,6 +195,10 @@ class Kernel:
             yield "fallback", fallback
         if not self.fallbacks:
             yield "fallbacks", "none"
+
+
+def _overlap(a: SmemNote, b: SmemNote) -> bool:
+    return a.offset < b.offset + b.size and b.offset < a.offset + a.size
 
 
 def _count(number: int, what: str) -> str:

@@ -227,6 +227,7 @@ AWAIT_FILLED = "tvm_hopper.await_filled"  # call_extern(.., channel, trip): its 
 AWAIT_FREE = "tvm_hopper.await_free"  # call_extern(.., channel, trip): its last readers are done
 FREE_SLOT = "tvm_hopper.free_slot"  # call_extern(.., channel, trip): one arrival of a reader
 CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT)
+OVERLAY = "tvm_hopper.overlay"  # call_extern(.., &a, &b): two shared arrays may share bytes
 RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many trips ago
 ARRIVALS = "tvm_hopper.arrivals"  # beside it: how many threads of the role arrive
 ALIGNMENT = "tvm_hopper.alignment"  # on a function: argument, bytes ...

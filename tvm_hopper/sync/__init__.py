@@ -10,9 +10,11 @@
 
 `program` holds the words of both sides, `nodes` the program as a tree that knows its paths, `state`
 the lattice and its transfer functions, `check` the analysis of a tree with syncs placed in it, and
-`place` the search for the syncs. Imports the facts and nothing else of this package.
+`place` the search for the syncs; `defined` asks whether a ring's old content is ever read. Imports
+the facts and nothing else of this package.
 """
 
+from .defined import reads_its_own_copies
 from .place import place_syncs
 from .program import (
     Access,
@@ -49,4 +51,5 @@ __all__ = [
     "Wait",
     "WaitPhase",
     "place_syncs",
+    "reads_its_own_copies",
 ]

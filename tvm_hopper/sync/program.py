@@ -19,12 +19,14 @@ class Buffer:
     """A buffer, or a ring of `num_slots` equal ones; two objects of one name must be equal.
 
     What a body writes to global memory and does not read again needs no mention. Where it has
-    one, two accesses of one slot are taken to meet.
+    one, two accesses of one slot are taken to meet. The other buffers named in `overlays` lie in
+    the same bytes: an access of one of them meets every slot of this one.
     """
 
     name: str
     space: Space
     num_slots: int = 1
+    overlays: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.num_slots < 1:

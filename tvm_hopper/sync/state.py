@@ -167,7 +167,7 @@ def lacks(state: State, use: Use) -> Iterator[Sync]:
     """Yield the syncs that have to stand in front of an access, in any order."""
     is_async = use.is_release or (use.op is not None and use.op.proxy == ASYNC)
     for touch, missing in state.touches.items():
-        if (touch.buffer, touch.slot) != (use.buffer, use.slot):
+        if not meets(touch, use):
             continue
         if not must_follow(use, touch.is_write, touch.op):
             continue
@@ -185,6 +185,13 @@ def lacks(state: State, use: Use) -> Iterator[Sync]:
         alone = touch.by_thread and use.by_thread
         if missing.barrier and not alone and not use.is_release:
             yield Barrier()
+
+
+def meets(touch: Touch, use: Use) -> bool:
+    """Tell whether an access is of bytes that were touched."""
+    if touch.buffer == use.buffer:
+        return touch.slot == use.slot
+    return touch.buffer.name in use.buffer.overlays and not use.is_release
 
 
 def reads(use: Use, phase: Phase) -> bool:
@@ -224,9 +231,10 @@ def execute(state: State, unit: Unit) -> State:
         phases[buffer, ahead] = PROMISED if unit.only_if_read else FLIES
     for use in unit.uses:
         if use.is_release:
-            # The other agent hands the slot back behind an arrive of each of these threads.
-            slot = (use.buffer, use.slot)
-            touches = {t: m for t, m in touches.items() if (t.buffer, t.slot) != slot}
+            # The other agent hands the slot back behind an arrive of each of these threads. What
+            # else lies in its bytes is no business of that agent.
+            if not use.buffer.overlays:
+                touches = {t: m for t, m in touches.items() if not meets(t, use)}
             continue
         for touch, missing in _touches(use, copied):
             touches[touch] = missing

@@ -98,3 +98,8 @@ def test_a_condition_reads_in_front_of_both_arms():
 def test_an_allocation_goes_to_where_it_is_used():
     """TVM moves it into the loop, so that it begins anew there."""
     assert pairs(block(big("s"), in_loop(fill(), FILL, USE))) == [("a", "s")]
+
+
+def test_a_pointer_with_a_name_of_its_own_is_followed_no_further():
+    named = 'q = T.decl_buffer((128, 128), "float32", data=s.data, scope="shared.dyn")\n'
+    assert pairs(block(big("s"), FILL, USE, named, "acc[0] = q[tx, tx]\n"), fill()) == []

@@ -100,10 +100,20 @@ class _Lifetimes:
     def __init__(self, kernel: ir.For) -> None:
         self.kernel = kernel
         self.split = find_split(kernel)
-        self.root: ir.Stmt = kernel if self.split is None else self.split.else_case
+        self.root: ir.Stmt = kernel
+        # Pointers that have a name of their own are followed no further.
+        self.named = [*ir.find_all(kernel, tirx.Bind), *ir.find_all(kernel, tirx.DeclBuffer)]
+        self.outside: ir.Stmt = ir.seq()
+        if self.split is not None:
+            self.root = self.split.else_case
+            self.outside = ir.replace_nodes(kernel, ir.Stmt, {self.split: ir.seq()})
 
     def never_alive_at_once(self, a: ir.Var, b: ir.Var) -> bool:
         """Tell whether no value of one array has to survive an access of the other one."""
+        if any(x.same_as(y) for x in (a, b) for y in ir.addressed(self.named)):
+            return False
+        if ir.accesses(self.outside, a) or ir.accesses(self.outside, b):
+            return False
         apart = _separate(self.root, a, b)
         if apart is None:
             return False

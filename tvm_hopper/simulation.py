@@ -130,6 +130,12 @@ def simulate(
         How asynchronous operations are scheduled; see `tvm_hopper.sim.run_kernel`.
     blocks : list of (x, y, z) or None
         CTAs to run; None: all.
+    detect_races : bool
+        Also follow who knows of whose accesses; without it values alone are computed.
+    target : Target, str or dict, optional
+        For a module that is not lowered yet.
+    entry : str, optional
+        Name of the function to run; left out, the only one.
     num_sms : int
         Multiprocessors of the device, for host code that asks.
 
@@ -292,6 +298,8 @@ def verify(
 
     Parameters
     ----------
+    ex_or_mod : IRModule, PrimFunc, or what `tvm.compile` returned in this process
+        A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict or None
         As for `simulate`; what is left out is filled with random numbers, except arguments that
         the kernel only writes. Tensors with strides or an offset of their own get some.
@@ -305,6 +313,17 @@ def verify(
         and the report is incomplete if fewer than three ran.
     num_sms : int
         Multiprocessors of the device, for host code that asks.
+    target : Target, str or dict, optional
+        For a module that is not lowered yet.
+    entry : str, optional
+        Name of the function to run; left out, the only one.
+    max_ctas : int
+        How many CTAs of a launch may run before some are chosen.
+
+    Returns
+    -------
+    report : Report
+        `verdict` is the worst of "clean", "review", "incomplete" and "error"; `findings` says why.
 
     Raises
     ------

@@ -1,5 +1,6 @@
 """What the documents promise: passes and options are those of the code."""
 
+import inspect
 import re
 
 import pytest
@@ -41,3 +42,24 @@ def test_every_option_is_listed_with_its_default():
     for name, default in options.DEFAULTS.items():
         if name in rows and isinstance(default, bool):
             assert f"| {default} |" in rows[name]
+
+
+def public_functions():
+    """Return the functions that users call, by name."""
+    import tvm_hopper
+
+    for owner in (tvm_hopper, tvm_hopper.schedule):
+        for name in owner.__all__:
+            if inspect.isfunction(one := getattr(owner, name)):
+                yield pytest.param(one, id=name)
+
+
+@pytest.mark.parametrize("function", list(public_functions()))
+def test_public_functions_say_what_they_take_give_and_raise(function):
+    text = inspect.getdoc(function)
+    named = re.findall(r"^(\w[\w, ]*) : ", text, re.MULTILINE)
+    described = {name for line in named for name in line.split(", ")}
+    assert not set(inspect.signature(function).parameters) - described
+    assert "\nRaises\n------\n" in text
+    returns_nothing = inspect.signature(function).return_annotation == "None"
+    assert returns_nothing or "\nReturns\n-------\n" in text

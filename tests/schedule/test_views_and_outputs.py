@@ -372,3 +372,13 @@ def test_rows_that_begin_again_in_the_middle():
         sch = s_tir.Schedule(te.create_prim_func(tensors))
         with pytest.raises(ScheduleError, match=r"block D: found a read of C.*; need each element"):
             hs.matmul(sch, "C", SMALL)
+
+
+def test_normalize_refuses_what_is_no_module_and_unknown_blocks():
+    mod = workloads.matmul(64, 64, 64)
+    with pytest.raises(
+        ScheduleError, match=r"normalize: found int; need an IRModule or a PrimFunc"
+    ):
+        hs.normalize(3)
+    with pytest.raises(ScheduleError, match=r"found block='nope'; need one of \['C'\], or None"):
+        hs.normalize(mod, "nope")

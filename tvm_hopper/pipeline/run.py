@@ -38,8 +38,26 @@ def lower(
 ) -> tvm.IRModule:
     """Return the module after the first pass named `until`, or right before the one named `before`.
 
-    Names are those of `PassInfo`, e.g. "tvm_hopper.LowerMma" or "tirx.SplitHostDevice"; with
-    neither the whole list runs, and host and device functions stand side by side.
+    Parameters
+    ----------
+    mod : IRModule or PrimFunc
+        A scheduled module; it is left as it is.
+    target : Target, str or dict, optional
+        Left out, the one in scope.
+    until, before : str, optional
+        Names of `PassInfo`, e.g. "tvm_hopper.LowerMma" or "tirx.SplitHostDevice"; with neither the
+        whole list runs, and host and device functions stand side by side.
+
+    Returns
+    -------
+    mod : IRModule
+
+    Raises
+    ------
+    ValueError
+        There is no target, or no pass of that name.
+    HopperError
+        A pass refuses what the module asks for.
     """
     mod = marks.mark_requests(_bind(mod, target))
     passes = full_list()
@@ -58,7 +76,26 @@ def lower(
 def lower_to_hook(
     mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None = None
 ) -> tvm.IRModule:
-    """Return the module as the first of our passes receives it."""
+    """Return the module as the first of our passes receives it.
+
+    Parameters
+    ----------
+    mod : IRModule or PrimFunc
+        A scheduled module; it is left as it is.
+    target : Target, str or dict, optional
+        Left out, the one in scope.
+
+    Returns
+    -------
+    mod : IRModule
+
+    Raises
+    ------
+    ValueError
+        There is no target.
+    HopperError
+        What the module asks for cannot be read.
+    """
     mod = marks.mark_requests(_bind(mod, target))
     for p in stock_passes():
         if p.info.name == HOOK:
@@ -70,7 +107,27 @@ def lower_to_hook(
 def lower_final(
     mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None = None
 ) -> Lowered:
-    """Return the finalised host and device modules, without generating code."""
+    """Return the finalised host and device modules, without generating code.
+
+    Parameters
+    ----------
+    mod : IRModule or PrimFunc
+        A scheduled module; it is left as it is.
+    target : Target, str or dict, optional
+        Left out, the one in scope.
+
+    Returns
+    -------
+    lowered : Lowered
+        `host` and `device`, as the code generators print them.
+
+    Raises
+    ------
+    ValueError
+        There is no target.
+    HopperError
+        A pass refuses what the module asks for.
+    """
     host, device = split_host_device_mods(lower(mod, target))
     finalize_host, finalize_device = stock_finalizers()
     parts = [finalize_device()(m) for m in device.values()]

@@ -275,6 +275,11 @@ def explain(module: Any, target: Any = None) -> Explanation:
     target : Target, str or dict, optional
         For a module that is not lowered yet; left out, the one in scope.
 
+    Returns
+    -------
+    explanation : Explanation
+        One `Kernel` for each kernel of ours; `print` shows them, sizes in bytes.
+
     Raises
     ------
     HopperError

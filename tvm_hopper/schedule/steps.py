@@ -78,6 +78,11 @@ def pad(sch: s_tir.Schedule, block: Any, tile: tuple[Int, Int, Int]) -> None:
         The multiply-add, in plain loops.
     tile : tuple
         Rows, columns and depth of the tile, ints or random variables.
+
+    Raises
+    ------
+    ScheduleError
+        The block is no matmul that can be served, or the tile does not fit it.
     """
     block = as_block(sch, block)
     tile = as_tile("pad", tile)
@@ -149,6 +154,11 @@ def async_copy(
         "tma".
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
+
+    Raises
+    ------
+    ScheduleError
+        The block is no copy, stands in no loop, or the mechanism or swizzle is not known.
     """
     copy = as_block(sch, copy)
     node = sch.get(copy)
@@ -189,6 +199,11 @@ def wgmma(sch: s_tir.Schedule, block: Any, accumulate: str | None = None) -> Any
     -------
     block : SBlockRV
         The block around one consumer's tile, which carries the annotation.
+
+    Raises
+    ------
+    ScheduleError
+        The block is no multiply-add of a tile that the tensor core can multiply.
     """
     block = as_block(sch, block)
     where = f"block {sch.get(block).name_hint}"
@@ -251,6 +266,11 @@ def pipeline(
         `stages - 1`, for tuning: a trace takes a sampled value as it is, but no expression of it.
     wgmma_pending : int, optional
         WGMMA groups left in flight over an iteration, 0 or 1.
+
+    Raises
+    ------
+    ScheduleError
+        The loop's body is not copies and what reads them, or roles and stages do not fit it.
     """
     loop = as_loop(sch, loop)
     where = f"loop {sch.get(loop).loop_var.name}"
@@ -378,6 +398,11 @@ def raster(
     persistent : int, optional
         Thread blocks that share all tiles; None or 0 is one block a tile, BY_DEVICE (-1) as many as
         balance on the device at hand, counted at each launch.
+
+    Raises
+    ------
+    ScheduleError
+        The loop is not bound to blockIdx.x, or a count is out of range.
     """
     loop = as_loop(sch, loop)
     where = f"loop {sch.get(loop).loop_var.name}"

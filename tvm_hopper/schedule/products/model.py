@@ -81,6 +81,11 @@ def choose_config(
     -------
     config : MatmulConfig
         With tile, consumers, and stages or last_stage.
+
+    Raises
+    ------
+    ScheduleError
+        An argument is illegal; what does not fit the chip is for `hs.matmul` to refuse.
     """
     m, n, k = (
         as_size("choose_config", name, size, symbolic="an expression of a symbolic extent")

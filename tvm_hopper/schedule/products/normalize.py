@@ -27,7 +27,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir
-from tvm_hopper.errors import HopperError
+from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.schedule.arguments import label
 from tvm_hopper.schedule.trial import as_one_step
 
@@ -70,7 +70,13 @@ def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> An
     mod : IRModule or PrimFunc
         The same object when there is nothing to rewrite.  An old value is added once, after the
         sum, as a library does with beta = 1.
+
+    Raises
+    ------
+    ScheduleError
+        `mod` is no module, or there is no block of that name.
     """
+    _check_arguments(mod, block)
     if isinstance(mod, tirx.PrimFunc):
         return _normalize_function(mod, block)
     changed = {
@@ -80,6 +86,19 @@ def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> An
         and not (new := _normalize_function(func, block)).same_as(func)
     }
     return _with_functions(mod, changed) if changed else mod
+
+
+def _check_arguments(mod: Any, block: Any) -> None:
+    if not isinstance(mod, (tvm.IRModule, tirx.PrimFunc)):
+        raise cannot_schedule("normalize", f"{type(mod).__name__}", "an IRModule or a PrimFunc")
+    if block is None:
+        return
+    roots = [mod] if isinstance(mod, tirx.PrimFunc) else list(mod.functions.values())
+    bodies = [func.body for func in roots if isinstance(func, tirx.PrimFunc)]
+    names = [x.name_hint for body in bodies for x in ir.find_all(body, ir.SBlock)]
+    names = [name for name in names if name != "root"]
+    if block not in names:
+        raise cannot_schedule("normalize", f"block={block!r}", f"one of {names}, or None")
 
 
 def normalized(sch: s_tir.Schedule, block: Any) -> s_tir.Schedule | None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from . import machine
-from .products_case import TOLERANCE, Case, build, epilogue_operands, inputs, poisoned
+from .matmul_case import TOLERANCE, Case, build, epilogue_operands, inputs, poisoned
 
 # fp32 sums of the same products in two orders; then one rounding each to the output type
 BETWEEN = {"float32": 2e-6, "float16": 3e-4, "bfloat16": 3e-3}

@@ -24,7 +24,7 @@ from typing import Any
 
 from . import machine, timing
 from .gemm import RESULTS, SIZES, tensor_sets
-from .products_case import Case, register
+from .matmul_case import Case, register
 
 LEAST, LEAST_MEAN = 0.98, 0.995
 BUILD = """

@@ -23,7 +23,7 @@ from typing import Any
 
 from . import covering, form_case, machine, matmul_case, worker_pool
 from .form_case import FormCase
-from .products_case import Case
+from .matmul_case import Case
 
 GRID_M = (1, 8, 100, 128, 1000, 4096)
 GRID_N = (8, 128, 1000, 4096)

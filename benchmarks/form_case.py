@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .products_case import TARGET, TOLERANCE, register
+from .matmul_case import TARGET, TOLERANCE, register
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from . import machine, timing
-from .products_case import Case, build, check, inputs, register
+from .matmul_case import Case, build, check, inputs, register
 
 SIZES = (
     "4096x4096x4096",

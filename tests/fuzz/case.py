@@ -91,7 +91,9 @@ class Case:
     after : tuple of Step
         Run behind the build, with `ex` in scope.
     kernels : int
-        Kernels of ours that are asked for, each with wgmma.
+        Kernels of ours that are asked for.
+    evidence : str
+        What the CUDA text of each has to mention.
     judged_at_build : str
         Why a refusal by the build is not late: nothing before it could know.
     policy : str
@@ -105,6 +107,7 @@ class Case:
     build: str = BUILD
     after: tuple[Step, ...] = ()
     kernels: int = 1
+    evidence: str = "wgmma"
     judged_at_build: str = ""
     policy: str = "on_wait"
     verify: bool = False

@@ -109,7 +109,7 @@ class Judge:
         silent = self._silent(scope["ex"])
         if "host" in silent:
             raise _Stop("silent", silent["host"])
-        if self.case.cubin and "wgmma" not in silent:
+        if self.case.cubin and "evidence" not in silent:
             self.phase = "assemble"
             with self._errors():
                 tvm_hopper.cubin(scope["ex"])
@@ -205,12 +205,14 @@ class Judge:
             found["host"] = f"host code writes {', '.join(sorted(stores))} on the device"
         try:
             every = tvm_hopper.explain(program.host).kernels
-            kernels = tuple(kernel for kernel in every if kernel.product)
+            multiplies = self.case.evidence == "wgmma"
+            kernels = tuple(x for x in every if x.product) if multiplies else tuple(every)
         except HopperError:
             kernels = ()
         texts = [module.inspect_source() for module in executable.mod.imports]
-        if len(kernels) < self.case.kernels or not any("wgmma" in text for text in texts):
-            found["wgmma"] = f"{len(kernels)} kernels of {self.case.kernels} use wgmma"
+        evidence = self.case.evidence
+        if len(kernels) < self.case.kernels or not any(evidence in text for text in texts):
+            found["evidence"] = f"{len(kernels)} kernels of {self.case.kernels} use {evidence}"
             return found
         notes = [note for kernel in kernels for note in (*kernel.notes, *kernel.fallbacks)]
         if self.case.program.must_note and not notes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..case import TARGET, Case, Step
 from ..draw import Draw
-from .products import matmul_step
+from .matmul import matmul_step
 from .steps import draw_plain
 
 STAGE = "software_pipeline_stage"

@@ -13,7 +13,7 @@ from ..draw import Draw
 from ..epilogue import draw_epilogue
 from ..product import COLUMNS, ROWS, Product
 from ..script import Script
-from .products import POLICIES, draw_registers, matmul_step
+from .matmul import POLICIES, draw_registers, matmul_step
 
 TILE_ROWS = (64, 128, 192, 256)
 TILE_COLUMNS = (64, 128, 8, 24, 32, 48, 88, 96, 176, 192, 208, 256)

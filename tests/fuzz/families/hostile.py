@@ -12,7 +12,7 @@ from ..case import Case, Step
 from ..draw import Draw
 from ..product import Product
 from ..script import Script
-from .products import matmul_step
+from .matmul import matmul_step
 
 ODD = ("None", '"2"', "2.5", "True", "np.int64(2)", "-1", "0", "2**31", "2**40", "[2]", "(2, 3)",
        '"C"', "float('nan')", "{}", "np.float32(2)", "np.array(2)", "3", "1")  # fmt: skip

@@ -13,7 +13,7 @@ from ..case import Case, Step
 from ..draw import Draw
 from ..product import Product
 from ..script import Script, indent
-from .products import POLICIES, matmul_step
+from .matmul import POLICIES, matmul_step
 
 SIZES = ((64, 64, 64), (64, 64, 72), (50, 40, 72), (128, 96, 64), (100, 72, 136))
 CONFIGS: tuple[dict[str, object], ...] = (

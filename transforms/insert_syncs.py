@@ -37,6 +37,7 @@ from tvm_hopper.codegen_patches.hold import fence_code, hold_all
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.plan.channel import find_split, make_call
 from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten, once
@@ -48,6 +49,7 @@ from tvm_hopper.requests.keys import (
     CHANNEL,
     PIPELINE_KEYS,
 )
+from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.sync import Loop
 
 from .plan_pipeline import open_channels
@@ -181,9 +183,9 @@ def _check_elsewhere(kernel: ir.For, consumers: ir.Stmt) -> None:
             )
 
 
-def rewrite_syncs(kernel: ir.For) -> ir.For:
+def rewrite_syncs(kernel: ir.For, arch: Arch) -> ir.For:
     """Place what the operations of a kernel need, in each of its roles or in the whole of it."""
-    kernel = swizzle_plain_copies(open_channels(kernel))
+    kernel = swizzle_plain_copies(open_channels(kernel, arch))
     axis = ir.thread_axes(kernel)["threadIdx.x"]
     if found := find_consumers(kernel):
         consumers, first = found
@@ -232,8 +234,9 @@ class InsertSyncs:
 
     def transform_function(self, func, mod, ctx):
         """Place the syncs of one function."""
+        arch = arch_of(func)
 
         def insert(kernel: ir.For) -> ir.For:
-            return rewrite_syncs(kernel) if needs_syncs(kernel) else kernel
+            return rewrite_syncs(kernel, arch) if needs_syncs(kernel) else kernel
 
         return ir.map_kernels(func, insert)

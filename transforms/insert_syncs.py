@@ -19,7 +19,8 @@ groups and for slots that are filled, fences between proxies, barriers of the ro
 Where groups stay in flight over an iteration, or there is one iteration, nothing may move over the
 last wait: the code behind it is fenced, and each register held.
 
-Before: roles and channels stand.  After: no `async_op` block lacks anything; its annotation goes.
+Before: roles and channels stand; operations are such as the target's arch executes.  After: no
+`async_op` block lacks anything; its annotation goes.
 Not here: the barriers of channels (lower_channels.py).
 """
 
@@ -40,7 +41,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.plan.channel import find_split, make_call
-from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten, once
+from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, check_operations, flatten, once
 from tvm_hopper.plan.sync_placement import left_in_flight, place_syncs
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
@@ -237,6 +238,7 @@ class InsertSyncs:
         arch = arch_of(func)
 
         def insert(kernel: ir.For) -> ir.For:
+            check_operations(kernel, arch)
             return rewrite_syncs(kernel, arch) if needs_syncs(kernel) else kernel
 
         return ir.map_kernels(func, insert)

@@ -79,12 +79,12 @@ def symbolic_cases() -> list[Case]:
 
 def is_legal(row: dict[str, Any]) -> bool:
     """Tell from the chip's limits whether a configuration, or a part of one, can exist."""
-    from tvm_hopper.schedule.products.config import MatmulConfig, find_violations
+    from tvm_hopper.schedule.products.config import ARCH, MatmulConfig, find_violations
 
     if len(row) < len(FACTORS):
         return True
     config = MatmulConfig(tile=row["tile"], stages=row["stages"], consumers=row["consumers"])
-    return not find_violations(row["tile"], row["stages"], config, row["dtype"])
+    return not find_violations(row["tile"], row["stages"], config, row["dtype"], ARCH)
 
 
 def cover_cases() -> list[Case]:

@@ -24,7 +24,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.vector_runs import is_run_in_bounds, shared_condition
 from tvm_hopper.codegen_patches.hold import hold_all
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.plan import fragment
 from tvm_hopper.plan.mma_plan import FragmentNest, MmaPlan
 

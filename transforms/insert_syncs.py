@@ -19,7 +19,8 @@ groups and for slots that are filled, fences between proxies, barriers of the ro
 Where groups stay in flight over an iteration, or there is one iteration, nothing may move over the
 last wait: the code behind it is fenced, and each register held.
 
-Before: roles and channels stand.  After: no `async_op` block lacks anything; its annotation goes.
+Before: roles and channels stand; operations are such as the target's arch executes.  After: no
+`async_op` block lacks anything; its annotation goes.
 Not here: the barriers of channels (lower_channels.py).
 """
 
@@ -37,9 +38,10 @@ from tvm_hopper.codegen_patches.hold import fence_code, hold_all
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.plan.channel import find_split, make_call
-from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten, once
+from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, check_operations, flatten, once
 from tvm_hopper.plan.sync_placement import left_in_flight, place_syncs
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
@@ -48,6 +50,7 @@ from tvm_hopper.requests.keys import (
     CHANNEL,
     PIPELINE_KEYS,
 )
+from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.sync import Loop
 
 from .plan_pipeline import open_channels
@@ -181,9 +184,9 @@ def _check_elsewhere(kernel: ir.For, consumers: ir.Stmt) -> None:
             )
 
 
-def rewrite_syncs(kernel: ir.For) -> ir.For:
+def rewrite_syncs(kernel: ir.For, arch: Arch) -> ir.For:
     """Place what the operations of a kernel need, in each of its roles or in the whole of it."""
-    kernel = swizzle_plain_copies(open_channels(kernel))
+    kernel = swizzle_plain_copies(open_channels(kernel, arch))
     axis = ir.thread_axes(kernel)["threadIdx.x"]
     if found := find_consumers(kernel):
         consumers, first = found
@@ -232,8 +235,10 @@ class InsertSyncs:
 
     def transform_function(self, func, mod, ctx):
         """Place the syncs of one function."""
+        arch = arch_of(func)
 
         def insert(kernel: ir.For) -> ir.For:
-            return rewrite_syncs(kernel) if needs_syncs(kernel) else kernel
+            check_operations(kernel, arch)
+            return rewrite_syncs(kernel, arch) if needs_syncs(kernel) else kernel
 
         return ir.map_kernels(func, insert)

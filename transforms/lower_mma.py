@@ -44,6 +44,7 @@ from tvm_hopper.plan.notes import FallbackNote, MmaNote, Note, RemarkNote, Store
 from tvm_hopper.plan.single_trip import runs_once, starts_from_zero
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ASYNC_OP
+from tvm_hopper.requests.targets import arch_of
 
 from .fragment_loops import Fragment
 from .warp_groups import bind_warp_groups
@@ -172,17 +173,17 @@ class LowerMma:
 
     def transform_function(self, func, mod, ctx):
         """Lower the multiply-add blocks of one function."""
-        notes = {}
+        notes, arch = {}, arch_of(func)
 
         def lower(kernel: ir.For) -> ir.Stmt:
             number = ir.number_of(func, kernel)
-            plans = plan_mma(kernel)
+            plans = plan_mma(kernel, arch)
             for plan in plans:
                 threads = plan_threads(kernel, plan)
                 slow = report(func, find_fallbacks(plan, threads))
                 notes[number] = [*_facts(plan, threads), *map(FallbackNote, slow)]
                 kernel = rewrite_mma(kernel, plan, threads)
-            assert not plan_mma(kernel), "LowerMma left a block behind"
+            assert not plan_mma(kernel, arch), "LowerMma left a block behind"
             return kernel
 
         return note_kernels(ir.map_kernels(func, lower), notes)

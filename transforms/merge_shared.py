@@ -29,11 +29,12 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
 from tvm_hopper.plan.notes import SmemNote, note_kernels
 from tvm_hopper.plan.overlay import find_overlays, parse_overlay
 from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory
+from tvm_hopper.requests.targets import arch_of
 
 NAME = "dyn_smem"
 
@@ -68,14 +69,15 @@ class SharedPlan:
     kernel: Any  # the outermost thread_extent attribute
     buffers: tuple[ir.Var, ...]
     memory: SharedMemory  # of `buffers`, in the same order
+    arch: Arch
 
     def __post_init__(self) -> None:
-        if not self.memory.fits:
+        if not self.memory.fits_on(self.arch):
             sizes = " + ".join(f"{p.buffer.name} {p.num_bytes}" for p in self.placements)
             raise cannot_lower(
                 "shared memory",
                 f"{sizes} = {self.num_bytes} bytes with alignment",
-                f"at most {SMEM_PER_BLOCK}",
+                f"at most {self.arch.smem_per_block}",
                 "take fewer stages or a smaller tile",
             )
 
@@ -103,7 +105,7 @@ def plan_shared(func: tirx.PrimFunc) -> tuple[SharedPlan, ...]:
         if allocations:
             buffers = tuple(x.buffer for x in allocations)
             memory = SharedMemory(tuple(_array(x) for x in allocations), _overlays(kernel, buffers))
-            plans.append(SharedPlan(kernel, buffers, memory))
+            plans.append(SharedPlan(kernel, buffers, memory, arch_of(func)))
     return tuple(plans)
 
 

@@ -27,6 +27,7 @@ from tvm_hopper import ir
 from tvm_hopper.plan.lifetimes import plan_overlays
 from tvm_hopper.plan.overlay import Overlay, make_overlay
 from tvm_hopper.requests.keys import KERNEL
+from tvm_hopper.requests.targets import arch_of
 
 
 def rewrite_overlays(kernel: ir.For, plan: tuple[Overlay, ...]) -> ir.For:
@@ -54,12 +55,13 @@ class OverlayShared:
 
     def transform_function(self, func, mod, ctx):
         """Overlay the arrays of one function's kernels."""
+        arch = arch_of(func)
 
         def overlay(kernel: ir.For) -> ir.For:
-            if not ir.find_blocks(kernel, KERNEL) or not (plan := plan_overlays(kernel)):
+            if not ir.find_blocks(kernel, KERNEL) or not (plan := plan_overlays(kernel, arch)):
                 return kernel
             after = rewrite_overlays(kernel, plan)
-            assert not plan_overlays(after), "OverlayShared left a pair behind"
+            assert not plan_overlays(after, arch), "OverlayShared left a pair behind"
             return after
 
         return ir.map_kernels(func, overlay)

@@ -41,10 +41,12 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.plan.channel import TRIP, count_trips, fill
 from tvm_hopper.plan.notes import RingNote, note_kernels
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
 from tvm_hopper.requests.keys import CHANNEL, KERNEL, NUM_SLOTS, PIPELINE_KEYS, TILE_WORK
+from tvm_hopper.requests.targets import arch_of
 
 # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise products (C7519).
 ROLLED = {"disable_unroll": True}
@@ -175,9 +177,9 @@ def _move_to_slot(stmt: Any, tile: ir.Var, ring: ir.Var, slot: Any) -> Any:
     )
 
 
-def open_channels(kernel: ir.For) -> ir.For:
+def open_channels(kernel: ir.For, arch: Arch) -> ir.For:
     """Give a channel to every load of a kernel that has none."""
-    for plan in plan_pipelines(kernel):
+    for plan in plan_pipelines(kernel, arch):
         kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_pipelines(plan)})
     return kernel
 
@@ -188,15 +190,15 @@ class PlanPipeline:
 
     def transform_function(self, func, mod, ctx):
         """Give the loads of one function their slots."""
-        notes = {}
+        notes, arch = {}, arch_of(func)
 
         def build(kernel: ir.For) -> ir.For:
             number = ir.number_of(func, kernel)
-            plans = plan_pipelines(kernel)
+            plans = plan_pipelines(kernel, arch)
             for plan in plans:
                 notes[number] = _facts(plan)
                 kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_pipelines(plan)})
-            assert not plan_pipelines(kernel), "PlanPipeline left a load without a channel"
+            assert not plan_pipelines(kernel, arch), "PlanPipeline left a load without a channel"
             return kernel
 
         return note_kernels(ir.map_kernels(func, build), notes)

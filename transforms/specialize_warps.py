@@ -46,7 +46,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences, registers
-from tvm_hopper.facts.hopper import THREADS_PER_WARP
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.plan.channel import (
     Channel,
     find_calls,
@@ -77,6 +77,7 @@ from tvm_hopper.requests.keys import (
     RELEASE,
     TILE_WORK,
 )
+from tvm_hopper.requests.targets import arch_of
 
 
 def rewrite_roles(plan: RolePlan) -> ir.For:
@@ -215,18 +216,18 @@ class SpecializeWarps:
 
     def transform_function(self, func, mod, ctx):
         """Build the roles of one function."""
-        notes = {}
+        notes, arch = {}, arch_of(func)
         pending = pending_option(func)
 
         def build(kernel: ir.For) -> ir.For:
             number = ir.number_of(func, kernel)
-            plans = plan_roles(kernel, pending)
+            plans = plan_roles(kernel, arch, pending)
             for plan in plans:
                 kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_roles(plan)})
                 slow = report(func, find_fallbacks(plan, pending))
                 facts = _facts(plan, find_channels(kernel))
                 notes[number] = [*facts, *map(FallbackNote, slow)]
-            assert not plan_roles(kernel), "SpecializeWarps left a loop behind"
+            assert not plan_roles(kernel, arch), "SpecializeWarps left a loop behind"
             return kernel
 
         return note_kernels(ir.map_kernels(func, build), notes)

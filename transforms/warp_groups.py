@@ -12,7 +12,7 @@ from __future__ import annotations
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 
 
 def bind_warp_groups(body: ir.Stmt, warp_groups: int, thread: ir.Var) -> ir.Stmt:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.errors import HopperError, VerifyError
+from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.requests.kernel_file import load_kernel
 from tvm_hopper.sim import Finding, Result, run_host, run_kernel, worst
@@ -28,6 +29,7 @@ from tvm_hopper.sim.launch.signature import Argument, signature
 from tvm_hopper.sim.launch.tensors import Pointer, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine.machine import check_policy
+from tvm_hopper.sim.tir import arch_of_kernel
 
 RUNS = (
     ("eager", 0),
@@ -53,6 +55,11 @@ class Program:
     def arguments(self) -> list[Argument]:
         """Arguments of the entry, in order."""
         return signature(self.host)
+
+    @property
+    def arch(self) -> Arch:
+        """What the kernels are built for."""
+        return next(map(arch_of_kernel, self.kernels.values()), SM_90A)
 
 
 def _entry(host_module: Any, name: str | None) -> Any:
@@ -82,7 +89,7 @@ def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Progra
         if target is None:
             target = tvm.target.Target.current(allow_none=True) or {
                 "kind": "cuda",
-                "arch": "sm_90a",
+                "arch": SM_90A.name,
             }
         _check_scheduled(ex_or_mod)
         lowered: Any = pipeline.lower_final(ex_or_mod, target)
@@ -165,7 +172,7 @@ def _run(
     detect_races: bool,
     num_sms: int,
 ) -> Result:
-    launches = run_host(program.host, values, num_sms)
+    launches = run_host(program.host, values, num_sms, program.arch)
     arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
     findings: list[Finding] = []
     steps = 0
@@ -339,7 +346,9 @@ def verify(
         raise ValueError(f"max_ctas: found max_ctas={max_ctas!r}; need an int from 1")
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs or {}, _random_values)
-    launches = [_bind(program, launch) for launch in run_host(program.host, values, num_sms)]
+    launches = [
+        _bind(program, launch) for launch in run_host(program.host, values, num_sms, program.arch)
+    ]
     choices = []
     written: set[str] = set()
     for func, setup in launches:

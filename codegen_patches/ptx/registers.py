@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tvm_hopper import ir
-from tvm_hopper.facts.hopper import THREADS_PER_WARP
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 
 _ALL_LANES = 0xFFFFFFFF
 

@@ -10,6 +10,7 @@ from tvm.script import tirx as T
 
 import tvm_hopper
 from tvm_hopper import ir, pipeline
+from tvm_hopper.facts.arch import SM_80, SM_90A
 from tvm_hopper.plan import notes as n
 from tvm_hopper.reports.explanation import kernel_of
 from tvm_hopper.testing import pointwise
@@ -69,6 +70,14 @@ def test_nothing_to_note_changes_nothing() -> None:
     assert n.note_kernels(four_kernels, {}).same_as(four_kernels)
     assert n.note_kernels(four_kernels, {1: []}).same_as(four_kernels)
     assert n.read_notes(four_kernels) is None
+
+
+def test_notes_say_what_was_planned_for() -> None:
+    target = tvm.target.Target("nvidia/nvidia-a100")
+    for func, arch in (four_kernels, SM_90A), (four_kernels.with_attr("target", target), SM_80):
+        func = n.note_kernels(func, {0: [EVERY[3]]})
+        host = func.with_attr("target", tvm.target.Target("llvm"))
+        assert n.read_notes(n.note_kernels(host, {1: [EVERY[9]]})).arch is arch
 
 
 def test_a_number_that_does_not_hold_any_more_is_not_used() -> None:
@@ -142,6 +151,8 @@ def test_a_product_without_roles() -> None:
     said = topics(EVERY[0], n.SmemNote("a", 0, 1024))
     assert said["registers"] == "64 of a thread are accumulators"
     assert said["shared memory"] == "1024 of 232448 bytes (0%)"
+    small = dict(kernel_of("k", [n.SmemNote("a", 0, 83456)], SM_80).rows())
+    assert small["shared memory"] == "83456 of 166912 bytes (50%)"
     assert "roles" not in said
 
 

@@ -1,4 +1,4 @@
-"""The layouts of `tvm_hopper.facts` against the hardware: TMA writes, WGMMA reads, setmaxnreg.
+"""`tvm_hopper.facts` against the hardware: TMA writes, WGMMA reads, setmaxnreg, limits of the chip.
 
 Nothing of TVM takes part: a few lines of CUDA run the one instruction that a fact is about.
 """
@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from tvm_hopper.facts import registers, tensor_map, wgmma
+from tvm_hopper.facts.arch import ARCHS
+from tvm_hopper.facts.programming_model import MAX_GRID_YZ, MAX_THREADS, THREADS_PER_WARP
 
 pytestmark = pytest.mark.gpu
 
@@ -216,3 +218,33 @@ def test_the_default_register_split_does_not_hang(kernels, consumers):
     launch(kernels(f"split_{consumers}"), threads, 0, (pointer,), (None,))
     call(driver.cuMemcpyDtoH(out.ctypes.data, pointer, out.nbytes))
     assert (out == np.arange(threads)).all()
+
+
+LIMITS = {  # what the driver is asked for, and where it stands
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": "smem_per_block",
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": "smem_per_sm",
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": "smem_reserved_per_block",
+    "MAX_REGISTERS_PER_BLOCK": "registers_per_block",
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": "registers_per_sm",
+    "MAX_THREADS_PER_MULTIPROCESSOR": "max_threads_per_sm",
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": "max_blocks_per_sm",
+    "CLUSTER_LAUNCH": "has_clusters",
+}
+
+
+def attribute(name):
+    device = call(driver.cuCtxGetDevice())
+    key = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return call(driver.cuDeviceGetAttribute(key, device))
+
+
+def test_the_driver_says_the_same_of_the_chip(context):
+    found = tuple(attribute(f"COMPUTE_CAPABILITY_{x}") for x in ("MAJOR", "MINOR"))
+    archs = [arch for arch in ARCHS.values() if arch.compute_capability == found]
+    if not archs:
+        pytest.skip(f"no row for compute capability {found}")
+    for name, field in LIMITS.items():
+        assert attribute(name) == getattr(archs[0], field), name
+    assert attribute("MAX_THREADS_PER_BLOCK") == MAX_THREADS
+    assert attribute("WARP_SIZE") == THREADS_PER_WARP
+    assert attribute("MAX_GRID_DIM_Y") == attribute("MAX_GRID_DIM_Z") == MAX_GRID_YZ

@@ -20,7 +20,7 @@ ORDERS = {
     "hopper_first": "import tvm_hopper, tvm",
     "leaf": "import tvm_hopper.integration.autoload",
     "submodule": "import tvm_hopper.schedule",
-    "from": "from tvm_hopper import errors, keys; from tvm_hopper.facts import hopper",
+    "from": "from tvm_hopper import errors, keys; from tvm_hopper.facts import arch",
     "s_tir": "import tvm.s_tir.pipeline, tvm_hopper",
 }
 

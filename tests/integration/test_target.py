@@ -1,15 +1,17 @@
-"""How many SMs a target says that its device has, and which tags say it."""
+"""What a target says of its device: the architecture, how many SMs, and which tags say it."""
 
 from __future__ import annotations
 
 import pytest
 import tvm
+from tvm import tirx
 from tvm.target import Target
 
-from tvm_hopper.errors import ScheduleError
+from tvm_hopper.errors import LoweringError, ScheduleError
+from tvm_hopper.facts.arch import SM_80, SM_90A
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, NUM_SMS
 from tvm_hopper.integration import autoload
-from tvm_hopper.requests.targets import num_sms
+from tvm_hopper.requests.targets import arch_of, num_sms
 
 autoload.register()
 
@@ -48,3 +50,34 @@ def test_refuses_what_is_no_number_of_sms(value) -> None:
         ScheduleError, match=r"target: found feature.num_sms = .*; need a number of"
     ):
         num_sms(target)
+
+
+def function(target=None):
+    func = tirx.PrimFunc([], tirx.Evaluate(0)).with_attr("global_symbol", "main")
+    return func if target is None else func.with_attr("target", Target(target))
+
+
+@pytest.mark.parametrize(
+    ("target", "arch"),
+    [
+        ("nvidia/nvidia-h200", SM_90A),
+        ("nvidia/nvidia-a100", SM_80),  # a tag of TVM's own
+        ({"kind": "cuda", "arch": "sm_80"}, SM_80),
+        ({"kind": "cuda", "arch": "sm_90a", "host": "llvm"}, SM_90A),
+        (None, SM_90A),
+    ],
+    ids=str,
+)
+def test_the_arch_of_a_function_is_that_of_its_target(target, arch) -> None:
+    assert arch_of(function(target)) is arch
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [({"kind": "cuda", "arch": "sm_90"}, "cuda sm_90"), ("llvm", "llvm")],
+    ids=["no sm_90a", "no cuda"],
+)
+def test_refuses_an_arch_of_which_nothing_is_known(target, found) -> None:
+    match = f"function main: found target {found}; need a cuda target with arch sm_80 or sm_90a$"
+    with pytest.raises(LoweringError, match=match):
+        arch_of(function(target))

@@ -20,7 +20,7 @@ import numpy as np
 
 import tvm_hopper
 from tvm_hopper import schedule as hs
-from tvm_hopper.facts import hopper, swizzle
+from tvm_hopper.facts.arch import SM_90A
 
 config = hs.MatmulConfig(tile=(128, 128, 64), stages=3, consumers=2)
 reveal_type(config.stages)
@@ -29,7 +29,7 @@ reveal_type(result)
 reveal_type(tvm_hopper.verify(None).verdict)
 reveal_type(tvm_hopper.explain(None))
 reveal_type(tvm_hopper.cubin(None))
-reveal_type(hopper.SMEM_PER_BLOCK)
+reveal_type(SM_90A.smem_per_block)
 try:
     result.require_clean()
 except tvm_hopper.VerifyError as error:

@@ -7,6 +7,7 @@ import pytest
 import tvm_hopper
 from tests.sim_kernels.ring_kernels import add, block, copy, kernel, loop, new, ring
 from tvm_hopper import ir
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.plan.lifetimes import plan_overlays
 
 H200 = "nvidia/nvidia-h200"
@@ -43,7 +44,7 @@ def pairs(*body: str, persistent: int = 0) -> list[tuple[str, str]]:
     mod = kernel(*body, rows=(800, 16), persistent=persistent)
     lowered = tvm_hopper.lower(mod, H200, until="tvm_hopper.ExpandPipeline")
     (found,) = ir.kernels(lowered["main"])
-    return [(a.name, b.name) for a, b in plan_overlays(found)]
+    return [(a.name, b.name) for a, b in plan_overlays(found, SM_90A)]
 
 
 def in_loop(*parts: str) -> str:

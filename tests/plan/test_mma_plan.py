@@ -8,12 +8,13 @@ from tests.transforms.refusals.products import PRODUCT
 from tests.transforms.scripts import parse
 from tvm_hopper import ir
 from tvm_hopper.facts import wgmma
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.plan.mma_plan import plan_mma
 
 
 @pytest.fixture
 def plan():
-    (one,) = plan_mma(ir.kernels(parse(PRODUCT))[0])
+    (one,) = plan_mma(ir.kernels(parse(PRODUCT))[0], SM_90A)
     return one
 
 

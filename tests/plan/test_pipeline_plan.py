@@ -13,19 +13,19 @@ from tests.transforms.test_plan_pipeline import (
 )
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
-from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
+from tvm_hopper.facts.arch import SM_80, SM_90A
 from tvm_hopper.plan.pipeline_plan import plan_pipelines
 
 
-def plan_of(*changes):
+def plan_of(*changes, arch=SM_90A):
     """Return the plan of the only kernel."""
-    (plan,) = plan_pipelines(ir.kernels(parse(BEFORE, *changes))[0])
+    (plan,) = plan_pipelines(ir.kernels(parse(BEFORE, *changes))[0], arch)
     return plan
 
 
-def pipeline_of(*changes):
+def pipeline_of(*changes, arch=SM_90A):
     """Return the plan of the only loads of the only kernel."""
-    (pipeline,) = plan_of(*changes).pipelines
+    (pipeline,) = plan_of(*changes, arch=arch).pipelines
     return pipeline
 
 
@@ -39,7 +39,14 @@ def test_bytes():
 def test_as_many_slots_as_fit_are_named():
     with pytest.raises(LoweringError, match="take 12 stages"):
         pipeline_of(("[0, 0, 1]", "[0, 0, 12]"))
-    assert pipeline_of(("[0, 0, 1]", "[0, 0, 11]")).smem_bytes <= SMEM_PER_BLOCK
+    assert pipeline_of(("[0, 0, 1]", "[0, 0, 11]")).smem_bytes <= 232448
+
+
+def test_as_many_slots_as_fit_another_chip():
+    # a slot is 18432 bytes and its barriers 16: 163 KiB hold 9 of them
+    with pytest.raises(LoweringError, match="need at most 166912; take 9 stages"):
+        pipeline_of(("[0, 0, 1]", "[0, 0, 9]"), arch=SM_80)
+    assert pipeline_of(("[0, 0, 1]", "[0, 0, 8]"), arch=SM_80).smem_bytes <= 166912
 
 
 def test_statements_keep_their_order_and_place():

@@ -6,17 +6,19 @@ from tests.transforms.scripts import parse
 from tests.transforms.test_plan_pipeline import PLAIN_READER, PLANNED
 from tests.transforms.test_specialize_warps import asking
 from tvm_hopper import ir
+from tvm_hopper.errors import LoweringError
+from tvm_hopper.facts.arch import SM_80, SM_90A
 from tvm_hopper.plan.roles import Agent, plan_roles
 
 
-def plans_of(*changes, pending=0):
+def plans_of(*changes, pending=0, arch=SM_90A):
     """Return the plans of the only kernel, of which there is at most one."""
-    return plan_roles(ir.kernels(parse(PLANNED, *changes))[0], pending)
+    return plan_roles(ir.kernels(parse(PLANNED, *changes))[0], arch, pending)
 
 
-def plan_of(*changes, pending=0):
+def plan_of(*changes, pending=0, arch=SM_90A):
     """Return the plan of the only kernel."""
-    (plan,) = plans_of(*changes, pending=pending)
+    (plan,) = plans_of(*changes, pending=pending, arch=arch)
     return plan
 
 
@@ -45,6 +47,15 @@ def test_a_producer_beside_plain_consumers_is_one_warp():
     assert plan.consumer.agent == Agent(32, 256)
     assert plan.num_threads == 288
     assert not plan.moves_registers
+
+
+def test_registers_stay_where_the_chip_cannot_move_them():
+    plan = plan_of(arch=SM_80)
+    assert (plan.producer.agent, plan.consumer.agent) == (Agent(0, 128), Agent(128, 256))
+    assert not plan.moves_registers
+    match = r"loop k, tvm_hopper.registers: found sm_80, where registers do not move; need sm_90a "
+    with pytest.raises(LoweringError, match=match + r"\(setmaxnreg\)$"):
+        plan_of(asking("registers", [24, 240]), arch=SM_80)
 
 
 def test_plain_loops_have_roles_only_where_they_ask():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
+from tvm_hopper.facts.arch import ARCHS, SM_80, SM_90A
 from tvm_hopper.plan.smem import SharedArray, SharedMemory, most_slots, ring_memory
 
 
@@ -29,13 +29,22 @@ def test_nothing_takes_nothing():
     assert SharedMemory(()).num_bytes == 0
 
 
+@pytest.mark.parametrize("arch", ARCHS.values(), ids=ARCHS)
 @pytest.mark.parametrize("num_bytes", [16, 100, 1008, 1024, 7000, 232416, 232424, 232432, 300000])
 @pytest.mark.parametrize("other", [0, 256, 768, 40000])
-def test_as_many_slots_as_fit(num_bytes, other):
+def test_as_many_slots_as_fit(num_bytes, other, arch):
     slots = [SharedArray("A", num_bytes, 1024), SharedArray("B", other, 256)]
-    count = most_slots(slots)
-    assert ring_memory(slots, count).num_bytes <= SMEM_PER_BLOCK or count == 0
-    assert ring_memory(slots, count + 1).num_bytes > SMEM_PER_BLOCK
+    count = most_slots(slots, arch)
+    assert ring_memory(slots, count).num_bytes <= arch.smem_per_block or count == 0
+    assert ring_memory(slots, count + 1).num_bytes > arch.smem_per_block
+
+
+def test_a_ring_that_fits_one_chip_and_not_the_other():
+    slots = [SharedArray("A", 16384, 1024), SharedArray("B", 32768, 1024)]
+    memory = ring_memory(slots, 4)  # 4 x 49152 + barriers = 196672, of 232448 and of 166912
+    assert memory.num_bytes == 196672
+    assert (memory.fits_on(SM_90A), memory.fits_on(SM_80)) == (True, False)
+    assert (most_slots(slots, SM_90A), most_slots(slots, SM_80)) == (4, 3)
 
 
 def test_arrays_that_may_overlap_start_where_the_first_one_does():

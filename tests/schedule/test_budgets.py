@@ -13,7 +13,7 @@ from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts import registers
-from tvm_hopper.facts.hopper import SMEM_PER_BLOCK
+from tvm_hopper.facts.arch import SM_80, SM_90A
 from tvm_hopper.plan.notes import MmaNote, SmemNote
 from tvm_hopper.plan.smem import ring_memory
 from tvm_hopper.schedule.dry_run import LAST, TARGET
@@ -29,7 +29,7 @@ def draw(rng):
     consumers = rng.choice((1, 2, 3))
     tile = 64 * rng.randint(1, 6), 8 * rng.randint(1, 40), 16 * rng.choice((1, 2, 3, 4, 5, 8))
     dtype = rng.choice(("float16", "bfloat16"))
-    stages = max(1, most_stages(tile, dtype) + rng.choice((-1, 0, 0, 0, 1)))
+    stages = max(1, most_stages(tile, dtype, SM_90A) + rng.choice((-1, 0, 0, 0, 1)))
     split = rng.choice([None, *SPLITS[consumers]])
     return hs.MatmulConfig(tile, stages=stages, consumers=consumers, registers=split), dtype
 
@@ -39,7 +39,7 @@ def accepted(seed):
     rng = random.Random(seed)
     while True:
         config, dtype = draw(rng)
-        if not find_violations(config.tile, config.stages, config, dtype):
+        if not find_violations(config.tile, config.stages, config, dtype, SM_90A):
             return config, dtype, rng
 
 
@@ -61,7 +61,7 @@ def test_what_the_schedule_accepts_the_passes_accept(seed):
     noted = notes_of(func)
     memory = ring_memory(ring_slots(config.tile, dtype), config.stages)
     assert max(x.offset + x.size for x in noted if isinstance(x, SmemNote)) == memory.num_bytes
-    budget = registers.accumulator_budget(*config.tile[:2], config.consumers)
+    budget = registers.accumulator_budget(*config.tile[:2], config.consumers, SM_90A)
     (mma,) = (x for x in noted if isinstance(x, MmaNote))
     assert mma.accumulator_registers == budget.held
 
@@ -69,8 +69,8 @@ def test_what_the_schedule_accepts_the_passes_accept(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_what_the_schedule_finds_too_large_the_passes_refuse(seed, monkeypatch):
     config, dtype, rng = accepted(seed)
-    stages = most_stages(config.tile, dtype) + 1
-    (found,) = find_violations(config.tile, stages, config, dtype)
+    stages = most_stages(config.tile, dtype, SM_90A) + 1
+    (found,) = find_violations(config.tile, stages, config, dtype, SM_90A)
     total = re.search(r"= (\d+) B of shared memory", found).group(1)
     monkeypatch.setattr(apply, "find_violations", lambda *_: [])
     with pytest.raises(
@@ -84,7 +84,7 @@ def test_accumulators_that_the_schedule_finds_too_many_the_passes_refuse(seed, m
     rng = random.Random(seed)
     while True:
         config, dtype = draw(rng)
-        found = find_violations(config.tile, config.stages, config, dtype)
+        found = find_violations(config.tile, config.stages, config, dtype, SM_90A)
         if len(found) == 1 and "accumulators a thread" in found[0]:
             break
     held, room = re.match(r"found (\d+) acc.*need at most (\d+) of", found[0]).groups()
@@ -97,6 +97,13 @@ def test_accumulators_that_the_schedule_finds_too_many_the_passes_refuse(seed, m
 def test_the_most_stages_are_the_most_that_fit(seed):
     config, dtype = draw(random.Random(seed))
     slots = ring_slots(config.tile, dtype)
-    stages = most_stages(config.tile, dtype)
-    assert ring_memory(slots, stages).num_bytes <= SMEM_PER_BLOCK
-    assert ring_memory(slots, stages + 1).num_bytes > SMEM_PER_BLOCK
+    stages = most_stages(config.tile, dtype, SM_90A)
+    assert ring_memory(slots, stages).num_bytes <= SM_90A.smem_per_block
+    assert ring_memory(slots, stages + 1).num_bytes > SM_90A.smem_per_block
+
+
+def test_a_smaller_chip_takes_fewer_stages():
+    tile, config = (128, 256, 64), hs.MatmulConfig(consumers=2)
+    assert find_violations(tile, 4, config, "float16", SM_90A) == []
+    (found,) = find_violations(tile, 4, config, "float16", SM_80)
+    assert "= 196672 B of shared memory; need at most 166912 B, which 3 stages of this" in found

@@ -5,6 +5,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_hopper.errors import ScheduleError
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests.keys import BY_DEVICE
 from tvm_hopper.schedule.products.config import (
     MatmulConfig,
@@ -62,7 +63,7 @@ def test_a_short_reduction_gets_a_short_ring():
 def test_every_candidate_fits_the_chip(candidate):
     *tile, consumers = candidate
     config = MatmulConfig(tuple(tile), stages=3, consumers=consumers)
-    assert find_violations(config.tile, 3, config, "float16") == []
+    assert find_violations(config.tile, 3, config, "float16", SM_90A) == []
 
 
 def test_what_is_given_stays():
@@ -91,7 +92,7 @@ def test_given_consumers_get_a_tile_that_they_can_share():
     for consumers in (1, 2, 3):
         config = choose_config(4096, 4096, 4096, given=MatmulConfig(consumers=consumers))
         assert config.consumers == consumers
-        assert find_violations(config.tile, config.stages, config, "float16") == []
+        assert find_violations(config.tile, config.stages, config, "float16", SM_90A) == []
 
 
 def test_a_sampled_last_stage_stays_what_it_is():
@@ -118,8 +119,8 @@ def slot_bytes(tile, dtype):
 def test_bytes_of_a_stage_by_hand():
     assert slot_bytes((128, 256, 64), "float16") == (16384, 32768)
     assert slot_bytes((64, 24, 16), "bfloat16") == (2048, 768)
-    assert most_stages((128, 256, 64), "float16") == 4
-    assert most_stages((64, 64, 64), "float16") == 14
+    assert most_stages((128, 256, 64), "float16", SM_90A) == 4
+    assert most_stages((64, 64, 64), "float16", SM_90A) == 14
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tests.transforms.refusals.products import BLOCK, PRODUCT
 from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts import wgmma
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.plan.mma_plan import plan_mma
 from tvm_hopper.plan.notes import MmaNote, RemarkNote, StoreNote
 from tvm_hopper.transforms.lower_mma import LowerMma
@@ -153,7 +154,7 @@ def test_smallest_product_becomes_one_instruction():
 def test_again_finds_nothing():
     got = run(before, LowerMma())
     (kernel,) = ir.kernels(got)
-    assert plan_mma(kernel) == ()
+    assert plan_mma(kernel, SM_90A) == ()
     check(run(got, LowerMma()), after)
 
 
@@ -466,7 +467,7 @@ def test_instructions_of_a_wide_tile_start_at_panels():
         ("(64, 16)", "(64, 320)"),
         ("(16, 16)", "(16, 320)"),
     )
-    (plan,) = plan_mma(ir.kernels(parse(MN_MAJOR, *wide))[0])
+    (plan,) = plan_mma(ir.kernels(parse(MN_MAJOR, *wide))[0], SM_90A)
     assert (plan.n, plan.instruction_n) == (320, 64)
     narrow = wgmma.operand_layout("mn", 320, 16, "float16", 0)
     plan = replace(plan, right=replace(plan.right, layout=narrow))

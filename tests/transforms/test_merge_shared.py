@@ -1,10 +1,12 @@
 """MergeShared: one dynamic shared allocation a kernel, every access moved to its offset."""
 
+import pytest
 import tvm
 from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import ir
+from tvm_hopper.errors import LoweringError
 from tvm_hopper.plan.notes import RingNote, SmemNote, note_kernels
 from tvm_hopper.transforms.merge_shared import MergeShared, plan_shared
 
@@ -103,3 +105,12 @@ def test_buffers_share_bytes_where_a_statement_allows_it():
         ),
     )
     check(run(parse(BEFORE, allowed), MergeShared()), after)
+
+
+def test_what_fits_one_chip_and_not_the_other():
+    large = ("T.alloc_buffer((48,)", "T.alloc_buffer((98304,)")  # 192 KiB
+    func = parse(BEFORE, large)
+    assert plan_shared(func)[0].num_bytes == 196608 + 32
+    small = func.with_attr("target", tvm.target.Target({"kind": "cuda", "arch": "sm_80"}))
+    with pytest.raises(LoweringError, match=r"= 196640 bytes with alignment; need at most 166912;"):
+        plan_shared(small)

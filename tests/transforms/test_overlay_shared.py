@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.plan.lifetimes import plan_overlays
 from tvm_hopper.transforms.overlay_shared import OverlayShared
 
@@ -55,7 +56,7 @@ def test_both_are_allocated_where_the_statement_about_them_stands():
 def test_again_finds_nothing():
     got = run(parse(BEFORE), OverlayShared())
     (kernel,) = ir.kernels(got)
-    assert plan_overlays(kernel) == ()
+    assert plan_overlays(kernel, SM_90A) == ()
     check(run(got, OverlayShared()), parse(AFTER))
 
 

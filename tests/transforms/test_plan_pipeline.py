@@ -6,6 +6,7 @@ from tvm import s_tir, tirx
 from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.plan.channel import find_calls, find_channels
 from tvm_hopper.plan.notes import RingNote
 from tvm_hopper.plan.pipeline_plan import pipelined_loops, plan_pipelines
@@ -256,7 +257,7 @@ def test_loads_get_the_slots_of_a_ring():
 def test_again_finds_nothing():
     got = run(parse(BEFORE), PlanPipeline())
     (kernel,) = ir.kernels(got)
-    assert plan_pipelines(kernel) == ()
+    assert plan_pipelines(kernel, SM_90A) == ()
     check(run(got, PlanPipeline()), parse(PLANNED))
 
 

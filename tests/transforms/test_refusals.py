@@ -27,6 +27,7 @@ from tests.transforms.refusals.syncs import SYNCS
 from tests.transforms.scripts import parse
 from tvm_hopper import ir, pipeline
 from tvm_hopper.errors import LoweringError, VerifyError
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.pipeline.checks import check_well_formed
 from tvm_hopper.plan.pipeline_plan import plan_pipelines
 
@@ -54,7 +55,7 @@ def test_names_of_cases_are_unique():
 
 
 def test_a_ring_needs_a_slot():
-    (plan,) = plan_pipelines(ir.kernels(parse(RING))[0])
+    (plan,) = plan_pipelines(ir.kernels(parse(RING))[0], SM_90A)
     with pytest.raises(LoweringError, match="loop k: found 0 stages; need at least 1"):
         replace(plan.pipelines[0], num_slots=0)
 

@@ -19,6 +19,7 @@ from tests.transforms.test_plan_pipeline import (
     around_k,
 )
 from tvm_hopper import ir
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.plan.channel import find_calls
 from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, RingNote, RolesNote
 from tvm_hopper.plan.roles import plan_roles
@@ -165,7 +166,7 @@ def test_a_producer_loads_and_consumers_do_the_rest():
 def test_again_finds_nothing():
     got = run(parse(PLANNED), SpecializeWarps())
     (kernel,) = ir.kernels(got)
-    assert plan_roles(kernel) == ()
+    assert plan_roles(kernel, SM_90A) == ()
     check(run(got, SpecializeWarps()), parse(ROLES))
 
 

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from tvm_hopper.errors import CompileError
+from tvm_hopper.facts.arch import SM_90A
 
 from . import assembler_log
 from .assembler_log import KernelFacts
 from .runtime import pip_folders
 
-ARCH = "sm_90a"
+ARCH = SM_90A.name
 KEPT = 256  # results, and records of builds; a tuning run makes thousands
 
 INSTALL = (

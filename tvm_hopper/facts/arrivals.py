@@ -9,7 +9,7 @@ count; each completed copy subtracts its bytes; a phase completes when both coun
 
 from __future__ import annotations
 
-from .hopper import MBARRIER_MAX_COUNT
+from .programming_model import MBARRIER_MAX_COUNT
 
 # A fresh barrier is in phase 0; waiting on parity p passes once the phase of that parity is over.
 CONSUMER_START_PARITY = 0  # the first wait on `full` blocks until the first copy has landed

@@ -1,6 +1,6 @@
 """What differs from one part of compute capability 9.0 to another: how many SMs it has.
 
-Everything else that a kernel is built for is the same on all of them, see `facts.hopper`.
+Everything else that a kernel is built for is the same on all of them, see `facts.arch`.
 
 Sources: "NVIDIA H100 Tensor Core GPU Architecture" (H100 SXM5 and PCIe), "NVIDIA Grace Hopper
 Superchip Architecture" (GH200), and for H800, H20 and H200 what the driver reports there as

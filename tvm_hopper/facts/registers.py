@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .hopper import (
-    MAX_REGISTERS_PER_THREAD,
+from .arch import ARCHS, Arch
+from .programming_model import (
     MAX_THREADS,
-    REGISTER_ALLOCATION_UNIT,
-    REGISTERS_PER_BLOCK,
     SETMAXNREG_MAX,
     SETMAXNREG_MIN,
     SETMAXNREG_STEP,
@@ -36,7 +34,7 @@ def threads(consumers: int) -> int:
     return WARP_GROUP_THREADS * (1 + consumers)
 
 
-def entry_registers(num_threads: int) -> int:
+def entry_registers(num_threads: int, arch: Arch) -> int:
     """Return the registers that each thread of a CTA of `num_threads` starts with.
 
     The compiler is told to fit one CTA of that many threads on an SM, and rounds down to eight.
@@ -45,8 +43,8 @@ def entry_registers(num_threads: int) -> int:
     """
     if not 0 < num_threads <= MAX_THREADS:
         raise ValueError(f"threads of a CTA: found {num_threads}; need 1 to {MAX_THREADS}")
-    share = REGISTERS_PER_BLOCK // num_threads
-    return min(share // REGISTER_ALLOCATION_UNIT * REGISTER_ALLOCATION_UNIT, SETMAXNREG_MAX)
+    unit = arch.register_allocation_unit
+    return min(arch.registers_per_block // num_threads // unit * unit, SETMAXNREG_MAX)
 
 
 def default_split(consumers: int) -> tuple[int, int]:
@@ -62,7 +60,7 @@ def default_split(consumers: int) -> tuple[int, int]:
     return DEFAULT_SPLIT[consumers]
 
 
-def check(producer: int, consumer: int, consumers: int) -> tuple[str, ...]:
+def check(producer: int, consumer: int, consumers: int, arch: Arch) -> tuple[str, ...]:
     """Return every rule that the split breaks as "found ...; need ...", empty when it is legal.
 
     Parameters
@@ -71,8 +69,13 @@ def check(producer: int, consumer: int, consumers: int) -> tuple[str, ...]:
         Registers of each thread after `setmaxnreg.dec` and `setmaxnreg.inc`.
     consumers
         Number of consumer warp groups; there is one producer warp group.
+    arch
+        Where registers are to move.
     """
-    entry = entry_registers(threads(consumers))
+    if not arch.has_setmaxnreg:
+        able = " or ".join(x.name for x in ARCHS.values() if x.has_setmaxnreg)
+        return (f"found {arch.name}, where registers do not move; need {able} (setmaxnreg)",)
+    entry = entry_registers(threads(consumers), arch)
     found = [
         f"found {name} registers {value}; need a multiple of {SETMAXNREG_STEP} "
         f"from {SETMAXNREG_MIN} to {SETMAXNREG_MAX}"
@@ -101,9 +104,9 @@ def accumulator_registers(tile_m: int, tile_n: int, consumers: int) -> int:
     return tile_m * tile_n // (consumers * WARP_GROUP_THREADS)
 
 
-def accumulator_room(consumer: int) -> int:
+def accumulator_room(consumer: int, arch: Arch) -> int:
     """Return how many accumulators a consumer thread may hold of its `consumer` registers."""
-    return min(consumer, MAX_REGISTERS_PER_THREAD) - BESIDE_ACCUMULATORS
+    return min(consumer, arch.max_registers_per_thread) - BESIDE_ACCUMULATORS
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ class AccumulatorBudget:
 
 
 def accumulator_budget(
-    tile_m: int, tile_n: int, consumers: int, consumer: int | None = None
+    tile_m: int, tile_n: int, consumers: int, arch: Arch, consumer: int | None = None
 ) -> AccumulatorBudget:
     """Return what a tile takes of the registers of its consumers, and what they have.
 
@@ -139,20 +142,22 @@ def accumulator_budget(
         Elements of the output that the consumers compute together.
     consumers : int
         Consumer warp groups.
+    arch : Arch
+        The chip that they run on.
     consumer : int, optional
         Registers of a consumer thread; None: the default of that many consumers, and where there
         is none, as many as any thread can have.
     """
     if consumer is None:
-        _, consumer = DEFAULT_SPLIT.get(consumers, (0, MAX_REGISTERS_PER_THREAD))
+        _, consumer = DEFAULT_SPLIT.get(consumers, (0, arch.max_registers_per_thread))
     held = accumulator_registers(tile_m, tile_n, consumers)
-    return AccumulatorBudget(held, accumulator_room(consumer), consumer)
+    return AccumulatorBudget(held, accumulator_room(consumer, arch), consumer)
 
 
-def widest_instruction(consumers: int) -> int:
+def widest_instruction(consumers: int, arch: Arch) -> int:
     """Return the most columns of one WGMMA that ptxas takes beside that many consumers, by eights.
 
     It holds an instruction of n columns to the registers at entry, whatever `setmaxnreg` adds.
     """
-    entry = min(entry_registers(threads(consumers)), MAX_REGISTERS_PER_THREAD)
+    entry = min(entry_registers(threads(consumers), arch), arch.max_registers_per_thread)
     return min((entry - BESIDE_ACCUMULATORS) * 2 // 8 * 8, MAX_N)

@@ -22,7 +22,7 @@ from tvm_hopper import ir
 from tvm_hopper.facts import arrivals
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.hopper import THREADS_PER_WARP, WARP_GROUP_THREADS
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import (
     ARRIVALS,
     ASYNC_OP,

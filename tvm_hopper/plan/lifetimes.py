@@ -24,8 +24,9 @@ from math import prod
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.hopper import MBARRIER_BYTES
+from tvm_hopper.facts.programming_model import MBARRIER_BYTES
 from tvm_hopper.sync import reads_its_own_copies
 
 from .channel import find_channels, find_loads, find_split
@@ -34,7 +35,7 @@ from .smem import SharedArray, SharedMemory
 from .sync_body import BodyReader, flatten
 
 
-def plan_overlays(kernel: ir.For) -> tuple[Overlay, ...]:
+def plan_overlays(kernel: ir.For, arch: Arch) -> tuple[Overlay, ...]:
     """Return the pairs that have to share bytes, so that a kernel's arrays find room.
 
     Empty where they have room beside each other, where even that would not do, and where pairs
@@ -49,7 +50,7 @@ def plan_overlays(kernel: ir.For) -> tuple[Overlay, ...]:
         for _ in range(2 if channel.num_arrivals else 1)
     ]
     every = (*map(_shared_array, arrays), *barriers)
-    if SharedMemory(every).fits:
+    if SharedMemory(every).fits_on(arch):
         return ()
     apart = _Lifetimes(kernel)
     pairs = {
@@ -58,7 +59,7 @@ def plan_overlays(kernel: ir.For) -> tuple[Overlay, ...]:
         if apart.never_alive_at_once(a, b)
     }
     memory = SharedMemory(every, frozenset(pairs))
-    if not memory.fits:
+    if not memory.fits_on(arch):
         return ()
     meet = sorted(sorted(pair) for pair in pairs if memory.overlap(*sorted(pair)))
     return tuple((arrays[i], arrays[j]) for i, j in meet)

@@ -11,6 +11,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import registers, wgmma
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.requests.keys import ACCUMULATE, REGISTERS, SWIZZLE, WGMMA
 
@@ -55,6 +56,7 @@ class MmaPlan:
     n: int
     k: int
     accumulate: str  # type of the registers; the buffer's own, or the one asked for
+    arch: Arch
 
     def __post_init__(self) -> None:
         where = self.product.where
@@ -91,7 +93,7 @@ class MmaPlan:
         """Width of one instruction: the widest that ptxas has registers for."""
         most = wgmma.MAX_N
         if self.warp_groups in registers.DEFAULT_SPLIT:
-            most = registers.widest_instruction(self.warp_groups)
+            most = registers.widest_instruction(self.warp_groups, self.arch)
         return self.widest(most)
 
     def widest(self, most: int = wgmma.MAX_N) -> int:
@@ -117,7 +119,7 @@ class MmaPlan:
         return (subtile * chunks + chunk) * (self.instruction_n // 2) + i
 
 
-def plan_mma(kernel: ir.For) -> tuple[MmaPlan, ...]:
+def plan_mma(kernel: ir.For, arch: Arch) -> tuple[MmaPlan, ...]:
     """Plan the multiply-add block of a kernel; every reason to refuse is raised here."""
     realizes = ir.find_all(
         kernel, ir.SBlockRealize, lambda realize: WGMMA in realize.block.annotations
@@ -125,10 +127,10 @@ def plan_mma(kernel: ir.For) -> tuple[MmaPlan, ...]:
     if len(realizes) > 1:
         names = ", ".join(realize.block.name_hint for realize in realizes)
         raise cannot_lower(f"blocks {names}", f"{len(realizes)} {WGMMA} blocks", "one per kernel")
-    return tuple(_plan_block(kernel, realize) for realize in realizes)
+    return tuple(_plan_block(kernel, realize, arch) for realize in realizes)
 
 
-def _plan_block(kernel: ir.For, realize: ir.SBlockRealize) -> MmaPlan:
+def _plan_block(kernel: ir.For, realize: ir.SBlockRealize, arch: Arch) -> MmaPlan:
     product = match_multiply_add(realize)
     warp_groups = _warp_groups(kernel, product)
     accumulate = _accumulate(product)
@@ -144,7 +146,7 @@ def _plan_block(kernel: ir.For, realize: ir.SBlockRealize) -> MmaPlan:
     nests = _fragment_nests(kernel, product, (m, n))
     for nest in nests:
         _check_store(kernel, nest, product.store.buffer)
-    plan = MmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate)
+    plan = MmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate, arch)
     _check_room(kernel, plan)
     return plan
 
@@ -155,7 +157,7 @@ def _check_room(kernel: ir.For, plan: MmaPlan) -> None:
     around = [loop for loop in loops if ir.uses_node(loop, plan.product.realize)]
     consumer = int(list(around[0].annotations[REGISTERS])[-1]) if around else None
     rows = plan.m * plan.warp_groups
-    budget = registers.accumulator_budget(rows, plan.n, plan.warp_groups, consumer)
+    budget = registers.accumulator_budget(rows, plan.n, plan.warp_groups, plan.arch, consumer)
     if not budget.fits:
         raise cannot_lower(
             plan.product.where,

@@ -18,6 +18,8 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.facts.arch import ARCHS, Arch
+from tvm_hopper.requests.targets import arch_of
 
 
 @dataclass(frozen=True)
@@ -140,10 +142,14 @@ def from_json(value: Any) -> Note:
 
 @dataclass(frozen=True)
 class FunctionNotes:
-    """The notes of one function: the number of its kernels, and what is known of some of them."""
+    """The notes of one function: the number of its kernels, and what is known of some of them.
+
+    `arch` is what they were planned for: the host function, which keeps the notes, does not say it.
+    """
 
     num_kernels: int
     kernels: dict[int, tuple[Note, ...]]
+    arch: Arch
 
 
 def read_notes(func: Any) -> FunctionNotes | None:
@@ -154,7 +160,8 @@ def read_notes(func: Any) -> FunctionNotes | None:
     kernels = {
         int(number): tuple(map(from_json, notes)) for number, notes in known["kernels"].items()
     }
-    return FunctionNotes(known["num_kernels"], dict(sorted(kernels.items())))
+    arch = ARCHS[known["arch"]]
+    return FunctionNotes(known["num_kernels"], dict(sorted(kernels.items())), arch)
 
 
 def note_kernels(func: tirx.PrimFunc, notes: Mapping[int, Iterable[Note]]) -> tirx.PrimFunc:
@@ -163,7 +170,7 @@ def note_kernels(func: tirx.PrimFunc, notes: Mapping[int, Iterable[Note]]) -> ti
     if not any(added.values()):
         return func
     count = _count_kernels(func)
-    old = read_notes(func) or FunctionNotes(count, {})
+    old = read_notes(func) or FunctionNotes(count, {}, arch_of(func))
     if old.num_kernels != count:  # numbers do not hold any more
         return func
     merged = {
@@ -172,6 +179,7 @@ def note_kernels(func: tirx.PrimFunc, notes: Mapping[int, Iterable[Note]]) -> ti
     }
     text = json.dumps(
         {
+            "arch": old.arch.name,
             "num_kernels": count,
             "kernels": {number: list(map(to_json, own)) for number, own in merged.items()},
         }

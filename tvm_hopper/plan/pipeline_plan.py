@@ -8,8 +8,9 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.hopper import MAX_GRID_YZ, MBARRIER_MAX_TX_BYTES, SMEM_PER_BLOCK
+from tvm_hopper.facts.programming_model import MAX_GRID_YZ, MBARRIER_MAX_TX_BYTES
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     ASYNC_STAGES,
@@ -35,6 +36,7 @@ class PipelinePlan:
     number: int  # of the channel
     site: Site
     num_slots: int
+    arch: Arch
 
     def __post_init__(self) -> None:
         where = self.where
@@ -47,15 +49,15 @@ class PipelinePlan:
                 f"at most {MBARRIER_MAX_TX_BYTES}, what an mbarrier can count",
             )
         memory = ring_memory(self.slots, self.num_slots)
-        if not memory.fits:
-            fits = most_slots(self.slots)
+        if not memory.fits_on(self.arch):
+            fits = most_slots(self.slots, self.arch)
             sizes = " + ".join(f"{x.name} {self.num_slots} x {x.num_bytes}" for x in self.slots)
             padding = f" + alignment {memory.padding}" if memory.padding else ""
             raise cannot_lower(
                 where,
                 f"{sizes} + barriers {self.num_slots * BARRIER_BYTES}{padding} = "
                 f"{memory.num_bytes} bytes of shared memory",
-                f"at most {SMEM_PER_BLOCK}",
+                f"at most {self.arch.smem_per_block}",
                 f"take {fits} stages" if fits else "choose a smaller tile",
             )
 
@@ -132,7 +134,7 @@ class KernelPlan:
     is_persistent: bool  # a thread block computes several output tiles, one after another
 
 
-def plan_pipelines(kernel: ir.For) -> tuple[KernelPlan, ...]:
+def plan_pipelines(kernel: ir.For, arch: Arch) -> tuple[KernelPlan, ...]:
     """Plan the loads of a kernel that have no channel yet; reasons to refuse are raised here."""
     loads = [x for x in find_loads(kernel) if CHANNEL not in x.block.annotations]
     if not loads:
@@ -161,7 +163,7 @@ def plan_pipelines(kernel: ir.For) -> tuple[KernelPlan, ...]:
     first = 1 + max(
         (int(x.annotations[CHANNEL]) for x in ir.find_blocks(kernel, CHANNEL)), default=-1
     )
-    plans = tuple(_plan_site(first + n, site) for n, site in enumerate(sites))
+    plans = tuple(_plan_site(first + n, site, arch) for n, site in enumerate(sites))
     axes = [loop.loop_var for loop in ir.thread_axes(kernel).values()] if persistent else []
     for plan in plans:
         _check_even(plan, axes)
@@ -243,7 +245,7 @@ def _check_readers(axis: ir.For, plan: PipelinePlan) -> None:
             )
 
 
-def _plan_site(number: int, site: Site) -> PipelinePlan:
+def _plan_site(number: int, site: Site, arch: Arch) -> PipelinePlan:
     for loop in site.loops:
         inner = loop.same_as(site.loops[-1])
         kinds = [ir.ForKind.SERIAL] if inner else [ir.ForKind.SERIAL, ir.ForKind.UNROLLED]
@@ -254,7 +256,7 @@ def _plan_site(number: int, site: Site) -> PipelinePlan:
                 "a serial loop from 0",
             )
     num_slots = _num_slots(site.loops[-1], site.parts) if site.loops else 1
-    return PipelinePlan(number, site, num_slots)
+    return PipelinePlan(number, site, num_slots, arch)
 
 
 def _num_slots(loop: ir.For, parts: tuple[ir.Stmt, ...]) -> int:

@@ -10,8 +10,9 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import registers
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.facts.hopper import MAX_THREADS, THREADS_PER_WARP, WARP_GROUP_THREADS
+from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.requests import options
 from tvm_hopper.requests.fallbacks import Fallback
 from tvm_hopper.requests.keys import (
@@ -58,6 +59,7 @@ class RolePlan:
     producer: Role
     consumer: Role
     pending: int
+    arch: Arch
 
     def __post_init__(self) -> None:
         for loop in self.loops:
@@ -72,9 +74,9 @@ class RolePlan:
                 )
         few, many = self.producer.num_registers, self.consumer.num_registers
         if few is not None and many is not None:
-            broken = registers.check(few, many, self.num_consumers)
+            broken = registers.check(few, many, self.num_consumers, self.arch)
             if broken:
-                usual = registers.DEFAULT_SPLIT.get(self.num_consumers)
+                usual = self.arch.has_setmaxnreg and registers.DEFAULT_SPLIT.get(self.num_consumers)
                 fix = f"take {list(usual)}, or leave the annotation out" if usual else ""
                 raise cannot_lower(
                     f"loop {self.loops[0].loop_var.name}, {REGISTERS}", *found_and_need(broken), fix
@@ -96,7 +98,7 @@ class RolePlan:
         return self.producer.agent.num_threads + self.consumer.agent.num_threads
 
 
-def plan_roles(kernel: ir.For, default_pending: int = 0) -> tuple[RolePlan, ...]:
+def plan_roles(kernel: ir.For, arch: Arch, default_pending: int = 0) -> tuple[RolePlan, ...]:
     """Plan the roles of a kernel, if it is to have any; reasons to refuse are raised here.
 
     A loop asks by naming its consumers. One whose loads feed operations of warp groups is split
@@ -131,13 +133,14 @@ def plan_roles(kernel: ir.For, default_pending: int = 0) -> tuple[RolePlan, ...]
                 else "bind as many threads, or name as many consumers as there are",
             )
     producer, consumer = (
-        _share_registers(asking, where, consumers)
+        _share_registers(asking, where, consumers, arch)
         if by_groups
         else (_plain_producer(asking, where, threads), Role(Agent(THREADS_PER_WARP, threads)))
     )
     _check_places(axis)
     _check_readers(axis)
-    return (RolePlan(axis, tuple(asking), producer, consumer, _pending(asking, default_pending)),)
+    pending = _pending(asking, default_pending)
+    return (RolePlan(axis, tuple(asking), producer, consumer, pending, arch),)
 
 
 def _check_requests(loops: list[ir.For], asking: list[ir.For]) -> None:
@@ -219,12 +222,16 @@ def _operations(loop: ir.For) -> list[str]:
     return [str(block.annotations[ASYNC_OP]) for block in ir.find_blocks(loop, ASYNC_OP)]
 
 
-def _share_registers(loops: list[ir.For], where: str, consumers: int) -> tuple[Role, Role]:
+def _share_registers(
+    loops: list[ir.For], where: str, consumers: int, arch: Arch
+) -> tuple[Role, Role]:
     """Give the producer a warp group of its own, so that registers can move to the consumers."""
+    few: int | None = None
+    many: int | None = None
     named = [loop for loop in loops if REGISTERS in loop.annotations]
     if named:
         few, many = (int(x) for x in named[0].annotations[REGISTERS])
-    else:
+    elif arch.has_setmaxnreg:
         try:
             few, many = registers.default_split(consumers)
         except ValueError as error:

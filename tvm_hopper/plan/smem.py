@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tvm_hopper.facts.hopper import MBARRIER_BYTES, SMEM_PER_BLOCK
+from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.programming_model import MBARRIER_BYTES
 from tvm_hopper.facts.swizzle import alignment
 
 TILE_ALIGNMENT = alignment(128)  # of a tile in the widest swizzle, and of the whole allocation
@@ -101,10 +102,9 @@ class SharedMemory:
         """Bytes between the arrays."""
         return self.num_bytes - sum(array.num_bytes for array in self.arrays)
 
-    @property
-    def fits(self) -> bool:
-        """Whether one thread block may have that much."""
-        return self.num_bytes <= SMEM_PER_BLOCK
+    def fits_on(self, arch: Arch) -> bool:
+        """Tell whether one thread block may have that much."""
+        return self.num_bytes <= arch.smem_per_block
 
 
 def ring_memory(slots: Sequence[SharedArray], num_slots: int) -> SharedMemory:
@@ -128,16 +128,18 @@ def ring_memory(slots: Sequence[SharedArray], num_slots: int) -> SharedMemory:
     return SharedMemory((*tiles, *barriers))
 
 
-def most_slots(slots: Sequence[SharedArray]) -> int:
+def most_slots(slots: Sequence[SharedArray], arch: Arch) -> int:
     """Return how many slots of a ring fit into the shared memory of a thread block.
 
     Parameters
     ----------
     slots : sequence of SharedArray
         One slot of each tile.
+    arch : Arch
+        The chip that the thread block runs on.
     """
-    count = SMEM_PER_BLOCK // (sum(x.num_bytes for x in slots) + BARRIER_BYTES)
-    while count and not ring_memory(slots, count).fits:
+    count = arch.smem_per_block // (sum(x.num_bytes for x in slots) + BARRIER_BYTES)
+    while count and not ring_memory(slots, count).fits_on(arch):
         count -= 1  # of alignment between the arrays
     return count
 

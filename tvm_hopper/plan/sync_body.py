@@ -19,6 +19,8 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.arch import ARCHS, Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Space, Step
@@ -42,6 +44,20 @@ class Item:
     def rebuilt(self, parts: list[ir.Stmt]) -> ir.Stmt | None:
         """Return the statement with other inner sequences."""
         return self.stmt if self.rebuild is None else self.rebuild(parts)
+
+
+def check_operations(kernel: Any, arch: Arch) -> None:
+    """Refuse operations that an architecture does not execute."""
+    for block in ir.find_blocks(kernel, ASYNC_OP):
+        op = str(block.annotations[ASYNC_OP])
+        if op not in arch.async_ops:
+            able = [x.name for x in ARCHS.values() if op in x.async_ops]
+            raise cannot_lower(
+                f"block {block.name_hint}",
+                f"operation {op} on {arch.name}",
+                f"one that it executes: {', '.join(arch.async_ops)}",
+                f"build for {' or '.join(able)}" if able else "",
+            )
 
 
 class BodyReader:

@@ -20,8 +20,9 @@ from tvm.ir import StringImm
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
-from tvm_hopper.facts import arrivals, devices, hopper, registers
-from tvm_hopper.facts.hopper import THREADS_PER_WARP, WARP_GROUP_THREADS
+from tvm_hopper.facts import arrivals, devices, registers
+from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.plan.notes import (
     ArrivalsNote,
     FallbackNote,
@@ -75,6 +76,7 @@ class Kernel:
     """One kernel of ours, as it was planned; what a kernel does not have is None or empty."""
 
     name: str
+    arch: Arch
     product: MmaNote | None
     roles: RolesNote | None
     order: TilesNote | None
@@ -148,7 +150,7 @@ class Kernel:
             yield "raster order", f"{self.order.raster_group} rows of output tiles together"
         if self.roles and self.roles.registers and self.threads:
             producer, consumer = self.roles.registers
-            entry = registers.entry_registers(self.threads)
+            entry = registers.entry_registers(self.threads, self.arch)
             yield "registers", f"{entry} of each thread at the start, by setmaxnreg then"
             yield "  producer", f"{producer}"
             mma = self.product
@@ -169,8 +171,8 @@ class Kernel:
             if ring.empty_arrivals is not None:
                 yield "  empty", f"{each} {_count(ring.empty_arrivals, 'arrival')}"
         if self.smem:
-            share = 100 * self.smem_bytes / hopper.SMEM_PER_BLOCK
-            total = f"{self.smem_bytes} of {hopper.SMEM_PER_BLOCK} bytes ({share:.0f}%)"
+            most = self.arch.smem_per_block
+            total = f"{self.smem_bytes} of {most} bytes ({100 * self.smem_bytes / most:.0f}%)"
             yield "shared memory", total
         for i, region in enumerate(self.smem):
             shared = [x.name for x in self.smem[:i] if _overlap(x, region)]
@@ -251,7 +253,10 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as JSON has them."""
-        return json.loads(json.dumps(asdict(self)))
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        for kernel in plain["kernels"]:
+            del kernel["arch"]  # a table, of which the text says what matters
+        return plain
 
 
 def _table(kernel: Kernel) -> Table:
@@ -341,7 +346,7 @@ def _of_host(module: Any, device_names: tuple[str, ...]) -> Iterator[Kernel]:
                 name = launched[number]
             else:  # a host function alone, or one that launches a kernel twice
                 name = var.name_hint if known.num_kernels == 1 else f"{var.name_hint}, {number}"
-            yield kernel_of(name, notes)
+            yield kernel_of(name, notes, known.arch)
 
 
 def _launched(func: Any, device_names: tuple[str, ...]) -> list[str]:
@@ -350,7 +355,7 @@ def _launched(func: Any, device_names: tuple[str, ...]) -> list[str]:
     return [name for name in dict.fromkeys(texts) if name in device_names]
 
 
-def kernel_of(name: str, notes: Iterable[Note]) -> Kernel:
+def kernel_of(name: str, notes: Iterable[Note], arch: Arch = SM_90A) -> Kernel:
     """Make what there is to say of a kernel out of its notes."""
     by_kind: dict[type, list[Any]] = {}
     for note in notes:
@@ -368,6 +373,7 @@ def kernel_of(name: str, notes: Iterable[Note]) -> Kernel:
         rings.append(Ring(ring.channel, ring.num_slots, ring.tx_bytes, full, empty))
     return Kernel(
         name=name,
+        arch=arch,
         product=next(iter(of(MmaNote)), None),
         roles=next(iter(of(RolesNote)), None),
         order=next(iter(of(TilesNote)), None),

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tvm_hopper.facts.hopper import (
+from tvm_hopper.facts.programming_model import (
     MAX_THREADS,
     SETMAXNREG_MAX,
     SETMAXNREG_MIN,

@@ -17,10 +17,11 @@ from tvm.target import Target
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests import keys, options, stock
+from tvm_hopper.requests.targets import target_arch
 
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
-ARCH = "sm_90a"
 _PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
     keys.SWIZZLE: keys.ASYNC_COPY,
     keys.ACCUMULATE: keys.WGMMA,
@@ -174,12 +175,12 @@ def check_target(function: str, func: tirx.PrimFunc, request: Request) -> None:
     """Refuse a target whose instructions are not Hopper's."""
     target = func.attrs.get("target", None)
     arch = target_arch(target)
-    if arch != ARCH:
+    if arch != SM_90A.name:  # all that is lowered for so far
         found = f"target {target.kind.name} {arch}".rstrip() if target is not None else "no target"
         raise cannot_lower(
             _where(function, request),
             f"{request.name} with {found}",
-            f"a cuda target with arch {ARCH}",
+            f"a cuda target with arch {SM_90A.name}",
             'build with target="nvidia/nvidia-h200" or take the annotation away',
         )
     check_host(function, target)
@@ -195,10 +196,3 @@ def check_host(function: str, target: Target) -> None:
             "llvm: tensor maps are encoded on the host",
             "leave the host out of the target",
         )
-
-
-def target_arch(target: Target | None) -> str:
-    """Return the arch of a cuda target, or an empty string."""
-    if target is None or target.kind.name != "cuda":
-        return ""
-    return str(target.attrs.get("arch", ""))

@@ -9,7 +9,7 @@ from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.hopper import WARP_GROUP_THREADS
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests import keys
 
 from .products.config import Roles

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.facts.hopper import REGISTERS_PER_BLOCK
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.launch.host import Launch, run_host
@@ -28,6 +28,7 @@ from tvm_hopper.sim.ops.named import NamedOps
 from tvm_hopper.sim.ops.order import ClusterBarrier, OrderOps
 from tvm_hopper.sim.ops.wgmma import WarpGroup, WgmmaOps
 from tvm_hopper.sim.result import Result
+from tvm_hopper.sim.tir import arch_of_kernel
 from tvm_hopper.sim.translate.program import KernelCode
 from tvm_hopper.sim.translate.translate import compile_kernel
 
@@ -97,6 +98,7 @@ class KernelMachine(Machine):
         self.bulk_waits: dict[int, dict[Any, Any]] = {}  # site -> (warp, lane) -> iteration
         self.spinners = Event("spin")
         self.entry_registers = self.padded_threads = 0
+        self.arch = SM_90A
         self.args: dict[str, Any] = {}
         for what, site in self.program.unsupported:
             self.incomplete(what, site)
@@ -210,7 +212,7 @@ class _Setup:
         machine.ctas.append(cta)
         cta.cluster_barrier = barrier
         threads = int(np.prod(block))
-        spare = REGISTERS_PER_BLOCK - machine.entry_registers * machine.padded_threads
+        spare = machine.arch.registers_per_block - machine.entry_registers * machine.padded_threads
         cta.free_registers = min(spare, 0)
         cta.warp_groups = []
         for number in range(machine.padded_threads // 32):
@@ -320,7 +322,8 @@ def run_kernel(
         machine.args[name] = value
     threads = int(np.prod(block))
     machine.padded_threads = -(-threads // 32) * 32
-    machine.entry_registers = entry_registers(machine.padded_threads)
+    machine.arch = arch_of_kernel(device_func)
+    machine.entry_registers = entry_registers(machine.padded_threads, machine.arch)
     machine.num_warps = sum(map(len, clusters)) * machine.padded_threads // 32
     layout = Layout.of(program.shared, dyn_smem_bytes)
     for coords_of in clusters:

@@ -14,12 +14,21 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
 
+from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch
+
 try:
     import ml_dtypes
 except ImportError:  # TVM itself depends on it; without it only the standard types run
     ml_dtypes = None
 
 PTX = "tirx.ptx."
+
+
+def arch_of_kernel(func: tirx.PrimFunc) -> Arch:
+    """Return the architecture of a device function's target; SM_90A where it names none."""
+    target = func.attrs.get("target", None) if func.attrs else None
+    name = "" if target is None else str(target.attrs.get("arch", ""))
+    return ARCHS.get(name, SM_90A)
 
 
 @dataclass(frozen=True)

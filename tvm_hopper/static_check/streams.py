@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.facts.hopper import NAMED_BARRIERS, REGISTERS_PER_BLOCK, WARP_GROUP_THREADS
-from tvm_hopper.facts.hopper import THREADS_PER_WARP as WARP
+from tvm_hopper.facts.programming_model import NAMED_BARRIERS, WARP_GROUP_THREADS
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim.findings import RULES, Finding
 from tvm_hopper.sim.protocol.expr import Address
@@ -120,7 +120,7 @@ def check_setmaxnreg(trace: Trace) -> Iterator[Finding]:
             "the kernel states no register count at entry (launch bounds with a minimum of blocks)",
             events[0],
         )
-    entry = entry_registers(trace.num_threads)
+    entry = entry_registers(trace.num_threads, trace.arch)
     current = dict.fromkeys(range(len(groups_of(trace))), entry)
     for event in events:
         target, action = event.values
@@ -144,7 +144,7 @@ def check_setmaxnreg(trace: Trace) -> Iterator[Finding]:
                 )  # fmt: skip
             current[number] = target
     threads = trace.num_threads
-    pool = min(entry * threads, REGISTERS_PER_BLOCK)
+    pool = min(entry * threads, trace.arch.registers_per_block)
     wanted = sum(current[n] * (s.stop - s.start) for n, s in enumerate(groups_of(trace)))
     if wanted > pool:
         parts = " + ".join(str(v) for v in current.values())

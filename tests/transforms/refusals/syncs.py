@@ -4,7 +4,29 @@ from tests.transforms.refusals.case import case
 from tests.transforms.test_insert_syncs import ALONE, ROLES
 from tvm_hopper.transforms import InsertSyncs
 
+SIGNATURE = 'def func(A_map: T.handle("tensormap"), C: T.Buffer((4,), "float32"), n: T.int32):\n'
+
 SYNCS = [
+    case(
+        "operation that the chip does not execute",
+        ROLES,
+        (InsertSyncs,),
+        r"block load: found operation tma_load on sm_80; need one that it executes: cp_async; "
+        r"build for sm_90a$",
+        (
+            SIGNATURE,
+            SIGNATURE
+            + '    T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_80"})})\n',
+        ),
+    ),
+    case(
+        "operation that is none",
+        ROLES,
+        (InsertSyncs,),
+        r"block mma: found operation mma on sm_90a; need one that it executes: cp_async, "
+        r"bulk_load, tma_load, tma_store, tma_reduce, wgmma$",
+        ('{"tvm_hopper.async_op": "wgmma"}', '{"tvm_hopper.async_op": "mma"}'),
+    ),
     case(
         "store to a tile that copies run ahead into",
         ALONE,

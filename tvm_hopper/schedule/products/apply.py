@@ -28,7 +28,7 @@ from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from . import fuse
-from .config import CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
+from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .model import choose_config
 from .normalize import normalized
 from .outputs import count_outputs, keep_in_registers, separate_outputs
@@ -197,7 +197,7 @@ def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[Ma
         stages = min(steps.candidates(sch, config.last_stage)) + 1
     consumers = config.consumers or 1
     where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
-    broken = find_violations(smallest, stages, config, dtype)
+    broken = find_violations(smallest, stages, config, dtype, ARCH)
     if broken:
         raise refuse_all(where, broken)
     for axis in ("m", "n"):

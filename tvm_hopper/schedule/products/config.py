@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_hopper.errors import cannot_schedule, found_and_need
-from tvm_hopper.facts import dtypes, hopper, registers, swizzle, wgmma
+from tvm_hopper.facts import dtypes, registers, swizzle, wgmma
+from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.plan.smem import (
     BARRIER_BYTES,
     TILE_ALIGNMENT,
@@ -23,6 +24,7 @@ from tvm_hopper.plan.smem import (
 from tvm_hopper.requests.keys import BY_DEVICE, MOST_CONSUMERS
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
 
+ARCH = SM_90A  # that products are scheduled for: its warp groups multiply
 CONSUMERS = (1, 2, 3)  # of a product
 MECHANISMS = ("tma",)
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
@@ -59,7 +61,7 @@ class Roles:
         )
         if self.registers is None:
             return
-        broken = registers.check(*self.registers, self.consumers)
+        broken = registers.check(*self.registers, self.consumers, ARCH)
         if broken:
             where = f"roles with {self.consumers} consumers, registers={self.registers}"
             raise refuse_all(where, list(broken))
@@ -188,13 +190,13 @@ def ring_slots(tile: tuple[int, int, int], dtype: str) -> tuple[SharedArray, Sha
     )
 
 
-def most_stages(tile: tuple[int, int, int], dtype: str) -> int:
+def most_stages(tile: tuple[int, int, int], dtype: str, arch: Arch) -> int:
     """Return how many slots of the ring fit into the shared memory of one CTA."""
-    return most_slots(ring_slots(tile, dtype))
+    return most_slots(ring_slots(tile, dtype), arch)
 
 
 def find_violations(
-    tile: tuple[int, int, int], stages: int, config: MatmulConfig, dtype: str
+    tile: tuple[int, int, int], stages: int, config: MatmulConfig, dtype: str, arch: Arch
 ) -> list[str]:
     """Return every rule that a tile of known size breaks, as "found ...; need ...".
 
@@ -221,16 +223,16 @@ def find_violations(
         )
     slots = ring_slots(tile, dtype)
     memory = ring_memory(slots, stages)
-    if not memory.fits:
+    if not memory.fits_on(arch):
         sizes = " + ".join(f"{slot.name} {slot.num_bytes}" for slot in slots)
         padding = f" + alignment {memory.padding}" if memory.padding else ""
         broken.append(
             f"found {stages} stages x ({sizes} + barriers {BARRIER_BYTES}){padding} = "
-            f"{memory.num_bytes} B of shared memory; need at most {hopper.SMEM_PER_BLOCK} B, which "
-            f"{most_stages(tile, dtype)} stages of this tile take"
+            f"{memory.num_bytes} B of shared memory; need at most {arch.smem_per_block} B, which "
+            f"{most_stages(tile, dtype, arch)} stages of this tile take"
         )
     consumer = config.registers[1] if config.registers else None
-    budget = registers.accumulator_budget(tile_m, tile_n, consumers, consumer)
+    budget = registers.accumulator_budget(tile_m, tile_n, consumers, arch, consumer)
     if not budget.fits:
         broken.append(
             f"found {budget.held} accumulators a thread ({tile_m}x{tile_n} over {consumers} "

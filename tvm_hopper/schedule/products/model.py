@@ -24,7 +24,7 @@ from tvm_hopper.requests.keys import BY_DEVICE
 from tvm_hopper.requests.targets import num_sms as target_num_sms
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_size, as_sizes, check_type
 
-from .config import CONSUMERS, MatmulConfig, find_violations, most_stages
+from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 
 MACS_PER_CYCLE = 2048  # an SM's dense 16-bit rate: m64n256k16 takes 128 cycles
 TURN_CYCLES = 170  # of a consumer from one slot of the ring to the next: wait, fence, release
@@ -114,7 +114,9 @@ def choose_config(
     if config.stages is None and config.last_stage is None:
         largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
         stages = min(
-            most_stages(largest, dtype), MAX_STAGES, max(2, -(-depth // max(1, min(sizes[2]))))
+            most_stages(largest, dtype, ARCH),
+            MAX_STAGES,
+            max(2, -(-depth // max(1, min(sizes[2])))),
         )
         config = replace(config, stages=max(1, stages))
     smallest = min(sizes[0]), min(sizes[1])
@@ -155,7 +157,8 @@ def choose_consumers(sizes: tuple[tuple[int, ...], ...], dtype: str) -> int:
 
 def _violations(tile: tuple[Any, ...], consumers: int, dtype: str = "float16") -> list[str]:
     tile_m, tile_n, tile_k = tile
-    return find_violations((tile_m, tile_n, tile_k), 1, MatmulConfig(consumers=consumers), dtype)
+    config = MatmulConfig(consumers=consumers)
+    return find_violations((tile_m, tile_n, tile_k), 1, config, dtype, ARCH)
 
 
 def estimate_cycles(

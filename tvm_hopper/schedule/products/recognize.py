@@ -21,8 +21,8 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper.analysis.contraction import CASTS_NEEDED, Contraction, find_contraction
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts import hopper
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
+from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 
 FIRST = "compute it into a tensor first, in a block that is bound to threads"
 
@@ -269,16 +269,16 @@ def _stride_violations(operand: MatmulOperand, outer: str) -> list[tuple[str, st
         found = f"stride {strides[-1]} in the last dimension"
         return [(operand.name, found, "a contiguous last dimension", "copy it first")]
     row = strides[operand.kept[0]] if strides else _known(buffer.shape[-1])
-    step = hopper.BULK_ALIGNMENT // size
+    step = BULK_ALIGNMENT // size
     offset = _known(buffer.ty.elem_offset)
     if isinstance(offset, int) and offset % step:
         found = f"an offset of {offset} elements, {offset * size} bytes"
-        need = f"a multiple of {hopper.BULK_ALIGNMENT} bytes"
+        need = f"a multiple of {BULK_ALIGNMENT} bytes"
         return [(operand.name, found, need, "copy the part into a tensor of its own")]
     if ir.is_const(ir.simplify(row % step), 0):
         return []
     dim = "row stride" if strides else "K" if operand.major == "k" else outer
-    need = f"a multiple of {hopper.BULK_ALIGNMENT} bytes"
+    need = f"a multiple of {BULK_ALIGNMENT} bytes"
     if not isinstance(row, int):
         if strides:
             return []  # a variable of its own: checked at each call

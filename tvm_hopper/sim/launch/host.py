@@ -15,6 +15,7 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim.launch.runtime_calls import device_attribute, encode_tiled
 from tvm_hopper.sim.launch.signature import signature
@@ -81,9 +82,13 @@ class HostInterpreter:
     """Walks one host function."""
 
     def __init__(
-        self, func: tirx.PrimFunc, inputs: Mapping[str, Any], num_sms: int = DEFAULT_NUM_SMS
+        self,
+        func: tirx.PrimFunc,
+        inputs: Mapping[str, Any],
+        num_sms: int = DEFAULT_NUM_SMS,
+        arch: Arch = SM_90A,
     ) -> None:
-        self.func, self.num_sms = func, num_sms
+        self.func, self.num_sms, self.arch = func, num_sms, arch
         self.env: dict[Any, Any] = {}
         self.launches: list[Launch] = []
         offsets = {a.name: a.elem_offset for a in signature(func)}
@@ -268,7 +273,7 @@ class HostInterpreter:
             args[0].value = encode_tiled(args[1:])
             return 0
         if name == "runtime.GetDeviceAttr":
-            return device_attribute(args, self.num_sms)
+            return device_attribute(args, self.num_sms, self.arch)
         if name.startswith("runtime.") or name.startswith("__"):
             raise VerifyError(f"host function: found call of {name}; need one that is modelled")
         self.launches.append(
@@ -369,7 +374,10 @@ def evaluate(expr: Any, env: Mapping[Any, Any], binds: Mapping[Any, Any], params
 
 
 def run_host(
-    host_func: tirx.PrimFunc, inputs: Mapping[str, Any], num_sms: int = DEFAULT_NUM_SMS
+    host_func: tirx.PrimFunc,
+    inputs: Mapping[str, Any],
+    num_sms: int = DEFAULT_NUM_SMS,
+    arch: Arch = SM_90A,
 ) -> list[Launch]:
     """Run the host function on inputs in the order of its arguments; return its launches.
 
@@ -382,6 +390,8 @@ def run_host(
         one: see `tvm_hopper.sim.launch.tensors`.
     num_sms : int
         What `runtime.GetDeviceAttr` answers when it is asked for the number of multiprocessors.
+    arch : Arch
+        What it answers other questions about the device by.
 
     Raises
     ------
@@ -391,4 +401,4 @@ def run_host(
     VerifyError
         The host function does something that is not modelled, or that the driver would refuse.
     """
-    return HostInterpreter(host_func, inputs, num_sms).run()
+    return HostInterpreter(host_func, inputs, num_sms, arch).run()

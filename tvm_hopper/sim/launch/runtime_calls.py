@@ -6,25 +6,26 @@ from typing import Any
 
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.facts import tensor_map as rules
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.sim.launch.tensors import CUDA, Pointer
 from tvm_hopper.sim.launch.tma import SWIZZLE_BYTES, TensorMapArg
 
 OOB_FILL = {code: name for name, code in rules.OOB_CODE.items()}
 
-# runtime::DeviceAttrKind of TVM, with what a device of compute capability 9.0 answers (CUDA C++
-# Programming Guide, "Technical Specifications per Compute Capability").
+# runtime::DeviceAttrKind of TVM, with what every device answers (CUDA C++ Programming Guide,
+# "Technical Specifications per Compute Capability").
 MULTI_PROCESSOR_COUNT = 7
 ATTRIBUTES = {
     0: 1,  # exist
     1: 1024,  # max_threads_per_block
     2: 32,  # warp_size
     3: 49152,  # max_shared_memory_per_block, without opting in
-    4: "9.0",  # compute_version
-    9: 65536,  # max_registers_per_block
 }
+COMPUTE_VERSION = 4
+MAX_REGISTERS_PER_BLOCK = 9
 
 
-def device_attribute(args: list[Any], num_sms: int) -> Any:
+def device_attribute(args: list[Any], num_sms: int, arch: Arch) -> Any:
     """Answer `runtime.GetDeviceAttr(device_type, device_id, attr_kind)`.
 
     Raises
@@ -35,7 +36,12 @@ def device_attribute(args: list[Any], num_sms: int) -> Any:
     device, _, kind = (int(arg) for arg in args)
     if device != CUDA:
         raise VerifyError(f"runtime.GetDeviceAttr: found device type {device}; need {CUDA} (cuda)")
-    answers = {**ATTRIBUTES, MULTI_PROCESSOR_COUNT: num_sms}
+    answers = {
+        **ATTRIBUTES,
+        MULTI_PROCESSOR_COUNT: num_sms,
+        COMPUTE_VERSION: "{}.{}".format(*arch.compute_capability),
+        MAX_REGISTERS_PER_BLOCK: arch.registers_per_block,
+    }
     if kind not in answers:
         raise VerifyError(
             f"runtime.GetDeviceAttr: found attribute {kind}; need one of {sorted(answers)}"

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.facts.hopper import THREADS_PER_WARP as WARP
-from tvm_hopper.facts.hopper import WARP_GROUP_THREADS as GROUP
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS as GROUP
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address
 from tvm_hopper.sim.protocol.trace import SyncEvent, Trace, UnanalysableError
 

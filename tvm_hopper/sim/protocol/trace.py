@@ -16,9 +16,10 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, Env, compile_expr
 from tvm_hopper.sim.protocol.ops import BARRIER_KINDS, COPY_KINDS, Emitter, emitter_of
-from tvm_hopper.sim.tir import numpy_dtype, short_name
+from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, short_name
 
 Step = Callable[["Trace", np.ndarray], None]
 WHOLE = 1 << 30  # of `max_trips`: cut no loop
@@ -58,6 +59,7 @@ class Trace:
     cut_inside: bool = False  # an inner loop was cut in this pass of the outermost one
     loops: list[int] = field(default_factory=list)
     launch_bounds: bool = False
+    arch: Arch = SM_90A
 
     def add(self, kind: str, mask: np.ndarray, values: tuple[Any, ...], node: Any) -> None:
         """Append one event."""
@@ -124,6 +126,7 @@ def trace_cta(
     trace.launch_bounds = "tirx.launch_bounds_min_blocks_per_sm" in (func.attrs or {}) or bool(
         compiled.bounds
     )
+    trace.arch = arch_of_kernel(func)
     compiled.step(trace, np.ones(len(threads), bool))
     return trace
 

@@ -1,0 +1,141 @@
+"""What differs from one architecture to another: limits, operations, and what moves registers.
+
+    SM_90A    H100, H200, H800, H20, GH200: one build runs on each (see `facts.devices`)
+    SM_80     A100, A30
+
+A plan that depends on the chip has its `Arch` as a field, and a pass takes it from the function's
+target (`requests.targets.arch_of`). Constants that hold for all of them are in
+`facts.programming_model`.
+
+No row yet: Hexagon, whose copies are a queue of DMA transfers. It comes with its operation, and
+with a document to take its limits from.
+
+Sources: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability" (memory,
+threads, registers) and "Thread Block Clusters"; PTX ISA 9.1, "Target ISA Notes" of each instruction
+(`cp.async`: sm_80; `cp.async.bulk`, clusters: sm_90; `wgmma`, `setmaxnreg`: sm_90a).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .async_ops import ASYNC, ASYNC_OPS, GENERIC
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Arch:
+    """An architecture, as the compiler names it.
+
+    Attributes
+    ----------
+    name
+        `arch` of a cuda target.
+    compute_capability
+        Major and minor.
+    smem_per_block
+        Bytes of shared memory that one thread block may have, after opting in.
+    smem_per_sm
+        Bytes of shared memory of one SM.
+    smem_reserved_per_block
+        Bytes of an SM's that CUDA keeps for itself in every thread block.
+    registers_per_block, registers_per_sm
+        32-bit registers.
+    max_registers_per_thread
+        32-bit registers that an instruction can name.
+    register_allocation_unit
+        Registers a thread are handed out in multiples of it.
+    max_threads_per_sm, max_blocks_per_sm
+        That one SM holds at a time.
+    async_ops
+        Names of the rows of `ASYNC_OPS` that it executes.
+    proxies
+        The views of memory that operations on it use.
+    has_setmaxnreg
+        Whether registers move between the warp groups of a running thread block.
+    max_cluster_size
+        The portable size of a cluster, in thread blocks; 1: there are no clusters.
+
+    Raises
+    ------
+    ValueError
+        It names an operation without a row, or one whose proxy it lacks.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    smem_per_block: int
+    smem_per_sm: int
+    smem_reserved_per_block: int
+    registers_per_block: int
+    registers_per_sm: int
+    max_registers_per_thread: int
+    register_allocation_unit: int
+    max_threads_per_sm: int
+    max_blocks_per_sm: int
+    async_ops: tuple[str, ...]
+    proxies: tuple[str, ...]
+    has_setmaxnreg: bool
+    max_cluster_size: int
+
+    def __post_init__(self) -> None:
+        for op in self.async_ops:
+            if op not in ASYNC_OPS:
+                raise ValueError(f"{self.name}: found {op}; need one of {', '.join(ASYNC_OPS)}")
+            if ASYNC_OPS[op].proxy not in self.proxies:
+                need = " or ".join(self.proxies)
+                raise ValueError(
+                    f"{self.name}: found {op} by the {ASYNC_OPS[op].proxy} proxy; need {need}"
+                )
+
+    @property
+    def has_warp_groups(self) -> bool:
+        """Whether four warps issue operations together."""
+        return any(ASYNC_OPS[op].agent == "warp_group" for op in self.async_ops)
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether thread blocks of a cluster reach one another's shared memory."""
+        return self.max_cluster_size > 1
+
+
+SM_90A = Arch(
+    name="sm_90a",
+    compute_capability=(9, 0),
+    smem_per_block=227 * KIB,
+    smem_per_sm=228 * KIB,
+    smem_reserved_per_block=1 * KIB,
+    registers_per_block=64 * KIB,
+    registers_per_sm=64 * KIB,
+    max_registers_per_thread=255,
+    register_allocation_unit=8,  # 256 of a warp
+    max_threads_per_sm=2048,
+    max_blocks_per_sm=32,
+    async_ops=tuple(ASYNC_OPS),
+    proxies=(GENERIC, ASYNC),
+    has_setmaxnreg=True,
+    max_cluster_size=8,
+)
+
+# Nothing is lowered for it yet: `requests/marks.py` refuses its targets. The row is here since
+# pipelines of cp.async come next, and so that no plan takes Hopper's limits for everybody's.
+SM_80 = Arch(
+    name="sm_80",
+    compute_capability=(8, 0),
+    smem_per_block=163 * KIB,
+    smem_per_sm=164 * KIB,
+    smem_reserved_per_block=1 * KIB,
+    registers_per_block=64 * KIB,
+    registers_per_sm=64 * KIB,
+    max_registers_per_thread=255,
+    register_allocation_unit=8,
+    max_threads_per_sm=2048,
+    max_blocks_per_sm=32,
+    async_ops=("cp_async",),
+    proxies=(GENERIC,),
+    has_setmaxnreg=False,
+    max_cluster_size=1,
+)
+
+ARCHS = {arch.name: arch for arch in (SM_80, SM_90A)}  # by the `arch` of a cuda target

@@ -57,6 +57,19 @@ def test_predicates(condition, found):
     assert bounds(condition) == found
 
 
+def test_a_condition_on_whole_tiles_may_say_the_same():
+    """Sixteen rows in tiles of sixteen: the second tile has none of them."""
+    assert bounds(BX < 1, shape=(64, 72)) == (64, None)
+    assert bounds(tirx.And(BX < 1, S < 56), shape=(64, 72)) == (64, 72)
+    assert bounds(BX < 1, shape=(65, 72)) is None  # the second tile has one
+    tile = BX * 2 + S // 32  # 0 to 3
+    rows = tile * 4 + R % 4
+    assert bounds(tile < 3, (rows, COLUMN), (12, 72)) == (12, None)
+    assert bounds(tile < 3, (rows, COLUMN), (13, 72)) is None
+    assert bounds(tile < 3, (rows + 1, COLUMN), (12, 72)) is None
+    assert bounds(tile < 0, (rows, COLUMN), (12, 72)) is None
+
+
 def test_symbolic_extents_compare_as_they_stand():
     m = ir.Var("m", "int32")
     assert find_bounds(m > ROW, (ROW, COLUMN), (m, 72), NEST)[0].same_as(m)

@@ -120,11 +120,40 @@ def _same_bound(term: Any, bound: Any, analyzer: sym.Analyzer) -> bool:
         gap = analyzer.simplify((term.b - term.a) - (bound.b - bound.a))
         if ir.is_const(gap, 0):
             return True
-    with analyzer.constraint_scope(bound):
-        if not analyzer.can_prove(term):
-            return False
-    with analyzer.constraint_scope(term):
-        return bool(analyzer.can_prove(bound))
+    if _counts_tiles(term, bound, analyzer):
+        return True
+    return _implies(bound, term, analyzer) and _implies(term, bound, analyzer)
+
+
+def _counts_tiles(term: Any, bound: Any, analyzer: sym.Analyzer) -> bool:
+    """Tell whether a term says that a tile is one of those in which all indices are in bounds.
+
+    `tile < 5` is `4 tile + row < 20`, for rows from 0 to 3.
+    """
+    sides = as_less_than(term)
+    if sides is None:
+        return False
+    tile, count, extent = sides[0], ir.static_int(sides[1]), ir.static_int(bound.b)
+    if not count or not extent or extent % count or count < 0:
+        return False
+    rows = extent // count
+    row = ir.simplify(bound.a - ir.cast_like(tile, bound.a) * rows)
+    return bool(analyzer.can_prove(row >= 0) and analyzer.can_prove(row < rows))
+
+
+def _implies(first: Any, second: Any, analyzer: sym.Analyzer) -> bool:
+    """Prove that one comparison follows from another, forwards or backwards.
+
+    A condition on a whole tile, k < 1 for 16 k + row < 16, is within reach backwards alone.
+    """
+    with analyzer.constraint_scope(first):
+        if analyzer.can_prove(second):
+            return True
+    sides, others = as_less_than(first), as_less_than(second)
+    if sides is None or others is None:
+        return False
+    with analyzer.constraint_scope(others[0] >= others[1]):
+        return bool(analyzer.can_prove(sides[0] >= sides[1]))
 
 
 def _is_lower_bound(term: Any, indices: tuple[Any, ...], analyzer: sym.Analyzer) -> bool:

@@ -14,6 +14,7 @@ into a box; a multiplication gets the widest swizzle that divides its rows.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
@@ -146,7 +147,7 @@ def _is_laid_out(copy: Transfer) -> bool:
 
 
 def _plan_tile(kernel: ir.For, copy: Transfer) -> TileLayout:
-    extents = _find_extents(copy)
+    extents = _find_extents(kernel, copy)
     _check_partial(kernel, copy)
     axes = tuple(axis for axis, extent in enumerate(extents) if extent != 1)
     *outer, columns = (extents[axis] for axis in axes)
@@ -154,10 +155,11 @@ def _plan_tile(kernel: ir.For, copy: Transfer) -> TileLayout:
     return TileLayout(copy, axes, tuple(outer), layout)
 
 
-def _find_extents(copy: Transfer) -> list[int]:
+def _find_extents(kernel: ir.For, copy: Transfer) -> list[int]:
     """Return the tile's extents, after checking that a loop runs over each longer than one."""
     extents = [
-        _static_extent(copy, extent, axis) for axis, extent in enumerate(copy.tile.buffer.shape)
+        _static_extent(kernel, copy, extent, axis)
+        for axis, extent in enumerate(copy.tile.buffer.shape)
     ]
     axes = [axis for axis, extent in enumerate(extents) if extent != 1]
     if not axes:
@@ -179,19 +181,40 @@ def _find_extents(copy: Transfer) -> list[int]:
     return extents
 
 
-def _static_extent(copy: Transfer, extent: Any, axis: int) -> int:
+def _static_extent(kernel: ir.For, copy: Transfer, extent: Any, axis: int) -> int:
     """Return a tile's extent: under a predicate that of the copy's loop, which it has been cut to.
 
-    So tiles are as large as they were scheduled, however small the tensor is.
+    So tiles are as large as they were scheduled, however small the tensor is. A tile may also be
+    declared larger than what the copy brings and others read, which TVM could not tell.
     """
     static, loop = ir.static_int(extent), copy.tile.loop_of(axis)
     scheduled = ir.static_int(loop.extent) if loop is not None else None
     if copy.is_partial and scheduled is not None and sym.Analyzer().can_prove(extent <= scheduled):
         return scheduled
+    if scheduled is not None and _all_within(kernel, copy.tile.buffer, axis, scheduled):
+        return scheduled
     if static is None:
         shape = list(copy.tile.buffer.shape)
         raise cannot_lower(copy.where, f"a tile of shape {shape}", "a static shape")
     return static
+
+
+def _all_within(kernel: ir.For, tile: ir.Var, axis: int, extent: int) -> bool:
+    """Prove that no access of a tile goes beyond an extent of one of its dimensions."""
+    analyzer = sym.Analyzer()
+    for var, loop in {loop.loop_var: loop for loop in ir.find_all(kernel, ir.For)}.items():
+        analyzer.bind(var, ir.range_of(loop))
+    blocks = ir.find_all(kernel, ir.SBlockRealize, lambda x: not ir.is_const(x.predicate, 1))
+    for access in ir.accesses(kernel, tile):
+        if isinstance(access, ir.Call):
+            return False  # an address: what is done behind it nobody sees
+        with contextlib.ExitStack() as known:
+            for block in blocks:
+                if ir.uses_node(block, access):
+                    known.enter_context(analyzer.constraint_scope(block.predicate))
+            if not analyzer.can_prove(access.indices[axis] < extent):
+                return False
+    return True
 
 
 def _check_partial(kernel: ir.For, copy: Transfer) -> None:

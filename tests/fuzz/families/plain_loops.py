@@ -36,7 +36,9 @@ def make(draw: Draw) -> Case:
 
 def _extent(draw: Draw, script: Script, tile: int, name: str) -> Any:
     """Draw an extent around a tile's: a multiple, one with a rest, or a symbolic one."""
-    value = draw.choose((2 * tile, tile, 4 * tile, tile + 1, 3 * tile - 1, 5 * tile + 3))
+    # a rest of 8, by which rows stay multiples of 16 bytes, and others
+    rests = (2 * tile, tile, 4 * tile, 3 * tile + 8, tile + 8, tile + 1, 3 * tile - 1)
+    value = draw.choose(rests, (30, 10, 10, 25, 15, 5, 5))
     if draw.chance(10):
         script.symbols[name] = value
         return name
@@ -57,7 +59,8 @@ def _value(draw: Draw, terms: list[str], dtype: str) -> str:
 def _pipeline(draw: Draw, loop: str, threads: int) -> list[Step]:
     """Draw the request for a ring, or none."""
     stages = draw.choose((2, 1, 3, 4, 7, None), (30, 15, 20, 15, 5, 15))
-    roles = draw.choose((None, f"hs.Roles({max(1, threads // 128)})", "hs.Roles(3)"), (60, 35, 5))
+    own = f"hs.Roles({threads // 128})" if threads % 128 == 0 else None
+    roles = draw.choose((None, own, "hs.Roles(3)"), (60, 37, 3))
     if stages is None:
         return []
     more = f", roles={roles}" if roles else ""
@@ -137,7 +140,7 @@ def _line(draw: Draw, script: Script, dtype: str) -> list[Step]:
 def _sum(draw: Draw, script: Script, dtype: str) -> list[Step]:
     """Write sums over rows, a thread a row, over a ring of tiles."""
     rows, depth = draw.choose((32, 64, 128)), draw.choose((16, 32, 64, 8))
-    m, k = _extent(draw, script, rows, "m"), _extent(draw, script, depth, "k")
+    m, k = _extent(draw, script, rows, "m"), _extent(draw, script, depth, "depth_")
     script.tensor("A", [m, k], dtype)
     terms = ["A[vi, vk]"]
     if draw.chance(40):
@@ -147,7 +150,7 @@ def _sum(draw: Draw, script: Script, dtype: str) -> list[Step]:
     zero = f"T.{dtype}(0)"
     script.block(
         "S",
-        ["i", "k_"],
+        ["i", "k"],
         [m, k],
         ["with T.init():", f"    S[vi] = {zero}", f"S[vi] = S[vi] + {' * '.join(terms)}"],
         kinds="SR",

@@ -16,6 +16,7 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.bounds import as_less_than, find_bounds
 from tvm_hopper.analysis.copies import CopyNest, find_copies
+from tvm_hopper.analysis.effects import writes
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.dtypes import dtype_bytes
@@ -106,7 +107,7 @@ def _check_read_only(kernel: ir.For, copy: CopyNest) -> None:
 
     Nor would waiting help: another proxy writes it (PTX ISA 9.1, 8.6).
     """
-    if ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(copy.source)):
+    if writes(kernel, copy.source):
         raise cannot_lower(
             copy.where,
             f"stores to {copy.source.name} in the same kernel",

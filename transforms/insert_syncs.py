@@ -51,6 +51,7 @@ from tvm_hopper.requests.keys import (
 )
 from tvm_hopper.sync import Loop
 
+from .fuse_threads import fuse_threads
 from .plan_pipeline import open_channels
 from .swizzled_accesses import swizzle_plain_copies
 
@@ -184,7 +185,7 @@ def _check_elsewhere(kernel: ir.For, consumers: ir.Stmt) -> None:
 
 def rewrite_syncs(kernel: ir.For) -> ir.For:
     """Place what the operations of a kernel need, in each of its roles or in the whole of it."""
-    kernel = swizzle_plain_copies(open_channels(kernel))
+    kernel = swizzle_plain_copies(open_channels(fuse_threads(kernel)))
     axis = ir.thread_axes(kernel)["threadIdx.x"]
     if found := find_consumers(kernel):
         consumers, first = found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-import tvm
 from tvm.script import tirx as T
 
 from tests.sim.kernels import lower, rules

@@ -1,4 +1,4 @@
-"""Schedule a product for mma.sync, run its device function in the simulator, compare with float64."""
+"""Schedule a product for mma.sync, run its device function in the simulator, compare."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import tensor_cores
 from tvm_hopper.testing.tensor_cores import ProductKind, WarpTiling
 
+USUAL = ProductKind()
 
-def scheduled(
-    shape: tuple[int, int, int], tiling: WarpTiling, kind: ProductKind = ProductKind()
-) -> Any:
+
+def scheduled(shape: tuple[int, int, int], tiling: WarpTiling, kind: ProductKind = USUAL) -> Any:
     """Return the schedule of a product of rows, columns and depth."""
     mod = tensor_cores.matmul(*shape, kind.dtype, kind.out_dtype, kind.transposed)
     return tensor_cores.schedule(mod, tiling)
@@ -33,7 +33,7 @@ def make_inputs(shape: tuple[int, int, int], kind: ProductKind) -> dict[str, np.
 def check(
     shape: tuple[int, int, int],
     tiling: WarpTiling,
-    kind: ProductKind = ProductKind(),
+    kind: ProductKind = USUAL,
     policy: str = "on_wait",
     every_schedule: bool = True,
 ) -> None:

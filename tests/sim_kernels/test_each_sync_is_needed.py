@@ -1,8 +1,8 @@
 """Every sync instruction that our passes emit: without it, or with it wrong, the simulator objects.
 
 Five iterations over two slots, two consumer warp groups; with no group pending and with one. And
-pointwise kernels and products by mma.sync, with and without a producer. An instruction whose removal nobody objected to
-would be superfluous, or unguarded.
+pointwise kernels and products by mma.sync, with and without a producer. An instruction whose
+removal nobody objected to would be superfluous, or unguarded.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def tensor_core(kind: str) -> Program:
 def found_in_product(program: Program) -> set[str]:
     """Return the rules that the simulator finds broken in a product."""
     values = tensor_core_kernels.make_inputs(PRODUCT, ProductKind())
-    return {rule for p in POLICIES for rule in simulate(program, values, p, seed=5).rules}
+    return {rule for p in POLICIES[:4] for rule in simulate(program, values, p, seed=5).rules}
 
 
 @pytest.mark.parametrize("kind", TEAMS)

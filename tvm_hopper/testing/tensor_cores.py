@@ -397,6 +397,8 @@ def schedule(mod: tvm.IRModule, tiling: WarpTiling) -> s_tir.Schedule:
     tile_m, tile_n, tile_k = tiling.tile
     warps_m, warps_n = tiling.warps
 
+    hs.pad(sch, block, tiling.tile)
+    crops = sch.get_consumers(block)
     i, j, k = sch.get_loops(block)
     i, i_inner = sch.split(i, [None, SIDE])
     j, j_inner = sch.split(j, [None, SIDE])
@@ -420,8 +422,13 @@ def schedule(mod: tvm.IRModule, tiling: WarpTiling) -> s_tir.Schedule:
     for fragment in fragments:
         sch.compute_at(fragment, k1)
     result = sch.cache_write(outer, 0, "warp")
-    sch.reverse_compute_at(result, warp)
-    result_tile = _split_tile(sch, result, (SIDE, SIDE))
+    store = None
+    if crops:  # each element is stored under the crop's condition
+        _store_by_lanes(sch, result, crops[0], warp)
+    else:
+        sch.reverse_compute_at(result, warp)
+        store = _split_tile(sch, result, (SIDE, SIDE))
+        sch.transform_layout(result, ("read", 0), _layout(narrow_place, (SIDE, SIDE)))
     sch.decompose_reduction(outer, k0)
     tiles = [
         _split_tile(sch, fragment, shape)
@@ -429,12 +436,12 @@ def schedule(mod: tvm.IRModule, tiling: WarpTiling) -> s_tir.Schedule:
     ]
     for fragment, shape in zip(fragments, ((SIDE, kind.depth), kind.b_shape), strict=True):
         sch.transform_layout(fragment, ("write", 0), _layout(kind.place, shape))
-    sch.transform_layout(result, ("read", 0), _layout(narrow_place, (SIDE, SIDE)))
     for loop, name in zip(tiles, (names.load_a, names.load_b), strict=True):
         sch.tensorize(loop, name)
     sch.tensorize(sch.get_loops(block)[-3], names.multiply)
     sch.tensorize(sch.get_loops(sch.get_sblock(f"{BLOCK}_init"))[-2], names.fill)
-    sch.tensorize(result_tile, names.store)
+    if store is not None:
+        sch.tensorize(store, names.store)
     if tiling.stages is not None:
         hs.pipeline(sch, k0, stages=tiling.stages, roles=tiling.roles)
     return sch
@@ -446,6 +453,16 @@ def _kind_of(block: Any) -> ProductKind:
     transposed = reads["B"].region[1].min.same_as(reduced)
     c = block.writes[0].source
     return ProductKind(str(reads["A"].source.dtype), str(c.dtype), transposed)
+
+
+def _store_by_lanes(sch: s_tir.Schedule, result: Any, crop: Any, warp: Any) -> None:
+    """Let each lane store the elements that it has, where they are inside of the output."""
+    layout = _layout(narrow_place, (SIDE, SIDE))
+    sch.transform_layout(result, ("read", 0), layout)
+    sch.transform_block_layout(result, layout)
+    sch.reverse_compute_at(result, warp)
+    sch.bind(sch.get_loops(result)[-2], "threadIdx.x")
+    sch.reverse_compute_inline(crop)
 
 
 def _split_tile(sch: s_tir.Schedule, block: Any, shape: tuple[int, int]) -> Any:

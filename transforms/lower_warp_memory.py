@@ -148,8 +148,9 @@ def rewrite_lanes(func: tirx.PrimFunc, plans: tuple[LanePlan, ...]) -> tirx.Prim
     def call(node: ir.Call, mutator: Any) -> Any:
         args = {}
         for position, pointer in POINTERS.get(getattr(node.op, "name", ""), {}).items():
-            buffer = ir.pointer_of(node.args[position])
-            if pointer.offset is not None and buffer in planned:
+            if pointer.offset is None:
+                continue
+            if (buffer := ir.pointer_of(node.args[position])) in planned:
                 args[position] = registers[buffer].data
                 args[pointer.offset] = planned[buffer].own(node.args[pointer.offset])
         if not args:

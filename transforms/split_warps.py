@@ -36,9 +36,15 @@ def plan_warps(func: tirx.PrimFunc) -> tuple[Any, ...]:
         axis
         for kernel in filter(ir.is_ours, ir.outermost_thread_extents(func.body))
         for axis in ir.find_all(kernel, tirx.AttrStmt, _is_thread_axis)
-        if ir.static_int(axis.value) != THREADS_PER_WARP
+        if _num_warps(axis) > 1
         and ir.find_all(axis, tirx.AllocBuffer, lambda x: x.buffer.scope() == "warp")
     )
+
+
+def _num_warps(axis: Any) -> int:
+    """Return how many whole warps an axis has, 0 where it is no number of them."""
+    threads = ir.static_int(axis.value)
+    return 0 if threads is None or threads % THREADS_PER_WARP else threads // THREADS_PER_WARP
 
 
 def _is_thread_axis(attr: tirx.AttrStmt) -> bool:
@@ -56,7 +62,7 @@ def _split(axis: Any) -> ir.Stmt:
     thread = axis.node.var
     dtype = ir.dtype_of(thread)
     lane = _axis("x", dtype, THREADS_PER_WARP)
-    warp = _axis("y", dtype, int(axis.value) // THREADS_PER_WARP)
+    warp = _axis("y", dtype, _num_warps(axis))
     body = ir.substitute(axis.body, {thread: warp.var * THREADS_PER_WARP + lane.var})
     for one in (lane, warp):
         body = tirx.AttrStmt(one, "thread_extent", one.dom.extent, body)

@@ -1,5 +1,7 @@
 """SplitWarps: an axis of 32 lanes where buffers belong to a warp."""
 
+import pytest
+
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper.transforms.split_warps import SplitWarps, plan_warps
 
@@ -43,8 +45,9 @@ def stays(*changes):
     return run(func, SplitWarps()).same_as(func)
 
 
-def test_one_warp_stays():
-    assert stays(('"threadIdx.x", 160', '"threadIdx.x", 32'))
+@pytest.mark.parametrize("threads", [16, 32, 48])
+def test_one_warp_and_what_is_no_number_of_warps(threads):
+    assert stays(('"threadIdx.x", 160', f'"threadIdx.x", {threads}'))
 
 
 def test_no_buffer_of_a_warp():

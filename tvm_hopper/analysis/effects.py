@@ -35,8 +35,11 @@ class PointerEffect:
     adds_lane: bool = False
 
 
-# For each call its pointers, by their positions among the arguments.
+# For each call its pointers, by their positions among the arguments, from the end where negative.
 POINTERS: dict[str, dict[int, PointerEffect]] = {
+    # registers, their number as the instruction says; then the address, seven modifiers, and flags
+    "tirx.ptx.ldmatrix": {-9: PointerEffect(READ)},
+    "tirx.ptx.stmatrix": {0: PointerEffect(WRITE)},
     # trans, number, type, registers, their offset, row in shared memory, its offset
     "tirx.ptx_legacy.ldmatrix": {3: PointerEffect(WRITE, 4), 5: PointerEffect(READ, 6)},
     # shape, layouts, types; A, B and the accumulator, each with its offset: registers alone
@@ -91,12 +94,13 @@ def find_effects(root: Any) -> list[Effect]:
         if pointers is None:
             return None
         for position, arg in enumerate(node.args):
-            target = _target(arg) if position in pointers else None
-            if target is None:
+            known = pointers.get(position, pointers.get(position - len(node.args)))
+            target = _target(arg)
+            if known is None or target is None:
                 walk([arg])
             else:
                 buffer, _, inside = target
-                found.append(Effect(buffer, pointers[position].mode, by_pointer=True))
+                found.append(Effect(buffer, known.mode, by_pointer=True))
                 walk(inside)
         return tvm_ffi.WalkResult.SKIP
 
@@ -119,6 +123,8 @@ def _target(expr: Any) -> tuple[ir.Var, int, list[Any]] | None:
     if not isinstance(expr, ir.Call):
         return None
     name = getattr(expr.op, "name", "")
+    if name == "tirx.cuda.cvta_generic_to_shared":
+        return _target(expr.args[0])
     if (buffer := ir.pointer_of(expr)) is not None:
         return buffer, BOTH, []
     if name == ir.ACCESS_PTR and (buffer := ir.pointer_of(expr.args[1])) is not None:

@@ -126,7 +126,7 @@ def test_a_swizzled_tile_has_no_pointers():
 @pytest.mark.timeout(300)
 @EACH
 def test_intrinsics_of_tvm(team):
-    import tvm.s_tir.tensor_intrin  # noqa: F401
+    import tvm.s_tir.tensor_intrin
 
     tiling = WarpTiling(stages=3, intrinsics=TVM_INTRINSICS, **TEAMS[team])
     check((64, 32, 160), tiling)

@@ -201,6 +201,13 @@ LOADS = [
         (NEST, NEST + "            A[bx * 8, 0] = T.float16(0)\n"),
     ),
     case(
+        "a tensor that the kernel may write behind a pointer",
+        COPY,
+        TMA,
+        r"copy of A into tile: found stores to A in the same kernel; need a tensor that stays as ",
+        (NEST, NEST + '            T.call_extern("int32", "f", A.access_ptr("w"))\n'),
+    ),
+    case(
         "a dimension that coordinates cannot reach",
         COPY,
         TMA,

@@ -6,11 +6,13 @@ if __name__ != "tvm_hopper.transforms":
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .count_blocks import CountBlocks
 from .expand_pipeline import ExpandPipeline
+from .fuse_threads import FuseThreads
 from .inject_tma_load import InjectTmaLoad
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
 from .lower_channels import LowerChannels
 from .lower_mma import LowerMma
+from .lower_warp_memory import LowerWarpMemory
 from .merge_shared import MergeShared
 from .overlay_shared import OverlayShared
 from .plan_pipeline import PlanPipeline
@@ -19,17 +21,20 @@ from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
 from .schedule_tiles import ScheduleTiles
 from .specialize_warps import SpecializeWarps
+from .split_warps import SplitWarps
 from .widen_indices import WidenIndices
 
 __all__ = [
     "AssertAlignment",
     "CountBlocks",
     "ExpandPipeline",
+    "FuseThreads",
     "InjectTmaLoad",
     "InsertSyncs",
     "LayoutShared",
     "LowerChannels",
     "LowerMma",
+    "LowerWarpMemory",
     "MergeShared",
     "OverlayShared",
     "PlanPipeline",
@@ -39,5 +44,6 @@ __all__ = [
     "RestoreAxisNotes",
     "ScheduleTiles",
     "SpecializeWarps",
+    "SplitWarps",
     "WidenIndices",
 ]

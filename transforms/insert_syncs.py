@@ -53,6 +53,7 @@ from tvm_hopper.requests.keys import (
 from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.sync import Loop
 
+from .fuse_threads import fuse_threads
 from .plan_pipeline import open_channels
 from .swizzled_accesses import swizzle_plain_copies
 
@@ -186,7 +187,7 @@ def _check_elsewhere(kernel: ir.For, consumers: ir.Stmt) -> None:
 
 def rewrite_syncs(kernel: ir.For, arch: Arch) -> ir.For:
     """Place what the operations of a kernel need, in each of its roles or in the whole of it."""
-    kernel = swizzle_plain_copies(open_channels(kernel, arch))
+    kernel = swizzle_plain_copies(open_channels(fuse_threads(kernel), arch))
     axis = ir.thread_axes(kernel)["threadIdx.x"]
     if found := find_consumers(kernel):
         consumers, first = found

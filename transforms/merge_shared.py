@@ -158,17 +158,9 @@ def _rewrite_kernel(plan: SharedPlan) -> ir.Stmt:
         if buffer is not None and buffer in views:
             view, offset = views[buffer]
             return tirx.address_of(tirx.BufferLoad(view, [offset]))
-        if (
-            node.op.name == "tirx.tvm_access_ptr"
-            and (buffer := ir.pointer_of(node.args[1])) in views
-        ):
-            view, offset = views[buffer]
-            kind, _, start, extent, mask = node.args
-            return ir.Call(
-                node.op,
-                [kind, view.data, mutator.mutate(start) + offset, extent, mask],
-                ret_ty=node.ty,
-            )
+        if node.op.name == ir.ACCESS_PTR and (buffer := ir.pointer_of(node.args[1])) in views:
+            view, offset = views[buffer]  # TVM looks through it, and refuses a pointer to bytes
+            return tirx.address_of(tirx.BufferLoad(view, [mutator.mutate(node.args[2]) + offset]))
         return mutator.default_mutate(node)
 
     def allocation(node: Any, mutator: Any) -> Any:

@@ -8,6 +8,8 @@
 Flattening multiplies a row's index by the length of a row, in the type of the indices. Tensors of a
 symbolic size are taken to be large.
 
+Offsets of pointers are flat already: their arithmetic is made anew.
+
 Before: accesses are final.  After: no access of a large tensor is indexed by 32 bits.
 Not here: copies by TMA, which address by coordinates.
 """
@@ -62,7 +64,27 @@ def rewrite_indices(kernel: ir.For) -> ir.For:
             return node
         return ir.BufferStore(node.buffer, node.value, [_widen(x) for x in node.indices])
 
-    return ir.mutate(kernel, [(ir.TensorLoad, load), (ir.BufferStore, store)])
+    def point(node: ir.Call, mutator: Any) -> Any:
+        buffer = ir.pointer_of(node.args[1]) if node.op.name == ir.ACCESS_PTR else None
+        if buffer is None or not is_large(buffer):
+            return mutator.default_mutate(node)
+        kind, data, start, extent, mask = node.args
+        return ir.Call(node.op, [kind, data, _widen_within(start), extent, mask], ret_ty=node.ty)
+
+    return ir.mutate(kernel, [(ir.TensorLoad, load), (ir.BufferStore, store), (ir.Call, point)])
+
+
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max)
+
+
+def _widen_within(offset: Any) -> Any:
+    """Compute an offset that is flat already by 64 bits."""
+    if ir.dtype_of(offset) != "int32":
+        return offset
+    if isinstance(offset, _ARITHMETIC):
+        return type(offset)(_widen_within(offset.a), _widen_within(offset.b))
+    number = ir.static_int(offset)
+    return tirx.Cast("int64", offset) if number is None else tirx.IntImm("int64", number)
 
 
 def _widen(index: Any) -> Any:

@@ -212,6 +212,12 @@ extern "C" __global__ void k(float* p) { p[0] = INFINITY; }
     assert compilers.with_nvrtc(text, "sm_90a", False)[0]
 
 
+def test_inline_assembly_needs_no_mma_h() -> None:
+    """TVM includes it beside every product on tensor cores; pip's packages have half of it."""
+    text = '#include <mma.h>\nextern "C" __global__ void k(float* p) { p[0] = 1; }'
+    assert compilers.with_nvrtc(text, "sm_90a", False)[0][:4] == b"\x7fELF"
+
+
 def test_fast_math_is_stated() -> None:
     text = 'extern "C" __global__ void k(float* p) { p[0] = p[1] / p[2]; }'
     exact, fast = (compilers.compile_source(text, fast_math=f) for f in (False, True))

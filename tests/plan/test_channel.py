@@ -107,6 +107,14 @@ def test_a_plain_load_beside_an_operation_is_a_warp_s_own():
     assert threads_per_arrival(slots[:1], [product, look]) == 128
 
 
+@pytest.mark.parametrize("pointer", ["whole", "part"])
+def test_a_warp_arrives_for_what_it_reads_by_a_pointer(pointer):
+    slots, product = slots_and_product()
+    address = slots[0].data if pointer == "whole" else slots[0].access_ptr("r", offset=64)
+    look = ir.Evaluate(tirx.call_extern("int32", "ldmatrix", address))
+    assert threads_per_arrival(slots, [product, look]) == 32
+
+
 def test_trips_are_the_variables_that_calls_name():
     func = parse(ROLES)
     binds = ir.find_all(func.body, tirx.Bind)

@@ -215,3 +215,19 @@ def test_what_is_done_behind_an_address_may_be_a_write():
         call = f'T.call_extern("int32", "f", {argument})'
         _, items, _ = read(changed(ALONE, front(ALONE, USE, call)))
         assert "w tile#1@0" in str(described(flatten(items))), argument
+
+
+def test_a_pointer_with_a_mask_does_what_the_mask_says():
+    for mask, want in (("r", ["r"]), ("w", ["w"]), ("rw", ["r", "w"])):
+        call = f'T.call_extern("int32", "f", tile.access_ptr("{mask}"))'
+        _, items, _ = read(changed(ALONE, front(ALONE, USE, call)))
+        found = str(described(flatten(items)))
+        assert [x for x in "rw" if f"{x} tile#1@0" in found] == want
+
+
+def test_a_call_of_the_table_does_what_the_table_says():
+    call = 'T.ptx_legacy.ldmatrix(T.bool(False), 4, ".b16", C.data, 0, T.address_of(tile[0]), tx)'
+    _, items, _ = read(changed(ALONE, front(ALONE, USE, call)))
+    found = str(described(flatten(items)))
+    assert "r tile#1@0" in found
+    assert "w tile#1@0" not in found

@@ -10,7 +10,8 @@ import tvm_hopper
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule import trial
-from tvm_hopper.testing import workloads
+from tvm_hopper.testing import tensor_cores, workloads
+from tvm_hopper.testing.tensor_cores import WarpTiling
 
 TILE = (64, 64, 64)
 
@@ -297,3 +298,39 @@ def test_what_a_trial_accepts_is_asked_of_the_copy():
         trial.rehearse(sch, lambda copy: copy.get_loops("C") and 7, accept)
     assert seen == [(False, 7)]
     assert not sch.trace.insts
+
+
+# -- after `tensorize`, TVM cannot copy a schedule
+
+
+def tensorized():
+    """Return a schedule whose product is an intrinsic, and the loop to be pipelined."""
+    tiling = WarpTiling(tile=(32, 32, 16), stages=None)
+    sch = tensor_cores.schedule(tensor_cores.matmul(64, 64, 64), tiling)
+    with pytest.raises(tvm.error.InternalError):  # if this passes, `trial` needs no twin any more
+        sch.copy()
+    return sch, sch.get_loops(sch.get_sblock("A_shared.dyn"))[3]
+
+
+def test_a_tensorized_schedule_is_served():
+    sch, loop = tensorized()
+    hs.pipeline(sch, loop, stages=3, roles=hs.Roles(1))
+    assert [int(x) for x in sch.get(loop).annotations["software_pipeline_stage"]] == [0, 0, 2]
+    hs.pipeline(sch, loop, stages=3, roles=hs.Roles(1))  # the same again does nothing
+
+
+def test_a_tensorized_schedule_stays_as_it_was_where_a_helper_refuses():
+    sch, loop = tensorized()
+    refuse(sch, r"loop k_0_0: found consumers=2 with .*threadIdx.x 32 x threadIdx.y 4", hs.pipeline,
+           loop, stages=3, roles=hs.Roles(2))  # fmt: skip
+    hs.pipeline(sch, loop, stages=3, roles=hs.Roles(1))
+    refuse(sch, r"a second request, software_pipeline_stage = \[0, 0, 1\]", hs.pipeline, loop, 2)
+    copy = sch.get_sblock("B_shared.dyn")
+    refuse(sch, "a second request, tvm_hopper.swizzle = 64", _two_swizzles, copy)
+
+
+@trial.all_or_nothing("a copy")
+def _two_swizzles(sch, copy):
+    """Ask for one swizzle and then for another: what came first must go back."""
+    hs.async_copy(sch, copy, swizzle=32)
+    hs.async_copy(sch, copy, swizzle=64)

@@ -1,8 +1,8 @@
 """Every sync instruction that our passes emit: without it, or with it wrong, the simulator objects.
 
 Five iterations over two slots, two consumer warp groups; with no group pending and with one. And
-pointwise kernels, with and without a producer. An instruction whose removal nobody objected to
-would be superfluous, or unguarded.
+pointwise kernels and products by mma.sync, with and without a producer. An instruction whose
+removal nobody objected to would be superfluous, or unguarded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 import tvm
 from tvm import tirx
 
-from tests.sim_kernels import pointwise_kernels
+from tests.sim_kernels import pointwise_kernels, tensor_core_kernels
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, instructions, name_of, with_argument
 from tvm_hopper import ir
@@ -25,6 +25,7 @@ from tvm_hopper.simulation import Program, load, simulate
 from tvm_hopper.static_check import check_sync
 from tvm_hopper.testing import workloads
 from tvm_hopper.testing.pointwise import Tiling
+from tvm_hopper.testing.tensor_cores import ProductKind, WarpTiling
 
 PROBLEM = {"m": 64, "n": 16, "k": 80}
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve:producer", "starve:consumer")
@@ -259,6 +260,56 @@ def test_simulator_misses_it_in_pointwise_kernels(kind, instruction, which):
 @pytest.mark.parametrize("kind", TILINGS)
 def test_every_sync_instruction_of_pointwise_kernels_is_in_the_table(kind):
     names = [x for x in emitted_by(pointwise(kind)) if x != "cp_async_bulk_tensor_g2s_cluster"]
+    assert {(kind, name, i) for name in names for i in range(names.count(name))} == {
+        key for key in REMOVED if key[0] == kind
+    }
+
+
+# -- products by mma.sync: the same instructions, and each of them as necessary
+
+TEAMS = {
+    ALONE: WarpTiling(tile=(32, 32, 16), stages=2),
+    SPLIT: WarpTiling(tile=(32, 32, 16), stages=2, roles=hs.Roles(1)),
+}
+PRODUCT = (32, 32, 80)
+
+
+@functools.cache
+def tensor_core(kind: str) -> Program:
+    """Return the kernel as our passes emit it."""
+    return load(tensor_core_kernels.scheduled(PRODUCT, TEAMS[kind]).mod)
+
+
+def found_in_product(program: Program) -> set[str]:
+    """Return the rules that the simulator finds broken in a product."""
+    values = tensor_core_kernels.make_inputs(PRODUCT, ProductKind())
+    return {rule for p in POLICIES[:4] for rule in simulate(program, values, p, seed=5).rules}
+
+
+@pytest.mark.parametrize("kind", TEAMS)
+def test_products_by_mma_sync_are_clean(kind):
+    assert found_in_product(tensor_core(kind)) | checked(tensor_core(kind)) == set()
+
+
+@pytest.mark.parametrize(("kind", "instruction", "which"), REMOVED)
+def test_simulator_misses_it_in_products_by_mma_sync(kind, instruction, which):
+    rules = found_in_product(change(tensor_core(kind), instruction, which))
+    want = REMOVED[kind, instruction, which]
+    assert want <= rules
+    assert bool(rules) == bool(want)
+
+
+def test_one_arrival_for_all_warps_is_too_few():
+    """A warp that has read its part says nothing of what others still read."""
+    one = with_argument(1, tirx.const(1, "uint32"))
+    rules = found_in_product(change(tensor_core(SPLIT), "mbarrier_init", 1, one))
+    assert {"RACE_OVERWRITE_BUSY", "MBAR_ARRIVE_OVERFLOW"} & rules
+
+
+@pytest.mark.parametrize("kind", TEAMS)
+def test_every_sync_instruction_of_products_by_mma_sync_is_in_the_table(kind):
+    data = {"cp_async_bulk_tensor_g2s_cluster", "ldmatrix", "mma"}
+    names = [x for x in emitted_by(tensor_core(kind)) if x not in data]
     assert {(kind, name, i) for name in names for i in range(names.count(name))} == {
         key for key in REMOVED if key[0] == kind
     }

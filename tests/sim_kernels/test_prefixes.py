@@ -7,18 +7,20 @@ import functools
 
 import pytest
 
-from tests.sim_kernels import kernels, pointwise_kernels
+from tests.sim_kernels import kernels, pointwise_kernels, tensor_core_kernels
 from tests.sim_kernels.kernels import check
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.schedule.products import apply
 from tvm_hopper.testing.pointwise import Tiling
+from tvm_hopper.testing.tensor_cores import WarpTiling
 
 PASSES = pipeline.passes.hook_passes()
 NAMES = [one.info.name.removeprefix("tvm_hopper.") for one in PASSES]
 REALISING = ["InsertSyncs", "LowerChannels"]
 MATMUL = functools.partial(check, tile=(64, 8, 16), stages=2, consumers=1)
+MMA_SYNC = functools.partial(tensor_core_kernels.check, (32, 32, 32))
 POINTWISE = functools.partial(pointwise_kernels.check, "exp_add", (12, 64))
 KERNELS = {
     "plain": functools.partial(MATMUL, {"m": 64, "n": 8, "k": 32}),
@@ -31,6 +33,10 @@ KERNELS = {
         POINTWISE,
         Tiling(tile=(4, 64), threads=128, vector=2, steps=3, stages=2, roles=hs.Roles(1)),
     ),
+    "mma.sync, one role": functools.partial(MMA_SYNC, WarpTiling(tile=(32, 32, 16))),
+    "mma.sync, producer": functools.partial(
+        MMA_SYNC, WarpTiling(tile=(32, 32, 16), roles=hs.Roles(1))
+    ),
 }
 
 
@@ -42,7 +48,10 @@ def keep(monkeypatch, names):
 
 
 @pytest.mark.parametrize("last", ["nothing", *NAMES])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param(x, marks=pytest.mark.slow) if x == "mma.sync, one role" else x for x in KERNELS],
+)
 def test_right_after(kernel, last, monkeypatch):
     """A simulated run gives the right values, and `verify` finds every schedule clean."""
     prefix = NAMES[: NAMES.index(last) + 1] if last in NAMES else []

@@ -465,3 +465,37 @@ def test_a_tile_is_no_larger_than_what_is_copied_and_read():
 def test_a_tile_that_is_read_where_nothing_was_copied_stays_as_large(change):
     with pytest.raises(LoweringError, match=r"one loop over each dimension of the whole tile"):
         run(parse(LARGER, change), LayoutShared())
+
+
+POINTED = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((8, 128), "float16")):
+    for bx in T.thread_binding(2, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            tile = T.sblock_alloc_buffer(SHAPE, "float16", scope="shared.dyn"ALIGN)
+            for LOOPS:
+                with T.sblock("copy"):
+                    T.reads(A[i, j])
+                    T.writes(tile[AT])
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma"SWIZZLE})
+                    tile[AT] = A[i, j]
+            T.call_extern(
+                "int32",
+                "use",
+                T.tvm_access_ptr(T.type_annotation("float16"), tile.data, bx * 64, 512, 1),
+                tile.data,
+            )
+"""
+
+
+def test_pointers_stay_where_they_were():
+    """The tile lies as it was declared, so that offsets keep their meaning."""
+    before = POINTED.replace("AT]", "i, j]").replace("LOOPS", "i, j in T.grid(8, 128)")
+    before = before.replace("SHAPE", "(8, 128)").replace("ALIGN", "").replace("SWIZZLE", "")
+    after = POINTED.replace("AT]", "0, i, j]").replace("LOOPS", "p, i, j in T.grid(1, 8, 128)")
+    after = after.replace("SHAPE", "(1, 8, 128)").replace("ALIGN", ", align=128")
+    after = after.replace("SWIZZLE", ', "tvm_hopper.swizzle": 0').replace(
+        "A[i, j]", "A[i, p * 128 + j]"
+    )
+    after = after.replace("tile[0, i, j]", "tile[p, i, j]")
+    check(run(parse(before), LayoutShared()), parse(after))

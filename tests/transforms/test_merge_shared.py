@@ -44,7 +44,7 @@ def func(C: T.Buffer((4,), "float16")):
         rest[32] = T.Cast("uint32", bx)
         own[0] = ring[bx]
         T.call_extern("int32", "whole", T.address_of(ring[0]), T.address_of(full[18]))
-        T.call_extern("int32", "part", ring.access_ptr("w", offset=16, extent=8))
+        T.call_extern("int32", "part", T.address_of(ring[16]))
 """
 
 

@@ -459,3 +459,21 @@ def test_a_condition_between_counted_loops_and_loads_is_refused(outer):
     func = parse(BEFORE, change, PLAIN_READER, *([ASK_PERSISTENT] if outer != "a loop" else []))
     with pytest.raises(LoweringError):
         run(func, PlanPipeline())
+
+
+POINTERS = 'T.tvm_access_ptr(T.type_annotation("float16"), {}.data, {}, 512, 1), {}'
+
+
+def test_pointers_go_to_the_slot_too():
+    """A pointer with an offset is moved by whole slots, a bare one points to the slot's start."""
+    offset = "tx * 64 + k"
+    func = parse(
+        BEFORE,
+        ("T.address_of(a[0, 0, 0])", POINTERS.format("a", offset, "b.data")),
+        PLAIN_READER,
+    )
+    moved = POINTERS.format(
+        "a", f"trip % 2 * 8192 + {offset}", "T.address_of(b[trip % 2, 0, 0, 0])"
+    )
+    want = parse(PLANNED, ("T.address_of(a[trip % 2, 0, 0, 0])", moved), PLAIN_READER)
+    check(run(func, PlanPipeline()), want)

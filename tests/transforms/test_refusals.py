@@ -20,7 +20,7 @@ from tvm import tirx
 
 from tests.transforms.refusals.case import Case
 from tests.transforms.refusals.copies import COPIES, LOADS, TILES
-from tests.transforms.refusals.kernels import REST, RING, RINGS
+from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
 from tests.transforms.refusals.syncs import SYNCS
@@ -31,7 +31,7 @@ from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.pipeline.checks import check_well_formed
 from tvm_hopper.plan.pipeline_plan import plan_pipelines
 
-CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + PIPELINES + REST + SYNCS
+CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + PIPELINES + REST + SYNCS + THREADS
 
 
 @functools.cache

@@ -73,3 +73,20 @@ def test_other_kernel_stays():
     assert first.same_as(ir.kernels(both)[0])
     want = ir.kernels(parse(KERNEL, *WIDE))[0]
     tvm.ir.assert_structural_equal(second, want, map_free_vars=True)
+
+
+def test_offsets_of_pointers():
+    def call(buffer, offset):
+        pointer = f'T.tvm_access_ptr(T.type_annotation("float16"), {buffer}.data, {offset}, 8, 2)'
+        return f'T.call_extern("int32", "f", {pointer})'
+
+    narrow = "bx % 4 * 32768 + T.call_extern('int32', 'g', bx)"
+    wide = (
+        'T.Cast("int64", bx) % T.int64(4) * T.int64(32768) '
+        "+ T.Cast('int64', T.call_extern('int32', 'g', bx))"
+    )
+    first = ("own[0] = C[bx, 7]", call("C", narrow))
+    second = ("C[bx, bx // 2] = own[0] + S[bx]", call("S", narrow))
+    got = run(parse(KERNEL, first, second), WidenIndices())
+    check(got, parse(KERNEL, (first[0], call("C", wide)), second))
+    check(run(got, WidenIndices()), got)

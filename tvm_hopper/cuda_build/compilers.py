@@ -86,7 +86,11 @@ _WITHOUT_TRAITS = {
     "cstdint",
     "type_traits",
     "math_constants.h",
+    "mma.h",  # left out, see below, or not compiled anyway
 }
+# TVM includes <mma.h> for every product on tensor cores. Inline assembly uses nothing of it, and of
+# pip's packages it takes one more (nvidia-cuda-crt).
+_WMMA = "nvcuda::"
 
 
 def math_flags(fast_math: bool) -> list[str]:
@@ -133,8 +137,8 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
         *math_flags(fast_math),
         *(f"-I{folder}" for folder in folders),
     ]
-    headers = {}
-    if set(_INCLUDE.findall(source)) <= _WITHOUT_TRAITS:
+    headers = {} if _WMMA in source else {"mma.h": ""}
+    if set(_INCLUDE.findall(source)) <= _WITHOUT_TRAITS and "mma.h" in headers:
         headers["cuda/std/type_traits"] = _TRAITS
 
     def checked(result: tuple, what: str) -> Any:

@@ -51,8 +51,8 @@ from .types import (
     Var,
 )
 from .walk import (
+    ACCESS_PTR,
     accesses,
-    addressed,
     conjuncts,
     depends_on,
     dtype_of,
@@ -78,6 +78,7 @@ from .walk import (
 )
 
 __all__ = [
+    "ACCESS_PTR",
     "KERNEL_BLOCK",
     "PLAN_ATTR",
     "ROLES",
@@ -96,7 +97,6 @@ __all__ = [
     "TensorRegion",
     "Var",
     "accesses",
-    "addressed",
     "as_int32",
     "call_op",
     "cast_like",

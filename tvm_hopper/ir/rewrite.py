@@ -8,9 +8,20 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from .build import cast_like, full_region, seq
-from .types import BufferStore, Evaluate, For, SBlock, SeqStmt, Stmt, TensorLoad, TensorRegion, Var
-from .walk import dtype_of, find_all, is_const, kernels, statements
+from .build import cast_like, full_region, seq, simplify
+from .types import (
+    BufferStore,
+    Call,
+    Evaluate,
+    For,
+    SBlock,
+    SeqStmt,
+    Stmt,
+    TensorLoad,
+    TensorRegion,
+    Var,
+)
+from .walk import ACCESS_PTR, dtype_of, find_all, is_const, kernels, pointer_of, statements
 
 
 def substitute(node: Any, values: Mapping[Var, Any]) -> Any:
@@ -77,6 +88,7 @@ def reindex(
     """Move every access of a buffer, except those in the blocks `but`, to another one.
 
     `index` maps the indices of a load or store, `region` the `Range`s of a block's read or write.
+    A pointer goes where its first element goes: elements behind it must keep their order.
     """
     kept = set(but)
 
@@ -97,11 +109,32 @@ def reindex(
             return mutator.default_mutate(node)
         return tirx.BufferRegion(new_buffer, region(list(node.region)))
 
+    def point(node: Call, mutator: Any) -> Any:
+        if buffer.same_as(pointer_of(node)):
+            first = index([tirx.IntImm(dtype_of(x), 0) for x in buffer.shape])
+            if all(is_const(x, 0) for x in first):
+                return new_buffer.data
+            return tirx.address_of(tirx.BufferLoad(new_buffer, first))
+        if node.op.name != ACCESS_PTR or not buffer.same_as(pointer_of(node.args[1])):
+            return mutator.default_mutate(node)
+        kind, _, start, extent, mask = node.args
+        first = index([tirx.IntImm(dtype_of(x), 0) for x in buffer.shape])
+        start = simplify(mutator.mutate(start) + _flat(new_buffer, first))
+        return Call(node.op, [kind, new_buffer.data, start, extent, mask], ret_ty=node.ty)
+
     def enter(node: SBlock, mutator: Any) -> SBlock:
         return node if node in kept else mutator.default_mutate(node)
 
-    callbacks = [(TensorLoad, load), (BufferStore, store), (TensorRegion, touch)]
+    callbacks = [(TensorLoad, load), (BufferStore, store), (TensorRegion, touch), (Call, point)]
     return tvm_ffi.structural_mutate(root, [*callbacks, (SBlock, enter)])
+
+
+def _flat(buffer: Var, indices: list[Any]) -> Any:
+    """Return the number of an element of a compact buffer."""
+    flat: Any = 0
+    for extent, index in zip(buffer.shape, indices, strict=True):
+        flat = flat * extent + index
+    return flat
 
 
 def move_regions(root: Any, buffers: Mapping[Var, Var]) -> Any:

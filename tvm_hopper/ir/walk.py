@@ -10,6 +10,8 @@ from tvm import ir, tirx
 
 from .types import ROLES, BufferStore, Call, For, ForKind, SBlock, SeqStmt, Stmt, TensorLoad, Var
 
+ACCESS_PTR = "tirx.tvm_access_ptr"  # of an element type, a buffer's data, offset, extent, mask
+
 _PACKED = 1  # CallingConv::kCPackedFunc
 _DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
 
@@ -172,18 +174,6 @@ def pointer_of(expr: Any) -> Var | None:
     if isinstance(expr, Call) and getattr(expr.op, "name", "") == "tirx.buffer_data":
         return expr.args[0]
     return None
-
-
-def addressed(root: Any) -> list[Var]:
-    """Return the buffers whose addresses are taken below `root`: of an element, or as a whole."""
-    found = []
-    for call in find_all(root, Call):
-        takes_address = getattr(call.op, "name", "") == "tirx.address_of"
-        if takes_address and isinstance(call.args[0], TensorLoad):
-            found.append(call.args[0].source)
-        elif (buffer := pointer_of(call)) is not None:
-            found.append(buffer)
-    return found
 
 
 def is_packed(func: tirx.PrimFunc) -> bool:

@@ -43,6 +43,7 @@ def hook_passes() -> list[Pass]:
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
         transforms.LowerMma(),  # the accumulator goes to registers, rows and columns to threads
+        transforms.FuseThreads(),  # roles and elections number the threads along one axis
         transforms.InjectTmaLoad(),  # copies become boxes of a tensor map, without a barrier yet
         transforms.PlanPipeline(),  # loads get slots, and trips are counted
         transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
@@ -62,6 +63,8 @@ def late_passes() -> list[Pass]:
     from tvm_hopper import transforms
 
     return [
+        transforms.SplitWarps(),  # TVM takes threadIdx.x for a warp where buffers belong to one
+        transforms.LowerWarpMemory(),  # TVM's own leaves whole fragments to each of its lanes
         transforms.MergeShared(),  # TVM would overlap what copies in flight still read and write
     ]
 

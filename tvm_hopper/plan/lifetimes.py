@@ -24,6 +24,7 @@ from math import prod
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import MBARRIER_BYTES
@@ -103,7 +104,8 @@ class _Lifetimes:
         self.split = find_split(kernel)
         self.root: ir.Stmt = kernel
         # Pointers that have a name of their own are followed no further.
-        self.named = [*ir.find_all(kernel, tirx.Bind), *ir.find_all(kernel, tirx.DeclBuffer)]
+        names = [*ir.find_all(kernel, tirx.Bind), *ir.find_all(kernel, tirx.DeclBuffer)]
+        self.named = [x.buffer for name in names for x in find_effects(name) if x.by_pointer]
         self.outside: ir.Stmt = ir.seq()
         if self.split is not None:
             self.root = self.split.else_case
@@ -111,7 +113,7 @@ class _Lifetimes:
 
     def never_alive_at_once(self, a: ir.Var, b: ir.Var) -> bool:
         """Tell whether no value of one array has to survive an access of the other one."""
-        if any(x.same_as(y) for x in (a, b) for y in ir.addressed(self.named)):
+        if any(x.same_as(y) for x in (a, b) for y in self.named):
             return False
         if ir.accesses(self.outside, a) or ir.accesses(self.outside, b):
             return False

@@ -16,6 +16,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.keys import CHANNEL, PERSISTENT
 
@@ -130,8 +131,7 @@ def _conflicts(part: ir.Stmt, load: ir.SBlockRealize) -> bool:
     if any(ir.accesses(part, region.source) for region in load.block.writes):
         return True
     sources = [region.source for region in load.block.reads]
-    stores = ir.find_all(part, ir.BufferStore)
-    return any(store.buffer.same_as(source) for store in stores for source in sources)
+    return any(x.writes and x.buffer.same_as(y) for x in find_effects(part) for y in sources)
 
 
 # -- variables
@@ -164,7 +164,7 @@ def _spent(
 
 def _check_address(load: ir.SBlockRealize, axis: ir.For) -> None:
     """Refuse addresses that one thread, some iterations earlier, would compute otherwise."""
-    stores = ir.find_all(axis, ir.BufferStore)
+    stored = [x.buffer for x in find_effects(axis) if x.writes]
     binds = ir.find_all(axis, tirx.Bind)
     tiles = [region.source for region in load.block.writes]
     todo: list[Any] = [load.block.body]
@@ -176,7 +176,7 @@ def _check_address(load: ir.SBlockRealize, axis: ir.For) -> None:
             source = read.source
             if any(source.same_as(tile) for tile in tiles):
                 continue
-            written = any(store.buffer.same_as(source) for store in stores)
+            written = any(buffer.same_as(source) for buffer in stored)
             if written or str(source.scope()) != "global":
                 bad.append(source.name)
         if bad:

@@ -12,6 +12,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.requests.keys import OVERLAY
 
 Overlay = tuple[ir.Var, ir.Var]
@@ -33,7 +34,7 @@ def parse_overlay(node: Any) -> Overlay | None:
         return None
     if str(getattr(call.args[0], "value", "")) != OVERLAY:
         return None
-    first, second = (ir.addressed(x)[0] for x in call.args[1:])
+    first, second = (find_effects(x)[0].buffer for x in call.args[1:])
     return first, second
 
 

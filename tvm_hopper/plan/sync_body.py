@@ -19,6 +19,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import ARCHS, Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
@@ -27,6 +28,8 @@ from tvm_hopper.sync import Access, Branch, Buffer, Loop, Space, Step
 
 from .channel import find_calls, find_loads, find_trips, is_load
 from .overlay import find_overlays, parse_overlay
+
+REGISTERS = ("local", "warp")  # scopes; TVM deals the elements of "warp" out to the lanes of a warp
 
 
 @dataclass
@@ -100,7 +103,7 @@ class BodyReader:
         """Return the engine's name for a buffer."""
         if var not in self.buffers:
             scope = str(var.scope())
-            space: Space = "registers" if scope.startswith("local") else "global"
+            space: Space = "registers" if scope.startswith(REGISTERS) else "global"
             if ir.is_shared(var):
                 space = "shared"
             self.buffers[var] = Buffer(f"{var.name}#{len(self.buffers)}", space)
@@ -188,7 +191,7 @@ class BodyReader:
     def _varies(self, expr: Any) -> bool:
         """Tell whether threads may disagree about an expression."""
         loads = ir.find_all(expr, ir.TensorLoad)
-        own = any(str(load.source.scope()).startswith("local") for load in loads)
+        own = any(str(load.source.scope()).startswith(REGISTERS) for load in loads)
         return own or ir.depends_on(expr, self.varying)
 
     def _look_through(self, stmt: Any, body: ir.Stmt, rebuild: Any) -> Item:
@@ -202,14 +205,17 @@ class BodyReader:
         """Tell whether nothing can have to be placed inside of a statement."""
         if ir.find_blocks(stmt, ASYNC_OP) or ir.find_blocks(stmt, RELEASE):
             return False
-        return not ir.find_all(stmt, ir.BufferStore, lambda x: ir.is_shared(x.buffer))
+        return not any(x.writes and ir.is_shared(x.buffer) for x in find_effects(stmt))
 
     def _is_redundant(self, stmt: ir.Stmt) -> bool:
         """Tell whether every thread would write the same to shared memory, so that one may."""
         if ir.find_blocks(stmt, ASYNC_OP) or self._varies(stmt):
             return False
-        stores = ir.find_all(stmt, ir.BufferStore)
-        return all(not str(x.buffer.scope()).startswith("local") for x in stores)
+        # A call that is handed a pointer may be one that all lanes of a warp make together.
+        return not any(
+            x.by_pointer or (x.writes and str(x.buffer.scope()).startswith(REGISTERS))
+            for x in find_effects(stmt)
+        )
 
     # -- steps
 
@@ -243,12 +249,9 @@ class BodyReader:
         return Step(block.name_hint, tuple(accesses), is_release=True)
 
     def _plain(self, stmt: ir.Stmt) -> Step:
-        loads = ir.find_all(stmt, ir.TensorLoad)
-        stores = ir.find_all(stmt, ir.BufferStore)
-        accesses = [Access(self.buffer(x.source), False) for x in loads]
-        accesses += [Access(self.buffer(x.buffer), True) for x in stores]
-        # What is done behind an address nobody sees: it may be written as well.
-        accesses += [Access(self.buffer(x), True) for x in ir.addressed(stmt) if ir.is_shared(x)]
+        effects = find_effects(stmt)
+        accesses = [Access(self.buffer(x.buffer), False) for x in effects if x.reads]
+        accesses += [Access(self.buffer(x.buffer), True) for x in effects if x.writes]
         return Step(_name(stmt, self.block), tuple(dict.fromkeys(accesses)))
 
 

@@ -16,6 +16,7 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.bounds import as_less_than, find_bounds
+from tvm_hopper.analysis.effects import writes
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.requests.keys import ASYNC_COPY, SWIZZLE
@@ -118,7 +119,7 @@ def _check_read_only(kernel: ir.For, copy: Transfer) -> None:
 
     Nor would waiting help: another proxy writes it (PTX ISA 9.1, 8.6).
     """
-    if ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(copy.tensor.buffer)):
+    if writes(kernel, copy.tensor.buffer):
         raise cannot_lower(
             copy.where,
             f"stores to {copy.tensor.buffer.name} in the same kernel",

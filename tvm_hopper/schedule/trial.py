@@ -2,6 +2,7 @@
 
 Random variables of a schedule stay valid in its copy, and a copy takes microseconds: TVM copies a
 schedule's trees when they are written to.  What TVM refuses in the copy becomes one error of ours.
+TVM cannot copy a schedule that has been tensorized: a new one of its module stands for the copy.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
+import tvm
 from tvm import s_tir
+from tvm.ir import Expr
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
 from . import arguments, reasons
@@ -56,6 +61,28 @@ def rehearse(
             accept(copy, result)
 
 
+def _twin(sch: s_tir.Schedule) -> tuple[s_tir.Schedule, Callable[[Any], Any]]:
+    """Return a schedule to try a step on, and what finds random variables again in it."""
+    try:
+        return sch.copy(), lambda thing: thing
+    except tvm.error.InternalError:  # apache-tvm 0.27.0: unordered_map::at after `tensorize`
+        twin = s_tir.Schedule(sch.mod)
+        twin.work_on(sch.func_working_on.name_hint)
+        return twin, functools.partial(_find_again, sch, twin)
+
+
+def _find_again(sch: s_tir.Schedule, twin: s_tir.Schedule, thing: Any) -> Any:
+    """Return the variable of another schedule of the same module that stands for the same node."""
+    if isinstance(thing, SBlockRV):
+        return twin.get_sblock(sch.get(thing).name_hint)
+    if isinstance(thing, LoopRV):
+        node = sch.get(thing)
+        names = [block.name_hint for block in ir.find_all(node, ir.SBlock)]
+        block = next(name for name in names if names.count(name) == 1)
+        return next(x for x in twin.get_loops(twin.get_sblock(block)) if twin.get(x).same_as(node))
+    return int(sch.get(thing)) if isinstance(thing, Expr) else thing
+
+
 def all_or_nothing(need: str, fix: str = "") -> Callable[[Step], Step]:
     """Let a helper `step(sch, block or loop, ...)` run on a copy first.
 
@@ -70,8 +97,10 @@ def all_or_nothing(need: str, fix: str = "") -> Callable[[Step], Step]:
             sch, thing, *_ = signature.bind(*args, **kwargs).arguments.values()
             arguments.check_schedule(step.__name__, sch)
 
-            def run(schedule: s_tir.Schedule) -> Any:
+            def run(schedule: s_tir.Schedule, same: Callable[[Any], Any] | None = None) -> Any:
                 bound = signature.bind(*args, **kwargs)
+                if same is not None:
+                    bound.arguments.update({k: same(x) for k, x in bound.arguments.items()})
                 bound.arguments["sch"] = schedule
                 try:
                     return step(*bound.args, **bound.kwargs)
@@ -81,7 +110,8 @@ def all_or_nothing(need: str, fix: str = "") -> Callable[[Step], Step]:
                     raise cannot_schedule(where, found, need, fix) from error
 
             if not _inside.get():
-                rehearse(sch, run)
+                with as_one_step():
+                    run(*_twin(sch))
             with as_one_step():
                 return run(sch)
 

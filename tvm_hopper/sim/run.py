@@ -24,6 +24,7 @@ from tvm_hopper.sim.ops.bulk import BulkOps
 from tvm_hopper.sim.ops.cp_async import CpAsyncOps
 from tvm_hopper.sim.ops.matrix import MatrixOps
 from tvm_hopper.sim.ops.mbarrier import MBarrierOps
+from tvm_hopper.sim.ops.mma import MmaOps
 from tvm_hopper.sim.ops.named import NamedOps
 from tvm_hopper.sim.ops.order import ClusterBarrier, OrderOps
 from tvm_hopper.sim.ops.wgmma import WarpGroup, WgmmaOps
@@ -35,7 +36,9 @@ from tvm_hopper.sim.translate.translate import compile_kernel
 __all__ = ["Launch", "TensorMapArg", "run_host", "run_kernel"]
 
 
-class Warp(WarpCore, MBarrierOps, NamedOps, OrderOps, BulkOps, CpAsyncOps, MatrixOps, WgmmaOps):
+class Warp(
+    WarpCore, MBarrierOps, NamedOps, OrderOps, BulkOps, CpAsyncOps, MatrixOps, MmaOps, WgmmaOps
+):
     """A warp with all its instructions."""
 
     def exit(self) -> None:

@@ -107,6 +107,7 @@ TILES = [
         LAYOUT,
         r"copy of A into tile: found a tile of shape \[n, 64\]; need a static shape",
         ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((n, 64)"),
+        ("T.grid(8, 64)", "T.grid(n, 64)"),
     ),
     case(
         "two copies into a tile, one of them in a branch of a loop",
@@ -127,7 +128,7 @@ TILES = [
     ),
     case(
         "loops that do not cover the tile",
-        COPY,
+        COPY + "            other[0, 0] = tile[0, 40]\n",
         LAYOUT,
         r"found loops \['i<8', 'j<32'\] that store at \[i, j\]; need one loop over each "
         r"dimension of the whole tile \[8, 64\]; leave the copy's loops as compute_at made them",
@@ -208,6 +209,13 @@ LOADS = [
         r"copy of A into tile: found stores to A in the same kernel; need a tensor that stays as "
         r"it is while the kernel runs: .*; write the result to another tensor, or take",
         (NEST, NEST + "            A[bx * 8, 0] = T.float16(0)\n"),
+    ),
+    case(
+        "a tensor that the kernel may write behind a pointer",
+        COPY,
+        TMA,
+        r"copy of A into tile: found stores to A in the same kernel; need a tensor that stays as ",
+        (NEST, NEST + '            T.call_extern("int32", "f", A.access_ptr("w"))\n'),
     ),
     case(
         "a dimension that coordinates cannot reach",

@@ -22,6 +22,7 @@ from tests.transforms.test_plan_pipeline import (
 )
 from tvm_hopper.transforms import (
     CountBlocks,
+    FuseThreads,
     MergeShared,
     PlanPipeline,
     RefuseLeftovers,
@@ -417,5 +418,39 @@ REST = [
         r"threadIdx around it; schedule the block as a kernel, or inline it",
         ('                T.sblock_attr({"tvm_hopper.wgmma": 1})\n', ""),
         (', annotations={"tvm_hopper.consumers": 1}', ""),
+    ),
+]
+
+TWO_AXES = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((32,), "float16"), C: T.Buffer((32,), "float16"), n: T.int32):
+    for tx in T.thread_binding(16, thread="threadIdx.x"):
+        for ty in T.thread_binding(2, thread="threadIdx.y"):
+            with T.sblock(""):
+                fragment = T.sblock_alloc_buffer((16,), "float16", scope="warp")
+                tile = T.sblock_alloc_buffer((32,), "float16", scope="shared.dyn")
+                for i in range(32):
+                    with T.sblock("copy"):
+                        T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                        tile[i] = A[i]
+                fragment[tx] = tile[tx]
+                C[ty * 16 + tx] = fragment[tx]
+"""
+THREADS = [
+    case(
+        "a warp's buffer on half a warp",
+        TWO_AXES,
+        (FuseThreads,),
+        r"buffer fragment: found scope 'warp' with 16 threads on threadIdx.x, and others beside "
+        r"it; need 32 threads on threadIdx.x: the lanes of a warp; bind a loop of 32 to "
+        r"threadIdx.x, warps to threadIdx.y",
+    ),
+    case(
+        "a symbolic number of threads",
+        TWO_AXES,
+        (FuseThreads,),
+        r"loop ty, threadIdx.y: found n threads; need a static number of threads; split the loop "
+        r"by a constant and bind the inner one",
+        ("T.thread_binding(2", "T.thread_binding(n"),
     ),
 ]

@@ -424,10 +424,20 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         for position, arg in enumerate(call.args):
             if short == "cuda.wgmma_encode_matrix_descriptor" and position == 0:
                 continue
+            self._touch_pointed(arg)
             args.append(self.code(arg))
+        if short == "mma_store_legacy":
+            self.program.stored_params |= self.params_of(call.args[2])
         if short in ("cuda.mbarrier_wait", "cuda.mbarrier_wait_acquire_cluster"):
             self.waits[-1].append(self.site)
         return args
+
+    def _touch_pointed(self, arg: Any) -> None:
+        """Check registers that an instruction is handed a pointer to."""
+        if isinstance(arg, ir.Call) and short_name(arg) == "buffer_data":
+            info = self.buffer(arg.args[0])
+            if info is not None and info.kind == "local":
+                self.touch(info, "0", 1, True)
 
     def _call(self, handler: str, site: int, args: list[str], result: str = "") -> None:
         self.flush()

@@ -1,0 +1,318 @@
+"""mma.sync and the calls around it: values, fragments, convergence, races, what is not modelled."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tvm.script import tirx as T
+
+from tests.sim.kernels import lower, rules
+from tvm_hopper.sim.ops.mma import FragmentProduct, find_product
+from tvm_hopper.simulation import simulate
+
+TYPES = {
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "f32": np.float32,
+    "s8": np.int8,
+    "u8": np.uint8,
+    "s32": np.int32,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+}
+LANE = np.arange(32)
+GROUP, THREAD = LANE >> 2, LANE % 4
+
+
+# -- fragments, word by word as PTX ISA 9.1, 9.7.14.5.7 to 9.7.14.5.10, gives them
+
+
+def place_a(depth, size, i):
+    """Return row and column, in each lane, of the i-th element of A."""
+    if (depth, size) == (8, 2):
+        return (GROUP if i < 2 else GROUP + 8), THREAD * 2 + (i & 1)
+    if (depth, size) == (16, 2):
+        row = GROUP if i < 2 or 4 <= i < 6 else GROUP + 8
+        return row, THREAD * 2 + (i & 1) + (0 if i < 4 else 8)
+    if (depth, size) == (16, 1):
+        return (GROUP if i < 4 else GROUP + 8), THREAD * 4 + (i & 3)
+    assert (depth, size) == (32, 1)
+    row = GROUP if i < 4 or 8 <= i < 12 else GROUP + 8
+    return row, THREAD * 4 + (i & 3) + (0 if i < 8 else 16)
+
+
+def place_b(depth, size, i):
+    """Return row and column of the i-th element of B."""
+    if size == 2:
+        return THREAD * 2 + (i & 1) + (0 if i < 2 else 8), GROUP
+    return THREAD * 4 + (i & 3) + (0 if i < 4 else 16), GROUP
+
+
+def place_c(i):
+    """Return row and column of the i-th element of C or D."""
+    return (GROUP if i < 2 else GROUP + 8), THREAD * 2 + (i & 1)
+
+
+def fragment(matrix, places):
+    """Return a matrix as bytes of the lanes' registers."""
+    values = np.stack([matrix[place] for place in places], axis=1)
+    return np.ascontiguousarray(values).view(np.uint8)
+
+
+def operands(depth, types, low=-4, high=5):
+    """Return random A, B and C of whole numbers."""
+    rng = np.random.default_rng(0)
+    shapes = ((16, depth), (depth, 8), (16, 8))
+    low = 0 if "u8" in types else low
+    return [
+        rng.integers(low, high, shape).astype(TYPES[kind])
+        for shape, kind in zip(shapes, types, strict=True)
+    ]
+
+
+FORMS = [
+    (8, ("f16", "f16", "f32")),
+    (8, ("bf16", "bf16", "f32")),
+    (16, ("f16", "f16", "f32")),
+    (16, ("f16", "f16", "f16")),
+    (16, ("bf16", "bf16", "f32")),
+    (16, ("s8", "s8", "s32")),
+    (32, ("s8", "s8", "s32")),
+    (32, ("s8", "u8", "s32")),
+    (32, ("u8", "u8", "s32")),
+    (32, ("e4m3", "e4m3", "f32")),
+    (32, ("e5m2", "e4m3", "f32")),
+]
+
+
+@pytest.mark.parametrize(("depth", "types"), FORMS)
+def test_each_form(depth, types):
+    product = find_product(f"m16n8k{depth}", ("row", "col"), types, False)
+    assert product is not None
+    a, b, c = operands(depth, types)
+    size = a.itemsize
+    got = product.multiply(
+        fragment(a, [place_a(depth, size, i) for i in range(depth // 2)]),
+        fragment(b, [place_b(depth, size, i) for i in range(depth // 4)]),
+        fragment(c, [place_c(i) for i in range(4)]),
+    )
+    want = (a.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)).astype(c.dtype)
+    np.testing.assert_array_equal(got, fragment(want, [place_c(i) for i in range(4)]))
+
+
+@pytest.mark.parametrize(("saturates", "want"), [(False, -(2**31) + 32 - 1), (True, 2**31 - 1)])
+def test_integers_wrap_around_or_saturate(saturates, want):
+    product = FragmentProduct(32, "s8", "s8", "s32", saturates)
+    ones = np.ones((32, 16), np.int8).view(np.uint8)
+    most = np.full((32, 4), 2**31 - 1, np.int32).view(np.uint8)
+    got = product.multiply(ones, ones[:, :8], most).view(np.int32)
+    assert (got == want).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "layouts", "types"),
+    [
+        ("m8n8k4", ("row", "col"), ("f16", "f16", "f32")),
+        ("m16n8k16", ("col", "col"), ("f16", "f16", "f32")),
+        ("m16n8k16", ("row", "col"), ("f16", "bf16", "f32")),
+        ("m16n8k16", ("row", "col"), ("bf16", "bf16", "bf16")),
+        ("m16n8k16", ("row", "col"), ("s8", "s8", "f32")),
+        ("m16n8k32", ("row", "col"), ("f16", "f16", "f32")),
+        ("m16n8k64", ("row", "col"), ("s8", "s8", "s32")),
+        ("m16n8k64", ("row", "col"), ("s4", "s4", "s32")),
+    ],
+)
+def test_forms_that_are_not_modelled(shape, layouts, types):
+    assert find_product(shape, layouts, types, False) is None
+
+
+# -- whole kernels: C = A B of 16 x 16 by TVM's older calls
+
+LOAD_A, LOAD_B, MULTIPLY, FILL, STORE = "load_a", "load_b", "multiply", "fill", "store"
+
+
+def product(
+    lanes=(),
+    writer=0,
+    meets=True,
+    shape="m16n8k16",
+    b_type="fp16",
+    offset=0,
+    kind=".b16",
+    rows=16,
+    operator=None,
+):
+    """Build the kernel; a call named in `lanes` is made by half a warp."""
+
+    def full(what, lane):
+        return T.bool(True) if what not in lanes else lane < 16
+
+    more = () if operator is None else (operator,)
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((256,), "float16"),
+        B: T.Buffer((256,), "float16"),
+        C: T.Buffer((256,), "float32"),
+    ):
+        T.func_attr({"global_symbol": "main"})
+        tx = T.launch_thread("threadIdx.x", 64)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            tiles = T.alloc_buffer((512,), "float16", scope="shared.dyn", align=128)
+            a = T.alloc_buffer((8,), "float16", scope="local")
+            b = T.alloc_buffer((8,), "float16", scope="local")
+            c = T.alloc_buffer((8,), "float32", scope="local")
+            if tx // 32 == writer:
+                for i in T.serial(8):
+                    tiles[tx % 32 * 8 + i] = A[tx % 32 * 8 + i]
+                    tiles[256 + tx % 32 * 8 + i] = B[tx % 32 * 8 + i]
+            if meets:
+                T.tvm_storage_sync("shared")
+            if tx < 32:
+                if full(FILL, tx):
+                    T.cuda.mma_fill_legacy(8, c.data, 0, dtype="float32")
+                row = T.meta_var(tx % 16 * 16 + tx // 16 * 8)
+                if full(LOAD_A, tx):
+                    T.ptx_legacy.ldmatrix(
+                        False, 4, ".b16", a.data, 0, T.address_of(tiles[0]), row, dtype="float16"
+                    )
+                if full(LOAD_B, tx):
+                    T.ptx_legacy.ldmatrix(
+                        True, 4, kind, b.data, 0, T.address_of(tiles[256]), row, dtype="float16"
+                    )
+                for n in T.unroll(2):
+                    if full(MULTIPLY, tx):
+                        T.ptx_legacy.mma(
+                            shape, "row", "col", "fp16", b_type, "fp32",
+                            a.data, offset, b.data, n * 4, c.data, n * 4, False, *more,
+                            dtype="float32",
+                        )  # fmt: skip
+                T.cuda.mma_store_legacy(
+                    rows, 16, T.address_of(C[0]), c.data, 0, 16, dtype="float32"
+                )
+
+    return main
+
+
+def inputs():
+    rng = np.random.default_rng(0)
+    return {x: rng.integers(-4, 5, 256).astype(np.float16) for x in "AB"}
+
+
+def run(func):
+    return simulate(lower(func), inputs())
+
+
+def test_a_product_in_registers():
+    result = run(product())
+    assert result.findings == ()
+    a, b = (x.reshape(16, 16).astype(np.float64) for x in inputs().values())
+    np.testing.assert_array_equal(result.outputs["C"].reshape(16, 16), a @ b)
+
+
+@pytest.mark.parametrize("what", [LOAD_A, LOAD_B, MULTIPLY])
+def test_all_lanes_take_part(what):
+    assert "WARP_CONVERGENCE" in rules(product(lanes=(what,)), inputs())
+
+
+def test_registers_are_set_by_each_lane_for_itself():
+    result = run(product(lanes=(FILL,)))
+    got = result.outputs["C"].reshape(16, 16)
+    assert np.isnan(got).any()
+    assert not np.isnan(got).all()
+
+
+def test_ldmatrix_reads_what_another_warp_may_still_write():
+    assert rules(product(writer=1), inputs()) == set()
+    found = rules(product(writer=1, meets=False), inputs())
+    assert {"RACE_READ_INFLIGHT", "RACE_OVERWRITE_BUSY"} <= found
+
+
+def test_registers_end():
+    assert "OOB_ACCESS" in run(product(offset=4)).rules
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"shape": "m8n8k4"}, "mma.sync m8n8k4 row.col fp16.fp16.fp32"),
+        ({"b_type": "bf16"}, "mma.sync m16n8k16 row.col fp16.bf16.fp32"),
+        ({"kind": ".b8"}, "ldmatrix .b8"),
+        ({"rows": 8}, "mma_store of 8 x 16"),
+    ],
+)
+def test_what_is_not_modelled_is_named(changes, name):
+    result = run(product(**changes))
+    assert result.verdict != "clean"
+    assert any(x.rule == "INCOMPLETE" and name in str(x) for x in result.findings)
+
+
+# -- the instruction that names each register
+
+
+def named(form, registers, dtype, lanes=32):
+    """Build a kernel that multiplies fragments as they lie in A, B and C."""
+    num_a, num_b, num_c = registers
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((32 * num_a,), "uint32"),
+        B: T.Buffer((32 * num_b,), "uint32"),
+        C: T.Buffer((32 * num_c,), dtype),
+        D: T.Buffer((32 * num_c,), dtype),
+    ):
+        T.func_attr({"global_symbol": "main"})
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            a = T.alloc_buffer((num_a,), "uint32", scope="local")
+            b = T.alloc_buffer((num_b,), "uint32", scope="local")
+            d = T.alloc_buffer((num_c,), dtype, scope="local")
+            for i in T.serial(num_a):
+                a[i] = A[tx * num_a + i]
+            for i in T.serial(num_b):
+                b[i] = B[tx * num_b + i]
+            for i in T.serial(num_c):
+                d[i] = C[tx * num_c + i]
+            if tx < lanes:
+                T.ptx[form](
+                    *[d[i] for i in range(num_c)],
+                    *[a[i] for i in range(num_a)],
+                    *[b[i] for i in range(num_b)],
+                    *[d[i] for i in range(num_c)],
+                )
+            for i in T.serial(num_c):
+                D[tx * num_c + i] = d[i]
+
+    return main
+
+
+NAMED = {
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": (16, ("f16", "f16", "f32"), "float32"),
+    "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16": (16, ("f16", "f16", "f16"), "uint32"),
+    "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32": (32, ("s8", "s8", "s32"), "uint32"),
+}
+
+
+@pytest.mark.parametrize("form", NAMED)
+def test_registers_named_one_by_one(form):
+    depth, types, dtype = NAMED[form]
+    a, b, c = operands(depth, types)
+    size = a.itemsize
+    raw = [
+        fragment(a, [place_a(depth, size, i) for i in range(depth // 2)]),
+        fragment(b, [place_b(depth, size, i) for i in range(depth // 4)]),
+        fragment(c, [place_c(i) for i in range(4)]),
+    ]
+    kinds = ("uint32", "uint32", dtype)
+    values = [x.view(kind).ravel() for x, kind in zip(raw, kinds, strict=True)]
+    registers = tuple(x.shape[1] // 4 for x in raw)
+    result = simulate(lower(named(form, registers, dtype)), dict(zip("ABC", values, strict=True)))
+    assert result.findings == ()
+    want = (a.astype(np.float64) @ b.astype(np.float64) + c.astype(np.float64)).astype(c.dtype)
+    got = result.outputs["D"].view(np.uint8).reshape(32, -1)
+    np.testing.assert_array_equal(got, fragment(want, [place_c(i) for i in range(4)]))
+    half = simulate(
+        lower(named(form, registers, dtype, lanes=16)), dict(zip("ABC", values, strict=True))
+    )
+    assert "WARP_CONVERGENCE" in half.rules

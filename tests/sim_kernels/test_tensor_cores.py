@@ -1,0 +1,136 @@
+"""Products by ldmatrix and mma.sync over tiles that TMA brings, with and without a producer."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+
+import tvm_hopper
+from tests.sim_kernels.tensor_core_kernels import check, scheduled
+from tvm_hopper import pipeline
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import LoweringError
+from tvm_hopper.testing.tensor_cores import TVM_INTRINSICS, ProductKind, WarpTiling
+
+H200 = "nvidia/nvidia-h200"
+# (warps along rows and columns, roles): each thread does both, or 4 and 8 consumer warps
+FOUR = {"tile": (32, 32, 16), "warps": (2, 2)}
+EIGHT = {"tile": (64, 32, 16), "warps": (4, 2)}
+TEAMS = {
+    "4 warps": FOUR,
+    "8 warps": EIGHT,
+    "producer, 4 consumers": {**FOUR, "roles": hs.Roles(1)},
+    "producer, 8 consumers": {**EIGHT, "roles": hs.Roles(2)},
+}
+EACH = pytest.mark.parametrize("team", TEAMS)
+BOTH = pytest.mark.parametrize("team", ["4 warps", "producer, 4 consumers"])
+
+
+@EACH
+def test_five_trips_over_three_slots(team):
+    check((64, 32, 80), WarpTiling(stages=3, **TEAMS[team]))
+
+
+@BOTH
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_every_number_of_slots(team, stages):
+    check((32, 32, 48), WarpTiling(stages=stages, **TEAMS[team]))
+
+
+@pytest.mark.parametrize("team", ["8 warps", "producer, 4 consumers"])
+def test_ragged_sizes(team):
+    check((40, 24, 40), WarpTiling(stages=2, **TEAMS[team]))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ProductKind(transposed=True),
+        ProductKind(out_dtype="float16"),
+        ProductKind("bfloat16"),
+        ProductKind("int8", "int32", transposed=True),
+    ],
+    ids=lambda kind: f"{kind.dtype}-{kind.out_dtype}-{kind.transposed}",
+)
+def test_types_and_sides(kind):
+    tiling = WarpTiling(tile=(32, 64, 64), stages=2, roles=hs.Roles(1))
+    check((32, 64, 128), tiling, kind, every_schedule=False)
+
+
+@pytest.mark.parametrize("policy", ["lifo", "random", "starve:consumer", "starve:producer"])
+def test_under_every_policy(policy):
+    tiling = WarpTiling(stages=2, **TEAMS["producer, 4 consumers"])
+    check((32, 32, 48), tiling, policy=policy, every_schedule=False)
+
+
+def test_a_copy_without_a_pipeline():
+    check((32, 32, 32), WarpTiling(stages=None, **FOUR))
+
+
+# -- what the lowering makes of it
+
+
+def text(team, until):
+    sch = scheduled((64, 32, 320), WarpTiling(stages=3, **TEAMS[team]))
+    return pipeline.lower(sch.mod, H200, until=until).script()
+
+
+def count(script: str, word: str) -> int:
+    return sum(word in line for line in script.splitlines())
+
+
+@pytest.mark.parametrize(("team", "warps"), [(x, x.split()[1]) for x in list(TEAMS)[2:]])
+def test_each_warp_frees_a_slot_by_itself(team, warps):
+    script = text(team, "tvm_hopper.LowerChannels")
+    assert f"(empty[slot])), T.uint32({warps})" in script
+    threads = 32 * (int(warps) + 1)
+    assert f'thread_binding({threads}, thread="threadIdx.x")' in script
+    assert count(script, "warp_sync") == count(script, '"proxy", "async"') == 1
+    assert count(script, "setmaxnreg") == 0
+
+
+def test_without_roles_the_threads_meet_once_an_iteration():
+    script = text("8 warps", "tvm_hopper.LowerChannels")
+    assert count(script, "mbarrier_wait") == 1  # for both tiles, in front of what reads them
+    assert count(script, "tvm_storage_sync") == 2  # behind the barriers' start, and in the loop
+    assert "empty" not in script
+
+
+@EACH
+def test_fragments_are_registers_of_a_lane(team):
+    """TVM's own pass leaves 32 lanes' worth of each fragment to every lane."""
+    script = text(team, "tvm_hopper.MergeShared")
+    assert 'scope="warp"' not in script
+    assert 'launch_thread("threadIdx.x", 32)' in script
+    sch = scheduled((64, 32, 320), WarpTiling(stages=3, **TEAMS[team]))
+    device = tvm.compile(sch.mod, target=H200)
+    source = device.mod.imports[0].inspect_source()
+    assert "shfl" not in source[source.index('extern "C" __global__') :]
+    assert "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in source
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in source
+    assert tvm_hopper.cubin(device)[:4] == b"\x7fELF"
+    assert "0 bytes spilled, stack frame 0 bytes" in str(tvm_hopper.explain(device))
+
+
+def test_a_swizzled_tile_has_no_pointers():
+    sch = scheduled((64, 32, 64), WarpTiling(stages=None, **FOUR))
+    sch.annotate(sch.get_sblock("A_shared.dyn"), "tvm_hopper.swizzle", 32)
+    with pytest.raises(LoweringError, match=r"tile A_shared.dyn: found .*an address of its elemen"):
+        pipeline.lower(sch.mod, H200)
+
+
+# -- TVM's own intrinsics, whose import takes 25 s
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@EACH
+def test_intrinsics_of_tvm(team):
+    import tvm.s_tir.tensor_intrin
+
+    tiling = WarpTiling(stages=3, intrinsics=TVM_INTRINSICS, **TEAMS[team])
+    check((64, 32, 160), tiling)
+    device = tvm.compile(scheduled((64, 32, 160), tiling).mod, target=H200)
+    source = device.mod.imports[0].inspect_source()
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in source
+    assert tvm_hopper.cubin(device)[:4] == b"\x7fELF"

@@ -1,0 +1,135 @@
+"""What statements read and write, also behind the pointers that they hand to calls.
+
+    C[i] = A[i]                                 reads A, writes C
+    f(tvm_access_ptr(A, ..., mask="r"))         reads A: the pointer says so
+    ldmatrix(..., &fragment, ..., &A[i], ...)   writes fragment, reads A: the call is in the table
+    g(&A[0])                                    nobody knows: reads A and writes it
+
+Effects of calls are data. A call that is not in the table may do anything behind a pointer without
+a mask, and is taken to be over when it returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+
+from tvm_hopper import ir
+
+READ, WRITE = 1, 2  # the bits of an access pointer's mask
+BOTH = READ | WRITE
+
+
+@dataclass(frozen=True)
+class PointerEffect:
+    """A pointer among the arguments of a call, and what the call does behind it.
+
+    `offset` is the position of the argument that counts elements from there. Where it says nothing
+    of the lane (`adds_lane`), the call goes to the lane's own part of a warp's buffer by itself.
+    """
+
+    mode: int
+    offset: int | None = None
+    adds_lane: bool = False
+
+
+# For each call its pointers, by their positions among the arguments, from the end where negative.
+POINTERS: dict[str, dict[int, PointerEffect]] = {
+    # registers, their number as the instruction says; then the address, seven modifiers, and flags
+    "tirx.ptx.ldmatrix": {-9: PointerEffect(READ)},
+    "tirx.ptx.stmatrix": {0: PointerEffect(WRITE)},
+    # trans, number, type, registers, their offset, row in shared memory, its offset
+    "tirx.ptx_legacy.ldmatrix": {3: PointerEffect(WRITE, 4), 5: PointerEffect(READ, 6)},
+    # shape, layouts, types; A, B and the accumulator, each with its offset: registers alone
+    "tirx.ptx_legacy.mma": {
+        6: PointerEffect(READ, 7),
+        8: PointerEffect(READ, 9),
+        10: PointerEffect(BOTH, 11),
+    },
+    # number of elements, registers, their offset
+    "tirx.mma_fill_legacy": {1: PointerEffect(WRITE, 2, adds_lane=True)},
+    # rows, columns, destination, registers, their offset, stride of the destination
+    "tirx.mma_store_legacy": {2: PointerEffect(WRITE), 3: PointerEffect(READ, 4, adds_lane=True)},
+}
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A buffer that a statement reads, writes, or both; by a pointer, or element by element."""
+
+    buffer: ir.Var
+    mode: int
+    by_pointer: bool = False
+
+    @property
+    def reads(self) -> bool:
+        """Tell whether elements are read."""
+        return bool(self.mode & READ)
+
+    @property
+    def writes(self) -> bool:
+        """Tell whether elements are written."""
+        return bool(self.mode & WRITE)
+
+
+def find_effects(root: Any) -> list[Effect]:
+    """Return what is read and written below `root`, in the order of the program's text."""
+    found: list[Effect] = []
+
+    def load(node: ir.TensorLoad) -> None:
+        found.append(Effect(node.source, READ))
+
+    def store(node: ir.BufferStore) -> None:
+        found.append(Effect(node.buffer, WRITE))
+
+    def call(node: ir.Call) -> Any:
+        if (target := _target(node)) is not None:
+            buffer, mode, inside = target
+            found.append(Effect(buffer, mode, by_pointer=True))
+            walk(inside)
+            return tvm_ffi.WalkResult.SKIP
+        pointers = POINTERS.get(getattr(node.op, "name", ""))
+        if pointers is None:
+            return None
+        for position, arg in enumerate(node.args):
+            known = pointers.get(position, pointers.get(position - len(node.args)))
+            target = _target(arg)
+            if known is None or target is None:
+                walk([arg])
+            else:
+                buffer, _, inside = target
+                found.append(Effect(buffer, known.mode, by_pointer=True))
+                walk(inside)
+        return tvm_ffi.WalkResult.SKIP
+
+    def walk(nodes: list[Any]) -> None:
+        for node in nodes:
+            tvm_ffi.structural_walk(node, callbacks, order="pre")
+
+    callbacks: list[Any] = [(ir.TensorLoad, load), (ir.BufferStore, store), (ir.Call, call)]
+    walk([root])
+    return found
+
+
+def writes(root: Any, buffer: ir.Var) -> bool:
+    """Tell whether a buffer may be written below `root`."""
+    return any(x.writes and x.buffer.same_as(buffer) for x in find_effects(root))
+
+
+def _target(expr: Any) -> tuple[ir.Var, int, list[Any]] | None:
+    """Return the buffer that a pointer points into, its mask, and what stands in its address."""
+    if not isinstance(expr, ir.Call):
+        return None
+    name = getattr(expr.op, "name", "")
+    if name == "tirx.cuda.cvta_generic_to_shared":
+        return _target(expr.args[0])
+    if (buffer := ir.pointer_of(expr)) is not None:
+        return buffer, BOTH, []
+    if name == ir.ACCESS_PTR and (buffer := ir.pointer_of(expr.args[1])) is not None:
+        mask = ir.static_int(expr.args[4])
+        return buffer, BOTH if mask is None else mask & BOTH, [expr.args[2]]
+    if name == "tirx.address_of" and isinstance(expr.args[0], ir.TensorLoad):
+        return expr.args[0].source, BOTH, list(expr.args[0].indices)
+    return None

@@ -5,6 +5,7 @@ if __name__ != "tvm_hopper.transforms":
 
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .count_blocks import CountBlocks
+from .cut_vectors import CutVectors
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
 from .inject_tma_load import InjectTmaLoad
@@ -27,6 +28,7 @@ from .widen_indices import WidenIndices
 __all__ = [
     "AssertAlignment",
     "CountBlocks",
+    "CutVectors",
     "ExpandPipeline",
     "FuseThreads",
     "InjectTmaLoad",

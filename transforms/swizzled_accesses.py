@@ -12,8 +12,6 @@ from typing import Any
 from tvm import sym
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.access import AffineAccess
-from tvm_hopper.facts.swizzle import CHUNK_BYTES
 from tvm_hopper.plan.layout import SharedLayout, layout_of
 from tvm_hopper.plan.multiply_add import product_blocks
 from tvm_hopper.plan.transfer import Transfer, find_transfers
@@ -34,34 +32,11 @@ def swizzle_accesses(kernel: Any, copies: Iterable[Transfer]) -> Any:
             # with the loops' ranges, so that a vector inside of 16 bytes stays one
             return [analyzer.simplify(x) for x in layout.swizzled(*indices)]
 
-        kernel = _split_vectors(kernel, copy.tile)
         hardware = [*product_blocks(kernel), *ir.find_blocks(kernel, ASYNC_OP)]
         kernel = ir.reindex(
             kernel, copy.tile.buffer, copy.tile.buffer, index, lambda region: region, but=hardware
         )
     return kernel
-
-
-def _split_vectors(kernel: Any, tile: AffineAccess) -> Any:
-    """Cut vectors of more than 16 bytes, of which the XOR would take the halves apart."""
-    most = CHUNK_BYTES // tile.element_bytes
-
-    def cut(loop: ir.For) -> ir.Stmt:
-        lanes = ir.static_int(loop.extent)
-        if loop.kind != ir.ForKind.VECTORIZED or lanes is None or lanes <= most or lanes % most:
-            return loop
-        if not any(ir.uses(x, loop.loop_var) for x in ir.accesses(loop.body, tile.buffer)):
-            return loop
-        own = ir.Var(loop.loop_var.name, ir.dtype_of(loop.loop_var))
-
-        def part(number: Any) -> ir.Stmt:
-            here = ir.cast_like(number, own) * most + own
-            body = ir.substitute(loop.body, {loop.loop_var: here})
-            return ir.with_body(loop, body, loop_var=own, extent=ir.cast_like(most, own))
-
-        return ir.make_loop("part", ir.cast_like(lanes // most, own), part, ir.ForKind.UNROLLED)
-
-    return ir.replace(kernel, ir.For, cut)
 
 
 def swizzle_plain_copies(kernel: ir.For) -> ir.For:

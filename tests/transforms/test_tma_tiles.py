@@ -75,23 +75,6 @@ def test_an_update_in_place_follows_the_swizzle(swizzle):
     assert ("^" in str(load)) == bool(swizzle)
 
 
-def test_a_vector_is_cut_where_the_swizzle_takes_it_apart():
-    """Sixteen halves are two chunks of sixteen bytes, which no longer lie side by side."""
-    text = READ.replace("T.vectorized(8)", "T.vectorized(16)").replace(
-        "t % 8 * 8 + v", "t % 4 * 16 + v"
-    )
-    (kernel,) = ir.kernels(run(parse(text), InjectTmaLoad()))
-    (vector,) = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
-    (part,) = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.UNROLLED)
-    assert [int(x.extent) for x in (part, vector)] == [2, 8]
-    (use,) = ir.find_all(vector, ir.SBlock)
-    assert str(use.body.indices[1]) == "t % 16 * 8 + (part * 8 + v)"
-    plain = text.replace('"tvm_hopper.swizzle": 128', '"tvm_hopper.swizzle": 0')
-    (kernel,) = ir.kernels(run(parse(plain), InjectTmaLoad()))
-    (vector,) = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
-    assert int(vector.extent) == 16
-
-
 def loads_of(script):
     """Return the arguments of the map's encoding and of the load, and the loops around it."""
     got = run(parse(script), InjectTmaLoad())

@@ -1,0 +1,81 @@
+"""CutVectors: vectors as long as a thread can load and the CUDA code generator can print."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
+from tvm_hopper import ir
+from tvm_hopper.transforms.cut_vectors import CutVectors, plan_vectors
+
+BEFORE = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((8, 256), "float16"), C: T.Buffer((8, 256), "float16")):
+    for bx in T.thread_binding(8, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            tile = T.sblock_alloc_buffer((1, 256), "float16", scope="shared.dyn")
+            for i in range(256):
+                with T.sblock("copy"):
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                    tile[0, i] = A[bx, i]
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                for v in T.vectorized(8):
+                    with T.sblock("C"):
+                        C[bx, tx * 8 + v] = VALUE
+"""
+WIDE = 'T.Cast("float16", T.Cast("float32", tile[0, tx * 8 + v]) * T.float32(2))'
+AFTER = BEFORE.replace(
+    """\
+                for v in T.vectorized(8):
+                    with T.sblock("C"):
+                        C[bx, tx * 8 + v] = VALUE
+""",
+    """\
+                for part in T.unroll(2):
+                    for v in T.vectorized(4):
+                        with T.sblock("C"):
+                            C[bx, tx * 8 + (part * 4 + v)] = VALUE
+""",
+).replace("VALUE", WIDE.replace("+ v", "+ (part * 4 + v)"))
+
+
+def test_floats_between_halves_are_four_at_once():
+    check(run(parse(BEFORE, ("VALUE", WIDE)), CutVectors()), parse(AFTER))
+
+
+def test_again_finds_nothing():
+    got = run(parse(AFTER), CutVectors())
+    (kernel,) = ir.kernels(got)
+    assert plan_vectors(kernel) == ()
+    check(got, parse(AFTER))
+
+
+def test_other_kernels_stay():
+    ours = parse(BEFORE, ("VALUE", WIDE))
+    check_other_kernel_stays(ours, run(ours, CutVectors()), CutVectors())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lanes", "value", "most"),
+    [
+        ("float16", 8, "LOAD * T.float16(2)", 8),
+        ("float16", 8, "LOAD", 8),
+        ("float16", 16, "LOAD", 8),
+        ("float16", 12, "LOAD", 4),
+        ("float32", 8, "LOAD", 4),
+        ("float32", 6, "LOAD", 2),
+        ("float32", 4, "LOAD + T.float32(1)", 4),
+        ("int8", 32, "LOAD", 16),
+        ("int8", 16, "LOAD * T.int8(2)", 4),
+        ("float64", 4, "LOAD", 2),
+        ("float16", 8, "tile[0, T.Cast('int32', T.Cast('int64', tx) * T.int64(8)) + v]", 8),
+        ("float16", 8, "T.if_then_else(tx > 3, LOAD, T.float16(0))", 8),
+        ("float16", 8, "T.Cast('float16', T.Cast('bool', LOAD))", 8),
+    ],
+)
+def test_lanes_by_what_is_computed(dtype, lanes, value, most):
+    text = BEFORE.replace("VALUE", value.replace("LOAD", "tile[0, tx * 8 + v]"))
+    text = text.replace("float16", dtype).replace("T.vectorized(8)", f"T.vectorized({lanes})")
+    (kernel,) = ir.kernels(run(parse(text), CutVectors()))
+    (loop,) = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
+    assert int(loop.extent) == most

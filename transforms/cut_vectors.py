@@ -1,0 +1,106 @@
+"""Cut vectors into ones that the CUDA code generator can print, and a thread can load at once.
+
+    for v in vectorized(8):
+        C[i * 8 + v] = T.Cast("float16", T.Cast("float32", tile[i * 8 + v]) * 2.0)
+  ->
+    for part in unroll(2):
+        for v in vectorized(4):
+            C[i * 8 + (part * 4 + v)] = ...
+
+A thread loads and stores 16 bytes at most.  For vectors of 8 floats, as they come about between a
+load and a store of halves, TVM prints constructors that take no 8 arguments, and vectors of bytes
+it builds four at a time; for more lanes it has no types.
+
+Before: any loops.  After: a vectorized loop has as many iterations as each type in it allows; the
+swizzle, which moves 16 bytes at once, takes no vector apart.
+Not here: vectors that stock passes make.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.requests.keys import ASYNC_COPY
+
+ACCESS_BYTES = 16  # of one thread at once
+PRINTED_LANES = {1: 4, 2: 8, 4: 4, 8: 2}  # by bytes of an element: of vectors with constructors
+
+
+@dataclass(frozen=True)
+class VectorPlan:
+    """A vectorized loop, and how many of its iterations are to be one vector."""
+
+    loop: ir.For
+    lanes: int
+
+    @property
+    def num_parts(self) -> int:
+        """How many vectors are made of it."""
+        return int(self.loop.extent) // self.lanes
+
+
+def plan_vectors(kernel: ir.For) -> tuple[VectorPlan, ...]:
+    """Return the loops that have to be cut, the outermost first."""
+    plans = []
+    for loop in ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):
+        lanes = ir.static_int(loop.extent)
+        if lanes is not None and (fewer := gcd(lanes, _most_lanes(loop))) < lanes:
+            plans.append(VectorPlan(loop, fewer))
+    return tuple(plans)
+
+
+def _most_lanes(loop: ir.For) -> int:
+    """Return how many iterations can be one vector: a power of two."""
+    stores = ir.find_all(loop.body, ir.BufferStore)
+    typed: list[Any] = [store.buffer for store in stores]
+    for store in stores:
+        typed += [load.source for load in ir.find_all(store.value, ir.TensorLoad)]
+        # of what is computed: the types of indices are no vector's
+        value = ir.replace(store.value, ir.TensorLoad, lambda x: ir.Var("x", ir.dtype_of(x)))
+        typed += ir.find_all(value, tirx.Cast)
+    names = {ir.dtype_of(x) for x in typed} - {"bool"}
+    sizes = [DTYPES[name].num_bytes for name in names if name in DTYPES]
+    if all(isinstance(store.value, ir.TensorLoad) for store in stores):
+        return min((ACCESS_BYTES // size for size in sizes), default=ACCESS_BYTES)
+    return min((PRINTED_LANES[size] for size in sizes), default=ACCESS_BYTES)
+
+
+def rewrite_vectors(kernel: ir.For, plan: tuple[VectorPlan, ...]) -> Any:
+    """Put a loop over parts around each vector."""
+    return ir.replace_nodes(kernel, ir.For, {one.loop: _cut(one) for one in plan})
+
+
+def _cut(plan: VectorPlan) -> ir.Stmt:
+    loop, dtype = plan.loop, ir.dtype_of(plan.loop.loop_var)
+    lane = ir.Var(loop.loop_var.name, dtype)
+    lanes, parts = (tirx.IntImm(dtype, x) for x in (plan.lanes, plan.num_parts))
+
+    def vector(part: Any) -> ir.Stmt:
+        body = ir.substitute(loop.body, {loop.loop_var: part * lanes + lane})
+        return ir.with_body(loop, body, loop_var=lane, extent=lanes)
+
+    return ir.make_loop("part", parts, vector, ir.ForKind.UNROLLED)
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.CutVectors")
+class CutVectors:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Cut the vectors of one function's kernels that have copies of ours."""
+
+        def cut(kernel: ir.For) -> ir.For:
+            if not ir.find_blocks(kernel, ASYNC_COPY) or not (plan := plan_vectors(kernel)):
+                return kernel
+            after = rewrite_vectors(kernel, plan)
+            assert not plan_vectors(after), "CutVectors left a vector that is too long"
+            return after
+
+        return ir.map_kernels(func, cut)

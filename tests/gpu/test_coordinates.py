@@ -20,7 +20,7 @@ from tvm import s_tir
 from tvm.script import tirx as T
 from tvm_hopper import schedule as hs
 from tvm_hopper.plan import tma_plan
-from tvm_hopper.schedule import views
+from tvm_hopper.schedule.products import views
 
 start, swizzle = map(int, sys.argv[1:])
 tma_plan._check_start = views._check_start = lambda *_: None

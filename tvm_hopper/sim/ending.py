@@ -13,6 +13,7 @@ from tvm_hopper.sim.races.clocks import Clock
 def warp_exit(warp: Any) -> None:
     """Check what one warp leaves behind."""
     machine = warp.machine
+    known = warp.known_to_any().generic.events
     for lane, groups in warp.bulk.items():
         if groups.open:
             op = groups.open[0]
@@ -28,7 +29,7 @@ def warp_exit(warp: Any) -> None:
             op
             for ops in (*groups.committed, groups.open)
             for op in ops
-            if not warp.clock.generic.events >> op.read_event & 1
+            if not known >> op.read_event & 1
         ]
         if unread:
             op = unread[0]
@@ -56,8 +57,9 @@ def known_at_exit(machine: Any, cta: Any) -> Clock:
     """Return what the warps of one CTA know together when they end."""
     known = Clock(machine.num_warps)
     for warp in cta.warps:
-        known.join(warp.clock.generic)
-        known.join(warp.clock.narrow)
+        everything = warp.known_to_any()
+        known.join(everything.generic)
+        known.join(everything.narrow)
     return known
 
 

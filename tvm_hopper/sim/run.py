@@ -20,7 +20,9 @@ from tvm_hopper.sim.machine.lanes import LANES
 from tvm_hopper.sim.machine.machine import CTA, Event, Machine, check_policy
 from tvm_hopper.sim.machine.memory import Region, global_base
 from tvm_hopper.sim.machine.warp import WarpCore
+from tvm_hopper.sim.ops.atomics import AtomicOps
 from tvm_hopper.sim.ops.bulk import BulkOps
+from tvm_hopper.sim.ops.collective import CollectiveOps
 from tvm_hopper.sim.ops.cp_async import CpAsyncOps
 from tvm_hopper.sim.ops.matrix import MatrixOps
 from tvm_hopper.sim.ops.mbarrier import MBarrierOps
@@ -34,7 +36,18 @@ from tvm_hopper.sim.translate.translate import compile_kernel
 __all__ = ["Launch", "TensorMapArg", "run_host", "run_kernel"]
 
 
-class Warp(WarpCore, MBarrierOps, NamedOps, OrderOps, BulkOps, CpAsyncOps, MatrixOps, WgmmaOps):
+class Warp(
+    WarpCore,
+    AtomicOps,
+    CollectiveOps,
+    MBarrierOps,
+    NamedOps,
+    OrderOps,
+    BulkOps,
+    CpAsyncOps,
+    MatrixOps,
+    WgmmaOps,
+):
     """A warp with all its instructions."""
 
     def exit(self) -> None:

@@ -135,7 +135,7 @@ class NamedOps:
             yield barrier
         self.blocked_on = None
         self.clock.join(barrier.acquirable)
-        self.lane_order.learn(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
+        self.meet(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
         self.bump()
 
     def op_tvm_storage_sync(self, site: int, mask: Any, scope: Any = "shared", *_: Any) -> Wait:
@@ -146,16 +146,6 @@ class NamedOps:
     def op_cuda_cta_sync(self, site: int, mask: Any) -> Wait:
         """Run `__syncthreads`."""
         yield from self.sync_named(site, mask, 0, self.machine.padded_threads, True)
-
-    def op_cuda_warp_sync(self, site: int, mask: Any) -> None:
-        """Order the lanes of the warp; they run in lockstep, so nobody waits."""
-        self.op_bar_warp_sync(site, None, {})
-
-    def op_bar_warp_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> None:
-        """Order the lanes of `membermask`; they run in lockstep, so nobody waits."""
-        lanes = ALL_LANES if membermask is None else one(membermask, mask) & ALL_LANES
-        self.lane_order.learn(lanes, self.epoch, lanes)
-        self.bump()
 
     def op_cuda_warpgroup_sync(self, site: int, mask: Any, number: Any) -> Wait:
         """Synchronise 128 threads."""

@@ -404,25 +404,38 @@ class ExprEmitter:
         return f"w.{method}({self.site}, {self.scope.mask}, {parts})", True
 
     def _call_tvm_warp_shuffle(self, node: Any) -> Code:
-        return self._collective("shuffle", node, [node.args[1], node.args[2], node.args[3]])
+        return self._collective("shuffle", node, list(node.args[:4]))
 
     def _call_tvm_warp_shuffle_up(self, node: Any) -> Code:
-        return self._collective("shuffle_up", node, [node.args[1], node.args[2], node.args[3]])
+        return self._collective("shuffle_up", node, list(node.args[:4]))
 
     def _call_tvm_warp_shuffle_down(self, node: Any) -> Code:
-        return self._collective("shuffle_down", node, [node.args[1], node.args[2], node.args[3]])
+        return self._collective("shuffle_down", node, list(node.args[:4]))
 
     def _call_cuda___shfl_sync(self, node: Any) -> Code:
-        return self._collective("shuffle", node, node.args[1:4])
+        return self._collective("shuffle", node, list(node.args[:4]))
 
     def _call_cuda___shfl_up_sync(self, node: Any) -> Code:
-        return self._collective("shuffle_up", node, node.args[1:4])
+        return self._collective("shuffle_up", node, list(node.args[:4]))
 
     def _call_cuda___shfl_down_sync(self, node: Any) -> Code:
-        return self._collective("shuffle_down", node, node.args[1:4])
+        return self._collective("shuffle_down", node, list(node.args[:4]))
 
     def _call_cuda___shfl_xor_sync(self, node: Any) -> Code:
-        return self._collective("shuffle_xor", node, node.args[1:4])
+        return self._collective("shuffle_xor", node, list(node.args[:4]))
+
+    def _vote(self, mode: str, node: Any) -> Code:
+        named, holds = (self.code(arg) for arg in node.args[:2])
+        return f"w.vote({self.site}, {self.scope.mask}, {mode!r}, {named}, {holds})", False
+
+    def _call_cuda_any_sync(self, node: Any) -> Code:
+        return self._vote("any", node)
+
+    def _call_cuda_all_sync(self, node: Any) -> Code:
+        return self._vote("all", node)
+
+    def _call_cuda_ballot_sync(self, node: Any) -> Code:
+        return self._vote("ballot", node)
 
     def _call_tvm_warp_activemask(self, node: Any) -> Code:
         return f"w.activemask({self.scope.mask})", False

@@ -24,10 +24,12 @@ from tvm_hopper.sim.ending import uncovered
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.host import Launch
+from tvm_hopper.sim.launch.runtime_calls import TensorMapError
 from tvm_hopper.sim.launch.signature import Argument, signature
 from tvm_hopper.sim.launch.tensors import Pointer, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine.machine import check_policy
+from tvm_hopper.sim.run import launch_findings, touched_tensors
 
 RUNS = (
     ("eager", 0),
@@ -167,9 +169,15 @@ def _run(
     events: list[Any] = []
     written: dict[str, np.ndarray] = {}
     stopped = False
+    stored: set[str] = set()
+    loaded: set[str] = set()
     for launch in launches:
         func, setup = _bind(program, launch)
         used = _tensors(setup["params"])
+        for names, more in zip(
+            (stored, loaded), touched_tensors(func, setup["params"]), strict=True
+        ):
+            names |= more
         result = run_kernel(
             func,
             {**{n: arrays[n] for n in used}, **setup["params"]},
@@ -193,7 +201,12 @@ def _run(
         if stopped:  # what later launches would read is not what the program computes
             break
     if not stopped:
-        holes = [uncovered(n, place(arrays[n]), flags) for n, flags in written.items()]
+        holes = [uncovered(n, place(arrays[n]), flags, n in stored) for n, flags in written.items()]
+        holes += [
+            {"message": f"{n}: no statement stores to it, or loads from it", "buffer": n}
+            for n in outputs
+            if launches and n not in stored | loaded and n in arrays and arrays[n].size
+        ]
         findings += [
             finding("OUTPUT_COVERAGE", policy=policy, seed=seed, **hole) for hole in holes if hole
         ]
@@ -320,7 +333,13 @@ def verify(
         raise ValueError(f"max_ctas: found max_ctas={max_ctas!r}; need an int from 1")
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs or {}, _random_values)
-    launches = [_bind(program, launch) for launch in run_host(program.host, values, num_sms)]
+    try:
+        launches = [_bind(program, launch) for launch in run_host(program.host, values, num_sms)]
+    except TensorMapError as error:  # the driver refuses it: no kernel is launched
+        return Report((finding("TENSOR_MAP", str(error)),), (), ())
+    refused = [found for func, setup in launches for found in launch_findings(func, setup)]
+    if any(found.severity == "error" for found in refused):  # the runtime refuses it
+        return Report(tuple(refused), (), ())
     choices = []
     written: set[str] = set()
     for func, setup in launches:
@@ -331,7 +350,8 @@ def verify(
         )
         choices.append(choice)
         written |= choice.only_written
-    outputs = [name for name in missing if name in written]
+    known = set().union(*(s for f, p in launches for s in touched_tensors(f, p["params"])))
+    outputs = [name for name in missing if name in written or name not in known]
     findings: dict[Any, Finding] = {}
     for choice in choices:
         for found in choice.findings():

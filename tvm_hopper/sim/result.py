@@ -24,7 +24,8 @@ class Result:
     steps : int
         Steps that the scheduler took.
     stopped : bool
-        The run ended before the kernel did, with a finding that says why.
+        The run ended before the kernel did, or met an operation that nothing models, with a
+        finding that says why.
     """
 
     outputs: dict[str, np.ndarray]

@@ -107,6 +107,7 @@ class CTA:
             False,
         )
         self.shared.live = np.zeros(size, bool)
+        self.shared.cta = self
         for start, stop, name in layout.parts:
             self.shared.parts.append((start + SHARED_BASE, stop + SHARED_BASE, name))
         self.addresses = {
@@ -216,6 +217,7 @@ class Machine(Reporter):
         blocked = [w for w in self.warps if not w.finished]
         if blocked:
             self.deadlock(blocked)
+            self.stopped = True
         self.finish()
 
     def broken(self, error: Exception) -> None:

@@ -32,6 +32,33 @@ class Observed:
     stale: bool
 
 
+def vector_alignment(itemsize: int, count: int) -> int:
+    """Return the bytes to which a load or store of `count` elements must be aligned.
+
+    A vector access is aligned to its size (PTX ISA, 5.4.5), at most the 16 bytes of one
+    instruction: CUDA splits wider types. A vector of three elements is three accesses.
+    """
+    size = itemsize * count
+    return min(size, 16) if size & (size - 1) == 0 else itemsize
+
+
+def overlapping(offsets: Any, size: int) -> bool:
+    """Tell whether ranges of `size` bytes from some offsets overlap."""
+    starts = np.ravel(offsets)
+    steps = starts[1:] - starts[:-1]
+    if (steps >= size).all():
+        return False
+    return bool((np.diff(np.sort(starts)) < size).any())
+
+
+def differ(values: np.ndarray, others: np.ndarray) -> bool:
+    """Tell whether values differ; one NaN is as good as another."""
+    unequal = values != others
+    if not unequal.any():
+        return False
+    return bool((unequal & ((values == values) | (others == others))).any())
+
+
 class WarpCore(Addresses):
     """State and memory accesses of one warp."""
 
@@ -171,6 +198,10 @@ class WarpCore(Addresses):
         self.spinning = progress
         return self.machine.spinners
 
+    def unknown(self) -> None:
+        """Pass an operation that nothing models: nothing that follows is certain."""
+        self.machine.unknown = True
+
     def name_bytes(self, name: str, address: int, size: int) -> None:
         """Name a view of shared memory, so that findings speak of it."""
         if self.number == 0:
@@ -300,13 +331,25 @@ class WarpCore(Addresses):
     # -- loads and stores -------------------------------------------------------------------------
 
     def load(
-        self, site: int, mask: Any, base: Any, index: Any, dtype: np.dtype, count: int, vector: int
+        self,
+        site: int,
+        mask: Any,
+        base: Any,
+        index: Any,
+        dtype: np.dtype,
+        count: int,
+        vector: int,
+        view: tuple[str, int] | None = None,
     ) -> Any:
-        """Load `count` elements per lane; a uniform address gives one value for all lanes."""
+        """Load `count` elements per lane; a uniform address gives one value for all lanes.
+
+        `view`: name and bytes of the view of shared memory that is named, if they are known.
+        """
         size = dtype.itemsize * vector
-        region, offsets = self._resolve(
-            site, base, index, size, count // vector, mask, dtype.itemsize
-        )
+        align = vector_alignment(dtype.itemsize, count)
+        region, offsets = self._resolve(site, base, index, size, count // vector, mask, align)
+        if view is not None and region is not None:
+            self.in_view(site, base, offsets, size * count // vector, view, "reads")
         uniform = not isinstance(offsets, np.ndarray)
         shape: Any = (32,) if count == 1 else (32, count)
         if region is None:
@@ -348,8 +391,9 @@ class WarpCore(Addresses):
         dtype: np.dtype,
         count: int,
         vector: int,
+        view: tuple[str, int] | None = None,
     ) -> None:
-        """Store `count` elements per lane."""
+        """Store `count` elements per lane; `view` as for `load`."""
         size = dtype.itemsize * vector
         lanes = self.lanes_of(mask)
         if not is_lanes(base) and not is_lanes(index):
@@ -357,13 +401,19 @@ class WarpCore(Addresses):
             value = np.asarray(value)
             if value.ndim and len(value) == 32:
                 last = 31 if mask is None else 31 - int(np.argmax(mask[::-1]))
-                value = value[last : last + 1]
+                stays = value[last : last + 1]
+                if differ(value if mask is None else value[mask], stays):
+                    self._one_place(site)
+                value = stays
             mask = None
+        align = vector_alignment(dtype.itemsize, count)
         region, offsets = self._resolve(
-            site, base, index, size, count // vector, mask, dtype.itemsize, "writes"
+            site, base, index, size, count // vector, mask, align, "writes"
         )
         if region is None:
             return
+        if view is not None:
+            self.in_view(site, base, offsets, size * count // vector, view, "writes")
         self.machine.progress += 1
         if region.shadow is not None:
             access = self.access(site, True, lanes=lanes)
@@ -374,6 +424,25 @@ class WarpCore(Addresses):
         if value.ndim < 2:
             value = value.reshape(-1, 1) if value.ndim else value
         self.scatter(region, offsets, value, dtype, count)
+        if value.ndim and len(value) > 1 and overlapping(offsets, dtype.itemsize * count):
+            stays = self.gather(region, offsets, dtype, count)
+            if differ(np.broadcast_to(value, stays.shape), stays):
+                self._one_place(site)
+
+    def _one_place(self, site: int) -> None:
+        """Report lanes of one store that write different values to one place.
+
+        Which one stays is undefined (CUDA C++ Programming Guide, "SIMT Architecture"): the writes
+        are of threads that nothing orders. Equal values are no conflict that anybody could see.
+        """
+        self.machine.at(
+            "RACE_WRITE_WRITE",
+            self,
+            site,
+            "lanes of one warp write different values to the same bytes in one store",
+            key=(site, "lanes"),
+            missing="one lane that writes, or an atomic",
+        )
 
     def scatter(
         self, region: Region, offsets: Any, value: np.ndarray, dtype: np.dtype, count: int

@@ -6,8 +6,9 @@ none of them can fall behind by a step.  Every other warp with events is an agen
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,8 @@ def _copy_bytes(event: SyncEvent, boxes: dict[str, int]) -> int | None:
 
 def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] | None) -> list:
     events = [e for e in trace.events if e.kind not in ("register", "shared", "shared_matrix")]
-    agents = []
+    agents: list[SkeletonAgent] = []
+    spans_of: list[slice] = []
     for start in range(0, trace.num_threads, GROUP):
         group = slice(start, start + GROUP)
         spans = [(slice(w, w + WARP), f"cta{cta}/warp{w // WARP}")
@@ -91,9 +93,39 @@ def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] 
                 if event.mask[span].any()
                 for op in _ops(event, span, cta, peers, sizes)
             ]
-            if ops:
-                agents.append(SkeletonAgent(cta, name, tuple(ops)))
-    return agents
+            agents.append(SkeletonAgent(cta, name, tuple(ops)))
+            spans_of.append(span)
+    return [
+        agent
+        for agent in map(_leave_barriers, agents, spans_of, [_whole_meetings(agents)] * len(agents))
+        if agent.ops
+    ]
+
+
+def _whole_meetings(agents: list[SkeletonAgent]) -> list[Op]:
+    """Return the meetings of all threads of a CTA, of the agent that has most."""
+    each = [[op for op in agent.ops if _of_whole_cta(op)] for agent in agents]
+    return max(each, key=len, default=[])
+
+
+def _of_whole_cta(op: Op) -> bool:
+    return op.kind == "bar" and op.targets[0][1] == -1
+
+
+def _leave_barriers(agent: SkeletonAgent, span: slice, meetings: list[Op]) -> SkeletonAgent:
+    """Let an agent that ends before the others be counted at the barriers that these meet at.
+
+    `__syncthreads` waits for the threads that have not exited (CUDA C++ Programming Guide,
+    "Independent Thread Scheduling").
+    """
+    done = Counter(op.value for op in agent.ops if _of_whole_cta(op))
+    left = []
+    for op in meetings:
+        if done[op.value]:
+            done[op.value] -= 1
+        else:
+            left.append(replace(op, threads=span.stop - span.start))
+    return replace(agent, ops=(*agent.ops, *left)) if left else agent
 
 
 def _targets(
@@ -160,8 +192,9 @@ def _ops(
     elif kind == "load":
         size = (sizes[id(event)] or 0) if sizes is not None else 0
         mask = values[3]
-        ctas = [cta] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
-        for (_, space, offset), number in targets(values[0]).items():
+        many = [] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
+        for (rank, space, offset), number in targets(values[0]).items():
+            ctas = [rank] if mask == -1 else many
             yield Op(
                 "load", tuple(((c, space, offset), 0, number * size) for c in ctas), event=event
             )

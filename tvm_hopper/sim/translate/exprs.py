@@ -6,6 +6,7 @@ construction, so that loop variables and addresses stay plain Python integers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,15 @@ _REINTERPRET = {
     "cuda.uint_as_float": "float32",
     "cuda.float_as_uint": "uint32",
 }
+
+
+def view_of(info: Any) -> str:
+    """Return name and bytes of a view of shared memory as text, or "None"."""
+    if info.kind != "shared" or not all(isinstance(e, tirx.IntImm) for e in info.shape):
+        return "None"
+    scalar, vector = split_lanes(info.dtype)
+    size = math.prod(int(e) for e in info.shape) * vector * numpy_dtype(scalar).itemsize
+    return f"({info.name!r}, {size})"
 
 
 def is_scattered(ramp: Any, indices: Any) -> bool:
@@ -294,7 +304,8 @@ class ExprEmitter:
         scattered = is_scattered(ramp, node.indices)
         text = (
             f"w.load({self.site}, {self.scope.mask}, {info.name}, "
-            f"{'i' if scattered else index}, {self.dtype_const(dtype)}, {count}, {vector})"
+            f"{'i' if scattered else index}, {self.dtype_const(dtype)}, {count}, {vector}, "
+            f"{view_of(info)})"
         )
         if scattered:
             text = f"gather(lambda i: {text}, {index})"

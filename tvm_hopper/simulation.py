@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -41,6 +42,7 @@ RUNS = (
     ("starve:consumer", 0),
     ("starve:producer", 0),
 )
+MAX_INPUT_BYTES = 64 << 30  # of one array that `verify` makes up, before it is made
 EXIT_CODES = {"clean": 0, "review": 3, "incomplete": 4, "error": 5}
 
 
@@ -160,6 +162,7 @@ def _run(
     blocks: Any,
     detect_races: bool,
     num_sms: int,
+    budget_s: float | None = None,
 ) -> Result:
     launches = run_host(program.host, values, num_sms)
     arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
@@ -168,7 +171,7 @@ def _run(
     ran: list[tuple[int, ...]] = []
     events: list[Any] = []
     written: dict[str, np.ndarray] = {}
-    stopped = False
+    stopped = out_of_budget = False
     stored: set[str] = set()
     loaded: set[str] = set()
     for launch in launches:
@@ -191,13 +194,14 @@ def _run(
             detect_races,
             sorted(used.intersection(outputs)),
             written,
+            budget_s,
         )
         arrays.update(result.outputs)
         findings += result.findings
         steps += result.steps
         ran += result.blocks
         events += result.events
-        stopped = result.stopped
+        stopped, out_of_budget = result.stopped, result.out_of_budget
         if stopped:  # what later launches would read is not what the program computes
             break
     if not stopped:
@@ -210,7 +214,9 @@ def _run(
         findings += [
             finding("OUTPUT_COVERAGE", policy=policy, seed=seed, **hole) for hole in holes if hole
         ]
-    return Result(arrays, tuple(findings), policy, seed, steps, tuple(ran), events, stopped)
+    return Result(
+        arrays, tuple(findings), policy, seed, steps, tuple(ran), events, stopped, out_of_budget
+    )
 
 
 def _bind(program: Program, launch: Launch) -> tuple[Any, dict[str, Any]]:
@@ -283,7 +289,12 @@ class Report:
 def _random_values(argument: Argument, shape: tuple[int, ...]) -> np.ndarray:
     from tvm_hopper.sim.tir import numpy_dtype
 
-    rng = np.random.default_rng(len(argument.name) + int(np.prod(shape)) % 1009)
+    if math.prod(shape) * 8 > MAX_INPUT_BYTES:
+        raise ValueError(
+            f"inputs: found {argument.name} of shape {shape}; need it from the caller above "
+            f"{MAX_INPUT_BYTES >> 30} GiB"
+        )
+    rng = np.random.default_rng(len(argument.name) + math.prod(shape) % 1009)
     dtype = numpy_dtype(argument.dtype)
     if dtype.kind in "iub":
         return rng.integers(0, 2, shape).astype(dtype)
@@ -314,8 +325,8 @@ def verify(
         CTAs to run, which leaves the report incomplete unless they are all of the launch; None: all
         up to `max_ctas`, else chosen ones that stand for the others.
     budget_s : float
-        Seconds after which no further schedule is begun; what was left out is listed as skipped,
-        and the report is incomplete if fewer than three ran.
+        Seconds for all schedules: what is not begun or not ended by then is listed as skipped, and
+        the report is incomplete if fewer than three ran.
     num_sms : int
         Multiprocessors of the device, for host code that asks.
 
@@ -368,7 +379,14 @@ def verify(
             done.append((policy, seed, "skipped"))
             continue
         chosen = choices[0].blocks if len(choices) == 1 and not choices[0].everything else None
-        result = _run(program, values, outputs, policy, seed, chosen, True, num_sms)
+        left = max(start + budget_s - time.monotonic(), 0.1)
+        result = _run(program, values, outputs, policy, seed, chosen, True, num_sms, left)
+        if result.out_of_budget:  # what it found before is true
+            done.append((policy, seed, "skipped"))
+            for found in result.findings:
+                if found.severity == "error":
+                    findings.setdefault((found.rule, found.buffer, found.statements), found)
+            continue
         done.append((policy, seed, result.verdict))
         for found in result.findings:
             findings.setdefault((found.rule, found.buffer, found.statements), found)

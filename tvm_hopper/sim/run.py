@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,10 @@ from tvm_hopper.sim.translate.program import KernelCode
 from tvm_hopper.sim.translate.translate import compile_kernel
 
 __all__ = ["Launch", "TensorMapArg", "run_host", "run_kernel"]
+
+
+MAX_BYTES = 16 << 30  # of one run: shared memory with its shadow, and warps
+WARP_BYTES = 1 << 14  # about, of a warp's state and clocks
 
 
 class Warp(
@@ -287,6 +292,7 @@ def run_kernel(
     detect_races: bool = True,
     outputs: Sequence[str] = (),
     written: dict[str, np.ndarray] | None = None,
+    budget_s: float | None = None,
 ) -> Result:
     """Run one device PrimFunc (as codegen prints it) on numpy data.
 
@@ -316,6 +322,8 @@ def run_kernel(
     written : dict or None
         For several launches in a row: the bytes of each output's memory that earlier ones wrote.
         This launch adds its own, and leaves OUTPUT_COVERAGE to the caller.
+    budget_s : float or None
+        Seconds after which the run ends as INCOMPLETE; None: an hour.
 
     Returns
     -------
@@ -328,6 +336,7 @@ def run_kernel(
         args = dict(zip(program.params, args, strict=True))
     machine = KernelMachine(program, policy, seed, detect_races, granule)
     grid, block, cluster = _three(grid), _three(block), _three(cluster)
+    machine.budget_s = machine.budget_s if budget_s is None else budget_s
     setup = {"grid": grid, "block": block, "cluster": cluster, "dyn_smem_bytes": dyn_smem_bytes}
     if refused := launch_findings(device_func, setup):
         machine.findings += refused
@@ -335,7 +344,19 @@ def run_kernel(
             arrays = {n: v.copy() for n, v in args.items() if isinstance(v, np.ndarray)}
             return Result(arrays, tuple(machine.findings), policy, seed, stopped=True)
     check_policy(policy, -(-int(np.prod(block)) // 32))
-    clusters = _clusters(grid, cluster, check_blocks(blocks, grid))
+    layout = Layout.of(program.shared, dyn_smem_bytes or 0)
+    wanted = check_blocks(blocks, grid)
+    num_ctas = math.prod(grid) if wanted is None else len(wanted) * math.prod(cluster)
+    needed = num_ctas * (layout.size * (1 + 8 // granule) + math.prod(block) * WARP_BYTES // 32)
+    if needed > MAX_BYTES:
+        machine.add(
+            "INCOMPLETE",
+            f"not run: {num_ctas} CTAs need about {needed >> 30} GiB here, of {MAX_BYTES >> 30}; "
+            "nothing is certified",
+        )
+        arrays = {n: v.copy() for n, v in args.items() if isinstance(v, np.ndarray)}
+        return Result(arrays, tuple(machine.findings), policy, seed, stopped=True)
+    clusters = _clusters(grid, cluster, wanted)
     builder = _Setup(machine)
     arrays = {name: value for name, value in args.items() if isinstance(value, np.ndarray)}
     places = {name: place(value) for name, value in arrays.items()}
@@ -364,7 +385,6 @@ def run_kernel(
     machine.padded_threads = -(-threads // 32) * 32
     machine.entry_registers = entry_registers(machine.padded_threads)
     machine.num_warps = sum(map(len, clusters)) * machine.padded_threads // 32
-    layout = Layout.of(program.shared, dyn_smem_bytes or 0)
     for coords_of in clusters:
         members: list[CTA] = []
         barrier = ClusterBarrier("cluster barrier", machine.num_warps)
@@ -401,5 +421,13 @@ def run_kernel(
     events = [e._replace(lane=lanes.get(e.lane, e.lane)) for e in machine.events]
     stopped = machine.stopped or machine.unknown
     return Result(
-        results, tuple(machine.findings), policy, seed, machine.steps, ran, events, stopped
+        results,
+        tuple(machine.findings),
+        policy,
+        seed,
+        machine.steps,
+        ran,
+        events,
+        stopped,
+        machine.out_of_budget,
     )

@@ -69,8 +69,10 @@ class Addresses:
 
         `at` is the address to name if there is no region.
         """
+        if isinstance(offsets, np.ndarray) and not offsets.size:
+            return True
         low, high = (at, at) if region is None else ends(offsets)
-        if region is None or low < 0 or high + size > region.size:
+        if region is None or low < region.low or high + size > region.size:
             name = region.name if region is not None else f"address {low:#x}"
             limit = region.size if region is not None else 0
             self.machine.at(

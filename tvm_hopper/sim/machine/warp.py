@@ -7,18 +7,22 @@ is put together from all of them.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tvm_hopper.sim.machine.addresses import Addresses
-from tvm_hopper.sim.machine.lanes import LANES, is_lanes
+from tvm_hopper.sim.machine.lanes import LANES, BudgetError, is_lanes, one
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.registers import RegState
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES, ASYNC, GENERIC, MemoryAccess, Shadow, clock_for
+
+FEW_TURNS = 1024  # of loops, between two looks at the clock
+MAX_LOCAL_BYTES = 1 << 19  # of one thread's local memory (CUDA C++ Programming Guide, 512 KB)
 
 
 @dataclass
@@ -44,9 +48,8 @@ def vector_alignment(itemsize: int, count: int) -> int:
 
 def overlapping(offsets: Any, size: int) -> bool:
     """Tell whether ranges of `size` bytes from some offsets overlap."""
-    starts = np.ravel(offsets)
-    steps = starts[1:] - starts[:-1]
-    if (steps >= size).all():
+    starts = offsets if offsets.ndim == 1 else np.ravel(offsets)
+    if (starts[1:] - starts[:-1]).min() >= size:
         return False
     return bool((np.diff(np.sort(starts)) < size).any())
 
@@ -198,6 +201,31 @@ class WarpCore(Addresses):
         self.spinning = progress
         return self.machine.spinners
 
+    def turns(self, start: int, extent: int) -> Any:
+        """Return the values of a loop variable; a run has a time in which all loops must end."""
+        stop = start + extent
+        if extent <= FEW_TURNS:
+            self.machine.turns += max(int(extent), 0)
+            if self.machine.turns > FEW_TURNS:
+                self.machine.check_time()
+            return range(start, stop)
+        return self._many_turns(start, stop)
+
+    def _many_turns(self, start: int, stop: int) -> Iterator[int]:
+        for first in range(start, stop, FEW_TURNS):
+            self.machine.check_time()
+            yield from range(first, min(first + FEW_TURNS, stop))
+
+    def uniform(self, site: int, value: Any, mask: Any, what: str) -> int:
+        """Return an operand that all lanes of an instruction must share."""
+        if is_lanes(value):
+            here = value if mask is None else value[mask]
+            if (here != here[0]).any():
+                self.machine.at(
+                    "WARP_CONVERGENCE", self, site, f"{what} differs among the lanes of a warp"
+                )
+        return one(value, mask)
+
     def unknown(self) -> None:
         """Pass an operation that nothing models: nothing that follows is certain."""
         self.machine.unknown = True
@@ -213,6 +241,8 @@ class WarpCore(Addresses):
 
     def local(self, count: int, dtype: np.dtype) -> np.ndarray:
         """Allocate registers, poisoned, shape (32, count)."""
+        if count * dtype.itemsize > MAX_LOCAL_BYTES:
+            raise BudgetError(f"{count * dtype.itemsize} bytes of registers and local memory")
         raw = np.full(32 * count * dtype.itemsize, 0xFF, np.uint8)
         if dtype.kind == "b":
             raw[:] = 0

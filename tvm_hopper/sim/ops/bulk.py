@@ -164,7 +164,7 @@ class BulkOps:
                 f"bulk size {count} or an address is not a multiple of 16",
                 buffer=region.name,
             )
-        return self.inside(site, region, np.arange(offset, offset + count), 1, f"bulk copy {verb}")
+        return self.inside(site, region, np.asarray([offset]), count, f"bulk copy {verb}")
 
     def _load(
         self,

@@ -122,7 +122,15 @@ class MBarrierOps:
         for lane in [0] if mask is None else np.nonzero(mask)[0]:
             address, expected = int(addresses[lane]), int(counts[lane])
             region, offset = self.region_at(address)
-            if region is None or region is not self.cta.shared or offset % 8:
+            if region is not self.cta.shared or not region.low <= offset <= region.size - 8:
+                self.machine.at(
+                    "OOB_ACCESS",
+                    self,
+                    site,
+                    f"mbarrier at address {address:#x}, which is not in shared memory of its CTA",
+                )
+                continue
+            if offset % 8:
                 self.machine.at("MISALIGNED", self, site, f"mbarrier at address {address:#x}")
                 continue
             whole, inside = region.name_of(offset)

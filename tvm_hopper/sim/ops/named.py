@@ -180,9 +180,12 @@ class NamedOps:
 
     def op_bar_sync(self, site: int, mask: Any, mods: Any, a: Any, b: Any = None) -> Wait:
         """Arrive and wait."""
-        count = None if b is None else one(b, mask)
-        yield from self.sync_named(site, mask, one(a, mask), count, self._aligned(mods))
+        count = None if b is None else self.uniform(site, b, mask, "the count of a barrier")
+        number = self.uniform(site, a, mask, "the number of a barrier")
+        yield from self.sync_named(site, mask, number, count, self._aligned(mods))
 
     def op_bar_arrive(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> None:
         """Arrive without waiting."""
-        self.join_named(site, mask, one(a, mask), one(b, mask), False)
+        number = self.uniform(site, a, mask, "the number of a barrier")
+        count = self.uniform(site, b, mask, "the count of a barrier")
+        self.join_named(site, mask, number, count, False)

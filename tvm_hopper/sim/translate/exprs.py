@@ -88,8 +88,8 @@ class Scope:
     def name(self, stem: str) -> str:
         """Return a new Python name."""
         self.fresh += 1
-        clean = "".join(c if c.isalnum() else "_" for c in stem)
-        return f"{clean}_{self.fresh}"
+        clean = "".join(c if c.isascii() and c.isalnum() else "_" for c in stem[:40])
+        return f"{'n' if clean[:1].isdigit() else ''}{clean}_{self.fresh}"
 
 
 class ExprEmitter:
@@ -106,7 +106,7 @@ class ExprEmitter:
     def dtype_const(self, dtype: str) -> str:
         """Return the name of a numpy dtype constant."""
         scalar, _ = split_lanes(dtype)
-        name = f"DT_{scalar}"
+        name = f"DT_{''.join(c if c.isascii() and c.isalnum() else '_' for c in scalar)}"
         if name not in self.scope.constants:
             self.scope.constants[name] = numpy_dtype(scalar)
         return name
@@ -292,12 +292,14 @@ class ExprEmitter:
         if info.kind == "local":
             self.touch(info, index, lanes_count, varies)
             if ramp is not None and not varies:
-                return f"{info.name}[:, {index}:{index} + {lanes_count}]", True
+                size = f"{info.name}.shape[1] - {lanes_count - 1}"
+                start = f"register({index}, {size})"
+                return f"{info.name}[:, {start} : {index} + {lanes_count}]", True
             if ramp is not None:
                 return f"ldl({info.name}, ramp({index}, 1, {lanes_count}), {self.scope.mask})", True
             if varies:
                 return f"ldl({info.name}, {index}, {self.scope.mask})", True
-            return f"{info.name}[:, {index}]", True
+            return f"{info.name}[:, register({index}, {info.name}.shape[1])]", True
         if info.kind == "global":
             self.program.loaded_params.add(info.root)
         count = lanes_count * vector
@@ -344,7 +346,7 @@ class ExprEmitter:
     def _same(self, short: str, node: Any) -> Code:
         text, varies = self.expr(node.args[0])
         if short.endswith("generic_to_shared"):
-            return f"({text} & 0xFFFFFFFF)", varies
+            return f"to_shared({text})", varies
         return text, varies
 
     def _reinterpret(self, node: Any, target: str | None) -> Code:

@@ -12,7 +12,7 @@ handler is noted by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -259,7 +259,7 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         self.loop_masks.append(mask)
         if extent_varies or low_varies:
             step, inner = self.scope.name("step"), self.scope.name("m")
-            self.emit(f"for {step} in range(int(np.max(as_lanes({extent})))):")
+            self.emit(f"for {step} in w.turns(0, int(np.max(as_lanes({extent})))):")
             self.emit(f" {inner} = mand({mask}, {step} < as_lanes({extent}))")
             self.emit(f" if {inner} is False: break")
             self.emit(f" {name} = {low} + {step}")
@@ -268,7 +268,7 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
             self.block(node.body, inner)
         else:
             self.loops.append(name)
-            self.emit(f"for {name} in range({low}, {low} + {extent}):")
+            self.emit(f"for {name} in w.turns({low}, {extent}):")
             self.emit(f" w.it = ({', '.join(self.loops)},)")
             self.block(node.body, mask)
         self.loops.pop()
@@ -434,7 +434,7 @@ def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> KernelC
     emitter.program.bounds_known = any(key in func.attrs for key in known)
     emitter.stmt(func.body)
     program = emitter.program
-    program.name = str(func.attrs["global_symbol"])
+    program.name = str(func.attrs["global_symbol"]).replace("\0", "")
     head = ["def kernel(w, m0):", " if False: yield None"]
     program.line_sites[:0] = [0] * len(head)
     source = "\n".join([*head, *emitter.lines]) + "\n"
@@ -442,6 +442,17 @@ def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> KernelC
         name: getattr(lanes, name) for name in dir(lanes) if not name.startswith("_")
     }
     space.update(emitter.scope.constants, np=np, math=math, RegRef=RegRef)
-    exec(compile(source, program.filename, "exec"), space)
+    try:
+        exec(compile(source, program.filename, "exec"), space)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        # Python nests 20 loops and 100 indentations at most.
+        emitter.unsupported(f"a function that Python cannot compile ({error})")
+        space["kernel"] = _nothing
     program.run, program.source = space["kernel"], source
     return program
+
+
+def _nothing(w: Any, m0: Any) -> Iterator[None]:
+    """Run in place of a function that cannot be compiled."""
+    w.unknown()
+    yield from ()

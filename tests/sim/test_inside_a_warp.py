@@ -179,3 +179,31 @@ def test_lanes_of_a_shuffle_must_be_those_of_its_mask(how):
 def test_shuffles_and_votes_of_some_lanes(how, expected):
     result = simulate(lower(collective(how)), {"X": X[:64]}).require_clean()
     assert np.array_equal(result.outputs["Y"], expected)
+
+
+def initialised(met):
+    """Initialise an mbarrier in one lane, and use it in all lanes of the warp."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((32,), "float32"), Y: T.Buffer((32,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
+            bar = T.decl_buffer((128,), "uint64", data=smem.data, scope="shared.dyn")
+            if tx == 0:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[0]), T.uint32(32))
+            if met:
+                T.cuda.warp_sync()
+            T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[0]))
+            T.cuda.mbarrier_wait(T.address_of(bar[0]), 0)
+            Y[tx] = X[tx]
+
+    return main
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_an_mbarrier_of_one_lane_is_made_known_to_its_warp(met):
+    found = rules(initialised(met), {"X": X[:32]})
+    assert found == (set() if met else {"MBAR_INIT_UNPUBLISHED"})

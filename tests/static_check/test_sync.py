@@ -264,6 +264,21 @@ def test_group_wait_must_cover_what_is_read(pending):
     assert rules(kernel(emit)) == ({"WGMMA_REG_INFLIGHT"} if pending == 2 else set())
 
 
+def test_a_call_that_nobody_knows_is_left_to_the_simulator():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        T.ptx.wgmma.fence.sync.aligned()
+        T.ptx[MMA.format(8)](
+            *[reg[i] for i in range(4)],
+            T.uint64(0), T.uint64(0), T.bool(True), 1, 1, 0, 0,
+        )  # fmt: skip
+        T.ptx.wgmma.commit_group.sync.aligned()
+        T.evaluate(T.call_extern("void", "somebody_does", reg[0]))
+        T.ptx.wgmma.wait_group.sync.aligned(0)
+
+    assert rules(kernel(emit)) == set()
+
+
 @pytest.mark.parametrize("wait", ["none", "read", "full", "one left"])
 def test_exit_with_a_store_whose_source_may_be_unread(wait):
     @T.inline

@@ -205,7 +205,7 @@ class BulkOps:
         machine = self.machine
         region, offsets, inside, dtype, _ = source
         dst, start = self.region_at(target)
-        barrier = self.barrier_at(site, barrier_address)
+        barrier = self.barrier_at(site, barrier_address, self.bit_of(int(lane)))
         num_bytes = len(landing) * dtype.itemsize
         read = offsets if inside is None else offsets[inside]
         if barrier is None or dst is None:

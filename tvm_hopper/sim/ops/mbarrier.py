@@ -53,7 +53,7 @@ class MBarrierOps:
         """Yield (barrier, number of lanes, their values) of one instruction."""
         if not isinstance(addr, np.ndarray) and not isinstance(values, np.ndarray):
             lanes = 32 if mask is None else int(mask.sum())
-            barrier = self.barrier_at(site, int(addr))
+            barrier = self.barrier_at(site, int(addr), self.lanes_of(mask))
             if barrier is not None:
                 yield barrier, lanes, [int(values)] * lanes
             return
@@ -61,12 +61,13 @@ class MBarrierOps:
         active = LANES if mask is None else np.nonzero(mask)[0]
         for address in np.unique(addresses[active]):
             lanes_here = active[addresses[active] == address]
-            barrier = self.barrier_at(site, int(address))
+            bits = sum(1 << int(lane) for lane in lanes_here)
+            barrier = self.barrier_at(site, int(address), bits)
             if barrier is not None:
                 yield barrier, len(lanes_here), [int(v) for v in spread[lanes_here]]
 
-    def barrier_at(self, site: int, address: int) -> MBarrier | None:
-        """Return the live mbarrier at an address, or report that there is none."""
+    def barrier_at(self, site: int, address: int, lanes: int) -> MBarrier | None:
+        """Return the live mbarrier that some lanes name, or report that there is none."""
         region, offset = self.region_at(address)
         rank = address >> RANK_SHIFT & 0xFF
         cluster = self.cta.cluster
@@ -92,12 +93,25 @@ class MBarrierOps:
             self.machine.at(
                 "CLUSTER_TARGET_EXITED", self, site, f"{cta.label} has exited", buffer=barrier.name
             )
-        self._check_published(site, barrier, cta)
+        self._check_published(site, barrier, cta, lanes)
         return barrier
 
-    def _check_published(self, site: int, barrier: MBarrier, cta: Any) -> None:
+    def _check_published(self, site: int, barrier: MBarrier, cta: Any, lanes: int) -> None:
         access = barrier.init_access
-        if access is None or access.warp is self:
+        if access is None:
+            return
+        if access.warp is self:
+            if lanes & ~access.lanes and not self.lane_order.met_since(access, lanes):
+                self.machine.at(
+                    "MBAR_INIT_UNPUBLISHED",
+                    self,
+                    site,
+                    f"{barrier.name}: its init by one lane of {self.label} does not happen before "
+                    "this use by others, which have not met it",
+                    buffer=barrier.name,
+                    key=(site, "init"),
+                    missing="bar.warp.sync or __syncthreads",
+                )
             return
         remote = cta is not self.cta
         clock = self.known_to_any() if self.parts else self.clock

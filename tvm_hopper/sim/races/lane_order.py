@@ -157,6 +157,13 @@ class LaneOrder:
         """Tell whether one lane knows what another did up to an epoch."""
         return any(who >> lane & 1 and made >> of & 1 and epoch <= e for who, made, e in self.known)
 
+    def met_since(self, access: MemoryAccess, lanes: int) -> bool:
+        """Tell whether some lanes know an access of others in this warp."""
+        return access.epoch <= self.met or any(
+            not lanes & ~who and not access.lanes & ~of and access.epoch <= epoch
+            for who, of, epoch in self.known
+        )
+
     def place(self, access: MemoryAccess, offsets: Any, size: int, lanes: Any) -> None:
         """Keep where the lanes of an access lie."""
         self.footprints[access.number] = Footprint(np.ravel(offsets), size, lanes, access.epoch)
@@ -189,11 +196,4 @@ class LaneOrder:
         pairs = set(zip(first[differ].tolist(), second[differ].tolist(), strict=True))
         return not all(
             MANY not in pair and self.knows(pair[1], pair[0], earlier.epoch) for pair in pairs
-        ) and not self._all_know(earlier, later)
-
-    def _all_know(self, earlier: MemoryAccess, later: MemoryAccess) -> bool:
-        """Tell whether the lanes of one access know all that the other's lanes did."""
-        return any(
-            not later.lanes & ~who and not earlier.lanes & ~of and earlier.epoch <= epoch
-            for who, of, epoch in self.known
-        )
+        ) and not self.met_since(earlier, later.lanes)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tvm_hopper.simulation import simulate
+from tvm_hopper.simulation import simulate, verify
 
 from .kernels import LOAD_1D, lower, rules
 
@@ -207,3 +207,59 @@ def initialised(met):
 def test_an_mbarrier_of_one_lane_is_made_known_to_its_warp(met):
     found = rules(initialised(met), {"X": X[:32]})
     assert found == (set() if met else {"MBAR_INIT_UNPUBLISHED"})
+
+
+def sides(first, second):
+    """Let lane 0 and the other lanes of a warp wait for each other, in two sides of a branch."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((32,), "float32"), Y: T.Buffer((32,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
+            bar = T.decl_buffer((128,), "uint64", data=smem.data, scope="shared.dyn")
+            if tx == 0:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[100]), T.uint32(31))
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[101]), T.uint32(1))
+            T.tvm_storage_sync("shared")
+            if tx == 0:
+                if first == "arrive":
+                    tile[0] = X[0]
+                    T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[101]))
+                T.cuda.mbarrier_wait(T.address_of(bar[100]), 0)
+                Y[0] = tile[31]
+                if first == "late":
+                    T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[101]))
+            else:
+                if second == "unordered":
+                    T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[100]))
+                tile[tx] = X[tx]
+                if second == "late":
+                    T.cuda.mbarrier_wait(T.address_of(bar[101]), 0)
+                if second != "unordered":
+                    T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[100]))
+                if second == "arrive":
+                    T.cuda.mbarrier_wait(T.address_of(bar[101]), 0)
+                Y[tx] = tile[tx]
+
+    return lower(main)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("", ""), ("arrive", "arrive"), ("arrive", "late"), ("late", "arrive")]
+)
+def test_lanes_in_two_sides_of_a_branch_may_wait_for_each_other(first, second):
+    report = verify(sides(first, second), {"X": X[:32]})
+    assert report.verdict == "clean", str(report)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "rule"),
+    [("late", "late", "DEADLOCK"), ("", "unordered", "RACE_READ_INFLIGHT")],
+)
+def test_two_sides_that_wait_wrongly(first, second, rule):
+    report = verify(sides(first, second), {"X": X[:32]})
+    assert rule in {f.rule for f in report.findings}

@@ -135,6 +135,34 @@ class CollectiveOps:
         self.meet(lanes, self.epoch)
         self.bump()
 
+    def both(self, first: Any, second: Any) -> Any:
+        """Run both sides of a branch; lanes of one warp go on independently.
+
+        CUDA C++ Programming Guide, "Independent Thread Scheduling". The first side goes as far as
+        it can, then the second; where both wait, each looks again after any change.
+        """
+        sides = [side for side in (first, second) if side is not None]
+        while len(sides) > 1:
+            progress, ended = self.machine.progress, len(sides)
+            for side in list(sides):
+                blocked = yield from self._until_blocked(side)
+                if not blocked:
+                    sides.remove(side)
+            if len(sides) == ended and progress == self.machine.progress:
+                self.spinning = progress
+                yield self.machine.spinners
+        for side in sides:
+            yield from side
+
+    @staticmethod
+    def _until_blocked(side: Any) -> Any:
+        """Run one side until it waits for something; False if it has ended."""
+        for thing in side:
+            if thing is not None:
+                return True
+            yield None
+        return False
+
     # -- lanes by number --------------------------------------------------------------------------
 
     def op_elect_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> Any:

@@ -218,7 +218,9 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         dependent = self.depends_on_block(node.condition)
         self.block_depth += dependent
         calls = len(self.program.block_dependent)
-        if not varies:
+        if varies and self.sides_talk(node):
+            self._both_sides(node, cond, before)
+        elif not varies:
             self.emit(f"if {cond}:")
             self.block(node.then_case, before)
             if node.else_case is not None:
@@ -241,6 +243,26 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         if dependent and len(self.program.block_dependent) > calls:
             self.program.block_controls.append(node.condition)
         self.waits.pop()
+
+    def _both_sides(self, node: Any, cond: str, before: str) -> None:
+        """Emit both sides of a branch so that lanes of one warp may go on in turns."""
+        test = self.scope.name("c")
+        self.emit(f"{test} = as_lanes({cond})")
+        masks, sides = [], []
+        for body, sign in ((node.then_case, ""), (node.else_case, "~")):
+            inner, side = self.scope.name("m"), self.scope.name("side")
+            self.emit(f"{inner} = mand({before}, {sign}{test})")
+            self.emit(f"def {side}():")
+            self.emit(" if False: yield None")
+            self.waits[-1] = []
+            self.block(body, inner)
+            masks.append(inner)
+            sides.append(side)
+        calls = ", ".join(
+            f"{side}() if {inner} is not False else None"
+            for side, inner in zip(sides, masks, strict=True)
+        )
+        self.emit(f"yield from w.both({calls})")
 
     def _stmt_for(self, node: Any) -> None:
         self.new_site(node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,10 +26,12 @@ from tvm_hopper.sim.ending import uncovered
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.host import Launch
+from tvm_hopper.sim.launch.runtime_calls import TensorMapError
 from tvm_hopper.sim.launch.signature import Argument, signature
 from tvm_hopper.sim.launch.tensors import Pointer, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine.machine import check_policy
+from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.sim.tir import arch_of_kernel
 
 RUNS = (
@@ -41,6 +44,7 @@ RUNS = (
     ("starve:consumer", 0),
     ("starve:producer", 0),
 )
+MAX_INPUT_BYTES = 64 << 30  # of one array that `verify` makes up, before it is made
 EXIT_CODES = {"clean": 0, "review": 3, "incomplete": 4, "error": 5}
 
 
@@ -171,6 +175,7 @@ def _run(
     blocks: Any,
     detect_races: bool,
     num_sms: int,
+    budget_s: float | None = None,
 ) -> Result:
     launches = run_host(program.host, values, num_sms, program.arch)
     arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
@@ -179,10 +184,16 @@ def _run(
     ran: list[tuple[int, ...]] = []
     events: list[Any] = []
     written: dict[str, np.ndarray] = {}
-    stopped = False
+    stopped = out_of_budget = False
+    stored: set[str] = set()
+    loaded: set[str] = set()
     for launch in launches:
         func, setup = _bind(program, launch)
         used = _tensors(setup["params"])
+        for names, more in zip(
+            (stored, loaded), touched_tensors(func, setup["params"]), strict=True
+        ):
+            names |= more
         result = run_kernel(
             func,
             {**{n: arrays[n] for n in used}, **setup["params"]},
@@ -196,21 +207,29 @@ def _run(
             detect_races,
             sorted(used.intersection(outputs)),
             written,
+            budget_s,
         )
         arrays.update(result.outputs)
         findings += result.findings
         steps += result.steps
         ran += result.blocks
         events += result.events
-        stopped = result.stopped
+        stopped, out_of_budget = result.stopped, result.out_of_budget
         if stopped:  # what later launches would read is not what the program computes
             break
     if not stopped:
-        holes = [uncovered(n, place(arrays[n]), flags) for n, flags in written.items()]
+        holes = [uncovered(n, place(arrays[n]), flags, n in stored) for n, flags in written.items()]
+        holes += [
+            {"message": f"{n}: no statement stores to it, or loads from it", "buffer": n}
+            for n in outputs
+            if launches and n not in stored | loaded and n in arrays and arrays[n].size
+        ]
         findings += [
             finding("OUTPUT_COVERAGE", policy=policy, seed=seed, **hole) for hole in holes if hole
         ]
-    return Result(arrays, tuple(findings), policy, seed, steps, tuple(ran), events, stopped)
+    return Result(
+        arrays, tuple(findings), policy, seed, steps, tuple(ran), events, stopped, out_of_budget
+    )
 
 
 def _bind(program: Program, launch: Launch) -> tuple[Any, dict[str, Any]]:
@@ -283,7 +302,12 @@ class Report:
 def _random_values(argument: Argument, shape: tuple[int, ...]) -> np.ndarray:
     from tvm_hopper.sim.tir import numpy_dtype
 
-    rng = np.random.default_rng(len(argument.name) + int(np.prod(shape)) % 1009)
+    if math.prod(shape) * 8 > MAX_INPUT_BYTES:
+        raise ValueError(
+            f"inputs: found {argument.name} of shape {shape}; need it from the caller above "
+            f"{MAX_INPUT_BYTES >> 30} GiB"
+        )
+    rng = np.random.default_rng(len(argument.name) + math.prod(shape) % 1009)
     dtype = numpy_dtype(argument.dtype)
     if dtype.kind in "iub":
         return rng.integers(0, 2, shape).astype(dtype)
@@ -316,8 +340,8 @@ def verify(
         CTAs to run, which leaves the report incomplete unless they are all of the launch; None: all
         up to `max_ctas`, else chosen ones that stand for the others.
     budget_s : float
-        Seconds after which no further schedule is begun; what was left out is listed as skipped,
-        and the report is incomplete if fewer than three ran.
+        Seconds for all schedules: what is not begun or not ended by then is listed as skipped, and
+        the report is incomplete if fewer than three ran.
     num_sms : int
         Multiprocessors of the device, for host code that asks.
     target : Target, str or dict, optional
@@ -346,9 +370,14 @@ def verify(
         raise ValueError(f"max_ctas: found max_ctas={max_ctas!r}; need an int from 1")
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs or {}, _random_values)
-    launches = [
-        _bind(program, launch) for launch in run_host(program.host, values, num_sms, program.arch)
-    ]
+    try:
+        host = run_host(program.host, values, num_sms, program.arch)
+        launches = [_bind(program, launch) for launch in host]
+    except TensorMapError as error:  # the driver refuses it: no kernel is launched
+        return Report((finding("TENSOR_MAP", str(error)),), (), ())
+    refused = [found for func, setup in launches for found in launch_findings(func, setup)]
+    if any(found.severity == "error" for found in refused):  # the runtime refuses it
+        return Report(tuple(refused), (), ())
     choices = []
     written: set[str] = set()
     for func, setup in launches:
@@ -359,7 +388,8 @@ def verify(
         )
         choices.append(choice)
         written |= choice.only_written
-    outputs = [name for name in missing if name in written]
+    known = set().union(*(s for f, p in launches for s in touched_tensors(f, p["params"])))
+    outputs = [name for name in missing if name in written or name not in known]
     findings: dict[Any, Finding] = {}
     for choice in choices:
         for found in choice.findings():
@@ -376,7 +406,14 @@ def verify(
             done.append((policy, seed, "skipped"))
             continue
         chosen = choices[0].blocks if len(choices) == 1 and not choices[0].everything else None
-        result = _run(program, values, outputs, policy, seed, chosen, True, num_sms)
+        left = max(start + budget_s - time.monotonic(), 0.1)
+        result = _run(program, values, outputs, policy, seed, chosen, True, num_sms, left)
+        if result.out_of_budget:  # what it found before is true
+            done.append((policy, seed, "skipped"))
+            for found in result.findings:
+                if found.severity == "error":
+                    findings.setdefault((found.rule, found.buffer, found.statements), found)
+            continue
         done.append((policy, seed, result.verdict))
         for found in result.findings:
             findings.setdefault((found.rule, found.buffer, found.statements), found)

@@ -126,7 +126,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
         ("M39", G1, "setmaxnreg in half a group", "SETMAXNREG_PARTIAL/SETMAXNREG_DIRECTION", "SV"),
         ("M40", G1, "no launch bounds", "SETMAXNREG_IGNORED", "SP"),
         ("M41", G1, "__syncthreads in the consumers", "DEADLOCK/WARP_CONVERGENCE", "SVX"),
-        ("M42", G1S, "bar.sync from two sites", "WARP_CONVERGENCE", "S"),
+        ("M42", G1S, "bar.sync from two sites", "NAMED_BAR_SITES", "S"),
         ("M43", G3, "count 128 for 256 participants", "NAMED_BAR_MISMATCH", "S"),
         ("M44", G2, "producer ignores the peer's consumers", OVERWRITE, "V"),
         ("M45", G2P, "remote arrive at CTA scope", "MBAR_SCOPE_TOO_NARROW", "V"),

@@ -79,3 +79,53 @@ def test_a_copy_reaches_the_other_cta(policy):
 )
 def test_what_is_left_out_is_named(change, rule):
     assert rule in rules(exchange(**change), A)
+
+
+def words(first=True, last=True, writes=False):
+    """Read (or write) a word of the other CTA's shared memory in each thread."""
+
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((128,), "float32"), C: T.Buffer((256,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        bx = T.launch_thread("blockIdx.x", 2)
+        rank = T.launch_thread("clusterCtaIdx.x", 2)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
+            remote = T.alloc_buffer((1,), "uint32", scope="local")
+            value = T.alloc_buffer((1,), "float32", scope="local")
+            tile[128 + tx] = A[tx]
+            if first:
+                T.cuda.cluster_sync()
+            T.ptx.mapa.shared__cluster.u32(
+                remote[0],
+                T.cuda.cvta_generic_to_shared(T.address_of(tile[tx])),
+                T.Cast("uint32", 1 - rank),
+            )
+            if writes:
+                T.ptx.st.shared__cluster.f32(remote[0], A[tx])
+            else:
+                T.ptx.ld.shared__cluster.f32(value[0], remote[0] + T.uint32(512))
+            if last:
+                T.cuda.cluster_sync()
+            C[bx * 128 + tx] = T.if_then_else(T.bool(writes), tile[tx], value[0])
+
+    return main
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_words_of_another_cta(writes):
+    assert rules(words(writes=writes), A) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"last": False}, "CLUSTER_TARGET_EXITED"),
+        ({"first": False, "writes": True}, "CLUSTER_TARGET_NOT_STARTED"),
+        ({"last": False, "writes": True}, "CLUSTER_TARGET_EXITED"),
+    ],
+)
+def test_words_of_a_cta_that_may_not_run(change, rule):
+    assert rule in rules(words(**change), A)

@@ -7,7 +7,7 @@ the same protocol, so that a few of them speak for the rest.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.run import check_blocks, compiled
 
 MAX_COMMUNICATING = 64
+MAX_SORTED = 1 << 20  # CTAs of a launch that are sorted into kinds one by one
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,17 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
     name = str(func.attrs["global_symbol"])
     grid, cluster = setup["grid"], setup["cluster"]
     total = grid[0] * grid[1] * grid[2]
-    everything = tuple(itertools.product(*map(range, grid)))
     only_written = _only_written(program, setup["params"])
     if total <= max_ctas:
-        return Choice(name, everything, total, True, "all", only_written)
+        return Choice(name, tuple(_all(grid)), total, True, "all", only_written)
     if program.communicates:
         if total <= MAX_COMMUNICATING:
-            return Choice(name, everything, total, True, "all: they communicate", only_written)
+            return Choice(
+                name, tuple(_all(grid)), total, True, "all: they communicate", only_written
+            )
         return Choice(
             name,
-            everything[:MAX_COMMUNICATING],
+            tuple(itertools.islice(_all(grid), MAX_COMMUNICATING)),
             total,
             False,
             f"they communicate ({program.communicates[0]}), and only the first "
@@ -90,10 +92,10 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
         )
     axes = [sorted({0, min(c, g - 1), g - 1}) for g, c in zip(grid, cluster, strict=True)]
     corners = [*itertools.product(*axes)]
-    ends = [everything[0], everything[-1]]
-    middle = everything[len(everything) // 2]
+    ends = [(0, 0, 0), tuple(g - 1 for g in grid)]
+    middle = _at(total // 2, grid)
     blocks = tuple(dict.fromkeys([*ends, *corners[: max(max_ctas - 3, 0)], middle]))
-    classes = _classes(program, everything, setup["params"])
+    classes = _classes(program, grid, setup["params"]) if total <= MAX_SORTED else None
     if classes is not None and len(classes) <= max_ctas:
         blocks = tuple(dict.fromkeys([*ends, *classes.values()]))
         return Choice(
@@ -123,7 +125,19 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
     )
 
 
-def _classes(program: Any, everything: Any, params: dict[str, Any]) -> dict[Any, Any] | None:
+def _all(grid: tuple[int, int, int]) -> Iterator[tuple[int, ...]]:
+    """Yield every block index, the last axis fastest."""
+    x, y, z = map(range, grid)
+    return ((i, j, k) for i in x for j in y for k in z)
+
+
+def _at(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return one block index of `_all`."""
+    _, y, z = grid
+    return number // (y * z), number // z % y, number % z
+
+
+def _classes(program: Any, grid: Any, params: dict[str, Any]) -> dict[Any, Any] | None:
     """Group CTAs by the conditions and trip counts that depend on their index.
 
     None if nothing depends on it, or if such a condition cannot be told from the index alone.
@@ -131,7 +145,7 @@ def _classes(program: Any, everything: Any, params: dict[str, Any]) -> dict[Any,
     if not program.block_controls:
         return None
     classes: dict[Any, Any] = {}
-    for block in everything:
+    for block in _all(grid):
         env = {var: block["xyz".index(tag[-1])] for var, tag in program.block_vars.items()}
         try:
             key = tuple(evaluate(e, env, program.binds, params) for e in program.block_controls)

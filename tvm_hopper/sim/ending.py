@@ -13,6 +13,7 @@ from tvm_hopper.sim.races.clocks import Clock
 def warp_exit(warp: Any) -> None:
     """Check what one warp leaves behind."""
     machine = warp.machine
+    known = warp.known_to_any().generic.events
     for lane, groups in warp.bulk.items():
         if groups.open:
             op = groups.open[0]
@@ -28,7 +29,7 @@ def warp_exit(warp: Any) -> None:
             op
             for ops in (*groups.committed, groups.open)
             for op in ops
-            if not warp.clock.generic.events >> op.read_event & 1
+            if not known >> op.read_event & 1
         ]
         if unread:
             op = unread[0]
@@ -56,8 +57,9 @@ def known_at_exit(machine: Any, cta: Any) -> Clock:
     """Return what the warps of one CTA know together when they end."""
     known = Clock(machine.num_warps)
     for warp in cta.warps:
-        known.join(warp.clock.generic)
-        known.join(warp.clock.narrow)
+        everything = warp.known_to_any()
+        known.join(everything.generic)
+        known.join(everything.narrow)
     return known
 
 
@@ -116,7 +118,11 @@ def _copies_into_exited(machine: Any) -> None:
 
 def _remote(machine: Any) -> None:
     known = {cta: known_at_exit(machine, cta) for cta in machine.ctas}
-    for cta, warp, epoch, event, site, it in machine.remote_ops:
+    reached = [
+        (cta, warp, epoch, -1, site, it)
+        for (cta, warp, site), (epoch, it) in machine.reached.items()
+    ]
+    for cta, warp, epoch, event, site, it in [*machine.remote_ops, *reached]:
         clock = known[cta]
         seen = clock.events >> event & 1 if event >= 0 else clock.epochs[warp.index] >= epoch
         if not seen:
@@ -210,13 +216,17 @@ def _unissued(machine: Any) -> None:
                     )
 
 
-def uncovered(name: str, place: TensorPlacement, written: np.ndarray) -> dict[str, Any] | None:
-    """Describe the elements of an output that were not written; None if all were, or none.
+def uncovered(
+    name: str, place: TensorPlacement, written: np.ndarray, stored: bool = False
+) -> dict[str, Any] | None:
+    """Describe the elements of an output that were not written; None if all were.
 
-    `written` has one flag for each byte of the memory that the output is a view of.
+    `written` has one flag for each byte of the memory that the output is a view of; `stored` tells
+    whether some statement stores to it: without one, an argument of which nothing is written is
+    no output.
     """
     elements = place.bytes_among(written).all(axis=-1)
-    if elements.all() or not elements.any():
+    if elements.all() or not (elements.any() or stored):
         return None
     holes = np.flatnonzero(place.bytes_among(~written).any(axis=-1))
     first, last = (np.unravel_index(hole, elements.shape) for hole in (holes[0], holes[-1]))

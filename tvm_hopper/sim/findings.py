@@ -68,12 +68,18 @@ RULES = _rules(
     Rule("SETMAXNREG_BUDGET", "error", "9.7.19.5 setmaxnreg", "lower the consumers' registers"),
     Rule("SETMAXNREG_DIRECTION", "error", "9.7.19.5 setmaxnreg", "dec down, inc up"),
     Rule("SETMAXNREG_PARTIAL", "error", "9.7.19.5 setmaxnreg", "execute it in the whole group"),
-    Rule("SETMAXNREG_IGNORED", "error", "9.7.19.5 setmaxnreg", "give the kernel launch bounds"),
+    Rule("SETMAXNREG_IGNORED", "review", "9.7.19.5 setmaxnreg", "give the kernel launch bounds"),
     Rule(
         "CLUSTER_TARGET_EXITED",
         "error",
         "9.7.13.3 barrier.cluster",
         "end with a cluster barrier or wait for the last releases",
+    ),
+    Rule(
+        "CLUSTER_TARGET_NOT_STARTED",
+        "error",
+        "9.7.13.3 barrier.cluster",
+        "put a cluster barrier before the first access to another CTA's shared memory",
     ),
     Rule("EXIT_PENDING_ASYNC", "error", _BULK, "wait for the asynchronous operation before exit"),
     Rule("UNINIT_READ", "error", "5 state spaces", "write the bytes before reading them"),
@@ -81,8 +87,22 @@ RULES = _rules(
     Rule("OUT_OF_VIEW", "error", "5 state spaces", "stay inside the tensor's own elements"),
     Rule("MISALIGNED", "error", "5 state spaces", "align the address"),
     Rule("OUTPUT_COVERAGE", "error", "specification of the kernel", "write each output once"),
+    Rule("LAUNCH_LIMITS", "error", "2.2 thread hierarchy", "change the launch"),
+    Rule("TENSOR_MAP", "error", "5.5.8 tensors", "change the tensor map"),
     Rule("TRY_WAIT_NOT_LOOPED", "error", _MBAR, "repeat try_wait until it returns true"),
     Rule("INCOMPLETE", "incomplete", "not modelled", "nothing is certified for this kernel"),
+    Rule(
+        "NAMED_BAR_SITES",
+        "review",
+        "9.7.13.1 barrier",
+        "use one statement, or barrier.sync without .aligned",
+    ),
+    Rule(
+        "CLUSTER_NOT_PORTABLE",
+        "review",
+        "2.2.2 cluster of CTAs",
+        "set cudaFuncAttributeNonPortableClusterSizeAllowed, or use at most 8",
+    ),
     Rule("MBAR_INIT_FENCE", "review", _MBAR, "put fence.mbarrier_init after mbarrier.init"),
 )
 

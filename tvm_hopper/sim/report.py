@@ -33,6 +33,7 @@ class Reporter:
         self.texts: dict[int, str] = {}
         self.buffers: dict[int, str] = {}
         self.events: list[TimelineEvent] = []
+        self.unknown = False  # an operation that nothing models has run
         self.time = 0
         self.steps = 0
 
@@ -67,7 +68,13 @@ class Reporter:
         statements: tuple[str, ...] = (),
         missing: str = "",
     ) -> None:
-        """Report a broken rule, unless it was reported for the same `key`."""
+        """Report a broken rule, unless it was reported for the same `key`.
+
+        Once an operation ran that nothing models, what seems wrong may follow from that alone:
+        the verdict is `incomplete`, which never counts as success.
+        """
+        if self.unknown and RULES[rule].severity != "incomplete":
+            return
         identity = (rule, key if key is not None else message)
         if identity in self.seen or len(self.findings) >= MAX_FINDINGS:
             return

@@ -24,7 +24,10 @@ class Result:
     steps : int
         Steps that the scheduler took.
     stopped : bool
-        The run ended before the kernel did, with a finding that says why.
+        The run ended before the kernel did, or met an operation that nothing models, with a
+        finding that says why.
+    out_of_budget : bool
+        It ended since it had taken its time.
     """
 
     outputs: dict[str, np.ndarray]
@@ -35,6 +38,7 @@ class Result:
     blocks: tuple[tuple[int, ...], ...] = ()
     events: list[TimelineEvent] = field(default_factory=list, repr=False)
     stopped: bool = False
+    out_of_budget: bool = False
 
     @property
     def verdict(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,14 +14,18 @@ import numpy as np
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim import ending
+from tvm_hopper.sim.findings import Finding
 from tvm_hopper.sim.launch.host import Launch, run_host
+from tvm_hopper.sim.launch.limits import check_launch
 from tvm_hopper.sim.launch.tensors import Pointer, TensorPlacement, place
 from tvm_hopper.sim.launch.tma import BoundTensorMap, TensorMapArg
 from tvm_hopper.sim.machine.lanes import LANES
 from tvm_hopper.sim.machine.machine import CTA, Event, Machine, check_policy
 from tvm_hopper.sim.machine.memory import Region, global_base
 from tvm_hopper.sim.machine.warp import WarpCore
+from tvm_hopper.sim.ops.atomics import AtomicOps
 from tvm_hopper.sim.ops.bulk import BulkOps
+from tvm_hopper.sim.ops.collective import CollectiveOps
 from tvm_hopper.sim.ops.cp_async import CpAsyncOps
 from tvm_hopper.sim.ops.matrix import MatrixOps
 from tvm_hopper.sim.ops.mbarrier import MBarrierOps
@@ -36,8 +41,22 @@ from tvm_hopper.sim.translate.translate import compile_kernel
 __all__ = ["Launch", "TensorMapArg", "run_host", "run_kernel"]
 
 
+MAX_BYTES = 16 << 30  # of one run: shared memory with its shadow, and warps
+WARP_BYTES = 1 << 14  # about, of a warp's state and clocks
+
+
 class Warp(
-    WarpCore, MBarrierOps, NamedOps, OrderOps, BulkOps, CpAsyncOps, MatrixOps, MmaOps, WgmmaOps
+    WarpCore,
+    AtomicOps,
+    CollectiveOps,
+    MBarrierOps,
+    NamedOps,
+    OrderOps,
+    BulkOps,
+    CpAsyncOps,
+    MatrixOps,
+    MmaOps,
+    WgmmaOps,
 ):
     """A warp with all its instructions."""
 
@@ -47,6 +66,7 @@ class Warp(
         ending.warp_exit(self)
         if all(w.finished for w in self.cta.warps):
             self.cta.exited = True
+        self.leave_named()
         self._settle_cluster(self.cta.cluster_barrier)
 
 
@@ -88,6 +108,22 @@ def compiled(func: Any) -> KernelCode:
     return compile_kernel(func, HANDLERS)
 
 
+def touched_tensors(func: Any, params: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Return the tensors that some statement of a device function stores to, and loads from."""
+    program = compiled(func)
+    stored, loaded = (
+        {getattr(params[name], "tensor", name) for name in names if name in params}
+        for names in (program.stored_params, program.loaded_params)
+    )
+    return stored, loaded
+
+
+def launch_findings(func: Any, setup: dict[str, Any]) -> list[Finding]:
+    """Return the rules that a launch of a device function breaks, whatever it computes."""
+    name = str((func.attrs or {}).get("global_symbol", "kernel"))
+    return check_launch(name, setup, compiled(func).shared, arch_of_kernel(func))
+
+
 class KernelMachine(Machine):
     """A machine for one kernel, with its incomplete operations and end checks."""
 
@@ -97,6 +133,10 @@ class KernelMachine(Machine):
         self.loads: list[Any] = []
         self.stores: list[Any] = []
         self.remote_ops: list[Any] = []
+        # (CTA, warp, statement) -> the last epoch and iteration in which it reached into the CTA
+        self.reached: dict[Any, tuple[int, Any]] = {}
+        # bytes from its address that ordinary accesses of a view of shared memory have touched
+        self.views: dict[str, list[int]] = {}
         self.copies_out: list[Any] = []  # (CTA that is read, copy into another CTA)
         self.bulk_waits: dict[int, dict[Any, Any]] = {}  # site -> (warp, lane) -> iteration
         self.spinners = Event("spin")
@@ -249,13 +289,14 @@ def run_kernel(
     grid: Sequence[int],
     block: Sequence[int],
     cluster: Sequence[int] = (1, 1, 1),
-    dyn_smem_bytes: int = 0,
+    dyn_smem_bytes: int | None = None,
     policy: str = "eager",
     seed: int = 0,
     blocks: Sequence[tuple[int, ...]] | None = None,
     detect_races: bool = True,
     outputs: Sequence[str] = (),
     written: dict[str, np.ndarray] | None = None,
+    budget_s: float | None = None,
 ) -> Result:
     """Run one device PrimFunc (as codegen prints it) on numpy data.
 
@@ -270,8 +311,8 @@ def run_kernel(
         under further names.
     grid, block, cluster : sequence of int
         x, y, z; the grid counts CTAs (not clusters).
-    dyn_smem_bytes : int
-        Dynamic shared memory of the launch.
+    dyn_smem_bytes : int or None
+        Dynamic shared memory of the launch; None: as much as the kernel declares.
     policy : str
         "eager", "on_wait", "lifo", "random" or "starve:<role>" (role: "producer", "consumer",
         a warp group's number, or "warp<n>").
@@ -285,6 +326,8 @@ def run_kernel(
     written : dict or None
         For several launches in a row: the bytes of each output's memory that earlier ones wrote.
         This launch adds its own, and leaves OUTPUT_COVERAGE to the caller.
+    budget_s : float or None
+        Seconds after which the run ends as INCOMPLETE; None: an hour.
 
     Returns
     -------
@@ -293,19 +336,38 @@ def run_kernel(
     """
     program = compiled(device_func)
     granule = program.min_itemsize
-    machine = KernelMachine(program, policy, seed, detect_races, granule)
-    grid, block, cluster = _three(grid), _three(block), _three(cluster)
-    check_policy(policy, -(-int(np.prod(block)) // 32))
-    clusters = _clusters(grid, cluster, check_blocks(blocks, grid))
-    setup = _Setup(machine)
     if not isinstance(args, Mapping):
         args = dict(zip(program.params, args, strict=True))
+    machine = KernelMachine(program, policy, seed, detect_races, granule)
+    grid, block, cluster = _three(grid), _three(block), _three(cluster)
+    machine.budget_s = machine.budget_s if budget_s is None else budget_s
+    setup = {"grid": grid, "block": block, "cluster": cluster, "dyn_smem_bytes": dyn_smem_bytes}
+    if refused := launch_findings(device_func, setup):
+        machine.findings += refused
+        if any(f.severity == "error" for f in refused):  # the runtime refuses it: nothing runs
+            arrays = {n: v.copy() for n, v in args.items() if isinstance(v, np.ndarray)}
+            return Result(arrays, tuple(machine.findings), policy, seed, stopped=True)
+    check_policy(policy, -(-int(np.prod(block)) // 32))
+    layout = Layout.of(program.shared, dyn_smem_bytes or 0)
+    wanted = check_blocks(blocks, grid)
+    num_ctas = math.prod(grid) if wanted is None else len(wanted) * math.prod(cluster)
+    needed = num_ctas * (layout.size * (1 + 8 // granule) + math.prod(block) * WARP_BYTES // 32)
+    if needed > MAX_BYTES:
+        machine.add(
+            "INCOMPLETE",
+            f"not run: {num_ctas} CTAs need about {needed >> 30} GiB here, of {MAX_BYTES >> 30}; "
+            "nothing is certified",
+        )
+        arrays = {n: v.copy() for n, v in args.items() if isinstance(v, np.ndarray)}
+        return Result(arrays, tuple(machine.findings), policy, seed, stopped=True)
+    clusters = _clusters(grid, cluster, wanted)
+    builder = _Setup(machine)
     arrays = {name: value for name, value in args.items() if isinstance(value, np.ndarray)}
     places = {name: place(value) for name, value in arrays.items()}
     before = {
         name: (written or {}).get(name, np.zeros(places[name].base.size, bool)) for name in outputs
     }
-    regions = {name: setup.tensor(name, at, before.get(name)) for name, at in places.items()}
+    regions = {name: builder.tensor(name, at, before.get(name)) for name, at in places.items()}
     for name in program.params:
         if name not in args:
             raise ValueError(
@@ -328,12 +390,11 @@ def run_kernel(
     machine.arch = arch_of_kernel(device_func)
     machine.entry_registers = entry_registers(machine.padded_threads, machine.arch)
     machine.num_warps = sum(map(len, clusters)) * machine.padded_threads // 32
-    layout = Layout.of(program.shared, dyn_smem_bytes)
     for coords_of in clusters:
         members: list[CTA] = []
         barrier = ClusterBarrier("cluster barrier", machine.num_warps)
         for rank, coords in enumerate(coords_of):
-            members.append(setup.block(coords, rank, members, barrier, layout, block, cluster))
+            members.append(builder.block(coords, rank, members, barrier, layout, block, cluster))
     if program.setmaxnreg_site and not program.bounds_known:
         machine.add(
             "SETMAXNREG_IGNORED",
@@ -349,19 +410,29 @@ def run_kernel(
             statements=(machine.statement(site),),
         )
     machine.run()
-    if machine.log is not None and not machine.stopped and blocks is None:
+    stored, _ = touched_tensors(device_func, args)
+    if machine.log is not None and not (machine.stopped or machine.unknown) and blocks is None:
         for name in outputs:
             region = regions[name]
             assert region.shadow is not None  # there is a log
             now = region.shadow.written(region.size)
             if written is not None:
                 written[name] = now
-            elif hole := ending.uncovered(name, places[name], now):
+            elif hole := ending.uncovered(name, places[name], now, name in stored):
                 machine.add("OUTPUT_COVERAGE", **hole)
     results = {name: at.among(regions[name].data) for name, at in places.items()}
     ran = tuple(coords for members in clusters for coords in members)
     lanes = {warp.lane_name: warp.label for warp in machine.warps}
     events = [e._replace(lane=lanes.get(e.lane, e.lane)) for e in machine.events]
+    stopped = machine.stopped or machine.unknown
     return Result(
-        results, tuple(machine.findings), policy, seed, machine.steps, ran, events, machine.stopped
+        results,
+        tuple(machine.findings),
+        policy,
+        seed,
+        machine.steps,
+        ran,
+        events,
+        stopped,
+        machine.out_of_budget,
     )

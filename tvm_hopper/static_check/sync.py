@@ -128,7 +128,7 @@ def _mixed_sites(skeleton: Skeleton) -> list[Finding]:
             found.setdefault(
                 key,
                 finding(
-                    "WARP_CONVERGENCE",
+                    "NAMED_BAR_SITES",
                     f"barrier {key[2]} is reached from {len(sites)} places in one generation; "
                     "bar.sync is aligned, use barrier.sync",
                     events[0],

@@ -25,6 +25,10 @@ COMPUTE_VERSION = 4
 MAX_REGISTERS_PER_BLOCK = 9
 
 
+class TensorMapError(VerifyError):
+    """The driver would refuse a tensor map: cuTensorMapEncodeTiled answers INVALID_VALUE."""
+
+
 def device_attribute(args: list[Any], num_sms: int, arch: Arch) -> Any:
     """Answer `runtime.GetDeviceAttr(device_type, device_id, attr_kind)`.
 
@@ -54,8 +58,10 @@ def encode_tiled(args: list[Any]) -> TensorMapArg:
 
     Raises
     ------
+    TensorMapError
+        The driver would refuse it.
     VerifyError
-        The driver would refuse it (cuTensorMapEncodeTiled answers CUDA_ERROR_INVALID_VALUE).
+        The arguments are no tensor map's.
     """
     dtype, rank, pointer, *rest = args
     if not isinstance(pointer, Pointer):
@@ -89,7 +95,7 @@ def encode_tiled(args: list[Any]) -> TensorMapArg:
             f"{rules.ADDRESS_ALIGNMENT} bytes"
         )
     if broken:
-        raise VerifyError(f"tensor map of {pointer.tensor}: " + " and ".join(broken))
+        raise TensorMapError(f"tensor map of {pointer.tensor}: " + " and ".join(broken))
     return TensorMapArg(
         pointer.tensor,
         str(dtype),

@@ -8,6 +8,8 @@ import numpy as np
 
 from tvm_hopper.sim.machine.lanes import is_lanes
 from tvm_hopper.sim.machine.memory import GLOBAL_SHIFT, RANK_SHIFT, Region
+from tvm_hopper.sim.races.lane_order import lane_bits
+from tvm_hopper.sim.races.shadow import ALL_LANES
 
 
 def ends(offsets: Any) -> tuple[int, int]:
@@ -22,6 +24,9 @@ class Addresses:
 
     machine: Any
     cta: Any
+    knows: Any
+    epoch: int
+    it: tuple[int, ...]
 
     def region_at(self, address: int) -> tuple[Region | None, int]:
         """Return the region of an address and the offset inside it."""
@@ -36,6 +41,27 @@ class Addresses:
             return None, 0
         return ctas[rank].shared, address & ((1 << RANK_SHIFT) - 1)
 
+    def reach(self, site: int, cta: Any, lanes: int) -> None:
+        """Check that another CTA whose shared memory is touched runs: has begun, and not left.
+
+        Leaving is judged at the end: the CTA must know of the access, in whatever scope (PTX ISA,
+        9.7.13.3; calibration, point e).
+        """
+        known = self.knows(lanes)
+        clocks = (known.generic.epochs, known.narrow.epochs)
+        if not any(epochs[warp.index] for epochs in clocks for warp in cta.warps):
+            self.machine.at(
+                "CLUSTER_TARGET_NOT_STARTED",
+                self,
+                site,
+                f"reaches into the shared memory of {cta.label}, which may not have begun: "
+                "nothing of it is known here",
+                key=(site, "begun"),
+            )
+        if cta.exited:
+            self.machine.at("CLUSTER_TARGET_EXITED", self, site, f"{cta.label} has exited")
+        self.machine.reached[cta, self, site] = (self.epoch, self.it)
+
     def inside(
         self, site: int, region: Region | None, offsets: Any, size: int, verb: str, *, at: int = 0
     ) -> bool:
@@ -43,8 +69,10 @@ class Addresses:
 
         `at` is the address to name if there is no region.
         """
+        if isinstance(offsets, np.ndarray) and not offsets.size:
+            return True
         low, high = (at, at) if region is None else ends(offsets)
-        if region is None or low < 0 or high + size > region.size:
+        if region is None or low < region.low or high + size > region.size:
             name = region.name if region is not None else f"address {low:#x}"
             limit = region.size if region is not None else 0
             self.machine.at(
@@ -59,6 +87,35 @@ class Addresses:
         if region.outside is not None:
             self._in_view(site, region, region.outside, np.ravel(offsets), size, verb)
         return True
+
+    def in_view(
+        self, site: int, base: Any, offsets: Any, size: int, view: tuple[str, int], verb: str
+    ) -> None:
+        """Check that all accesses of a view of shared memory fit into as many bytes as it has.
+
+        TVM merges allocations by adding to the indices: a view may begin anywhere behind the
+        address that it is declared at, but is as long as it says.
+        """
+        low, high = ends(offsets)
+        start = int(base) & ((1 << RANK_SHIFT) - 1)
+        low, high = low - start, high - start + size
+        name, limit = view
+        seen = self.machine.views.setdefault(name, [low, high])
+        if low >= seen[0] and high <= seen[1] and high - low <= limit:
+            return
+        seen[:] = min(low, seen[0]), max(high, seen[1])
+        if seen[1] - seen[0] <= limit:
+            return
+        name = self.machine.buffer_of(site) or name
+        self.machine.at(
+            "OOB_ACCESS",
+            self,
+            site,
+            f"{verb} bytes [{low}, {high}) from the address of {name}, which has {limit} bytes; "
+            f"all accesses of it lie in [{seen[0]}, {seen[1]})",
+            buffer=name,
+            byte_range=(low, high),
+        )
 
     def _in_view(
         self, site: int, region: Region, outside: Any, starts: Any, size: int, verb: str
@@ -104,6 +161,8 @@ class Addresses:
         if not self.inside(site, region, offsets, total, verb, at=place) or region is None:
             return None, offsets
         low, high = ends(offsets)
+        if region.shared and region.cta is not self.cta:
+            self.reach(site, region.cta, ALL_LANES if mask is None else lane_bits(mask))
         if bad:
             self.machine.at(
                 "MISALIGNED",

@@ -57,6 +57,28 @@ def one(value: Any, mask: Any) -> int:
     return int(value)
 
 
+class OutOfRegistersError(Exception):
+    """A register array is indexed outside of its elements: a fault of the simulated program."""
+
+
+class BudgetError(Exception):
+    """The run would take more time or memory than it may; the text says what."""
+
+
+def register(index: Any, count: int) -> Any:
+    """Return a uniform register index, which must be one of `count`."""
+    if not 0 <= index < count:
+        raise OutOfRegistersError(f"register {int(index)} of {count}")
+    return index
+
+
+def to_shared(address: Any) -> Any:
+    """Convert a generic address to one of shared memory; that of other memory stays as it is."""
+    if is_lanes(address):
+        return np.where(address >> 44 == 0, address & 0xFFFFFFFF, address)
+    return address & 0xFFFFFFFF if not int(address) >> 44 else address
+
+
 def tdiv(a: Any, b: Any) -> Any:
     """Divide integers, rounding towards zero."""
     if is_lanes(a) or is_lanes(b):
@@ -185,9 +207,10 @@ def columns(vector: np.ndarray) -> list[Any]:
 def ldl(local: np.ndarray, index: Any, mask: Any) -> np.ndarray:
     """Load from registers by a per-lane index."""
     if not is_lanes(index):
-        return local[:, index]
+        return local[:, register(index, local.shape[1])]
     if mask is not None:
         index = np.where(mask if index.ndim == 1 else mask[:, None], index, 0)
+    _in_registers(local, index)
     return local[LANES, index] if index.ndim == 1 else local[LANES[:, None], index]
 
 
@@ -195,17 +218,30 @@ def stl(local: np.ndarray, index: Any, value: Any, mask: Any) -> None:
     """Store to registers by a uniform index, a slice, or a per-lane index."""
     if is_lanes(index):
         lanes = LANES if index.ndim == 1 else LANES[:, None]
+        _in_registers(local, index if mask is None or len(index) != 32 else index[mask])
         if mask is None:
             local[lanes, index] = value
             return
         value = np.broadcast_to(value, np.broadcast_shapes(np.shape(value), index.shape))
         index = np.broadcast_to(index, (32, *index.shape[1:]))
         local[lanes[mask], index[mask]] = np.broadcast_to(value, index.shape)[mask]
-    elif mask is None:
+        return
+    if isinstance(index, slice):
+        register(index.start, local.shape[1])
+        register(index.stop - 1, local.shape[1])
+    else:
+        register(index, local.shape[1])
+    if mask is None:
         local[:, index] = value
     else:
         target = local[:, index]
         target[mask] = value[mask] if is_lanes(value) and len(value) == 32 else value
+
+
+def _in_registers(local: np.ndarray, index: np.ndarray) -> None:
+    if index.size and (index.min() < 0 or index.max() >= local.shape[1]):
+        worst = index.min() if index.min() < 0 else index.max()
+        raise OutOfRegistersError(f"register {int(worst)} of {local.shape[1]}")
 
 
 def fdiv(a: Any, b: Any) -> Any:

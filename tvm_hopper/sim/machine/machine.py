@@ -10,11 +10,13 @@ import random
 import re
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from tvm_hopper.errors import HopperError
+from tvm_hopper.sim.machine.lanes import BudgetError, OutOfRegistersError
 from tvm_hopper.sim.machine.memory import SHARED_BASE, Region, aligned_bytes, shared_base
 from tvm_hopper.sim.races.clocks import Releases
 from tvm_hopper.sim.races.shadow import AccessLog
@@ -24,6 +26,8 @@ from tvm_hopper.sim.timeline import MAX_EVENTS, TimelineEvent
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve")
 ROLES = re.compile(r"producer|consumer|(wg|warp)?(\d+)")
 MAX_STEPS = 5_000_000
+BUDGET_S = 3600.0  # seconds of one run, unless somebody says less
+STEPS_PER_LOOK = 256  # at the clock
 
 
 def check_policy(policy: str, num_warps: int | None = None) -> None:
@@ -71,6 +75,7 @@ class PendingOp:
         self.barrier: Any = None
         self.targets: list[Any] = []
         self.num_bytes = 0
+        self.written: Any = None  # of a cp.async: access, offsets and bytes of each lane
         self.start = machine.time
 
     @property
@@ -106,6 +111,8 @@ class CTA:
             False,
         )
         self.shared.live = np.zeros(size, bool)
+        self.shared.cta = self
+        self.shared.low = SHARED_BASE
         for start, stop, name in layout.parts:
             self.shared.parts.append((start + SHARED_BASE, stop + SHARED_BASE, name))
         self.addresses = {
@@ -143,7 +150,17 @@ class Machine(Reporter):
         self.chunks = 1 if name == "eager" else 2
         self.num_warps = 0
         self.stopped = False  # ended before the kernel did
+        self.out_of_budget = False
+        self.turns = 0  # of loops, since the last look at the clock
+        self.budget_s = BUDGET_S
+        self.begun = monotonic()
         self.releases: dict[int, Releases] = {}  # by address of global memory
+
+    def check_time(self) -> None:
+        """End the run if it has taken its time."""
+        self.turns = 0
+        if monotonic() - self.begun > self.budget_s:
+            raise BudgetError(f"more than {self.budget_s:.0f} s")
 
     def new_event(self) -> int:
         """Return a fresh clock bit."""
@@ -197,6 +214,19 @@ class Machine(Reporter):
                 self._run_all()
         except HopperError:
             raise
+        except BudgetError as error:
+            site = self.program.site_of(error)
+            self.add(
+                "INCOMPLETE",
+                f"stopped: the run takes {error}; nothing is certified",
+                key="budget",
+                statements=(self.statement(site),) if site else (),
+            )
+            self.stopped = self.out_of_budget = True
+        except OutOfRegistersError as error:
+            site = self.program.site_of(error)
+            self.add("OOB_ACCESS", f"{error} is used", statements=(self.statement(site),))
+            self.stopped = True
         except Exception as error:
             self.broken(error)
 
@@ -206,6 +236,8 @@ class Machine(Reporter):
                 self.add("INCOMPLETE", f"stopped after {MAX_STEPS} steps", key="steps")
                 self.stopped = True
                 return
+            if not self.time % STEPS_PER_LOOK:
+                self.check_time()
             warp = self._pick()
             if warp is None:
                 if not self._async_step():
@@ -215,6 +247,7 @@ class Machine(Reporter):
         blocked = [w for w in self.warps if not w.finished]
         if blocked:
             self.deadlock(blocked)
+            self.stopped = True
         self.finish()
 
     def broken(self, error: Exception) -> None:

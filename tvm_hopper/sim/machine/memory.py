@@ -9,6 +9,8 @@ descriptor, as on the device.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tvm_hopper.sim.races.shadow import AccessLog, Shadow
@@ -36,6 +38,8 @@ class Region:
         self.shadow = Shadow(log, data.size, granule, written) if log is not None else None
         self.parts: list[tuple[int, int, str]] = []  # named byte ranges of shared memory
         self.shared = base < (1 << GLOBAL_SHIFT)
+        self.low = 0  # first byte that anybody may touch
+        self.cta: Any = None  # whose shared memory it is
         self.live = np.zeros(0, bool)  # bytes that hold a live mbarrier
         self.outside: np.ndarray | None = None  # bytes that are no element of the tensor
         self.view_cache: dict[np.dtype, np.ndarray] = {}

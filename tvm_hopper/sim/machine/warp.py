@@ -1,24 +1,28 @@
-"""One warp: 32 lanes in lockstep, its clocks, and its loads, stores, atomics and shuffles.
+"""One warp: 32 lanes in lockstep, what its lanes know, and its loads and stores.
 
-What instructions do to barriers and asynchronous engines stands in `ops_*.py`; `run.Warp` is put
-together from all of them.
+What instructions do, to memory, barriers and asynchronous engines, stands in `sim/ops`; `run.Warp`
+is put together from all of them.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tvm_hopper.sim.machine.addresses import Addresses
-from tvm_hopper.sim.machine.lanes import LANES, as_lanes, first_lane, is_lanes
+from tvm_hopper.sim.machine.lanes import LANES, BudgetError, is_lanes, one
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.registers import RegState
-from tvm_hopper.sim.races.clocks import Bundle, Releases
+from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES, ASYNC, GENERIC, MemoryAccess, Shadow, clock_for
+
+FEW_TURNS = 1024  # of loops, between two looks at the clock
+MAX_LOCAL_BYTES = 1 << 19  # of one thread's local memory (CUDA C++ Programming Guide, 512 KB)
 
 
 @dataclass
@@ -30,6 +34,32 @@ class Observed:
     site: int
     it: tuple[int, ...]
     stale: bool
+
+
+def vector_alignment(itemsize: int, count: int) -> int:
+    """Return the bytes to which a load or store of `count` elements must be aligned.
+
+    A vector access is aligned to its size (PTX ISA, 5.4.5), at most the 16 bytes of one
+    instruction: CUDA splits wider types. A vector of three elements is three accesses.
+    """
+    size = itemsize * count
+    return min(size, 16) if size & (size - 1) == 0 else itemsize
+
+
+def overlapping(offsets: Any, size: int) -> bool:
+    """Tell whether ranges of `size` bytes from some offsets overlap."""
+    starts = offsets if offsets.ndim == 1 else np.ravel(offsets)
+    if (starts[1:] - starts[:-1]).min() >= size:
+        return False
+    return bool((np.diff(np.sort(starts)) < size).any())
+
+
+def differ(values: np.ndarray, others: np.ndarray) -> bool:
+    """Tell whether values differ; one NaN is as good as another."""
+    unequal = values != others
+    if not unequal.any():
+        return False
+    return bool((unequal & ((values == values) | (others == others))).any())
 
 
 class WarpCore(Addresses):
@@ -48,7 +78,8 @@ class WarpCore(Addresses):
         self.it: tuple[int, ...] = ()
         self.site = 0
         self.preempt = machine.mode == "random"
-        self.clock = Bundle(machine.num_warps)
+        self.clock = Bundle(machine.num_warps)  # what every lane knows
+        self.parts: dict[int, Bundle] = {}  # lanes -> what these know besides
         self.lane_order = LaneOrder(self.index)
         self.epoch = 0
         self.bump()
@@ -66,6 +97,7 @@ class WarpCore(Addresses):
         self.init_async()
         self.init_cp_async()
         self.init_wgmma()
+        self.init_atomics()
 
     @property
     def label(self) -> str:
@@ -85,9 +117,54 @@ class WarpCore(Addresses):
             return ALL_LANES
         return lane_bits(mask)
 
+    # -- what its lanes know ----------------------------------------------------------------------
+
+    def knows(self, lanes: int = ALL_LANES) -> Bundle:
+        """Return what each of some lanes knows; not to be changed."""
+        if not self.parts or lanes == ALL_LANES:
+            return self.clock
+        found = None
+        for who, bundle in self.parts.items():
+            if not lanes & ~who:
+                found = self.clock.copy() if found is None else found
+                found.join(bundle)
+        return self.clock if found is None else found
+
+    def told(self, lanes: int) -> Bundle:
+        """Return the clocks into which some lanes put what they learn."""
+        if lanes == ALL_LANES:
+            return self.clock
+        found = self.parts.get(lanes)
+        if found is None:
+            found = self.parts[lanes] = self.clock.copy()
+        return found
+
+    def known_to_any(self, lanes: int = ALL_LANES) -> Bundle:
+        """Return a copy of all that at least one of some lanes knows."""
+        found = self.clock.copy()
+        for who, bundle in self.parts.items():
+            if who & lanes:
+                found.join(bundle)
+        return found
+
+    def meet(self, lanes: int, epoch: int) -> None:
+        """Let some lanes know of each other all they did up to an epoch, and what they know."""
+        self.lane_order.learn(lanes, epoch, lanes)
+        if not self.parts:
+            return
+        known = self.known_to_any(lanes)
+        if lanes == ALL_LANES:
+            self.parts.clear()
+        self.told(lanes).join(known)
+
+    def bit_of(self, lane: int) -> int:
+        """Return one lane as bits; all of them if no other exists."""
+        bits = 1 << lane
+        return ALL_LANES if self.partial is not None and bits == lane_bits(self.partial) else bits
+
     def release(self, lanes: int = ALL_LANES) -> Bundle:
         """Return what some lanes of this warp publish by a release, and begin a new epoch."""
-        snapshot = self.clock.copy()
+        snapshot = self.known_to_any(lanes) if self.parts else self.clock.copy()
         self.lane_order.limit_all(snapshot, lanes, self.machine)
         self.bump()
         return snapshot
@@ -115,12 +192,43 @@ class WarpCore(Addresses):
             for name, value in sys._getframe(1).f_locals.items()
             if isinstance(value, (int, float, np.ndarray, np.generic))
         }
-        before, self.spin_states[site] = self.spin_states.get(site), state
-        if state != before:
+        # What others changed since the last turn may have come before this turn's loads or after.
+        progress = self.machine.progress
+        before, self.spin_states[site] = self.spin_states.get(site), (state, progress)
+        if (state, progress) != before:
             return None
         self.waiting = f"spins in: {self.machine.statement(site)}"
-        self.spinning = self.machine.progress
+        self.spinning = progress
         return self.machine.spinners
+
+    def turns(self, start: int, extent: int) -> Any:
+        """Return the values of a loop variable; a run has a time in which all loops must end."""
+        stop = start + extent
+        if extent <= FEW_TURNS:
+            self.machine.turns += max(int(extent), 0)
+            if self.machine.turns > FEW_TURNS:
+                self.machine.check_time()
+            return range(start, stop)
+        return self._many_turns(start, stop)
+
+    def _many_turns(self, start: int, stop: int) -> Iterator[int]:
+        for first in range(start, stop, FEW_TURNS):
+            self.machine.check_time()
+            yield from range(first, min(first + FEW_TURNS, stop))
+
+    def uniform(self, site: int, value: Any, mask: Any, what: str) -> int:
+        """Return an operand that all lanes of an instruction must share."""
+        if is_lanes(value):
+            here = value if mask is None else value[mask]
+            if (here != here[0]).any():
+                self.machine.at(
+                    "WARP_CONVERGENCE", self, site, f"{what} differs among the lanes of a warp"
+                )
+        return one(value, mask)
+
+    def unknown(self) -> None:
+        """Pass an operation that nothing models: nothing that follows is certain."""
+        self.machine.unknown = True
 
     def name_bytes(self, name: str, address: int, size: int) -> None:
         """Name a view of shared memory, so that findings speak of it."""
@@ -133,6 +241,8 @@ class WarpCore(Addresses):
 
     def local(self, count: int, dtype: np.dtype) -> np.ndarray:
         """Allocate registers, poisoned, shape (32, count)."""
+        if count * dtype.itemsize > MAX_LOCAL_BYTES:
+            raise BudgetError(f"{count * dtype.itemsize} bytes of registers and local memory")
         raw = np.full(32 * count * dtype.itemsize, 0xFF, np.uint8)
         if dtype.kind == "b":
             raw[:] = 0
@@ -188,12 +298,19 @@ class WarpCore(Addresses):
         size: int,
         access: MemoryAccess | None,
         bundle: Bundle | None = None,
+        together: bool = False,
     ) -> None:
-        """Check an access of some bytes against all earlier ones, and record it."""
+        """Check an access of some bytes against all earlier ones, and record it.
+
+        `together`: any lane may get what another one addresses (ldmatrix).
+        """
         shadow = region.shadow
         if shadow is None or access is None:
             return
-        bundle = self.clock if bundle is None else bundle
+        bundle = self.knows(access.lanes) if bundle is None else bundle
+        if access.event < 0 and access.kind == GENERIC:
+            owners = None if together else self._owners(offsets.size, access.lanes)
+            self.lane_order.place(access, offsets, size, owners)
         cells = shadow.cells(offsets, size)
         clock = clock_for(bundle, access.kind, region.shared)
         if self.own_stores and access.kind == ASYNC and not region.shared:
@@ -212,6 +329,16 @@ class WarpCore(Addresses):
             shadow.write(access, cells, clock, report)
         elif not shadow.read(access, cells, clock, report):
             self._uninitialised(region, shadow, cells, access)
+
+    def _owners(self, count: int, lanes: int) -> np.ndarray | None:
+        """Return the lane of each of `count` offsets; None if they are of all lanes together."""
+        if count == 32:
+            return LANES
+        if lanes == ALL_LANES and self.partial is not None:
+            lanes = lane_bits(self.partial)
+        if lanes.bit_count() != count:
+            return None
+        return LANES[(lanes >> LANES & 1) != 0]
 
     def _uninitialised(
         self, region: Region, shadow: Shadow, cells: Any, access: MemoryAccess
@@ -234,13 +361,25 @@ class WarpCore(Addresses):
     # -- loads and stores -------------------------------------------------------------------------
 
     def load(
-        self, site: int, mask: Any, base: Any, index: Any, dtype: np.dtype, count: int, vector: int
+        self,
+        site: int,
+        mask: Any,
+        base: Any,
+        index: Any,
+        dtype: np.dtype,
+        count: int,
+        vector: int,
+        view: tuple[str, int] | None = None,
     ) -> Any:
-        """Load `count` elements per lane; a uniform address gives one value for all lanes."""
+        """Load `count` elements per lane; a uniform address gives one value for all lanes.
+
+        `view`: name and bytes of the view of shared memory that is named, if they are known.
+        """
         size = dtype.itemsize * vector
-        region, offsets = self._resolve(
-            site, base, index, size, count // vector, mask, dtype.itemsize
-        )
+        align = vector_alignment(dtype.itemsize, count)
+        region, offsets = self._resolve(site, base, index, size, count // vector, mask, align)
+        if view is not None and region is not None:
+            self.in_view(site, base, offsets, size * count // vector, view, "reads")
         uniform = not isinstance(offsets, np.ndarray)
         shape: Any = (32,) if count == 1 else (32, count)
         if region is None:
@@ -282,8 +421,9 @@ class WarpCore(Addresses):
         dtype: np.dtype,
         count: int,
         vector: int,
+        view: tuple[str, int] | None = None,
     ) -> None:
-        """Store `count` elements per lane."""
+        """Store `count` elements per lane; `view` as for `load`."""
         size = dtype.itemsize * vector
         lanes = self.lanes_of(mask)
         if not is_lanes(base) and not is_lanes(index):
@@ -291,13 +431,19 @@ class WarpCore(Addresses):
             value = np.asarray(value)
             if value.ndim and len(value) == 32:
                 last = 31 if mask is None else 31 - int(np.argmax(mask[::-1]))
-                value = value[last : last + 1]
+                stays = value[last : last + 1]
+                if differ(value if mask is None else value[mask], stays):
+                    self._one_place(site)
+                value = stays
             mask = None
+        align = vector_alignment(dtype.itemsize, count)
         region, offsets = self._resolve(
-            site, base, index, size, count // vector, mask, dtype.itemsize, "writes"
+            site, base, index, size, count // vector, mask, align, "writes"
         )
         if region is None:
             return
+        if view is not None:
+            self.in_view(site, base, offsets, size * count // vector, view, "writes")
         self.machine.progress += 1
         if region.shadow is not None:
             access = self.access(site, True, lanes=lanes)
@@ -308,6 +454,25 @@ class WarpCore(Addresses):
         if value.ndim < 2:
             value = value.reshape(-1, 1) if value.ndim else value
         self.scatter(region, offsets, value, dtype, count)
+        if value.ndim and len(value) > 1 and overlapping(offsets, dtype.itemsize * count):
+            stays = self.gather(region, offsets, dtype, count)
+            if differ(np.broadcast_to(value, stays.shape), stays):
+                self._one_place(site)
+
+    def _one_place(self, site: int) -> None:
+        """Report lanes of one store that write different values to one place.
+
+        Which one stays is undefined (CUDA C++ Programming Guide, "SIMT Architecture"): the writes
+        are of threads that nothing orders. Equal values are no conflict that anybody could see.
+        """
+        self.machine.at(
+            "RACE_WRITE_WRITE",
+            self,
+            site,
+            "lanes of one warp write different values to the same bytes in one store",
+            key=(site, "lanes"),
+            missing="one lane that writes, or an atomic",
+        )
 
     def scatter(
         self, region: Region, offsets: Any, value: np.ndarray, dtype: np.dtype, count: int
@@ -320,118 +485,3 @@ class WarpCore(Addresses):
             return
         full = np.ascontiguousarray(np.broadcast_to(value, (len(starts), count)))
         region.data[starts[:, None] + np.arange(size * count)] = full.view(np.uint8)
-
-    # -- atomics ----------------------------------------------------------------------------------
-
-    def atomic(
-        self,
-        site: int,
-        mask: Any,
-        op: str,
-        address: Any,
-        value: Any,
-        dtype: np.dtype,
-        sem: str = "relaxed",
-        scope: str = "gpu",
-        compare: Any = None,
-    ) -> np.ndarray:
-        """Read-modify-write one element per lane; returns what was there before."""
-        addresses, values = as_lanes(address), as_lanes(value)
-        compares = as_lanes(compare) if compare is not None else None
-        old = np.zeros(32, dtype)
-        for lane in LANES if mask is None else np.nonzero(mask)[0]:
-            place = int(addresses[lane])
-            region, offset = self._resolve(
-                site, place, 0, dtype.itemsize, 1, None, dtype.itemsize, "writes"
-            )
-            if region is None:
-                continue
-            if sem in ("acquire", "acq_rel"):
-                self.acquire_at(place, scope)
-            access = self.access(site, True, rmw=True, lanes=1 << int(lane))
-            self.check(region, np.asarray([offset]), dtype.itemsize, access)
-            cell = region.view(dtype)
-            before = cell[offset // dtype.itemsize]
-            old[lane] = before
-            after = _ATOMICS[op](
-                before, values[lane], compares[lane] if compares is not None else 0
-            )
-            if after != before:
-                self.machine.progress += 1
-            cell[offset // dtype.itemsize] = after
-            if sem in ("release", "acq_rel"):
-                self.release_at(place, scope, lanes=1 << int(lane))
-        return old
-
-    def release_at(
-        self, address: int, scope: str, bundle: Bundle | None = None, lanes: int = ALL_LANES
-    ) -> None:
-        """Publish this warp's clocks (or earlier ones) at a global address."""
-        releases = self.machine.releases.setdefault(address, Releases())
-        releases.publish(self.cta, scope, self.release(lanes) if bundle is None else bundle)
-
-    def acquire_at(self, address: int, scope: str, clock: Bundle | None = None) -> None:
-        """Learn what was published at a global address."""
-        releases = self.machine.releases.get(address)
-        if releases is not None:
-            releases.acquire(self.clock if clock is None else clock, self.cta, scope)
-
-    # -- inside a warp ----------------------------------------------------------------------------
-
-    def elect(self, site: int, mask: Any) -> np.ndarray:
-        """Return true in one lane, the lowest active one."""
-        if mask is not None:
-            self.machine.at(
-                "WARP_CONVERGENCE", self, site, "elect.sync with lanes missing from its mask"
-            )
-        return np.asarray(first_lane(mask) == LANES)
-
-    def activemask(self, mask: Any) -> int:
-        """Return the active lanes as bits."""
-        return (
-            0xFFFFFFFF
-            if mask is None
-            else int(np.sum(np.uint64(1) << LANES[mask].astype(np.uint64)))
-        )
-
-    def _shuffle(self, value: Any, source: np.ndarray, inside: np.ndarray) -> np.ndarray:
-        values = as_lanes(value)
-        return values[np.where(inside, source, LANES)]
-
-    def shuffle(self, site: int, mask: Any, value: Any, lane: Any, width: Any) -> np.ndarray:
-        """Read another lane's value (`shfl.idx`)."""
-        width = int(np.max(width))
-        source = LANES // width * width + as_lanes(lane) % width
-        return self._shuffle(value, source, np.ones(32, bool))
-
-    def shuffle_up(self, site: int, mask: Any, value: Any, delta: Any, width: Any) -> np.ndarray:
-        """Read the value of a lane `delta` below."""
-        width = int(np.max(width))
-        source = LANES - as_lanes(delta)
-        return self._shuffle(value, source, source >= LANES // width * width)
-
-    def shuffle_down(self, site: int, mask: Any, value: Any, delta: Any, width: Any) -> np.ndarray:
-        """Read the value of a lane `delta` above."""
-        width = int(np.max(width))
-        source = LANES + as_lanes(delta)
-        return self._shuffle(value, source, source < LANES // width * width + width)
-
-    def shuffle_xor(self, site: int, mask: Any, value: Any, bits: Any, width: Any) -> np.ndarray:
-        """Read the value of the lane whose number differs in `bits`."""
-        width = int(np.max(width))
-        source = LANES ^ as_lanes(bits)
-        return self._shuffle(value, source, source < LANES // width * width + width)
-
-
-_ATOMICS = {
-    "add": lambda a, b, c: a + b,
-    "min": lambda a, b, c: min(a, b),
-    "max": lambda a, b, c: max(a, b),
-    "and": lambda a, b, c: a & b,
-    "or": lambda a, b, c: a | b,
-    "xor": lambda a, b, c: a ^ b,
-    "exch": lambda a, b, c: b,
-    "cas": lambda a, b, c: b if a == c else a,
-    "inc": lambda a, b, c: type(a)(0) if a >= b else a + type(a)(1),
-    "dec": lambda a, b, c: b if a == 0 or a > b else a - type(a)(1),
-}

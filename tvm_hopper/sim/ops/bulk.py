@@ -96,7 +96,7 @@ class BulkOps:
                 tmap.num_bytes, tmap.itemsize, tmap.swizzle_bytes, target & 0x3FF
             )
             source = (tmap.region, offsets, inside, tmap.dtype, tmap.fill())
-            self._load(site, "TMA load", source, landing, target, barrier, masks)
+            self._load(site, lane, "TMA load", source, landing, target, barrier, masks)
 
     op_cp_async_bulk_tensor_g2s_cta = op_cp_async_bulk_tensor_g2s_cluster
     op_cp_async_bulk_tensor_g2s_cluster_multicast16 = op_cp_async_bulk_tensor_g2s_cluster
@@ -122,7 +122,8 @@ class BulkOps:
             source = (region, np.arange(offset, offset + count), None, np.dtype(np.uint8), 0)
             masks = None if cta_mask is None else lane_value(cta_mask, lane)
             self._load(
-                site, "bulk load", source, np.arange(count), target, lane_value(mbar, lane), masks
+                *(site, lane, "bulk load", source),
+                *(np.arange(count), target, lane_value(mbar, lane), masks),
             )
 
     op_cp_async_bulk_g2s_cta = op_cp_async_bulk_g2s_cluster
@@ -146,7 +147,8 @@ class BulkOps:
                 continue
             source = (region, np.arange(offset, offset + count), None, np.dtype(np.uint8), 0)
             op = self._load_into(
-                site, "bulk copy", source, np.arange(count), target, lane_value(mbar, lane)
+                *(site, lane, "bulk copy", source),
+                *(np.arange(count), target, lane_value(mbar, lane)),
             )
             if op is not None:
                 self.machine.copies_out.append((self.cta, op))
@@ -162,11 +164,12 @@ class BulkOps:
                 f"bulk size {count} or an address is not a multiple of 16",
                 buffer=region.name,
             )
-        return self.inside(site, region, np.arange(offset, offset + count), 1, f"bulk copy {verb}")
+        return self.inside(site, region, np.asarray([offset]), count, f"bulk copy {verb}")
 
     def _load(
         self,
         site: int,
+        lane: int,
         kind: str,
         source: Any,
         landing: np.ndarray,
@@ -187,11 +190,12 @@ class BulkOps:
             address |= (
                 rank if cta_mask is not None else barrier_address >> RANK_SHIFT
             ) << RANK_SHIFT
-            self._load_into(site, kind, source, landing, place, address)
+            self._load_into(site, lane, kind, source, landing, place, address)
 
     def _load_into(
         self,
         site: int,
+        lane: int,
         kind: str,
         source: Any,
         landing: np.ndarray,
@@ -201,7 +205,7 @@ class BulkOps:
         machine = self.machine
         region, offsets, inside, dtype, _ = source
         dst, start = self.region_at(target)
-        barrier = self.barrier_at(site, barrier_address)
+        barrier = self.barrier_at(site, barrier_address, self.bit_of(int(lane)))
         num_bytes = len(landing) * dtype.itemsize
         read = offsets if inside is None else offsets[inside]
         if barrier is None or dst is None:
@@ -238,15 +242,11 @@ class BulkOps:
                 byte_range=(where, where + num_bytes),
             )
         if machine.log is not None:
-            self.check(
-                region, read, dtype.itemsize, self.access(site, False, ASYNC, op.read_event, op)
-            )
-            self.check(
-                dst,
-                slice(start, start + num_bytes),
-                1,
-                self.access(site, True, ASYNC, op.write_event, op),
-            )
+            lanes = self.bit_of(int(lane))
+            source_read = self.access(site, False, ASYNC, op.read_event, op, lanes=lanes)
+            self.check(region, read, dtype.itemsize, source_read)
+            written = self.access(site, True, ASYNC, op.write_event, op, lanes=lanes)
+            self.check(dst, slice(start, start + num_bytes), 1, written)
         if machine.mode != "eager":
             dst.data[start : start + num_bytes] = POISON
         self._load_steps(op, source, landing, dst, start, barrier)
@@ -395,20 +395,17 @@ class BulkOps:
         op = PendingOp(kind, self, site)
         op.num_bytes = num_bytes
         if machine.log is not None:
+            lanes = self.bit_of(int(lane))
             self.check(
                 src,
                 slice(start, start + num_bytes)
                 if inside is None
                 else start + landing * dtype.itemsize,
                 1 if inside is None else dtype.itemsize,
-                self.access(site, False, ASYNC, op.read_event, op),
+                self.access(site, False, ASYNC, op.read_event, op, lanes=lanes),
             )
-            self.check(
-                region,
-                offsets,
-                dtype.itemsize,
-                self.access(site, True, ASYNC, op.write_event, op, rmw=bool(reduce)),
-            )
+            written = self.access(site, True, ASYNC, op.write_event, op, bool(reduce), lanes)
+            self.check(region, offsets, dtype.itemsize, written)
         holder: list[np.ndarray] = []
 
         def read() -> None:
@@ -445,18 +442,19 @@ class BulkOps:
         for lane in active(mask):
             groups = self.bulk.setdefault(int(lane), Groups())
             self.machine.bulk_waits.setdefault(site, {})[self, int(lane)] = self.it
-            covered = groups.committed[: len(groups.committed) - pending]
+            covered = groups.committed[: max(len(groups.committed) - pending, 0)]
             for ops in covered:
                 for op in ops:
                     while not (op.read_done if only_read else op.done):
                         self.waiting = f"waits for a {op.kind} (wait_group {pending})"
                         yield op
-                    self._observe_store(op, only_read)
+                    self._observe_store(op, only_read, self.bit_of(int(lane)))
             if not only_read:
                 groups.committed = groups.committed[len(covered) :]
 
-    def _observe_store(self, op: PendingOp, only_read: bool) -> None:
-        self.clock.join_events(1 << op.read_event)
+    def _observe_store(self, op: PendingOp, only_read: bool, lanes: int) -> None:
+        clock = self.told(lanes)
+        clock.join_events(1 << op.read_event)
         if not only_read:  # written, and visible to this thread: others' TMA needs a proxy fence
-            self.clock.generic.events |= 1 << op.write_event
+            clock.generic.events |= 1 << op.write_event
             self.own_stores |= 1 << op.write_event

@@ -64,7 +64,11 @@ class CpAsyncOps:
             if taken.any():
                 source = self.access(site, False, lanes=self.lanes_of(mask))
                 self.check(src, away[taken], size, source)
-            self.check(dst, into, size, self.access(site, True, event=op.write_event, op=op))
+            written = self.access(
+                site, True, event=op.write_event, op=op, lanes=self.lanes_of(mask)
+            )
+            self.check(dst, into, size, written)
+            op.written = (written, into, size)
         bytes_of = np.arange(size)
         if machine.mode != "eager":
             dst.data[into[:, None] + bytes_of] = POISON
@@ -98,7 +102,7 @@ class CpAsyncOps:
         """Wait for all but the newest cp.async groups."""
         groups = self.cp_async.committed
         covered = groups[: max(len(groups) - int(group), 0)]
-        yield from self._wait_cp_async(site, [op for ops in covered for op in ops])
+        yield from self._wait_cp_async(site, mask, [op for ops in covered for op in ops])
         self.cp_async.committed = groups[len(covered) :]
 
     def op_cp_async_wait_all(self, site: int, mask: Any, mods: Any) -> Wait:
@@ -106,13 +110,18 @@ class CpAsyncOps:
         self.op_cp_async_commit_group(site, mask, mods)
         yield from self.op_cp_async_wait_group(site, mask, mods, 0)
 
-    def _wait_cp_async(self, site: int, ops: list[PendingOp]) -> Wait:
-        self.site = site
+    def _wait_cp_async(self, site: int, mask: Any, ops: list[PendingOp]) -> Wait:
+        self.site, lanes = site, self.lanes_of(mask)
         for op in ops:
             while not op.done:
                 self.waiting = "waits for cp.async"
                 yield op
-            self.clock.generic.events |= op.events
+            self.told(lanes).generic.events |= op.events
+            if op.written is not None:  # each thread sees its own copies (PTX, cp.async.wait_group)
+                access, offsets, size = op.written
+                access.epoch = self.epoch
+                owners = self._owners(offsets.size, access.lanes)
+                self.lane_order.place(access, offsets, size, owners)
 
     def op_cp_async_mbarrier_arrive(self, site: int, mask: Any, mods: Any, addr: Any) -> None:
         """Arrive on an mbarrier once all earlier cp.async of each thread are complete."""

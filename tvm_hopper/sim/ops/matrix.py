@@ -38,7 +38,7 @@ class MatrixOps:
         region, offsets = rows
         self.machine.progress += 1
         if region.shadow is not None:
-            self.check(region, offsets, 16, self.access(site, True))
+            self.check(region, offsets, 16, self.access(site, True), together=True)
         cells = region.view(np.dtype(np.uint16))
         for number, value in enumerate(values):
             pairs = np.ascontiguousarray(as_lanes(value), np.uint32).view(np.uint16).reshape(8, 8)
@@ -57,7 +57,7 @@ class MatrixOps:
             return empty if number == 1 else (empty,) * number
         region, offsets = rows
         if region.shadow is not None:
-            self.check(region, offsets, 16, self.access(site, False))
+            self.check(region, offsets, 16, self.access(site, False), together=True)
         cells = region.view(np.dtype(np.uint16))
         results = []
         for matrix in range(number):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.lanes import LANES, as_lanes, one
+from tvm_hopper.sim.machine.lanes import LANES, as_lanes, is_lanes, mand
 from tvm_hopper.sim.machine.mbarrier import MAX_COUNT, MBarrier
 from tvm_hopper.sim.machine.memory import RANK_SHIFT
 from tvm_hopper.sim.machine.warp import Observed
@@ -28,8 +28,6 @@ class MBarrierOps:
         self.num_registers = self.machine.entry_registers
         self.cluster_generation: int | None = None
         self.blocked_on: tuple[str, Any, int, int] | None = None
-        self.fence_snapshot: Bundle | None = None
-        self.pending_acquire: Bundle | None = None
 
     # -- roles ------------------------------------------------------------------------------------
 
@@ -55,7 +53,7 @@ class MBarrierOps:
         """Yield (barrier, number of lanes, their values) of one instruction."""
         if not isinstance(addr, np.ndarray) and not isinstance(values, np.ndarray):
             lanes = 32 if mask is None else int(mask.sum())
-            barrier = self.barrier_at(site, int(addr))
+            barrier = self.barrier_at(site, int(addr), self.lanes_of(mask))
             if barrier is not None:
                 yield barrier, lanes, [int(values)] * lanes
             return
@@ -63,12 +61,13 @@ class MBarrierOps:
         active = LANES if mask is None else np.nonzero(mask)[0]
         for address in np.unique(addresses[active]):
             lanes_here = active[addresses[active] == address]
-            barrier = self.barrier_at(site, int(address))
+            bits = sum(1 << int(lane) for lane in lanes_here)
+            barrier = self.barrier_at(site, int(address), bits)
             if barrier is not None:
                 yield barrier, len(lanes_here), [int(v) for v in spread[lanes_here]]
 
-    def barrier_at(self, site: int, address: int) -> MBarrier | None:
-        """Return the live mbarrier at an address, or report that there is none."""
+    def barrier_at(self, site: int, address: int, lanes: int) -> MBarrier | None:
+        """Return the live mbarrier that some lanes name, or report that there is none."""
         region, offset = self.region_at(address)
         rank = address >> RANK_SHIFT & 0xFF
         cluster = self.cta.cluster
@@ -94,15 +93,29 @@ class MBarrierOps:
             self.machine.at(
                 "CLUSTER_TARGET_EXITED", self, site, f"{cta.label} has exited", buffer=barrier.name
             )
-        self._check_published(site, barrier, cta)
+        self._check_published(site, barrier, cta, lanes)
         return barrier
 
-    def _check_published(self, site: int, barrier: MBarrier, cta: Any) -> None:
+    def _check_published(self, site: int, barrier: MBarrier, cta: Any, lanes: int) -> None:
         access = barrier.init_access
-        if access is None or access.warp is self:
+        if access is None:
+            return
+        if access.warp is self:
+            if lanes & ~access.lanes and not self.lane_order.met_since(access, lanes):
+                self.machine.at(
+                    "MBAR_INIT_UNPUBLISHED",
+                    self,
+                    site,
+                    f"{barrier.name}: its init by one lane of {self.label} does not happen before "
+                    "this use by others, which have not met it",
+                    buffer=barrier.name,
+                    key=(site, "init"),
+                    missing="bar.warp.sync or __syncthreads",
+                )
             return
         remote = cta is not self.cta
-        known = access.known_to(self.clock.generic) or access.known_to(self.clock.narrow)
+        clock = self.known_to_any() if self.parts else self.clock
+        known = access.known_to(clock.generic) or access.known_to(clock.narrow)
         if known and (barrier.fenced or not remote):
             return
         what = "fence.mbarrier_init and a cluster barrier" if remote else "__syncthreads"
@@ -123,7 +136,15 @@ class MBarrierOps:
         for lane in [0] if mask is None else np.nonzero(mask)[0]:
             address, expected = int(addresses[lane]), int(counts[lane])
             region, offset = self.region_at(address)
-            if region is None or region is not self.cta.shared or offset % 8:
+            if region is not self.cta.shared or not region.low <= offset <= region.size - 8:
+                self.machine.at(
+                    "OOB_ACCESS",
+                    self,
+                    site,
+                    f"mbarrier at address {address:#x}, which is not in shared memory of its CTA",
+                )
+                continue
+            if offset % 8:
                 self.machine.at("MISALIGNED", self, site, f"mbarrier at address {address:#x}")
                 continue
             whole, inside = region.name_of(offset)
@@ -320,8 +341,10 @@ class MBarrierOps:
             self.machine.progress += 1
             self.settle(barrier)
 
-    def observe(self, site: int, barrier: MBarrier, parity: int, scope: str, lanes: int) -> None:
-        """Acquire what the completed phase publishes."""
+    def observe(
+        self, site: int, barrier: MBarrier, parity: int, scope: str, lanes: int, sem: str = ""
+    ) -> None:
+        """Acquire what the completed phase publishes, for the lanes that waited."""
         phase = barrier.phase - 1
         before = self.observed.get(id(barrier))
         fresh = phase < 0 and site not in self.machine.program.acquire_sites
@@ -331,8 +354,8 @@ class MBarrierOps:
             return
         barrier.observed = max(barrier.observed, phase)
         slot = barrier.slots.get(phase)
-        if slot is not None:
-            slot.acquire(self.clock, scope == "cluster")
+        if slot is not None and sem != "relaxed":  # a relaxed wait orders nothing (PTX, test_wait)
+            slot.acquire(self.told(lanes), scope == "cluster")
             if slot.near is not None:
                 self.lane_order.learn(lanes, int(slot.near.generic.epochs[self.index]))
             self.bump()
@@ -340,7 +363,19 @@ class MBarrierOps:
     def wait_parity(self, site: int, mask: Any, addr: Any, phase: Any, scope: str) -> Wait:
         """Wait until the phase with the given parity has completed."""
         self.site = site
-        parity = one(phase, mask) & 1
+        for parity, part in self._by_parity(mask, phase):
+            yield from self._wait_one(site, part, addr, parity, scope)
+
+    @staticmethod
+    def _by_parity(mask: Any, phase: Any) -> list[tuple[int, Any]]:
+        """Split the lanes by the parity that they wait for."""
+        if not is_lanes(phase):
+            return [(int(phase) & 1, mask)]
+        odd = (phase & 1) != 0
+        parts = [(0, mand(mask, ~odd)), (1, mand(mask, odd))]
+        return [(parity, part) for parity, part in parts if part is not False]
+
+    def _wait_one(self, site: int, mask: Any, addr: Any, parity: int, scope: str) -> Wait:
         for barrier, _, _ in list(self.barriers_at(site, mask, addr)):
             if barrier.cta is not self.cta:
                 self.machine.at(
@@ -373,25 +408,41 @@ class MBarrierOps:
 
     def op_mbarrier_try_wait_parity(
         self, site: int, mask: Any, mods: Any, addr: Any, phase: Any, time_hint: Any = None
-    ) -> int:
+    ) -> Any:
         """Look once; the loop around it waits."""
         self.site = site
-        parity = one(phase, mask) & 1
-        for barrier, _, _ in self.barriers_at(site, mask, addr):
-            self.consumes(barrier)
-            if not barrier.passes(parity):
-                self.blocked_on = ("mbarrier", barrier, parity, site)
-                return 0
-            scope = mods.get("scope") or "cta"
-            self.observe(site, barrier, parity, scope, self.lanes_of(mask))
+        scope, sem = mods.get("scope") or "cta", mods.get("sem") or "acquire"
+        passed = np.zeros(32, bool)
         self.blocked_on = None
-        return 1
+        for parity, part in self._by_parity(mask, phase):
+            for barrier, _, _ in self.barriers_at(site, part, addr):
+                self.consumes(barrier)
+                here = self._lanes_at(part, addr, barrier)
+                if not barrier.passes(parity):
+                    self.blocked_on = ("mbarrier", barrier, parity, site)
+                    continue
+                passed |= here
+                self.observe(site, barrier, parity, scope, self.lanes_of(here), sem)
+        return passed
+
+    def _lanes_at(self, mask: Any, addr: Any, barrier: MBarrier) -> np.ndarray:
+        """Return the lanes that name a barrier."""
+        here = np.ones(32, bool) if mask is None else mask
+        if not is_lanes(addr):
+            return here
+        low = (1 << RANK_SHIFT) - 1
+        return here & ((addr.astype(np.int64) & low) == barrier.offset)
+
+    op_mbarrier_test_wait_parity = op_mbarrier_try_wait_parity
 
     def op_mbarrier_try_wait(
         self, site: int, mask: Any, mods: Any, addr: Any, state: Any, time_hint: Any = None
-    ) -> int:
+    ) -> Any:
         """Look once for the phase that a state token names."""
-        return self.op_mbarrier_try_wait_parity(site, mask, mods, addr, one(state, mask) & 1)
+        phase = as_lanes(state).astype(np.int64) & 1
+        return self.op_mbarrier_try_wait_parity(site, mask, mods, addr, phase)
+
+    op_mbarrier_test_wait = op_mbarrier_try_wait
 
     def blame(self) -> None:
         """At a deadlock: name the broken mbarrier rule behind this wait, if one is evident."""

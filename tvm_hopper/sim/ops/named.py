@@ -19,6 +19,7 @@ class NamedBarrier(Event):
         self.count = 0
         self.arrived: dict[Any, int] = {}  # warp -> site
         self.threads = 0
+        self.whole = False  # all threads that have not exited meet
         self.generation = 0
         self.published = Bundle(num_warps)
         self.acquirable = self.published
@@ -41,10 +42,12 @@ class NamedOps:
         return found
 
     def join_named(
-        self, site: int, mask: Any, number: int, count: int, aligned: bool
+        self, site: int, mask: Any, number: int, count: int | None, aligned: bool
     ) -> NamedBarrier:
-        """Arrive on a named barrier."""
+        """Arrive on a named barrier; without a count, of all threads that have not exited."""
         machine, barrier = self.machine, self.named(number)
+        barrier.whole = count is None
+        count = machine.padded_threads if count is None else count
         if not 0 <= number < 16:
             machine.at("NAMED_BAR_MISMATCH", self, site, f"barrier {number}: need 0 to 15")
         full = mask is None or (self.partial is not None and (mask == self.partial).all())
@@ -80,11 +83,11 @@ class NamedOps:
                 barrier.aligned_site = site
             elif barrier.aligned_site != site:
                 machine.at(
-                    "WARP_CONVERGENCE",
+                    "NAMED_BAR_SITES",
                     self,
                     site,
                     f"{barrier.name}: an aligned barrier is reached from two statements in one "
-                    "generation; use barrier.sync without .aligned",
+                    "generation; each warp has to execute one of them as a whole",
                     buffer=barrier.name,
                 )
         for other, epoch in barrier.previous:
@@ -106,8 +109,8 @@ class NamedOps:
         barrier.count = barrier.count if barrier.arrived else count
         barrier.arrived[self] = site
         barrier.threads += 32
-        barrier.published.join(self.release())
-        if barrier.threads >= barrier.count:
+        barrier.published.join(self.release(self.lanes_of(mask)))
+        if barrier.threads >= self._needed(barrier):
             if barrier.threads > barrier.count:
                 machine.at(
                     "NAMED_BAR_MISMATCH",
@@ -115,16 +118,37 @@ class NamedOps:
                     site,
                     f"{barrier.name}: {barrier.threads} threads arrive, count {barrier.count}",
                 )
-            barrier.generation += 1
-            barrier.previous, barrier.current = barrier.current, []
-            barrier.acquirable = barrier.published
-            barrier.published = Bundle(machine.num_warps)
-            barrier.arrived, barrier.threads, barrier.aligned_site = {}, 0, None
-            machine.progress += 1
-            machine.wake(barrier)
+            self._pass(barrier)
         return barrier
 
-    def sync_named(self, site: int, mask: Any, number: int, count: int, aligned: bool) -> Wait:
+    def _needed(self, barrier: NamedBarrier) -> int:
+        """Return the threads that a generation needs.
+
+        `__syncthreads` and `bar.sync` without a count wait for the threads that have not exited
+        (CUDA C++ Programming Guide, "Independent Thread Scheduling").
+        """
+        if not barrier.whole:
+            return barrier.count
+        return 32 * sum(not warp.finished for warp in self.cta.warps)
+
+    def _pass(self, barrier: NamedBarrier) -> None:
+        barrier.generation += 1
+        barrier.previous, barrier.current = barrier.current, []
+        barrier.acquirable = barrier.published
+        barrier.published = Bundle(self.machine.num_warps)
+        barrier.arrived, barrier.threads, barrier.aligned_site = {}, 0, None
+        self.machine.progress += 1
+        self.machine.wake(barrier)
+
+    def leave_named(self) -> None:
+        """Let barriers of the whole CTA go on that waited for this warp, which has exited."""
+        for barrier in self.cta.named.values():
+            if barrier.whole and barrier.arrived and barrier.threads >= self._needed(barrier):
+                self._pass(barrier)
+
+    def sync_named(
+        self, site: int, mask: Any, number: int, count: int | None, aligned: bool
+    ) -> Wait:
         """Arrive on a named barrier and wait for its generation."""
         self.site = site
         generation = self.named(number).generation
@@ -135,27 +159,17 @@ class NamedOps:
             yield barrier
         self.blocked_on = None
         self.clock.join(barrier.acquirable)
-        self.lane_order.learn(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
+        self.meet(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
         self.bump()
 
     def op_tvm_storage_sync(self, site: int, mask: Any, scope: Any = "shared", *_: Any) -> Wait:
         """Run `__syncthreads`, or nothing for a warp."""
         if scope in ("shared", "shared.dyn", "global"):
-            yield from self.sync_named(site, mask, 0, self.machine.padded_threads, True)
+            yield from self.sync_named(site, mask, 0, None, True)
 
     def op_cuda_cta_sync(self, site: int, mask: Any) -> Wait:
         """Run `__syncthreads`."""
-        yield from self.sync_named(site, mask, 0, self.machine.padded_threads, True)
-
-    def op_cuda_warp_sync(self, site: int, mask: Any) -> None:
-        """Order the lanes of the warp; they run in lockstep, so nobody waits."""
-        self.op_bar_warp_sync(site, None, {})
-
-    def op_bar_warp_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> None:
-        """Order the lanes of `membermask`; they run in lockstep, so nobody waits."""
-        lanes = ALL_LANES if membermask is None else one(membermask, mask) & ALL_LANES
-        self.lane_order.learn(lanes, self.epoch, lanes)
-        self.bump()
+        yield from self.sync_named(site, mask, 0, None, True)
 
     def op_cuda_warpgroup_sync(self, site: int, mask: Any, number: Any) -> Wait:
         """Synchronise 128 threads."""
@@ -166,9 +180,12 @@ class NamedOps:
 
     def op_bar_sync(self, site: int, mask: Any, mods: Any, a: Any, b: Any = None) -> Wait:
         """Arrive and wait."""
-        count = self.machine.padded_threads if b is None else one(b, mask)
-        yield from self.sync_named(site, mask, one(a, mask), count, self._aligned(mods))
+        count = None if b is None else self.uniform(site, b, mask, "the count of a barrier")
+        number = self.uniform(site, a, mask, "the number of a barrier")
+        yield from self.sync_named(site, mask, number, count, self._aligned(mods))
 
     def op_bar_arrive(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> None:
         """Arrive without waiting."""
-        self.join_named(site, mask, one(a, mask), one(b, mask), False)
+        number = self.uniform(site, a, mask, "the number of a barrier")
+        count = self.uniform(site, b, mask, "the count of a barrier")
+        self.join_named(site, mask, number, count, False)

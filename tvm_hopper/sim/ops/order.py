@@ -1,4 +1,4 @@
-"""Cluster barriers, fences, setmaxnreg, remote addresses, and PTX loads, stores and atomics."""
+"""Cluster barriers, proxy fences, setmaxnreg, and addresses in other CTAs of the cluster."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.lanes import LANES, as_lanes, one
 from tvm_hopper.sim.machine.machine import Event
 from tvm_hopper.sim.machine.memory import RANK_SHIFT
 from tvm_hopper.sim.ops.mbarrier import Wait
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
-from tvm_hopper.sim.tir import numpy_dtype
 
 
 class ClusterBarrier(Event):
@@ -32,8 +29,6 @@ class OrderOps:
 
     blocked_on: tuple[str, Any, int, int] | None
     unfenced: list[Any]
-    fence_snapshot: Bundle | None
-    pending_acquire: Bundle | None
     num_registers: int
 
     # -- cluster barrier --------------------------------------------------------------------------
@@ -50,7 +45,7 @@ class OrderOps:
             barrier.published.join(self.release())
         else:  # execution is ordered, memory is not; mbarrier inits were released by their fence
             released = Bundle(machine.num_warps)
-            released.narrow.join(self.clock.generic)
+            released.narrow.join(self.known_to_any().generic)
             if self.init_release is not None:
                 released.generic.join(self.init_release)
             self.bump()
@@ -84,7 +79,7 @@ class OrderOps:
         self.blocked_on = None
         self.cluster_generation = None
         self.clock.join(barrier.acquirable)
-        self.lane_order.learn(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
+        self.meet(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
         self.bump()
 
     def op_cuda_cluster_sync(self, site: int, mask: Any) -> Wait:
@@ -119,14 +114,16 @@ class OrderOps:
         ).startswith("async"):
             self.machine.incomplete(f"fence.proxy.{mods.get('proxykind')}", site)
             return
-        space, known, lanes = mods.get("space", ""), self.clock.generic, self.lanes_of(mask)
-        if lanes != ALL_LANES:  # a fence is of its thread: it covers what these lanes know
-            known = known.copy()
-            self.lane_order.limit(known, lanes, self.machine)
-        if "global" not in space:
-            self.clock.async_shared.join(known)
-        if "shared" not in space:
-            self.clock.async_global.join(known)
+        space, lanes = mods.get("space", ""), self.lanes_of(mask)
+        for who in {lanes, *(part & lanes for part in self.parts if part & lanes)}:
+            known, mine = self.knows(who).generic, self.told(who)
+            if who != ALL_LANES:  # a fence is of its thread: it covers what these lanes know
+                known = known.copy()
+                self.lane_order.limit(known, who, self.machine)
+            if "global" not in space:
+                mine.async_shared.join(known)
+            if "shared" not in space:
+                mine.async_global.join(known)
         self.bump()
 
     def op_fence_mbarrier_init(self, site: int, mask: Any, mods: Any) -> None:
@@ -136,17 +133,6 @@ class OrderOps:
         self.unfenced = []
         self.init_release = self.clock.generic.copy()
         self.bump()
-
-    def op_fence(self, site: int, mask: Any, mods: Any) -> None:
-        """Order earlier and later accesses around relaxed atomics."""
-        if self.pending_acquire is not None:
-            self.clock.join(self.pending_acquire)
-            self.pending_acquire = None
-        self.fence_snapshot = self.release(self.lanes_of(mask))
-
-    def op_cuda_thread_fence(self, site: int, mask: Any) -> None:
-        """Run `__threadfence`."""
-        self.op_fence(site, mask, {})
 
     # -- registers --------------------------------------------------------------------------------
 
@@ -212,104 +198,6 @@ class OrderOps:
         """Return the rank of the CTA that owns a shared address."""
         return (a >> RANK_SHIFT) & 0xFF
 
-    # -- loads, stores, atomics -------------------------------------------------------------------
-
-    def _type(self, mods: Any) -> np.dtype:
-        return numpy_dtype(DTYPE_OF[mods["type"]])
-
-    def op_ld(self, site: int, mask: Any, mods: Any, addr: Any, cache_policy: Any = None) -> Any:
-        """Load; `.acquire` learns what was released at the address."""
-        sem = mods.get("sem", "")
-        if sem in ("acquire", "relaxed"):
-            return self._ordered(site, mask, "load", addr, 0, self._type(mods), mods)
-        return self.load(site, mask, addr, 0, self._type(mods), 1, 1)
-
-    def op_st(
-        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
-    ) -> None:
-        """Store; `.release` publishes at the address."""
-        sem = mods.get("sem", "")
-        if sem in ("release", "relaxed"):
-            self._ordered(site, mask, "store", addr, value, self._type(mods), mods)
-        else:
-            self.store(site, mask, as_lanes(addr), 0, value, self._type(mods), 1, 1)
-
-    def _ordered(
-        self,
-        site: int,
-        mask: Any,
-        op: str,
-        addr: Any,
-        value: Any,
-        dtype: np.dtype,
-        mods: Any,
-    ) -> Any:
-        """Access global memory with memory order; relaxed ones work with fences around them."""
-        sem, scope = mods.get("sem") or "relaxed", mods.get("scope") or "gpu"
-        addresses = as_lanes(addr)
-        places = {int(addresses[lane]) for lane in (LANES if mask is None else np.nonzero(mask)[0])}
-        if sem == "relaxed" and op != "store":
-            if self.pending_acquire is None:
-                self.pending_acquire = Bundle(self.machine.num_warps)
-            for place in places:
-                self.acquire_at(place, scope, self.pending_acquire)
-        if op == "load":
-            result = self.atomic(site, mask, "add", addr, dtype.type(0), dtype, sem, scope)
-        else:
-            kind = "exch" if op == "store" else op
-            result = self.atomic(site, mask, kind, addr, value, dtype, sem, scope)
-        if sem == "relaxed" and op != "load" and self.fence_snapshot is not None:
-            for place in places:
-                self.release_at(place, scope, self.fence_snapshot)
-        return result
-
-    def op_atom(
-        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
-    ) -> Any:
-        """Read-modify-write and return the value before."""
-        op = mods.get("op") or "exch"
-        return self._ordered(site, mask, op, addr, value, self._type(mods), mods)
-
-    def op_atom_cas(
-        self, site: int, mask: Any, mods: Any, addr: Any, compare: Any, value: Any
-    ) -> Any:
-        """Compare and swap."""
-        sem = mods.get("sem") or "relaxed"
-        scope = mods.get("scope") or "gpu"
-        return self.atomic(
-            site, mask, "cas", addr, value, self._type(mods), sem, scope, compare=compare
-        )
-
-    def op_red(
-        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
-    ) -> None:
-        """Read-modify-write without a result."""
-        self.op_atom(site, mask, mods, addr, value)
-
     def op_mov(self, site: int, mask: Any, mods: Any, a: Any) -> Any:
         """Copy a register; the vector forms have names of their own."""
         return a
-
-    def op_elect_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> Any:
-        """Return one lane's number and a predicate."""
-        chosen = self.elect(site, mask)
-        return int(np.argmax(chosen)), chosen
-
-    def op_activemask(self, site: int, mask: Any, mods: Any) -> int:
-        """Return the active lanes as bits."""
-        return self.activemask(mask)
-
-    def op_shfl_sync(
-        self, site: int, mask: Any, mods: Any, a: Any, b: Any, c: Any, membermask: Any = None
-    ) -> Any:
-        """Exchange values between lanes."""
-        mode = mods.get("mode", "idx")
-        width = 32 - (one(c, mask) >> 8 & 0x1F)
-        lane = as_lanes(b).astype(np.int64)
-        if mode == "idx":
-            return self.shuffle(site, mask, a, lane, width)
-        if mode == "up":
-            return self.shuffle_up(site, mask, a, lane, width)
-        if mode == "down":
-            return self.shuffle_down(site, mask, a, lane, width)
-        return as_lanes(a)[LANES ^ lane]

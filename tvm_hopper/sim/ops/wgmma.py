@@ -191,7 +191,10 @@ class WgmmaOps:
             op.before, group.newest = group.newest, op
             group.operations.append(op)
         op = group.operations[position]
-        wide = [one(v, mask) if not isinstance(v, RegRef) else v for v in (a, b_desc)]
+        wide = [
+            v if isinstance(v, RegRef) else self.uniform(site, v, mask, "a wgmma descriptor")
+            for v in (a, b_desc)
+        ]
         op.members[self] = (d, *wide, bool(one(scale_d, mask)))
         op.registers[self] = registers
         self.wgmma_open.append(op)

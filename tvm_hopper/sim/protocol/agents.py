@@ -6,8 +6,9 @@ none of them can fall behind by a step.  Every other warp with events is an agen
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tvm_hopper.sim.protocol.expr import UNKNOWN, Address
 from tvm_hopper.sim.protocol.trace import SyncEvent, Trace, UnanalysableError
 
 Key = tuple[int, str, int]  # CTA, allocation, byte
+_ENDS = ("arrive", "drop", "expect", "load", "copy_arrive")  # what may let a wait pass
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,16 @@ def _copy_bytes(event: SyncEvent, boxes: dict[str, int]) -> int | None:
 
 def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] | None) -> list:
     events = [e for e in trace.events if e.kind not in ("register", "shared", "shared_matrix")]
-    agents = []
+    agents: list[SkeletonAgent] = []
+    spans_of: list[np.ndarray] = []
     for start in range(0, trace.num_threads, GROUP):
-        group = slice(start, start + GROUP)
-        spans = [(slice(w, w + WARP), f"cta{cta}/warp{w // WARP}")
-                 for w in range(start, min(start + GROUP, trace.num_threads), WARP)]  # fmt: skip
+        group = np.arange(start, min(start + GROUP, trace.num_threads))
+        warps = np.split(group, range(WARP, len(group), WARP))
+        spans = [
+            (part, f"cta{cta}/warp{warp[0] // WARP}{name}")
+            for warp in warps
+            for part, name in _parts(warp, events, cta)
+        ]
         if any(e.kind == "mma" and e.mask[group].any() for e in events):
             spans = [(group, f"cta{cta}/warp_group{start // GROUP}")]
         for span, name in spans:
@@ -91,18 +98,74 @@ def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] 
                 if event.mask[span].any()
                 for op in _ops(event, span, cta, peers, sizes)
             ]
-            if ops:
-                agents.append(SkeletonAgent(cta, name, tuple(ops)))
-    return agents
+            agents.append(SkeletonAgent(cta, name, tuple(ops)))
+            spans_of.append(span)
+    return [
+        agent
+        for agent in map(_leave_barriers, agents, spans_of, [_whole_meetings(agents)] * len(agents))
+        if agent.ops
+    ]
+
+
+def _parts(warp: np.ndarray, events: list[SyncEvent], cta: int) -> list[tuple[np.ndarray, str]]:
+    """Divide a warp of which some lanes wait for others; else it is one agent.
+
+    Threads of one warp go on independently (CUDA C++ Programming Guide, "Independent Thread
+    Scheduling"): a lane that waits does not hold up the others.
+    """
+    waits = [e for e in events if e.kind == "wait" and 0 < e.mask[warp].sum() < len(warp)]
+    if not any(_may_end(wait, event, warp, cta) for wait in waits for event in events):
+        return [(warp, "")]
+    classes: dict[bytes, list[int]] = {}
+    does = np.array([event.mask[warp] for event in events])
+    for lane, thread in enumerate(warp):
+        classes.setdefault(does[:, lane].tobytes(), []).append(int(thread))
+    return [(np.array(threads), f"/lane{threads[0] - warp[0]}") for threads in classes.values()]
+
+
+def _may_end(wait: SyncEvent, event: SyncEvent, warp: np.ndarray, cta: int) -> bool:
+    """Tell whether other lanes of a warp do something to the barrier that some of it wait on."""
+    if event.kind not in _ENDS or not event.mask[warp].any():
+        return False
+    if (event.mask[warp] & wait.mask[warp]).any():
+        return False
+    wanted = _targets(wait.values[0], wait.mask, warp, cta, wait)
+    return bool(wanted.keys() & _targets(event.values[0], event.mask, warp, cta, event).keys())
+
+
+def _whole_meetings(agents: list[SkeletonAgent]) -> list[Op]:
+    """Return the meetings of all threads of a CTA, of the agent that has most."""
+    each = [[op for op in agent.ops if _of_whole_cta(op)] for agent in agents]
+    return max(each, key=len, default=[])
+
+
+def _of_whole_cta(op: Op) -> bool:
+    return op.kind == "bar" and op.targets[0][1] == -1
+
+
+def _leave_barriers(agent: SkeletonAgent, span: np.ndarray, meetings: list[Op]) -> SkeletonAgent:
+    """Let an agent that ends before the others be counted at the barriers that these meet at.
+
+    `__syncthreads` waits for the threads that have not exited (CUDA C++ Programming Guide,
+    "Independent Thread Scheduling").
+    """
+    done = Counter(op.value for op in agent.ops if _of_whole_cta(op))
+    left = []
+    for op in meetings:
+        if done[op.value]:
+            done[op.value] -= 1
+        else:
+            left.append(replace(op, threads=len(span)))
+    return replace(agent, ops=(*agent.ops, *left)) if left else agent
 
 
 def _targets(
-    address: Any, mask: np.ndarray, span: slice, cta: int, what: SyncEvent
+    address: Any, mask: np.ndarray, span: np.ndarray, cta: int, what: SyncEvent
 ) -> dict[Key, int]:
     """Return how many threads of the span name each barrier."""
     if address is UNKNOWN or not isinstance(address, Address):
         raise UnanalysableError(f"address of {what.kind}: {what.node}")
-    chosen = np.flatnonzero(mask[span]) + span.start
+    chosen = span[mask[span]]
     found: dict[Key, int] = {}
     for thread in chosen:
         offset, rank = address.offset, address.rank
@@ -127,7 +190,7 @@ def _number(value: Any, what: SyncEvent) -> int:
 
 
 def _ops(
-    event: SyncEvent, span: slice, cta: int, peers: int, sizes: dict[int, int | None] | None
+    event: SyncEvent, span: np.ndarray, cta: int, peers: int, sizes: dict[int, int | None] | None
 ) -> Iterator[Op]:
     kind, values = event.kind, event.values
     threads = int(event.mask[span].sum())
@@ -160,8 +223,9 @@ def _ops(
     elif kind == "load":
         size = (sizes[id(event)] or 0) if sizes is not None else 0
         mask = values[3]
-        ctas = [cta] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
-        for (_, space, offset), number in targets(values[0]).items():
+        many = [] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
+        for (rank, space, offset), number in targets(values[0]).items():
+            ctas = [rank] if mask == -1 else many
             yield Op(
                 "load", tuple(((c, space, offset), 0, number * size) for c in ctas), event=event
             )
@@ -180,7 +244,7 @@ def _ops(
         raise UnanalysableError(f"{kind}: {event.node}")
 
 
-def _barrier_ids(value: Any, event: SyncEvent, span: slice) -> dict[int, int]:
+def _barrier_ids(value: Any, event: SyncEvent, span: np.ndarray) -> dict[int, int]:
     if isinstance(value, int):
         return {value: int(event.mask[span].sum())}
     if value is UNKNOWN or not isinstance(value, np.ndarray):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import ir
+from tvm import ir, tirx
 
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, register_key
 from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, op_name, short_name
@@ -52,6 +52,27 @@ BARRIER_KINDS = frozenset(
 COPY_KINDS = frozenset(("expect", "load"))
 
 
+# Instructions that move barriers, or complete on their own, beside those that have an emitter.
+_REFUSED = (
+    *("mbarrier", "bar_", "barrier_", "cp_async_bulk", "cp_reduce_async_bulk", "st_async"),
+    *("st_bulk", "red_async", "multimem", "tcgen05", "clusterlaunchcontrol", "fabric", "wgmma"),
+)
+_HARMLESS = ("cp_async_bulk_prefetch", "cp_async_bulk_tensor_prefetch")
+_TRIES = tuple(f"{PTX}mbarrier_{kind}_wait_parity" for kind in ("try", "test"))
+OPAQUE = ("call_extern", "call_pure_extern")
+
+
+def is_unknown(call: ir.Call) -> bool:
+    """Tell whether a call without an emitter may synchronise in a way that is not known."""
+    name = op_name(call)
+    if not name.startswith(PTX):
+        return False
+    short = name[len(PTX) :]
+    if short.startswith(_HARMLESS) or short == "addr":
+        return False
+    return short.startswith(_REFUSED) or decode_ptx(call) is None
+
+
 def emitter_of(call: ir.Call) -> Emitter | None:
     """Return the emitter of a call, None if it does not synchronise."""
     name = op_name(call)
@@ -64,6 +85,39 @@ def emitter_of(call: ir.Call) -> Emitter | None:
         return None
     make_plain = _PLAIN.get(short_name(call))
     return None if make_plain is None else make_plain(call)
+
+
+@dataclass(frozen=True)
+class SpunWait:
+    """A loop that tries one wait on an mbarrier: operands, the register that says it passed."""
+
+    address: Any
+    parity: Any
+    key: tuple[Any, int]
+    call: ir.Call
+
+
+def spun_wait(loop: Any) -> SpunWait | None:
+    """Recognise `while not ok: try_wait(ok, address, parity)`; nothing else may be in it."""
+    calls = []
+    statements = [loop.body]
+    while statements:
+        node = statements.pop()
+        if isinstance(node, tirx.SeqStmt):
+            statements += list(node.seq)
+        elif isinstance(node, tirx.Evaluate):
+            if isinstance(node.value, ir.Call) and short_name(node.value) != "cuda.nano_sleep":
+                calls.append(node.value)
+        else:
+            return None
+    if len(calls) != 1 or not op_name(calls[0]).startswith(_TRIES):
+        return None
+    ptx = decode_ptx(calls[0])
+    if ptx is None or ptx.pred is not None or "phase" not in ptx.operands:
+        return None
+    target = ptx.operands["wait_complete"][0]
+    key = register_key(target) if isinstance(target, ir.TensorLoad) else None
+    return key and SpunWait(_one(ptx, "addr"), _one(ptx, "phase"), key, calls[0])
 
 
 def _one(ptx: PtxCall, name: str) -> Any:
@@ -93,6 +147,14 @@ def _load(ptx: PtxCall) -> Emitter:
         "load",
         [_one(ptx, "mbar"), _one(ptx, "dst_mem"), size[0] if size else -1, mask[0] if mask else -1],
         (source[0],),
+    )
+
+
+def _copy_to_peer(ptx: PtxCall) -> Emitter:
+    return Emitter(
+        "load",
+        [_one(ptx, "mbar"), _one(ptx, "dst_mem"), _one(ptx, "size"), -1],
+        (_one(ptx, "src_mem"),),
     )
 
 
@@ -180,9 +242,11 @@ _PTX: tuple[tuple[str, Callable[[PtxCall], Emitter]], ...] = (
     ("mbarrier_test_wait", _try_wait),
     ("cp_async_bulk_tensor_g2s", _load),
     ("cp_async_bulk_g2s", _load),
+    ("cp_async_bulk_s2c", _copy_to_peer),
     ("cp_async_bulk_tensor_s2g", _store),
     ("cp_async_bulk_s2g", _store),
-    ("cp_reduce_async_bulk", _store),
+    ("cp_reduce_async_bulk_s2g", _store),
+    ("cp_reduce_async_bulk_tensor", _store),
     ("cp_async_bulk_commit_group", lambda p: Emitter("bulk_commit")),
     ("cp_async_bulk_wait_group", _wait_group),
     (

@@ -18,7 +18,16 @@ from tvm import ir, tirx
 
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, Env, compile_expr
-from tvm_hopper.sim.protocol.ops import BARRIER_KINDS, COPY_KINDS, Emitter, emitter_of
+from tvm_hopper.sim.protocol.ops import (
+    BARRIER_KINDS,
+    COPY_KINDS,
+    OPAQUE,
+    Emitter,
+    SpunWait,
+    emitter_of,
+    is_unknown,
+    spun_wait,
+)
 from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, short_name
 
 Step = Callable[["Trace", np.ndarray], None]
@@ -270,6 +279,8 @@ class _Builder:
         return run, sync
 
     def _while(self, node: Any) -> tuple[Step, int]:
+        if (wait := spun_wait(node)) is not None:
+            return self._spun(node, wait), BARRIERS
         body, sync = self.stmt(node.body)
 
         def run(trace: Trace, mask: np.ndarray) -> None:
@@ -278,6 +289,22 @@ class _Builder:
             body(trace, mask)
 
         return run, sync
+
+    def _spun(self, node: Any, wait: SpunWait) -> Step:
+        """Follow a loop that tries one wait until it passes: a wait."""
+        address, parity = compile_expr(wait.address), compile_expr(wait.parity)
+        condition, key = compile_expr(node.condition), wait.key
+
+        def run(trace: Trace, mask: np.ndarray) -> None:
+            holds = [bool(condition({**trace.env, key: value})) for value in (0, 1)]
+            now = condition(trace.env)
+            if holds != [True, False] or not isinstance(now, (bool, int)):
+                raise UnanalysableError(f"while loop around synchronisation: {node.condition}")
+            if now:
+                trace.add("wait", mask, (address(trace.env), parity(trace.env)), wait.call)
+                trace.env[key] = 1
+
+        return run
 
     def _ifthenelse(self, node: Any) -> tuple[Step, int]:
         condition = compile_expr(node.condition)
@@ -335,12 +362,14 @@ class _Builder:
         emitter = emitter_of(call)
         if emitter is None:
             name = short_name(call)
-            if name.startswith(("ptx.mbarrier", "ptx.bar_", "ptx.barrier")):
+            if is_unknown(call):
 
                 def refuse(trace: Trace, mask: np.ndarray) -> None:
                     raise UnanalysableError(f"instruction {name}")
 
                 return refuse, BARRIERS
+            if name in OPAQUE:  # what it does to registers is not known: the simulator says so
+                return _nothing, NONE
             steps = [self._access(call, *read, False) for read in self.accesses(call)]
             return _chain(steps), NONE
         level = LOCAL if emitter.sync else NONE

@@ -4,9 +4,13 @@ Every warp owns a `Bundle` of three clocks, one per proxy (what its generic acce
 asynchronous accesses of shared memory and of global memory may rely on), and a fourth, `narrow`,
 of what it knows only through synchronisation of a too narrow scope: it never makes an access
 legal, it only tells a wrong scope from a missing barrier.
+
+Two more, which most kernels never need, are of `fence.sc` (see `Bundle.fenced`).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -38,15 +42,31 @@ class Clock:
 
 
 class Bundle:
-    """The clocks of one warp, or what a release publishes."""
+    """The clocks of one warp, or what a release publishes.
 
-    __slots__ = ("async_global", "async_shared", "generic", "narrow")
+    Attributes
+    ----------
+    fenced : Bundle or None
+        What stands before some `fence.sc` that happened before: a relaxed write publishes it, for
+        whoever reads that write and fences with `fence.sc` after it.
+    seen : Bundle or None
+        What such writes published and this one has read: the next `fence.sc` makes it known.
+
+    PTX ISA, memory consistency model, "Fence-SC": any two `fence.sc` are ordered. With F1 before a
+    relaxed write and F2 behind a read of that write, by whatever barriers, F2 before F1 would put
+    the read before the write in causality order: so F1 is before F2. That holds where the thread
+    that fences is another than the one that writes, of which `fence.acq_rel` says nothing.
+    """
+
+    __slots__ = ("async_global", "async_shared", "fenced", "generic", "narrow", "seen")
 
     def __init__(self, num_warps: int) -> None:
         self.generic = Clock(num_warps)
         self.async_shared = Clock(num_warps)
         self.async_global = Clock(num_warps)
         self.narrow = Clock(num_warps)
+        self.fenced: Bundle | None = None
+        self.seen: Bundle | None = None
 
     def join(self, other: Bundle) -> None:
         """Acquire what a release of sufficient scope published."""
@@ -54,6 +74,34 @@ class Bundle:
         self.async_shared.join(other.async_shared)
         self.async_global.join(other.async_global)
         self.narrow.join(other.narrow)
+        if other.fenced is not None:
+            self.fence(other.fenced)
+        if other.seen is not None:
+            self.see(other.seen)
+
+    def fence(self, known: Bundle) -> None:
+        """Note that a `fence.sc` stands behind what is known."""
+        if self.fenced is None:
+            self.fenced = known.plain()
+        else:
+            self.fenced.join(known.plain())
+
+    def see(self, known: Bundle) -> None:
+        """Note what a relaxed read has seen; a `fence.sc` behind it makes it known."""
+        if self.seen is None:
+            self.seen = known.plain()
+        else:
+            self.seen.join(known.plain())
+
+    def plain(self) -> Bundle:
+        """Return a copy without what is of `fence.sc`."""
+        other = Bundle.__new__(Bundle)
+        other.generic = self.generic.copy()
+        other.async_shared = self.async_shared.copy()
+        other.async_global = self.async_global.copy()
+        other.narrow = self.narrow.copy()
+        other.fenced = other.seen = None
+        return other
 
     def join_narrow(self, other: Bundle) -> None:
         """Acquire through a too narrow scope: completed asynchronous operations still count.
@@ -78,35 +126,59 @@ class Bundle:
 
     def copy(self) -> Bundle:
         """Return an independent copy."""
-        other = Bundle.__new__(Bundle)
-        other.generic = self.generic.copy()
-        other.async_shared = self.async_shared.copy()
-        other.async_global = self.async_global.copy()
-        other.narrow = self.narrow.copy()
+        other = self.plain()
+        if self.fenced is not None:
+            other.fenced = self.fenced.plain()
+        if self.seen is not None:
+            other.seen = self.seen.plain()
         return other
 
 
-class Releases:
-    """What was released at one address of global memory, by CTA and scope.
+def reaches(owner: Any, other: Any, scope: str) -> bool:
+    """Tell whether a scope of one CTA's thread holds another CTA's (PTX ISA, "Scope")."""
+    if owner is other:
+        return True
+    if scope == "cluster":
+        return other in owner.cluster
+    return scope != "cta"
 
-    A release and an acquire meet if they are of one CTA, or if both have a scope beyond it.
+
+class Releases:
+    """What was released at one address, by CTA and scope.
+
+    A release and an acquire meet if each one's scope holds the other's thread (PTX ISA, memory
+    consistency model, "Morally strong").
     """
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[object, bool], Bundle] = {}
+        self.entries: dict[tuple[Any, str], Bundle] = {}
+        self.fenced: dict[tuple[Any, str], Bundle] = {}  # of relaxed writes behind a `fence.sc`
 
-    def publish(self, cta: object, scope: str, bundle: Bundle) -> None:
+    def publish(self, cta: Any, scope: str, bundle: Bundle) -> None:
         """Add a release."""
-        key = (cta, scope == "cta")
-        if key in self.entries:
-            self.entries[key].join(bundle)
-        else:
-            self.entries[key] = bundle.copy()
+        self._add(self.entries, (cta, scope), bundle)
 
-    def acquire(self, clock: Bundle, cta: object, scope: str) -> None:
+    def publish_fenced(self, cta: Any, scope: str, bundle: Bundle) -> None:
+        """Add what stands before a `fence.sc`, by a relaxed write."""
+        self._add(self.fenced, (cta, scope), bundle)
+
+    @staticmethod
+    def _add(entries: dict[tuple[Any, str], Bundle], key: tuple[Any, str], bundle: Bundle) -> None:
+        if key in entries:
+            entries[key].join(bundle)
+        else:
+            entries[key] = bundle.copy()
+
+    def acquire(self, clock: Bundle, cta: Any, scope: str) -> None:
         """Let an acquire learn every release that it meets; of others, that they ran before."""
-        for (owner, narrow), bundle in self.entries.items():
-            if owner is cta or not (narrow or scope == "cta"):
+        for (owner, theirs), bundle in self.entries.items():
+            if reaches(owner, cta, theirs) and reaches(cta, owner, scope):
                 clock.join(bundle)
             else:
                 clock.narrow.join(bundle.generic)
+
+    def see(self, clock: Bundle, cta: Any, scope: str) -> None:
+        """Let a read see what stands before a `fence.sc`."""
+        for (owner, theirs), bundle in self.fenced.items():
+            if reaches(owner, cta, theirs) and reaches(cta, owner, scope):
+                clock.see(bundle)

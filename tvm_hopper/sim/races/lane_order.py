@@ -7,11 +7,14 @@ starts from program order of one thread; `bar.warp.sync` "guarantees memory orde
 participating threads", `shfl.sync`, `elect.sync` and wgmma's `.sync` do not).
 
 The accesses of an instruction are kept as one, with the lanes that execute it: what is published of
-such an access is all or nothing.
+such an access is all or nothing.  Until the lanes meet, the places that each lane touched are kept
+beside it, so that two accesses of one warp race like those of two warps do: if different lanes
+touch a byte, one of them writes it, and the lanes have not met in between.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,12 +30,42 @@ def lane_bits(mask: Any) -> int:
     return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
 
 
+MANY = 64  # a lane number that stands for several lanes
+
+
+@dataclass(slots=True)
+class Footprint:
+    """Where the lanes of one access lie: byte offsets of `size` bytes each, one lane an offset.
+
+    `lanes` is None where every offset is of all lanes of the access: one place for all of them, or
+    an instruction that hands what one lane addresses to others (ldmatrix).
+    """
+
+    offsets: np.ndarray
+    size: int
+    lanes: np.ndarray | None
+    epoch: int
+
+    def table(self, low: int, high: int) -> np.ndarray:
+        """Return the lane that touches each byte in [low, high): -1 none, MANY several."""
+        table = np.full(high - low, -1, np.int8)
+        place = (self.offsets - low)[:, None] + np.arange(self.size)
+        keep = (place >= 0) & (place < high - low)
+        lane = np.full(len(self.offsets), MANY) if self.lanes is None else self.lanes
+        spread = np.broadcast_to(lane[:, None], place.shape)[keep].astype(np.int8)
+        place = place[keep]
+        table[place] = spread
+        table[place[table[place] != spread]] = MANY  # the same byte in several lanes
+        return table
+
+
 class LaneOrder:
     """Accesses of one warp that not all of its lanes know.
 
     `spans` holds, for each set of lanes, the first and last epoch in which they made an access;
     `partial` the accesses by some of the lanes; `known` says that some lanes know all that others
     did up to an epoch; `held` the first and last epoch of what some release or fence left out.
+    `met` is the newest epoch whose accesses all lanes know, `footprints` are those of later ones.
     """
 
     def __init__(self, index: int) -> None:
@@ -41,6 +74,15 @@ class LaneOrder:
         self.partial: list[MemoryAccess] = []
         self.known: list[tuple[int, int, int]] = []
         self.held: list[tuple[int, int]] = []
+        self.met = 0
+        self.footprints: dict[int, Footprint] = {}
+
+    def copy(self) -> LaneOrder:
+        """Return what is unknown now, to limit by it later."""
+        other = LaneOrder(self.index)
+        other.spans, other.partial = dict(self.spans), list(self.partial)
+        other.known, other.held = list(self.known), self.held
+        return other
 
     def add(self, access: MemoryAccess) -> None:
         """Keep an access that one instruction made."""
@@ -51,6 +93,9 @@ class LaneOrder:
 
     def learn(self, lanes: int, epoch: int, of: int = ALL_LANES) -> None:
         """Let some lanes know what others did up to an epoch."""
+        if lanes == of == ALL_LANES and epoch > self.met:
+            self.met = epoch
+            self.footprints = {n: f for n, f in self.footprints.items() if f.epoch > epoch}
         if not self.spans:
             return
         if lanes != ALL_LANES or of != ALL_LANES:
@@ -103,3 +148,52 @@ class LaneOrder:
         if lanes != ALL_LANES and self.spans:
             for clock in (bundle.generic, bundle.async_shared, bundle.async_global):
                 self.limit(clock, lanes, machine)
+            if bundle.fenced is not None:
+                self.limit_all(bundle.fenced, lanes, machine)
+
+    # -- accesses of one warp ---------------------------------------------------------------------
+
+    def knows(self, lane: int, of: int, epoch: int) -> bool:
+        """Tell whether one lane knows what another did up to an epoch."""
+        return any(who >> lane & 1 and made >> of & 1 and epoch <= e for who, made, e in self.known)
+
+    def met_since(self, access: MemoryAccess, lanes: int) -> bool:
+        """Tell whether some lanes know an access of others in this warp."""
+        return access.epoch <= self.met or any(
+            not lanes & ~who and not access.lanes & ~of and access.epoch <= epoch
+            for who, of, epoch in self.known
+        )
+
+    def place(self, access: MemoryAccess, offsets: Any, size: int, lanes: Any) -> None:
+        """Keep where the lanes of an access lie."""
+        self.footprints[access.number] = Footprint(np.ravel(offsets), size, lanes, access.epoch)
+
+    def clash(self, earlier: MemoryAccess, later: MemoryAccess) -> bool:
+        """Tell whether different lanes touch a byte in two accesses, and have not met between."""
+        if earlier.epoch <= self.met or not (earlier.lanes | later.lanes) & (
+            (earlier.lanes | later.lanes) - 1
+        ):
+            return False
+        one, two = self.footprints.get(earlier.number), self.footprints.get(later.number)
+        if one is None or two is None:
+            return False
+        if one.lanes is two.lanes is not None and np.array_equal(one.offsets, two.offsets):
+            return False
+        if (
+            one.lanes is None
+            and earlier.writes
+            and not (later.writes or later.lanes & ~earlier.lanes)
+        ):
+            return False  # all lanes wrote one value there: each reads its own
+        low = int(max(one.offsets.min(), two.offsets.min()))
+        high = int(min(one.offsets.max() + one.size, two.offsets.max() + two.size))
+        if low >= high:
+            return False
+        first, second = one.table(low, high), two.table(low, high)
+        differ = (first >= 0) & (second >= 0) & ((first != second) | (first == MANY))
+        if not differ.any():
+            return False
+        pairs = set(zip(first[differ].tolist(), second[differ].tolist(), strict=True))
+        return not all(
+            MANY not in pair and self.knows(pair[1], pair[0], earlier.epoch) for pair in pairs
+        ) and not self.met_since(earlier, later.lanes)

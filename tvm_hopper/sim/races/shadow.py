@@ -110,6 +110,21 @@ def _distinct(values: np.ndarray) -> Any:
     return np.unique(values).tolist()
 
 
+def _among_lanes(earlier: MemoryAccess, later: MemoryAccess, clock: Clock) -> bool:
+    """Tell whether two accesses of one warp race, since they are of lanes that have not met.
+
+    An access that some lanes released comes back by its event, if another warp handed it on.
+    """
+    if earlier.bit >= 0 and clock.events >> earlier.bit & 1:
+        return False
+    return (
+        earlier.warp is later.warp
+        and earlier.kind == later.kind == GENERIC
+        and earlier.epoch > later.warp.lane_order.met
+        and bool(later.warp.lane_order.clash(earlier, later))
+    )
+
+
 Report = Callable[[MemoryAccess, MemoryAccess, np.ndarray, int], None]
 
 
@@ -147,7 +162,7 @@ class Shadow:
             other = self.log.accesses[number]
             if other.rmw and access.rmw:
                 continue
-            if not other.known_to(clock):
+            if not other.known_to(clock) or _among_lanes(other, access, clock):
                 report(other, access, writers, number)
         readers = self.readers[cells]
         sets = _distinct(readers)
@@ -171,7 +186,7 @@ class Shadow:
             other = self.log.accesses[number]
             if other.rmw and access.rmw:
                 continue
-            if not other.known_to(clock):
+            if not other.known_to(clock) or _among_lanes(other, access, clock):
                 report(other, access, writers, number)
         readers = self.readers[cells]
         for number in _distinct(readers):
@@ -179,7 +194,7 @@ class Shadow:
                 other = self.log.accesses[reader]
                 if other.rmw and access.rmw:
                     continue
-                if not other.known_to(clock):
+                if not other.known_to(clock) or _among_lanes(other, access, clock):
                     report(other, access, readers, number)
         self.writer[cells] = access.number
         self.readers[cells] = 0

@@ -13,9 +13,7 @@ _HARMLESS = (
     "cp_async_bulk_prefetch",
     "cp_async_bulk_tensor_prefetch",
     "prefetch",
-    "griddepcontrol",
     "nanosleep",
-    "discard",
     "applypriority",
 )
 _ISSUES = ("expect_tx", "g2s", "cp_async_ca", "cp_async_cg")

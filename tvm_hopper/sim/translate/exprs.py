@@ -6,6 +6,7 @@ construction, so that loop variables and addresses stay plain Python integers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +46,15 @@ _REINTERPRET = {
 }
 
 
+def view_of(info: Any) -> str:
+    """Return name and bytes of a view of shared memory as text, or "None"."""
+    if info.kind != "shared" or not all(isinstance(e, tirx.IntImm) for e in info.shape):
+        return "None"
+    scalar, vector = split_lanes(info.dtype)
+    size = math.prod(int(e) for e in info.shape) * vector * numpy_dtype(scalar).itemsize
+    return f"({info.name!r}, {size})"
+
+
 def is_scattered(ramp: Any, indices: Any) -> bool:
     """Tell whether the elements of a vector lie in places of their own, not one behind another."""
     return ramp is None and split_lanes(dtype_of(indices[-1]))[1] > 1
@@ -78,8 +88,8 @@ class Scope:
     def name(self, stem: str) -> str:
         """Return a new Python name."""
         self.fresh += 1
-        clean = "".join(c if c.isalnum() else "_" for c in stem)
-        return f"{clean}_{self.fresh}"
+        clean = "".join(c if c.isascii() and c.isalnum() else "_" for c in stem[:40])
+        return f"{'n' if clean[:1].isdigit() else ''}{clean}_{self.fresh}"
 
 
 class ExprEmitter:
@@ -96,7 +106,7 @@ class ExprEmitter:
     def dtype_const(self, dtype: str) -> str:
         """Return the name of a numpy dtype constant."""
         scalar, _ = split_lanes(dtype)
-        name = f"DT_{scalar}"
+        name = f"DT_{''.join(c if c.isascii() and c.isalnum() else '_' for c in scalar)}"
         if name not in self.scope.constants:
             self.scope.constants[name] = numpy_dtype(scalar)
         return name
@@ -282,19 +292,22 @@ class ExprEmitter:
         if info.kind == "local":
             self.touch(info, index, lanes_count, varies)
             if ramp is not None and not varies:
-                return f"{info.name}[:, {index}:{index} + {lanes_count}]", True
+                size = f"{info.name}.shape[1] - {lanes_count - 1}"
+                start = f"register({index}, {size})"
+                return f"{info.name}[:, {start} : {index} + {lanes_count}]", True
             if ramp is not None:
                 return f"ldl({info.name}, ramp({index}, 1, {lanes_count}), {self.scope.mask})", True
             if varies:
                 return f"ldl({info.name}, {index}, {self.scope.mask})", True
-            return f"{info.name}[:, {index}]", True
+            return f"{info.name}[:, register({index}, {info.name}.shape[1])]", True
         if info.kind == "global":
             self.program.loaded_params.add(info.root)
         count = lanes_count * vector
         scattered = is_scattered(ramp, node.indices)
         text = (
             f"w.load({self.site}, {self.scope.mask}, {info.name}, "
-            f"{'i' if scattered else index}, {self.dtype_const(dtype)}, {count}, {vector})"
+            f"{'i' if scattered else index}, {self.dtype_const(dtype)}, {count}, {vector}, "
+            f"{view_of(info)})"
         )
         if scattered:
             text = f"gather(lambda i: {text}, {index})"
@@ -333,7 +346,7 @@ class ExprEmitter:
     def _same(self, short: str, node: Any) -> Code:
         text, varies = self.expr(node.args[0])
         if short.endswith("generic_to_shared"):
-            return f"({text} & 0xFFFFFFFF)", varies
+            return f"to_shared({text})", varies
         return text, varies
 
     def _reinterpret(self, node: Any, target: str | None) -> Code:
@@ -404,25 +417,38 @@ class ExprEmitter:
         return f"w.{method}({self.site}, {self.scope.mask}, {parts})", True
 
     def _call_tvm_warp_shuffle(self, node: Any) -> Code:
-        return self._collective("shuffle", node, [node.args[1], node.args[2], node.args[3]])
+        return self._collective("shuffle", node, list(node.args[:4]))
 
     def _call_tvm_warp_shuffle_up(self, node: Any) -> Code:
-        return self._collective("shuffle_up", node, [node.args[1], node.args[2], node.args[3]])
+        return self._collective("shuffle_up", node, list(node.args[:4]))
 
     def _call_tvm_warp_shuffle_down(self, node: Any) -> Code:
-        return self._collective("shuffle_down", node, [node.args[1], node.args[2], node.args[3]])
+        return self._collective("shuffle_down", node, list(node.args[:4]))
 
     def _call_cuda___shfl_sync(self, node: Any) -> Code:
-        return self._collective("shuffle", node, node.args[1:4])
+        return self._collective("shuffle", node, list(node.args[:4]))
 
     def _call_cuda___shfl_up_sync(self, node: Any) -> Code:
-        return self._collective("shuffle_up", node, node.args[1:4])
+        return self._collective("shuffle_up", node, list(node.args[:4]))
 
     def _call_cuda___shfl_down_sync(self, node: Any) -> Code:
-        return self._collective("shuffle_down", node, node.args[1:4])
+        return self._collective("shuffle_down", node, list(node.args[:4]))
 
     def _call_cuda___shfl_xor_sync(self, node: Any) -> Code:
-        return self._collective("shuffle_xor", node, node.args[1:4])
+        return self._collective("shuffle_xor", node, list(node.args[:4]))
+
+    def _vote(self, mode: str, node: Any) -> Code:
+        named, holds = (self.code(arg) for arg in node.args[:2])
+        return f"w.vote({self.site}, {self.scope.mask}, {mode!r}, {named}, {holds})", False
+
+    def _call_cuda_any_sync(self, node: Any) -> Code:
+        return self._vote("any", node)
+
+    def _call_cuda_all_sync(self, node: Any) -> Code:
+        return self._vote("all", node)
+
+    def _call_cuda_ballot_sync(self, node: Any) -> Code:
+        return self._vote("ballot", node)
 
     def _call_tvm_warp_activemask(self, node: Any) -> Code:
         return f"w.activemask({self.scope.mask})", False

@@ -10,6 +10,9 @@ from tvm import ir, tirx
 from tvm_hopper.sim.tir import PTX, decode_ptx, op_name, short_name
 from tvm_hopper.sim.translate.exprs import Scope
 
+WAITS = ("tirx.cuda.mbarrier_wait", f"{PTX}mbarrier_try_wait", f"{PTX}mbarrier_test_wait")
+TELLS = (f"{PTX}mbarrier_arrive", f"{PTX}mbarrier_complete", f"{PTX}cp_async")
+
 
 def viewed(data: Any) -> Any:
     """Return the buffer variable that a `DeclBuffer` looks at, if it is plain."""
@@ -56,6 +59,20 @@ class Questions:
                 var = views[var]
             roots.add(var)
         return roots
+
+    def sides_talk(self, node: Any) -> bool:
+        """Tell whether one side of a branch may wait for what the other one does."""
+        if node.else_case is None:
+            return False
+        names: list[set[str]] = []
+        for side in (node.then_case, node.else_case):
+            found: list[ir.Call] = []
+            tvm_ffi.structural_walk(side, (ir.Call, found.append))
+            names.append({op_name(call) for call in found})
+        one, other = (any(n.startswith(WAITS) for n in side) for side in names)
+        return (one and any(n.startswith(TELLS) for n in names[1])) or (
+            other and any(n.startswith(TELLS) for n in names[0])
+        )
 
     def depends_on_block(self, expr: Any) -> bool:
         """Tell whether an expression depends on the block index."""

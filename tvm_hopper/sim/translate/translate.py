@@ -12,7 +12,7 @@ handler is noted by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,14 +29,19 @@ from tvm_hopper.sim.tir import (
     split_lanes,
     statement_text,
 )
+from tvm_hopper.sim.translate.buffers import BufferEmitter
 from tvm_hopper.sim.translate.device_math import math
-from tvm_hopper.sim.translate.emit_ptx import PtxEmitter
-from tvm_hopper.sim.translate.exprs import BufferInfo, ExprEmitter, Scope, is_scattered
+from tvm_hopper.sim.translate.exprs import (
+    BufferInfo,
+    ExprEmitter,
+    Scope,
+    is_scattered,
+    view_of,
+)
 from tvm_hopper.sim.translate.program import KernelCode
-from tvm_hopper.sim.translate.questions import Questions, viewed
 
 
-class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
+class StmtEmitter(BufferEmitter, ExprEmitter):
     """Walks statements once and writes the generator's lines."""
 
     def __init__(self, func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> None:
@@ -56,6 +61,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         self.waits: list[list[int]] = [[]]
         self.while_depth = 0
         self.loop_masks: list[str] = []
+        self.marked = 0  # unsupported operations of which the generated code tells the machine
 
     # -- helpers ----------------------------------------------------------------------------------
 
@@ -81,8 +87,15 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         self.site = len(self.program.statements) - 1
         return self.site
 
+    def mark_unknown(self) -> None:
+        """Tell the machine, where an unsupported operation stands, that it passed there."""
+        if len(self.program.unsupported) > self.marked:
+            self.marked = len(self.program.unsupported)
+            self.emit("w.unknown()")
+
     def flush(self) -> None:
         """Write the register checks that the expressions of this statement asked for."""
+        self.mark_unknown()
         for line in dict.fromkeys(self.touched):
             self.emit(line)
         self.touched = []
@@ -107,8 +120,9 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         if method is None:
             self.new_site(node)
             self.unsupported(f"statement {type(node).__name__}")
+            self.mark_unknown()
             return
-        depth, count, mask = self.depth, len(self.lines), self.scope.mask
+        depth, count, mask, marked = self.depth, len(self.lines), self.scope.mask, self.marked
         try:
             method(node)
         except HopperError:
@@ -116,7 +130,9 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         except Exception as error:  # nothing is certified then, and the report says of what
             del self.lines[count:], self.program.line_sites[count:]
             self.depth, self.scope.mask, self.touched = depth, mask, []
+            self.marked = marked
             self.unsupported(f"{statement_text(node)} ({type(error).__name__}: {error})")
+        self.mark_unknown()
 
     def block(self, node: Any, mask: str) -> None:
         """Emit statements one level deeper under a mask."""
@@ -159,63 +175,6 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
 
     _stmt_letstmt = _stmt_bind
 
-    def _stmt_allocbuffer(self, node: Any) -> None:
-        var, scope = node.buffer, node.buffer.scope()
-        dtype = str(var.ty.dtype.dtype)
-        count = 1
-        for extent in var.ty.shape:
-            if not isinstance(extent, tirx.IntImm):
-                self.new_site(node)
-                self.unsupported(f"allocation {var.name} of a size known only at run time")
-                return
-            count *= int(extent)
-        name = self.scope.name(var.name)
-        shape = tuple(var.ty.shape)
-        scalar, vector = split_lanes(dtype)
-        if scope.startswith("local") or scope == "":
-            root = name
-            tracked = var in self.roots_of_wgmma
-            self.emit(f"{name} = w.local({count * vector}, {self.dtype_const(scalar)})")
-            if tracked:
-                self.tracked.add(root)
-                size = count * vector * numpy_dtype(scalar).itemsize
-                self.emit(f"R_{root} = w.registers({var.name!r}, {size})")
-            self.scope.buffers[var] = BufferInfo("local", name, scalar, shape, root)
-        elif scope in ("shared", "shared.dyn"):
-            size = count * vector * numpy_dtype(scalar).itemsize
-            key = f"{var.name}#{len(self.program.shared)}"
-            align = max(int(var.ty.data_alignment), 16)
-            self.program.shared.append((key, scope, size, align))
-            self.emit(f"{name} = w.shared[{key!r}]")
-            self.scope.buffers[var] = BufferInfo("shared", name, dtype, shape)
-        else:
-            self.new_site(node)
-            self.unsupported(f"allocation of {var.name} in scope {scope!r}")
-
-    def _stmt_declbuffer(self, node: Any) -> None:
-        self.new_site(node)
-        var, data = node.buffer, node.data
-        dtype = str(var.ty.dtype.dtype)
-        name = self.scope.name(var.name)
-        shape = tuple(var.ty.shape)
-        source = viewed(data)
-        info = self.scope.buffers.get(source) if source is not None else None
-        if info is not None and info.kind == "local":
-            scalar, _ = split_lanes(dtype)
-            self.emit(f"{name} = {info.name}.view({self.dtype_const(scalar)})")
-            self.scope.buffers[var] = BufferInfo("local", name, scalar, shape, info.root)
-            return
-        self.emit(f"{name} = {self.code(data)}")
-        scope = var.scope()
-        kind = "shared" if scope.startswith("shared") else "global"
-        root = "".join(sorted(self.params_of(data))[:1])
-        self.scope.buffers[var] = BufferInfo(kind, name, dtype, shape, root)
-        if kind == "shared" and all(isinstance(extent, tirx.IntImm) for extent in shape):
-            size = numpy_dtype(dtype).itemsize * split_lanes(dtype)[1]
-            for extent in shape:
-                size *= int(extent)
-            self.emit(f"w.name_bytes({var.name!r}, {name}, {size})")
-
     def _stmt_bufferstore(self, node: Any) -> None:
         self.new_site(node)
         info = self.buffer(node.buffer)
@@ -246,7 +205,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         place, what = ("i", "x") if scattered else (index, value)
         text = (
             f"w.store({self.site}, {mask}, {info.name}, {place}, {what}, "
-            f"{self.dtype_const(dtype)}, {count * vector}, {vector})"
+            f"{self.dtype_const(dtype)}, {count * vector}, {vector}, {view_of(info)})"
         )
         self.emit(f"scatter(lambda i, x: {text}, {index}, {value})" if scattered else text)
 
@@ -259,7 +218,9 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         dependent = self.depends_on_block(node.condition)
         self.block_depth += dependent
         calls = len(self.program.block_dependent)
-        if not varies:
+        if varies and self.sides_talk(node):
+            self._both_sides(node, cond, before)
+        elif not varies:
             self.emit(f"if {cond}:")
             self.block(node.then_case, before)
             if node.else_case is not None:
@@ -283,6 +244,26 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
             self.program.block_controls.append(node.condition)
         self.waits.pop()
 
+    def _both_sides(self, node: Any, cond: str, before: str) -> None:
+        """Emit both sides of a branch so that lanes of one warp may go on in turns."""
+        test = self.scope.name("c")
+        self.emit(f"{test} = as_lanes({cond})")
+        masks, sides = [], []
+        for body, sign in ((node.then_case, ""), (node.else_case, "~")):
+            inner, side = self.scope.name("m"), self.scope.name("side")
+            self.emit(f"{inner} = mand({before}, {sign}{test})")
+            self.emit(f"def {side}():")
+            self.emit(" if False: yield None")
+            self.waits[-1] = []
+            self.block(body, inner)
+            masks.append(inner)
+            sides.append(side)
+        calls = ", ".join(
+            f"{side}() if {inner} is not False else None"
+            for side, inner in zip(sides, masks, strict=True)
+        )
+        self.emit(f"yield from w.both({calls})")
+
     def _stmt_for(self, node: Any) -> None:
         self.new_site(node)
         low, low_varies = self.expr(node.min)
@@ -300,7 +281,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
         self.loop_masks.append(mask)
         if extent_varies or low_varies:
             step, inner = self.scope.name("step"), self.scope.name("m")
-            self.emit(f"for {step} in range(int(np.max(as_lanes({extent})))):")
+            self.emit(f"for {step} in w.turns(0, int(np.max(as_lanes({extent})))):")
             self.emit(f" {inner} = mand({mask}, {step} < as_lanes({extent}))")
             self.emit(f" if {inner} is False: break")
             self.emit(f" {name} = {low} + {step}")
@@ -309,7 +290,7 @@ class StmtEmitter(PtxEmitter, Questions, ExprEmitter):
             self.block(node.body, inner)
         else:
             self.loops.append(name)
-            self.emit(f"for {name} in range({low}, {low} + {extent}):")
+            self.emit(f"for {name} in w.turns({low}, {extent}):")
             self.emit(f" w.it = ({', '.join(self.loops)},)")
             self.block(node.body, mask)
         self.loops.pop()
@@ -485,7 +466,7 @@ def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> KernelC
     emitter.program.bounds_known = any(key in func.attrs for key in known)
     emitter.stmt(func.body)
     program = emitter.program
-    program.name = str(func.attrs["global_symbol"])
+    program.name = str(func.attrs["global_symbol"]).replace("\0", "")
     head = ["def kernel(w, m0):", " if False: yield None"]
     program.line_sites[:0] = [0] * len(head)
     source = "\n".join([*head, *emitter.lines]) + "\n"
@@ -493,6 +474,17 @@ def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> KernelC
         name: getattr(lanes, name) for name in dir(lanes) if not name.startswith("_")
     }
     space.update(emitter.scope.constants, np=np, math=math, RegRef=RegRef)
-    exec(compile(source, program.filename, "exec"), space)
+    try:
+        exec(compile(source, program.filename, "exec"), space)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        # Python nests 20 loops and 100 indentations at most.
+        emitter.unsupported(f"a function that Python cannot compile ({error})")
+        space["kernel"] = _nothing
     program.run, program.source = space["kernel"], source
     return program
+
+
+def _nothing(w: Any, m0: Any) -> Iterator[None]:
+    """Run in place of a function that cannot be compiled."""
+    w.unknown()
+    yield from ()

@@ -1,0 +1,200 @@
+"""Launches that the runtime or the driver refuses, and accesses that the hardware does not make."""
+
+import numpy as np
+import pytest
+from tvm.script import tirx as T
+
+from tvm_hopper.sim.launch.limits import check_launch
+from tvm_hopper.simulation import simulate, verify
+
+from .kernels import ENCODE, lower, rules
+
+X = np.arange(4096, dtype="float32")
+IN = {"X": X, "Y": np.zeros(4096, "float32")}
+
+
+def launched(grid=1, threads=128, cluster=0, num_bytes=1024):
+    """Copy some words, in a launch of a given form."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((4096,), "float32"), Y: T.Buffer((4096,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        bx = T.launch_thread("blockIdx.x", grid)
+        if cluster > 0:
+            T.launch_thread("clusterCtaIdx.x", cluster)
+        tx = T.launch_thread("threadIdx.x", threads)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((num_bytes,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((num_bytes // 4,), "float32", data=smem.data, scope="shared.dyn")
+            if tx < 32:
+                tile[tx] = X[bx * 32 + tx]
+                Y[bx * 32 + tx] = tile[tx]
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"threads": 2048}, "found 2048 threads in a block; need 1 to 1024"),
+        ({"grid": 3, "cluster": 2}, "found a grid of 3 blocks in x with clusters of 2"),
+        ({"grid": 32, "cluster": 32}, "found a cluster of 32 thread blocks; need 1 to 16"),
+        ({"num_bytes": 300 * 1024}, "found 307200 bytes of shared memory; need at most 232448"),
+    ],
+)
+def test_a_launch_that_the_runtime_refuses(form, message):
+    program = lower(launched(**form))
+    for result in (verify(program, IN), simulate(program, IN)):
+        assert [f.rule for f in result.findings] == ["LAUNCH_LIMITS"]
+        assert message in result.findings[0].message
+        assert result.verdict == "error"
+
+
+def test_all_shared_memory_and_a_cluster_of_eight_are_legal():
+    assert verify(lower(launched(grid=8, cluster=8, num_bytes=232448)), IN).verdict == "clean"
+
+
+def test_a_cluster_of_sixteen_is_not_portable():
+    report = verify(lower(launched(grid=16, cluster=16)), IN)
+    assert report.verdict == "review"
+    assert [f.rule for f in report.findings] == ["CLUSTER_NOT_PORTABLE"]
+
+
+SETUP = {"grid": (1, 1, 1), "block": (32, 1, 1), "cluster": (1, 1, 1), "dyn_smem_bytes": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "shared", "message"),
+    [
+        ({"dyn_smem_bytes": 100}, [("a", "shared.dyn", 128, 16)], "found 100 bytes of dynamic"),
+        ({}, [("a", "shared", 232449, 16)], "found 232449 bytes of shared memory"),
+        ({"grid": (1, 65536, 1)}, [], "found a grid of 65536 blocks in y; need at most 65535"),
+        ({"block": (1, 1, 128)}, [], "found a block of 128 threads in z; need at most 64"),
+        ({"block": (0, 1, 1)}, [], "found 0 threads in a block"),
+    ],
+)
+def test_rules_of_a_launch(change, shared, message):
+    (found,) = check_launch("k", {**SETUP, **change}, shared)
+    assert message in found.message
+
+
+def mapped(box, stride):
+    """Encode a tensor map that no copy uses."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((4096,), "float32"), Y: T.Buffer((4096,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        x_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+        T.call_packed(ENCODE, x_map, "float32", 2, X.data, 32, 64, stride, box, 8, 1, 1, 0, 3, 2, 0)
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            T.ptx.prefetch.tensormap(T.address_of(x_map))
+            Y[tx] = X[tx]
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("box", "stride", "message"),
+    [(64, 128, "inner box of 256 bytes under a 128 B swizzle"), (32, 100, "stride 1 of 100 bytes")],
+)
+def test_verify_finds_a_map_that_the_driver_refuses(box, stride, message):
+    report = verify(lower(mapped(box, stride)), IN)
+    assert [f.rule for f in report.findings] == ["TENSOR_MAP"]
+    assert message in report.findings[0].message
+
+
+def vectors(space, shift, width=4):
+    """Move vectors that begin `shift` elements behind an aligned place."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((4096,), "float32"), Y: T.Buffer((4096,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
+            if space == "store":
+                for j in T.vectorized(width):
+                    Y[tx * width + shift + j] = X[tx * width + j]
+            elif space == "load":
+                for j in T.vectorized(width):
+                    Y[tx * width + j] = X[tx * width + shift + j]
+            else:
+                for j in T.serial(16):
+                    tile[j * 32 + tx] = X[j * 32 + tx]
+                T.tvm_storage_sync("shared")
+                for j in T.vectorized(width):
+                    Y[tx * width + j] = tile[tx * width + shift + j]
+
+    return main
+
+
+@pytest.mark.parametrize("space", ["store", "load", "shared"])
+@pytest.mark.parametrize(("width", "shift"), [(4, 1), (4, 2), (2, 1), (4, 3)])
+def test_a_vector_is_aligned_to_its_size(space, width, shift):
+    assert rules(vectors(space, shift, width), IN, [("eager", 0)]) == {"MISALIGNED"}
+
+
+@pytest.mark.parametrize("space", ["store", "load", "shared"])
+@pytest.mark.parametrize(("width", "shift"), [(4, 0), (4, 4), (2, 2), (1, 1), (8, 4)])
+def test_an_aligned_vector_is_legal(space, width, shift):
+    assert rules(vectors(space, shift, width), IN, [("eager", 0)]) == set()
+
+
+def stored(how):
+    """Store past a view, or by several lanes to one place."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((4096,), "float32"), Y: T.Buffer((4096,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
+            small = T.decl_buffer((64,), "float32", data=smem.data, scope="shared.dyn")
+            if how == "beyond":
+                small[tx] = X[tx]
+            elif how == "one place":
+                tile[tx // 32] = X[tx]
+            elif how == "one place, all lanes":
+                if tx < 32:
+                    tile[0] = X[tx]
+            elif how == "one value":
+                tile[tx // 32] = X[tx // 32]
+            elif how == "nothing":
+                if X[tx] < T.float32(0):
+                    Y[tx] = X[tx]
+            elif how == "nowhere":
+                tile[tx] = X[tx]
+            T.tvm_storage_sync("shared")
+            if not how.startswith("no"):
+                Y[tx] = tile[tx // 128]
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("how", "rule"),
+    [
+        ("beyond", "OOB_ACCESS"),
+        ("one place", "RACE_WRITE_WRITE"),
+        ("one place, all lanes", "RACE_WRITE_WRITE"),
+    ],
+)
+def test_stores_that_go_wrong(how, rule):
+    assert rules(stored(how), IN) == {rule}
+
+
+def test_lanes_that_store_one_value_to_one_place_are_no_race():
+    assert rules(stored("one value"), IN) == set()
+
+
+@pytest.mark.parametrize("how", ["nothing", "nowhere"])
+def test_an_output_of_which_nothing_is_written(how):
+    program = lower(stored(how))
+    assert simulate(program, {"X": X}).rules == {"OUTPUT_COVERAGE"}
+    assert verify(program, {"X": X}).verdict == "error"

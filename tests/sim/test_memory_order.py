@@ -1,0 +1,243 @@
+"""Fences around relaxed accesses: whose they must be, of which scope, and what reads them."""
+
+import numpy as np
+import pytest
+from tvm.script import tirx as T
+
+from tvm_hopper.simulation import simulate
+
+from .kernels import STORE_1D, lower, rules
+
+X = np.arange(512, dtype="float32")
+IN = {"X": X, "F": np.zeros(4, "uint32")}
+
+
+def last_block(before, middle, after, atomic="cuda", scope="gpu"):
+    """Leave a row in each of four CTAs; the last to count itself adds them up.
+
+    `before`, `after`: who fences, "all" threads, thread "0" in front of the barrier, or nobody;
+    `middle`: thread 0 fences on both sides of the atomic.
+    """
+
+    @T.prim_func(s_tir=True)
+    def main(
+        X: T.Buffer((512,), "float32"),
+        W: T.Buffer((512,), "float32"),
+        Y: T.Buffer((128,), "float32"),
+        F: T.Buffer((4,), "uint32"),
+    ):
+        T.func_attr({"global_symbol": "main"})
+        bx = T.launch_thread("blockIdx.x", 4)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
+            flag = T.decl_buffer((256,), "uint32", data=smem.data, scope="shared.dyn")
+            old = T.alloc_buffer((1,), "uint32", scope="local")
+            acc = T.alloc_buffer((1,), "float32", scope="local")
+            W[bx * 128 + tx] = X[bx * 128 + tx]
+            if before == "all":
+                T.cuda.thread_fence()
+            if before == "all_acq_rel":
+                T.ptx.fence.acq_rel.gpu()
+            if before == "0":
+                T.tvm_storage_sync("shared")
+                if tx == 0:
+                    T.cuda.thread_fence()
+            T.tvm_storage_sync("shared")
+            if tx == 0:
+                if middle:
+                    T.cuda.thread_fence()
+                if atomic == "cuda":
+                    flag[0] = T.cuda.atomic_add(T.address_of(F[0]), T.uint32(1))
+                else:
+                    T.ptx[f"atom.{atomic}.{scope}.global.add.u32"](
+                        old[0], T.address_of(F[0]), T.uint32(1)
+                    )
+                    flag[0] = old[0]
+                if middle:
+                    T.cuda.thread_fence()
+            T.tvm_storage_sync("shared")
+            if flag[0] == T.uint32(3):
+                if after == "all":
+                    T.cuda.thread_fence()
+                if after == "all_acq_rel":
+                    T.ptx.fence.acq_rel.gpu()
+                acc[0] = T.float32(0)
+                for i in T.serial(4):
+                    acc[0] = acc[0] + W[i * 128 + tx]
+                Y[tx] = acc[0]
+
+    return main
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("all", False, "all"),
+        ("0", False, "all"),
+        ("", True, ""),
+        ("", False, "", "acq_rel"),
+        ("", True, "", "relaxed"),
+    ],
+    ids=str,
+)
+def test_the_last_block_sees_all_rows(how):
+    program = lower(last_block(*how))
+    for policy, seed in (("eager", 0), ("lifo", 0), ("random", 1)):
+        result = simulate(program, IN, policy=policy, seed=seed)
+        result.require_clean()
+        assert np.array_equal(result.outputs["Y"], X.reshape(4, 128).sum(0))
+
+
+@pytest.mark.parametrize(
+    ("how", "rule"),
+    [
+        (("", False, "all"), "RACE_READ_INFLIGHT"),
+        (("all", False, ""), "RACE_READ_INFLIGHT"),
+        # Without `.sc` a fence releases what its own thread writes after it, and nothing else.
+        (("all_acq_rel", False, "all_acq_rel"), "RACE_READ_INFLIGHT"),
+        (("", False, "", "relaxed"), "RACE_READ_INFLIGHT"),
+        (("", False, "", "acq_rel", "cta"), "MBAR_SCOPE_TOO_NARROW"),
+    ],
+    ids=str,
+)
+def test_the_last_block_needs_fences_on_both_sides(how, rule):
+    assert rule in rules(last_block(*how), IN, [("eager", 0), ("random", 1)])
+
+
+def flagged(write, store, load, read):
+    """Write a row and a flag in CTA 0; wait for the flag in CTA 1 and read the row."""
+
+    @T.prim_func(s_tir=True)
+    def main(
+        X: T.Buffer((512,), "float32"), Y: T.Buffer((256,), "float32"), F: T.Buffer((4,), "uint32")
+    ):
+        T.func_attr({"global_symbol": "main"})
+        bx = T.launch_thread("blockIdx.x", 2)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            flag = T.alloc_buffer((1,), "uint32", scope="local")
+            if bx == 0:
+                Y[tx] = X[tx]
+                if write == "all":
+                    T.cuda.thread_fence()
+                T.tvm_storage_sync("shared")
+                if tx == 0:
+                    if write not in ("all", ""):
+                        T.ptx[f"fence.{write}"]()
+                    T.ptx[f"st.{store}.global.u32"](T.address_of(F[0]), T.uint32(1))
+            else:
+                if tx == 0:
+                    flag[0] = T.uint32(0)
+                    while flag[0] == T.uint32(0):
+                        T.ptx[f"ld.{load}.global.u32"](flag[0], T.address_of(F[0]))
+                    if read != "":
+                        T.ptx[f"fence.{read}"]()
+                T.tvm_storage_sync("shared")
+                Y[128 + tx] = Y[tx]
+
+    return main
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("acq_rel.gpu", "volatile", "volatile", "acq_rel.gpu"),
+        ("all", "volatile", "volatile", "sc.gpu"),
+        ("acq_rel.gpu", "relaxed.gpu", "acquire.gpu", ""),
+        ("release.gpu", "relaxed.gpu", "relaxed.gpu", "acquire.gpu"),
+        ("", "release.gpu", "relaxed.gpu", "acq_rel.gpu"),
+    ],
+    ids=str,
+)
+def test_a_flag_with_fences_publishes_a_row(how):
+    assert rules(flagged(*how), IN, [("eager", 0), ("lifo", 0), ("random", 1)]) == set()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("acq_rel.cta", "relaxed.gpu", "acquire.gpu", ""),
+        ("acq_rel.cluster", "relaxed.gpu", "acquire.gpu", ""),
+        ("acq_rel.gpu", "relaxed.cta", "acquire.gpu", ""),
+        ("acq_rel.gpu", "relaxed.gpu", "relaxed.gpu", "acq_rel.cta"),
+        ("acquire.gpu", "relaxed.gpu", "acquire.gpu", ""),
+        ("acq_rel.gpu", "relaxed.gpu", "relaxed.gpu", "release.gpu"),
+        ("", "volatile", "volatile", "acq_rel.gpu"),
+    ],
+    ids=str,
+)
+def test_a_fence_too_narrow_or_of_the_wrong_kind_publishes_nothing(how):
+    found = rules(flagged(*how), IN, [("eager", 0), ("random", 1)])
+    assert found & {"RACE_READ_INFLIGHT", "MBAR_SCOPE_TOO_NARROW"}
+
+
+def relay(ctas):
+    """Add to one row, a CTA after the other, in the order that a semaphore gives."""
+
+    @T.prim_func(s_tir=True)
+    def main(
+        X: T.Buffer((128,), "float32"), Y: T.Buffer((128,), "float32"), F: T.Buffer((4,), "uint32")
+    ):
+        T.func_attr({"global_symbol": "main"})
+        bx = T.launch_thread("blockIdx.x", ctas)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            turn = T.alloc_buffer((1,), "uint32", scope="local")
+            if tx == 0:
+                turn[0] = T.uint32(0)
+                while turn[0] != T.Cast("uint32", bx):
+                    T.ptx["ld.acquire.gpu.global.u32"](turn[0], T.address_of(F[0]))
+            T.tvm_storage_sync("shared")
+            Y[tx] = Y[tx] + X[tx]
+            T.tvm_storage_sync("shared")
+            if tx == 0:
+                T.ptx["st.release.gpu.global.u32"](T.address_of(F[0]), T.Cast("uint32", bx + 1))
+
+    return main
+
+
+def test_a_spinning_warp_sees_a_store_that_comes_between_its_load_and_its_sleep():
+    program = lower(relay(4))
+    inputs = {"X": X[:128], "Y": np.zeros(128, "float32"), "F": np.zeros(4, "uint32")}
+    for seed in (20, 57, *range(8)):
+        simulate(program, inputs, policy="random", seed=seed).require_clean()
+
+
+def staged(newest, tiles, full=False):
+    """Reuse one of two staging buffers once all but the `newest` stores are over."""
+    wait = "cp.async.bulk.wait_group" if full else "cp.async.bulk.wait_group.read"
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((512,), "float32"), Y: T.Buffer((512,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
+            for it in T.serial(tiles):
+                if tx == 0:
+                    T.ptx[wait](newest)
+                T.tvm_storage_sync("shared")
+                tile[it % 2 * 128 + tx] = X[it * 128 + tx]
+                T.ptx.fence.proxy.async_.shared__cta()
+                T.tvm_storage_sync("shared")
+                if tx == 0:
+                    T.ptx[STORE_1D](
+                        T.address_of(Y[it * 128]), T.address_of(tile[it % 2 * 128]), T.uint32(512)
+                    )
+                    T.ptx.cp.async_.bulk.commit_group()
+            if tx == 0:
+                T.ptx["cp.async.bulk.wait_group.read"](0)
+
+    return main
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("newest", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("tiles", [3, 4])
+def test_a_wait_for_all_but_more_groups_than_there_are_waits_for_none(newest, tiles, full):
+    inputs = {"X": X[:512], "Y": np.zeros(512, "float32")}
+    found = rules(staged(newest, tiles, full), inputs)
+    assert found == (set() if newest == 1 else {"RACE_OVERWRITE_BUSY"})

@@ -1,0 +1,88 @@
+"""Rules of a launch, whatever the kernel does: sizes of grid, block and cluster, shared memory.
+
+Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability" (9.0) and
+"Thread Block Clusters"; `facts.arch`. The runtime refuses such a launch, so nothing of it is run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.programming_model import MAX_GRID_YZ, MAX_THREADS
+from tvm_hopper.sim.findings import Finding, finding
+
+MAX_GRID_X = (1 << 31) - 1
+MAX_BLOCK_Z = 64
+MAX_CLUSTER = 16  # thread blocks; beyond the portable size with an attribute, on some devices
+
+
+def check_launch(
+    kernel: str,
+    setup: dict[str, Any],
+    shared: list[tuple[str, str, int, int]],
+    arch: Arch = SM_90A,
+) -> list[Finding]:
+    """Return the rules that a launch breaks.
+
+    Parameters
+    ----------
+    setup : dict
+        Grid, block and cluster as (x, y, z), and the bytes of dynamic shared memory passed (None
+        if not known).
+    shared : list
+        Allocations of the kernel: name, scope, bytes, alignment.
+    arch : Arch
+        What it is built for.
+    """
+    broken = [*_extents(setup), *_shared(setup["dyn_smem_bytes"], shared, arch)]
+    found = [finding("LAUNCH_LIMITS", f"launch of {kernel}: {text}") for text in broken]
+    size = _product(setup["cluster"])
+    most = arch.max_cluster_size
+    if most < size <= MAX_CLUSTER:
+        text = f"launch of {kernel}: found a cluster of {size} thread blocks"
+        found.append(finding("CLUSTER_NOT_PORTABLE", f"{text}; {most} run everywhere"))
+    return found
+
+
+def _product(extents: tuple[int, ...]) -> int:
+    x, y, z = extents
+    return x * y * z
+
+
+def _extents(setup: dict[str, Any]) -> list[str]:
+    grid, block, cluster = setup["grid"], setup["block"], setup["cluster"]
+    found = []
+    threads = _product(block)
+    if not 1 <= threads <= MAX_THREADS:
+        found.append(f"found {threads} threads in a block; need 1 to {MAX_THREADS}")
+    if block[2] > MAX_BLOCK_Z:
+        found.append(f"found a block of {block[2]} threads in z; need at most {MAX_BLOCK_Z}")
+    for axis, extent, most in zip("xyz", grid, (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ), strict=True):
+        if extent > most:
+            found.append(f"found a grid of {extent} blocks in {axis}; need at most {most}")
+    for axis, extent, part in zip("xyz", grid, cluster, strict=True):
+        if extent % max(part, 1):
+            found.append(
+                f"found a grid of {extent} blocks in {axis} with clusters of {part}; need a "
+                "multiple"
+            )
+    if not 1 <= _product(cluster) <= MAX_CLUSTER:
+        found.append(
+            f"found a cluster of {_product(cluster)} thread blocks; need 1 to {MAX_CLUSTER}"
+        )
+    return found
+
+
+def _shared(passed: int | None, shared: list[tuple[str, str, int, int]], arch: Arch) -> list[str]:
+    fixed = sum(size for _, scope, size, _ in shared if scope == "shared")
+    used = max((size for _, scope, size, _ in shared if scope == "shared.dyn"), default=0)
+    found = []
+    if passed is not None and used > passed:
+        found.append(
+            f"found {passed} bytes of dynamic shared memory passed, {used} used; need {used}"
+        )
+    total = fixed + max(passed or 0, used)
+    if total > arch.smem_per_block:
+        found.append(f"found {total} bytes of shared memory; need at most {arch.smem_per_block}")
+    return found

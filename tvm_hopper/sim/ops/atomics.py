@@ -1,0 +1,225 @@
+"""Memory order: atomics, loads and stores with semantics, and the fences around relaxed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.machine.lanes import LANES, as_lanes
+from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
+from tvm_hopper.sim.races.clocks import Bundle, Releases
+from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
+from tvm_hopper.sim.races.shadow import ALL_LANES
+from tvm_hopper.sim.tir import numpy_dtype
+
+SCOPES = ("cta", "cluster", "gpu", "sys")
+# `volatile` has the semantics of relaxed at system scope, `mmio` too (PTX ISA, ld and st).
+_AS_RELAXED = ("volatile", "mmio")
+
+
+def narrower(one: str, other: str) -> str:
+    """Return the narrower of two scopes."""
+    return min(one, other, key=SCOPES.index)
+
+
+def order_of(mods: Any) -> tuple[str, str]:
+    """Return semantics ("weak" if none) and scope of a load, store or atomic."""
+    sem = mods.get("sem") or ("relaxed" if mods.get("mmio") else "weak")
+    if sem in _AS_RELAXED:
+        return "relaxed", "sys"
+    return sem, mods.get("scope") or "gpu"
+
+
+class AtomicOps:
+    """Atomics of one warp, and its loads, stores and fences that order memory."""
+
+    def init_atomics(self) -> None:
+        """Begin without a fence."""
+        # by the lanes that fenced: scope, what was known then, and of which lanes
+        self.fences: dict[int, tuple[str, Bundle, LaneOrder]] = {}
+        # by the lanes that read, and the scope of a fence behind: what relaxed reads have seen
+        self.pending: dict[tuple[int, str], Bundle] = {}
+
+    def atomic(
+        self,
+        site: int,
+        mask: Any,
+        op: str,
+        address: Any,
+        value: Any,
+        dtype: np.dtype,
+        sem: str = "relaxed",
+        scope: str = "gpu",
+        compare: Any = None,
+    ) -> np.ndarray:
+        """Read, write, or read and write one element per lane; returns what was there before."""
+        addresses, values = as_lanes(address), as_lanes(value)
+        compares = as_lanes(compare) if compare is not None else None
+        old = np.zeros(32, dtype)
+        for places, lanes in self._by_place(mask, addresses):
+            if op != "store":
+                self._read(places, lanes, sem, scope)
+        for lane in LANES if mask is None else np.nonzero(mask)[0]:
+            place, bit = int(addresses[lane]), 1 << int(lane)
+            region, offset = self._resolve(
+                site, place, 0, dtype.itemsize, 1, None, dtype.itemsize, "writes"
+            )
+            if region is None or offset % dtype.itemsize:
+                continue
+            access = self.access(site, op != "load", rmw=True, lanes=bit)
+            self.check(region, np.asarray([offset]), dtype.itemsize, access)
+            cell = region.view(dtype)
+            before = cell[offset // dtype.itemsize]
+            old[lane] = before
+            if op == "load":
+                continue
+            after = _ATOMICS[op](
+                before, values[lane], compares[lane] if compares is not None else 0
+            )
+            if after != before:
+                self.machine.progress += 1
+            cell[offset // dtype.itemsize] = after
+            self._published(place, bit, sem, scope)
+        return old
+
+    def _by_place(self, mask: Any, addresses: np.ndarray) -> Iterator[tuple[int, int]]:
+        """Yield each address at which something was released, and the lanes that name it."""
+        if not self.machine.releases:
+            return
+        active = LANES if mask is None else np.nonzero(mask)[0]
+        for place in np.unique(addresses[active]):
+            if self._place(int(place)) in self.machine.releases:
+                named = addresses == place if mask is None else (addresses == place) & mask
+                yield int(place), ALL_LANES if named.all() else lane_bits(named)
+
+    def _place(self, address: int) -> tuple[Any, int]:
+        """Name a byte of memory: shared addresses of different clusters are alike."""
+        region, offset = self.region_at(address)
+        return region, offset
+
+    def _read(self, place: int, lanes: int, sem: str, scope: str) -> None:
+        """Learn what was released at a place; relaxed reads wait for a fence behind them."""
+        releases = self.machine.releases[self._place(place)]
+        if sem in ("acquire", "acq_rel"):
+            releases.acquire(self.told(lanes), self.cta, scope)
+        else:
+            for fence in SCOPES[:3]:
+                key = (lanes, fence)
+                if key not in self.pending:
+                    self.pending[key] = Bundle(self.machine.num_warps)
+                releases.acquire(self.pending[key], self.cta, narrower(scope, fence))
+        if releases.fenced:
+            releases.see(self.told(lanes), self.cta, scope)
+
+    def _published(self, place: int, bit: int, sem: str, scope: str) -> None:
+        """Publish what a write by one lane releases, by itself or by a fence before it."""
+        found: list[tuple[str, Bundle]] = []
+        if sem in ("release", "acq_rel"):
+            found.append((scope, self.release(bit)))
+        else:
+            for lanes, (fence, known, order) in self.fences.items():
+                if lanes & bit:
+                    bundle = known.copy()
+                    order.limit_all(bundle, bit, self.machine)
+                    found.append((narrower(scope, fence), bundle))
+        fenced = self.knows(bit).fenced
+        if not found and fenced is None:
+            return
+        releases = self.machine.releases.setdefault(self._place(place), Releases())
+        for reach, bundle in found:
+            releases.publish(self.cta, reach, bundle)
+        if fenced is not None and scope != "cta":
+            bundle = fenced.plain()
+            self.lane_order.limit_all(bundle, bit, self.machine)
+            releases.publish_fenced(self.cta, scope, bundle)
+
+    # -- fences -----------------------------------------------------------------------------------
+
+    def op_fence(self, site: int, mask: Any, mods: Any) -> None:
+        """Order earlier and later accesses around relaxed ones."""
+        sem, scope = mods.get("sem") or "acq_rel", mods.get("scope") or "gpu"
+        lanes = self.lanes_of(mask)
+        if sem != "release":
+            for (who, fence), seen in list(self.pending.items()):
+                if who & lanes and fence == narrower(scope, "gpu"):
+                    self.told(ALL_LANES if who == lanes else who & lanes).join(seen)
+        strong = sem == "sc" and scope in ("gpu", "sys")
+        if strong:
+            for who, bundle in [(ALL_LANES, self.clock), *self.parts.items()]:
+                if who & lanes and bundle.seen is not None:
+                    self.told(who & lanes).join(bundle.seen)
+        if sem == "acquire":
+            self.bump()
+            return
+        order = self.lane_order.copy()
+        for who in {lanes, *(part & lanes for part in self.parts if part & lanes)}:
+            self.fences[who] = (scope, self.knows(who).copy(), order)
+        known = self.release(lanes)
+        if strong:
+            self.told(lanes).fence(known)
+
+    def op_cuda_thread_fence(self, site: int, mask: Any) -> None:
+        """Run `__threadfence`: `membar.gl`, which is `fence.sc.gpu` (PTX ISA, membar)."""
+        self.op_fence(site, mask, {"sem": "sc", "scope": "gpu"})
+
+    # -- loads, stores, atomics -------------------------------------------------------------------
+
+    def _type(self, mods: Any) -> np.dtype:
+        return numpy_dtype(DTYPE_OF[mods["type"]])
+
+    def op_ld(self, site: int, mask: Any, mods: Any, addr: Any, cache_policy: Any = None) -> Any:
+        """Load; `.acquire` learns what was released at the address."""
+        sem, scope = order_of(mods)
+        if sem == "weak":
+            return self.load(site, mask, addr, 0, self._type(mods), 1, 1)
+        return self.atomic(site, mask, "load", addr, 0, self._type(mods), sem, scope)
+
+    def op_st(
+        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
+    ) -> None:
+        """Store; `.release` publishes at the address."""
+        sem, scope = order_of(mods)
+        if sem == "weak":
+            self.store(site, mask, as_lanes(addr), 0, value, self._type(mods), 1, 1)
+        else:
+            self.atomic(site, mask, "store", addr, value, self._type(mods), sem, scope)
+
+    def op_atom(
+        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
+    ) -> Any:
+        """Read-modify-write and return the value before."""
+        sem, scope = order_of({**mods, "sem": mods.get("sem") or "relaxed"})
+        kind = self._type(mods)
+        return self.atomic(site, mask, mods.get("op") or "exch", addr, value, kind, sem, scope)
+
+    def op_atom_cas(
+        self, site: int, mask: Any, mods: Any, addr: Any, compare: Any, value: Any
+    ) -> Any:
+        """Compare and swap."""
+        sem, scope = order_of({**mods, "sem": mods.get("sem") or "relaxed"})
+        return self.atomic(
+            site, mask, "cas", addr, value, self._type(mods), sem, scope, compare=compare
+        )
+
+    def op_red(
+        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
+    ) -> None:
+        """Read-modify-write without a result."""
+        self.op_atom(site, mask, mods, addr, value)
+
+
+_ATOMICS = {
+    "add": lambda a, b, c: a + b,
+    "min": lambda a, b, c: min(a, b),
+    "max": lambda a, b, c: max(a, b),
+    "and": lambda a, b, c: a & b,
+    "or": lambda a, b, c: a | b,
+    "xor": lambda a, b, c: a ^ b,
+    "exch": lambda a, b, c: b,
+    "store": lambda a, b, c: b,
+    "cas": lambda a, b, c: b if a == c else a,
+    "inc": lambda a, b, c: type(a)(0) if a >= b else a + type(a)(1),
+    "dec": lambda a, b, c: b if a == 0 or a > b else a - type(a)(1),
+}

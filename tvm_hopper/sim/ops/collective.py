@@ -1,0 +1,175 @@
+"""What the lanes of a warp do together: elect, shuffles, votes, and `bar.warp.sync`.
+
+None of them but `bar.warp.sync` orders memory (PTX ISA, shfl.sync, vote.sync, elect.sync).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.machine.lanes import LANES, as_lanes, first_lane, is_lanes, one
+from tvm_hopper.sim.races.lane_order import lane_bits
+from tvm_hopper.sim.races.shadow import ALL_LANES
+
+
+class CollectiveOps:
+    """The instructions of one warp that its lanes execute together."""
+
+    def members(self, site: int, mask: Any, membermask: Any, what: str) -> Any:
+        """Check who takes part; return the lanes that do, None for all.
+
+        Every thread named in `membermask` must execute the instruction, with the same mask, and an
+        executing thread must be named in it (PTX ISA, shfl.sync); threads that do not exist or have
+        exited are not waited for.
+        """
+        if is_lanes(membermask):
+            active = LANES if mask is None else np.nonzero(mask)[0]
+            if (membermask[active] != membermask[active[0]]).any():
+                self.machine.at(
+                    "WARP_CONVERGENCE", self, site, f"{what} with a mask that differs among lanes"
+                )
+        named = ALL_LANES if membermask is None else one(membermask, mask) & ALL_LANES
+        here = lane_bits(mask)
+        absent = named & ~here & lane_bits(self.partial)
+        if absent or here & ~named:
+            which = f"{absent:#x} do not execute it" if absent else f"{here & ~named:#x} are not"
+            self.machine.at(
+                "WARP_CONVERGENCE",
+                self,
+                site,
+                f"{what} with the mask {named:#010x}: lanes {which}"
+                + ("" if absent else " in its mask"),
+            )
+        return mask
+
+    def elect(self, site: int, mask: Any) -> np.ndarray:
+        """Return true in one lane, the lowest active one: the same for each mask."""
+        self.members(site, mask, ALL_LANES, "elect.sync")
+        return np.asarray(first_lane(mask) == LANES)
+
+    def activemask(self, mask: Any) -> int:
+        """Return the active lanes as bits."""
+        return lane_bits(mask)
+
+    # -- shuffles ---------------------------------------------------------------------------------
+
+    def _shuffle(self, mask: Any, value: Any, source: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        """Take each lane's value from its source; that of a lane which is not here is undefined."""
+        values = as_lanes(value)
+        if mask is not None:
+            values = np.array(values)
+            absent = np.ascontiguousarray(values[~mask])
+            absent.view(np.uint8)[...] = 0xFF if values.dtype.kind != "b" else 0
+            values[~mask] = absent
+        return values[np.where(inside, source, LANES)]
+
+    def shuffle(
+        self, site: int, mask: Any, membermask: Any, value: Any, lane: Any, width: Any
+    ) -> np.ndarray:
+        """Read another lane's value (`shfl.idx`)."""
+        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
+        source = LANES // width * width + as_lanes(lane).astype(np.int64) % width
+        return self._shuffle(mask, value, source, np.ones(32, bool))
+
+    def shuffle_up(
+        self, site: int, mask: Any, membermask: Any, value: Any, delta: Any, width: Any
+    ) -> np.ndarray:
+        """Read the value of a lane `delta` below."""
+        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
+        source = LANES - as_lanes(delta).astype(np.int64)
+        return self._shuffle(mask, value, source, source >= LANES // width * width)
+
+    def shuffle_down(
+        self, site: int, mask: Any, membermask: Any, value: Any, delta: Any, width: Any
+    ) -> np.ndarray:
+        """Read the value of a lane `delta` above."""
+        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
+        source = LANES + as_lanes(delta).astype(np.int64)
+        return self._shuffle(mask, value, source, source < LANES // width * width + width)
+
+    def shuffle_xor(
+        self, site: int, mask: Any, membermask: Any, value: Any, bits: Any, width: Any
+    ) -> np.ndarray:
+        """Read the value of the lane whose number differs in `bits`."""
+        mask, width = self.members(site, mask, membermask, "shfl.sync"), int(np.max(width))
+        source = LANES ^ as_lanes(bits).astype(np.int64)
+        return self._shuffle(mask, value, source, source < LANES // width * width + width)
+
+    def op_shfl_sync(
+        self, site: int, mask: Any, mods: Any, a: Any, b: Any, c: Any, membermask: Any = None
+    ) -> Any:
+        """Exchange values between lanes."""
+        width = 32 - (one(c, mask) >> 8 & 0x1F)
+        modes = {"up": self.shuffle_up, "down": self.shuffle_down, "bfly": self.shuffle_xor}
+        shuffle = modes.get(mods.get("mode", "idx"), self.shuffle)
+        return shuffle(site, mask, membermask, a, b, width)
+
+    # -- votes ------------------------------------------------------------------------------------
+
+    def vote(self, site: int, mask: Any, mode: str, membermask: Any, value: Any) -> int:
+        """Return whether any or all lanes hold, or which (`ballot`); the same in all lanes."""
+        mask = self.members(site, mask, membermask, "vote.sync")
+        holds = as_lanes(value) != 0
+        here = holds if mask is None else holds[mask]
+        if mode == "ballot":
+            return lane_bits(holds if mask is None else holds & mask)
+        if mode == "uni":
+            return int(here.all() or not here.any())
+        return int(here.any() if mode == "any" else here.all())
+
+    # -- meetings ---------------------------------------------------------------------------------
+
+    def op_cuda_warp_sync(self, site: int, mask: Any) -> None:
+        """Run `__syncwarp()`."""
+        self.op_bar_warp_sync(site, mask, {})
+
+    def op_bar_warp_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> None:
+        """Order the lanes of `membermask`; they run in lockstep, so nobody waits."""
+        if membermask is not None:
+            self.members(site, mask, membermask, "bar.warp.sync")
+        lanes = ALL_LANES if membermask is None else one(membermask, mask) & ALL_LANES
+        if lanes | ~lane_bits(self.partial) & ALL_LANES == ALL_LANES:
+            lanes = ALL_LANES
+        self.meet(lanes, self.epoch)
+        self.bump()
+
+    def both(self, first: Any, second: Any) -> Any:
+        """Run both sides of a branch; lanes of one warp go on independently.
+
+        CUDA C++ Programming Guide, "Independent Thread Scheduling". The first side goes as far as
+        it can, then the second; where both wait, each looks again after any change.
+        """
+        sides = [side for side in (first, second) if side is not None]
+        while len(sides) > 1:
+            progress, ended = self.machine.progress, len(sides)
+            for side in list(sides):
+                blocked = yield from self._until_blocked(side)
+                if not blocked:
+                    sides.remove(side)
+            if len(sides) == ended and progress == self.machine.progress:
+                self.spinning = progress
+                yield self.machine.spinners
+        for side in sides:
+            yield from side
+
+    @staticmethod
+    def _until_blocked(side: Any) -> Any:
+        """Run one side until it waits for something; False if it has ended."""
+        for thing in side:
+            if thing is not None:
+                return True
+            yield None
+        return False
+
+    # -- lanes by number --------------------------------------------------------------------------
+
+    def op_elect_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> Any:
+        """Return one lane's number and a predicate."""
+        chosen = self.elect(site, mask)
+        return int(np.argmax(chosen)), chosen
+
+    def op_activemask(self, site: int, mask: Any, mods: Any) -> int:
+        """Return the active lanes as bits."""
+        return self.activemask(mask)

@@ -9,7 +9,7 @@
 
 A thread loads and stores 16 bytes at most.  For vectors of 8 floats, as they come about between a
 load and a store of halves, TVM prints constructors that take no 8 arguments, and vectors of bytes
-it builds four at a time; for more lanes it has no types.
+it builds four at a time, out of constants alone; for more lanes it has no types.
 
 Before: any loops.  After: a vectorized loop has as many iterations as each type in it allows; the
 swizzle, which moves 16 bytes at once, takes no vector apart.
@@ -69,7 +69,16 @@ def _most_lanes(loop: ir.For) -> int:
     sizes = [DTYPES[name].num_bytes for name in names if name in DTYPES]
     if all(isinstance(store.value, ir.TensorLoad) for store in stores):
         return min((ACCESS_BYTES // size for size in sizes), default=ACCESS_BYTES)
+    if any(_spreads_byte(store.value, loop.loop_var) for store in stores):
+        return 1
     return min((PRINTED_LANES[size] for size in sizes), default=ACCESS_BYTES)
+
+
+def _spreads_byte(value: Any, lane: ir.Var) -> bool:
+    """Tell whether bytes that are no constants are the same in all lanes."""
+    nodes = [*ir.find_all(value, ir.TensorLoad), *ir.find_all(value, tirx.Cast)]
+    names = [ir.dtype_of(x) for x in nodes if not ir.depends_on(x, [lane])]
+    return any(name in DTYPES and DTYPES[name].num_bytes == 1 for name in names)
 
 
 def rewrite_vectors(kernel: ir.For, plan: tuple[VectorPlan, ...]) -> Any:
@@ -79,6 +88,8 @@ def rewrite_vectors(kernel: ir.For, plan: tuple[VectorPlan, ...]) -> Any:
 
 def _cut(plan: VectorPlan) -> ir.Stmt:
     loop, dtype = plan.loop, ir.dtype_of(plan.loop.loop_var)
+    if plan.lanes == 1:
+        return ir.For(loop.loop_var, loop.min, loop.extent, ir.ForKind.UNROLLED, loop.body)
     lane = ir.Var(loop.loop_var.name, dtype)
     lanes, parts = (tirx.IntImm(dtype, x) for x in (plan.lanes, plan.num_parts))
 

@@ -79,3 +79,12 @@ def test_lanes_by_what_is_computed(dtype, lanes, value, most):
     (kernel,) = ir.kernels(run(parse(text), CutVectors()))
     (loop,) = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
     assert int(loop.extent) == most
+
+
+def test_bytes_that_are_the_same_in_all_lanes_are_no_vector():
+    """A bias of a row: TVM builds a vector of bytes out of constants alone."""
+    text = BEFORE.replace("VALUE", "tile[0, tx * 8 + v] + A[bx, 0]").replace("float16", "int8")
+    (kernel,) = ir.kernels(run(parse(text), CutVectors()))
+    assert not ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
+    (loop,) = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.UNROLLED)
+    assert int(loop.extent) == 8

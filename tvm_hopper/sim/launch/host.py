@@ -17,6 +17,7 @@ from tvm import ir, tirx
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.sim.integers import BINARY, CALLS
 from tvm_hopper.sim.launch.runtime_calls import device_attribute, encode_tiled
 from tvm_hopper.sim.launch.signature import signature
 from tvm_hopper.sim.launch.tensors import HostTensor, Pointer
@@ -206,8 +207,8 @@ class HostInterpreter:
                 return self.expr(node.body)
             yes = self.expr(node.condition)
             return self.expr(node.true_value if yes else node.false_value)
-        if kind in _BINARY:
-            return _BINARY[kind](self.expr(node.a), self.expr(node.b))
+        if kind in BINARY:
+            return BINARY[kind](self.expr(node.a), self.expr(node.b))
         raise VerifyError(f"host function: found expression {kind}; need one that is modelled")
 
     def call(self, node: ir.Call) -> Any:
@@ -308,33 +309,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "handle_add_byte_offset": _offset,
     "likely": lambda p: p,
     "ret": _ret,
-    "bitwise_and": lambda a, b: a & b,
-    "bitwise_or": lambda a, b: a | b,
-    "bitwise_xor": lambda a, b: a ^ b,
-    "shift_left": lambda a, b: a << b,
-    "shift_right": lambda a, b: a >> b,
-}
-_BINARY: dict[str, Callable[..., Any]] = {
-    "Add": lambda a, b: a + b,
-    "Sub": lambda a, b: a - b,
-    "Mul": lambda a, b: a * b,
-    "FloorDiv": lambda a, b: a // b,
-    "FloorMod": lambda a, b: a % b,
-    "Div": lanes.tdiv,
-    "Mod": lanes.tmod,
-    "Min": min,
-    "Max": max,
-    "EQ": lambda a, b: a == b,
-    "NE": lambda a, b: a != b,
-    "LT": lambda a, b: a < b,
-    "LE": lambda a, b: a <= b,
-    "GT": lambda a, b: a > b,
-    "GE": lambda a, b: a >= b,
-    "BitwiseAnd": lambda a, b: a & b,
-    "BitwiseOr": lambda a, b: a | b,
-    "BitwiseXor": lambda a, b: a ^ b,
-    "LShift": lambda a, b: a << b,
-    "RShift": lambda a, b: a >> b,
+    **CALLS,
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, tirx
 
+from tvm_hopper.sim.integers import BINARY, CALLS
 from tvm_hopper.sim.tir import numpy_dtype, short_name
 
 Env = dict[Any, Any]
@@ -43,55 +44,13 @@ class Address:
     __radd__ = __add__
 
 
-def _truncated_mod(a: Any, b: Any) -> Any:
-    return a - b * _truncated_div(a, b)
-
-
-def _truncated_div(a: Any, b: Any) -> Any:
-    quotient = abs(a) // abs(b)
-    return quotient * (np.sign(a) * np.sign(b)) if isinstance(quotient, np.ndarray) else (
-        quotient if (a < 0) == (b < 0) else -quotient
-    )  # fmt: skip
-
-
-def _minimum(a: Any, b: Any) -> Any:
-    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
-
-
-def _maximum(a: Any, b: Any) -> Any:
-    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
-
-
-_BINARY: dict[Any, Callable[[Any, Any], Any]] = {
-    tirx.Add: operator.add,
-    tirx.Sub: operator.sub,
-    tirx.Mul: operator.mul,
-    tirx.FloorDiv: operator.floordiv,
-    tirx.FloorMod: operator.mod,
-    tirx.Div: _truncated_div,
-    tirx.Mod: _truncated_mod,
-    tirx.Min: _minimum,
-    tirx.Max: _maximum,
-    tirx.LT: operator.lt,
-    tirx.LE: operator.le,
-    tirx.GT: operator.gt,
-    tirx.GE: operator.ge,
-    tirx.EQ: operator.eq,
-    tirx.NE: operator.ne,
-    tirx.BitwiseAnd: operator.and_,
-    tirx.BitwiseOr: operator.or_,
-    tirx.BitwiseXor: operator.xor,
-    tirx.LShift: operator.lshift,
-    tirx.RShift: operator.rshift,
-    tirx.And: np.logical_and,
-    tirx.Or: np.logical_or,
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    **BINARY,
+    "And": np.logical_and,
+    "Or": np.logical_or,
 }
 _BINARY_CALLS: dict[str, Callable[[Any, Any], Any]] = {
-    "bitwise_and": operator.and_,
-    "bitwise_or": operator.or_,
-    "bitwise_xor": operator.xor,
-    "shift_right": operator.rshift,
-    "shift_left": operator.lshift,
+    **CALLS,
     "handle_add_byte_offset": operator.add,
     "ptx.addr": operator.add,
 }
@@ -108,8 +67,8 @@ def compile_expr(node: Any) -> Closure:
     kind = type(node)
     if kind is int:
         return lambda env: node
-    if kind in _BINARY:
-        return _binary(_BINARY[kind], node.a, node.b)
+    if kind.__name__ in _BINARY:
+        return _binary(_BINARY[kind.__name__], node.a, node.b)
     if isinstance(node, tirx.IntImm):
         number = int(node.value)
         return lambda env: number

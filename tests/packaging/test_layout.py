@@ -247,6 +247,18 @@ def test_instructions_are_built_by_emitters_alone() -> None:
     assert not found, "a function of codegen_patches/ptx should build these"
 
 
+def test_only_emitters_speak_of_tvms_instructions() -> None:
+    """Not even in words, but for kernels of the tests that are written by hand."""
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for path in python_files()
+        if "T.ptx" in path.read_text()
+        and path.relative_to(ROOT).parts[:2]
+        not in (("codegen_patches", "ptx"), ("tvm_hopper", "testing"))
+    ]
+    assert not found
+
+
 @pytest.mark.parametrize("path", python_files(), ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_files_are_short_enough_to_read(path: Path) -> None:
     lines = len(path.read_text().splitlines())

@@ -1,7 +1,7 @@
 """mma.sync: a warp multiplies fragments in registers; and TVM's older calls around it.
 
 The older calls (`ptx_legacy.mma`, `ptx_legacy.ldmatrix`, `mma_fill_legacy`, `mma_store_legacy`)
-take registers as a pointer and a number of elements; T.ptx.mma names each register.
+take registers as a pointer and a number of elements; `ptx.mma` names each register.
 
 Fragments as PTX ISA 9.1, 9.7.14.5.8 to 9.7.14.5.10, lays them out: with e elements in a 32-bit
 register, g = lane / 4 and t = lane % 4, element x of register r is

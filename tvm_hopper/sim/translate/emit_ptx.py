@@ -32,7 +32,7 @@ class PtxEmitter:
             return
         handler = self._handler(ptx.name)
         if handler is None:
-            self.unsupported(f"T.ptx.{ptx.name}")
+            self.unsupported(f"ptx.{ptx.name}")
             return
         if "_wait" in ptx.name and ptx.name.startswith("mbarrier_"):
             self.waits[-1].append(site)

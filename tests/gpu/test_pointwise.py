@@ -84,3 +84,25 @@ def test_one_dimension(roles):
 @ROLES
 def test_a_bias_from_global_memory(roles):
     check("add_row_bias", (1024, 1024), Tiling(tile=(8, 128), steps=8, stages=3, roles=roles))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "vector", "swizzle"),
+    [
+        ("exp_add", "float32", 8, 128),
+        ("exp_add", "float16", 8, 64),
+        ("exp_add", "float16", 16, None),
+        ("add_row_bias", "float16", 8, 32),
+    ],
+)
+def test_vectors_that_are_cut(name, dtype, vector, swizzle):
+    """Into what a thread loads at once, and what the swizzle leaves whole."""
+    tiling = Tiling((8, 128), steps=4, threads=64, vector=vector, stages=3, swizzle=swizzle)
+    check(name, (96, 256), tiling, dtype)
+
+
+@ROLES
+def test_a_tile_that_is_not_there_at_all(roles):
+    """Sixteen rows in tiles of eight, four to a thread block: half of them are a condition away."""
+    tiling = Tiling((8, 128), steps=4, threads=256, vector=4, stages=2, roles=roles)
+    check("exp_add", (16, 256), tiling)

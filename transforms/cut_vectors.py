@@ -7,9 +7,8 @@
         for v in vectorized(4):
             C[i * 8 + (part * 4 + v)] = ...
 
-A thread loads and stores 16 bytes at most.  For vectors of 8 floats, as they come about between a
-load and a store of halves, TVM prints constructors that take no 8 arguments, and vectors of bytes
-it builds four at a time, out of constants alone; for more lanes it has no types.
+A thread loads and stores 16 bytes at most, and of longer vectors, as they come about between a load
+and a store of halves, TVM prints text that does not compile (codegen_patches/vectors.py).
 
 Before: any loops.  After: a vectorized loop has as many iterations as each type in it allows; the
 swizzle, which moves 16 bytes at once, takes no vector apart.
@@ -26,11 +25,8 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.codegen_patches.vectors import most_lanes
 from tvm_hopper.requests.keys import ASYNC_COPY
-
-ACCESS_BYTES = 16  # of one thread at once
-PRINTED_LANES = {1: 4, 2: 8, 4: 4, 8: 2}  # by bytes of an element: of vectors with constructors
 
 
 @dataclass(frozen=True)
@@ -51,34 +47,9 @@ def plan_vectors(kernel: ir.For) -> tuple[VectorPlan, ...]:
     plans = []
     for loop in ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):
         lanes = ir.static_int(loop.extent)
-        if lanes is not None and (fewer := gcd(lanes, _most_lanes(loop))) < lanes:
+        if lanes is not None and (fewer := gcd(lanes, most_lanes(loop))) < lanes:
             plans.append(VectorPlan(loop, fewer))
     return tuple(plans)
-
-
-def _most_lanes(loop: ir.For) -> int:
-    """Return how many iterations can be one vector: a power of two."""
-    stores = ir.find_all(loop.body, ir.BufferStore)
-    typed: list[Any] = [store.buffer for store in stores]
-    for store in stores:
-        typed += [load.source for load in ir.find_all(store.value, ir.TensorLoad)]
-        # of what is computed: the types of indices are no vector's
-        value = ir.replace(store.value, ir.TensorLoad, lambda x: ir.Var("x", ir.dtype_of(x)))
-        typed += ir.find_all(value, tirx.Cast)
-    names = {ir.dtype_of(x) for x in typed} - {"bool"}
-    sizes = [DTYPES[name].num_bytes for name in names if name in DTYPES]
-    if all(isinstance(store.value, ir.TensorLoad) for store in stores):
-        return min((ACCESS_BYTES // size for size in sizes), default=ACCESS_BYTES)
-    if any(_spreads_byte(store.value, loop.loop_var) for store in stores):
-        return 1
-    return min((PRINTED_LANES[size] for size in sizes), default=ACCESS_BYTES)
-
-
-def _spreads_byte(value: Any, lane: ir.Var) -> bool:
-    """Tell whether bytes that are no constants are the same in all lanes."""
-    nodes = [*ir.find_all(value, ir.TensorLoad), *ir.find_all(value, tirx.Cast)]
-    names = [ir.dtype_of(x) for x in nodes if not ir.depends_on(x, [lane])]
-    return any(name in DTYPES and DTYPES[name].num_bytes == 1 for name in names)
 
 
 def rewrite_vectors(kernel: ir.For, plan: tuple[VectorPlan, ...]) -> Any:

@@ -33,7 +33,7 @@ from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.plan.notes import SmemNote, note_kernels
 from tvm_hopper.plan.overlay import find_overlays, parse_overlay
-from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory
+from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory, shared_array
 from tvm_hopper.requests.targets import arch_of
 
 NAME = "dyn_smem"
@@ -123,8 +123,7 @@ def _array(allocation: Any) -> SharedArray:
             f"shared buffer {buffer.name}", f"shape {list(buffer.shape)}", "a static shape"
         )
     noted = int(allocation.annotations.get("buffer_data_alignment", 0))
-    aligned = max(noted, int(buffer.ty.data_alignment))
-    return SharedArray(buffer.name, SharedPlacement(buffer, 0).num_bytes, aligned)
+    return shared_array(buffer, noted)
 
 
 def rewrite_shared(func: tirx.PrimFunc, plans: tuple[SharedPlan, ...]) -> tirx.PrimFunc:

@@ -295,7 +295,7 @@ def test_what_a_trial_accepts_is_asked_of_the_copy():
         raise ScheduleError("no")
 
     with pytest.raises(ScheduleError, match="no"):
-        trial.rehearse(sch, lambda copy: copy.get_loops("C") and 7, accept)
+        trial.rehearse(sch, lambda copy, _: copy.get_loops("C") and 7, accept)
     assert seen == [(False, 7)]
     assert not sch.trace.insts
 
@@ -327,6 +327,14 @@ def test_a_tensorized_schedule_stays_as_it_was_where_a_helper_refuses():
     refuse(sch, r"a second request, software_pipeline_stage = \[0, 0, 1\]", hs.pipeline, loop, 2)
     copy = sch.get_sblock("B_shared.dyn")
     refuse(sch, "a second request, tvm_hopper.swizzle = 64", _two_swizzles, copy)
+
+
+def test_a_matmul_of_a_tensorized_schedule_is_one_clear_error():
+    sch, _ = tensorized()
+    before = sch.mod
+    with pytest.raises(ScheduleError, match=r"found .*; need "):
+        hs.matmul(sch, sch.get_sblock("A_shared.dyn"))
+    tvm.ir.assert_structural_equal(sch.mod, before)
 
 
 @trial.all_or_nothing("a copy")

@@ -5,7 +5,6 @@ from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
-from tvm_hopper.errors import LoweringError
 from tvm_hopper.transforms.layout_shared import LayoutShared, plan_layouts
 
 
@@ -423,48 +422,6 @@ def test_a_copy_out_of_a_tile_keeps_its_predicate():
             ("A[bx * 8 + i, j]", "A[bx * 8 + i, p * 256 + j]"),
         ),
     )  # fmt: skip
-
-
-LARGER = """
-@T.prim_func(private=True, s_tir=True)
-def func(A: T.Buffer((64, 64), "float16"), C: T.Buffer((64, 64), "float16"), n: T.int32):
-    for tx in T.thread_binding(32, thread="threadIdx.x"):
-        with T.sblock("kernel"):
-            T.reads()
-            T.writes()
-            tile = T.sblock_alloc_buffer((2147483647, 64), "float16", scope="shared.dyn")
-            for i, j in T.grid(8, 64):
-                with T.sblock("copy"):
-                    T.reads(A[i, j])
-                    T.writes(tile[i, j])
-                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
-                    tile[i, j] = A[i, j]
-            for j in range(64):
-                with T.sblock("use"):
-                    T.where(tx < 8)
-                    T.reads(tile[tx, j])
-                    T.writes(C[tx, j])
-                    C[tx, j] = tile[tx, j]
-"""
-
-
-def test_a_tile_is_no_larger_than_what_is_copied_and_read():
-    (kernel,) = ir.kernels(run(parse(LARGER), LayoutShared()))
-    (block,) = ir.find_all(kernel, ir.SBlock, lambda x: bool(x.alloc_buffers))
-    assert [int(x) for x in block.alloc_buffers[0].shape] == [1, 8, 64]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        ("T.where(tx < 8)", "T.where(tx < 9)"),
-        ("T.where(tx < 8)", "T.where(j < 8)"),
-        ("C[tx, j] = tile[tx, j]", 'T.evaluate(T.call_extern("int32", "f", tile.data))'),
-    ],
-)
-def test_a_tile_that_is_read_where_nothing_was_copied_stays_as_large(change):
-    with pytest.raises(LoweringError, match=r"one loop over each dimension of the whole tile"):
-        run(parse(LARGER, change), LayoutShared())
 
 
 POINTED = """

@@ -191,7 +191,11 @@ def _static_extent(kernel: ir.For, copy: Transfer, extent: Any, axis: int) -> in
     scheduled = ir.static_int(loop.extent) if loop is not None else None
     if copy.is_partial and scheduled is not None and sym.Analyzer().can_prove(extent <= scheduled):
         return scheduled
-    if scheduled is not None and _all_within(kernel, copy.tile.buffer, axis, scheduled):
+    if (
+        scheduled is not None
+        and (static is None or scheduled < static)
+        and _all_within(kernel, copy.tile.buffer, axis, scheduled)
+    ):
         return scheduled
     if static is None:
         shape = list(copy.tile.buffer.shape)

@@ -19,20 +19,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from math import prod
 
 from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import MBARRIER_BYTES
 from tvm_hopper.sync import reads_its_own_copies
 
 from .channel import find_channels, find_loads, find_split
 from .overlay import Overlay, find_overlays
-from .smem import SharedArray, SharedMemory
+from .smem import SharedArray, SharedMemory, shared_array
 from .sync_body import BodyReader, flatten
 
 
@@ -43,14 +41,14 @@ def plan_overlays(kernel: ir.For, arch: Arch) -> tuple[Overlay, ...]:
     are planned already.
     """
     arrays = _arrays(kernel)
-    if find_overlays(kernel) or any(_num_elements(x) is None for x in arrays):
+    if find_overlays(kernel) or not all(map(_is_static, arrays)):
         return ()
     barriers = [
         SharedArray("barriers", channel.num_slots * MBARRIER_BYTES)
         for channel in find_channels(kernel)
         for _ in range(2 if channel.num_arrivals else 1)
     ]
-    every = (*map(_shared_array, arrays), *barriers)
+    every = (*map(shared_array, arrays), *barriers)
     if SharedMemory(every).fits_on(arch):
         return ()
     apart = _Lifetimes(kernel)
@@ -71,14 +69,8 @@ def _arrays(kernel: ir.For) -> list[ir.Var]:
     return [x for block in blocks for x in block.alloc_buffers if x.scope() == "shared.dyn"]
 
 
-def _num_elements(array: ir.Var) -> int | None:
-    extents = [ir.static_int(extent) for extent in array.shape]
-    return None if None in extents else prod(x for x in extents if x is not None)
-
-
-def _shared_array(array: ir.Var) -> SharedArray:
-    num_bytes = (_num_elements(array) or 0) * dtype_bytes(ir.dtype_of(array))
-    return SharedArray(array.name, num_bytes, int(array.ty.data_alignment))
+def _is_static(array: ir.Var) -> bool:
+    return None not in map(ir.static_int, array.shape)
 
 
 @dataclass(frozen=True)

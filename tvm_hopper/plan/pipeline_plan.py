@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import MAX_GRID_YZ, MBARRIER_MAX_TX_BYTES
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
@@ -23,7 +21,7 @@ from tvm_hopper.requests.keys import (
 
 from .channel import find_loads, is_load, slot_bytes
 from .load_sites import Site, find_sites, is_open
-from .smem import BARRIER_BYTES, SharedArray, most_slots, ring_memory
+from .smem import BARRIER_BYTES, SharedArray, most_slots, ring_memory, shared_array
 
 
 @dataclass(frozen=True)
@@ -110,14 +108,7 @@ class PipelinePlan:
     def slots(self) -> tuple[SharedArray, ...]:
         """What one slot takes of each tile, which several loads may fill."""
         tiles = [x for n, x in enumerate(self.tiles) if not any(map(x.same_as, self.tiles[:n]))]
-        return tuple(
-            SharedArray(
-                x.name,
-                prod(int(extent) for extent in x.shape) * dtype_bytes(ir.dtype_of(x)),
-                int(x.ty.data_alignment),
-            )
-            for x in tiles
-        )
+        return tuple(map(shared_array, tiles))
 
     @property
     def smem_bytes(self) -> int:

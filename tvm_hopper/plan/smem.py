@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
+from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.facts.programming_model import MBARRIER_BYTES
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import MBARRIER_BYTES, THREAD_ACCESS_BYTES
 from tvm_hopper.facts.swizzle import alignment
 
 TILE_ALIGNMENT = alignment(128)  # of a tile in the widest swizzle, and of the whole allocation
-MIN_ALIGNMENT = 16  # of every array: the widest access of one thread
+MIN_ALIGNMENT = THREAD_ACCESS_BYTES  # of every array
 BARRIER_BYTES = 2 * MBARRIER_BYTES  # of a slot: one full and one empty barrier
 
 
@@ -42,6 +45,20 @@ class SharedArray:
     name: str
     num_bytes: int
     alignment: int = MIN_ALIGNMENT
+
+
+def shared_array(buffer: ir.Var, noted_alignment: int = 0) -> SharedArray:
+    """Describe a buffer of static shape by what it takes.
+
+    Parameters
+    ----------
+    buffer : Var
+        The buffer.
+    noted_alignment : int
+        Bytes of an alignment that its allocation asks for beside its type.
+    """
+    num_bytes = prod(int(extent) for extent in buffer.shape) * dtype_bytes(ir.dtype_of(buffer))
+    return SharedArray(buffer.name, num_bytes, max(noted_alignment, int(buffer.ty.data_alignment)))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from tvm import s_tir
 from tvm.ir import Expr
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
 from . import arguments, reasons
@@ -40,7 +39,7 @@ def as_one_step() -> Iterator[None]:
 
 def rehearse(
     sch: s_tir.Schedule,
-    step: Callable[[s_tir.Schedule], Any],
+    step: Callable[[s_tir.Schedule, Callable[[Any], Any]], Any],
     accept: Callable[[s_tir.Schedule, Any], None] | None = None,
 ) -> None:
     """Run a step on a copy of a schedule, for what it raises.
@@ -50,13 +49,14 @@ def rehearse(
     sch : Schedule
         Left as it is.
     step : callable
-        Takes the schedule; it must do the same whenever it is called.
+        Takes the schedule, and what finds a random variable of `sch` again in it; it must do the
+        same whenever it is called.
     accept : callable, optional
         Takes the copy and what the step returned; raises where that will not do.
     """
     with as_one_step():
-        copy = sch.copy()
-        result = step(copy)
+        copy, same = _twin(sch)
+        result = step(copy, same)
         if accept is not None:
             accept(copy, result)
 
@@ -74,13 +74,20 @@ def _twin(sch: s_tir.Schedule) -> tuple[s_tir.Schedule, Callable[[Any], Any]]:
 def _find_again(sch: s_tir.Schedule, twin: s_tir.Schedule, thing: Any) -> Any:
     """Return the variable of another schedule of the same module that stands for the same node."""
     if isinstance(thing, SBlockRV):
-        return twin.get_sblock(sch.get(thing).name_hint)
+        return next(x for x in _blocks(twin) if twin.get(x).same_as(sch.get(thing)))
     if isinstance(thing, LoopRV):
-        node = sch.get(thing)
-        names = [block.name_hint for block in ir.find_all(node, ir.SBlock)]
-        block = next(name for name in names if names.count(name) == 1)
-        return next(x for x in twin.get_loops(twin.get_sblock(block)) if twin.get(x).same_as(node))
+        loops = (loop for block in _blocks(twin) for loop in twin.get_loops(block))
+        return next(x for x in loops if twin.get(x).same_as(sch.get(thing)))
     return int(sch.get(thing)) if isinstance(thing, Expr) else thing
+
+
+def _blocks(sch: s_tir.Schedule) -> Iterator[SBlockRV]:
+    """Yield all blocks of a schedule; by their names some could not be told apart."""
+    todo = [sch.get_sblock(sch.mod[sch.func_working_on].body.block.name_hint)]
+    while todo:
+        block = todo.pop()
+        yield block
+        todo += sch.get_child_blocks(block)
 
 
 def all_or_nothing(need: str, fix: str = "") -> Callable[[Step], Step]:

@@ -78,7 +78,7 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
         if not is_sampled(given):
             check_lowering(copy, product)
 
-    rehearse(plain, lambda copy: _schedule(copy, block, config), accept)
+    rehearse(plain, lambda copy, same: _schedule(copy, same(block), config), accept)
     if fresh is not None:
         ir.replace_schedule(sch, fresh)
     with as_one_step():

@@ -1,0 +1,49 @@
+"""Which vectors TVM's CUDA code generator can print, so that no loop asks for another one.
+
+    float32x8(x, x, ...)    a call of a constructor that takes no 8 arguments: CUDA has none
+    int8x4(x, x, x, x)      x has to be a constant: anything else ends in a failed check
+    float16x16              no type at all
+
+Upstream: `PrintVecElemStore` and the broadcasts of src/backend/cuda/codegen/codegen_cuda.cc, as of
+apache-tvm 0.27.0.post1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
+
+PRINTED_LANES = {1: 4, 2: 8, 4: 4, 8: 2}  # by bytes of an element: of vectors with constructors
+
+
+def most_lanes(loop: ir.For) -> int:
+    """Return how many iterations of a vectorized loop can be one vector: a power of two.
+
+    That is at most what a thread loads or stores at once.
+    """
+    stores = ir.find_all(loop.body, ir.BufferStore)
+    typed: list[Any] = [store.buffer for store in stores]
+    for store in stores:
+        typed += [load.source for load in ir.find_all(store.value, ir.TensorLoad)]
+        # of what is computed: the types of indices are no vector's
+        value = ir.replace(store.value, ir.TensorLoad, lambda x: ir.Var("x", ir.dtype_of(x)))
+        typed += ir.find_all(value, tirx.Cast)
+    names = {ir.dtype_of(x) for x in typed} - {"bool"}
+    sizes = [DTYPES[name].num_bytes for name in names if name in DTYPES]
+    if all(isinstance(store.value, ir.TensorLoad) for store in stores):
+        return min((THREAD_ACCESS_BYTES // x for x in sizes), default=THREAD_ACCESS_BYTES)
+    if any(_spreads_byte(store.value, loop.loop_var) for store in stores):
+        return 1
+    return min((PRINTED_LANES[size] for size in sizes), default=THREAD_ACCESS_BYTES)
+
+
+def _spreads_byte(value: Any, lane: ir.Var) -> bool:
+    """Tell whether bytes that are no constants are the same in all lanes."""
+    nodes = [*ir.find_all(value, ir.TensorLoad), *ir.find_all(value, tirx.Cast)]
+    names = [ir.dtype_of(x) for x in nodes if not ir.depends_on(x, [lane])]
+    return any(name in DTYPES and DTYPES[name].num_bytes == 1 for name in names)

@@ -1,0 +1,83 @@
+"""How long a kernel takes to build in a warm process: our passes alone, and schedule to cubin.
+
+    python -m benchmarks.compile_time
+    python -m benchmarks.compile_time --size 8192x8192x8192 --rounds 9
+
+Needs no GPU. Medians, in seconds; what is aimed at is 0.15 for the passes and 1 for the whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+TARGET = "nvidia/nvidia-h200"
+
+
+def seconds(step: Callable[[], Any], rounds: int) -> float:
+    """Return the median time of a step that has run before."""
+    step()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def passes_seconds(mod: Any) -> float:
+    """Return the time that our passes take, out of one run of the whole list."""
+    import tvm
+    from tvm.tirx.transform import BindTarget
+
+    from tvm_hopper.pipeline import passes
+    from tvm_hopper.requests.marks import mark_requests
+
+    every = (passes.hook_passes, passes.late_passes, passes.host_passes)
+    own = set(passes.names(p for some in every for p in some()))
+    target = tvm.target.Target(TARGET).with_host(tvm.target.Target("llvm"))
+    mod, total = mark_requests(BindTarget(target)(mod)), 0.0
+    for one in passes.full_list():
+        start = time.perf_counter()
+        mod = one(mod)
+        total += (time.perf_counter() - start) * (one.info.name in own)
+    return total
+
+
+def main() -> None:
+    """Time the default kernel of one product."""
+    import tvm
+    from tvm import s_tir
+
+    import tvm_hopper
+    from tvm_hopper import schedule as hs
+    from tvm_hopper.testing import workloads
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", default="4096x4096x4096", help="MxNxK")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    plain = workloads.matmul(*map(int, arguments.size.split("x")))
+
+    def scheduled() -> Any:
+        sch = s_tir.Schedule(plain)
+        hs.matmul(sch, "C")
+        return sch.mod
+
+    def built() -> Any:
+        return tvm_hopper.cubin(tvm.compile(scheduled(), target=TARGET))
+
+    mod = scheduled()
+    passes_seconds(mod)
+    ours = statistics.median(passes_seconds(mod) for _ in range(arguments.rounds))
+    print(f"{arguments.size}, tvm_hopper {tvm_hopper.__version__}, TVM {tvm.__version__}")
+    print(f"our passes         {ours:.3f} s")
+    print(f"schedule           {seconds(scheduled, arguments.rounds):.3f} s")
+    print(f"schedule to cubin  {seconds(built, arguments.rounds):.3f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""The benchmark of build times: what is counted as ours, and what is printed."""
+
+import sys
+
+from benchmarks import compile_time
+
+
+def test_the_table_has_a_figure_for_each_part(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["compile_time", "--size", "128x128x128", "--rounds", "1"])
+    monkeypatch.setattr(compile_time, "seconds", lambda step, rounds: step() and 1.5)
+    compile_time.main()
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("128x128x128, tvm_hopper ")
+    assert [row.rsplit(maxsplit=2)[0] for row in rows] == [
+        "our passes",
+        "schedule",
+        "schedule to cubin",
+    ]
+    ours = float(rows[0].split()[-2])
+    assert 0 < ours < 10

@@ -33,6 +33,7 @@ LAYERS = [
     ("pipeline",),
     ("cuda_build", "schedule"),
     ("testing",),
+    ("verification",),
     ("simulation",),
     ("integration",),
     ("reports",),
@@ -48,7 +49,7 @@ ONLY = {
     "sim": {"errors", "facts"},
     "codegen_patches": {"facts", "ir"},
 }
-MAY_IMPORT_SIM = {"static_check", "simulation"}
+MAY_IMPORT_SIM = {"static_check", "verification", "simulation"}
 # (module, imported module): why it has to reach upwards.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 

@@ -1,0 +1,182 @@
+"""Judge a module in stages, from cheap to thorough, and give one verdict.
+
+1. launches: what the host does, what the runtime and the driver would refuse;
+2. synchronisation without values: the static check, and every interleaving of the roles;
+3. simulation of chosen CTAs under several schedules.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.sim import Finding
+from tvm_hopper.sim.cta_selection import Choice, choose_asked, choose_blocks
+from tvm_hopper.sim.findings import finding
+from tvm_hopper.sim.launch.arguments import complete
+from tvm_hopper.sim.launch.runtime_calls import TensorMapError
+from tvm_hopper.sim.machine.machine import check_policy
+from tvm_hopper.sim.protocol.check import explore_skeleton
+from tvm_hopper.sim.run import launch_findings, touched_tensors
+from tvm_hopper.static_check.sync import check_sync
+from tvm_hopper.verification.inputs import random_values
+from tvm_hopper.verification.launches import BoundLaunch, bound_launches, run_program
+from tvm_hopper.verification.program import Program, load
+from tvm_hopper.verification.report import Report
+
+RUNS = (
+    ("eager", 0),
+    ("on_wait", 0),
+    ("lifo", 0),
+    ("random", 1),
+    ("random", 2),
+    ("random", 3),
+    ("starve:consumer", 0),
+    ("starve:producer", 0),
+)
+MIN_RUNS = 3  # schedules that must end within the budget for a verdict
+
+
+@dataclass
+class Found:
+    """Findings of all stages, each broken rule once: as the first stage or run met it."""
+
+    findings: dict[Any, Finding] = field(default_factory=dict)
+
+    def add(self, found: Iterable[Finding]) -> None:
+        """Add what speaks for itself: its rule and text tell it apart."""
+        for one in found:
+            self.findings.setdefault((one.rule, one.message), one)
+
+    def add_from_run(self, found: Iterable[Finding]) -> None:
+        """Add what a run met: the same rule at the same statements is met in every run."""
+        for one in found:
+            self.findings.setdefault((one.rule, one.buffer, one.statements), one)
+
+
+def verify(
+    ex_or_mod: Any,
+    inputs: Mapping[str, Any] | None = None,
+    runs: Sequence[tuple[str, int]] = RUNS,
+    blocks: Sequence[tuple[int, ...]] | None = None,
+    target: Any = None,
+    entry: str | None = None,
+    max_ctas: int = 8,
+    budget_s: float = 120.0,
+    num_sms: int = DEFAULT_NUM_SMS,
+) -> Report:
+    """Judge the synchronisation of a module under several schedules; one verdict.
+
+    Parameters
+    ----------
+    ex_or_mod : IRModule, PrimFunc, or what `tvm.compile` returned in this process
+        A module is lowered for `target` (default: the target in scope, else sm_90a).
+    inputs : dict or None
+        As for `simulate`; what is left out is filled with random numbers, except arguments that
+        the kernel only writes. Tensors with strides or an offset of their own get some.
+    runs : sequence of (policy, seed)
+        Schedules to run.
+    blocks : list of (x, y, z) or None
+        CTAs to run, which leaves the report incomplete unless they are all of the launch; None: all
+        up to `max_ctas`, else chosen ones that stand for the others.
+    budget_s : float
+        Seconds for all schedules: what is not begun or not ended by then is listed as skipped, and
+        the report is incomplete if fewer than three ran.
+    num_sms : int
+        Multiprocessors of the device, for host code that asks.
+    target : Target, str or dict, optional
+        For a module that is not lowered yet.
+    entry : str, optional
+        Name of the function to run; left out, the only one.
+    max_ctas : int
+        How many CTAs of a launch may run before some are chosen.
+
+    Returns
+    -------
+    report : Report
+        `verdict` is the worst of "clean", "review", "incomplete" and "error"; `findings` says why.
+
+    Raises
+    ------
+    ValueError
+        An argument is illegal, or there is nothing to run.
+    """
+    start = time.monotonic()
+    _check_arguments(runs, max_ctas)
+    program = load(ex_or_mod, target, entry)
+    values, missing = complete(program.arguments, inputs or {}, random_values)
+    try:
+        launches = bound_launches(program, values, num_sms)
+    except TensorMapError as error:  # the driver refuses it: no kernel is launched
+        return Report((finding("TENSOR_MAP", str(error)),), (), ())
+    refused = [one for launch in launches for one in launch_findings(launch.func, launch.setup)]
+    if any(one.severity == "error" for one in refused):  # the runtime refuses it
+        return Report(tuple(refused), (), ())
+    found = Found()
+    choices = [
+        choose_blocks(launch.func, launch.setup, max_ctas)
+        if blocks is None
+        else choose_asked(launch.func, launch.setup, blocks)
+        for launch in launches
+    ]
+    for choice in choices:
+        found.add(choice.findings())
+    skeletons = _explore(program, choices, found)
+    outputs = _outputs(launches, choices, missing)
+    chosen = choices[0].blocks if len(choices) == 1 and not choices[0].everything else None
+    done: list[tuple[str, int, str]] = []
+    for policy, seed in runs:
+        left = start + budget_s - time.monotonic()
+        if left <= 0:
+            done.append((policy, seed, "skipped"))
+            continue
+        result = run_program(
+            program, values, outputs, policy, seed, chosen, True, num_sms, max(left, 0.1)
+        )
+        if result.out_of_budget:  # what it found before is true
+            done.append((policy, seed, "skipped"))
+            found.add_from_run(one for one in result.findings if one.severity == "error")
+        else:
+            done.append((policy, seed, result.verdict))
+            found.add_from_run(result.findings)
+    ran = sum(verdict != "skipped" for _, _, verdict in done)
+    if ran < min(MIN_RUNS, len(runs)):
+        left_out = f"{ran} of {len(runs)} schedules ran within {budget_s} s"
+        hint = "raise budget_s, or verify a smaller shape"
+        found.add([finding("INCOMPLETE", left_out, hint=hint)])
+    return Report(tuple(found.findings.values()), tuple(done), tuple(choices), tuple(skeletons))
+
+
+def _check_arguments(runs: Sequence[tuple[str, int]], max_ctas: Any) -> None:
+    if not runs:
+        raise ValueError("runs: found none; need at least one (policy, seed)")
+    for policy, _ in runs:
+        check_policy(policy)
+    if type(max_ctas) is not int or max_ctas < 1:
+        raise ValueError(f"max_ctas: found max_ctas={max_ctas!r}; need an int from 1")
+
+
+def _outputs(
+    launches: Sequence[BoundLaunch], choices: Sequence[Choice], missing: Sequence[str]
+) -> list[str]:
+    """Return the tensors that hold nothing before the run: not given, and written before read."""
+    written = set().union(*(choice.only_written for choice in choices))
+    known: set[str] = set()
+    for launch in launches:
+        known = known.union(*touched_tensors(launch.func, launch.setup["params"]))
+    return [name for name in missing if name in written or name not in known]
+
+
+def _explore(program: Program, choices: Sequence[Choice], found: Found) -> list[str]:
+    """Check each kernel's synchronisation without values: statically, and every interleaving."""
+    texts = []
+    for name in dict.fromkeys(choice.kernel for choice in choices):
+        func = program.kernels[name]
+        report = explore_skeleton(func, program.host)
+        found.add(check_sync(func, program.host))
+        found.add(report.findings)
+        texts.append(f"{name}: {report.states} states ({report.covers})")
+    return texts

@@ -1,0 +1,79 @@
+"""The final functions of one module, from whatever a user has in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper.errors import HopperError
+from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.sim.launch.signature import Argument, signature
+from tvm_hopper.sim.tir import arch_of_kernel
+
+
+@dataclass(frozen=True)
+class Program:
+    """The final functions of one module: one host entry, and its kernels by name."""
+
+    host: Any
+    kernels: Mapping[str, Any]
+
+    @property
+    def arguments(self) -> list[Argument]:
+        """Arguments of the entry, in order."""
+        return signature(self.host)
+
+    @property
+    def arch(self) -> Arch:
+        """What the kernels are built for."""
+        return next(map(arch_of_kernel, self.kernels.values()), SM_90A)
+
+
+def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Program:
+    """Return the final functions of a module, lowered here, or of an executable built here."""
+    import tvm
+    from tvm import tirx
+
+    if isinstance(ex_or_mod, Program):
+        return ex_or_mod
+    if isinstance(ex_or_mod, (tvm.IRModule, tirx.PrimFunc)):
+        from tvm_hopper import pipeline
+
+        if target is None:
+            target = tvm.target.Target.current(allow_none=True) or {
+                "kind": "cuda",
+                "arch": SM_90A.name,
+            }
+        _check_scheduled(ex_or_mod)
+        lowered: Any = pipeline.lower_final(ex_or_mod, target)
+    else:
+        from tvm_hopper.cuda_build import records
+
+        lowered = records.lookup(ex_or_mod)
+    kernels = {gv.name_hint: func for gv, func in lowered.device.functions.items()}
+    return Program(_entry(lowered.host, entry), kernels)
+
+
+def _entry(host_module: Any, name: str | None) -> Any:
+    entries = {}
+    for gv, func in host_module.functions.items():
+        if "calling_conv" in (func.attrs or {}) and int(func.attrs["calling_conv"]) == 1:
+            entries[gv.name_hint] = func
+    if name is None and len(entries) > 1:
+        name = "main"
+    if name is not None and name in entries:
+        return entries[name]
+    if len(entries) == 1 and name is None:
+        return next(iter(entries.values()))
+    raise ValueError(f"entry: found functions {sorted(entries)}; need one of them as `entry`")
+
+
+def _check_scheduled(module: Any) -> None:
+    """Refuse a module whose functions are split and packed already."""
+    functions = module.functions.values() if hasattr(module, "functions") else [module]
+    if any("calling_conv" in (func.attrs or {}) for func in functions):
+        raise HopperError(
+            "simulate: found a module that is lowered already; need the scheduled module, or what "
+            "tvm.compile returned"
+        )

@@ -17,7 +17,7 @@ from tvm_hopper.sim import Result
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.machine.machine import check_policy
 from tvm_hopper.verification.judge import RUNS, verify
-from tvm_hopper.verification.launches import run_program
+from tvm_hopper.verification.launches import bound_launches, run_launches
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.report import Report
 
@@ -74,7 +74,9 @@ def simulate(
     check_policy(policy)
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs)
-    return run_program(program, values, missing, policy, seed, blocks, detect_races, num_sms)
+    launches = bound_launches(program, values, num_sms)
+    asked = [blocks] * len(launches)
+    return run_launches(launches, values, missing, policy, seed, asked, detect_races)
 
 
 def verify_command(arguments: argparse.Namespace) -> int:

@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import s_tir
 from tvm.script import tirx as T
 
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import VerifyError
+from tvm_hopper.sim import run_host
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
+from tvm_hopper.verification.launches import bound_launches, run_launches
 
 from .kernels import lower
 
@@ -102,3 +106,90 @@ def test_one_kernel_launched_in_a_host_loop_covers_the_output():
     assert np.array_equal(result.outputs["C"], a.astype("float64") @ b.astype("float64").T)
     assert len(result.blocks) == 2
     verify(program, runs=(("eager", 0), ("on_wait", 0), ("random", 1))).require_clean()
+
+
+def two_kernels(blocks=8, first=None, mirrored=True):
+    """Build a function whose first kernel fills a workspace that its second one reads."""
+    size = blocks * 32
+    first = blocks if first is None else first
+
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((size,), "float32"), C: T.Buffer((size,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        W = T.alloc_buffer((size,), "float32")
+        for bx in T.thread_binding(first, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                W[bx * 32 + tx] = A[bx * 32 + tx] * T.float32(2)
+        for bx in T.thread_binding(blocks, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                if mirrored:
+                    C[bx * 32 + tx] = W[size - 1 - (bx * 32 + tx)] + T.float32(1)
+                else:
+                    C[bx * 32 + tx] = W[bx * 32 + tx] + T.float32(1)
+
+    return load(main)
+
+
+def numbers(blocks):
+    return np.arange(blocks * 32, dtype="float32")
+
+
+def test_a_workspace_passes_values_between_two_kernels():
+    program = two_kernels()
+    assert len(program.kernels) == 2
+    a = numbers(8)
+    result = simulate(program, {"A": a}).require_clean()
+    assert np.array_equal(result.outputs["C"], a[::-1] * 2 + 1)
+    assert set(result.outputs) == {"A", "C"}
+    verify(program).require_clean()
+
+
+@pytest.mark.parametrize("blocks", [8, 3000])
+def test_chosen_blocks_of_both_kernels_speak_for_the_others(blocks):
+    report = verify(two_kernels(blocks), runs=(("eager", 0), ("on_wait", 0), ("random", 1)))
+    assert report.verdict == "clean", str(report)
+    assert [len(choice.blocks) <= 8 for choice in report.choices] == [True, True]
+
+
+def test_a_part_of_a_workspace_that_no_kernel_fills_is_found():
+    result = simulate(two_kernels(8, first=7), {"A": numbers(8)})
+    assert result.rules == {"UNINIT_READ"}
+    assert result.findings[0].buffer == "W"
+
+
+def test_a_workspace_may_share_its_name_with_an_argument():
+    @T.prim_func(s_tir=True)
+    def main(W: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        V = T.alloc_buffer((64,), "float32")
+        for tx in T.thread_binding(64, thread="threadIdx.x"):
+            V[tx] = W[tx] + T.float32(1)
+        for ty in T.thread_binding(64, thread="threadIdx.x"):
+            C[ty] = V[63 - ty]
+
+    sch = s_tir.Schedule(main)
+    renamed = tvm.ir.load_json(tvm.ir.save_json(sch.mod).replace('"V"', '"W"'))
+    result = simulate(load(renamed), {"W": A}).require_clean()
+    assert np.array_equal(result.outputs["C"], A[::-1] + 1)
+
+
+def test_a_workspace_of_another_device_is_refused():
+    call = tvm.ir.Call(
+        tvm.ir.Op.get("tirx.TVMBackendAllocWorkspace"), [1, 0, 256, 2, 32], ret_ty="handle"
+    )
+    with pytest.raises(VerifyError, match="found a workspace on device type 1; need CUDA's, 2"):
+        run_host(tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(call)), {})
+
+
+def test_all_launches_share_one_budget():
+    result = run_launches(
+        bound_launches(two_kernels(), {"A": numbers(8), "C": numbers(8)}, 132),
+        {"A": numbers(8), "C": numbers(8)},
+        ["C"],
+        "eager",
+        0,
+        [None, None],
+        budget_s=0.0,
+    )
+    assert result.out_of_budget
+    assert result.stopped

@@ -31,6 +31,21 @@ def arch_of_kernel(func: tirx.PrimFunc) -> Arch:
     return ARCHS.get(name, SM_90A)
 
 
+def param_names(func: tirx.PrimFunc) -> list[str]:
+    """Return a name for each parameter of a device function: its own, numbered where two share it.
+
+    TVM tells parameters apart by node; two tensors of one name are legal.
+    """
+    names: list[str] = []
+    for param in func.params:
+        name, number = str(param.name), 0
+        while name in names:
+            number += 1
+            name = f"{param.name}_{number}"
+        names.append(name)
+    return names
+
+
 @dataclass(frozen=True)
 class PtxCall:
     """One PTX instruction: operands by name (a list of expressions each), modifiers by slot."""

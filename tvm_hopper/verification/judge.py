@@ -23,7 +23,7 @@ from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.static_check.sync import check_sync
 from tvm_hopper.verification.inputs import random_values
-from tvm_hopper.verification.launches import BoundLaunch, bound_launches, run_program
+from tvm_hopper.verification.launches import BoundLaunch, bound_launches, run_launches
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.report import Report
 
@@ -126,16 +126,14 @@ def verify(
         found.add(choice.findings())
     skeletons = _explore(program, choices, found)
     outputs = _outputs(launches, choices, missing)
-    chosen = choices[0].blocks if len(choices) == 1 and not choices[0].everything else None
+    chosen = [None if choice.everything else choice.blocks for choice in choices]
     done: list[tuple[str, int, str]] = []
     for policy, seed in runs:
         left = start + budget_s - time.monotonic()
         if left <= 0:
             done.append((policy, seed, "skipped"))
             continue
-        result = run_program(
-            program, values, outputs, policy, seed, chosen, True, num_sms, max(left, 0.1)
-        )
+        result = run_launches(launches, values, outputs, policy, seed, chosen, True, left)
         if result.out_of_budget:  # what it found before is true
             done.append((policy, seed, "skipped"))
             found.add_from_run(one for one in result.findings if one.severity == "error")

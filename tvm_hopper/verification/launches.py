@@ -1,9 +1,10 @@
-"""Run every launch of a program once, under one policy."""
+"""What a program launches, and one run of it under one policy."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tvm_hopper.sim import Finding, Result, run_host, run_kernel
 from tvm_hopper.sim.ending import uncovered
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.launch.host import Launch
-from tvm_hopper.sim.launch.tensors import Pointer, place
+from tvm_hopper.sim.launch.tensors import Pointer, Workspace, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.verification.program import Program
@@ -29,10 +30,13 @@ class BoundLaunch:
         The device function.
     setup : dict
         params, grid, block, cluster, dyn_smem_bytes: see `Launch.bind`.
+    workspaces : dict
+        What the host function allocated for its kernels, by name.
     """
 
     func: Any
     setup: dict[str, Any]
+    workspaces: Mapping[str, Workspace] = field(default_factory=dict)
 
     @property
     def tensors(self) -> set[str]:
@@ -53,21 +57,20 @@ def _bind(program: Program, launch: Launch) -> BoundLaunch:
         raise VerifyError(
             f"launch of {launch.kernel}: found kernels {sorted(program.kernels)}; need its TIR"
         )
-    return BoundLaunch(func, launch.bind(func))
+    return BoundLaunch(func, launch.bind(func), launch.workspaces)
 
 
-def run_program(
-    program: Program,
-    values: dict[str, Any],
+def run_launches(
+    launches: Sequence[BoundLaunch],
+    values: Mapping[str, Any],
     outputs: Sequence[str],
     policy: str,
     seed: int,
-    blocks: Any,
-    detect_races: bool,
-    num_sms: int,
+    blocks: Sequence[Any],
+    detect_races: bool = True,
     budget_s: float | None = None,
 ) -> Result:
-    """Run all launches in order, each on what the ones before left.
+    """Run launches in order, each on what the ones before left.
 
     Parameters
     ----------
@@ -75,46 +78,42 @@ def run_program(
         Every argument of the entry, in order.
     outputs : sequence of str
         Arrays that hold nothing before the run.
-    blocks : list of (x, y, z) or None
-        CTAs to run of each launch; None: all.
+    blocks : sequence
+        For each launch a list of (x, y, z), the CTAs to run, or None for all. What a launch that
+        does not run whole stores to counts as written by it, and holds zeros elsewhere.
+    budget_s : float or None
+        Seconds for all of them.
 
     Returns
     -------
     Result
-        Arrays after the last launch; findings and steps of all.
+        Arguments after the last launch; findings and steps of all.
     """
-    launches = bound_launches(program, values, num_sms)
     arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
+    memory = _Memories(arrays, set(outputs))
     findings: list[Finding] = []
     steps = 0
     ran: list[tuple[int, ...]] = []
     events: list[Any] = []
-    written: dict[str, np.ndarray] = {}
     stopped = out_of_budget = False
-    stored: set[str] = set()
-    loaded: set[str] = set()
-    for launch in launches:
-        func, setup, used = launch.func, launch.setup, launch.tensors
-        for names, more in zip(
-            (stored, loaded), touched_tensors(func, setup["params"]), strict=True
-        ):
-            names |= more
+    end = None if budget_s is None else time.monotonic() + budget_s
+    for launch, chosen in zip(launches, blocks, strict=True):
         result = run_kernel(
-            func,
-            {**{n: arrays[n] for n in used}, **setup["params"]},
-            setup["grid"],
-            setup["block"],
-            setup["cluster"],
-            setup["dyn_smem_bytes"],
+            launch.func,
+            {**memory.before(launch), **launch.setup["params"]},
+            launch.setup["grid"],
+            launch.setup["block"],
+            launch.setup["cluster"],
+            launch.setup["dyn_smem_bytes"],
             policy,
             seed,
-            blocks,
+            chosen,
             detect_races,
-            sorted(used.intersection(outputs)),
-            written,
-            budget_s,
+            sorted(launch.tensors & memory.empty),
+            memory.written,
+            None if end is None else max(end - time.monotonic(), 0.0),
         )
-        arrays.update(result.outputs)
+        memory.after(launch, result, chosen is None)
         findings += result.findings
         steps += result.steps
         ran += result.blocks
@@ -122,16 +121,66 @@ def run_program(
         stopped, out_of_budget = result.stopped, result.out_of_budget
         if stopped:  # what later launches would read is not what the program computes
             break
-    if not stopped:
-        holes = [uncovered(n, place(arrays[n]), flags, n in stored) for n, flags in written.items()]
-        holes += [
-            {"message": f"{n}: no statement stores to it, or loads from it", "buffer": n}
-            for n in outputs
-            if launches and n not in stored | loaded and n in arrays and arrays[n].size
-        ]
-        findings += [
-            finding("OUTPUT_COVERAGE", policy=policy, seed=seed, **hole) for hole in holes if hole
-        ]
+    if launches and not stopped:
+        holes = memory.holes(set(outputs))
+        findings += [finding("OUTPUT_COVERAGE", policy=policy, seed=seed, **hole) for hole in holes]
+    results = {name: memory.arrays[name] for name in arrays}
     return Result(
-        arrays, tuple(findings), policy, seed, steps, tuple(ran), events, stopped, out_of_budget
+        results, tuple(findings), policy, seed, steps, tuple(ran), events, stopped, out_of_budget
     )
+
+
+class _Memories:
+    """The tensors of one run, and which of their bytes hold something.
+
+    Attributes
+    ----------
+    empty : set of str
+        Tensors that hold nothing but what launches wrote to them.
+    written : dict
+        One flag for each byte of such a tensor.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], empty: set[str]) -> None:
+        self.arrays = dict(arrays)
+        self.empty = set(empty)
+        self.written: dict[str, np.ndarray] = {}
+        self.stored: set[str] = set()
+        self.loaded: set[str] = set()
+
+    def before(self, launch: BoundLaunch) -> dict[str, np.ndarray]:
+        """Return what a launch is given, with the workspaces that it is the first to see."""
+        for name, workspace in launch.workspaces.items():
+            if name not in self.arrays:
+                self.arrays[name] = workspace.array()
+                self.empty.add(name)
+        return {name: self.arrays[name] for name in launch.tensors}
+
+    def after(self, launch: BoundLaunch, result: Result, whole: bool) -> None:
+        """Take over what a launch left."""
+        stored, loaded = touched_tensors(launch.func, launch.setup["params"])
+        self.stored |= stored
+        self.loaded |= loaded
+        self.arrays.update(result.outputs)
+        if whole:
+            return
+        for name in stored & self.empty:
+            self.empty.discard(name)
+            flags = self.written.pop(name, None)
+            if flags is not None:
+                array = self.arrays[name]
+                array[~place(array).bytes_among(flags).all(axis=-1)] = 0
+
+    def holes(self, outputs: set[str]) -> list[dict[str, Any]]:
+        """Say which outputs the launches left without a value, as arguments of a finding."""
+        found = [
+            uncovered(name, place(self.arrays[name]), flags, name in self.stored)
+            for name, flags in self.written.items()
+            if name in outputs
+        ]
+        found += [
+            {"message": f"{n}: no statement stores to it, or loads from it", "buffer": n}
+            for n in sorted(outputs - self.stored - self.loaded)
+            if n in self.arrays and self.arrays[n].size
+        ]
+        return [hole for hole in found if hole]

@@ -7,8 +7,9 @@ checked; an address is (tensor, byte offset) and an `any` slot of the packed cal
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,10 @@ from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim.integers import BINARY, CALLS
 from tvm_hopper.sim.launch.runtime_calls import device_attribute, encode_tiled
 from tvm_hopper.sim.launch.signature import signature
-from tvm_hopper.sim.launch.tensors import HostTensor, Pointer
+from tvm_hopper.sim.launch.tensors import CUDA, HostTensor, Pointer, Workspace
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine import lanes
-from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, statement_text
+from tvm_hopper.sim.tir import dtype_of, numpy_dtype, param_names, short_name, statement_text
 
 TYPE_INDEX, VALUE = 13, 15
 KDL_TENSOR = 7
@@ -46,16 +47,19 @@ class Launch:
         Name of the device function.
     args : tuple
         `Pointer`, `TensorMapArg` or number; thread extents and shared memory bytes at the end.
+    workspaces : dict
+        What the host function allocated for its kernels, by name, as it was at this launch.
     """
 
     kernel: str
     args: tuple[Any, ...]
+    workspaces: Mapping[str, Workspace] = field(default_factory=dict)
 
     def bind(self, func: tirx.PrimFunc) -> dict[str, Any]:
         """Split the arguments into parameters and launch geometry of a device function."""
         tags = [str(t) for t in func.attrs.get("tirx.kernel_launch_params", [])]
         count = len(func.params)
-        params = {p.name: v for p, v in zip(func.params, self.args[:count], strict=True)}
+        params = dict(zip(param_names(func), self.args[:count], strict=True))
         extents = dict.fromkeys(("blockIdx", "threadIdx", "clusterCtaIdx"))
         geometry: dict[str, list[int]] = {name: [1, 1, 1] for name in extents}
         smem = 0
@@ -75,6 +79,30 @@ class Launch:
         }
 
 
+@dataclass(frozen=True)
+class _Allocation:
+    """Memory that `TVMBackendAllocWorkspace` gives, before it has a name."""
+
+    num_bytes: int
+    dtype: np.dtype
+
+
+def _allocate(device: int, _number: int, num_bytes: int, code: int, bits: int) -> _Allocation:
+    if device != CUDA:
+        raise VerifyError(
+            f"host function: found a workspace on device type {device}; need CUDA's, {CUDA}"
+        )
+    kinds = {0: "int", 1: "uint", 2: "float"}
+    plain = code in kinds and bits in (8, 16, 32, 64) and (code, bits) != (2, 8)
+    return _Allocation(num_bytes, np.dtype(f"{kinds[code]}{bits}" if plain else f"V{bits // 8}"))
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    for number in itertools.count(1):
+        yield f"{name}_{number}"
+
+
 class _Return(Exception):
     """The host function returned."""
 
@@ -92,6 +120,8 @@ class HostInterpreter:
         self.func, self.num_sms, self.arch = func, num_sms, arch
         self.env: dict[Any, Any] = {}
         self.launches: list[Launch] = []
+        self.workspaces: dict[str, Workspace] = {}
+        self.tensors = set(inputs)
         offsets = {a.name: a.elem_offset for a in signature(func)}
         values: list[Any] = [
             HostTensor(name, value, _constant(offsets.get(name, 0)))
@@ -136,7 +166,10 @@ class HostInterpreter:
         elif kind == "AttrStmt":
             self.stmt(node.body)
         elif kind in ("Bind", "LetStmt"):
-            self.env[node.var] = self.value(node.value, node)
+            value = self.value(node.value, node)
+            if isinstance(value, _Allocation):
+                value = self.allocate(str(node.var.name), value)
+            self.env[node.var] = value
             if hasattr(node, "body"):
                 self.stmt(node.body)
         elif kind == "IfThenElse":
@@ -152,7 +185,10 @@ class HostInterpreter:
         elif kind == "AssertStmt":
             self._check(node)
         elif kind == "DeclBuffer":
-            self.env[node.buffer] = self.value(node.data, node)
+            data = self.value(node.data, node)
+            if isinstance(data, _Allocation):
+                data = self.allocate(str(node.buffer.name), data)
+            self.env[node.buffer] = data
         elif kind == "Evaluate":
             self.value(node.value, node)
         elif kind == "Return":
@@ -244,6 +280,13 @@ class HostInterpreter:
             return self.packed_call(self.expr(args[0]), [self.expr(a) for a in args[1:]])
         raise VerifyError(f"host function: found call {name}; need one that is modelled")
 
+    def allocate(self, name: str, what: _Allocation) -> Pointer:
+        """Give a new workspace the name of what it is bound to."""
+        unique = next(n for n in _numbered(name) if n not in self.tensors)
+        self.tensors.add(unique)
+        self.workspaces[unique] = Workspace(unique, what.num_bytes, what.dtype)
+        return Pointer(unique)
+
     def _get(self, what: Any, index: int, field: int) -> Any:
         if isinstance(what, HostTensor):
             return what.get(field)
@@ -278,7 +321,11 @@ class HostInterpreter:
         if name.startswith("runtime.") or name.startswith("__"):
             raise VerifyError(f"host function: found call of {name}; need one that is modelled")
         self.launches.append(
-            Launch(name, tuple(a.value if isinstance(a, MapBox) else a for a in args))
+            Launch(
+                name,
+                tuple(a.value if isinstance(a, MapBox) else a for a in args),
+                dict(self.workspaces),
+            )
         )
         return 0
 
@@ -307,6 +354,8 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "isnullptr": lambda p: p is None,
     "reinterpret": lambda p: p,
     "handle_add_byte_offset": _offset,
+    "TVMBackendAllocWorkspace": _allocate,
+    "TVMBackendFreeWorkspace": lambda *_: 0,  # a device that is in order: later launches reuse it
     "likely": lambda p: p,
     "ret": _ret,
     **CALLS,

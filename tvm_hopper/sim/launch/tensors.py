@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.machine.memory import POISON
+
 CUDA = 2  # DLDeviceType
 DTYPE_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}  # DLDataTypeCode by kind of numpy's type
 SPECIAL_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
@@ -41,6 +43,30 @@ class Pointer:
     def __mod__(self, divisor: int) -> int:
         """Return the address modulo an alignment."""
         return self.offset % divisor
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Global memory that the host function allocates for its kernels, one dimension.
+
+    Attributes
+    ----------
+    name : str
+        That of the TIR buffer, with a number behind it where it would be that of another tensor.
+    num_bytes : int
+        Size.
+    dtype : numpy.dtype
+        Type of an element; accesses of another one are legal.
+    """
+
+    name: str
+    num_bytes: int
+    dtype: np.dtype
+
+    def array(self) -> np.ndarray:
+        """Return memory as it is before anything is stored: every byte 0xFF."""
+        items = -(-self.num_bytes // self.dtype.itemsize)
+        return np.full(items * self.dtype.itemsize, POISON, np.uint8).view(self.dtype)
 
 
 class _Memory:

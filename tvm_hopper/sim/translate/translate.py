@@ -25,6 +25,7 @@ from tvm_hopper.sim.tir import (
     PTX,
     numpy_dtype,
     op_name,
+    param_names,
     short_name,
     split_lanes,
     statement_text,
@@ -453,14 +454,14 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
 def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> KernelCode:
     """Compile a device function; `handlers` maps `op_*` names to whether they are generators."""
     emitter = StmtEmitter(func, handlers)
-    for param in func.params:
+    for param, key in zip(func.params, param_names(func), strict=True):
         name = emitter.scope.name(param.name)
-        emitter.program.params.append(param.name)
-        emitter.emit(f"{name} = w.args[{param.name!r}]")
+        emitter.program.params.append(key)
+        emitter.emit(f"{name} = w.args[{key!r}]")
         if isinstance(param.ty, ir.PointerType):
             dtype = str(getattr(param.ty.element_type, "dtype", "uint8"))
-            emitter.scope.buffers[param] = BufferInfo("global", name, dtype, (), param.name)
-        emitter.pointers[param] = {param.name}
+            emitter.scope.buffers[param] = BufferInfo("global", name, dtype, (), key)
+        emitter.pointers[param] = {key}
         emitter.scope.values[param] = (name, False)
     known = ("tirx.launch_bounds_min_blocks_per_sm", "tirx.max_registers")
     emitter.program.bounds_known = any(key in func.attrs for key in known)

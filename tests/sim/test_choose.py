@@ -64,6 +64,8 @@ def grid_kernel(body, blocks=200):
                     T.tvm_storage_sync("shared")
             if body == "atomic" and tx == 0:
                 T.evaluate(T.cuda.atomic_add(T.address_of(C[0]), T.int32(1)))
+            if body == "ticket" and tx == 0:
+                C[bx] = T.cuda.atomic_add(T.address_of(A[0]), T.int32(1))
 
     return lower(main)
 
@@ -84,11 +86,18 @@ def test_trip_counts_that_data_decide_are_not_covered():
     assert "of 200 CTAs ran" in finding.message
 
 
-def test_blocks_that_communicate_run_together_or_are_incomplete():
-    func, setup = setup_of(grid_kernel("atomic"))
-    assert not choose_blocks(func, setup, 8).covered
-    func, setup = setup_of(grid_kernel("atomic", blocks=40))
+def test_blocks_that_hear_of_each_other_run_together_or_are_incomplete():
+    func, setup = setup_of(grid_kernel("ticket"))
     assert choose_blocks(func, setup, 8).everything
+    func, setup = setup_of(grid_kernel("ticket", blocks=300))
+    assert not choose_blocks(func, setup, 8).covered
+
+
+def test_blocks_that_only_add_do_not_hear_of_each_other():
+    func, setup = setup_of(grid_kernel("atomic"))
+    choice = choose_blocks(func, setup, 8)
+    assert choice.covered
+    assert not choice.everything
 
 
 @pytest.mark.parametrize("body", ["plain", "trips"])

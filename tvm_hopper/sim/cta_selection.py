@@ -1,7 +1,6 @@
-"""Which CTAs of a launch to run: all if they are few or talk to each other, else the corners.
+"""Which CTAs of a launch to run: all if they are few, else one group of each kind.
 
-CTAs that do not communicate and whose synchronisation does not depend on their block index all run
-the same protocol, so that a few of them speak for the rest.
+What a group is, and when two are alike, is proved without running them: see `sim.kinds.groups`.
 """
 
 from __future__ import annotations
@@ -11,15 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm_hopper.errors import VerifyError
+import numpy as np
+
 from tvm_hopper.sim.findings import RULES, Finding
-from tvm_hopper.sim.launch.host import evaluate
+from tvm_hopper.sim.kinds.groups import groups_of
 from tvm_hopper.sim.launch.tensors import Pointer
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.run import check_blocks, compiled
 
-MAX_COMMUNICATING = 64
-MAX_SORTED = 1 << 20  # CTAs of a launch that are sorted into kinds one by one
+MAX_COMMUNICATING = 256  # CTAs that hear of each other, and so run together
+MAX_KINDS = 32  # CTAs that run for others, where they do not
 
 
 @dataclass(frozen=True)
@@ -68,61 +68,56 @@ def choose_asked(func: Any, setup: dict[str, Any], blocks: Sequence[tuple[int, .
 
 
 def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
-    """Choose the CTAs of one launch: first, last, both edges of each axis, and the corner."""
-    program = compiled(func)
+    """Choose the CTAs of one launch: one group of each kind, the first and the last CTA, corners.
+
+    Parameters
+    ----------
+    max_ctas : int
+        A launch of so many runs whole. Of a larger one each kind runs, `MAX_KINDS` CTAs at most,
+        or `MAX_COMMUNICATING` where they hear of each other.
+    """
     name = str(func.attrs["global_symbol"])
-    grid, cluster = setup["grid"], setup["cluster"]
+    grid = setup["grid"]
     total = grid[0] * grid[1] * grid[2]
-    only_written = _only_written(program, setup["params"])
+    only_written = _only_written(compiled(func), setup["params"])
     if total <= max_ctas:
         return Choice(name, tuple(_all(grid)), total, True, "all", only_written)
-    if program.communicates:
-        if total <= MAX_COMMUNICATING:
-            return Choice(
-                name, tuple(_all(grid)), total, True, "all: they communicate", only_written
-            )
-        return Choice(
-            name,
-            tuple(itertools.islice(_all(grid), MAX_COMMUNICATING)),
-            total,
-            False,
-            f"they communicate ({program.communicates[0]}), and only the first "
-            f"{MAX_COMMUNICATING} were run",
-            only_written,
-        )
+    groups = groups_of(func, setup)
+    most = MAX_COMMUNICATING if groups.talk else max(max_ctas, MAX_KINDS)
+    numbers = np.concatenate([*groups.kinds, np.zeros(0, np.int64)])
+    corners = _corners(setup, max_ctas)
+    if groups.trouble or len(numbers) > most:
+        if total <= most:
+            reason = f"all: they communicate ({groups.talk})" if groups.talk else "all"
+            return Choice(name, tuple(_all(grid)), total, True, reason, only_written)
+        count = f"{len(groups.kinds)} kinds with {len(numbers)} CTAs are more than {most}"
+        reason = groups.trouble or count
+        if not groups.talk:
+            return Choice(name, corners, total, False, reason, only_written)
+        some = tuple(itertools.islice(_all(grid), most))
+        reason = f"they communicate ({groups.talk}), and only the first {most} were run: {reason}"
+        return Choice(name, some, total, False, reason, only_written)
+    blocks: list[tuple[int, ...]] = [*groups.values.blocks(numbers)]
+    if len(groups.kinds) == 1:
+        reason = "the others run the same protocol"
+    else:
+        reason = f"one of each of the {len(groups.kinds)} kinds of CTA"
+    if groups.talk:
+        sizes = sorted({len(kind) for kind in groups.kinds})
+        reason += f"; they communicate ({groups.talk}) in groups of {', '.join(map(str, sizes))}"
+    else:
+        blocks += corners[:2]  # the first and the last
+    return Choice(name, tuple(dict.fromkeys(blocks)), total, True, reason, only_written)
+
+
+def _corners(setup: dict[str, Any], max_ctas: int) -> tuple[tuple[int, ...], ...]:
+    """Return the first and the last CTA, edges, and the one in the middle."""
+    grid, cluster = setup["grid"], setup["cluster"]
     axes = [sorted({0, min(c, g - 1), g - 1}) for g, c in zip(grid, cluster, strict=True)]
-    corners = [*itertools.product(*axes)]
     ends = [(0, 0, 0), tuple(g - 1 for g in grid)]
-    middle = _at(total // 2, grid)
-    blocks = tuple(dict.fromkeys([*ends, *corners[: max(max_ctas - 3, 0)], middle]))
-    classes = _classes(program, grid, setup["params"]) if total <= MAX_SORTED else None
-    if classes is not None and len(classes) <= max_ctas:
-        blocks = tuple(dict.fromkeys([*ends, *classes.values()]))
-        return Choice(
-            name,
-            blocks,
-            total,
-            True,
-            f"one of each of the {len(classes)} kinds of CTA, by trip counts; first, last",
-            only_written,
-        )
-    if program.block_dependent:
-        return Choice(
-            name,
-            blocks,
-            total,
-            False,
-            "synchronisation depends on the block index: " + program.block_dependent[0],
-            only_written,
-        )
-    return Choice(
-        name,
-        blocks,
-        total,
-        True,
-        "first, last, edges; the others run the same protocol",
-        only_written,
-    )
+    corners = itertools.islice(itertools.product(*axes), max(max_ctas - 3, 0))
+    middle = _at(grid[0] * grid[1] * grid[2] // 2, grid)
+    return tuple(dict.fromkeys([*ends, *corners, middle]))
 
 
 def _all(grid: tuple[int, int, int]) -> Iterator[tuple[int, ...]]:
@@ -135,24 +130,6 @@ def _at(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
     """Return one block index of `_all`."""
     _, y, z = grid
     return number // (y * z), number // z % y, number % z
-
-
-def _classes(program: Any, grid: Any, params: dict[str, Any]) -> dict[Any, Any] | None:
-    """Group CTAs by the conditions and trip counts that depend on their index.
-
-    None if nothing depends on it, or if such a condition cannot be told from the index alone.
-    """
-    if not program.block_controls:
-        return None
-    classes: dict[Any, Any] = {}
-    for block in _all(grid):
-        env = {var: block["xyz".index(tag[-1])] for var, tag in program.block_vars.items()}
-        try:
-            key = tuple(evaluate(e, env, program.binds, params) for e in program.block_controls)
-        except VerifyError:
-            return None
-        classes.setdefault(key, block)
-    return classes
 
 
 def _only_written(program: Any, params: dict[str, Any]) -> frozenset[str]:

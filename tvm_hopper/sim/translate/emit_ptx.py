@@ -17,7 +17,6 @@ _HARMLESS = (
     "applypriority",
 )
 _ISSUES = ("expect_tx", "g2s", "cp_async_ca", "cp_async_cg")
-_TALKS = ("atom", "red", "cp_reduce", "ld", "st")
 
 
 class PtxEmitter:
@@ -91,7 +90,7 @@ class PtxEmitter:
         return None
 
     def _note_params(self, ptx: PtxCall) -> None:
-        """Note which parameters an instruction loads from, stores to, or talks through."""
+        """Note which parameters an instruction loads from and stores to."""
         params: set[str] = set()
         for values in ptx.operands.values():
             for value in values:
@@ -102,9 +101,6 @@ class PtxEmitter:
             self.program.loaded_params |= params
         if not any(word in name for word in ("g2s", "cp_async_c", "ld")):
             self.program.stored_params |= params
-        ordered = ptx.mods.get("sem") in ("acquire", "release", "acq_rel", "relaxed")
-        if params and name.startswith(_TALKS) and (ordered or name[:2] not in ("ld", "st")):
-            self.program.communicates.append(name)
 
     def _registers(self, values: list[Any]) -> str:
         """Name the registers of a wgmma operand: array, state and indices."""

@@ -458,7 +458,6 @@ class ExprEmitter:
         raise NotImplementedError
 
     def _atomic(self, node: Any) -> None:
-        self.program.communicates.append("atomic")
         params = self.params_of(node.args[0])
         self.program.loaded_params |= params
         self.program.stored_params |= params

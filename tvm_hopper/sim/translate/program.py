@@ -22,11 +22,6 @@ class KernelCode:
     min_itemsize: int = 2
     stored_params: set[str] = field(default_factory=set)
     loaded_params: set[str] = field(default_factory=set)
-    communicates: list[str] = field(default_factory=list)
-    block_dependent: list[str] = field(default_factory=list)
-    block_controls: list[Any] = field(default_factory=list)  # conditions and trip counts
-    block_vars: dict[Any, str] = field(default_factory=dict)  # variable -> "blockIdx.x"
-    binds: dict[Any, Any] = field(default_factory=dict)
     bounds_known: bool = False  # the kernel states its registers at entry
     setmaxnreg_site: int = 0
     line_sites: list[int] = field(default_factory=list)  # statement of each line of `source`

@@ -1,4 +1,4 @@
-"""Questions that translation asks of a function: what wgmma uses, what depends on the block."""
+"""Questions that translation asks of a function: what wgmma uses, whose address is taken."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Questions:
 
     func: tirx.PrimFunc
     scope: Scope
-    block_vars: set[Any]
     pointers: dict[Any, set[str]]
 
     def wgmma_registers(self) -> set[Any]:
@@ -73,10 +72,6 @@ class Questions:
         return (one and any(n.startswith(TELLS) for n in names[1])) or (
             other and any(n.startswith(TELLS) for n in names[0])
         )
-
-    def depends_on_block(self, expr: Any) -> bool:
-        """Tell whether an expression depends on the block index."""
-        return any(var in self.block_vars for var in variables(expr))
 
     def params_of(self, expr: Any) -> set[str]:
         """Return the parameters that an address may point into."""

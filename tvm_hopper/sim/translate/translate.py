@@ -55,8 +55,6 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         self.program = KernelCode(None, "", [None], [], [], [])
         self.tracked: set[str] = set()
         self.roots_of_wgmma = self.wgmma_registers()
-        self.block_vars: set[Any] = set()
-        self.block_depth = 0
         self.pointers: dict[Any, set[str]] = {}
         self.touched: list[str] = []
         self.waits: list[list[int]] = [[]]
@@ -157,9 +155,6 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
             name = self.scope.name(tag)
             self.emit(f"{name} = w.threads[{tag!r}]")
             self.scope.values[var] = (name, tag.startswith("threadIdx"))
-            if tag.startswith("blockIdx"):
-                self.block_vars.add(var)
-                self.program.block_vars[var] = tag
         self.stmt(node.body)
 
     def _stmt_bind(self, node: Any) -> None:
@@ -168,9 +163,6 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         self.flush()
         name = self.scope.name(node.var.name)
         self.scope.values[node.var] = (name, varies)
-        if self.depends_on_block(node.value):
-            self.block_vars.add(node.var)
-        self.program.binds[node.var] = node.value
         self.pointers[node.var] = self.params_of(node.value)
         self.emit(f"{name} = {value}")
 
@@ -216,9 +208,6 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         self.flush()
         before = self.scope.mask
         self.waits.append([])
-        dependent = self.depends_on_block(node.condition)
-        self.block_depth += dependent
-        calls = len(self.program.block_dependent)
         if varies and self.sides_talk(node):
             self._both_sides(node, cond, before)
         elif not varies:
@@ -240,9 +229,6 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
                 self.emit(f"{other} = mand({before}, ~{test})")
                 self.emit(f"if {other} is not False:")
                 self.block(node.else_case, other)
-        self.block_depth -= dependent
-        if dependent and len(self.program.block_dependent) > calls:
-            self.program.block_controls.append(node.condition)
         self.waits.pop()
 
     def _both_sides(self, node: Any, cond: str, before: str) -> None:
@@ -274,11 +260,6 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         self.scope.values[node.loop_var] = (name, low_varies)
         self.waits.append([])
         mask = self.scope.mask
-        dependent = self.depends_on_block(node.extent)
-        if dependent or self.depends_on_block(node.min):
-            self.block_vars.add(node.loop_var)
-        self.block_depth += dependent
-        calls = len(self.program.block_dependent)
         self.loop_masks.append(mask)
         if extent_varies or low_varies:
             step, inner = self.scope.name("step"), self.scope.name("m")
@@ -297,9 +278,6 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         self.loops.pop()
         self.loop_masks.pop()
         self.waits.pop()
-        self.block_depth -= dependent
-        if dependent and len(self.program.block_dependent) > calls:
-            self.program.block_controls.append(node.extent)
         self.emit(f"w.it = ({', '.join(self.loops)}{',' if self.loops else ''})")
 
     def _stmt_while(self, node: Any) -> None:
@@ -377,7 +355,6 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         """Emit a loop that loads with acquire until a condition holds in every lane."""
         target, address, condition = call.args[:3]
         mods = {"type": str(call.args[5].value), "sem": "acquire", "scope": str(call.args[3].value)}
-        self.program.communicates.append("wait_until")
         self.program.loaded_params |= self.params_of(address)
         name = self.constant("mods", mods)
         mask = self.scope.mask
@@ -390,8 +367,6 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         self.emit(f"if {test}.all() if {mask} is None else {test}[{mask}].all(): break")
         self.emit(f"yield w.spin({site})")
         self.depth -= 1
-        if self.block_depth:
-            self.program.block_dependent.append("wait_until")
 
     def _leave_call(self, short: str, node: Any) -> None:
         if short == "break_loop":
@@ -423,8 +398,6 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
 
     def _call(self, handler: str, site: int, args: list[str], result: str = "") -> None:
         self.flush()
-        if self.block_depth:
-            self.program.block_dependent.append(handler.removeprefix("op_"))
         blocking = "yield from " if self.handlers[handler] else ""
         text = f"{blocking}w.{handler}({', '.join([str(site), self.scope.mask, *args])})"
         call = self.program.statements[site].value

@@ -1,0 +1,341 @@
+"""What in a device function depends on the block index, and where that could matter.
+
+Only what steers synchronisation matters: conditions and trip counts around synchronising
+instructions and shared memory, addresses in shared memory, operands of instructions.  Coordinates
+and addresses in global memory do not: they are what CTAs differ in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_hopper.sim.kinds.operands import (
+    global_address,
+    operands,
+    registers,
+    scope_of,
+    steering_arguments,
+    steering_operands,
+    touches_shared,
+    written,
+)
+from tvm_hopper.sim.tir import PTX, decode_ptx, dtype_of, numpy_dtype, op_name, short_name
+from tvm_hopper.sim.translate.questions import viewed
+
+BLOCK, DATA, TALK = "block", "data", "talk"
+_NOTHING: frozenset[str] = frozenset()
+_WORDS = ("atom", "red", "cp_reduce", "ld", "st")  # PTX on global memory that may talk
+_ORDERED = ("acquire", "release", "acq_rel", "relaxed")
+
+
+@dataclass(frozen=True, eq=False)  # TIR expressions do not compare
+class Talk:
+    """An access by which CTAs may hear of each other.
+
+    Attributes
+    ----------
+    tensor : Var
+        The parameter that holds the words; None if it cannot be told.
+    index : tuple
+        Index of the first word, as the buffer has it; empty if it cannot be told.
+    itemsize : int
+        Bytes of an element of that buffer.
+    hears : bool
+        What it reads may steer the CTA.
+    """
+
+    name: str
+    tensor: Any
+    index: tuple[Any, ...]
+    itemsize: int
+    hears: bool
+
+
+@dataclass
+class Flow:
+    """What a walk over a device function found.
+
+    Attributes
+    ----------
+    block_vars : dict
+        Variable -> "blockIdx.x" and so on.
+    binds : dict
+        Variable -> expression.
+    loops : dict
+        Loop variable -> its `For`.
+    extents : dict
+        Thread variable -> extent.
+    taints : dict
+        Variable, or root of a buffer -> what its value depends on: BLOCK, DATA (memory at a place
+        that depends on the block), TALK (memory that other CTAs write meanwhile).
+    stores : dict
+        Root of a register or shared buffer -> expressions that its contents depend on.
+    steering : list
+        Expressions that must agree in two CTAs for both to synchronise alike.
+    """
+
+    block_vars: dict[Any, str] = field(default_factory=dict)
+    binds: dict[Any, Any] = field(default_factory=dict)
+    loops: dict[Any, Any] = field(default_factory=dict)
+    extents: dict[Any, Any] = field(default_factory=dict)
+    views: dict[Any, Any] = field(default_factory=dict)
+    taints: dict[Any, frozenset[str]] = field(default_factory=dict)
+    stores: dict[Any, list[Any]] = field(default_factory=dict)
+    steering: list[Any] = field(default_factory=list)
+    talks: list[Talk] = field(default_factory=list)
+
+    def root(self, buffer: Any) -> Any:
+        """Return the allocation or parameter that a buffer is a view of."""
+        while buffer in self.views:
+            buffer = self.views[buffer]
+        return buffer
+
+    def taint(self, expr: Any) -> frozenset[str]:
+        """Return what an expression depends on."""
+        found: set[str] = set()
+
+        def variable(var: ir.Var) -> None:
+            found.update(self.taints.get(self.root(var), _NOTHING))
+
+        def load(access: ir.TensorLoad) -> None:
+            if scope_of(access.source) == "global":
+                held = any(self.taint(i) for i in access.indices)
+                if held or self.root(access.source) in self.stores:
+                    found.add(DATA)
+
+        def call(node: ir.Call) -> None:
+            if short_name(node).startswith("cuda.atomic"):
+                found.add(TALK)
+
+        tvm_ffi.structural_walk(expr, [(ir.Var, variable), (ir.TensorLoad, load), (ir.Call, call)])
+        return frozenset(found)
+
+
+def flow_of(func: tirx.PrimFunc) -> Flow:
+    """Walk a device function as codegen prints it."""
+    walk = _FlowWalk()
+    while True:  # what depends on what, until nothing is added
+        before = dict(walk.flow.taints)
+        walk.collect = False
+        walk.stmt(func.body)
+        if walk.flow.taints == before:
+            break
+    walk.collect = True
+    walk.stmt(func.body)
+    return walk.flow
+
+
+class _FlowWalk:
+    """One pass over the statements; `collect`: note what steers, besides what depends on what."""
+
+    def __init__(self) -> None:
+        self.flow = Flow()
+        self.collect = False
+        self.around: list[Any] = []  # conditions and extents around that depend on the block
+        self.heard: set[Any] = set()  # tensors that some statement loads from
+
+    def stmt(self, node: Any) -> None:
+        kind = type(node).__name__
+        if kind == "SeqStmt":
+            for inner in node.seq:
+                self.stmt(inner)
+        elif kind == "AttrStmt":
+            self._attribute(node)
+        elif kind in ("Bind", "LetStmt"):
+            self.flow.binds[node.var] = node.value
+            self._add(node.var, self.flow.taint(node.value))
+            self.expression(node.value)
+            if hasattr(node, "body"):
+                self.stmt(node.body)
+        elif kind == "DeclBuffer":
+            source = viewed(node.data)
+            if source is not None:
+                self.flow.views[node.buffer] = source
+            else:
+                self._add(node.buffer, self.flow.taint(node.data))
+                self.expression(node.data)
+        elif kind == "IfThenElse":
+            self.expression(node.condition)
+            with _Around(self, node.condition):
+                self.stmt(node.then_case)
+                if node.else_case is not None:
+                    self.stmt(node.else_case)
+        elif kind == "For":
+            self.flow.loops[node.loop_var] = node
+            self._add(node.loop_var, self.flow.taint(node.min))
+            self.expression(node.min)
+            self.expression(node.extent)
+            with _Around(self, node.extent):
+                self.stmt(node.body)
+        elif kind == "While":
+            self.expression(node.condition)
+            self._steer(node.condition)
+            with _Around(self, node.condition):
+                self.stmt(node.body)
+        elif kind == "BufferStore":
+            self._store(node)
+        elif kind == "Evaluate" and isinstance(node.value, ir.Call):
+            for argument in node.value.args:
+                self.expression(argument)
+            self._call_statement(node.value)
+
+    def _attribute(self, node: Any) -> None:
+        if node.attr_key in ("thread_extent", "virtual_thread"):
+            var, tag = node.node.var, str(node.node.thread_tag)
+            if tag.startswith("blockIdx"):
+                self.flow.block_vars[var] = tag
+                self._add(var, frozenset({BLOCK}))
+            elif tag.startswith("clusterIdx"):  # never printed with blockIdx beside it
+                self._add(var, frozenset({BLOCK, DATA}))
+            else:
+                self.flow.extents[var] = node.value
+        self.stmt(node.body)
+
+    def _add(self, var: Any, taint: frozenset[str]) -> None:
+        if taint:
+            var = self.flow.root(var)
+            self.flow.taints[var] = self.flow.taints.get(var, _NOTHING) | taint
+
+    def _contents(self, buffer: Any, *values: Any) -> None:
+        """Note what a buffer's contents depend on."""
+        root = self.flow.root(buffer)
+        held = self.flow.stores.setdefault(root, [])
+        for value in (*values, *self.around):
+            if not any(value.same_as(other) for other in held):
+                held.append(value)
+            self._add(root, self.flow.taint(value))
+
+    # -- what steers ------------------------------------------------------------------------------
+
+    def _steer(self, *values: Any) -> None:
+        """Note that synchronisation is reached here, with operands that it depends on."""
+        if self.collect:
+            for value in (*values, *self.around):
+                if self.flow.taint(value) and not any(value.same_as(v) for v in self.flow.steering):
+                    self.flow.steering.append(value)
+
+    def _store(self, node: Any) -> None:
+        self.expression(node.value)
+        for index in node.indices:
+            self.expression(index)
+        scope = scope_of(node.buffer)
+        if scope == "shared":
+            self._steer(*node.indices)
+        self._contents(node.buffer, node.value, *node.indices)
+
+    def expression(self, expr: Any) -> None:
+        """Look for shared memory, and for calls that meet other threads, inside an expression."""
+        if not isinstance(expr, tvm_ffi.Object):
+            return
+
+        def load(access: ir.TensorLoad) -> None:
+            scope = scope_of(access.source)
+            if scope == "shared":
+                self._steer(*access.indices)
+            elif scope == "global" and not any(access.same_as(other) for other in addressed):
+                self.heard.add(self.flow.root(access.source))
+
+        def call(node: ir.Call) -> None:
+            name = short_name(node)
+            if name == "address_of":
+                addressed.append(node.args[0])
+            talk = self._talk(node)
+            if talk is not None:
+                self._meet(replace(talk, hears=True))
+            if name == "if_then_else" and touches_shared(node):
+                self._steer(node.args[0])
+            self._steer(*steering_arguments(node))
+
+        addressed: list[Any] = []
+        loads: list[Any] = []
+        tvm_ffi.structural_walk(expr, [(ir.TensorLoad, loads.append), (ir.Call, call)])
+        for access in loads:
+            load(access)
+
+    def _meet(self, talk: Talk) -> None:
+        if talk.hears:
+            self.heard.add(talk.tensor)
+        if self.collect and talk.tensor in self.heard:
+            self.flow.talks.append(talk)
+
+    def _call_statement(self, call: ir.Call) -> None:
+        name = op_name(call)
+        talk = self._talk(call)
+        if talk is not None:
+            self._meet(talk)
+        ptx = decode_ptx(call) if name.startswith(PTX) else None
+        if ptx is None:
+            self._steer(*steering_arguments(call))
+            pointed = [a for a in call.args if not global_address(a)]
+            for buffer in registers(call):
+                self._contents(buffer, *pointed)
+            return
+        told = list(operands(ptx))
+        for buffer in written(ptx):
+            values = [v for n, v in told if n not in ptx.writes]
+            self._contents(buffer, *(v for v in values if not global_address(v)))
+            if talk is not None:
+                self._add(buffer, frozenset({TALK}))
+            elif any(global_address(v) and self.flow.taint(v) for v in values):
+                self._add(buffer, frozenset({DATA}))
+        plain = ptx.name.startswith(_WORDS) and any(global_address(v) for _, v in told)
+        if plain and talk is None:
+            return  # an ordinary access of global memory
+        self._steer(*steering_operands(ptx))
+        if talk is not None and talk.tensor in self.heard:
+            self._steer(*(v for n, v in told if n == "value"))
+
+    def _talk(self, call: ir.Call) -> Talk | None:
+        """Return the access of a call by which CTAs may hear of each other."""
+        name = op_name(call)
+        short = short_name(call)
+        if short.startswith("cuda.atomic"):
+            return self._talk_at(short, call.args[0], False)
+        if short == "cuda.wait_until":
+            return self._talk_at(short, call.args[1], True)
+        ptx = decode_ptx(call) if name.startswith(PTX) else None
+        if ptx is None or not ptx.name.startswith(_WORDS):
+            return None
+        addresses = [v for _, v in operands(ptx) if global_address(v)]
+        kind = ptx.name[:2]
+        volatile = any(token == "volatile" for token in ptx.mods.values())
+        ordered = ptx.mods.get("sem") in _ORDERED or volatile
+        if not addresses or (kind in ("ld", "st") and not ordered):
+            return None
+        return self._talk_at(ptx.name, addresses[0], "d" in ptx.writes or kind == "ld")
+
+    def _talk_at(self, name: str, address: Any, hears: bool) -> Talk:
+        while True:
+            if isinstance(address, ir.Call) and short_name(address) == "reinterpret":
+                address = address.args[0]
+            elif isinstance(address, ir.Var) and address in self.flow.binds:
+                address = self.flow.binds[address]
+            else:
+                break
+        if isinstance(address, ir.Call) and short_name(address) == "address_of":
+            access = address.args[0]
+            if isinstance(access, ir.TensorLoad):
+                root, size = self.flow.root(access.source), numpy_dtype(dtype_of(access)).itemsize
+                return Talk(name, root, tuple(access.indices), size, hears)
+        return Talk(name, None, (), 0, hears)
+
+
+class _Around:
+    """Statements under a condition or trip count that depends on the block."""
+
+    def __init__(self, walk: _FlowWalk, control: Any) -> None:
+        self.walk = walk
+        self.held = bool(walk.flow.taint(control))
+        self.control = control
+
+    def __enter__(self) -> None:
+        if self.held:
+            self.walk.around.append(self.control)
+
+    def __exit__(self, *_: object) -> None:
+        if self.held:
+            self.walk.around.pop()

@@ -1,0 +1,180 @@
+"""Numbers that agree in two CTAs only if an expression behaves alike in both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import ir, sym, tirx
+
+from tvm_hopper.sim.kinds.flow import BLOCK, DATA, Flow
+from tvm_hopper.sim.kinds.grid_values import GridValues, NotOfBlockError
+from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, statement_text
+
+_COMPARE = ("LT", "LE", "GT", "GE", "EQ", "NE")
+_UNBOUNDED = 1 << 62
+
+
+class UnprovableError(Exception):
+    """CTAs may differ in more than coordinates; the text says where."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """`block + [low, high]`: a part of the block index, and what threads and loops add to it."""
+
+    block: Any
+    low: int
+    high: int
+
+
+class Keys:
+    """Turns expressions into keys, one number a CTA each."""
+
+    def __init__(self, flow: Flow, values: GridValues) -> None:
+        self.flow, self.values = flow, values
+        self.analyzer = sym.Analyzer()
+        self.busy: set[Any] = set()
+        for var, extent in flow.extents.items():
+            self._bind(var, tirx.IntImm("int32", 0), extent)
+        for var, loop in flow.loops.items():
+            if not flow.taint(loop.min):
+                self._bind(var, loop.min, loop.extent)
+
+    def _bind(self, var: Any, low: Any, extent: Any) -> None:
+        if isinstance(extent, tirx.IntImm) and isinstance(low, tirx.IntImm):
+            self.analyzer.bind(var, ir.Range.from_min_extent(low, extent))
+
+    def of(self, expr: Any) -> list[np.ndarray]:
+        """Return keys of an expression; none if it is alike in all CTAs.
+
+        Raises
+        ------
+        UnprovableError
+            It depends on the block by way of memory.
+        """
+        taint = self.flow.taint(expr)
+        if DATA in taint:
+            raise UnprovableError(
+                f"{statement_text(expr)} depends on the block index by way of memory"
+            )
+        if BLOCK not in taint:
+            return []
+        try:
+            value = self.values.of(expr)
+        except NotOfBlockError:
+            return self._mixed(expr)
+        return [value] if isinstance(value, np.ndarray) else []
+
+    def _mixed(self, expr: Any) -> list[np.ndarray]:
+        kind = type(expr).__name__
+        if kind == "Var":
+            return self._variable(expr)
+        if kind in _COMPARE:
+            left, right = self.sum(expr.a), self.sum(expr.b)
+            if left is not None and right is not None:
+                return _slack(left, right)
+        remainder = self._remainder(expr)
+        if remainder is not None:
+            return _arrays(remainder)
+        total = self.sum(expr)
+        if total is not None:
+            return _arrays(total.block)
+        return [key for child in _children(expr) for key in self.of(child)]
+
+    def _remainder(self, expr: Any) -> Any:
+        """Return `block mod n` for an expression `(block + others) mod n`; None for another one."""
+        kind = type(expr).__name__
+        if kind == "BitwiseAnd" and isinstance(expr.b, tirx.IntImm):
+            value, divisor = expr.a, int(expr.b) + 1
+            if divisor < 1 or divisor & (divisor - 1):
+                return None
+        elif kind in ("FloorMod", "Mod") and isinstance(expr.b, tirx.IntImm):
+            value, divisor = expr.a, int(expr.b)
+        else:
+            return None
+        total = self.sum(value)
+        if total is None or (kind == "Mod" and np.min(total.block) + total.low < 0):
+            return None  # truncation towards zero makes another rule of negative numbers
+        return total.block % divisor
+
+    def _variable(self, var: Any) -> list[np.ndarray]:
+        """Return keys of what a variable or a buffer gets its value from."""
+        root = self.flow.root(var)
+        if root in self.busy:  # it depends on itself, and on what is looked at already
+            return []
+        sources = list(self.flow.stores.get(root, ()))
+        if var in self.flow.binds:
+            sources.append(self.flow.binds[var])
+        if var in self.flow.loops:
+            sources += [self.flow.loops[var].min, self.flow.loops[var].extent]
+        if not sources:
+            raise UnprovableError(f"{var} depends on the block index")
+        self.busy.add(root)
+        found = [key for source in sources for key in self.of(source)]
+        self.busy.discard(root)
+        return found
+
+    def sum(self, expr: Any) -> Sum | None:
+        """Take an integer expression apart; None if it is no such sum."""
+        if numpy_dtype(dtype_of(expr)).kind not in "iu":
+            return None
+        try:
+            return Sum(self.values.of(expr), 0, 0)
+        except NotOfBlockError:
+            pass
+        kind = type(expr).__name__
+        if kind in ("Add", "Sub"):
+            left, right = self.sum(expr.a), self.sum(expr.b)
+            if left is None or right is None:
+                return None
+            if kind == "Add":
+                return Sum(left.block + right.block, left.low + right.low, left.high + right.high)
+            return Sum(left.block - right.block, left.low - right.high, left.high - right.low)
+        if kind == "Mul":
+            for one, other in ((expr.a, expr.b), (expr.b, expr.a)):
+                part = self.sum(other)
+                if isinstance(one, tirx.IntImm) and part is not None:
+                    factor = int(one)
+                    ends = sorted((part.low * factor, part.high * factor))
+                    return Sum(part.block * factor, *ends)
+        if kind == "Var" and expr in self.flow.binds:
+            return self.sum(self.flow.binds[expr])
+        if kind == "Cast" and numpy_dtype(dtype_of(expr.value)).kind in "iu":
+            return self.sum(expr.value)
+        if not self.flow.taint(expr):
+            bound = self.analyzer.const_int_bound(expr)
+            return Sum(0, max(bound.min_value, -_UNBOUNDED), min(bound.max_value, _UNBOUNDED))
+        return None
+
+
+def _slack(left: Sum, right: Sum) -> list[np.ndarray]:
+    """Return how far two sums are apart, where it is not more than threads and loops can bridge."""
+    block = left.block - right.block
+    low, high = left.low - right.high, left.high - right.low
+    if not isinstance(block, np.ndarray):
+        return []
+    if max(-low, high) >= _UNBOUNDED:
+        return [block]
+    return [np.clip(block, -high - 1, -low + 1)]
+
+
+def _arrays(value: Any) -> list[np.ndarray]:
+    return [value] if isinstance(value, np.ndarray) else []
+
+
+def _children(expr: Any) -> list[Any]:
+    kind = type(expr).__name__
+    if kind == "TensorLoad":
+        return [*expr.indices, expr.source]
+    if kind == "Call":
+        if short_name(expr) == "buffer_data":
+            return []
+        return list(expr.args)
+    names = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride", "lanes")
+    return [
+        getattr(expr, name)
+        for name in names
+        if hasattr(expr, name) and not isinstance(getattr(expr, name), int)
+    ]

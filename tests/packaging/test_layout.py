@@ -50,6 +50,9 @@ ONLY = {
     "codegen_patches": {"facts", "ir"},
 }
 MAY_IMPORT_SIM = {"static_check", "verification", "simulation"}
+# Of the facts the judge takes limits alone. Where bytes and fragments lie it decodes by itself
+# (sim/layouts): a wrong layout in `facts` would else be right in both places.
+FACTS_OF_SIM = {"arch", "devices", "programming_model", "registers", "tensor_map"}
 # (module, imported module): why it has to reach upwards.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
@@ -199,6 +202,20 @@ def test_imports_go_one_way(name: str) -> None:
     allowed = {own} | ONLY.get(own, above if own in MAY_IMPORT_SIM else above - {"sim"})
     upwards = {x for x in imports(name) if unit(x) not in allowed and (name, x) not in EXCEPTIONS}
     assert not upwards, f"{name} imports {', '.join(sorted(upwards))}"
+
+
+def test_the_judge_decodes_layouts_by_itself() -> None:
+    taken = {
+        x.split(".")[2]
+        for name in modules()
+        if unit(name) == "sim"
+        for x in imports(name)
+        if unit(x) == "facts" and x.count(".") > 1
+    }
+    assert taken == FACTS_OF_SIM
+    decoders = [x for x in modules() if x.startswith("tvm_hopper.sim.layouts.")]
+    assert decoders
+    assert not {x for name in decoders for x in imports(name) if unit(x) != "sim"}
 
 
 def test_exceptions_are_needed() -> None:

@@ -13,8 +13,10 @@ from tvm_hopper.simulation import simulate
 from .kernels import lower
 
 N = 64
-NAMES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8",
+NAMES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8", "uint8": "u8",
          "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}  # fmt: skip
+
+INTEGERS = ("int8", "uint8")
 
 
 def place(values, layout_of, dtype, major, swizzle):
@@ -34,11 +36,11 @@ def place(values, layout_of, dtype, major, swizzle):
 def kernel(dtype, trans_a, trans_b, acc, num_bytes, a_desc, b_desc, b_start):
     k = facts.instruction_k(dtype)
     short = NAMES[dtype]
-    out = "s32" if dtype == "int8" else "f32"
+    out = "s32" if dtype in INTEGERS else "f32"
     name = f"wgmma.mma_async.sync.aligned.m64n{N}k{k}.{out}.{short}.{short}"
     registers = N // 2
     words, low = num_bytes // 4, 0xFFFFFFFF
-    flags = [] if dtype == "int8" else [1, 1]
+    flags = [] if dtype in INTEGERS else [1, 1]
     if dtype in ("float16", "bfloat16"):
         flags = [1, 1, trans_a, trans_b]
 
@@ -101,13 +103,15 @@ def test_one_instruction_is_exact(dtype, a_major, b_major, swizzle):
     k = facts.instruction_k(dtype)
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     rng = np.random.default_rng(0)
-    a, b = (rng.integers(-3, 4, (rows, k)).astype(kind) for rows in (64, N))
+    a, b = (
+        rng.integers(0 if dtype == "uint8" else -3, 4, (rows, k)).astype(kind) for rows in (64, N)
+    )
     a_bytes, a_desc = place(a, facts.operand_layout, dtype, a_major, swizzle)
     b_bytes, b_desc = place(b, facts.operand_layout, dtype, b_major, swizzle)
     b_start = -(-len(a_bytes) // 1024) * 1024
     raw = np.zeros(-(-(b_start + len(b_bytes)) // 16) * 16, np.uint8)
     raw[: len(a_bytes)], raw[b_start : b_start + len(b_bytes)] = a_bytes, b_bytes
-    acc = "uint32" if dtype == "int8" else "float32"
+    acc = "uint32" if dtype in INTEGERS else "float32"
     program = kernel(
         dtype,
         int(a_major == "mn"),
@@ -121,5 +125,26 @@ def test_one_instruction_is_exact(dtype, a_major, b_major, swizzle):
     result = simulate(program, {"X": raw.view(np.uint32)}).require_clean()
     want = a.astype("float64") @ b.astype("float64").T
     got = result.outputs["C"].reshape(64, N)
-    got = got.view("int32") if dtype == "int8" else got
+    got = got.view("int32") if dtype in INTEGERS else got
     assert np.array_equal(got.astype("float64"), want)
+
+
+def run_with(a_desc, b_desc=0):
+    """Run one float16 instruction on 16 KiB of zeros."""
+    words = np.zeros(4096, np.uint32)
+    return simulate(kernel("float16", 0, 0, "float32", 16384, a_desc, b_desc, 0), {"X": words})
+
+
+def test_a_base_offset_is_not_modelled():
+    made = facts.Descriptor(0, 16, 1024, 3, 128).encode()
+    (finding,) = run_with(made).findings
+    assert finding.rule == "INCOMPLETE"
+    assert "wgmma descriptor with a base offset" in str(finding)
+
+
+def test_an_operand_beyond_shared_memory():
+    made = facts.Descriptor(0, 16, 4096, 0, 128).encode()  # the eighth group of rows ends at 29 KiB
+    found = run_with(made, facts.Descriptor(0, 16, 1024, 0, 128).encode())
+    assert found.rules == {"OOB_ACCESS"}
+    # the simulator's shared memory has 1024 bytes in front of the kernel's own
+    assert "operand A reads shared bytes [1024, 30720) of 17408" in str(found.findings[0])

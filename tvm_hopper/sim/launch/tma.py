@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.facts.swizzle import swizzle_offset
+from tvm_hopper.sim.layouts.swizzle import swizzled
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.tir import numpy_dtype
 
@@ -44,9 +44,7 @@ def landing_offsets(num_bytes: int, itemsize: int, swizzle_bytes: int, phase: in
     `phase` is the destination's offset in its 1024-byte swizzle atom.
     """
     plain = np.arange(0, num_bytes, itemsize, dtype=np.int64)
-    if not swizzle_bytes:
-        return plain // itemsize
-    return (swizzle_offset(plain + phase, swizzle_bytes) - phase) // itemsize
+    return (swizzled(plain + phase, swizzle_bytes) - phase) // itemsize
 
 
 class BoundTensorMap:

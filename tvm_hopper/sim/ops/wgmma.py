@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.facts.wgmma import Descriptor, operand_addresses
+from tvm_hopper.sim.layouts.matrix_descriptor import MatrixDescriptor
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes, one
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import Region
@@ -24,14 +24,9 @@ from tvm_hopper.sim.tir import numpy_dtype
 
 
 @functools.lru_cache(maxsize=512)
-def operand_offsets(fields: int, phase: int, major: str, rows: int, dtype: str) -> np.ndarray:
-    """Return element offsets (rows, k) from the operand's start rounded down to 1024 bytes.
-
-    `fields` is the descriptor without its start address, `phase` the start modulo 1024.
-    """
-    layout = Descriptor.decode(fields)
-    moved = Descriptor(phase, layout.leading_bytes, layout.stride_bytes, 0, layout.swizzle_bytes)
-    return operand_addresses(moved, major, rows, dtype) // numpy_dtype(dtype).itemsize
+def operand_offsets(value: int, major: str, rows: int, depth: int, itemsize: int) -> np.ndarray:
+    """Return the element offsets (rows, depth) in shared memory that a descriptor stands for."""
+    return MatrixDescriptor.of(value).addresses(major, rows, depth, itemsize) // itemsize
 
 
 @functools.lru_cache(maxsize=64)
@@ -230,7 +225,7 @@ class WgmmaOps:
 
     def _issue(self, op: PendingOp, site: int, mods: Any, flags: tuple[int, int, int, int]) -> None:
         machine, group = self.machine, self._group
-        n = int(mods["shape"].partition("n")[2].partition("k")[0])
+        n, depth = (int(x) for x in mods["shape"].partition("n")[2].split("k"))
         a_type, b_type = DTYPE_OF[mods["atype"]], DTYPE_OF[mods["btype"]]
         _, a, b, _ = op.members[self]
         for other in group.warps:
@@ -244,8 +239,8 @@ class WgmmaOps:
                 )
         sources = []
         if not isinstance(a, RegRef):
-            sources.append(self._operand(site, a, 64, a_type, flags[2], "A"))
-        sources.append(self._operand(site, b, n, b_type, flags[3], "B"))
+            sources.append(self._operand(site, a, 64, depth, a_type, flags[2], "A"))
+        sources.append(self._operand(site, b, n, depth, b_type, flags[3], "B"))
         if any(source is None for source in sources):
             op.steps.append(lambda: None)
         else:
@@ -272,24 +267,18 @@ class WgmmaOps:
         machine.wake(op)
 
     def _operand(
-        self, site: int, value: int, rows: int, dtype: str, transposed: int, which: str
+        self, site: int, value: int, rows: int, depth: int, dtype: str, transposed: int, which: str
     ) -> Any:
         """Return (element offsets (rows, k) in shared memory, numpy type) of one operand."""
-        try:
-            layout = Descriptor.decode(value)
-            if layout.base_offset:
-                self.machine.incomplete("wgmma descriptor with a base offset", site)
-                return None
-            fields = value & ~0x3FFF
-            start = layout.start
-            offsets = operand_offsets(
-                fields, start & 0x3FF, "mn" if transposed else "k", rows, dtype
-            )
-        except (ValueError, KeyError) as error:
-            self.machine.at("OOB_ACCESS", self, site, f"descriptor of {which}: {error}")
+        described, kind = MatrixDescriptor.of(value), numpy_dtype(dtype)
+        if described.base_offset:
+            self.machine.incomplete("wgmma descriptor with a base offset", site)
             return None
-        kind = numpy_dtype(dtype)
-        offsets = offsets + (start & ~0x3FF) // kind.itemsize
+        repeated = described.start & ~0x3FF  # no mode's drawing is longer: what is cached is near 0
+        offsets = operand_offsets(
+            value - (repeated >> 4), "mn" if transposed else "k", rows, depth, kind.itemsize
+        )
+        offsets = offsets + repeated // kind.itemsize
         low, high = int(offsets.min()) * kind.itemsize, (int(offsets.max()) + 1) * kind.itemsize
         if high > self.cta.shared.size:
             self.machine.at(

@@ -1,0 +1,106 @@
+"""Whole products of random integers, laid out by the decoder: each must be exact."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.layouts.matrix_descriptor import MatrixDescriptor
+
+from .descriptors import SPANS, trials, word_of
+from .instruction import (
+    BLOCK,
+    IMAGE_BYTES,
+    STORED,
+    TRANSPOSED,
+    Instruction,
+    from_accumulators,
+    to_fragment,
+)
+from .probes import Run
+
+B_AT = 20 * 1024
+N = 128
+PAIRS = {  # types of B, and of the sum, by the type of A (PTX ISA 9.1, 9.7.15.5.2)
+    "f16": (("f16",), ("f32", "f16")),
+    "bf16": (("bf16",), ("f32",)),
+    "tf32": (("tf32",), ("f32",)),
+    "e4m3": (("e4m3", "e5m2"), ("f32", "f16")),
+    "e5m2": (("e4m3", "e5m2"), ("f32", "f16")),
+    "s8": (("s8", "u8"), ("s32",)),
+    "u8": (("s8", "u8"), ("s32",)),
+}
+
+
+def instructions(dtype: str) -> list[Instruction]:
+    """Return every form with A of one type: types of B and sums, majors, A from registers."""
+    majors = (False, True) if dtype in TRANSPOSED else (False,)
+    found = []
+    for other, sums, b_mn in itertools.product(*PAIRS[dtype], majors):
+        found += [Instruction(dtype, other, sums, N, False, a_mn, b_mn) for a_mn in majors]
+        found.append(Instruction(dtype, other, sums, N, True, False, b_mn))
+    return found
+
+
+def draw(rng: np.random.Generator, dtype: str, shape: tuple[int, int]) -> np.ndarray:
+    """Draw small integers that the type holds, and whose sums float16 holds."""
+    least = 0 if dtype == "u8" else -3
+    return rng.integers(least, 4, shape).astype(np.float32).astype(STORED[dtype])
+
+
+def placed(image: np.ndarray, span: int, mn: bool, at: int, values: np.ndarray) -> int:
+    """Store an operand where the decoder looks for it; return its descriptor."""
+    major, size = ("mn" if mn else "k"), values.dtype.itemsize
+    first = trials(major, span)[0].descriptor
+    made = MatrixDescriptor(at, first.leading_bytes, first.stride_bytes, 0, span)
+    image.view(values.dtype)[made.addresses(major, *values.shape, size) // size] = values
+    return word_of(made)
+
+
+def prepare(
+    instruction: Instruction, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return images, blocks and fragments, one for each pair of swizzles, and the products."""
+    rng = np.random.default_rng(seed)
+    spans = list(itertools.product([0] if instruction.from_registers else SPANS, SPANS))
+    images = np.zeros((len(spans), IMAGE_BYTES), np.uint8)
+    blocks = np.zeros(len(spans), BLOCK)
+    fragments = np.zeros((len(spans), 128, 4), np.uint32)
+    want = np.empty((len(spans), 64, instruction.n))
+    for i, (a_span, b_span) in enumerate(spans):
+        a = draw(rng, instruction.a_type, (64, instruction.k))
+        b = draw(rng, instruction.b_type, (instruction.n, instruction.k))
+        blocks[i]["image"] = blocks[i]["fragment"] = i
+        if instruction.from_registers:
+            fragments[i] = to_fragment(a)
+        else:
+            blocks[i]["a"] = placed(images[i], a_span, instruction.a_mn, 0, a)
+        blocks[i]["b"] = placed(images[i], b_span, instruction.b_mn, B_AT, b)
+        want[i] = a.astype(np.float64) @ b.astype(np.float64).T
+    return images, blocks, fragments, want
+
+
+def multiply(run: Run, dtype: str, seed: int = 0) -> list[dict[str, Any]]:
+    """Run every form with A of one type; return a row a form."""
+    rows = []
+    for instruction in instructions(dtype):
+        images, blocks, fragments, want = prepare(instruction, seed)
+        got = from_accumulators(run(instruction, images, blocks, fragments), instruction)
+        exact = (got == want).all((1, 2))
+        rows.append(
+            {
+                "part": "products",
+                "kind": instruction.ptx.removeprefix("wgmma.mma_async.sync.aligned."),
+                "a": "registers" if instruction.from_registers else _major(instruction.a_mn),
+                "b": _major(instruction.b_mn),
+                "tried": len(exact),
+                "exact": int(exact.sum()),
+            }
+        )
+    return rows
+
+
+def _major(mn: bool) -> str:
+    return "mn" if mn else "k"

@@ -24,7 +24,14 @@ MAX_KINDS = 32  # CTAs that run for others, where they do not
 
 @dataclass(frozen=True)
 class Choice:
-    """The CTAs chosen of one launch."""
+    """The CTAs chosen of one launch.
+
+    Attributes
+    ----------
+    kinds : tuple of (x, y, z)
+        One CTA of each kind: the others of its kind execute the same instructions, at places that
+        differ by their index alone. Empty if that is not known.
+    """
 
     kernel: str
     blocks: tuple[tuple[int, ...], ...]
@@ -32,6 +39,7 @@ class Choice:
     covered: bool
     reason: str
     only_written: frozenset[str] = field(default=frozenset())
+    kinds: tuple[tuple[int, ...], ...] = ()
 
     @property
     def everything(self) -> bool:
@@ -107,7 +115,8 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
         reason += f"; they communicate ({groups.talk}) in groups of {', '.join(map(str, sizes))}"
     else:
         blocks += corners[:2]  # the first and the last
-    return Choice(name, tuple(dict.fromkeys(blocks)), total, True, reason, only_written)
+    kinds = tuple(groups.values.blocks(numbers))
+    return Choice(name, tuple(dict.fromkeys(blocks)), total, True, reason, only_written, kinds)
 
 
 def _corners(setup: dict[str, Any], max_ctas: int) -> tuple[tuple[int, ...], ...]:

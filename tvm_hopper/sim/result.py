@@ -28,6 +28,10 @@ class Result:
         finding that says why.
     out_of_budget : bool
         It ended since it had taken its time.
+    shortcut_failed : str
+        Why it has to be run again with nothing left out; empty if it need not.
+    cuts : tuple[str, ...]
+        Loops of which the middle was left out.
     """
 
     outputs: dict[str, np.ndarray]
@@ -39,6 +43,8 @@ class Result:
     events: list[TimelineEvent] = field(default_factory=list, repr=False)
     stopped: bool = False
     out_of_budget: bool = False
+    shortcut_failed: str = ""
+    cuts: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:

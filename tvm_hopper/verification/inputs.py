@@ -1,8 +1,9 @@
-"""Numbers for the arguments that a caller of `verify` leaves out."""
+"""Numbers for the arguments that a caller of `verify` leaves out, made when a run needs them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -10,23 +11,50 @@ from tvm_hopper.sim.launch.signature import Argument
 from tvm_hopper.sim.tir import numpy_dtype
 
 MAX_INPUT_BYTES = 64 << 30  # of one array, before it is made
+POOL = 1_000_003  # numbers that are drawn; a prime, so that no row or tile is like another
 
 
-def random_values(argument: Argument, shape: tuple[int, ...]) -> np.ndarray:
-    """Return random numbers of an argument's type: integers 0 and 1, floats of a unit normal.
+def blank_memory(argument: Argument, size: int) -> np.ndarray:
+    """Return so many bytes of zeros, which take no memory until somebody writes there.
 
     Raises
     ------
     ValueError
-        The array would be too large to be made here.
+        The array would be too large to be filled here.
     """
-    if math.prod(shape) * 8 > MAX_INPUT_BYTES:
+    if size > MAX_INPUT_BYTES:
         raise ValueError(
-            f"inputs: found {argument.name} of shape {shape}; need it from the caller above "
+            f"inputs: found {argument.name} of {size >> 30} GiB; need it from the caller above "
             f"{MAX_INPUT_BYTES >> 30} GiB"
         )
-    rng = np.random.default_rng(len(argument.name) + math.prod(shape) % 1009)
-    dtype = numpy_dtype(argument.dtype)
+    return np.zeros(size, np.uint8)
+
+
+def fill_random(
+    values: Mapping[str, np.ndarray], arguments: Iterable[Argument], names: Iterable[str]
+) -> None:
+    """Fill arrays of some names with random numbers: integers 0 and 1, floats of a unit normal.
+
+    Large arrays repeat a pool of numbers from end to end.
+    """
+    wanted = set(names)
+    for argument in arguments:
+        if argument.name in wanted:
+            _fill(values[argument.name], argument)
+
+
+def _fill(array: np.ndarray, argument: Argument) -> None:
+    rng = np.random.default_rng(len(argument.name) + math.prod(array.shape) % 1009)
+    dtype, count = numpy_dtype(argument.dtype), min(array.size, POOL)
     if dtype.kind in "iub":
-        return rng.integers(0, 2, shape).astype(dtype)
-    return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+        pool = rng.integers(0, 2, count).astype(dtype)
+    else:
+        pool = rng.standard_normal(count, dtype=np.float32).astype(dtype)
+    if array.size == count:
+        array[...] = pool.reshape(array.shape)
+    elif array.flags.c_contiguous:
+        flat = array.reshape(-1)
+        for first in range(0, array.size, POOL):
+            flat[first : first + POOL] = pool[: array.size - first]
+    else:
+        array[...] = np.resize(pool, array.shape)

@@ -22,10 +22,11 @@ from tvm_hopper.sim.machine.machine import check_policy
 from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.static_check.sync import check_sync
-from tvm_hopper.verification.inputs import random_values
-from tvm_hopper.verification.launches import BoundLaunch, bound_launches, run_launches
+from tvm_hopper.verification.inputs import blank_memory, fill_random
+from tvm_hopper.verification.launches import BoundLaunch, bound_launches
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.report import Report
+from tvm_hopper.verification.schedules import Schedules
 
 RUNS = (
     ("eager", 0),
@@ -55,6 +56,10 @@ class Found:
         """Add what a run met: the same rule at the same statements is met in every run."""
         for one in found:
             self.findings.setdefault((one.rule, one.buffer, one.statements), one)
+
+    def met(self, one: Finding) -> bool:
+        """Tell whether an earlier run met a finding."""
+        return (one.rule, one.buffer, one.statements) in self.findings
 
 
 def verify(
@@ -107,7 +112,7 @@ def verify(
     start = time.monotonic()
     _check_arguments(runs, max_ctas)
     program = load(ex_or_mod, target, entry)
-    values, missing = complete(program.arguments, inputs or {}, random_values)
+    values, missing = complete(program.arguments, inputs or {}, blank_memory)
     try:
         launches = bound_launches(program, values, num_sms)
     except TensorMapError as error:  # the driver refuses it: no kernel is launched
@@ -126,14 +131,20 @@ def verify(
         found.add(choice.findings())
     skeletons = _explore(program, choices, found)
     outputs = _outputs(launches, choices, missing)
-    chosen = [None if choice.everything else choice.blocks for choice in choices]
     done: list[tuple[str, int, str]] = []
+
+    def left() -> float:
+        return start + budget_s - time.monotonic()
+
+    def fill() -> None:
+        fill_random(values, program.arguments, set(missing) - set(outputs))
+
+    schedules = Schedules(launches, values, outputs, choices, fill)
     for policy, seed in runs:
-        left = start + budget_s - time.monotonic()
-        if left <= 0:
+        if left() <= 0:
             done.append((policy, seed, "skipped"))
             continue
-        result = run_launches(launches, values, outputs, policy, seed, chosen, True, left)
+        result = schedules.run(policy, seed, left, found.met)
         if result.out_of_budget:  # what it found before is true
             done.append((policy, seed, "skipped"))
             found.add_from_run(one for one in result.findings if one.severity == "error")
@@ -145,7 +156,14 @@ def verify(
         left_out = f"{ran} of {len(runs)} schedules ran within {budget_s} s"
         hint = "raise budget_s, or verify a smaller shape"
         found.add([finding("INCOMPLETE", left_out, hint=hint)])
-    return Report(tuple(found.findings.values()), tuple(done), tuple(choices), tuple(skeletons))
+    found.add(schedules.doubts)
+    return Report(
+        tuple(found.findings.values()),
+        tuple(done),
+        tuple(choices),
+        tuple(skeletons),
+        tuple(schedules.cuts),
+    )
 
 
 def _check_arguments(runs: Sequence[tuple[str, int]], max_ctas: Any) -> None:

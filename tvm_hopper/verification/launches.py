@@ -16,7 +16,9 @@ from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.launch.host import Launch
 from tvm_hopper.sim.launch.tensors import Pointer, Workspace, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
+from tvm_hopper.sim.leave_out import of_kernel
 from tvm_hopper.sim.run import touched_tensors
+from tvm_hopper.sim.shortcuts import Shortcuts
 from tvm_hopper.verification.program import Program
 
 
@@ -69,6 +71,7 @@ def run_launches(
     blocks: Sequence[Any],
     detect_races: bool = True,
     budget_s: float | None = None,
+    shortcuts: Mapping[str, Shortcuts] | None = None,
 ) -> Result:
     """Run launches in order, each on what the ones before left.
 
@@ -83,6 +86,9 @@ def run_launches(
         does not run whole stores to counts as written by it, and holds zeros elsewhere.
     budget_s : float or None
         Seconds for all of them.
+    shortcuts : dict or None
+        What the run of each kernel leaves out; None: nothing. If that fails for one launch, the
+        result says so, and nothing else.
 
     Returns
     -------
@@ -95,9 +101,11 @@ def run_launches(
     steps = 0
     ran: list[tuple[int, ...]] = []
     events: list[Any] = []
+    cuts: list[str] = []
     stopped = out_of_budget = False
     end = None if budget_s is None else time.monotonic() + budget_s
-    for launch, chosen in zip(launches, blocks, strict=True):
+    for number, (launch, chosen) in enumerate(zip(launches, blocks, strict=True), 1):
+        followed = number < len(launches)  # by launches that may read what it stores
         result = run_kernel(
             launch.func,
             {**memory.before(launch), **launch.setup["params"]},
@@ -110,14 +118,18 @@ def run_launches(
             chosen,
             detect_races,
             sorted(launch.tensors & memory.empty),
-            memory.written,
+            memory.written if chosen is None or followed else None,
             None if end is None else max(end - time.monotonic(), 0.0),
+            of_kernel(shortcuts or {}, launch.func),
         )
+        if result.shortcut_failed:
+            return result
         memory.after(launch, result, chosen is None)
         findings += result.findings
         steps += result.steps
         ran += result.blocks
         events += result.events
+        cuts += result.cuts
         stopped, out_of_budget = result.stopped, result.out_of_budget
         if stopped:  # what later launches would read is not what the program computes
             break
@@ -126,7 +138,16 @@ def run_launches(
         findings += [finding("OUTPUT_COVERAGE", policy=policy, seed=seed, **hole) for hole in holes]
     results = {name: memory.arrays[name] for name in arrays}
     return Result(
-        results, tuple(findings), policy, seed, steps, tuple(ran), events, stopped, out_of_budget
+        results,
+        tuple(findings),
+        policy,
+        seed,
+        steps,
+        tuple(ran),
+        events,
+        stopped,
+        out_of_budget,
+        cuts=tuple(dict.fromkeys(cuts)),
     )
 
 
@@ -167,8 +188,8 @@ class _Memories:
         for name in stored & self.empty:
             self.empty.discard(name)
             flags = self.written.pop(name, None)
-            if flags is not None:
-                array = self.arrays[name]
+            array = self.arrays[name]
+            if flags is not None and array.flags.writeable:  # not of a run without values
                 array[~place(array).bytes_among(flags).all(axis=-1)] = 0
 
     def holes(self, outputs: set[str]) -> list[dict[str, Any]]:

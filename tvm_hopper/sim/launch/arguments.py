@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,19 @@ ROW_ALIGNMENT = 16  # bytes: TMA and the widest vector load ask for no more
 
 
 def complete(
-    arguments: list[Argument], inputs: Mapping[str, Any], fill: Any = None
+    arguments: list[Argument],
+    inputs: Mapping[str, Any],
+    allocate: Callable[[Argument, int], np.ndarray] | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Add what `inputs` leaves out: outputs with the shape that the others imply.
 
     A tensor with strides or an offset of its own is made as a view: rows further apart than they
-    are long, the first element behind the beginning, and 0xFF in every byte between.
+    are long, the first element behind the beginning.
 
     Parameters
     ----------
-    fill : callable or None
-        Makes a value for an argument, `fill(argument, shape)`; None: bytes of 0xFF, and the
-        argument counts as an output.
+    allocate : callable or None
+        Gives so many bytes for an argument; None: bytes of 0xFF, which is NaN.
 
     Returns
     -------
@@ -62,10 +63,7 @@ def complete(
                 "array itself, or one that fixes these sizes"
             )
         shape = tuple(int(extent) for extent in extents if extent is not None)
-        array = _empty(argument, shape, sizes)
-        if fill is not None:
-            array[...] = fill(argument, shape)
-        values[argument.name] = array
+        values[argument.name] = _empty(argument, shape, sizes, allocate or _poisoned)
         missing.append(argument.name)
     return values, missing
 
@@ -122,8 +120,17 @@ def _known(size: Size, sizes: Mapping[str, Any]) -> int | None:
         return None
 
 
-def _empty(argument: Argument, shape: tuple[int, ...], sizes: dict[str, Any]) -> np.ndarray:
-    """Make a poisoned array with the strides and the offset that a function declares."""
+def _poisoned(argument: Argument, size: int) -> np.ndarray:
+    return np.full(size, POISON, np.uint8)
+
+
+def _empty(
+    argument: Argument,
+    shape: tuple[int, ...],
+    sizes: dict[str, Any],
+    allocate: Callable[[Argument, int], np.ndarray],
+) -> np.ndarray:
+    """Make an array with the strides and the offset that a function declares."""
     dtype = numpy_dtype(argument.dtype)
     unit = max(ROW_ALIGNMENT // dtype.itemsize, 1)
     strides = [0] * len(shape)
@@ -142,6 +149,6 @@ def _empty(argument: Argument, shape: tuple[int, ...], sizes: dict[str, Any]) ->
         offset = math.lcm(argument.offset_factor, unit)
         _learn(sizes, [argument.elem_offset], [offset])
     first = offset - sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
-    base = np.full((first + need) * dtype.itemsize, POISON, np.uint8)
+    base = allocate(argument, (first + need) * dtype.itemsize)
     steps = [step * dtype.itemsize for step in strides]
     return np.ndarray(shape, dtype, base, first * dtype.itemsize, steps)

@@ -111,6 +111,8 @@ class TensorPlacement:
 
     def outside(self) -> np.ndarray | None:
         """Tell which bytes of `base` belong to no element; None if all belong to one."""
+        if self.array.flags.c_contiguous and self.array.nbytes == self.base.size:
+            return None
         flags = np.ones(self.base.size, bool)
         self.bytes_among(flags)[...] = False
         return flags if flags.any() else None

@@ -90,6 +90,28 @@ class BoundTensorMap:
             inside = np.broadcast_to(inside, offsets.shape).ravel()
         return offsets.ravel(), inside
 
+    def ends(self, coords: Any) -> np.ndarray:
+        """Return the lowest and the highest byte offset of a box that lie inside; none if none do.
+
+        Parameters
+        ----------
+        coords : sequence of int
+            Start, innermost first.
+        """
+        ends = np.full(2, self.arg.byte_offset, np.int64)
+        for start, count, step, size, stride in zip(
+            coords, self.counts, self.steps, self.arg.dims, self.strides, strict=True
+        ):
+            first, last = int(start), int(start) + (count - 1) * step
+            if first < 0:
+                first += -(first // step) * step
+            if last >= size:
+                last -= -((size - 1 - last) // step) * step
+            if first > last:
+                return ends[:0]
+            ends += (first * stride, last * stride)
+        return ends
+
     def fill(self) -> Any:
         """Return what out-of-bounds elements become."""
         return np.nan if self.arg.oob and self.dtype.kind not in "iu" else 0

@@ -15,7 +15,7 @@ from tvm_hopper.sim.races.shadow import ALL_LANES
 def ends(offsets: Any) -> tuple[int, int]:
     """Return the lowest and the highest of some offsets, or of one."""
     if isinstance(offsets, np.ndarray):
-        return int(offsets.min()), int(offsets.max())
+        return int(np.minimum.reduce(offsets, None)), int(np.maximum.reduce(offsets, None))
     return offsets, offsets
 
 
@@ -63,15 +63,23 @@ class Addresses:
         self.machine.reached[cta, self, site] = (self.epoch, self.it)
 
     def inside(
-        self, site: int, region: Region | None, offsets: Any, size: int, verb: str, *, at: int = 0
+        self,
+        site: int,
+        region: Region | None,
+        offsets: Any,
+        size: int,
+        verb: str,
+        *,
+        at: int = 0,
+        between: tuple[int, int] | None = None,
     ) -> bool:
         """Check that bytes are in memory, and are elements of the tensor; False: not in memory.
 
-        `at` is the address to name if there is no region.
+        `at` is the address to name if there is no region, `between` the ends of the offsets.
         """
         if isinstance(offsets, np.ndarray) and not offsets.size:
             return True
-        low, high = (at, at) if region is None else ends(offsets)
+        low, high = (at, at) if region is None else between or ends(offsets)
         if region is None or low < region.low or high + size > region.size:
             name = region.name if region is not None else f"address {low:#x}"
             limit = region.size if region is not None else 0
@@ -151,16 +159,19 @@ class Addresses:
                 address = address[mask]
             region, first = self.region_at(address[0])
             offsets: Any = address - (address[0] - first)
-            bad = bool((offsets % align).any()) if align > 1 else False
+            bad = bool(np.bitwise_or.reduce(offsets, None) & (align - 1))
             place = int(address[0])
         else:
             place = int(base + index * size)
             region, offsets = self.region_at(place)
             bad = offsets % align != 0
         total = size * count
-        if not self.inside(site, region, offsets, total, verb, at=place) or region is None:
-            return None, offsets
         low, high = ends(offsets)
+        if (
+            not self.inside(site, region, offsets, total, verb, at=place, between=(low, high))
+            or region is None
+        ):
+            return None, offsets
         if region.shared and region.cta is not self.cta:
             self.reach(site, region.cta, ALL_LANES if mask is None else lane_bits(mask))
         if bad:

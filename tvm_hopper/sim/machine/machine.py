@@ -21,7 +21,9 @@ from tvm_hopper.sim.machine.memory import SHARED_BASE, Region, aligned_bytes, sh
 from tvm_hopper.sim.races.clocks import Releases
 from tvm_hopper.sim.races.shadow import AccessLog
 from tvm_hopper.sim.report import Reporter
+from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT, ShortcutError, Shortcuts
 from tvm_hopper.sim.timeline import MAX_EVENTS, TimelineEvent
+from tvm_hopper.sim.trips.flow import Cut, check_balance
 
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve")
 ROLES = re.compile(r"producer|consumer|(wg|warp)?(\d+)")
@@ -101,13 +103,12 @@ class CTA:
         self.machine, self.block, self.rank, self.cluster = machine, block, rank, cluster
         self.index = len(machine.ctas)
         size = SHARED_BASE + layout.size
-        data = aligned_bytes(size)
+        data = aligned_bytes(size) if machine.values else np.zeros(size, np.uint8)
         self.shared = Region(
             f"shared memory of cta {block}",
             data,
             shared_base(rank),
             machine.log,
-            machine.granule,
             False,
         )
         self.shared.live = np.zeros(size, bool)
@@ -122,6 +123,8 @@ class CTA:
         self.named: dict[int, Any] = {}
         self.warps: list[Any] = []
         self.exited = False
+        self.cluster_barrier: Any = None  # these two are set when its warps are there
+        self.warp_groups: list[Any] = []
         self.pool = Event("register pool")
         self.free_registers = 0
         self.label = f"cta{','.join(map(str, block))}"
@@ -131,7 +134,12 @@ class Machine(Reporter):
     """All CTAs of one run, the scheduler, and what it found."""
 
     def __init__(
-        self, program: Any, policy: str, seed: int, detect_races: bool, granule: int
+        self,
+        program: Any,
+        policy: str,
+        seed: int,
+        detect_races: bool,
+        shortcuts: Shortcuts = NOTHING_LEFT_OUT,
     ) -> None:
         check_policy(policy)
         name, _, self.starved = policy.partition(":")
@@ -139,7 +147,9 @@ class Machine(Reporter):
         self.mode = name
         self.random = random.Random(seed)
         self.log = AccessLog() if detect_races else None
-        self.granule = granule
+        self.values, self.cuts = shortcuts.values, shortcuts.cuts
+        self.shortcut_failed = ""
+        self.cut_loops: dict[Cut, None] = {}  # in the order met
         self.ctas: list[CTA] = []
         self.warps: list[Any] = []
         self.regions: dict[int, Region] = {}
@@ -169,7 +179,7 @@ class Machine(Reporter):
 
     def event(self, lane: str, kind: str, name: str, start: int) -> None:
         """Keep an event that ends now for the timeline."""
-        if len(self.events) < MAX_EVENTS:
+        if self.values and len(self.events) < MAX_EVENTS:
             self.events.append(TimelineEvent(lane, kind, name, start, self.time))
 
     # -- asynchronous operations ------------------------------------------------------------------
@@ -212,8 +222,13 @@ class Machine(Reporter):
         try:
             with np.errstate(all="ignore"):  # device arithmetic never warns
                 self._run_all()
+            if self.cut_loops:
+                check_balance(self.warps)
         except HopperError:
             raise
+        except ShortcutError as error:
+            self.shortcut_failed = str(error)
+            self.stopped = True
         except BudgetError as error:
             site = self.program.site_of(error)
             self.add(
@@ -301,7 +316,8 @@ class Machine(Reporter):
             warp.exit()
             self.progress += 1
             return
-        self.event(warp.lane_name, "run", self.statement(warp.site), warp.resumed)
+        if self.values:
+            self.event(warp.lane_name, "run", self.statement(warp.site), warp.resumed)
         if thing is None:
             self.runnable.append(warp)
         else:

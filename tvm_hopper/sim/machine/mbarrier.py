@@ -56,6 +56,8 @@ class MBarrier:
     `try_complete` moves to the next phase when pending arrivals and tx-count are both exactly zero.
     """
 
+    has_parity = True  # its phases are told apart by one bit
+
     def __init__(self, name: str, cta: Any, offset: int, count: int) -> None:
         self.name, self.cta, self.offset = name, cta, offset
         self.stem = name
@@ -72,6 +74,11 @@ class MBarrier:
         self.init_access: Any = None
         self.fenced = False  # fence.mbarrier_init by the initialising thread
         self.expected_bytes = self.delivered_bytes = 0
+
+    @property
+    def needed(self) -> int:
+        """Arrivals that complete a phase."""
+        return self.expected
 
     @property
     def slot(self) -> Slot:

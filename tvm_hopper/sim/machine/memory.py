@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.races.shadow import AccessLog, Shadow
+from tvm_hopper.sim.shortcuts import ShortcutError
 
 SHARED = 1 << 40
 GLOBAL_SHIFT = 44
@@ -31,23 +32,34 @@ class Region:
         data: np.ndarray,
         base: int,
         log: AccessLog | None,
-        granule: int,
         written: bool,
     ) -> None:
         self.name, self.data, self.base = name, data, base
-        self.shadow = Shadow(log, data.size, granule, written) if log is not None else None
+        self.shadow = Shadow(log, data.size, written) if log is not None else None
         self.parts: list[tuple[int, int, str]] = []  # named byte ranges of shared memory
         self.shared = base < (1 << GLOBAL_SHIFT)
         self.low = 0  # first byte that anybody may touch
         self.cta: Any = None  # whose shared memory it is
         self.live = np.zeros(0, bool)  # bytes that hold a live mbarrier
         self.outside: np.ndarray | None = None  # bytes that are no element of the tensor
+        self.constant = False  # nothing stores to it: shared with its owner, and not watched
         self.view_cache: dict[np.dtype, np.ndarray] = {}
 
     @property
     def size(self) -> int:
         """Bytes."""
         return self.data.size
+
+    def begin_store(self) -> None:
+        """Refuse a store to what is shared with its owner: a run must own what it changes.
+
+        Raises
+        ------
+        ShortcutError
+            The address came from where translation does not look (memory): run it again, watched.
+        """
+        if self.constant:
+            raise ShortcutError(f"{self.name} is stored to, which no statement shows")
 
     def view(self, dtype: np.dtype) -> np.ndarray:
         """Return the bytes as elements of a type (whole elements only)."""

@@ -6,7 +6,6 @@ the same registers in all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,46 @@ class RegState:
         self.name = name
         self.busy = np.zeros(size, np.int32)  # wgmma operations in flight that use the byte
         self.dirty = np.ones(size, bool)  # touched since the last wgmma.fence
+        self.any_dirty = True
         self.shape = np.zeros(size, np.int32)  # key of the last mma shape; 0 none
         self.num_busy = 0
+        self.refs: dict[int, RegRef] = {}
+
+    def ref(self, array: np.ndarray, indices: Any, itemsize: int) -> RegRef:
+        """Return a reference to the registers that a constant of the generated code names."""
+        found = self.refs.get(id(indices))
+        if found is None or found.array is not array:
+            found = self.refs[id(indices)] = RegRef(array, self, indices, itemsize)
+        return found
 
 
-@dataclass(frozen=True, eq=False)
 class RegRef:
-    """Some elements of a register array: `indices` is a slice or an index array."""
+    """Some elements of a register array.
 
-    array: np.ndarray  # (32, n)
-    state: RegState
-    indices: Any
-    itemsize: int
+    Attributes
+    ----------
+    array : numpy.ndarray
+        The registers of all lanes, shape (32, n).
+    indices : slice or numpy.ndarray
+        Element numbers.
+    bytes : slice or numpy.ndarray
+        The bytes in `state` that the elements cover.
+    key : tuple
+        Identity of the registers, for chains of wgmma on one accumulator.
+    """
+
+    __slots__ = ("array", "bytes", "indices", "key", "state")
+
+    def __init__(self, array: np.ndarray, state: RegState, indices: Any, itemsize: int) -> None:
+        self.array, self.state, self.indices = array, state, indices
+        self.bytes: Any
+        self.key: tuple[Any, ...]
+        if isinstance(indices, slice):
+            self.bytes = slice(indices.start * itemsize, indices.stop * itemsize)
+            self.key = (id(state), indices.start, indices.stop)
+        else:
+            self.bytes = (indices[:, None] * itemsize + np.arange(itemsize)).ravel()
+            self.key = (id(state), *indices.tolist())
 
     @staticmethod
     def indices_of(indices: list[int]) -> Any:
@@ -39,20 +66,6 @@ class RegRef:
         if indices == list(range(first, first + len(indices))):
             return slice(first, first + len(indices))
         return np.asarray(indices)
-
-    @property
-    def bytes(self) -> Any:
-        """The bytes in `state` that the elements cover."""
-        if isinstance(self.indices, slice):
-            return slice(self.indices.start * self.itemsize, self.indices.stop * self.itemsize)
-        return (self.indices[:, None] * self.itemsize + np.arange(self.itemsize)).ravel()
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Identity of the registers, for chains of wgmma on one accumulator."""
-        if isinstance(self.indices, slice):
-            return (id(self.state), self.indices.start, self.indices.stop)
-        return (id(self.state), *self.indices.tolist())
 
     def read(self) -> np.ndarray:
         """Return the values, shape (32, count)."""

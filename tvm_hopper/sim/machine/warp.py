@@ -7,19 +7,29 @@ is put together from all of them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tvm_hopper.sim.machine.addresses import Addresses
-from tvm_hopper.sim.machine.lanes import LANES, BudgetError, is_lanes, one
+from tvm_hopper.sim.machine.lanes import LANES, BudgetError, is_lanes
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.registers import RegState
-from tvm_hopper.sim.races.clocks import Bundle
+from tvm_hopper.sim.races.clocks import Bundle, Clock
 from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
-from tvm_hopper.sim.races.shadow import ALL_LANES, ASYNC, GENERIC, MemoryAccess, Shadow, clock_for
+from tvm_hopper.sim.races.shadow import (
+    ALL_LANES,
+    ASYNC,
+    GENERIC,
+    MemoryAccess,
+    Shadow,
+    alike,
+    clock_for,
+)
+from tvm_hopper.sim.shortcuts import no_values
+from tvm_hopper.sim.trips.flow import Flow, cut_turns
 
 FEW_TURNS = 1024  # of loops, between two looks at the clock
 MAX_LOCAL_BYTES = 1 << 19  # of one thread's local memory (CUDA C++ Programming Guide, 512 KB)
@@ -91,6 +101,8 @@ class WarpCore(Addresses):
         self.spinning: int | None = None
         self.resumed = self.stopped = 0
         self.spin_states: dict[int, Any] = {}
+        self.flow = Flow()
+        self.split = False  # lanes of it go on in two sides of a branch
         self.waiting = ""
         self.reg_states: dict[str, RegState] = {}
         self.init_sync()
@@ -201,8 +213,10 @@ class WarpCore(Addresses):
         self.spinning = progress
         return self.machine.spinners
 
-    def turns(self, start: int, extent: int) -> Any:
+    def turns(self, start: int, extent: int, site: int) -> Any:
         """Return the values of a loop variable; a run has a time in which all loops must end."""
+        if (cut := self.machine.cuts.get(site)) is not None:
+            return cut_turns(self, cut, start, extent)
         stop = start + extent
         if extent <= FEW_TURNS:
             self.machine.turns += max(int(extent), 0)
@@ -220,11 +234,12 @@ class WarpCore(Addresses):
         """Return an operand that all lanes of an instruction must share."""
         if is_lanes(value):
             here = value if mask is None else value[mask]
-            if (here != here[0]).any():
+            if not alike(here):
                 self.machine.at(
                     "WARP_CONVERGENCE", self, site, f"{what} differs among the lanes of a warp"
                 )
-        return one(value, mask)
+            return int(here[0])
+        return int(value)
 
     def unknown(self) -> None:
         """Pass an operation that nothing models: nothing that follows is certain."""
@@ -258,7 +273,7 @@ class WarpCore(Addresses):
     def touch(self, site: int, state: RegState, low: int, count: int) -> None:
         """Check an access of registers that a wgmma may still use."""
         part = slice(None) if count < 0 else slice(low, low + count)
-        state.dirty[part] = True
+        state.dirty[part] = state.any_dirty = True
         if state.num_busy and state.busy[part].any():
             self.machine.at(
                 "WGMMA_REG_INFLIGHT",
@@ -297,22 +312,35 @@ class WarpCore(Addresses):
         offsets: Any,
         size: int,
         access: MemoryAccess | None,
-        bundle: Bundle | None = None,
+        known: Callable[[], Bundle] | None = None,
+        clock: Clock | None = None,
         together: bool = False,
     ) -> None:
         """Check an access of some bytes against all earlier ones, and record it.
 
-        `together`: any lane may get what another one addresses (ldmatrix).
+        Parameters
+        ----------
+        offsets : slice or numpy.ndarray
+            Bytes, or int64 starts of `size` bytes each.
+        known : callable or None
+            Gives all clocks of who makes the access, for a message; None: this warp's lanes.
+        clock : Clock or None
+            What the access may rely on, if others than this warp's lanes make it.
+        together : bool
+            Any lane may get what another one addresses (ldmatrix).
         """
-        shadow = region.shadow
-        if shadow is None or access is None:
+        if access is None:
             return
-        bundle = self.knows(access.lanes) if bundle is None else bundle
+        shadow = region.shadow
+        if shadow is None:
+            return
         if access.event < 0 and access.kind == GENERIC:
             owners = None if together else self._owners(offsets.size, access.lanes)
             self.lane_order.place(access, offsets, size, owners)
         cells = shadow.cells(offsets, size)
-        clock = clock_for(bundle, access.kind, region.shared)
+        if clock is None:
+            bundle = self.knows(access.lanes)
+            clock = clock_for(bundle, access.kind, region.shared)
         if self.own_stores and access.kind == ASYNC and not region.shared:
             clock = clock.copy()
             clock.events |= self.own_stores
@@ -321,7 +349,8 @@ class WarpCore(Addresses):
         def report(
             other: MemoryAccess, mine: MemoryAccess, values: np.ndarray, number: int
         ) -> None:
-            machine.conflict(region, cells, other, mine, bundle, values, number)
+            everything = bundle if known is None else known()
+            machine.conflict(region, cells, other, mine, everything, values, number)
 
         if access.rmw and not shadow.initialised:
             self._uninitialised(region, shadow, cells, access)
@@ -355,7 +384,7 @@ class WarpCore(Addresses):
             access.site,
             f"{name} is read before any write",
             buffer=name,
-            byte_range=(inside, inside + shadow.granule),
+            byte_range=(inside, inside + self.machine.program.min_itemsize),
         )
 
     # -- loads and stores -------------------------------------------------------------------------
@@ -388,6 +417,8 @@ class WarpCore(Addresses):
         if region.shadow is not None:
             access = self.access(site, False, lanes=self.lanes_of(mask))
             self.check(region, np.asarray(offsets), dtype.itemsize * count, access)
+        if not self.machine.values:
+            return dtype.type(0) if uniform and count == 1 else np.zeros(shape, dtype)
         if uniform and count == 1 and offsets % dtype.itemsize == 0:
             value = region.view(dtype)[offsets // dtype.itemsize]
             return value.item() if dtype.kind in "iub" else value
@@ -432,6 +463,8 @@ class WarpCore(Addresses):
             if value.ndim and len(value) == 32:
                 last = 31 if mask is None else 31 - int(np.argmax(mask[::-1]))
                 stays = value[last : last + 1]
+                if mask is None or np.count_nonzero(mask) > 1:
+                    no_values(self.machine, "lanes of one store write to one place")
                 if differ(value if mask is None else value[mask], stays):
                     self._one_place(site)
                 value = stays
@@ -445,9 +478,14 @@ class WarpCore(Addresses):
         if view is not None:
             self.in_view(site, base, offsets, size * count // vector, view, "writes")
         self.machine.progress += 1
+        region.begin_store()
         if region.shadow is not None:
             access = self.access(site, True, lanes=lanes)
             self.check(region, offsets, dtype.itemsize * count, access)
+        if not self.machine.values:
+            if offsets.size > 1 and overlapping(offsets, dtype.itemsize * count):
+                no_values(self.machine, "lanes of one store write to one place")
+            return
         value = np.asarray(value).astype(dtype, copy=False)
         if mask is not None and value.ndim and len(value) == 32:
             value = value[mask]

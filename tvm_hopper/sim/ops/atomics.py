@@ -12,6 +12,7 @@ from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.races.clocks import Bundle, Releases
 from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES
+from tvm_hopper.sim.shortcuts import no_values
 from tvm_hopper.sim.tir import numpy_dtype
 
 SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -55,6 +56,7 @@ class AtomicOps:
         compare: Any = None,
     ) -> np.ndarray:
         """Read, write, or read and write one element per lane; returns what was there before."""
+        no_values(self.machine, "an atomic or ordered access hands a value on")
         addresses, values = as_lanes(address), as_lanes(value)
         compares = as_lanes(compare) if compare is not None else None
         old = np.zeros(32, dtype)
@@ -68,6 +70,8 @@ class AtomicOps:
             )
             if region is None or offset % dtype.itemsize:
                 continue
+            if op != "load":
+                region.begin_store()
             access = self.access(site, op != "load", rmw=True, lanes=bit)
             self.check(region, np.asarray([offset]), dtype.itemsize, access)
             cell = region.view(dtype)

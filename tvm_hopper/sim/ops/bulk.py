@@ -87,7 +87,14 @@ class BulkOps:
         coords = coords if isinstance(coords, tuple) else (coords,)
         for lane in active(mask):
             start = [lane_value(c, lane) for c in coords]
-            offsets, inside = tmap.select(start)
+            if (
+                self.machine.values
+                or tmap.region.shadow is not None
+                or tmap.region.outside is not None
+            ):
+                offsets, inside = tmap.select(start)
+            else:
+                offsets, inside = tmap.ends(start), None
             target, barrier = lane_value(dst_mem, lane), lane_value(mbar, lane)
             masks = None if cta_mask is None else lane_value(cta_mask, lane)
             if target & 0x7F:
@@ -246,11 +253,12 @@ class BulkOps:
             )
         if machine.log is not None:
             lanes = self.bit_of(int(lane))
-            source_read = self.access(site, False, ASYNC, op.read_event, op, lanes=lanes)
-            self.check(region, read, dtype.itemsize, source_read)
+            if region.shadow is not None:
+                source_read = self.access(site, False, ASYNC, op.read_event, op, lanes=lanes)
+                self.check(region, read, dtype.itemsize, source_read)
             written = self.access(site, True, ASYNC, op.write_event, op, lanes=lanes)
             self.check(dst, slice(start, start + num_bytes), 1, written)
-        if machine.mode != "eager":
+        if machine.mode != "eager" and machine.values:
             dst.data[start : start + num_bytes] = POISON
         self._load_steps(op, source, landing, dst, start, barrier)
         machine.submit(op)
@@ -261,20 +269,23 @@ class BulkOps:
     ) -> None:
         region, offsets, inside, dtype, fill = source
         holder: list[np.ndarray] = []
-        size = dtype.itemsize
+        size, with_values = dtype.itemsize, self.machine.values
 
         def read() -> None:
+            op.read_done = True
+            if not with_values:
+                return
             if inside is None:
                 values = self.gather(region, offsets, dtype, 1).ravel()
             else:
                 values = np.full(len(offsets), fill).astype(dtype)
                 values[inside] = self.gather(region, offsets[inside], dtype, 1).ravel()
             holder.append(values)
-            op.read_done = True
 
         def write(part: slice, last: bool) -> None:
-            self.scatter(dst, start + landing[part] * size, holder[0][part, None], dtype, 1)
-            num_bytes = len(landing[part]) * size
+            if with_values:
+                self.scatter(dst, start + landing[part] * size, holder[0][part, None], dtype, 1)
+            num_bytes = (part.stop - part.start) * size
             barrier.tx -= num_bytes
             barrier.delivered_bytes += num_bytes
             if last:
@@ -395,6 +406,7 @@ class BulkOps:
             site, region, offsets, dtype.itemsize, f"{kind} writes"
         ):
             return
+        region.begin_store()
         op = PendingOp(kind, self, site)
         op.num_bytes = num_bytes
         if machine.log is not None:
@@ -412,10 +424,13 @@ class BulkOps:
         holder: list[np.ndarray] = []
 
         def read() -> None:
-            holder.append(self.gather(src, start + landing * dtype.itemsize, dtype, 1))
             op.read_done = True
+            if machine.values:
+                holder.append(self.gather(src, start + landing * dtype.itemsize, dtype, 1))
 
         def write() -> None:
+            if not machine.values:
+                return
             values = holder[0]
             if reduce:
                 present = self.gather(region, offsets, dtype, 1)

@@ -17,6 +17,8 @@ from tvm_hopper.sim.races.shadow import ALL_LANES
 class CollectiveOps:
     """The instructions of one warp that its lanes execute together."""
 
+    split: bool
+
     def members(self, site: int, mask: Any, membermask: Any, what: str) -> Any:
         """Check who takes part; return the lanes that do, None for all.
 
@@ -142,6 +144,7 @@ class CollectiveOps:
         it can, then the second; where both wait, each looks again after any change.
         """
         sides = [side for side in (first, second) if side is not None]
+        before, self.split = self.split, self.split or len(sides) > 1
         while len(sides) > 1:
             progress, ended = self.machine.progress, len(sides)
             for side in list(sides):
@@ -153,6 +156,7 @@ class CollectiveOps:
                 yield self.machine.spinners
         for side in sides:
             yield from side
+        self.split = before
 
     @staticmethod
     def _until_blocked(side: Any) -> Any:

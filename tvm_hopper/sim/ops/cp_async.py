@@ -12,10 +12,13 @@ from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import POISON
 from tvm_hopper.sim.ops.bulk import Groups, active
 from tvm_hopper.sim.ops.mbarrier import Wait
+from tvm_hopper.sim.trips.flow import ARRIVE, Flow
 
 
 class CpAsyncOps:
     """The cp.async copies of one warp."""
+
+    flow: Flow
 
     def init_cp_async(self) -> None:
         """Begin with no copy in flight."""
@@ -61,7 +64,7 @@ class CpAsyncOps:
                 return
         op = PendingOp("cp.async", self, site)
         if machine.log is not None:
-            if taken.any():
+            if taken.any() and src.shadow is not None:
                 source = self.access(site, False, lanes=self.lanes_of(mask))
                 self.check(src, away[taken], size, source)
             written = self.access(
@@ -70,10 +73,12 @@ class CpAsyncOps:
             self.check(dst, into, size, written)
             op.written = (written, into, size)
         bytes_of = np.arange(size)
-        if machine.mode != "eager":
+        if machine.mode != "eager" and machine.values:
             dst.data[into[:, None] + bytes_of] = POISON
 
         def copy() -> None:
+            if not machine.values:
+                return
             data = np.zeros((len(lanes), size), np.uint8)
             if taken.any():
                 wanted = away[:, None] + bytes_of
@@ -129,7 +134,9 @@ class CpAsyncOps:
         for barrier, lanes, _ in self.barriers_at(site, mask, addr):
             self.fills(barrier)
             noinc = mods.get("noinc") == "noinc"
-            if not noinc:
+            if noinc:
+                self.flow.add(ARRIVE, barrier, lanes)
+            else:
                 barrier.pending += lanes
             before = [op for op in self.cp_async_flying if not op.done]
             op = PendingOp("cp.async.mbarrier.arrive", self, site)

@@ -39,6 +39,8 @@ class MatrixOps:
         self.machine.progress += 1
         if region.shadow is not None:
             self.check(region, offsets, 16, self.access(site, True), together=True)
+        if not self.machine.values:
+            return
         cells = region.view(np.dtype(np.uint16))
         for number, value in enumerate(values):
             pairs = np.ascontiguousarray(as_lanes(value), np.uint32).view(np.uint16).reshape(8, 8)
@@ -58,6 +60,9 @@ class MatrixOps:
         region, offsets = rows
         if region.shadow is not None:
             self.check(region, offsets, 16, self.access(site, False), together=True)
+        if not self.machine.values:
+            empty = np.zeros(32, np.uint32)
+            return empty if number == 1 else (empty,) * number
         cells = region.view(np.dtype(np.uint16))
         results = []
         for matrix in range(number):

@@ -15,12 +15,15 @@ from tvm_hopper.sim.machine.mbarrier import MAX_COUNT, MBarrier
 from tvm_hopper.sim.machine.memory import RANK_SHIFT
 from tvm_hopper.sim.machine.warp import Observed
 from tvm_hopper.sim.races.clocks import Bundle
+from tvm_hopper.sim.trips.flow import ARRIVE, WAIT, Flow
 
 Wait = Generator[Any, None, Any]
 
 
 class MBarrierOps:
     """The mbarrier instructions of one warp."""
+
+    flow: Flow
 
     def init_sync(self) -> None:
         """Begin with nothing waited for."""
@@ -271,6 +274,7 @@ class MBarrierOps:
             if tx is not None:
                 self._expect(barrier, sum(self._values(tx, mask, lanes)))
             total = sum(counts)
+            self.flow.add(ARRIVE, barrier, total)
             if drop:
                 barrier.expected -= total
             self.arrive(site, barrier, total, place, bundle)
@@ -349,6 +353,7 @@ class MBarrierOps:
         before = self.observed.get(id(barrier))
         fresh = phase < 0 and site not in self.machine.program.acquire_sites
         again = before is not None and before.phase >= phase >= 0
+        self.flow.add(WAIT, barrier)
         self.observed[id(barrier)] = Observed(phase, parity, site, self.it, fresh or again)
         if phase < 0:
             return

@@ -9,10 +9,13 @@ from tvm_hopper.sim.machine.machine import Event
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
+from tvm_hopper.sim.trips.flow import ARRIVE, WAIT, Flow
 
 
 class NamedBarrier(Event):
     """One of the 16 named barriers of a CTA, for one generation at a time."""
+
+    has_parity = False
 
     def __init__(self, name: str, num_warps: int) -> None:
         super().__init__(name)
@@ -27,11 +30,17 @@ class NamedBarrier(Event):
         self.previous: list[tuple[Any, int]] = []  # arrivals of the generation before
         self.current: list[tuple[Any, int]] = []
 
+    @property
+    def needed(self) -> int:
+        """Threads that make a generation."""
+        return self.count
+
 
 class NamedOps:
     """The named barriers of one warp."""
 
     blocked_on: tuple[str, Any, int, int] | None
+    flow: Flow
 
     def named(self, number: int) -> NamedBarrier:
         """Return a named barrier of this CTA."""
@@ -109,6 +118,7 @@ class NamedOps:
         barrier.count = barrier.count if barrier.arrived else count
         barrier.arrived[self] = site
         barrier.threads += 32
+        self.flow.add(ARRIVE, barrier, 32)
         barrier.published.join(self.release(self.lanes_of(mask)))
         if barrier.threads >= self._needed(barrier):
             if barrier.threads > barrier.count:
@@ -153,6 +163,7 @@ class NamedOps:
         self.site = site
         generation = self.named(number).generation
         barrier = self.join_named(site, mask, number, count, aligned)
+        self.flow.add(WAIT, barrier)
         while barrier.generation == generation:
             self.waiting = f"waits {barrier.name}"
             self.blocked_on = ("named", barrier, 0, site)

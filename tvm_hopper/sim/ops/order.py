@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,26 @@ from tvm_hopper.sim.machine.memory import RANK_SHIFT
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
+from tvm_hopper.sim.trips.flow import ARRIVE, WAIT, Flow
 
 
 class ClusterBarrier(Event):
     """The barrier of all threads of a cluster."""
 
-    def __init__(self, name: str, num_warps: int) -> None:
+    has_parity = False
+
+    def __init__(self, name: str, num_warps: int, members: Sequence[Any] = ()) -> None:
         super().__init__(name)
+        self.members = members  # CTAs
         self.generation = 0
         self.arrived: set[Any] = set()
         self.published = Bundle(num_warps)
         self.acquirable = self.published
+
+    @property
+    def needed(self) -> int:
+        """Warps that make a generation."""
+        return sum(len(cta.warps) for cta in self.members)
 
 
 class OrderOps:
@@ -30,6 +40,7 @@ class OrderOps:
     blocked_on: tuple[str, Any, int, int] | None
     unfenced: list[Any]
     num_registers: int
+    flow: Flow
 
     # -- cluster barrier --------------------------------------------------------------------------
 
@@ -40,6 +51,7 @@ class OrderOps:
                 "NAMED_BAR_MISMATCH", self, site, "barrier.cluster.arrive twice in one generation"
             )
         barrier.arrived.add(self)
+        self.flow.add(ARRIVE, barrier)
         self.cluster_generation = barrier.generation
         if not relaxed:
             barrier.published.join(self.release())
@@ -72,6 +84,7 @@ class OrderOps:
                 "NAMED_BAR_MISMATCH", self, site, "barrier.cluster.wait without an arrive before it"
             )
             return
+        self.flow.add(WAIT, barrier)
         while barrier.generation <= self.cluster_generation:
             self.waiting = f"waits the cluster barrier ({len(barrier.arrived)} warps arrived)"
             self.blocked_on = ("cluster", barrier, 0, site)

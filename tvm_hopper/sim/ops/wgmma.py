@@ -8,7 +8,7 @@ a policy may delay to the covering `wait_group`.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.registers import RegRef
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
-from tvm_hopper.sim.races.shadow import ASYNC
+from tvm_hopper.sim.races.clocks import Bundle
+from tvm_hopper.sim.races.shadow import ASYNC, COARSEST
 from tvm_hopper.sim.tir import numpy_dtype
 
 
@@ -27,6 +28,21 @@ from tvm_hopper.sim.tir import numpy_dtype
 def operand_offsets(value: int, major: str, rows: int, depth: int, itemsize: int) -> np.ndarray:
     """Return the element offsets (rows, depth) in shared memory that a descriptor stands for."""
     return MatrixDescriptor.of(value).addresses(major, rows, depth, itemsize) // itemsize
+
+
+@functools.lru_cache(maxsize=512)
+def operand_chunks(
+    value: int, major: str, rows: int, depth: int, size: int
+) -> tuple[np.ndarray, int]:
+    """Return byte offsets of the pieces that an operand is made of, and their size, at most 16."""
+    offsets = np.unique(operand_offsets(value, major, rows, depth, size)) * size
+    chunk = COARSEST
+    while chunk > size:
+        starts = offsets[offsets % chunk == 0]
+        if len(starts) * chunk == len(offsets) * size:
+            break
+        chunk //= 2
+    return offsets[offsets % chunk == 0], chunk
 
 
 @functools.lru_cache(maxsize=64)
@@ -51,6 +67,34 @@ def round_tf32(values: np.ndarray) -> np.ndarray:
     """Drop the 13 low mantissa bits, as the tensor core does with float32 operands."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
     return bits.view(np.float32)
+
+
+@functools.lru_cache(maxsize=1024)
+def described_by(value: int) -> MatrixDescriptor:
+    """Take a descriptor apart."""
+    return MatrixDescriptor.of(value)
+
+
+class Operand(NamedTuple):
+    """One operand in shared memory.
+
+    Attributes
+    ----------
+    key : tuple
+        Of `operand_offsets` and `operand_chunks`.
+    start : int
+        Byte that their offsets count from.
+    chunks : numpy.ndarray
+        Byte offsets of the pieces that it is made of, `chunk` bytes each.
+    dtype : numpy.dtype
+        Of its elements.
+    """
+
+    key: tuple[int, str, int, int, int]
+    start: int
+    chunks: np.ndarray
+    chunk: int
+    dtype: np.dtype
 
 
 class WarpGroup:
@@ -123,7 +167,8 @@ class WgmmaOps:
         """Order register accesses before the following wgmma."""
         self._in_step(site, mask, "wgmma.fence")
         for state in self.reg_states.values():
-            state.dirty[:] = False
+            if state.any_dirty:
+                state.dirty[:] = state.any_dirty = False
 
     def op_wgmma_commit_group(self, site: int, mask: Any, mods: Any) -> None:
         """Close the group of wgmma since the last commit."""
@@ -136,6 +181,7 @@ class WgmmaOps:
         self.site = site
         self._in_step(site, mask, "wgmma.wait_group")
         covered = self.wgmma_groups[: max(len(self.wgmma_groups) - int(group), 0)]
+        known = 0
         for ops in covered:
             for op in ops:
                 while not op.done:
@@ -147,10 +193,11 @@ class WgmmaOps:
                     )
                     self.blocked_on = ("wgmma", op, 0, site)
                     yield op
-                self.clock.join_events(op.events)
+                known |= op.events
                 for ref in op.registers[self]:
                     ref.state.busy[ref.bytes] -= 1
                     ref.state.num_busy -= 1
+            self.clock.join_events(known)
         self.blocked_on = None
         self.wgmma_groups = self.wgmma_groups[len(covered) :]
 
@@ -201,7 +248,7 @@ class WgmmaOps:
         key = hash(shape) & 0x7FFFFFFF or 1
         for ref in registers:
             state, part = ref.state, ref.bytes
-            if state.dirty[part].any():
+            if state.any_dirty and state.dirty[part].any():
                 self.machine.at(
                     "WGMMA_FENCE_MISSING",
                     self,
@@ -209,8 +256,11 @@ class WgmmaOps:
                     f"{state.name} was touched since the last wgmma.fence (or none ran yet)",
                     buffer=state.name,
                 )
-            busy = state.busy[part]
-            if busy.any() and (ref is not d or (state.shape[part] != key).any()):
+            if (
+                state.num_busy
+                and state.busy[part].any()
+                and (ref is not d or (state.shape[part] != key).any())
+            ):
                 self.machine.at(
                     "WGMMA_REG_INFLIGHT",
                     self,
@@ -237,49 +287,56 @@ class WgmmaOps:
                     site,
                     "the warps of a warp group hold different descriptors",
                 )
-        sources = []
+        found = [self._operand(site, b, n, depth, b_type, flags[3], "B")]
         if not isinstance(a, RegRef):
-            sources.append(self._operand(site, a, 64, depth, a_type, flags[2], "A"))
-        sources.append(self._operand(site, b, n, depth, b_type, flags[3], "B"))
-        if any(source is None for source in sources):
+            found.insert(0, self._operand(site, a, 64, depth, a_type, flags[2], "A"))
+        sources = [source for source in found if source is not None]
+        if len(sources) < len(found):
             op.steps.append(lambda: None)
         else:
             if machine.log is not None:
-                bundle = group.warps[0].clock.copy()
-                for other in group.warps[1:]:
-                    bundle.async_shared.meet(other.clock.async_shared)
-                    bundle.generic.meet(other.clock.generic)
-                    bundle.narrow.meet(other.clock.narrow)
-                access = self.access(site, False, ASYNC, op.read_event, op)
-                for offsets, dtype in sources:
-                    self.check(
-                        self.cta.shared,
-                        offsets.ravel() * dtype.itemsize,
-                        dtype.itemsize,
-                        access,
-                        bundle,
-                    )
+                self._read_operands(op, site, sources)
             op.steps.append(lambda: self._compute(op, sources, n, mods, flags))
-            if machine.mode != "eager":
+            if machine.mode != "eager" and machine.values:
                 self._hide(op, n, mods)
         op.issued = True
         machine.submit(op)
         machine.wake(op)
 
+    def _read_operands(self, op: PendingOp, site: int, sources: list[Operand]) -> None:
+        """Check the reads of shared memory against what all four warps know."""
+        warps = self._group.warps
+        clock = warps[0].clock.async_shared.copy()
+        for other in warps[1:]:
+            clock.meet(other.clock.async_shared)
+
+        def known() -> Bundle:
+            bundle: Bundle = warps[0].clock.copy()
+            for other in warps[1:]:
+                bundle.async_shared.meet(other.clock.async_shared)
+                bundle.generic.meet(other.clock.generic)
+                bundle.narrow.meet(other.clock.narrow)
+            return bundle
+
+        access = self.access(site, False, ASYNC, op.read_event, op)
+        for source in sources:
+            self.check(
+                self.cta.shared, source.chunks + source.start, source.chunk, access, known, clock
+            )
+
     def _operand(
         self, site: int, value: int, rows: int, depth: int, dtype: str, transposed: int, which: str
-    ) -> Any:
-        """Return (element offsets (rows, k) in shared memory, numpy type) of one operand."""
-        described, kind = MatrixDescriptor.of(value), numpy_dtype(dtype)
+    ) -> Operand | None:
+        """Find one operand in shared memory, or report what is wrong with its descriptor."""
+        described, kind = described_by(value), numpy_dtype(dtype)
         if described.base_offset:
             self.machine.incomplete("wgmma descriptor with a base offset", site)
             return None
         repeated = described.start & ~0x3FF  # no mode's drawing is longer: what is cached is near 0
-        offsets = operand_offsets(
-            value - (repeated >> 4), "mn" if transposed else "k", rows, depth, kind.itemsize
-        )
-        offsets = offsets + repeated // kind.itemsize
-        low, high = int(offsets.min()) * kind.itemsize, (int(offsets.max()) + 1) * kind.itemsize
+        major = "mn" if transposed else "k"
+        key = (value - (repeated >> 4), major, rows, depth, kind.itemsize)
+        chunks, chunk = operand_chunks(*key)
+        low, high = repeated + int(chunks[0]), repeated + int(chunks[-1]) + chunk
         if high > self.cta.shared.size:
             self.machine.at(
                 "OOB_ACCESS",
@@ -288,7 +345,7 @@ class WgmmaOps:
                 f"operand {which} reads shared bytes [{low}, {high}) of {self.cta.shared.size}",
             )
             return None
-        return offsets, kind
+        return Operand(key, repeated, chunks, chunk, kind)
 
     def _accumulator(self, op: PendingOp, n: int, dtype: np.dtype) -> np.ndarray:
         """Gather the accumulator of four warps, shape (64, n)."""
@@ -323,7 +380,12 @@ class WgmmaOps:
                 raw = np.full(ref.read().nbytes, 0xFF, np.uint8)
                 ref.write(raw.view(ref.array.dtype).reshape(32, -1))
 
-    def _compute(self, op: PendingOp, sources: Any, n: int, mods: Any, flags: Any) -> None:
+    def _compute(
+        self, op: PendingOp, sources: list[Operand], n: int, mods: Any, flags: Any
+    ) -> None:
+        op.read_done = True
+        if not self.machine.values:
+            return
         group, shared = self._group, self.cta.shared
         key = op.members[group.warps[0]][0].key
         dtype = _accumulator_dtype(mods)
@@ -341,7 +403,6 @@ class WgmmaOps:
                 full = (full.astype(product.dtype) + product).astype(dtype)
         else:
             full = product.astype(dtype)
-        op.read_done = True
         if key in group.hidden and self._still_used(op, key):
             group.hidden[key] = full
             return
@@ -414,10 +475,11 @@ def _accumulator_dtype(mods: Any) -> np.dtype:
     return np.dtype({"f32": np.float32, "f16": np.float16, "s32": np.int32}[mods["dtype"]])
 
 
-def _operand_values(shared: Region, source: tuple[np.ndarray, np.dtype], name: str) -> np.ndarray:
+def _operand_values(shared: Region, source: Operand, name: str) -> np.ndarray:
     """Gather one operand and widen it: float32 (products stay exact), float64 for integers."""
-    offsets, dtype = source
-    values = shared.view(dtype)[offsets]
+    dtype = source.dtype
+    first = source.start // dtype.itemsize
+    values = shared.view(dtype)[first:][operand_offsets(*source.key)]
     if name == "tf32":
         return round_tf32(values)
     return values.astype(np.float64 if dtype.kind in "iu" else np.float32)

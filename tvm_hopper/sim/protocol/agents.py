@@ -7,7 +7,7 @@ none of them can fall behind by a step.  Every other warp with events is an agen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS as GROUP
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address
 from tvm_hopper.sim.protocol.trace import SyncEvent, Trace, UnanalysableError
+from tvm_hopper.sim.races.lane_order import lane_bits
 
 Key = tuple[int, str, int]  # CTA, allocation, byte
 _ENDS = ("arrive", "drop", "expect", "load", "copy_arrive")  # what may let a wait pass
@@ -113,8 +114,16 @@ def _parts(warp: np.ndarray, events: list[SyncEvent], cta: int) -> list[tuple[np
     Threads of one warp go on independently (CUDA C++ Programming Guide, "Independent Thread
     Scheduling"): a lane that waits does not hold up the others.
     """
-    waits = [e for e in events if e.kind == "wait" and 0 < e.mask[warp].sum() < len(warp)]
-    if not any(_may_end(wait, event, warp, cta) for wait in waits for event in events):
+    here = [(event, lane_bits(event.mask[warp])) for event in events]
+    whole = lane_bits(np.ones(len(warp), bool))
+    waits = _by_lanes((e, bits) for e, bits in here if e.kind == "wait" and 0 < bits < whole)
+    ends = _by_lanes((e, bits) for e, bits in here if waits and bits and e.kind in _ENDS)
+    if not any(
+        _barriers(waiting, warp, cta) & _barriers(ending, warp, cta)
+        for one, waiting in waits.items()
+        for other, ending in ends.items()
+        if not one & other
+    ):
         return [(warp, "")]
     classes: dict[bytes, list[int]] = {}
     does = np.array([event.mask[warp] for event in events])
@@ -123,14 +132,16 @@ def _parts(warp: np.ndarray, events: list[SyncEvent], cta: int) -> list[tuple[np
     return [(np.array(threads), f"/lane{threads[0] - warp[0]}") for threads in classes.values()]
 
 
-def _may_end(wait: SyncEvent, event: SyncEvent, warp: np.ndarray, cta: int) -> bool:
-    """Tell whether other lanes of a warp do something to the barrier that some of it wait on."""
-    if event.kind not in _ENDS or not event.mask[warp].any():
-        return False
-    if (event.mask[warp] & wait.mask[warp]).any():
-        return False
-    wanted = _targets(wait.values[0], wait.mask, warp, cta, wait)
-    return bool(wanted.keys() & _targets(event.values[0], event.mask, warp, cta, event).keys())
+def _by_lanes(found: Iterable[tuple[SyncEvent, int]]) -> dict[int, list[SyncEvent]]:
+    groups: dict[int, list[SyncEvent]] = {}
+    for event, lanes in found:
+        groups.setdefault(lanes, []).append(event)
+    return groups
+
+
+def _barriers(events: list[SyncEvent], warp: np.ndarray, cta: int) -> set[Key]:
+    """Return the barriers that some events of a warp name."""
+    return {key for e in events for key in _targets(e.values[0], e.mask, warp, cta, e)}
 
 
 def _whole_meetings(agents: list[SkeletonAgent]) -> list[Op]:

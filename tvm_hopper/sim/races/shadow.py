@@ -2,10 +2,15 @@
 
 A cell keeps the last write and the set of reads since then.  Two accesses race when they overlap,
 at least one writes, and the earlier one is not known to the clock that the later one must rely on.
+
+A granule is the largest power of two, at most 16 bytes, that divides the place and the size of
+every access so far: the bytes of a cell have always been accessed together, so that nothing is lost
+by keeping one state for them.  An access that divides a cell makes all cells of the region smaller.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +21,8 @@ from tvm_hopper.sim.races.clocks import Bundle, Clock
 
 GENERIC, ASYNC = "generic", "async"
 ALL_LANES = (1 << 32) - 1
+SPARSE = 1 << 20  # bytes from which memory is taken page by page
+COARSEST = 16  # bytes of a cell at first: what asynchronous copies and wgmma access at once
 EARLIER = 1  # number of the access that stands for all those of earlier launches
 
 
@@ -103,10 +110,15 @@ class AccessLog:
         return found
 
 
+def alike(values: np.ndarray) -> bool:
+    """Tell whether all elements have the same bits; of few elements the quickest way."""
+    raw = values.tobytes()
+    return raw == raw[: values.itemsize] * len(values)
+
+
 def _distinct(values: np.ndarray) -> Any:
-    first = values[0]
-    if (values == first).all():
-        return (int(first),)
+    if len(values) == 1 or alike(values):
+        return (int(values[0]),)
     return np.unique(values).tolist()
 
 
@@ -129,21 +141,44 @@ Report = Callable[[MemoryAccess, MemoryAccess, np.ndarray, int], None]
 
 
 class Shadow:
-    """Shadow cells of one region; `granule` bytes each."""
+    """Shadow cells of one region; `granule` bytes each.
 
-    def __init__(self, log: AccessLog, num_bytes: int, granule: int, written: bool) -> None:
-        self.log, self.granule = log, granule
-        cells = -(-num_bytes // granule)
-        self.writer = np.zeros(cells, np.int32)
-        self.readers = np.zeros(cells, np.int32)
+    Cells cost no memory until somebody touches them: the operating system commits pages of zeros
+    when they are written.
+    """
+
+    def __init__(self, log: AccessLog, num_bytes: int, written: bool) -> None:
+        self.log, self.granule = log, COARSEST
+        cells = -(-num_bytes // COARSEST)
+        self.writer, self.readers = no_cells(cells), no_cells(cells)
+        self.fresh = True  # nobody has touched a cell
         self.initialised = written  # the whole region was written before the kernel
+
+    def refine(self, divisor: int) -> None:
+        """Make cells as small as the largest power of two that divides `divisor`."""
+        granule = divisor & -divisor
+        times = self.granule // granule
+        self.granule = granule
+        if self.fresh:
+            count = len(self.writer) * times
+            self.writer, self.readers = no_cells(count), no_cells(count)
+        else:
+            self.writer = _repeated(self.writer, times)
+            self.readers = _repeated(self.readers, times)
 
     def cells(self, offsets: Any, size: int) -> Any:
         """Turn byte offsets (slice, or array of starts of `size` bytes each) into cells."""
-        granule = self.granule
         if isinstance(offsets, slice):
-            return slice(offsets.start // granule, -(-offsets.stop // granule))
-        flat = np.ravel(offsets) // granule
+            divisor = offsets.start | offsets.stop
+            if divisor & (self.granule - 1):
+                self.refine(divisor)
+            return slice(offsets.start // self.granule, offsets.stop // self.granule)
+        flat = offsets if offsets.ndim == 1 else np.ravel(offsets)
+        divisor = int(np.bitwise_or.reduce(flat)) | size
+        if divisor & (self.granule - 1):
+            self.refine(divisor)
+        granule = self.granule
+        flat = flat // granule
         count = size // granule
         if count > 1:
             return (flat[:, None] + np.arange(count)).ravel()
@@ -152,6 +187,7 @@ class Shadow:
     def read(self, access: MemoryAccess, cells: Any, clock: Clock, report: Report) -> bool:
         """Record a read; report unordered writes. False if some cell was never written."""
         writers = self.writer[cells]
+        self.fresh = False
         if not len(writers):
             return True
         complete = True
@@ -178,6 +214,7 @@ class Shadow:
     def write(self, access: MemoryAccess, cells: Any, clock: Clock, report: Report) -> None:
         """Record a write; report unordered writes and reads."""
         writers = self.writer[cells]
+        self.fresh = False
         if not len(writers):
             return
         for number in _distinct(writers):
@@ -201,12 +238,40 @@ class Shadow:
 
     def mark_written(self, flags: np.ndarray) -> None:
         """Take over the bytes that earlier launches wrote."""
-        starts = np.arange(0, len(flags), self.granule)
-        self.writer[np.logical_and.reduceat(flags, starts)] = EARLIER
+        if not flags.any():
+            return
+        edges = np.flatnonzero(flags[1:] != flags[:-1]) + 1
+        divisor = int(np.bitwise_or.reduce(edges)) if len(edges) else COARSEST
+        if divisor & (self.granule - 1):
+            self.refine(divisor)
+        self.fresh = False
+        self.writer[: -(-len(flags) // self.granule)][flags[:: self.granule]] = EARLIER
 
     def written(self, num_bytes: int) -> np.ndarray:
         """Return which bytes a write has reached, of this kernel or of an earlier one."""
         return np.repeat(self.writer != 0, self.granule)[:num_bytes]
+
+
+def no_cells(count: int) -> np.ndarray:
+    """Return cells that nobody has touched.
+
+    Pages are asked for one by one: numpy asks for huge ones, and a row of a tile takes a whole one.
+    """
+    size = count * np.dtype(np.int32).itemsize
+    if size < SPARSE:
+        return np.zeros(count, np.int32)
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.int32)
+
+
+def _repeated(cells: np.ndarray, times: int) -> np.ndarray:
+    """Repeat each cell; cells that nobody has touched stay without memory."""
+    finer = no_cells(len(cells) * times)
+    touched = np.flatnonzero(cells)
+    finer.reshape(-1, times)[touched] = cells[touched, None]
+    return finer
 
 
 def clock_for(bundle: Bundle, kind: str, shared: bool) -> Clock:

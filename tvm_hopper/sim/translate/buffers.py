@@ -8,8 +8,8 @@ from tvm import tirx
 
 from tvm_hopper.sim.tir import numpy_dtype, split_lanes
 from tvm_hopper.sim.translate.emit_ptx import PtxEmitter
-from tvm_hopper.sim.translate.exprs import BufferInfo
 from tvm_hopper.sim.translate.questions import Questions, viewed
+from tvm_hopper.sim.translate.scope import BufferInfo
 
 
 class BufferEmitter(PtxEmitter, Questions):

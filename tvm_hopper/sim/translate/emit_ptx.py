@@ -115,6 +115,6 @@ class PtxEmitter:
         indices = [v.indices[0] for v in values]
         if all(isinstance(i, tirx.IntImm) for i in indices):
             text = self.constant("regs", RegRef.indices_of([int(i.value) for i in indices]))
-        else:
-            text = f"RegRef.indices_of([{', '.join(self.code(i) for i in indices)}])"
+            return f"R_{info.root}.ref({info.name}, {text}, {size})"
+        text = f"RegRef.indices_of([{', '.join(self.code(i) for i in indices)}])"
         return f"RegRef({info.name}, R_{info.root}, {text}, {size})"

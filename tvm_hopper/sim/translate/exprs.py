@@ -7,7 +7,6 @@ construction, so that loop variables and addresses stay plain Python integers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import ir, tirx
@@ -15,8 +14,8 @@ from tvm import ir, tirx
 from tvm_hopper.sim.machine import lanes
 from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, split_lanes
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
-
-Code = tuple[str, bool]
+from tvm_hopper.sim.translate.hoist import HoistEmitter
+from tvm_hopper.sim.translate.scope import BufferInfo, Code
 
 _INFIX = {
     tirx.LT: "<",
@@ -60,44 +59,10 @@ def is_scattered(ramp: Any, indices: Any) -> bool:
     return ramp is None and split_lanes(dtype_of(indices[-1]))[1] > 1
 
 
-@dataclass
-class BufferInfo:
-    """How generated code reaches one buffer.
-
-    `kind` is "local" (registers, `name` holds an array (32, n)), "shared" or "global" (`name` holds
-    an address); `shape` is for buffers that still have several dimensions.
-    """
-
-    kind: str
-    name: str
-    dtype: str
-    shape: tuple[Any, ...] = ()
-    root: str = ""
-
-
-@dataclass
-class Scope:
-    """What the emitters share: variables, buffers, constants and the mask in force."""
-
-    buffers: dict[Any, BufferInfo] = field(default_factory=dict)
-    values: dict[Any, Code] = field(default_factory=dict)
-    constants: dict[str, Any] = field(default_factory=dict)
-    mask: str = "m0"
-    fresh: int = 0
-
-    def name(self, stem: str) -> str:
-        """Return a new Python name."""
-        self.fresh += 1
-        clean = "".join(c if c.isascii() and c.isalnum() else "_" for c in stem[:40])
-        return f"{'n' if clean[:1].isdigit() else ''}{clean}_{self.fresh}"
-
-
-class ExprEmitter:
+class ExprEmitter(HoistEmitter):
     """Turns expressions into Python text; `StmtEmitter` adds statements."""
 
-    scope: Scope
     site: int
-    program: Any
 
     def unsupported(self, what: str) -> None:
         """Note an operation that nothing models: the verdict becomes incomplete."""
@@ -122,6 +87,12 @@ class ExprEmitter:
 
     def expr(self, node: Any) -> Code:
         """Return the Python text of an expression and whether it varies over lanes."""
+        if self.of_thread(node):
+            return self.hoisted(node), True
+        return self.inline(node)
+
+    def inline(self, node: Any) -> Code:
+        """Return the text of an expression where it stands."""
         kind = type(node)
         if kind in _INFIX:
             return self._binary(f"({{}} {_INFIX[kind]} {{}})", node.a, node.b)

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.tir import PTX, decode_ptx, op_name, short_name
-from tvm_hopper.sim.translate.exprs import Scope
+from tvm_hopper.sim.translate.scope import Scope
 
 WAITS = ("tirx.cuda.mbarrier_wait", f"{PTX}mbarrier_try_wait", f"{PTX}mbarrier_test_wait")
 TELLS = (f"{PTX}mbarrier_arrive", f"{PTX}mbarrier_complete", f"{PTX}cp_async")

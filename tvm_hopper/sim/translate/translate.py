@@ -32,20 +32,16 @@ from tvm_hopper.sim.tir import (
 )
 from tvm_hopper.sim.translate.buffers import BufferEmitter
 from tvm_hopper.sim.translate.device_math import math
-from tvm_hopper.sim.translate.exprs import (
-    BufferInfo,
-    ExprEmitter,
-    Scope,
-    is_scattered,
-    view_of,
-)
+from tvm_hopper.sim.translate.exprs import ExprEmitter, is_scattered, view_of
 from tvm_hopper.sim.translate.program import KernelCode
+from tvm_hopper.sim.translate.scope import BufferInfo, Scope
 
 
 class StmtEmitter(BufferEmitter, ExprEmitter):
     """Walks statements once and writes the generator's lines."""
 
     def __init__(self, func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> None:
+        super().__init__()
         self.func, self.handlers = func, handlers
         self.scope = Scope()
         self.lines: list[str] = []
@@ -155,6 +151,9 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
             name = self.scope.name(tag)
             self.emit(f"{name} = w.threads[{tag!r}]")
             self.scope.values[var] = (name, tag.startswith("threadIdx"))
+            if tag.startswith("threadIdx") and self.depth == 1:
+                self.threads.add(var)
+                self.hoist_at = len(self.lines)
         self.stmt(node.body)
 
     def _stmt_bind(self, node: Any) -> None:
@@ -252,7 +251,7 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         self.emit(f"yield from w.both({calls})")
 
     def _stmt_for(self, node: Any) -> None:
-        self.new_site(node)
+        site = self.new_site(node)
         low, low_varies = self.expr(node.min)
         extent, extent_varies = self.expr(node.extent)
         self.flush()
@@ -263,7 +262,7 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
         self.loop_masks.append(mask)
         if extent_varies or low_varies:
             step, inner = self.scope.name("step"), self.scope.name("m")
-            self.emit(f"for {step} in w.turns(0, int(np.max(as_lanes({extent})))):")
+            self.emit(f"for {step} in w.turns(0, int(np.max(as_lanes({extent}))), 0):")
             self.emit(f" {inner} = mand({mask}, {step} < as_lanes({extent}))")
             self.emit(f" if {inner} is False: break")
             self.emit(f" {name} = {low} + {step}")
@@ -272,7 +271,7 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
             self.block(node.body, inner)
         else:
             self.loops.append(name)
-            self.emit(f"for {name} in w.turns({low}, {extent}):")
+            self.emit(f"for {name} in w.turns({low}, {extent}, {site}):")
             self.emit(f" w.it = ({', '.join(self.loops)},)")
             self.block(node.body, mask)
         self.loops.pop()
@@ -439,6 +438,7 @@ def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> KernelC
     known = ("tirx.launch_bounds_min_blocks_per_sm", "tirx.max_registers")
     emitter.program.bounds_known = any(key in func.attrs for key in known)
     emitter.stmt(func.body)
+    emitter.place_hoisted()
     program = emitter.program
     program.name = str(func.attrs["global_symbol"]).replace("\0", "")
     head = ["def kernel(w, m0):", " if False: yield None"]

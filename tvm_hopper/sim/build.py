@@ -1,0 +1,227 @@
+"""Builds what one run needs: the machine, memory of tensors, CTAs and warps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.registers import entry_registers
+from tvm_hopper.sim import ending
+from tvm_hopper.sim.kernel_code import Warp
+from tvm_hopper.sim.launch.tensors import Pointer, TensorPlacement
+from tvm_hopper.sim.launch.tma import BoundTensorMap, TensorMapArg
+from tvm_hopper.sim.machine.lanes import LANES
+from tvm_hopper.sim.machine.machine import CTA, Event, Machine
+from tvm_hopper.sim.machine.memory import Region, global_base
+from tvm_hopper.sim.ops.order import ClusterBarrier
+from tvm_hopper.sim.ops.wgmma import WarpGroup
+from tvm_hopper.sim.result import Result
+
+NOTHING_WRITTEN = np.zeros(1, bool)  # in a tensor of any size
+
+
+@dataclass
+class Layout:
+    """Where each shared allocation of a kernel lies, from the base of a CTA's shared memory."""
+
+    size: int = 0
+    offsets: dict[str, int] = field(default_factory=dict)
+    parts: list[tuple[int, int, str]] = field(default_factory=list)
+
+    @staticmethod
+    def of(shared: list[tuple[str, str, int, int]], dyn_smem_bytes: int) -> Layout:
+        """Place static allocations first, then the dynamic one (all dynamic ones share a base)."""
+        layout = Layout()
+        dynamic = 0
+        for key, scope, size, align in sorted(shared, key=lambda s: s[1] != "shared"):
+            if scope == "shared":
+                layout.size = -(-layout.size // align) * align
+            else:
+                layout.size = -(-layout.size // 1024) * 1024
+                size = max(size, dyn_smem_bytes) if not dynamic else size
+                dynamic += 1
+            layout.offsets[key] = layout.size
+            layout.parts.append((layout.size, layout.size + size, key.partition("#")[0]))
+            layout.size += size
+        return layout
+
+
+class KernelMachine(Machine):
+    """A machine for one kernel, with its incomplete operations and end checks."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.barriers: list[Any] = []
+        self.loads: list[Any] = []
+        self.stores: list[Any] = []
+        self.remote_ops: list[Any] = []
+        # (CTA, warp, statement) -> the last epoch and iteration in which it reached into the CTA
+        self.reached: dict[Any, tuple[int, Any]] = {}
+        # bytes from its address that ordinary accesses of a view of shared memory have touched
+        self.views: dict[str, list[int]] = {}
+        self.copies_out: list[Any] = []  # (CTA that is read, copy into another CTA)
+        self.bulk_waits: dict[int, dict[Any, Any]] = {}  # site -> (warp, lane) -> iteration
+        self.spinners = Event("spin")
+        self.entry_registers = self.padded_threads = 0
+        self.arch = SM_90A
+        self.args: dict[str, Any] = {}
+        for what, site in self.program.unsupported:
+            self.incomplete(what, site)
+
+    def incomplete(self, what: str, site: int = 0) -> None:
+        """Report an operation that nothing models."""
+        self.add(
+            "INCOMPLETE",
+            f"unsupported: {what}; nothing is certified",
+            key=what,
+            statements=(self.statement(site),) if site else (),
+        )
+
+    def finish(self) -> None:
+        """Run what is still in flight, then check what is owed."""
+        ending.machine_end(self)
+        while self.pending:
+            ready = [op for op in self.pending if self.can_step(op)]
+            if not ready:
+                break
+            self.step(ready[0])
+
+    def result(self, outputs: dict[str, np.ndarray], ran: tuple[tuple[int, ...], ...]) -> Result:
+        """Return what has been found, with tensors after the run and the CTAs that ran."""
+        lanes = {warp.lane_name: warp.label for warp in self.warps}
+        return Result(
+            outputs,
+            tuple(self.findings) if not self.shortcut_failed else (),
+            self.policy,
+            self.seed,
+            self.steps,
+            ran,
+            [e._replace(lane=lanes.get(e.lane, e.lane)) for e in self.events],
+            self.stopped or self.unknown,
+            self.out_of_budget,
+            self.shortcut_failed,
+            tuple(map(str, self.cut_loops)),
+        )
+
+
+class MachineBuilder:
+    """Builds regions, CTAs and warps of one launch."""
+
+    def __init__(self, machine: KernelMachine) -> None:
+        self.machine = machine
+        self.regions: dict[str, Region] = {}
+
+    def tensor(
+        self, name: str, place: TensorPlacement, written: np.ndarray | None, stored: bool
+    ) -> None:
+        """Give a tensor a region.
+
+        Parameters
+        ----------
+        written : numpy.ndarray or None
+            One flag for each byte that holds something before the kernel; None: all do.
+        stored : bool
+            Whether a statement of the kernel stores to it: its memory is copied, and watched.
+        """
+        number = len(self.regions)
+        values = self.machine.values
+        region = Region(
+            name,
+            place.base.copy() if stored and values else place.base,
+            global_base(number),
+            self.machine.log if stored or written is not None else None,
+            written is None,
+        )
+        region.constant = not stored
+        region.outside = place.outside()
+        if written is not None and region.shadow is not None:
+            region.shadow.mark_written(written)
+        self.machine.regions[number + 1] = region
+        self.regions[name] = region
+
+    def bind(self, args: Mapping[str, Any], places: Mapping[str, TensorPlacement]) -> None:
+        """Give the kernel its parameters.
+
+        Raises
+        ------
+        ValueError
+            A parameter has no value, or a tensor map points into no array.
+        """
+        for name in self.machine.program.params:
+            if name not in args:
+                raise ValueError(
+                    f"run_kernel args: found {sorted(args)}; need a value for parameter {name!r}"
+                )
+            value = args[name]
+            if isinstance(value, TensorMapArg):
+                if value.tensor not in self.regions:
+                    raise ValueError(
+                        f"tensor map {name!r}: found no array named {value.tensor!r}; need it in "
+                        "args"
+                    )
+                value = BoundTensorMap(value, self.regions[value.tensor])
+            elif isinstance(value, Pointer):
+                value = self.regions[value.tensor].base + value.offset
+            elif name in self.regions:
+                value = self.regions[name].base + places[name].offset
+            self.machine.args[name] = value
+
+    def blocks(
+        self, clusters: Sequence[Sequence[tuple]], layout: Layout, block: tuple, cluster: tuple
+    ) -> None:
+        """Build all CTAs that run."""
+        machine = self.machine
+        machine.padded_threads = -(-int(np.prod(block)) // 32) * 32
+        machine.entry_registers = entry_registers(machine.padded_threads, machine.arch)
+        machine.num_warps = sum(map(len, clusters)) * machine.padded_threads // 32
+        for coords_of in clusters:
+            members: list[CTA] = []
+            barrier = ClusterBarrier("cluster barrier", machine.num_warps, members)
+            for rank, coords in enumerate(coords_of):
+                members.append(self._block(coords, rank, members, barrier, layout, block, cluster))
+
+    def _block(
+        self,
+        coords: tuple,
+        rank: int,
+        cluster: list[CTA],
+        barrier: ClusterBarrier,
+        layout: Layout,
+        block: tuple,
+        shape: tuple,
+    ) -> CTA:
+        machine = self.machine
+        cta = CTA(machine, coords, rank, cluster, layout)
+        machine.ctas.append(cta)
+        cta.cluster_barrier = barrier
+        threads = int(np.prod(block))
+        spare = machine.arch.registers_per_block - machine.entry_registers * machine.padded_threads
+        cta.free_registers = min(spare, 0)
+        cta.warp_groups = []
+        for number in range(machine.padded_threads // 32):
+            tid = number * 32 + LANES
+            special: dict[str, Any] = {
+                "threadIdx.x": tid % block[0],
+                "threadIdx.y": tid // block[0] % block[1],
+                "threadIdx.z": tid // (block[0] * block[1]),
+            }
+            for axis, position, extent in zip("xyz", coords, shape, strict=True):
+                special[f"blockIdx.{axis}"] = position
+                special[f"clusterCtaIdx.{axis}"] = position % extent
+                special[f"clusterIdx.{axis}"] = position // extent
+            warp = Warp(machine, cta, number, special)
+            mask = None if number * 32 + 32 <= threads else tid < threads
+            warp.partial = mask
+            cta.warps.append(warp)
+            machine.warps.append(warp)
+            warp.generator = machine.program.run(warp, mask)
+            if number % 4 == 3:
+                group = WarpGroup(cta.warps[-4:])
+                cta.warp_groups.append(group)
+                for member in group.warps:
+                    member.warp_group = group
+        return cta

@@ -1,0 +1,80 @@
+"""A device function made ready to run: its generator, and the warp whose instructions it calls."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from tvm_hopper.sim import ending
+from tvm_hopper.sim.findings import Finding
+from tvm_hopper.sim.launch.limits import check_launch
+from tvm_hopper.sim.machine.warp import WarpCore
+from tvm_hopper.sim.ops.atomics import AtomicOps
+from tvm_hopper.sim.ops.bulk import BulkOps
+from tvm_hopper.sim.ops.collective import CollectiveOps
+from tvm_hopper.sim.ops.cp_async import CpAsyncOps
+from tvm_hopper.sim.ops.matrix import MatrixOps
+from tvm_hopper.sim.ops.mbarrier import MBarrierOps
+from tvm_hopper.sim.ops.mma import MmaOps
+from tvm_hopper.sim.ops.named import NamedOps
+from tvm_hopper.sim.ops.order import OrderOps
+from tvm_hopper.sim.ops.wgmma import WgmmaOps
+from tvm_hopper.sim.tir import arch_of_kernel
+from tvm_hopper.sim.translate.program import KernelCode
+from tvm_hopper.sim.translate.translate import compile_kernel
+
+
+class Warp(
+    WarpCore,
+    AtomicOps,
+    CollectiveOps,
+    MBarrierOps,
+    NamedOps,
+    OrderOps,
+    BulkOps,
+    CpAsyncOps,
+    MatrixOps,
+    MmaOps,
+    WgmmaOps,
+):
+    """A warp with all its instructions."""
+
+    def exit(self) -> None:
+        """End this warp; the last of a CTA ends the CTA."""
+        self.finished = True
+        ending.warp_exit(self)
+        if all(w.finished for w in self.cta.warps):
+            self.cta.exited = True
+        self.leave_named()
+        self._settle_cluster(self.cta.cluster_barrier)
+
+
+HANDLERS = {
+    name: inspect.isgeneratorfunction(getattr(Warp, name))
+    for name in dir(Warp)
+    if name.startswith("op_")
+}
+
+
+@functools.lru_cache(maxsize=32)
+def compiled(func: Any) -> KernelCode:
+    """Return the generator of a device function and what is known of it, made once."""
+    return compile_kernel(func, HANDLERS)
+
+
+def touched_tensors(func: Any, params: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Return the tensors that some statement of a device function stores to, and loads from."""
+    program = compiled(func)
+    stored, loaded = (
+        {getattr(params[name], "tensor", name) for name in names if name in params}
+        for names in (program.stored_params, program.loaded_params)
+    )
+    return stored, loaded
+
+
+def launch_findings(func: Any, setup: dict[str, Any]) -> list[Finding]:
+    """Return the rules that a launch of a device function breaks, whatever it computes."""
+    name = str((func.attrs or {}).get("global_symbol", "kernel"))
+    return check_launch(name, setup, compiled(func).shared, arch_of_kernel(func))

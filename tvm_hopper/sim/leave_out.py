@@ -1,0 +1,76 @@
+"""What the runs of one program may leave out: decided once, from its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tvm_hopper.sim.kernel_code import compiled, touched_tensors
+from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT, LoopCut, Shortcuts
+from tvm_hopper.sim.trips.plan import TripPlan, plan_trips
+
+
+class Savings(NamedTuple):
+    """What the runs of a program leave out, by kernel; a kernel that is missing leaves out nothing.
+
+    Attributes
+    ----------
+    first : dict
+        Of the first run, which does all turns of the loops that store to global memory.
+    others : dict
+        Of the runs after it.
+    uncut : dict
+        Of a run that does all turns: what seems wrong in another is judged by one.
+    """
+
+    first: Mapping[str, Shortcuts]
+    others: Mapping[str, Shortcuts]
+    uncut: Mapping[str, Shortcuts]
+
+
+NO_SAVINGS = Savings({}, {}, {})
+
+
+def plan_savings(launches: Iterable[tuple[Any, Mapping[str, Any]]]) -> Savings:
+    """Decide what the runs of a program may leave out.
+
+    Parameters
+    ----------
+    launches : iterable of (PrimFunc, dict)
+        Device function and parameters of each launch, in order.
+    """
+    launches = list(launches)
+    first: dict[str, Shortcuts] = {}
+    others: dict[str, Shortcuts] = {}
+    uncut: dict[str, Shortcuts] = {}
+    for func, params in launches:
+        scalars = {name: value for name, value in params.items() if type(value) is int}
+        plan, program = plan_trips(func, scalars), compiled(func)
+        if plan.refused or program.unsupported:
+            return NO_SAVINGS  # what one launch computes, another one may need
+        name = str(func.attrs["global_symbol"])
+        stored, loaded = touched_tensors(func, params)
+        cuts, storing = _by_site(func, plan)
+        if stored & loaded or name in uncut:  # whose loads a store may change; two launches
+            cuts = storing = {}
+        if len(launches) > 1:  # a later launch may read all that this one stores
+            storing = {}
+        first[name] = Shortcuts(False, cuts)
+        others[name] = Shortcuts(False, {**cuts, **storing})
+        uncut[name] = Shortcuts(False)
+    return Savings(first, others, uncut)
+
+
+def of_kernel(savings: Mapping[str, Shortcuts], func: Any) -> Shortcuts:
+    """Return what a run of one kernel leaves out."""
+    return savings.get(str(func.attrs["global_symbol"]), NOTHING_LEFT_OUT)
+
+
+def _by_site(func: Any, plan: TripPlan) -> tuple[dict[int, LoopCut], dict[int, LoopCut]]:
+    """Return the cuts by statement number."""
+    sites = {node: site for site, node in enumerate(compiled(func).statements) if site}
+    cuts, storing = (
+        {sites[node]: cut for node, cut in some if node in sites}
+        for some in (plan.cuts, plan.storing)
+    )
+    return cuts, storing

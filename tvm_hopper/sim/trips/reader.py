@@ -1,0 +1,378 @@
+"""Reads what a device function does, to tell what its control and its synchronisation depend on.
+
+One reader looks at a whole function, or at the body of one loop as that loop's variable moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, op_name, short_name
+from tvm_hopper.sim.trips.shift import (
+    DATA,
+    Known,
+    Moved,
+    Shift,
+    both,
+    index_of,
+    masked,
+    shift_of,
+    unmoved,
+)
+from tvm_hopper.sim.trips.threshold import Threshold, threshold_of
+
+# Instructions whose effect is the same in each turn if their operands are; by the name's beginning.
+REPEATABLE = (
+    *("mbarrier_arrive_expect", "mbarrier_arrive", "mbarrier_expect_tx"),
+    *("cp_async_bulk_tensor_g2s", "cp_async_bulk_g2s", "cp_async_bulk_s2c"),
+    *("cp_async_bulk_tensor_s2g", "cp_async_bulk_s2g"),
+    *("cp_async_bulk_commit_group", "cp_async_bulk_wait_group", "cp_async_bulk_prefetch"),
+    *("cp_async_ca", "cp_async_cg", "cp_async_commit_group", "cp_async_wait", "cp_async_mbarrier"),
+    *("wgmma_", "mma", "ldmatrix", "stmatrix", "mov", "mapa", "fence", "bar_", "barrier_"),
+    *("prefetch", "nanosleep", "applypriority", "getctarank"),
+)
+# What besides may stand in a kernel of which control depends on no data.
+ONCE = ("mbarrier_init", "mbarrier_inval", "mbarrier_arrive_drop", "setmaxnreg")
+TRIES = ("mbarrier_try_wait", "mbarrier_test_wait")  # their result depends on the schedule alone
+# Operands that hold values, not addresses: registers of which the place alone matters.
+_VALUES = {
+    "wgmma_": ("d", "a", "scale_d", "scale_a", "scale_b"),  # factors of values too
+    "mma": ("d", "a", "b", "c"),
+    "ldmatrix": ("r",),
+    "stmatrix": ("r",),
+    "mov": ("d", "a"),
+}
+_FROM_GLOBAL = {
+    "cp_async_bulk_tensor_g2s": "coords",
+    "cp_async_bulk_g2s": "src_mem",
+    "cp_async_ca": "src_mem",
+    "cp_async_cg": "src_mem",
+}
+_TO_GLOBAL = {"cp_async_bulk_tensor_s2g": "coords", "cp_async_bulk_s2g": "dst_mem"}
+_CALLS = (
+    *("cuda.mbarrier_wait", "cuda.mbarrier_wait_acquire_cluster", "tvm_storage_sync"),
+    *("cuda.cta_sync", "cuda.cluster_sync", "cuda.warpgroup_sync", "cuda.warp_sync"),
+    *("cuda.nano_sleep", "cuda.wgmma_noop_barrier_uint32", "cuda.wgmma_noop_barrier_float32"),
+    *("tvm_hopper_hold_float32", "tvm_hopper_hold_int32", "tvm_hopper_hold_uint32"),
+    "tvm_hopper_code_fence",
+)
+_VALUE_CALLS = ("noop_barrier", "hold_")
+_ENCODE = "cuda.wgmma_encode_matrix_descriptor"
+ALIGNED = 16  # a step that is a multiple keeps the alignment of every access, in elements or bytes
+
+
+class RefusedError(Exception):
+    """Something in a loop, or in a function, is not the same in each turn; the text says what."""
+
+
+class Reader:
+    """Walks statements with what is known of variables and registers.
+
+    Attributes
+    ----------
+    period : int
+        Turns after which all that was read is the same, for the body of a loop.
+    stores : bool
+        Whether something is stored to global memory.
+    synchronises : bool
+        Whether there is any instruction.
+    thresholds : list of Threshold
+        Conditions that do not repeat.
+    """
+
+    def __init__(
+        self,
+        known: Known,
+        decoded: dict[Any, PtxCall | None],
+        loop_var: Any = None,
+        outer: Sequence[Any] = (),
+    ) -> None:
+        self.known, self.decoded = known, decoded
+        self.loop_var, self.outer, self.in_loop = loop_var, outer, loop_var is not None
+        self.inside: dict[Any, range | None] = {}  # loops in the body
+        self.bound: dict[Any, Any] = {}  # expressions of variables in the body
+        self.scalars: set[Any] = set()  # block indices and parameters
+        self.thresholds: list[Threshold] = []
+        self.period = 1
+        self.stores = self.synchronises = False
+
+    # -- claims that are needed -------------------------------------------------------------------
+
+    def repeats(self, claim: Moved, what: str) -> None:
+        """Need a value that is the same after some turns; in a function: that is of no data."""
+        if claim is DATA:
+            raise RefusedError(f"{what} depends on data")
+        if not self.in_loop:
+            return
+        if not isinstance(claim, Shift) or claim.step:
+            raise RefusedError(f"{what} is not the same after any number of turns")
+        self.period = math.lcm(self.period, claim.period)
+
+    def holds(self, node: Any, what: str) -> None:
+        """Need a condition that repeats, or changes in few turns."""
+        claim = self.value(node)
+        repeated = isinstance(claim, Shift) and not claim.step
+        if claim is not DATA and self.in_loop and not repeated:
+            if isinstance(node, (tirx.And, tirx.Or)):
+                self.holds(node.a, what)
+                self.holds(node.b, what)
+                return
+            found = threshold_of(
+                node, self.loop_var, self.outer, self.inside, self.bound, self.scalars
+            )
+            if found is not None:
+                self.thresholds.append(found)
+                return
+        self.repeats(claim, what)
+
+    def grows(self, claim: Moved, what: str) -> None:
+        """Need a place in global memory that moves on by equal steps, and stays aligned."""
+        if claim is DATA:
+            raise RefusedError(f"{what} depends on data")
+        if self.in_loop and (not isinstance(claim, Shift) or claim.step % ALIGNED):
+            raise RefusedError(f"{what} does not move on by equal steps")
+        if isinstance(claim, Shift):  # so that the ends of each such row of places are touched
+            self.period = math.lcm(self.period, claim.period)
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def read(self, node: Any) -> None:
+        """Read one statement."""
+        getattr(self, f"_{type(node).__name__.lower()}", self._refuse)(node)
+
+    def _refuse(self, node: Any) -> None:
+        raise RefusedError(f"statement {type(node).__name__}")
+
+    def _seqstmt(self, node: Any) -> None:
+        for inner in node.seq:
+            self.read(inner)
+
+    def _attrstmt(self, node: Any) -> None:
+        if node.attr_key in ("thread_extent", "virtual_thread"):
+            self.known.values[node.node.var] = Shift(positive=True)
+        self.read(node.body)
+
+    def _allocbuffer(self, node: Any) -> None:
+        if self.in_loop and not node.buffer.scope().startswith("local"):
+            raise RefusedError(f"allocation of {node.buffer.name}")
+
+    def _assertstmt(self, node: Any) -> None:
+        """Pass: nothing is run."""
+
+    def _declbuffer(self, node: Any) -> None:
+        if node.buffer.scope().startswith("local"):
+            source = node.data.args[0] if isinstance(node.data, ir.Call) else node.data
+            if source in self.known.tainted:
+                self.known.tainted.add(node.buffer)
+            elif node.buffer in self.known.tainted:
+                self.known.tainted.add(source)
+            return
+        self.known.values[node.buffer] = self.value(node.data)
+
+    def _bind(self, node: Any) -> None:
+        self.bound[node.var] = node.value
+        self.known.values[node.var] = self.value(node.value)
+
+    def _for(self, node: Any) -> None:
+        start, extent = self.value(node.min), self.value(node.extent)
+        self.repeats(start, f"start of loop {node.loop_var.name}")
+        self.repeats(extent, f"extent of loop {node.loop_var.name}")
+        self.forget(node.body)
+        self.known.values[node.loop_var] = both(start, extent, _within)
+        constant = isinstance(node.min, tirx.IntImm) and isinstance(node.extent, tirx.IntImm)
+        low = int(node.min) if constant else 0
+        self.inside[node.loop_var] = range(low, low + int(node.extent)) if constant else None
+        self.read(node.body)
+        self.forget(node.body)
+
+    def _while(self, node: Any) -> None:
+        if self.in_loop:
+            raise RefusedError("a while loop")
+        self.forget(node.body)
+        self.repeats(self.value(node.condition), "a while loop")
+        self.read(node.body)
+        self.forget(node.body)
+
+    def _ifthenelse(self, node: Any) -> None:
+        self.holds(node.condition, "a condition")
+        before = dict(self.known.registers)
+        self.read(node.then_case)
+        after = self.known.registers
+        self.known.registers = before
+        if node.else_case is not None:
+            self.read(node.else_case)
+        self.known.registers = {
+            key: claim
+            for key, claim in after.items()
+            if key in self.known.registers and self.known.registers[key] == claim
+        }
+
+    def _bufferstore(self, node: Any) -> None:
+        claim = self.value(node.value)
+        place = self.address(node.indices, f"index of {node.buffer.name}")
+        scope = node.buffer.scope()
+        if scope.startswith("local"):
+            self.repeats(place, f"register of {node.buffer.name}")
+            self.keep(node.buffer, place, claim)
+        elif scope.startswith("shared"):
+            self.repeats(place, f"place in {node.buffer.name}")
+        else:
+            self.stores = True
+            if place is DATA:
+                raise RefusedError(f"place in {node.buffer.name} depends on data")
+
+    # -- expressions ------------------------------------------------------------------------------
+
+    def value(self, node: Any) -> Moved:
+        """Return the claim of an expression, and read the memory accesses in it."""
+        if not isinstance(node, (ir.Var, tirx.IntImm, int)):
+            loads: list[ir.TensorLoad] = []
+            calls: list[ir.Call] = []
+            tvm_ffi.structural_walk(node, [(ir.TensorLoad, loads.append), (ir.Call, calls.append)])
+            for load in loads:
+                self._load(load)
+            for call in calls:
+                self._inside(call)
+        return shift_of(node, self.known)
+
+    def _load(self, load: ir.TensorLoad) -> None:
+        place = self.address(load.indices, f"index of {load.source.name}")
+        scope = load.source.scope()
+        if scope.startswith(("local", "shared")):
+            self.repeats(place, f"place in {load.source.name}")
+        else:
+            self.grows(place, f"place in {load.source.name}")
+
+    def _inside(self, call: ir.Call) -> None:
+        if short_name(call) == "if_then_else":
+            self.repeats(shift_of(call.args[0], self.known), "a condition")
+        if "atomic" in short_name(call):
+            raise RefusedError("an atomic")
+
+    def address(self, indices: Any, what: str) -> Moved:
+        """Return the claim of a place; a place that depends on data is none."""
+        place = index_of(indices, self.known)
+        if place is DATA:
+            raise RefusedError(f"{what} depends on data")
+        return place
+
+    # -- registers --------------------------------------------------------------------------------
+
+    def keep(self, buffer: Any, place: Moved, claim: Moved) -> None:
+        """Note what a register holds now."""
+        if claim is DATA:
+            self.known.tainted.add(buffer)
+        if isinstance(place, Shift) and place.value is not None:
+            self.known.registers[buffer, place.value] = claim
+        else:
+            self._drop({buffer})
+
+    def forget(self, body: Any) -> None:
+        """Forget registers that a loop's body writes: a turn finds what the one before left."""
+        written: set[Any] = set()
+
+        def call(node: ir.Call) -> None:
+            if op_name(node).startswith(PTX):
+                ptx = self.ptx(node)
+                names = ptx.writes if ptx is not None else ()
+                targets = [v for name in names for v in (ptx.operands.get(name, []) if ptx else [])]
+            else:
+                targets = list(node.args[:1]) if short_name(node) == _ENCODE else []
+            written.update(t.source for t in targets if isinstance(t, ir.TensorLoad))
+
+        def store(node: tirx.BufferStore) -> None:
+            written.add(node.buffer)
+
+        tvm_ffi.structural_walk(body, [(tirx.BufferStore, store), (ir.Call, call)])
+        self._drop(written)
+
+    def _drop(self, buffers: set[Any]) -> None:
+        registers = self.known.registers
+        for key in [key for key in registers if key[0] in buffers]:
+            del registers[key]
+
+    # -- instructions -----------------------------------------------------------------------------
+
+    def ptx(self, call: ir.Call) -> PtxCall | None:
+        """Take an instruction apart, once."""
+        if call not in self.decoded:
+            self.decoded[call] = decode_ptx(call)
+        return self.decoded[call]
+
+    def _evaluate(self, node: Any) -> None:
+        call = node.value
+        if not isinstance(call, ir.Call):
+            return
+        self.synchronises = True
+        name = short_name(call)
+        if op_name(call).startswith(PTX) and name != "ptx.addr":
+            ptx = self.ptx(call)
+            if ptx is None:
+                raise RefusedError(name)
+            self._instruction(ptx)
+        elif name in _CALLS:
+            for position, arg in enumerate(call.args):
+                claim = self.value(arg)
+                if position == 1 and "mbarrier_wait" in name:  # of the phase one bit is looked at
+                    claim = both(claim, Shift(1, 0, True, 1), masked)
+                if not any(word in name for word in _VALUE_CALLS):
+                    self.repeats(claim, name)
+        elif name == _ENCODE:
+            claims = [self.value(arg) for arg in call.args[1:]]
+            for claim in claims:
+                self.repeats(claim, name)
+            self._write(call.args[0].args[0], unmoved(claims))
+        else:
+            raise RefusedError(f"call {name}")
+
+    def _instruction(self, ptx: PtxCall) -> None:
+        name = ptx.name
+        known = name.startswith(REPEATABLE) and not name.startswith(ONCE)
+        if not known and (self.in_loop or not name.startswith((*ONCE, *TRIES))):
+            raise RefusedError(f"instruction {name}")
+        if ptx.pred is not None:
+            self.repeats(self.value(ptx.pred), f"predicate of {name}")
+        values = _named(_VALUES, name) or ()
+        source, target = _named(_FROM_GLOBAL, name), _named(_TO_GLOBAL, name)
+        self.stores = self.stores or target is not None
+        claims: list[Moved] = []
+        for operand, expressions in ptx.operands.items():
+            if operand in ptx.writes and operand not in values:
+                continue
+            for expression in expressions:
+                if expression is None:
+                    continue
+                claim = self.value(expression)
+                claims.append(claim)
+                if operand == source:
+                    self.grows(claim, f"{operand} of {name}")
+                elif operand == target:
+                    if claim is DATA:
+                        raise RefusedError(f"{operand} of {name} depends on data")
+                elif operand not in values:
+                    self.repeats(claim, f"{operand} of {name}")
+        result: Moved = unmoved(claims) if name.startswith(("mapa", "mov", "getctarank")) else DATA
+        for operand in ptx.writes:
+            for written in ptx.operands.get(operand, []):
+                if isinstance(written, ir.TensorLoad):
+                    self._write(written, None if name.startswith(TRIES) else result)
+
+    def _write(self, target: ir.TensorLoad, claim: Moved) -> None:
+        place = self.address(target.indices, f"register of {target.source.name}")
+        self.repeats(place, f"register of {target.source.name}")
+        self.keep(target.source, place, claim)
+
+
+def _named(table: Mapping[str, Any], name: str) -> Any:
+    return next((value for prefix, value in table.items() if name.startswith(prefix)), None)
+
+
+def _within(start: Shift, extent: Shift) -> Moved:
+    """Claim of the variable of a loop inside: it takes the same values when its bounds do."""
+    claim = unmoved([start, extent])
+    return claim._replace(positive=start.positive) if isinstance(claim, Shift) else claim

@@ -1,0 +1,145 @@
+"""Conditions on a loop's turn that change a few times and are the same between.
+
+    if k > 0: ...            if 1 <= tile * 16 + k: ...            if k == 40: ...
+
+They depend on nothing but loop variables, block indices and parameters, so that they are evaluated
+for every turn of the loop before it begins. Turns are left out where none of them changes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir
+
+from tvm_hopper.sim.protocol.expr import Closure, Env, compile_expr
+
+MIN_TURNS = 3  # first, middle and last
+MAX_INSIDE = 1 << 12  # turns of a loop inside, of which a condition may depend too
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """One condition in the body of one loop.
+
+    Attributes
+    ----------
+    var : Var
+        Of the loop.
+    outer : tuple of Var
+        Of the loops around it, outermost first.
+    inner : tuple of (Var, range)
+        Loops inside, whose variables it depends on; at most one.
+    before : tuple of (Var, closure)
+        Values that are bound before it, in order.
+    test : closure
+        The condition.
+    """
+
+    var: Any
+    outer: tuple[Any, ...]
+    inner: tuple[tuple[Any, range], ...]
+    before: tuple[tuple[Any, Closure], ...]
+    test: Closure
+
+    def truths(self, known: Mapping[Any, int], around: Sequence[int], turns: range) -> np.ndarray:
+        """Return for each turn what the condition is, shape (turns, turns of the inner loop).
+
+        Parameters
+        ----------
+        known : dict
+            Block indices and parameters.
+        around : sequence of int
+            Values of the variables of `outer`.
+        turns : range
+            Values of the loop variable.
+
+        Raises
+        ------
+        ValueError
+            It depends on something else.
+        """
+        env: Env = {**known, **dict(zip(self.outer, around, strict=False))}
+        env[self.var] = np.asarray(turns)[:, None]
+        for var, values in self.inner:
+            env[var] = np.asarray(values)[None, :]
+        for var, value in self.before:
+            env[var] = value(env)
+        found = self.test(env)
+        if not isinstance(found, (bool, int, np.bool_, np.ndarray)):
+            raise ValueError("a condition depends on more than turns, blocks and parameters")
+        width = max((len(values) for _, values in self.inner), default=1)
+        return np.broadcast_to(np.asarray(found, bool), (len(turns), width))
+
+
+def threshold_of(
+    node: Any,
+    var: Any,
+    outer: Sequence[Any],
+    inside: Mapping[Any, range | None],
+    bound: Mapping[Any, Any],
+    scalars: Iterable[Any],
+) -> Threshold | None:
+    """Return a condition as one on turns; None if it depends on more than can be told.
+
+    Parameters
+    ----------
+    inside : dict
+        Values of the loop variables inside; None where they are not constant.
+    bound : dict
+        Expressions of variables that are bound before it, in order.
+    scalars : iterable of Var
+        Block indices and parameters.
+    """
+    leaves = _leaves(node, bound)
+    inner = [(leaf, inside[leaf]) for leaf in inside if leaf in leaves]
+    ranges = [(leaf, values) for leaf, values in inner if values is not None]
+    if len(ranges) < len(inner) or len(ranges) > 1 or any(len(r) > MAX_INSIDE for _, r in ranges):
+        return None
+    before = tuple((v, compile_expr(value)) for v, value in bound.items() if v in leaves)
+    found = Threshold(var, tuple(outer), tuple(ranges), before, compile_expr(node))
+    try:
+        found.truths(dict.fromkeys(scalars, 1), [0] * len(outer), range(2))
+    except ValueError:
+        return None
+    return found
+
+
+def _leaves(node: Any, bound: Mapping[Any, Any]) -> set[Any]:
+    leaves: set[Any] = set()
+    todo = [node]
+    while todo:
+        found: list[Any] = []
+        tvm_ffi.structural_walk(todo.pop(), (ir.Var, found.append))
+        for leaf in found:
+            if leaf not in leaves:
+                leaves.add(leaf)
+                if leaf in bound:
+                    todo.append(bound[leaf])
+    return leaves
+
+
+def turns_to_run(turns: int, period: int, truths: Iterable[np.ndarray]) -> tuple[int, int]:
+    """Return how many turns run at the beginning and at the end of a loop.
+
+    At least a period each, and the number of those between is a multiple of it. No condition
+    differs a period later among the last period of the first ones and those that are left out.
+    """
+    changes = np.zeros(max(turns - period, 0), bool)
+    for truth in truths:
+        changes |= (truth[:-period] != truth[period:]).any(axis=1)
+    places = [-1, *np.flatnonzero(changes).tolist(), turns - period]
+    best = (turns, 0)
+    for low, high in itertools.pairwise(places):
+        first, last = max(low + 1 + period, period), max(turns - period - high, period)
+        between = (turns - first - last) // period * period
+        while turns - between < MIN_TURNS:
+            between -= period
+        if between > 0 and turns - between < sum(best):
+            best = (turns - between - last, last)
+    return best

@@ -176,7 +176,9 @@ def _of_groups(loops: list[_Loop], known: Mapping[Any, int | str]) -> TripPlan:
             continue
         period = math.lcm(*(body.period for body in bodies))
         conditions = tuple(one for body in bodies for one in body.thresholds)
-        where = storing if any(body.stores for body in bodies) else cuts
+        where = storing
+        if not any(body.stores for body in bodies):  # else another run touches every place
+            where, period = cuts, math.lcm(period, *(body.place_period for body in bodies))
         for loop in group:
             cut = LoopCut(str(loop.node.loop_var.name), period, conditions, known)
             where.append((loop.node, cut))

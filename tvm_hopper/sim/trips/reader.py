@@ -77,6 +77,9 @@ class Reader:
     ----------
     period : int
         Turns after which all that was read is the same, for the body of a loop.
+    place_period : int
+        Turns after which all places in global memory have moved on by equal steps: in a period the
+        ends of each row of such places are touched.
     stores : bool
         Whether something is stored to global memory.
     synchronises : bool
@@ -98,7 +101,7 @@ class Reader:
         self.bound: dict[Any, Any] = {}  # expressions of variables in the body
         self.scalars: set[Any] = set()  # block indices and parameters
         self.thresholds: list[Threshold] = []
-        self.period = 1
+        self.period = self.place_period = 1
         self.stores = self.synchronises = False
 
     # -- claims that are needed -------------------------------------------------------------------
@@ -136,8 +139,8 @@ class Reader:
             raise RefusedError(f"{what} depends on data")
         if self.in_loop and (not isinstance(claim, Shift) or claim.step % ALIGNED):
             raise RefusedError(f"{what} does not move on by equal steps")
-        if isinstance(claim, Shift):  # so that the ends of each such row of places are touched
-            self.period = math.lcm(self.period, claim.period)
+        if isinstance(claim, Shift):
+            self.place_period = math.lcm(self.place_period, claim.period)
 
     # -- statements -------------------------------------------------------------------------------
 

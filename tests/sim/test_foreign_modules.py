@@ -7,7 +7,7 @@ from tvm.script import tirx as T
 from tvm_hopper.sim.cta_selection import choose_blocks
 from tvm_hopper.sim.launch.host import run_host
 from tvm_hopper.sim.run import compiled, run_kernel
-from tvm_hopper.sim.translate.exprs import Scope
+from tvm_hopper.sim.translate.scope import Scope
 from tvm_hopper.simulation import simulate, verify
 
 from .kernels import LOAD_1D, lower, rules

@@ -23,7 +23,7 @@ from tvm_hopper.sim.races.shadow import AccessLog
 from tvm_hopper.sim.report import Reporter
 from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT, ShortcutError, Shortcuts
 from tvm_hopper.sim.timeline import MAX_EVENTS, TimelineEvent
-from tvm_hopper.sim.trips.flow import Cut, check_balance
+from tvm_hopper.sim.trips.balance import Cut, check_balance
 
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve")
 ROLES = re.compile(r"producer|consumer|(wg|warp)?(\d+)")

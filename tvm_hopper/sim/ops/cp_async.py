@@ -12,13 +12,13 @@ from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import POISON
 from tvm_hopper.sim.ops.bulk import Groups, active
 from tvm_hopper.sim.ops.mbarrier import Wait
-from tvm_hopper.sim.trips.flow import ARRIVE, Flow
+from tvm_hopper.sim.trips.balance import ARRIVE, BarrierFlow
 
 
 class CpAsyncOps:
     """The cp.async copies of one warp."""
 
-    flow: Flow
+    flow: BarrierFlow
 
     def init_cp_async(self) -> None:
         """Begin with no copy in flight."""

@@ -15,7 +15,7 @@ from tvm_hopper.sim.machine.mbarrier import MAX_COUNT, MBarrier
 from tvm_hopper.sim.machine.memory import RANK_SHIFT
 from tvm_hopper.sim.machine.warp import Observed
 from tvm_hopper.sim.races.clocks import Bundle
-from tvm_hopper.sim.trips.flow import ARRIVE, WAIT, Flow
+from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
 Wait = Generator[Any, None, Any]
 
@@ -23,7 +23,7 @@ Wait = Generator[Any, None, Any]
 class MBarrierOps:
     """The mbarrier instructions of one warp."""
 
-    flow: Flow
+    flow: BarrierFlow
 
     def init_sync(self) -> None:
         """Begin with nothing waited for."""

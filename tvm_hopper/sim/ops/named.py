@@ -9,7 +9,7 @@ from tvm_hopper.sim.machine.machine import Event
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
-from tvm_hopper.sim.trips.flow import ARRIVE, WAIT, Flow
+from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
 
 class NamedBarrier(Event):
@@ -40,7 +40,7 @@ class NamedOps:
     """The named barriers of one warp."""
 
     blocked_on: tuple[str, Any, int, int] | None
-    flow: Flow
+    flow: BarrierFlow
 
     def named(self, number: int) -> NamedBarrier:
         """Return a named barrier of this CTA."""

@@ -12,7 +12,7 @@ from tvm_hopper.sim.machine.memory import RANK_SHIFT
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
-from tvm_hopper.sim.trips.flow import ARRIVE, WAIT, Flow
+from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
 
 class ClusterBarrier(Event):
@@ -40,7 +40,7 @@ class OrderOps:
     blocked_on: tuple[str, Any, int, int] | None
     unfenced: list[Any]
     num_registers: int
-    flow: Flow
+    flow: BarrierFlow
 
     # -- cluster barrier --------------------------------------------------------------------------
 

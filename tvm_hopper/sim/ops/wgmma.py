@@ -75,7 +75,7 @@ def described_by(value: int) -> MatrixDescriptor:
     return MatrixDescriptor.of(value)
 
 
-class Operand(NamedTuple):
+class SharedOperand(NamedTuple):
     """One operand in shared memory.
 
     Attributes
@@ -303,7 +303,7 @@ class WgmmaOps:
         machine.submit(op)
         machine.wake(op)
 
-    def _read_operands(self, op: PendingOp, site: int, sources: list[Operand]) -> None:
+    def _read_operands(self, op: PendingOp, site: int, sources: list[SharedOperand]) -> None:
         """Check the reads of shared memory against what all four warps know."""
         warps = self._group.warps
         clock = warps[0].clock.async_shared.copy()
@@ -326,7 +326,7 @@ class WgmmaOps:
 
     def _operand(
         self, site: int, value: int, rows: int, depth: int, dtype: str, transposed: int, which: str
-    ) -> Operand | None:
+    ) -> SharedOperand | None:
         """Find one operand in shared memory, or report what is wrong with its descriptor."""
         described, kind = described_by(value), numpy_dtype(dtype)
         if described.base_offset:
@@ -345,7 +345,7 @@ class WgmmaOps:
                 f"operand {which} reads shared bytes [{low}, {high}) of {self.cta.shared.size}",
             )
             return None
-        return Operand(key, repeated, chunks, chunk, kind)
+        return SharedOperand(key, repeated, chunks, chunk, kind)
 
     def _accumulator(self, op: PendingOp, n: int, dtype: np.dtype) -> np.ndarray:
         """Gather the accumulator of four warps, shape (64, n)."""
@@ -381,7 +381,7 @@ class WgmmaOps:
                 ref.write(raw.view(ref.array.dtype).reshape(32, -1))
 
     def _compute(
-        self, op: PendingOp, sources: list[Operand], n: int, mods: Any, flags: Any
+        self, op: PendingOp, sources: list[SharedOperand], n: int, mods: Any, flags: Any
     ) -> None:
         op.read_done = True
         if not self.machine.values:
@@ -475,7 +475,7 @@ def _accumulator_dtype(mods: Any) -> np.dtype:
     return np.dtype({"f32": np.float32, "f16": np.float16, "s32": np.int32}[mods["dtype"]])
 
 
-def _operand_values(shared: Region, source: Operand, name: str) -> np.ndarray:
+def _operand_values(shared: Region, source: SharedOperand, name: str) -> np.ndarray:
     """Gather one operand and widen it: float32 (products stay exact), float64 for integers."""
     dtype = source.dtype
     first = source.start // dtype.itemsize

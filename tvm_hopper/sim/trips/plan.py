@@ -12,7 +12,7 @@ and its last P: 2 P + n % P of n. A condition that changes in few turns (`thresh
 turns that are left out to where it does not. They are a whole number of periods, so that
 
 * slots, parities and what stands behind the loop are as in the whole run, if every mbarrier goes
-  through an even number of phases meanwhile: the machine counts that for each run (`flow.py`);
+  through an even number of phases meanwhile: the machine counts that for each run (`balance.py`);
 * every slot has been used, and used again with the other parity, before turns are left out, and
   the same happens twice more behind: P covers the slots and both parities, by what it is made of;
 * what one turn finds of earlier ones (the last write and the reads since of each byte of shared

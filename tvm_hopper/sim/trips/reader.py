@@ -281,7 +281,7 @@ class Reader:
 
         def call(node: ir.Call) -> None:
             if op_name(node).startswith(PTX):
-                ptx = self.ptx(node)
+                ptx = self.decode(node)
                 names = ptx.writes if ptx is not None else ()
                 targets = [v for name in names for v in (ptx.operands.get(name, []) if ptx else [])]
             else:
@@ -301,7 +301,7 @@ class Reader:
 
     # -- instructions -----------------------------------------------------------------------------
 
-    def ptx(self, call: ir.Call) -> PtxCall | None:
+    def decode(self, call: ir.Call) -> PtxCall | None:
         """Take an instruction apart, once."""
         if call not in self.decoded:
             self.decoded[call] = decode_ptx(call)
@@ -314,7 +314,7 @@ class Reader:
         self.synchronises = True
         name = short_name(call)
         if op_name(call).startswith(PTX) and name != "ptx.addr":
-            ptx = self.ptx(call)
+            ptx = self.decode(call)
             if ptx is None:
                 raise RefusedError(name)
             self._instruction(ptx)

@@ -37,7 +37,7 @@ class Cut(NamedTuple):
         return f"{self.name}: {self.ran} of {self.turns} turns, period {self.period}"
 
 
-class Flow:
+class BarrierFlow:
     """Arrivals and waits of one warp: so far, and of turns that were left out.
 
     Keys are ("arrive" or "wait", barrier).

@@ -1,0 +1,177 @@
+"""Ordinary loads and stores of a warp: one element or a vector for each lane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.machine.addresses import Addresses
+from tvm_hopper.sim.machine.lanes import is_lanes
+from tvm_hopper.sim.machine.memory import Region
+from tvm_hopper.sim.shortcuts import no_values
+
+
+def vector_alignment(itemsize: int, count: int) -> int:
+    """Return the bytes to which a load or store of `count` elements must be aligned.
+
+    A vector access is aligned to its size (PTX ISA, 5.4.5), at most the 16 bytes of one
+    instruction: CUDA splits wider types. A vector of three elements is three accesses.
+    """
+    size = itemsize * count
+    return min(size, 16) if size & (size - 1) == 0 else itemsize
+
+
+def overlapping(offsets: Any, size: int) -> bool:
+    """Tell whether ranges of `size` bytes from some offsets overlap."""
+    starts = offsets if offsets.ndim == 1 else np.ravel(offsets)
+    if (starts[1:] - starts[:-1]).min() >= size:
+        return False
+    return bool((np.diff(np.sort(starts)) < size).any())
+
+
+def differ(values: np.ndarray, others: np.ndarray) -> bool:
+    """Tell whether values differ; one NaN is as good as another."""
+    unequal = values != others
+    if not unequal.any():
+        return False
+    return bool((unequal & ((values == values) | (others == others))).any())
+
+
+class LoadStore(Addresses):
+    """Loads and stores; a part of `WarpCore`."""
+
+    def load(
+        self,
+        site: int,
+        mask: Any,
+        base: Any,
+        index: Any,
+        dtype: np.dtype,
+        count: int,
+        vector: int,
+        view: tuple[str, int] | None = None,
+    ) -> Any:
+        """Load `count` elements per lane; a uniform address gives one value for all lanes.
+
+        `view`: name and bytes of the view of shared memory that is named, if they are known.
+        """
+        size = dtype.itemsize * vector
+        align = vector_alignment(dtype.itemsize, count)
+        region, offsets = self._resolve(site, base, index, size, count // vector, mask, align)
+        if view is not None and region is not None:
+            self.in_view(site, base, offsets, size * count // vector, view, "reads")
+        uniform = not isinstance(offsets, np.ndarray)
+        shape: Any = (32,) if count == 1 else (32, count)
+        if region is None:
+            fill = np.full(shape, np.nan if dtype.kind not in "iub" else 0).astype(dtype)
+            return fill[0] if uniform and count == 1 else fill
+        if region.shadow is not None:
+            access = self.access(site, False, lanes=self.lanes_of(mask))
+            self.check(region, np.asarray(offsets), dtype.itemsize * count, access)
+        if not self.machine.values:
+            return dtype.type(0) if uniform and count == 1 else np.zeros(shape, dtype)
+        if uniform and count == 1 and offsets % dtype.itemsize == 0:
+            value = region.view(dtype)[offsets // dtype.itemsize]
+            return value.item() if dtype.kind in "iub" else value
+        values = self.gather(region, offsets, dtype, count)
+        if uniform:
+            return values[0] if count == 1 else values.reshape(1, count)
+        if count == 1:
+            values = values.reshape(-1)
+        if mask is None or len(values) == 32:
+            return values
+        full = np.zeros(shape, dtype)
+        full[mask] = values
+        return full
+
+    def gather(self, region: Region, offsets: Any, dtype: np.dtype, count: int) -> np.ndarray:
+        """Read `count` elements at each byte offset, shape (len(offsets), count)."""
+        size = dtype.itemsize
+        starts = np.ravel(offsets)
+        if not (starts % size).any():
+            return region.view(dtype)[starts[:, None] // size + np.arange(count)]
+        raw = region.data[starts[:, None] + np.arange(size * count)]
+        return np.ascontiguousarray(raw).view(dtype)
+
+    def store(
+        self,
+        site: int,
+        mask: Any,
+        base: Any,
+        index: Any,
+        value: Any,
+        dtype: np.dtype,
+        count: int,
+        vector: int,
+        view: tuple[str, int] | None = None,
+    ) -> None:
+        """Store `count` elements per lane; `view` as for `load`."""
+        size = dtype.itemsize * vector
+        lanes = self.lanes_of(mask)
+        if not is_lanes(base) and not is_lanes(index):
+            index = np.full(1, index)  # all lanes write one place: the last active one stays
+            value = np.asarray(value)
+            if value.ndim and len(value) == 32:
+                last = 31 if mask is None else 31 - int(np.argmax(mask[::-1]))
+                stays = value[last : last + 1]
+                if mask is None or np.count_nonzero(mask) > 1:
+                    no_values(self.machine, "lanes of one store write to one place")
+                if differ(value if mask is None else value[mask], stays):
+                    self._one_place(site)
+                value = stays
+            mask = None
+        align = vector_alignment(dtype.itemsize, count)
+        region, offsets = self._resolve(
+            site, base, index, size, count // vector, mask, align, "writes"
+        )
+        if region is None:
+            return
+        if view is not None:
+            self.in_view(site, base, offsets, size * count // vector, view, "writes")
+        self.machine.progress += 1
+        region.begin_store()
+        if region.shadow is not None:
+            access = self.access(site, True, lanes=lanes)
+            self.check(region, offsets, dtype.itemsize * count, access)
+        if not self.machine.values:
+            if offsets.size > 1 and overlapping(offsets, dtype.itemsize * count):
+                no_values(self.machine, "lanes of one store write to one place")
+            return
+        value = np.asarray(value).astype(dtype, copy=False)
+        if mask is not None and value.ndim and len(value) == 32:
+            value = value[mask]
+        if value.ndim < 2:
+            value = value.reshape(-1, 1) if value.ndim else value
+        self.scatter(region, offsets, value, dtype, count)
+        if value.ndim and len(value) > 1 and overlapping(offsets, dtype.itemsize * count):
+            stays = self.gather(region, offsets, dtype, count)
+            if differ(np.broadcast_to(value, stays.shape), stays):
+                self._one_place(site)
+
+    def _one_place(self, site: int) -> None:
+        """Report lanes of one store that write different values to one place.
+
+        Which one stays is undefined (CUDA C++ Programming Guide, "SIMT Architecture"): the writes
+        are of threads that nothing orders. Equal values are no conflict that anybody could see.
+        """
+        self.machine.at(
+            "RACE_WRITE_WRITE",
+            self,
+            site,
+            "lanes of one warp write different values to the same bytes in one store",
+            key=(site, "lanes"),
+            missing="one lane that writes, or an atomic",
+        )
+
+    def scatter(
+        self, region: Region, offsets: Any, value: np.ndarray, dtype: np.dtype, count: int
+    ) -> None:
+        """Write `count` elements at each byte offset."""
+        size = dtype.itemsize
+        starts = np.ravel(offsets)
+        if not (starts % size).any():
+            region.view(dtype)[starts[:, None] // size + np.arange(count)] = value
+            return
+        full = np.ascontiguousarray(np.broadcast_to(value, (len(starts), count)))
+        region.data[starts[:, None] + np.arange(size * count)] = full.view(np.uint8)

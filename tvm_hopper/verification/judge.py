@@ -25,6 +25,7 @@ from tvm_hopper.static_check.sync import check_sync
 from tvm_hopper.verification.inputs import blank_memory, fill_random
 from tvm_hopper.verification.launches import BoundLaunch, bound_launches
 from tvm_hopper.verification.program import Program, load
+from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.report import Report
 from tvm_hopper.verification.schedules import Schedules
 
@@ -72,6 +73,7 @@ def verify(
     max_ctas: int = 8,
     budget_s: float = 120.0,
     num_sms: int = DEFAULT_NUM_SMS,
+    progress: bool | None = None,
 ) -> Report:
     """Judge the synchronisation of a module under several schedules; one verdict.
 
@@ -98,6 +100,9 @@ def verify(
         Name of the function to run; left out, the only one.
     max_ctas : int
         How many CTAs of a launch may run before some are chosen.
+    progress : bool or None
+        Whether a line on stderr says, after two seconds, what is being done; None: if it is a
+        terminal.
 
     Returns
     -------
@@ -109,8 +114,26 @@ def verify(
     ValueError
         An argument is illegal, or there is nothing to run.
     """
-    start = time.monotonic()
     _check_arguments(runs, max_ctas)
+    with ProgressLine(progress) as line:
+        return _judge(
+            ex_or_mod, inputs, runs, blocks, target, entry, max_ctas, budget_s, num_sms, line
+        )
+
+
+def _judge(
+    ex_or_mod: Any,
+    inputs: Mapping[str, Any] | None,
+    runs: Sequence[tuple[str, int]],
+    blocks: Sequence[tuple[int, ...]] | None,
+    target: Any,
+    entry: str | None,
+    max_ctas: int,
+    budget_s: float,
+    num_sms: int,
+    line: ProgressLine,
+) -> Report:
+    start = time.monotonic()
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs or {}, blank_memory)
     try:
@@ -129,6 +152,7 @@ def verify(
     ]
     for choice in choices:
         found.add(choice.findings())
+    line.text = "every interleaving of the roles"
     skeletons = _explore(program, choices, found)
     outputs = _outputs(launches, choices, missing)
     done: list[tuple[str, int, str]] = []
@@ -140,10 +164,11 @@ def verify(
         fill_random(values, program.arguments, set(missing) - set(outputs))
 
     schedules = Schedules(launches, values, outputs, choices, fill)
-    for policy, seed in runs:
+    for number, (policy, seed) in enumerate(runs, 1):
         if left() <= 0:
             done.append((policy, seed, "skipped"))
             continue
+        line.text = f"{policy}({seed}), {number} of {len(runs)} schedules"
         result = schedules.run(policy, seed, left, found.met)
         if result.out_of_budget:  # what it found before is true
             done.append((policy, seed, "skipped"))

@@ -1,0 +1,78 @@
+"""One line on stderr that says what a long verification is at."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TextIO
+
+SILENT_S = 2.0  # nothing is said before
+EVERY_S = 0.5  # on a terminal, where the line is written over
+EVERY_LOG_S = 10.0  # elsewhere, where each line stays
+
+
+class ProgressLine:
+    """Says from time to time what is being done, while it is entered.
+
+    Parameters
+    ----------
+    wanted : bool or None
+        None: if the stream is a terminal, so that logs stay as they are.
+    stream : file, optional
+        Left out, stderr.
+
+    Attributes
+    ----------
+    text : str
+        What is being done.
+    """
+
+    def __init__(self, wanted: bool | None = None, stream: TextIO | None = None) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.terminal = self.stream is not None and self.stream.isatty()
+        self.wanted = self.terminal if wanted is None else wanted
+        self.text = ""
+        self.begun = time.monotonic()
+        self.ended = threading.Event()
+        self.shown = 0  # characters on the terminal's line
+        self.thread: threading.Thread | None = None
+
+    def __enter__(self) -> ProgressLine:
+        """Begin."""
+        if self.wanted and self.stream is not None:
+            self.thread = threading.Thread(target=self._speak, daemon=True)
+            self.thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End, and leave an empty line on a terminal."""
+        self.ended.set()
+        if self.thread is not None:
+            self.thread.join()
+        if self.shown:
+            self._write(f"\r{' ' * self.shown}\r")
+
+    def _speak(self) -> None:
+        pause = SILENT_S
+        while not self.ended.wait(pause):
+            pause = EVERY_S if self.terminal else EVERY_LOG_S
+            line = f"verify: {time.monotonic() - self.begun:.0f} s, {self.text}"
+            if self.terminal:
+                self._write(f"\r{line.ljust(self.shown)}")
+                self.shown = max(self.shown, len(line))
+            else:
+                self._write(f"{line}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):  # closed meanwhile: nobody reads it
+            self.ended.set()

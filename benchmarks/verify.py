@@ -1,0 +1,171 @@
+"""How long `verify` takes, and how much memory, each time in a fresh process.
+
+    python -m benchmarks.verify
+    python -m benchmarks.verify --rounds 1 --cases "matmul 4096"
+
+Needs no GPU. Medians; what is aimed at on two cores is 3 s for the product of 4096, 6 s for that of
+8192, 700 MB for each, and 50 ms for the static check, which every compilation runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import describe
+
+RESULTS = Path(__file__).parent / "results"
+TARGET = "nvidia/nvidia-h200"
+FIELDS = ("seconds", "cpu_seconds", "peak_mb", "static_ms")
+STATIC_ROUNDS = 5
+
+
+def matmul(m: int, n: int, k: int) -> Any:
+    """Return the default schedule of a product of fp16."""
+    from tvm import s_tir
+
+    from tvm_hopper import schedule as hs
+    from tvm_hopper.testing import workloads
+
+    sch = s_tir.Schedule(workloads.matmul(m, n, k))
+    hs.matmul(sch, "C")
+    return sch.mod
+
+
+def pointwise(rows: int, columns: int) -> Any:
+    """Return exp(A) + B through a ring of tiles."""
+    from tvm_hopper.testing import pointwise as programs
+
+    return programs.schedule(programs.exp_add(rows, columns), programs.Tiling()).mod
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "matmul 4096": lambda: matmul(4096, 4096, 4096),
+    "matmul 8192": lambda: matmul(8192, 8192, 8192),
+    "matmul 1000 x 1000 x 1000, ragged": lambda: matmul(1000, 1000, 1000),
+    "matmul 2000 x 3000 x 1096, ragged, persistent": lambda: matmul(2000, 3000, 1096),
+    "pointwise 2^24": lambda: pointwise(4096, 4096),
+}
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Verify one kernel in this process.
+
+    Returns
+    -------
+    dict
+        verdict, schedules, CTAs, and `FIELDS`: the memory is the process's peak, TVM's 0.2 GB
+        among it.
+    """
+    from tvm_hopper.simulation import load, verify
+    from tvm_hopper.static_check import check_sync
+
+    program = load(CASES[name](), TARGET)
+    begun, used = time.perf_counter(), time.process_time()
+    report = verify(program, progress=False)
+    seconds, cpu = time.perf_counter() - begun, time.process_time() - used
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (kernel,) = program.kernels.values()
+    checks = []
+    for number in range(STATIC_ROUNDS):
+        fresh = kernel.with_attr("again", number)  # so that nothing is remembered
+        begun = time.perf_counter()
+        check_sync(fresh, program.host)
+        checks.append(time.perf_counter() - begun)
+    return {
+        "case": name,
+        "verdict": report.verdict,
+        "schedules": sum(verdict != "skipped" for _, _, verdict in report.runs),
+        "ctas": ", ".join(f"{len(c.blocks)} of {c.total}" for c in report.choices),
+        "cuts": list(report.cuts),
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "peak_mb": peak / (1 << 20 if sys.platform == "darwin" else 1 << 10),
+        "static_ms": statistics.median(checks) * 1e3,
+    }
+
+
+def in_fresh_process(name: str) -> dict[str, Any]:
+    """Measure one case in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.verify", "--one", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def median(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one row of the table; `all_seconds` keeps the single times."""
+    row = dict(rounds[0])
+    row.update({field: statistics.median(r[field] for r in rounds) for field in FIELDS})
+    row["all_seconds"] = [r["seconds"] for r in rounds]
+    return row
+
+
+def table(rows: list[dict[str, Any]], about: dict[str, str]) -> str:
+    """Return the results as a markdown page."""
+    lines = ["# Time and memory of `verify`", ""]
+    lines += [f"- {key}: {value}" for key, value in about.items()]
+    lines += [
+        "",
+        "| kernel | verdict | schedules | CTAs | seconds | of CPU | peak MB | static check ms |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['case']} | {row['verdict']} | {row['schedules']} | {row['ctas']} "
+        f"| {row['seconds']:.1f} | {row['cpu_seconds']:.1f} | {row['peak_mb']:.0f} "
+        f"| {row['static_ms']:.0f} |"
+        for row in rows
+    ]
+    cut = [f"- {row['case']}: {'; '.join(row['cuts'])}" for row in rows if row["cuts"]]
+    return "\n".join([*lines, "", "Loops that ran fewer turns:", "", *cut, ""])
+
+
+def processor() -> str:
+    """Return the name of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def main() -> None:
+    """Measure the cases, print the table, and write it if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/verify_*")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measure(arguments.one)))
+        return
+    about = describe() | {"CPU": processor(), "cores": str(os.cpu_count())}
+    about["load before"] = f"{os.getloadavg()[0]:.1f}"
+    about["rounds"] = f"{arguments.rounds}, a fresh process each, medians"
+    rows = [median([in_fresh_process(c) for _ in range(arguments.rounds)]) for c in arguments.cases]
+    about["load after"] = f"{os.getloadavg()[0]:.1f}"
+    page = table(rows, about)
+    print(page)
+    if arguments.save:
+        day, _, clock = about["date"].partition(" ")
+        stem = RESULTS / f"verify_{day}_{clock[:5].replace(':', '')}"
+        stem.with_suffix(".json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
+        stem.with_suffix(".md").write_text(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ import pytest
 from tvm_hopper.facts import swizzle as pass_swizzle
 from tvm_hopper.facts import wgmma as pass_wgmma
 from tvm_hopper.facts.dtypes import DTYPES
-from tvm_hopper.sim.launch.tma import landing_offsets
+from tvm_hopper.sim.launch.tma import landed_bytes, landing_offsets
 from tvm_hopper.sim.layouts.matrix_descriptor import CANONICAL, MatrixDescriptor
 from tvm_hopper.sim.layouts.swizzle import DRAWINGS, swizzled
 from tvm_hopper.sim.ops import wgmma as ops
@@ -64,7 +64,8 @@ def test_single_places_by_hand():
 @pytest.mark.parametrize("itemsize", [1, 2, 4])
 @pytest.mark.parametrize("phase", range(0, 1024, 128))
 def test_a_box_lands_where_the_passes_look_for_it(span, itemsize, phase):
-    got = landing_offsets(2048, itemsize, span, phase)
+    row = (span or 128) // itemsize
+    got = landing_offsets(row, 2048 // itemsize // row, itemsize, span, phase)
     plain = np.arange(0, 2048, itemsize) + phase
     want = (pass_swizzle.swizzle_offset(plain, span) - phase) // itemsize
     assert np.array_equal(got, want)
@@ -169,3 +170,29 @@ def test_a_in_registers_covers_its_rows_once(itemsize):
     assert (row[5, 0], k[5, 0]) == (1, per)  # lane 5: second row, second word along k
     assert (row[0, per], k[0, per]) == (8, 0)  # second register: eight rows below
     assert (row[0, 2 * per], k[0, 2 * per]) == (0, 16 // itemsize)  # third: the other half of k
+
+
+def test_rows_shorter_than_the_span_lie_one_span_apart():
+    # measured on an H200 (docs/calibration.md): 16-byte pieces 0, 4, 9, 13, 18, ... of shared memory
+    got = landing_offsets(4, 8, 4, 64, 0).reshape(8, 4)
+    assert np.array_equal(got - got[:, :1], np.tile(np.arange(4), (8, 1)))
+    assert (got[:, 0] // 4).tolist() == [0, 4, 9, 13, 18, 22, 27, 31]
+    assert (landing_offsets(32, 5, 1, 128, 0).reshape(5, 32)[:, ::16] // 16).tolist() == [
+        [0, 1],
+        [9, 8],
+        [18, 19],
+        [27, 26],
+        [36, 37],
+    ]
+
+
+@pytest.mark.parametrize(("itemsize", "start"), [(1, 0), (2, 256), (4, 1024)])
+def test_the_bytes_of_a_box_leave_out_its_gaps(itemsize, start):
+    row = 16 // itemsize
+    whole, unit, end = landed_bytes(start, landing_offsets(row, 4, itemsize, 0, 0), itemsize)
+    assert (whole, unit, end) == (slice(start, start + 64), 1, start + 64)
+    landing = landing_offsets(row, 4, itemsize, 32, 0)
+    places, unit, end = landed_bytes(start, landing, itemsize)
+    assert unit == itemsize
+    assert len(places) == 4 * row
+    assert end == start + 3 * 32 + 16

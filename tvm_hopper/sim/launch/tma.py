@@ -38,13 +38,38 @@ class TensorMapArg:
 
 
 @functools.lru_cache(maxsize=256)
-def landing_offsets(num_bytes: int, itemsize: int, swizzle_bytes: int, phase: int) -> np.ndarray:
+def landing_offsets(
+    row: int, num_rows: int, itemsize: int, swizzle_bytes: int, phase: int
+) -> np.ndarray:
     """Return where each element of a box lands, in elements from the destination.
 
-    `phase` is the destination's offset in its 1024-byte swizzle atom.
+    A row that is shorter than the span of the swizzle is followed by a gap: rows begin one span
+    apart, and nothing is written between (docs/calibration.md; PTX draws full rows only).
+
+    Parameters
+    ----------
+    row, num_rows : int
+        Elements of the innermost dimension, and how many such rows the box has.
+    phase : int
+        The destination's offset in its 1024-byte swizzle atom, in bytes.
     """
-    plain = np.arange(0, num_bytes, itemsize, dtype=np.int64)
-    return (swizzled(plain + phase, swizzle_bytes) - phase) // itemsize
+    pitch = max(row * itemsize, swizzle_bytes)
+    plain = np.arange(num_rows, dtype=np.int64)[:, None] * pitch + np.arange(row) * itemsize
+    return (swizzled(plain.ravel() + phase, swizzle_bytes) - phase) // itemsize
+
+
+def landed_bytes(start: int, landing: np.ndarray, itemsize: int) -> tuple[Any, int, int]:
+    """Return the bytes of shared memory that a box lies in, and the first byte behind them.
+
+    Returns
+    -------
+    tuple
+        A slice and 1, or where there are gaps the first byte of each element and its size; the end.
+    """
+    reach = (int(landing.max()) + 1) * itemsize if len(landing) else 0
+    if reach == len(landing) * itemsize:
+        return slice(start, start + reach), 1, start + reach
+    return start + landing * itemsize, itemsize, start + reach
 
 
 class BoundTensorMap:
@@ -111,6 +136,11 @@ class BoundTensorMap:
                 return ends[:0]
             ends += (first * stride, last * stride)
         return ends
+
+    def landing(self, phase: int) -> np.ndarray:
+        """Return where each element of a box lands; see `landing_offsets`."""
+        rows = self.num_elements // self.counts[0]
+        return landing_offsets(self.counts[0], rows, self.itemsize, self.swizzle_bytes, phase)
 
     def fill(self) -> Any:
         """Return what out-of-bounds elements become."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.launch.tma import BoundTensorMap, landing_offsets
+from tvm_hopper.sim.launch.tma import BoundTensorMap, landed_bytes
 from tvm_hopper.sim.machine.lanes import LANES
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import POISON, RANK_SHIFT, Region
@@ -99,14 +99,16 @@ class BulkOps:
             masks = None if cta_mask is None else lane_value(cta_mask, lane)
             if target & 0x7F:
                 self.machine.at("MISALIGNED", self, site, f"TMA destination {target:#x}: need 128")
-            if start[0] * tmap.itemsize % START_ALIGNMENT:
-                text = f"TMA box from innermost coordinate {start[0]}, {start[0] * tmap.itemsize} "
-                self.machine.at("MISALIGNED", self, site, text + "bytes: need a multiple of 16")
-            landing = landing_offsets(
-                tmap.num_bytes, tmap.itemsize, tmap.swizzle_bytes, target & 0x3FF
-            )
+            self._check_start(site, tmap, start)
+            landing = tmap.landing(target & 0x3FF)
             source = (tmap.region, offsets, inside, tmap.dtype, tmap.fill())
             self._load(site, lane, "TMA load", source, landing, target, barrier, masks)
+
+    def _check_start(self, site: int, tmap: BoundTensorMap, start: list[int]) -> None:
+        num_bytes = start[0] * tmap.itemsize
+        if num_bytes % START_ALIGNMENT:
+            text = f"TMA box from innermost coordinate {start[0]}, {num_bytes} bytes: need a "
+            self.machine.at("MISALIGNED", self, site, text + "multiple of 16")
 
     op_cp_async_bulk_tensor_g2s_cta = op_cp_async_bulk_tensor_g2s_cluster
     op_cp_async_bulk_tensor_g2s_cluster_multicast16 = op_cp_async_bulk_tensor_g2s_cluster
@@ -222,7 +224,8 @@ class BulkOps:
             return None
         if len(read) and not self.inside(site, region, read, dtype.itemsize, f"{kind} reads"):
             return None
-        if start + num_bytes > dst.size:
+        touched, unit, end = landed_bytes(start, landing, dtype.itemsize)
+        if end > dst.size:
             name, inside_name = dst.name_of(start)
             machine.at(
                 "OOB_ACCESS",
@@ -241,7 +244,7 @@ class BulkOps:
         barrier.outstanding.append(op)
         if barrier.cta is not self.cta:
             machine.remote_ops.append((barrier.cta, self, 0, op.write_event, site, self.it))
-        if dst.live[start : start + num_bytes].any():
+        if dst.live[touched].any():
             name, where = dst.name_of(start)
             machine.at(
                 "OOB_ACCESS",
@@ -257,9 +260,10 @@ class BulkOps:
                 source_read = self.access(site, False, ASYNC, op.read_event, op, lanes=lanes)
                 self.check(region, read, dtype.itemsize, source_read)
             written = self.access(site, True, ASYNC, op.write_event, op, lanes=lanes)
-            self.check(dst, slice(start, start + num_bytes), 1, written)
+            self.check(dst, touched, unit, written)
         if machine.mode != "eager" and machine.values:
-            dst.data[start : start + num_bytes] = POISON
+            for byte in range(unit):
+                dst.data[touched if unit == 1 else touched + byte] = POISON
         self._load_steps(op, source, landing, dst, start, barrier)
         machine.submit(op)
         return op
@@ -326,9 +330,8 @@ class BulkOps:
             source = lane_value(src_mem, lane)
             if source & 0x7F:
                 self.machine.at("MISALIGNED", self, site, f"TMA source {source:#x}: need 128")
-            landing = landing_offsets(
-                tmap.num_bytes, tmap.itemsize, tmap.swizzle_bytes, source & 0x3FF
-            )
+            self._check_start(site, tmap, start)
+            landing = tmap.landing(source & 0x3FF)
             kind = f"TMA reduce ({reduce})" if reduce else "TMA store"
             self._store(
                 site, lane, kind, source, landing, tmap.region, offsets, inside, tmap.dtype, reduce
@@ -395,7 +398,8 @@ class BulkOps:
         if reduce and reduce not in _REDUCE:
             machine.incomplete(f"bulk reduction {reduce}", site)
             return
-        if src is None or start + num_bytes > src.size:
+        touched, unit, end = landed_bytes(start, landing, dtype.itemsize)
+        if src is None or end > src.size:
             machine.at(
                 "OOB_ACCESS", self, site, f"{kind} of {num_bytes} bytes leaves shared memory"
             )
@@ -413,10 +417,8 @@ class BulkOps:
             lanes = self.bit_of(int(lane))
             self.check(
                 src,
-                slice(start, start + num_bytes)
-                if inside is None
-                else start + landing * dtype.itemsize,
-                1 if inside is None else dtype.itemsize,
+                touched if inside is None else start + landing * dtype.itemsize,
+                unit if inside is None else dtype.itemsize,
                 self.access(site, False, ASYNC, op.read_event, op, lanes=lanes),
             )
             written = self.access(site, True, ASYNC, op.write_event, op, bool(reduce), lanes)

@@ -329,9 +329,6 @@ class WgmmaOps:
     ) -> SharedOperand | None:
         """Find one operand in shared memory, or report what is wrong with its descriptor."""
         described, kind = described_by(value), numpy_dtype(dtype)
-        if described.base_offset:
-            self.machine.incomplete("wgmma descriptor with a base offset", site)
-            return None
         repeated = described.start & ~0x3FF  # no mode's drawing is longer: what is cached is near 0
         major = "mn" if transposed else "k"
         key = (value - (repeated >> 4), major, rows, depth, kind.itemsize)

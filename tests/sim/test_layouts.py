@@ -173,7 +173,7 @@ def test_a_in_registers_covers_its_rows_once(itemsize):
 
 
 def test_rows_shorter_than_the_span_lie_one_span_apart():
-    # measured on an H200 (docs/calibration.md): 16-byte pieces 0, 4, 9, 13, 18, ... of shared memory
+    # as an H200 has them (docs/calibration.md), in 16-byte pieces of shared memory
     got = landing_offsets(4, 8, 4, 64, 0).reshape(8, 4)
     assert np.array_equal(got - got[:, :1], np.tile(np.arange(4), (8, 1)))
     assert (got[:, 0] // 4).tolist() == [0, 4, 9, 13, 18, 22, 27, 31]

@@ -151,11 +151,13 @@ def test_leading_bytes_are_not_looked_at_under_a_swizzle_along_k():
 def test_the_accumulator_lies_where_the_passes_read_it():
     for n in (8, 24, 256):
         count = pass_wgmma.accumulator_registers(n)
-        row, column = ops.fragment_index(count)
         register, lane = np.meshgrid(np.arange(count), np.arange(32))
+        full, held = np.arange(64 * n).reshape(64, n), np.empty((32, count), np.int64)
         for warp in range(4):
+            ops.lanes_of_rows(held)[...] = ops.rows_of(full, warp)
+            row, column = np.divmod(held, n)
             thread = warp * 32 + lane
-            assert np.array_equal(16 * warp + row, pass_wgmma.accumulator_row(register, thread))
+            assert np.array_equal(row, pass_wgmma.accumulator_row(register, thread))
             assert np.array_equal(column, pass_wgmma.accumulator_col(register, thread))
 
 

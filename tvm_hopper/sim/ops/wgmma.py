@@ -45,11 +45,17 @@ def operand_chunks(
     return offsets[offsets % chunk == 0], chunk
 
 
-@functools.lru_cache(maxsize=64)
-def fragment_index(registers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (row, column) of each lane and register of one warp's 16 rows, shape (32, n)."""
-    lane, i = LANES[:, None], np.arange(registers)[None, :]
-    return i // 2 % 2 * 8 + lane // 4, i // 4 * 8 + lane % 4 * 2 + i % 2
+def rows_of(full: np.ndarray, number: int) -> np.ndarray:
+    """Return one warp's 16 rows of an accumulator, shape (2, 8, n / 8, 4, 2)."""
+    return full[number * 16 : number * 16 + 16].reshape(2, 8, -1, 4, 2)
+
+
+def lanes_of_rows(values: np.ndarray) -> np.ndarray:
+    """Return registers of 32 lanes, shape (32, n / 2), in the order of `rows_of`.
+
+    Register i of lane l is of row i / 2 % 2 * 8 + l / 4, column i / 4 * 8 + l % 4 * 2 + i % 2.
+    """
+    return values.reshape(8, 4, -1, 2, 2).transpose(3, 0, 2, 1, 4)
 
 
 @functools.lru_cache(maxsize=8)
@@ -349,21 +355,21 @@ class WgmmaOps:
         full = np.empty((64, n), dtype)
         for number, warp in enumerate(self._group.warps):
             ref = op.members[warp][0]
-            values = ref.read()
+            values = ref.array[:, ref.indices]
             if values.dtype != dtype:
                 values = np.ascontiguousarray(values).view(dtype)
-            row, column = fragment_index(values.shape[1])
-            full[number * 16 + row, column] = values
+            rows_of(full, number)[...] = lanes_of_rows(values)
         return full
 
     def _scatter(self, op: PendingOp, full: np.ndarray) -> None:
         for number, warp in enumerate(self._group.warps):
             ref = op.members[warp][0]
-            row, column = fragment_index(full.shape[1] // 2)
-            values = full[number * 16 + row, column]
-            if ref.array.dtype != values.dtype:
-                values = np.ascontiguousarray(values).view(ref.array.dtype)
-            ref.write(values)
+            if isinstance(ref.indices, slice) and ref.array.dtype == full.dtype:
+                lanes_of_rows(ref.array[:, ref.indices])[...] = rows_of(full, number)
+                continue
+            values = np.empty((32, full.shape[1] // 2), full.dtype)
+            lanes_of_rows(values)[...] = rows_of(full, number)
+            ref.write(values.view(ref.array.dtype))
 
     def _hide(self, op: PendingOp, n: int, mods: Any) -> None:
         """Keep the accumulator aside while it is in flight, and poison the registers."""

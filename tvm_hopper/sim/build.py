@@ -17,6 +17,7 @@ from tvm_hopper.sim.launch.tma import BoundTensorMap, TensorMapArg
 from tvm_hopper.sim.machine.lanes import LANES
 from tvm_hopper.sim.machine.machine import CTA, Event, Machine
 from tvm_hopper.sim.machine.memory import Region, global_base
+from tvm_hopper.sim.machine.pages import sparse_copy
 from tvm_hopper.sim.ops.order import ClusterBarrier
 from tvm_hopper.sim.ops.wgmma import WarpGroup
 from tvm_hopper.sim.result import Result
@@ -131,7 +132,7 @@ class MachineBuilder:
         values = self.machine.values
         region = Region(
             name,
-            place.base.copy() if stored and values else place.base,
+            sparse_copy(place.base) if stored and values else place.base,
             global_base(number),
             self.machine.log if stored or written is not None else None,
             written is None,

@@ -10,18 +10,17 @@ by keeping one state for them.  An access that divides a cell makes all cells of
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.machine.pages import no_bytes
 from tvm_hopper.sim.races.clocks import Bundle, Clock
 
 GENERIC, ASYNC = "generic", "async"
 ALL_LANES = (1 << 32) - 1
-SPARSE = 1 << 20  # bytes from which memory is taken page by page
 COARSEST = 16  # bytes of a cell at first: what asynchronous copies and wgmma access at once
 EARLIER = 1  # number of the access that stands for all those of earlier launches
 
@@ -253,17 +252,8 @@ class Shadow:
 
 
 def no_cells(count: int) -> np.ndarray:
-    """Return cells that nobody has touched.
-
-    Pages are asked for one by one: numpy asks for huge ones, and a row of a tile takes a whole one.
-    """
-    size = count * np.dtype(np.int32).itemsize
-    if size < SPARSE:
-        return np.zeros(count, np.int32)
-    memory = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, np.int32)
+    """Return cells that nobody has touched."""
+    return no_bytes(count * np.dtype(np.int32).itemsize).view(np.int32)
 
 
 def _repeated(cells: np.ndarray, times: int) -> np.ndarray:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tvm.script import tirx as T
 
 from tests.seeded.catalogue import GOLDEN, MUTATIONS
 from tests.seeded.lowering import lower as lower_golden
 from tests.seeded.running import run as run_golden
 from tests.seeded.running import tensors
 from tvm_hopper.sim import run_host
-from tvm_hopper.sim.leave_out import plan_savings
+from tvm_hopper.sim.leave_out import NO_SAVINGS, plan_savings
+from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT
+from tvm_hopper.sim.trips.plan import plan_trips
+from tvm_hopper.simulation import simulate
 from tvm_hopper.verification.launches import bound_launches, run_launches
 
+from .kernels import lower
 from .pointwise_rings import inputs, with_producer, without_producer
 from .test_pointwise_rings import NEEDED_WITH, NEEDED_WITHOUT
 
@@ -78,3 +83,41 @@ def test_a_golden_kernel_is_judged_alike_without_values(mutation):
         assert bool(short.findings) == bool(whole.findings), short.findings
         if not short.cuts:
             assert short.rules == whole.rules
+
+
+@pytest.mark.parametrize(
+    ("golden", "reason"),
+    [
+        ("G2 publish", "instruction st"),
+        ("G4", "instruction cp_reduce_async_bulk_s2g"),
+        ("G4 serial", "call cuda.wait_until"),
+        ("G4 reader", "instruction red"),
+    ],
+)
+def test_what_hands_values_on_is_run_with_values(golden, reason):
+    (kernel,) = [one.build() for one in GOLDEN if one.name == golden]
+    lowered = lower_golden(kernel.func)
+    assert plan_trips(lowered.device, {}).refused == reason
+    (launch,) = run_host(lowered.host, tensors(kernel)[0])
+    assert plan_savings([(lowered.device, launch.bind(lowered.device)["params"])]) == NO_SAVINGS
+
+
+def test_an_address_from_a_register_is_stored_to_and_watched():
+    """Translation sees no store to C: the run begins again, with a copy of C that is watched."""
+
+    @T.prim_func(s_tir=True)
+    def main(C: T.Buffer((64,), "uint32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 64)
+        place = T.alloc_buffer((1,), "uint64", scope="local")
+        place[0] = T.reinterpret("uint64", T.address_of(C[0]))
+        T.ptx.st.relaxed.gpu.global_.b32(place[0], T.uint32(tx + 1))
+
+    program = lower(main)
+    (func,) = program.kernels.values()
+    given = np.zeros(64, "uint32")
+    result = simulate(program, {"C": given})
+    assert not touched_tensors(func, {"C": given})[0]
+    assert result.outputs["C"][0] in range(1, 65)
+    assert not given.any()

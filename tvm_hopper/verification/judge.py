@@ -2,7 +2,8 @@
 
 1. launches: what the host does, what the runtime and the driver would refuse;
 2. synchronisation without values: the static check, and every interleaving of the roles;
-3. simulation of chosen CTAs under several schedules.
+3. indices without values, of every CTA: bounds, alignment, overlapping stores, covered outputs;
+4. simulation of chosen CTAs under several schedules.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tvm_hopper.sim.machine.machine import check_policy
 from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.static_check.sync import check_sync
+from tvm_hopper.verification.every_cta import check_indices
 from tvm_hopper.verification.inputs import random_values
 from tvm_hopper.verification.launches import BoundLaunch, bound_launches, run_launches
 from tvm_hopper.verification.program import Program, load
@@ -55,6 +57,11 @@ class Found:
         """Add what a run met: the same rule at the same statements is met in every run."""
         for one in found:
             self.findings.setdefault((one.rule, one.buffer, one.statements), one)
+
+    def add_of_all(self, found: Iterable[Finding]) -> None:
+        """Add what holds of all CTAs, unless a run has met the same rule at the same buffer."""
+        met = {(one.rule, one.buffer) for one in self.findings.values()}
+        self.add(one for one in found if (one.rule, one.buffer) not in met or not one.buffer)
 
 
 def verify(
@@ -126,6 +133,7 @@ def verify(
         found.add(choice.findings())
     skeletons = _explore(program, choices, found)
     outputs = _outputs(launches, choices, missing)
+    of_all, proven = check_indices(launches, choices, values, outputs)
     chosen = [None if choice.everything else choice.blocks for choice in choices]
     done: list[tuple[str, int, str]] = []
     for policy, seed in runs:
@@ -140,12 +148,19 @@ def verify(
         else:
             done.append((policy, seed, result.verdict))
             found.add_from_run(result.findings)
+    found.add_of_all(of_all)
     ran = sum(verdict != "skipped" for _, _, verdict in done)
     if ran < min(MIN_RUNS, len(runs)):
         left_out = f"{ran} of {len(runs)} schedules ran within {budget_s} s"
         hint = "raise budget_s, or verify a smaller shape"
         found.add([finding("INCOMPLETE", left_out, hint=hint)])
-    return Report(tuple(found.findings.values()), tuple(done), tuple(choices), tuple(skeletons))
+    return Report(
+        tuple(found.findings.values()),
+        tuple(done),
+        tuple(choices),
+        tuple(skeletons),
+        tuple(proven),
+    )
 
 
 def _check_arguments(runs: Sequence[tuple[str, int]], max_ctas: Any) -> None:

@@ -24,12 +24,15 @@ class Report:
         Which CTAs of each launch ran, and why that is enough (or not).
     skeletons : tuple[str, ...]
         What the exploration of every interleaving of each kernel's roles covered.
+    proven : tuple[str, ...]
+        What holds of every CTA of each launch, by its indices.
     """
 
     findings: tuple[Finding, ...]
     runs: tuple[tuple[str, int, str], ...]
     choices: tuple[Choice, ...]
     skeletons: tuple[str, ...] = ()
+    proven: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -50,6 +53,7 @@ class Report:
             "runs": [list(run) for run in self.runs],
             "ctas": [str(choice) for choice in self.choices],
             "skeletons": list(self.skeletons),
+            "covers": list(self.proven),
         }
 
     def __str__(self) -> str:
@@ -57,5 +61,6 @@ class Report:
         lines = [f"verdict: {self.verdict}"]
         lines += [f"ran {choice}" for choice in self.choices]
         lines += [f"explored {text}" for text in self.skeletons]
+        lines += [f"covers {text}" for text in self.proven]
         lines.append("under " + ", ".join(f"{p}({s}): {v}" for p, s, v in self.runs))
         return "\n".join([*lines, *map(str, self.findings)])

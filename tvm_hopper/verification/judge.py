@@ -133,7 +133,8 @@ def verify(
         found.add(choice.findings())
     skeletons = _explore(program, choices, found)
     outputs = _outputs(launches, choices, missing)
-    of_all, proven = check_indices(launches, choices, values, outputs)
+    left = max(start + budget_s - time.monotonic(), 1.0)
+    of_all, proven = check_indices(launches, choices, values, outputs, left)
     chosen = [None if choice.everything else choice.blocks for choice in choices]
     done: list[tuple[str, int, str]] = []
     for policy, seed in runs:

@@ -2,7 +2,8 @@
 
 1. launches: what the host does, what the runtime and the driver would refuse;
 2. synchronisation without values: the static check, and every interleaving of the roles;
-3. simulation of chosen CTAs under several schedules.
+3. indices without values, of every CTA: bounds, alignment, overlapping stores, covered outputs;
+4. simulation of chosen CTAs under several schedules.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tvm_hopper.sim.machine.machine import check_policy
 from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.static_check.sync import check_sync
+from tvm_hopper.verification.every_cta import check_indices
 from tvm_hopper.verification.inputs import blank_memory, fill_random
 from tvm_hopper.verification.launches import BoundLaunch, bound_launches
 from tvm_hopper.verification.program import Program, load
@@ -61,6 +63,11 @@ class Found:
     def met(self, one: Finding) -> bool:
         """Tell whether an earlier run met a finding."""
         return (one.rule, one.buffer, one.statements) in self.findings
+
+    def add_of_all(self, found: Iterable[Finding]) -> None:
+        """Add what holds of all CTAs, unless a run has met the same rule at the same buffer."""
+        met = {(one.rule, one.buffer) for one in self.findings.values()}
+        self.add(one for one in found if (one.rule, one.buffer) not in met or not one.buffer)
 
 
 def verify(
@@ -163,6 +170,8 @@ def _judge(
     def fill() -> None:
         fill_random(values, program.arguments, set(missing) - set(outputs))
 
+    line.text = "the indices of every CTA"
+    of_all, proven = check_indices(launches, choices, values, outputs, max(left(), 1.0))
     schedules = Schedules(launches, values, outputs, choices, fill)
     for number, (policy, seed) in enumerate(runs, 1):
         if left() <= 0:
@@ -176,6 +185,7 @@ def _judge(
         else:
             done.append((policy, seed, result.verdict))
             found.add_from_run(result.findings)
+    found.add_of_all(of_all)
     ran = sum(verdict != "skipped" for _, _, verdict in done)
     if ran < min(MIN_RUNS, len(runs)):
         left_out = f"{ran} of {len(runs)} schedules ran within {budget_s} s"
@@ -188,6 +198,7 @@ def _judge(
         tuple(choices),
         tuple(skeletons),
         tuple(schedules.cuts),
+        tuple(proven),
     )
 
 

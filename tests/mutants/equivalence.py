@@ -41,9 +41,8 @@ REPEATABLE = {
     "store",
     "load",
 }
-# Every thread of the CTA (cluster) is there already: a second meeting orders nothing new. All warps
-# must have as many, since one warp alone would meet the others at another place.
-MEETINGS = {"tvm_storage_sync", "cuda_cluster_sync"}
+# What all threads of a CTA, or of a cluster, come to.
+MEETINGS = ("tvm_storage_sync", "cuda_cluster_sync")
 REGISTERS_ALONE = {"ptx_legacy_mma", "mma"}
 FENCES = {"fence_proxy", "cuda_warp_sync"}
 WAITS = {"cuda_mbarrier_wait"}
@@ -111,15 +110,19 @@ def elected_by_anybody(operations: list[Operation]) -> list[Operation]:
     """Give lanes that execute something alone numbers by their first appearance.
 
     Which lane issues a copy, arrives or waits for its warp makes no difference, if the same lane
-    does what belongs together; the judges know what each lane has seen.
+    does what belongs together; the judges know what each lane has seen. Behind a meeting of all
+    lanes every lane knows the same.
     """
     numbers: dict[int, int] = {}
     renamed = []
     for x in operations:
+        if x.name in MEETINGS or x.name == "cuda_warp_sync":
+            numbers = {}
         if len(x.lanes) == 1 and x.name not in ("load", "store"):
             lane = numbers.setdefault(x.lanes[0], len(numbers))
-            x = Operation(x.name, (lane,), x.operands)
-        renamed.append(x)
+            renamed.append(Operation(x.name, (lane,), x.operands))
+        else:
+            renamed.append(x)
     return renamed
 
 
@@ -183,7 +186,6 @@ def at_least(wanted: Operation, found: Operation) -> bool:
 ORDER, SAME, MORE = "another order", "the same operations", "waits for more"
 AGAIN = "the same again"
 IDLE = "CTAs that leave nothing behind"
-ALONE = "meetings around one warp"
 LEAVES_NOTHING = {
     "mbarrier_init",
     "fence_mbarrier_init",
@@ -209,61 +211,114 @@ def leaves_nothing(operation: Operation) -> bool:
     return name in LEAVES_NOTHING or name.startswith(("wgmma", "ptx_legacy", "mma"))
 
 
+def released_by_any_warp(trace: Trace) -> Trace:
+    """Let any warp of a warp group arrive behind the group's `wgmma.wait_group`.
+
+    Its products are executed by the four warps together; that one elected thread may release a slot
+    for all of them is an assumption of the simulator as well (docs/simulator.md).
+    """
+    result: Trace = {}
+    released: dict[Any, list[Any]] = {}
+    for key, operations in trace.items():
+        kept: list[Operation] = []
+        waits, free = 0, False
+        for x in operations:
+            waits += x.name == "wgmma_wait_group"
+            if free and x.name == "mbarrier_arrive" and len(x.lanes) == 1:
+                group = (*key[:-1], str(key[-1]).rpartition("/")[0])
+                released.setdefault(group, []).append((waits, x.operands))
+                continue
+            free = x.name == "wgmma_wait_group"
+            kept.append(x)
+        result[key] = kept
+    for group, arrivals in released.items():
+        result[group] = [Operation("released", (), tuple(sorted(arrivals, key=str)))]
+    return result
+
+
 def without_idle_ctas(trace: Trace) -> Trace:
     """Leave out CTAs that store nothing: a grid may be larger than its tensors need."""
     busy = {key[:-1] for key, x in trace.items() if not all(map(leaves_nothing, x))}
     return {key: x for key, x in trace.items() if key[:-1] in busy}
 
 
-def without_meetings_around_one_warp(trace: Trace) -> Trace:
-    """Leave out a meeting if one warp alone does anything since the last and until the next.
+def without_spare_meetings(trace: Trace) -> Trace:
+    """Leave out a meeting that the next one makes superfluous.
 
-    The other warps neither wait for that warp's work before the next meeting, nor did anything that
-    it could wait for: its own program order is all there is.
+    Either nobody does anything in between, or one warp alone does anything since the last and until
+    the next. The other warps then neither wait for that warp's work before the next meeting, nor
+    did anything that it could wait for: its own program order is all there is. It may initialise
+    barriers and issue copies; then nothing is there that a proxy fence of the others could order.
     """
-    result: Trace = {}
-    ctas = {key[:-1] for key in trace}
-    for cta in ctas:
-        warps = {key: _between_meetings(x) for key, x in trace.items() if key[:-1] == cta}
-        if len({len(x) for x in warps.values()}) != 1:
-            return trace
-        (count,) = {len(x) for x in warps.values()}
-        joined = {key: [list(parts[0])] for key, parts in warps.items()}
-        for i in range(1, count):
-            active = {key for key, parts in warps.items() if parts[i]}
-            active |= {key for key in warps if joined[key][-1]}
-            for key, parts in warps.items():
-                if len(active) <= 1 and i < count - 1:
-                    joined[key][-1] += parts[i]
-                else:
-                    joined[key].append(list(parts[i]))
-        meeting = next(
-            (x for key in warps for x in trace[key] if x.name == "tvm_storage_sync"), None
-        )
-        for key, parts in joined.items():
-            flat = list(parts[0])
-            for part in parts[1:]:
-                flat += [meeting, *part] if meeting is not None else part
-            result[key] = flat
-    return result
+    for name, num_same in zip(MEETINGS, (-1, -2), strict=True):  # of one CTA; of all
+        result: Trace = {}
+        for group in {key[:num_same] for key in trace}:
+            members = {key: x for key, x in trace.items() if key[:num_same] == group}
+            result |= _without_spare(members, name)
+        trace = result
+    return trace
 
 
-def _between_meetings(operations: list[Operation]) -> list[list[Operation]]:
+def _without_spare(trace: Trace, name: str) -> Trace:
+    warps = {key: _between(x, name) for key, x in trace.items()}
+    if len({len(parts) for parts in warps.values()}) != 1:
+        return trace
+    meeting = next((x for ops in trace.values() for x in ops if x.name == name), None)
+    (count,) = {len(parts) for parts in warps.values()}
+    kept = {key: list(parts[0]) for key, parts in warps.items()}
+    recent = {key: list(parts[0]) for key, parts in warps.items()}  # since the last meeting
+    for i in range(1, count):
+        follows = i < count - 1
+        around = [recent[key] + parts[i] for key, parts in warps.items()]
+        nothing = not any(parts[i] for parts in warps.values())
+        spare = follows and (nothing or _is_spare(around))
+        for key, parts in warps.items():
+            if not spare:
+                assert meeting is not None  # there are several parts
+                kept[key].append(meeting)
+                recent[key] = []
+            kept[key] += parts[i]
+            recent[key] += parts[i]
+    return kept
+
+
+SET_UP = {
+    "mbarrier_init",
+    "fence_mbarrier_init",
+    "mbarrier_arrive_expect_tx",
+    "cp_async_bulk_tensor_g2s_cluster",
+}
+
+
+def _is_spare(around: list[list[Operation]]) -> bool:
+    """Tell whether a meeting orders nothing, from what each warp does around it."""
+    busy = [names - FENCES for x in around if (names := {y.name for y in x}) - FENCES]
+    return not busy or (len(busy) == 1 and busy[0] <= SET_UP)
+
+
+def _between(operations: list[Operation], name: str) -> list[list[Operation]]:
     parts: list[list[Operation]] = [[]]
     for x in operations:
-        if x.name == "tvm_storage_sync":
+        if x.name == name:
             parts.append([])
         else:
             parts[-1].append(x)
     return parts
 
 
-RULES: dict[str, Callable[[list[Operation]], list[Operation]]] = {
-    "not in the CUDA text": as_printed,
-    "for compilers alone": without(FOR_COMPILERS),
-    "registers are a hint": without(HINTS),
-    AGAIN: once(REPEATABLE | MEETINGS),
-    "another lane of the warp": elected_by_anybody,
+def each_warp(rule: Callable[[list[Operation]], list[Operation]]) -> Callable[[Trace], Trace]:
+    """Make a rule about programs out of one about a warp."""
+    return lambda trace: {key: rule(x) for key, x in trace.items()}
+
+
+RULES: dict[str, Callable[[Trace], Trace]] = {
+    "not in the CUDA text": each_warp(as_printed),
+    "for compilers alone": each_warp(without(FOR_COMPILERS)),
+    "registers are a hint": each_warp(without(HINTS)),
+    "another lane of the warp": each_warp(elected_by_anybody),
+    "another warp of the group": released_by_any_warp,
+    AGAIN: each_warp(once(REPEATABLE)),
+    "meetings that order nothing": without_spare_meetings,
 }
 
 
@@ -272,26 +327,13 @@ def reason(before: Trace, after: Trace) -> str:
     if before == after:
         return SAME
     if before.keys() != after.keys():
-        one, other = without_idle_ctas(before), without_idle_ctas(after)
-        return IDLE if one == other else ""
-    one, other = dict(before), dict(after)
-    used = ""
+        return IDLE if without_idle_ctas(before) == without_idle_ctas(after) else ""
+    one, other = before, after
     for name, rule in RULES.items():
+        one, other = rule(one), rule(other)
         if one == other:
-            return used
-        if name == AGAIN and not meetings_agree(one, other):
-            return _alone(one, other)
-        one = {key: rule(x) for key, x in one.items()}
-        other = {key: rule(x) for key, x in other.items()}
-        used = name
-    if one == other:
-        return used
-    return _reordered(one, other) or _alone(one, other)
-
-
-def _alone(one: Trace, other: Trace) -> str:
-    one, other = map(without_meetings_around_one_warp, (one, other))
-    return ALONE if one == other else ""
+            return name
+    return _reordered(one, other) if one.keys() == other.keys() else ""
 
 
 def _reordered(one: Trace, other: Trace) -> str:
@@ -319,15 +361,3 @@ def _order_of(wanted: list[Operation], found: list[Operation]) -> str:
             reasons.add(MORE)
         del left[i]
     return " and ".join(sorted(reasons)) or SAME
-
-
-def meetings_agree(before: Trace, after: Trace) -> bool:
-    """Tell whether all warps of a CTA gained or lost as many meetings."""
-
-    def count(trace: Trace, key: Any) -> int:
-        return sum(x.name in MEETINGS for x in trace[key])
-
-    changes: dict[Any, set[int]] = {}
-    for key in before:
-        changes.setdefault(key[:-1], set()).add(count(after, key) - count(before, key))
-    return all(len(x) == 1 for x in changes.values())

@@ -63,13 +63,22 @@ def once(names: set[str]) -> Callable[[list[Operation]], list[Operation]]:
     def rule(operations: list[Operation]) -> list[Operation]:
         kept: list[Operation] = []
         for x in operations:
-            if kept and at_least(kept[-1], x) and x != kept[-1]:
-                kept[-1] = x  # a wait for more, right behind the wait for less
-            elif not (kept and x.name in names and x == kept[-1]):
+            if not (kept and x.name in names and x == kept[-1]):
                 kept.append(x)
         return _statements_once(kept)
 
     return rule
+
+
+def last_wait(operations: list[Operation]) -> list[Operation]:
+    """Take a wait for groups and a wait for as many or more right behind it for the second."""
+    kept: list[Operation] = []
+    for x in operations:
+        if kept and x.name in FEWER_PENDING and at_least(kept[-1], x):
+            kept[-1] = x
+        else:
+            kept.append(x)
+    return kept
 
 
 def _statements_once(operations: list[Operation]) -> list[Operation]:
@@ -316,9 +325,10 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
     "for compilers alone": each_warp(without(FOR_COMPILERS)),
     "registers are a hint": each_warp(without(HINTS)),
     "another lane of the warp": each_warp(elected_by_anybody),
-    "another warp of the group": released_by_any_warp,
-    AGAIN: each_warp(once(REPEATABLE)),
     "meetings that order nothing": without_spare_meetings,
+    AGAIN: each_warp(once(REPEATABLE)),
+    "another warp of the group": released_by_any_warp,
+    "a wait right behind another": each_warp(last_wait),
 }
 
 

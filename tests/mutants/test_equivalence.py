@@ -169,7 +169,8 @@ def test_a_cta_that_stores_nothing_may_be_added():
             [op("load", **{"0": 9}), STORE] * 2,
             "the same again",
         ),
-        ([pending(1), pending(0)], [pending(0)], "the same again"),
+        ([pending(1), pending(0)], [pending(0)], "a wait right behind another"),
+        ([pending(0), pending(1)], [pending(1)], ""),
         ([FENCE, MEET], [MEET, FENCE], ORDER),
         ([op("fence_proxy", (0,)), MEET], [MEET, op("fence_proxy", (0,))], ""),
     ],
@@ -204,5 +205,9 @@ def test_a_warp_that_is_missing_is_never_the_same():
 
 def test_every_rule_is_tried():
     rows = test_a_rule_says_why_two_programs_are_the_same.pytestmark[0].args[1]
-    own = {"another warp of the group", "meetings that order nothing"}  # tests of their own, above
+    own = {
+        "another warp of the group",
+        "a wait right behind another",
+        "meetings that order nothing",
+    }  # tests of their own, above
     assert {row[2] for row in rows} | own == {SAME, ORDER, MORE, *equivalence.RULES}

@@ -109,7 +109,7 @@ def boxes() -> list[Copy]:
 
 def expected(copy: Copy, tensor: np.ndarray, image: np.ndarray, load: bool) -> np.ndarray:
     """Return shared memory after a load, or the tensor after a store, as the simulator has it."""
-    bound = BoundTensorMap(copy.map, Region("X", tensor, 0, None, 16, True))
+    bound = BoundTensorMap(copy.map, Region("X", tensor, 0, None, True))
     sources, inside = bound.select(copy.start)
     places = landing_offsets(bound.num_bytes, bound.itemsize, copy.span, copy.place & 0x3FF)
     places = places * bound.itemsize + copy.place

@@ -37,6 +37,11 @@ fuzz: $(READY)          ## random programs and schedules: SEED= with MINUTES= or
 	$(PY) -m tests.fuzz --seed $(or $(SEED),0) --jobs $(JOBS) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(CASES),--cases $(CASES)) $(if $(REPORT),--report $(REPORT))
 
+.PHONY: mutants
+mutants: $(READY)       ## mutants of emitted kernels: COUNT= (0: all) SEED=, REPORT= a file; none may survive
+	$(PY) -W ignore -m tests.mutants --count $(or $(COUNT),2000) --seed $(or $(SEED),0) --jobs $(JOBS) \
+	  $(if $(REPORT),--report $(REPORT))
+
 lint: $(READY)          ## style and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .

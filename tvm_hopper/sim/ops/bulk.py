@@ -458,7 +458,7 @@ class BulkOps:
     def op_cp_async_bulk_wait_group(self, site: int, mask: Any, mods: Any, group: Any) -> Wait:
         """Wait for all but the newest groups of each thread; `.read`: only for their sources."""
         self.site = site
-        only_read, pending = mods.get("read") == "read", int(group)
+        only_read, pending = mods.get("read") == "read", self.check_groups(site, group)
         for lane in active(mask):
             groups = self.bulk.setdefault(int(lane), Groups())
             self.machine.bulk_waits.setdefault(site, {})[self, int(lane)] = self.it

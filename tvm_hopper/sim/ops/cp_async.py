@@ -106,7 +106,7 @@ class CpAsyncOps:
     def op_cp_async_wait_group(self, site: int, mask: Any, mods: Any, group: Any) -> Wait:
         """Wait for all but the newest cp.async groups."""
         groups = self.cp_async.committed
-        covered = groups[: max(len(groups) - int(group), 0)]
+        covered = groups[: max(len(groups) - self.check_groups(site, group), 0)]
         yield from self._wait_cp_async(site, mask, [op for ops in covered for op in ops])
         self.cp_async.committed = groups[len(covered) :]
 

@@ -30,7 +30,7 @@ class MatrixOps:
 
     def op_stmatrix(self, site: int, mask: Any, mods: Any, p: Any, r: Any) -> None:
         """Store 1, 2 or 4 matrices; lane l of matrix m gives the address of row l of matrix m."""
-        self._require_full(site, mask, "stmatrix")
+        self._require_full(site, mask, "stmatrix", exists=True)
         values = r if isinstance(r, tuple) else (r,)
         rows = self._rows(site, p, len(values))
         if rows is None:
@@ -51,7 +51,7 @@ class MatrixOps:
 
     def op_ldmatrix(self, site: int, mask: Any, mods: Any, p: Any) -> Any:
         """Load 1, 2 or 4 matrices; each lane gets two neighbours of a row per matrix."""
-        self._require_full(site, mask, "ldmatrix")
+        self._require_full(site, mask, "ldmatrix", exists=True)
         number = {"x1": 1, "x2": 2, "x4": 4}[mods["num"]]
         rows = self._rows(site, p, number)
         if rows is None:

@@ -368,12 +368,15 @@ class MBarrierOps:
     def wait_parity(self, site: int, mask: Any, addr: Any, phase: Any, scope: str) -> Wait:
         """Wait until the phase with the given parity has completed."""
         self.site = site
-        for parity, part in self._by_parity(mask, phase):
+        for parity, part in self._by_parity(site, mask, phase):
             yield from self._wait_one(site, part, addr, parity, scope)
 
-    @staticmethod
-    def _by_parity(mask: Any, phase: Any) -> list[tuple[int, Any]]:
-        """Split the lanes by the parity that they wait for."""
+    def _by_parity(self, site: int, mask: Any, phase: Any) -> list[tuple[int, Any]]:
+        """Split the lanes by the parity that they wait for; PTX allows 0 and 1."""
+        asked = as_lanes(phase) if mask is None else as_lanes(phase)[mask]
+        if ((asked < 0) | (asked > 1)).any():
+            wrong = asked[(asked < 0) | (asked > 1)][0]
+            self.machine.at("ILLEGAL_OPERAND", self, site, f"parity {wrong}: need 0 or 1")
         if not is_lanes(phase):
             return [(int(phase) & 1, mask)]
         odd = (phase & 1) != 0
@@ -419,7 +422,7 @@ class MBarrierOps:
         scope, sem = mods.get("scope") or "cta", mods.get("sem") or "acquire"
         passed = np.zeros(32, bool)
         self.blocked_on = None
-        for parity, part in self._by_parity(mask, phase):
+        for parity, part in self._by_parity(site, mask, phase):
             for barrier, _, _ in self.barriers_at(site, part, addr):
                 self.consumes(barrier)
                 here = self._lanes_at(part, addr, barrier)

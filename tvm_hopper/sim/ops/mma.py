@@ -104,6 +104,8 @@ def find_product(
     if not shape.startswith("m16n8k") or layouts != ("row", "col") or {a, b} - set(inputs):
         return None
     product = FragmentProduct(int(shape.removeprefix("m16n8k")), a, b, c, saturates)
+    if saturates and c != "s32":  # .satfinite is of the integer forms
+        return None
     same_width = c == "s32" or a == b or {a, b} <= {"e4m3", "e5m2"}
     return product if same_width and product.a_registers in (2, 4) else None
 
@@ -166,7 +168,7 @@ class MmaOps:
             what = f"mma.sync {shape} {a_layout}.{b_layout} {'.'.join(types)} {operator or ''}"
             self.machine.incomplete(what.rstrip(), site)
             return
-        self._require_full(site, mask, "mma.sync")
+        self._require_full(site, mask, "mma.sync", exists=True)
         left = self._take(site, a, a_offset, 4 * product.a_registers)
         right = self._take(site, b, b_offset, 2 * product.a_registers)
         start = self._take(site, c, c_offset, product.c_bytes)
@@ -181,7 +183,7 @@ class MmaOps:
         if product is None or mods.get("bitop") or mods["dtype"] != mods["ctype"]:
             self.machine.incomplete(f"mma.sync {mods['shape']} {'.'.join(types)}", site)
             return tuple(np.zeros(32, np.uint32) for _ in c)
-        self._require_full(site, mask, "mma.sync")
+        self._require_full(site, mask, "mma.sync", exists=True)
         raw = product.multiply(_bytes(a), _bytes(b), _bytes(c))
         kind = np.float32 if product.c_type == "f32" else np.uint32
         return tuple(np.ascontiguousarray(raw).view(kind).T)

@@ -111,12 +111,26 @@ class OrderOps:
         """Wait for the generation that was arrived on."""
         yield from self._cluster_wait(site)
 
-    def _require_full(self, site: int, mask: Any, what: str) -> None:
-        if mask is None or (self.partial is not None and (mask == self.partial).all()):
+    def _require_full(self, site: int, mask: Any, what: str, exists: bool = False) -> None:
+        """Require every lane, or every one that there is.
+
+        `exists`: a block of no whole warps lacks lanes; what spreads a matrix over 32 of them is
+        undefined then (PTX ISA 9.1, 9.7.14.5.14: "if any thread in the warp has exited").
+        """
+        if mask is None:
+            return
+        if not exists and self.partial is not None and (mask == self.partial).all():
             return
         self.machine.at(
             "WARP_CONVERGENCE", self, site, f"{what} with {int(mask.sum())} of 32 lanes"
         )
+
+    def check_groups(self, site: int, pending: Any) -> int:
+        """Return how many groups a wait leaves pending; a negative number means nothing."""
+        if int(pending) < 0:
+            text = f"{int(pending)} groups: need 0 or more"
+            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+        return int(pending)
 
     # -- fences -----------------------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ class WgmmaOps:
 
     def _in_step(self, site: int, mask: Any, what: str) -> None:
         """Check that the four warps execute the same wgmma instructions in the same order."""
-        self._require_full(site, mask, what)
+        self._require_full(site, mask, what, exists=True)
         if self.warp_group is None:
             return
         sequence, position = self.warp_group.sequence, self.wgmma_steps
@@ -186,7 +186,8 @@ class WgmmaOps:
         """Wait until at most `group` groups are pending."""
         self.site = site
         self._in_step(site, mask, "wgmma.wait_group")
-        covered = self.wgmma_groups[: max(len(self.wgmma_groups) - int(group), 0)]
+        pending = self.check_groups(site, group)
+        covered = self.wgmma_groups[: max(len(self.wgmma_groups) - pending, 0)]
         known = 0
         for ops in covered:
             for op in ops:
@@ -248,7 +249,18 @@ class WgmmaOps:
         self.wgmma_open.append(op)
         if len(op.members) == len(group.warps):
             flags = (int(scale_a), int(scale_b), int(trans_a), int(trans_b))
+            self._check_flags(site, flags)
             self._issue(op, site, mods, flags)
+
+    def _check_flags(self, site: int, flags: tuple[int, int, int, int]) -> None:
+        """Check the immediates, of which ptxas takes these values alone (9.7.15.5.2)."""
+        for name, value, legal in zip(
+            ("scale-a", "scale-b", "trans-a", "trans-b"), flags, [(-1, 1)] * 2 + [(0, 1)] * 2,
+            strict=True,
+        ):  # fmt: skip
+            if value not in legal:
+                text = f"imm-{name} {value}: need {legal[0]} or {legal[1]}"
+                self.machine.at("ILLEGAL_OPERAND", self, site, text)
 
     def _check_registers(self, site: int, shape: str, d: RegRef, registers: list[RegRef]) -> None:
         key = hash(shape) & 0x7FFFFFFF or 1

@@ -1,0 +1,1 @@
+"""The project's own mutants of emitted kernels: `python -m tests.mutants`."""

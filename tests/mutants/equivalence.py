@@ -1,0 +1,373 @@
+"""When two programs are the same although their text differs: rules about what their warps do.
+
+A mutant that no judge objects to is equivalent only if these rules turn what each of its warps does
+into what the unchanged kernel's warp does. That nobody objected is no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm_hopper.sim.machine.memory import RANK_SHIFT
+
+from .recording import Operation, Trace
+
+# -- rule by rule ---------------------------------------------------------------------------------
+
+# For the compilers alone: they print nothing that the machine executes (codegen_patches/hold.py).
+FOR_COMPILERS = {
+    "tvm_hopper_hold_float32",
+    "tvm_hopper_hold_int32",
+    "tvm_hopper_hold_uint32",
+    "tvm_hopper_code_fence",
+}
+# PTX ISA 9.1, 9.7.19.5: setmaxnreg is a hint; a program computes the same without it. That the
+# registers suffice is the judges' part: SETMAXNREG_BUDGET.
+HINTS = {"setmaxnreg"}
+# Done twice in a row they do what they do once: a wait for a phase that is over returns at once, a
+# fence orders what the first one ordered, a second group of nothing is complete (9.7.15.7.2).
+REPEATABLE = {
+    "cuda_mbarrier_wait",
+    "fence_mbarrier_init",
+    "fence_proxy",
+    "wgmma_fence",
+    "wgmma_commit_group",
+    "wgmma_wait_group",
+    "cp_async_bulk_commit_group",
+    "cp_async_bulk_wait_group",
+    "cuda_warp_sync",
+    "ptx_legacy_ldmatrix",
+    "store",
+    "load",
+}
+# What all threads of a CTA, or of a cluster, come to.
+MEETINGS = ("tvm_storage_sync", "cuda_cluster_sync")
+REGISTERS_ALONE = {"ptx_legacy_mma", "mma"}
+FENCES = {"fence_proxy", "cuda_warp_sync"}
+WAITS = {"cuda_mbarrier_wait"}
+COPIES = ("cp_async_bulk_tensor_g2s",)
+EXPECTS = "mbarrier_arrive_expect_tx"
+# A wait that leaves fewer groups pending waits for more, and of what ends by itself.
+FEWER_PENDING = {"wgmma_wait_group", "cp_async_bulk_wait_group"}
+
+
+def without(names: set[str]) -> Callable[[list[Operation]], list[Operation]]:
+    """Make a rule that leaves operations out."""
+    return lambda operations: [x for x in operations if x.name not in names]
+
+
+def once(names: set[str]) -> Callable[[list[Operation]], list[Operation]]:
+    """Make a rule that takes an operation that follows itself for one."""
+
+    def rule(operations: list[Operation]) -> list[Operation]:
+        kept: list[Operation] = []
+        for x in operations:
+            if not (kept and x.name in names and x == kept[-1]):
+                kept.append(x)
+        return _statements_once(kept)
+
+    return rule
+
+
+def last_wait(operations: list[Operation]) -> list[Operation]:
+    """Take a wait for groups and a wait for as many or more right behind it for the second."""
+    kept: list[Operation] = []
+    for x in operations:
+        if kept and x.name in FEWER_PENDING and at_least(kept[-1], x):
+            kept[-1] = x
+        else:
+            kept.append(x)
+    return kept
+
+
+def _statements_once(operations: list[Operation]) -> list[Operation]:
+    """Take a statement of loads and a store that follows itself for one.
+
+    It gives the same again if the store is to another tensor than the loads are from.
+    """
+    kept: list[Operation] = []
+    i = 0
+    while i < len(operations):
+        kept.append(operations[i])
+        i += 1
+        if kept[-1].name != "store":
+            continue
+        first = len(kept) - 1
+        while first and kept[first - 1].name == "load":
+            first -= 1
+        block = kept[first:]
+        if kept[-1].operand("0") in {x.operand("0") for x in block[:-1]}:
+            continue
+        while operations[i : i + len(block)] == block:
+            i += len(block)
+    return kept
+
+
+def as_printed(operations: list[Operation]) -> list[Operation]:
+    """Leave out operands that TVM's CUDA text does not have.
+
+    `tvm_storage_sync("shared", ...)` is `__syncthreads()` whatever follows the scope.
+    """
+    return [
+        Operation(x.name, x.lanes, x.operands[:1]) if x.name == "tvm_storage_sync" else x
+        for x in operations
+    ]
+
+
+def elected_by_anybody(operations: list[Operation]) -> list[Operation]:
+    """Give lanes that execute something alone numbers by their first appearance.
+
+    Which lane issues a copy, arrives or waits for its warp makes no difference, if the same lane
+    does what belongs together; the judges know what each lane has seen. Behind a meeting of all
+    lanes every lane knows the same.
+    """
+    numbers: dict[int, int] = {}
+    renamed = []
+    for x in operations:
+        if x.name in MEETINGS or x.name == "cuda_warp_sync":
+            numbers = {}
+        if len(x.lanes) == 1 and x.name not in ("load", "store"):
+            lane = numbers.setdefault(x.lanes[0], len(numbers))
+            renamed.append(Operation(x.name, (lane,), x.operands))
+        else:
+            renamed.append(x)
+    return renamed
+
+
+def commute(one: Operation, other: Operation) -> bool:
+    """Tell whether two neighbours of one warp may change places.
+
+    * initialisations of different mbarriers: nobody waits before the barrier that follows both;
+    * copies into shared memory: nothing orders them, their phase ends after the last;
+    * a copy and the expectation of its bytes: the phase stays open until that arrival, and the
+      count of bytes may be below zero until then (PTX ISA 9.1, 9.7.13.15.5);
+    * waits for two mbarriers: both are over behind the second;
+    * wgmma.fence and a wait for an mbarrier: the fence orders registers, the wait memory;
+    * loads;
+    * a product of registers, and a fence or a meeting of the warp, which order memory;
+    * loads of matrices into different registers, products into different registers;
+    * a proxy fence by all lanes and a meeting of them: in front, each lane's fence covers its own
+      accesses; behind, the lane that goes on knows of all accesses, and its own fence covers them
+      (PTX ISA 9.1, 8.9.1 "Causality order": a proxy fence along the path, whoever executes it).
+    """
+    names = {one.name, other.name}
+    if names == {"fence_proxy", "cuda_warp_sync"} or names == {"fence_proxy", "tvm_storage_sync"}:
+        return len(one.lanes) == len(other.lanes) == 32
+    if names == {"ptx_legacy_ldmatrix"}:
+        return one.operand("3") != other.operand("3")
+    if names == {"ptx_legacy_mma"}:
+        return [one.operand(i) for i in ("10", "11")] != [other.operand(i) for i in ("10", "11")]
+    if names == {one.name} and one.operand("b_desc") is not None:
+        return _one_sum(one, other)
+    copies = [x.name.startswith(COPIES) for x in (one, other)]
+    if all(copies):
+        return one.operand("dst_mem") != other.operand("dst_mem")
+    if any(copies) and EXPECTS in names:
+        return True
+    if names == {"mbarrier_init"}:
+        return bool(one.operand("addr") != other.operand("addr"))
+    if names <= WAITS or (names & WAITS and "wgmma_fence" in names):
+        return True
+    if names & REGISTERS_ALONE and names & FENCES:
+        return True
+    return names == {"load"}
+
+
+def _one_sum(one: Operation, other: Operation) -> bool:
+    """Tell whether two products are terms of one sum: equal but for rounding, in either order."""
+    rest = [{k: v for k, v in x.operands if not k.endswith("_desc")} for x in (one, other)]
+    return rest[0] == rest[1] and rest[0].get("scale_d") == 1
+
+
+def at_least(wanted: Operation, found: Operation) -> bool:
+    """Tell whether an operation does what another does, or waits for more."""
+    if wanted == found:
+        return True
+    if wanted.name != found.name or wanted.name not in FEWER_PENDING:
+        return False
+    if wanted.lanes != found.lanes:
+        return False
+    rest = [{k: v for k, v in x.operands if k != "group"} for x in (wanted, found)]
+    return rest[0] == rest[1] and 0 <= found.operand("group") <= wanted.operand("group")
+
+
+ORDER, SAME, MORE = "another order", "the same operations", "waits for more"
+AGAIN = "the same again"
+IDLE = "CTAs that leave nothing behind"
+LEAVES_NOTHING = {
+    "mbarrier_init",
+    "fence_mbarrier_init",
+    "tvm_storage_sync",
+    "setmaxnreg",
+    "cuda_mbarrier_wait",
+    "mbarrier_arrive",
+    "mbarrier_arrive_expect_tx",
+    "cp_async_bulk_tensor_g2s_cluster",
+    "load",
+    "fence_proxy",
+    "cuda_warp_sync",
+    *FOR_COMPILERS,
+}
+
+
+def leaves_nothing(operation: Operation) -> bool:
+    """Tell whether an operation changes its own CTA's shared memory or registers alone."""
+    name = operation.name
+    places = (operation.operand("addr") or 0, operation.operand("dst_mem") or 0)
+    if operation.operand("cta_mask") is not None or any(x >> RANK_SHIFT for x in places):
+        return False
+    return name in LEAVES_NOTHING or name.startswith(("wgmma", "ptx_legacy", "mma"))
+
+
+def released_by_any_warp(trace: Trace) -> Trace:
+    """Let any warp of a warp group arrive behind the group's `wgmma.wait_group`.
+
+    Its products are executed by the four warps together; that one elected thread may release a slot
+    for all of them is an assumption of the simulator as well (docs/simulator.md).
+    """
+    result: Trace = {}
+    released: dict[Any, list[Any]] = {}
+    for key, operations in trace.items():
+        kept: list[Operation] = []
+        waits, free = 0, False
+        for x in operations:
+            waits += x.name == "wgmma_wait_group"
+            if free and x.name == "mbarrier_arrive" and len(x.lanes) == 1:
+                group = (*key[:-1], str(key[-1]).rpartition("/")[0])
+                released.setdefault(group, []).append((waits, x.operands))
+                continue
+            free = x.name == "wgmma_wait_group"
+            kept.append(x)
+        result[key] = kept
+    for group, arrivals in released.items():
+        result[group] = [Operation("released", (), tuple(sorted(arrivals, key=str)))]
+    return result
+
+
+def without_idle_ctas(trace: Trace) -> Trace:
+    """Leave out CTAs that store nothing: a grid may be larger than its tensors need."""
+    busy = {key[:-1] for key, x in trace.items() if not all(map(leaves_nothing, x))}
+    return {key: x for key, x in trace.items() if key[:-1] in busy}
+
+
+def without_spare_meetings(trace: Trace) -> Trace:
+    """Leave out a meeting that the next one makes superfluous.
+
+    Either nobody does anything in between, or one warp alone does anything since the last and until
+    the next. The other warps then neither wait for that warp's work before the next meeting, nor
+    did anything that it could wait for: its own program order is all there is. It may initialise
+    barriers and issue copies; then nothing is there that a proxy fence of the others could order.
+    """
+    for name, num_same in zip(MEETINGS, (-1, -2), strict=True):  # of one CTA; of all
+        result: Trace = {}
+        for group in {key[:num_same] for key in trace}:
+            members = {key: x for key, x in trace.items() if key[:num_same] == group}
+            result |= _without_spare(members, name)
+        trace = result
+    return trace
+
+
+def _without_spare(trace: Trace, name: str) -> Trace:
+    warps = {key: _between(x, name) for key, x in trace.items()}
+    if len({len(parts) for parts in warps.values()}) != 1:
+        return trace
+    meeting = next((x for ops in trace.values() for x in ops if x.name == name), None)
+    (count,) = {len(parts) for parts in warps.values()}
+    kept = {key: list(parts[0]) for key, parts in warps.items()}
+    recent = {key: list(parts[0]) for key, parts in warps.items()}  # since the last meeting
+    for i in range(1, count):
+        follows = i < count - 1
+        around = [recent[key] + parts[i] for key, parts in warps.items()]
+        nothing = not any(parts[i] for parts in warps.values())
+        spare = follows and (nothing or _is_spare(around))
+        for key, parts in warps.items():
+            if not spare:
+                assert meeting is not None  # there are several parts
+                kept[key].append(meeting)
+                recent[key] = []
+            kept[key] += parts[i]
+            recent[key] += parts[i]
+    return kept
+
+
+SET_UP = {
+    "mbarrier_init",
+    "fence_mbarrier_init",
+    "mbarrier_arrive_expect_tx",
+    "cp_async_bulk_tensor_g2s_cluster",
+}
+
+
+def _is_spare(around: list[list[Operation]]) -> bool:
+    """Tell whether a meeting orders nothing, from what each warp does around it."""
+    busy = [names - FENCES for x in around if (names := {y.name for y in x}) - FENCES]
+    return not busy or (len(busy) == 1 and busy[0] <= SET_UP)
+
+
+def _between(operations: list[Operation], name: str) -> list[list[Operation]]:
+    parts: list[list[Operation]] = [[]]
+    for x in operations:
+        if x.name == name:
+            parts.append([])
+        else:
+            parts[-1].append(x)
+    return parts
+
+
+def each_warp(rule: Callable[[list[Operation]], list[Operation]]) -> Callable[[Trace], Trace]:
+    """Make a rule about programs out of one about a warp."""
+    return lambda trace: {key: rule(x) for key, x in trace.items()}
+
+
+RULES: dict[str, Callable[[Trace], Trace]] = {
+    "not in the CUDA text": each_warp(as_printed),
+    "for compilers alone": each_warp(without(FOR_COMPILERS)),
+    "registers are a hint": each_warp(without(HINTS)),
+    "another lane of the warp": each_warp(elected_by_anybody),
+    "meetings that order nothing": without_spare_meetings,
+    AGAIN: each_warp(once(REPEATABLE)),
+    "another warp of the group": released_by_any_warp,
+    "a wait right behind another": each_warp(last_wait),
+}
+
+
+def reason(before: Trace, after: Trace) -> str:
+    """Return by which rules two programs are the same, "" if no rule says so."""
+    if before == after:
+        return SAME
+    if before.keys() != after.keys():
+        return IDLE if without_idle_ctas(before) == without_idle_ctas(after) else ""
+    one, other = before, after
+    for name, rule in RULES.items():
+        one, other = rule(one), rule(other)
+        if one == other:
+            return name
+    return _reordered(one, other) if one.keys() == other.keys() else ""
+
+
+def _reordered(one: Trace, other: Trace) -> str:
+    found = {_order_of(one[key], other[key]) for key in one}
+    if "" in found:
+        return ""
+    return " and ".join(sorted(found - {SAME})) or SAME
+
+
+def _order_of(wanted: list[Operation], found: list[Operation]) -> str:
+    """Compare one warp's operations, neighbours that commute in either order."""
+    if len(wanted) != len(found):
+        return ""
+    reasons, left = set(), list(found)
+    for x in wanted:
+        i = next((i for i, y in enumerate(left) if at_least(x, y)), None)
+        if i is None:
+            return ""
+        y = left[i]
+        if not all(commute(x, y) for y in left[:i]):
+            return ""
+        if i:
+            reasons.add(ORDER)
+        if x != y:
+            reasons.add(MORE)
+        del left[i]
+    return " and ".join(sorted(reasons)) or SAME

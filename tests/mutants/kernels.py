@@ -1,0 +1,129 @@
+"""The kernels that are mutated: final functions as our passes emit them, in small shapes.
+
+Five trips over two slots where there is a ring, so that each slot is filled three times and every
+parity is met twice; inputs are distinct random integers, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.seeded.golden import g2_multicast
+from tests.seeded.lowering import lower
+from tests.sim_kernels import pointwise_kernels, tensor_core_kernels
+from tests.sim_kernels.kernels import scheduled
+from tvm_hopper import schedule as hs
+from tvm_hopper.simulation import Program, load
+from tvm_hopper.testing import workloads
+from tvm_hopper.testing.pointwise import Tiling
+from tvm_hopper.testing.tensor_cores import ProductKind, WarpTiling
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel, and the arguments of its runs; what is left out of them is an output."""
+
+    name: str
+    program: Program
+    inputs: dict[str, np.ndarray]
+
+    @property
+    def device(self) -> Any:
+        """The device function."""
+        (func,) = self.program.kernels.values()
+        return func
+
+
+def _integers(shape: tuple[int, ...], dtype: Any, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-9, 10, shape).astype(dtype)
+
+
+def _product(
+    problem: dict[str, Any], tile: tuple[int, int, int], **config: Any
+) -> tuple[Program, dict[str, np.ndarray]]:
+    mod, module = scheduled(problem, tile, **config)
+    inputs = workloads.make_inputs(mod, seed=1)
+    names = [p.name for p in mod["main"].params]
+    values = {
+        name: _integers(x.shape, x.dtype, seed)
+        for seed, (name, x) in enumerate(zip(names, inputs, strict=False))
+    }
+    return load(module), values
+
+
+def _matmul() -> Any:
+    return _product({"m": 64, "n": 16, "k": 80}, (64, 16, 16), stages=2, consumers=1)
+
+
+def _two_consumers() -> Any:
+    problem = {"m": 64, "n": 16, "k": 80}
+    return _product(problem, (64, 16, 16), stages=2, consumers=2, wgmma_pending=1)
+
+
+def _ragged() -> Any:
+    return _product({"m": 40, "n": 24, "k": 72}, (64, 16, 16), stages=2, consumers=1)
+
+
+def _persistent() -> Any:
+    problem = {"m": 128, "n": 32, "k": 48}
+    return _product(problem, (64, 16, 16), stages=2, consumers=1, persistent=2)
+
+
+def _epilogue() -> Any:
+    problem = {"m": 64, "n": 32, "k": 48, "layout": "NN", "out_dtype": "float16"}
+    return _product(
+        problem | {"epilogue": ("bias_col", "relu")}, (64, 32, 16), stages=2, consumers=1
+    )
+
+
+def _pointwise() -> Any:
+    tiling = Tiling(tile=(4, 64), threads=128, vector=2, steps=5, stages=2, roles=hs.Roles(1))
+    _, sch = pointwise_kernels.scheduled("add_row_bias", (20, 64), tiling, "float32")
+    values = {"A": _integers((20, 64), "float32", 1), "bias": _integers((20,), "float32", 2)}
+    return load(sch.mod), values
+
+
+def _pointwise_alone() -> Any:
+    tiling = Tiling(tile=(4, 64), threads=64, vector=2, steps=5, stages=2)
+    _, sch = pointwise_kernels.scheduled("exp_add", (20, 64), tiling, "float32")
+    return load(sch.mod), {name: _integers((20, 64), "float32", i) for i, name in enumerate("AB")}
+
+
+def _mma_sync() -> Any:
+    tiling = WarpTiling(tile=(32, 32, 16), stages=2, roles=hs.Roles(1))
+    program = load(tensor_core_kernels.scheduled((32, 32, 80), tiling).mod)
+    values = tensor_core_kernels.make_inputs((32, 32, 80), ProductKind())
+    return program, {n: _integers(x.shape, x.dtype, i) for i, (n, x) in enumerate(values.items())}
+
+
+def _cluster() -> Any:
+    """Return a kernel written by hand: no schedule of ours asks for clusters."""
+    kernel = g2_multicast.build()
+    lowered = lower(kernel.func)
+    name = str(lowered.device.attrs["global_symbol"])
+    return Program(lowered.host, {name: lowered.device}), dict(kernel.inputs)
+
+
+MAKERS: dict[str, Callable[[], tuple[Program, dict[str, np.ndarray]]]] = {
+    "matmul": _matmul,
+    "two consumers": _two_consumers,
+    "ragged": _ragged,
+    "persistent": _persistent,
+    "epilogue": _epilogue,
+    "pointwise, producer": _pointwise,
+    "pointwise, alone": _pointwise_alone,
+    "mma.sync, producer": _mma_sync,
+    "cluster": _cluster,
+}
+
+
+@functools.cache
+def subject(name: str) -> Subject:
+    """Build one kernel."""
+    program, inputs = MAKERS[name]()
+    return Subject(name, program, inputs)

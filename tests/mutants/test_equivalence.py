@@ -1,0 +1,213 @@
+"""Each rule by which two programs count as the same, and what it must not say."""
+
+import pytest
+
+from tests.mutants import equivalence
+from tests.mutants.equivalence import MORE, ORDER, SAME, reason
+from tests.mutants.recording import Operation
+
+ALL = tuple(range(32))
+
+
+def op(name, lanes=ALL, **operands):
+    return Operation(name, lanes, tuple(operands.items()))
+
+
+def warps(*each):
+    """Return what the warps of one CTA do."""
+    return {("k", (0, 0, 0), f"warp{i}"): list(x) for i, x in enumerate(each)}
+
+
+WAIT = op("cuda_mbarrier_wait", **{"0": 64, "1": 0})
+OTHER_WAIT = op("cuda_mbarrier_wait", **{"0": 72, "1": 0})
+FENCE = op("fence_proxy")
+STORE = op("store", **{"0": 0, "1": 4, "2": 7})
+LOAD = op("load", **{"0": 0, "1": 4})
+MEET = op("tvm_storage_sync", **{"0": "shared", "1": 0, "2": -1})
+EXPECT = op("mbarrier_arrive_expect_tx", (0,), addr=64, tx_count=8)
+ARRIVE = op("mbarrier_arrive", (0,), addr=72)
+COPY = op("cp_async_bulk_tensor_g2s_cluster", (0,), dst_mem=1024, mbar=64, box="a")
+SECOND_COPY = op("cp_async_bulk_tensor_g2s_cluster", (0,), dst_mem=2048, mbar=64, box="b")
+WGMMA_FENCE = op("wgmma_fence")
+WGMMA = op("wgmma_f16_ss", d="r", a_desc=1)
+MMA = op("ptx_legacy_mma", **{"0": "m16n8k16"})
+
+
+def pending(count):
+    return op("wgmma_wait_group", group=count)
+
+
+def init(addr):
+    return op("mbarrier_init", (0,), addr=addr, count=1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rule"),
+    [
+        ([STORE], [STORE], SAME),
+        ([STORE], [op("tvm_hopper_code_fence"), STORE], "for compilers alone"),
+        ([STORE], [op("setmaxnreg", nreg=40), STORE], "registers are a hint"),
+        ([op("setmaxnreg", nreg=48)], [op("setmaxnreg", nreg=40)], "registers are a hint"),
+        ([FENCE], [FENCE, FENCE], "the same again"),
+        ([WAIT, LOAD], [WAIT, WAIT, LOAD], "the same again"),
+        ([STORE], [STORE, STORE], "the same again"),
+        ([EXPECT], [op(EXPECT.name, (5,), addr=64, tx_count=8)], "another lane of the warp"),
+        ([MEET], [op(MEET.name, **{"0": "shared", "1": 1, "2": -1})], "not in the CUDA text"),
+        ([COPY, SECOND_COPY], [SECOND_COPY, COPY], ORDER),
+        ([EXPECT, COPY, SECOND_COPY], [COPY, SECOND_COPY, EXPECT], ORDER),
+        ([init(64), init(72)], [init(72), init(64)], ORDER),
+        ([WAIT, OTHER_WAIT], [OTHER_WAIT, WAIT], ORDER),
+        ([WAIT, WGMMA_FENCE, WGMMA], [WGMMA_FENCE, WAIT, WGMMA], ORDER),
+        ([MMA, FENCE], [FENCE, MMA], ORDER),
+        ([WGMMA, pending(1)], [WGMMA, pending(0)], MORE),
+    ],
+)
+def test_a_rule_says_why_two_programs_are_the_same(before, after, rule):
+    assert reason(warps(before), warps(after)) == rule
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([STORE], []),
+        ([STORE], [op("store", **{"0": 0, "1": 4, "2": 8})]),  # another value
+        ([STORE, LOAD, STORE], [STORE, STORE, LOAD]),  # a load changes places with a store
+        ([FENCE], []),
+        ([FENCE, STORE], [STORE, FENCE]),
+        ([ARRIVE], [ARRIVE, ARRIVE]),
+        ([EXPECT], [EXPECT, EXPECT]),
+        ([COPY], [COPY, COPY]),
+        ([COPY, op(COPY.name, (0,), dst_mem=1024, mbar=64, box="b")],
+         [op(COPY.name, (0,), dst_mem=1024, mbar=64, box="b"), COPY]),  # one place, in turn
+        ([init(64)], [op("mbarrier_init", (0,), addr=64, count=2)]),
+        ([init(64), op("mbarrier_init", (0,), addr=64, count=2)],
+         [op("mbarrier_init", (0,), addr=64, count=2), init(64)]),
+        ([WAIT, COPY], [COPY, WAIT]),
+        ([WAIT], [op(WAIT.name, **{"0": 64, "1": 1})]),
+        ([WGMMA_FENCE, WGMMA], [WGMMA, WGMMA_FENCE]),
+        ([MMA, WAIT], [WAIT, MMA]),
+        ([WGMMA, pending(0)], [WGMMA, pending(1)]),
+        ([WGMMA, pending(1), ARRIVE], [WGMMA, ARRIVE, pending(1)]),
+        ([op("store", (0,), x=1)], [op("store", (1,), x=1)]),  # lanes of plain accesses matter
+        ([EXPECT, ARRIVE], [EXPECT, op("mbarrier_arrive", (1,), addr=72)]),  # two lanes now
+    ],
+)  # fmt: skip
+def test_no_rule_covers_what_may_matter(before, after):
+    assert reason(warps(before), warps(after)) == ""
+
+
+def test_all_warps_meet_once_more_or_none():
+    once, twice = [STORE, MEET, LOAD], [STORE, MEET, MEET, LOAD]
+    assert reason(warps(once, once), warps(twice, twice)) == "meetings that order nothing"
+    assert reason(warps(once, once), warps(twice, once)) == ""
+    early = [MEET, STORE, MEET, LOAD]
+    assert reason(warps(once, once), warps(early, twice)) == ""
+
+
+GROUP_WAIT, RELEASE = op("wgmma_wait_group", group=0), op("mbarrier_arrive", (0,), addr=72)
+
+
+def group(*each):
+    return {("k", (0, 0, 0), f"cta/wg0/warp{i}"): list(x) for i, x in enumerate(each)}
+
+
+def test_any_warp_of_a_group_releases_behind_its_wait():
+    first = group([GROUP_WAIT, RELEASE], [GROUP_WAIT])
+    second = group([GROUP_WAIT], [GROUP_WAIT, op("mbarrier_arrive", (7,), addr=72)])
+    assert reason(first, second) == "another warp of the group"
+    early = group([GROUP_WAIT], [op("mbarrier_arrive", (7,), addr=72), GROUP_WAIT])
+    assert reason(first, early) == ""
+    elsewhere = group([GROUP_WAIT], [GROUP_WAIT, op("mbarrier_arrive", (7,), addr=80)])
+    assert reason(first, elsewhere) == ""
+    twice = group([GROUP_WAIT, RELEASE], [GROUP_WAIT, RELEASE])
+    assert reason(first, twice) == ""
+
+
+def test_a_meeting_that_one_warp_alone_is_around_orders_nothing():
+    """Barriers and copies of warp 0; the others come to the next meeting with nothing done."""
+    before = warps([init(64), MEET, COPY, FENCE, MEET, LOAD], [MEET, FENCE, MEET, LOAD])
+    after = warps([init(64), COPY, FENCE, MEET, LOAD], [FENCE, MEET, LOAD])
+    assert reason(before, after) == "meetings that order nothing"
+    moved = warps([MEET, init(64), COPY, FENCE, MEET, LOAD], [MEET, FENCE, MEET, LOAD])
+    assert reason(before, moved) == "meetings that order nothing"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # the other warp waits for the barrier that the meeting publishes
+        (
+            ([init(64), MEET, COPY, MEET], [MEET, WAIT, MEET]),
+            ([init(64), COPY, MEET], [WAIT, MEET]),
+        ),
+        # the other warp did something in front of it
+        (([MEET, COPY, MEET], [STORE, MEET, MEET]), ([COPY, MEET], [STORE, MEET])),
+        # ordinary accesses, that a fence of the other warp may be for
+        (([STORE, MEET, MEET], [MEET, FENCE, MEET]), ([STORE, MEET], [FENCE, MEET])),
+        # no other meeting follows
+        (([init(64), MEET, COPY], [MEET]), ([init(64), COPY], [])),
+    ],
+)
+def test_other_meetings_are_needed(before, after):
+    assert reason(warps(*before), warps(*after)) == ""
+
+
+def test_a_cta_that_stores_nothing_may_be_added():
+    busy, idle = warps([LOAD, STORE]), [LOAD, WGMMA]
+    assert reason(busy, busy | {("k", (1, 0, 0), "warp0"): idle}) == equivalence.IDLE
+    assert reason(busy, busy | {("k", (1, 0, 0), "warp0"): [*idle, STORE]}) == ""
+    away = op("mbarrier_arrive", (0,), addr=1 << 24 | 64)  # into another CTA
+    assert reason(busy, busy | {("k", (1, 0, 0), "warp0"): [away]}) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rule"),
+    [
+        ([LOAD, STORE], [LOAD, STORE, LOAD, op("store", **{"0": 0, "1": 4, "2": 7})], ""),
+        (
+            [op("load", **{"0": 9}), STORE],
+            [op("load", **{"0": 9}), STORE] * 2,
+            "the same again",
+        ),
+        ([pending(1), pending(0)], [pending(0)], "a wait right behind another"),
+        ([pending(0), pending(1)], [pending(1)], ""),
+        ([FENCE, MEET], [MEET, FENCE], ORDER),
+        ([op("fence_proxy", (0,)), MEET], [MEET, op("fence_proxy", (0,))], ""),
+    ],
+)
+def test_statements_again_and_fences_around_meetings(before, after, rule):
+    assert reason(warps(before), warps(after)) == rule
+
+
+def product(a, scale_d=1):
+    return op("wgmma_f16_ss", d="r", a_desc=a, b_desc=2, scale_d=scale_d)
+
+
+def test_terms_of_one_sum_change_places():
+    assert reason(warps([product(1), product(3)]), warps([product(3), product(1)])) == ORDER
+    cleared = [product(1, 0), product(3)], [product(3), product(1, 0)]
+    assert reason(warps(cleared[0]), warps(cleared[1])) == ""
+
+
+def test_matrices_into_different_registers_change_places():
+    one, other, same = (
+        op("ptx_legacy_ldmatrix", **{"3": r, "5": a}) for r, a in ("xa", "yb", "xc")
+    )
+    assert reason(warps([one, other]), warps([other, one])) == ORDER
+    assert reason(warps([one, same]), warps([same, one])) == ""
+    first, second = (op("ptx_legacy_mma", **{"10": "c", "11": n}) for n in (0, 4))
+    assert reason(warps([first, second]), warps([second, first])) == ORDER
+
+
+def test_a_warp_that_is_missing_is_never_the_same():
+    assert reason(warps([STORE], [STORE]), warps([STORE])) == ""
+
+
+def test_every_rule_is_tried():
+    rows = test_a_rule_says_why_two_programs_are_the_same.pytestmark[0].args[1]
+    own = {
+        "another warp of the group",
+        "a wait right behind another",
+        "meetings that order nothing",
+    }  # tests of their own, above
+    assert {row[2] for row in rows} | own == {SAME, ORDER, MORE, *equivalence.RULES}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from tvm_hopper.sim.ops.wgmma import a_fragment_index, fragment_index
+from tvm_hopper.sim.ops.wgmma import a_fragment_index, lanes_of_rows, rows_of
 
 # Type of an operand under PTX's name, and the numpy type that stores it.
 STORED = {
@@ -130,7 +130,7 @@ def from_accumulators(words: np.ndarray, instruction: Instruction) -> np.ndarray
     kind = {"f32": np.float32, "s32": np.int32, "f16": np.float16}[instruction.sum_type]
     values = np.ascontiguousarray(words).view(kind)
     d = np.empty((len(words), 64, instruction.n))
-    row, column = fragment_index(instruction.n // 2)
-    for warp in range(4):
-        d[:, 16 * warp + row, column] = values[:, 32 * warp : 32 * warp + 32]
+    for block, registers in zip(d, values, strict=True):
+        for warp in range(4):
+            rows_of(block, warp)[...] = lanes_of_rows(registers[32 * warp : 32 * warp + 32])
     return d

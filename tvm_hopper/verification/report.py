@@ -8,6 +8,7 @@ from typing import Any
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim import Finding, worst
 from tvm_hopper.sim.cta_selection import Choice
+from tvm_hopper.verification.values import NOTHING_LAUNCHED, ValueReport
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,9 @@ class Report:
         What the exploration of every interleaving of each kernel's roles covered.
     cuts : tuple[str, ...]
         Loops that ran fewer turns in some runs, whose synchronisation repeats by period.
+    values : ValueReport
+        What was compared with the plain program. Without one, nothing was: a clean verdict is then
+        of the synchronisation alone.
     """
 
     findings: tuple[Finding, ...]
@@ -33,6 +37,7 @@ class Report:
     choices: tuple[Choice, ...]
     skeletons: tuple[str, ...] = ()
     cuts: tuple[str, ...] = ()
+    values: ValueReport = NOTHING_LAUNCHED
 
     @property
     def verdict(self) -> str:
@@ -54,6 +59,7 @@ class Report:
             "ctas": [str(choice) for choice in self.choices],
             "skeletons": list(self.skeletons),
             "cuts": list(self.cuts),
+            "values": asdict(self.values),
         }
 
     def __str__(self) -> str:
@@ -63,4 +69,5 @@ class Report:
         lines += [f"explored {text}" for text in self.skeletons]
         lines += [f"loop {text}" for text in self.cuts]
         lines.append("under " + ", ".join(f"{p}({s}): {v}" for p, s, v in self.runs))
+        lines.append(f"values {self.values.text}")
         return "\n".join([*lines, *map(str, self.findings)])

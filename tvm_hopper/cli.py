@@ -30,7 +30,7 @@ def add_doctor(commands: Any) -> None:
 
 
 def add_verify(commands: Any) -> None:
-    """Add `verify`: simulate a kernel and judge its synchronization."""
+    """Add `verify`: simulate a kernel, judge its synchronization, and compare its values."""
 
     def run(arguments: argparse.Namespace) -> int:
         _load_tvm()
@@ -38,7 +38,8 @@ def add_verify(commands: Any) -> None:
 
         return verify_command(arguments)
 
-    parser = _command(commands, "verify", "simulate a kernel and judge its synchronization", run)
+    text = "simulate a kernel and judge its synchronization and values"
+    parser = _command(commands, "verify", text, run)
     parser.epilog = (
         "exit code: 0 clean, 3 review, 4 incomplete, 5 error; 2 a mistake in the command line or a "
         "kernel that cannot be run"
@@ -58,6 +59,13 @@ def add_verify(commands: Any) -> None:
         default=120.0,
         metavar="SECONDS",
         help="after which no further schedule is begun",
+    )
+    parser.add_argument(
+        "--against",
+        type=_kernel,
+        metavar="FILE.py:NAME",
+        help="the plain program to compare values with (default: what the kernel was before its "
+        "first schedule helper, if this process makes it)",
     )
 
 

@@ -1,7 +1,8 @@
 """Run and judge a module without a GPU: `simulate`, `verify` and the shell command.
 
 result = tvm_hopper.simulate(ex, {"A": a, "B": b})      # numpy in, numpy out
-report = tvm_hopper.verify(ex)                          # policies, seeds, chosen CTAs: one verdict
+report = tvm_hopper.verify(sch)                         # policies, seeds, chosen CTAs, values:
+report = tvm_hopper.verify(ex, against=plain_module)    # one verdict
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def simulate(
 
     Parameters
     ----------
-    ex_or_mod : IRModule, PrimFunc, or what `tvm.compile` returned in this process
+    ex_or_mod : Schedule, IRModule, PrimFunc, or what `tvm.compile` returned in this process
         A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict
         numpy arrays and scalars by argument name. A view is passed as a view, with its strides and
@@ -87,6 +88,7 @@ def verify_command(arguments: argparse.Namespace) -> int:
         entry=arguments.entry,
         max_ctas=arguments.max_ctas,
         budget_s=arguments.budget,
+        against=load_kernel(*arguments.against) if arguments.against is not None else None,
     )
     print(json.dumps(report.to_json(), indent=1) if arguments.json else report)
     return EXIT_CODES[report.verdict]

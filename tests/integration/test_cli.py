@@ -37,7 +37,7 @@ def test_help_lists_every_command(capsys) -> None:
     out = capsys.readouterr().out
     for line in (
         "doctor    what this machine has and lacks, and what mends it",
-        "verify    simulate a kernel and judge its synchronization",
+        "verify    simulate a kernel and judge its synchronization and values",
         "explain   what the lowering makes of a kernel",
     ):
         assert line in out
@@ -135,7 +135,8 @@ def test_the_exit_code_of_verify_tells_the_verdict(
     monkeypatch.setattr(simulation, "verify", verify)
     words = ["verify", f"{kernel}:plain", "--json", "--entry", "main", "--max-ctas", "3"]
     assert cli.main([*words, "--budget", "2.5", "--target", "cuda"]) == code
-    assert seen == {"target": "cuda", "entry": "main", "max_ctas": 3, "budget_s": 2.5}
+    options = {"target": "cuda", "entry": "main", "max_ctas": 3, "budget_s": 2.5}
+    assert seen == {**options, "against": None}
     assert json.loads(capsys.readouterr().out)["verdict"] == said
 
 

@@ -25,7 +25,7 @@ LINKED = ("transforms", "codegen_patches")
 # below. Imports inside of functions count: they hide circles. "__init__" is tvm_hopper itself.
 LAYERS = [
     ("errors", "facts"),
-    ("ir", "sync", "sim"),
+    ("ir", "sync", "sim", "reference"),
     ("requests", "codegen_patches", "static_check"),
     ("analysis",),
     ("plan",),
@@ -47,6 +47,7 @@ ONLY = {
     "facts": set(),
     "sync": {"facts"},
     "sim": {"errors", "facts"},
+    "reference": {"errors", "facts"},
     "codegen_patches": {"facts", "ir"},
 }
 MAY_IMPORT_SIM = {"static_check", "verification", "simulation"}

@@ -21,7 +21,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_hopper.errors import cannot_schedule
 
-from . import arguments, reasons
+from . import arguments, origins, reasons
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 _inside: ContextVar[bool] = ContextVar("tvm_hopper.schedule.trial", default=False)
@@ -116,11 +116,12 @@ def all_or_nothing(need: str, fix: str = "") -> Callable[[Step], Step]:
                     found = f"what TVM cannot schedule{reasons.in_words(error)}"
                     raise cannot_schedule(where, found, need, fix) from error
 
-            if not _inside.get():
-                with as_one_step():
-                    run(*_twin(sch))
-            with as_one_step():
+            if _inside.get():
                 return run(sch)
+            with as_one_step():
+                run(*_twin(sch))
+                with origins.noted(sch):
+                    return run(sch)
 
         return cast(Step, tried)
 

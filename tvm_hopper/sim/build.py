@@ -70,6 +70,7 @@ class KernelMachine(Machine):
         self.entry_registers = self.padded_threads = 0
         self.arch = SM_90A
         self.args: dict[str, Any] = {}
+        self.item_bytes: dict[int, int] = {}  # of an element of each global tensor, by its number
         for what, site in self.program.unsupported:
             self.incomplete(what, site)
 
@@ -80,6 +81,14 @@ class KernelMachine(Machine):
             f"unsupported: {what}; nothing is certified",
             key=what,
             statements=(self.statement(site),) if site else (),
+        )
+
+    def written_elements(self) -> int:
+        """Return how many elements of global tensors this kernel has written."""
+        return sum(
+            region.shadow.count() // self.item_bytes[number]
+            for number, region in self.regions.items()
+            if region.shadow is not None
         )
 
     def finish(self) -> None:
@@ -106,6 +115,7 @@ class KernelMachine(Machine):
             self.out_of_budget,
             self.shortcut_failed,
             tuple(map(str, self.cut_loops)),
+            self.ended_early,
         )
 
 
@@ -142,6 +152,7 @@ class MachineBuilder:
         if written is not None and region.shadow is not None:
             region.shadow.mark_written(written)
         self.machine.regions[number + 1] = region
+        self.machine.item_bytes[number + 1] = place.array.dtype.itemsize
         self.regions[name] = region
 
     def bind(self, args: Mapping[str, Any], places: Mapping[str, TensorPlacement]) -> None:

@@ -87,6 +87,12 @@ RULES = _rules(
     Rule("OUT_OF_VIEW", "error", "5 state spaces", "stay inside the tensor's own elements"),
     Rule("MISALIGNED", "error", "5 state spaces", "align the address"),
     Rule("OUTPUT_COVERAGE", "error", "specification of the kernel", "write each output once"),
+    Rule(
+        "WRONG_VALUE",
+        "error",
+        "specification of the kernel",
+        "compare the indices and operands of this statement with the plain program's",
+    ),
     Rule("LAUNCH_LIMITS", "error", "2.2 thread hierarchy", "change the launch"),
     Rule("TENSOR_MAP", "error", "5.5.8 tensors", "change the tensor map"),
     Rule("TRY_WAIT_NOT_LOOPED", "error", _MBAR, "repeat try_wait until it returns true"),

@@ -8,6 +8,7 @@ import numpy as np
 
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim.findings import Finding, worst
+from tvm_hopper.sim.races.writers import ElementWriters
 from tvm_hopper.sim.timeline import Timeline, TimelineEvent
 
 
@@ -32,6 +33,11 @@ class Result:
         Why it has to be run again with nothing left out; empty if it need not.
     cuts : tuple[str, ...]
         Loops of which the middle was left out.
+    ended_early : bool
+        It ended since it had written as many elements as were asked for (`run_kernel`).
+    writers : dict[str, tuple[ElementWriters, ...]]
+        Who wrote each element, of the tensors that were stored to, where that was asked for: one
+        entry for each launch that stores to it, in order.
     """
 
     outputs: dict[str, np.ndarray]
@@ -45,6 +51,8 @@ class Result:
     out_of_budget: bool = False
     shortcut_failed: str = ""
     cuts: tuple[str, ...] = ()
+    ended_early: bool = False
+    writers: dict[str, tuple[ElementWriters, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def verdict(self) -> str:

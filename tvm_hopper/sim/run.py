@@ -16,6 +16,7 @@ from tvm_hopper.sim.launch.host import Launch, run_host
 from tvm_hopper.sim.launch.tensors import place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine.machine import check_policy
+from tvm_hopper.sim.races.writers import element_writers
 from tvm_hopper.sim.result import Result
 from tvm_hopper.sim.shortcuts import EVERYTHING_WATCHED, NOTHING_LEFT_OUT, Shortcuts
 from tvm_hopper.sim.tir import arch_of_kernel
@@ -50,6 +51,8 @@ def run_kernel(
     written: dict[str, np.ndarray] | None = None,
     budget_s: float | None = None,
     shortcuts: Shortcuts = NOTHING_LEFT_OUT,
+    record_writers: bool = False,
+    stop_after: int | None = None,
 ) -> Result:
     """Run one device PrimFunc (as codegen prints it) on numpy data.
 
@@ -84,6 +87,10 @@ def run_kernel(
     shortcuts : Shortcuts
         What the run leaves out. Where a finding might depend on that, the result says so in
         `shortcut_failed`, and its findings are none.
+    record_writers : bool
+        Tell in `Result.writers` who wrote each element; needs `detect_races`.
+    stop_after : int or None
+        End the run once it has written about so many elements of tensors: `Result.ended_early`.
 
     Returns
     -------
@@ -96,6 +103,7 @@ def run_kernel(
     machine = KernelMachine(program, policy, seed, detect_races, shortcuts)
     grid, block, cluster = three(grid), three(block), three(cluster)
     machine.budget_s = machine.budget_s if budget_s is None else budget_s
+    machine.stop_after = stop_after
     setup = {"grid": grid, "block": block, "cluster": cluster, "dyn_smem_bytes": dyn_smem_bytes}
     arrays = {name: value for name, value in args.items() if isinstance(value, np.ndarray)}
     if refused := launch_findings(device_func, setup):
@@ -122,7 +130,8 @@ def run_kernel(
     if machine.shortcut_failed and not (shortcuts.any or shortcuts.watch_all):
         return run_kernel(
             device_func, args, grid, block, cluster, dyn_smem_bytes, policy, seed, blocks,
-            detect_races, outputs, written, budget_s, EVERYTHING_WATCHED,
+            detect_races, outputs, written, budget_s, EVERYTHING_WATCHED, record_writers,
+            stop_after,
         )  # fmt: skip
     if machine.log is not None and not (machine.stopped or machine.unknown):
         for name in outputs if written is not None or blocks is None else ():
@@ -135,7 +144,12 @@ def run_kernel(
                 machine.add("OUTPUT_COVERAGE", **hole)
     results = {name: at.among(builder.regions[name].data) for name, at in places.items()}
     ran = tuple(coords for members in clusters for coords in members)
-    return machine.result(results, ran)
+    result = machine.result(results, ran)
+    if record_writers:
+        for name in stored & builder.regions.keys():
+            if (shadow := builder.regions[name].shadow) is not None:
+                result.writers[name] = (element_writers(shadow, places[name], machine),)
+    return result
 
 
 def _not_run(machine: KernelMachine, arrays: Mapping[str, np.ndarray]) -> Result:

@@ -3,7 +3,8 @@
 1. launches: what the host does, what the runtime and the driver would refuse;
 2. synchronisation without values: the static check, and every interleaving of the roles;
 3. indices without values, of every CTA: bounds, alignment, overlapping stores, covered outputs;
-4. simulation of chosen CTAs under several schedules.
+4. simulation of chosen CTAs under several schedules;
+5. values: what chosen CTAs compute, compared with the plain program.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.reference.evaluate import Reference
+from tvm_hopper.schedule.origins import plain_of
 from tvm_hopper.sim import Finding
 from tvm_hopper.sim.cta_selection import Choice, choose_asked, choose_blocks
 from tvm_hopper.sim.findings import finding
@@ -30,6 +34,7 @@ from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.report import Report
 from tvm_hopper.verification.schedules import Schedules
+from tvm_hopper.verification.values import NOT_GIVEN, ValueCheck, ValueReport
 
 RUNS = (
     ("eager", 0),
@@ -81,12 +86,13 @@ def verify(
     budget_s: float = 120.0,
     num_sms: int = DEFAULT_NUM_SMS,
     progress: bool | None = None,
+    against: Any = None,
 ) -> Report:
-    """Judge the synchronisation of a module under several schedules; one verdict.
+    """Judge a module: its synchronisation under several schedules, and its values; one verdict.
 
     Parameters
     ----------
-    ex_or_mod : IRModule, PrimFunc, or what `tvm.compile` returned in this process
+    ex_or_mod : Schedule, IRModule, PrimFunc, or what `tvm.compile` returned in this process
         A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict or None
         As for `simulate`; what is left out is filled with random numbers, except arguments that
@@ -110,21 +116,39 @@ def verify(
     progress : bool or None
         Whether a line on stderr says, after two seconds, what is being done; None: if it is a
         terminal.
+    against : IRModule, PrimFunc, Schedule, or False, optional
+        The plain program, whose arguments are the kernel's in the same order: what the kernel
+        writes is compared with what it computes, on integers and on normal numbers (arguments in
+        `inputs` stay as they are). None: the module before the first schedule helper `hs.*`, where
+        this process knows it (`schedule/origins.py`); False: values are not compared.
 
     Returns
     -------
     report : Report
-        `verdict` is the worst of "clean", "review", "incomplete" and "error"; `findings` says why.
+        `verdict` is the worst of "clean", "review", "incomplete" and "error"; `findings` says why,
+        and `values` what was compared: without a plain program nothing is.
 
     Raises
     ------
     ValueError
-        An argument is illegal, or there is nothing to run.
+        An argument is illegal, there is nothing to run, or `against` has other parameters.
+    PlainProgramError
+        `against` has a statement whose meaning is unknown, for example an opaque call.
     """
     _check_arguments(runs, max_ctas)
     with ProgressLine(progress) as line:
         return _judge(
-            ex_or_mod, inputs, runs, blocks, target, entry, max_ctas, budget_s, num_sms, line
+            ex_or_mod,
+            inputs,
+            runs,
+            blocks,
+            target,
+            entry,
+            max_ctas,
+            budget_s,
+            num_sms,
+            line,
+            against,
         )
 
 
@@ -139,9 +163,11 @@ def _judge(
     budget_s: float,
     num_sms: int,
     line: ProgressLine,
+    against: Any,
 ) -> Report:
     start = time.monotonic()
     program = load(ex_or_mod, target, entry)
+    plain = _PlainProgram.find(ex_or_mod, program, against)
     values, missing = complete(program.arguments, inputs or {}, blank_memory)
     try:
         launches = bound_launches(program, values, num_sms)
@@ -192,6 +218,20 @@ def _judge(
         hint = "raise budget_s, or verify a smaller shape"
         found.add([finding("INCOMPLETE", left_out, hint=hint)])
     found.add(schedules.doubts)
+    if plain.reference is not None:
+        line.text = "values"
+        check = ValueCheck(
+            plain.reference,
+            program,
+            launches,
+            choices,
+            values,
+            outputs,
+            inputs or {},
+            blocks is not None,
+        )
+        plain.report = check.run(start + budget_s)
+        found.add_from_run(check.findings)
     return Report(
         tuple(found.findings.values()),
         tuple(done),
@@ -199,7 +239,38 @@ def _judge(
         tuple(skeletons),
         tuple(schedules.cuts),
         tuple(proven),
+        plain.report,
     )
+
+
+@dataclass
+class _PlainProgram:
+    """What values are compared with, if there is anything.
+
+    Attributes
+    ----------
+    report : ValueReport
+        What is to be said of values, so long as none was compared.
+    """
+
+    reference: Reference | None
+    report: ValueReport
+
+    @staticmethod
+    def find(ex_or_mod: Any, program: Program, against: Any) -> _PlainProgram:
+        """Take what was given, or what this process knows."""
+        if against is False:
+            return _PlainProgram(None, ValueReport(False, "not checked: against=False"))
+        name = str((program.host.attrs or {}).get("global_symbol", "main"))
+        if against is not None:
+            return _PlainProgram(Reference(against, name), ValueReport(False, NOT_GIVEN))
+        known = plain_of(ex_or_mod)
+        if known is None:
+            return _PlainProgram(None, ValueReport(False, NOT_GIVEN))
+        try:
+            return _PlainProgram(Reference(known, name), ValueReport(False, NOT_GIVEN))
+        except HopperError as error:
+            return _PlainProgram(None, ValueReport(False, f"not checked: {error}"))
 
 
 def _check_arguments(runs: Sequence[tuple[str, int]], max_ctas: Any) -> None:

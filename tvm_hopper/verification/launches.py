@@ -17,6 +17,7 @@ from tvm_hopper.sim.launch.host import Launch
 from tvm_hopper.sim.launch.tensors import Pointer, Workspace, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.leave_out import of_kernel
+from tvm_hopper.sim.races.writers import ElementWriters
 from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.shortcuts import Shortcuts
 from tvm_hopper.verification.program import Program
@@ -72,6 +73,8 @@ def run_launches(
     detect_races: bool = True,
     budget_s: float | None = None,
     shortcuts: Mapping[str, Shortcuts] | None = None,
+    record_writers: bool = False,
+    stop_after: int | None = None,
 ) -> Result:
     """Run launches in order, each on what the ones before left.
 
@@ -89,6 +92,8 @@ def run_launches(
     shortcuts : dict or None
         What the run of each kernel leaves out; None: nothing. If that fails for one launch, the
         result says so, and nothing else.
+    record_writers, stop_after : bool, int or None
+        As for `run_kernel`; of an element, the last launch that wrote it tells.
 
     Returns
     -------
@@ -102,7 +107,8 @@ def run_launches(
     ran: list[tuple[int, ...]] = []
     events: list[Any] = []
     cuts: list[str] = []
-    stopped = out_of_budget = False
+    writers: dict[str, tuple[ElementWriters, ...]] = {}
+    stopped = out_of_budget = ended_early = False
     end = None if budget_s is None else time.monotonic() + budget_s
     for number, (launch, chosen) in enumerate(zip(launches, blocks, strict=True), 1):
         followed = number < len(launches)  # by launches that may read what it stores
@@ -121,6 +127,8 @@ def run_launches(
             memory.written if chosen is None or followed else None,
             None if end is None else max(end - time.monotonic(), 0.0),
             of_kernel(shortcuts or {}, launch.func),
+            record_writers,
+            stop_after,
         )
         if result.shortcut_failed:
             return result
@@ -130,7 +138,10 @@ def run_launches(
         ran += result.blocks
         events += result.events
         cuts += result.cuts
+        for name, found in result.writers.items():
+            writers[name] = (*writers.get(name, ()), *found)
         stopped, out_of_budget = result.stopped, result.out_of_budget
+        ended_early = result.ended_early
         if stopped:  # what later launches would read is not what the program computes
             break
     if launches and not stopped:
@@ -148,6 +159,8 @@ def run_launches(
         stopped,
         out_of_budget,
         cuts=tuple(dict.fromkeys(cuts)),
+        ended_early=ended_early,
+        writers=writers,
     )
 
 

@@ -33,8 +33,10 @@ class Program:
 def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Program:
     """Return the final functions of a module, lowered here, or of an executable built here."""
     import tvm
-    from tvm import tirx
+    from tvm import s_tir, tirx
 
+    if isinstance(ex_or_mod, s_tir.Schedule):
+        ex_or_mod = ex_or_mod.mod
     if isinstance(ex_or_mod, Program):
         return ex_or_mod
     if isinstance(ex_or_mod, (tvm.IRModule, tirx.PrimFunc)):

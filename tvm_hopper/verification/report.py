@@ -8,6 +8,7 @@ from typing import Any
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim import Finding, worst
 from tvm_hopper.sim.cta_selection import Choice
+from tvm_hopper.verification.values import NOTHING_LAUNCHED, ValueReport
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class Report:
         Loops that ran fewer turns in some runs, whose synchronisation repeats by period.
     proven : tuple[str, ...]
         What holds of every CTA of each launch, by its indices.
+    values : ValueReport
+        What was compared with the plain program. Without one, nothing was: a clean verdict is then
+        of the synchronisation alone.
     """
 
     findings: tuple[Finding, ...]
@@ -36,6 +40,7 @@ class Report:
     skeletons: tuple[str, ...] = ()
     cuts: tuple[str, ...] = ()
     proven: tuple[str, ...] = ()
+    values: ValueReport = NOTHING_LAUNCHED
 
     @property
     def verdict(self) -> str:
@@ -58,6 +63,7 @@ class Report:
             "skeletons": list(self.skeletons),
             "cuts": list(self.cuts),
             "covers": list(self.proven),
+            "values": asdict(self.values),
         }
 
     def __str__(self) -> str:
@@ -68,4 +74,5 @@ class Report:
         lines += [f"loop {text}" for text in self.cuts]
         lines += [f"covers {text}" for text in self.proven]
         lines.append("under " + ", ".join(f"{p}({s}): {v}" for p, s, v in self.runs))
+        lines.append(f"values {self.values.text}")
         return "\n".join([*lines, *map(str, self.findings)])

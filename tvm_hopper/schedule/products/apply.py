@@ -21,7 +21,7 @@ from tvm.tirx import IndexMap
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
-from tvm_hopper.schedule import steps
+from tvm_hopper.schedule import origins, steps
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
@@ -79,10 +79,11 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
             check_lowering(copy, product)
 
     rehearse(plain, lambda copy, same: _schedule(copy, same(block), config), accept)
-    if fresh is not None:
-        ir.replace_schedule(sch, fresh)
-    with as_one_step():
-        _schedule(sch, block, config)
+    with origins.noted(sch):
+        if fresh is not None:
+            ir.replace_schedule(sch, fresh)
+        with as_one_step():
+            _schedule(sch, block, config)
 
 
 def _check_nothing_sampled(config: MatmulConfig) -> None:

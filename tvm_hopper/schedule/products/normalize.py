@@ -28,6 +28,7 @@ from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError, cannot_schedule
+from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import label
 from tvm_hopper.schedule.trial import as_one_step
 
@@ -85,7 +86,11 @@ def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> An
         if isinstance(func, tirx.PrimFunc)
         and not (new := _normalize_function(func, block)).same_as(func)
     }
-    return _with_functions(mod, changed) if changed else mod
+    if not changed:
+        return mod
+    result = _with_functions(mod, changed)
+    origins.note(result, mod)
+    return result
 
 
 def _check_arguments(mod: Any, block: Any) -> None:

@@ -30,6 +30,7 @@ ROLES = re.compile(r"producer|consumer|(wg|warp)?(\d+)")
 MAX_STEPS = 5_000_000
 BUDGET_S = 3600.0  # seconds of one run, unless somebody says less
 STEPS_PER_LOOK = 256  # at the clock
+STEPS_PER_COUNT = 128  # of what was written
 
 
 def check_policy(policy: str, num_warps: int | None = None) -> None:
@@ -161,6 +162,8 @@ class Machine(Reporter):
         self.num_warps = 0
         self.stopped = False  # ended before the kernel did
         self.out_of_budget = False
+        self.stop_after: int | None = None  # elements of global tensors, see `run_kernel`
+        self.ended_early = False  # ended since it has written these
         self.turns = 0  # of loops, since the last look at the clock
         self.budget_s = BUDGET_S
         self.begun = monotonic()
@@ -253,6 +256,9 @@ class Machine(Reporter):
                 return
             if not self.time % STEPS_PER_LOOK:
                 self.check_time()
+            if self.stop_after is not None and self._wrote_enough(self.stop_after):
+                self.stopped = self.ended_early = True
+                return
             warp = self._pick()
             if warp is None:
                 if not self._async_step():
@@ -264,6 +270,14 @@ class Machine(Reporter):
             self.deadlock(blocked)
             self.stopped = True
         self.finish()
+
+    def _wrote_enough(self, count: int) -> bool:
+        """Tell, now and then, whether so many elements of global tensors were written."""
+        return self.steps % STEPS_PER_COUNT == 1 and self.written_elements() >= count
+
+    def written_elements(self) -> int:
+        """Return how many elements of global tensors were written; a kernel's machine knows."""
+        return 0
 
     def broken(self, error: Exception) -> None:
         """End the run at a statement that the simulator cannot evaluate."""

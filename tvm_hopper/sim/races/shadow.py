@@ -235,6 +235,10 @@ class Shadow:
         self.writer[cells] = access.number
         self.readers[cells] = 0
 
+    def count(self) -> int:
+        """Return how many bytes this kernel has written."""
+        return int(np.count_nonzero(self.writer > EARLIER)) * self.granule
+
     def mark_written(self, flags: np.ndarray) -> None:
         """Take over the bytes that earlier launches wrote."""
         if not flags.any():

@@ -1,0 +1,201 @@
+"""Rounding in float64 is numpy's (ml_dtypes'), bit for bit, but that 8-bit floats saturate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T
+
+from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.reference.evaluate import Reference
+from tvm_hopper.reference.lift import Lifter, Number
+from tvm_hopper.reference.plain import PlainProgramError, pick_function, read
+from tvm_hopper.reference.rounding import FORMATS, const
+
+
+def rounded(dtype, values):
+    n = len(values)
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((n,), "float64"), Y: T.Buffer((n,), dtype)):
+        for i in range(n):
+            Y[i] = T.Cast(dtype, X[i])
+
+    found = Reference(main).evaluate([values, np.zeros(n, DTYPES[dtype].numpy)], {1: ((0, n - 1),)})
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float32"]
+)
+def test_rounding_is_numpy_s(dtype):
+    fmt = FORMATS[dtype]
+    rng = np.random.default_rng(1)
+    exponents = rng.uniform(np.log2(fmt.quantum) - 2, np.log2(fmt.largest) - 0.01, 4000)
+    values = 2**exponents * rng.choice([-1, 1], 4000)
+    numbers = rng.standard_normal(500).astype(DTYPES[dtype].numpy).astype(np.float64)
+    ties = numbers * (1 + fmt.roundoff)
+    values = np.concatenate([values, numbers, ties, [0.0, -0.0, np.inf, -np.inf, np.nan]])
+    found = rounded(dtype, values).value
+    if dtype == "float32" or not fmt.saturates:
+        want = values.astype(np.float32 if dtype == "bfloat16" else np.float64)
+        with np.errstate(over="ignore"):
+            want = want.astype(DTYPES[dtype].numpy).astype(np.float64)
+    else:
+        clipped = np.clip(values, -fmt.largest, fmt.largest)
+        want = clipped.astype(np.float32).astype(DTYPES[dtype].numpy).astype(np.float64)
+    double = values.astype(np.float32).astype(np.float64) != values  # numpy rounds twice
+    same = (found == want) | (np.isnan(found) & np.isnan(want))
+    assert same[~double].all()
+    assert same.mean() > 0.999
+
+
+def test_what_is_too_large_is_infinite_or_saturates():
+    assert rounded("float16", np.array([65519.0, 65520.0, -1e9])).value.tolist() == [
+        65504,
+        np.inf,
+        -np.inf,
+    ]
+    assert rounded("float8_e4m3fn", np.array([500.0, -1e9])).value.tolist() == [448, -448]
+    assert rounded("float8_e5m2", np.array([1e9])).value.tolist() == [57344]
+
+
+# -- errors of expressions ------------------------------------------------------------------------
+
+
+def error_of(build, *values, dtype="float32"):
+    """Return value and error of an expression of some elements."""
+    n = len(values)
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((n,), dtype), Y: T.Buffer((1,), dtype)):
+        for i in range(1):
+            Y[i] = build(X)
+
+    arrays = [np.array(values, DTYPES[dtype].numpy), np.zeros(1, DTYPES[dtype].numpy)]
+    found = Reference(main).evaluate(arrays, {1: ((0, 0),)})[1]
+    return found.value[0], found.error[0]
+
+
+U = 2.0**-24
+
+
+@pytest.mark.parametrize(
+    ("build", "values", "error"),
+    [
+        (lambda x: x[0] + x[1], (1.0, 2.0), 0),  # exact
+        (lambda x: x[0] + x[1], (1.0, 2.0**-30), U),
+        (lambda x: x[0] * x[1], (3.0, 5.0), 0),
+        (lambda x: x[0] / x[1], (1.0, 3.0), U / 3),
+        (lambda x: x[0] * T.float32(0.5), (0.3,), 0),
+        (lambda x: T.max(x[0], x[1]), (0.1, 0.2), 0),
+        (lambda x: T.sqrt(x[0]), (4.0,), 0),
+        (lambda x: T.sqrt(x[0]), (2.0,), 2**0.5 * U),
+        (lambda x: T.fabs(x[0]), (-0.1,), 0),
+        (lambda x: T.floor(x[0]), (1.7,), 0),
+    ],
+)
+def test_errors_of_operations(build, values, error):
+    found = error_of(build, *values)[1]
+    assert found == pytest.approx(error, rel=1e-6, abs=2.0**-149)
+
+
+def test_errors_are_passed_on():
+    value, error = error_of(lambda x: (x[0] + x[1]) * x[2], 1.0, 2.0**-30, 1024.0)
+    assert error == pytest.approx(1024 * U + 1024 * U, rel=0.1)
+    value, error = error_of(lambda x: T.exp(x[0] + x[1]), 1.0, 2.0**-30)
+    assert np.e * U < error < 20 * np.e * U
+    assert value == pytest.approx(np.exp(1 + 2.0**-30))
+
+
+def test_a_choice_that_may_turn_out_the_other_way():
+    def build(x):
+        return T.Select(x[0] + x[1] > T.float32(1), T.float32(5), T.float32(2))
+
+    assert error_of(build, 1.0, 2.0**-30) == (5, 3)  # above 1 by less than it may be off
+    assert error_of(build, 1.0, 0.25) == (5, 0)
+    assert error_of(build, 1.0, 0.0) == (2, 0)
+
+
+def test_a_constant_is_that_of_its_type():
+    value, error = error_of(lambda x: x[0] + T.float32(0.1), 0.0)
+    assert value == np.float32(0.1)
+    assert error == 0
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def refused(build, match, dtype="float32"):
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((8,), dtype), Y: T.Buffer((8,), dtype)):
+        for i in range(8):
+            with T.sblock("step"):
+                vi = T.axis.spatial(8, i)
+                Y[vi] = build(X, vi)
+
+    with pytest.raises(PlainProgramError, match=match):
+        Reference(main)
+
+
+def test_calls_without_a_meaning_are_refused():
+    refused(
+        lambda x, i: T.call_extern("float32", "secret", x[i]),
+        "block step: found a call of call_extern; need an expression whose value",
+    )
+    refused(lambda x, i: x[T.Cast("int32", x[i] + x[0])], "block step: found .*, which depends on")
+    refused(lambda x, i: tirx.Mod(x[i], x[0]), "found the float operation Mod")
+
+
+def test_expressions_that_are_none_are_refused():
+    lifter = Lifter(lambda *_: Number(const(0), None, "float32"), lambda x: x, {}, "block step")
+    with pytest.raises(PlainProgramError, match="block step: found the expression Broadcast"):
+        lifter.lift(tirx.Broadcast(tirx.const(1, "float32"), 4))
+
+
+def test_a_condition_chosen_by_rounded_values_is_refused():
+    refused(
+        lambda x, i: T.Select(
+            T.Select(x[i] + x[0] > T.float32(1), x[i] > T.float32(0), x[i] < T.float32(0)),
+            x[i],
+            x[0],
+        ),
+        "found a condition chosen by rounded values",
+    )
+
+
+def test_statements_without_a_meaning_are_refused():
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((8,), "float32")):
+        i = T.alloc_buffer((1,), "int32")
+        i[0] = 0
+        while i[0] < 8:
+            X[i[0]] = T.float32(0)
+            i[0] = i[0] + 1
+
+    with pytest.raises(
+        PlainProgramError, match=r"function main: found .*while .*, a statement whose"
+    ):
+        read(main)
+
+
+def test_a_lowered_function_is_refused():
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((8,), "float32")):
+        T.func_attr({"calling_conv": 1})
+        X[0] = T.float32(0)
+
+    with pytest.raises(PlainProgramError, match="found function main, which is lowered already"):
+        read(main)
+
+
+def test_a_schedule_and_a_function_are_programs():
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((8,), "float32")):
+        X[0] = T.float32(0)
+
+    assert pick_function(main) is main
+    sch = tvm.s_tir.Schedule(tvm.IRModule({"main": main}))
+    assert pick_function(sch).same_as(sch.mod["main"])

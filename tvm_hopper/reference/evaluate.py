@@ -1,0 +1,298 @@
+"""What a plain program computes on boxes of its outputs, and how far a kernel may be from that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import ir, tirx
+
+from tvm_hopper.facts.dtypes import DTYPES
+
+from .emit import ReferenceEmitter, added_term, build, carrier_dtype
+from .integers import integral_buffers
+from .plain import PlainProgramError, dtype_of, pick_function, read, variables
+from .regions import Box, Needs, deciding_buffers, infer
+from .rounding import FORMATS
+
+MAX_WORK = 1 << 34  # stores of one evaluation
+MAX_BYTES = 4 << 30  # of boxes
+CONFIDENCE = 6.0  # standard deviations, see `Reference.evaluate`
+
+
+class TooMuchWork(PlainProgramError):
+    """A part of an output that needs more of the program than can be computed here."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one box of an output must hold.
+
+    Attributes
+    ----------
+    box : tuple of (first, last)
+        The elements.
+    value : numpy.ndarray
+        float64 for floats, else of the output's type.
+    error : numpy.ndarray
+        float64: how far an element may be from its value; 0: not at all; inf or NaN: nothing is
+        known.
+    """
+
+    box: Box
+    value: np.ndarray
+    error: np.ndarray
+
+
+class Reference:
+    """A plain program, ready to be evaluated.
+
+    Parameters
+    ----------
+    plain : IRModule, PrimFunc or Schedule
+        Loops and stores, scheduled or not; loops that are bound to threads are run one by one.
+    name : str, optional
+        The function, if there are several.
+
+    Raises
+    ------
+    PlainProgramError
+        The program has a statement whose meaning is not known here.
+    """
+
+    def __init__(self, plain: Any, name: str | None = None) -> None:
+        self.program = read(pick_function(plain, name))
+        self.emitter = ReferenceEmitter(self.program)
+        self.call = build(self.emitter.function)
+
+    @property
+    def params(self) -> list[Any]:
+        """Parameters, in order."""
+        return self.program.params
+
+    @property
+    def output_places(self) -> list[int]:
+        """Which parameters the program stores to."""
+        return [i for i, p in enumerate(self.params) if p in self.program.outputs]
+
+    @property
+    def positions(self) -> list[int]:
+        """Which parameters are read for an index, an extent or a condition."""
+        deciding: set[Any] = set()
+        for place in self.program.places:
+            deciding |= deciding_buffers(place)
+        return [i for i, p in enumerate(self.params) if p in deciding]
+
+    def one_element(self, arguments: Sequence[Any]) -> Needs:
+        """Return what an element in the middle of each output needs."""
+        boxes = {}
+        for place in self.output_places:
+            shape = arguments[place].shape
+            if math.prod(shape):
+                boxes[self.params[place]] = tuple((size // 2, size // 2) for size in shape)
+        return infer(self.program, self.sizes(arguments), boxes)
+
+    def sums(self, arguments: Sequence[Any]) -> list[tuple[str, int]]:
+        """Return type and length of each sum of floats."""
+        lengths = self.sum_lengths(self.one_element(arguments))
+        return [(dtype_of(buffer), length) for buffer, length in lengths.items()]
+
+    def sizes(self, arguments: Sequence[Any]) -> dict[Any, int]:
+        """Return the variables that arguments give a value: scalars, extents, strides, offsets.
+
+        Raises
+        ------
+        ValueError
+            An argument has another type, rank or extent than its parameter.
+        """
+        if len(arguments) != len(self.params):
+            raise ValueError(
+                f"against: found {len(self.params)} parameters of {self.program.name}, and "
+                f"{len(arguments)} arguments of the kernel; need the same, in the same order"
+            )
+        sizes: dict[Any, int] = {}
+        for param, argument in zip(self.params, arguments, strict=True):
+            if not tirx.is_buffer_var(param):
+                if dtype_of(param) not in FORMATS:
+                    sizes[param] = int(argument)
+                continue
+            self._check(param, argument)
+            for extent, size in zip(param.shape, argument.shape, strict=True):
+                if isinstance(extent, ir.Var) and sizes.setdefault(extent, size) != size:
+                    raise self._mismatch(param, argument)
+                if isinstance(extent, tirx.IntImm) and int(extent) != size:
+                    raise self._mismatch(param, argument)
+        return sizes
+
+    def _check(self, param: Any, argument: Any) -> None:
+        dtype = dtype_of(param)
+        same = isinstance(argument, np.ndarray) and argument.ndim == len(param.shape)
+        if not same or dtype not in DTYPES or argument.dtype != DTYPES[dtype].numpy:
+            raise self._mismatch(param, argument)
+
+    def _mismatch(self, param: Any, argument: Any) -> ValueError:
+        shape = "x".join(str(x) for x in param.shape) or "no axes"
+        found = f"{argument.dtype} {argument.shape}" if hasattr(argument, "shape") else argument
+        return ValueError(
+            f"against: found {param.name}, {dtype_of(param)} of {shape}, in {self.program.name}, "
+            f"where the kernel has {found}; need the same type and shape"
+        )
+
+    def evaluate(self, arguments: Sequence[Any], wanted: Mapping[int, Box]) -> dict[int, Expected]:
+        """Evaluate the program on boxes of its outputs.
+
+        Values are those of float64 intermediate results, rounded where the program converts. The
+        error of an element bounds what a kernel may be off that sums in another order and in the
+        program's own types:
+
+        * each operation adds u |result|, unless it is exact; what comes in is passed on (`lift`);
+        * a sum of n terms adds min(n, c sqrt(n)) u sum |term|, with u = 2 ** -precision of its
+          type. n u sum |term| holds for every order (Higham, 4.2); c sqrt(n) with c = 6 is what
+          holds with probability 1 - 2 exp(-c**2 / 2) if roundings are independent (Higham and
+          Mary, A new approach to probabilistic rounding error analysis, 2019, theorem 2.4);
+        * nothing at all for a sum of integers whose sum |term| is below 2 ** precision.
+
+        It says nothing about an element whose error is not finite, and cannot see a wrong term that
+        is smaller than the error.
+
+        Parameters
+        ----------
+        arguments : sequence
+            numpy arrays and numbers, as the program has before it runs.
+        wanted : dict
+            Boxes by the parameter's place; both ends of each interval are included.
+
+        Raises
+        ------
+        TooMuchWork
+            The boxes need more than can be computed here.
+        """
+        sizes = self.sizes(arguments)
+        boxes = {self.params[place]: box for place, box in wanted.items()}
+        needs = infer(self.program, sizes, boxes)
+        self._check_cost(needs)
+        arrays = self._arrays(arguments, needs)
+        meta = self._meta(needs, sizes)
+        reals = self._reals(arguments, needs)
+        flat = [x for x in self._flatten(arrays)]
+        tensors = [tvm.runtime.tensor(x) for x in (meta, reals, *flat)]
+        self.call(*tensors)
+        results = iter(tensors[2:])
+        found: dict[Any, dict[str, np.ndarray]] = {}
+        for buffer, parts in arrays.items():
+            found[buffer] = {
+                what: next(results).numpy().reshape(part.shape) for what, part in parts.items()
+            }
+        return {
+            place: self._expected(self.params[place], box, needs, found, reals)
+            for place, box in wanted.items()
+        }
+
+    def _check_cost(self, needs: Needs) -> None:
+        size = 8 * sum(math.prod(h - low + 1 for low, h in box) for box in needs.boxes.values())
+        if needs.work > MAX_WORK or size > MAX_BYTES:
+            raise TooMuchWork(
+                f"against: function {self.program.name}: a part of its outputs needs about "
+                f"{needs.work:.1e} steps and {size >> 20} MiB of buffers; {MAX_WORK:.1e} and "
+                f"{MAX_BYTES >> 20} are what is computed here"
+            )
+
+    def _arrays(self, arguments: Sequence[Any], needs: Needs) -> dict[Any, dict[str, np.ndarray]]:
+        given = dict(zip(self.params, arguments, strict=True))
+        arrays = {}
+        for buffer, carrier in self.emitter.carriers.items():
+            box = needs.boxes.get(buffer, tuple((0, -1) for _ in buffer.shape))
+            shape = tuple(high - low + 1 for low, high in box)
+            dtype = DTYPES[carrier_dtype(dtype_of(buffer))].numpy
+            if buffer in given:
+                part = given[buffer][tuple(slice(low, high + 1) for low, high in box)]
+                part = np.moveaxis(part, carrier.fast, -1) if part.ndim else part
+                value = np.ascontiguousarray(part, dtype)
+            else:
+                value = np.zeros(shape, dtype)
+            parts = {"value": value}
+            if carrier.error is not None:
+                parts["error"] = np.zeros(shape)
+            if carrier.terms is not None:
+                parts["terms"] = np.abs(value)
+            arrays[buffer] = parts
+        return arrays
+
+    @staticmethod
+    def _flatten(arrays: Mapping[Any, Mapping[str, np.ndarray]]) -> Any:
+        return (part.reshape(-1) for parts in arrays.values() for part in parts.values())
+
+    def _meta(self, needs: Needs, sizes: Mapping[Any, int]) -> np.ndarray:
+        numbers: dict[Any, int] = {(var, "is"): size for var, size in sizes.items()}
+        for loop, (low, high) in needs.ranges.items():
+            numbers[loop, "low"], numbers[loop, "count"] = low, high - low + 1
+        for buffer, box in needs.boxes.items():
+            step = 1
+            fast = self.emitter.carriers[buffer].fast
+            for axis in [fast, *(i for i in reversed(range(len(box))) if i != fast)] if box else []:
+                low, high = box[axis]
+                numbers[buffer, ("low", axis)] = low
+                numbers[buffer, ("size", axis)] = high - low + 1
+                numbers[buffer, ("step", axis)] = step
+                step *= high - low + 1
+        meta = np.zeros(max(len(self.emitter.meta), 1), np.int64)
+        for key, place in self.emitter.meta.items():
+            meta[place] = numbers.get(key, 0)
+        return meta
+
+    def _reals(self, arguments: Sequence[Any], needs: Needs) -> np.ndarray:
+        given = dict(zip(self.params, arguments, strict=True))
+        integral = integral_buffers(self.program, given)
+        lengths = self.sum_lengths(needs)
+        numbers: dict[Any, float] = {}
+        for buffer, length in lengths.items():
+            fmt = FORMATS[dtype_of(buffer)]
+            twice = 2 if dtype_of(buffer) == "float64" else 1  # the values are float64 themselves
+            scale = min(length, CONFIDENCE * math.sqrt(length)) * fmt.roundoff * twice
+            numbers[buffer, "scale"] = scale
+            numbers[buffer, "limit"] = 2.0**fmt.precision if buffer in integral else -1.0
+        for param, argument in given.items():
+            if (param, "is") in self.emitter.reals:
+                numbers[param, "is"] = float(argument)
+        reals = np.zeros(max(len(self.emitter.reals), 1))
+        for key, place in self.emitter.reals.items():
+            reals[place] = numbers.get(key, 0.0)
+        return reals
+
+    def sum_lengths(self, needs: Needs) -> dict[Any, int]:
+        """Return how many terms go into one element of each sum, at most."""
+        lengths: dict[Any, int] = dict.fromkeys(self.emitter.sums, 0)
+        for place in self.program.places:
+            if added_term(place.store) is None:
+                continue
+            count = 1
+            for loop in place.loops:
+                if loop in needs.ranges and loop.var not in variables(*place.store.indices):
+                    low, high = needs.ranges[loop]
+                    count *= high - low + 1
+            lengths[place.store.buffer] += count
+        return lengths
+
+    def _expected(
+        self,
+        buffer: Any,
+        box: Box,
+        needs: Needs,
+        found: Mapping[Any, Mapping[str, np.ndarray]],
+        reals: np.ndarray,
+    ) -> Expected:
+        parts = found[buffer]
+        value = parts["value"]
+        error = parts.get("error", np.zeros(value.shape))
+        if "terms" in parts:
+            scale, limit = (reals[self.emitter.reals[buffer, x]] for x in ("scale", "limit"))
+            error = error + np.where(parts["terms"] > limit, parts["terms"] * scale, 0)
+        inside = tuple(
+            slice(low - first, high - first + 1)
+            for (low, high), (first, _) in zip(box, needs.boxes[buffer], strict=True)
+        )
+        return Expected(box, value[inside], error[inside])

@@ -1,0 +1,153 @@
+"""Compare what a run wrote with what a plain program computes there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.reference.evaluate import Expected, Reference
+from tvm_hopper.reference.lift import SECOND_ORDER
+from tvm_hopper.sim import Finding, Result
+from tvm_hopper.sim.findings import finding
+from tvm_hopper.sim.races.writers import ElementWriters
+from tvm_hopper.verification.boxes import Box, cover
+
+
+@dataclass
+class Comparison:
+    """One output of one run.
+
+    Attributes
+    ----------
+    compared, exact, wrong, unknown : int
+        Elements that were compared; of these, those that must agree bit for bit; those that do not
+        agree; those of which no bound is known, so that they were not compared.
+    share : float
+        The largest difference, as a share of its bound, where elements need not agree exactly.
+    first : tuple of int or None
+        Index of the first wrong element.
+    """
+
+    name: str
+    size: int
+    writers: tuple[ElementWriters, ...]
+    compared: int = 0
+    exact: int = 0
+    wrong: int = 0
+    unknown: int = 0
+    share: float = 0.0
+    first: tuple[int, ...] | None = None
+    found: Any = None
+    expected: Any = None
+    bound: float = 0.0
+
+    def __str__(self) -> str:
+        """Say how much was compared, and how."""
+        text = f"{self.compared} of {self.size} elements of {self.name}"
+        if self.exact == self.compared:
+            text += " bit for bit"
+        else:
+            text += f" ({self.exact} bit for bit, the others up to {self.share:.2g} of their bound)"
+        return text + (f", {self.unknown} more without a bound" if self.unknown else "")
+
+    def add(self, box: Box, written: np.ndarray, found: np.ndarray, expected: Expected) -> None:
+        """Compare one box; `written` tells which of its elements the run wrote."""
+        value, error = expected.value, expected.error
+        wide = found.astype(np.float64) if value.dtype == np.float64 else found
+        with np.errstate(invalid="ignore"):
+            exact = error == 0
+            same = (wide == value) | ((wide != wide) & (value != value))
+            known = exact | np.isfinite(error) | same
+            gap = np.abs(wide.astype(np.float64) - value.astype(np.float64))
+            bound = np.where(exact, 0, error * SECOND_ORDER)
+            near = same | (~exact & (gap <= bound))
+        judged = written & known
+        wrong = judged & ~near
+        self.compared += int(judged.sum())
+        self.exact += int((judged & exact).sum())
+        self.unknown += int((written & ~known).sum())
+        self.wrong += int(wrong.sum())
+        inexact = judged & ~exact & (gap > 0)
+        if inexact.any():
+            self.share = max(self.share, float(np.nanmax(gap[inexact] / bound[inexact])))
+        if wrong.any():
+            inside = tuple(int(x) for x in np.unravel_index(int(wrong.argmax()), wrong.shape))
+            index = tuple(low + x for (low, _), x in zip(box, inside, strict=True))
+            if self.first is None or index < self.first:
+                self.first = index
+                self.found, self.expected = found[inside].item(), value[inside].item()
+                self.bound = float(bound[inside])
+
+    def finding(self, where: str, result: Result) -> Finding:
+        """Describe what is wrong: the first wrong element, and who wrote it."""
+        assert self.first is not None
+        last = next(w for w in reversed(self.writers) if w.written[self.first])
+        agent, statement = last.describe(self.first)
+        index = ", ".join(map(str, self.first))
+        need = "exactly" if not self.bound else f"within {self.bound:.3g}"
+        array = result.outputs[self.name]
+        start = int(np.ravel_multi_index(self.first, array.shape)) if self.first else 0
+        return finding(
+            "WRONG_VALUE",
+            f"{where}, {self.name}[{index}] is {self.found}, where the plain program has "
+            f"{self.expected} ({need}); it was written by {agent}; {self.wrong} of {self.compared} "
+            "elements that the run wrote are wrong",
+            buffer=self.name,
+            byte_range=(start * array.itemsize, (start + 1) * array.itemsize),
+            agents=(agent,),
+            statements=(statement,),
+            policy=result.policy,
+            seed=result.seed,
+        )
+
+
+def compare(
+    reference: Reference, names: Sequence[str], values: Mapping[str, Any], result: Result
+) -> list[Comparison]:
+    """Compare every element that a run wrote, of every argument.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The kernel's arguments, in the order of the plain program's parameters.
+    values : dict
+        What they held before the run.
+    """
+    arguments = [values[name] for name in names]
+    found = []
+    boxes: dict[int, list[Box]] = {}
+    for place, name in enumerate(names):
+        writers = result.writers.get(name)
+        if not writers:
+            continue
+        written = np.logical_or.reduce([one.written for one in writers])
+        boxes[place] = cover(written)
+        one = Comparison(name, values[name].size, writers)
+        found.append(one)
+        if place not in reference.output_places:  # it has to stay what it was
+            for box in boxes.pop(place):
+                part = _slices(box)
+                before = values[name][part].astype(result.outputs[name].dtype)
+                zero = np.zeros(before.shape)
+                one.add(box, written[part], result.outputs[name][part], Expected(box, before, zero))
+    by_name = {one.name: one for one in found}
+    for wanted in _together(boxes):
+        for place, expected in reference.evaluate(arguments, wanted).items():
+            name, part = names[place], _slices(expected.box)
+            written = np.logical_or.reduce([one.written[part] for one in by_name[name].writers])
+            by_name[name].add(expected.box, written, result.outputs[name][part], expected)
+    return found
+
+
+def _together(boxes: Mapping[int, list[Box]]) -> list[dict[int, Box]]:
+    """Join boxes of several outputs that are written alike: they share what they need."""
+    if len({len(some) for some in boxes.values()}) == 1:
+        return [dict(zip(boxes, some, strict=True)) for some in zip(*boxes.values(), strict=True)]
+    return [{place: box} for place, some in boxes.items() for box in some]
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(low, high + 1) for low, high in box)

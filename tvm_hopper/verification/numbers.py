@@ -1,0 +1,100 @@
+"""Arguments for the two runs that are compared with a plain program.
+
+Integers: small ones, so that every sum is exact in whatever order it is taken, where the types
+allow it: |a| <= B with n B**2 <= 2**p for the longest sum, of n terms in a type of p significant
+bits. If B < 1, fewer elements than all are other than zero.
+
+Normal numbers: as they stand in the middle of a network.
+
+Each array repeats a random sequence whose length is a prime number: two elements at places that a
+wrong stride or coordinate confuses are equal by chance alone, and large arrays cost no more than
+a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.reference.evaluate import Reference
+from tvm_hopper.reference.rounding import FORMATS
+from tvm_hopper.sim.launch.signature import Argument
+
+PERIOD = 1048583  # a prime
+LARGEST = 8  # magnitude of integers: every float type holds them
+SEEDS = {"integers": 20, "normal": 21}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Makes values of one kind.
+
+    Attributes
+    ----------
+    kind : str
+        "integers" or "normal".
+    largest : int
+        Magnitude of integers.
+    density : float
+        Share of integers that are not zero by design.
+    positions : frozenset of str
+        Arguments that the program takes for places in other tensors, or decides by: 0 and 1.
+    """
+
+    kind: str
+    largest: int = LARGEST
+    density: float = 1.0
+    positions: frozenset[str] = frozenset()
+
+    def fill(self, argument: Argument, array: np.ndarray) -> None:
+        """Fill an argument's array."""
+        seed = [SEEDS[self.kind], *argument.name.encode(), array.size % 1009]
+        count = min(array.size, PERIOD)
+        period = self._period(argument, count, np.random.default_rng(seed))
+        if not array.flags.c_contiguous:
+            array[...] = np.resize(period, array.shape)
+            return
+        flat = array.reshape(-1)
+        for first in range(0, array.size, PERIOD):
+            flat[first : first + PERIOD] = period[: array.size - first]
+
+    def _period(self, argument: Argument, count: int, rng: np.random.Generator) -> np.ndarray:
+        dtype = DTYPES[argument.dtype].numpy
+        is_float = argument.dtype in FORMATS
+        if dtype.kind == "b" or argument.name in self.positions:
+            return rng.integers(0, 2, count).astype(dtype)
+        if self.kind == "normal" and is_float:
+            return rng.standard_normal(count).astype(dtype)
+        if self.kind == "normal":
+            info = np.iinfo(dtype)
+            top = min(info.max, 1 << 7)
+            return rng.integers(max(info.min, -top), top, count).astype(dtype)
+        low = -self.largest if is_float or dtype.kind == "i" else 0
+        values = rng.integers(low, self.largest + 1, count)
+        if self.density < 1:
+            values = np.where(rng.random(count) < self.density, values, 0)
+        return values.astype(dtype)
+
+
+def choose_numbers(
+    reference: Reference, names: list[str], arguments: list[Any]
+) -> tuple[Numbers, Numbers]:
+    """Choose the integers by the longest sum of floats; return both kinds.
+
+    `names` and `arguments` are the kernel's, in the order of the program's parameters.
+    """
+    largest, density = LARGEST, 1.0
+    for dtype, length in reference.sums(arguments):
+        room = 2.0 ** FORMATS[dtype].precision / max(length, 1)
+        largest = min(largest, max(int(math.sqrt(room)), 1))
+        if room < 1:  # on average half of the room
+            density = min(density, math.sqrt(room / 2))
+    positions = frozenset(names[place] for place in reference.positions)
+    return (
+        Numbers("integers", largest, density, positions),
+        Numbers("normal", positions=positions),
+    )

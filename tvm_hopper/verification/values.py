@@ -1,0 +1,252 @@
+"""The last stage of `verify`: what the kernel computes, compared with a plain program.
+
+Two runs of chosen CTAs over their whole sums, on integers and on normal numbers. What they write
+is compared element by element: bit for bit where every order of the plain program's operations
+gives the same (on integers, usually), else within the bound of `Reference.evaluate`.
+
+What one run costs grows with the length of the sums: where it would take too long, fewer CTAs run,
+and their run ends after some of their output tiles. The report says how much was compared.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir
+
+from tvm_hopper.reference.evaluate import Reference
+from tvm_hopper.reference.plain import PlainProgramError
+from tvm_hopper.sim import Finding, Result
+from tvm_hopper.sim.cta_selection import Choice
+from tvm_hopper.sim.findings import finding
+from tvm_hopper.sim.kinds.flow import flow_of
+from tvm_hopper.sim.launch.arguments import complete
+from tvm_hopper.sim.run import touched_tensors
+from tvm_hopper.sim.tir import short_name
+from tvm_hopper.verification.compare import Comparison, compare
+from tvm_hopper.verification.inputs import blank_memory
+from tvm_hopper.verification.launches import BoundLaunch, run_launches
+from tvm_hopper.verification.numbers import Numbers, choose_numbers
+from tvm_hopper.verification.program import Program
+
+POLICY, SEED = "eager", 0
+WORK = {"integers": 5.4e8, "normal": 1.35e8}  # multiply-adds, about, that one run may simulate
+MOST_CTAS = 8  # in between those that stand for the others
+ADDING = re.compile("atom|cp_reduce|red(_|$)")  # names of instructions that add to memory
+MUCH = 8  # times that, where CTAs need each other
+NOT_GIVEN = (
+    "not checked: no plain program is known (verify(..., against=...); of a schedule, the module "
+    "before its first hs.* helper)"
+)
+
+
+@dataclass(frozen=True)
+class ValueReport:
+    """Whether values were compared, and how many.
+
+    Attributes
+    ----------
+    checked : bool
+        False: nothing is said about what the kernel computes.
+    text : str
+        What was compared with what, or why not.
+    """
+
+    checked: bool
+    text: str
+
+
+NOTHING_LAUNCHED = ValueReport(False, "not checked: nothing was launched")
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """Which CTAs run, and after how many elements they end."""
+
+    blocks: list[Any]
+    stop_after: int | None
+
+
+class ValueCheck:
+    """Compares one program with its plain one.
+
+    Parameters
+    ----------
+    values : dict
+        Arguments of any kind, for their shapes.
+    outputs : sequence of str
+        Arguments that hold nothing before the run.
+    asked : bool
+        Somebody asked for the chosen CTAs: no others run.
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        program: Program,
+        launches: Sequence[BoundLaunch],
+        choices: Sequence[Choice],
+        values: Mapping[str, Any],
+        outputs: Sequence[str],
+        inputs: Mapping[str, Any],
+        asked: bool = False,
+    ) -> None:
+        self.asked = asked
+        self.reference, self.program, self.launches = reference, program, launches
+        self.choices, self.outputs, self.inputs = choices, outputs, inputs
+        self.names = [argument.name for argument in program.arguments]
+        self.findings: list[Finding] = []
+        self.values = values
+        reference.sizes(self._in_order(values))  # its parameters are the kernel's, or an error
+
+    def _in_order(self, values: Mapping[str, Any]) -> list[Any]:
+        return [values[name] for name in self.names]
+
+    def run(self, end: float) -> ValueReport:
+        """Make both runs, until a moment of the monotonic clock; `findings` says what is wrong."""
+        texts = []
+        try:
+            numbers = choose_numbers(self.reference, self.names, self._in_order(self.values))
+            for kind in numbers:
+                extent = self._extent(kind.kind)
+                texts.append(self._one(kind, extent, end))
+        except (PlainProgramError, _NotCompared) as error:
+            message = f"values: {error}"
+            self.findings.append(finding("INCOMPLETE", message, hint="verify a smaller shape"))
+            return ValueReport(False, f"not checked: {error}")
+        name = self.reference.program.name
+        return ValueReport(True, f"compared with {name}: " + "; ".join(texts))
+
+    # -- what runs --------------------------------------------------------------------------------
+
+    def _extent(self, kind: str) -> _Extent:
+        """Choose the CTAs of one run, and its end."""
+        arguments = self._in_order(self.values)
+        stored = sum(arguments[place].size for place in self.reference.output_places)
+        num_outputs = max(len(self.reference.output_places), 1)
+        work = self.reference.one_element(arguments).work / num_outputs
+        room = WORK[kind] / max(work, 1)  # elements that may be computed
+        blocks = [None if one.everything else one.blocks for one in self.choices]
+        adds = any(_adds(launch.func) for launch in self.launches)
+        if len(self.launches) == 1 and not self._talk() and not adds:
+            return self._some(self.choices[0], kind, room, stored)
+        if any(blocks) and (adds or self._read_what_others_write()):
+            blocks = [None] * len(self.launches)
+        share = max(len(x) / c.total if x else 1 for x, c in zip(blocks, self.choices, strict=True))
+        if stored * share > room * MUCH:
+            raise _NotCompared(
+                f"CTAs that need each other compute about {stored * share * work:.1e} steps, more "
+                f"than the {WORK[kind] * MUCH:.1e} that are simulated for values"
+            )
+        return _Extent(blocks, None)
+
+    def _some(self, choice: Choice, kind: str, room: float, stored: int) -> _Extent:
+        """Choose some CTAs of the only launch, each of which computes by itself."""
+        blocks = self._spread(choice)
+        if kind == "normal":  # others first, if not all of them run
+            blocks.reverse()
+        per_cta = stored / choice.total
+        if room >= per_cta * len(blocks):
+            return _Extent([None if len(blocks) >= choice.total else blocks], None)
+        fewest = min(2 if kind == "integers" else 1, len(blocks))
+        count = max(int(room / per_cta), fewest)
+        may_stop = self._stored(0) <= choice.only_written  # nothing is stored, and added to later
+        stop = max(int(room), 1) if may_stop and count * per_cta > room else None
+        return _Extent([blocks[:count]], stop)
+
+    def _spread(self, choice: Choice) -> list[tuple[int, ...]]:
+        """Add CTAs in between to those that stand for the others in their synchronisation."""
+        blocks = list(choice.blocks)
+        if self.asked:
+            return blocks
+        ends = [blocks[0], blocks[-1]]
+        grid = self.launches[0].setup["grid"]
+        places = (choice.total * i // MOST_CTAS + i for i in range(1, MOST_CTAS))
+        spread = [_block(place % choice.total, grid) for place in places]
+        return list(dict.fromkeys([*ends, *blocks, *spread]))
+
+    def _talk(self) -> bool:
+        """Tell whether CTAs hear of each other; then those of a group run together, or none."""
+        talk = any(flow_of(launch.func).talks for launch in self.launches)
+        left_out = [one.reason for one in self.choices if not one.covered]
+        if talk and left_out:
+            raise _NotCompared(f"CTAs that hear of each other did not all run: {left_out[0]}")
+        return talk
+
+    def _read_what_others_write(self) -> bool:
+        """Tell whether a launch reads what one stores that did not run whole."""
+        partly: set[str] = set()
+        for number, (launch, choice) in enumerate(zip(self.launches, self.choices, strict=True)):
+            stored, loaded = touched_tensors(launch.func, launch.setup["params"])
+            if partly & (stored | loaded):
+                return True
+            if not choice.everything:
+                partly |= self._stored(number)
+        return False
+
+    def _stored(self, number: int) -> set[str]:
+        launch = self.launches[number]
+        return touched_tensors(launch.func, launch.setup["params"])[0]
+
+    # -- one run ----------------------------------------------------------------------------------
+
+    def _one(self, kind: Numbers, extent: _Extent, end: float) -> str:
+        values, missing = complete(self.program.arguments, self.inputs, blank_memory)
+        for argument in self.program.arguments:  # what holds nothing needs no numbers
+            if argument.name in set(missing) - set(self.outputs):
+                kind.fill(argument, values[argument.name])
+        result = self._simulate(values, extent, end)
+        found = self._compare(values, result)
+        if result.ended_early and any(one.wrong for one in found):  # perhaps it was not ready
+            result = self._simulate(values, _Extent(extent.blocks, None), end)
+            found = self._compare(values, result)
+        what = "integers" if kind.kind == "integers" else "normal numbers"
+        self.findings += [one.finding(f"on {what}", result) for one in found if one.wrong]
+        return f"on {what} " + (", ".join(map(str, found)) or "nothing was written")
+
+    def _simulate(self, values: Mapping[str, Any], extent: _Extent, end: float) -> Result:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise _NotCompared("no time was left (budget_s)")
+        result = run_launches(
+            self.launches,
+            values,
+            self.outputs,
+            POLICY,
+            SEED,
+            extent.blocks,
+            budget_s=left,
+            record_writers=True,
+            stop_after=extent.stop_after,
+        )
+        # of a run that was ended on purpose, what is owed at the end is not known
+        found = result.findings
+        self.findings += [x for x in found if not result.ended_early or x.severity == "error"]
+        if result.stopped and not result.ended_early:
+            raise _NotCompared("the run did not come to its end")
+        return result
+
+    def _compare(self, values: Mapping[str, Any], result: Result) -> list[Comparison]:
+        return compare(self.reference, self.names, values, result)
+
+
+def _adds(func: Any) -> bool:
+    """Tell whether a kernel adds to memory: then an element may be the work of several CTAs."""
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(func.body, [(ir.Call, calls.append)], order="pre")
+    names = {short_name(call).rpartition(".")[2] for call in calls}
+    return any(ADDING.match(name) for name in names)
+
+
+def _block(number: int, grid: Sequence[int]) -> tuple[int, ...]:
+    """Return the block index of a CTA, the first axis fastest, as the hardware counts."""
+    return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
+
+
+class _NotCompared(Exception):
+    """Why the values of a program are not compared."""

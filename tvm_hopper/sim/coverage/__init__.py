@@ -1,0 +1,28 @@
+"""Every CTA of a launch by its indices alone: no values, and a cost that does not grow with tiles.
+
+The simulator runs chosen CTAs; what only another one does wrong (an index out of bounds, a store
+into a neighbor's tile, a tile that nobody writes, a vector at an odd place) is found here.
+
+    walk          accesses of global memory, with loops and conditions around them, as nodes
+    turns         which loops are the CTA's, over tiles, and which its threads'
+    points        every CTA (and turn of its loops), as lists that conditions filter
+    split         an index as a part of the CTA plus a part of its threads, exactly; CTAs fall into
+                  few kinds, in each of which threads do the same
+    footprint     bytes of each statement: a list of bases, and the threads' offsets of each kind
+    boxes         offsets as boxes in a tensor's rows
+    lattice       the tensor cut where boxes end: who stores to each cell, which cell nobody does
+    check         the rules, and what is proven
+
+A set of offsets is listed once for each kind of CTA, so conditions are exact: no superset is taken
+for what happens, and what is reported names a CTA and an element. Overlap and coverage are counted
+on the cells between the ends of boxes, not on elements: a million tiles are a million cells. (To
+recognise the bases as arithmetic progressions instead would need no list of CTAs, but has to give
+up at each ragged edge, swizzled order of tiles or persistent loop; a list of 10^6 costs
+milliseconds.)
+
+What depends on data, or would cost more than the budgets below say, is INCOMPLETE by name.
+"""
+
+from tvm_hopper.sim.coverage.check import Coverage, check_every_cta, check_outputs
+
+__all__ = ["Coverage", "check_every_cta", "check_outputs"]

@@ -1,0 +1,85 @@
+"""Accesses of global memory as the walk over a function finds them, before any index is evaluated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper.sim.coverage.nodes import Node, Variable
+
+LOAD, STORE, ATOMIC = "load", "store", "atomic"
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One thing on the way to an access: a condition, or a loop whose variable counts from 0.
+
+    `kind` is "if", "for" or "while"; of a `while`, `node` says that a turn begins, of a `for` it is
+    the extent.
+    """
+
+    kind: str
+    node: Node
+    variable: Variable | None = None
+
+
+@dataclass(frozen=True)
+class Address:
+    """A place in memory: `offset` bytes from what the parameter `param` points to.
+
+    `param` is empty for memory that is not global; None where it is not known what is pointed to.
+    """
+
+    param: str | None
+    offset: Node
+    buffer: str = ""
+
+
+@dataclass(frozen=True)
+class Access:
+    """A statement's access of a tensor in global memory.
+
+    Attributes
+    ----------
+    statement : object
+        The TIR statement.
+    kind : str
+        `LOAD`, `STORE` or `ATOMIC` (atomic, or with an order of its own: does not conflict with its
+        like).
+    path : tuple[Step, ...]
+        Loops and conditions around it, outermost first.
+    param : str
+        Parameter of the device function: a pointer, or a tensor map.
+    offsets : tuple[Node, ...]
+        The byte from the pointer on; or the box's coordinates, innermost first.
+    width : Node
+        Bytes from there on, of one thread.
+    align : int
+        Bytes to which the address must be aligned; of a tensor map, its innermost coordinate.
+    index_bits : int
+        Bits of the type of the index, which must hold it; 0 if it has none.
+    size : int
+        Bytes of one element, for messages.
+    """
+
+    statement: Any
+    kind: str
+    path: tuple[Step, ...]
+    param: str
+    offsets: tuple[Node, ...]
+    width: Node
+    align: int
+    buffer: str
+    size: int = 1
+    is_map: bool = False
+    index_bits: int = 0
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """What cannot be told of a statement, and whether it may store to a tensor (a parameter)."""
+
+    statement: Any
+    reason: str
+    param: str | None
+    stores: bool = True

@@ -1,0 +1,133 @@
+"""Bounds and alignment of one statement's accesses in every CTA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tvm_hopper.sim.coverage.accesses import LOAD, Access
+from tvm_hopper.sim.coverage.footprint import Piece, Prepared, starts_of
+from tvm_hopper.sim.launch.tensors import TensorPlacement
+from tvm_hopper.sim.launch.tma import TensorMapArg
+from tvm_hopper.sim.tir import numpy_dtype
+
+INT32_MAX = (1 << 31) - 1
+
+
+class Reporter(Protocol):
+    """Who takes findings."""
+
+    def cta(self, number: int) -> str:
+        """Return a CTA's name."""
+
+    def report(self, rule: str, access: Access, message: str, **more: Any) -> None:
+        """Report a broken rule."""
+
+
+def _verb(access: Access) -> str:
+    return "reads" if access.kind == LOAD else "writes"
+
+
+def out_of_bounds(to: Reporter, piece: Piece, where: TensorPlacement) -> bool:
+    """Report the first CTA that touches bytes outside of a tensor's memory."""
+    access, size = piece.access, where.base.size
+    low, high = piece.base + piece.offsets.low, piece.base + piece.offsets.high
+    wrong = (low < 0) | (high > size)
+    if access.index_bits == 32:
+        wrong |= (high - 1) // access.size > INT32_MAX
+    if not wrong.any():
+        return False
+    candidates = np.flatnonzero(wrong)
+    at = int(candidates[np.argmin(piece.owner[candidates])])
+    name, begin, end = access.buffer, int(low[at]), int(high[at])
+    if begin < 0 or end > size:
+        byte = begin if begin < 0 else end - piece.offsets.width
+        text = (
+            f"{to.cta(int(piece.owner[at]))} {_verb(access)} bytes [{byte}, "
+            f"{byte + piece.offsets.width}) of {name}, which has {size} bytes: index "
+            f"{byte // access.size}"
+        )
+    else:
+        byte = end - piece.offsets.width
+        text = (
+            f"{to.cta(int(piece.owner[at]))}: index {byte // access.size} of {name} in 32 bits, "
+            f"which hold at most {INT32_MAX}"
+        )
+    to.report(
+        "OOB_ACCESS",
+        access,
+        text,
+        buffer=name,
+        byte_range=(byte, byte + piece.offsets.width),
+    )
+    return True
+
+
+def misaligned(to: Reporter, pieces: Sequence[Piece]) -> None:
+    """Report the first CTA with an address that is not aligned as its access needs."""
+    for piece in pieces:
+        access, need = piece.access, piece.access.align
+        if need <= 1:
+            continue
+        residues = piece.offsets.residues(need)
+        found = (piece.base % need)[:, None] + residues
+        wrong = (found % need != 0).any(axis=1)
+        if need == 16 and piece.offsets.width % need and access.size == 1:
+            wrong |= True  # a bulk copy's size
+        if wrong.any():
+            candidates = np.flatnonzero(wrong)
+            at = int(candidates[np.argmin(piece.owner[candidates])])
+            bad = next((int(r) for r in found[at] % need if r % need), 0)
+            to.report(
+                "MISALIGNED",
+                access,
+                f"{to.cta(int(piece.owner[at]))} {_verb(access)} {piece.offsets.width} bytes of "
+                f"{access.buffer} at an address that is {bad} modulo {need}: need {need}",
+                buffer=access.buffer,
+            )
+            return
+
+
+def misaligned_box(to: Reporter, prepared: Prepared, tensor_map: TensorMapArg) -> None:
+    """Report the first CTA whose box begins where TMA cannot begin, along the innermost dimension.
+
+    See `facts.tensor_map.COORDINATE_ALIGNMENT`.
+    """
+    access, itemsize = prepared.access, numpy_dtype(tensor_map.dtype).itemsize
+    for index, starts in starts_of(prepared, 0):
+        wrong = (starts * itemsize % access.align != 0).any(axis=1)
+        if wrong.any():
+            owners = prepared.points.cta[index]
+            candidates = np.flatnonzero(wrong)
+            at = int(candidates[np.argmin(owners[candidates])])
+            start = next(int(s) for s in starts[at] if s * itemsize % access.align)
+            to.report(
+                "MISALIGNED",
+                access,
+                f"{to.cta(int(owners[at]))}: TMA box of {tensor_map.tensor} from innermost "
+                f"coordinate {start}, {start * itemsize} bytes: need a multiple of {access.align}",
+                buffer=tensor_map.tensor,
+            )
+            return
+
+
+def negative_box(to: Reporter, prepared: Prepared) -> None:
+    """Report the first CTA that stores a box from a negative coordinate."""
+    access = prepared.access
+    for dimension in range(len(access.offsets)):
+        for index, starts in starts_of(prepared, dimension):
+            wrong = (starts < 0).any(axis=1)
+            if wrong.any():
+                owners = prepared.points.cta[index]
+                candidates = np.flatnonzero(wrong)
+                at = int(candidates[np.argmin(owners[candidates])])
+                to.report(
+                    "OOB_ACCESS",
+                    access,
+                    f"{to.cta(int(owners[at]))}: TMA store at coordinate {int(starts[at].min())} "
+                    f"of dimension {dimension}",
+                    buffer=access.buffer,
+                )
+                return

@@ -1,0 +1,299 @@
+"""Integer expressions over a launch: built once, simplified by ranges, evaluated on numpy arrays.
+
+    (blockIdx.x * 64 + threadIdx.x) // 8        a `Node` over two `Variable`s
+
+Equal expressions are one object, so that what many statements share is evaluated once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.machine.lanes import tdiv, tmod
+
+FAR = 1 << 80  # beyond any index: an end of a range that is not known
+OUTER, INNER, KEY = "outer", "inner", "key"
+
+
+class Variable:
+    """An integer in [low, high].
+
+    `role` says who turns it: `OUTER` the CTA (block indices, loops over a CTA's tiles), `INNER` its
+    threads and their loops; `KEY` stands for an expression of outer ones, `definition`.
+    """
+
+    __slots__ = ("definition", "high", "low", "name", "role")
+
+    def __init__(
+        self, name: str, low: int, high: int, role: str, definition: Node | None = None
+    ) -> None:
+        self.name, self.low, self.high, self.role = name, low, high, role
+        self.definition = definition
+
+
+class Node:
+    """One expression: `op` of `args`, in [low, high].
+
+    `value` is the number of a constant, the `Variable`, or (bits, signed) of a conversion;
+    `unknown` says what it depends on that no index tells, or is empty.
+    """
+
+    __slots__ = ("args", "high", "low", "op", "unknown", "uses", "value")
+
+    def __init__(self, op: str, args: tuple[Node, ...], value: Any, low: int, high: int) -> None:
+        self.op, self.args, self.value, self.low, self.high = op, args, value, low, high
+        self.uses: frozenset[Variable] = frozenset().union(*(a.uses for a in args))
+        self.unknown = next((a.unknown for a in args if a.unknown), "")
+
+    @property
+    def constant(self) -> int | None:
+        """Return the number that it always is; None if it varies."""
+        return int(self.value) if self.op == "const" else None
+
+    def has(self, *roles: str) -> bool:
+        """Tell whether it depends on a variable of one of some roles."""
+        return any(v.role in roles for v in self.uses)
+
+
+def _safe(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Let a division by zero be one by 1: it stands where no thread comes."""
+
+    def divide(a: Any, b: Any) -> Any:
+        return function(a, np.where(b == 0, 1, b) if isinstance(b, np.ndarray) else b or 1)
+
+    return divide
+
+
+def _shift(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def shift(a: Any, b: Any) -> Any:
+        return function(a, np.clip(b, 0, 62) if isinstance(b, np.ndarray) else min(max(b, 0), 62))
+
+    return shift
+
+
+def _select(cond: Any, yes: Any, no: Any) -> Any:
+    return np.where(cond, yes, no) if isinstance(cond, np.ndarray) else yes if cond else no
+
+
+def _least(a: Any, b: Any) -> Any:
+    return min(a, b) if type(a) is int and type(b) is int else np.minimum(a, b)
+
+
+def _most(a: Any, b: Any) -> Any:
+    return max(a, b) if type(a) is int and type(b) is int else np.maximum(a, b)
+
+
+def _both(a: Any, b: Any) -> Any:
+    return np.logical_and(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (
+        bool(a) and bool(b)
+    )  # fmt: skip
+
+
+def _either(a: Any, b: Any) -> Any:
+    return np.logical_or(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else (
+        bool(a) or bool(b)
+    )  # fmt: skip
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "fdiv": _safe(lambda a, b: a // b),
+    "fmod": _safe(lambda a, b: a % b),
+    "tdiv": _safe(tdiv),
+    "tmod": _safe(tmod),
+    "min": _least,
+    "max": _most,
+    "lt": lambda a, b: a < b,
+    "eq": lambda a, b: a == b,
+    "and": _both,
+    "or": _either,
+    "not": lambda a: np.logical_not(a) if isinstance(a, np.ndarray) else not a,
+    "band": lambda a, b: a & b,
+    "bor": lambda a, b: a | b,
+    "bxor": lambda a, b: a ^ b,
+    "shl": _shift(lambda a, b: a << b),
+    "shr": _shift(lambda a, b: a >> b),
+    "select": _select,
+}
+BOOLEAN = ("lt", "eq", "and", "or", "not")
+
+
+def convert(value: Any, bits: int, signed: bool) -> Any:
+    """Return a value modulo 2**bits, as a type of so many bits holds it."""
+    if bits >= 64:  # int64 holds it already; no index of an unsigned 64-bit type is beyond
+        return value
+    half = (1 << (bits - 1)) if signed else 0
+    return ((value + half) & ((1 << bits) - 1)) - half
+
+
+class Nodes:
+    """Makes nodes, each once."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Node] = {}
+        self.zero, self.one = self.const(0), self.const(1)
+
+    def _node(self, op: str, args: tuple[Node, ...], value: Any, low: int, high: int) -> Node:
+        key = (op, value, *map(id, args))
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = Node(op, args, value, low, high)
+        return found
+
+    def const(self, value: int) -> Node:
+        """Return a number."""
+        value = int(value)
+        return self._node("const", (), value, value, value)
+
+    def var(self, variable: Variable) -> Node:
+        """Return a variable; its only value, if it has one."""
+        if variable.low == variable.high:
+            return self.const(variable.low)
+        node = self._node("var", (), variable, variable.low, variable.high)
+        node.uses = frozenset((variable,))
+        return node
+
+    def unknown(self, why: str) -> Node:
+        """Return a value that no index tells; `why` names it."""
+        node = self._node("unknown", (), why, -FAR, FAR)
+        node.unknown = why
+        return node
+
+    def convert(self, node: Node, bits: int, signed: bool) -> Node:
+        """Return a value as a type of so many bits holds it."""
+        low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+        if low <= node.low and node.high <= high:
+            return node
+        if node.op == "const":
+            return self.const(convert(node.low, bits, signed))
+        return self._node("convert", (node,), (bits, signed), low, high)
+
+    def make(self, op: str, *args: Node) -> Node:
+        """Return an operation, simplified by the ranges of its arguments."""
+        if all(a.op == "const" for a in args):
+            return self.const(FUNCTIONS[op](*(a.low for a in args)))
+        simple = self._simple(op, args)
+        if simple is not None:
+            return simple
+        low, high = _range(op, args)
+        if low == high and not any(a.unknown for a in args):
+            return self.const(low)
+        return self._node(op, args, None, low, high)
+
+    def _simple(self, op: str, args: tuple[Node, ...]) -> Node | None:
+        a, b = args[0], args[-1]
+        if op == "select":
+            return None if a.constant is None else args[1] if a.constant else args[2]
+        if op in ("and", "or"):
+            absorbing = 0 if op == "and" else 1
+            for one, other in ((a, b), (b, a)):
+                if one.constant is not None:
+                    return one if bool(one.constant) == absorbing else other
+            return a if a is b else None
+        if op == "not":
+            return a.args[0] if a.op == "not" else None
+        if op in ("add", "sub", "bor", "bxor", "shl", "shr") and b.constant == 0:
+            return a
+        if op == "add" and a.constant == 0:
+            return b
+        if op == "mul":
+            for one, other in ((a, b), (b, a)):
+                if one.constant in (0, 1):
+                    return one if one.constant == 0 else other
+        if op in ("tdiv", "tmod") and a.low >= 0 and b.low > 0:
+            return self.make("f" + op[1:], a, b)
+        if op == "fdiv" and b.constant == 1:
+            return a
+        if op == "fmod" and b.constant is not None and 0 <= a.low and a.high < b.constant:
+            return a
+        if op in ("min", "max"):
+            low, high = (a, b) if op == "min" else (b, a)
+            if low.high <= high.low:
+                return a
+            if high.high <= low.low:
+                return b
+        return None
+
+    def total(self, terms: Mapping[Node, int], constant: int = 0) -> Node:
+        """Return a sum of terms, each times a number."""
+        result = self.const(constant)
+        for term, factor in terms.items():
+            result = self.make("add", result, self.make("mul", term, self.const(factor)))
+        return result
+
+
+def _range(op: str, args: tuple[Node, ...]) -> tuple[int, int]:
+    """Return the least and the greatest value that an operation may have."""
+    a, b = args[0], args[-1]
+    if op == "add":
+        return a.low + b.low, a.high + b.high
+    if op == "sub":
+        return a.low - b.high, a.high - b.low
+    if op == "mul":
+        corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+        return min(corners), max(corners)
+    if op in BOOLEAN:
+        return _truth(op, a, b)
+    if op in ("min", "max"):
+        choose = min if op == "min" else max
+        return choose(a.low, b.low), choose(a.high, b.high)
+    if op == "select":
+        return min(args[1].low, b.low), max(args[1].high, b.high)
+    if op == "fdiv" and b.low > 0:
+        corners = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
+        return min(corners), max(corners)
+    if op == "tdiv" and b.low > 0:
+        return -((-a.low) // b.low) if a.low < 0 else 0, a.high // b.low if a.high > 0 else 0
+    if op == "fmod" and b.low > 0:
+        return 0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1
+    if op == "tmod" and b.low > 0:
+        return (0 if a.low >= 0 else 1 - b.high), b.high - 1
+    if op == "shr" and b.constant is not None:
+        return a.low >> b.constant, a.high >> b.constant
+    if op == "shl" and b.constant is not None:
+        return a.low << b.constant, a.high << b.constant
+    if op == "band" and (a.low >= 0 or b.low >= 0):
+        return 0, min(x.high for x in (a, b) if x.low >= 0)
+    if op in ("bor", "bxor") and a.low >= 0 and b.low >= 0:
+        return 0, (1 << max(a.high.bit_length(), b.high.bit_length())) - 1
+    return -FAR, FAR
+
+
+def _truth(op: str, a: Node, b: Node) -> tuple[int, int]:
+    if op == "lt":
+        if a.high < b.low:
+            return 1, 1
+        return (0, 0) if a.low >= b.high else (0, 1)
+    if op == "eq" and (a.high < b.low or b.high < a.low):
+        return 0, 0
+    return 0, 1
+
+
+def evaluate(node: Node, env: Mapping[Variable, Any], memo: dict[Node, Any]) -> Any:
+    """Return the value of a node without unknowns, of ints or of arrays that broadcast.
+
+    Parameters
+    ----------
+    env : dict
+        Variables to ints or int64 arrays.
+    memo : dict
+        Values of nodes under this `env`; added to.
+    """
+    if node.op == "const":
+        return node.value
+    if node.op == "var":
+        return env[node.value]
+    found = memo.get(node)
+    if found is None:
+        args = [evaluate(a, env, memo) for a in node.args]
+        if node.op == "convert":
+            found = convert(args[0], *node.value)
+        else:
+            found = FUNCTIONS[node.op](*args)
+        memo[node] = found
+    return found

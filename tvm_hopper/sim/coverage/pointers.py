@@ -1,0 +1,349 @@
+"""Pointers and calls: which bytes of global memory an instruction reads, writes or updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir
+
+from tvm_hopper.sim.coverage.accesses import (
+    ATOMIC,
+    LOAD,
+    STORE,
+    Access,
+    Address,
+    Step,
+    Undecided,
+)
+from tvm_hopper.sim.coverage.expressions import Expressions
+from tvm_hopper.sim.coverage.nodes import INNER, Node, Nodes, Variable
+from tvm_hopper.sim.ops.atomics import order_of
+from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
+from tvm_hopper.sim.tir import (
+    PTX,
+    PtxCall,
+    decode_ptx,
+    dtype_of,
+    numpy_dtype,
+    op_name,
+    short_name,
+)
+from tvm_hopper.sim.translate.device_math import MATH, plain_name
+from tvm_hopper.facts.tensor_map import COORDINATE_ALIGNMENT
+
+_SAME = ("reinterpret", "likely", "cuda.cvta_generic_to_shared", "cuda.smem_addr_from_uint64")
+_PLUS = ("handle_add_byte_offset", "ptx.addr")
+_NO_ACCESS = (
+    *("cp_async_bulk_prefetch", "cp_async_bulk_tensor_prefetch", "prefetch", "applypriority"),
+    *("mbarrier", "createpolicy", "fence", "cp_async_mbarrier", "wgmma", "mapa", "cvta"),
+)
+_BULK_ALIGNMENT = 16  # PTX ISA, cp.async.bulk: addresses and size
+
+
+class Pointers:
+    """Follows pointers and calls; a part of `Walker`."""
+
+    nodes: Nodes
+    expressions: Expressions
+    path: tuple[Step, ...]
+    accesses: list[Access]
+    undecided: list[Undecided]
+    addresses: dict[Any, Address]
+    statement: Any
+    communicates: bool
+
+    def visit(self, expr: Any) -> None:
+        """Note the accesses inside an expression."""
+        raise NotImplementedError
+
+    # -- pointers ---------------------------------------------------------------------------------
+
+    def viewed(self, data: Any) -> Any:
+        """Return the buffer or variable that a plain pointer names."""
+        return data.args[0] if isinstance(data, ir.Call) and data.args else data
+
+    def points(self, expr: Any) -> bool:
+        """Tell whether an expression is a pointer to global memory, maybe as an integer."""
+        return (
+            isinstance(expr, ir.Call)
+            and short_name(expr) in (*_SAME, *_PLUS, "address_of", "tvm_access_ptr")
+            and self.address(expr).param != ""
+        )
+
+    def address(self, expr: Any) -> Address:
+        """Return where an expression points to."""
+        nodes = self.nodes
+        if isinstance(expr, ir.Var):
+            return self.addresses.get(expr, Address("", nodes.zero))
+        kind = type(expr).__name__
+        if kind == "Cast":
+            return self.address(expr.value)
+        if kind == "Add" and self.points(expr.a):
+            return self._plus(self.address(expr.a), self.expressions.node(expr.b))
+        if isinstance(expr, ir.TensorLoad):  # an address kept in registers, of shared memory
+            return Address("", nodes.zero)
+        if not isinstance(expr, ir.Call):
+            return Address(None, nodes.zero)
+        name, args = short_name(expr), expr.args
+        if name in _SAME:
+            return self.address(args[0])
+        if name in _PLUS:
+            return self._plus(self.address(args[0]), self.expressions.node(args[1]))
+        if name == "buffer_data":
+            return self.addresses.get(args[0], Address("", nodes.zero))
+        if name == "address_of":
+            return self._element(args[0])
+        if name == "tvm_access_ptr":
+            size = numpy_dtype(dtype_of(args[0])).itemsize
+            moved = nodes.make("mul", self.expressions.node(args[2]), nodes.const(size))
+            return self._plus(self.address(args[1]), moved)
+        return Address(None, nodes.zero)
+
+    def _plus(self, place: Address, offset: Node) -> Address:
+        return Address(place.param, self.nodes.make("add", place.offset, offset), place.buffer)
+
+    def _element(self, target: Any) -> Address:
+        nodes = self.nodes
+        if isinstance(target, ir.Var):  # a tensor map
+            return self.addresses.get(target, Address("", nodes.zero))
+        place = self.addresses.get(target.source)
+        if place is None:
+            return Address("", nodes.zero)
+        index = nodes.zero
+        for extent, part in zip(target.source.ty.shape, target.indices, strict=True):
+            if len(target.indices) > 1:
+                index = nodes.make("mul", index, self.expressions.node(extent))
+            index = nodes.make("add", index, self.expressions.node(part))
+        size = numpy_dtype(str(target.source.ty.dtype.dtype)).itemsize
+        moved = nodes.make("mul", index, nodes.const(size))
+        return Address(place.param, self._plus(place, moved).offset, str(target.source.name))
+
+    # -- what is noted ----------------------------------------------------------------------------
+
+    def note(
+        self,
+        kind: str,
+        place: Address,
+        width: Node,
+        align: int,
+        size: int = 1,
+        *under: Step,
+        index_bits: int = 0,
+    ) -> None:
+        """Note an access of `width` bytes, of elements of `size` bytes, under further conditions."""
+        if place.param is None:
+            self.undecided.append(
+                Undecided(self.statement, "where it points to is not known", None, kind != LOAD)
+            )
+        elif place.param:
+            self.accesses.append(
+                Access(
+                    self.statement,
+                    kind,
+                    (*self.path, *under),
+                    place.param,
+                    (place.offset,),
+                    width,
+                    align,
+                    place.buffer,
+                    size,
+                    index_bits=index_bits,
+                )
+            )
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def call(self, call: ir.Call) -> None:
+        """Note what a call accesses, by itself and in its arguments."""
+        name, short = op_name(call), short_name(call)
+        if name.startswith(PTX) and name != PTX + "addr":
+            self._ptx(call)
+            return
+        if short in ("address_of", "tvm_access_ptr", "buffer_data"):
+            return
+        method = getattr(self, "_call_" + short.replace(".", "_"), None)
+        if method is not None:
+            method(call)
+            return
+        for arg in call.args:
+            self.visit(arg)
+        if short in (*_SAME, *_PLUS, "tvm_storage_sync") or self._computes(call):
+            return
+        for arg in call.args:  # who knows what it does with a pointer
+            if self._is_pointer(arg) and (place := self.address(arg)).param != "":
+                self.undecided.append(
+                    Undecided(self.statement, f"call {short} of a pointer", place.param)
+                )
+
+    def _is_pointer(self, arg: Any) -> bool:
+        return self.points(arg) or (
+            isinstance(arg, (ir.Call, ir.Var)) and dtype_of(arg) == "handle"
+        )
+
+    def _computes(self, call: ir.Call) -> bool:
+        if short_name(call) in ("call_pure_extern", "call_extern"):
+            return plain_name(str(call.args[0].value)) is not None
+        return short_name(call).removeprefix("cuda.") in MATH
+
+    def _call_cuda_atomic_add(self, call: ir.Call) -> None:
+        self.visit(call.args[1])
+        size = numpy_dtype(dtype_of(call.args[1])).itemsize
+        self.note(ATOMIC, self.address(call.args[0]), self.nodes.const(size), size, size)
+
+    def _call_cuda_atomic_cas(self, call: ir.Call) -> None:
+        size = numpy_dtype(dtype_of(call.args[2])).itemsize
+        self.communicates = True
+        self.note(ATOMIC, self.address(call.args[0]), self.nodes.const(size), size, size)
+
+    def _call_cuda_wait_until(self, call: ir.Call) -> None:
+        self.communicates = True
+        size = numpy_dtype(DTYPE_OF.get(str(call.args[5].value), "uint32")).itemsize
+        self.note(ATOMIC, self.address(call.args[1]), self.nodes.const(size), size, size)
+
+    def _call_cuda_thread_fence(self, _: ir.Call) -> None:
+        self.communicates = True
+
+    def _call_mma_store_legacy(self, call: ir.Call) -> None:
+        """Note the 16 x 16 elements of TVM's older store of fragments, 8 of a thread."""
+        nodes, place = self.nodes, self.address(call.args[2])
+        if place.param == "":
+            return
+        size = numpy_dtype(dtype_of(call)).itemsize if dtype_of(call) != "handle" else 4
+        lane, stride = self.tags["threadIdx.x"], self.expressions.node(call.args[5])
+        part = nodes.var(Variable("element", 0, 7, INNER))
+
+        def bits(node: Node, divisor: int, modulus: int) -> Node:
+            quotient = nodes.make("fdiv", node, nodes.const(divisor))
+            return nodes.make("fmod", quotient, nodes.const(modulus))
+
+        eight, two = nodes.const(8), nodes.const(2)
+        row = nodes.make("mul", bits(part, 2, 2), eight)
+        row = nodes.make("add", nodes.make("fdiv", lane, nodes.const(4)), row)
+        column = nodes.make("mul", bits(part, 4, 2), eight)
+        column = nodes.make("add", column, nodes.make("mul", bits(lane, 1, 4), two))
+        column = nodes.make("add", column, bits(part, 1, 2))
+        index = nodes.make("add", nodes.make("mul", row, stride), column)
+        moved = nodes.make("mul", index, nodes.const(size))
+        self.note(STORE, self._plus(place, moved), nodes.const(size), size, size)
+
+    tags: dict[str, Node]
+
+    # -- PTX --------------------------------------------------------------------------------------
+
+    def _ptx(self, call: ir.Call) -> None:
+        ptx = decode_ptx(call)
+        name = op_name(call)[len(PTX) :]
+        if ptx is None:
+            self._opaque(name, list(call.args))
+            return
+        for values in ptx.operands.values():
+            for value in values:
+                if value is not None and not isinstance(value, ir.TensorLoad):
+                    self.visit(value)
+        before = self.path
+        if ptx.pred is not None:
+            held = self.expressions.node(ptx.pred)
+            zero = self.nodes.make("eq", held, self.nodes.zero)
+            self.path = (*self.path, Step("if", self.nodes.make("not", zero)))
+        self._instruction(ptx)
+        self.path = before
+
+    def _opaque(self, name: str, operands: list[Any]) -> None:
+        """Name an instruction that is handed a pointer to global memory and is not known here."""
+        for value in operands:
+            if isinstance(value, (ir.Call, ir.Var)) and self._is_pointer(value):
+                place = self.address(value)
+                if place.param != "":
+                    self.undecided.append(
+                        Undecided(self.statement, f"instruction {name}", place.param)
+                    )
+
+    def _instruction(self, ptx: PtxCall) -> None:
+        name = ptx.name
+        if name.startswith(_NO_ACCESS):
+            if name.startswith("fence") and ptx.mods.get("scope") in ("gpu", "sys"):
+                self.communicates = True
+            return
+        plain = ("ld", "ld_vec", "ld_vec256", "ldu", "ldu_vec", "st", "st_vec", "st_vec256")
+        if name in plain or (name.startswith(("atom", "red")) and "async" not in name):
+            self._plain_access(ptx)
+        elif "bulk_tensor" in name and "tmap" in ptx.operands:
+            self._tensor(ptx)
+        elif name.startswith(("cp_async_bulk", "cp_reduce_async_bulk")):
+            self._bulk(ptx)
+        elif name.startswith(("cp_async_ca", "cp_async_cg")):
+            self._cp_async(ptx)
+        else:
+            self._opaque(name, [v for values in ptx.operands.values() for v in values if v])
+
+    def _plain_access(self, ptx: PtxCall) -> None:
+        place = self.address(ptx.operands["addr"][0])
+        if place.param == "" or str(ptx.mods.get("space", "")).startswith(("shared", "local")):
+            return
+        vector = str(ptx.mods.get("vec", ""))
+        count = int(vector[1:]) if vector[1:].isdigit() else 1
+        dtype = str(ptx.mods["type"])
+        single = 4 if dtype.endswith("x2") else numpy_dtype(DTYPE_OF[dtype]).itemsize
+        size = single * count
+        kind = LOAD if ptx.name.startswith("ld") else STORE
+        sem, _ = order_of(ptx.mods)
+        if ptx.name.startswith(("atom", "red")):
+            kind = ATOMIC
+            sem = ptx.mods.get("sem") or "relaxed"
+            reads = ptx.name.startswith("atom") and "bitbucket" not in ptx.name
+            self.communicates |= reads or sem not in ("relaxed", "")
+        elif sem != "weak":
+            kind, self.communicates = ATOMIC, True
+        self.note(kind, place, self.nodes.const(size), size, single)
+
+    def _cp_async(self, ptx: PtxCall) -> None:
+        size = self.expressions.node(ptx.operands["cp_size"][0])
+        width, under = size, []
+        if "src_size" in ptx.operands:
+            width = self.expressions.node(ptx.operands["src_size"][0])
+            under = [Step("if", self.nodes.make("lt", self.nodes.zero, width))]
+        if "ignore_src" in ptx.operands:
+            ignored = self.expressions.node(ptx.operands["ignore_src"][0])
+            under = [Step("if", self.nodes.make("eq", ignored, self.nodes.zero))]
+        place = self.address(ptx.operands["src_mem"][0])
+        self.note(LOAD, place, width, size.constant or 1, 1, *under)
+
+    def _bulk(self, ptx: PtxCall) -> None:
+        place, kind = self.address(ptx.operands["src_mem"][0]), LOAD
+        if "s2g" in ptx.name:
+            place = self.address(ptx.operands["dst_mem"][0])
+            kind = ATOMIC if "reduce" in ptx.name else STORE
+        elif "g2s" not in ptx.name:
+            return
+        if any(word in ptx.name for word in ("report", "s2g_")) or "byte_mask" in ptx.operands:
+            if "noftz" not in ptx.name:
+                self._opaque(ptx.name, [v for vs in ptx.operands.values() for v in vs if v])
+                return
+        width = self.expressions.node(ptx.operands["size"][0])
+        self.note(kind, place, width, _BULK_ALIGNMENT)
+
+    def _tensor(self, ptx: PtxCall) -> None:
+        place = self.address(ptx.operands["tmap"][0])
+        if place.param == "":
+            return
+        tiled = ptx.mods.get("load_mode") in ("", "tile", None)
+        if not tiled or "override" in ptx.name or place.param is None:
+            self.undecided.append(
+                Undecided(self.statement, f"instruction {ptx.name}", place.param)
+            )
+            return
+        kind = LOAD if "g2s" in ptx.name else ATOMIC if "reduce" in ptx.name else STORE
+        coords = tuple(self.expressions.node(c) for c in ptx.operands["coords"])
+        self.accesses.append(
+            Access(
+                self.statement,
+                kind,
+                self.path,
+                place.param,
+                coords,
+                self.nodes.one,
+                COORDINATE_ALIGNMENT,
+                place.buffer,
+                is_map=True,
+            )
+        )

@@ -1,0 +1,118 @@
+"""Which registers a piece of a function writes, which of them it counts up, and how it is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_hopper.sim.coverage.expressions import Expressions, integer_type
+from tvm_hopper.sim.coverage.nodes import INNER, Node
+from tvm_hopper.sim.tir import PTX, decode_ptx, dtype_of, op_name, short_name
+
+_LEAVING = {"ret": "return", "break_loop": "break", "continue_loop": "continue"}
+
+
+def written_registers(root: Any) -> set[Any]:
+    """Return the register buffers that a statement may write."""
+    found: set[Any] = set()
+
+    def store(node: tirx.BufferStore) -> None:
+        if _is_local(node.buffer):
+            found.add(node.buffer)
+
+    def call(node: ir.Call) -> None:
+        name = op_name(node)
+        if name.startswith(PTX) and (ptx := decode_ptx(node)) is not None:
+            for slot in ptx.writes:
+                for value in ptx.operands.get(slot, []):
+                    if isinstance(value, ir.TensorLoad) and _is_local(value.source):
+                        found.add(value.source)
+            return
+        for arg in node.args:  # a pointer to registers, or a register by name
+            if isinstance(arg, ir.TensorLoad) and name.startswith("tirx.cuda."):
+                target = arg
+            elif isinstance(arg, ir.Call) and short_name(arg) in ("address_of", "buffer_data"):
+                target = arg.args[0]
+            else:
+                continue
+            buffer = getattr(target, "source", target)
+            if hasattr(buffer, "scope") and _is_local(buffer):
+                found.add(buffer)
+
+    tvm_ffi.structural_walk(root, [(tirx.BufferStore, store), (ir.Call, call)])
+    return found
+
+
+def _is_local(buffer: Any) -> bool:
+    try:
+        scope = buffer.scope()
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return scope == "" or scope.startswith("local")
+
+
+def leaves(root: Any) -> set[str]:
+    """Return how a loop's body may be left: "return", "break" (of this loop or an inner one)."""
+    found: set[str] = set()
+
+    def call(node: ir.Call) -> None:
+        word = _LEAVING.get(short_name(node))
+        if word:
+            found.add(word)
+
+    tvm_ffi.structural_walk(root, [(ir.Call, call)])
+    for name in ("Return", "Break", "Continue"):
+        kind = getattr(tirx, name, None)
+        if kind is not None:
+            tvm_ffi.structural_walk(root, [(kind, lambda _, word=name.lower(): found.add(word))])
+    return found
+
+
+def counted(body: Any, expressions: Expressions) -> dict[tuple[Any, int], Node]:
+    """Return registers that each turn of a loop increases once, by the same amount everywhere.
+
+    The increase stands in the body's outermost sequence, and nothing else writes the buffer.
+    """
+    stores: dict[Any, list[Any]] = {}
+    others: set[Any] = set()
+
+    def store(node: tirx.BufferStore) -> None:
+        if _is_local(node.buffer):
+            stores.setdefault(node.buffer, []).append(node)
+
+    tvm_ffi.structural_walk(body, [(tirx.BufferStore, store)])
+    tvm_ffi.structural_walk(
+        body,
+        [(tirx.Evaluate, lambda node: others.update(written_registers(node)))],
+    )
+    found: dict[tuple[Any, int], Node] = {}
+    for node in _outermost(body):
+        if not isinstance(node, tirx.BufferStore) or node.buffer in others:
+            continue
+        if len(stores.get(node.buffer, [])) != 1 or len(node.indices) != 1:
+            continue
+        index, value = expressions.node(node.indices[0]).constant, node.value
+        if index is None or not isinstance(value, tirx.Add):
+            continue
+        if integer_type(dtype_of(value)) is None:
+            continue
+        for own, by in ((value.a, value.b), (value.b, value.a)):
+            same = (
+                isinstance(own, ir.TensorLoad)
+                and own.source.same_as(node.buffer)
+                and expressions.node(own.indices[0]).constant == index
+            )
+            step = expressions.node(by) if same else None
+            if step is not None and not step.unknown and not step.has(INNER):
+                found[node.buffer, index] = step
+    return found
+
+
+def _outermost(body: Any) -> list[Any]:
+    if isinstance(body, tirx.SeqStmt):
+        return [node for inner in body.seq for node in _outermost(inner)]
+    if isinstance(body, tirx.AttrStmt):
+        return _outermost(body.body)
+    return [body]

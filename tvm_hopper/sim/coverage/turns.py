@@ -1,0 +1,126 @@
+"""Who turns each loop of a function: the CTA, as the one over its tiles, or its threads.
+
+A loop whose extent depends on the block index is the CTA's.  So is one with constant extent whose
+variable meets a block index under a division, a remainder or the like: as the threads' it would make
+a key of every CTA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tvm_hopper.sim.coverage.accesses import Access, Step
+from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Variable
+
+MAX_MIXED = 1 << 20  # points that loops of constant extent may make
+
+_MIXING = ("fdiv", "fmod", "tdiv", "tmod", "min", "max", "band", "bor", "bxor", "shr", "mul")
+
+
+def assign_roles(accesses: Sequence[Access], num_ctas: int) -> None:
+    """Decide the role of each loop's variable."""
+    nodes = [n for access in accesses for n in _roots(access)]
+    mixed = {node.uses for node in _below(nodes) if node.op in _MIXING}
+    points = num_ctas
+    steps = dict.fromkeys(s for a in accesses for s in a.path if s.variable is not None)
+    for step in steps:
+        variable = step.variable
+        assert variable is not None
+        others = [v for v in step.node.uses if v is not variable]
+        if step.node.unknown:
+            continue
+        if any(v.role == INNER for v in others):
+            if step.kind == "while":
+                _limit(step, variable)
+        elif others or step.kind == "while":
+            variable.role = OUTER
+        elif any(variable in uses and _has_outer(uses) for uses in mixed):
+            size = variable.high - variable.low + 1
+            if points * size <= MAX_MIXED:
+                points *= size
+                variable.role = OUTER
+
+
+def _has_outer(uses: Iterable[Variable]) -> bool:
+    return any(v.role == OUTER for v in uses)
+
+
+def _roots(access: Access) -> list[Node]:
+    return [*access.offsets, access.width, *(step.node for step in access.path)]
+
+
+def _below(roots: Iterable[Node]) -> set[Node]:
+    found: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.args)
+    return found
+
+
+def _limit(step: Step, variable: Variable) -> None:
+    """Find how often a `while` loop of single threads can turn, from a condition `a*i + b < c`."""
+    most = None
+    for part in _parts(step.node):
+        if part.op != "lt":
+            continue
+        slope = _slope(part.args[0], variable)
+        if slope and slope > 0 and _slope(part.args[1], variable) == 0:
+            low = _at_zero(part.args[0], variable)
+            turns = (part.args[1].high - 1 - low) // slope + 1
+            most = turns if most is None else min(most, turns)
+    if most is not None:
+        variable.high = max(most - 1, 0)
+
+
+def monotone(step: Step) -> bool:
+    """Tell whether a `while` loop's condition, once false, stays false."""
+    variable = step.variable
+    assert variable is not None
+    for part in _parts(step.node):
+        if variable not in part.uses:
+            continue
+        if part.op != "lt":
+            return False
+        left, right = (_slope(a, variable) for a in part.args)
+        if left is None or right is None or left < right:
+            return False
+    return True
+
+
+def _parts(node: Node) -> list[Node]:
+    return [p for a in node.args for p in _parts(a)] if node.op == "and" else [node]
+
+
+def _slope(node: Node, variable: Variable) -> int | None:
+    """Return by how much an expression grows with a variable; None if not by a constant."""
+    if variable not in node.uses:
+        return 0
+    if node.op == "var":
+        return 1
+    if node.op in ("add", "sub"):
+        a, b = (_slope(x, variable) for x in node.args)
+        return None if a is None or b is None else a + b if node.op == "add" else a - b
+    if node.op == "mul":
+        for one, other in (node.args, node.args[::-1]):
+            factor = other.constant
+            if factor is not None:
+                part = _slope(one, variable)
+                return None if part is None else part * factor
+    return None
+
+
+def _at_zero(node: Node, variable: Variable) -> int:
+    """Return the least value of an expression where a variable that it grows with is 0."""
+    if variable not in node.uses:
+        return node.low
+    if node.op == "var":
+        return 0
+    a, b = node.args
+    if node.op == "add":
+        return _at_zero(a, variable) + _at_zero(b, variable)
+    if node.op == "sub":
+        return _at_zero(a, variable) - b.high
+    return _at_zero(a if b.constant is not None else b, variable) * (b.constant or a.constant or 1)

@@ -11,7 +11,7 @@ import numpy as np
 from tvm_hopper.sim.coverage.accesses import LOAD, STORE, Access, Undecided
 from tvm_hopper.sim.coverage.bounds import misaligned, misaligned_box, negative_box, out_of_bounds
 from tvm_hopper.sim.coverage.footprint import Piece, Preparer, box_pieces, plain_pieces
-from tvm_hopper.sim.coverage.lattice import Conflict, Lattice
+from tvm_hopper.sim.coverage.lattice import Conflict, Lattice, fills_memory
 from tvm_hopper.sim.coverage.points import Points, UndecidedError
 from tvm_hopper.sim.coverage.turns import assign_roles
 from tvm_hopper.sim.coverage.walk import Walker
@@ -148,7 +148,7 @@ class Checker:
     def _needed(self) -> set[str]:
         """Return the tensors whose loads are compared with something."""
         stored = {self.tensor(a.param) for a in self.walker.accesses if a.kind != LOAD}
-        views = {n for n, p in self.places.items() if p.array.size and p.outside() is not None}
+        views = {name for name, where in self.places.items() if not fills_memory(where)}
         return stored | views
 
     def _unknown(self, unknown: Undecided) -> None:

@@ -180,8 +180,6 @@ class Preparer:
             return [*_conjuncts(step.node)] if monotone(step) else [
                 nodes.unknown("a while loop whose turns are not counted")
             ]  # fmt: skip
-        if step.node.constant is not None:
-            return []
         return [nodes.make("lt", nodes.var(variable), step.node)]
 
     def _where(self, points: Points, condition: Node) -> Points:

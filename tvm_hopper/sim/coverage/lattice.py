@@ -47,6 +47,12 @@ def own_ranges(place: TensorPlacement) -> tuple[np.ndarray, np.ndarray]:
     return starts, starts + length
 
 
+def fills_memory(place: TensorPlacement) -> bool:
+    """Tell whether every byte of a tensor's memory is one of its elements."""
+    starts, ends = own_ranges(place)
+    return len(starts) == 1 and bool(starts[0] == 0 and ends[0] == place.base.size)
+
+
 @dataclass(frozen=True)
 class Conflict:
     """Two pieces of different CTAs that meet at a byte."""

@@ -11,6 +11,7 @@ from tvm_hopper.sim.coverage.expressions import Expressions, integer_type
 from tvm_hopper.sim.coverage.nodes import INNER, Node
 from tvm_hopper.sim.tir import PTX, decode_ptx, dtype_of, op_name, short_name
 
+_ACCUMULATING = PTX + "wgmma_mma_async"
 _LEAVING = {"ret": "return", "break_loop": "break", "continue_loop": "continue"}
 
 
@@ -24,6 +25,9 @@ def written_registers(root: Any) -> set[Any]:
 
     def call(node: ir.Call) -> None:
         name = op_name(node)
+        if name.startswith(_ACCUMULATING):
+            found.add(node.args[0].source)
+            return
         if name.startswith(PTX) and (ptx := decode_ptx(node)) is not None:
             for slot in ptx.writes:
                 for value in ptx.operands.get(slot, []):

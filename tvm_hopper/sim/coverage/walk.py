@@ -146,7 +146,7 @@ class Walker(Pointers):
         for body, holds in ((node.then_case, cond), (node.else_case, nodes.make("not", cond))):
             self.expressions.registers = dict(known)
             before = self.under(Step("if", holds))
-            left = self.stmt(body) if body is not None and holds.constant != 0 else None
+            left = self.stmt(body) if body is not None else None
             self.path = before
             if left is not None:
                 sides.append(nodes.make("and", holds, left))
@@ -167,8 +167,6 @@ class Walker(Pointers):
         self.visit(node.min)
         self.visit(node.extent)
         low, extent = self.expressions.node(node.min), self.expressions.node(node.extent)
-        if extent.high <= 0:
-            return None
         starts = self._counted(node.body)
         variable = self._loop(str(node.loop_var.name), extent)
         number = self.nodes.var(variable)
@@ -177,9 +175,7 @@ class Walker(Pointers):
         return self._body(node.body, Step("for", extent, variable), number)
 
     def _loop(self, name: str, extent: Node) -> Variable:
-        most = min(extent.high, MAX_TURNS)
-        if extent.unknown:
-            most = MAX_TURNS
+        most = MAX_TURNS if extent.unknown else max(min(extent.high, MAX_TURNS), 1)
         variable = Variable(f"{name}#{len(self.loops)}", 0, most - 1, INNER)
         self.loops.append(variable)
         return variable
@@ -309,8 +305,6 @@ class Walker(Pointers):
                     self.visit(part)
 
     def _visit_under(self, expr: Any, cond: Node) -> None:
-        if cond.constant == 0:
-            return
         before = self.under(Step("if", cond))
         self.visit(expr)
         self.path = before

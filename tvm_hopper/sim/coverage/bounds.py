@@ -22,6 +22,9 @@ class Reporter(Protocol):
     def cta(self, number: int) -> str:
         """Return a CTA's name."""
 
+    def tensor(self, param: str | None) -> str:
+        """Return the tensor that a parameter points into."""
+
     def report(self, rule: str, access: Access, message: str, **more: Any) -> None:
         """Report a broken rule."""
 
@@ -41,7 +44,7 @@ def out_of_bounds(to: Reporter, piece: Piece, where: TensorPlacement) -> bool:
         return False
     candidates = np.flatnonzero(wrong)
     at = int(candidates[np.argmin(piece.owner[candidates])])
-    name, begin, end = access.buffer, int(low[at]), int(high[at])
+    name, begin, end = to.tensor(access.param), int(low[at]), int(high[at])
     if begin < 0 or end > size:
         byte = begin if begin < 0 else end - piece.offsets.width
         text = (
@@ -84,8 +87,8 @@ def misaligned(to: Reporter, pieces: Sequence[Piece]) -> None:
                 "MISALIGNED",
                 access,
                 f"{to.cta(int(piece.owner[at]))} {_verb(access)} {piece.offsets.width} bytes of "
-                f"{access.buffer} at an address that is {bad} modulo {need}: need {need}",
-                buffer=access.buffer,
+                f"{to.tensor(access.param)} at an address that is {bad} modulo {need}: need {need}",
+                buffer=to.tensor(access.param),
             )
             return
 
@@ -128,6 +131,6 @@ def negative_box(to: Reporter, prepared: Prepared) -> None:
                     access,
                     f"{to.cta(int(owners[at]))}: TMA store at coordinate {int(starts[at].min())} "
                     f"of dimension {dimension}",
-                    buffer=access.buffer,
+                    buffer=to.tensor(access.param),
                 )
                 return

@@ -63,11 +63,16 @@ class Checker:
     """Checks one launch."""
 
     def __init__(
-        self, func: Any, setup: Mapping[str, Any], arrays: Mapping[str, np.ndarray], all_run: bool
+        self,
+        func: Any,
+        setup: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray],
+        all_run: bool,
+        order_judged: bool,
     ) -> None:
         self.params = dict(setup["params"])
         self.grid = tuple(int(g) for g in setup["grid"])
-        self.all_run = all_run
+        self.all_run, self.order_judged = all_run, order_judged
         self.kernel = str((func.attrs or {}).get("global_symbol", "kernel"))
         self.places = {name: place(array) for name, array in arrays.items()}
         self.found: dict[Any, Finding] = {}
@@ -77,6 +82,7 @@ class Checker:
         self.broken: set[str] = set()  # tensors with an access out of bounds
         self.unsure: set[str] = set()  # tensors of which some access is not known
         self.apart: list[str] = []
+        self.shared: list[str] = []
         self.walker = Walker(func, self.params, self.grid, setup["block"], setup["cluster"])
         self.num_ctas = int(np.prod(self.grid))
 
@@ -243,7 +249,10 @@ class Checker:
         text = f"{who[0]} {verbs[0]} {where}, and {who[1]} {verbs[1]} it"
         statements = tuple(dict.fromkeys(statement_text(p.access.statement) for p in pieces))
         if self.walker.communicates:
-            self.undecide(pieces[0].access.statement, f"{text}: they may be ordered by flags")
+            self.shared.append(name)
+            if not self.order_judged:
+                why = f"{text}: they may be ordered by flags"
+                self.undecide(pieces[0].access.statement, why)
             return
         doubts = [self.inexact[id(p.access)] for p in pieces if id(p.access) in self.inexact]
         if doubts:
@@ -274,6 +283,8 @@ class Checker:
         text += f": indices of {good} statement{'s' * (good != 1)} in bounds and aligned"
         if self.apart:
             text += f", stores to {', '.join(sorted(self.apart))} disjoint"
+        if self.shared:
+            text += f", {', '.join(sorted(self.shared))} shared by CTAs that talk to each other"
         return text
 
 
@@ -293,6 +304,7 @@ def check_every_cta(
     setup: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray],
     all_run: bool = False,
+    order_judged: bool = False,
 ) -> Coverage:
     """Check the indices of every CTA of a launch, without running any.
 
@@ -306,6 +318,8 @@ def check_every_cta(
         Every tensor that the parameters point into, by name; only its place and its strides count.
     all_run : bool
         Every CTA is simulated as well: what cannot be decided is then no finding.
+    order_judged : bool
+        Whether CTAs that talk through flags order what they share is judged elsewhere.
 
     Returns
     -------
@@ -313,7 +327,7 @@ def check_every_cta(
         Findings: OOB_ACCESS, OUT_OF_VIEW, MISALIGNED, RACE_WRITE_WRITE and RACE_READ_INFLIGHT of
         two CTAs, each of a CTA that it names; and INCOMPLETE.
     """
-    return Checker(func, setup, arrays, all_run).run()
+    return Checker(func, setup, arrays, all_run, order_judged).run()
 
 
 def check_outputs(

@@ -274,7 +274,7 @@ class Pointers:
         elif name.startswith(("cp_async_ca", "cp_async_cg")):
             self._cp_async(ptx)
         else:
-            self._opaque(name, [v for values in ptx.operands.values() for v in values if v])
+            self._opaque(name, _operands(ptx))
 
     def _plain_access(self, ptx: PtxCall) -> None:
         place = self.address(ptx.operands["addr"][0])
@@ -309,16 +309,18 @@ class Pointers:
         self.note(LOAD, place, width, size.constant or 1, 1, *under)
 
     def _bulk(self, ptx: PtxCall) -> None:
-        place, kind = self.address(ptx.operands["src_mem"][0]), LOAD
-        if "s2g" in ptx.name:
+        name = ptx.name.removesuffix("_f32_noftz")
+        if name.endswith("s2g"):
             place = self.address(ptx.operands["dst_mem"][0])
-            kind = ATOMIC if "reduce" in ptx.name else STORE
-        elif "g2s" not in ptx.name:
+            kind = ATOMIC if "reduce" in name else STORE
+        elif "g2s" in name and "report" not in name:
+            place, kind = self.address(ptx.operands["src_mem"][0]), LOAD
+        else:  # of groups, or among shared memory; or a form that is not known
+            self._opaque(name, _operands(ptx))
             return
-        if any(word in ptx.name for word in ("report", "s2g_")) or "byte_mask" in ptx.operands:
-            if "noftz" not in ptx.name:
-                self._opaque(ptx.name, [v for vs in ptx.operands.values() for v in vs if v])
-                return
+        if "byte_mask" in ptx.operands:
+            self._opaque(name, _operands(ptx))
+            return
         width = self.expressions.node(ptx.operands["size"][0])
         self.note(kind, place, width, _BULK_ALIGNMENT)
 
@@ -347,3 +349,7 @@ class Pointers:
                 is_map=True,
             )
         )
+
+
+def _operands(ptx: PtxCall) -> list[Any]:
+    return [v for values in ptx.operands.values() for v in values if v is not None]

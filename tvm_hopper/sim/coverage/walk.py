@@ -13,6 +13,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvm_hopper.errors import HopperError
 from tvm_hopper.sim.coverage.accesses import LOAD, STORE, Access, Address, Step, Undecided
 from tvm_hopper.sim.coverage.expressions import Expressions, integer_type
 from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Nodes, Variable
@@ -88,7 +89,16 @@ class Walker(Pointers):
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
             return None
-        return method(node)
+        path = self.path
+        try:
+            return method(node)
+        except (HopperError, RecursionError):
+            raise
+        except Exception as error:  # nothing is proven then, and the report says of what
+            self.path = path
+            why = f"{type(error).__name__}: {error}"
+            self.undecided.append(Undecided(node, why, None))
+            return None
 
     def under(self, *steps: Step) -> tuple[Step, ...]:
         """Lengthen the way; returns the one before, to be put back."""

@@ -1,0 +1,62 @@
+"""Every CTA of every launch by its indices alone, whichever of them are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim import Finding
+from tvm_hopper.sim.coverage import check_every_cta, check_outputs
+from tvm_hopper.sim.cta_selection import Choice
+from tvm_hopper.sim.run import compiled
+from tvm_hopper.verification.launches import BoundLaunch
+
+
+def check_indices(
+    launches: Sequence[BoundLaunch],
+    choices: Sequence[Choice],
+    values: Mapping[str, Any],
+    outputs: Sequence[str],
+) -> tuple[list[Finding], list[str]]:
+    """Check bounds, alignment, overlap and coverage of all CTAs.
+
+    Parameters
+    ----------
+    launches, choices : sequence
+        What is launched, and which CTAs of it are simulated.
+    values : dict
+        Arguments of the entry.
+    outputs : sequence of str
+        Tensors that hold nothing before.
+
+    Returns
+    -------
+    tuple
+        Findings, and a line for each launch that says what was proven.
+    """
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    for launch in launches:
+        for name, workspace in launch.workspaces.items():
+            if name not in arrays:
+                arrays[name] = workspace.array()
+    coverages = [
+        check_every_cta(
+            launch.func,
+            launch.setup,
+            arrays,
+            choice.everything,
+            bool(compiled(launch.func).communicates),  # then `choice` answers for the order
+        )
+        for launch, choice in zip(launches, choices, strict=True)
+    ]
+    all_run = all(choice.everything for choice in choices)
+    holes, covered = check_outputs(coverages, outputs, arrays, all_run)
+    texts = [
+        f"{choice.kernel}: {coverage.text}"
+        for choice, coverage in zip(choices, coverages, strict=True)
+    ]
+    if covered:
+        texts.append(f"every element of {', '.join(covered)} is stored to")
+    return [*(one for coverage in coverages for one in coverage.findings), *holes], texts

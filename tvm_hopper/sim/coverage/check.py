@@ -179,9 +179,13 @@ class Checker:
         value = self.params.get(access.param)
         name = self.tensor(access.param)
         where = self.places.get(name)
+        prepared = preparer.prepare(access)
+        if not len(prepared.points):  # it never happens, and a null pointer may be what it is given
+            if access.kind != LOAD:
+                self._footprint(name)
+            return
         if where is None:
             raise UndecidedError(f"memory of {access.param}, which is no argument")
-        prepared = preparer.prepare(access)
         if prepared.doubt:
             self.inexact[id(access)] = prepared.doubt
         if isinstance(value, TensorMapArg):

@@ -83,15 +83,16 @@ class SmallKernel:
         if self.width == 1:
             line(f"C[{self.store}] = X[{self.load}]")
         else:
-            line(f"C[T.Ramp({self.store}, 1, {self.width})] = X[T.Ramp({self.load}, 1, {self.width})]")
-        head = HEAD.format(
-            x_size=self.x_size, c_size=self.c_size, grid=self.grid, block=self.block
-        )
+            into, source = (f"T.Ramp({at}, 1, {self.width})" for at in (self.store, self.load))
+            line(f"C[{into}] = X[{source}]")
+        head = HEAD.format(x_size=self.x_size, c_size=self.c_size, grid=self.grid, block=self.block)
         return head + "\n".join(lines) + "\n"
 
     def verdict(self) -> set[str]:
         """Return the rules that the pass over indices reports."""
-        func = tvm.script.from_source(self.text().strip().replace("min(", "T.min(").replace("max(", "T.max("))
+        func = tvm.script.from_source(
+            self.text().strip().replace("min(", "T.min(").replace("max(", "T.max(")
+        )
         setup = {
             "params": {"X_ptr": Pointer("X"), "C_ptr": Pointer("C"), "n": self.n},
             "grid": (*self.grid, 1),
@@ -132,7 +133,10 @@ class SmallKernel:
                 env[name] = eval(value, functions, env)
             if not eval(guard, functions, env):
                 return
-            for at, size in ((eval(store, functions, env), self.c_size), (eval(load, functions, env), self.x_size)):
+            for at, size in (
+                (eval(store, functions, env), self.c_size),
+                (eval(load, functions, env), self.x_size),
+            ):
                 if at < 0 or at + self.width > size:
                     rules.add("OOB_ACCESS")
                 if at * ITEMSIZE % min(self.width * ITEMSIZE, 16):

@@ -16,7 +16,7 @@ import numpy as np
 from tvm_hopper.sim.coverage.footprint import Piece
 from tvm_hopper.sim.coverage.points import UndecidedError
 
-MAX_BOXES = 1 << 23
+MAX_BOXES = 1 << 22  # of one tensor
 MAX_MODULI = 4
 
 
@@ -31,7 +31,7 @@ class Boxes:
 
 def pitches(starts: np.ndarray) -> list[int]:
     """Return by how much runs follow each other, then groups of them, and so on."""
-    found = []
+    found: list[int] = []
     while len(starts) > 1 and len(found) < MAX_MODULI:
         apart = np.diff(starts)
         pitch = int(apart[0])
@@ -132,12 +132,23 @@ def _with(boxes: np.ndarray, digit: int, values: np.ndarray) -> np.ndarray:
     return boxes
 
 
+def _leftmost(starts: np.ndarray, modulus: int) -> int:
+    """Return where rows of some runs begin, so that none goes over an end: behind a gap."""
+    places = np.unique(starts % modulus)
+    gaps = np.diff(np.append(places, places[0] + modulus))
+    first = int(places[(int(np.argmax(gaps)) + 1) % len(places)])
+    return first - modulus if first > modulus // 2 else first
+
+
 def piece_boxes(
-    piece: Piece, runs: tuple[np.ndarray, np.ndarray], moduli: Sequence[int]
+    piece: Piece, runs: tuple[np.ndarray, np.ndarray], moduli: Sequence[int], most: int = MAX_BOXES
 ) -> Boxes:
-    """Return the boxes of a piece, whose offsets make some runs."""
+    """Return the boxes of a piece, whose offsets make some runs; at most so many."""
     starts, lengths = runs
     base = piece.base + piece.offsets.low
+    if moduli:
+        left = _leftmost(starts, moduli[-1])
+        starts, base = starts - left, base + left
     low, high, _ = range_boxes(starts, starts + lengths, moduli)
     low, high = joined(low, high)
     at = digits(base, moduli)
@@ -145,10 +156,11 @@ def piece_boxes(
     for digit, modulus in enumerate((*moduli, 1)[1:], start=1):
         radix = moduli[digit - 1] // modulus
         fits &= at[:, digit] + int(high[:, digit].max()) <= radix
+        fits &= at[:, digit] + int(low[:, digit].min()) >= 0
     rank = len(moduli) + 1
     count = int(fits.sum()) * len(low) + int((~fits).sum()) * len(starts)
-    if count > MAX_BOXES:
-        raise UndecidedError(f"{count} pieces of memory to compare")
+    if count > most:
+        raise UndecidedError(f"more than {MAX_BOXES} pieces of memory to compare")
     lows = [(at[fits][:, None] + low).reshape(-1, rank)]
     highs = [(at[fits][:, None] + high).reshape(-1, rank)]
     owners = [np.repeat(piece.owner[fits], len(low))]

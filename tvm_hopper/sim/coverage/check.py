@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.coverage.accesses import LOAD, STORE, Access, Undecided
+from tvm_hopper.sim.coverage.accesses import LOAD, Access, Undecided
 from tvm_hopper.sim.coverage.bounds import misaligned, misaligned_box, negative_box, out_of_bounds
 from tvm_hopper.sim.coverage.footprint import Piece, Preparer, box_pieces, plain_pieces
 from tvm_hopper.sim.coverage.lattice import Conflict, Lattice, fills_memory
@@ -262,7 +262,7 @@ class Checker:
         if doubts:
             self.undecide(pieces[0].access.statement, f"{text}, if it happens: {doubts[0]}")
             return
-        rule = "RACE_WRITE_WRITE" if all(p.access.kind == STORE for p in pieces) else (
+        rule = "RACE_WRITE_WRITE" if all(p.access.kind != LOAD for p in pieces) else (
             "RACE_READ_INFLIGHT"
         )  # fmt: skip
         self.report(
@@ -382,9 +382,7 @@ def check_outputs(
     return findings, covered
 
 
-def _uncovered(
-    name: str, where: TensorPlacement, lattice: Lattice, cells: np.ndarray
-) -> Finding:
+def _uncovered(name: str, where: TensorPlacement, lattice: Lattice, cells: np.ndarray) -> Finding:
     missing = int(lattice.bytes_in(cells).sum()) // where.array.itemsize
     starts = [lattice.byte_of(int(c)) for c in (cells[0], cells[-1])]
     first, last = min(starts), max(starts)

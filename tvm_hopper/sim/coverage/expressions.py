@@ -1,6 +1,6 @@
 """TIR expressions to nodes: block and thread indices, loops, scalars, registers that hold integers.
 
-A value that comes from memory, or from an operation that nothing here knows, is an unknown node that
+A value that comes from memory, or from an operation that is not known here, is an unknown node that
 names it.  Arithmetic is exact; where a type of 32 bits or less might not hold a value that goes on
 to a wider type or a comparison, the conversion stands in the node.
 """

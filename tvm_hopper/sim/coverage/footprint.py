@@ -1,4 +1,4 @@
-"""Which bytes each statement touches in each CTA: a base for each point, and offsets of its threads.
+"""Which bytes each statement touches in each CTA: a base for each point, and its threads' offsets.
 
 CTAs whose keys agree have the same offsets (`split`), so that a launch of a million CTAs has a few
 sets of offsets and a list of bases.
@@ -136,9 +136,7 @@ class Preparer:
         """Follow the way to an access."""
         used = set().union(*(n.uses for n in (*access.offsets, access.width)))
         for step in reversed(access.path):
-            if step.kind != "for" or step.variable in used:
-                used |= step.node.uses
-            elif step.node.constant is None:
+            if step.kind != "for" or step.variable in used or step.node.constant is None:
                 used |= step.node.uses
         points, inner, doubt = self.root, [], ""
         for step in access.path:
@@ -245,7 +243,7 @@ def starts_of(prepared: Prepared, dimension: int) -> Iterator[tuple[np.ndarray, 
 
 
 def box_pieces(prepared: Prepared, tensor_map: TensorMapArg) -> list[Piece]:
-    """Return what an access through a tensor map touches: its boxes, cut to the tensor's extents."""
+    """Return what an access through a tensor map touches: its boxes, cut to the map's extents."""
     access, rank = prepared.access, len(tensor_map.box)
     if len(access.offsets) != rank:
         raise UndecidedError(f"{len(access.offsets)} coordinates for a map of rank {rank}")

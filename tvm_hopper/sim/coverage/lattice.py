@@ -1,7 +1,7 @@
 """The memory of one tensor cut where any access begins or ends: who touches each cell.
 
-Along each digit of an address (`boxes`) the cells end where some box does, so that a box is a number
-of whole cells, one as a rule: a million tiles are a million cells, however large they are.
+Along each digit of an address (`boxes`) cells end where some box does, so that a box is a number of
+whole cells, one as a rule: a million tiles are a million cells, however large they are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.coverage.boxes import (
+    MAX_BOXES,
     Boxes,
     choose_moduli,
     piece_boxes,
@@ -86,9 +87,11 @@ class Lattice:
             weighted += [(pitch, len(starts)) for pitch in pitches(starts)]
         self.moduli = choose_moduli(weighted)
         self.pieces = pieces
-        self.boxes = [
-            piece_boxes(piece, run, self.moduli) for piece, run in zip(pieces, runs, strict=True)
-        ]
+        self.boxes: list[Boxes] = []
+        left = MAX_BOXES
+        for piece, run in zip(pieces, runs, strict=True):
+            self.boxes.append(piece_boxes(piece, run, self.moduli, left))
+            left -= len(self.boxes[-1].low)
         low, high, _ = range_boxes(starts, ends, self.moduli)
         self.own = Boxes(low, high, np.zeros(len(low), np.int64))
         self._cut()
@@ -252,7 +255,8 @@ def _edges(columns: list[np.ndarray]) -> tuple[np.ndarray, Any]:
     scale = max(scale, 1)
     count = (high - low) // scale + 1
     if count > MAX_MARKED:
-        return np.unique(np.concatenate(columns)), (1, 0, None)
+        values = np.sort(np.concatenate(columns), kind="stable")  # columns are sorted as a rule
+        return values[np.append(True, values[1:] != values[:-1])], (1, 0, None)
     marks = np.zeros(count, bool)
     for column in columns:
         marks[(column - low) // scale] = True

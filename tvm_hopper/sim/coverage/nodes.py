@@ -7,7 +7,7 @@ Equal expressions are one object, so that what many statements share is evaluate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class Node:
     def __init__(self, op: str, args: tuple[Node, ...], value: Any, low: int, high: int) -> None:
         self.op, self.args, self.value, self.low, self.high = op, args, value, low, high
         self.uses: frozenset[Variable] = frozenset().union(*(a.uses for a in args))
-        self.unknown = next((a.unknown for a in args if a.unknown), "")
+        self.unknown: str = next((a.unknown for a in args if a.unknown), "")
 
     @property
     def constant(self) -> int | None:
@@ -209,7 +209,7 @@ class Nodes:
             return self.make("f" + op[1:], a, b)
         if op == "fdiv" and b.constant == 1:
             return a
-        if op == "fmod" and b.constant is not None and 0 <= a.low and a.high < b.constant:
+        if op == "fmod" and b.constant is not None and a.low >= 0 and a.high < b.constant:
             return a
         if op in ("min", "max"):
             low, high = (a, b) if op == "min" else (b, a)
@@ -274,6 +274,13 @@ def _truth(op: str, a: Node, b: Node) -> tuple[int, int]:
     return 0, 1
 
 
+def apply(node: Node, args: Sequence[Any]) -> Any:
+    """Return an operation's value for values of its arguments."""
+    if node.op == "convert":
+        return convert(args[0], *node.value)
+    return FUNCTIONS[node.op](*args)
+
+
 def evaluate(node: Node, env: Mapping[Variable, Any], memo: dict[Node, Any]) -> Any:
     """Return the value of a node without unknowns, of ints or of arrays that broadcast.
 
@@ -291,9 +298,6 @@ def evaluate(node: Node, env: Mapping[Variable, Any], memo: dict[Node, Any]) -> 
     found = memo.get(node)
     if found is None:
         args = [evaluate(a, env, memo) for a in node.args]
-        if node.op == "convert":
-            found = convert(args[0], *node.value)
-        else:
-            found = FUNCTIONS[node.op](*args)
+        found = apply(node, args)
         memo[node] = found
     return found

@@ -1,4 +1,4 @@
-"""Offsets that the threads of one CTA add to its base: a sum of sets, one for each group of variables.
+"""Offsets that the threads of one CTA add to its base: a sum of sets, one a group of variables.
 
     for i in 8, j in 16: C[base + i*512 + tx % 4 * 2 + tx // 4 * 64 + j*8]
                   ->   {0, 512 ..} + {0, 2, .., 64, ..} + {0, 8, ..}
@@ -75,10 +75,10 @@ def listed(group: Group, keys: Mapping[Variable, int], width: int = 1) -> np.nda
     for axis, var in enumerate(group.variables):
         size = var.high - var.low + 1
         count *= size
-        shape = [1] * rank
-        shape[axis] = size
+        along = [1] * rank
+        along[axis] = size
         if count <= MAX_LISTED:
-            env[var] = np.arange(var.low, var.high + 1, dtype=np.int64).reshape(shape)
+            env[var] = np.arange(var.low, var.high + 1, dtype=np.int64).reshape(along)
     if count > MAX_LISTED:
         names = ", ".join(v.name for v in group.variables)
         raise UndecidedError(f"{count} values of {names} together")

@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import ir
 
+from tvm_hopper.facts.tensor_map import COORDINATE_ALIGNMENT
 from tvm_hopper.sim.coverage.accesses import (
     ATOMIC,
     LOAD,
@@ -29,7 +30,6 @@ from tvm_hopper.sim.tir import (
     short_name,
 )
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
-from tvm_hopper.facts.tensor_map import COORDINATE_ALIGNMENT
 
 _SAME = ("reinterpret", "likely", "cuda.cvta_generic_to_shared", "cuda.smem_addr_from_uint64")
 _PLUS = ("handle_add_byte_offset", "ptx.addr")
@@ -130,7 +130,7 @@ class Pointers:
         *under: Step,
         index_bits: int = 0,
     ) -> None:
-        """Note an access of `width` bytes, of elements of `size` bytes, under further conditions."""
+        """Note an access of `width` bytes, in elements of `size`, under further conditions."""
         if place.param is None:
             self.undecided.append(
                 Undecided(self.statement, "where it points to is not known", None, kind != LOAD)
@@ -330,9 +330,7 @@ class Pointers:
             return
         tiled = ptx.mods.get("load_mode") in ("", "tile", None)
         if not tiled or "override" in ptx.name or place.param is None:
-            self.undecided.append(
-                Undecided(self.statement, f"instruction {ptx.name}", place.param)
-            )
+            self.undecided.append(Undecided(self.statement, f"instruction {ptx.name}", place.param))
             return
         kind = LOAD if "g2s" in ptx.name else ATOMIC if "reduce" in ptx.name else STORE
         coords = tuple(self.expressions.node(c) for c in ptx.operands["coords"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.coverage.nodes import FUNCTIONS, Node, Variable, convert
+from tvm_hopper.sim.coverage.nodes import Node, Variable, apply
 
 MAX_POINTS = 1 << 24
 
@@ -68,9 +68,7 @@ class Points:
             found = self._inherited(node)
         if found is None:
             args = [self.value(a) for a in node.args]
-            found = convert(args[0], *node.value) if node.op == "convert" else (
-                FUNCTIONS[node.op](*args)
-            )  # fmt: skip
+            found = apply(node, args)
         self.memo[node] = found
         return found
 

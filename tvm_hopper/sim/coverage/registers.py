@@ -69,8 +69,11 @@ def leaves(root: Any) -> set[str]:
     tvm_ffi.structural_walk(root, [(ir.Call, call)])
     for name in ("Return", "Break", "Continue"):
         kind = getattr(tirx, name, None)
+        there: list[Any] = []
         if kind is not None:
-            tvm_ffi.structural_walk(root, [(kind, lambda _, word=name.lower(): found.add(word))])
+            tvm_ffi.structural_walk(root, [(kind, there.append)])
+        if there:
+            found.add(name.lower())
     return found
 
 

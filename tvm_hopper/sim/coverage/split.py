@@ -3,7 +3,7 @@
     (bx*256 + tx) // 100 * 37   =   outer: (bx*256) // 100 * 37
                                     inner: (r + tx) // 100 * 37    where key r = bx*256 % 100
 
-    bx*64 + tx < M              =   tx < k                         where key k = clip(M - bx*64, 0, 64)
+    bx*64 + tx < M              =   tx < k              where key k = clip(M - bx*64, 0, 64)
 
 The parts are exact. A key stands for an expression of outer variables of which the inner part needs
 no more than a remainder, or a distance cut to the range that matters, so that few different values
@@ -296,5 +296,7 @@ class Splitter:
         if node.op == "and":
             return [c for a in node.args for c in self.conditions(a)]
         if node.op == "not" and node.args[0].op == "or":
-            return [c for a in node.args[0].args for c in self.conditions(self.nodes.make("not", a))]
+            return [
+                c for a in node.args[0].args for c in self.conditions(self.nodes.make("not", a))
+            ]
         return [self.condition(node)]

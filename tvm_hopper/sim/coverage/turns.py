@@ -1,8 +1,8 @@
 """Who turns each loop of a function: the CTA, as the one over its tiles, or its threads.
 
-A loop whose extent depends on the block index is the CTA's.  So is one with constant extent whose
-variable meets a block index under a division, a remainder or the like: as the threads' it would make
-a key of every CTA.
+A loop whose extent depends on the block index is the CTA's. So is one of constant extent whose
+variable meets a block index under a division, a remainder or the like: as the threads' it would
+make a key of every CTA.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
@@ -57,13 +58,14 @@ class Walker(Pointers):
         self.communicates = False
         self.loops: list[Variable] = []
         self.axes = [
-            Variable(f"blockIdx.{a}", 0, int(g) - 1, OUTER) for a, g in zip("xyz", grid, strict=True)
+            Variable(f"blockIdx.{a}", 0, int(g) - 1, OUTER)
+            for a, g in zip("xyz", grid, strict=True)
         ]
         self._threads(grid, block, cluster)
         for param in func.params:
             value = params.get(param.name)
             self.addresses[param] = Address(param.name, self.nodes.zero, param.name)
-            if isinstance(value, (int, bool)) or hasattr(value, "__index__"):
+            if isinstance(value, (int, np.integer)):
                 self.expressions.values[param] = self.nodes.const(int(value))
         self.stmt(func.body)
 
@@ -82,7 +84,7 @@ class Walker(Pointers):
         self.expressions.thread = thread
         self.expressions.lane = nodes.make("fmod", thread, nodes.const(32))
 
-    # -- statements: each returns a condition under which a thread skips what follows, or None ------
+    # -- statements: each returns a condition under which what follows is skipped, or None ---------
 
     def stmt(self, node: Any) -> Node | None:
         """Walk one statement."""

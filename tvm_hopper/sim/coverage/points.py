@@ -118,7 +118,7 @@ class Points:
         """Return each point once for each turn of a loop that goes on while a condition holds."""
         turn, here, parts, turns = 0, np.arange(len(self), dtype=np.int64), [], []
         total = 0
-        while len(here):
+        while len(here) and turn <= variable.high:
             points = self.take(here)
             points.env[variable] = np.full(len(here), turn, np.int64)
             holds = np.broadcast_to(points.value(condition), here.shape).astype(bool)

@@ -12,7 +12,12 @@ from tvm_hopper.sim.coverage.nodes import INNER, Node
 from tvm_hopper.sim.tir import PTX, decode_ptx, dtype_of, op_name, short_name
 
 _ACCUMULATING = PTX + "wgmma_mma_async"
-_LEAVING = {"ret": "return", "break_loop": "break", "continue_loop": "continue"}
+_LEAVING = {
+    "ret": "return",
+    "thread_return": "return",
+    "break_loop": "break",
+    "continue_loop": "continue",
+}
 
 
 def written_registers(root: Any) -> set[Any]:

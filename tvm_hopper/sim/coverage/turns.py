@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from tvm_hopper.sim.coverage.accesses import Access, Step
 from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Variable
 
+INT32_MAX = (1 << 31) - 1
 MAX_MIXED = 1 << 20  # points that loops of constant extent may make
 
 _MIXING = ("fdiv", "fmod", "tdiv", "tmod", "min", "max", "band", "bor", "bxor", "shr", "mul")
@@ -30,9 +31,8 @@ def assign_roles(accesses: Sequence[Access], num_ctas: int) -> None:
         if step.node.unknown:
             continue
         if any(v.role == INNER for v in others):
-            if step.kind == "while":
-                _limit(step, variable)
-        elif others or step.kind == "while":
+            continue
+        if others or step.kind == "while":
             variable.role = OUTER
         elif any(variable in uses and _has_outer(uses) for uses in mixed):
             size = variable.high - variable.low + 1
@@ -60,19 +60,19 @@ def _below(roots: Iterable[Node]) -> set[Node]:
     return found
 
 
-def _limit(step: Step, variable: Variable) -> None:
-    """Find how often a `while` loop of single threads can turn, from a condition `a*i + b < c`."""
+def most_turns(condition: Node, variable: Variable) -> int | None:
+    """Return how often a loop turns at most while `a*i + b < c` holds of its variable i."""
     most = None
-    for part in _parts(step.node):
+    for part in _parts(condition):
         if part.op != "lt":
             continue
         slope = _slope(part.args[0], variable)
         if slope and slope > 0 and _slope(part.args[1], variable) == 0:
-            low = _at_zero(part.args[0], variable)
-            turns = (part.args[1].high - 1 - low) // slope + 1
-            most = turns if most is None else min(most, turns)
-    if most is not None:
-        variable.high = max(most - 1, 0)
+            low, end = _at_zero(part.args[0], variable), part.args[1].high
+            if end + slope <= INT32_MAX:  # the counter does not wrap before the loop ends
+                turns = max((end - 1 - low) // slope + 1, 0)
+                most = turns if most is None else min(most, turns)
+    return most
 
 
 def monotone(step: Step) -> bool:
@@ -103,6 +103,8 @@ def _slope(node: Node, variable: Variable) -> int | None:
     if node.op in ("add", "sub"):
         a, b = (_slope(x, variable) for x in node.args)
         return None if a is None or b is None else a + b if node.op == "add" else a - b
+    if node.op == "convert":
+        return _slope(node.args[0], variable)
     if node.op == "mul":
         for one, other in (node.args, node.args[::-1]):
             factor = other.constant
@@ -118,6 +120,8 @@ def _at_zero(node: Node, variable: Variable) -> int:
         return node.low
     if node.op == "var":
         return 0
+    if node.op == "convert":
+        return _at_zero(node.args[0], variable)
     a, b = node.args
     if node.op == "add":
         return _at_zero(a, variable) + _at_zero(b, variable)

@@ -20,6 +20,7 @@ from tvm_hopper.sim.coverage.expressions import Expressions, integer_type
 from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Nodes, Variable
 from tvm_hopper.sim.coverage.pointers import Pointers
 from tvm_hopper.sim.coverage.registers import counted, leaves, written_registers
+from tvm_hopper.sim.coverage.turns import most_turns
 from tvm_hopper.sim.machine.warp import vector_alignment
 from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, split_lanes
 
@@ -184,7 +185,7 @@ class Walker(Pointers):
         number = self.nodes.var(variable)
         self.expressions.values[node.loop_var] = self.nodes.make("add", low, number)
         self._count(starts, number)
-        return self._body(node.body, Step("for", extent, variable), number)
+        return self._body(node.body, Step("for", extent, variable))
 
     def _loop(self, name: str, extent: Node) -> Variable:
         most = MAX_TURNS if extent.unknown else max(min(extent.high, MAX_TURNS), 1)
@@ -195,7 +196,7 @@ class Walker(Pointers):
     def _counted(self, body: Any) -> dict[Any, tuple[Node, Node]]:
         """Forget registers that a loop writes; return what those that it counts up begin with."""
         known = self.expressions.registers
-        steps = counted(body, self.expressions)
+        steps = {} if "continue" in leaves(body) else counted(body, self.expressions)
         starts = {key: (known[key], step) for key, step in steps.items() if key in known}
         self._forget(written_registers(body))
         return starts
@@ -208,7 +209,7 @@ class Walker(Pointers):
             if self.roots.get(key[0], key[0]) not in roots
         }
 
-    def _body(self, body: Any, step: Step, number: Node) -> Node | None:
+    def _body(self, body: Any, step: Step) -> Node | None:
         exits = leaves(body)
         steps = [step]
         if exits & {"break", "return"}:
@@ -230,14 +231,22 @@ class Walker(Pointers):
     def _while(self, node: Any) -> Node | None:
         self.statement = node
         starts = self._counted(node.body)
-        variable = self._loop("while", self.nodes.const(MAX_TURNS))
-        number = self.nodes.var(variable)
-        self._count(starts, number)
-        self.visit(node.condition)
-        cond = self.expressions.node(node.condition)
-        if variable not in cond.uses and not cond.unknown:
+        variable, cond = self._turn(starts, node.condition, MAX_TURNS)
+        most = most_turns(cond, variable)
+        if most is not None:
+            variable, cond = self._turn(starts, node.condition, most)
+        elif variable not in cond.uses and not cond.unknown:
             cond = self.nodes.unknown("a while loop whose turns are not counted")
-        return self._body(node.body, Step("while", cond, variable), number)
+        self.visit(node.condition)
+        return self._body(node.body, Step("while", cond, variable))
+
+    def _turn(
+        self, starts: dict[Any, tuple[Node, Node]], condition: Any, most: int
+    ) -> tuple[Variable, Node]:
+        """Let a loop turn so often at most; returns its variable, and that a turn begins."""
+        variable = self._loop("while", self.nodes.const(most))
+        self._count(starts, self.nodes.var(variable))
+        return variable, self.expressions.node(condition)
 
     # -- statements that access -------------------------------------------------------------------
 
@@ -270,7 +279,7 @@ class Walker(Pointers):
         if not isinstance(node.value, ir.Call):
             self.visit(node.value)
             return None
-        if short_name(node.value) in ("ret", "break_loop", "continue_loop"):
+        if short_name(node.value) in ("ret", "thread_return", "break_loop", "continue_loop"):
             return self.nodes.one
         self.call(node.value)
         self._forget(written_registers(node))

@@ -1,0 +1,189 @@
+"""Loops, early exits and registers on the way to an access; and what cannot be told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+
+from tests.sim.coverage.proving import prove
+from tvm_hopper.sim.coverage import check_every_cta
+from tvm_hopper.sim.launch.tensors import Pointer
+
+COPY = "Y[bx * 128 + tx] = X[bx * 128 + tx]"
+
+
+def persistent(step: int, tiles: int = 8) -> str:
+    return f"""
+tile = T.alloc_buffer((1,), "int32", scope="local")
+tile[0] = bx
+while tile[0] < {tiles}:
+    Y[tile[0] * 128 + tx] = X[tile[0] * 128 + tx]
+    tile[0] = tile[0] + {step}
+"""
+
+
+def test_a_while_loop_over_tiles_is_counted() -> None:
+    proof = prove(persistent(3), grid=3)
+    assert not proof.findings
+    assert proof.covered == ["Y"]
+    assert prove(persistent(4), grid=3).rules == {"OUTPUT_COVERAGE"}
+    assert prove(persistent(2), grid=3).rules == {"RACE_WRITE_WRITE"}
+    assert prove(persistent(3, tiles=9), grid=3).rules == {"OOB_ACCESS"}
+
+
+def test_a_while_loop_of_single_threads_is_counted() -> None:
+    body = """
+at = T.alloc_buffer((1,), "int32", scope="local")
+at[0] = bx * 128 + tx
+while at[0] < 1024:
+    Y[at[0]] = X[at[0]]
+    at[0] = at[0] + 384
+"""
+    assert not prove(body, grid=3).findings
+    assert prove(body.replace("< 1024", "< 1025"), grid=3).rules == {"OOB_ACCESS"}
+    assert prove(body.replace("384", "385"), grid=3).rules == {"OUTPUT_COVERAGE"}
+
+
+def test_a_register_keeps_what_each_side_of_a_branch_gives_it() -> None:
+    body = """
+at = T.alloc_buffer((1,), "int32", scope="local")
+at[0] = 0
+if bx % 2 == 0:
+    at[0] = bx * 128
+else:
+    at[0] = (bx + {step}) * 128
+Y[at[0] + tx] = X[at[0] + tx]
+"""
+    assert not prove(body.format(step=0)).findings
+    assert prove(body.format(step=1)).rules >= {"OOB_ACCESS"}
+
+
+def test_threads_that_return_do_not_go_on() -> None:
+    proof = prove(f"if bx == 2:\n    T.evaluate(T.thread_return())\n{COPY}")
+    assert proof.rules == {"OUTPUT_COVERAGE"}
+    assert "128 of 1024" in proof.messages
+    past = "if bx >= 8:\n    T.evaluate(T.thread_return())\n"
+    assert not prove(past + COPY, grid=9).findings
+    assert prove(COPY, grid=9).rules == {"OOB_ACCESS"}
+
+
+def test_tiles_in_groups_and_loops_that_depend_on_the_cta() -> None:
+    body = """
+for t in T.serial((8 - bx + 2) // 3):
+    Y[(t * 3 + bx) % 4 * 256 + (t * 3 + bx) // 4 * 128 + tx] = X[tx]
+"""
+    assert not prove(body, grid=3).findings
+    assert prove(body.replace("// 4 * 128", "// 4 * 64"), grid=3).rules >= {"RACE_WRITE_WRITE"}
+
+
+def test_a_bound_that_depends_on_thread_and_cta() -> None:
+    body = """
+for i in T.serial(T.min(4, 1000 - (bx * 128 + tx) * 4)):
+    Y[(bx * 128 + tx) * 4 + i] = X[(bx * 128 + tx) * 4 + i]
+"""
+    proof = prove(body, grid=2)
+    assert proof.rules == {"OUTPUT_COVERAGE"}
+    assert "24 of 1024 elements are never written by any CTA, the first of them (1000,)" in (
+        proof.messages
+    )
+
+
+INDEXED = 'X: T.Buffer((1024,), "float32"), I: T.Buffer((1024,), "int32"), Y: T.Buffer((1024,), "float32")'
+ARRAYS = {
+    "X": np.zeros(1024, "float32"),
+    "I": np.zeros(1024, "int32"),
+    "Y": np.zeros(1024, "float32"),
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("Y[bx * 128 + tx] = X[I[bx * 128 + tx]]", "the value of I"),
+        ("Y[I[bx * 128 + tx]] = X[tx]", "the value of I"),
+        (f"if I[bx] > 0:\n    {COPY}", "not known whether every element is stored to"),
+        (f"for i in T.serial(I[bx]):\n    {COPY}", "not known whether"),
+        (
+            "for i in T.serial(8):\n    if I[i] > 0:\n        T.break_loop()\n    Y[i * 128 + tx] = X[tx]",
+            "a loop that is left early",
+        ),
+        ('T.call_extern("void", "f", T.address_of(Y[bx * 128]))', "call call_extern of a pointer"),
+        (
+            'sf[tx] = X[tx]\nT.tvm_storage_sync("shared")\nY[bx * 128 + T.Cast("int32", sf[tx])] = X[tx]',
+            "sf[",
+        ),
+    ],
+)
+def test_what_depends_on_data_is_incomplete_by_name(body: str, text: str) -> None:
+    proof = prove(body, INDEXED, arrays=ARRAYS)
+    assert proof.rules == {"INCOMPLETE"}, proof.messages
+    assert text in proof.messages
+    assert not prove(body, INDEXED, arrays=ARRAYS, all_run=True).findings
+
+
+def test_a_condition_on_data_hides_no_overlap_and_proves_bounds() -> None:
+    body = f"if I[bx] > 0:\n    {COPY}"
+    proof = prove(body, INDEXED, arrays=ARRAYS, outputs=())
+    assert not proof.findings
+    wrong = prove(body.replace("bx * 128 + tx]", "bx * 64 + tx]"), INDEXED, arrays=ARRAYS, outputs=())
+    assert wrong.rules == {"INCOMPLETE"}
+    assert "if it happens: the value of I" in wrong.messages
+    beyond = prove(body.replace("tx]", "tx + 1]"), INDEXED, arrays=ARRAYS, outputs=())
+    assert beyond.rules == {"INCOMPLETE"}
+
+
+def test_what_flags_may_order_is_judged_elsewhere_or_incomplete() -> None:
+    body = """
+T.cuda.thread_fence()
+Y[bx * 64 + tx] = X[tx]
+"""
+    proof = prove(body, outputs=())
+    assert proof.rules == {"INCOMPLETE"}
+    assert "they may be ordered by flags" in proof.messages
+    proof = prove(body, outputs=(), order_judged=True)
+    assert not proof.findings
+    assert "Y shared by CTAs that talk to each other" in proof.text
+
+
+WIDE = """
+@T.prim_func(s_tir=True, check_well_formed=False)
+def main(Y_ptr: T.handle("int8", "global")):
+    T.func_attr({"global_symbol": "main"})
+    Y = T.decl_buffer((4294967296,), "int8", data=Y_ptr)
+    bx = T.launch_thread("blockIdx.x", 4)
+    Y[INDEX] = T.int8(0)
+"""
+
+
+def test_an_index_that_32_bits_cannot_hold() -> None:
+    def findings(index: str, grid: int) -> list[str]:
+        func = tvm.script.from_source(WIDE.strip().replace("INDEX", index))
+        setup = {
+            "params": {"Y_ptr": Pointer("Y")},
+            "grid": (grid, 1, 1),
+            "block": (1, 1, 1),
+            "cluster": (1, 1, 1),
+        }
+        found = check_every_cta(func, setup, {"Y": np.empty(1 << 32, "int8")}).findings
+        return [f"{one.rule} {one.message}" for one in found]
+
+    assert not findings("bx * 1073741824", 2)
+    (text,) = findings("bx * 1073741824", 3)
+    assert "OOB_ACCESS main: CTA (2, 0, 0): index 2147483648 of Y in 32 bits" in text
+    assert not findings('T.Cast("int64", bx) * T.int64(1073741824)', 4)
+    (text,) = findings('T.Cast("int64", bx * 1073741824)', 3)  # it wraps before it is widened
+    assert "writes bytes [-2147483648, -2147483647) of Y" in text
+
+
+def test_a_grid_beyond_the_budget_is_incomplete() -> None:
+    proof = prove("Y[tx] = X[tx]", grid=1 << 25, outputs=("Y",))
+    assert proof.rules == {"INCOMPLETE"}
+    assert "a grid of (33554432, 1, 1) CTAs" in proof.messages
+
+
+def test_kinds_of_cta_beyond_the_budget_are_incomplete() -> None:
+    body = "Y[((bx * 7919 + tx) ^ (bx * 31)) % 1024] = X[tx]"
+    proof = prove(body, grid=100000, outputs=())
+    assert proof.rules == {"INCOMPLETE"}
+    assert "kinds of CTA by what their threads compute" in proof.messages

@@ -126,7 +126,9 @@ def test_a_condition_on_data_hides_no_overlap_and_proves_bounds() -> None:
     body = f"if I[bx] > 0:\n    {COPY}"
     proof = prove(body, INDEXED, arrays=ARRAYS, outputs=())
     assert not proof.findings
-    wrong = prove(body.replace("bx * 128 + tx]", "bx * 64 + tx]"), INDEXED, arrays=ARRAYS, outputs=())
+    wrong = prove(
+        body.replace("bx * 128 + tx]", "bx * 64 + tx]"), INDEXED, arrays=ARRAYS, outputs=()
+    )
     assert wrong.rules == {"INCOMPLETE"}
     assert "if it happens: the value of I" in wrong.messages
     beyond = prove(body.replace("tx]", "tx + 1]"), INDEXED, arrays=ARRAYS, outputs=())

@@ -276,7 +276,9 @@ def box_pieces(prepared: Prepared, tensor_map: TensorMapArg) -> list[Piece]:
     return cut_boxes(access, tensor_map, places, owner)
 
 
-def cut_boxes(access: Access, arg: TensorMapArg, places: np.ndarray, owner: np.ndarray) -> list[Piece]:
+def cut_boxes(
+    access: Access, arg: TensorMapArg, places: np.ndarray, owner: np.ndarray
+) -> list[Piece]:
     itemsize = numpy_dtype(arg.dtype).itemsize
     steps = np.array(arg.element_strides or (1,) * len(arg.box), np.int64)
     counts = -(-np.array(arg.box, np.int64) // steps)

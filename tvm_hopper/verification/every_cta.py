@@ -10,7 +10,6 @@ import numpy as np
 from tvm_hopper.sim import Finding
 from tvm_hopper.sim.coverage import check_every_cta, check_outputs
 from tvm_hopper.sim.cta_selection import Choice
-from tvm_hopper.sim.run import compiled
 from tvm_hopper.verification.launches import BoundLaunch
 
 
@@ -42,13 +41,7 @@ def check_indices(
             if name not in arrays:
                 arrays[name] = workspace.array()
     coverages = [
-        check_every_cta(
-            launch.func,
-            launch.setup,
-            arrays,
-            choice.everything,
-            bool(compiled(launch.func).communicates),  # then `choice` answers for the order
-        )
+        check_every_cta(launch.func, launch.setup, arrays, choice.everything)
         for launch, choice in zip(launches, choices, strict=True)
     ]
     all_run = all(choice.everything for choice in choices)

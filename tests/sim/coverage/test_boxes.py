@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tvm_hopper.sim.coverage.accesses import STORE, Access
+from tvm_hopper.sim.coverage.accesses import ATOMIC, LOAD, STORE, Access
 from tvm_hopper.sim.coverage.boxes import choose_moduli, piece_boxes, pitches, range_boxes
 from tvm_hopper.sim.coverage.footprint import Piece, cut_boxes
 from tvm_hopper.sim.coverage.lattice import Lattice, own_ranges
@@ -117,3 +118,26 @@ def test_a_conflict_and_a_hole_are_found_where_they_are() -> None:
     assert conflict is not None
     assert conflict.owners == (0, 1) or conflict.owners[1] in (1, 2)
     assert lattice.byte_of(int(lattice.holes()[0])) == 32
+
+
+def test_a_load_conflicts_with_what_another_cta_updates_atomically() -> None:
+    tensor = np.zeros(64, "float32")
+    row = Offsets((np.arange(16) * 4,), 4)
+
+    def piece(kind: str, owners: list[int]) -> Piece:
+        access = replace(ACCESS, kind=kind)
+        return Piece(access, np.zeros(len(owners), np.int64), np.array(owners), row)
+
+    def owners(*pieces: Piece) -> tuple[int, int] | None:
+        conflict = Lattice(pieces, place(tensor)).conflict()
+        return None if conflict is None else conflict.owners
+
+    assert owners(piece(ATOMIC, [0, 1, 2])) is None
+    assert owners(piece(ATOMIC, [1, 1]), piece(LOAD, [1])) is None
+    assert owners(piece(LOAD, [0, 1])) is None
+    assert owners(piece(ATOMIC, [1, 1]), piece(LOAD, [0])) == (0, 1)
+    assert owners(piece(ATOMIC, [0, 1]), piece(LOAD, [0])) == (0, 1)
+    assert owners(piece(ATOMIC, [1]), piece(STORE, [0])) == (0, 1)
+    lattice = Lattice([piece(STORE, [0, 1])], place(tensor))
+    assert lattice.conflict(np.array([0, 0])) is None
+    assert lattice.conflict(np.array([0, 1])) is not None

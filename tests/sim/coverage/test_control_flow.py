@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 
-from tests.sim.coverage.proving import prove
+from tests.sim.coverage.proving import XY, Proof, prove
 from tvm_hopper.sim.coverage import check_every_cta
 from tvm_hopper.sim.launch.tensors import Pointer
 
@@ -89,12 +89,23 @@ for i in T.serial(T.min(4, 1000 - (bx * 128 + tx) * 4)):
     )
 
 
-INDEXED = 'X: T.Buffer((1024,), "float32"), I: T.Buffer((1024,), "int32"), Y: T.Buffer((1024,), "float32")'
+INDEXED = XY + ', I: T.Buffer((1024,), "int32")'
 ARRAYS = {
     "X": np.zeros(1024, "float32"),
-    "I": np.zeros(1024, "int32"),
     "Y": np.zeros(1024, "float32"),
+    "I": np.zeros(1024, "int32"),
 }
+LEFT_EARLY = """
+for i in T.serial(8):
+    if I[i] > 0:
+        T.break_loop()
+    Y[i * 128 + tx] = X[tx]
+"""
+FROM_SHARED = """
+sf[tx] = X[tx]
+T.tvm_storage_sync("shared")
+Y[bx * 128 + T.Cast("int32", sf[tx])] = X[tx]
+"""
 
 
 @pytest.mark.parametrize(
@@ -104,15 +115,9 @@ ARRAYS = {
         ("Y[I[bx * 128 + tx]] = X[tx]", "the value of I"),
         (f"if I[bx] > 0:\n    {COPY}", "not known whether every element is stored to"),
         (f"for i in T.serial(I[bx]):\n    {COPY}", "not known whether"),
-        (
-            "for i in T.serial(8):\n    if I[i] > 0:\n        T.break_loop()\n    Y[i * 128 + tx] = X[tx]",
-            "a loop that is left early",
-        ),
+        (LEFT_EARLY, "a loop that is left early"),
         ('T.call_extern("void", "f", T.address_of(Y[bx * 128]))', "call call_extern of a pointer"),
-        (
-            'sf[tx] = X[tx]\nT.tvm_storage_sync("shared")\nY[bx * 128 + T.Cast("int32", sf[tx])] = X[tx]',
-            "sf[",
-        ),
+        (FROM_SHARED, "sf["),
     ],
 )
 def test_what_depends_on_data_is_incomplete_by_name(body: str, text: str) -> None:
@@ -135,17 +140,43 @@ def test_a_condition_on_data_hides_no_overlap_and_proves_bounds() -> None:
     assert beyond.rules == {"INCOMPLETE"}
 
 
-def test_what_flags_may_order_is_judged_elsewhere_or_incomplete() -> None:
-    body = """
-T.cuda.thread_fence()
-Y[bx * 64 + tx] = X[tx]
-"""
-    proof = prove(body, outputs=())
+def test_what_a_fence_may_order_is_incomplete() -> None:
+    proof = prove("T.cuda.thread_fence()\nY[bx * 64 + tx] = X[tx]", outputs=())
     assert proof.rules == {"INCOMPLETE"}
     assert "they may be ordered by flags" in proof.messages
-    proof = prove(body, outputs=(), order_judged=True)
-    assert not proof.findings
-    assert "Y shared by CTAs that talk to each other" in proof.text
+
+
+FLAGS = (
+    'X: T.Buffer((1024,), "float32"), Y: T.Buffer((1024,), "float32"), F: T.Buffer((4,), "uint32")'
+)
+
+
+def test_ctas_that_hear_of_each_other_may_share_and_others_may_not() -> None:
+    """Groups of two take turns by a flag of their own; what each writes is the question."""
+    body = """
+r = T.alloc_buffer((1,), "uint32", scope="local")
+if tx == 0:
+    T.ptx["atom.acq_rel.gpu.global.add.u32"](r[0], T.address_of(F[bx // 2]), T.uint32(1))
+T.tvm_storage_sync("shared")
+Y[PLACE] = X[tx]
+"""
+    arrays = {name: np.zeros(1024, "float32") for name in "XY"} | {"F": np.zeros(4, "uint32")}
+
+    def proof(place: str) -> Proof:
+        return prove(body.replace("PLACE", place), FLAGS, arrays=arrays, outputs=())
+
+    within = proof("bx // 2 * 256 + tx")
+    assert not within.findings
+    assert "Y shared by CTAs that talk to each other" in within.text
+    across = proof("bx // 4 * 256 + tx")
+    assert across.rules == {"RACE_WRITE_WRITE"}
+    assert "CTA (0, 0, 0) stores to byte 0 of Y, element (0,), and CTA (2, 0, 0)" in across.messages
+
+
+def test_ctas_of_a_cluster_may_share_and_others_may_not() -> None:
+    assert not prove("Y[bx // 2 * 256 + tx] = X[tx]", cluster="2", outputs=()).findings
+    across = prove("Y[bx // 4 * 256 + tx] = X[tx]", cluster="2", outputs=())
+    assert across.rules == {"RACE_WRITE_WRITE"}
 
 
 WIDE = """

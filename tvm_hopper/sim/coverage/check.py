@@ -16,6 +16,7 @@ from tvm_hopper.sim.coverage.points import Points, UndecidedError
 from tvm_hopper.sim.coverage.turns import assign_roles
 from tvm_hopper.sim.coverage.walk import Walker
 from tvm_hopper.sim.findings import Finding, finding
+from tvm_hopper.sim.kinds.groups import groups_of
 from tvm_hopper.sim.launch.tensors import Pointer, TensorPlacement, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.tir import statement_text
@@ -68,11 +69,10 @@ class Checker:
         setup: Mapping[str, Any],
         arrays: Mapping[str, np.ndarray],
         all_run: bool,
-        order_judged: bool,
     ) -> None:
         self.params = dict(setup["params"])
         self.grid = tuple(int(g) for g in setup["grid"])
-        self.all_run, self.order_judged = all_run, order_judged
+        self.func, self.setup, self.all_run = func, setup, all_run
         self.kernel = str((func.attrs or {}).get("global_symbol", "kernel"))
         self.places = {name: place(array) for name, array in arrays.items()}
         self.found: dict[Any, Finding] = {}
@@ -83,6 +83,7 @@ class Checker:
         self.unsure: set[str] = set()  # tensors of which some access is not known
         self.apart: list[str] = []
         self.shared: list[str] = []
+        self.order_known = True  # of CTAs that conflict
         self.walker = Walker(func, self.params, self.grid, setup["block"], setup["cluster"])
         self.num_ctas = int(np.prod(self.grid))
 
@@ -220,14 +221,14 @@ class Checker:
             return
         try:
             lattice = Lattice(pieces, where)
-            conflict = lattice.conflict() if stores and self.num_ctas > 1 else None
+            conflict = self._across(name, lattice) if stores and self.num_ctas > 1 else None
             stranger = lattice.strangers()
             doubtful = any(id(p.access) in self.inexact for p in stores)
             whole = bool(stores) and not doubtful and not len(lattice.holes())
         except (UndecidedError, MemoryError) as error:
             self.undecide(pieces[0].access.statement, f"{name}: {error}")
             return
-        if stores and not (conflict or name in self.unsure):
+        if stores and not (conflict or name in self.unsure or name in self.shared):
             self.apart.append(name)
         if conflict is not None:
             self._conflict(name, conflict)
@@ -245,6 +246,37 @@ class Checker:
         if stores:
             self._footprint(name).whole = whole
 
+    def _across(self, name: str, lattice: Lattice) -> Conflict | None:
+        """Return a conflict of CTAs that do not hear of each other.
+
+        Those that do may have ordered their accesses, which is for the runs to see: CTAs that hear
+        of each other run together.
+        """
+        conflict = lattice.conflict()
+        if conflict is None:
+            return None
+        group = self._groups()
+        if group is None:
+            return conflict
+        across = lattice.conflict(group)
+        if across is None:
+            self.shared.append(name)
+        return across
+
+    def _groups(self) -> np.ndarray | None:
+        """Return for each CTA the group of those that hear of each other; None: each is alone."""
+        gx, gy, gz = self.grid
+        groups = groups_of(self.func, self.setup)
+        if groups.label is not None:  # numbered with blockIdx.z fastest
+            return groups.label.reshape(gx, gy, gz).transpose(2, 1, 0).ravel()
+        self.order_known = not (groups.talk or groups.trouble or self.walker.communicates)
+        cx, cy, cz = (int(c) for c in self.setup["cluster"])
+        if cx * cy * cz == 1:
+            return None
+        number = np.arange(self.num_ctas, dtype=np.int64)
+        x, y, z = number % gx // cx, number // gx % gy // cy, number // (gx * gy) // cz
+        return (z * gy + y) * gx + x
+
     def _conflict(self, name: str, conflict: Conflict) -> None:
         pieces = (conflict.first, conflict.second)
         who = [self.cta(owner) for owner in conflict.owners]
@@ -252,11 +284,9 @@ class Checker:
         where = f"byte {conflict.byte} of {name}, element {self._element(name, conflict.byte)}"
         text = f"{who[0]} {verbs[0]} {where}, and {who[1]} {verbs[1]} it"
         statements = tuple(dict.fromkeys(statement_text(p.access.statement) for p in pieces))
-        if self.walker.communicates:
-            self.shared.append(name)
-            if not self.order_judged:
-                why = f"{text}: they may be ordered by flags"
-                self.undecide(pieces[0].access.statement, why)
+        if not self.order_known:
+            why = f"{text}: they may be ordered by flags"
+            self.undecide(pieces[0].access.statement, why)
             return
         doubts = [self.inexact[id(p.access)] for p in pieces if id(p.access) in self.inexact]
         if doubts:
@@ -308,7 +338,6 @@ def check_every_cta(
     setup: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray],
     all_run: bool = False,
-    order_judged: bool = False,
 ) -> Coverage:
     """Check the indices of every CTA of a launch, without running any.
 
@@ -322,8 +351,6 @@ def check_every_cta(
         Every tensor that the parameters point into, by name; only its place and its strides count.
     all_run : bool
         Every CTA is simulated as well: what cannot be decided is then no finding.
-    order_judged : bool
-        Whether CTAs that talk through flags order what they share is judged elsewhere.
 
     Returns
     -------
@@ -331,7 +358,7 @@ def check_every_cta(
         Findings: OOB_ACCESS, OUT_OF_VIEW, MISALIGNED, RACE_WRITE_WRITE and RACE_READ_INFLIGHT of
         two CTAs, each of a CTA that it names; and INCOMPLETE.
     """
-    return Checker(func, setup, arrays, all_run, order_judged).run()
+    return Checker(func, setup, arrays, all_run).run()
 
 
 def check_outputs(

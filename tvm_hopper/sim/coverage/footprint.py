@@ -279,6 +279,7 @@ def box_pieces(prepared: Prepared, tensor_map: TensorMapArg) -> list[Piece]:
 def cut_boxes(
     access: Access, arg: TensorMapArg, places: np.ndarray, owner: np.ndarray
 ) -> list[Piece]:
+    """Return boxes at some places, (boxes, rank), as far as they are inside of a tensor map."""
     itemsize = numpy_dtype(arg.dtype).itemsize
     steps = np.array(arg.element_strides or (1,) * len(arg.box), np.int64)
     counts = -(-np.array(arg.box, np.int64) // steps)

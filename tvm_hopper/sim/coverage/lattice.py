@@ -142,16 +142,18 @@ class Lattice:
             which = np.repeat(which, here)
         return cell, which
 
-    def conflict(self) -> Conflict | None:
+    def conflict(self, group: np.ndarray | None = None) -> Conflict | None:
         """Return two accesses of different CTAs to one byte, at least one of which is a store.
 
-        Atomic accesses do not conflict with their like.
+        Atomic accesses do not conflict with their like, nor CTAs of one group with each other:
+        `group` has its number for each CTA.
         """
         stores = np.full(self.num_cells, -1, np.int32)
         found: list[tuple[str, np.ndarray, np.ndarray]] = []
         for piece, boxes in zip(self.pieces, self.boxes, strict=True):
             cell, which = self.cells(boxes)
             owner = boxes.owner if which is None else boxes.owner[which]
+            owner = owner if group is None else group[owner]
             found.append((piece.access.kind, cell, owner))
         for kind, cell, owner in found:
             if kind == "store":
@@ -159,18 +161,20 @@ class Lattice:
                 stores[cell] = owner
                 wrong = (stores[cell] != owner) | ((before >= 0) & (before != owner))
                 if wrong.any():
-                    return self._named(int(cell[np.argmax(wrong)]), {"store"})
+                    return self._named(int(cell[np.argmax(wrong)]), {"store"}, group)
         for kind, cell, owner in found:
             if kind != "store":
                 there = stores[cell]
                 wrong = (there >= 0) & (there != owner)
                 if wrong.any():
-                    return self._named(int(cell[np.argmax(wrong)]), {"store", kind})
+                    return self._named(int(cell[np.argmax(wrong)]), {"store", kind}, group)
         if any(kind == "atomic" for kind, _, _ in found):
-            return self._against_atomics(found)
+            return self._against_atomics(found, group)
         return None
 
-    def _against_atomics(self, found: list[tuple[str, np.ndarray, np.ndarray]]) -> Conflict | None:
+    def _against_atomics(
+        self, found: list[tuple[str, np.ndarray, np.ndarray]], group: np.ndarray | None
+    ) -> Conflict | None:
         """Compare plain loads with atomic accesses, of which many CTAs may share a cell."""
         least = np.full(self.num_cells, np.iinfo(np.int64).max, np.int64)
         most = np.full(self.num_cells, -1, np.int64)
@@ -182,10 +186,10 @@ class Lattice:
             if kind == "load":
                 wrong = (most[cell] >= 0) & ((least[cell] != owner) | (most[cell] != owner))
                 if wrong.any():
-                    return self._named(int(cell[np.argmax(wrong)]), {"atomic", "load"})
+                    return self._named(int(cell[np.argmax(wrong)]), {"atomic", "load"}, group)
         return None
 
-    def _named(self, cell: int, kinds: set[str]) -> Conflict:
+    def _named(self, cell: int, kinds: set[str], group: np.ndarray | None) -> Conflict:
         """Find two accesses of a cell by different CTAs, of kinds of which each pair conflicts."""
         there: list[tuple[Piece, int]] = []
         for piece, boxes in zip(self.pieces, self.boxes, strict=True):
@@ -199,7 +203,8 @@ class Lattice:
             for other, second in there[i + 1 :]:
                 both = {piece.access.kind, other.access.kind}
                 alike = len(both) == 1 and both <= {"load", "atomic"}
-                if owner != second and not alike and not both <= quiet:
+                apart = owner != second if group is None else group[owner] != group[second]
+                if apart and not alike and not both <= quiet:
                     pair = sorted(((owner, 0), (second, 1)))
                     ends = (piece, other)
                     return Conflict(

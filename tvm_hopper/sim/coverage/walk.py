@@ -22,7 +22,7 @@ from tvm_hopper.sim.coverage.pointers import Pointers
 from tvm_hopper.sim.coverage.registers import counted, leaves, written_registers
 from tvm_hopper.sim.coverage.turns import most_turns
 from tvm_hopper.sim.machine.warp import vector_alignment
-from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, split_lanes
+from tvm_hopper.sim.tir import dtype_of, numpy_dtype, param_names, short_name, split_lanes
 
 MAX_TURNS = 1 << 31  # of a loop whose extent no range limits
 
@@ -63,9 +63,9 @@ class Walker(Pointers):
             for a, g in zip("xyz", grid, strict=True)
         ]
         self._threads(grid, block, cluster)
-        for param in func.params:
-            value = params.get(param.name)
-            self.addresses[param] = Address(param.name, self.nodes.zero, param.name)
+        for param, name in zip(func.params, param_names(func), strict=True):
+            value = params.get(name)
+            self.addresses[param] = Address(name, self.nodes.zero, name)
             if isinstance(value, (int, np.integer)):
                 self.expressions.values[param] = self.nodes.const(int(value))
         self.stmt(func.body)

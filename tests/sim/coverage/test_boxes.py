@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tvm_hopper.sim.coverage.accesses import ATOMIC, LOAD, STORE, Access
+from tvm_hopper.sim.coverage.accesses import ATOMIC, LOAD, STORE, GlobalAccess
 from tvm_hopper.sim.coverage.boxes import choose_moduli, piece_boxes, pitches, range_boxes
 from tvm_hopper.sim.coverage.footprint import Piece, cut_boxes
 from tvm_hopper.sim.coverage.lattice import Lattice, own_ranges
@@ -17,7 +17,7 @@ from tvm_hopper.sim.coverage.offsets import Offsets, merged
 from tvm_hopper.sim.launch.tensors import place
 from tvm_hopper.sim.launch.tma import BoundTensorMap, TensorMapArg
 
-ACCESS = Access(None, STORE, (), "C", (), Nodes().one, 1, "C")
+ACCESS = GlobalAccess(None, STORE, (), "C", (), Nodes().one, 1, "C")
 
 
 def bytes_of(low: np.ndarray, high: np.ndarray, moduli: tuple[int, ...]) -> set[int]:

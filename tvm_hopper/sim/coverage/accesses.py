@@ -11,7 +11,7 @@ LOAD, STORE, ATOMIC = "load", "store", "atomic"
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class PathStep:
     """One thing on the way to an access: a condition, or a loop whose variable counts from 0.
 
     `kind` is "if", "for" or "while"; of a `while`, `node` says that a turn begins, of a `for` it is
@@ -24,7 +24,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Address:
+class GlobalAddress:
     """A place in memory: `offset` bytes from what the parameter `param` points to.
 
     `param` is empty for memory that is not global; None where it is not known what is pointed to.
@@ -36,7 +36,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Access:
+class GlobalAccess:
     """A statement's access of a tensor in global memory.
 
     Attributes
@@ -46,7 +46,7 @@ class Access:
     kind : str
         `LOAD`, `STORE` or `ATOMIC` (atomic, or with an order of its own: does not conflict with its
         like).
-    path : tuple[Step, ...]
+    path : tuple[PathStep, ...]
         Loops and conditions around it, outermost first.
     param : str
         Parameter of the device function: a pointer, or a tensor map.
@@ -64,7 +64,7 @@ class Access:
 
     statement: Any
     kind: str
-    path: tuple[Step, ...]
+    path: tuple[PathStep, ...]
     param: str
     offsets: tuple[Node, ...]
     width: Node

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tvm_hopper.sim.coverage.accesses import LOAD, Access
+from tvm_hopper.sim.coverage.accesses import LOAD, GlobalAccess
 from tvm_hopper.sim.coverage.footprint import Piece, Prepared, starts_of
 from tvm_hopper.sim.launch.tensors import TensorPlacement
 from tvm_hopper.sim.launch.tma import TensorMapArg
@@ -16,7 +16,7 @@ from tvm_hopper.sim.tir import numpy_dtype
 INT32_MAX = (1 << 31) - 1
 
 
-class Reporter(Protocol):
+class FindingSink(Protocol):
     """Who takes findings."""
 
     def cta(self, number: int) -> str:
@@ -25,15 +25,15 @@ class Reporter(Protocol):
     def tensor(self, param: str | None) -> str:
         """Return the tensor that a parameter points into."""
 
-    def report(self, rule: str, access: Access, message: str, **more: Any) -> None:
+    def report(self, rule: str, access: GlobalAccess, message: str, **more: Any) -> None:
         """Report a broken rule."""
 
 
-def _verb(access: Access) -> str:
+def _verb(access: GlobalAccess) -> str:
     return "reads" if access.kind == LOAD else "writes"
 
 
-def out_of_bounds(to: Reporter, piece: Piece, where: TensorPlacement) -> bool:
+def out_of_bounds(to: FindingSink, piece: Piece, where: TensorPlacement) -> bool:
     """Report the first CTA that touches bytes outside of a tensor's memory."""
     access, size = piece.access, where.base.size
     low, high = piece.base + piece.offsets.low, piece.base + piece.offsets.high
@@ -68,7 +68,7 @@ def out_of_bounds(to: Reporter, piece: Piece, where: TensorPlacement) -> bool:
     return True
 
 
-def misaligned(to: Reporter, pieces: Sequence[Piece]) -> None:
+def misaligned(to: FindingSink, pieces: Sequence[Piece]) -> None:
     """Report the first CTA with an address that is not aligned as its access needs."""
     for piece in pieces:
         access, need = piece.access, piece.access.align
@@ -93,7 +93,7 @@ def misaligned(to: Reporter, pieces: Sequence[Piece]) -> None:
             return
 
 
-def misaligned_box(to: Reporter, prepared: Prepared, tensor_map: TensorMapArg) -> None:
+def misaligned_box(to: FindingSink, prepared: Prepared, tensor_map: TensorMapArg) -> None:
     """Report the first CTA whose box begins where TMA cannot begin, along the innermost dimension.
 
     See `facts.tensor_map.COORDINATE_ALIGNMENT`.
@@ -116,7 +116,7 @@ def misaligned_box(to: Reporter, prepared: Prepared, tensor_map: TensorMapArg) -
             return
 
 
-def negative_box(to: Reporter, prepared: Prepared) -> None:
+def negative_box(to: FindingSink, prepared: Prepared) -> None:
     """Report the first CTA that stores a box from a negative coordinate."""
     access = prepared.access
     for dimension in range(len(access.offsets)):

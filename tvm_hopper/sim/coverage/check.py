@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.coverage.accesses import LOAD, Access, Undecided
+from tvm_hopper.sim.coverage.accesses import LOAD, GlobalAccess, Undecided
 from tvm_hopper.sim.coverage.bounds import misaligned, misaligned_box, negative_box, out_of_bounds
 from tvm_hopper.sim.coverage.footprint import Piece, Preparer, box_pieces, plain_pieces
 from tvm_hopper.sim.coverage.lattice import Conflict, Lattice, fills_memory
@@ -23,7 +23,7 @@ from tvm_hopper.sim.tir import statement_text
 
 
 @dataclass
-class Footprint:
+class TensorFootprint:
     """What one launch does to one tensor.
 
     Attributes
@@ -51,13 +51,13 @@ class Coverage:
         Broken rules, and an INCOMPLETE for each statement that could not be decided.
     text : str
         One line: what was proven.
-    footprints : dict[str, Footprint]
+    footprints : dict[str, TensorFootprint]
         By tensor.
     """
 
     findings: tuple[Finding, ...]
     text: str
-    footprints: Mapping[str, Footprint]
+    footprints: Mapping[str, TensorFootprint]
 
 
 class Checker:
@@ -76,7 +76,7 @@ class Checker:
         self.kernel = str((func.attrs or {}).get("global_symbol", "kernel"))
         self.places = {name: place(array) for name, array in arrays.items()}
         self.found: dict[Any, Finding] = {}
-        self.footprints: dict[str, Footprint] = {}
+        self.footprints: dict[str, TensorFootprint] = {}
         self.pieces: dict[str, list[Piece]] = {}
         self.inexact: dict[int, str] = {}  # access -> a condition of it that is not known
         self.broken: set[str] = set()  # tensors with an access out of bounds
@@ -94,7 +94,7 @@ class Checker:
         x, y, _ = self.grid
         return f"CTA ({number % x}, {number // x % y}, {number // (x * y)})"
 
-    def report(self, rule: str, access: Access, message: str, **more: Any) -> None:
+    def report(self, rule: str, access: GlobalAccess, message: str, **more: Any) -> None:
         """Report a broken rule; if a condition on the way is not known, that it may be broken."""
         doubt = self.inexact.get(id(access), "")
         if doubt:
@@ -169,14 +169,14 @@ class Checker:
                 text = f"{statement_text(unknown.statement)}: {unknown.reason}"
                 self._footprint(name).doubts.append(text)
 
-    def _give_up(self, access: Access, reason: str) -> None:
+    def _give_up(self, access: GlobalAccess, reason: str) -> None:
         stores = access.kind != LOAD
         self._unknown(Undecided(access.statement, reason, access.param, stores))
 
-    def _footprint(self, name: str) -> Footprint:
-        return self.footprints.setdefault(name, Footprint())
+    def _footprint(self, name: str) -> TensorFootprint:
+        return self.footprints.setdefault(name, TensorFootprint())
 
-    def _access(self, preparer: Preparer, access: Access, needed: set[str]) -> None:
+    def _access(self, preparer: Preparer, access: GlobalAccess, needed: set[str]) -> None:
         value = self.params.get(access.param)
         name = self.tensor(access.param)
         where = self.places.get(name)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.coverage.accesses import Access, Step
+from tvm_hopper.sim.coverage.accesses import GlobalAccess, PathStep
 from tvm_hopper.sim.coverage.nodes import (
     FAR,
     INNER,
@@ -25,7 +25,7 @@ from tvm_hopper.sim.coverage.nodes import (
 )
 from tvm_hopper.sim.coverage.offsets import MAX_LISTED, Group, Offsets, groups_of, listed
 from tvm_hopper.sim.coverage.points import MAX_POINTS, Points, UndecidedError
-from tvm_hopper.sim.coverage.split import Splitter, Sum
+from tvm_hopper.sim.coverage.split import SplitSum, Splitter
 from tvm_hopper.sim.coverage.turns import monotone
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.tir import numpy_dtype
@@ -46,7 +46,7 @@ class Piece:
         Numbers of CTAs, (points,) int64.
     """
 
-    access: Access
+    access: GlobalAccess
     base: np.ndarray
     owner: np.ndarray
     offsets: Offsets
@@ -70,14 +70,14 @@ class Prepared:
         A condition on the way that is not known; empty if what is listed here happens.
     """
 
-    access: Access
+    access: GlobalAccess
     points: Points
     splitter: Splitter
     conditions: list[Node]
     doubt: str = ""
     _sets: dict[Any, np.ndarray] = field(default_factory=dict)
 
-    def sums(self, nodes: list[Node]) -> list[Sum]:
+    def sums(self, nodes: list[Node]) -> list[SplitSum]:
         """Split expressions of this access."""
         return [self.splitter.sum(node) for node in nodes]
 
@@ -132,7 +132,7 @@ class Preparer:
         self.nodes, self.root = nodes, root
         self._known: dict[Any, Points] = {}
 
-    def prepare(self, access: Access) -> Prepared:
+    def prepare(self, access: GlobalAccess) -> Prepared:
         """Follow the way to an access."""
         used = set().union(*(n.uses for n in (*access.offsets, access.width)))
         for step in reversed(access.path):
@@ -141,7 +141,7 @@ class Preparer:
         points, inner, doubt = self.root, [], ""
         for step in access.path:
             for part in self._parts(step, used):
-                if isinstance(part, Step):
+                if isinstance(part, PathStep):
                     points = self._turned(points, part)
                 elif part.unknown:
                     doubt = doubt or part.unknown
@@ -160,7 +160,7 @@ class Preparer:
         splitter.points = points
         return Prepared(access, points, splitter, held, doubt)
 
-    def _parts(self, step: Step, used: set[Variable]) -> list[Step | Node]:
+    def _parts(self, step: PathStep, used: set[Variable]) -> list[PathStep | Node]:
         """Return what a step says: conditions, or a loop of the CTA."""
         nodes, variable = self.nodes, step.variable
         if step.kind == "if":
@@ -186,7 +186,7 @@ class Preparer:
             self._known[key] = points.where(condition)
         return self._known[key]
 
-    def _turned(self, points: Points, step: Step) -> Points:
+    def _turned(self, points: Points, step: PathStep) -> Points:
         key = (id(points), step)
         if key not in self._known:
             assert step.variable is not None
@@ -277,7 +277,7 @@ def box_pieces(prepared: Prepared, tensor_map: TensorMapArg) -> list[Piece]:
 
 
 def cut_boxes(
-    access: Access, arg: TensorMapArg, places: np.ndarray, owner: np.ndarray
+    access: GlobalAccess, arg: TensorMapArg, places: np.ndarray, owner: np.ndarray
 ) -> list[Piece]:
     """Return boxes at some places, (boxes, rank), as far as they are inside of a tensor map."""
     itemsize = numpy_dtype(arg.dtype).itemsize

@@ -11,9 +11,9 @@ from tvm_hopper.sim.coverage.accesses import (
     ATOMIC,
     LOAD,
     STORE,
-    Access,
-    Address,
-    Step,
+    GlobalAccess,
+    GlobalAddress,
+    PathStep,
     Undecided,
 )
 from tvm_hopper.sim.coverage.expressions import Expressions
@@ -45,10 +45,10 @@ class Pointers:
 
     nodes: Nodes
     expressions: Expressions
-    path: tuple[Step, ...]
-    accesses: list[Access]
+    path: tuple[PathStep, ...]
+    accesses: list[GlobalAccess]
     undecided: list[Undecided]
-    addresses: dict[Any, Address]
+    addresses: dict[Any, GlobalAddress]
     statement: Any
     communicates: bool
 
@@ -70,45 +70,47 @@ class Pointers:
             and self.address(expr).param != ""
         )
 
-    def address(self, expr: Any) -> Address:
+    def address(self, expr: Any) -> GlobalAddress:
         """Return where an expression points to."""
         nodes = self.nodes
         if isinstance(expr, ir.Var):
-            return self.addresses.get(expr, Address("", nodes.zero))
+            return self.addresses.get(expr, GlobalAddress("", nodes.zero))
         kind = type(expr).__name__
         if kind == "Cast":
             return self.address(expr.value)
         if kind == "Add" and self.points(expr.a):
             return self._plus(self.address(expr.a), self.expressions.node(expr.b))
         if isinstance(expr, ir.TensorLoad):  # an address kept in registers, of shared memory
-            return Address("", nodes.zero)
+            return GlobalAddress("", nodes.zero)
         if not isinstance(expr, ir.Call):
-            return Address(None, nodes.zero)
+            return GlobalAddress(None, nodes.zero)
         name, args = short_name(expr), expr.args
         if name in _SAME:
             return self.address(args[0])
         if name in _PLUS:
             return self._plus(self.address(args[0]), self.expressions.node(args[1]))
         if name == "buffer_data":
-            return self.addresses.get(args[0], Address("", nodes.zero))
+            return self.addresses.get(args[0], GlobalAddress("", nodes.zero))
         if name == "address_of":
             return self._element(args[0])
         if name == "tvm_access_ptr":
             size = numpy_dtype(dtype_of(args[0])).itemsize
             moved = nodes.make("mul", self.expressions.node(args[2]), nodes.const(size))
             return self._plus(self.address(args[1]), moved)
-        return Address(None, nodes.zero)
+        return GlobalAddress(None, nodes.zero)
 
-    def _plus(self, place: Address, offset: Node) -> Address:
-        return Address(place.param, self.nodes.make("add", place.offset, offset), place.buffer)
+    def _plus(self, place: GlobalAddress, offset: Node) -> GlobalAddress:
+        return GlobalAddress(
+            place.param, self.nodes.make("add", place.offset, offset), place.buffer
+        )
 
-    def _element(self, target: Any) -> Address:
+    def _element(self, target: Any) -> GlobalAddress:
         nodes = self.nodes
         if isinstance(target, ir.Var):  # a tensor map
-            return self.addresses.get(target, Address("", nodes.zero))
+            return self.addresses.get(target, GlobalAddress("", nodes.zero))
         place = self.addresses.get(target.source)
         if place is None:
-            return Address("", nodes.zero)
+            return GlobalAddress("", nodes.zero)
         index = nodes.zero
         for extent, part in zip(target.source.ty.shape, target.indices, strict=True):
             if len(target.indices) > 1:
@@ -116,18 +118,18 @@ class Pointers:
             index = nodes.make("add", index, self.expressions.node(part))
         size = numpy_dtype(str(target.source.ty.dtype.dtype)).itemsize
         moved = nodes.make("mul", index, nodes.const(size))
-        return Address(place.param, self._plus(place, moved).offset, str(target.source.name))
+        return GlobalAddress(place.param, self._plus(place, moved).offset, str(target.source.name))
 
     # -- what is noted ----------------------------------------------------------------------------
 
     def note(
         self,
         kind: str,
-        place: Address,
+        place: GlobalAddress,
         width: Node,
         align: int,
         size: int = 1,
-        *under: Step,
+        *under: PathStep,
         index_bits: int = 0,
     ) -> None:
         """Note an access of `width` bytes, in elements of `size`, under further conditions."""
@@ -137,7 +139,7 @@ class Pointers:
             )
         elif place.param:
             self.accesses.append(
-                Access(
+                GlobalAccess(
                     self.statement,
                     kind,
                     (*self.path, *under),
@@ -244,7 +246,7 @@ class Pointers:
         if ptx.pred is not None:
             held = self.expressions.node(ptx.pred)
             zero = self.nodes.make("eq", held, self.nodes.zero)
-            self.path = (*self.path, Step("if", self.nodes.make("not", zero)))
+            self.path = (*self.path, PathStep("if", self.nodes.make("not", zero)))
         self._instruction(ptx)
         self.path = before
 
@@ -301,10 +303,10 @@ class Pointers:
         width, under = size, []
         if "src_size" in ptx.operands:
             width = self.expressions.node(ptx.operands["src_size"][0])
-            under = [Step("if", self.nodes.make("lt", self.nodes.zero, width))]
+            under = [PathStep("if", self.nodes.make("lt", self.nodes.zero, width))]
         if "ignore_src" in ptx.operands:
             ignored = self.expressions.node(ptx.operands["ignore_src"][0])
-            under = [Step("if", self.nodes.make("eq", ignored, self.nodes.zero))]
+            under = [PathStep("if", self.nodes.make("eq", ignored, self.nodes.zero))]
         place = self.address(ptx.operands["src_mem"][0])
         self.note(LOAD, place, width, size.constant or 1, 1, *under)
 
@@ -335,7 +337,7 @@ class Pointers:
         kind = LOAD if "g2s" in ptx.name else ATOMIC if "reduce" in ptx.name else STORE
         coords = tuple(self.expressions.node(c) for c in ptx.operands["coords"])
         self.accesses.append(
-            Access(
+            GlobalAccess(
                 self.statement,
                 kind,
                 self.path,

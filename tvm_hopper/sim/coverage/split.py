@@ -23,7 +23,7 @@ _LINEAR = ("add", "sub", "mul", "fdiv", "fmod", "shl", "shr", "band")
 
 
 @dataclass
-class Sum:
+class SplitSum:
     """`outer` plus the sum of `inner` terms, each times a number."""
 
     outer: Node
@@ -37,7 +37,7 @@ class Splitter:
         self.nodes, self.points = nodes, points
         self.keys: list[Variable] = []
         self._key_nodes: dict[Node, Node] = {}
-        self._sums: dict[Node, Sum] = {}
+        self._sums: dict[Node, SplitSum] = {}
 
     # -- keys -------------------------------------------------------------------------------------
 
@@ -74,14 +74,14 @@ class Splitter:
 
     # -- sums -------------------------------------------------------------------------------------
 
-    def sum(self, node: Node) -> Sum:
+    def sum(self, node: Node) -> SplitSum:
         """Return the two parts of an integer expression."""
         if node.unknown:
             raise UndecidedError(node.unknown)
         found = self._sums.get(node)
         if found is None:
             if not node.has(INNER, KEY):
-                found = Sum(node)
+                found = SplitSum(node)
             elif not node.has(OUTER) and node.op not in _LINEAR:
                 found = self._inner(node)
             elif node.op in BOOLEAN:
@@ -92,14 +92,14 @@ class Splitter:
             self._sums[node] = found
         return found
 
-    def _inner(self, node: Node) -> Sum:
+    def _inner(self, node: Node) -> SplitSum:
         if node.op == "const":
-            return Sum(node)
-        return Sum(self.nodes.zero, {node: 1})
+            return SplitSum(node)
+        return SplitSum(self.nodes.zero, {node: 1})
 
-    def _boolean(self, node: Node) -> Sum:
+    def _boolean(self, node: Node) -> SplitSum:
         held = self.condition(node)
-        return Sum(held) if not held.has(INNER, KEY) else self._inner(held)
+        return SplitSum(held) if not held.has(INNER, KEY) else self._inner(held)
 
     def range_of(self, inner: dict[Node, int]) -> tuple[int, int]:
         """Return a range that holds a sum of inner terms."""
@@ -107,36 +107,36 @@ class Splitter:
         high = sum(max(t.low * f, t.high * f) for t, f in inner.items())
         return low, high
 
-    def _added(self, a: Sum, b: Sum, sign: int = 1) -> Sum:
+    def _added(self, a: SplitSum, b: SplitSum, sign: int = 1) -> SplitSum:
         inner = dict(a.inner)
         for term, factor in b.inner.items():
             inner[term] = inner.get(term, 0) + sign * factor
         outer = self.nodes.make("add" if sign > 0 else "sub", a.outer, b.outer)
-        return Sum(outer, {term: factor for term, factor in inner.items() if factor})
+        return SplitSum(outer, {term: factor for term, factor in inner.items() if factor})
 
-    def _add(self, node: Node) -> Sum:
+    def _add(self, node: Node) -> SplitSum:
         return self._added(self.sum(node.args[0]), self.sum(node.args[1]))
 
-    def _sub(self, node: Node) -> Sum:
+    def _sub(self, node: Node) -> SplitSum:
         return self._added(self.sum(node.args[0]), self.sum(node.args[1]), -1)
 
-    def _scaled(self, one: Sum, factor: int) -> Sum:
+    def _scaled(self, one: SplitSum, factor: int) -> SplitSum:
         outer = self.nodes.make("mul", one.outer, self.nodes.const(factor))
-        return Sum(outer, {term: f * factor for term, f in one.inner.items() if factor})
+        return SplitSum(outer, {term: f * factor for term, f in one.inner.items() if factor})
 
-    def _mul(self, node: Node) -> Sum:
+    def _mul(self, node: Node) -> SplitSum:
         a, b = self.sum(node.args[0]), self.sum(node.args[1])
         for one, other in ((a, b), (b, a)):
             if not other.inner and other.outer.constant is not None:
                 return self._scaled(one, other.outer.constant)
         nodes = self.nodes
-        result = Sum(nodes.make("mul", a.outer, b.outer))
+        result = SplitSum(nodes.make("mul", a.outer, b.outer))
         for one, other in ((a, b), (b, a)):
             if one.inner:  # the other's outer part scales it
                 factor, whole = self.key(other.outer), nodes.total(one.inner)
                 if factor.constant is not None:
                     part = {t: f * factor.constant for t, f in one.inner.items()}
-                    result = self._added(result, Sum(nodes.zero, part))
+                    result = self._added(result, SplitSum(nodes.zero, part))
                 else:
                     result = self._added(result, self._inner(nodes.make("mul", whole, factor)))
         if a.inner and b.inner:
@@ -144,7 +144,7 @@ class Splitter:
             result = self._added(result, self._inner(product))
         return result
 
-    def _divided(self, one: Sum, divisor: int) -> tuple[Sum, Node]:
+    def _divided(self, one: SplitSum, divisor: int) -> tuple[SplitSum, Node]:
         """Return the quotient by a positive number, and the inner part of what remains."""
         nodes, by = self.nodes, self.nodes.const(divisor)
         whole = {t: f // divisor for t, f in one.inner.items() if f % divisor == 0}
@@ -152,29 +152,29 @@ class Splitter:
         whole_rest = {t: one.inner[t] // divisor for t in rest if one.inner[t] // divisor}
         outer = nodes.make("fdiv", one.outer, by)
         if not rest:
-            return Sum(outer, whole), self.key(nodes.make("fmod", one.outer, by))
+            return SplitSum(outer, whole), self.key(nodes.make("fmod", one.outer, by))
         over = self.key(nodes.make("fmod", one.outer, by))
         left = nodes.make("add", nodes.total(rest), over)
-        quotient = self._added(Sum(outer, whole), Sum(nodes.zero, whole_rest))
+        quotient = self._added(SplitSum(outer, whole), SplitSum(nodes.zero, whole_rest))
         return self._added(quotient, self._inner(nodes.make("fdiv", left, by))), left
 
-    def _fdiv(self, node: Node) -> Sum:
+    def _fdiv(self, node: Node) -> SplitSum:
         divisor = node.args[1].constant
         if divisor is None or divisor <= 0:
             return self._inner(self.keyed(node))
         return self._divided(self.sum(node.args[0]), divisor)[0]
 
-    def _fmod(self, node: Node) -> Sum:
+    def _fmod(self, node: Node) -> SplitSum:
         divisor = node.args[1].constant
         if divisor is None or divisor <= 0:
             return self._inner(self.keyed(node))
         one = self.sum(node.args[0])
         if not any(f % divisor for f in one.inner.values()):
-            return Sum(self.nodes.make("fmod", one.outer, node.args[1]))
+            return SplitSum(self.nodes.make("fmod", one.outer, node.args[1]))
         _, left = self._divided(one, divisor)
         return self._inner(self.nodes.make("fmod", left, node.args[1]))
 
-    def _truncated(self, node: Node) -> Sum:
+    def _truncated(self, node: Node) -> SplitSum:
         one = self.sum(node.args[0])
         low = self.extent(one.outer)[0] + self.range_of(one.inner)[0]
         if low < 0 or node.args[1].low <= 0:
@@ -183,24 +183,24 @@ class Splitter:
 
     _tdiv = _tmod = _truncated
 
-    def _shr(self, node: Node) -> Sum:
+    def _shr(self, node: Node) -> SplitSum:
         places = node.args[1].constant
         if places is None or not 0 <= places < 62:
             return self._inner(self.keyed(node))
         return self._divided(self.sum(node.args[0]), 1 << places)[0]
 
-    def _shl(self, node: Node) -> Sum:
+    def _shl(self, node: Node) -> SplitSum:
         places = node.args[1].constant
         if places is None or not 0 <= places < 62:
             return self._inner(self.keyed(node))
         return self._scaled(self.sum(node.args[0]), 1 << places)
 
-    def _band(self, node: Node) -> Sum:
+    def _band(self, node: Node) -> SplitSum:
         """Take a mask apart into runs of bits: each is a quotient of a remainder."""
         mask = node.args[1].constant
         if mask is None or mask < 0:
             return self._inner(self.keyed(node))
-        nodes, result, low = self.nodes, Sum(self.nodes.zero), 0
+        nodes, result, low = self.nodes, SplitSum(self.nodes.zero), 0
         while mask >> low:
             if not mask >> low & 1:
                 low += 1
@@ -214,32 +214,32 @@ class Splitter:
             low = high
         return result
 
-    def _min(self, node: Node) -> Sum:
+    def _min(self, node: Node) -> SplitSum:
         return self._least(self.sum(node.args[0]), self.sum(node.args[1]))
 
-    def _max(self, node: Node) -> Sum:
+    def _max(self, node: Node) -> SplitSum:
         a, b = (self._scaled(self.sum(arg), -1) for arg in node.args)
         return self._scaled(self._least(a, b), -1)
 
-    def _least(self, a: Sum, b: Sum) -> Sum:
+    def _least(self, a: SplitSum, b: SplitSum) -> SplitSum:
         """Return a + min(0, b - a); of the outer part of b - a a cut distance is needed inside."""
         nodes, apart = self.nodes, self._added(b, a, -1)
         if not apart.inner:
             if not a.inner:
-                return Sum(nodes.make("min", a.outer, b.outer))
-            return self._added(a, Sum(nodes.make("min", apart.outer, nodes.zero)))
+                return SplitSum(nodes.make("min", a.outer, b.outer))
+            return self._added(a, SplitSum(nodes.make("min", apart.outer, nodes.zero)))
         low, high = self.range_of(apart.inner)
         cut = self._clip(apart.outer, -high, -low)
         beyond = nodes.make("min", nodes.make("sub", apart.outer, cut), nodes.zero)
         inside = nodes.make("add", nodes.total(apart.inner), self.key(cut))
         least = self._inner(nodes.make("min", inside, nodes.zero))
-        return self._added(self._added(a, Sum(beyond)), least)
+        return self._added(self._added(a, SplitSum(beyond)), least)
 
     def _clip(self, outer: Node, low: int, high: int) -> Node:
         above = self.nodes.make("max", outer, self.nodes.const(low))
         return self.nodes.make("min", above, self.nodes.const(high))
 
-    def _select(self, node: Node) -> Sum:
+    def _select(self, node: Node) -> SplitSum:
         cond = self.condition(node.args[0])
         if cond.constant is not None:
             return self.sum(node.args[1] if cond.constant else node.args[2])
@@ -248,16 +248,16 @@ class Splitter:
         if not cond.has(INNER, KEY):
             outer = nodes.make("select", cond, a.outer, b.outer)
             if a.inner == b.inner:
-                return Sum(outer, a.inner)
+                return SplitSum(outer, a.inner)
             which, apart = self.key(cond), nodes.zero
         else:
             outer, which = b.outer, cond
             apart = self.key(nodes.make("sub", a.outer, b.outer))
         yes = nodes.make("add", nodes.total(a.inner), apart)
         chosen = nodes.make("select", which, yes, nodes.total(b.inner))
-        return self._added(Sum(outer), self._inner(chosen))
+        return self._added(SplitSum(outer), self._inner(chosen))
 
-    def _convert(self, node: Node) -> Sum:
+    def _convert(self, node: Node) -> SplitSum:
         one = self.sum(node.args[0])
         (low, high), (least, most) = self.extent(one.outer), self.range_of(one.inner)
         if node.low <= low + least and high + most <= node.high:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tvm_hopper.sim.coverage.accesses import Access, Step
+from tvm_hopper.sim.coverage.accesses import GlobalAccess, PathStep
 from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Variable
 
 INT32_MAX = (1 << 31) - 1
@@ -18,7 +18,7 @@ MAX_MIXED = 1 << 20  # points that loops of constant extent may make
 _MIXING = ("fdiv", "fmod", "tdiv", "tmod", "min", "max", "band", "bor", "bxor", "shr", "mul")
 
 
-def assign_roles(accesses: Sequence[Access], num_ctas: int) -> None:
+def assign_roles(accesses: Sequence[GlobalAccess], num_ctas: int) -> None:
     """Decide the role of each loop's variable."""
     nodes = [n for access in accesses for n in _roots(access)]
     mixed = {node.uses for node in _below(nodes) if node.op in _MIXING}
@@ -45,7 +45,7 @@ def _has_outer(uses: Iterable[Variable]) -> bool:
     return any(v.role == OUTER for v in uses)
 
 
-def _roots(access: Access) -> list[Node]:
+def _roots(access: GlobalAccess) -> list[Node]:
     return [*access.offsets, access.width, *(step.node for step in access.path)]
 
 
@@ -75,7 +75,7 @@ def most_turns(condition: Node, variable: Variable) -> int | None:
     return most
 
 
-def monotone(step: Step) -> bool:
+def monotone(step: PathStep) -> bool:
     """Tell whether a `while` loop's condition, once false, stays false."""
     variable = step.variable
     assert variable is not None

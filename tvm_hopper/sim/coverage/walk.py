@@ -15,7 +15,14 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.errors import HopperError
-from tvm_hopper.sim.coverage.accesses import LOAD, STORE, Access, Address, Step, Undecided
+from tvm_hopper.sim.coverage.accesses import (
+    LOAD,
+    STORE,
+    GlobalAccess,
+    GlobalAddress,
+    PathStep,
+    Undecided,
+)
 from tvm_hopper.sim.coverage.expressions import Expressions, integer_type
 from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Nodes, Variable
 from tvm_hopper.sim.coverage.pointers import Pointers
@@ -50,10 +57,10 @@ class Walker(Pointers):
     ) -> None:
         self.nodes = Nodes()
         self.expressions = Expressions(self.nodes)
-        self.path: tuple[Step, ...] = ()
-        self.accesses: list[Access] = []
+        self.path: tuple[PathStep, ...] = ()
+        self.accesses: list[GlobalAccess] = []
         self.undecided: list[Undecided] = []
-        self.addresses: dict[Any, Address] = {}
+        self.addresses: dict[Any, GlobalAddress] = {}
         self.roots: dict[Any, Any] = {}  # a view of registers -> their allocation
         self.statement: Any = None
         self.communicates = False
@@ -65,7 +72,7 @@ class Walker(Pointers):
         self._threads(grid, block, cluster)
         for param, name in zip(func.params, param_names(func), strict=True):
             value = params.get(name)
-            self.addresses[param] = Address(name, self.nodes.zero, name)
+            self.addresses[param] = GlobalAddress(name, self.nodes.zero, name)
             if isinstance(value, (int, np.integer)):
                 self.expressions.values[param] = self.nodes.const(int(value))
         self.stmt(func.body)
@@ -103,7 +110,7 @@ class Walker(Pointers):
             self.undecided.append(Undecided(node, why, None))
             return None
 
-    def under(self, *steps: Step) -> tuple[Step, ...]:
+    def under(self, *steps: PathStep) -> tuple[PathStep, ...]:
         """Lengthen the way; returns the one before, to be put back."""
         before, self.path = self.path, (*self.path, *steps)
         return before
@@ -118,7 +125,7 @@ class Walker(Pointers):
             if left.constant == 0:
                 continue
             gone = left if gone is None else self.nodes.make("or", gone, left)
-            self.under(Step("if", self.nodes.make("not", left)))
+            self.under(PathStep("if", self.nodes.make("not", left)))
             if left.constant == 1:
                 break
         self.path = before
@@ -158,7 +165,7 @@ class Walker(Pointers):
         sides, ends = [], []
         for body, holds in ((node.then_case, cond), (node.else_case, nodes.make("not", cond))):
             self.expressions.registers = dict(known)
-            before = self.under(Step("if", holds))
+            before = self.under(PathStep("if", holds))
             left = self.stmt(body) if body is not None else None
             self.path = before
             if left is not None:
@@ -185,7 +192,7 @@ class Walker(Pointers):
         number = self.nodes.var(variable)
         self.expressions.values[node.loop_var] = self.nodes.make("add", low, number)
         self._count(starts, number)
-        return self._body(node.body, Step("for", extent, variable))
+        return self._body(node.body, PathStep("for", extent, variable))
 
     def _loop(self, name: str, extent: Node) -> Variable:
         most = MAX_TURNS if extent.unknown else max(min(extent.high, MAX_TURNS), 1)
@@ -209,11 +216,11 @@ class Walker(Pointers):
             if self.roots.get(key[0], key[0]) not in roots
         }
 
-    def _body(self, body: Any, step: Step) -> Node | None:
+    def _body(self, body: Any, step: PathStep) -> Node | None:
         exits = leaves(body)
         steps = [step]
         if exits & {"break", "return"}:
-            steps.append(Step("if", self.nodes.unknown("a loop that is left early")))
+            steps.append(PathStep("if", self.nodes.unknown("a loop that is left early")))
         before = self.under(*steps)
         self.stmt(body)
         self.path = before
@@ -238,7 +245,7 @@ class Walker(Pointers):
         elif variable not in cond.uses and not cond.unknown:
             cond = self.nodes.unknown("a while loop whose turns are not counted")
         self.visit(node.condition)
-        return self._body(node.body, Step("while", cond, variable))
+        return self._body(node.body, PathStep("while", cond, variable))
 
     def _turn(
         self, starts: dict[Any, tuple[Node, Node]], condition: Any, most: int
@@ -326,7 +333,7 @@ class Walker(Pointers):
                     self.visit(part)
 
     def _visit_under(self, expr: Any, cond: Node) -> None:
-        before = self.under(Step("if", cond))
+        before = self.under(PathStep("if", cond))
         self.visit(expr)
         self.path = before
 
@@ -362,7 +369,7 @@ class Walker(Pointers):
         bits = (integer_type(dtype_of(indices[0])) or (0, True))[0] if len(indices) == 1 else 0
         self.note(
             kind,
-            Address(place.param, offset, str(buffer.name)),
+            GlobalAddress(place.param, offset, str(buffer.name)),
             nodes.const(size * lanes),
             vector_alignment(numpy_dtype(scalar).itemsize, lanes * vector),
             size,

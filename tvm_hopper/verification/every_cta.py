@@ -18,6 +18,7 @@ def check_indices(
     choices: Sequence[Choice],
     values: Mapping[str, Any],
     outputs: Sequence[str],
+    budget_s: float,
 ) -> tuple[list[Finding], list[str]]:
     """Check bounds, alignment, overlap and coverage of all CTAs.
 
@@ -29,6 +30,8 @@ def check_indices(
         Arguments of the entry.
     outputs : sequence of str
         Tensors that hold nothing before.
+    budget_s : float
+        Seconds for each launch.
 
     Returns
     -------
@@ -41,7 +44,7 @@ def check_indices(
             if name not in arrays:
                 arrays[name] = workspace.array()
     coverages = [
-        check_every_cta(launch.func, launch.setup, arrays, choice.everything)
+        check_every_cta(launch.func, launch.setup, arrays, choice.everything, budget_s)
         for launch, choice in zip(launches, choices, strict=True)
     ]
     all_run = all(choice.everything for choice in choices)

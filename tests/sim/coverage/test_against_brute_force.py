@@ -27,7 +27,7 @@ def _agree(seed: int) -> set[str] | None:
 @pytest.mark.parametrize("part", range(8))
 def test_verdicts_are_those_of_running_every_thread(part: int) -> None:
     met: set[str] = set()
-    for seed in range(part * 35, part * 35 + 35):
+    for seed in range(part * 25, part * 25 + 25):
         met |= _agree(seed) or set()
     assert met >= {"OOB_ACCESS", "OUTPUT_COVERAGE"}  # the draw is no string of right kernels
 

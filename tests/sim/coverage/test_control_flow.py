@@ -7,7 +7,7 @@ import pytest
 import tvm
 
 from tests.sim.coverage.proving import XY, Proof, prove
-from tvm_hopper.sim.coverage import check_every_cta
+from tvm_hopper.sim.coverage import check_every_cta, check_outputs
 from tvm_hopper.sim.launch.tensors import Pointer
 
 COPY = "Y[bx * 128 + tx] = X[bx * 128 + tx]"
@@ -140,8 +140,9 @@ def test_a_condition_on_data_hides_no_overlap_and_proves_bounds() -> None:
     assert beyond.rules == {"INCOMPLETE"}
 
 
-def test_what_a_fence_may_order_is_incomplete() -> None:
-    proof = prove("T.cuda.thread_fence()\nY[bx * 64 + tx] = X[tx]", outputs=())
+@pytest.mark.parametrize("call", ["T.cuda.thread_fence()", "T.cuda.grid_sync()"])
+def test_what_a_fence_may_order_is_incomplete(call: str) -> None:
+    proof = prove(f"{call}\nY[bx * 64 + tx] = X[tx]", outputs=())
     assert proof.rules == {"INCOMPLETE"}
     assert "they may be ordered by flags" in proof.messages
 
@@ -220,3 +221,66 @@ def test_kinds_of_cta_beyond_the_budget_are_incomplete() -> None:
     proof = prove(body, grid=100000, outputs=())
     assert proof.rules == {"INCOMPLETE"}
     assert "kinds of CTA by what their threads compute" in proof.messages
+
+
+def test_what_takes_too_long_is_incomplete() -> None:
+    proof = prove(COPY, budget_s=0.0)
+    assert proof.rules == {"INCOMPLETE"}
+    assert "not decided within 0 s" in proof.messages
+
+
+def test_an_instruction_that_is_not_known_is_incomplete_by_name() -> None:
+    body = f'{COPY}\nT.ptx["discard.global.L2"](T.address_of(Y[0]))'
+    proof = prove(body)
+    assert proof.rules == {"INCOMPLETE"}
+    assert "instruction discard" in proof.messages
+
+
+def test_a_size_that_differs_among_threads_is_incomplete() -> None:
+    store = '"cp.async.bulk.global.shared::cta.bulk_group"'
+    place = "T.address_of(Y[bx * 128 + tx * 4]), T.address_of(sf[0])"
+    body = f'T.ptx[{store}]({place}, T.Cast("uint32", tx * 16))'
+    proof = prove(body, threads=32)
+    assert proof.rules == {"INCOMPLETE"}
+    assert "a size that differs among threads" in proof.messages
+
+
+def test_pointers_to_no_argument_are_incomplete() -> None:
+    func = tvm.script.from_source(WIDE.strip().replace("INDEX", "bx"))
+    setup = {"params": {"Y_ptr": Pointer("Y")}, "grid": (4, 1, 1), "block": (1, 1, 1)}
+    setup["cluster"] = (1, 1, 1)
+    (found,) = check_every_cta(func, setup, {}).findings
+    assert "memory of Y_ptr, which is no argument" in found.message
+    setup["params"] = {"Y": 3}
+    (found,) = check_every_cta(func, setup, {"Y_ptr": np.zeros(4, "int8")}).findings
+    assert "parameter Y_ptr, which is no pointer to a tensor" in found.message
+
+
+@pytest.mark.parametrize(
+    ("body", "arrays", "text"),
+    [
+        # 2^23 single elements, in no order
+        (
+            "for i in range(64):\n        C[bx * 100 + i * i * 37 % 8192] = T.int8(0)",
+            np.zeros(131072 * 100 + 8192, "int8"),
+            "pieces of memory to compare",
+        ),
+        (
+            "C[bx * 3 + bx % 7 * 5] = T.int8(0)",
+            np.zeros((1 << 13, 1 << 13, 2), "int8")[:, :, 0],
+            "rows of a view",
+        ),
+    ],
+)
+def test_memory_beyond_the_budgets_is_incomplete(body: str, arrays: np.ndarray, text: str) -> None:
+    head = WIDE.strip().replace("Y[INDEX] = T.int8(0)", body).replace("Y", "C")
+    func = tvm.script.from_source(head.replace('"blockIdx.x", 4', '"blockIdx.x", 131072'))
+    setup = {"params": {"C_ptr": Pointer("C")}, "grid": (131072, 1, 1), "block": (1, 1, 1)}
+    setup["cluster"] = (1, 1, 1)
+    coverage = check_every_cta(func, setup, {"C": arrays})
+    messages = " ".join(one.message for one in coverage.findings)
+    assert {one.rule for one in coverage.findings} == {"INCOMPLETE"}, messages
+    assert text in messages
+    holes, covered = check_outputs([coverage], ["C"], {"C": arrays})
+    assert [one.rule for one in holes] == ["INCOMPLETE"]
+    assert not covered

@@ -40,9 +40,7 @@ def some_read_beyond(X: T.Buffer((8192,), "float32"), Z: T.Buffer((8192,), "floa
     T.func_attr({"global_symbol": "main"})
     bx = T.launch_thread("blockIdx.x", 64)
     tx = T.launch_thread("threadIdx.x", 128)
-    Z[bx * 128 + tx] = X[
-        T.if_then_else(bx >= 20 and bx <= 24, bx * 128 + tx + 8192, bx * 128 + tx)
-    ]
+    Z[bx * 128 + tx] = X[T.if_then_else(bx >= 20 and bx <= 24, bx * 128 + tx + 8192, bx * 128 + tx)]
 
 
 @T.prim_func(s_tir=True)

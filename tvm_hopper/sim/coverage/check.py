@@ -10,9 +10,9 @@ import numpy as np
 
 from tvm_hopper.sim.coverage.accesses import LOAD, GlobalAccess, Undecided
 from tvm_hopper.sim.coverage.bounds import misaligned, misaligned_box, negative_box, out_of_bounds
-from tvm_hopper.sim.coverage.footprint import Piece, Preparer, box_pieces, plain_pieces
+from tvm_hopper.sim.coverage.footprint import BUDGET_S, Piece, Preparer, box_pieces, plain_pieces
 from tvm_hopper.sim.coverage.lattice import Conflict, Lattice, fills_memory
-from tvm_hopper.sim.coverage.points import Points, UndecidedError
+from tvm_hopper.sim.coverage.points import Deadline, Points, UndecidedError
 from tvm_hopper.sim.coverage.turns import assign_roles
 from tvm_hopper.sim.coverage.walk import Walker
 from tvm_hopper.sim.findings import Finding, finding
@@ -69,7 +69,9 @@ class Checker:
         setup: Mapping[str, Any],
         arrays: Mapping[str, np.ndarray],
         all_run: bool,
+        budget_s: float,
     ) -> None:
+        self.deadline = Deadline(budget_s)
         self.params = dict(setup["params"])
         self.grid = tuple(int(g) for g in setup["grid"])
         self.func, self.setup, self.all_run = func, setup, all_run
@@ -141,13 +143,15 @@ class Checker:
             for access in walker.accesses:
                 self._give_up(access, str(error))
         else:
-            preparer = Preparer(walker.nodes, root)
+            preparer = Preparer(walker.nodes, root, self.deadline)
             for access in walker.accesses:
                 try:
                     self._access(preparer, access, needed)
                     decided[id(access.statement)] = True
-                except (UndecidedError, MemoryError) as error:
-                    self._give_up(access, str(error) or "more memory than there is")
+                except UndecidedError as error:
+                    self._give_up(access, str(error))
+                except Exception as error:  # of a module that nobody wrote: nothing is proven then
+                    self._give_up(access, f"{type(error).__name__}: {error}")
         for name in self.pieces:
             self._tensor(name)
         return Coverage(tuple(self.found.values()), self._text(len(decided)), self.footprints)
@@ -220,7 +224,7 @@ class Checker:
         if name in self.broken or not pieces:
             return
         try:
-            lattice = Lattice(pieces, where)
+            lattice = Lattice(pieces, where, self.deadline)
             conflict = self._across(name, lattice) if stores and self.num_ctas > 1 else None
             stranger = lattice.strangers()
             doubtful = any(id(p.access) in self.inexact for p in stores)
@@ -338,6 +342,7 @@ def check_every_cta(
     setup: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray],
     all_run: bool = False,
+    budget_s: float = BUDGET_S,
 ) -> Coverage:
     """Check the indices of every CTA of a launch, without running any.
 
@@ -351,6 +356,8 @@ def check_every_cta(
         Every tensor that the parameters point into, by name; only its place and its strides count.
     all_run : bool
         Every CTA is simulated as well: what cannot be decided is then no finding.
+    budget_s : float
+        Seconds after which what is not decided stays so.
 
     Returns
     -------
@@ -358,7 +365,7 @@ def check_every_cta(
         Findings: OOB_ACCESS, OUT_OF_VIEW, MISALIGNED, RACE_WRITE_WRITE and RACE_READ_INFLIGHT of
         two CTAs, each of a CTA that it names; and INCOMPLETE.
     """
-    return Checker(func, setup, arrays, all_run).run()
+    return Checker(func, setup, arrays, all_run, budget_s).run()
 
 
 def check_outputs(

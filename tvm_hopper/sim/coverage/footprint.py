@@ -24,12 +24,13 @@ from tvm_hopper.sim.coverage.nodes import (
     evaluate,
 )
 from tvm_hopper.sim.coverage.offsets import MAX_LISTED, Group, Offsets, groups_of, listed
-from tvm_hopper.sim.coverage.points import MAX_POINTS, Points, UndecidedError
+from tvm_hopper.sim.coverage.points import MAX_POINTS, Deadline, Points, UndecidedError
 from tvm_hopper.sim.coverage.split import SplitSum, Splitter
 from tvm_hopper.sim.coverage.turns import monotone
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.tir import numpy_dtype
 
+BUDGET_S = 60.0  # of one launch
 MAX_CLASSES = 1 << 12  # sets of offsets of one statement
 MAX_WORK = 1 << 26  # values listed for one statement
 
@@ -75,6 +76,7 @@ class Prepared:
     splitter: Splitter
     conditions: list[Node]
     doubt: str = ""
+    deadline: Deadline = field(default_factory=lambda: Deadline(BUDGET_S))
     _sets: dict[Any, np.ndarray] = field(default_factory=dict)
 
     def sums(self, nodes: list[Node]) -> list[SplitSum]:
@@ -104,6 +106,7 @@ class Prepared:
         order = np.argsort(which.ravel(), kind="stable")
         edges = np.concatenate(([0], np.cumsum(np.bincount(which.ravel()))))
         for number, place in enumerate(first):
+            self.deadline.check()
             index = order[edges[number] : edges[number + 1]]
             yield _Class(index, {k: int(c[place]) for k, c in zip(keys, columns, strict=True)})
 
@@ -128,8 +131,8 @@ def _none() -> Node:
 class Preparer:
     """Finds the points at which accesses happen, sharing what they have in common."""
 
-    def __init__(self, nodes: Nodes, root: Points) -> None:
-        self.nodes, self.root = nodes, root
+    def __init__(self, nodes: Nodes, root: Points, deadline: Deadline) -> None:
+        self.nodes, self.root, self.deadline = nodes, root, deadline
         self._known: dict[Any, Points] = {}
 
     def prepare(self, access: GlobalAccess) -> Prepared:
@@ -158,7 +161,7 @@ class Preparer:
                 elif condition.constant != 1:
                     points = points.where(condition)
         splitter.points = points
-        return Prepared(access, points, splitter, held, doubt)
+        return Prepared(access, points, splitter, held, doubt, self.deadline)
 
     def _parts(self, step: PathStep, used: set[Variable]) -> list[PathStep | Node]:
         """Return what a step says: conditions, or a loop of the CTA."""

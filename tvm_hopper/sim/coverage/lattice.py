@@ -22,7 +22,7 @@ from tvm_hopper.sim.coverage.boxes import (
     range_boxes,
 )
 from tvm_hopper.sim.coverage.footprint import Piece
-from tvm_hopper.sim.coverage.points import UndecidedError
+from tvm_hopper.sim.coverage.points import Deadline, UndecidedError
 from tvm_hopper.sim.launch.tensors import TensorPlacement
 
 MAX_CELLS = 1 << 24
@@ -50,7 +50,10 @@ def own_ranges(place: TensorPlacement) -> tuple[np.ndarray, np.ndarray]:
 
 def fills_memory(place: TensorPlacement) -> bool:
     """Tell whether every byte of a tensor's memory is one of its elements."""
-    starts, ends = own_ranges(place)
+    try:
+        starts, ends = own_ranges(place)
+    except UndecidedError:
+        return False
     return len(starts) == 1 and bool(starts[0] == 0 and ends[0] == place.base.size)
 
 
@@ -75,8 +78,17 @@ class Lattice:
         The tensor; its own elements are cells of their own.
     """
 
-    def __init__(self, pieces: Sequence[Piece], place: TensorPlacement) -> None:
-        runs = [piece.offsets.runs() for piece in pieces]
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        place: TensorPlacement,
+        deadline: Deadline | None = None,
+    ) -> None:
+        runs = []
+        for piece in pieces:
+            runs.append(piece.offsets.runs())
+            if deadline is not None:
+                deadline.check()
         starts, ends = own_ranges(place)
         weighted = [
             (pitch, len(piece.base) * len(begins))

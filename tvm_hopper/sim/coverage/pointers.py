@@ -37,6 +37,13 @@ _NO_ACCESS = (
     *("cp_async_bulk_prefetch", "cp_async_bulk_tensor_prefetch", "prefetch", "applypriority"),
     *("mbarrier", "createpolicy", "fence", "cp_async_mbarrier", "wgmma", "mapa", "cvta"),
 )
+_WITHIN_CTA = (  # calls that order nothing between CTAs
+    *("tvm_storage_sync", "tvm_warp", "tvm_hopper", "ptx_legacy", "mma_", "cuda.mbarrier"),
+    *("cuda.cta_sync", "cuda.warp", "cuda.cluster", "cuda.wgmma", "cuda.elect", "cuda.thread_rank"),
+    *("cuda.any_sync", "cuda.all_sync", "cuda.ballot", "cuda.__shfl", "large_uint_imm"),
+    *("bitwise", "shift", "if_then_else", "isnullptr"),
+)
+_WITHIN_CTA_PTX = ("cp_async", "bar", "setmaxnreg", "ldmatrix", "stmatrix", "mma", "elect")
 _BULK_ALIGNMENT = 16  # PTX ISA, cp.async.bulk: addresses and size
 
 
@@ -171,6 +178,7 @@ class Pointers:
             self.visit(arg)
         if short in (*_SAME, *_PLUS, "tvm_storage_sync") or self._computes(call):
             return
+        self.communicates |= not short.startswith(_WITHIN_CTA)
         for arg in call.args:  # who knows what it does with a pointer
             if self._is_pointer(arg) and (place := self.address(arg)).param != "":
                 self.undecided.append(
@@ -210,7 +218,8 @@ class Pointers:
         nodes, place = self.nodes, self.address(call.args[2])
         if place.param == "":
             return
-        size = numpy_dtype(dtype_of(call)).itemsize if dtype_of(call) != "handle" else 4
+        fragment = self.viewed(call.args[3])  # elements are stored as the registers hold them
+        size = numpy_dtype(str(fragment.ty.dtype.dtype)).itemsize
         lane, stride = self.tags["threadIdx.x"], self.expressions.node(call.args[5])
         part = nodes.var(Variable("element", 0, 7, INNER))
 
@@ -252,6 +261,7 @@ class Pointers:
 
     def _opaque(self, name: str, operands: list[Any]) -> None:
         """Name an instruction that is handed a pointer to global memory and is not known here."""
+        self.communicates |= not name.startswith(_WITHIN_CTA_PTX)
         for value in operands:
             if isinstance(value, (ir.Call, ir.Var)) and self._is_pointer(value):
                 place = self.address(value)

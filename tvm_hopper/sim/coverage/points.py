@@ -6,6 +6,7 @@ outer variables filters them, a loop repeats them; values of expressions come al
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,18 @@ MAX_POINTS = 1 << 24
 
 class UndecidedError(Exception):
     """Something cannot be told from indices, or would cost too much; the text says what."""
+
+
+class Deadline:
+    """The time by which a check has to end."""
+
+    def __init__(self, budget_s: float) -> None:
+        self.budget_s, self.end = budget_s, time.monotonic() + budget_s
+
+    def check(self) -> None:
+        """Give up if it has passed."""
+        if time.monotonic() > self.end:
+            raise UndecidedError(f"not decided within {self.budget_s:g} s")
 
 
 class Points:

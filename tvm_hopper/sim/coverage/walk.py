@@ -102,7 +102,7 @@ class Walker(Pointers):
         path = self.path
         try:
             return method(node)
-        except (HopperError, RecursionError):
+        except HopperError:
             raise
         except Exception as error:  # nothing is proven then, and the report says of what
             self.path = path

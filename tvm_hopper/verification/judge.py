@@ -2,7 +2,8 @@
 
 1. launches: what the host does, what the runtime and the driver would refuse;
 2. synchronisation without values: the static check, and every interleaving of the roles;
-3. simulation of chosen CTAs under several schedules.
+3. simulation of chosen CTAs under several schedules;
+4. indices of every CTA, without values: bounds, alignment, overlapping stores, covered outputs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tvm_hopper.sim.machine.machine import check_policy
 from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.static_check.sync import check_sync
+from tvm_hopper.verification.every_cta import check_indices
 from tvm_hopper.verification.inputs import blank_memory, fill_random
 from tvm_hopper.verification.launches import BoundLaunch, bound_launches
 from tvm_hopper.verification.program import Program, load
@@ -39,6 +41,7 @@ RUNS = (
     ("starve:consumer", 0),
     ("starve:producer", 0),
 )
+MIN_INDICES_S = 10.0  # for the indices of every CTA, whatever the runs took
 MIN_RUNS = 3  # schedules that must end within the budget for a verdict
 
 
@@ -61,6 +64,11 @@ class Found:
     def met(self, one: Finding) -> bool:
         """Tell whether an earlier run met a finding."""
         return (one.rule, one.buffer, one.statements) in self.findings
+
+    def add_of_all(self, found: Iterable[Finding]) -> None:
+        """Add what holds of all CTAs, unless a run has met the same rule at the same buffer."""
+        met = {(one.rule, one.buffer) for one in self.findings.values()}
+        self.add(one for one in found if (one.rule, one.buffer) not in met or not one.buffer)
 
 
 def verify(
@@ -182,12 +190,18 @@ def _judge(
         hint = "raise budget_s, or verify a smaller shape"
         found.add([finding("INCOMPLETE", left_out, hint=hint)])
     found.add(schedules.doubts)
+    line.text = "indices of every CTA"
+    whole = not schedules.cuts  # each CTA that ran took all turns of its loops
+    time_left = max(left(), MIN_INDICES_S)
+    of_all, proven = check_indices(launches, choices, values, outputs, whole, time_left)
+    found.add_of_all(of_all)
     return Report(
         tuple(found.findings.values()),
         tuple(done),
         tuple(choices),
         tuple(skeletons),
         tuple(schedules.cuts),
+        tuple(proven),
     )
 
 

@@ -26,6 +26,8 @@ class Report:
         What the exploration of every interleaving of each kernel's roles covered.
     cuts : tuple[str, ...]
         Loops that ran fewer turns in some runs, whose synchronisation repeats by period.
+    proven : tuple[str, ...]
+        What holds of every CTA of each launch, by its indices.
     """
 
     findings: tuple[Finding, ...]
@@ -33,6 +35,7 @@ class Report:
     choices: tuple[Choice, ...]
     skeletons: tuple[str, ...] = ()
     cuts: tuple[str, ...] = ()
+    proven: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -54,6 +57,7 @@ class Report:
             "ctas": [str(choice) for choice in self.choices],
             "skeletons": list(self.skeletons),
             "cuts": list(self.cuts),
+            "covers": list(self.proven),
         }
 
     def __str__(self) -> str:
@@ -62,5 +66,6 @@ class Report:
         lines += [f"ran {choice}" for choice in self.choices]
         lines += [f"explored {text}" for text in self.skeletons]
         lines += [f"loop {text}" for text in self.cuts]
+        lines += [f"covers {text}" for text in self.proven]
         lines.append("under " + ", ".join(f"{p}({s}): {v}" for p, s, v in self.runs))
         return "\n".join([*lines, *map(str, self.findings)])

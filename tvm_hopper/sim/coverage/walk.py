@@ -28,7 +28,7 @@ from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Nodes, Variable
 from tvm_hopper.sim.coverage.pointers import Pointers
 from tvm_hopper.sim.coverage.registers import counted, leaves, written_registers
 from tvm_hopper.sim.coverage.turns import most_turns
-from tvm_hopper.sim.machine.warp import vector_alignment
+from tvm_hopper.sim.machine.load_store import vector_alignment
 from tvm_hopper.sim.tir import dtype_of, numpy_dtype, param_names, short_name, split_lanes
 
 MAX_TURNS = 1 << 31  # of a loop whose extent no range limits

@@ -2,6 +2,7 @@
 
     float32x8(x, x, ...)    a call of a constructor that takes no 8 arguments: CUDA has none
     int8x4(x, x, x, x)      x has to be a constant: anything else ends in a failed check
+    A[int32x8(i, i, ...)]   a place for each of 8 lanes: CUDA has no vector of 8 integers
     float16x16              no type at all
 
 Upstream: `PrintVecElemStore` and the broadcasts of src/backend/cuda/codegen/codegen_cuda.cc, as of
@@ -12,13 +13,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
+import tvm
+from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
 
 PRINTED_LANES = {1: 4, 2: 8, 4: 4, 8: 2}  # by bytes of an element: of vectors with constructors
+MOST_PLACES = 4  # lanes of a vector of places, 32-bit integers
 
 
 def most_lanes(loop: ir.For) -> int:
@@ -36,10 +39,33 @@ def most_lanes(loop: ir.For) -> int:
     names = {ir.dtype_of(x) for x in typed} - {"bool"}
     sizes = [DTYPES[name].num_bytes for name in names if name in DTYPES]
     if all(isinstance(store.value, ir.TensorLoad) for store in stores):
-        return min((THREAD_ACCESS_BYTES // x for x in sizes), default=THREAD_ACCESS_BYTES)
-    if any(_spreads_byte(store.value, loop.loop_var) for store in stores):
+        lanes = min((THREAD_ACCESS_BYTES // x for x in sizes), default=THREAD_ACCESS_BYTES)
+    else:
+        lanes = min((PRINTED_LANES[size] for size in sizes), default=THREAD_ACCESS_BYTES)
+        if any(_spreads_byte(store.value, loop.loop_var) for store in stores):
+            return 1
+    apart = [load for store in stores for load in _apart(store.value, loop.loop_var, lanes)]
+    if any(DTYPES[ir.dtype_of(load)].num_bytes == 1 for load in apart):
         return 1
-    return min((PRINTED_LANES[size] for size in sizes), default=THREAD_ACCESS_BYTES)
+    return min(lanes, MOST_PLACES) if apart else lanes
+
+
+def _apart(value: Any, lane: ir.Var, lanes: int) -> list[Any]:
+    """Return the loads whose places depend on the lane, but are no neighbors."""
+    analyzer = sym.Analyzer()
+    analyzer.bind(lane, tvm.ir.Range.from_min_extent(0, lanes))
+
+    def are_neighbors(load: Any) -> bool:
+        *outer, last = (analyzer.simplify(index) for index in load.indices)
+        start = analyzer.simplify(last - lane)
+        return not any(ir.depends_on(index, [lane]) for index in (*outer, start))
+
+    loads = ir.find_all(value, ir.TensorLoad, lambda x: ir.dtype_of(x) in DTYPES)
+    return [
+        load
+        for load in loads
+        if any(ir.depends_on(index, [lane]) for index in load.indices) and not are_neighbors(load)
+    ]
 
 
 def _spreads_byte(value: Any, lane: ir.Var) -> bool:

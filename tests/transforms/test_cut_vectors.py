@@ -71,6 +71,9 @@ def test_other_kernels_stay():
         ("float16", 8, "tile[0, T.Cast('int32', T.Cast('int64', tx) * T.int64(8)) + v]", 8),
         ("float16", 8, "T.if_then_else(tx > 3, LOAD, T.float16(0))", 8),
         ("float16", 8, "T.Cast('float16', T.Cast('bool', LOAD))", 8),
+        ("float16", 8, "LOAD * A[(tx * 8 + v) // 40, 0]", 4),
+        ("float16", 8, "A[bx, (tx * 8 + v) * 2]", 4),
+        ("float16", 8, "LOAD * A[(tx * 8 + v) // 8, (tx * 8 + v) % 8]", 8),
     ],
 )
 def test_lanes_by_what_is_computed(dtype, lanes, value, most):
@@ -81,9 +84,10 @@ def test_lanes_by_what_is_computed(dtype, lanes, value, most):
     assert int(loop.extent) == most
 
 
-def test_bytes_that_are_the_same_in_all_lanes_are_no_vector():
+@pytest.mark.parametrize("place", ["bx, 0", "(tx * 8 + v) // 40, 0"])
+def test_bytes_that_are_the_same_in_all_lanes_are_no_vector(place):
     """A bias of a row: TVM builds a vector of bytes out of constants alone."""
-    text = BEFORE.replace("VALUE", "tile[0, tx * 8 + v] + A[bx, 0]").replace("float16", "int8")
+    text = BEFORE.replace("VALUE", f"tile[0, tx * 8 + v] + A[{place}]").replace("float16", "int8")
     (kernel,) = ir.kernels(run(parse(text), CutVectors()))
     assert not ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
     (loop,) = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.UNROLLED)

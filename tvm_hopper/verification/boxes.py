@@ -11,11 +11,14 @@ SMALL = 4096  # elements of a box that is not cut any further
 DENSE = 2  # a box holds at most so many times its elements, unless it is small
 
 
-def cover(flags: np.ndarray) -> list[Box]:
-    """Return boxes around all elements that are flagged, in the order of their first corners."""
-    if flags.ndim == 0:
-        return [()] if flags else []
-    places = np.stack(np.nonzero(flags), axis=1)
+def cover(places: np.ndarray) -> list[Box]:
+    """Return boxes around elements, in the order of their first corners.
+
+    Parameters
+    ----------
+    places : numpy.ndarray
+        Indices of the elements, (count, dimensions).
+    """
     return sorted(_cut(places)) if len(places) else []
 
 

@@ -84,7 +84,7 @@ class Comparison:
     def finding(self, where: str, result: Result) -> Finding:
         """Describe what is wrong: the first wrong element, and who wrote it."""
         assert self.first is not None
-        last = next(w for w in reversed(self.writers) if w.written[self.first])
+        last = next(w for w in reversed(self.writers) if w.written(self.first))
         agent, statement = last.describe(self.first)
         index = ", ".join(map(str, self.first))
         need = "exactly" if not self.bound else f"within {self.bound:.3g}"
@@ -123,8 +123,8 @@ def compare(
         writers = result.writers.get(name)
         if not writers:
             continue
-        written = np.logical_or.reduce([one.written for one in writers])
-        boxes[place] = cover(written)
+        places = np.concatenate([one.places() for one in writers])
+        boxes[place] = cover(places if len(writers) == 1 else np.unique(places, axis=0))
         one = Comparison(name, values[name].size, writers)
         found.append(one)
         if place not in reference.output_places:  # it has to stay what it was
@@ -132,14 +132,24 @@ def compare(
                 part = _slices(box)
                 before = values[name][part].astype(result.outputs[name].dtype)
                 zero = np.zeros(before.shape)
-                one.add(box, written[part], result.outputs[name][part], Expected(box, before, zero))
+                one.add(
+                    box,
+                    _written(writers, part),
+                    result.outputs[name][part],
+                    Expected(box, before, zero),
+                )
     by_name = {one.name: one for one in found}
     for wanted in _together(boxes):
         for place, expected in reference.evaluate(arguments, wanted).items():
             name, part = names[place], _slices(expected.box)
-            written = np.logical_or.reduce([one.written[part] for one in by_name[name].writers])
+            written = _written(by_name[name].writers, part)
             by_name[name].add(expected.box, written, result.outputs[name][part], expected)
     return found
+
+
+def _written(writers: Sequence[ElementWriters], part: Any) -> np.ndarray:
+    """Tell which elements of a part one of the launches has written."""
+    return np.logical_or.reduce([one.written(part) for one in writers])
 
 
 def _together(boxes: Mapping[int, list[Box]]) -> list[dict[int, Box]]:

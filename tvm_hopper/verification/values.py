@@ -10,6 +10,7 @@ and their run ends after some of their output tiles. The report says how much wa
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -113,6 +114,7 @@ class ValueCheck:
         try:
             numbers = choose_numbers(self.reference, self.names, self._in_order(self.values))
             for kind in numbers:
+                gc.collect()  # the memory of the run before: its machine and warps hold each other
                 extent = self._extent(kind.kind)
                 texts.append(self._one(kind, extent, end))
         except (PlainProgramError, _NotCompared) as error:

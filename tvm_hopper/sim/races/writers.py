@@ -10,6 +10,8 @@ import numpy as np
 from tvm_hopper.sim.launch.tensors import TensorPlacement
 from tvm_hopper.sim.races.shadow import EARLIER, AccessLog, Shadow
 
+ROWS_AT_ONCE = 1 << 20  # elements that are looked at together
+
 
 @dataclass(frozen=True)
 class ElementWriters:
@@ -26,10 +28,25 @@ class ElementWriters:
     log: AccessLog
     machine: Any
 
-    @property
-    def written(self) -> np.ndarray:
-        """One flag for each element: whether this run has written it."""
-        return self.numbers > EARLIER
+    def written(self, part: Any) -> np.ndarray:
+        """Tell of each element of a part (an index of numpy) whether this run has written it."""
+        return self.numbers[part] > EARLIER
+
+    def places(self) -> np.ndarray:
+        """Return the indices of the elements that this run has written, (count, dimensions).
+
+        A few rows at a time: most of a large tensor is untouched, and takes no memory so.
+        """
+        numbers = self.numbers
+        if numbers.ndim == 0:
+            return np.zeros((int(self.written(())), 0), np.int64)
+        rows = max(ROWS_AT_ONCE * len(numbers) // max(numbers.size, 1), 1)
+        found = [np.zeros((0, numbers.ndim), np.int64)]
+        for first in range(0, len(numbers), rows):
+            inside = np.argwhere(self.written(slice(first, first + rows)))
+            inside[:, 0] += first
+            found.append(inside)
+        return np.concatenate(found)
 
     def describe(self, index: tuple[int, ...]) -> tuple[str, str]:
         """Return the agent that wrote an element, and the statement with warp and iteration."""

@@ -61,18 +61,20 @@ def coverage() -> tuple[TableRow, ...]:
 
 def _row(name: str, entry: Any) -> TableRow:
     if name in INSTRUCTIONS:
-        refuses, state = INSTRUCTIONS[name].refuses, COMPUTED
+        reasons = {INSTRUCTIONS[name].refuses(mods(entry, v)) for v in variants(entry)}
+        state = COMPUTED
     elif is_harmless(name):
         return TableRow(name, entry.ptx_name, NO_EFFECT, "")
     elif _Handlers()._handler(name):
-        refuses, state = lambda m: refused_form(name, m), MODELLED
+        # One modifier alone decides; all combinations of those of `ld` are hundred thousands.
+        tokens = [{"space": "global", s.name: token} for s in entry.slots for token in s.choices]
+        reasons, state = {refused_form(name, token) for token in tokens}, MODELLED
     else:
         number = re.search(r"\d+", entry.cert_arch or "")
         later = number is not None and int(number.group()) > CHIP
         why = f"a later chip, {entry.cert_arch}" if later else ""
         return TableRow(name, entry.ptx_name, INCOMPLETE, why)
-    reasons = {reason for v in variants(entry) if (reason := refuses(mods(entry, v)))}
-    return TableRow(name, entry.ptx_name, state, "; ".join(sorted(reasons)))
+    return TableRow(name, entry.ptx_name, state, "; ".join(sorted(reasons - {""})))
 
 
 def document() -> str:

@@ -145,7 +145,6 @@ def test_refuses_too_many_events():
         ("barrier", "number of barrier"),
         ("mbarrier", "address of arrive"),
         ("parity", "operand of wait"),
-        ("red", "unknown_barrier"),
         ("inval", "inval"),
         ("split", "block barrier between barrier.cluster.arrive and .wait"),
     ],
@@ -161,9 +160,6 @@ def test_what_cannot_be_followed_is_incomplete(what, text):
             T.ptx.mbarrier.arrive.shared.b64(T.address_of(bars[data[0]]))
         if what == "parity":
             T.cuda.mbarrier_wait(T.address_of(bars[0]), data[0])
-        if what == "red":
-            count = T.alloc_buffer((1,), "uint32", scope="local")
-            T.ptx["bar.red.popc.u32"](count[0], T.uint32(1), T.bool(True))
         if what == "inval":
             T.ptx.mbarrier.inval.shared.b64(T.address_of(bars[0]))
         if what == "split":
@@ -174,3 +170,21 @@ def test_what_cannot_be_followed_is_incomplete(what, text):
     report = explore_skeleton(kernel(emit))
     assert report.verdict == "incomplete"
     assert text in report.findings[0].message
+
+
+@pytest.mark.parametrize("all_come", [True, False])
+@pytest.mark.parametrize("name", ["bar.red.popc.u32", "barrier.red.or.pred", "block"])
+def test_a_barrier_with_votes_is_followed_as_a_barrier(name, all_come):
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        count = T.alloc_buffer((1,), "uint32", scope="local")
+        if all_come or tx < 128:
+            if name == "block":
+                T.evaluate(T.cuda.syncthreads_or(1))
+            else:
+                T.ptx[name](count[0], T.uint32(1), T.uint32(256), T.bool(True))
+        else:
+            T.ptx.bar.sync(T.uint32(2), T.uint32(256))
+
+    report = explore_skeleton(kernel(emit))
+    assert {f.rule for f in report.findings} == (set() if all_come else {"DEADLOCK"})

@@ -95,6 +95,7 @@ RULES = _rules(
     ),
     Rule("LAUNCH_LIMITS", "error", "2.2 thread hierarchy", "change the launch"),
     Rule("TENSOR_MAP", "error", "5.5.8 tensors", "change the tensor map"),
+    Rule("TRAP", "error", "9.7.19.4 trap", "find out why the condition does not hold"),
     Rule("TRY_WAIT_NOT_LOOPED", "error", _MBAR, "repeat try_wait until it returns true"),
     Rule("ILLEGAL_OPERAND", "error", "9.7 instructions", "use a value that the instruction allows"),
     Rule("INCOMPLETE", "incomplete", "not modelled", "nothing is certified for this kernel"),

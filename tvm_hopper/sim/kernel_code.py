@@ -15,6 +15,7 @@ from tvm_hopper.sim.ops.atomics import AtomicOps
 from tvm_hopper.sim.ops.bulk import BulkOps
 from tvm_hopper.sim.ops.collective import CollectiveOps
 from tvm_hopper.sim.ops.cp_async import CpAsyncOps
+from tvm_hopper.sim.ops.data import DataOps
 from tvm_hopper.sim.ops.matrix import MatrixOps
 from tvm_hopper.sim.ops.mbarrier import MBarrierOps
 from tvm_hopper.sim.ops.mma import MmaOps
@@ -35,6 +36,7 @@ class Warp(
     OrderOps,
     BulkOps,
     CpAsyncOps,
+    DataOps,
     MatrixOps,
     MmaOps,
     WgmmaOps,

@@ -7,6 +7,7 @@ from typing import Any
 from tvm import ir
 
 from tvm_hopper.facts.tensor_map import COORDINATE_ALIGNMENT
+from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
 from tvm_hopper.sim.coverage.accesses import (
     ATOMIC,
     LOAD,
@@ -29,6 +30,7 @@ from tvm_hopper.sim.tir import (
     op_name,
     short_name,
 )
+from tvm_hopper.sim.translate.cuda_helpers import COMPUTED
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 
 _SAME = ("reinterpret", "likely", "cuda.cvta_generic_to_shared", "cuda.smem_addr_from_uint64")
@@ -36,14 +38,19 @@ _PLUS = ("handle_add_byte_offset", "ptx.addr")
 _NO_ACCESS = (
     *("cp_async_bulk_prefetch", "cp_async_bulk_tensor_prefetch", "prefetch", "applypriority"),
     *("mbarrier", "createpolicy", "fence", "cp_async_mbarrier", "wgmma", "mapa", "cvta"),
+    "isspacep",
 )
 _WITHIN_CTA = (  # calls that order nothing between CTAs
     *("tvm_storage_sync", "tvm_warp", "tvm_hopper", "ptx_legacy", "mma_", "cuda.mbarrier"),
     *("cuda.cta_sync", "cuda.warp", "cuda.cluster", "cuda.wgmma", "cuda.elect", "cuda.thread_rank"),
     *("cuda.any_sync", "cuda.all_sync", "cuda.ballot", "cuda.__shfl", "large_uint_imm"),
-    *("bitwise", "shift", "if_then_else", "isnullptr"),
+    *("bitwise", "shift", "if_then_else", "isnullptr", "cuda.syncthreads", "cuda.reduce_"),
+    *("cuda.cta_reduce", "cuda.mov_sreg", "cuda.nano_sleep", "cuda.trap"),
 )
-_WITHIN_CTA_PTX = ("cp_async", "bar", "setmaxnreg", "ldmatrix", "stmatrix", "mma", "elect")
+_WITHIN_CTA_PTX = (
+    *("cp_async", "bar", "setmaxnreg", "ldmatrix", "stmatrix", "mma", "elect", "vote", "match"),
+    *("redux", "shfl", "movmatrix", "activemask"),
+)
 _BULK_ALIGNMENT = 16  # PTX ISA, cp.async.bulk: addresses and size
 
 
@@ -193,7 +200,8 @@ class Pointers:
     def _computes(self, call: ir.Call) -> bool:
         if short_name(call) in ("call_pure_extern", "call_extern"):
             return plain_name(str(call.args[0].value)) is not None
-        return short_name(call).removeprefix("cuda.") in MATH
+        name = short_name(call).removeprefix("cuda.")
+        return name in MATH or name in COMPUTED
 
     def _call_cuda_atomic_add(self, call: ir.Call) -> None:
         self.visit(call.args[1])
@@ -204,6 +212,14 @@ class Pointers:
         size = numpy_dtype(dtype_of(call.args[2])).itemsize
         self.communicates = True
         self.note(ATOMIC, self.address(call.args[0]), self.nodes.const(size), size, size)
+
+    def _call_cuda_ldg(self, call: ir.Call) -> None:
+        """Note a load through the read-only path: one element, or as many as it has pointers to."""
+        count = max(len(call.args) - 4, 1)
+        position = 0 if len(call.args) == 2 else count
+        single = numpy_dtype(str(call.args[position + 1].value)).itemsize
+        size = single * count
+        self.note(LOAD, self.address(call.args[position]), self.nodes.const(size), size, single)
 
     def _call_cuda_wait_until(self, call: ir.Call) -> None:
         self.communicates = True
@@ -272,12 +288,15 @@ class Pointers:
 
     def _instruction(self, ptx: PtxCall) -> None:
         name = ptx.name
+        if name in INSTRUCTIONS:
+            return
         if name.startswith(_NO_ACCESS):
             if name.startswith("fence") and ptx.mods.get("scope") in ("gpu", "sys"):
                 self.communicates = True
             return
         plain = ("ld", "ld_vec", "ld_vec256", "ldu", "ldu_vec", "st", "st_vec", "st_vec256")
-        if name in plain or (name.startswith(("atom", "red")) and "async" not in name):
+        words = name.startswith(("atom", "red")) and not name.startswith(("redux", "red_async"))
+        if name in plain or words:
             self._plain_access(ptx)
         elif "bulk_tensor" in name and "tmap" in ptx.operands:
             self._tensor(ptx)

@@ -50,8 +50,14 @@ _COMPUTES = (
     "handle_add_byte_offset",
     "cuda.cvta_generic_to_shared",
     "tvm_access_ptr",
+    *("cuda.make_float2", "cuda.float2_", "cuda.float22", "cuda.bfloat1622", "cuda.fp8x4"),
+    *("cuda.fmul2", "cuda.fadd2", "cuda.hmin2", "cuda.hmax2", "cuda.ffs", "cuda.fdividef"),
+    *("cuda.ldg", "cuda.nano_sleep", "cuda.syncthreads_", "cuda.warp_reduce"),
 )
-_EXCHANGES = ("tvm_warp_shuffle", "cuda.__shfl", "cuda.any_sync", "cuda.all_sync", "cuda.ballot")
+_EXCHANGES = (
+    *("tvm_warp_shuffle", "cuda.__shfl", "cuda.any_sync", "cuda.all_sync", "cuda.ballot"),
+    "cuda.reduce_",
+)
 _MEETS = ("ptx.", "cuda.", "tvm_warp", "tvm_storage_sync", "tvm_thread", "call_extern")
 
 
@@ -78,6 +84,8 @@ def steering_arguments(call: ir.Call) -> list[Any]:
     arguments = list(call.args)
     if name.startswith(_EXCHANGES):
         del arguments[1]
+    elif name == "cuda.cta_reduce":
+        del arguments[0]
     elif name.startswith("cuda.atomic"):
         del arguments[1:]
     return [a for a in arguments if not global_address(a) and not _is_float(a)]

@@ -134,6 +134,14 @@ def reinterpret(value: Any, source: np.dtype, dtype: np.dtype) -> Any:
     return np.array([value], dtype=source).view(dtype)[0].item()
 
 
+def find_first_set(value: Any) -> Any:
+    """Return the place of the lowest one, counted from 1; 0 if there is none (`__ffs`)."""
+    if is_lanes(value):
+        return np.array([find_first_set(int(v)) for v in value], np.int32)
+    word = int(value) & 0xFFFFFFFF
+    return (word & -word).bit_length()
+
+
 def select(cond: Any, yes: Any, no: Any) -> Any:
     """Choose per lane; both sides were evaluated."""
     if is_lanes(cond):

@@ -218,6 +218,8 @@ _ATOMICS = {
     "add": lambda a, b, c: a + b,
     "min": lambda a, b, c: min(a, b),
     "max": lambda a, b, c: max(a, b),
+    "fmin": lambda a, b, c: np.fmin(a, b),
+    "fmax": lambda a, b, c: np.fmax(a, b),
     "and": lambda a, b, c: a & b,
     "or": lambda a, b, c: a | b,
     "xor": lambda a, b, c: a ^ b,

@@ -99,15 +99,6 @@ class CollectiveOps:
         source = LANES ^ as_lanes(bits).astype(np.int64)
         return self._shuffle(mask, value, source, source < LANES // width * width + width)
 
-    def op_shfl_sync(
-        self, site: int, mask: Any, mods: Any, a: Any, b: Any, c: Any, membermask: Any = None
-    ) -> Any:
-        """Exchange values between lanes."""
-        width = 32 - (one(c, mask) >> 8 & 0x1F)
-        modes = {"up": self.shuffle_up, "down": self.shuffle_down, "bfly": self.shuffle_xor}
-        shuffle = modes.get(mods.get("mode", "idx"), self.shuffle)
-        return shuffle(site, mask, membermask, a, b, width)
-
     # -- votes ------------------------------------------------------------------------------------
 
     def vote(self, site: int, mask: Any, mode: str, membermask: Any, value: Any) -> int:

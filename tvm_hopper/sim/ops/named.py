@@ -29,6 +29,8 @@ class NamedBarrier(Event):
         self.aligned_site: int | None = None
         self.previous: list[tuple[Any, int]] = []  # arrivals of the generation before
         self.current: list[tuple[Any, int]] = []
+        # generation -> warp -> (threads in which a predicate holds, threads): bar.red
+        self.votes: dict[int, dict[Any, tuple[int, int]]] = {}
 
     @property
     def needed(self) -> int:

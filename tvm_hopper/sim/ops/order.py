@@ -224,7 +224,3 @@ class OrderOps:
     def op_getctarank(self, site: int, mask: Any, mods: Any, a: Any) -> Any:
         """Return the rank of the CTA that owns a shared address."""
         return (a >> RANK_SHIFT) & 0xFF
-
-    def op_mov(self, site: int, mask: Any, mods: Any, a: Any) -> Any:
-        """Copy a register; the vector forms have names of their own."""
-        return a

@@ -199,7 +199,7 @@ def _bar(ptx: PtxCall) -> Emitter:
     count = ptx.operands.get("b")
     aligned = ptx.name.startswith("bar_") or ptx.mods.get("aligned") == "aligned"
     action = ptx.mods.get("action", "sync")
-    if action not in ("sync", "arrive"):
+    if action not in ("sync", "arrive", "red"):
         return Emitter("unknown_barrier")
     return Emitter(
         "barrier", [_one(ptx, "a"), count[0] if count else -1], (action == "arrive", aligned)
@@ -272,6 +272,8 @@ _PLAIN: dict[str, Callable[[ir.Call], Emitter]] = {
     "cuda.mbarrier_wait_acquire_cluster": lambda c: Emitter("wait", list(c.args[:2])),
     "cuda.cluster_sync": lambda c: Emitter("cluster_sync"),
     "cuda.cta_sync": lambda c: Emitter("barrier", [0, -1], (False, True)),
+    "cuda.syncthreads_and": lambda c: Emitter("barrier", [0, -1], (False, True)),
+    "cuda.syncthreads_or": lambda c: Emitter("barrier", [0, -1], (False, True)),
     "cuda.warpgroup_sync": lambda c: Emitter("barrier", [c.args[0], 128], (False, True)),
     "cuda.wait_until": lambda c: Emitter("spin"),
     "tvm_storage_sync": lambda c: (

@@ -6,8 +6,12 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
 from tvm_hopper.sim.machine.registers import RegRef
+from tvm_hopper.sim.ops.forms import refused_form
 from tvm_hopper.sim.tir import PtxCall, decode_ptx, numpy_dtype, op_name
+from tvm_hopper.sim.translate.emit_registers import RegisterEmitter, form_name
+from tvm_hopper.sim.translate.registers import operand_types
 
 _HARMLESS = (
     "cp_async_bulk_prefetch",
@@ -16,10 +20,16 @@ _HARMLESS = (
     "nanosleep",
     "applypriority",
 )
+_WORDS = ("ld", "st", "atom", "red")
 _ISSUES = ("expect_tx", "g2s", "cp_async_ca", "cp_async_cg")
 
 
-class PtxEmitter:
+def is_harmless(name: str) -> bool:
+    """Tell whether an instruction is a hint, which changes nothing that a kernel can see."""
+    return name.startswith(_HARMLESS)
+
+
+class PtxEmitter(RegisterEmitter):
     """Emits PTX statements; a part of `StmtEmitter`."""
 
     def _ptx(self, call: ir.Call, site: int) -> None:
@@ -27,11 +37,20 @@ class PtxEmitter:
         if ptx is None:
             self.unsupported(op_name(call))
             return
-        if ptx.name.startswith(_HARMLESS):
+        if is_harmless(ptx.name):
+            return
+        mask = self.scope.mask
+        if ptx.name in INSTRUCTIONS:
+            self._guard(ptx.pred)
+            self._register_instruction(ptx)
+            self._unguard(ptx.pred, mask)
             return
         handler = self._handler(ptx.name)
         if handler is None:
             self.unsupported(f"ptx.{ptx.name}")
+            return
+        if reason := refused_form(ptx.name, ptx.mods):
+            self.unsupported(f"{form_name(ptx)} ({reason})")
             return
         if "_wait" in ptx.name and ptx.name.startswith("mbarrier_"):
             self.waits[-1].append(site)
@@ -43,6 +62,7 @@ class PtxEmitter:
         self._note_params(ptx)
         if ptx.name == "setmaxnreg":
             self.program.setmaxnreg_site = self.program.setmaxnreg_site or site
+        types = operand_types(ptx.name, ptx.mods)
         args = [self.constant("mods", dict(ptx.mods, ptx_name=ptx.name))]
         for name, values in ptx.operands.items():
             if name in ptx.writes and not (ptx.name.startswith("wgmma") and name == "d"):
@@ -50,29 +70,39 @@ class PtxEmitter:
             if ptx.name.startswith("wgmma") and name in ("d", "a"):
                 text = self._registers(values)
             else:
-                codes = [self.code(v) if v is not None else "None" for v in values]
+                codes = [
+                    self._as_operand(types[name], v) if v is not None else "None" for v in values
+                ]
                 text = codes[0] if len(codes) == 1 else f"({', '.join(codes)})"
             args.append(f"{name}={text}")
-        mask = self.scope.mask
-        if ptx.pred is not None:
-            inner = self.scope.name("m")
-            self.emit(f"{inner} = mand({mask}, as_lanes({self.code(ptx.pred)}) != 0)")
-            self.emit(f"if {inner} is not False:")
-            self.depth += 1
-            self.scope.mask = inner
+        self._guard(ptx.pred)
         targets = [
-            v
+            (types[name], v)
             for name in ptx.writes
             if name != "d" or not ptx.name.startswith("wgmma")
             for v in ptx.operands.get(name, [])
         ]
         result = self.scope.name("r") if targets else ""
         self._call(handler, site, args, result)
-        for position, target in enumerate(targets):
+        for position, (kind, target) in enumerate(targets):
             if isinstance(target, ir.TensorLoad):
                 text = result if len(targets) == 1 else f"{result}[{position}]"
-                self._assign(target, text)
-        if ptx.pred is not None:
+                self._assign(target, self._from_operand(kind, target, text))
+        self._unguard(ptx.pred, mask)
+
+    def _guard(self, pred: Any) -> None:
+        """Begin what only the lanes do whose predicate holds."""
+        if pred is None:
+            return
+        inner = self.scope.name("m")
+        self.emit(f"{inner} = mand({self.scope.mask}, as_lanes({self.code(pred)}) != 0)")
+        self.emit(f"if {inner} is not False:")
+        self.depth += 1
+        self.scope.mask = inner
+
+    def _unguard(self, pred: Any, mask: str) -> None:
+        """End it."""
+        if pred is not None:
             self.scope.mask = mask
             self.depth -= 1
 
@@ -97,6 +127,8 @@ class PtxEmitter:
                 if value is not None:
                     params |= self.params_of(value)
         name = ptx.name
+        if name.startswith(_WORDS) and ptx.mods.get("type") in ("b8", "u8", "s8"):
+            self.program.min_itemsize = 1
         if "s2g" not in name or "reduce" in name:
             self.program.loaded_params |= params
         if not any(word in name for word in ("g2s", "cp_async_c", "ld")):

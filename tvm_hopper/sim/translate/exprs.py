@@ -13,6 +13,7 @@ from tvm import ir, tirx
 
 from tvm_hopper.sim.machine import lanes
 from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, split_lanes
+from tvm_hopper.sim.translate.cuda_helpers import CudaHelperEmitter
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 from tvm_hopper.sim.translate.hoist import HoistEmitter
 from tvm_hopper.sim.translate.scope import BufferInfo, Code
@@ -59,7 +60,7 @@ def is_scattered(ramp: Any, indices: Any) -> bool:
     return ramp is None and split_lanes(dtype_of(indices[-1]))[1] > 1
 
 
-class ExprEmitter(HoistEmitter):
+class ExprEmitter(HoistEmitter, CudaHelperEmitter):
     """Turns expressions into Python text; `StmtEmitter` adds statements."""
 
     site: int
@@ -303,6 +304,10 @@ class ExprEmitter(HoistEmitter):
         method = getattr(self, f"_call_{short.replace('.', '_')}", None)
         if method is not None:
             return method(node)
+        if short.startswith("cuda."):
+            helper = self.cuda_helper(short.removeprefix("cuda."), node)
+            if helper is not None:
+                return helper
         return self._math(short, short.removeprefix("cuda."), list(node.args))
 
     def _math(self, shown: str, name: str | None, args: list[Any]) -> Code:

@@ -32,12 +32,13 @@ from tvm_hopper.sim.tir import (
 )
 from tvm_hopper.sim.translate.buffers import BufferEmitter
 from tvm_hopper.sim.translate.device_math import math
+from tvm_hopper.sim.translate.emit_helpers import HelperStatements
 from tvm_hopper.sim.translate.exprs import ExprEmitter, is_scattered, view_of
 from tvm_hopper.sim.translate.program import KernelCode
 from tvm_hopper.sim.translate.scope import BufferInfo, Scope
 
 
-class StmtEmitter(BufferEmitter, ExprEmitter):
+class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
     """Walks statements once and writes the generator's lines."""
 
     def __init__(self, func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> None:
@@ -340,6 +341,8 @@ class StmtEmitter(BufferEmitter, ExprEmitter):
             return
         if short == "cuda.wait_until":
             self._wait_until(call, site)
+            return
+        if self.helper_statement(short, call):
             return
         handler = "op_" + short.replace(".", "_")
         if handler in self.handlers:

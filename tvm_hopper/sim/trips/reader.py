@@ -61,6 +61,13 @@ _CALLS = (
     *("tvm_hopper_hold_float32", "tvm_hopper_hold_int32", "tvm_hopper_hold_uint32"),
     "tvm_hopper_code_fence",
 )
+# Of those that stand inside of expressions: what meets at a barrier, or has addresses of its own.
+_MEET_IN_EXPRESSIONS = (
+    "cuda.cta_reduce",
+    "cuda.syncthreads_and",
+    "cuda.syncthreads_or",
+    "cuda.ldg",
+)
 _VALUE_CALLS = ("noop_barrier", "hold_")
 _ENCODE = "cuda.wgmma_encode_matrix_descriptor"
 ALIGNED = 16  # a step that is a multiple keeps the alignment of every access, in elements or bytes
@@ -256,6 +263,8 @@ class Reader:
             self.repeats(shift_of(call.args[0], self.known), "a condition")
         if "atomic" in short_name(call):
             raise RefusedError("an atomic")
+        if short_name(call) in _MEET_IN_EXPRESSIONS:
+            raise RefusedError(f"call {short_name(call)}")
 
     def address(self, indices: Any, what: str) -> Moved:
         """Return the claim of a place; a place that depends on data is none."""

@@ -1,0 +1,1 @@
+"""What a Hopper GPU computes with register instructions, against the simulator's functions."""

@@ -1,0 +1,89 @@
+"""Which instructions of TVM's PTX table the simulator models: a row each, as a document.
+
+python -m tvm_hopper.sim.modelled > docs/simulator_instructions.md
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.backend.cuda.ptx.table import TABLE, mods, variants
+
+from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
+from tvm_hopper.sim.kernel_code import HANDLERS
+from tvm_hopper.sim.ops.forms import refused_form
+from tvm_hopper.sim.translate.emit_ptx import PtxEmitter, is_harmless
+
+COMPUTED, MODELLED, NO_EFFECT, INCOMPLETE = "computed", "modelled", "no effect", "incomplete"
+CHIP = 90  # of Hopper: what TVM certifies for a later one alone is a later chip's
+
+HEAD = """# PTX instructions in the simulator
+
+TVM's wheel has a table of {count} PTX instructions (a row is one syntax shape, with all
+its modifiers). {known} of them are modelled; the others, and the forms named in the last column,
+make a verdict `incomplete` by name. This page is printed by `python -m tvm_hopper.sim.modelled`,
+and a test compares it with the code.
+
+* computed: a function of registers (`sim/arithmetic`), to the last bit, or for approximations the
+  nearest number, from which a chip may differ within PTX's bound;
+* modelled: memory, synchronisation and exchange between lanes, with their order and races;
+* no effect: hints.
+
+| row of the table | instruction | state | but not |
+|---|---|---|---|
+"""
+
+
+class _Handlers(PtxEmitter):
+    """The names that a translation would look up."""
+
+    handlers = HANDLERS
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """What is modelled of one row: `state`, and why some or all forms are not."""
+
+    name: str
+    mnemonic: str
+    state: str
+    missing: str
+
+
+@functools.cache
+def coverage() -> tuple[TableRow, ...]:
+    """Return a row for each instruction, in the order of TVM's table."""
+    return tuple(_row(name, entry) for name, entry in TABLE.items())
+
+
+def _row(name: str, entry: Any) -> TableRow:
+    if name in INSTRUCTIONS:
+        reasons = {INSTRUCTIONS[name].refuses(mods(entry, v)) for v in variants(entry)}
+        state = COMPUTED
+    elif is_harmless(name):
+        return TableRow(name, entry.ptx_name, NO_EFFECT, "")
+    elif _Handlers()._handler(name):
+        # One modifier alone decides; all combinations of those of `ld` are hundred thousands.
+        tokens = [{"space": "global", s.name: token} for s in entry.slots for token in s.choices]
+        reasons, state = {refused_form(name, token) for token in tokens}, MODELLED
+    else:
+        number = re.search(r"\d+", entry.cert_arch or "")
+        later = number is not None and int(number.group()) > CHIP
+        why = f"a later chip, {entry.cert_arch}" if later else ""
+        return TableRow(name, entry.ptx_name, INCOMPLETE, why)
+    return TableRow(name, entry.ptx_name, state, "; ".join(sorted(reasons - {""})))
+
+
+def document() -> str:
+    """Return the page."""
+    rows = coverage()
+    known = sum(row.state != INCOMPLETE for row in rows)
+    lines = [f"| `{r.name}` | `{r.mnemonic}` | {r.state} | {r.missing} |" for r in rows]
+    return HEAD.format(count=len(rows), known=known) + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(document(), end="")

@@ -1,0 +1,47 @@
+"""Generic addresses and those of a state space (PTX ISA, 9.7.9.19 isspacep, 9.7.9.20 cvta)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.machine.lanes import as_lanes, to_shared
+from tvm_hopper.sim.machine.memory import GLOBAL_SHIFT, RANK_SHIFT, SHARED
+
+
+class GenericAddressOps:
+    """A part of `Warp`, whose other methods it calls."""
+
+    def op_cvta(self, site: int, mask: Any, mods: Any, ptr: Any) -> Any:
+        """Convert a generic address to one of a space (`cvta.to`)."""
+        return ptr if mods["space"] == "global" else to_shared(ptr)
+
+    def op_cvta_generic(self, site: int, mask: Any, mods: Any, a: Any) -> Any:
+        """Convert an address of a space to a generic one."""
+        if mods["space"] == "global":
+            return a
+        return as_lanes(a).astype(np.int64) | SHARED
+
+    def op_isspacep(self, site: int, mask: Any, mods: Any, a: Any) -> Any:
+        """Tell whether a generic address lies in a space."""
+        places = as_lanes(a).astype(np.int64)
+        if mods["space"] == "global":
+            return places >> GLOBAL_SHIFT != 0
+        shared = (places >> GLOBAL_SHIFT == 0) & (places & SHARED != 0)
+        if mods["space"] == "shared::cluster":
+            return shared
+        rank = places >> RANK_SHIFT & 0xFF
+        return shared & (rank == self.cta.rank)
+
+    def op_getctarank_generic(self, site: int, mask: Any, mods: Any, a: Any) -> Any:
+        """Return the rank of the CTA that owns an address of shared memory."""
+        return self.op_getctarank(site, mask, mods, a)
+
+    def op_mapa_u64_raw(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> Any:
+        """Return the generic address of the same byte in another CTA."""
+        return self.op_mapa(site, mask, mods, a, b)
+
+    def op_mapa_u64_shared(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> Any:
+        """Return the shared address of the same byte in another CTA, in a wide register."""
+        return self.op_mapa_u32(site, mask, mods, a, b)

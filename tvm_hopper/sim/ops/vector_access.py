@@ -1,0 +1,90 @@
+"""Vector loads and stores, loads through the read-only path, and cache policies.
+
+Cache operators, eviction priorities, prefetch sizes and cache policies are hints: none changes what
+memory holds (PTX ISA, 9.7.9.1, 9.7.9.2). A vector is aligned to its whole size (5.4.5).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.sim.machine.lanes import LANES, as_lanes
+from tvm_hopper.sim.ops.atomics import order_of
+
+CHECKED_BYTES = 16  # to which `load` and `store` check the alignment themselves
+
+
+class VectorAccessOps:
+    """The vector accesses of one warp; a part of `Warp`, whose other methods it calls."""
+
+    def whole_vector(self, site: int, mask: Any, addr: Any, size: int) -> None:
+        """Report an address that is no multiple of a vector's size."""
+        active = as_lanes(addr)[LANES if mask is None else mask].astype(np.int64)
+        if (active % size).any():
+            region, offset = self.region_at(int(active[0]))
+            name = "memory" if region is None else region.name
+            self.machine.at(
+                "MISALIGNED", self, site, f"offset {offset} of {name}: need {size}", buffer=name
+            )
+
+    def op_ld_vec(
+        self, site: int, mask: Any, mods: Any, addr: Any, cache_policy: Any = None
+    ) -> Any:
+        """Load 2, 4 or 8 elements; a strong vector is one strong access an element."""
+        kind, count = self._type(mods), int(mods["vec"][1:])
+        sem, scope = order_of(mods)
+        if kind.itemsize * count > CHECKED_BYTES or sem != "weak":
+            self.whole_vector(site, mask, addr, kind.itemsize * count)
+        if sem == "weak":
+            values = self.load(site, mask, addr, 0, kind, count, 1)
+            return tuple(values[:, i] for i in range(count))
+        places = as_lanes(addr).astype(np.int64)
+        return tuple(
+            self.atomic(site, mask, "load", places + i * kind.itemsize, 0, kind, sem, scope)
+            for i in range(count)
+        )
+
+    op_ld_vec256 = op_ld_vec
+
+    def op_st_vec(
+        self, site: int, mask: Any, mods: Any, addr: Any, value: Any, cache_policy: Any = None
+    ) -> None:
+        """Store 2, 4 or 8 elements; one that is `_` is not stored."""
+        kind, count = self._type(mods), int(mods["vec"][1:])
+        sem, scope = order_of(mods)
+        whole = all(element is not None for element in value)
+        if kind.itemsize * count > CHECKED_BYTES or sem != "weak" or not whole:
+            self.whole_vector(site, mask, addr, kind.itemsize * count)
+        places = as_lanes(addr).astype(np.int64)
+        if sem == "weak" and whole:
+            lanes = [np.broadcast_to(as_lanes(v), (32,)).astype(kind) for v in value]
+            self.store(site, mask, places, 0, np.stack(lanes, axis=1), kind, count, 1)
+            return
+        for i, element in enumerate(value):
+            if element is None:
+                continue
+            place = places + i * kind.itemsize
+            if sem == "weak":
+                self.store(site, mask, place, 0, element, kind, 1, 1)
+            else:
+                self.atomic(site, mask, "store", place, element, kind, sem, scope)
+
+    op_st_vec256 = op_st_vec
+
+    def op_ldu(self, site: int, mask: Any, mods: Any, addr: Any) -> Any:
+        """Load from an address that all threads share (9.7.9.10)."""
+        return self.load(site, mask, addr, 0, self._type(mods), 1, 1)
+
+    def op_ldu_vec(self, site: int, mask: Any, mods: Any, addr: Any) -> Any:
+        """Load a vector from an address that all threads share."""
+        return self.op_ld_vec(site, mask, mods, addr)
+
+    def op_createpolicy_fraction(self, site: int, mask: Any, mods: Any, **operands: Any) -> int:
+        """Return a cache policy: a word that means nothing here (9.7.9.18)."""
+        return 0
+
+    op_createpolicy_fractional = op_createpolicy_fraction
+    op_createpolicy_range = op_createpolicy_fraction
+    op_createpolicy_cvt = op_createpolicy_fraction

@@ -1,0 +1,100 @@
+"""PTX instructions on registers in generated code: TIR values to bits, bits to TIR registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from tvm.backend.cuda.ptx.table import PTX_TYPE_DTYPES, TABLE, operand_layout, operand_type
+
+from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS, RegisterInstruction
+from tvm_hopper.sim.machine.lanes import is_lanes
+from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
+from tvm_hopper.sim.tir import numpy_dtype
+
+PREDICATE, IMMEDIATE = "pred", "imm"
+
+
+def operand_types(name: str, mods: Mapping[str, str]) -> dict[str, str]:
+    """Return the PTX type of each operand of a form; immediates and addresses by their kind."""
+    return {
+        slot.name: operand_type(slot, dict(mods)) if slot.kind == "reg" else slot.kind
+        for slot, _, _ in operand_layout(TABLE[name], dict(mods))
+    }
+
+
+def carrier_of(kind: str) -> np.dtype:
+    """Return the unsigned type as wide as a PTX type."""
+    return np.dtype(f"uint{8 * np.dtype(PTX_TYPE_DTYPES[kind][0]).itemsize}")
+
+
+def other_kind(kind: str, dtype: str) -> tuple[str, str] | None:
+    """Return (type of PTX, type of TIR) where bits are to be looked at as another kind of number.
+
+    A `.b32` operand takes a float register (PTX ISA, 5.2.1); what a handler gets and gives is of
+    the instruction's type.
+    """
+    ours = DTYPE_OF.get({"b32i": "b32", "b64i": "b64"}.get(kind, kind))
+    if ours is None or "float" not in ours + dtype:
+        return None
+    here, there = numpy_dtype(ours), numpy_dtype(dtype)
+    differs = here != there and here.itemsize == there.itemsize
+    return (ours, dtype) if differs else None
+
+
+def to_bits(value: Any, dtype: np.dtype, carrier: np.dtype) -> np.ndarray:
+    """Return the bits of a register, of all lanes or of one for all, cut to the operand's width."""
+    with np.errstate(all="ignore"):
+        held = np.ascontiguousarray(np.ravel(np.asarray(value)).astype(dtype))
+    bits = held.view(f"uint{8 * dtype.itemsize}")
+    return bits.astype(carrier)
+
+
+def from_bits(bits: np.ndarray, signed: bool, dtype: np.dtype) -> np.ndarray:
+    """Return what a register of a TIR type holds; a wider one is filled by sign or zeros."""
+    if bits.dtype.kind == "b":
+        return bits.astype(dtype)
+    size = bits.dtype.itemsize
+    held = bits.view(f"int{8 * size}") if signed else bits
+    if dtype.itemsize != size:
+        held = held.astype(f"{'int' if signed else 'uint'}{8 * dtype.itemsize}")
+    return held.view(dtype)
+
+
+def _source(kind: str, dtype: str) -> Callable[[Any], Any]:
+    """Return what turns the value of a source operand into what an instruction takes."""
+    if kind == IMMEDIATE:
+        return int
+    if kind == PREDICATE:
+        return lambda value: np.ravel(np.asarray(value)) != 0
+    held, carrier = numpy_dtype(dtype), carrier_of(kind)
+    return lambda value: to_bits(value, held, carrier)
+
+
+class RegisterCall:
+    """One form of an instruction between registers of given TIR types: values in, values out."""
+
+    def __init__(
+        self,
+        name: str,
+        mods: Mapping[str, str],
+        sources: list[tuple[str, str]],
+        targets: list[tuple[str, str]],
+    ) -> None:
+        """Take (PTX type, TIR type) of each source and destination, in order."""
+        self.instruction: RegisterInstruction = INSTRUCTIONS[name]
+        self.mods = mods
+        self.sources = [_source(kind, dtype) for kind, dtype in sources]
+        self.targets = [(kind[0] == "s", numpy_dtype(dtype)) for kind, dtype in targets]
+
+    def __call__(self, *values: Any) -> list[Any]:
+        """Return the value of each destination: an array of 32, or one for all lanes."""
+        operands = [take(value) for take, value in zip(self.sources, values, strict=True)]
+        found = self.instruction(self.mods, *operands)
+        whole = any(is_lanes(value) for value in values)
+        held = [
+            from_bits(np.ascontiguousarray(bits), signed, dtype)
+            for bits, (signed, dtype) in zip(found, self.targets, strict=True)
+        ]
+        return held if whole else [h[0] for h in held]

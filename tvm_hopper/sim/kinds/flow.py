@@ -248,7 +248,9 @@ class _FlowWalk:
                 self._meet(replace(talk, hears=True))
             if name == "if_then_else" and touches_shared(node):
                 self._steer(node.args[0])
-            self._steer(*steering_arguments(node))
+            steering = steering_arguments(node)
+            if steering is not None:
+                self._steer(*steering)
 
         addressed: list[Any] = []
         loads: list[Any] = []
@@ -269,7 +271,7 @@ class _FlowWalk:
             self._meet(talk)
         ptx = decode_ptx(call) if name.startswith(PTX) else None
         if ptx is None:
-            self._steer(*steering_arguments(call))
+            self._steer(*(steering_arguments(call) or ()))
             pointed = [a for a in call.args if not global_address(a)]
             for buffer in registers(call):
                 self._contents(buffer, *pointed)

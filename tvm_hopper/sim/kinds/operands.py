@@ -52,12 +52,13 @@ _COMPUTES = (
     "tvm_access_ptr",
     *("cuda.make_float2", "cuda.float2_", "cuda.float22", "cuda.bfloat1622", "cuda.fp8x4"),
     *("cuda.fmul2", "cuda.fadd2", "cuda.hmin2", "cuda.hmax2", "cuda.ffs", "cuda.fdividef"),
-    *("cuda.ldg", "cuda.nano_sleep", "cuda.syncthreads_", "cuda.warp_reduce"),
+    *("cuda.ldg", "cuda.nano_sleep"),
 )
 _EXCHANGES = (
     *("tvm_warp_shuffle", "cuda.__shfl", "cuda.any_sync", "cuda.all_sync", "cuda.ballot"),
     "cuda.reduce_",
 )
+_OF_VALUES = ("cuda.cta_reduce", "cuda.warp_reduce", "cuda.syncthreads_")
 _MEETS = ("ptx.", "cuda.", "tvm_warp", "tvm_storage_sync", "tvm_thread", "call_extern")
 
 
@@ -76,15 +77,15 @@ def steering_operands(ptx: PtxCall) -> list[Any]:
     return [v for n, v in operands(ptx) if n not in values and not global_address(v)]
 
 
-def steering_arguments(call: ir.Call) -> list[Any]:
-    """Return the arguments on which it depends how another call synchronises."""
+def steering_arguments(call: ir.Call) -> list[Any] | None:
+    """Return the arguments on which it depends how another call synchronises; None: it does not."""
     name = short_name(call)
     if name.startswith(_COMPUTES) or not name.startswith(_MEETS):
-        return []
+        return None
     arguments = list(call.args)
     if name.startswith(_EXCHANGES):
         del arguments[1]
-    elif name == "cuda.cta_reduce":
+    elif name.startswith(_OF_VALUES):
         del arguments[0]
     elif name.startswith("cuda.atomic"):
         del arguments[1:]

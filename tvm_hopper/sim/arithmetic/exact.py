@@ -27,20 +27,21 @@ def odd_sum(a: Array, b: Array) -> Array:
     return np.where((error != 0) & even, beside, total)
 
 
-def _signed_zero(total: Array, a: Array, b: Array, mode: str) -> Array:
+def _signed_zero(total: Array, exact: Array, a: Array, b: Array, mode: str) -> Array:
     """Give an exact zero sum of unlike terms the sign minus when rounding down (IEEE 754, 6.3)."""
     if mode != "rm":
         return total
     plus = (a == 0) & ~np.signbit(a) & (b == 0) & ~np.signbit(b)
-    return np.where((total == 0) & ~plus, -0.0, total)
+    return np.where((exact == 0) & ~plus, -0.0, total)
 
 
 def add(a: Array, b: Array, form: Format, mode: str) -> Array:
     """Return a + b, rounded once."""
     if form is F64:
-        exact = _in_fractions(lambda x, y: x + y, mode, a + b, a, b)
-        return _signed_zero(exact, a, b, mode)
-    return _signed_zero(round_to(odd_sum(a, b), form, mode), a, b, mode)
+        total = _in_fractions(lambda x, y: x + y, mode, a + b, a, b)
+        return _signed_zero(total, total, a, b, mode)
+    exact = odd_sum(a, b)
+    return _signed_zero(round_to(exact, form, mode), exact, a, b, mode)
 
 
 def multiply(a: Array, b: Array, form: Format, mode: str) -> Array:
@@ -54,18 +55,22 @@ def multiply_add(a: Array, b: Array, c: Array, form: Format, mode: str) -> Array
     """Return a * b + c, rounded once."""
     product = a * b
     if form is not F64:
-        return _signed_zero(round_to(odd_sum(product, c), form, mode), product, c, mode)
+        exact = odd_sum(product, c)
+        return _signed_zero(round_to(exact, form, mode), exact, product, c, mode)
     total = product + c
     out = np.array(np.broadcast_to(total, np.broadcast_shapes(a.shape, b.shape, c.shape)))
     a, b, c = (np.broadcast_to(x, out.shape) for x in (a, b, c))
     for i in range(out.size):
         if all(map(math.isfinite, (a[i], b[i], c[i]))) and a[i] and b[i]:
-            exact = Fraction(a[i]) * Fraction(b[i]) + Fraction(c[i])
+            whole = Fraction(a[i]) * Fraction(b[i]) + Fraction(c[i])
             # An exact zero has the sign of a sum of unlike terms.
-            negative = exact < 0 or (not exact and mode == "rm")
-            out[i] = math.copysign(round_fraction(exact, F64, mode), -1.0 if negative else 1.0)
+            negative = whole < 0 or (not whole and mode == "rm")
+            out[i] = math.copysign(round_fraction(whole, F64, mode), -1.0 if negative else 1.0)
+        elif math.isfinite(a[i]) and math.isfinite(b[i]) and not math.isfinite(c[i]):
+            out[i] = c[i]  # also where the product by itself would be infinite
         elif total[i] == 0:
-            out[i] = _signed_zero(total[i : i + 1], product[i : i + 1], c[i : i + 1], mode)[0]
+            here = slice(i, i + 1)
+            out[i] = _signed_zero(total[here], total[here], product[here], c[here], mode)[0]
     return out
 
 

@@ -86,8 +86,14 @@ def fma(mods: Mods, a: Array, b: Array, c: Array) -> Array:
 
 
 def div(mods: Mods, a: Array, b: Array) -> Array:
-    """Return a / b in an IEEE mode (9.7.3.8)."""
-    return compute(mods, lambda x, y, form: exact.divide(x, y, form, mods["mode"]), a, b)
+    """Return a / b in an IEEE mode (9.7.3.8); `.ftz` flushes before rounding, as an H200 does."""
+
+    def quotient(x: Array, y: Array, form: Format) -> Array:
+        plain, rounded = x / y, exact.divide(x, y, form, mods["mode"])
+        tiny = np.abs(plain) < 2.0**form.least
+        return np.where(tiny, np.copysign(0.0, plain), rounded) if mods.get("ftz") else rounded
+
+    return compute(mods, quotient, a, b)
 
 
 def rcp(mods: Mods, a: Array) -> Array:

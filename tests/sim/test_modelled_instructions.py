@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 from tvm.backend.cuda.ptx.table import TABLE
 
-from tvm_hopper.sim.modelled import COMPUTED, INCOMPLETE, NO_EFFECT, coverage, document
+from tvm_hopper.sim.modelled import (
+    COMPUTED,
+    INCOMPLETE,
+    NO_EFFECT,
+    coverage,
+    device_functions,
+    document,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "simulator_instructions.md"
 
@@ -38,3 +45,11 @@ def test_instructions_of_later_chips_are_incomplete(states, name):
 def test_hints_have_no_effect_and_arithmetic_is_computed(states):
     assert states["prefetch"] == NO_EFFECT
     assert states["fma"] == states["cvt"] == states["ex2"] == COMPUTED
+
+
+def test_device_functions_of_tvm_are_listed():
+    found = device_functions()
+    assert found["cta_reduce"]
+    assert found["ldg"]
+    assert not found["printf"]
+    assert not found["tcgen05_encode_matrix_descriptor"]

@@ -279,3 +279,28 @@ def test_spaces_that_do_not_exist_here_are_incomplete_by_name():
     report = verify(lower(main), {"X": np.zeros(32, np.uint32)})
     assert report.verdict == "incomplete"
     assert "state space const" in report.findings[0].message
+
+
+@pytest.mark.parametrize("name", ["st.relaxed.gpu.global.u32", "st.release.gpu.global.u32"])
+def test_a_store_with_an_order_reads_nothing(name):
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((32,), "uint32"), Y: T.Buffer((32,), "uint32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            T.ptx[name](T.address_of(Y[tx]), X[tx])
+
+    assert rules(main, {"X": np.arange(32, dtype=np.uint32)}) == set()
+
+
+def test_an_atomic_reads_what_it_finds():
+    @T.prim_func(s_tir=True)
+    def main(Y: T.Buffer((32,), "uint32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            T.ptx["red.relaxed.gpu.global.add.u32"](T.address_of(Y[tx]), T.uint32(1))
+
+    assert rules(main, {}) == {"UNINIT_READ"}

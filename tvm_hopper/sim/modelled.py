@@ -10,12 +10,18 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from tvm.backend.cuda.codegen.registry import CODEGEN_REGISTRY
 from tvm.backend.cuda.ptx.table import TABLE, mods, variants
 
 from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
 from tvm_hopper.sim.kernel_code import HANDLERS
 from tvm_hopper.sim.ops.forms import refused_form
+from tvm_hopper.sim.translate.cuda_helpers import COMPUTED as COMPUTED_CALLS
+from tvm_hopper.sim.translate.device_math import MATH
+from tvm_hopper.sim.translate.emit_helpers import CONVERSIONS
 from tvm_hopper.sim.translate.emit_ptx import PtxEmitter, is_harmless
+from tvm_hopper.sim.translate.exprs import REINTERPRET, SAME
+from tvm_hopper.sim.translate.translate import StmtEmitter
 
 COMPUTED, MODELLED, NO_EFFECT, INCOMPLETE = "computed", "modelled", "no effect", "incomplete"
 CHIP = 90  # of Hopper: what TVM certifies for a later one alone is a later chip's
@@ -35,6 +41,14 @@ and a test compares it with the code.
 | row of the table | instruction | state | but not |
 |---|---|---|---|
 """
+
+
+FUNCTION = "tirx.cuda_"
+FUNCTIONS = """
+TVM prints these device functions (`T.cuda.*`) as CUDA text of its own:
+
+| call | state |
+|---|---|"""
 
 
 class _Handlers(PtxEmitter):
@@ -77,11 +91,32 @@ def _row(name: str, entry: Any) -> TableRow:
     return TableRow(name, entry.ptx_name, state, "; ".join(sorted(reasons - {""})))
 
 
+def device_functions() -> dict[str, bool]:
+    """Return TVM's own device functions, and whether they are modelled."""
+    names = sorted(
+        key.removeprefix(FUNCTION) for key in CODEGEN_REGISTRY if key.startswith(FUNCTION)
+    )
+    return {name: _knows(name) for name in names}
+
+
+def _knows(name: str) -> bool:
+    methods = (f"_helper_{name}", f"_call_cuda_{name}")
+    return (
+        f"op_cuda_{name}" in HANDLERS
+        or name in (*COMPUTED_CALLS, *MATH, "wait_until")
+        or f"cuda.{name}" in (*SAME, *REINTERPRET, *CONVERSIONS)
+        or any(hasattr(StmtEmitter, method) for method in methods)
+    )
+
+
 def document() -> str:
     """Return the page."""
     rows = coverage()
     known = sum(row.state != INCOMPLETE for row in rows)
     lines = [f"| `{r.name}` | `{r.mnemonic}` | {r.state} | {r.missing} |" for r in rows]
+    lines += [FUNCTIONS]
+    for name, state in device_functions().items():
+        lines.append(f"| `cuda.{name}` | {MODELLED if state else INCOMPLETE} |")
     return HEAD.format(count=len(rows), known=known) + "\n".join(lines) + "\n"
 
 

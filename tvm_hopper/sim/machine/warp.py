@@ -288,6 +288,7 @@ class WarpCore(LoadStore):
         known: Callable[[], Bundle] | None = None,
         clock: Clock | None = None,
         together: bool = False,
+        reads: bool = True,
     ) -> None:
         """Check an access of some bytes against all earlier ones, and record it.
 
@@ -301,6 +302,8 @@ class WarpCore(LoadStore):
             What the access may rely on, if others than this warp's lanes make it.
         together : bool
             Any lane may get what another one addresses (ldmatrix).
+        reads : bool
+            An access that is an atomic reads what it finds; a store with an order does not.
         """
         if access is None:
             return
@@ -325,7 +328,7 @@ class WarpCore(LoadStore):
             everything = bundle if known is None else known()
             machine.conflict(region, cells, other, mine, everything, values, number)
 
-        if access.rmw and not shadow.initialised:
+        if access.rmw and reads and not shadow.initialised:
             self._uninitialised(region, shadow, cells, access)
         if access.writes:
             shadow.write(access, cells, clock, report)

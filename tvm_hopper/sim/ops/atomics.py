@@ -73,7 +73,8 @@ class AtomicOps:
             if op != "load":
                 region.begin_store()
             access = self.access(site, op != "load", rmw=True, lanes=bit)
-            self.check(region, np.asarray([offset]), dtype.itemsize, access)
+            place_bytes = np.asarray([offset])
+            self.check(region, place_bytes, dtype.itemsize, access, reads=op != "store")
             cell = region.view(dtype)
             before = cell[offset // dtype.itemsize]
             old[lane] = before

@@ -27,7 +27,7 @@ _WIDEN = RegisterCall(
     [("f32", "float32")],
 )
 # By name: position of destination and source, elements, their types, and the conversion.
-_CONVERSIONS: dict[str, tuple[int, int, int, str, str, RegisterCall]] = {
+CONVERSIONS: dict[str, tuple[int, int, int, str, str, RegisterCall]] = {
     "cuda.float22half2": (0, 1, 2, "float16", "float32", _NARROW),
     "cuda.float8tohalf8": (1, 0, 8, "float16", "float32", _NARROW),
     "cuda.half8tofloat8": (1, 0, 8, "float32", "float16", _WIDEN),
@@ -50,7 +50,7 @@ class HelperStatements:
         if name == "cuda.ldg" and len(call.args) > 2:
             self._vector_ldg(call)
             return True
-        if name in _CONVERSIONS:
+        if name in CONVERSIONS:
             self._converted(name, call)
             return True
         return False
@@ -72,7 +72,7 @@ class HelperStatements:
             self._assign(target, f"{result}[:, {position}]")
 
     def _converted(self, name: str, call: ir.Call) -> None:
-        into, from_, count, *types, conversion = _CONVERSIONS[name]
+        into, from_, count, *types, conversion = CONVERSIONS[name]
         places = [pointee(call.args[position]) for position in (into, from_)]
         target, source = (None if p is None else self.buffer(p.source) for p in places)
         if (

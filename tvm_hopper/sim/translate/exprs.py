@@ -38,8 +38,8 @@ _BITWISE = {
     "shift_right": ">>",
     "shift_left": "<<",
 }
-_SAME = ("likely", "cuda.smem_addr_from_uint64", "cuda.cvta_generic_to_shared")
-_REINTERPRET = {
+SAME = ("likely", "cuda.smem_addr_from_uint64", "cuda.cvta_generic_to_shared")
+REINTERPRET = {
     "reinterpret": None,
     "cuda.uint_as_float": "float32",
     "cuda.float_as_uint": "uint32",
@@ -294,10 +294,10 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         short = short_name(node)
         if short in _BITWISE:
             return self._binary(f"({{}} {_BITWISE[short]} {{}})", node.args[0], node.args[1])
-        if short in _SAME:
+        if short in SAME:
             return self._same(short, node)
-        if short in _REINTERPRET:
-            return self._reinterpret(node, _REINTERPRET[short])
+        if short in REINTERPRET:
+            return self._reinterpret(node, REINTERPRET[short])
         if short in ("call_pure_extern", "call_extern"):
             extern = str(node.args[0].value)
             return self._math(extern, plain_name(extern), list(node.args[1:]))

@@ -35,9 +35,9 @@ def test_a_case_is_measured_in_a_process_of_its_own(monkeypatch, tmp_path, capsy
     monkeypatch.setattr(sys, "argv", ["verify", "--rounds", "2", "--save"])
     verify.main()
     page = capsys.readouterr().out
-    assert all(f"| {name} |" in page for name in verify.CASES)
+    assert all(f"| {name} |" in page for name in verify.ALL)
     (saved,) = tmp_path.glob("verify_*.json")
-    assert len(json.loads(saved.read_text())["rows"]) == len(verify.CASES)
+    assert len(json.loads(saved.read_text())["rows"]) == len(verify.ALL)
     assert saved.with_suffix(".md").read_text() == page.removesuffix("\n")
 
 

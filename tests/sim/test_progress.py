@@ -74,5 +74,6 @@ def test_verify_says_what_it_is_at(monkeypatch):
         "every interleaving of the roles",
         "eager(0), 1 of 2 schedules",
         "lifo(0), 2 of 2 schedules",
+        "CTAs one after another",
         "indices of every CTA",
     ]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.findings import RULES, Finding
-from tvm_hopper.sim.kinds.groups import groups_of
+from tvm_hopper.sim.kinds.groups import CtaGroups, groups_of
 from tvm_hopper.sim.launch.tensors import Pointer
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.run import check_blocks, compiled
@@ -31,6 +31,8 @@ class Choice:
     kinds : tuple of (x, y, z)
         One CTA of each kind: the others of its kind execute the same instructions, at places that
         differ by their index alone. Empty if that is not known.
+    span : int
+        CTAs that hear of each other lie no further apart than so many, in the order of launch.
     """
 
     kernel: str
@@ -40,6 +42,7 @@ class Choice:
     reason: str
     only_written: frozenset[str] = field(default=frozenset())
     kinds: tuple[tuple[int, ...], ...] = ()
+    span: int = 1
 
     @property
     def everything(self) -> bool:
@@ -97,7 +100,8 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
     if groups.trouble or len(numbers) > most:
         if total <= most:
             reason = f"all: they communicate ({groups.talk})" if groups.talk else "all"
-            return Choice(name, tuple(_all(grid)), total, True, reason, only_written)
+            span = _span(groups, grid)
+            return Choice(name, tuple(_all(grid)), total, True, reason, only_written, span=span)
         count = f"{len(groups.kinds)} kinds with {len(numbers)} CTAs are more than {most}"
         reason = groups.trouble or count
         if not groups.talk:
@@ -116,7 +120,25 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
     else:
         blocks += corners[:2]  # the first and the last
     kinds = tuple(groups.values.blocks(numbers))
-    return Choice(name, tuple(dict.fromkeys(blocks)), total, True, reason, only_written, kinds)
+    span = _span(groups, grid)
+    return Choice(
+        name, tuple(dict.fromkeys(blocks)), total, True, reason, only_written, kinds, span
+    )
+
+
+def _span(groups: CtaGroups, grid: tuple[int, int, int]) -> int:
+    """Return how far apart CTAs that hear of each other are launched, x fastest; one if none do."""
+    total = grid[0] * grid[1] * grid[2]
+    if not groups.talk:
+        return 1
+    if groups.label is None:
+        return total
+    x, y, z = (groups.values.axis(axis) for axis in "xyz")
+    launched = (z * grid[1] + y) * grid[0] + x
+    first, last = np.full(total, total, np.int64), np.zeros(total, np.int64)
+    np.minimum.at(first, groups.label, launched)
+    np.maximum.at(last, groups.label, launched)
+    return int((last - first + 1).max())
 
 
 def _corners(setup: dict[str, Any], max_ctas: int) -> tuple[tuple[int, ...], ...]:

@@ -70,8 +70,9 @@ def run_kernel(
     dyn_smem_bytes : int or None
         Dynamic shared memory of the launch; None: as much as the kernel declares.
     policy : str
-        "eager", "on_wait", "lifo", "random" or "starve:<role>" (role: "producer", "consumer",
-        a warp group's number, or "warp<n>").
+        "eager", "on_wait", "lifo", "random", "in_turn" (a cluster begins when the one before has
+        ended, in the order of launch) or "starve:<role>" (role: "producer", "consumer", a warp
+        group's number, or "warp<n>").
     blocks : list of (x, y, z) or None
         Which CTAs to run; whole clusters are added. None: all.
     detect_races : bool

@@ -33,6 +33,7 @@ from tvm_hopper.verification.launches import BoundLaunch, bound_launches
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.report import Report
+from tvm_hopper.verification.residency import check_residency
 from tvm_hopper.verification.schedules import Schedules
 from tvm_hopper.verification.values import NOT_GIVEN, ValueCheck, ValueReport
 
@@ -216,6 +217,8 @@ def _judge(
         hint = "raise budget_s, or verify a smaller shape"
         found.add([finding("INCOMPLETE", left_out, hint=hint)])
     found.add(schedules.doubts)
+    line.text = "CTAs one after another"
+    found.add(check_residency(launches, choices, values, outputs, program.arch, num_sms, left))
     line.text = "indices of every CTA"
     whole = not schedules.cuts  # each CTA that ran took all turns of its loops
     time_left = max(left(), MIN_INDICES_S)

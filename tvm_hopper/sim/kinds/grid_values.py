@@ -56,6 +56,12 @@ class GridValues:
         _, y, z = self.grid
         return [(int(n) // (y * z), int(n) // z % y, int(n) % z) for n in numbers]
 
+    def axis(self, name: str) -> np.ndarray:
+        """Return one coordinate ("x", "y" or "z") of every CTA, (total,) int64."""
+        _, y, z = self.grid
+        numbers = np.arange(self.total, dtype=np.int64)
+        return {"x": numbers // (y * z), "y": numbers // z % y, "z": numbers % z}[name]
+
     def of(self, expr: Any) -> Any:
         """Return an expression's value: one int if it is the same everywhere, else (total,) int64.
 
@@ -98,10 +104,7 @@ class GridValues:
         if tag is not None:
             if self.total > MAX_CTAS:
                 raise NotOfBlockError(f"{self.total} CTAs")
-            _, y, z = self.grid
-            numbers = np.arange(self.total, dtype=np.int64)
-            axes = {"x": numbers // (y * z), "y": numbers // z % y, "z": numbers % z}
-            value: Any = axes[tag[-1]]
+            value: Any = self.axis(tag[-1])
         elif var in self.binds:
             value = self.of(self.binds[var])
         else:

@@ -103,9 +103,7 @@ def _first_cluster(setup: Mapping[str, Any]) -> np.ndarray:
 
 def _clusters(values: GridValues, cluster: Sequence[int]) -> np.ndarray:
     """Return the number of each CTA's cluster."""
-    _, y, z = values.grid
-    numbers = np.arange(values.total, dtype=np.int64)
-    x_of, y_of, z_of = numbers // (y * z), numbers // z % y, numbers % z
+    x_of, y_of, z_of = (values.axis(axis) for axis in "xyz")
     shape = [-(-g // c) for g, c in zip(values.grid, cluster, strict=True)]
     return (x_of // cluster[0] * shape[1] + y_of // cluster[1]) * shape[2] + z_of // cluster[2]
 

@@ -45,6 +45,28 @@ def check_launch(
     return found
 
 
+def resident_ctas(
+    setup: dict[str, Any], shared: list[tuple[str, str, int, int]], arch: Arch, num_sms: int
+) -> int:
+    """Return how many CTAs of a launch a device can hold at once, at most.
+
+    By threads and shared memory; registers, which are not known before assembly, may allow fewer.
+
+    Parameters
+    ----------
+    setup, shared, arch
+        As for `check_launch`.
+    num_sms : int
+        Multiprocessors of the device.
+    """
+    threads = -(-_product(setup["block"]) // 32) * 32
+    fixed = sum(size for _, scope, size, _ in shared if scope == "shared")
+    dynamic = max((size for _, scope, size, _ in shared if scope == "shared.dyn"), default=0)
+    memory = fixed + max(setup["dyn_smem_bytes"] or 0, dynamic) + arch.smem_reserved_per_block
+    by_sm = (arch.max_blocks_per_sm, arch.max_threads_per_sm // threads, arch.smem_per_sm // memory)
+    return num_sms * max(min(by_sm), 1)
+
+
 def _product(extents: tuple[int, ...]) -> int:
     x, y, z = extents
     return x * y * z

@@ -25,7 +25,7 @@ from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT, ShortcutError, Shortcuts
 from tvm_hopper.sim.timeline import MAX_EVENTS, TimelineEvent
 from tvm_hopper.sim.trips.balance import Cut, check_balance
 
-POLICIES = ("eager", "on_wait", "lifo", "random", "starve")
+POLICIES = ("eager", "on_wait", "lifo", "random", "in_turn", "starve")
 ROLES = re.compile(r"producer|consumer|(wg|warp)?(\d+)")
 MAX_STEPS = 5_000_000
 BUDGET_S = 3600.0  # seconds of one run, unless somebody says less
@@ -155,6 +155,8 @@ class Machine(Reporter):
         self.warps: list[Any] = []
         self.regions: dict[int, Region] = {}
         self.runnable: deque[Any] = deque()
+        self.to_start: deque[list[CTA]] = deque()  # clusters that have not begun
+        self.started: list[CTA] = []  # the cluster that began last
         self.pending: list[PendingOp] = []
         self.num_ops = self.num_events = self.time = 0
         self.progress = 0  # grows with every change that a spinning warp could see
@@ -221,7 +223,10 @@ class Machine(Reporter):
 
     def run(self) -> None:
         """Run all warps to their end, or to a deadlock."""
-        self.runnable.extend(self.warps)
+        clusters = {id(cta.cluster): cta.cluster for cta in self.ctas}
+        self.to_start = deque(clusters.values())  # in the order of launch
+        while self.to_start and (self.mode != "in_turn" or not self.runnable):
+            self._start_cluster()
         try:
             with np.errstate(all="ignore"):  # device arithmetic never warns
                 self._run_all()
@@ -248,6 +253,11 @@ class Machine(Reporter):
         except Exception as error:
             self.broken(error)
 
+    def _start_cluster(self) -> None:
+        self.started = self.to_start.popleft()
+        for cta in self.started:
+            self.runnable.extend(cta.warps)
+
     def _run_all(self) -> None:
         while True:
             if self.time > MAX_STEPS:
@@ -262,10 +272,13 @@ class Machine(Reporter):
             warp = self._pick()
             if warp is None:
                 if not self._async_step():
-                    break
+                    if not self.to_start or not all(cta.exited for cta in self.started):
+                        break
+                    self._start_cluster()
                 continue
             self._resume(warp)
-        blocked = [w for w in self.warps if not w.finished]
+        waiting = {cta for cluster in self.to_start for cta in cluster}
+        blocked = [w for w in self.warps if not w.finished and w.cta not in waiting]
         if blocked:
             self.deadlock(blocked)
             self.stopped = True

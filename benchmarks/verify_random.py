@@ -44,7 +44,7 @@ def _size(rng: random.Random, low: int, high: int) -> int:
 
 
 def draw(rng: random.Random) -> Drawn:
-    """Draw one problem, small or as users have them, and a configuration or the default one."""
+    """Draw a problem of a real size with the default configuration, or a small one with any."""
     large = rng.random() < 0.3
     problem = {
         "m": _size(rng, 64, 8192 if large else 700),
@@ -57,7 +57,7 @@ def draw(rng: random.Random) -> Drawn:
     problem["out_dtype"] = rng.choice(("float32", problem["dtype"]))
     if rng.random() < 0.3:
         problem["m"] -= rng.randrange(8) * (problem["layout"][0] == "N")
-    if rng.random() < 0.3:
+    if large or rng.random() < 0.3:
         return Drawn(problem, {})
     rows, columns = rng.choice((64, 128, 192, 256)), rng.randrange(8, 257, 8)
     config = {

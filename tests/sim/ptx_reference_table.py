@@ -130,7 +130,8 @@ def fns(mask, base, offset):
 
 
 def bfe(m, a, b, c):
-    size, place, length = bits(m["type"]), b & 0xFF, c & 0xFF
+    size = bits(m["type"])
+    place, length = ((x & 0xFF if size == 32 else min(x, 255)) for x in (b, c))
     top = size - 1
     sign = 0 if m["type"][0] == "u" or length == 0 else bit(a, min(place + length - 1, top))
     return sum(
@@ -139,7 +140,8 @@ def bfe(m, a, b, c):
 
 
 def bfi(m, a, b, c, d):
-    size, place, length = bits(m["type"]), c & 0xFF, d & 0xFF
+    size = bits(m["type"])
+    place, length = ((x & 0xFF if size == 32 else min(x, 255)) for x in (c, d))
     for i in range(length):
         if place + i < size:
             b = b & ~(1 << place + i) | bit(a, i) << place + i

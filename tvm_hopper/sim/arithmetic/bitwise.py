@@ -161,12 +161,17 @@ def brev(mods: Mods, a: Array) -> Array:
     return _words(lambda x: int(f"{x:0{size}b}"[::-1], 2), size, a)
 
 
+def _byte(operand: int, size: int) -> int:
+    """Return a place or length; beyond 255, where PTX allows none, what an H200 takes it for."""
+    return operand & 0xFF if size == 32 else min(operand, 0xFF)
+
+
 def bfe(mods: Mods, a: Array, b: Array, c: Array) -> Array:
     """Extract c bits from place b; signed types repeat the field's sign (9.7.1.19)."""
     size, signed = _bits_of(mods), mods["type"][0] == "s"
 
     def extract(x: int, place: int, count: int) -> int:
-        place, count = place & 0xFF, count & 0xFF
+        place, count = _byte(place, size), _byte(count, size)
         if count == 0:
             return 0
         sign = x >> min(place + count - 1, size - 1) & 1 if signed else 0
@@ -182,7 +187,7 @@ def bfi(mods: Mods, a: Array, b: Array, c: Array, d: Array) -> Array:
     size = _bits_of(mods)
 
     def insert(x: int, y: int, place: int, count: int) -> int:
-        place, count = place & 0xFF, count & 0xFF
+        place, count = _byte(place, size), _byte(count, size)
         mask = ((1 << count) - 1) << place & ((1 << size) - 1)
         return y & ~mask | x << place & mask
 

@@ -87,7 +87,7 @@ def show_machine_code(cubin: Path) -> bool:
     return all(mnemonics[name] for name in EVIDENCE)
 
 
-def simulate_ctas(executable: Any, m: int, n: int, k: int) -> bool:
+def simulate_ctas(executable: Any, plain: Any, m: int, n: int, k: int) -> bool:
     """Run three CTAs of the kernel in the simulator; tell whether all are clean and right."""
     rng = np.random.default_rng(0)
     with step(f"inputs: A {m}x{k}, B {n}x{k}, bfloat16"):
@@ -115,10 +115,9 @@ def simulate_ctas(executable: Any, m: int, n: int, k: int) -> bool:
         table.add_row(name, f"({x}, {y})", shape, f"{error:.1e}", result.verdict)
         good &= bool(error < 4e-3) and result.verdict == "clean"  # bfloat16 has 8 bits
     console.print(table)
-    with step(
-        "verify: three schedules of the CTAs that stand for all, every interleaving of roles"
-    ):
-        report = tvm_hopper.verify(executable, {"A": a, "B": b}, SCHEDULES)
+    with step("verify: three schedules, every interleaving, every CTA's indices, values"):
+        inputs = {"A": a, "B": b}
+        report = tvm_hopper.verify(executable, inputs, SCHEDULES, against=plain)
     console.print(str(report))
     return good and report.verdict == "clean"
 
@@ -158,7 +157,7 @@ def main(argv: list[str]) -> int:
     console.print(f"cubin: {options.cubin} ({len(code)} bytes)")
     console.print(tvm_hopper.explain(executable))
     good = show_machine_code(options.cubin)
-    good &= simulate_ctas(executable, m, n, k)
+    good &= simulate_ctas(executable, module, m, n, k)
     good &= run_on_gpu(m, n, k)
     console.print(
         "[green]all as it must be[/]" if good else "[red]something is wrong, see above[/]"

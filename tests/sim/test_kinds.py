@@ -116,6 +116,39 @@ def test_what_memory_decides_is_not_proved():
     assert choice.findings()[0].rule == "INCOMPLETE"
 
 
+def copied(place, grid=200):
+    """Copy words to shared memory by cp.async, and let one of them say how often to meet."""
+
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((6400,), "int32")):
+        T.func_attr({"global_symbol": "main"})
+        bx = T.launch_thread("blockIdx.x", grid)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            tile = T.alloc_buffer((128,), "int32", scope="shared")
+            if place == "own":
+                T.ptx["cp.async.cg.shared.global"](
+                    T.address_of(tile[tx * 4]), T.address_of(A[bx * 32 + tx % 8 * 4]), T.int32(16)
+                )
+            else:
+                T.ptx["cp.async.cg.shared.global"](
+                    T.address_of(tile[tx * 4]), T.address_of(A[tx * 4]), T.int32(16)
+                )
+            T.ptx["cp.async.wait_all"]()
+            T.tvm_storage_sync("shared")
+            for _ in T.serial(tile[0]):
+                T.tvm_storage_sync("shared")
+
+    return lower(main)
+
+
+def test_what_a_copy_brings_from_a_place_of_its_own_is_not_proved():
+    choice = choice_of(copied("own"))
+    assert not choice.covered
+    assert "by way of memory" in choice.reason
+    assert choice_of(copied("common")).covered
+
+
 def test_more_kinds_than_may_run_are_not_covered():
     choice = choice_of(kernel("a place for each"))
     assert not choice.covered

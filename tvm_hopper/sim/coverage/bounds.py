@@ -96,7 +96,7 @@ def misaligned(to: FindingSink, pieces: Sequence[Piece]) -> None:
 def misaligned_box(to: FindingSink, prepared: Prepared, tensor_map: TensorMapArg) -> None:
     """Report the first CTA whose box begins where TMA cannot begin, along the innermost dimension.
 
-    See `facts.tensor_map.COORDINATE_ALIGNMENT`.
+    See `launch.tma.START_ALIGNMENT`.
     """
     access, itemsize = prepared.access, numpy_dtype(tensor_map.dtype).itemsize
     for index, starts in starts_of(prepared, 0):

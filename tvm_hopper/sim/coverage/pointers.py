@@ -6,7 +6,6 @@ from typing import Any
 
 from tvm import ir
 
-from tvm_hopper.facts.tensor_map import COORDINATE_ALIGNMENT
 from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
 from tvm_hopper.sim.coverage.accesses import (
     ATOMIC,
@@ -19,6 +18,7 @@ from tvm_hopper.sim.coverage.accesses import (
 )
 from tvm_hopper.sim.coverage.expressions import Expressions
 from tvm_hopper.sim.coverage.nodes import INNER, Node, Nodes, Variable
+from tvm_hopper.sim.launch.tma import START_ALIGNMENT
 from tvm_hopper.sim.ops.atomics import order_of
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.tir import (
@@ -373,7 +373,7 @@ class Pointers:
                 place.param,
                 coords,
                 self.nodes.one,
-                COORDINATE_ALIGNMENT,
+                START_ALIGNMENT,
                 place.buffer,
                 is_map=True,
             )

@@ -15,9 +15,11 @@ from tvm import ir, tirx
 
 from tvm_hopper.sim.kinds.operands import (
     global_address,
+    is_place,
     operands,
     registers,
     scope_of,
+    shared_places,
     steering_arguments,
     steering_operands,
     touches_shared,
@@ -95,10 +97,25 @@ class Flow:
         return buffer
 
     def taint(self, expr: Any) -> frozenset[str]:
-        """Return what an expression depends on."""
+        """Return what an expression depends on; of a buffer alone, what its contents do."""
+        if isinstance(expr, ir.Var):
+            return self.taints.get(self.root(expr), _NOTHING)
         found: set[str] = set()
+        loads: list[Any] = []
+        places: list[Any] = []  # whose address is taken: what lies there does not matter
+        tvm_ffi.structural_walk(
+            expr,
+            [
+                (ir.TensorLoad, lambda x: loads.append(x.source)),
+                (ir.Call, lambda x: places.append(x.args[0].source) if is_place(x) else None),
+            ],
+        )
 
         def variable(var: ir.Var) -> None:
+            if tirx.is_buffer_var(var):
+                of_contents = sum(var.same_as(x) for x in loads)
+                if of_contents <= sum(var.same_as(x) for x in places):
+                    return
             found.update(self.taints.get(self.root(var), _NOTHING))
 
         def load(access: ir.TensorLoad) -> None:
@@ -277,6 +294,7 @@ class _FlowWalk:
                 self._contents(buffer, *pointed)
             return
         told = list(operands(ptx))
+        self._copied(told)
         for buffer in written(ptx):
             values = [v for n, v in told if n not in ptx.writes]
             self._contents(buffer, *(v for v in values if not global_address(v)))
@@ -290,6 +308,18 @@ class _FlowWalk:
         self._steer(*steering_operands(ptx))
         if talk is not None and talk.tensor in self.heard:
             self._steer(*(v for n, v in told if n == "value"))
+
+    def _copied(self, told: list[tuple[str, Any]]) -> None:
+        """Note that shared memory gets what lies at places of global memory that CTAs differ in."""
+        held = any(
+            self.flow.taint(value)
+            for name, value in told
+            if name in ("coords", "tmap") or global_address(value)
+        )
+        if held:
+            for _, value in told:
+                for buffer in shared_places(value):
+                    self._add(buffer, frozenset({DATA}))
 
     def _talk(self, call: ir.Call) -> Talk | None:
         """Return the access of a call by which CTAs may hear of each other."""

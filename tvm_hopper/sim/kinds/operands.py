@@ -148,3 +148,23 @@ def touches_shared(expr: Any) -> bool:
     found: list[Any] = []
     tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
     return any(scope_of(access.source) == "shared" for access in found)
+
+
+def shared_places(expr: Any) -> list[Any]:
+    """Return the buffers of shared memory whose address an expression takes."""
+    found: list[Any] = []
+
+    def call(node: ir.Call) -> None:
+        source = node.args[0].source if is_place(node) else None
+        if short_name(node) == "buffer_data":
+            source = node.args[0]
+        if source is not None and scope_of(source) == "shared":
+            found.append(source)
+
+    tvm_ffi.structural_walk(expr, (ir.Call, call))
+    return found
+
+
+def is_place(call: ir.Call) -> bool:
+    """Tell whether a call takes the address of an element of a buffer."""
+    return short_name(call) == "address_of" and isinstance(call.args[0], ir.TensorLoad)

@@ -12,6 +12,9 @@ from tvm_hopper.sim.layouts.swizzle import swizzled
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.tir import numpy_dtype
 
+# Bytes of the innermost coordinate of a box. An H200 ends with an illegal instruction at others
+# (docs/calibration.md); PTX does not say so.
+START_ALIGNMENT = 16
 SWIZZLE_BYTES = {0: 0, 1: 32, 2: 64, 3: 128}
 
 

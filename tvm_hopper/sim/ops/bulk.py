@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.launch.tma import BoundTensorMap, landed_bytes
+from tvm_hopper.sim.launch.tma import START_ALIGNMENT, BoundTensorMap, landed_bytes
 from tvm_hopper.sim.machine.lanes import LANES
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import POISON, RANK_SHIFT, Region
@@ -20,10 +20,6 @@ from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.races.shadow import ASYNC
 from tvm_hopper.sim.tir import numpy_dtype
-
-# Bytes of the innermost coordinate of a box. An H200 ends with an illegal instruction at others
-# (docs/calibration.md); PTX does not say so.
-START_ALIGNMENT = 16
 
 _REDUCE = {
     "add": np.add,

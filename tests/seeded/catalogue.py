@@ -1,16 +1,10 @@
-"""Every seeded bug: which golden kernel, what is changed, which diagnostics must name it.
-
-`expected` is read as: of each group at least one rule must be found.  `layers` says which judges
-must find it: S the static check of the device function, V the simulator under some policy, X the
-exploration of the role skeleton, N the numbers, P the assembler's log.
-"""
+"""Every seeded bug: which golden kernel, what is changed, which diagnostics must name it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+from .families import gaps, memory_kernels, products
 from .golden import (
     g1_side_copy,
     g1_warp_specialized,
@@ -24,21 +18,22 @@ from .golden import (
     g7_persistent,
     small,
 )
-from .golden.common import Kernel
-
-
-@dataclass(frozen=True)
-class Golden:
-    """One right kernel: its builder and the parameters that select a form of it."""
-
-    name: str
-    make: Callable[..., Kernel]
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def build(self, mutation: str | None = None) -> Kernel:
-        """Build it, right or with one mutation."""
-        return self.make(mutation, **self.options)
-
+from .rows import (
+    ALIAS,
+    FENCE,
+    NUMBERS,
+    OVERFLOW,
+    OVERWRITE,
+    READ,
+    REG,
+    TX,
+    UNPUBLISHED,
+    WAR,
+    WRITE,
+    Golden,
+    Mutation,
+    mutations,
+)
 
 G1 = Golden("G1", g1_warp_specialized.build)
 G1S = Golden("G1 side copy", g1_side_copy.build)
@@ -52,39 +47,11 @@ G5 = Golden("G5", g5_cp_async.build)
 G6 = Golden("G6", g6_register_a.build)
 G7 = Golden("G7", g7_persistent.build)
 G7U = Golden("G7 union", g7_persistent.build, {"union": True})
-GOLDEN = (G1, G1S, G2, G2P, G3, G4, G4S, G4R, G5, G6, G7, G7U)
+HOPPER = (G1, G1S, G2, G2P, G3, G4, G4S, G4R, G5, G6, G7, G7U)
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """One seeded bug."""
-
-    id: str
-    golden: Golden
-    change: str
-    expected: tuple[frozenset[str], ...]
-    layers: str
-
-    def build(self) -> Kernel:
-        """Build the wrong kernel."""
-        return self.golden.build(self.id)
-
-
-def _mutation(id: str, golden: Golden, change: str, expected: str, layers: str) -> Mutation:
-    groups = tuple(frozenset(group.split("/")) for group in expected.split(" + "))
-    return Mutation(id, golden, change, groups, layers)
-
-
-READ, OVERWRITE, WRITE = "RACE_READ_INFLIGHT", "RACE_OVERWRITE_BUSY", "RACE_WRITE_WRITE"
-REG, FENCE = "WGMMA_REG_INFLIGHT", "PROXY_FENCE_MISSING"
-WAR = "PROXY_FENCE_MISSING_WAR"
-OVERFLOW, ALIAS, TX = "MBAR_ARRIVE_OVERFLOW", "MBAR_PHASE_ALIAS", "MBAR_TX_MISMATCH"
-UNPUBLISHED = "MBAR_INIT_UNPUBLISHED"
-NUMBERS = "WRONG_NUMBERS"  # the judge is the comparison with the reference
-
-MUTATIONS: tuple[Mutation, ...] = tuple(
-    _mutation(*row)
-    for row in (
+HOPPER_MUTATIONS = mutations(
+    (
         ("M01", G1, "producer's first empty wait has parity 0", f"DEADLOCK + {ALIAS}", "SVX"),
         ("M02", G1, "consumer's parity inverted", f"{READ} + {ALIAS}", "V"),
         ("M03", G1, "parity flips every iteration", ALIAS, "SVX"),
@@ -147,6 +114,11 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
         ("M60", G1, "swizzle of map and descriptor differ", NUMBERS, "N"),
         ("M61", G1S, "release after the meeting", "DEADLOCK", "VX"),
     )
+)
+FAMILIES = (memory_kernels, products, gaps)
+GOLDEN: tuple[Golden, ...] = HOPPER + tuple(g for family in FAMILIES for g in family.GOLDEN)
+MUTATIONS: tuple[Mutation, ...] = HOPPER_MUTATIONS + tuple(
+    m for family in FAMILIES for m in family.MUTATIONS
 )
 BY_ID = {mutation.id: mutation for mutation in MUTATIONS}
 

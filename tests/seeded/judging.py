@@ -12,9 +12,9 @@ from pathlib import Path
 from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.static_check import check_sync
 
-from .catalogue import NUMBERS, Mutation
 from .golden.common import Kernel
 from .lowering import Lowered, lower
+from .rows import NUMBERS, Mutation
 from .running import run, wrong_outputs
 
 POLICIES = (

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.seeded.__main__ import main
-from tests.seeded.catalogue import BY_ID, CONTROLS, GOLDEN, MUTATIONS
+from tests.seeded.catalogue import BY_ID, CONTROLS, GOLDEN, HOPPER_MUTATIONS, MUTATIONS
 from tests.seeded.judging import (
     ASSEMBLER_REPAIRS,
     Judgement,
@@ -18,7 +18,9 @@ REPAIRED = [mutation for mutation in MUTATIONS if "P" in mutation.layers]
 
 
 def test_the_catalogue_is_complete():
-    assert [mutation.id for mutation in MUTATIONS] == [f"M{i:02}" for i in range(1, 62)]
+    assert [mutation.id for mutation in HOPPER_MUTATIONS] == [f"M{i:02}" for i in range(1, 62)]
+    assert len({mutation.id for mutation in MUTATIONS}) == len(MUTATIONS)
+    assert len({golden.name for golden in GOLDEN}) == len(GOLDEN)
     assert [control.id for control in CONTROLS] == [f"N{i}" for i in range(1, 18)]
 
 

@@ -42,13 +42,15 @@ class Kernel:
     """One built kernel with inputs and the outputs that a right kernel gives.
 
     `inputs` holds every tensor by parameter name, outputs included when they have a defined value
-    at entry (zero for a reduction); `expected` holds what must come out, in float64.
+    at entry (zero for a reduction); `expected` holds what must come out, in float64.  `against` is
+    the plain program of the same parameters, for `verify(func, against=...)`.
     """
 
     func: PrimFunc
     inputs: dict[str, np.ndarray]
     expected: dict[str, np.ndarray] = field(default_factory=dict)
     grid: int = 1
+    against: PrimFunc | None = None
 
 
 @dataclass(frozen=True)

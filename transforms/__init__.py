@@ -8,10 +8,10 @@ from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
-from .inject_tma_load import InjectTmaLoad
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
 from .lower_channels import LowerChannels
+from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
 from .lower_warp_memory import LowerWarpMemory
 from .merge_shared import MergeShared
@@ -31,10 +31,10 @@ __all__ = [
     "CutVectors",
     "ExpandPipeline",
     "FuseThreads",
-    "InjectTmaLoad",
     "InsertSyncs",
     "LayoutShared",
     "LowerChannels",
+    "LowerCopies",
     "LowerMma",
     "LowerWarpMemory",
     "MergeShared",

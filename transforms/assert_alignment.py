@@ -66,7 +66,7 @@ def plan_requirements(func: tirx.PrimFunc) -> tuple[Alignment, ...]:
     for call in ir.find_all(func.body, ir.Call, _is_encode):
         address = call.args[_DATA_ARGUMENT]
         buffer = ir.pointer_of(address)
-        if buffer is None:  # behind the start; by how much, InjectTmaLoad has looked at
+        if buffer is None:  # behind the start; by how much, LowerCopies has looked at
             buffer = next((x.source for x in ir.find_all(address, ir.TensorLoad)), None)
         if buffer is not None:
             need(buffer, ADDRESS_ALIGNMENT)

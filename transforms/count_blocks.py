@@ -87,7 +87,7 @@ def rewrite_counts(func: tirx.PrimFunc, plan: tuple[BlockCount, ...]) -> tirx.Pr
 
 def _compute(count: BlockCount) -> ir.Stmt:
     num_sms, turns = ir.Var("num_sms", "int32"), ir.Var("turns", "int32")
-    # There is a tile, or InjectTmaLoad launches nothing; and 2**30 of them would fill a terabyte.
+    # There is a tile, or LowerCopies launches nothing; and 2**30 of them would fill a terabyte.
     most = tirx.truncdiv(count.tiles * count.slices + num_sms - 1, num_sms)
     blocks = tirx.truncdiv(count.tiles + turns - 1, turns)
     return ir.seq(

@@ -8,6 +8,7 @@
         ... t % 32 ... t // 32 ...
 
 Roles, elections and barriers are about threads by number, as the hardware counts them: x first.
+A kernel in which there is nothing but copies needs no thread of its own, and gets one warp.
 
 Before: thread axes are unified.  After: a kernel with copies or operations that runs on threadIdx.x
 has no other thread axis.
@@ -25,6 +26,7 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP
@@ -118,8 +120,32 @@ def rewrite_threads(kernel: ir.For, plan: ThreadPlan) -> ir.For:
     return ir.mutate(kernel, [(ir.For, drop)])
 
 
+def copies_alone(kernel: ir.For) -> bool:
+    """Tell a kernel without threads in which every store is a copy that hardware makes."""
+    if any(tag in TAGS for tag in ir.thread_axes(kernel)):
+        return False
+    asynchronous = [*ir.find_blocks(kernel, ASYNC_COPY), *ir.find_blocks(kernel, ASYNC_OP)]
+    rest = ir.replace_nodes(
+        kernel, ir.SBlock, {x: ir.with_block(x, body=ir.seq()) for x in asynchronous}
+    )
+    return bool(asynchronous) and not any(x.writes for x in find_effects(rest))
+
+
+def bind_warp(loop: ir.For) -> ir.For:
+    """Let one warp execute what stands inside of a kernel's block axes."""
+    if isinstance(loop.body, ir.For) and loop.body.kind == ir.ForKind.THREAD_BINDING:
+        return ir.with_body(loop, bind_warp(loop.body))
+    thread, bound = ir.Var("threadIdx_x", "int32"), ir.Var("threadIdx_x", "int32")
+    axis = tirx.IterVar(None, bound, tirx.IterVar.ThreadIndex, "threadIdx.x")
+    zero, count = (tirx.IntImm("int32", x) for x in (0, THREADS_PER_WARP))
+    kind = ir.ForKind.THREAD_BINDING
+    return ir.with_body(loop, ir.For(thread, zero, count, kind, loop.body, thread_binding=axis))
+
+
 def fuse_threads(kernel: ir.For) -> ir.For:
     """Fuse the thread axes of a kernel, if it counts threads."""
+    if copies_alone(kernel):
+        return bind_warp(kernel)
     plan = plan_threads(kernel)
     return kernel if plan is None else rewrite_threads(kernel, plan)
 

@@ -26,142 +26,20 @@ Not here: the barriers of channels (lower_channels.py).
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
-
 from tvm.tirx.transform import prim_func_pass
 
-from tvm_hopper import ir, sync
-from tvm_hopper.codegen_patches.hold import fence_code, hold_all
-from tvm_hopper.codegen_patches.ptx import fences
-from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.plan.channel import find_split, make_call
-from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, check_operations, flatten, once
-from tvm_hopper.plan.sync_placement import left_in_flight, place_syncs
-from tvm_hopper.requests.keys import (
-    ASYNC_COPY,
-    ASYNC_OP,
-    AWAIT_FILLED,
-    CHANNEL,
-    PIPELINE_KEYS,
-)
+from tvm_hopper.plan.channel import find_split
+from tvm_hopper.plan.sync_body import check_operations
+from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, CHANNEL, PIPELINE_KEYS
 from tvm_hopper.requests.targets import arch_of
-from tvm_hopper.sync import Loop
 
 from .fuse_threads import fuse_threads
 from .plan_pipeline import open_channels
+from .role_syncs import RoleSyncs
 from .swizzled_accesses import swizzle_plain_copies
-
-ROLE_BARRIER = 1  # named barrier of the consumers; number 0 is the whole block's
-
-
-@dataclass(frozen=True)
-class AwaitFilled:
-    """Wait for what a channel brings `ahead` trips from now."""
-
-    channel: int
-    ahead: int
-
-
-class RoleSyncs:
-    """Places what one agent's statements need: those of a kernel, or of the consumers in it.
-
-    `first_thread` is None where the agent is the whole thread block.
-    """
-
-    def __init__(self, kernel: ir.For, body: ir.Stmt, first_thread: int | None) -> None:
-        axis = ir.thread_axes(kernel)["threadIdx.x"]
-        self.num_threads = None if first_thread is None else int(axis.extent) - first_thread
-        has_producer = first_thread is not None
-        self.reader = BodyReader(kernel, axis.loop_var, has_producer, first_thread or 0)
-        self.items = self.reader.sequence(body)
-        self.placed: dict[tuple[int, ...], list[Any]] = defaultdict(list)
-        for x in place_syncs(flatten(self.items)):
-            one = self._by_channel(x.sync)
-            if one not in self.placed[x.path]:  # buffers of one channel are filled together
-                self.placed[x.path].append(one)
-        self.leave_groups = set(left_in_flight(flatten(self.items), self.placed))
-
-    def rewrite(self) -> ir.Stmt:
-        """Return the statements with everything in place."""
-        writer = BodyWriter(self.placed, self._emit, self.reader.channel_of)
-        return writer.write([self._hold_behind(item) for item in self.items])
-
-    def _emit(self, one: Any, trips: Mapping[int, ir.Var]) -> list[Any]:
-        match one:
-            case sync.Fence():
-                return [FENCES[one.kind]()]
-            case sync.Commit():
-                return [GROUPS[one.completion].commit()]
-            case sync.Wait():
-                wait = GROUPS[one.completion].wait(one.num_pending, one.read_only)
-                stays = one.completion in self.leave_groups and not one.num_pending
-                return [wait, *(keep_behind(self._results(one.completion)) if stays else [])]
-            case AwaitFilled():
-                trip = trips[one.channel]
-                later = trip + one.ahead if one.ahead else trip
-                return [make_call(AWAIT_FILLED, one.channel, later)]
-        assert isinstance(one, sync.Barrier), f"no instruction stands for {one}"
-        return [self._barrier()]
-
-    def _barrier(self) -> Any:
-        if self.num_threads is None:
-            return fences.sync_threads()
-        return fences.sync_named(ROLE_BARRIER, self.num_threads)
-
-    def _by_channel(self, one: Any) -> Any:
-        """Name the channel that fills a buffer, where that is waited for."""
-        if not isinstance(one, sync.WaitPhase):
-            return one
-        channel = next(
-            number
-            for number, rings in self.reader.channels.items()
-            if any(self.reader.buffer(ring) == one.buffer for ring in rings)
-        )
-        return AwaitFilled(channel, one.ahead)
-
-    def _results(self, completion: str, below: Any = None) -> list[ir.Var]:
-        """Return the registers that operations of a completion write, each once."""
-        found: list[ir.Var] = []
-        roots = [item.stmt for item in self.items] if below is None else [below]
-        for block in (b for root in roots for b in ir.find_blocks(root, ASYNC_OP)):
-            if ASYNC_OPS[str(block.annotations[ASYNC_OP])].completion != completion:
-                continue
-            found += [x.source for x in block.writes if str(x.source.scope()).startswith("local")]
-        return once(found)
-
-    def _hold_behind(self, item: Item) -> Item:
-        """Keep what reads results of a loop of one iteration behind it: it will be no loop."""
-        inner = [[self._hold_behind(x) for x in items] for items in item.inner]
-        item = replace(item, inner=inner)
-        if not isinstance(item.node, Loop) or not ir.is_const(item.stmt.extent, 1):
-            return item
-        registers = [
-            register
-            for completion in GROUPS
-            if completion not in self.leave_groups
-            for register in self._results(completion, item.stmt)
-        ]
-        if not registers:
-            return item
-        rebuilt = item.rebuilt
-        return replace(
-            item, rebuild=lambda parts: ir.seq(rebuilt(parts), keep_behind(once(registers)))
-        )
-
-
-def keep_behind(registers: list[ir.Var]) -> list[Any]:
-    """Keep what reads registers behind the wait for them, which does not name them.
-
-    Where each of several iterations waits for its own group the loop does that: nothing is moved
-    into it.
-    """
-    return [fence_code(), *map(hold_all, registers)]
 
 
 def find_consumers(kernel: ir.For) -> tuple[ir.Stmt, int] | None:

@@ -1,4 +1,4 @@
-"""Give each shared tile that a copy fills the layout that serves all of its writers and readers.
+"""Give each shared tile that copies fill or empty the layout that serves all who touch it.
 
     A_shared = alloc((128, 128), "float16", "shared.dyn")
     for r, c in grid(128, 128):                      annotations={"tvm_hopper.async_copy": "tma"}
@@ -14,11 +14,12 @@ A row of a panel is as long as a box of TMA is wide: as the swizzle pattern wher
 as the tile's rows if a box holds them.  A tile of three dimensions or more has all but the last one
 as its rows.
 
-Before: every tile is filled by one copy nest.  After: every tile that an `async_copy` fills is
-[panels, rows, span] and its copy names the swizzle; a copy runs over panels, over each dimension
-of the rows, and over a span, and what its predicate leaves out is filled with zeros.
+Before: a tile is filled by one copy nest at most.  After: every tile that an `async_copy` fills or
+empties is [panels, rows, span] and its copies name the swizzle; a copy runs over panels, over each
+dimension of the rows, and over a span, and what the predicate of one into the tile leaves out is
+filled with zeros.
 Not here: the choice of a layout (plan/layout.py); the XOR pattern, which begins where hardware
-writes the tile (inject_tma_load.py); tiles that no copy fills.
+touches the tile (lower_copies.py); tiles that no copy touches.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.layout import TileLayout, plan_layouts
+from tvm_hopper.plan.layout import SharedLayout, TileLayout, plan_layouts
+from tvm_hopper.plan.transfer import Transfer
 from tvm_hopper.requests.keys import SWIZZLE
 
 
@@ -45,7 +47,7 @@ def rewrite_layouts(kernel: ir.For, plan: tuple[TileLayout, ...]) -> ir.For:
 
 
 def _rewrite_tile(body: ir.Stmt, tile: TileLayout, analyzer: sym.Analyzer) -> ir.Stmt:
-    old, layout = tile.copy.tile.buffer, tile.layout
+    old, layout = tile.copies[0].tile.buffer, tile.layout
     new = ir.new_buffer(old.name, layout.shape, layout.dtype, old.scope(), layout.alignment)
 
     def index(indices: list[Any]) -> list[Any]:
@@ -55,7 +57,8 @@ def _rewrite_tile(body: ir.Stmt, tile: TileLayout, analyzer: sym.Analyzer) -> ir
     def region(ranges: list[Any]) -> list[Any]:
         return _region(tile, ranges)
 
-    body = ir.replace_nodes(body, ir.Stmt, {tile.copy.nest: _copy_nest(tile, new)})
+    nests = {copy.nest: _copy_nest(tile, copy, new) for copy in tile.copies}
+    body = ir.replace_nodes(body, ir.Stmt, nests)
     body = ir.reindex(body, old, new, index, region)
     return ir.replace(
         body,
@@ -91,9 +94,9 @@ def _region(tile: TileLayout, ranges: list[Any]) -> list[Any]:
     return [panels, row, tvm_ir.Range(0, layout.span)]
 
 
-def _copy_nest(tile: TileLayout, new: ir.Var) -> ir.Stmt:
+def _copy_nest(tile: TileLayout, copy: Transfer, new: ir.Var) -> ir.Stmt:
     """Build the loops over panels, each dimension of the rows and a span around the same copy."""
-    copy, layout = tile.copy, tile.layout
+    layout = tile.layout
     extents = (layout.panels, *(tile.row_extents or (1,)), layout.span)
     if len(extents) == 3:
         names = ["p", "r", "s"]
@@ -111,7 +114,7 @@ def _copy_nest(tile: TileLayout, new: ir.Var) -> ir.Stmt:
         assert loop is not None, "a planned copy has a loop over each axis"
         values[loop.loop_var] = value
     predicate = True if copy.fills_shared or not copy.is_partial else copy.condition
-    block = _copy_block(tile, new, values, [p, row, s])
+    block = _copy_block(layout, copy, new, values, [p, row, s])
     stmt: ir.Stmt = ir.SBlockRealize([], ir.substitute(predicate, values), block)
     for var, extent in reversed(list(zip(loops, extents, strict=True))):
         stmt = ir.For(var, 0, extent, ir.ForKind.SERIAL, stmt)
@@ -119,10 +122,9 @@ def _copy_nest(tile: TileLayout, new: ir.Var) -> ir.Stmt:
 
 
 def _copy_block(
-    tile: TileLayout, new: ir.Var, values: dict[ir.Var, Any], place: list[Any]
+    layout: SharedLayout, copy: Transfer, new: ir.Var, values: dict[ir.Var, Any], place: list[Any]
 ) -> ir.SBlock:
-    copy = tile.copy
-    annotations = {**copy.block.annotations, SWIZZLE: tile.layout.swizzle}
+    annotations = {**copy.block.annotations, SWIZZLE: layout.swizzle}
     block = ir.with_block(copy.block, annotations=annotations)
     if copy.is_partial and copy.fills_shared:
         load = tirx.BufferLoad(copy.src.buffer, list(copy.src.indices))

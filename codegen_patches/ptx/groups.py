@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_hopper.codegen_patches.ptx import fences, wgmma
-from tvm_hopper.facts.async_ops import WGMMA_GROUP
+from tvm_hopper.codegen_patches.ptx import bulk, cp_async, fences, wgmma
+from tvm_hopper.facts.async_ops import BULK_GROUP, CP_ASYNC_GROUP, WGMMA_GROUP
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,11 @@ FENCES: dict[str, Callable[[], Any]] = {
 }
 
 GROUPS = {
+    BULK_GROUP: GroupInstructions(commit=bulk.commit_group, wait=bulk.wait_group),
+    CP_ASYNC_GROUP: GroupInstructions(
+        commit=cp_async.commit_group,
+        wait=lambda num_pending, _read_only: cp_async.wait_group(num_pending),
+    ),
     WGMMA_GROUP: GroupInstructions(
         commit=wgmma.commit_group,
         wait=lambda num_pending, _read_only: wgmma.wait_group(num_pending),

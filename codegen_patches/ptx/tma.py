@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm.script import tirx as T
 
+_STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
 _LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
@@ -26,3 +27,12 @@ def load(tile: Any, tensor_map: Any, coordinates: Sequence[Any], barrier: Any) -
         Pointer to the mbarrier. It counts whole boxes, elements out of bounds included.
     """
     return T.ptx[_LOAD.format(rank=len(coordinates))](tile, tensor_map, *coordinates, barrier)
+
+
+def store(tile: Any, tensor_map: Any, coordinates: Sequence[Any]) -> Any:
+    """Copy a box to global memory, as part of this thread's next bulk group.
+
+    What lies out of the map's bounds is not written. `tile` points to where the box begins in this
+    thread block's shared memory; the other parameters are those of `load`.
+    """
+    return T.ptx[_STORE.format(rank=len(coordinates))](tensor_map, *coordinates, tile)

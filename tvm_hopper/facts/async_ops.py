@@ -39,6 +39,9 @@ class AsyncOp:
         What must be executed before something overwrites a source that the operation reads.
     agent
         Whose groups these are: "thread" or "warp_group"; "any" may wait on an mbarrier.
+    by_one_thread
+        Whether one thread issues an operation for all; else each thread issues a part of its own,
+        or a warp group issues it together.
     ordered_after_program
         Whether the operation starts after the earlier instructions of its own thread; if not, a
         fence of its own stands in front of it.
@@ -60,6 +63,7 @@ class AsyncOp:
     reads: str
     writes: str
     mechanism: str | None = None
+    by_one_thread: bool = False
     ordered_after_program: bool = True
     repeats_in_place: bool = False
 
@@ -93,6 +97,7 @@ ASYNC_OPS = {
             reads="global",
             writes="shared",
             mechanism="bulk",
+            by_one_thread=True,
         ),
         AsyncOp(
             name="tma_load",
@@ -104,6 +109,7 @@ ASYNC_OPS = {
             reads="global",
             writes="shared",
             mechanism="tma",
+            by_one_thread=True,
         ),
         AsyncOp(
             name="tma_store",
@@ -115,6 +121,19 @@ ASYNC_OPS = {
             reads="shared",
             writes="global",
             mechanism="tma",
+            by_one_thread=True,
+        ),
+        AsyncOp(
+            name="bulk_store",
+            completion=BULK_GROUP,
+            proxy=ASYNC,
+            read_needs=WAIT_GROUP,
+            overwrite_needs=WAIT_GROUP_READ,
+            agent="thread",
+            reads="shared",
+            writes="global",
+            mechanism="bulk",
+            by_one_thread=True,
         ),
         AsyncOp(
             name="tma_reduce",
@@ -125,6 +144,7 @@ ASYNC_OPS = {
             agent="thread",
             reads="shared",
             writes="global",
+            by_one_thread=True,
             repeats_in_place=True,
         ),
         AsyncOp(
@@ -141,6 +161,12 @@ ASYNC_OPS = {
         ),
     )
 }
+
+
+BY_ONE_THREAD = frozenset(
+    op.completion for op in ASYNC_OPS.values() if op.needs_commit and op.by_one_thread
+)
+"""The completions whose groups are those of the one thread that issues: it commits and waits."""
 
 
 def find_copy_op(mechanism: str, reads: str, writes: str) -> AsyncOp | None:

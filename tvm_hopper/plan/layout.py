@@ -110,12 +110,12 @@ class Demand:
 
 @dataclass(frozen=True)
 class TileLayout:
-    """A tile that a copy fills, its axes longer than one, and the layout that was found.
+    """A tile that copies fill or empty, its axes longer than one, and the layout that was found.
 
     `row_extents` are those of all axes but the last; their product is the layout's rows.
     """
 
-    copy: Transfer
+    copies: tuple[Transfer, ...]
     axes: tuple[int, ...]
     row_extents: tuple[int, ...]
     layout: SharedLayout
@@ -130,12 +130,17 @@ class TileLayout:
 
 
 def plan_layouts(kernel: ir.For) -> tuple[TileLayout, ...]:
-    """Choose the layout of every tile that a copy fills and that has none yet."""
-    copies = find_transfers(kernel)
-    for first, second in combinations(copies, 2):
-        if first.tile.buffer.same_as(second.tile.buffer):
-            raise cannot_lower(second.where, "a second copy into one tile", "one copy per tile")
-    return tuple(_plan_tile(kernel, copy) for copy in copies if not _is_laid_out(copy))
+    """Choose the layout of every tile that is copied and that has none yet."""
+    tiles: list[list[Transfer]] = []
+    for copy in find_transfers(kernel):
+        own = next((x for x in tiles if x[0].tile.buffer.same_as(copy.tile.buffer)), None)
+        if own is None:
+            tiles.append([copy])
+            continue
+        if copy.fills_shared and any(other.fills_shared for other in own):
+            raise cannot_lower(copy.where, "a second copy into one tile", "one copy per tile")
+        own.append(copy)
+    return tuple(_plan_tile(kernel, tile) for tile in tiles if not all(map(_is_laid_out, tile)))
 
 
 def _is_laid_out(copy: Transfer) -> bool:
@@ -146,21 +151,41 @@ def _is_laid_out(copy: Transfer) -> bool:
     return int(copy.tile.buffer.ty.data_alignment) >= alignment(swizzle)
 
 
-def _plan_tile(kernel: ir.For, copy: Transfer) -> TileLayout:
-    extents = _find_extents(kernel, copy)
-    _check_partial(kernel, copy)
+def _plan_tile(kernel: ir.For, copies: list[Transfer]) -> TileLayout:
+    copies = sorted(copies, key=lambda copy: not copy.fills_shared)  # a load decides
+    extents = _find_extents(kernel, copies[0])
+    for copy in copies[1:]:
+        own = _find_extents(kernel, copy, extents)
+        if own != extents:
+            raise cannot_lower(
+                copy.where,
+                f"{own} elements of {copy.tile.buffer.name}, of which another copy takes {extents}",
+                "copies of the whole tile",
+                "give one of them a tile of its own",
+            )
+    for copy in copies:
+        _check_partial(kernel, copy)
     axes = tuple(axis for axis, extent in enumerate(extents) if extent != 1)
     *outer, columns = (extents[axis] for axis in axes)
-    layout = _solve(kernel, copy, axes[-1], prod(outer), columns)
-    return TileLayout(copy, axes, tuple(outer), layout)
+    layout = _solve(kernel, copies, axes[-1], prod(outer), columns)
+    return TileLayout(tuple(copies), axes, tuple(outer), layout)
 
 
-def _find_extents(kernel: ir.For, copy: Transfer) -> list[int]:
-    """Return the tile's extents, after checking that a loop runs over each longer than one."""
+def _find_extents(kernel: ir.For, copy: Transfer, others: list[int] | None = None) -> list[int]:
+    """Return the tile's extents, after checking that a loop runs over each longer than one.
+
+    A store under a predicate may do with fewer elements than it has iterations: with those that
+    `others` fill.
+    """
     extents = [
         _static_extent(kernel, copy, extent, axis)
         for axis, extent in enumerate(copy.tile.buffer.shape)
     ]
+    if others is not None and copy.is_partial and not copy.fills_shared:
+        shape = [ir.static_int(extent) for extent in copy.tile.buffer.shape]
+        triples = zip(shape, others, extents, strict=True)
+        if all((need or 0) <= filled <= own for need, filled, own in triples):
+            return others
     axes = [axis for axis, extent in enumerate(extents) if extent != 1]
     if not axes:
         raise cannot_lower(copy.where, "a tile of one element", "a tile of 16 bytes or more")
@@ -249,7 +274,10 @@ def _check_partial(kernel: ir.For, copy: Transfer) -> None:
 # -- the solver
 
 
-def _solve(kernel: ir.For, copy: Transfer, axis: int, rows: int, columns: int) -> SharedLayout:
+def _solve(
+    kernel: ir.For, copies: list[Transfer], axis: int, rows: int, columns: int
+) -> SharedLayout:
+    copy = copies[0]
     tile = copy.tile.buffer
     dtype = ir.dtype_of(tile)
     products = _readers(kernel, tile)
@@ -261,25 +289,32 @@ def _solve(kernel: ir.For, copy: Transfer, axis: int, rows: int, columns: int) -
             "rows of a multiple of 16 B",
             "choose another tile",
         )
-    asked = copy.block.annotations.get(SWIZZLE)
-    if asked is not None and columns % (span := span_elements(int(asked), dtype)):
-        raise cannot_lower(
-            copy.where,
-            f"rows of {columns} elements with a {asked} B swizzle",
-            f"rows of a multiple of {span} elements",
-            f"choose a tile of {-(-columns // span) * span} or another swizzle",
-        )
+    for one in copies:
+        asked = _asked(one)
+        if asked is not None and columns % (span := span_elements(asked, dtype)):
+            raise cannot_lower(
+                one.where,
+                f"rows of {columns} elements with a {asked} B swizzle",
+                f"rows of a multiple of {span} elements",
+                f"choose a tile of {-(-columns // span) * span} or another swizzle",
+            )
     candidates = [
         SharedLayout(dtype, rows, columns, span, swizzle)
         for span, swizzle in _shapes(dtype, columns, at_once if products else None)
     ]
-    demands = [_boxes(copy, asked), *map(_panels, products)]
+    demands = [*map(_boxes, copies), *map(_panels, products)]
     if _addresses(kernel, tile):
         demands.append(Demand("an address of its elements", _as_declared))
     fits = [x for x in candidates if all(demand.accepts(x) for demand in demands)]
     if not fits:
         raise _contradiction(copy, candidates, demands)
     return fits[0]
+
+
+def _asked(copy: Transfer) -> int | None:
+    """Return the swizzle that a schedule asks for, if it does."""
+    found = copy.block.annotations.get(SWIZZLE)
+    return None if found is None else int(found)
 
 
 def _shapes(dtype: str, columns: int, at_once: int | None) -> list[tuple[int, int]]:
@@ -297,13 +332,14 @@ def _shapes(dtype: str, columns: int, at_once: int | None) -> list[tuple[int, in
     return [*plain, *swizzled]
 
 
-def _boxes(copy: Transfer, asked: Any) -> Demand:
+def _boxes(copy: Transfer) -> Demand:
     """Return what TMA needs: where boxes land, and that a slot of a ring starts where one may."""
+    asked = _asked(copy)
 
     def accepts(layout: SharedLayout) -> bool:
         row_bytes = layout.span * dtype_bytes(layout.dtype)
         return (
-            layout.swizzle == (layout.swizzle if asked is None else int(asked))
+            layout.swizzle == (layout.swizzle if asked is None else asked)
             and layout.span <= MAX_BOX
             and row_bytes % CHUNK_BYTES == 0
             and row_bytes == (layout.swizzle or row_bytes)

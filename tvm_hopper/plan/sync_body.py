@@ -14,15 +14,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import find_effects
+from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import ARCHS, Arch
-from tvm_hopper.facts.async_ops import ASYNC_OPS
+from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
 from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Space, Step
 
@@ -73,6 +74,7 @@ class BodyReader:
         self, kernel: Any, thread: ir.Var, hands_over: bool, first_thread: int = 0
     ) -> None:
         self.thread = thread
+        self.num_threads = ir.thread_axes(kernel)["threadIdx.x"].extent
         self.first_thread = first_thread
         self.hands_over = hands_over  # loads are another agent's, and slots are given back to it
         self.varying = [thread]  # variables that differ between threads
@@ -128,8 +130,11 @@ class BodyReader:
     def item(self, stmt: ir.Stmt) -> Item:
         """Read one statement."""
         if isinstance(stmt, ir.SBlockRealize):
+            if not ir.is_const(stmt.predicate, 1) and not self._is_plain(stmt):
+                inside = ir.SBlockRealize([], True, stmt.block)
+                return self.item(ir.IfThenElse(stmt.predicate, inside, None))
             if ASYNC_OP in stmt.block.annotations:
-                return Item(stmt, self._operation(stmt.block))
+                return self._issued(stmt)
             if RELEASE in stmt.block.annotations:
                 return Item(stmt, self._release(stmt.block))
             if not self._is_plain(stmt):
@@ -146,8 +151,7 @@ class BodyReader:
             if not self.is_uniform:  # the elected thread may not be among these
                 return Item(stmt, self._plain(stmt))
             step = replace(self._plain(stmt), issuer="thread")
-            elected = ir.IfThenElse(self.thread.equal(self.first_thread), stmt, None)
-            return Item(stmt, step, rebuild=lambda _: elected)
+            return Item(stmt, step, rebuild=lambda _: self.elect(stmt))
         if isinstance(stmt, ir.For):
             return self._loop(stmt)
         if isinstance(stmt, ir.IfThenElse):
@@ -202,10 +206,35 @@ class BodyReader:
         return Item(stmt, None, [inner], lambda parts: rebuild(stmt, parts[0]))
 
     def _is_plain(self, stmt: ir.Stmt) -> bool:
-        """Tell whether nothing can have to be placed inside of a statement."""
+        """Tell whether nothing can have to be placed inside of a statement.
+
+        Loops may store to shared memory where each iteration of each thread stores elsewhere, and
+        none reads it.
+        """
         if ir.find_blocks(stmt, ASYNC_OP) or ir.find_blocks(stmt, RELEASE):
             return False
-        return not any(x.writes and ir.is_shared(x.buffer) for x in find_effects(stmt))
+        shared = [x for x in find_effects(stmt) if ir.is_shared(x.buffer)]
+        written = [x for x in shared if x.writes]
+        if not written:
+            return True
+        if not isinstance(stmt, ir.For):
+            return False
+        return all(
+            not (x.reads or x.by_pointer) and self._is_apart(stmt, x.buffer) for x in written
+        )
+
+    def _is_apart(self, stmt: ir.Stmt, buffer: ir.Var) -> bool:
+        """Tell whether no two iterations or threads store to one element of a buffer."""
+        stores = ir.find_all(stmt, ir.BufferStore, lambda x: x.buffer.same_as(buffer))
+        if len(stores) != 1 or ir.find_all(stmt, tirx.Bind):
+            return False
+        around = ir.find_all(stmt, ir.For, lambda x: ir.uses_node(x.body, stores[0]))
+        extents = {x.loop_var: x.extent for x in around if ir.is_const(x.min, 0)}
+        extents[self.thread] = self.num_threads
+        varying = [x for x in self.varying if not x.same_as(self.thread)]
+        if len(extents) != len(around) + 1 or ir.depends_on(stores[0].indices, varying):
+            return False
+        return is_injective(stores[0].indices, extents)
 
     def _is_redundant(self, stmt: ir.Stmt) -> bool:
         """Tell whether every thread would write the same to shared memory, so that one may."""
@@ -218,6 +247,33 @@ class BodyReader:
         )
 
     # -- steps
+
+    def _issued(self, stmt: ir.SBlockRealize) -> Item:
+        """Read an operation; one that one thread issues by groups of its own is issued by it."""
+        step = self._operation(stmt.block)
+        if step.op is None or ASYNC_OPS[step.op].completion not in BY_ONE_THREAD:
+            return Item(stmt, step)
+        if not self.is_uniform:
+            raise cannot_lower(
+                f"block {stmt.block.name_hint}",
+                f"{step.op} under a condition that threads disagree about",
+                "one that all threads agree about: one of them stores the whole tile",
+                "bound the block itself (T.where), or put the condition around what fills the tile",
+            )
+        return Item(stmt, step, rebuild=lambda _: self.elect(stmt))
+
+    def elect(self, stmt: Any) -> ir.Stmt:
+        """Let the agent's first thread alone execute a statement."""
+        return ir.IfThenElse(self.thread.equal(self.first_thread), ir.seq(stmt), None)
+
+    def is_elected(self, stmt: ir.Stmt) -> bool:
+        """Tell a statement that `elect` has built."""
+        if not isinstance(stmt, ir.IfThenElse) or stmt.else_case is not None:
+            return False
+        condition = stmt.condition
+        if not isinstance(condition, tirx.EQ) or not condition.a.same_as(self.thread):
+            return False
+        return ir.is_const(condition.b, self.first_thread)
 
     def _operation(self, block: ir.SBlock) -> Step:
         op = str(block.annotations[ASYNC_OP])
@@ -234,8 +290,11 @@ class BodyReader:
         operands = {ASYNC_OPS[op].reads, ASYNC_OPS[op].writes}
         reads = [self._touch(region, is_write=False) for region in block.reads]
         writes = [self._touch(region, is_write=True) for region in block.writes]
-        own = [access for access in (*reads, *writes) if access.buffer.space in operands]
-        return Step(block.name_hint, tuple(dict.fromkeys(own)), op)
+        # No other statement touches the tensor that a store writes (plan/tma_plan.py).
+        on_chip = operands - {"global"}
+        own = [access for access in (*reads, *writes) if access.buffer.space in on_chip]
+        issuer: Literal["all", "thread"] = "thread" if ASYNC_OPS[op].by_one_thread else "all"
+        return Step(block.name_hint, tuple(dict.fromkeys(own)), op, issuer)
 
     def _touch(self, region: ir.TensorRegion, is_write: bool) -> Access:
         return Access(self.buffer(region.source), is_write)

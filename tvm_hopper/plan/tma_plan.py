@@ -1,8 +1,9 @@
-"""Decide the tensor map and the boxes of one copy by the tensor memory accelerator.
+"""Decide the tensor map and the boxes of one copy, in or out, by the tensor memory accelerator.
 
 The map follows the copy, not the tensor's declaration: its innermost dimension is the one that is
 contiguous in memory, wherever it stands; a dimension ends where the copy's predicate says, so that
-a part of a tensor is filled with zeros at the part's own bounds; rows and offsets are the tensor's.
+a part of a tensor is filled with zeros, or written, up to the part's own bounds; rows and offsets
+are the tensor's.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.bounds import as_less_than, find_bounds
 from tvm_hopper.analysis.effects import writes
+from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.requests.keys import ASYNC_COPY, SWIZZLE
 
 from .transfer import Transfer, find_transfers
 
+TMA_OPS = ("tma_load", "tma_store")  # rows of the table of operations that move boxes
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
 
 
@@ -94,37 +97,50 @@ class TmaTransfer:
         return prod(self.dims[i].box for i in self.row_dims)
 
 
-def plan_tma_loads(kernel: ir.For) -> tuple[TmaTransfer, ...]:
-    """Plan a load for every annotated copy; every reason to refuse is raised here."""
+def plan_tma_copies(kernel: ir.For) -> tuple[TmaTransfer, ...]:
+    """Plan the boxes of every copy by TMA; every reason to refuse is raised here."""
     around = tuple(ir.find_all(kernel, ir.For))
-    copies = find_transfers(kernel)
+    copies = [copy for copy in find_transfers(kernel) if copy.op.name in TMA_OPS]
     for copy in copies:
-        _check_direction(copy)
-        _check_read_only(kernel, copy)
+        _check_alone(kernel, copy)
     return tuple(_plan_boxes(copy, around) for copy in copies)
 
 
-def _check_direction(copy: Transfer) -> None:
-    if not copy.fills_shared:
-        raise cannot_lower(
-            copy.where,
-            f"a copy out of shared memory with {ASYNC_COPY}",
-            "a copy from global into shared memory: stores by TMA are not emitted yet",
-            f"take {ASYNC_COPY} away: threads store the tile",
-        )
+def _check_alone(kernel: ir.For, copy: Transfer) -> None:
+    """Refuse a tensor that the kernel touches otherwise: nothing orders that with the copy.
 
-
-def _check_read_only(kernel: ir.For, copy: Transfer) -> None:
-    """Refuse a tensor that the kernel writes as well: a copy that runs ahead would miss it.
-
-    Nor would waiting help: another proxy writes it (PTX ISA 9.1, 8.6).
+    Nor would waiting be enough: another proxy reads or writes it (PTX ISA 9.1, 8.6).
     """
-    if writes(kernel, copy.tensor.buffer):
+    tensor = copy.tensor.buffer
+    if copy.fills_shared and writes(kernel, tensor):
         raise cannot_lower(
             copy.where,
-            f"stores to {copy.tensor.buffer.name} in the same kernel",
+            f"stores to {tensor.name} in the same kernel",
             "a tensor that stays as it is while the kernel runs: TMA may read it before or after",
             f"write the result to another tensor, or take {ASYNC_COPY} away",
+        )
+    if copy.fills_shared:
+        return
+    rest = ir.replace_nodes(kernel, ir.Stmt, {copy.nest: ir.seq()})
+    if ir.accesses(rest, tensor):
+        raise cannot_lower(
+            copy.where,
+            f"other accesses of {tensor.name} in the same kernel",
+            "a tensor that this copy alone touches: TMA may write it before or after",
+            f"give them a tensor of their own, or take {ASYNC_COPY} away",
+        )
+    threads = [loop for tag, loop in ir.thread_axes(kernel).items() if tag.startswith("threadIdx")]
+    loops = [x for x in ir.find_all(kernel, ir.For) if not any(x.same_as(y) for y in threads)]
+    around = [x for x in loops if ir.uses_node(x.body, copy.nest)]
+    extents = {x.loop_var: x.extent for x in (*around, *copy.loops)}
+    predicate = True if copy.condition is None else copy.condition
+    if not is_injective(copy.dst.indices, extents, predicate):
+        raise cannot_lower(
+            copy.where,
+            f"elements {tensor.name}{list(copy.dst.indices)} that several iterations of "
+            f"{', '.join(x.loop_var.name for x in around) or 'its loops'} may store",
+            "an element of its own for each: stores by TMA are not ordered",
+            f"store behind the loop, or take {ASYNC_COPY} away",
         )
 
 
@@ -238,7 +254,8 @@ def _not_a_box(copy: Transfer) -> Exception:
         copy.where,
         f"index {list(copy.tensor.indices)}",
         f"rows along one dimension of {name}, columns along its last, each with step 1",
-        "cache_read the tensor with its last dimension as the tile's last",
+        f"cache_{'read' if copy.fills_shared else 'write'} the tensor with its last dimension as "
+        "the tile's last",
     )
 
 
@@ -255,7 +272,7 @@ def _bounds(
     shape = tuple(copy.tensor.buffer.shape)
     none: list[Any] = [None] * len(shape)
     row_bound: tuple[Any, Any] = (None, None)
-    if copy.condition is not None and not ir.is_zero(copy.fill):
+    if copy.fills_shared and copy.condition is not None and not ir.is_zero(copy.fill):
         raise cannot_lower(copy.where, f"a fill of {copy.fill} out of bounds", "a fill of 0")
     indices: tuple[Any, ...] = copy.tensor.indices
     if not has_rows:

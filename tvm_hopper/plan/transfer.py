@@ -46,8 +46,8 @@ class Transfer:
     fill
         What is stored where the condition does not hold.
     is_partial
-        There is a predicate on the store: what it leaves out may be filled where nobody reads the
-        elements that the store left alone.
+        There is a predicate on the store: what it leaves out of a tile may be filled where nobody
+        reads the elements that the store left alone; what it leaves out of a tensor may not.
     op
         The row of the table of asynchronous operations that serves the mechanism.
     """
@@ -134,6 +134,14 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             "a plain load: the hardware copies bytes as they are",
             "compute on the tile after it has arrived",
         )
+    op = _op(where, str(block.annotations[ASYNC_COPY]), value.source, store.buffer)
+    if condition is not None and op.writes != "shared":
+        raise cannot_lower(
+            where,
+            f"{store.value}",
+            "a store of the tile's own elements",
+            "bound the block (T.where), which leaves out what lies outside",
+        )
     is_partial = not ir.is_const(realize.predicate, 1)
     if is_partial:
         has_both = condition is not None
@@ -147,7 +155,7 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
         condition,
         fill,
         is_partial,
-        _op(where, str(block.annotations[ASYNC_COPY]), value.source, store.buffer),
+        op,
     )
 
 

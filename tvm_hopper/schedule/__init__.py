@@ -10,13 +10,14 @@ from .products.config import MatmulConfig, Roles
 from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
 from .products.normalize import normalize
-from .steps import async_copy, pad, pipeline, raster, wgmma
+from .steps import async_copy, async_store, pad, pipeline, raster, wgmma
 
 __all__ = [
     "BY_DEVICE",
     "MatmulConfig",
     "Roles",
     "async_copy",
+    "async_store",
     "choose_config",
     "fuse_epilogue",
     "fuse_prologue",

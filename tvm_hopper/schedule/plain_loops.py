@@ -37,21 +37,28 @@ def has_product(sch: s_tir.Schedule, loop: Any) -> bool:
     )
 
 
+def find_loads(node: Any) -> list[ir.SBlock]:
+    """Return the blocks that ask for an asynchronous copy into shared memory."""
+    blocks = ir.find_blocks(node, keys.ASYNC_COPY)
+    return [block for block in blocks if any(ir.is_shared(x.source) for x in block.writes)]
+
+
 def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
     """Return how many copies stand in a loop and how many statements behind them."""
     parts = ir.statements(loop.body)
-    copies = [part for part in parts if ir.find_blocks(part, keys.ASYNC_COPY)]
+    copies = [part for part in parts if find_loads(part)]
     for part in copies:
-        others = [x for x in ir.find_all(part, ir.SBlock) if keys.ASYNC_COPY not in x.annotations]
-        if others or len(ir.find_blocks(part, keys.ASYNC_COPY)) > 1:
-            name = (others or ir.find_blocks(part, keys.ASYNC_COPY))[-1].name_hint
+        loads = find_loads(part)
+        others = [x for x in ir.find_all(part, ir.SBlock) if x not in loads]
+        if others or len(loads) > 1:
+            name = (others or loads)[-1].name_hint
             raise cannot_schedule(
                 where,
                 f"an asynchronous copy in one loop with block {name}",
                 "each copy in a loop nest of its own, right inside of the pipelined loop",
                 "compute_at the copy at this loop, or pipeline the loop that it stands in",
             )
-    late = [part for part in parts[: len(copies)] if not ir.find_blocks(part, keys.ASYNC_COPY)]
+    late = [part for part in parts[: len(copies)] if not find_loads(part)]
     if late:
         names = [block.name_hint for block in ir.find_all(late[0], ir.SBlock)]
         raise cannot_schedule(

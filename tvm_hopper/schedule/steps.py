@@ -7,6 +7,7 @@
     hs.fuse_epilogue(sch, store)              the crop and what follows become part of the store
     hs.wgmma(sch, block)                      decompose_reduction, blockize, annotate
     hs.pipeline(sch, k0, stages=4, roles=hs.Roles(consumers=2))
+    hs.async_store(sch, store)                annotate the copy out of a shared tile
 
 Plain loops over tiles that `async_copy` fills take the second and the last step alone.
 
@@ -175,6 +176,51 @@ def async_copy(
         _ask(sch, where, copy, keys.SWIZZLE, swizzle)
 
 
+@all_or_nothing("a copy by cache_write, which stores what a shared tile holds and nothing else")
+def async_store(
+    sch: s_tir.Schedule, copy: Any, mechanism: str = "tma", swizzle: int | None = None
+) -> None:
+    """Ask for a copy out of shared memory to be made by the hardware, fire and forget.
+
+    It is waited for where its tile is written again, and no earlier; elements out of bounds are
+    left out. The tile may be one that `async_copy` fills.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    copy : SBlockRV
+        What stores the tile of `cache_write(..., "shared.dyn")`, or of a `cache_read`, to global
+        memory.
+    mechanism : str
+        "tma".
+    swizzle : int, optional
+        Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
+
+    Raises
+    ------
+    ScheduleError
+        The block is no copy out of shared memory, or the mechanism or swizzle is not known.
+    """
+    copy = as_block(sch, copy)
+    node = sch.get(copy)
+    where = f"block {node.name_hint}"
+    mechanism = as_choice(where, "mechanism", mechanism, MECHANISMS) or MECHANISMS[0]
+    swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
+    reads, writes = (
+        [str(x.source.scope()) for x in regions] for regions in (node.reads, node.writes)
+    )
+    if reads != ["shared.dyn"] or writes != ["global"]:
+        raise cannot_schedule(
+            where,
+            f"a read from {reads} and a write to {writes}",
+            'a copy from "shared.dyn" to "global", as cache_write leaves it',
+        )
+    _ask(sch, where, copy, keys.ASYNC_COPY, mechanism)
+    if swizzle is not None:
+        _ask(sch, where, copy, keys.SWIZZLE, swizzle)
+
+
 # -- the product ----------------------------------------------------------------------------------
 
 
@@ -282,9 +328,7 @@ def pipeline(
     check_pending(where, stages, last_stage, wgmma_pending)
     check_type(where, "roles", roles, Roles, "an hs.Roles")
     last = stages - 1 if stages is not None else last_stage
-    num_copies = sum(
-        keys.ASYNC_COPY in block.annotations for block in ir.find_all(sch.get(loop), ir.SBlock)
-    )
+    num_copies = len(plain_loops.find_loads(sch.get(loop)))
     if not num_copies:
         need = f"copies that carry {keys.ASYNC_COPY} (async_copy) before the pipeline is asked for"
         raise cannot_schedule(where, "no asynchronous copy in it", need)

@@ -78,6 +78,9 @@ class Tiling:
         Bytes of the shared tiles' XOR pattern; None: none.
     num_shared : int, optional
         How many of the block's reads go through shared memory; None: those of the output's rank.
+    store : str, optional
+        The mechanism by which a tile of the output leaves through shared memory; None: threads
+        store what they compute.
     """
 
     tile: tuple[int, ...] = (32, 128)
@@ -88,6 +91,7 @@ class Tiling:
     roles: hs.Roles | None = None
     swizzle: int | None = None
     num_shared: int | None = None
+    store: str | None = None
 
 
 def schedule(mod: tvm.IRModule, tiling: Tiling) -> s_tir.Schedule:
@@ -114,6 +118,10 @@ def schedule(mod: tvm.IRModule, tiling: Tiling) -> s_tir.Schedule:
     sch.bind(thread, "threadIdx.x")
     if tiling.vector > 1:
         sch.vectorize(vector)
+    if tiling.store is not None:
+        out = sch.cache_write(BLOCK, 0, "shared.dyn")
+        sch.reverse_compute_at(out, k0)
+        hs.async_store(sch, out, tiling.store)
     if tiling.stages is not None:
         hs.pipeline(sch, k0, stages=tiling.stages, roles=tiling.roles)
     return sch

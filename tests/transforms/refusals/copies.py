@@ -1,9 +1,9 @@
-"""What LayoutShared and InjectTmaLoad refuse."""
+"""What LayoutShared and LowerCopies refuse."""
 
 from textwrap import indent
 
 from tests.transforms.refusals.case import case
-from tvm_hopper.transforms import InjectTmaLoad, LayoutShared
+from tvm_hopper.transforms import LayoutShared, LowerCopies
 
 COPY = """
 @T.prim_func(private=True, s_tir=True)
@@ -22,7 +22,7 @@ def func(A: T.Buffer((64, 128), "float16"), n: T.int32):
 
 NEST = COPY[COPY.index("            for i, j") :]
 BLOCK = '                with T.sblock("copy"):\n'
-LAYOUT, TMA = (LayoutShared,), (LayoutShared, InjectTmaLoad)
+LAYOUT, TMA = (LayoutShared,), (LayoutShared, LowerCopies)
 
 COPIES = [
     case(
@@ -50,13 +50,54 @@ COPIES = [
         ("tile[i, j] = A", "other[i, j] = A"),
     ),
     case(
-        "out of shared memory",
+        "a stored tensor that something else touches",
         COPY,
         TMA,
-        r"copy of tile into A: found a copy out of shared memory with tvm_hopper.async_copy; need a"
-        r" copy from global into shared memory: stores by TMA are not emitted yet; take "
-        r"tvm_hopper.async_copy away: threads store the tile",
+        r"copy of tile into A: found other accesses of A in the same kernel; need a tensor that "
+        r"this copy alone touches: TMA may write it before or after; give them a tensor of their "
+        r"own, or take tvm_hopper.async_copy away",
         ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]"),
+        ("            for i, j", "            other[0, 0] = A[0, 0]\n            for i, j"),
+    ),
+    case(
+        "elements that several thread blocks store",
+        COPY,
+        TMA,
+        r"copy of tile into A: found elements A\[r, p \* 64 \+ s\] that several iterations of bx "
+        r"may store; need an element of its own for each: stores by TMA are not ordered; "
+        r"store behind the loop, or take tvm_hopper.async_copy away",
+        ("tile[i, j] = A[bx * 8 + i, j]", "A[i, j] = tile[i, j]"),
+    ),
+    case(
+        "a store of something else out of bounds",
+        COPY,
+        TMA,
+        r"block copy, tvm_hopper.async_copy: found T.if_then_else\(.*\); need a store of the "
+        r"tile's own elements; bound the block \(T.where\), which leaves out what lies outside",
+        (
+            "tile[i, j] = A[bx * 8 + i, j]",
+            "A[bx * 8 + i, j] = T.if_then_else(i < n, tile[i, j], T.float16(0))",
+        ),
+    ),
+    case(
+        "a load and a store of different parts",
+        COPY,
+        LAYOUT,
+        r"copy of tile into other: found \[5, 64\] elements of tile, of which another copy takes "
+        r"\[8, 64\]; need copies of the whole tile; give one of them a tile of its own",
+        ('other = T.sblock_alloc_buffer((8, 64), "float16", scope="local")', ""),
+        (
+            'T.sblock_alloc_buffer((8, 64), "float16", scope="shared.dyn")',
+            'T.sblock_alloc_buffer((5, 64), "float16", scope="shared.dyn")',
+        ),
+        ("func(A", 'func(other: T.Buffer((64, 64), "float16"), A'),
+        (
+            NEST,
+            NEST.replace(BLOCK, BLOCK + "                    T.where(i < 5)\n")
+            + NEST.replace("T.grid(8, 64)", "T.grid(5, 64)").replace(
+                "tile[i, j] = A[bx * 8 + i, j]", "other[bx * 5 + i, j] = tile[i, j]"
+            ),
+        ),
     ),
     case(
         "computation in the copy",

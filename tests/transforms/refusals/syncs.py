@@ -24,7 +24,7 @@ SYNCS = [
         ROLES,
         (InsertSyncs,),
         r"block mma: found operation mma on sm_90a; need one that it executes: cp_async, "
-        r"bulk_load, tma_load, tma_store, tma_reduce, wgmma$",
+        r"bulk_load, tma_load, tma_store, bulk_store, tma_reduce, wgmma$",
         ('{"tvm_hopper.async_op": "wgmma"}', '{"tvm_hopper.async_op": "mma"}'),
     ),
     case(
@@ -33,6 +33,24 @@ SYNCS = [
         (InsertSyncs,),
         r"block use: found a write of 'ring', whose copies are made only if they are read; need ",
         ("C[tx] = C[tx] + ring", "ring[trip % 2, tx] = C[tx] + ring"),
+    ),
+    case(
+        "a store that some threads would make",
+        ALONE,
+        (InsertSyncs,),
+        r"block out: found tma_store under a condition that threads disagree about; need one that "
+        r"all threads agree about: one of them stores the whole tile; bound the block itself "
+        r"\(T.where\), or put the condition around what fills the tile",
+        (
+            "            for k in T.serial(8",
+            "            if tx > 7:\n"
+            '                with T.sblock("out"):\n'
+            "                    T.reads(tile[0:64])\n"
+            "                    T.writes(C[0:64])\n"
+            '                    T.sblock_attr({"tvm_hopper.async_op": "tma_store"})\n'
+            '                    T.call_extern("int32", "store", T.address_of(tile[0]))\n'
+            "            for k in T.serial(8",
+        ),
     ),
     case(
         "operation that the producer issues",

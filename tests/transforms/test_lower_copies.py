@@ -1,4 +1,4 @@
-"""InjectTmaLoad: annotated copies become loads of boxes, their tensor maps host statements."""
+"""LowerCopies: annotated copies become loads of boxes, their tensor maps host statements."""
 
 import pytest
 import tvm
@@ -7,7 +7,7 @@ from tvm.script import tirx as T
 from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.plan.notes import TensorMapNote
-from tvm_hopper.transforms.inject_tma_load import InjectTmaLoad, plan_tma_loads
+from tvm_hopper.transforms.lower_copies import LowerCopies, plan_tma_copies
 
 LOAD = "tvm_hopper.tma_load"
 ENCODE = "runtime.cuTensorMapEncodeTiled"
@@ -70,18 +70,18 @@ def after(A: T.Buffer((96, 128), "float16")):
 
 
 def test_copy_becomes_one_load_a_panel():
-    check(run(before, InjectTmaLoad()), after)
+    check(run(before, LowerCopies()), after)
 
 
 def test_again_finds_nothing():
-    got = run(before, InjectTmaLoad())
+    got = run(before, LowerCopies())
     (kernel,) = ir.kernels(got)
-    assert plan_tma_loads(kernel) == ()
-    check(run(got, InjectTmaLoad()), after)
+    assert plan_tma_copies(kernel) == ()
+    check(run(got, LowerCopies()), after)
 
 
 def test_facts_for_explain():
-    assert notes_of(run(before, InjectTmaLoad())) == (
+    assert notes_of(run(before, LowerCopies())) == (
         TensorMapNote("A", ("128", "96"), box=(64, 32), swizzle=128, box_bytes=64 * 32 * 2),
     )
 
@@ -159,7 +159,7 @@ def ragged_after(a: T.handle):
 
 
 def test_bounds_of_the_tensor_become_the_hardware_s_fill():
-    check(run(ragged, InjectTmaLoad()), ragged_after)
+    check(run(ragged, LowerCopies()), ragged_after)
 
 
 # -- parts and views of tensors
@@ -184,7 +184,7 @@ def func({parameter}):
 def view(declaration, value):
     """Return the host statements in front of the kernel, and the load's coordinates."""
     script = VIEW.format(parameter="a: T.handle", match=declaration, value=value)
-    got = run(parse(script), InjectTmaLoad())
+    got = run(parse(script), LowerCopies())
     *host, _ = ir.statements(got.body.block.body)
     (load,) = ir.find_all(
         got.body, ir.Call, lambda x: x.op.name == "tirx.call_extern" and x.args[0].value == LOAD
@@ -281,7 +281,7 @@ def func(A: T.Buffer((320, 64), "float16")):
                     T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
                     tile[p, r, s] = A[r, p * 64 + s]
 """
-    got = run(parse(tall), InjectTmaLoad())
+    got = run(parse(tall), LowerCopies())
 
     @T.prim_func(private=True, s_tir=True)
     def want():
@@ -302,7 +302,7 @@ def func(A: T.Buffer((320, 64), "float16")):
     (block,) = ir.find_blocks(got.body, "tvm_hopper.async_op")
     (loop,) = ir.find_all(want.body, ir.For)
     tvm.ir.assert_structural_equal(block.body, loop, map_free_vars=True)
-    (plan,) = plan_tma_loads(ir.kernels(parse(tall))[0])
+    (plan,) = plan_tma_copies(ir.kernels(parse(tall))[0])
     assert plan.box == (64, 160)
 
 
@@ -334,8 +334,77 @@ def func(A: T.Buffer((7, 60), "float32")):
                         T.float32(0)
                     )
 """
-    assert len(plan_tma_loads(ir.kernels(parse(script))[0])) == 1
+    assert len(plan_tma_copies(ir.kernels(parse(script))[0])) == 1
 
 
 def test_other_kernel_stays():
-    check_other_kernel_stays(before, after, InjectTmaLoad())
+    check_other_kernel_stays(before, after, LowerCopies())
+
+
+# -- out of shared memory
+
+
+@T.prim_func(private=True, s_tir=True)
+def store_before(C: T.Buffer((90, 128), "float16")):
+    for bx in T.thread_binding(3, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((2, 32, 64), "float16", scope="shared.dyn", align=1024)
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                for i in range(64):
+                    tile[i // 32, i % 32, tx] = T.float16(1)
+            for p, r, s in T.grid(2, 32, 64):
+                with T.sblock("store"):
+                    T.where(bx * 32 + r < 90)
+                    T.reads(tile[p, r, s])
+                    T.writes(C[bx * 32 + r, p * 64 + s])
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                    C[bx * 32 + r, p * 64 + s] = tile[p, r, s]
+
+
+@T.prim_func(private=True, s_tir=True)
+def store_after(C: T.Buffer((90, 128), "float16")):
+    C_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+    T.call_packed(
+        ENCODE,
+        C_map,
+        "float16",
+        2,
+        C.data,
+        T.int64(128),
+        T.int64(90),  # what lies behind is left out
+        T.int64(256),
+        64,
+        32,
+        1,
+        1,
+        0,
+        3,
+        2,
+        0,
+    )
+    for bx in T.thread_binding(3, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((2, 32, 64), "float16", scope="shared.dyn", align=1024)
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                for i in range(64):
+                    # where the hardware looks for it: 16 bytes are moved by the row
+                    tile[i // 32, i % 32, T.bitwise_xor(tx // 8, i % 8) * 8 + tx % 8] = T.float16(1)
+            with T.sblock("store"):
+                T.reads(tile[0:2, 0:32, 0:64])
+                T.writes(C[0:90, 0:128])
+                T.sblock_attr({"tvm_hopper.async_op": "tma_store"})
+                for panel in range(2):
+                    T.ptx["cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"](
+                        T.address_of(C_map),
+                        panel * 64,
+                        bx * 32,
+                        T.address_of(tile[panel, 0, 0]),
+                    )
+
+
+def test_a_tile_is_stored_by_its_panels():
+    check(run(store_before, LowerCopies()), store_after)

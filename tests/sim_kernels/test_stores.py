@@ -1,0 +1,123 @@
+"""Tiles that leave shared memory by themselves: values, verdicts, and when they are waited for."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.sim_kernels.mutate import change
+from tests.sim_kernels.pointwise_kernels import check, scheduled
+from tvm_hopper import pipeline
+from tvm_hopper import schedule as hs
+from tvm_hopper.simulation import load, verify
+from tvm_hopper.testing import copies
+from tvm_hopper.testing.copies import Route
+from tvm_hopper.testing.pointwise import Tiling
+
+H200 = "nvidia/nvidia-h200"
+BOTH = pytest.mark.parametrize("roles", [None, hs.Roles(2)], ids=["one-role", "producer"])
+SMALL = {"tile": (8, 128), "threads": 256, "store": "tma"}
+
+
+def check_copy(shape, route: Route, dtype: str = "float16") -> None:
+    """Verify a copy, and its values against the plain program."""
+    report = verify(copies.schedule(copies.copy(*shape, dtype=dtype), route))
+    assert report.verdict == "clean", str(report)
+    assert "values compared" in str(report)
+
+
+@pytest.mark.parametrize("stages", [None, 1, 2, 4])
+@pytest.mark.parametrize("steps", [1, 3, 6])
+def test_a_tile_that_is_loaded_is_stored(stages, steps):
+    check_copy((8 * steps, 128), Route((8, 64), steps, stages=stages))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float8_e4m3fn", "bfloat16"])
+def test_every_type(dtype):
+    check_copy((40, 128), Route((8, 64), 3, stages=2), dtype)
+
+
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+def test_every_swizzle(swizzle):
+    check_copy((37, 192), Route((8, 64), 3, stages=2, swizzle=swizzle))
+
+
+@pytest.mark.parametrize("shape", [(4096,), (9, 24, 64), (3, 5, 8, 64)])
+def test_every_rank(shape):
+    tile = {1: (256,), 3: (2, 8, 64), 4: (1, 5, 4, 64)}[len(shape)]
+    check_copy(shape, Route(tile, 2, stages=2))
+
+
+def make_inputs(rows: int) -> dict[str, np.ndarray]:
+    return {
+        "A": np.arange(rows * 72, dtype="float16").reshape(rows, 72),
+        "B": np.full((rows, 72), np.nan, "float16"),
+    }
+
+
+def test_clipped_at_both_ends_of_a_symbolic_tensor():
+    sch = copies.schedule(copies.copy("n", 72), Route((8, 64), 2, stages=2))
+    for rows in (1, 8, 13):
+        report = verify(load(sch.mod), make_inputs(rows), against=copies.copy("n", 72))
+        assert report.verdict == "clean", str(report)
+
+
+@BOTH
+@pytest.mark.parametrize("stages", [1, 3])
+def test_what_threads_compute_leaves_by_tma(roles, stages):
+    check("exp_add", (61, 200), Tiling(steps=4, stages=stages, roles=roles, **SMALL))
+
+
+@BOTH
+def test_staging_under_a_swizzle(roles):
+    check("exp_add", (64, 256), Tiling(steps=3, stages=2, roles=roles, swizzle=64, **SMALL))
+
+
+def test_without_a_pipeline():
+    check("exp_add", (32, 128), Tiling(steps=2, stages=None, **SMALL))
+
+
+# -- what is placed
+
+
+def test_a_store_is_waited_for_where_its_slot_is_filled_again_and_at_the_end():
+    sch = copies.schedule(copies.copy(48, 64), Route((8, 64), 6, stages=3))
+    text = pipeline.lower(sch.mod, H200, until="tvm_hopper.InsertSyncs").script()
+    words = ("await_filled", "wait_group", "commit_group", '"tile", "bulk_group"', "tma_load")
+    found = [word for line in text.splitlines() for word in words if word in line]
+    assert found == [
+        "tma_load",  # two trips ahead, in front of the loop
+        "wait_group",
+        "tma_load",
+        "await_filled",
+        '"tile", "bulk_group"',
+        "commit_group",
+        "wait_group",
+    ]
+    assert text.count("storage_sync") == 0  # one thread loads and stores
+
+
+REMOVED = {
+    ("fence_proxy", 0): {"PROXY_FENCE_MISSING"},
+    ("cp_async_bulk_commit_group", 0): {"BULK_GROUP_MISUSE"},
+    ("cp_async_bulk_wait_group", 0): {"RACE_OVERWRITE_BUSY"},
+    ("cp_async_bulk_wait_group", 1): {"EXIT_PENDING_ASYNC"},
+    ("tvm_storage_sync", 1): {"RACE_OVERWRITE_BUSY"},
+    ("tvm_storage_sync", 2): {"RACE_READ_INFLIGHT"},
+}
+
+
+@pytest.mark.parametrize(("instruction", "which"), REMOVED)
+def test_each_sync_of_a_store_is_needed(instruction, which):
+    _, sch = scheduled("exp_add", (24, 128), Tiling(steps=3, stages=None, **SMALL), "float32")
+    report = verify(change(load(sch.mod), instruction, which))
+    assert REMOVED[instruction, which] <= {finding.rule for finding in report.findings}
+
+
+def test_shapes_and_trips():
+    """Trips 0, 1, one less than slots, as many, one more; rows of no tile's multiple."""
+    for trips, rows in itertools.product((1, 2, 3, 4), (0, 1, 7)):
+        shape = (8 * trips - rows, 64)
+        check_copy(shape, Route((8, 64), trips, stages=3))

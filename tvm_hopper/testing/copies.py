@@ -1,0 +1,94 @@
+"""B = A through shared memory, each way by a mechanism of its own, for tests and benchmarks.
+
+sch = copies.schedule(copies.copy(1000, 1000), copies.Route(load="tma", store="bulk"))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import s_tir, te
+
+from tvm_hopper import schedule as hs
+
+Extent = Any  # an int, or a name, which makes a symbolic extent
+BLOCK = "B"
+
+
+def copy(*shape: Extent, dtype: str = "float16") -> tvm.IRModule:
+    """Build B = A."""
+    extents = [te.var(x) if isinstance(x, str) else x for x in shape]
+    a = te.placeholder(extents, dtype, name="A")
+    func = te.create_prim_func([a, te.compute(extents, lambda *i: a(*i), name=BLOCK)])
+    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+@dataclass(frozen=True)
+class Route:
+    """How tiles go in and out.
+
+    Parameters
+    ----------
+    tile : tuple of int
+        Elements of one step of the pipeline, along each dimension.
+    steps : int
+        Tiles that one thread block copies, one below the other.
+    load, store : str, optional
+        Mechanisms; None: threads load, or store, what the tile holds.
+    stages : int, optional
+        Slots of the ring; None leaves the pipeline out.
+    roles : Roles, optional
+        None: the same threads load and store.
+    threads, vector : int
+        Threads, and elements that one loads or stores at once, where threads do it.
+    swizzle : int, optional
+        Bytes of the shared tile's XOR pattern.
+    """
+
+    tile: tuple[int, ...] = (32, 128)
+    steps: int = 4
+    load: str | None = "tma"
+    store: str | None = "tma"
+    stages: int | None = 4
+    roles: hs.Roles | None = None
+    threads: int = 128
+    vector: int = 8
+    swizzle: int | None = None
+
+
+def schedule(mod: tvm.IRModule, route: Route) -> s_tir.Schedule:
+    """Schedule a copy: blocks over tiles, a loop over steps, and in it a tile in and out."""
+    sch = s_tir.Schedule(mod)
+    tile = sch.cache_read(BLOCK, 0, "shared.dyn")
+    loops = sch.get_loops(BLOCK)
+    outer, k0, first = sch.split(loops[0], [None, route.steps, route.tile[0]])
+    blocks, inner = [outer], [first]
+    for loop, size in zip(loops[1:], route.tile[1:], strict=True):
+        tiles, rest = sch.split(loop, [None, size])
+        blocks.append(tiles)
+        inner.append(rest)
+    sch.reorder(*blocks, k0, *inner)
+    for loop, axis in zip(reversed(blocks), ("x", "y", "z"), strict=False):
+        sch.bind(loop, f"blockIdx.{axis}")
+    sch.compute_at(tile, k0)
+    if route.load is None:
+        _by_threads(sch, sch.get_loops(tile)[-len(inner) :], route)
+    else:
+        hs.async_copy(sch, tile, route.load, route.swizzle)
+    if route.store is None:
+        _by_threads(sch, inner, route)
+    else:
+        hs.async_store(sch, sch.get_sblock(BLOCK), route.store)
+    if route.stages is not None:
+        hs.pipeline(sch, k0, stages=route.stages, roles=route.roles)
+    return sch
+
+
+def _by_threads(sch: s_tir.Schedule, loops: list[Any], route: Route) -> None:
+    elements = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    _, thread, vector = sch.split(elements, [None, route.threads, route.vector])
+    sch.bind(thread, "threadIdx.x")
+    if route.vector > 1:
+        sch.vectorize(vector)

@@ -18,7 +18,8 @@
         use(ring[trip % 4])
 
 The load of an iteration overwrites what the iteration before read, so that one barrier an iteration
-is enough.
+is enough. Loads that complete in groups (cp.async) are a block for each trip, also in front of the
+loop, since each group is waited for by itself.
 
 Before: loads have channels, and loops that are split between roles are marked no more.  After: no
 `num_slots` is left.
@@ -34,7 +35,7 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.channel import find_calls, is_load
+from tvm_hopper.plan.channel import completes_by_group, find_calls, is_load, trip_variable
 from tvm_hopper.plan.pipeline_plan import pipelined_loops
 from tvm_hopper.requests.keys import AHEAD, FILL_SLOT, NUM_SLOTS
 
@@ -42,14 +43,21 @@ from .plan_pipeline import ROLLED
 
 
 @dataclass(frozen=True)
+class LoadAhead:
+    """One block of loads of a loop, and what binds the number of its trip."""
+
+    trip: tirx.Bind
+    load: ir.SBlockRealize
+
+
+@dataclass(frozen=True)
 class ExpansionPlan:
-    """A loop, its block of loads, one of its statements, and how many trips that runs ahead."""
+    """A loop, its statements, its blocks of loads, and how many trips these run ahead."""
 
     loop: ir.For
     block: ir.SBlockRealize | None  # of an iteration, if it allocates anything
     parts: tuple[ir.Stmt, ...]
-    trip: tirx.Bind
-    load: ir.SBlockRealize
+    loads: tuple[LoadAhead, ...]
     ahead: int
 
 
@@ -61,52 +69,64 @@ def plan_expansions(kernel: ir.For) -> tuple[ExpansionPlan, ...]:
 def _plan_loop(loop: ir.For) -> ExpansionPlan:
     block = loop.body if isinstance(loop.body, ir.SBlockRealize) else None
     parts = tuple(ir.statements(loop.body if block is None else block.block.body))
+    loads = []
     # Those of an inner loop may stand there already, ahead of it.
-    load = next(x for x in parts if is_load(x) and AHEAD not in x.block.annotations)
-    (call,) = find_calls(load, FILL_SLOT)
-    bind = next(x for x in parts if isinstance(x, tirx.Bind) and x.var.same_as(call.trip))
-    return ExpansionPlan(loop, block, parts, bind, load, int(loop.annotations[NUM_SLOTS]) - 1)
+    for load in (x for x in parts if is_load(x) and AHEAD not in x.block.annotations):
+        (call,) = find_calls(load, FILL_SLOT)
+        trip = trip_variable(call)
+        bind = next(x for x in parts if isinstance(x, tirx.Bind) and x.var.same_as(trip))
+        loads.append(LoadAhead(bind, load))
+    return ExpansionPlan(loop, block, parts, tuple(loads), int(loop.annotations[NUM_SLOTS]) - 1)
 
 
 def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
     """Issue the first loads in front of the loop, and in it those of later iterations."""
     loop, ahead = plan.loop, plan.ahead
     k = loop.loop_var
-    first, load = None, plan.load
-    if ahead:
-        first = _first_loads(plan)
-        moved = ir.substitute(load, {k: k + ahead, plan.trip.var: plan.trip.var + ahead})
-        load = _with_notes(moved, {AHEAD: [ahead]})
-        load = ir.IfThenElse(ir.simplify(k < loop.extent - ahead), load, None)
-    body = ir.seq([load if part.same_as(plan.load) else part for part in plan.parts])
+    first: list[ir.Stmt] = []
+    moved: dict[ir.SBlockRealize, ir.Stmt] = {}
+    for one in plan.loads if ahead else ():
+        first.append(_first_loads(plan, one))
+        trip = one.trip.var
+        load = _with_notes(ir.substitute(one.load, {k: k + ahead, trip: trip + ahead}), [ahead])
+        moved[one.load] = ir.IfThenElse(ir.simplify(k < loop.extent - ahead), load, None)
+    body = ir.seq([moved.get(part, part) for part in plan.parts])
     if plan.block is not None:
         body = ir.SBlockRealize([], True, ir.with_block(plan.block.block, body=body))
     notes = {n: v for n, v in loop.annotations.items() if n != NUM_SLOTS}
     return ir.seq(first, ir.with_body(loop, body, annotations={**notes, **ROLLED}))
 
 
-def _first_loads(plan: ExpansionPlan) -> ir.Stmt:
+def _first_loads(plan: ExpansionPlan, one: LoadAhead) -> ir.Stmt:
     """Load what the first iterations read, or as many of them as there are."""
-    loop, block = plan.loop, plan.load.block
+    loop, block = plan.loop, one.load.block
     known = ir.static_int(loop.extent)
+    count = plan.ahead if known is None else min(plan.ahead, known)
+    whole = [ir.full_region(region.source) for region in block.writes]
 
     def load(number: Any) -> ir.Stmt:
         value = ir.cast_like(number, loop.loop_var)
-        part = ir.seq(plan.trip, block.body)
+        part = ir.seq(one.trip, block.body)
         if ir.static_int(value) is not None:  # one trip: nothing counts it
-            part = ir.substitute(block.body, {plan.trip.var: plan.trip.value})
-        part = ir.substitute(part, {loop.loop_var: value})
-        if known is None:
-            part = ir.IfThenElse(ir.simplify(value < loop.extent), part, None)
-        return _fold(ir.fresh_variables(part))
+            part = ir.substitute(block.body, {one.trip.var: one.trip.value})
+        return _fold(ir.fresh_variables(ir.substitute(part, {loop.loop_var: value})))
 
-    count = plan.ahead if known is None else min(plan.ahead, known)
-    whole = [ir.full_region(region.source) for region in block.writes]
-    body = ir.make_loop("k", count, load)
-    notes = {**block.annotations, AHEAD: list(range(count))}
-    return ir.opaque_block(
-        block.name_hint, body, reads=block.reads, writes=whole, annotations=notes
-    )
+    def if_any(number: Any, stmt: ir.Stmt) -> ir.Stmt:
+        value = ir.cast_like(number, loop.loop_var)
+        if known is not None:
+            return stmt
+        return _fold(ir.IfThenElse(ir.simplify(value < loop.extent), stmt, None))
+
+    def in_block(body: ir.Stmt, trips: list[int]) -> ir.Stmt:
+        notes = {**block.annotations, AHEAD: trips}
+        return ir.opaque_block(
+            block.name_hint, body, reads=block.reads, writes=whole, annotations=notes
+        )
+
+    if completes_by_group(block):  # the loads of each trip are a group
+        return ir.seq([if_any(n, in_block(load(n), [n])) for n in range(count)])
+    body = ir.make_loop("k", count, lambda number: if_any(number, load(number)))
+    return in_block(body, list(range(count)))
 
 
 def _fold(stmt: ir.Stmt) -> ir.Stmt:
@@ -120,9 +140,9 @@ def _fold(stmt: ir.Stmt) -> ir.Stmt:
     return ir.mutate(stmt, [(kind, outermost) for kind in kinds])
 
 
-def _with_notes(realize: ir.SBlockRealize, notes: dict[str, Any]) -> ir.SBlockRealize:
+def _with_notes(realize: ir.SBlockRealize, ahead: list[int]) -> ir.SBlockRealize:
     block = realize.block
-    new = ir.with_block(block, annotations={**block.annotations, **notes})
+    new = ir.with_block(block, annotations={**block.annotations, AHEAD: ahead})
     return ir.SBlockRealize([], True, new)
 
 

@@ -113,7 +113,8 @@ def _copy_nest(tile: TileLayout, copy: Transfer, new: ir.Var) -> ir.Stmt:
         loop = copy.tile.loop_of(axis)
         assert loop is not None, "a planned copy has a loop over each axis"
         values[loop.loop_var] = value
-    predicate = True if copy.fills_shared or not copy.is_partial else copy.condition
+    fills = copy.fills_shared and copy.op.mechanism == "tma"
+    predicate = True if fills or not copy.is_partial else copy.condition
     block = _copy_block(layout, copy, new, values, [p, row, s])
     stmt: ir.Stmt = ir.SBlockRealize([], ir.substitute(predicate, values), block)
     for var, extent in reversed(list(zip(loops, extents, strict=True))):
@@ -126,7 +127,7 @@ def _copy_block(
 ) -> ir.SBlock:
     annotations = {**copy.block.annotations, SWIZZLE: layout.swizzle}
     block = ir.with_block(copy.block, annotations=annotations)
-    if copy.is_partial and copy.fills_shared:
+    if copy.is_partial and copy.fills_shared and copy.op.mechanism == "tma":
         load = tirx.BufferLoad(copy.src.buffer, list(copy.src.indices))
         value = tirx.if_then_else(copy.condition, load, copy.fill)
         store = ir.BufferStore(copy.dst.buffer, value, list(copy.dst.indices))

@@ -52,9 +52,10 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import fences, mbarrier, tma
+from tvm_hopper.codegen_patches.ptx import bulk, cp_async, fences, mbarrier, tma
 from tvm_hopper.facts import arrivals
 from tvm_hopper.plan.channel import Channel, ChannelCall, find_channels, find_trips, parse_call
+from tvm_hopper.requests import keys
 from tvm_hopper.requests.keys import (
     ARRIVALS,
     AWAIT_FILLED,
@@ -64,7 +65,6 @@ from tvm_hopper.requests.keys import (
     FREE_SLOT,
     KERNEL,
     RELEASE,
-    TMA_LOAD,
 )
 
 
@@ -108,7 +108,8 @@ class Barriers:
             return mbarrier.arrive(_at(self.empty, self.slot(trip + self.channel.num_slots)))
         slot = self.slot(trip)
         if call.name == FILL_SLOT:
-            return mbarrier.arrive_expect_tx(_at(self.full, slot), self.channel.num_bytes)
+            num_bytes = self.channel.num_bytes if call.num_bytes is None else call.num_bytes
+            return mbarrier.arrive_expect_tx(_at(self.full, slot), num_bytes)
         if call.name == AWAIT_FILLED:
             parity = self.parity(trip, arrivals.CONSUMER_START_PARITY)
             return mbarrier.wait(_at(self.full, slot), parity)
@@ -120,7 +121,7 @@ class Barriers:
 def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
     """Declare and initialise the barriers, and put instructions in place of calls."""
     names = ir.Names()
-    barriers = {x.number: Barriers.of(x, names) for x in channels}
+    barriers = {x.number: Barriers.of(x, names) for x in channels if not x.by_group}
     thread = ir.thread_axes(kernel)["threadIdx.x"].loop_var
     kernel = _inline_trips(kernel)
 
@@ -132,7 +133,9 @@ def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
             return mutator.default_mutate(ir.SBlockRealize([], True, block))
         if CHANNEL not in block.annotations:
             return mutator.default_mutate(realize)
-        own = barriers[int(block.annotations[CHANNEL])]
+        own = barriers.get(int(block.annotations[CHANNEL]))
+        if own is None:  # its threads wait for groups of their own
+            return ir.drop_empty(ir.replace(block.body, ir.Evaluate, _chunk))
         copies = emit_loads(block.body, own)
         return copies if own.empty is not None else ir.IfThenElse(thread.equal(0), copies, None)
 
@@ -145,9 +148,10 @@ def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
     kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Call, call)])
     (block,) = ir.find_blocks(kernel, KERNEL)
     shared = [buffer for x in barriers.values() for buffer in x.buffers]
+    start = [emit_barriers(list(barriers.values()), thread)] if barriers else []
     new = ir.with_block(
         block,
-        body=_behind_marks(block.body, emit_barriers(list(barriers.values()), thread)),
+        body=_behind_marks(block.body, ir.seq(start)) if start else block.body,
         alloc_buffers=[*block.alloc_buffers, *shared],
         annotations={k: v for k, v in block.annotations.items() if k != KERNEL},
     )
@@ -189,7 +193,7 @@ def emit_barriers(barriers: list[Barriers], thread: Any) -> ir.Stmt:
 
 
 def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
-    """Turn `tma_load` calls into the instruction that completes on the slot's barrier."""
+    """Turn calls of loads into the instructions that complete on the slot's barrier."""
     calls = [x for x in map(parse_call, ir.find_all(copies, ir.Call)) if x is not None]
     (fill,) = [x for x in calls if x.name == FILL_SLOT]
     barrier = _at(own.full, own.slot(fill.trip))
@@ -199,12 +203,29 @@ def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
             return call
         if (found := parse_call(call)) is not None:
             return own.lower(found)
-        if call.args[0].value != TMA_LOAD:
-            return call
-        _, address, tensor_map, *coordinates = call.args
-        return tma.load(address, tensor_map, coordinates, barrier)
+        match str(call.args[0].value), list(call.args[1:]):
+            case keys.TMA_LOAD, [address, tensor_map, *coordinates]:
+                return tma.load(address, tensor_map, coordinates, barrier)
+            case keys.BULK_LOAD, [address, tensor, num_bytes]:
+                return bulk.load(address, tensor, num_bytes, barrier)
+        return call
 
     return ir.replace(copies, ir.Call, instruction)
+
+
+def _chunk(stmt: ir.Evaluate) -> ir.Stmt:
+    """Put an instruction in place of a `cp_async` call; nothing in place of what names a slot."""
+    call = parse_call(stmt.value)
+    if call is not None and call.name == FILL_SLOT:
+        return ir.seq()
+    if not isinstance(stmt.value, ir.Call) or stmt.value.op.name != "tirx.call_extern":
+        return stmt
+    match str(stmt.value.args[0].value), list(stmt.value.args[1:]):
+        case keys.CP_ASYNC, [address, tensor, num_bytes, source_bytes]:
+            whole = ir.is_const(source_bytes, int(num_bytes))
+            source = None if whole else source_bytes
+            return ir.seq(cp_async.copy(address, tensor, int(num_bytes), source))
+    return stmt
 
 
 def _at(buffer: Any, slot: Any) -> Any:

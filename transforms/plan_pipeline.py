@@ -42,7 +42,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.plan.channel import TRIP, count_trips, fill
+from tvm_hopper.plan.channel import TRIP, count_trips, fill, filled_bytes
 from tvm_hopper.plan.notes import RingNote, note_kernels
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
 from tvm_hopper.requests.keys import CHANNEL, KERNEL, NUM_SLOTS, PIPELINE_KEYS, TILE_WORK
@@ -160,7 +160,12 @@ def _join_loads(plan: PipelinePlan, trip: ir.Var) -> ir.Stmt:
     """Make one block of the loads that a trip issues, which complete together."""
     blocks = [load.block for load in plan.loads]
     first = blocks[0]
-    body = ir.seq(fill(plan.number, trip), plan.site.binds, [block.body for block in blocks])
+    loads = [block.body for block in blocks]
+    num_bytes = _sum([filled_bytes(block) for block in blocks])
+    begin = fill(plan.number, trip, num_bytes)
+    binds = plan.site.binds
+    # Bytes that are known at run time alone may be counted by what the loads bind.
+    body = ir.seq(*(begin, binds) if isinstance(num_bytes, int) else (binds, begin), loads)
     return ir.opaque_block(
         first.name_hint,
         ir.fresh_variables(body) if plan.site.binds else body,
@@ -168,6 +173,13 @@ def _join_loads(plan: PipelinePlan, trip: ir.Var) -> ir.Stmt:
         writes=[region for block in blocks for region in block.writes],
         annotations={**first.annotations, CHANNEL: plan.number},
     )
+
+
+def _sum(terms: list[Any]) -> Any:
+    """Add ints and integer expressions; an int if all are."""
+    known = sum(x for x in terms if isinstance(x, int))
+    rest = [x for x in terms if not isinstance(x, int)]
+    return ir.simplify(sum(rest[1:], rest[0]) + known) if rest else known
 
 
 def _move_to_slot(stmt: Any, tile: ir.Var, ring: ir.Var, slot: Any) -> Any:

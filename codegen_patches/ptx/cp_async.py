@@ -24,7 +24,7 @@ def copy(tile: Any, tensor: Any, num_bytes: int, source_bytes: Any = None) -> An
     name = f"cp.async.{through}.shared.global"
     if source_bytes is None:
         return T.ptx[name](tile, tensor, num_bytes)
-    return T.ptx[name](tile, tensor, num_bytes, source_bytes)
+    return T.ptx[name](tile, tensor, num_bytes, T.uint32(source_bytes))
 
 
 def commit_group() -> Any:

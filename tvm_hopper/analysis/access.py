@@ -51,6 +51,26 @@ class AffineAccess:
         return tuple(ir.simplify(ir.substitute(index, zero)) for index in self.indices)
 
     @property
+    def strides(self) -> tuple[Any, ...]:
+        """Elements from one to the next one along each dimension, ints where they are known."""
+        steps = self.buffer.ty.strides
+        if not steps:
+            steps = [1]
+            for extent in reversed(list(self.buffer.shape)[1:]):
+                steps.insert(0, _times(steps[0], extent))
+        known = [(ir.static_int(step), step) for step in steps]
+        return tuple(step if number is None else number for number, step in known)
+
+    def flat_step(self, loop: ir.For) -> int | None:
+        """Return by how many elements of memory a loop moves, None if not known or not evenly."""
+        total = 0
+        for step, stride in zip(self.steps(loop), self.strides, strict=True):
+            if step is None or (step and not isinstance(stride, int)):
+                return None
+            total += step * stride if step else 0
+        return total
+
+    @property
     def element_bytes(self) -> int:
         """Bytes of one element."""
         return dtype_bytes(ir.dtype_of(self.buffer))
@@ -59,6 +79,13 @@ class AffineAccess:
     def strides_bytes(self) -> tuple[Any, ...]:
         """Bytes from one element to the next one along each dimension, as int64 expressions."""
         return strides_bytes(self.buffer)
+
+
+def _times(a: Any, b: Any) -> Any:
+    numbers = ir.static_int(a), ir.static_int(b)
+    if None not in numbers:
+        return numbers[0] * numbers[1]  # type: ignore[operator]
+    return ir.simplify(tirx.Cast("int64", b) * a)
 
 
 def step_of(expr: Any, var: ir.Var) -> int | None:

@@ -25,7 +25,7 @@ def shared_condition(condition: Any, e: ir.Var, length: int) -> Any:
         steps = ir.is_const(ir.simplify(second.a - first.a), 1)
         if not steps or ir.depends_on(term.b, [e]):
             return None
-        if not (_divides(length, first.a) and _divides(length, first.b)):
+        if not (divides(length, first.a) and divides(length, first.b)):
             return None
         terms.append(first)
     result: Any = tirx.const(True, "bool")
@@ -47,27 +47,28 @@ def is_aligned_run(buffer: ir.Var, indices: list[Any], e: ir.Var, length: int) -
         rows, step = ([buffer.shape[-1]] if outer else []), 1
     return (
         ir.is_const(step, 1)
-        and _starts_aligned(buffer, length)
+        and starts_aligned(buffer, length)
         and not ir.depends_on(outer, [e])
         and ir.is_const(ir.simplify(second - first), 1)
-        and _divides(length, first)
-        and all(_divides(length, row) for row in rows)
+        and divides(length, first)
+        and all(divides(length, row) for row in rows)
     )
 
 
-def _starts_aligned(buffer: ir.Var, length: int) -> bool:
+def starts_aligned(buffer: ir.Var, length: int) -> bool:
     """Tell whether the first element lies a multiple of `length` behind the tensor's start.
 
     TVM checks a declared `offset_factor` at each call.
     """
-    return _divides(length, buffer.ty.elem_offset) or int(buffer.ty.offset_factor) % length == 0
+    return divides(length, buffer.ty.elem_offset) or int(buffer.ty.offset_factor) % length == 0
 
 
 def _at(expr: Any, e: ir.Var) -> tuple[Any, Any]:
     return ir.substitute(expr, {e: 0}), ir.substitute(expr, {e: 1})
 
 
-def _divides(length: int, expr: Any) -> bool:
+def divides(length: int, expr: Any) -> bool:
+    """Tell whether a length divides an integer expression for sure."""
     known = sym.Analyzer().modular_set(ir.simplify(expr))
     return int(known.coeff) % length == 0 and int(known.base) % length == 0
 

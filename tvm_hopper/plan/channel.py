@@ -1,6 +1,7 @@
 """Channels: who hands the slots of a ring to whom, and the calls that say so until instructions do.
 
-    fill_slot(channel, trip)       the loads of this block go to slot `trip % num_slots`
+    fill_slot(channel, trip)       the loads of this block go to slot `trip % num_slots`; a third
+                                   argument is their bytes, where they may not fill it
     await_filled(channel, trip)    those loads have landed
     free_slot(channel, trip)       one arrival of a reader: it reads that slot no more
     await_free(channel, trip)      all readers of the slot's last use have arrived
@@ -29,6 +30,7 @@ from tvm_hopper.requests.keys import (
     AWAIT_FREE,
     CHANNEL,
     CHANNEL_CALLS,
+    CP_ASYNC,
     FILL_SLOT,
     FREE_SLOT,
     RELEASE,
@@ -44,6 +46,7 @@ class ChannelCall:
     name: str
     channel: int
     trip: Any
+    num_bytes: Any = None  # of a `fill_slot` whose loads may not fill the slot
 
 
 def make_call(name: str, channel: int, trip: Any) -> Any:
@@ -58,7 +61,7 @@ def parse_call(node: Any) -> ChannelCall | None:
     name = str(getattr(node.args[0], "value", ""))
     if name not in CHANNEL_CALLS:
         return None
-    return ChannelCall(name, int(node.args[1]), node.args[2])
+    return ChannelCall(name, int(node.args[1]), *node.args[2:])
 
 
 def find_calls(root: Any, *names: str) -> list[ChannelCall]:
@@ -73,12 +76,14 @@ class Channel:
 
     `num_slots` slots take `num_bytes` bytes of copies each. Readers arrive `num_arrivals` times
     before a slot is free again; 0 means that one agent fills and reads, in its program's order.
+    Copies that complete in groups of the threads that make them have no barrier (`by_group`).
     """
 
     number: int
     num_slots: int
     num_bytes: int
     num_arrivals: int
+    by_group: bool = False
 
     @property
     def full_count(self) -> int:
@@ -108,30 +113,63 @@ def find_channels(kernel: Any) -> list[Channel]:
                 int(own.writes[0].source.shape[0]),
                 slot_bytes(own),
                 sum(int(block.annotations[ARRIVALS]) for block in releases),
+                completes_by_group(own),
             )
         )
     return found
 
 
 def slot_bytes(load: ir.SBlock) -> int:
-    """Return the bytes that a block of loads writes into a slot: whole boxes, also out of bounds.
+    """Return the bytes of what a block of loads writes of a slot, whole boxes also out of bounds.
 
-    The first dimension of what it writes is that of the slots, once it has a channel.
+    Where that is known at run time alone: the most that it can be.
     """
-    first = 1 if CHANNEL in load.annotations else 0
-    return sum(
-        prod(int(dim.extent) for dim in region.region[first:])
-        * dtype_bytes(ir.dtype_of(region.source))
-        for region in load.writes
-    )
+    return sum(prod(extents) * size for extents, size in _written(load))
+
+
+def filled_bytes(load: ir.SBlock) -> Any:
+    """Return the bytes that a block of loads writes, an int or an expression of its variables."""
+    known = slot_bytes(load)
+    regions = [list(region.region)[_first_dim(load) :] for region in load.writes]
+    if all(ir.static_int(dim.extent) is not None for dims in regions for dim in dims):
+        return known
+    total: Any = 0
+    for region, dims in zip(load.writes, regions, strict=True):
+        size: Any = tirx.IntImm("int32", dtype_bytes(ir.dtype_of(region.source)))
+        for dim in dims:
+            size = size * ir.as_int32(dim.extent)
+        total = size + total
+    return ir.simplify(total)
+
+
+def _first_dim(load: ir.SBlock) -> int:
+    """Return where a tile's own dimensions begin: behind that of the slots, in a channel."""
+    return 1 if CHANNEL in load.annotations else 0
+
+
+def _written(load: ir.SBlock) -> list[tuple[list[int], int]]:
+    """Return extents and the bytes of an element of each part that a block of loads writes."""
+    first = _first_dim(load)
+    found = []
+    for region in load.writes:
+        dims = zip(region.region, region.source.shape, strict=True)
+        extents = [ir.static_int(dim.extent) or int(most) for dim, most in dims]
+        found.append((extents[first:], dtype_bytes(ir.dtype_of(region.source))))
+    return found
 
 
 def is_load(part: Any) -> bool:
-    """Tell whether a statement loads shared memory and completes on an mbarrier."""
+    """Tell whether a statement loads shared memory asynchronously."""
     if not isinstance(part, ir.SBlockRealize) or ASYNC_OP not in part.block.annotations:
         return False
-    op = ASYNC_OPS[str(part.block.annotations[ASYNC_OP])]
-    return not op.needs_commit and op.writes == "shared"
+    op = ASYNC_OPS.get(str(part.block.annotations[ASYNC_OP]))
+    return op is not None and op.writes == "shared"
+
+
+def completes_by_group(load: ir.SBlock) -> bool:
+    """Tell a load that each thread makes a part of, in a group of its own, from one by mbarrier."""
+    calls = ir.find_all(load.body, ir.Call, lambda x: x.op.name == "tirx.call_extern")
+    return any(str(call.args[0].value) == CP_ASYNC for call in calls)
 
 
 def find_loads(root: Any) -> list[ir.SBlockRealize]:
@@ -192,6 +230,8 @@ def count_trips(loops: list[ir.For]) -> Any:
     return count
 
 
-def fill(channel: int, trip: Any) -> Any:
-    """Build the statement that begins a block of loads."""
-    return make_call(FILL_SLOT, channel, trip)
+def fill(channel: int, trip: Any, num_bytes: Any) -> Any:
+    """Build the statement that begins a block of loads of some bytes, an int where they fill it."""
+    if isinstance(num_bytes, int):
+        return make_call(FILL_SLOT, channel, trip)
+    return tirx.call_extern("int32", FILL_SLOT, channel, trip, num_bytes)

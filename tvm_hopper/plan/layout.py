@@ -30,6 +30,7 @@ from tvm_hopper.facts.swizzle import CHUNK_BYTES, alignment, span_elements, swiz
 from tvm_hopper.facts.tensor_map import MAX_BOX
 from tvm_hopper.requests.keys import SWIZZLE, WGMMA
 
+from .copy_rules import check_partial
 from .transfer import Transfer, find_transfers
 
 WIDEST_FIRST = (128, 64, 32, 0)  # fewer, longer boxes
@@ -140,7 +141,17 @@ def plan_layouts(kernel: ir.For) -> tuple[TileLayout, ...]:
         if copy.fills_shared and any(other.fills_shared for other in own):
             raise cannot_lower(copy.where, "a second copy into one tile", "one copy per tile")
         own.append(copy)
-    return tuple(_plan_tile(kernel, tile) for tile in tiles if not all(map(_is_laid_out, tile)))
+    return tuple(
+        _plan_tile(kernel, tile)
+        for tile in tiles
+        if _needs_layout(kernel, tile) and not all(map(_is_laid_out, tile))
+    )
+
+
+def _needs_layout(kernel: ir.For, copies: list[Transfer]) -> bool:
+    """Tell whether something demands another layout of a tile than the declared one."""
+    by_boxes = any(copy.op.mechanism == "tma" for copy in copies)
+    return by_boxes or bool(_readers(kernel, copies[0].tile.buffer))
 
 
 def _is_laid_out(copy: Transfer) -> bool:
@@ -164,7 +175,7 @@ def _plan_tile(kernel: ir.For, copies: list[Transfer]) -> TileLayout:
                 "give one of them a tile of its own",
             )
     for copy in copies:
-        _check_partial(kernel, copy)
+        check_partial(kernel, copy)
     axes = tuple(axis for axis, extent in enumerate(extents) if extent != 1)
     *outer, columns = (extents[axis] for axis in axes)
     layout = _solve(kernel, copies, axes[-1], prod(outer), columns)
@@ -246,31 +257,6 @@ def _all_within(kernel: ir.For, tile: ir.Var, axis: int, extent: int) -> bool:
     return True
 
 
-def _check_partial(kernel: ir.For, copy: Transfer) -> None:
-    """Refuse a store under a predicate into a tile that holds something from before.
-
-    TMA fills with zeros what the predicate leaves out.
-    """
-    if not copy.is_partial or not copy.fills_shared:
-        return
-    tile = copy.tile.buffer
-    owners = [
-        block
-        for block in ir.find_all(kernel, ir.SBlock)
-        if any(buffer.same_as(tile) for buffer in block.alloc_buffers)
-    ]
-    loops = ir.find_all(owners[0].body, ir.For) if owners else []
-    kept = any(ir.uses_node(x, copy.nest) and not x.same_as(copy.nest) for x in loops)
-    stores = ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(tile))
-    if kept or not owners or len(stores) > 1:
-        raise cannot_lower(
-            copy.where,
-            f"a predicate on the store ({copy.condition}) into a tile that keeps other elements",
-            "a store of the whole tile, or a tile that is new in each iteration",
-            "pad the block, so that the bounds become if_then_else(in bounds, load, 0)",
-        )
-
-
 # -- the solver
 
 
@@ -302,7 +288,7 @@ def _solve(
         SharedLayout(dtype, rows, columns, span, swizzle)
         for span, swizzle in _shapes(dtype, columns, at_once if products else None)
     ]
-    demands = [*map(_boxes, copies), *map(_panels, products)]
+    demands = [*map(_demand, copies), *map(_panels, products)]
     if _addresses(kernel, tile):
         demands.append(Demand("an address of its elements", _as_declared))
     fits = [x for x in candidates if all(demand.accepts(x) for demand in demands)]
@@ -330,6 +316,13 @@ def _shapes(dtype: str, columns: int, at_once: int | None) -> list[tuple[int, in
     if at_once is not None:
         return [*sorted(swizzled, key=lambda x: at_once % x[0] != 0), *plain]
     return [*plain, *swizzled]
+
+
+def _demand(copy: Transfer) -> Demand:
+    """Return what a copy needs, by its mechanism."""
+    if copy.op.mechanism == "bulk":
+        return Demand(f"{copy.where} in bulk", _as_declared)
+    return _boxes(copy)
 
 
 def _boxes(copy: Transfer) -> Demand:

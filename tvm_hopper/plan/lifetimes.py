@@ -47,6 +47,7 @@ def plan_overlays(kernel: ir.For, arch: Arch) -> tuple[Overlay, ...]:
         SharedArray("barriers", channel.num_slots * MBARRIER_BYTES)
         for channel in find_channels(kernel)
         for _ in range(2 if channel.num_arrivals else 1)
+        if not channel.by_group
     ]
     every = (*map(shared_array, arrays), *barriers)
     if SharedMemory(every).fits_on(arch):

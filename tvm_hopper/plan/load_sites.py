@@ -20,7 +20,7 @@ from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.keys import CHANNEL, PERSISTENT
 
-from .channel import find_loads, is_load
+from .channel import completes_by_group, find_loads, is_load
 
 
 @dataclass(frozen=True)
@@ -114,15 +114,19 @@ def _bodies(stmt: ir.Stmt, place: _Place) -> Iterator[tuple[tuple[ir.Stmt, ...],
 
 def _group(parts: tuple[ir.Stmt, ...]) -> list[tuple[ir.SBlockRealize, ...]]:
     groups: list[list[ir.SBlockRealize]] = []
-    between: list[ir.Stmt] = []  # since the first load of the last group
+    latest: dict[bool, list[ir.SBlockRealize]] = {}  # of those that complete alike
+    between: dict[bool, list[ir.Stmt]] = {True: [], False: []}  # since its first load
     for part in parts:
         if not is_open(part):
-            between.append(part)
-        elif groups and not any(_conflicts(other, part) for other in between):
-            groups[-1].append(part)
-        else:
-            groups.append([part])
-            between = []
+            between[True].append(part)
+            between[False].append(part)
+            continue
+        kind = completes_by_group(part.block)
+        if kind in latest and not any(_conflicts(other, part) for other in between[kind]):
+            latest[kind].append(part)
+            continue
+        latest[kind], between[kind] = [part], []
+        groups.append(latest[kind])
     return [tuple(group) for group in groups]
 
 
@@ -171,7 +175,9 @@ def _check_address(load: ir.SBlockRealize, axis: ir.For) -> None:
     seen: list[tirx.Bind] = []
     while todo:
         node = todo.pop()
-        bad = [axis.loop_var.name] if ir.uses(node, axis.loop_var) else []
+        # A thread that makes a part of its own computes the address of that.
+        alone = not completes_by_group(load.block)
+        bad = [axis.loop_var.name] if alone and ir.uses(node, axis.loop_var) else []
         for read in ir.find_all(node, ir.TensorLoad):
             source = read.source
             if any(source.same_as(tile) for tile in tiles):

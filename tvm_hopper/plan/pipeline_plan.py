@@ -19,7 +19,7 @@ from tvm_hopper.requests.keys import (
     STAGE,
 )
 
-from .channel import find_loads, is_load, slot_bytes
+from .channel import completes_by_group, find_loads, is_load, slot_bytes
 from .load_sites import Site, find_sites, is_open
 from .smem import BARRIER_BYTES, SharedArray, most_slots, ring_memory, shared_array
 
@@ -40,7 +40,8 @@ class PipelinePlan:
         where = self.where
         if self.num_slots < 1:
             raise cannot_lower(where, f"{self.num_slots} stages", "at least 1")
-        if self.tx_bytes > MBARRIER_MAX_TX_BYTES:
+        by_group = completes_by_group(self.loads[0].block)
+        if not by_group and self.tx_bytes > MBARRIER_MAX_TX_BYTES:
             raise cannot_lower(
                 where,
                 f"{self.tx_bytes} bytes a stage",
@@ -222,9 +223,11 @@ def _check_readers(axis: ir.For, plan: PipelinePlan) -> None:
         return
     first = next(n for n, part in enumerate(plan.parts) if part.same_as(plan.loads[0]))
     behind = [part for part in plan.parts[first:] if not is_open(part)]
+    by_group = completes_by_group(plan.loads[0].block)
     for load, tile in zip(plan.loads, plan.tiles, strict=True):
         found = ir.accesses([load, *behind], tile)
-        others = [x for x in plan.parts if is_open(x) and not any(x.same_as(y) for y in plan.loads)]
+        alike = [x for x in plan.parts if is_open(x) and completes_by_group(x.block) == by_group]
+        others = [x for x in alike if not any(x.same_as(y) for y in plan.loads)]
         if others or len(found) != len(ir.accesses(axis, tile)):
             raise cannot_lower(
                 f"{plan.where}, copy {load.block.name_hint}",

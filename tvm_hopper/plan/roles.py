@@ -24,7 +24,7 @@ from tvm_hopper.requests.keys import (
     WGMMA_PENDING,
 )
 
-from .channel import find_calls, find_loads
+from .channel import completes_by_group, find_calls, find_loads
 from .pipeline_plan import pipelined_loops
 
 ROLE_KEYS = (CONSUMERS, REGISTERS, WGMMA_PENDING)
@@ -183,6 +183,15 @@ def _value(note: Any) -> int | list[int]:
 def _check_places(axis: ir.For) -> None:
     """Refuse copies that stand in anything but loops and blocks: each role makes these anew."""
     plain = (ir.For, ir.SBlockRealize, ir.SBlock, tirx.SeqStmt)
+    for load in find_loads(axis):
+        if completes_by_group(load.block):
+            raise cannot_lower(
+                f"copy {load.block.name_hint}",
+                f"copies by {load.block.annotations[ASYNC_OP]} beside a producer",
+                "copies that one thread issues for all: those of cp.async are made by the threads "
+                "that read them",
+                f'take "tma" or "bulk", or take {CONSUMERS} away',
+            )
     for part in ir.find_all(axis, ir.Stmt, lambda x: not isinstance(x, plain)):
         if inside := find_loads(part):
             raise cannot_lower(

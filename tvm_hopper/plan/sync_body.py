@@ -27,7 +27,7 @@ from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
 from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Space, Step
 
-from .channel import find_calls, find_loads, find_trips, is_load
+from .channel import completes_by_group, find_calls, find_loads, find_trips, is_load
 from .overlay import find_overlays, parse_overlay
 
 REGISTERS = ("local", "warp")  # scopes; TVM deals the elements of "warp" out to the lanes of a warp
@@ -177,6 +177,11 @@ class BodyReader:
         for ring in dict.fromkeys(self.buffer(x) for x in ahead):
             if ring in advances:
                 _read_in_every_trip(inner, ring)
+        by_group = [x for x in ir.find_blocks(stmt.body, AHEAD) if completes_by_group(x)]
+        rings = [self.buffer(x.source) for load in by_group for x in load.writes]
+        # One barrier is enough for what this trip reads and for the slot that it fills again, if
+        # the trip waits before it fills.
+        inner[:0] = [_stand_in(ring) for ring in dict.fromkeys(rings) if ring in advances]
         trips = ir.static_int(stmt.extent)
         node = Loop(stmt.loop_var.name, flatten(inner), advances, min(trips or 0, 1))
         loop = Item(stmt, node, [inner], lambda parts: ir.with_body(stmt, parts[0]))
@@ -285,6 +290,8 @@ class BodyReader:
             rings = [region.source for region in block.writes]
             writes = [Access(self.buffer(x), True, n) for n in ahead for x in once(rings)]
             accesses = tuple(dict.fromkeys(writes))
+            if completes_by_group(block):
+                return Step(block.name_hint, accesses, op)
             return Step(block.name_hint, accesses, op, "thread", only_if_read=AHEAD in notes)
         # A block may name what else its statements mention, such as what a sum starts from.
         operands = {ASYNC_OPS[op].reads, ASYNC_OPS[op].writes}

@@ -17,15 +17,13 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.bounds import as_less_than, find_bounds
-from tvm_hopper.analysis.effects import writes
-from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
-from tvm_hopper.requests.keys import ASYNC_COPY, SWIZZLE
+from tvm_hopper.requests.keys import SWIZZLE
 
+from .copy_rules import check_alone
 from .transfer import Transfer, find_transfers
 
-TMA_OPS = ("tma_load", "tma_store")  # rows of the table of operations that move boxes
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
 
 
@@ -100,48 +98,10 @@ class TmaTransfer:
 def plan_tma_copies(kernel: ir.For) -> tuple[TmaTransfer, ...]:
     """Plan the boxes of every copy by TMA; every reason to refuse is raised here."""
     around = tuple(ir.find_all(kernel, ir.For))
-    copies = [copy for copy in find_transfers(kernel) if copy.op.name in TMA_OPS]
+    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "tma"]
     for copy in copies:
-        _check_alone(kernel, copy)
+        check_alone(kernel, copy)
     return tuple(_plan_boxes(copy, around) for copy in copies)
-
-
-def _check_alone(kernel: ir.For, copy: Transfer) -> None:
-    """Refuse a tensor that the kernel touches otherwise: nothing orders that with the copy.
-
-    Nor would waiting be enough: another proxy reads or writes it (PTX ISA 9.1, 8.6).
-    """
-    tensor = copy.tensor.buffer
-    if copy.fills_shared and writes(kernel, tensor):
-        raise cannot_lower(
-            copy.where,
-            f"stores to {tensor.name} in the same kernel",
-            "a tensor that stays as it is while the kernel runs: TMA may read it before or after",
-            f"write the result to another tensor, or take {ASYNC_COPY} away",
-        )
-    if copy.fills_shared:
-        return
-    rest = ir.replace_nodes(kernel, ir.Stmt, {copy.nest: ir.seq()})
-    if ir.accesses(rest, tensor):
-        raise cannot_lower(
-            copy.where,
-            f"other accesses of {tensor.name} in the same kernel",
-            "a tensor that this copy alone touches: TMA may write it before or after",
-            f"give them a tensor of their own, or take {ASYNC_COPY} away",
-        )
-    threads = [loop for tag, loop in ir.thread_axes(kernel).items() if tag.startswith("threadIdx")]
-    loops = [x for x in ir.find_all(kernel, ir.For) if not any(x.same_as(y) for y in threads)]
-    around = [x for x in loops if ir.uses_node(x.body, copy.nest)]
-    extents = {x.loop_var: x.extent for x in (*around, *copy.loops)}
-    predicate = True if copy.condition is None else copy.condition
-    if not is_injective(copy.dst.indices, extents, predicate):
-        raise cannot_lower(
-            copy.where,
-            f"elements {tensor.name}{list(copy.dst.indices)} that several iterations of "
-            f"{', '.join(x.loop_var.name for x in around) or 'its loops'} may store",
-            "an element of its own for each: stores by TMA are not ordered",
-            f"store behind the loop, or take {ASYNC_COPY} away",
-        )
 
 
 def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:

@@ -45,6 +45,8 @@ class Transfer:
         store is part of it.
     fill
         What is stored where the condition does not hold.
+    must_fill
+        What the condition leaves out is stored as `fill`, as the program says.
     is_partial
         There is a predicate on the store: what it leaves out of a tile may be filled where nobody
         reads the elements that the store left alone; what it leaves out of a tensor may not.
@@ -59,6 +61,7 @@ class Transfer:
     condition: Any
     fill: Any
     is_partial: bool
+    must_fill: bool
     op: AsyncOp
 
     @property
@@ -155,6 +158,7 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
         condition,
         fill,
         is_partial,
+        isinstance(store.value, ir.Call),
         op,
     )
 

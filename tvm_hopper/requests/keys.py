@@ -76,7 +76,14 @@ class Key:
 KEYS: dict[str, Key] = {
     key.name: key
     for key in (
-        Key(ASYNC_COPY, (BLOCK,), str, "mechanism of an asynchronous copy", ("tma",), option=True),
+        Key(
+            ASYNC_COPY,
+            (BLOCK,),
+            str,
+            "mechanism of an asynchronous copy",
+            ("tma", "bulk", "cp_async"),
+            option=True,
+        ),
         Key(SWIZZLE, (BLOCK,), int, "swizzle of the shared tile, in bytes", (0, 32, 64, 128)),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
@@ -216,13 +223,17 @@ KERNEL = "tvm_hopper.kernel"
 ASYNC_OP = "tvm_hopper.async_op"
 # call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, without a barrier yet.
 TMA_LOAD = "tvm_hopper.tma_load"
+# call_extern(BULK_LOAD, tile, tensor, num_bytes): contiguous bytes, without a barrier yet.
+BULK_LOAD = "tvm_hopper.bulk_load"
+# call_extern(CP_ASYNC, tile, tensor, num_bytes, source_bytes): a thread's chunk, zeros behind.
+CP_ASYNC = "tvm_hopper.cp_async"
 # A channel hands the slots of a ring from those that fill them to those that read them. Its number
 # stands on the block of loads, the number of slots on the loop around it. A trip is the number of a
 # use, counted from the kernel's start: slot = trip % slots. The loop that binds it advances it.
 CHANNEL = "tvm_hopper.channel"
 NUM_SLOTS = "tvm_hopper.num_slots"
 AHEAD = "tvm_hopper.ahead"  # on a block of loads: how many trips ahead, one of each that it makes
-FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip): its block's loads go there
+FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip[, bytes]): its loads go there
 AWAIT_FILLED = "tvm_hopper.await_filled"  # call_extern(.., channel, trip): its loads have landed
 AWAIT_FREE = "tvm_hopper.await_free"  # call_extern(.., channel, trip): its last readers are done
 FREE_SLOT = "tvm_hopper.free_slot"  # call_extern(.., channel, trip): one arrival of a reader

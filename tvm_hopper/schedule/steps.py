@@ -152,7 +152,8 @@ def async_copy(
     copy : SBlockRV
         What `cache_read(..., "shared.dyn")` returned, already at the loop that is pipelined.
     mechanism : str
-        "tma".
+        "tma": boxes of a tensor of up to five dimensions, with bounds. "bulk": runs of bytes that
+        are contiguous at both ends, each start and length a multiple of 16.
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
 
@@ -193,7 +194,8 @@ def async_store(
         What stores the tile of `cache_write(..., "shared.dyn")`, or of a `cache_read`, to global
         memory.
     mechanism : str
-        "tma".
+        "tma": boxes of a tensor of up to five dimensions, with bounds. "bulk": runs of bytes that
+        are contiguous at both ends, each start and length a multiple of 16.
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
 

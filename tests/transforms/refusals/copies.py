@@ -54,7 +54,7 @@ COPIES = [
         COPY,
         TMA,
         r"copy of tile into A: found other accesses of A in the same kernel; need a tensor that "
-        r"this copy alone touches: TMA may write it before or after; give them a tensor of their "
+        r"this copy alone touches: it may be written before or after; give them a tensor of their "
         r"own, or take tvm_hopper.async_copy away",
         ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]"),
         ("            for i, j", "            other[0, 0] = A[0, 0]\n            for i, j"),
@@ -64,7 +64,7 @@ COPIES = [
         COPY,
         TMA,
         r"copy of tile into A: found elements A\[r, p \* 64 \+ s\] that several iterations of bx "
-        r"may store; need an element of its own for each: stores by TMA are not ordered; "
+        r"may store; need an element of its own for each: asynchronous stores are not ordered; "
         r"store behind the loop, or take tvm_hopper.async_copy away",
         ("tile[i, j] = A[bx * 8 + i, j]", "A[i, j] = tile[i, j]"),
     ),

@@ -1,0 +1,67 @@
+"""Copies by `cp.async`: each thread makes its part of a tile, chunk by chunk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.plan.cp_async_plan import CpAsyncTransfer
+from tvm_hopper.plan.layout import layout_of
+from tvm_hopper.requests.keys import ASYNC_OP, CP_ASYNC, SWIZZLE
+
+
+def chunk_block(transfer: CpAsyncTransfer) -> ir.SBlockRealize:
+    """Build the block in which the threads share out the chunks of a tile."""
+    copy, thread = transfer.copy, transfer.thread
+    num_threads, num_chunks = int(thread.extent), transfer.num_chunks
+
+    def one(turn: Any) -> ir.Stmt:
+        number = ir.as_int32(thread.loop_var) + turn * num_threads
+        stmt = ir.seq(_chunk(transfer, number))
+        if num_chunks % num_threads == 0:
+            return stmt
+        return ir.IfThenElse(ir.simplify(number < num_chunks), stmt, None)
+
+    return ir.opaque_block(
+        copy.block.name_hint,
+        ir.make_loop("turn", -(-num_chunks // num_threads), one),
+        reads=[ir.full_region(copy.src.buffer)],
+        writes=[ir.full_region(copy.dst.buffer)],
+        annotations={ASYNC_OP: copy.op.name},
+    )
+
+
+def _chunk(transfer: CpAsyncTransfer, number: Any) -> Any:
+    """Build the copy of the chunk of a number."""
+    copy = transfer.copy
+    values: dict[ir.Var, Any] = {
+        loop.loop_var: ir.cast_like(0, loop.loop_var) for loop in copy.loops
+    }
+    rest = number
+    for loop in reversed(transfer.loops):
+        is_row = loop.same_as(transfer.loops[-1])
+        extent = int(loop.extent) // (transfer.width if is_row else 1)
+        at = rest if loop.same_as(transfer.loops[0]) else rest % extent
+        rest = rest // extent
+        value = at * transfer.width if is_row else at
+        values[loop.loop_var] = ir.cast_like(ir.simplify(value), loop.loop_var)
+    tile, tensor = (
+        [ir.simplify(ir.substitute(index, values)) for index in end.indices]
+        for end in (copy.tile, copy.tensor)
+    )
+    if int(copy.block.annotations.get(SWIZZLE, 0)):
+        tile = list(layout_of(copy).swizzled(*tile))
+    valid = transfer.valid
+    if not isinstance(valid, int):
+        valid = ir.substitute(valid, values)
+    size = transfer.copy.tile.element_bytes
+    return tirx.call_extern(
+        "int32",
+        CP_ASYNC,
+        tirx.address_of(tirx.BufferLoad(copy.tile.buffer, tile)),
+        tirx.address_of(tirx.BufferLoad(copy.tensor.buffer, tensor)),
+        transfer.num_bytes,
+        valid * size if isinstance(valid, int) else ir.simplify(valid * size),
+    )

@@ -1,0 +1,142 @@
+"""Copies by the tensor memory accelerator: a tensor map for each, and one instruction a box."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import StringImm
+
+from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import tma
+from tvm_hopper.facts import tensor_map as maps
+from tvm_hopper.plan.notes import TensorMapNote
+from tvm_hopper.plan.tma_plan import TmaTransfer, find_run_time_rules
+from tvm_hopper.requests.keys import ASYNC_OP, TMA_LOAD
+
+L2_PROMOTION_BYTES = 128
+
+
+def encode_unless_empty(
+    transfer: TmaTransfer, tensor_map: ir.Var, no_input: list[ir.Var]
+) -> ir.Stmt:
+    """Encode a map, unless the tensor holds nothing: then none can exist, and nothing is loaded."""
+    stmt = ir.seq(_run_time_checks(transfer), _encode(transfer, tensor_map))
+    for symbol in no_input:
+        if ir.uses([x.extent for x in transfer.dims], symbol):
+            stmt = ir.IfThenElse(symbol > 0, stmt, None)
+    return stmt
+
+
+def _run_time_checks(transfer: TmaTransfer) -> list[ir.Stmt]:
+    """Check what the driver would refuse without a word about which tensor."""
+    tensor = transfer.copy.tensor
+    step = maps.STRIDE_ALIGNMENT // tensor.element_bytes
+    return [
+        ir.make_assert(
+            tirx.truncmod(value, tirx.IntImm(ir.dtype_of(value), step)).equal(0),
+            f"{tensor.buffer.name}: found {text} of no multiple of {step} elements; need one, "
+            f"{maps.STRIDE_ALIGNMENT} bytes; pass a copy, or a view of wider rows",
+        )
+        for value, text in find_run_time_rules(transfer)
+    ]
+
+
+def _encode(transfer: TmaTransfer, tensor_map: ir.Var) -> Any:
+    buffer, rank = transfer.copy.tensor.buffer, len(transfer.dims)
+    return tirx.call_packed(
+        "runtime.cuTensorMapEncodeTiled",
+        tensor_map,
+        StringImm(ir.dtype_of(buffer)),
+        rank,
+        _base_pointer(buffer),
+        *(ir.simplify(tirx.Cast("int64", x.extent)) for x in transfer.dims),
+        *(x.stride_bytes for x in transfer.dims[1:]),
+        *transfer.box,
+        *[1] * rank,
+        maps.INTERLEAVE_NONE,
+        maps.SWIZZLE_CODE[transfer.swizzle],
+        maps.L2_PROMOTION_CODE[L2_PROMOTION_BYTES],
+        maps.OOB_CODE["zero"],
+    )
+
+
+def _base_pointer(buffer: ir.Var) -> Any:
+    """Return the address of a tensor's first element, which its data pointer alone need not be."""
+    if ir.is_const(buffer.ty.elem_offset, 0):
+        return buffer.data
+    first = [tirx.IntImm(ir.dtype_of(x), 0) for x in buffer.shape]
+    return tirx.address_of(tirx.BufferLoad(buffer, first))
+
+
+def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
+    """Build the block that copies a tile, box by box."""
+    tile, p = transfer.copy.tile.buffer, transfer.copy.loops[0]
+    panels, rows, _ = (int(extent) for extent in tile.shape)
+
+    def one(panel: Any, part: Any) -> Any:
+        row = part * transfer.box_rows
+        start = [ir.substitute(x.coordinate, {p.loop_var: panel}) for x in transfer.dims]
+        if transfer.row_dims:  # parts follow the outermost dimension of the rows
+            cut = transfer.row_dims[0]
+            start[cut] = start[cut] + part * transfer.dims[cut].box
+        # 32 bits: PTX ISA 9.1, 9.7.9.27.1.2; loops may count in 64.
+        coordinates = [ir.as_int32(ir.simplify(x)) for x in start]
+        address = tirx.address_of(tirx.BufferLoad(tile, [panel, ir.simplify(row), 0]))
+        encoded = tirx.address_of(tensor_map)
+        if not transfer.copy.fills_shared:
+            return tma.store(address, encoded, coordinates)
+        return tirx.call_extern("int32", TMA_LOAD, address, encoded, *coordinates)
+
+    boxes = ir.make_loop("panel", panels, lambda panel:
+        ir.make_loop("part", rows // transfer.box_rows, lambda part: one(panel, part)))  # fmt: skip
+    return ir.opaque_block(
+        transfer.copy.block.name_hint,
+        boxes,
+        reads=[ir.full_region(transfer.copy.src.buffer)],
+        writes=[ir.full_region(transfer.copy.dst.buffer)],
+        annotations={ASYNC_OP: transfer.copy.op.name},
+    )
+
+
+def guard_empty(stmt: ir.Stmt, empty: list[ir.Var]) -> ir.Stmt:
+    """Launch nothing where a symbolic extent is 0 and leaves no output tile."""
+    for symbol in empty:
+        stmt = ir.IfThenElse(symbol > 0, stmt, None)
+    return stmt
+
+
+def find_guards(kernel: ir.For, plan: tuple[TmaTransfer, ...]) -> tuple[list[ir.Var], list[ir.Var]]:
+    """Return the symbolic extents that leave no output tile when 0, and those that leave no input.
+
+    Of the second kind is the k of a sum: over nothing it is 0, and has to be stored.
+    """
+    blocks = [loop.extent for loop in ir.thread_axes(kernel).values()]
+    no_tile: list[ir.Var] = []
+    no_input: list[ir.Var] = []
+    for symbol in _symbols(plan):
+        empty = any(ir.is_const(ir.simplify(ir.substitute(x, {symbol: 0})), 0) for x in blocks)
+        (no_tile if empty else no_input).append(symbol)
+    return no_tile, no_input
+
+
+def _symbols(plan: tuple[TmaTransfer, ...]) -> list[ir.Var]:
+    """Return the variables in the extents of tensors and of their maps, each once."""
+    found: list[ir.Var] = []
+    for transfer in plan:
+        extents = [*transfer.copy.tensor.buffer.shape, *(x.extent for x in transfer.dims)]
+        for var in ir.find_all(extents, ir.Var):
+            if not any(var.same_as(x) for x in found):
+                found.append(var)
+    return found
+
+
+def note_of(transfer: TmaTransfer) -> TensorMapNote:
+    """Return what `explain` says of a transfer."""
+    return TensorMapNote(
+        transfer.copy.tensor.buffer.name,
+        tuple(str(x.extent) for x in transfer.dims),
+        tuple(transfer.box),
+        transfer.swizzle,
+        transfer.tensor_map.box_bytes,
+    )

@@ -1,0 +1,232 @@
+"""Decide the runs of bytes of one copy in bulk: each is contiguous at both ends, as long as may be.
+
+    for i, j in grid(8, 512): tile[i, j] = A[m + i, j]          A of 512 columns: one run of 8 rows
+    for i, j in grid(8, 512): tile[i, j] = A[m + i, n + j]      of more: eight runs of a row
+
+A run starts at a multiple of 16 bytes at both ends and is as many bytes long (PTX ISA 9.1,
+9.7.9.25.4.1). What a predicate on the store leaves out at the end of a dimension is not copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.bounds import find_bounds
+from tvm_hopper.analysis.vector_runs import starts_aligned
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
+
+from .copy_rules import check_alone, check_partial
+from .transfer import Transfer, find_transfers
+
+
+@dataclass(frozen=True)
+class BulkTransfer:
+    """One tile as runs.
+
+    Attributes
+    ----------
+    run
+        The loops whose iterations lie in a row at both ends, innermost first.
+    rest
+        The other loops, outermost first: a run for each of their iterations.
+    counts
+        The iterations of each loop that the predicate lets through, ints or expressions.
+    """
+
+    copy: Transfer
+    run: tuple[ir.For, ...]
+    rest: tuple[ir.For, ...]
+    counts: dict[ir.For, Any]
+
+    @property
+    def inside(self) -> tuple[ir.For, ...]:
+        """The loops that no instruction stands in: those of a run, and those of one iteration."""
+        return tuple(x for x in self.copy.loops if not any(x.same_as(y) for y in self.rest))
+
+    @property
+    def run_bytes(self) -> Any:
+        """Bytes of one run, an int or an expression."""
+        size = self.copy.tile.element_bytes
+        return product([size, *(self.counts[loop] for loop in self.run)])
+
+    def tile_counts(self) -> list[Any]:
+        """Return how many elements are copied along each dimension of the tile."""
+        loops = [self.copy.tile.loop_of(axis) for axis in range(len(self.copy.tile.indices))]
+        return [1 if loop is None else self.counts[loop] for loop in loops]
+
+
+def plan_bulk_copies(kernel: ir.For) -> tuple[BulkTransfer, ...]:
+    """Plan the runs of every copy in bulk; every reason to refuse is raised here."""
+    around = tuple(ir.find_all(kernel, ir.For))
+    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "bulk"]
+    for copy in copies:
+        check_alone(kernel, copy)
+        check_partial(kernel, copy)
+    return tuple(_plan_runs(copy, around) for copy in copies)
+
+
+def _plan_runs(copy: Transfer, around: tuple[ir.For, ...]) -> BulkTransfer:
+    loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
+    _check_loops(copy, loops)
+    counts = _counts(copy, loops, around)
+    run = _find_run(copy, loops, counts)
+    rest = tuple(loop for loop in loops if not any(loop.same_as(x) for x in run))
+    ones = {loop: 1 for loop in copy.loops if not any(loop.same_as(x) for x in loops)}
+    plan = BulkTransfer(copy, run, rest, {**counts, **ones})
+    _check_alignment(plan)
+    return plan
+
+
+def _check_loops(copy: Transfer, loops: tuple[ir.For, ...]) -> None:
+    """Refuse tiles that are not filled by one static loop over each dimension."""
+    for axis, extent in enumerate(copy.tile.buffer.shape):
+        loop = copy.tile.loop_of(axis)
+        has_loop = loop is not None or ir.is_const(extent, 1)
+        if not has_loop or ir.static_int(extent) is None:
+            raise cannot_lower(
+                copy.where,
+                f"{copy.tile.buffer.name}{list(copy.tile.indices)} of shape "
+                f"{list(copy.tile.buffer.shape)}",
+                "a static shape, and one loop over each of its dimensions",
+                "leave the copy's loops as compute_at made them",
+            )
+    for loop in loops:
+        if ir.static_int(loop.extent) is None or not ir.is_const(loop.min, 0):
+            raise cannot_lower(
+                copy.where,
+                f"loop {loop.loop_var.name} from {loop.min} of {loop.extent} iterations",
+                "loops from 0, each of a static number of iterations",
+                "split by a constant",
+            )
+
+
+# -- what a predicate lets through
+
+
+def _counts(
+    copy: Transfer, loops: tuple[ir.For, ...], around: tuple[ir.For, ...]
+) -> dict[ir.For, Any]:
+    counts: dict[ir.For, Any] = {loop: int(loop.extent) for loop in loops}
+    if copy.condition is None:
+        return counts
+    tensor = copy.tensor
+    every = {loop.loop_var: loop for loop in (*around, *copy.loops)}
+    bounds = find_bounds(
+        copy.condition, tensor.indices, tuple(tensor.buffer.shape), tuple(every.values())
+    )
+    if bounds is None:
+        raise _bad_predicate(copy)
+    analyzer = sym.Analyzer()
+    for var, loop in every.items():
+        analyzer.bind(var, ir.range_of(loop))
+    for axis, bound in enumerate(bounds):
+        index = tensor.indices[axis]
+        if bound is None or analyzer.can_prove(index < ir.cast_like(bound, index)):
+            continue
+        moving = [loop for loop in loops if ir.uses(index, loop.loop_var)]
+        if len(moving) != 1 or tensor.steps(moving[0])[axis] != 1:
+            raise _bad_predicate(copy)
+        if copy.must_fill:
+            raise cannot_lower(
+                copy.where,
+                f"a fill of {copy.fill} behind {bound}",
+                "a copy without a fill: a copy in bulk moves bytes and stores no others",
+                'take "tma", which fills with zeros',
+            )
+        left = ir.cast_like(bound, index) - tensor.start(moving)[axis]
+        zero, most = (ir.cast_like(x, left) for x in (0, moving[0].extent))
+        counts[moving[0]] = analyzer.simplify(tirx.max(zero, tirx.min(most, left)))
+    return counts
+
+
+def _bad_predicate(copy: Transfer) -> Exception:
+    return cannot_lower(
+        copy.where,
+        f"the predicate {copy.condition}",
+        "bounds, each of an index that one of the copy's loops moves by 1",
+        'take "tma", or apply any other predicate where the tile is used',
+    )
+
+
+# -- what lies in a row
+
+
+def _find_run(
+    copy: Transfer, loops: tuple[ir.For, ...], counts: dict[ir.For, Any]
+) -> tuple[ir.For, ...]:
+    run: list[ir.For] = []
+    length = 1
+    while True:
+        behind = [
+            loop
+            for loop in loops
+            if not any(loop.same_as(x) for x in run)
+            and all(end.flat_step(loop) == length for end in (copy.tile, copy.tensor))
+        ]
+        if not behind:
+            break
+        run.append(behind[0])
+        if ir.static_int(counts[behind[0]]) != int(behind[0].extent):
+            break  # it ends before its last iteration: nothing is in a row with it
+        length *= int(behind[0].extent)
+    if not run:
+        raise cannot_lower(
+            copy.where,
+            f"{copy.tensor.buffer.name}{list(copy.tensor.indices)} and "
+            f"{copy.tile.buffer.name}{list(copy.tile.indices)}",
+            "elements that lie in a row at both ends",
+            'take "tma", or let the tile\'s last dimension be the contiguous one of the tensor',
+        )
+    return tuple(run)
+
+
+def _check_alignment(plan: BulkTransfer) -> None:
+    copy = plan.copy
+    size = copy.tile.element_bytes
+    unit = max(BULK_ALIGNMENT // size, 1)
+    inside = prod(int(loop.extent) for loop in plan.run[:-1])
+    if _divisor(plan.counts[plan.run[-1]]) * inside % unit:
+        raise cannot_lower(
+            copy.where,
+            f"{plan.run_bytes} bytes in a row",
+            f"a multiple of {BULK_ALIGNMENT}",
+            "choose a tile, or a tensor, of wider rows",
+        )
+    for end in (copy.tile, copy.tensor):
+        starts = zip(end.start(plan.inside), end.strides, strict=True)
+        aligned = all(_divisor(start) * _divisor(stride) % unit == 0 for start, stride in starts)
+        if not aligned or not starts_aligned(end.buffer, unit):
+            raise cannot_lower(
+                copy.where,
+                f"runs of {end.buffer.name} that start at {list(end.start(plan.inside))}, rows of "
+                f"{list(end.strides)} elements",
+                f"starts at multiples of {BULK_ALIGNMENT} bytes",
+                "choose a tile, or a tensor, of wider rows",
+            )
+
+
+def _divisor(value: Any) -> int:
+    """Return a number that divides a value for sure; 0 is divided by all."""
+    if isinstance(value, (tirx.Max, tirx.Min)):
+        return gcd(_divisor(value.a), _divisor(value.b))
+    known = ir.static_int(value)
+    if known is not None:
+        return known
+    found = sym.Analyzer().modular_set(ir.simplify(value))
+    return gcd(int(found.coeff), int(found.base))
+
+
+def product(factors: list[Any]) -> Any:
+    """Multiply ints and integer expressions, as int32."""
+    known = [x for x in map(ir.static_int, factors) if x is not None]
+    total: Any = prod(known)
+    for factor in factors:
+        if ir.static_int(factor) is None:
+            total = ir.as_int32(factor) * total
+    return total if isinstance(total, int) else ir.simplify(total)

@@ -1,0 +1,74 @@
+"""Rules for copies of every mechanism: what else may touch the tile and the tensor."""
+
+from __future__ import annotations
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.effects import writes
+from tvm_hopper.analysis.injective import is_injective
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.requests.keys import ASYNC_COPY
+
+from .transfer import Transfer
+
+
+def check_alone(kernel: ir.For, copy: Transfer) -> None:
+    """Refuse a tensor that the kernel touches otherwise: nothing orders that with the copy.
+
+    Nor would waiting be enough: another proxy reads or writes it (PTX ISA 9.1, 8.6).
+    """
+    tensor = copy.tensor.buffer
+    if copy.fills_shared and writes(kernel, tensor):
+        raise cannot_lower(
+            copy.where,
+            f"stores to {tensor.name} in the same kernel",
+            "a tensor that stays as it is while the kernel runs: it may be read before or after",
+            f"write the result to another tensor, or take {ASYNC_COPY} away",
+        )
+    if copy.fills_shared:
+        return
+    rest = ir.replace_nodes(kernel, ir.Stmt, {copy.nest: ir.seq()})
+    if ir.accesses(rest, tensor):
+        raise cannot_lower(
+            copy.where,
+            f"other accesses of {tensor.name} in the same kernel",
+            "a tensor that this copy alone touches: it may be written before or after",
+            f"give them a tensor of their own, or take {ASYNC_COPY} away",
+        )
+    threads = [loop for tag, loop in ir.thread_axes(kernel).items() if tag.startswith("threadIdx")]
+    loops = [x for x in ir.find_all(kernel, ir.For) if not any(x.same_as(y) for y in threads)]
+    around = [x for x in loops if ir.uses_node(x.body, copy.nest)]
+    extents = {x.loop_var: x.extent for x in (*around, *copy.loops)}
+    predicate = True if copy.condition is None else copy.condition
+    if not is_injective(copy.dst.indices, extents, predicate):
+        raise cannot_lower(
+            copy.where,
+            f"elements {tensor.name}{list(copy.dst.indices)} that several iterations of "
+            f"{', '.join(x.loop_var.name for x in around) or 'its loops'} may store",
+            "an element of its own for each: asynchronous stores are not ordered",
+            f"store behind the loop, or take {ASYNC_COPY} away",
+        )
+
+
+def check_partial(kernel: ir.For, copy: Transfer) -> None:
+    """Refuse a store under a predicate into a tile that holds something from before.
+
+    TMA fills with zeros what the predicate leaves out, and in a ring it is another slot's.
+    """
+    if not copy.is_partial or not copy.fills_shared:
+        return
+    tile = copy.tile.buffer
+    owners = [
+        block
+        for block in ir.find_all(kernel, ir.SBlock)
+        if any(buffer.same_as(tile) for buffer in block.alloc_buffers)
+    ]
+    loops = ir.find_all(owners[0].body, ir.For) if owners else []
+    kept = any(ir.uses_node(x, copy.nest) and not x.same_as(copy.nest) for x in loops)
+    stores = ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(tile))
+    if kept or not owners or len(stores) > 1:
+        raise cannot_lower(
+            copy.where,
+            f"a predicate on the store ({copy.condition}) into a tile that keeps other elements",
+            "a store of the whole tile, or a tile that is new in each iteration",
+            "pad the block, so that the bounds become if_then_else(in bounds, load, 0)",
+        )

@@ -1,0 +1,172 @@
+"""Decide how the threads of a block share out one copy by `cp.async`: chunks of 16, 8 or 4 bytes.
+
+    for i, j in grid(8, 512): tile[i, j] = A[m + i, j]          half precision, 128 threads
+      -> 512 chunks of 8 elements, four for each thread
+
+A chunk is contiguous and aligned at both ends. What a predicate leaves out is filled with zeros, of
+a chunk that is cut by a bound its end (PTX ISA 9.1, 9.7.9.25.3.1: `src-size`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.access import AffineAccess, step_of
+from tvm_hopper.analysis.bounds import as_less_than
+from tvm_hopper.analysis.vector_runs import divides, starts_aligned
+from tvm_hopper.errors import cannot_lower
+
+from .copy_rules import check_alone, check_partial
+from .transfer import Transfer, find_transfers
+
+CHUNK_BYTES = (16, 8, 4)  # PTX ISA 9.1, 9.7.9.25.3.1: `cp-size`
+
+
+@dataclass(frozen=True)
+class CpAsyncTransfer:
+    """One tile in chunks.
+
+    Attributes
+    ----------
+    loops
+        Those of more than one iteration, outermost first; the last one runs along the chunks.
+    width
+        Elements of a chunk.
+    thread
+        The loop bound to threadIdx.x, whose threads share out the chunks.
+    valid
+        How many elements of the chunk at the loops' variables are read, an int or an expression;
+        the others are zero.
+    """
+
+    copy: Transfer
+    loops: tuple[ir.For, ...]
+    width: int
+    thread: ir.For
+    valid: Any
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of the tile."""
+        return prod(int(loop.extent) for loop in self.loops) // self.width
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a chunk."""
+        return self.width * self.copy.tile.element_bytes
+
+
+def plan_cp_async_copies(kernel: ir.For) -> tuple[CpAsyncTransfer, ...]:
+    """Plan the chunks of every copy by cp.async; every reason to refuse is raised here."""
+    copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "cp_async"]
+    thread = ir.thread_axes(kernel).get("threadIdx.x")
+    found = []
+    for copy in copies:
+        check_alone(kernel, copy)
+        check_partial(kernel, copy)
+        if thread is None or ir.static_int(thread.extent) is None:
+            raise cannot_lower(
+                copy.where,
+                "no loop bound to a static number of threads (threadIdx.x) in its kernel",
+                "threads that share out the copy",
+                "bind the loops of what reads the tile",
+            )
+        found.append(_plan_chunks(copy, thread))
+    return tuple(found)
+
+
+def _plan_chunks(copy: Transfer, thread: ir.For) -> CpAsyncTransfer:
+    loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
+    ends = (copy.tile, copy.tensor)
+    rows = [loop for loop in loops if all(end.flat_step(loop) == 1 for end in ends)]
+    for loop in loops:
+        if ir.static_int(loop.extent) is None or not ir.is_const(loop.min, 0):
+            raise cannot_lower(
+                copy.where,
+                f"loop {loop.loop_var.name} from {loop.min} of {loop.extent} iterations",
+                "loops from 0, each of a static number of iterations",
+                "split by a constant",
+            )
+    if copy.fill is not None and not ir.is_zero(copy.fill):
+        raise cannot_lower(copy.where, f"a fill of {copy.fill} out of bounds", "a fill of 0")
+    size = copy.tile.element_bytes
+    for row in rows:
+        ordered = (*(loop for loop in loops if not loop.same_as(row)), row)
+        for num_bytes in CHUNK_BYTES:
+            width = num_bytes // size
+            if num_bytes % size or not _is_aligned(copy, row, width):
+                continue
+            valid = _valid(copy, row, width)
+            if valid is not None:
+                return CpAsyncTransfer(copy, ordered, width, thread, valid)
+    raise cannot_lower(
+        copy.where,
+        f"{copy.tensor.buffer.name}{list(copy.tensor.indices)} into "
+        f"{copy.tile.buffer.name}{list(copy.tile.indices)}"
+        + (f" where {copy.condition}" if copy.condition is not None else ""),
+        "rows that are contiguous at both ends and start at multiples of 4 bytes, bounded at their "
+        "end if at all",
+        "let threads copy them: take the request away",
+    )
+
+
+def _is_aligned(copy: Transfer, row: ir.For, width: int) -> bool:
+    if int(row.extent) % width:
+        return False
+    others = [loop for loop in copy.loops if not loop.same_as(row)]
+    return all(
+        starts_aligned(end.buffer, width) and _steps_divide(end, row, others, width)
+        for end in (copy.tile, copy.tensor)
+    )
+
+
+def _steps_divide(end: AffineAccess, row: ir.For, others: list[ir.For], width: int) -> bool:
+    """Tell whether each chunk starts at a multiple of its width."""
+    starts = zip(end.start([row]), end.strides, strict=True)
+    return all(_divisor(index) * _divisor(stride) % width == 0 for index, stride in starts)
+
+
+def _divisor(value: Any) -> int:
+    known = ir.static_int(value)
+    if known is not None:
+        return known
+    found = sym.Analyzer().modular_set(ir.simplify(value))
+    return gcd(int(found.coeff), int(found.base))
+
+
+def _valid(copy: Transfer, row: ir.For, width: int) -> Any:
+    """Return how many elements of a chunk the predicate lets through, None if not the first ones.
+
+    In terms of the loops' variables, that of `row` at the start of the chunk.
+    """
+    if copy.condition is None:
+        return width
+    count: Any = tirx.IntImm("int32", width)
+    whole: list[Any] = []
+    for term in ir.conjuncts(copy.condition):
+        if not ir.uses(term, row.loop_var):
+            whole.append(term)
+            continue
+        sides = as_less_than(term)
+        if sides is None:
+            return None
+        low, high = sides
+        step = step_of(low, row.loop_var)
+        if step != 1 or ir.uses(high, row.loop_var):
+            return None
+        if divides(width, low) and divides(width, high):
+            whole.append(term)
+            continue
+        left = ir.as_int32(ir.simplify(high - low))
+        count = tirx.min(count, tirx.max(left, tirx.IntImm("int32", 0)))
+    if not whole:
+        return count
+    condition = whole[0]
+    for term in whole[1:]:
+        condition = tirx.And(condition, term)
+    return tirx.Select(condition, count, tirx.IntImm("int32", 0))

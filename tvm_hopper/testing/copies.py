@@ -70,8 +70,7 @@ def schedule(mod: tvm.IRModule, route: Route) -> s_tir.Schedule:
         blocks.append(tiles)
         inner.append(rest)
     sch.reorder(*blocks, k0, *inner)
-    for loop, axis in zip(reversed(blocks), ("x", "y", "z"), strict=False):
-        sch.bind(loop, f"blockIdx.{axis}")
+    sch.bind(sch.fuse(*blocks) if len(blocks) > 1 else outer, "blockIdx.x")
     sch.compute_at(tile, k0)
     if route.load is None:
         _by_threads(sch, sch.get_loops(tile)[-len(inner) :], route)

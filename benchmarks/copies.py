@@ -1,0 +1,124 @@
+"""Copy kernels through each mechanism, against PyTorch: `python -m benchmarks.copies --gib 2`.
+
+Each is a load into shared memory, a ring, and a store, checked bit for bit before it is timed. The
+baseline is the faster one of `copy_` and `torch.add(x, 0, out=y)`, in the same process and in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.timing import Contender, measure
+from tvm_hopper.testing import copies
+from tvm_hopper.testing.copies import Route
+
+COLUMNS = 2048
+TARGET = "nvidia/nvidia-h200"
+BASELINES = ("copy_", "torch.add")
+RESULTS = Path(__file__).parent / "results"
+ROUTES = {
+    "tma, tma": Route((16, 256), 16, "tma", "tma"),
+    "tma, tma, wide": Route((32, 256), 16, "tma", "tma"),
+    "bulk, bulk": Route((8, COLUMNS), 4, "bulk", "bulk"),
+    "bulk, bulk, one row": Route((4, COLUMNS), 8, "bulk", "bulk"),
+    "bulk, bulk, no ring": Route((8, COLUMNS), 1, "bulk", "bulk", stages=None),
+    "tma, vectors": Route((16, 256), 16, "tma", None),
+    "cp_async, bulk": Route((4, COLUMNS), 8, "cp_async", "bulk"),
+    "cp_async, vectors": Route((4, COLUMNS), 8, "cp_async", None, threads=256),
+    "vectors, tma": Route((16, 256), 16, None, "tma", stages=None, threads=256),
+    "vectors, vectors": Route((4, COLUMNS), 8, None, None, stages=None, threads=256),
+}
+
+
+def build(gib: float, routes: dict[str, Route]) -> tuple[dict[str, Any], int]:
+    """Compile each route for half precision; return the kernels and the number of rows."""
+    import tvm
+
+    rows = int(gib * 2**30) // (2 * COLUMNS)
+    kernels = {}
+    for name, route in routes.items():
+        sch = copies.schedule(copies.copy(rows, COLUMNS), route)
+        kernels[name] = tvm.compile(sch.mod, target=TARGET)["main"]
+    return kernels, rows
+
+
+def run(gib: float, routes: dict[str, Route], repeats: int) -> list[dict[str, Any]]:
+    """Check and time each route; return a row for each."""
+    import torch
+
+    kernels, rows = build(gib, routes)
+    source = torch.randint(-(2**15), 2**15, (rows, COLUMNS), dtype=torch.int16, device="cuda")
+    x, y = source.view(torch.float16), torch.empty_like(source).view(torch.float16)
+    right = {}
+    for name, kernel in kernels.items():
+        y.view(torch.int16).fill_(0x7E7E)
+        kernel(x, y)
+        torch.cuda.synchronize()
+        right[name] = bool((y.view(torch.int16) == source).all())
+        if not right[name]:
+            print(f"{name}: wrong", file=sys.stderr)
+    x.copy_(torch.ones_like(x))  # adding zero to what is no number may change its bits
+    calls = {
+        "copy_": lambda _: y.copy_(x),
+        "torch.add": lambda _: torch.add(x, 0, out=y),
+        **{name: (lambda _, kernel=kernel: kernel(x, y)) for name, kernel in kernels.items()},
+    }
+    runs = [
+        {
+            t.name: t.median_us
+            for t in measure([Contender(*one) for one in calls.items()], 1, repeats)
+        }
+        for _ in range(3)
+    ]
+    best = [min(one[name] for name in BASELINES) for one in runs]
+    moved = 2 * source.numel() * 2
+    table = []
+    for name in calls:
+        ratios = sorted(b / one[name] for b, one in zip(best, runs, strict=True))
+        us = sorted(one[name] for one in runs)[1]
+        table.append(
+            {
+                "route": name,
+                "right": right.get(name, True),
+                "us": round(us, 1),
+                "TB/s": round(moved / us / 1e6, 3),
+                "ratio": round(ratios[1], 4),
+            }
+        )
+    return table
+
+
+def main(argv: list[str]) -> int:
+    """Print the table and write it to `results/`; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.copies", description=__doc__)
+    parser.add_argument("--gib", type=float, default=2.0, help="size of the tensor")
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--only", default="", help="routes whose name contains this")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args(argv)
+    routes = {name: route for name, route in ROUTES.items() if arguments.only in name}
+    about = machine.describe()
+    table = run(arguments.gib, routes, arguments.repeats)
+    lines = [f"# Copies of {arguments.gib:g} GiB", ""]
+    lines += [f"* {key}: {value}" for key, value in about.items()]
+    lines += ["", "| load, store | right | us | TB/s | of the faster PyTorch copy |"]
+    lines += ["|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in table]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    stamp = about["date"].replace(":", "").replace(" UTC", "").replace(" ", "_")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / f"copies_{stamp}.md").write_text(text)
+    (arguments.out / f"copies_{stamp}.json").write_text(
+        json.dumps({"machine": about, "table": table}, indent=1)
+    )
+    return 0 if all(row["right"] for row in table) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -113,18 +113,45 @@ def test_integers_wrap_around_or_saturate(saturates, want):
 @pytest.mark.parametrize(
     ("shape", "layouts", "types"),
     [
-        ("m8n8k4", ("row", "col"), ("f16", "f16", "f32")),
+        ("m8n8k4", ("row", "col"), ("bf16", "bf16", "f32")),
+        ("m8n8k8", ("row", "col"), ("f16", "f16", "f32")),
         ("m16n8k16", ("col", "col"), ("f16", "f16", "f32")),
         ("m16n8k16", ("row", "col"), ("f16", "bf16", "f32")),
         ("m16n8k16", ("row", "col"), ("bf16", "bf16", "bf16")),
         ("m16n8k16", ("row", "col"), ("s8", "s8", "f32")),
         ("m16n8k32", ("row", "col"), ("f16", "f16", "f32")),
         ("m16n8k64", ("row", "col"), ("s8", "s8", "s32")),
-        ("m16n8k64", ("row", "col"), ("s4", "s4", "s32")),
+        ("m16n8k128", ("row", "col"), ("s4", "s4", "s32")),
+        ("m16n8k32", ("row", "col"), ("s8", "s4", "s32")),
+        ("m16n8k8", ("row", "col"), ("tf32", "bf16", "f32")),
+        ("m16n8k128", ("row", "col"), ("b1", "b1", "s32")),
+        ("m16n8k4", ("row", "col"), ("f64", "f64", "f32")),
     ],
 )
-def test_forms_that_are_not_modelled(shape, layouts, types):
+def test_forms_that_ptx_does_not_have(shape, layouts, types):
     assert find_product(shape, layouts, types, False) is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"saturates": True},
+        {"bit_operation": "xor"},
+        {"rounding": "rz"},
+        {"d_type": "f16"},
+        {"sparse": True, "saturates": True},
+    ],
+)
+def test_modifiers_that_floats_do_not_have(more):
+    more = {"saturates": False, **more}
+    assert find_product("m16n8k16", ("row", "col"), ("bf16", "bf16", "f32"), **more) is None
+
+
+def test_modifiers_that_bits_do_not_have():
+    form = ("m16n8k128", ("row", "col"), ("b1", "b1", "s32"))
+    assert find_product(*form, False, bit_operation="xor") is not None
+    assert find_product(*form, True, bit_operation="xor") is None
+    assert find_product(*form, False, bit_operation="or") is None
 
 
 # -- whole kernels: C = A B of 16 x 16 by TVM's older calls
@@ -142,6 +169,7 @@ def product(
     kind=".b16",
     rows=16,
     operator=None,
+    saturates=False,
 ):
     """Build the kernel; a call named in `lanes` is made by half a warp."""
 
@@ -185,7 +213,7 @@ def product(
                     if full(MULTIPLY, tx):
                         T.ptx_legacy.mma(
                             shape, "row", "col", "fp16", b_type, "fp32",
-                            a.data, offset, b.data, n * 4, c.data, n * 4, False, *more,
+                            a.data, offset, b.data, n * 4, c.data, n * 4, saturates, *more,
                             dtype="float32",
                         )  # fmt: skip
                 T.cuda.mma_store_legacy(
@@ -236,8 +264,7 @@ def test_registers_end():
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"shape": "m8n8k4"}, "mma.sync m8n8k4 row.col fp16.fp16.fp32"),
-        ({"b_type": "bf16"}, "mma.sync m16n8k16 row.col fp16.bf16.fp32"),
+        ({"b_type": "e2m1"}, "mma.sync m16n8k16 row.col fp16.e2m1.fp32"),
         ({"kind": ".b8"}, "ldmatrix .b8"),
         ({"rows": 8}, "mma_store of 8 x 16"),
     ],
@@ -246,6 +273,21 @@ def test_what_is_not_modelled_is_named(changes, name):
     result = run(product(**changes))
     assert result.verdict != "clean"
     assert any(x.rule == "INCOMPLETE" and name in str(x) for x in result.findings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"shape": "m8n8k8"}, "mma.sync m8n8k8 row.col fp16.fp16.fp32"),
+        ({"b_type": "bf16"}, "mma.sync m16n8k16 row.col fp16.bf16.fp32"),
+        ({"operator": "xor"}, "mma.sync m16n8k16 row.col fp16.fp16.fp32 xor"),
+        ({"saturates": True}, "mma.sync m16n8k16 row.col fp16.fp16.fp32 satfinite"),
+    ],
+)
+def test_a_form_that_ptx_does_not_have_is_a_finding(changes, name):
+    found = run(product(**changes)).findings
+    text = f"{name}: need a form of the instruction that PTX has"
+    assert {x.message for x in found if x.rule == "ILLEGAL_OPERAND"} == {text}
 
 
 # -- the instruction that names each register

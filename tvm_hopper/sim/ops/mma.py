@@ -2,118 +2,38 @@
 
 The older calls (`ptx_legacy.mma`, `ptx_legacy.ldmatrix`, `mma_fill_legacy`, `mma_store_legacy`)
 take registers as a pointer and a number of elements; `ptx.mma` names each register.
-
-Fragments as PTX ISA 9.1, 9.7.14.5.8 to 9.7.14.5.10, lays them out: with e elements in a 32-bit
-register, g = lane / 4 and t = lane % 4, element x of register r is
-
-    of A    row g + 8 (r % 2), column t e + x + 4 e (r / 2)
-    of B    row t e + x + 4 e r, column g
-    of C    row g + 8 (i / 2), column 2 t + i % 2, for the i-th element of four
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.arithmetic.elements import BITS
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes, is_lanes
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
-from tvm_hopper.sim.tir import numpy_dtype
+from tvm_hopper.sim.ops.mma_forms import TYPES, FragmentProduct, find_product
+from tvm_hopper.sim.ops.sparse_metadata import gathered, holders, meaningless
+from tvm_hopper.sim.shortcuts import no_values
 
 # How TVM's older calls name types, where they do not use PTX's names.
 _OLDER_NAMES = {
     "fp16": "f16",
     "fp32": "f32",
+    "fp64": "f64",
+    "int1": "b1",
+    "int4": "s4",
+    "uint4": "u4",
     "int8": "s8",
     "uint8": "u8",
     "int32": "s32",
     "float16": "f16",
     "bfloat16": "bf16",
     "float32": "f32",
+    "float64": "f64",
 }
-_INPUTS = {"f32": ("f16", "bf16", "e4m3", "e5m2"), "f16": ("f16",), "s32": ("s8", "u8")}
-_ROWS, _COLUMNS = 16, 8  # of every product here
-_G, _T = LANES // 4, LANES % 4
-
-
-@dataclass(frozen=True)
-class FragmentProduct:
-    """One form of the instruction: D = A B + C with A of 16 x `depth` and B of `depth` x 8."""
-
-    depth: int
-    a_type: str
-    b_type: str
-    c_type: str
-    saturates: bool = False
-
-    @property
-    def per_register(self) -> int:
-        """Elements of A or B in a 32-bit register."""
-        return 4 // numpy_dtype(DTYPE_OF[self.a_type]).itemsize
-
-    @property
-    def a_registers(self) -> int:
-        """32-bit registers of A in a lane; B has half as many."""
-        return self.depth // (2 * self.per_register)
-
-    @property
-    def c_bytes(self) -> int:
-        """Bytes of C, and of D, in a lane."""
-        return 4 * numpy_dtype(DTYPE_OF[self.c_type]).itemsize
-
-    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        """Return D, all operands as bytes, shape (32, number of bytes in a lane).
-
-        Products of these types are exact in float64; the sum is rounded once.
-        """
-        left = np.empty((_ROWS, self.depth))
-        right = np.empty((self.depth, _COLUMNS))
-        e = self.per_register
-        a_values, b_values = _values(a, self.a_type), _values(b, self.b_type)
-        for n in range(self.a_registers * e):
-            r, x = divmod(n, e)
-            left[_G + 8 * (r % 2), _T * e + x + 4 * e * (r // 2)] = a_values[:, n]
-        for n in range(self.a_registers // 2 * e):
-            r, x = divmod(n, e)
-            right[_T * e + x + 4 * e * r, _G] = b_values[:, n]
-        with np.errstate(all="ignore"):
-            product = left @ right
-        places = [(_G + 8 * (i // 2), 2 * _T + i % 2) for i in range(4)]
-        own = np.stack([product[place] for place in places], axis=1)
-        with np.errstate(all="ignore"):
-            total = own + _values(c, self.c_type)
-            if self.c_type == "s32" and self.saturates:
-                total = np.clip(total, -(2**31), 2**31 - 1)
-            kind = numpy_dtype(DTYPE_OF[self.c_type])
-            if kind.kind == "i":  # wraps around: sums stay below 2**53
-                return np.ascontiguousarray(total.astype(np.int64).astype(kind)).view(np.uint8)
-            return np.ascontiguousarray(total.astype(kind)).view(np.uint8)
-
-
-def find_product(
-    shape: str, layouts: tuple[str, str], types: tuple[str, str, str], saturates: bool
-) -> FragmentProduct | None:
-    """Return the form of an instruction, None for one that is not modelled.
-
-    `types` are those of A, B and C.
-    """
-    a, b, c = (_OLDER_NAMES.get(x, x) for x in types)
-    inputs = _INPUTS.get(c, ())
-    if not shape.startswith("m16n8k") or layouts != ("row", "col") or {a, b} - set(inputs):
-        return None
-    product = FragmentProduct(int(shape.removeprefix("m16n8k")), a, b, c, saturates)
-    if saturates and c != "s32":  # .satfinite is of the integer forms
-        return None
-    same_width = c == "s32" or a == b or {a, b} <= {"e4m3", "e5m2"}
-    return product if same_width and product.a_registers in (2, 4) else None
-
-
-def _values(raw: np.ndarray, dtype: str) -> np.ndarray:
-    values = np.ascontiguousarray(raw).view(numpy_dtype(DTYPE_OF[dtype]))
-    with np.errstate(all="ignore"):
-        return values.astype(np.float64)
+_REGISTERS = {"f32": np.float32, "f64": np.float64}  # of D; of all other types 32-bit words
+_NOTHING = tuple(np.zeros(32, np.uint32) for _ in range(8))  # in place of a result, for any form
 
 
 class MmaOps:
@@ -162,34 +82,95 @@ class MmaOps:
         operator: str | None = None,
     ) -> None:
         """Multiply registers: C += A B."""
-        types = (a_type, b_type, c_type)
-        product = find_product(shape, (a_layout, b_layout), types, bool(saturates))
-        if product is None or operator is not None:
-            what = f"mma.sync {shape} {a_layout}.{b_layout} {'.'.join(types)} {operator or ''}"
-            self.machine.incomplete(what.rstrip(), site)
+        types = [_OLDER_NAMES.get(x.removeprefix("."), x) for x in (a_type, b_type, c_type)]
+        layouts, operation = (a_layout, b_layout), operator or ""
+        product = find_product(
+            shape, layouts, tuple(types), bool(saturates), bit_operation=operation
+        )
+        if product is None:
+            parts = ["mma.sync", shape, f"{a_layout}.{b_layout}", f"{a_type}.{b_type}.{c_type}"]
+            what = " ".join([*parts, *filter(None, (operation, "satfinite" * bool(saturates)))])
+            if TYPES.issuperset(types):
+                self._no_such_form(site, what)
+            else:
+                self.machine.incomplete(what, site)
             return
         self._require_full(site, mask, "mma.sync", exists=True)
-        left = self._take(site, a, a_offset, 4 * product.a_registers)
-        right = self._take(site, b, b_offset, 2 * product.a_registers)
+        left = self._take(site, a, a_offset, product.a_bytes)
+        right = self._take(site, b, b_offset, product.b_bytes)
         start = self._take(site, c, c_offset, product.c_bytes)
         if left is not None and right is not None and start is not None:
             self._put(site, c, c_offset, product.multiply(left, right, start))
 
     def op_mma(self, site: int, mask: Any, mods: Any, a: Any, b: Any, c: Any) -> Any:
         """Multiply registers that the instruction names one by one; returns those of D."""
-        layouts = (mods.get("alayout", ""), mods.get("blayout", ""))
-        types = (mods["atype"], mods["btype"], mods["ctype"])
-        product = find_product(mods["shape"], layouts, types, bool(mods.get("satfinite")))
-        if product is None or mods.get("bitop") or mods["dtype"] != mods["ctype"]:
-            self.machine.incomplete(f"mma.sync {mods['shape']} {'.'.join(types)}", site)
-            return tuple(np.zeros(32, np.uint32) for _ in c)
         self._require_full(site, mask, "mma.sync", exists=True)
-        raw = product.multiply(_bytes(a), _bytes(b), _bytes(c))
-        kind = np.float32 if product.c_type == "f32" else np.uint32
-        return tuple(np.ascontiguousarray(raw).view(kind).T)
+        product = self._form(site, mods)
+        return _NOTHING if product is None else self._product(product, a, b, c)
 
-    op_mma_f16acc = op_mma
-    op_mma_int = op_mma
+    op_mma_f16acc = op_mma_f16c_f32d = op_mma_int = op_mma_f64 = op_mma
+
+    def op_mma_sp(
+        self, site: int, mask: Any, mods: Any, a: Any, b: Any, c: Any, e: Any, f: Any
+    ) -> Any:
+        """Multiply a sparse A: `e` is its metadata, `f` tells which lanes hold it."""
+        self._require_full(site, mask, "mma.sp", exists=True)
+        product = self._form(site, mods)
+        if product is None:
+            return _NOTHING
+        most = 4 // holders(product.a_type, product.depth) - 1
+        if not 0 <= int(f) <= most:
+            text = f"sparsity selector {int(f)}: need 0" + f" to {most}" * (most > 0)
+            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            return _NOTHING
+        no_values(self.machine, "metadata of mma.sp may have no meaning")
+        words = np.broadcast_to(_word(e, 32), (32,))
+        fields = gathered(words, product.a_type, product.depth, int(f))
+        wrong = meaningless(fields, product.a_type, "ordered_metadata" in mods["spvariant"])
+        if len(wrong):
+            found = ", ".join(f"0b{value:04b}" for value in wrong)
+            text = (
+                f"metadata {found} of .{product.a_type}: mma.{mods['spvariant']} has no meaning for"
+            )
+            self.machine.at(
+                "ILLEGAL_OPERAND", self, site, f"{text} {'it' if len(wrong) == 1 else 'them'}"
+            )
+        return self._product(product, a, b, c, fields)
+
+    op_mma_sp_pair = op_mma_sp_all = op_mma_sp_f16acc = op_mma_sp_f16acc_pair = op_mma_sp
+    op_mma_sp_int_pair = op_mma_sp_int_all = op_mma_sp
+
+    def _form(self, site: int, mods: Any) -> FragmentProduct | None:
+        """Return the form of an instruction; report one that PTX does not have."""
+        layouts = (mods["alayout"], mods["blayout"])
+        types = (mods["atype"], mods["btype"], mods["ctype"])
+        product = find_product(
+            mods["shape"],
+            layouts,
+            types,
+            bool(mods.get("satfinite")),
+            d_type=mods["dtype"],
+            bit_operation=mods.get("bitop", ""),
+            rounding=mods.get("rnd", ""),
+            sparse="spvariant" in mods,
+        )
+        if product is None:
+            what = f"mma {mods['shape']} {'.'.join(layouts)} {'.'.join((mods['dtype'], *types))}"
+            self._no_such_form(site, what)
+        return product
+
+    def _no_such_form(self, site: int, what: str) -> None:
+        text = f"{what}: need a form of the instruction that PTX has"
+        self.machine.at("ILLEGAL_OPERAND", self, site, text)
+
+    def _product(self, product: FragmentProduct, a: Any, b: Any, c: Any, fields: Any = None) -> Any:
+        """Return the registers of D."""
+        if not self.machine.values:
+            return _NOTHING
+        types = (product.a_type, product.b_type, product.c_type)
+        raw = [_bytes(x, max(BITS[kind], 32)) for x, kind in zip((a, b, c), types, strict=True)]
+        found = product.multiply(*raw, fields)
+        return tuple(found.view(_REGISTERS.get(product.result_type, np.uint32)).T)
 
     def op_ptx_legacy_ldmatrix(
         self,
@@ -253,15 +234,17 @@ class MmaOps:
             self.store(site, mask, address, place, values[:, n], local.dtype, 1, 1)
 
 
-def _bytes(registers: Any) -> np.ndarray:
-    """Return 32-bit registers of all lanes as bytes, shape (32, 4 times their number)."""
+def _bytes(registers: Any, bits: int = 32) -> np.ndarray:
+    """Return registers of all lanes as bytes, shape (32, bytes of all of them)."""
     parts = registers if isinstance(registers, tuple) else (registers,)
-    words = [_word(part) for part in parts]
+    words = [_word(part, bits) for part in parts]
     return np.ascontiguousarray(np.stack(words, axis=1)).view(np.uint8)
 
 
-def _word(value: Any) -> np.ndarray:
+def _word(value: Any, bits: int) -> np.ndarray:
     lanes = np.asarray(value) if is_lanes(value) else as_lanes(value)
+    if bits == 64:
+        return np.broadcast_to(lanes, (32,)).astype(np.float64)
     if lanes.dtype.itemsize == 4:
         return np.ascontiguousarray(lanes).view(np.uint32)
     return lanes.astype(np.uint32)

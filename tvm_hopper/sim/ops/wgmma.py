@@ -7,100 +7,26 @@ a policy may delay to the covering `wait_group`.
 
 from __future__ import annotations
 
-import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.layouts.matrix_descriptor import MatrixDescriptor
-from tvm_hopper.sim.machine.lanes import LANES, as_lanes, one
+from tvm_hopper.sim.arithmetic.elements import SUMS, rounded_sum
+from tvm_hopper.sim.layouts.warp_group import a_fragment_index, lanes_of_rows, rows_of
+from tvm_hopper.sim.machine.lanes import as_lanes, one
 from tvm_hopper.sim.machine.machine import PendingOp
-from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.registers import RegRef
 from tvm_hopper.sim.ops.mbarrier import Wait
-from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
+from tvm_hopper.sim.ops.shared_operand import (
+    SharedOperand,
+    described_by,
+    operand_chunks,
+    operand_values,
+    stored_as,
+    widened,
+)
 from tvm_hopper.sim.races.clocks import Bundle
-from tvm_hopper.sim.races.shadow import ASYNC, COARSEST
-from tvm_hopper.sim.tir import numpy_dtype
-
-
-@functools.lru_cache(maxsize=512)
-def operand_offsets(value: int, major: str, rows: int, depth: int, itemsize: int) -> np.ndarray:
-    """Return the element offsets (rows, depth) in shared memory that a descriptor stands for."""
-    return MatrixDescriptor.of(value).addresses(major, rows, depth, itemsize) // itemsize
-
-
-@functools.lru_cache(maxsize=512)
-def operand_chunks(
-    value: int, major: str, rows: int, depth: int, size: int
-) -> tuple[np.ndarray, int]:
-    """Return byte offsets of the pieces that an operand is made of, and their size, at most 16."""
-    offsets = np.unique(operand_offsets(value, major, rows, depth, size)) * size
-    chunk = COARSEST
-    while chunk > size:
-        starts = offsets[offsets % chunk == 0]
-        if len(starts) * chunk == len(offsets) * size:
-            break
-        chunk //= 2
-    return offsets[offsets % chunk == 0], chunk
-
-
-def rows_of(full: np.ndarray, number: int) -> np.ndarray:
-    """Return one warp's 16 rows of an accumulator, shape (2, 8, n / 8, 4, 2)."""
-    return full[number * 16 : number * 16 + 16].reshape(2, 8, -1, 4, 2)
-
-
-def lanes_of_rows(values: np.ndarray) -> np.ndarray:
-    """Return registers of 32 lanes, shape (32, n / 2), in the order of `rows_of`.
-
-    Register i of lane l is of row i / 2 % 2 * 8 + l / 4, column i / 4 * 8 + l % 4 * 2 + i % 2.
-    """
-    return values.reshape(8, 4, -1, 2, 2).transpose(3, 0, 2, 1, 4)
-
-
-@functools.lru_cache(maxsize=8)
-def a_fragment_index(itemsize: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (row, k) of each lane and element of the A fragment in registers, shape (32, n)."""
-    per = 4 // itemsize
-    lane = LANES[:, None]
-    element = np.arange(4 * per)[None, :]
-    register, inside = element // per, element % per
-    row = register % 2 * 8 + lane // 4
-    return row, register // 2 * 4 * per + lane % 4 * per + inside
-
-
-def round_tf32(values: np.ndarray) -> np.ndarray:
-    """Drop the 13 low mantissa bits, as the tensor core does with float32 operands."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
-    return bits.view(np.float32)
-
-
-@functools.lru_cache(maxsize=1024)
-def described_by(value: int) -> MatrixDescriptor:
-    """Take a descriptor apart."""
-    return MatrixDescriptor.of(value)
-
-
-class SharedOperand(NamedTuple):
-    """One operand in shared memory.
-
-    Attributes
-    ----------
-    key : tuple
-        Of `operand_offsets` and `operand_chunks`.
-    start : int
-        Byte that their offsets count from.
-    chunks : numpy.ndarray
-        Byte offsets of the pieces that it is made of, `chunk` bytes each.
-    dtype : numpy.dtype
-        Of its elements.
-    """
-
-    key: tuple[int, str, int, int, int]
-    start: int
-    chunks: np.ndarray
-    chunk: int
-    dtype: np.dtype
+from tvm_hopper.sim.races.shadow import ASYNC
 
 
 class WarpGroup:
@@ -294,7 +220,6 @@ class WgmmaOps:
     def _issue(self, op: PendingOp, site: int, mods: Any, flags: tuple[int, int, int, int]) -> None:
         machine, group = self.machine, self._group
         n, depth = (int(x) for x in mods["shape"].partition("n")[2].split("k"))
-        a_type, b_type = DTYPE_OF[mods["atype"]], DTYPE_OF[mods["btype"]]
         _, a, b, _ = op.members[self]
         for other in group.warps:
             _, other_a, other_b, _ = op.members[other]
@@ -305,9 +230,9 @@ class WgmmaOps:
                     site,
                     "the warps of a warp group hold different descriptors",
                 )
-        found = [self._operand(site, b, n, depth, b_type, flags[3], "B")]
+        found = [self._operand(site, b, n, depth, mods["btype"], flags[3], "B")]
         if not isinstance(a, RegRef):
-            found.insert(0, self._operand(site, a, 64, depth, a_type, flags[2], "A"))
+            found.insert(0, self._operand(site, a, 64, depth, mods["atype"], flags[2], "A"))
         sources = [source for source in found if source is not None]
         if len(sources) < len(found):
             op.steps.append(lambda: None)
@@ -343,13 +268,13 @@ class WgmmaOps:
             )
 
     def _operand(
-        self, site: int, value: int, rows: int, depth: int, dtype: str, transposed: int, which: str
+        self, site: int, value: int, rows: int, depth: int, kind: str, transposed: int, which: str
     ) -> SharedOperand | None:
         """Find one operand in shared memory, or report what is wrong with its descriptor."""
-        described, kind = described_by(value), numpy_dtype(dtype)
+        described, (dtype, stored) = described_by(value), stored_as(kind, depth)
         repeated = described.start & ~0x3FF  # no mode's drawing is longer: what is cached is near 0
         major = "mn" if transposed else "k"
-        key = (value - (repeated >> 4), major, rows, depth, kind.itemsize)
+        key = (value - (repeated >> 4), major, rows, stored, dtype.itemsize)
         chunks, chunk = operand_chunks(*key)
         low, high = repeated + int(chunks[0]), repeated + int(chunks[-1]) + chunk
         if high > self.cta.shared.size:
@@ -360,7 +285,7 @@ class WgmmaOps:
                 f"operand {which} reads shared bytes [{low}, {high}) of {self.cta.shared.size}",
             )
             return None
-        return SharedOperand(key, repeated, chunks, chunk, kind)
+        return SharedOperand(key, repeated, chunks, chunk, dtype)
 
     def _accumulator(self, op: PendingOp, n: int, dtype: np.dtype) -> np.ndarray:
         """Gather the accumulator of four warps, shape (64, n)."""
@@ -404,9 +329,9 @@ class WgmmaOps:
         group, shared = self._group, self.cta.shared
         key = op.members[group.warps[0]][0].key
         dtype = _accumulator_dtype(mods)
-        b = _operand_values(shared, sources[-1], mods["btype"])
+        b = operand_values(shared, sources[-1], mods["btype"])
         if len(sources) == 2:
-            a = _operand_values(shared, sources[0], mods["atype"])
+            a = operand_values(shared, sources[0], mods["atype"])
         else:
             a = self._a_registers(op, mods["atype"])
         product = (a @ b.T) * (flags[0] * flags[1])
@@ -415,9 +340,8 @@ class WgmmaOps:
             full = self._accumulator(op, n, dtype)
         if op.members[group.warps[0]][3]:
             with np.errstate(invalid="ignore", over="ignore"):
-                full = (full.astype(product.dtype) + product).astype(dtype)
-        else:
-            full = product.astype(dtype)
+                product = full.astype(product.dtype) + product
+        full = rounded_sum(product, mods["dtype"], bool(mods.get("satfinite")))
         if key in group.hidden and self._still_used(op, key):
             group.hidden[key] = full
             return
@@ -438,14 +362,13 @@ class WgmmaOps:
         )
 
     def _a_registers(self, op: PendingOp, atype: str) -> np.ndarray:
-        kind = numpy_dtype(DTYPE_OF[atype])
-        k = 32 // kind.itemsize
-        full = np.empty((64, k), np.float64 if kind.kind in "iu" else np.float32)
+        dtype, _ = stored_as(atype, 0)
+        full = np.empty((64, 32 // dtype.itemsize), dtype)
+        row, column = a_fragment_index(dtype.itemsize)
         for number, warp in enumerate(self._group.warps):
-            values = np.ascontiguousarray(op.members[warp][1].read()).view(kind)
-            row, column = a_fragment_index(kind.itemsize)
-            full[number * 16 + row, column] = values.astype(full.dtype)
-        return round_tf32(full) if atype == "tf32" else full
+            values = np.ascontiguousarray(op.members[warp][1].read()).view(dtype)
+            full[number * 16 + row, column] = values
+        return widened(full, atype)
 
     def op_wgmma_f16_ss(
         self,
@@ -481,20 +404,10 @@ class WgmmaOps:
         self._mma(site, mask, mods, d, a, b_desc, scale_d, scale_a, scale_b, 0, trans_b)
 
     op_wgmma_bf16_ss = op_wgmma_tf32_ss = op_wgmma_fp8_ss = op_wgmma_int_ss = op_wgmma_f16_ss
-    op_wgmma_f16_f16acc_ss = op_wgmma_fp8_f16acc_ss = op_wgmma_f16_ss
+    op_wgmma_f16_f16acc_ss = op_wgmma_fp8_f16acc_ss = op_wgmma_b1_ss = op_wgmma_f16_ss
     op_wgmma_bf16_rs = op_wgmma_tf32_rs = op_wgmma_fp8_rs = op_wgmma_int_rs = op_wgmma_f16_rs
-    op_wgmma_f16_f16acc_rs = op_wgmma_fp8_f16acc_rs = op_wgmma_f16_rs
+    op_wgmma_f16_f16acc_rs = op_wgmma_fp8_f16acc_rs = op_wgmma_b1_rs = op_wgmma_f16_rs
 
 
 def _accumulator_dtype(mods: Any) -> np.dtype:
-    return np.dtype({"f32": np.float32, "f16": np.float16, "s32": np.int32}[mods["dtype"]])
-
-
-def _operand_values(shared: Region, source: SharedOperand, name: str) -> np.ndarray:
-    """Gather one operand and widen it: float32 (products stay exact), float64 for integers."""
-    dtype = source.dtype
-    first = source.start // dtype.itemsize
-    values = shared.view(dtype)[first:][operand_offsets(*source.key)]
-    if name == "tf32":
-        return round_tf32(values)
-    return values.astype(np.float64 if dtype.kind in "iu" else np.float32)
+    return np.dtype(SUMS[mods["dtype"]])

@@ -1,0 +1,258 @@
+"""The forms of `mma.sync` and `mma.sp`, and what each computes from the registers of a warp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tvm_hopper.sim.arithmetic import fused
+from tvm_hopper.sim.arithmetic.elements import BITS, elements_of, rounded_sum
+from tvm_hopper.sim.layouts.fragments import (
+    COLUMNS,
+    QUADS,
+    Places,
+    places_of_a,
+    places_of_b,
+    places_of_c,
+    quad_places,
+)
+from tvm_hopper.sim.ops.sparse_metadata import positions_of
+
+_ANY = ("row", "col")
+_HALVES = ("f16",)
+_FP8 = ("e4m3", "e5m2")
+_INT8, _INT4, _BITS = ("u8", "s8"), ("u4", "s4"), ("b1",)
+_SAME = (("f32", "f32"), ("f16", "f16"))  # types of C and D
+_SINGLE, _DOUBLE, _INTEGER = (("f32", "f32"),), (("f64", "f64"),), (("s32", "s32"),)
+
+
+class _Line(NamedTuple):
+    """A line of PTX's syntax: shapes, types of A and of B, and pairs of types of C and D."""
+
+    shapes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    sums: tuple[tuple[str, str], ...]
+    mixed: bool = False  # whether A and B may differ
+
+
+# PTX ISA 9.1, 9.7.14.5.14, without the kinds of sm_100 and later.
+DENSE = (
+    _Line(("m8n8k4",), _HALVES, (*_SAME, ("f16", "f32"))),
+    _Line(("m16n8k8", "m16n8k16"), _HALVES, _SAME),
+    _Line(("m16n8k4", "m16n8k8"), ("tf32",), _SINGLE),
+    _Line(("m16n8k8", "m16n8k16"), ("bf16",), _SINGLE),
+    _Line(("m16n8k16", "m16n8k32"), _FP8, _SAME, True),
+    _Line(("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"), ("f64",), _DOUBLE),
+    _Line(("m8n8k16", "m16n8k16", "m16n8k32"), _INT8, _INTEGER, True),
+    _Line(("m8n8k32", "m16n8k32", "m16n8k64"), _INT4, _INTEGER, True),
+    _Line(("m8n8k128", "m16n8k128", "m16n8k256"), _BITS, _INTEGER),
+)
+# 9.7.14.6.3, likewise.
+SPARSE = (
+    _Line(("m16n8k16", "m16n8k32"), _HALVES, _SAME),
+    _Line(("m16n8k16", "m16n8k32"), ("bf16",), _SINGLE),
+    _Line(("m16n8k8", "m16n8k16"), ("tf32",), _SINGLE),
+    _Line(("m16n8k64",), _FP8, _SINGLE, True),
+    _Line(("m16n8k32", "m16n8k64"), _INT8, _INTEGER, True),
+    _Line(("m16n8k64", "m16n8k128"), _INT4, _INTEGER, True),
+)
+TYPES = frozenset({*BITS, "s32"})
+
+
+@dataclass(frozen=True)
+class FragmentProduct:
+    """One form of the instruction: D = A B + C with A of `rows` x `depth` and B of `depth` x 8.
+
+    Attributes
+    ----------
+    depth : int
+        k of the instruction.
+    a_type, b_type, c_type : str
+        As PTX names them.
+    saturates : bool
+        `.satfinite`.
+    rows : int
+        8 or 16.
+    d_type : str
+        Type of D; empty: that of C.
+    layouts : tuple of str
+        Of A and B, "row" or "col": of m8n8k4 with f16, whose fragments depend on it.
+    bit_operation : str
+        "xor" or "and", of b1.
+    rounding : str
+        Of f64.
+    sparse : bool
+        Whether A holds half of its elements, as metadata says.
+    """
+
+    depth: int
+    a_type: str
+    b_type: str
+    c_type: str
+    saturates: bool = False
+    rows: int = 16
+    d_type: str = ""
+    layouts: tuple[str, str] = ("row", "col")
+    bit_operation: str = ""
+    rounding: str = "rn"
+    sparse: bool = False
+
+    @property
+    def quads(self) -> bool:
+        """Whether the warp computes four products at once."""
+        return (self.rows, self.depth, self.a_type) == (8, 4, "f16")
+
+    @property
+    def result_type(self) -> str:
+        """The type of D."""
+        return self.d_type or self.c_type
+
+    @property
+    def stored_depth(self) -> int:
+        """Elements of k that a row of A is stored with."""
+        return self.depth // 2 if self.sparse else self.depth
+
+    @property
+    def a_bytes(self) -> int:
+        """Bytes of A in a lane."""
+        return self._products * self.rows * self.stored_depth * BITS[self.a_type] // 256
+
+    @property
+    def b_bytes(self) -> int:
+        """Bytes of B in a lane."""
+        return self._products * self.depth * COLUMNS * BITS[self.b_type] // 256
+
+    @property
+    def c_bytes(self) -> int:
+        """Bytes of C in a lane."""
+        return self._products * self.rows * COLUMNS * BITS[self.c_type] // 256
+
+    @property
+    def _products(self) -> int:
+        return QUADS if self.quads else 1
+
+    def _places(self, operand: str, kind: str) -> Places:
+        """Return where the elements of an operand of some type belong."""
+        per_register = max(32 // BITS[kind], 1)
+        if self.quads:
+            layout = {"a": self.layouts[0], "b": self.layouts[1], "c": kind}[operand]
+            return quad_places(operand, layout)
+        if operand == "a":
+            return places_of_a(self.rows, self.stored_depth, per_register)
+        return places_of_b(self.depth, per_register) if operand == "b" else places_of_c(self.rows)
+
+    def matrix(self, operand: str, kind: str, raw: np.ndarray) -> np.ndarray:
+        """Return an operand as matrices, float64, shape (products, rows, columns).
+
+        Parameters
+        ----------
+        operand : str
+            "a", "b" or "c". A sparse A is returned as it is stored.
+        kind : str
+            PTX's name of the elements' type.
+        raw : np.ndarray
+            uint8, shape (32, bytes of a lane).
+        """
+        shape = {
+            "a": (self.rows, self.stored_depth),
+            "b": (self.depth, COLUMNS),
+            "c": (self.rows, COLUMNS),
+        }[operand]
+        full = np.empty((self._products, *shape))
+        full[self._places(operand, kind)] = elements_of(raw, kind)
+        return full
+
+    def multiply(
+        self, a: np.ndarray, b: np.ndarray, c: np.ndarray, metadata: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return D, all operands as bytes, shape (32, number of bytes in a lane).
+
+        Products of these types but f64 are exact in float64; the sum is rounded once. For f64 it is
+        a chain of fused multiply-adds, k upwards.
+
+        Parameters
+        ----------
+        metadata : np.ndarray, optional
+            Of a sparse A: `sparse_metadata.gathered`.
+        """
+        left, right = self.matrix("a", self.a_type, a), self.matrix("b", self.b_type, b)
+        start = self.matrix("c", self.c_type, c)
+        if metadata is not None:
+            dense = np.zeros((1, self.rows, self.depth))
+            where = positions_of(metadata, self.a_type)
+            dense[0, np.arange(self.rows)[:, None], where] = left[0]
+            left = dense
+        found = self._sum(left, right, start)[self._places("c", self.result_type)]
+        return np.ascontiguousarray(found).view(np.uint8)
+
+    def _sum(self, left: np.ndarray, right: np.ndarray, start: np.ndarray) -> np.ndarray:
+        if self.result_type == "f64":
+            total = start
+            for k in range(self.depth):
+                operands = np.broadcast_arrays(left[:, :, k, None], right[:, k, None, :])
+                total = fused.multiply_add(*operands, total, self.rounding)
+            return total
+        with np.errstate(all="ignore"):
+            total = left @ right
+            if self.bit_operation == "xor":  # of two bits: a + b - 2 a b
+                total = left.sum(2, keepdims=True) + right.sum(1, keepdims=True) - 2 * total
+            return rounded_sum(total + start, self.result_type, self.saturates)
+
+
+def find_product(
+    shape: str,
+    layouts: tuple[str, str],
+    types: tuple[str, str, str],
+    saturates: bool,
+    *,
+    d_type: str = "",
+    bit_operation: str = "",
+    rounding: str = "",
+    sparse: bool = False,
+) -> FragmentProduct | None:
+    """Return the form of an instruction, None for one that PTX does not have.
+
+    Parameters
+    ----------
+    types : tuple of str
+        Of A, B and C, as PTX names them; that of D is C's if `d_type` is empty.
+    """
+    a, b, c = types
+    sums = (c, d_type or c)
+    line = next(
+        (
+            line
+            for line in (SPARSE if sparse else DENSE)
+            if shape in line.shapes
+            and {a, b} <= set(line.inputs)
+            and (a == b or line.mixed)
+            and sums in line.sums
+        ),
+        None,
+    )
+    quads = shape == "m8n8k4" and a == "f16"
+    legal_layouts = [(x, y) for x in _ANY for y in _ANY] if quads else [("row", "col")]
+    if line is None or layouts not in legal_layouts:
+        return None
+    bits = a == "b1"
+    if (
+        (saturates and (line.sums != _INTEGER or bits))
+        or bits != (bit_operation in ("xor", "and"))
+        or (bit_operation and not bits)
+        or (rounding and a != "f64")
+    ):
+        return None
+    rows, depth = (int(part) for part in shape.removeprefix("m").split("n8k"))
+    return FragmentProduct(
+        depth,
+        *types,
+        saturates,
+        rows=rows,
+        d_type=sums[1],
+        layouts=layouts,
+        bit_operation=bit_operation,
+        rounding=rounding or "rn",
+        sparse=sparse,
+    )

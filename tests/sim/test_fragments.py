@@ -44,7 +44,7 @@ def test_places_are_those_of_the_manual(shape, kind, sparse):
     for operand, of in (("a", kind), ("b", kind), ("c", sums)):
         want = ptx.places(shape, of, operand, layouts[operand], sparse)
         assert once_each(want, shapes[operand])
-        for mine, theirs in zip(product._places(operand, of), want, strict=True):
+        for mine, theirs in zip(product.places(operand, of), want, strict=True):
             np.testing.assert_array_equal(mine, theirs)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.layouts.matrices import matrices_of, registers_of
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes
 from tvm_hopper.sim.races.lane_order import lane_bits
 
@@ -114,8 +115,7 @@ class LaneValueOps:
         """Transpose an 8x8 matrix of 16-bit elements, two of a row in each lane (9.7.14.5.17)."""
         self._require_full(site, mask, "movmatrix")
         words = np.broadcast_to(as_lanes(a), (32,)).astype(np.uint32)
-        matrix = np.ascontiguousarray(words).view(np.uint16).reshape(8, 8)
-        return np.ascontiguousarray(matrix.T).reshape(32, 2).view(np.uint32).ravel()
+        return registers_of(matrices_of(words, False), True)[0]
 
 
 def _bits(value: Any) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.layouts.matrices import matrices_of, registers_of
 from tvm_hopper.sim.machine.lanes import as_lanes
 
 
@@ -41,13 +42,10 @@ class MatrixOps:
             self.check(region, offsets, 16, self.access(site, True), together=True)
         if not self.machine.values:
             return
+        words = np.stack([np.broadcast_to(as_lanes(value), (32,)) for value in values])
         cells = region.view(np.dtype(np.uint16))
-        for number, value in enumerate(values):
-            pairs = np.ascontiguousarray(as_lanes(value), np.uint32).view(np.uint16).reshape(8, 8)
-            if mods.get("trans"):
-                pairs = pairs.T
-            starts = offsets[8 * number : 8 * number + 8] // 2
-            cells[starts[:, None] + np.arange(8)] = pairs
+        places = offsets.reshape(-1, 8, 1) // 2 + np.arange(8)
+        cells[places] = matrices_of(words.astype(np.uint32), bool(mods.get("trans")))
 
     def op_ldmatrix(self, site: int, mask: Any, mods: Any, p: Any) -> Any:
         """Load 1, 2 or 4 matrices; each lane gets two neighbours of a row per matrix."""
@@ -64,11 +62,6 @@ class MatrixOps:
             empty = np.zeros(32, np.uint32)
             return empty if number == 1 else (empty,) * number
         cells = region.view(np.dtype(np.uint16))
-        results = []
-        for matrix in range(number):
-            starts = offsets[8 * matrix : 8 * matrix + 8] // 2
-            values = cells[starts[:, None] + np.arange(8)]
-            if mods.get("trans"):
-                values = values.T
-            results.append(np.ascontiguousarray(values).reshape(32, 2).view(np.uint32).ravel())
+        matrices = cells[offsets.reshape(-1, 8, 1) // 2 + np.arange(8)]
+        results = registers_of(matrices, bool(mods.get("trans")))
         return results[0] if number == 1 else tuple(results)

@@ -82,11 +82,9 @@ class MmaOps:
         operator: str | None = None,
     ) -> None:
         """Multiply registers: C += A B."""
-        types = [_OLDER_NAMES.get(x.removeprefix("."), x) for x in (a_type, b_type, c_type)]
+        types = (_named(a_type), _named(b_type), _named(c_type))
         layouts, operation = (a_layout, b_layout), operator or ""
-        product = find_product(
-            shape, layouts, tuple(types), bool(saturates), bit_operation=operation
-        )
+        product = find_product(shape, layouts, types, bool(saturates), bit_operation=operation)
         if product is None:
             parts = ["mma.sync", shape, f"{a_layout}.{b_layout}", f"{a_type}.{b_type}.{c_type}"]
             what = " ".join([*parts, *filter(None, (operation, "satfinite" * bool(saturates)))])
@@ -168,8 +166,10 @@ class MmaOps:
         if not self.machine.values:
             return _NOTHING
         types = (product.a_type, product.b_type, product.c_type)
-        raw = [_bytes(x, max(BITS[kind], 32)) for x, kind in zip((a, b, c), types, strict=True)]
-        found = product.multiply(*raw, fields)
+        left, right, start = (
+            _bytes(x, max(BITS[kind], 32)) for x, kind in zip((a, b, c), types, strict=True)
+        )
+        found = product.multiply(left, right, start, fields)
         return tuple(found.view(_REGISTERS.get(product.result_type, np.uint32)).T)
 
     def op_ptx_legacy_ldmatrix(
@@ -232,6 +232,12 @@ class MmaOps:
             row = lane // 4 + 8 * (n % 4 // 2)
             place = row * stride + 8 * (n // 4) + lane % 4 * 2 + n % 2
             self.store(site, mask, address, place, values[:, n], local.dtype, 1, 1)
+
+
+def _named(older: str) -> str:
+    """Return PTX's name of a type of TVM's older calls."""
+    name = older.removeprefix(".")
+    return _OLDER_NAMES.get(name, name)
 
 
 def _bytes(registers: Any, bits: int = 32) -> np.ndarray:

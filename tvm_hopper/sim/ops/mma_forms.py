@@ -133,8 +133,8 @@ class FragmentProduct:
     def _products(self) -> int:
         return QUADS if self.quads else 1
 
-    def _places(self, operand: str, kind: str) -> Places:
-        """Return where the elements of an operand of some type belong."""
+    def places(self, operand: str, kind: str) -> Places:
+        """Return where the elements of an operand of some type belong; D is a "c"."""
         per_register = max(32 // BITS[kind], 1)
         if self.quads:
             layout = {"a": self.layouts[0], "b": self.layouts[1], "c": kind}[operand]
@@ -161,7 +161,7 @@ class FragmentProduct:
             "c": (self.rows, COLUMNS),
         }[operand]
         full = np.empty((self._products, *shape))
-        full[self._places(operand, kind)] = elements_of(raw, kind)
+        full[self.places(operand, kind)] = elements_of(raw, kind)
         return full
 
     def multiply(
@@ -177,22 +177,28 @@ class FragmentProduct:
         metadata : np.ndarray, optional
             Of a sparse A: `sparse_metadata.gathered`.
         """
-        left, right = self.matrix("a", self.a_type, a), self.matrix("b", self.b_type, b)
-        start = self.matrix("c", self.c_type, c)
+        total = self._sum(*self.operands(a, b, c, metadata))
+        found = total[self.places("c", self.result_type)]
+        return np.ascontiguousarray(found).view(np.uint8)
+
+    def operands(
+        self, a: np.ndarray, b: np.ndarray, c: np.ndarray, metadata: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return A, B and C as matrices, float64, A with the zeros that it is stored without."""
+        left = self.matrix("a", self.a_type, a)
         if metadata is not None:
             dense = np.zeros((1, self.rows, self.depth))
             where = positions_of(metadata, self.a_type)
             dense[0, np.arange(self.rows)[:, None], where] = left[0]
             left = dense
-        found = self._sum(left, right, start)[self._places("c", self.result_type)]
-        return np.ascontiguousarray(found).view(np.uint8)
+        return left, self.matrix("b", self.b_type, b), self.matrix("c", self.c_type, c)
 
     def _sum(self, left: np.ndarray, right: np.ndarray, start: np.ndarray) -> np.ndarray:
         if self.result_type == "f64":
             total = start
             for k in range(self.depth):
-                operands = np.broadcast_arrays(left[:, :, k, None], right[:, k, None, :])
-                total = fused.multiply_add(*operands, total, self.rounding)
+                a, b = np.broadcast_arrays(left[:, :, k, None], right[:, k, None, :])
+                total = fused.multiply_add(a, b, total, self.rounding)
             return total
         with np.errstate(all="ignore"):
             total = left @ right

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from tvm import ir, tirx
 
 from tvm_hopper.sim.machine import lanes
@@ -355,13 +356,18 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
                 self.unsupported(f"address of the register buffer {info.root or info.name}")
             return "0", False
         _, index, varies = self.index(info, target.indices)
-        return f"({info.name} + {index} * {numpy_dtype(info.dtype).itemsize})", varies
+        return self._displaced(info.name, index, varies, numpy_dtype(info.dtype).itemsize)
 
     def _call_tvm_access_ptr(self, node: Any) -> Code:
         base, _ = self.expr(node.args[1])
         offset, varies = self.expr(node.args[2])
         size = numpy_dtype(dtype_of(node.args[0])).itemsize
-        return f"({base} + {offset} * {size})", varies
+        return self._displaced(base, offset, varies, size)
+
+    def _displaced(self, base: str, index: str, varies: bool, size: int) -> Code:
+        """Return an address; an index out of memory has 32 bits, which no address fits."""
+        step = self.constant("size", np.int64(size)) if varies else str(size)
+        return f"({base} + {index} * {step})", varies
 
     def _call_handle_add_byte_offset(self, node: Any) -> Code:
         return self._binary("({} + {})", node.args[0], node.args[1])

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks.calibration import apart
 from benchmarks.calibration.instructions import __main__ as calibration
 from benchmarks.calibration.instructions import forms, judge, measure, operands, report
 from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
@@ -143,7 +144,7 @@ def test_the_table_names_what_is_not_as_simulated():
 def test_however_a_process_ends_there_is_a_row(script, end, monkeypatch):
     run = subprocess.run
     change = lambda command, **kw: run([sys.executable, "-c", script], **kw)  # noqa: E731
-    monkeypatch.setattr(calibration.subprocess, "run", change)
+    monkeypatch.setattr(apart.subprocess, "run", change)
     (row,) = calibration.measure_apart(["mov", "cvt"], limit=1.0)
     assert row == {"form": "mov, cvt", "name": "mov", "failed": end}
 

@@ -1,4 +1,4 @@
-"""ldmatrix and stmatrix in all forms: which lane gets which element, and what is wrong with rows."""
+"""ldmatrix and stmatrix in all forms: which lane gets which element; rows that are wrong."""
 
 from __future__ import annotations
 

@@ -18,8 +18,9 @@ STORED = {
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "s8": np.dtype(np.int8),
     "u8": np.dtype(np.uint8),
+    "b1": np.dtype(np.uint8),  # eight of them
 }
-INTEGERS = ("s8", "u8")
+INTEGERS = ("s8", "u8", "b1")
 TRANSPOSED = ("f16", "bf16")  # PTX ISA 9.1, 9.7.15.5.2: imm-trans-a and -b are of these alone
 IMAGE_BYTES = 48 * 1024
 THREADS = 128
@@ -38,6 +39,10 @@ class Instruction:
         Whether A is a fragment in registers.
     a_mn, b_mn : bool
         Whether an operand is MN-major.
+    saturates : bool
+        `.satfinite`.
+    start : int
+        What accumulators of integers hold before.
     """
 
     a_type: str
@@ -47,11 +52,18 @@ class Instruction:
     from_registers: bool = False
     a_mn: bool = False
     b_mn: bool = False
+    saturates: bool = False
+    start: int = 0
+
+    @property
+    def stored_k(self) -> int:
+        """Stored elements of k: 32 bytes of them."""
+        return 32 // STORED[self.a_type].itemsize
 
     @property
     def k(self) -> int:
-        """Elements of k: 32 bytes of them."""
-        return 32 // STORED[self.a_type].itemsize
+        """Elements of k."""
+        return self.stored_k * (8 if self.a_type == "b1" else 1)
 
     @property
     def registers(self) -> int:
@@ -61,18 +73,21 @@ class Instruction:
     @property
     def name(self) -> str:
         """Name of the kernel."""
-        flags = f"{int(self.from_registers)}{int(self.a_mn)}{int(self.b_mn)}"
-        return f"run_{self.a_type}_{self.b_type}_{self.sum_type}_{self.n}_{flags}"
+        flags = (self.from_registers, self.a_mn, self.b_mn, self.saturates, bool(self.start))
+        types = f"{self.a_type}_{self.b_type}_{self.sum_type}"
+        return f"run_{types}_{self.n}_{''.join(str(int(flag)) for flag in flags)}"
 
     @property
     def ptx(self) -> str:
         """The instruction without its operands."""
         shape = f"m64n{self.n}k{self.k}"
         types = f"{self.sum_type}.{self.a_type}.{self.b_type}"
+        types = f"satfinite.{types}" if self.saturates else types
+        types = f"{types}.and.popc" if self.a_type == "b1" else types
         return f"wgmma.mma_async.sync.aligned.{shape}.{types}"
 
     def source(self) -> str:
-        """Return the CUDA kernel; accumulators begin as zero and are stored as 32-bit words."""
+        """Return the CUDA kernel; accumulators begin as `start` and are stored as 32-bit words."""
         count = self.registers
         kind, letter = ("float", "f") if self.sum_type == "f32" else ("unsigned", "r")
         sums = ", ".join(f"%{i}" for i in range(count))
@@ -101,7 +116,7 @@ extern "C" __global__ void {self.name}(const uint4* images, const Block* block,
     __syncthreads();
     const unsigned long long base = (unsigned)__cvta_generic_to_shared(smem) >> 4;
     {kind} d[{count}];
-    for (int i = 0; i < {count}; ++i) d[i] = 0;
+    for (int i = 0; i < {count}; ++i) d[i] = {self.start};
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     asm volatile("{{ .reg .pred p; setp.eq.u32 p, 0, 0; "
         "{self.ptx} {{{sums}}}, {a}, {b}, p{flags}; }}"

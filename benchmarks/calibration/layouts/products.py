@@ -13,6 +13,7 @@ from .descriptors import SPANS, trials, word_of
 from .instruction import (
     BLOCK,
     IMAGE_BYTES,
+    INTEGERS,
     STORED,
     TRANSPOSED,
     Instruction,
@@ -31,7 +32,9 @@ PAIRS = {  # types of B, and of the sum, by the type of A (PTX ISA 9.1, 9.7.15.5
     "e5m2": (("e4m3", "e5m2"), ("f32", "f16")),
     "s8": (("s8", "u8"), ("s32",)),
     "u8": (("s8", "u8"), ("s32",)),
+    "b1": (("b1",), ("s32",)),
 }
+NEAR_THE_END = 2**31 - 20  # an accumulator to which most products are too much
 
 
 def instructions(dtype: str) -> list[Instruction]:
@@ -41,11 +44,17 @@ def instructions(dtype: str) -> list[Instruction]:
     for other, sums, b_mn in itertools.product(*PAIRS[dtype], majors):
         found += [Instruction(dtype, other, sums, N, False, a_mn, b_mn) for a_mn in majors]
         found.append(Instruction(dtype, other, sums, N, True, False, b_mn))
+        if dtype in INTEGERS:
+            for saturates in (False, True) if dtype != "b1" else (False,):
+                more = {"saturates": saturates, "start": NEAR_THE_END}
+                found.append(Instruction(dtype, other, sums, N, **more))
     return found
 
 
 def draw(rng: np.random.Generator, dtype: str, shape: tuple[int, int]) -> np.ndarray:
-    """Draw small integers that the type holds, and whose sums float16 holds."""
+    """Draw small integers that the type holds, and whose sums float16 holds; bits of `b1`."""
+    if dtype == "b1":
+        return rng.integers(0, 256, shape).astype(np.uint8)
     least = 0 if dtype == "u8" else -3
     return rng.integers(least, 4, shape).astype(np.float32).astype(STORED[dtype])
 
@@ -70,16 +79,26 @@ def prepare(
     fragments = np.zeros((len(spans), 128, 4), np.uint32)
     want = np.empty((len(spans), 64, instruction.n))
     for i, (a_span, b_span) in enumerate(spans):
-        a = draw(rng, instruction.a_type, (64, instruction.k))
-        b = draw(rng, instruction.b_type, (instruction.n, instruction.k))
+        a = draw(rng, instruction.a_type, (64, instruction.stored_k))
+        b = draw(rng, instruction.b_type, (instruction.n, instruction.stored_k))
         blocks[i]["image"] = blocks[i]["fragment"] = i
         if instruction.from_registers:
             fragments[i] = to_fragment(a)
         else:
             blocks[i]["a"] = placed(images[i], a_span, instruction.a_mn, 0, a)
         blocks[i]["b"] = placed(images[i], b_span, instruction.b_mn, B_AT, b)
-        want[i] = a.astype(np.float64) @ b.astype(np.float64).T
+        want[i] = _sum(instruction, a, b)
     return images, blocks, fragments, want
+
+
+def _sum(instruction: Instruction, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return start + A B^T; of integers what 32 bits hold of it."""
+    if instruction.a_type == "b1":
+        a, b = np.unpackbits(a, axis=1), np.unpackbits(b, axis=1)
+    total: np.ndarray = a.astype(np.float64) @ b.astype(np.float64).T + instruction.start
+    if instruction.saturates:
+        return np.minimum(total, 2**31 - 1)
+    return np.where(total >= 2**31, total - 2**32, total)
 
 
 def multiply(run: Run, dtype: str, seed: int = 0) -> list[dict[str, Any]]:
@@ -92,7 +111,8 @@ def multiply(run: Run, dtype: str, seed: int = 0) -> list[dict[str, Any]]:
         rows.append(
             {
                 "part": "products",
-                "kind": instruction.ptx.removeprefix("wgmma.mma_async.sync.aligned."),
+                "kind": instruction.ptx.removeprefix("wgmma.mma_async.sync.aligned.")
+                + (f" + {instruction.start}" if instruction.start else ""),
                 "a": "registers" if instruction.from_registers else _major(instruction.a_mn),
                 "b": _major(instruction.b_mn),
                 "tried": len(exact),

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from ..warp_products import judge, movement
 from .descriptors import SPANS
 from .probes import AS_DECODED, OTHER, WITHOUT_OFFSET
+
+_COUNTS = ("equal", "of any size")
+_FIRST = ("first, whole", "first")
 
 
 def table(rows: list[dict[str, Any]], about: dict[str, str]) -> str:
     """Return the document."""
     lines = ["# Where a Hopper GPU reads and writes, against the simulator's decoders", ""]
     lines += [f"- {name}: {value}" for name, value in about.items()]
-    lines += _layouts(rows) + _open(rows) + _products(rows) + _copies(rows) + _failures(rows)
+    lines += _layouts(rows) + _open(rows) + _products(rows) + _copies(rows)
+    lines += _movement(rows) + _warp_products(rows) + _failures(rows)
     return "\n".join(lines) + "\n"
 
 
@@ -70,6 +76,38 @@ def _copies(rows: list[dict[str, Any]]) -> list[str]:
     return _section("Boxes of which every byte is where the simulator has it", heads, cells)
 
 
+def _movement(rows: list[dict[str, Any]]) -> list[str]:
+    mine = [row for row in rows if row["part"] == movement.PART]
+    cells = [[row["kind"], f"{row[AS_DECODED]} of {row['tried']}"] for row in mine]
+    heads = ["instruction", "warps with every register and byte as simulated"]
+    return _section("Matrices between registers and shared memory", heads, cells)
+
+
+def _warp_products(rows: list[dict[str, Any]]) -> list[str]:
+    """Selectors of one form are a line."""
+    mine = [row for row in rows if row["part"] == judge.PART]
+    cells = []
+    for kind in dict.fromkeys(row["kind"].partition(" ")[0] for row in mine):
+        same = [row for row in mine if row["kind"].partition(" ")[0] == kind]
+        sums = {key: sum(row[key] for row in same) for key in (*_COUNTS, "tried", AS_DECODED)}
+        worst = max(row["worst"] for row in same)
+        cells.append(
+            [
+                kind,
+                f"{sums[AS_DECODED]} of {sums['tried']}",
+                f"{sums['equal']} of {sums['of any size']}",
+                f"{worst:.4f}" if worst else "",
+            ]
+        )
+    heads = ["instruction", "right", "equal, of numbers of any size", "worst, part of the bound"]
+    lines = _section("Products of a warp", heads, cells)
+    wrong = [row for row in mine if not is_right(row)]
+    for row in wrong:
+        lines += ["", f"`{row['kind']}`, the first that is not as simulated:"]
+        lines += [f"- {key}: {json.dumps(row[key])}" for key in _FIRST if key in row]
+    return lines
+
+
 def _failures(rows: list[dict[str, Any]]) -> list[str]:
     mine = [row for row in rows if row["part"] == "failed"]
     return _section("Failed", ["what", "how"], [[r["kind"], r["end"]] for r in mine])
@@ -96,4 +134,4 @@ def is_right(row: dict[str, Any]) -> bool:
         return False
     if row["part"] == "open":
         return True
-    return row["tried"] == row["exact" if row["part"] == "products" else AS_DECODED]
+    return bool(row["tried"] == row["exact" if row["part"] == "products" else AS_DECODED])

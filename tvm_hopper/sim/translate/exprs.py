@@ -365,8 +365,11 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         return self._displaced(base, offset, varies, size)
 
     def _displaced(self, base: str, index: str, varies: bool, size: int) -> Code:
-        """Return an address; an index out of memory has 32 bits, which no address fits."""
-        step = self.constant("size", np.int64(size)) if varies else str(size)
+        """Return an address; one that varies may have an index of 32 bits, which none fits in."""
+        step = str(size)
+        if varies:
+            step = f"STEP_{size}"
+            self.scope.constants[step] = np.int64(size)
         return f"({base} + {index} * {step})", varies
 
     def _call_handle_add_byte_offset(self, node: Any) -> Code:

@@ -17,7 +17,9 @@ from tvm_hopper.sim.arithmetic import exact, fused
 from tvm_hopper.sim.arithmetic.formats import F64
 from tvm_hopper.sim.modelled import MODELLED, coverage
 from tvm_hopper.sim.ops.sparse_metadata import holders, meaningless
+from tvm_hopper.sim.shortcuts import Shortcuts
 from tvm_hopper.simulation import simulate
+from tvm_hopper.verification.launches import bound_launches, run_launches
 
 FORMS = mma_kernels.forms()
 SPARSE = [form for form in FORMS if "sp" in form[1][0]]
@@ -135,11 +137,14 @@ def test_values_without_a_meaning(kind, ordered, wrong):
 # -- whole kernels
 
 
+def inputs_of(operands):
+    held = zip("ABC", operands.raw, operands.kinds, strict=False)
+    inputs = {name: raw.view(mma_kernels.dtype_of(kind)).ravel() for name, raw, kind in held}
+    return {**inputs, "E": operands.words}
+
+
 def run(operands, program):
-    inputs = {}
-    for name, raw, kind in zip("ABC", operands.raw, operands.kinds, strict=False):
-        inputs[name] = raw.view(mma_kernels.dtype_of(kind)).ravel()
-    return simulate(program, {**inputs, "E": operands.words})
+    return simulate(program, inputs_of(operands))
 
 
 @pytest.mark.parametrize("form", SOME, ids=named)
@@ -175,7 +180,7 @@ def test_metadata_without_a_meaning_is_a_finding():
     operands = Operands(HALVES)
     operands.words[4] = 0x44444404
     result = run(operands, mma_kernels.program(*HALVES))
-    text = "metadata 0b0000 of .f16: mma.sp::ordered_metadata has no meaning for it"
+    text = "metadata 0b0000 of .f16: mma.sp::ordered_metadata has no meaning for it; give its tensor in inputs"
     assert messages(result) == [text]
     operands.words[5:8] = 0  # lanes that the selector does not name
     operands.words[4] = 0x44444441
@@ -184,7 +189,9 @@ def test_metadata_without_a_meaning_is_a_finding():
     plain = form_of("mma_sp", atype="f16", spvariant="sp")
     assert run(operands, mma_kernels.program(*plain)).findings == ()
     operands.words[4] = 0x444444F0
-    text = "metadata 0b0000, 0b1111 of .f16: mma.sp has no meaning for them"
+    text = (
+        "metadata 0b0000, 0b1111 of .f16: mma.sp has no meaning for them; give its tensor in inputs"
+    )
     assert messages(run(operands, mma_kernels.program(*plain))) == [text]
 
 
@@ -206,3 +213,18 @@ def test_a_form_that_ptx_does_not_have_is_a_finding():
     assert message == (
         "mma m16n8k32 row.col s32.s8.s4.s32: need a form of the instruction that PTX has"
     )
+
+
+# -- runs without values
+
+
+@pytest.mark.parametrize("form", [HALVES, form_of("mma_int", atype="s8")], ids=named)
+def test_metadata_are_values_that_a_finding_depends_on(form):
+    program, operands = mma_kernels.program(*form), Operands(form)
+    inputs = inputs_of(operands)
+    out = np.zeros_like(inputs["C"])
+    launches = bound_launches(program, {**inputs, "D": out}, 132)
+    cuts = {one.func.attrs["global_symbol"]: Shortcuts(values=False) for one in launches}
+    found = run_launches(launches, {**inputs, "D": out}, [], "eager", 0, [None], shortcuts=cuts)
+    assert found.findings == ()
+    assert ("metadata" in str(found.shortcut_failed)) == operands.sparse

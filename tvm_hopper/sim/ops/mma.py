@@ -127,12 +127,12 @@ class MmaOps:
         wrong = meaningless(fields, product.a_type, "ordered_metadata" in mods["spvariant"])
         if len(wrong):
             found = ", ".join(f"0b{value:04b}" for value in wrong)
-            text = (
+            what = (
                 f"metadata {found} of .{product.a_type}: mma.{mods['spvariant']} has no meaning for"
             )
-            self.machine.at(
-                "ILLEGAL_OPERAND", self, site, f"{text} {'it' if len(wrong) == 1 else 'them'}"
-            )
+            these = "it" if len(wrong) == 1 else "them"
+            text = f"{what} {these}; give its tensor in inputs"
+            self.machine.at("ILLEGAL_OPERAND", self, site, text)
         return self._product(product, a, b, c, fields)
 
     op_mma_sp_pair = op_mma_sp_all = op_mma_sp_f16acc = op_mma_sp_f16acc_pair = op_mma_sp

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -187,6 +189,7 @@ def test_a_part_runs_every_form_once_for_each_kind_of_operands(monkeypatch):
         ("form_0", 8), ("form_0", 8), ("form_1", 8), ("form_1", 8), ("form_0", 8), ("form_0", 8),
     ]  # fmt: skip
     assert not any(report.is_right(row) for row in rows)  # the results were never written
+    assert json.loads(json.dumps(rows))[0]["first"]["wrong"] > 0
     rows = measure.measure_part(FakeGpu(), "matrices")
     assert len(rows) == 13
     assert not any(report.is_right(row) for row in rows)

@@ -180,7 +180,8 @@ def test_metadata_without_a_meaning_is_a_finding():
     operands = Operands(HALVES)
     operands.words[4] = 0x44444404
     result = run(operands, mma_kernels.program(*HALVES))
-    text = "metadata 0b0000 of .f16: mma.sp::ordered_metadata has no meaning for it; give its tensor in inputs"
+    fix = "give its tensor in inputs"
+    text = f"metadata 0b0000 of .f16: mma.sp::ordered_metadata has no meaning for it; {fix}"
     assert messages(result) == [text]
     operands.words[5:8] = 0  # lanes that the selector does not name
     operands.words[4] = 0x44444441

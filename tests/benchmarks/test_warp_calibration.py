@@ -12,7 +12,8 @@ from benchmarks.calibration.warp_products import forms, judge, measure, movement
 from tests.sim import mma_kernels
 
 DENSE, SPARSE = forms.forms(sparse=False), forms.forms(sparse=True)
-SOME = [*DENSE[::9], *SPARSE[::13]]
+# sums of f64 in other modes are slow: the simulator rounds each by itself
+SOME = [form for form in (*DENSE[::9], *SPARSE[::19]) if form.product.rounding == "rn"]
 MOVEMENTS = movement.movements()
 
 
@@ -39,7 +40,7 @@ def test_what_the_simulator_computes_is_right():
     assert not any("first" in row or "first, whole" in row for row in rows)
 
 
-@pytest.mark.parametrize("form", SOME[::3], ids=lambda form: form.opcode)
+@pytest.mark.parametrize("form", SOME[::4], ids=lambda form: form.opcode)
 def test_one_wrong_lane_is_seen(form):
     def wrong(form, given):
         found = judge.simulated(form, given)

@@ -13,7 +13,7 @@ from tests.sim.kernels import lower, rules
 from tvm_hopper.simulation import simulate
 
 BYTES = 2048
-FORMS = list(itertools.product((1, 2, 4), (False, True), ("shared", "shared::cta")))
+FORMS = [*itertools.product((1, 2, 4), (False, True), ("shared",)), (4, False, "shared::cta")]
 
 
 @functools.cache

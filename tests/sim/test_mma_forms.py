@@ -23,7 +23,7 @@ from tvm_hopper.verification.launches import bound_launches, run_launches
 
 FORMS = mma_kernels.forms()
 SPARSE = [form for form in FORMS if "sp" in form[1][0]]
-SOME = [f for name in mma_kernels.ROWS for f in [x for x in FORMS if x[0] == name][::7]]
+SOME = [f for name in mma_kernels.ROWS for f in [x for x in FORMS if x[0] == name][::11]]
 
 
 def named(form):
@@ -75,7 +75,7 @@ def test_a_sum_of_floats_is_rounded_once(form):
 DOUBLES = [f for f in FORMS if f[0] == "mma_f64"]
 
 
-@pytest.mark.parametrize("form", DOUBLES[::3], ids=named)
+@pytest.mark.parametrize("form", DOUBLES[::6], ids=named)
 def test_doubles_are_a_chain_of_fused_multiply_adds(form):
     operands = Operands(form, whole=False)
     got, mode = operands.computed(), operands.mods["rnd"] or "rn"

@@ -4,6 +4,7 @@ RequireAlignment, at the hook:
 
     cuTensorMapEncodeTiled(A_map, "float16", 2, A.data, ...)
     kernel: for e in vectorized(2): D[..., e] = ...
+            cp.async.bulk(&tile[...], &B[...], ...)
   ->
     func_attr({"tvm_hopper.alignment": [0, 16, 3, 4]})                 argument, bytes
 
@@ -32,6 +33,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.vector_runs import is_aligned_run
+from tvm_hopper.codegen_patches.ptx.alignment import copy_alignment
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.tensor_map import ADDRESS_ALIGNMENT
 from tvm_hopper.requests.keys import ALIGNMENT
@@ -70,6 +72,9 @@ def plan_requirements(func: tirx.PrimFunc) -> tuple[Alignment, ...]:
             buffer = next((x.source for x in ir.find_all(address, ir.TensorLoad)), None)
         if buffer is not None:
             need(buffer, ADDRESS_ALIGNMENT)
+    for call in ir.find_all(func.body, ir.Call, lambda x: copy_alignment(x) > 1):
+        for load in ir.find_all(list(call.args), ir.TensorLoad):
+            need(load.source, copy_alignment(call))
     for loop in ir.find_all(func.body, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):
         length = int(loop.extent)
         touched = [store.buffer for store in ir.find_all(loop, ir.BufferStore)]

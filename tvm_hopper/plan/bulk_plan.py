@@ -125,12 +125,13 @@ def _counts(
     analyzer = sym.Analyzer()
     for var, loop in every.items():
         analyzer.bind(var, ir.range_of(loop))
+    whole: list[Any] = []  # what all of the copy depends on
     for axis, bound in enumerate(bounds):
         index = tensor.indices[axis]
         if bound is None or analyzer.can_prove(index < ir.cast_like(bound, index)):
             continue
         moving = [loop for loop in loops if ir.uses(index, loop.loop_var)]
-        if len(moving) != 1 or tensor.steps(moving[0])[axis] != 1:
+        if len(moving) > 1 or (moving and tensor.steps(moving[0])[axis] != 1):
             raise _bad_predicate(copy)
         if copy.must_fill:
             raise cannot_lower(
@@ -139,9 +140,20 @@ def _counts(
                 "a copy without a fill: a copy in bulk moves bytes and stores no others",
                 'take "tma", which fills with zeros',
             )
+        if not moving:
+            whole.append(index < ir.cast_like(bound, index))
+            continue
         left = ir.cast_like(bound, index) - tensor.start(moving)[axis]
         zero, most = (ir.cast_like(x, left) for x in (0, moving[0].extent))
         counts[moving[0]] = analyzer.simplify(tirx.max(zero, tirx.min(most, left)))
+    if whole and loops:
+        condition = whole[0]
+        for term in whole[1:]:
+            condition = tirx.And(condition, term)
+        count = counts[loops[0]]
+        if isinstance(count, int):
+            count = tirx.IntImm("int32", count)
+        counts[loops[0]] = tirx.Select(condition, count, ir.cast_like(0, count))
     return counts
 
 
@@ -149,7 +161,7 @@ def _bad_predicate(copy: Transfer) -> Exception:
     return cannot_lower(
         copy.where,
         f"the predicate {copy.condition}",
-        "bounds, each of an index that one of the copy's loops moves by 1",
+        "bounds, each of an index that one of the copy's loops moves, by 1",
         'take "tma", or apply any other predicate where the tile is used',
     )
 
@@ -215,6 +227,8 @@ def _divisor(value: Any) -> int:
     """Return a number that divides a value for sure; 0 is divided by all."""
     if isinstance(value, (tirx.Max, tirx.Min)):
         return gcd(_divisor(value.a), _divisor(value.b))
+    if isinstance(value, tirx.Select):
+        return gcd(_divisor(value.true_value), _divisor(value.false_value))
     known = ir.static_int(value)
     if known is not None:
         return known

@@ -47,10 +47,16 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.plan.bulk_plan import BulkTransfer, plan_bulk_copies
 from tvm_hopper.plan.cp_async_plan import CpAsyncTransfer, plan_cp_async_copies
 from tvm_hopper.plan.notes import note_kernels
 from tvm_hopper.plan.tma_plan import TmaTransfer, plan_tma_copies
+from tvm_hopper.plan.transfer import find_transfers
+from tvm_hopper.requests.keys import ASYNC_COPY
+from tvm_hopper.requests.targets import arch_of
 
 from .bulk_runs import run_block
 from .cp_async_chunks import chunk_block
@@ -70,8 +76,17 @@ class CopyPlan:
         return bool(self.boxes or self.runs or self.chunks)
 
 
-def plan_copies(kernel: ir.For) -> CopyPlan:
+def plan_copies(kernel: ir.For, arch: Arch) -> CopyPlan:
     """Plan every annotated copy of a kernel; reasons to refuse are raised here."""
+    for copy in find_transfers(kernel):
+        if copy.op.name not in arch.async_ops:
+            able = {ASYNC_OPS[name].mechanism for name in arch.async_ops} - {None}
+            raise cannot_lower(
+                copy.where,
+                f"{ASYNC_COPY} = {copy.op.mechanism!r} on {arch.name}",
+                f"a mechanism that it has: {' or '.join(sorted(map(repr, able)))}",
+                "ask for that one, or build for a chip that has the other",
+            )
     return CopyPlan(plan_tma_copies(kernel), plan_bulk_copies(kernel), plan_cp_async_copies(kernel))
 
 
@@ -101,15 +116,16 @@ class LowerCopies:
     def transform_function(self, func, mod, ctx):
         """Replace the annotated copies of one function."""
         notes = {}
+        arch = arch_of(func)
         names = ir.Names(param.name for param in func.params)
 
         def lower(kernel: ir.For) -> ir.Stmt:
-            if not (plan := plan_copies(kernel)):
+            if not (plan := plan_copies(kernel, arch)):
                 return kernel
             notes[ir.number_of(func, kernel)] = [note_of(transfer) for transfer in plan.boxes]
             no_tile, no_input = find_guards(kernel, plan.boxes)
             after = rewrite_copies(kernel, plan, no_input, names)
-            assert not plan_copies(after), "LowerCopies left a copy behind"
+            assert not plan_copies(after, arch), "LowerCopies left a copy behind"
             return guard_empty(after, no_tile)
 
         return note_kernels(ir.map_kernels(func, lower), notes)

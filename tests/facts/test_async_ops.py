@@ -9,6 +9,7 @@ def test_every_row_completes_in_a_known_way():
         "bulk_load",
         "tma_load",
         "tma_store",
+        "bulk_store",
         "tma_reduce",
         "wgmma",
     }
@@ -44,5 +45,6 @@ def test_a_mechanism_is_served_by_the_instruction_for_the_memories_at_both_ends(
         ("tma", "global", "shared"): "tma_load",
         ("tma", "shared", "global"): "tma_store",
         ("bulk", "global", "shared"): "bulk_load",
+        ("bulk", "shared", "global"): "bulk_store",
         ("cp_async", "global", "shared"): "cp_async",
     }

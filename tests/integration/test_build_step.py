@@ -162,8 +162,8 @@ def test_errors_keep_their_class_through_tvm(with_runtime, monkeypatch) -> None:
 
 
 def test_a_bad_log_is_an_error_of_tvm_compile(with_runtime, monkeypatch) -> None:
-    def bad(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
-        return b"", "ptxas info : (C7510) wgmma serialized"
+    def bad(source: str, arch: str, fast_math: bool) -> compilers.Output:
+        return compilers.Output(b"", b"", "ptxas info : (C7510) wgmma serialized")
 
     monkeypatch.setitem(compilers._COMPILERS, "nvrtc", bad)
     with pytest.raises(CompileError, match="found C7510 wgmma serialized"):

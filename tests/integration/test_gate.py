@@ -120,9 +120,9 @@ def test_async_option_refuses_an_arch_that_cannot() -> None:
     mod = _programs.pipelined_matmul(True).mod
     with (
         PassContext(config={keys.ASYNC_COPY: "tma"}),
-        pytest.raises(LoweringError, match=r"main, PassContext: found .* with target cuda sm_80"),
+        pytest.raises(LoweringError, match=r"main, PassContext: found .* with target cuda sm_86"),
     ):
-        tvm.compile(mod, target=_programs.SM80)
+        tvm.compile(mod, target={**_programs.SM80, "arch": "sm_86"})
 
 
 ASYNC, TEAMS, REGS = keys.ASYNC_COPY, keys.CONSUMERS, keys.REGISTERS
@@ -186,7 +186,7 @@ def test_unknown_attribute_is_refused() -> None:
 @pytest.mark.parametrize(
     ("target", "found"),
     [
-        (_programs.SM80, "cuda sm_80;"),
+        ({"kind": "cuda", "arch": "sm_86"}, "cuda sm_86;"),
         ({"kind": "cuda", "arch": "sm_90"}, "cuda sm_90;"),
         ("llvm", "llvm;"),
     ],

@@ -32,6 +32,7 @@ from tvm.ir.transform import Pass, PassContext
 from tvm_hopper import ir, pipeline
 from tvm_hopper.errors import CompileError, HopperError
 from tvm_hopper.requests import keys, marks, options
+from tvm_hopper.requests.targets import arch_of
 
 from . import records
 from .records import BuildRecord
@@ -170,14 +171,18 @@ class ModuleBuild:
             fast_math=settings.fast_math,
             check_assembler_log=settings.check_assembler_log,
             strict=settings.strict,
+            arch=next(arch_of(f) for f in self.module.functions.values() if marks.is_marked(f)),
         )
         records.keep(self.record)
         return self.record.source
 
     def compile(self, text: str) -> bytes:
-        """Compile the text that TVM ended up with; refuse what the assembler had to mend."""
+        """Compile the text that TVM ended up with; refuse what the assembler had to mend.
+
+        TVM tells PTX from a cubin by its first character, a slash.
+        """
         assert self.record is not None, f"TVM called {COMPILE} without {POSTPROC}"
-        return replace(self.record, source=text).compile().cubin
+        return replace(self.record, source=text).compile().image
 
 
 def _launches(host: BaseFunc, kernel: tvm.ir.GlobalVar) -> bool:

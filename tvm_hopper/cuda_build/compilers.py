@@ -19,16 +19,15 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm_hopper.errors import CompileError
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import SM_90A, Arch
 
 from . import assembler_log
 from .assembler_log import KernelFacts
 from .runtime import pip_folders
 
-ARCH = SM_90A.name
 KEPT = 256  # results, and records of builds; a tuning run makes thousands
 
 INSTALL = (
@@ -93,6 +92,14 @@ _WITHOUT_TRAITS = {
 _WMMA = "nvcuda::"
 
 
+class Output(NamedTuple):
+    """What a compiler makes of a text."""
+
+    cubin: bytes
+    ptx: bytes
+    log: str
+
+
 def math_flags(fast_math: bool) -> list[str]:
     """State the arithmetic: IEEE division and square root, denormals kept, a*b+c fused."""
     if fast_math:
@@ -117,8 +124,8 @@ def header_folders() -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(str, found))) if None not in found else ()
 
 
-def with_nvrtc(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
-    """Compile a CUDA text by NVRTC; return the cubin and the log."""
+def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
+    """Compile a CUDA text by NVRTC."""
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
@@ -165,13 +172,15 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
             raise CompileError(f"NVRTC: found {errors(text)}; need CUDA text that compiles")
         cubin = b" " * checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
         checked(nvrtc.nvrtcGetCUBIN(program, cubin), "nvrtcGetCUBIN")
-        return cubin, text
+        ptx = b" " * checked(nvrtc.nvrtcGetPTXSize(program), "nvrtcGetPTXSize")
+        checked(nvrtc.nvrtcGetPTX(program, ptx), "nvrtcGetPTX")
+        return Output(cubin, ptx.rstrip(b"\0"), text)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def with_nvcc(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
-    """Compile a CUDA text by the nvcc on PATH; return the cubin and the log."""
+def with_nvcc(source: str, arch: str, fast_math: bool) -> Output:
+    """Compile a CUDA text by the nvcc on PATH."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise CompileError(
@@ -184,6 +193,8 @@ def with_nvcc(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
         command = [
             nvcc,
             "-cubin",
+            "--keep",  # the PTX on the way
+            f"--keep-dir={folder}",
             f"-arch={arch}",
             "-O3",
             "--ptxas-options=-v",
@@ -198,7 +209,7 @@ def with_nvcc(source: str, arch: str, fast_math: bool) -> tuple[bytes, str]:
         log = done.stdout + done.stderr
         if done.returncode:
             raise CompileError(f"nvcc: found {errors(log)}; need CUDA text that compiles")
-        return cubin.read_bytes(), log
+        return Output(cubin.read_bytes(), Path(folder, "tvm_hopper.ptx").read_bytes(), log)
 
 
 def errors(log: str) -> str:
@@ -209,9 +220,13 @@ def errors(log: str) -> str:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A cubin with all that is known of how it came to be."""
+    """A cubin with all that is known of how it came to be.
+
+    `image` is what is shipped: the cubin, or for an arch whose code later chips run, its PTX.
+    """
 
     cubin: bytes = field(repr=False)
+    image: bytes = field(repr=False)
     log: str = field(repr=False)
     compiler: str
     math_flags: tuple[str, ...]
@@ -234,18 +249,21 @@ def compile_source(
     fast_math: bool = False,
     check_log: bool = True,
     strict: bool = False,
+    arch: Arch = SM_90A,
 ) -> Compiled:
-    """Compile a CUDA text for Hopper; refuse what the assembler had to mend."""
+    """Compile a CUDA text; refuse what the assembler had to mend."""
     if compiler not in _COMPILERS:
         need = " or ".join(map(repr, _COMPILERS))
         raise CompileError(f"tvm_hopper.compiler: found {compiler!r}; need {need}")
-    key = (source_hash(source), compiler, fast_math)
+    key = (source_hash(source), compiler, fast_math, arch.name)
     with _lock:
         result = _results.get(key)
     if result is None:
-        cubin, log = _COMPILERS[compiler](source, ARCH, fast_math)
-        facts = assembler_log.read_facts(log)
-        result = Compiled(cubin, log, compiler, tuple(math_flags(fast_math)), facts)
+        out = _COMPILERS[compiler](source, arch.name, fast_math)
+        facts = assembler_log.read_facts(out.log)
+        image = out.cubin if arch.is_specific else out.ptx
+        flags = tuple(math_flags(fast_math))
+        result = Compiled(out.cubin, image, out.log, compiler, flags, facts)
         with _lock:
             _results[key] = result
             while len(_results) > KEPT:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import tvm
 
 from tvm_hopper.errors import HopperError
+from tvm_hopper.facts.arch import SM_90A, Arch
 
 from .compilers import KEPT, Compiled, compile_source, source_hash
 
@@ -31,6 +32,7 @@ class BuildRecord:
     fast_math: bool
     check_assembler_log: bool
     strict: bool = False  # some function of the module is compiled so
+    arch: Arch = SM_90A
 
     @property
     def key(self) -> str:
@@ -45,7 +47,12 @@ class BuildRecord:
     def compile(self) -> Compiled:
         """Compile the text as its build asked for it, or return what that gave before."""
         return compile_source(
-            self.source, self.compiler, self.fast_math, self.check_assembler_log, self.strict
+            self.source,
+            self.compiler,
+            self.fast_math,
+            self.check_assembler_log,
+            self.strict,
+            self.arch,
         )
 
 

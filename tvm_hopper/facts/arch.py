@@ -1,7 +1,7 @@
 """What differs from one architecture to another: limits, operations, and what moves registers.
 
     SM_90A    H100, H200, H800, H20, GH200: one build runs on each (see `facts.devices`)
-    SM_80     A100, A30
+    SM_80     A100, A30, and as PTX every later chip
 
 A plan that depends on the chip has its `Arch` as a field, and a pass takes it from the function's
 target (`requests.targets.arch_of`). Constants that hold for all of them are in
@@ -56,6 +56,9 @@ class Arch:
         Whether registers move between the warp groups of a running thread block.
     max_cluster_size
         The portable size of a cluster, in thread blocks; 1: there are no clusters.
+    is_specific
+        Code for it runs on chips of this compute capability alone, and on no later one (the suffix
+        `a`). Else it is shipped as PTX, which the driver compiles for the chip at hand.
 
     Raises
     ------
@@ -78,6 +81,7 @@ class Arch:
     proxies: tuple[str, ...]
     has_setmaxnreg: bool
     max_cluster_size: int
+    is_specific: bool = False
 
     def __post_init__(self) -> None:
         for op in self.async_ops:
@@ -116,10 +120,9 @@ SM_90A = Arch(
     proxies=(GENERIC, ASYNC),
     has_setmaxnreg=True,
     max_cluster_size=8,
+    is_specific=True,
 )
 
-# Nothing is lowered for it yet: `requests/marks.py` refuses its targets. The row is here since
-# pipelines of cp.async come next, and so that no plan takes Hopper's limits for everybody's.
 SM_80 = Arch(
     name="sm_80",
     compute_capability=(8, 0),

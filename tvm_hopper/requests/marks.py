@@ -17,7 +17,7 @@ from tvm.target import Target
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.arch import ARCHS
 from tvm_hopper.requests import keys, options, stock
 from tvm_hopper.requests.targets import target_arch
 
@@ -172,15 +172,15 @@ def _where(function: str, request: Request) -> str:
 
 
 def check_target(function: str, func: tirx.PrimFunc, request: Request) -> None:
-    """Refuse a target whose instructions are not Hopper's."""
+    """Refuse a target of which nothing is known."""
     target = func.attrs.get("target", None)
     arch = target_arch(target)
-    if arch != SM_90A.name:  # all that is lowered for so far
+    if arch not in ARCHS:
         found = f"target {target.kind.name} {arch}".rstrip() if target is not None else "no target"
         raise cannot_lower(
             _where(function, request),
             f"{request.name} with {found}",
-            f"a cuda target with arch {SM_90A.name}",
+            f"a cuda target with arch {' or '.join(sorted(ARCHS, reverse=True))}",
             'build with target="nvidia/nvidia-h200" or take the annotation away',
         )
     check_host(function, target)

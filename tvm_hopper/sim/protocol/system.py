@@ -60,6 +60,26 @@ def _wanted(last: int, parity: int) -> int:
     return last + 1 if (last + 1) & 1 == parity else last + 2
 
 
+def _in_turns(agent: SkeletonAgent) -> bool:
+    """Tell whether an agent never comes to the cluster barrier again before it has waited for it.
+
+    Then each generation needs each agent once, with the same threads: in which order they come
+    changes nothing, and a wait that can pass will always be able to.
+    """
+    arrived, threads = False, set()
+    for op in agent.ops:
+        if op.kind in ("cluster_sync", "cluster_arrive"):
+            if arrived:
+                return False
+            threads.add(op.threads)
+            arrived = op.kind == "cluster_arrive"
+        elif op.kind == "cluster_wait":
+            if not arrived:
+                return False
+            arrived = False
+    return len(threads) < 2
+
+
 class System:
     """Successor function over the agents of one cluster."""
 
@@ -86,6 +106,7 @@ class System:
         self.meeting_index = {key: i for i, key in enumerate(self.meetings)}
         self.violations: dict[tuple, Violation] = {}
         self.fixed_meetings = self._fixed_meetings()
+        self.cluster_in_turns = all(_in_turns(agent) for agent in agents)
         self.unsteady, self.least = self._counts()
         self.next_waits = [self._next_waits(agent) for agent in agents]
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))

@@ -313,6 +313,8 @@ class WarpCore(LoadStore):
         if access.event < 0 and access.kind == GENERIC:
             owners = None if together else self._owners(offsets.size, access.lanes)
             self.lane_order.place(access, offsets, size, owners)
+        elif access.kind == ASYNC and access.lanes != ALL_LANES:
+            self.lane_order.issue(access, offsets, size)
         cells = shadow.cells(offsets, size)
         if clock is None:
             bundle = self.knows(access.lanes)

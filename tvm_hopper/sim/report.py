@@ -134,7 +134,7 @@ class Reporter:
     def _of_lanes(
         self, region: Any, other: MemoryAccess, access: MemoryAccess, bundle: Any
     ) -> bool:
-        """Tell whether all that a copy lacks is a meeting of the lane that issues it with others."""
+        """Tell whether all that a copy lacks is a meeting of lanes, in the warp that issues it."""
         return (
             access.kind == ASYNC
             and other.warp is access.warp

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tvm_hopper
+from tvm_hopper.verification.judge import RUNS
 
 from .families.memory_kernels import MUTATIONS
 from .golden import softmax_block, softmax_cluster, softmax_push, softmax_warp, splitk_reduce
@@ -76,7 +77,7 @@ def test_softmax_is_clean_and_right(case):
 )
 def test_larger_softmax_is_clean_and_right(case):
     module, options = case
-    require_clean(judge(module.build(**options), tvm_hopper.simulation.RUNS), "Y")
+    require_clean(judge(module.build(**options), RUNS), "Y")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_two_hundred_ctas_hear_of_each_other(order):
 @pytest.mark.parametrize("order", ["last", "turns"])
 def test_two_hundred_ctas_under_every_schedule(order):
     kernel = splitk_reduce.build(order=order, splits=200, k=613)
-    require_clean(judge(kernel, tvm_hopper.simulation.RUNS), "WSY")
+    require_clean(judge(kernel, RUNS), "WSY")
 
 
 # wrong numbers in any run, whatever the inputs; of S07 only where exp overflows

@@ -89,10 +89,9 @@ def test_split_k_is_clean_and_right(options):
     require_clean(judge(splitk_reduce.build(**options)), "WSY")
 
 
-@pytest.mark.parametrize("order", ["last", "turns"])
-def test_two_hundred_ctas_hear_of_each_other(order):
+def test_two_hundred_ctas_hear_of_each_other():
     """All of them run, as one group, and the values are of all."""
-    kernel = splitk_reduce.build(order=order, splits=200, k=421, warps=1)
+    kernel = splitk_reduce.build(splits=200, k=421, warps=1)
     report = judge(kernel, FEW[:1])
     require_clean(report, "WSY")
     assert "ran main_kernel: 200 of 200 CTAs" in str(report)
@@ -106,7 +105,7 @@ def test_two_hundred_ctas_under_every_schedule(order):
 
 
 # wrong numbers in any run, whatever the inputs; of S07 only where exp overflows
-WRONG = ("S01", "S06", "C05", "C14", "K06", "K09")
+WRONG = ("S01", "C05", "C14", "K09")
 
 
 @pytest.mark.parametrize("id", WRONG)

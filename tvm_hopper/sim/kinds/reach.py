@@ -44,9 +44,11 @@ class Reach:
 
     def times(self, factor: int) -> Reach:
         """Return the products with a number."""
-        ends = sorted((self.low * factor, self.high * factor))
         few = self._few()
-        return Reach(*ends) if few is None else Reach.of(few * factor)
+        if few is not None:
+            return Reach.of(few * factor)
+        low, high = sorted((self.low * factor, self.high * factor))
+        return Reach(low, high)
 
     def _few(self) -> np.ndarray | None:
         if self.listed is not None:

@@ -16,7 +16,7 @@ from .lowering import lower
 
 
 def _line(*cells: str) -> str:
-    widths = (5, 13, 40, 52, 8)
+    widths = (5, 28, 40, 52, 8)
     return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)).rstrip()
 
 

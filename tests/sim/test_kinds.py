@@ -69,6 +69,18 @@ def kernel(body, grid=200, threads=64, rows=6400):
                 while n[0] < bx % 3:
                     n[0] = n[0] + 1
                     T.tvm_storage_sync("shared")
+            if body == "strided rows":
+                for r in T.serial(4):
+                    if r * 200 + bx < 730:
+                        T.tvm_storage_sync("shared")
+            if body == "strided rows of warps":
+                for r in T.serial(3):
+                    if r * 400 + bx * 2 + tx // 32 < 1001:
+                        tile[tx] = A[tx]
+            if body == "one strided row":
+                for r in T.serial(4):
+                    if r * 200 + bx == 330:
+                        T.tvm_storage_sync("shared")
             if body == "choice":
                 C[tx] = T.if_then_else(bx < 7, tile[tx], 0)
             if body == "loop from a place of its own":
@@ -91,6 +103,9 @@ def kernel(body, grid=200, threads=64, rows=6400):
         ("while", 3),
         ("choice", 2),
         ("loop from a place of its own", 2),
+        ("strided rows", 2),  # four rows, or three
+        ("strided rows of warps", 3),  # all, one warp of two in the last turn, or none
+        ("one strided row", 2),
     ],
 )
 def test_each_kind_of_cta_runs(body, kinds):
@@ -101,6 +116,7 @@ def test_each_kind_of_cta_runs(body, kinds):
     else:
         assert f"one of each of the {kinds} kinds of CTA" in choice.reason
     special = {"trips in a register": 150, "one block meets": 123, "edge": 198, "choice": 0}
+    special |= {"one strided row": 130, "strided rows of warps": 100}
     assert (special.get(body, 0), 0, 0) in choice.blocks
 
 

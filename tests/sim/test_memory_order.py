@@ -241,3 +241,53 @@ def test_a_wait_for_all_but_more_groups_than_there_are_waits_for_none(newest, ti
     inputs = {"X": X[:512], "Y": np.zeros(512, "float32")}
     found = rules(staged(newest, tiles, full), inputs)
     assert found == (set() if newest == 1 else {"RACE_OVERWRITE_BUSY"})
+
+
+def chain(ctas, condition):
+    """Let CTA i wait until the word says i, and add one."""
+
+    @T.prim_func(s_tir=True)
+    def main(C: T.Buffer((256,), "uint32"), F: T.Buffer((2,), "uint32")):
+        T.func_attr({"global_symbol": "main"})
+        bx = T.launch_thread("blockIdx.x", ctas)
+        T.launch_thread("threadIdx.x", 1)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((256,), "uint8", scope="shared.dyn", align=1024)
+            told = T.decl_buffer((64,), "uint32", data=smem.data, scope="shared.dyn")
+            turn = T.alloc_buffer((1,), "uint32", scope="local")
+            told[0] = T.Cast("uint32", bx)
+            if condition == "registers":
+                T.cuda.wait_until(
+                    turn[0], T.address_of(F[0]), turn[0] == T.Cast("uint32", bx), ptx_type="u32"
+                )
+            else:
+                T.cuda.wait_until(turn[0], T.address_of(F[0]), turn[0] == told[0], ptx_type="u32")
+            C[bx] = turn[0]
+            # a word beside it changes too, which concerns nobody
+            T.ptx.red.relaxed.gpu.global_.add.u32(T.address_of(F[1]), T.uint32(1))
+            T.ptx.red.release.gpu.global_.add.u32(T.address_of(F[0]), T.uint32(1))
+
+    return lower(main)
+
+
+@pytest.mark.parametrize("condition", ["registers", "shared memory"])
+@pytest.mark.parametrize("policy", ["eager", "lifo", "random", "starve:0"])
+def test_a_chain_of_waits_gets_to_its_end(condition, policy):
+    words = {"F": np.zeros(2, "uint32"), "C": np.zeros(256, "uint32")}
+    result = simulate(chain(24, condition), words, policy=policy).require_clean()
+    assert np.array_equal(result.outputs["C"][:24], np.arange(24))
+    assert result.outputs["F"].tolist() == [24, 24]
+
+
+def test_a_wait_for_a_word_that_stays_is_a_deadlock():
+    words = {"F": np.array([1, 0], "uint32"), "C": np.zeros(256, "uint32")}
+    result = simulate(chain(3, "registers"), words, policy="eager")
+    assert result.rules == {"DEADLOCK"}
+    assert "spins in" in result.findings[0].message
+
+
+def test_a_waiting_warp_looks_again_at_its_own_words_alone():
+    """Once for each turn that is not its own: not after every change of memory."""
+    words = {"F": np.zeros(2, "uint32"), "C": np.zeros(256, "uint32")}
+    looks = simulate(chain(50, "registers"), words, policy="lifo").steps
+    assert looks < 50 * 50

@@ -240,6 +240,60 @@ def test_random_programs_get_the_verdict_that_all_states_give(seed):
     assert clean
 
 
+def cluster(kind):
+    return Op(f"cluster_{kind}", (), 0, 32)
+
+
+def draw_with_cluster(rng):
+    """Draw three agents that meet at the cluster barrier; each in turns, or one of them not."""
+    key, meet = (0, "smem", 0), meeting()
+    whole = rng.choice([[cluster("sync")], [cluster("arrive"), cluster("wait")]])
+    rounds = rng.randint(1, 3)
+    agents = []
+    for number in range(3):
+        ops = [Op("init", ((key, rng.choice([1, 2, 3]), 0),))] if number == 0 else []
+        ops.append(meet)
+        for _ in range(rounds):
+            between = [Op("arrive", ((key, 1, 0),)), Op("wait", ((key, 0, 0),), 0, 1)]
+            ops += whole[:1] + rng.sample(between, rng.randint(0, 1)) + whole[1:]
+        if rng.random() < 0.2:
+            del ops[rng.randrange(1, len(ops))]
+        agents.append(SkeletonAgent(0, f"agent{number}", tuple(ops)))
+    return agents
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_cluster_barriers_get_the_verdict_that_all_states_give(seed):
+    rng, found_any = random.Random(seed), set()
+    for _ in range(25):
+        agents = draw_with_cluster(rng)
+        complete, _, want = judge(agents, 5000, reduce=False, merge=False)
+        assert complete
+        complete, _, found = judge(agents, 5000)
+        assert complete
+        assert bool(found) == bool(want), (want, found, agents)
+        found_any.add(bool(want))
+    assert found_any == {True, False}
+
+
+def test_agents_that_meet_in_turns_have_one_order():
+    rounds = (cluster("arrive"), cluster("wait")) * 6
+    complete, states, found = judge([SkeletonAgent(n, f"{n}", rounds) for n in range(16)])
+    assert (complete, found) == (True, set())
+    assert states <= 2 * 16 * 6 + 1
+
+
+def test_an_agent_that_arrives_twice_is_seen_in_every_order():
+    """Its second arrival may end the generation in place of another's, or begin the next one."""
+    right = (cluster("arrive"), cluster("wait"))
+    agents = [SkeletonAgent(0, "a", (cluster("arrive"), *right)), SkeletonAgent(1, "b", right)]
+    assert not skeleton(agents).system.cluster_in_turns
+    for flags in ({}, {"reduce": False, "merge": False}):
+        assert "NAMED_BAR_MISMATCH" in judge(agents, **flags)[2]
+    for ops in ((cluster("wait"),), (*right, replace(cluster("sync"), threads=16))):
+        assert not skeleton([SkeletonAgent(0, "a", ops)]).system.cluster_in_turns
+
+
 def test_bytes_that_nobody_expects_are_found():
     # they may come before the arrival, and the phase never ends, or after it
     key = (0, "smem", 0)

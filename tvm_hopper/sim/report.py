@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.findings import RULES, Finding
-from tvm_hopper.sim.races.shadow import ASYNC, MemoryAccess
+from tvm_hopper.sim.races.shadow import ASYNC, MemoryAccess, clock_for
 from tvm_hopper.sim.timeline import TimelineEvent
 from tvm_hopper.sim.tir import shared_buffer, statement_text
 
@@ -115,9 +115,10 @@ class Reporter:
 
     def classify(self, region: Any, other: MemoryAccess, access: MemoryAccess, bundle: Any) -> str:
         """Name the rule that two unordered accesses break."""
-        if other.known_to(bundle.generic) and access.kind == ASYNC:
+        of_lanes = self._of_lanes(region, other, access, bundle)
+        if other.known_to(bundle.generic) and access.kind == ASYNC and not of_lanes:
             return "PROXY_FENCE_MISSING" if other.writes else "PROXY_FENCE_MISSING_WAR"
-        if other.known_to(bundle.narrow):
+        if other.known_to(bundle.narrow) and not of_lanes:
             return "MBAR_SCOPE_TOO_NARROW"
         if not region.shared and other.writes and other.op is not None:
             issued_before = bundle.generic.epochs[other.warp.index] >= other.epoch
@@ -129,6 +130,16 @@ class Reporter:
             return "RACE_OVERWRITE_BUSY"
         generic = other.op is None and access.op is None
         return "RACE_WRITE_WRITE" if generic or not region.shared else "RACE_OVERWRITE_BUSY"
+
+    def _of_lanes(
+        self, region: Any, other: MemoryAccess, access: MemoryAccess, bundle: Any
+    ) -> bool:
+        """Tell whether all that a copy lacks is a meeting of lanes, in the warp that issues it."""
+        return (
+            access.kind == ASYNC
+            and other.warp is access.warp
+            and other.known_to(clock_for(bundle, access.kind, region.shared))
+        )
 
     def conflict(
         self,
@@ -166,6 +177,8 @@ class Reporter:
                 "proxies are not"
             )
         missing = _MISSING[rule]
+        if self._of_lanes(region, other, access, bundle):
+            missing = f"bar.warp.sync between the lanes of {other.warp.label}"
         if other.warp.lane_order.left_out(other):
             missing = f"bar.warp.sync between the lanes of {other.warp.label}; or {missing}"
             message += "; the release (or fence) after it is of lanes that had not met the others"

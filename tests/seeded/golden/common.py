@@ -43,7 +43,8 @@ class Kernel:
 
     `inputs` holds every tensor by parameter name, outputs included when they have a defined value
     at entry (zero for a reduction); `expected` holds what must come out, in float64.  `against` is
-    the plain program of the same parameters, for `verify(func, against=...)`.
+    the plain program of the same parameters, for `verify(func, against=...)`.  `tolerance` is the
+    relative error that its roundings may add up to; 0: every operation is exact.
     """
 
     func: PrimFunc
@@ -51,6 +52,7 @@ class Kernel:
     expected: dict[str, np.ndarray] = field(default_factory=dict)
     grid: int = 1
     against: PrimFunc | None = None
+    tolerance: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -149,12 +149,15 @@ class _Words:
         pointer, size, total = self.pointers.get(talk.tensor), talk.itemsize, None
         if len(talk.index) == 1 and not self.keys.flow.taint(talk.index[0]) - {BLOCK}:
             total = self.keys.sum(talk.index[0])
-        if pointer is None or total is None or max(-total.low, total.high) * size > MAX_REACH:
+        if pointer is None or total is None:
+            raise UnprovableError(f"which words CTAs share by {talk.name} is not known")
+        low, high = total.added.low, total.added.high
+        if max(-low, high) * size > MAX_REACH:
             raise UnprovableError(f"which words CTAs share by {talk.name} is not known")
         count = self.keys.values.total
         block = np.broadcast_to(np.asarray(total.block, np.int64), (count,))
-        start = pointer.offset + (block + total.low) * size
-        return pointer.tensor, start, start + (total.high - total.low + 1) * size
+        start = pointer.offset + (block + low) * size
+        return pointer.tensor, start, start + (high - low + 1) * size
 
 
 def _components(total: int, words: Sequence[np.ndarray]) -> np.ndarray:

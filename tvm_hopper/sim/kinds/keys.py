@@ -10,10 +10,11 @@ from tvm import ir, sym, tirx
 
 from tvm_hopper.sim.kinds.flow import BLOCK, DATA, Flow
 from tvm_hopper.sim.kinds.grid_values import GridValues, NotOfBlockError
+from tvm_hopper.sim.kinds.reach import UNBOUNDED, Reach
 from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, statement_text
 
 _COMPARE = ("LT", "LE", "GT", "GE", "EQ", "NE")
-_UNBOUNDED = 1 << 62
+_NOTHING = Reach(0, 0)
 
 
 class UnprovableError(Exception):
@@ -22,11 +23,10 @@ class UnprovableError(Exception):
 
 @dataclass(frozen=True)
 class Sum:
-    """`block + [low, high]`: a part of the block index, and what threads and loops add to it."""
+    """A part of the block index, and what threads and loops add to it."""
 
     block: Any
-    low: int
-    high: int
+    added: Reach
 
 
 class Keys:
@@ -74,7 +74,9 @@ class Keys:
         if kind in _COMPARE:
             left, right = self.sum(expr.a), self.sum(expr.b)
             if left is not None and right is not None:
-                return _slack(left, right)
+                block = left.block - right.block
+                added = left.added.plus(right.added.times(-1))
+                return [added.side(kind, block)] if isinstance(block, np.ndarray) else []
         remainder = self._remainder(expr)
         if remainder is not None:
             return _arrays(remainder)
@@ -95,7 +97,7 @@ class Keys:
         else:
             return None
         total = self.sum(value)
-        if total is None or (kind == "Mod" and np.min(total.block) + total.low < 0):
+        if total is None or (kind == "Mod" and np.min(total.block) + total.added.low < 0):
             return None  # truncation towards zero makes another rule of negative numbers
         return total.block % divisor
 
@@ -121,7 +123,7 @@ class Keys:
         if numpy_dtype(dtype_of(expr)).kind not in "iu":
             return None
         try:
-            return Sum(self.values.of(expr), 0, 0)
+            return Sum(self.values.of(expr), _NOTHING)
         except NotOfBlockError:
             pass
         kind = type(expr).__name__
@@ -130,34 +132,22 @@ class Keys:
             if left is None or right is None:
                 return None
             if kind == "Add":
-                return Sum(left.block + right.block, left.low + right.low, left.high + right.high)
-            return Sum(left.block - right.block, left.low - right.high, left.high - right.low)
+                return Sum(left.block + right.block, left.added.plus(right.added))
+            return Sum(left.block - right.block, left.added.plus(right.added.times(-1)))
         if kind == "Mul":
             for one, other in ((expr.a, expr.b), (expr.b, expr.a)):
                 part = self.sum(other)
                 if isinstance(one, tirx.IntImm) and part is not None:
-                    factor = int(one)
-                    ends = sorted((part.low * factor, part.high * factor))
-                    return Sum(part.block * factor, *ends)
+                    return Sum(part.block * int(one), part.added.times(int(one)))
         if kind == "Var" and expr in self.flow.binds:
             return self.sum(self.flow.binds[expr])
         if kind == "Cast" and numpy_dtype(dtype_of(expr.value)).kind in "iu":
             return self.sum(expr.value)
         if not self.flow.taint(expr):
             bound = self.analyzer.const_int_bound(expr)
-            return Sum(0, max(bound.min_value, -_UNBOUNDED), min(bound.max_value, _UNBOUNDED))
+            low, high = max(bound.min_value, -UNBOUNDED), min(bound.max_value, UNBOUNDED)
+            return Sum(0, Reach(low, high))
         return None
-
-
-def _slack(left: Sum, right: Sum) -> list[np.ndarray]:
-    """Return how far two sums are apart, where it is not more than threads and loops can bridge."""
-    block = left.block - right.block
-    low, high = left.low - right.high, left.high - right.low
-    if not isinstance(block, np.ndarray):
-        return []
-    if max(-low, high) >= _UNBOUNDED:
-        return [block]
-    return [np.clip(block, -high - 1, -low + 1)]
 
 
 def _arrays(value: Any) -> list[np.ndarray]:

@@ -41,6 +41,18 @@ class Addresses:
             return None, 0
         return ctas[rank].shared, address & ((1 << RANK_SHIFT) - 1)
 
+    def by_memory(self, mask: Any, address: Any) -> list[Any]:
+        """Split the active lanes by where they point: a tensor, or one CTA's shared memory."""
+        if not isinstance(address, np.ndarray) or not address.ndim:
+            return [mask]
+        places = address.astype(np.int64)
+        numbers = places >> GLOBAL_SHIFT
+        memory = np.where(numbers != 0, numbers << 8, places >> RANK_SHIFT & 0xFF)
+        found = np.unique(memory if mask is None else memory[mask])
+        if len(found) == 1:
+            return [mask]
+        return [(memory == one) if mask is None else (memory == one) & mask for one in found]
+
     def reach(self, site: int, cta: Any, lanes: int) -> None:
         """Check that another CTA whose shared memory is touched runs: has begun, and not left.
 

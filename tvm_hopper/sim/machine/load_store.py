@@ -41,6 +41,23 @@ def differ(values: np.ndarray, others: np.ndarray) -> bool:
 class LoadStore(Addresses):
     """Loads and stores; a part of `WarpCore`."""
 
+    def load_anywhere(self, site: int, mask: Any, address: Any, dtype: np.dtype, count: int) -> Any:
+        """Load as `load` does; the lanes' addresses may be in several memories."""
+        parts = self.by_memory(mask, address)
+        if len(parts) == 1:
+            return self.load(site, mask, address, 0, dtype, count, 1)
+        full = np.zeros((32,) if count == 1 else (32, count), dtype)
+        for part in parts:
+            full[part] = self.load(site, part, address, 0, dtype, count, 1)[part]
+        return full
+
+    def store_anywhere(
+        self, site: int, mask: Any, address: Any, value: Any, dtype: np.dtype, count: int
+    ) -> None:
+        """Store as `store` does; the lanes' addresses may be in several memories."""
+        for part in self.by_memory(mask, address):
+            self.store(site, part, address, 0, value, dtype, count, 1)
+
     def load(
         self,
         site: int,

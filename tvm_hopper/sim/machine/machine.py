@@ -336,6 +336,7 @@ class Machine(Reporter):
         if warp.waits_for is not None:
             self.event(warp.lane_name, "wait", warp.waiting, warp.stopped)
         warp.resumed, warp.spinning, warp.waits_for = self.time, None, None
+        warp.watched = []
         try:
             thing = next(warp.generator)
         except StopIteration:
@@ -390,6 +391,9 @@ class Machine(Reporter):
         moved = False
         for warp in self.warps:
             if warp.spinning is not None and warp.spinning != self.progress:
+                if warp.unchanged():
+                    warp.spinning = self.progress
+                    continue
                 thing = warp.waits_for
                 if warp in thing.waiters:
                     thing.waiters.remove(warp)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.lanes import LANES, BudgetError, is_lanes
+from tvm_hopper.sim.machine.lanes import LANES, BudgetError, as_lanes, is_lanes
 from tvm_hopper.sim.machine.load_store import LoadStore
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.registers import RegState
@@ -72,6 +72,7 @@ class WarpCore(LoadStore):
         self.finished = False
         self.waits_for: Any = None
         self.spinning: int | None = None
+        self.watched: list[tuple[Region, slice, bytes]] = []  # what `until` waits for
         self.resumed = self.stopped = 0
         self.spin_states: dict[int, Any] = {}
         self.flow = BarrierFlow()
@@ -185,6 +186,29 @@ class WarpCore(LoadStore):
         self.waiting = f"spins in: {self.machine.statement(site)}"
         self.spinning = progress
         return self.machine.spinners
+
+    def until(self, site: int, mask: Any, address: Any, dtype: Any) -> Any:
+        """Return what a `wait_until` waits for whose condition did not hold: its words to change.
+
+        Nothing came between its load and this, so that no change is missed.
+        """
+        self.site = site
+        self.waiting = f"spins in: {self.machine.statement(site)}"
+        self.spinning = self.machine.progress
+        places = as_lanes(address) if mask is None else as_lanes(address)[mask]
+        self.watched = []
+        for place in {int(p) for p in places}:
+            region, offset = self.region_at(place)
+            if region is not None:
+                word = slice(offset, offset + dtype.itemsize)
+                self.watched.append((region, word, region.data[word].tobytes()))
+        return self.machine.spinners
+
+    def unchanged(self) -> bool:
+        """Tell whether this warp waits for words that hold what they held."""
+        return bool(self.watched) and all(
+            region.data[word].tobytes() == held for region, word, held in self.watched
+        )
 
     def turns(self, start: int, extent: int, site: int) -> Any:
         """Return the values of a loop variable; a run has a time in which all loops must end."""
@@ -313,6 +337,8 @@ class WarpCore(LoadStore):
         if access.event < 0 and access.kind == GENERIC:
             owners = None if together else self._owners(offsets.size, access.lanes)
             self.lane_order.place(access, offsets, size, owners)
+        elif access.kind == ASYNC and access.lanes != ALL_LANES:
+            self.lane_order.issue(access, offsets, size)
         cells = shadow.cells(offsets, size)
         if clock is None:
             bundle = self.knows(access.lanes)

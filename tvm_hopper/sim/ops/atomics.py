@@ -178,7 +178,7 @@ class AtomicOps:
         """Load; `.acquire` learns what was released at the address."""
         sem, scope = order_of(mods)
         if sem == "weak":
-            return self.load(site, mask, addr, 0, self._type(mods), 1, 1)
+            return self.load_anywhere(site, mask, addr, self._type(mods), 1)
         return self.atomic(site, mask, "load", addr, 0, self._type(mods), sem, scope)
 
     def op_st(
@@ -187,7 +187,7 @@ class AtomicOps:
         """Store; `.release` publishes at the address."""
         sem, scope = order_of(mods)
         if sem == "weak":
-            self.store(site, mask, as_lanes(addr), 0, value, self._type(mods), 1, 1)
+            self.store_anywhere(site, mask, as_lanes(addr), value, self._type(mods), 1)
         else:
             self.atomic(site, mask, "store", addr, value, self._type(mods), sem, scope)
 

@@ -45,3 +45,25 @@ class GenericAddressOps:
     def op_mapa_u64_shared(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> Any:
         """Return the shared address of the same byte in another CTA, in a wide register."""
         return self.op_mapa_u32(site, mask, mods, a, b)
+
+    def in_own_window(self, site: int, mask: Any, address: Any) -> None:
+        """Report an address of another CTA where an instruction takes it for this one's.
+
+        An access through `.shared::cta` (or `.shared`) of what lies outside of that window is
+        undefined (PTX ISA, 5.1.7 Shared State Space).
+        """
+        places = as_lanes(address).astype(np.int64)
+        if mask is not None:
+            places = places[mask]
+        ranks = places >> RANK_SHIFT & 0xFF
+        other = (places >> GLOBAL_SHIFT == 0) & (ranks != self.cta.rank)
+        if other.any():
+            rank = int(ranks[np.argmax(other)])
+            self.machine.at(
+                "OOB_ACCESS",
+                self,
+                site,
+                f"an address of the CTA with rank {rank} in the cluster, which is outside of "
+                f".shared::cta of {self.cta.label}; need .shared::cluster",
+                key=(site, "window"),
+            )

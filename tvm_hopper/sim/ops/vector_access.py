@@ -38,7 +38,7 @@ class VectorAccessOps:
         if kind.itemsize * count > CHECKED_BYTES or sem != "weak":
             self.whole_vector(site, mask, addr, kind.itemsize * count)
         if sem == "weak":
-            values = self.load(site, mask, addr, 0, kind, count, 1)
+            values = self.load_anywhere(site, mask, addr, kind, count)
             return tuple(values[:, i] for i in range(count))
         places = as_lanes(addr).astype(np.int64)
         return tuple(
@@ -60,14 +60,14 @@ class VectorAccessOps:
         places = as_lanes(addr).astype(np.int64)
         if sem == "weak" and whole:
             lanes = [np.broadcast_to(as_lanes(v), (32,)).astype(kind) for v in value]
-            self.store(site, mask, places, 0, np.stack(lanes, axis=1), kind, count, 1)
+            self.store_anywhere(site, mask, places, np.stack(lanes, axis=1), kind, count)
             return
         for i, element in enumerate(value):
             if element is None:
                 continue
             place = places + i * kind.itemsize
             if sem == "weak":
-                self.store(site, mask, place, 0, element, kind, 1, 1)
+                self.store_anywhere(site, mask, place, element, kind, 1)
             else:
                 self.atomic(site, mask, "store", place, element, kind, sem, scope)
 

@@ -39,11 +39,16 @@ class Op:
 
 @dataclass(frozen=True)
 class SkeletonAgent:
-    """A warp or a warp group of one CTA."""
+    """A warp or a warp group of one CTA.
+
+    Behind `own` steps (None: all) it has exited, and those that follow stand for that alone.
+    """
 
     cta: int
     name: str
     ops: tuple[Op, ...]
+    threads: int = WARP
+    own: int | None = None
 
 
 def build_agents(
@@ -99,7 +104,7 @@ def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] 
                 if event.mask[span].any()
                 for op in _ops(event, span, cta, peers, sizes)
             ]
-            agents.append(SkeletonAgent(cta, name, tuple(ops)))
+            agents.append(SkeletonAgent(cta, name, tuple(ops), len(span)))
             spans_of.append(span)
     return [
         agent
@@ -167,7 +172,7 @@ def _leave_barriers(agent: SkeletonAgent, span: np.ndarray, meetings: list[Op]) 
             done[op.value] -= 1
         else:
             left.append(replace(op, threads=len(span)))
-    return replace(agent, ops=(*agent.ops, *left)) if left else agent
+    return replace(agent, ops=(*agent.ops, *left), own=len(agent.ops)) if left else agent
 
 
 def _targets(

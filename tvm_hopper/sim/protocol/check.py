@@ -319,13 +319,14 @@ def explore_skeleton(
         for state in stuck[:1]:
             findings += deadlock_of(skeleton, state)
         findings += violations_of(skeleton)
-        if any(e.kind == "spin" for trace in skeleton.traces for e in trace.events):
-            findings.append(_incomplete("a wait on a word of global memory is taken to pass"))
         if not complete:
             findings.append(_incomplete(f"more than {max_states} states; raise the budget"))
-        covers.append(
-            skeleton.where + (f" with at most {max_trips} trips" if skeleton.truncated else "")
-        )
+        where = skeleton.where
+        if skeleton.truncated:
+            where += f" with at most {max_trips} trips"
+        if any(e.kind == "spin" for trace in skeleton.traces for e in trace.events):
+            where += ", waits for words of global memory taken to pass"
+        covers.append(where)
     unique = {(f.rule, f.message): f for f in findings}
     return SkeletonReport(tuple(unique.values()), states, "; ".join(covers))
 

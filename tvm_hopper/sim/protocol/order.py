@@ -19,7 +19,8 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
     """Take one step first, and alone, if putting it off could show nothing more.
 
     Such steps block nobody, and all that they do is to enable: issuing a copy; meeting at a barrier
-    that always needs the same agents; an arrival or a delivery that does not complete its phase, or
+    that always needs the same agents, as the cluster barrier does where every agent arrives and
+    waits by turns; an arrival or a delivery that does not complete its phase, or
     that completes one which nobody can miss; a wait that passes, where the phase cannot end and
     nobody can arrive in it before this agent goes on. An arrival that comes early is the worst case
     for the rule that somebody observes each phase.
@@ -34,6 +35,7 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
             waits.append((number, op))
         elif (
             op.kind in ("load", "cluster_sync")
+            or (op.kind in ("cluster_arrive", "cluster_wait") and system.cluster_in_turns)
             or (op.kind == "bar" and op.value in system.fixed_meetings)
             or (op.kind == "arrive" and _harmless(system, state, op, 1))
         ):

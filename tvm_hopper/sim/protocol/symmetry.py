@@ -36,9 +36,14 @@ from tvm_hopper.sim.protocol.system import SystemState
 
 def program_of(agent: SkeletonAgent) -> tuple:
     """Return all that the transition system knows of an agent but its name."""
-    return agent.cta, tuple(
-        (op.kind, op.targets, op.value, op.threads, id(getattr(op.event, "node", None)))
-        for op in agent.ops
+    return (
+        agent.cta,
+        agent.threads,
+        agent.own,
+        *(
+            (op.kind, op.targets, op.value, op.threads, id(getattr(op.event, "node", None)))
+            for op in agent.ops
+        ),
     )
 
 

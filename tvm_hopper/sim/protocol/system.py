@@ -60,6 +60,57 @@ def _wanted(last: int, parity: int) -> int:
     return last + 1 if (last + 1) & 1 == parity else last + 2
 
 
+@dataclass(frozen=True)
+class ClusterPart:
+    """What one agent is to the cluster barrier.
+
+    Attributes
+    ----------
+    threads : int
+        How many of its threads come, or exit.
+    times : int
+        How often it arrives.
+    ends : int
+        Step at which it has exited.
+    pending : bool
+        It exits without waiting for the generation that it arrived in last.
+    """
+
+    threads: int
+    times: int
+    ends: int
+    pending: bool
+
+    @staticmethod
+    def of(agent: SkeletonAgent) -> ClusterPart:
+        """Read the steps of an agent."""
+        ops = [op for op in agent.ops if op.kind.startswith("cluster_")]
+        times = sum(op.kind != "cluster_wait" for op in ops)
+        threads = max((op.threads for op in ops), default=agent.threads)
+        ends = len(agent.ops) if agent.own is None else agent.own
+        return ClusterPart(threads, times, ends, bool(ops) and ops[-1].kind == "cluster_arrive")
+
+
+def _in_turns(agent: SkeletonAgent) -> bool:
+    """Tell whether an agent never comes to the cluster barrier again before it has waited for it.
+
+    Then each generation needs each agent once, with the same threads: in which order they come
+    changes nothing, and a wait that can pass will always be able to.
+    """
+    arrived, threads = False, set()
+    for op in agent.ops:
+        if op.kind in ("cluster_sync", "cluster_arrive"):
+            if arrived:
+                return False
+            threads.add(op.threads)
+            arrived = op.kind == "cluster_arrive"
+        elif op.kind == "cluster_wait":
+            if not arrived:
+                return False
+            arrived = False
+    return len(threads) < 2
+
+
 class System:
     """Successor function over the agents of one cluster."""
 
@@ -73,7 +124,8 @@ class System:
         self.agents = list(agents)
         self.counted = counted
         self.threads = threads_per_cta
-        self.cluster_threads = threads_per_cta * num_ctas
+        self.parts = [ClusterPart.of(agent) for agent in agents]
+        self.cluster_threads = sum(part.threads for part in self.parts)
         keys: set[Key] = set()
         meetings: set[Key] = {CLUSTER}
         for agent in agents:
@@ -86,6 +138,7 @@ class System:
         self.meeting_index = {key: i for i, key in enumerate(self.meetings)}
         self.violations: dict[tuple, Violation] = {}
         self.fixed_meetings = self._fixed_meetings()
+        self.cluster_in_turns = all(_in_turns(agent) for agent in agents)
         self.unsteady, self.least = self._counts()
         self.next_waits = [self._next_waits(agent) for agent in agents]
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
@@ -145,7 +198,9 @@ class System:
         """Return the mbarriers whose count changes, and the least count of each meeting."""
         made: set[int] = set()
         unsteady: set[int] = set()
-        least: dict[Key, int] = {CLUSTER: max(self.cluster_threads, 1)}
+        most = max((part.times for part in self.parts), default=0)
+        needs = sum(part.threads for part in self.parts if part.times == most)
+        least: dict[Key, int] = {CLUSTER: max(needs, 1) if self.cluster_in_turns else 1}
         for agent in self.agents:
             for op in agent.ops:
                 for key, count, _ in op.targets:
@@ -326,8 +381,17 @@ class System:
         slot = self.meeting_index[key]
         generation, arrived = state.meetings[slot]
         ticket = state.tickets[number]
+        meetings = list(state.meetings)
         if op.kind == "cluster_wait" or (ticket >= 0 and not arrive_only):
-            return self._advance(state, number, -1) if generation > ticket else None
+            if generation > ticket:
+                return self._advance(state, number, -1)
+            if key != CLUSTER or arrived < self._cluster_needs(state):
+                return None
+            meetings[slot] = (generation + 1, 0)  # the last that it waited for have exited
+            return self._advance(state, number, -1)._replace(meetings=tuple(meetings))
+        if op.kind == "cluster_arrive" and ticket >= 0:
+            text = "barrier.cluster.arrive again, without a wait for the generation before"
+            self.violate("NAMED_BAR_MISMATCH", None, agent.name, text, op)
         arrived += op.threads
         if op.kind == "bar":
             self.sites.setdefault((key, generation), set()).add(id(op.event.node))
@@ -336,8 +400,7 @@ class System:
                 "NAMED_BAR_MISMATCH", None, agent.name,
                 f"barrier {op.value}: {arrived} threads arrive, count {count}", op,
             )  # fmt: skip
-        complete = arrived >= count
-        meetings = list(state.meetings)
+        complete = arrived >= (self._cluster_needs(state) if key == CLUSTER else count)
         meetings[slot] = (generation + 1, 0) if complete else (generation, arrived)
         state = state._replace(meetings=tuple(meetings))
         if op.kind == "cluster_arrive":
@@ -347,3 +410,18 @@ class System:
         tickets = list(state.tickets)
         tickets[number] = generation
         return state._replace(tickets=tuple(tickets))
+
+    def _cluster_needs(self, state: SystemState) -> int:
+        """Return the threads that make a generation: all that have not exited before it.
+
+        `barrier.cluster.wait` waits for the non-exited threads of the cluster (PTX ISA,
+        barrier.cluster).
+        """
+        generation = state.meetings[self.meeting_index[CLUSTER]][0]
+        return self.cluster_threads - sum(
+            part.threads
+            for part, position, ticket in zip(
+                self.parts, state.positions, state.tickets, strict=True
+            )
+            if position >= part.ends and not (part.pending and ticket == generation)
+        )

@@ -18,6 +18,7 @@ from tvm import ir, tirx
 
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, Env, compile_expr
+from tvm_hopper.sim.protocol.leaving import ways_to_leave
 from tvm_hopper.sim.protocol.ops import (
     BARRIER_KINDS,
     COPY_KINDS,
@@ -136,6 +137,8 @@ def trace_cta(
         compiled.bounds
     )
     trace.arch = arch_of_kernel(func)
+    if compiled.returns and compiled.level != NONE:
+        raise UnanalysableError("a return in front of the function's end")
     compiled.step(trace, np.ones(len(threads), bool))
     return trace
 
@@ -146,7 +149,9 @@ def trace_cta(
 @dataclass
 class _Compiled:
     step: Step
+    level: int
     bounds: bool
+    returns: bool  # some threads may leave early
 
 
 _CACHE: list[tuple[Any, _Compiled]] = []
@@ -157,7 +162,9 @@ def _compiled(func: tirx.PrimFunc) -> _Compiled:
         if known.same_as(func):
             return compiled
     builder = _Builder()
-    compiled = _Compiled(builder.stmt(func.body)[0], builder.bounds)
+    step, level = builder.stmt(func.body)
+    returns = "return" in ways_to_leave(func.body)
+    compiled = _Compiled(step, level, builder.bounds, returns)
     _CACHE.append((func, compiled))
     del _CACHE[:-4]
     return compiled
@@ -243,9 +250,12 @@ class _Builder:
         start, extent, var = compile_expr(node.min), compile_expr(node.extent), node.loop_var
         if body is _nothing:
             return _nothing, NONE
+        left_early = sync != NONE and bool(ways_to_leave(node.body) - {"return"})
 
         def run(trace: Trace, mask: np.ndarray) -> None:
             first, count = start(trace.env), extent(trace.env)
+            if left_early:
+                raise UnanalysableError(f"loop {var.name} around synchronisation is left early")
             if not isinstance(first, int) or not isinstance(count, int):
                 if not sync:
                     return

@@ -134,6 +134,9 @@ class Bundle:
         return other
 
 
+_EVERYWHERE = ("gpu", "sys")  # scopes that hold every CTA of a launch
+
+
 def reaches(owner: Any, other: Any, scope: str) -> bool:
     """Tell whether a scope of one CTA's thread holds another CTA's (PTX ISA, "Scope")."""
     if owner is other:
@@ -152,11 +155,19 @@ class Releases:
 
     def __init__(self) -> None:
         self.entries: dict[tuple[Any, str], Bundle] = {}
+        self.wide: Bundle | None = None  # of all that reach every CTA: one for many of them
+        self.narrow: dict[tuple[Any, str], Bundle] = {}  # of the others
         self.fenced: dict[tuple[Any, str], Bundle] = {}  # of relaxed writes behind a `fence.sc`
 
     def publish(self, cta: Any, scope: str, bundle: Bundle) -> None:
         """Add a release."""
         self._add(self.entries, (cta, scope), bundle)
+        if scope not in _EVERYWHERE:
+            self.narrow[cta, scope] = self.entries[cta, scope]
+        elif self.wide is None:
+            self.wide = bundle.copy()
+        else:
+            self.wide.join(bundle)
 
     def publish_fenced(self, cta: Any, scope: str, bundle: Bundle) -> None:
         """Add what stands before a `fence.sc`, by a relaxed write."""
@@ -171,7 +182,12 @@ class Releases:
 
     def acquire(self, clock: Bundle, cta: Any, scope: str) -> None:
         """Let an acquire learn every release that it meets; of others, that they ran before."""
-        for (owner, theirs), bundle in self.entries.items():
+        entries = self.entries
+        if scope in _EVERYWHERE:
+            entries = self.narrow
+            if self.wide is not None:
+                clock.join(self.wide)
+        for (owner, theirs), bundle in entries.items():
             if reaches(owner, cta, theirs) and reaches(cta, owner, scope):
                 clock.join(bundle)
             else:

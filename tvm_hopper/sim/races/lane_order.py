@@ -9,7 +9,8 @@ participating threads", `shfl.sync`, `elect.sync` and wgmma's `.sync` do not).
 The accesses of an instruction are kept as one, with the lanes that execute it: what is published of
 such an access is all or nothing.  Until the lanes meet, the places that each lane touched are kept
 beside it, so that two accesses of one warp race like those of two warps do: if different lanes
-touch a byte, one of them writes it, and the lanes have not met in between.
+touch a byte, one of them writes it, and the lanes have not met in between.  So does a copy that one
+lane issues, with what other lanes did before: it comes after the instructions of its thread alone.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class LaneOrder:
     `partial` the accesses by some of the lanes; `known` says that some lanes know all that others
     did up to an epoch; `held` the first and last epoch of what some release or fence left out.
     `met` is the newest epoch whose accesses all lanes know, `footprints` are those of later ones.
+    `issued` is the asynchronous access that one lane issues just now: its number, and its place.
     """
 
     def __init__(self, index: int) -> None:
@@ -76,6 +78,7 @@ class LaneOrder:
         self.held: list[tuple[int, int]] = []
         self.met = 0
         self.footprints: dict[int, Footprint] = {}
+        self.issued: tuple[int, Any, int] = (-1, None, 0)
 
     def copy(self) -> LaneOrder:
         """Return what is unknown now, to limit by it later."""
@@ -168,13 +171,27 @@ class LaneOrder:
         """Keep where the lanes of an access lie."""
         self.footprints[access.number] = Footprint(np.ravel(offsets), size, lanes, access.epoch)
 
+    def issue(self, access: MemoryAccess, offsets: Any, size: int) -> None:
+        """Note where a copy that one lane issues reads or writes; nothing is kept of it."""
+        self.issued = access.number, offsets, size
+
+    def _footprint(self, access: MemoryAccess) -> Footprint | None:
+        number, offsets, size = self.issued
+        if access.number != number:
+            return self.footprints.get(access.number)
+        if isinstance(offsets, slice):
+            offsets, size = np.arange(offsets.start, offsets.stop), 1
+        places = np.ravel(offsets)
+        lane = access.lanes.bit_length() - 1
+        return Footprint(places, size, np.full(len(places), lane), access.epoch)
+
     def clash(self, earlier: MemoryAccess, later: MemoryAccess) -> bool:
         """Tell whether different lanes touch a byte in two accesses, and have not met between."""
         if earlier.epoch <= self.met or not (earlier.lanes | later.lanes) & (
             (earlier.lanes | later.lanes) - 1
         ):
             return False
-        one, two = self.footprints.get(earlier.number), self.footprints.get(later.number)
+        one, two = self.footprints.get(earlier.number), self._footprint(later)
         if one is None or two is None:
             return False
         if one.lanes is two.lanes is not None and np.array_equal(one.offsets, two.offsets):

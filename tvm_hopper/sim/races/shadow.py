@@ -130,7 +130,8 @@ def _among_lanes(earlier: MemoryAccess, later: MemoryAccess, clock: Clock) -> bo
         return False
     return (
         earlier.warp is later.warp
-        and earlier.kind == later.kind == GENERIC
+        and earlier.kind == GENERIC
+        and (later.kind == GENERIC or not later.lanes & (later.lanes - 1))
         and earlier.epoch > later.warp.lane_order.met
         and bool(later.warp.lane_order.clash(earlier, later))
     )

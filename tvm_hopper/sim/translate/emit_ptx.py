@@ -12,6 +12,7 @@ from tvm_hopper.sim.ops.forms import refused_form
 from tvm_hopper.sim.tir import PtxCall, decode_ptx, numpy_dtype, op_name
 from tvm_hopper.sim.translate.emit_registers import RegisterEmitter, form_name
 from tvm_hopper.sim.translate.registers import operand_types
+from tvm_hopper.sim.translate.windows import operands_in_own_window
 
 _HARMLESS = (
     "cp_async_bulk_prefetch",
@@ -82,6 +83,10 @@ class PtxEmitter(RegisterEmitter):
             if name != "d" or not ptx.name.startswith("wgmma")
             for v in ptx.operands.get(name, [])
         ]
+        for address in operands_in_own_window(ptx):
+            text = self.code(address)
+            self.flush()
+            self.emit(f"w.in_own_window({site}, {self.scope.mask}, {text})")
         result = self.scope.name("r") if targets else ""
         self._call(handler, site, args, result)
         for position, (kind, target) in enumerate(targets):

@@ -16,11 +16,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.errors import HopperError
 from tvm_hopper.sim.machine import lanes
 from tvm_hopper.sim.machine.registers import RegRef
+from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.tir import (
     PTX,
     numpy_dtype,
@@ -367,7 +369,11 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
         self.emit(f"{test} = as_lanes({self.code(condition)})")
         self.flush()
         self.emit(f"if {test}.all() if {mask} is None else {test}[{mask}].all(): break")
-        self.emit(f"yield w.spin({site})")
+        if _of_registers(condition):
+            kind = self.dtype_const(DTYPE_OF[mods["type"]])
+            self.emit(f"yield w.until({site}, {mask}, {self.code(address)}, {kind})")
+        else:
+            self.emit(f"yield w.spin({site})")
         self.depth -= 1
 
     def _leave_call(self, short: str, node: Any) -> None:
@@ -465,3 +471,11 @@ def _nothing(w: Any, m0: Any) -> Iterator[None]:
     """Run in place of a function that cannot be compiled."""
     w.unknown()
     yield from ()
+
+
+def _of_registers(condition: Any) -> bool:
+    """Tell whether a condition computes with registers alone: nothing else can change it."""
+    loads: list[Any] = []
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(condition, [(ir.TensorLoad, loads.append), (ir.Call, calls.append)])
+    return not calls and all(load.source.scope().startswith("local") for load in loads)

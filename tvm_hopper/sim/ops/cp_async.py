@@ -49,12 +49,18 @@ class CpAsyncOps:
             count = as_lanes(src_size)[lanes].astype(np.int64)
         if ignore_src is not None:
             count = np.where(as_lanes(ignore_src)[lanes] != 0, 0, size)
+        if (count > size).any():
+            text = f"cp.async of {size} bytes from {int(count.max())}: need at most {size}"
+            machine.at("ILLEGAL_OPERAND", self, site, text)
+            count = np.minimum(count, size)
         dst, first = self.region_at(targets[0])
         src, origin = self.region_at(sources[np.argmax(count > 0)])
         if dst is None or (src is None and count.any()):
             machine.at("OOB_ACCESS", self, site, "cp.async outside of memory")
             return
         into = targets - (targets[0] - first)
+        if not self.inside(site, dst, into, size, "cp.async writes"):
+            return
         taken = count > 0
         away = sources - (sources[np.argmax(taken)] - origin)
         if (into % size).any() or (away[taken] % size).any():

@@ -331,7 +331,8 @@ class Pointers:
 
     def _cp_async(self, ptx: PtxCall) -> None:
         size = self.expressions.node(ptx.operands["cp_size"][0])
-        width, under = size, ()
+        width = size
+        under: tuple[PathStep, ...] = ()
         if "src_size" in ptx.operands:
             width = self.expressions.node(ptx.operands["src_size"][0])
             under = (PathStep("if", self.nodes.make("lt", self.nodes.zero, width)),)

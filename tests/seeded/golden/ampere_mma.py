@@ -124,12 +124,10 @@ def build(
         by = T.launch_thread("blockIdx.y", tiles_m)
         tx = T.launch_thread("threadIdx.x", 128)
         with T.attr(T.int32(0), "hand_threaded", 1):
-            dyn_smem = T.alloc_buffer(
-                (stages * TILE_ELEMENTS * 4,), "uint8", scope="shared.dyn", align=128
-            )
-            half = T.meta_var(stages * TILE_ELEMENTS * 2)
-            sA = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
-            sB = T.decl_buffer((half,), "float16", data=dyn_smem.data, scope="shared.dyn")
+            # of the type of all its views: StorageRewrite would give bytes that type, and as many
+            dyn_smem = T.alloc_buffer((2 * b_start,), "float16", scope="shared.dyn", align=128)
+            sA = T.decl_buffer((2 * b_start,), "float16", data=dyn_smem.data, scope="shared.dyn")
+            sB = T.decl_buffer((2 * b_start,), "float16", data=dyn_smem.data, scope="shared.dyn")
             acc = T.alloc_buffer((32,), "float32", scope="local")
             a = T.alloc_buffer((8,), "uint32", scope="local")
             b = T.alloc_buffer((8,), "uint32", scope="local")

@@ -10,7 +10,7 @@ from .families.products import AMPERE, FP8, FP8_E5M2, MIXED, TMA_STORE
 from .golden.common import Kernel
 from .lowering import lower
 
-FEW = (("eager", 0), ("on_wait", 0), ("random", 1))
+FEW = (("on_wait", 0), ("random", 1))
 ONE = (("on_wait", 0),)
 
 
@@ -19,21 +19,22 @@ def judge(kernel: Kernel, runs=FEW, **more):
     return tvm_hopper.verify(kernel.func, runs=runs, target=target, against=kernel.against, **more)
 
 
-CASES = [  # ragged, with a K tail; whole tiles; less than one K step
+CASES = [  # ragged, with a K tail; whole tiles, or less than one of them
     (AMPERE, {}),
-    (AMPERE, {"m": 64, "n": 64, "k": 128, "stages": 4}),
-    (AMPERE, {"m": 5, "n": 3, "k": 8}),
+    (AMPERE, {"m": 5, "n": 3, "k": 8, "stages": 4}),
     (TMA_STORE, {}),
-    (TMA_STORE, {"m": 128, "n": 64, "k": 64}),
-    (TMA_STORE, {"m": 70, "n": 40, "k": 8, "grid": 1}),
     (MIXED, {}),
-    (MIXED, {"m": 128, "n": 64, "k": 128, "stages": 3}),
-    (MIXED, {"m": 1, "n": 9, "k": 16}),
     (FP8, {}),
+    (FP8_E5M2, {"m": 128, "n": 64, "k": 128}),
+]
+MORE = [
+    (TMA_STORE, {"m": 128, "n": 64, "k": 64}),
+    (MIXED, {"m": 128, "n": 64, "k": 128, "stages": 3}),
+    (AMPERE, {"m": 64, "n": 64, "k": 128, "stages": 4}),
+    (TMA_STORE, {"m": 70, "n": 40, "k": 8, "grid": 1}),
+    (MIXED, {"m": 1, "n": 9, "k": 16}),
     (FP8, {"m": 128, "n": 64, "k": 128}),
     (FP8_E5M2, {"m": 130, "n": 66, "k": 144}),
-]
-LARGER = [
     (AMPERE, {"m": 200, "n": 130, "k": 328, "stages": 4}),
     (TMA_STORE, {"m": 300, "n": 200, "k": 200, "grid": 3, "stages": 3}),
     (MIXED, {"m": 300, "n": 130, "k": 400, "stages": 3}),
@@ -58,24 +59,13 @@ def test_is_clean_and_agrees_with_its_plain_program(golden, sizes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("golden", "sizes"), LARGER, ids=case_name)
-def test_larger_ones_are_clean_and_agree(golden, sizes):
+@pytest.mark.parametrize(("golden", "sizes"), MORE, ids=case_name)
+def test_more_sizes_are_clean_and_agree(golden, sizes):
     is_right(golden, sizes, tvm_hopper.verification.judge.RUNS)
 
 
 # Bugs that break no rule of synchronisation: the numbers alone show them.
-WRONG = [
-    (AMPERE, "A08"),
-    (TMA_STORE, "T06"),
-    (MIXED, "R04"),
-    (MIXED, "R07"),
-    (MIXED, "R09"),
-    (FP8, "F02"),
-    (FP8, "F03"),
-    (FP8, "F07"),
-    (FP8, "F09"),
-    (FP8, "F10"),
-]
+WRONG = [(AMPERE, "A08"), (TMA_STORE, "T04"), (MIXED, "R04"), (FP8, "F02")]
 
 
 @pytest.mark.parametrize(("golden", "bug"), WRONG, ids=lambda x: getattr(x, "name", x))

@@ -4,7 +4,7 @@ A is stored as a kernel of this kind wants it: of 16 numbers along k, those that
 one fragment (2t, 2t + 1, 2t + 8, 2t + 9) stand side by side.  The bytes of a K step are fetched
 while the step before is multiplied, and converted when that is done: the fragments are in use until
 then.  A slot is read by every warp through the generic proxy and by its wgmma, so it is released by
-each warp, after a proxy fence and the wait.  Mutations R01 to R12.
+each warp, after a proxy fence and the wait.  Mutations R01 to R10.
 """
 
 # ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
@@ -209,11 +209,8 @@ def build(
                         T.ptx.fence.proxy.async_.shared__cta()
                     if bug == "R01":
                         convert(raw8, frag, scale)
-                    if bug == "R11":
-                        if step > 0:
-                            release(barriers, step - 1, tx)
                     T.ptx.wgmma.wait_group.sync.aligned(1 if bug == "R03" else 0)
-                    if bug != "R05" and bug != "R11":
+                    if bug != "R05":
                         if step > 0:
                             release(barriers, step - 1, tx)
                     if bug != "R01":
@@ -221,10 +218,7 @@ def build(
                     multiply(acc, frag32, desc, step)
                     if bug == "R05":
                         release(barriers, step, tx)
-                if bug == "R12":
-                    T.ptx.wgmma.wait_group.sync.aligned(1)
-                else:
-                    T.ptx.wgmma.wait_group.sync.aligned(0)
+                T.ptx.wgmma.wait_group.sync.aligned(0)
                 for i in T.serial(NUM_ACCUMULATORS):
                     c_row = T.meta_var(row + i // 2 % 2 * 8)
                     c_col = T.meta_var(bx * TILE_N + i // 4 * 8 + lane % 4 * 2 + i % 2)

@@ -3,11 +3,8 @@
 Each consumer group stages 64x32 pieces of its rows; lane 0 commits a bulk group for each and goes
 on, so that a store is in flight while the next piece is staged and while the next tile is
 multiplied.  M, N and K are ragged: loads outside are zeros, stores outside are clipped, and a piece
-may lie outside altogether.  Mutations T01 to T12.
+may lie outside altogether.  Mutations T01 to T08.
 """
-
-# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
-# thread by the kernel; nesting keeps them apart
 
 from __future__ import annotations
 
@@ -55,9 +52,9 @@ def build(
     tiles = (m + TILE_M - 1) // TILE_M * tiles_n
     ring = Ring(stages, extra_bytes=4 * PIECE_ELEMENTS * 2)
     staging = ring.staging // 2
-    unread = 2 if bug == "T04" else 1
-    # T11: the host rounds C up to whole tiles
-    mapped_m = (m + TILE_M - 1) // TILE_M * TILE_M if bug == "T11" else m
+    unread = 2 if bug == "T03" else 1
+    # T08: the host rounds C up to whole tiles
+    mapped_m = (m + TILE_M - 1) // TILE_M * TILE_M if bug == "T08" else m
 
     @T.inline
     def stage_piece(sC, acc, pair, pair32, piece, buffer, group, lane):
@@ -73,7 +70,7 @@ def build(
                         + row * PIECE
                         + (
                             q * 2 + half
-                            if bug == "T06"
+                            if bug == "T04"
                             else T.bitwise_xor(q * 2 + half, row // 2 % 4)
                         )
                         * 8
@@ -85,29 +82,24 @@ def build(
     @T.inline
     def store_tile(sC, c_map, acc, pair, pair32, group, lane, row, col):
         for p in T.unroll(TILE_N // PIECE):
-            if bug != "T12":
-                if lane == 0:
-                    T.ptx["cp.async.bulk.wait_group.read"](unread)
-            if bug != "T05":
-                T.ptx.bar.sync(T.Cast("uint32", group + 1), T.uint32(128))
+            if lane == 0:
+                T.ptx["cp.async.bulk.wait_group.read"](unread)
+            T.ptx.bar.sync(T.Cast("uint32", group + 1), T.uint32(128))
             stage_piece(sC, acc, pair, pair32, p, p % 2, group, lane)
-            if bug == "T02":
-                if lane == 0:
-                    T.ptx.fence.proxy.async_.shared__cta()
-            elif bug != "T01":
+            if bug != "T01":
                 T.ptx.fence.proxy.async_.shared__cta()
-            if bug != "T03":
+            if bug != "T02":
                 T.ptx.bar.sync(T.Cast("uint32", group + 1), T.uint32(128))
             if lane == 0:
-                if bug == "T10":  # the group is closed before the store is in it
+                if bug == "T07":  # the group is closed before the store is in it
                     T.ptx.cp.async_.bulk.commit_group()
                 T.ptx[STORE_2D](
                     T.address_of(c_map),
-                    (0 if bug == "T08" else col) + p * PIECE,
+                    (0 if bug == "T05" else col) + p * PIECE,
                     row + group * 64,
                     T.address_of(sC[staging + (group * 2 + p % 2) * PIECE_ELEMENTS]),
                 )
-                if bug != "T10":
+                if bug != "T07":
                     T.ptx.cp.async_.bulk.commit_group()
 
     @T.prim_func(s_tir=True)
@@ -172,15 +164,14 @@ def build(
                     tile = T.meta_var(t * grid + bx)
                     consume_tile(
                         sA, sB, full, empty, acc, desc, ring,
-                        (t if bug == "T09" else t * trips), trips, group, lane,
+                        (t if bug == "T06" else t * trips), trips, group, lane,
                     )  # fmt: skip
                     store_tile(
                         sC, c_map, acc, pair, pair32, group, lane,
                         tile // tiles_n * TILE_M, tile % tiles_n * TILE_N,
                     )  # fmt: skip
-                if bug != "T07":
-                    if lane == 0:
-                        T.ptx["cp.async.bulk.wait_group.read"](0)
+                if lane == 0:
+                    T.ptx["cp.async.bulk.wait_group.read"](0)
 
     inputs = operands(m, n, k, seed)
     return Kernel(main, inputs, {"C": product(inputs)}, grid, plain_product(m, n, k, "float16"))

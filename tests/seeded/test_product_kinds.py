@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tvm_hopper
+from tvm_hopper.verification.judge import RUNS
 
 from .families.products import AMPERE, FP8, FP8_E5M2, MIXED, TMA_STORE
 from .golden.common import Kernel
@@ -61,7 +62,7 @@ def test_is_clean_and_agrees_with_its_plain_program(golden, sizes):
 @pytest.mark.slow
 @pytest.mark.parametrize(("golden", "sizes"), MORE, ids=case_name)
 def test_more_sizes_are_clean_and_agree(golden, sizes):
-    is_right(golden, sizes, tvm_hopper.verification.judge.RUNS)
+    is_right(golden, sizes, RUNS)
 
 
 # Bugs that break no rule of synchronisation: the numbers alone show them.

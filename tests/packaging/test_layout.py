@@ -53,7 +53,9 @@ ONLY = {
 MAY_IMPORT_SIM = {"static_check", "verification", "simulation"}
 # Of the facts the judge takes limits alone. Where bytes and fragments lie it decodes by itself
 # (sim/layouts): a wrong layout in `facts` would else be right in both places.
-FACTS_OF_SIM = {"arch", "devices", "programming_model", "registers", "tensor_map"}
+FACTS_OF_SIM = {
+    *("arch", "devices", "instruction_archs", "programming_model", "registers", "tensor_map"),
+}
 # (module, imported module): why it has to reach upwards.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         wanted = frozenset().union(*mutation.expected)
         found = "".join(letter for letter in JUDGES if judgement.found[letter] & wanted)
         if "P" in mutation.layers and "--assembler" in argv:
-            log = assembler_log(lower(kernel.func))
+            log = assembler_log(lower(kernel.func, kernel.arch))
             found += "P" if log and ASSEMBLER_REPAIRS.search(log) else ""
         expected = " + ".join("/".join(sorted(group)) for group in mutation.expected)
         missing = misses(mutation, judgement)

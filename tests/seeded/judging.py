@@ -46,7 +46,7 @@ class Judgement:
 
 def judge(kernel: Kernel, policies: tuple[tuple[str, int], ...] = POLICIES) -> Judgement:
     """Run all judges on one kernel."""
-    lowered = lower(kernel.func)
+    lowered = lower(kernel.func, kernel.arch)
     simulated: set[str] = set()
     numbers: set[str] = set()
     for policy, seed in policies:
@@ -98,7 +98,8 @@ def assembler_log(lowered: Lowered) -> str | None:
         source = Path(folder, "kernel.cu")
         source.write_text(lowered.cuda_source())
         done = subprocess.run(
-            [nvcc, "-arch=sm_90a", "-cubin", "-w", "-Xptxas", "-v", "-o", "/dev/null", source],
+            [nvcc, f"-arch={lowered.arch}", "-cubin", "-w", "-Xptxas", "-v", "-o", "/dev/null",
+             source],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     if done.returncode:

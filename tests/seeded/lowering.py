@@ -15,8 +15,6 @@ from tvm.tirx import compilation_pipeline as pipelines
 from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.transform import BindTarget
 
-SM90A = {"kind": "cuda", "arch": "sm_90a"}
-
 
 @dataclass(frozen=True)
 class Lowered:
@@ -28,14 +26,19 @@ class Lowered:
     device_module: tvm.IRModule
     target: tvm.target.Target
 
+    @property
+    def arch(self) -> str:
+        """What it is built for, as nvcc names it."""
+        return str(self.target.attrs["arch"])
+
     def cuda_source(self) -> str:
         """Print the kernel as CUDA."""
         return tvm.target.codegen.build_module(self.device_module, self.target).inspect_source()
 
 
-def lower(func: PrimFunc) -> Lowered:
+def lower(func: PrimFunc, arch: str = "sm_90a") -> Lowered:
     """Run the stock pipeline and its host and device finalisation."""
-    target = tvm.target.Target(SM90A, host={"kind": "llvm"})
+    target = tvm.target.Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"})
     mod = BindTarget(target)(tvm.IRModule({"main": func}))
     # StorageRewrite gives every view of shared memory one name; reports want theirs
     with target, tvm.transform.PassContext(disabled_pass=["tirx.StorageRewrite"]):

@@ -32,7 +32,7 @@ def tensors(kernel: Kernel) -> tuple[dict[str, np.ndarray], list[str]]:
 def run(kernel: Kernel, lowered: Lowered | None = None, policy: str = "on_wait", seed: int = 0,
         **options: Any) -> Result:  # fmt: skip
     """Run all CTAs of the kernel once."""
-    lowered = lower(kernel.func) if lowered is None else lowered
+    lowered = lower(kernel.func, kernel.arch) if lowered is None else lowered
     arrays, outputs = tensors(kernel)
     (launch,) = run_host(lowered.host, arrays)
     bound = launch.bind(lowered.device)

@@ -46,7 +46,8 @@ def test_control_is_clean(control):
 @pytest.mark.slow
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
 def test_golden_kernel_assembles_unchanged(golden):
-    log = assembler_log(lower(golden.build().func))
+    kernel = golden.build()
+    log = assembler_log(lower(kernel.func, kernel.arch))
     if log is None:
         pytest.skip("needs nvcc")
     assert not ASSEMBLER_REPAIRS.search(log)
@@ -56,7 +57,8 @@ def test_golden_kernel_assembles_unchanged(golden):
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", REPAIRED, ids=lambda mutation: mutation.id)
 def test_assembler_says_that_it_repairs(mutation):
-    log = assembler_log(lower(mutation.build().func))
+    kernel = mutation.build()
+    log = assembler_log(lower(kernel.func, kernel.arch))
     if log is None:
         pytest.skip("needs nvcc")
     assert ASSEMBLER_REPAIRS.search(log)

@@ -111,3 +111,40 @@ def test_a_product_needs_lanes_that_exist():
     result = simulate(wrong, {"X": np.zeros(4096, "uint32")})
     found = [f.message for f in result.findings if f.rule == "WARP_CONVERGENCE"]
     assert "wgmma.mma_async with 31 of 32 lanes" in found
+
+
+@functools.cache
+def copies(first):
+    """Copy 16 bytes a lane, as many as `S` says of them read, to 512 bytes from `first` on."""
+
+    @T.prim_func(s_tir=True)
+    def main(S: T.Buffer((32,), "uint32"), X: T.Buffer((128,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((128,), "float32", data=smem.data, scope="shared.dyn")
+            T.ptx["cp.async.cg.shared.global"](
+                T.address_of(tile[tx * 4 + first]), T.address_of(X[tx * 4]), 16, S[tx]
+            )
+            T.ptx["cp.async.wait_all"]()
+
+    return lower(main)
+
+
+def copy_findings(sizes, first=0):
+    inputs = {"S": np.resize(sizes, 32).astype("uint32"), "X": np.zeros(128, "float32")}
+    return [(f.rule, f.message) for f in simulate(copies(first), inputs).findings]
+
+
+def test_a_copy_reads_no_more_than_it_writes():
+    assert copy_findings([0, 4, 6, 16]) == []
+    ((rule, message),) = copy_findings([16, 17])
+    assert (rule, message) == ("ILLEGAL_OPERAND", "cp.async of 16 bytes from 17: need at most 16")
+
+
+def test_a_copy_stays_inside_of_shared_memory():
+    ((rule, message),) = copy_findings([16], first=4)
+    assert rule == "OOB_ACCESS"
+    assert "cp.async writes" in message

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
+from tvm_hopper.sim.races.lane_copies import LaneCopies
 from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES, GENERIC, MemoryAccess
 
@@ -91,7 +92,7 @@ def test_masks_become_bits():
 
 
 def test_what_lanes_do_not_know_begins_with_the_first_access_of_others():
-    order = LaneOrder(0)
+    order = LaneOrder(0, LaneCopies(lambda: 0))
     order.add(access(3, 0b1))
     assert order.unknown_from(0b1) is None
     assert order.unknown_from(0b10) == 3
@@ -108,7 +109,7 @@ def test_what_lanes_do_not_know_begins_with_the_first_access_of_others():
 
 
 def test_a_meeting_of_some_lanes_tells_of_these_alone():
-    order = LaneOrder(0)
+    order = LaneOrder(0, LaneCopies(lambda: 0))
     order.add(access(2, 0b11))
     order.learn(0b11, 2, 0b11)
     assert order.unknown_from(0b1) is None

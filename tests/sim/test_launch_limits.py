@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
+from tvm_hopper.facts.arch import SM_80, SM_90A
 from tvm_hopper.sim.launch.limits import check_launch
 from tvm_hopper.simulation import simulate, verify
 
@@ -48,6 +49,19 @@ def test_a_launch_that_the_runtime_refuses(form, message):
         assert [f.rule for f in result.findings] == ["LAUNCH_LIMITS"]
         assert message in result.findings[0].message
         assert result.verdict == "error"
+
+
+def test_sm_80_has_no_clusters_and_less_shared_memory():
+    setup = {"grid": (4, 1, 1), "block": (128, 1, 1), "dyn_smem_bytes": 170000}
+
+    def messages(arch, cluster):
+        found = check_launch("main", {**setup, "cluster": (cluster, 1, 1)}, [], arch)
+        return [f.message.partition(": ")[2] for f in found]
+
+    memory = "found 170000 bytes of shared memory; need at most 166912"
+    assert messages(SM_90A, 2) == []
+    assert messages(SM_80, 1) == [memory]
+    assert messages(SM_80, 2) == ["found a cluster of 2 thread blocks; need 1 on sm_80", memory]
 
 
 def test_all_shared_memory_and_a_cluster_of_eight_are_legal():

@@ -96,7 +96,7 @@ class Output(NamedTuple):
     """What a compiler makes of a text."""
 
     cubin: bytes
-    ptx: bytes
+    assembly: bytes  # PTX
     log: str
 
 
@@ -261,7 +261,7 @@ def compile_source(
     if result is None:
         out = _COMPILERS[compiler](source, arch.name, fast_math)
         facts = assembler_log.read_facts(out.log)
-        image = out.cubin if arch.is_specific else out.ptx
+        image = out.cubin if arch.is_specific else out.assembly
         flags = tuple(math_flags(fast_math))
         result = Compiled(out.cubin, image, out.log, compiler, flags, facts)
         with _lock:

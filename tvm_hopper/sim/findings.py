@@ -94,6 +94,12 @@ RULES = _rules(
         "compare the indices and operands of this statement with the plain program's",
     ),
     Rule("LAUNCH_LIMITS", "error", "2.2 thread hierarchy", "change the launch"),
+    Rule(
+        "TARGET_ARCH",
+        "error",
+        "9.7 Target ISA Notes",
+        "build for an architecture that has the instruction, or use one that the target has",
+    ),
     Rule("TENSOR_MAP", "error", "5.5.8 tensors", "change the tensor map"),
     Rule("TRAP", "error", "9.7.19.4 trap", "find out why the condition does not hold"),
     Rule("TRY_WAIT_NOT_LOOPED", "error", _MBAR, "repeat try_wait until it returns true"),

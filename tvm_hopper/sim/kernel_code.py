@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.findings import Finding
+from tvm_hopper.sim.launch.instruction_set import missing_instructions
 from tvm_hopper.sim.launch.limits import check_launch
 from tvm_hopper.sim.machine.warp import WarpCore
 from tvm_hopper.sim.ops.atomics import AtomicOps
@@ -77,6 +78,15 @@ def touched_tensors(func: Any, params: Mapping[str, Any]) -> tuple[set[str], set
 
 
 def launch_findings(func: Any, setup: dict[str, Any]) -> list[Finding]:
-    """Return the rules that a launch of a device function breaks, whatever it computes."""
+    """Return the rules that a launch of a device function breaks, whatever it computes.
+
+    Those of its instructions too: a kernel that its assembler refuses is not launched.
+    """
     name = str((func.attrs or {}).get("global_symbol", "kernel"))
-    return check_launch(name, setup, compiled(func).shared, arch_of_kernel(func))
+    limits = check_launch(name, setup, compiled(func).shared, arch_of_kernel(func))
+    return [*limits, *_refused_instructions(func)]
+
+
+@functools.lru_cache(maxsize=32)
+def _refused_instructions(func: Any) -> list[Finding]:
+    return missing_instructions(func, arch_of_kernel(func))

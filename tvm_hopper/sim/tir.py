@@ -26,9 +26,13 @@ PTX = "tirx.ptx."
 
 def arch_of_kernel(func: tirx.PrimFunc) -> Arch:
     """Return the architecture of a device function's target; SM_90A where it names none."""
+    return ARCHS.get(arch_name(func), SM_90A)
+
+
+def arch_name(func: tirx.PrimFunc) -> str:
+    """Return the `arch` that a device function's target names, or an empty string."""
     target = func.attrs.get("target", None) if func.attrs else None
-    name = "" if target is None else str(target.attrs.get("arch", ""))
-    return ARCHS.get(name, SM_90A)
+    return "" if target is None else str(target.attrs.get("arch", ""))
 
 
 def param_names(func: tirx.PrimFunc) -> list[str]:

@@ -44,7 +44,8 @@ class Kernel:
     `inputs` holds every tensor by parameter name, outputs included when they have a defined value
     at entry (zero for a reduction); `expected` holds what must come out, in float64.  `against` is
     the plain program of the same parameters, for `verify(func, against=...)`.  `tolerance` is the
-    relative error that its roundings may add up to; 0: every operation is exact.
+    relative error that its roundings may add up to; 0: every operation is exact.  `arch` is what
+    it is built for.
     """
 
     func: PrimFunc
@@ -53,6 +54,7 @@ class Kernel:
     grid: int = 1
     against: PrimFunc | None = None
     tolerance: float = 0.0
+    arch: str = "sm_90a"
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,30 @@ def operands(m: int, n: int, k: int, seed: int = 0) -> dict[str, np.ndarray]:
 def product(inputs: dict[str, np.ndarray]) -> np.ndarray:
     """Return A @ B.T in float64."""
     return inputs["A"].astype("float64") @ inputs["B"].astype("float64").T
+
+
+def plain_product(m: int, n: int, k: int, out: str = "float32") -> PrimFunc:
+    """Return A @ B.T as a plain program, summed in fp32."""
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((m, k), "float16"),
+        B: T.Buffer((n, k), "float16"),
+        C: T.Buffer((m, n), out),
+    ):
+        total = T.alloc_buffer((m, n), "float32")
+        for i, j, p in T.grid(m, n, k):
+            with T.sblock("total"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, p])
+                with T.init():
+                    total[vi, vj] = T.float32(0)
+                total[vi, vj] += T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
+        for i, j in T.grid(m, n):
+            with T.sblock("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = T.Cast(out, total[vi, vj])
+
+    return main
 
 
 @T.inline

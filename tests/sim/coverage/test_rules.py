@@ -122,6 +122,7 @@ def test_bulk_loads_stay_inside_and_aligned() -> None:
     assert not prove(body("bx * 128")).findings
     assert prove(body("bx * 128 + 2")).rules == {"MISALIGNED", "OOB_ACCESS"}
     assert prove(body("bx * 128 + 4")).rules == {"OOB_ACCESS"}
+    assert prove(body("bx * 128").replace("(512)", "(504)")).rules == {"MISALIGNED"}
 
 
 def test_cp_async_reads_its_size() -> None:
@@ -135,6 +136,29 @@ def test_cp_async_reads_its_size() -> None:
     assert prove(body("tx * 4 + 1", 16)).rules == {"MISALIGNED"}
     assert not prove(body("tx * 2", 8)).findings
     assert prove(body("bx * 128 + tx + 1", 4)).rules == {"OOB_ACCESS"}
+
+
+def test_cp_async_of_a_chosen_size_reads_what_each_thread_chooses() -> None:
+    def body(index: str, size: str) -> str:
+        return (
+            f'{COPY}\nT.ptx["cp.async.ca.shared.global"](T.address_of(sf[tx * 4]), '
+            f"T.address_of(X[{index}]), 16, {size})"
+        )
+
+    def chosen(condition: str, yes: int, no: int) -> str:
+        return f"T.if_then_else({condition}, T.uint32({yes}), T.uint32({no}))"
+
+    inside = "bx * 128 + tx * 4"  # 128 threads: all but 32 of the last CTA's are beyond the end
+    assert prove(body(inside, "T.uint32(16)")).rules == {"OOB_ACCESS"}
+    assert not prove(body(inside, chosen("bx * 128 + tx * 4 < 1024", 16, 0))).findings
+    assert prove(body(inside, chosen("bx * 128 + tx * 4 < 1028", 16, 0))).rules == {"OOB_ACCESS"}
+    assert prove(body(inside, chosen("bx * 128 + tx * 4 < 1024", 16, 4))).rules == {"OOB_ACCESS"}
+    least = f"T.min({inside}, 1020)"
+    assert not prove(body(least, chosen("bx * 128 + tx * 4 < 1024", 16, 4))).findings
+    nested = chosen("tx < 64", 16, 0).replace("T.uint32(0)", chosen("tx < 96", 8, 0))
+    assert not prove(body(least, nested)).findings
+    assert not prove(body("tx * 4", "T.uint32(6)")).findings
+    assert prove(body("tx * 4 + 1", chosen("tx < 64", 16, 0))).rules == {"MISALIGNED"}
 
 
 def test_a_ptx_load_and_store_count_by_their_vector() -> None:

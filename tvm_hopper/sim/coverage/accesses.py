@@ -60,6 +60,8 @@ class GlobalAccess:
         Bits of the type of the index, which must hold it; 0 if it has none.
     size : int
         Bytes of one element, for messages.
+    whole : bool
+        The width must be a multiple of `align` too: a bulk copy's.
     """
 
     statement: Any
@@ -73,6 +75,7 @@ class GlobalAccess:
     size: int = 1
     is_map: bool = False
     index_bits: int = 0
+    whole: bool = False
 
 
 @dataclass(frozen=True)

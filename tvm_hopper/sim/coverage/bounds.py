@@ -77,8 +77,8 @@ def misaligned(to: FindingSink, pieces: Sequence[Piece]) -> None:
         residues = piece.offsets.residues(need)
         found = (piece.base % need)[:, None] + residues
         wrong = (found % need != 0).any(axis=1)
-        if need == 16 and piece.offsets.width % need and access.size == 1:
-            wrong |= True  # a bulk copy's size
+        if access.whole and piece.offsets.width % need:
+            wrong |= True
         if wrong.any():
             candidates = np.flatnonzero(wrong)
             at = int(candidates[np.argmin(piece.owner[candidates])])

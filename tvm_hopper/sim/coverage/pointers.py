@@ -145,6 +145,7 @@ class Pointers:
         size: int = 1,
         *under: PathStep,
         index_bits: int = 0,
+        whole: bool = False,
     ) -> None:
         """Note an access of `width` bytes, in elements of `size`, under further conditions."""
         if place.param is None:
@@ -164,6 +165,7 @@ class Pointers:
                     place.buffer,
                     size,
                     index_bits=index_bits,
+                    whole=whole,
                 )
             )
 
@@ -329,15 +331,32 @@ class Pointers:
 
     def _cp_async(self, ptx: PtxCall) -> None:
         size = self.expressions.node(ptx.operands["cp_size"][0])
-        width, under = size, []
+        width = size
+        under: tuple[PathStep, ...] = ()
         if "src_size" in ptx.operands:
             width = self.expressions.node(ptx.operands["src_size"][0])
-            under = [PathStep("if", self.nodes.make("lt", self.nodes.zero, width))]
+            under = (PathStep("if", self.nodes.make("lt", self.nodes.zero, width)),)
         if "ignore_src" in ptx.operands:
             ignored = self.expressions.node(ptx.operands["ignore_src"][0])
-            under = [PathStep("if", self.nodes.make("eq", ignored, self.nodes.zero))]
+            under = (PathStep("if", self.nodes.make("eq", ignored, self.nodes.zero)),)
         place = self.address(ptx.operands["src_mem"][0])
-        self.note(LOAD, place, width, size.constant or 1, 1, *under)
+        for steps, bytes_read in self._cases(width, under):
+            self.note(LOAD, place, bytes_read, size.constant or 1, 1, *steps)
+
+    def _cases(self, width: Node, under: tuple[PathStep, ...]) -> list[tuple[Any, Node]]:
+        """Return each size that one may be chosen from, and when: threads may choose differently.
+
+        Nothing is read of size 0: the guard of a ragged edge.
+        """
+        if width.op != "select":
+            return [] if width.constant == 0 else [(under, width)]
+        condition, yes, no = width.args
+        other = self.nodes.make("not", condition)
+        return [
+            case
+            for holds, chosen in ((condition, yes), (other, no))
+            for case in self._cases(chosen, (*under, PathStep("if", holds)))
+        ]
 
     def _bulk(self, ptx: PtxCall) -> None:
         name = ptx.name.removesuffix("_f32_noftz")
@@ -353,7 +372,7 @@ class Pointers:
             self._opaque(name, _operands(ptx))
             return
         width = self.expressions.node(ptx.operands["size"][0])
-        self.note(kind, place, width, _BULK_ALIGNMENT)
+        self.note(kind, place, width, _BULK_ALIGNMENT, whole=True)
 
     def _tensor(self, ptx: PtxCall) -> None:
         place = self.address(ptx.operands["tmap"][0])

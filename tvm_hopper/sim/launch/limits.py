@@ -35,11 +35,11 @@ def check_launch(
     arch : Arch
         What it is built for.
     """
-    broken = [*_extents(setup), *_shared(setup["dyn_smem_bytes"], shared, arch)]
+    broken = [*_extents(setup, arch), *_shared(setup["dyn_smem_bytes"], shared, arch)]
     found = [finding("LAUNCH_LIMITS", f"launch of {kernel}: {text}") for text in broken]
     size = _product(setup["cluster"])
     most = arch.max_cluster_size
-    if most < size <= MAX_CLUSTER:
+    if arch.has_clusters and most < size <= MAX_CLUSTER:
         text = f"launch of {kernel}: found a cluster of {size} thread blocks"
         found.append(finding("CLUSTER_NOT_PORTABLE", f"{text}; {most} run everywhere"))
     return found
@@ -72,7 +72,7 @@ def _product(extents: tuple[int, ...]) -> int:
     return x * y * z
 
 
-def _extents(setup: dict[str, Any]) -> list[str]:
+def _extents(setup: dict[str, Any], arch: Arch) -> list[str]:
     grid, block, cluster = setup["grid"], setup["block"], setup["cluster"]
     found = []
     threads = _product(block)
@@ -89,10 +89,10 @@ def _extents(setup: dict[str, Any]) -> list[str]:
                 f"found a grid of {extent} blocks in {axis} with clusters of {part}; need a "
                 "multiple"
             )
-    if not 1 <= _product(cluster) <= MAX_CLUSTER:
-        found.append(
-            f"found a cluster of {_product(cluster)} thread blocks; need 1 to {MAX_CLUSTER}"
-        )
+    most = MAX_CLUSTER if arch.has_clusters else 1
+    if not 1 <= _product(cluster) <= most:
+        need = f"1 to {MAX_CLUSTER}" if arch.has_clusters else f"1 on {arch.name}"
+        found.append(f"found a cluster of {_product(cluster)} thread blocks; need {need}")
     return found
 
 

@@ -78,7 +78,6 @@ class PendingOp:
         self.barrier: Any = None
         self.targets: list[Any] = []
         self.num_bytes = 0
-        self.written: Any = None  # of a cp.async: access, offsets and bytes of each lane
         self.start = machine.time
 
     @property

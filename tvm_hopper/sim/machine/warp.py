@@ -18,6 +18,7 @@ from tvm_hopper.sim.machine.load_store import LoadStore
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.registers import RegState
 from tvm_hopper.sim.races.clocks import Bundle, Clock
+from tvm_hopper.sim.races.lane_copies import LaneCopies
 from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
 from tvm_hopper.sim.races.shadow import (
     ALL_LANES,
@@ -63,7 +64,7 @@ class WarpCore(LoadStore):
         self.preempt = machine.mode == "random"
         self.clock = Bundle(machine.num_warps)  # what every lane knows
         self.parts: dict[int, Bundle] = {}  # lanes -> what these know besides
-        self.lane_order = LaneOrder(self.index)
+        self.lane_order = LaneOrder(self.index, LaneCopies(machine.new_event))
         self.epoch = 0
         self.bump()
         self.own_stores = 0  # bulk stores of this warp that it has waited for, as clock bits

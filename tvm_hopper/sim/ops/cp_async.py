@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.lanes import as_lanes
+from tvm_hopper.sim.machine.lanes import LANES, as_lanes
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import POISON
-from tvm_hopper.sim.ops.bulk import Groups, active
+from tvm_hopper.sim.ops.bulk import active
 from tvm_hopper.sim.ops.mbarrier import Wait
+from tvm_hopper.sim.races.lane_copies import CopyPart, CopyTarget
+from tvm_hopper.sim.races.shadow import alike
 from tvm_hopper.sim.trips.balance import ARRIVE, BarrierFlow
 
 
@@ -22,9 +24,8 @@ class CpAsyncOps:
 
     def init_cp_async(self) -> None:
         """Begin with no copy in flight."""
-        self.cp_async = Groups()
+        self.copies = self.lane_order.copies
         self.cp_async_flying: list[PendingOp] = []
-        self.cp_events = 0
 
     def op_cp_async_ca(
         self,
@@ -48,12 +49,18 @@ class CpAsyncOps:
             count = as_lanes(src_size)[lanes].astype(np.int64)
         if ignore_src is not None:
             count = np.where(as_lanes(ignore_src)[lanes] != 0, 0, size)
+        if (count > size).any():
+            text = f"cp.async of {size} bytes from {int(count.max())}: need at most {size}"
+            machine.at("ILLEGAL_OPERAND", self, site, text)
+            count = np.minimum(count, size)
         dst, first = self.region_at(targets[0])
         src, origin = self.region_at(sources[np.argmax(count > 0)])
         if dst is None or (src is None and count.any()):
             machine.at("OOB_ACCESS", self, site, "cp.async outside of memory")
             return
         into = targets - (targets[0] - first)
+        if not self.inside(site, dst, into, size, "cp.async writes"):
+            return
         taken = count > 0
         away = sources - (sources[np.argmax(taken)] - origin)
         if (into % size).any() or (away[taken] % size).any():
@@ -62,7 +69,7 @@ class CpAsyncOps:
             wanted = away[count == num_bytes]
             if not self.inside(site, src, wanted, int(num_bytes), "cp.async reads"):
                 return
-        op = PendingOp("cp.async", self, site)
+        op, target = PendingOp("cp.async", self, site), None
         if machine.log is not None:
             if taken.any() and src.shadow is not None:
                 source = self.access(site, False, lanes=self.lanes_of(mask))
@@ -70,8 +77,9 @@ class CpAsyncOps:
             written = self.access(
                 site, True, event=op.write_event, op=op, lanes=self.lanes_of(mask)
             )
+            assert written is not None
             self.check(dst, into, size, written)
-            op.written = (written, into, size)
+            target = CopyTarget(machine.log, written, dst, into, size, lanes)
         bytes_of = np.arange(size)
         if machine.mode != "eager" and machine.values:
             dst.data[into[:, None] + bytes_of] = POISON
@@ -87,9 +95,8 @@ class CpAsyncOps:
             dst.data[into[:, None] + bytes_of] = data
 
         op.steps.append(copy)
-        self.cp_async.open.append(op)
+        self.copies.add(CopyPart(op, self.lanes_of(mask), op.events, target))
         self.cp_async_flying = [o for o in self.cp_async_flying if not o.done] + [op]
-        self.cp_events |= op.events
         machine.submit(op)
 
     op_cp_async_cg = op_cp_async_ca
@@ -99,39 +106,41 @@ class CpAsyncOps:
     op_cp_async_cg_ignore_src = op_cp_async_ca
 
     def op_cp_async_commit_group(self, site: int, mask: Any, mods: Any) -> None:
-        """Close the open cp.async group of this warp."""
-        self.cp_async.committed.append(self.cp_async.open)
-        self.cp_async.open = []
+        """Close the open cp.async group of each thread."""
+        self.copies.commit(self.lanes_of(mask))
 
     def op_cp_async_wait_group(self, site: int, mask: Any, mods: Any, group: Any) -> Wait:
-        """Wait for all but the newest cp.async groups."""
-        groups = self.cp_async.committed
-        covered = groups[: max(len(groups) - self.check_groups(site, group), 0)]
-        yield from self._wait_cp_async(site, mask, [op for ops in covered for op in ops])
-        self.cp_async.committed = groups[len(covered) :]
+        """Wait for all but the newest cp.async groups of each thread."""
+        self.site, lanes = site, self.lanes_of(mask)
+        pending = max(self.check_groups(site, group), 0)
+        for part in self.copies.covered(lanes, pending):
+            while not part.op.done:
+                self.waiting = "waits for cp.async"
+                yield part.op
+            self.told(lanes).generic.events |= part.events
+            self.copies.finish(part)
+            if (target := part.target) is not None:  # each thread sees its own copies
+                target.access.epoch = self.epoch
+                owners = LANES if target.offsets.size == 32 else target.lanes
+                self.lane_order.place(target.access, target.offsets, target.size, owners)
 
     def op_cp_async_wait_all(self, site: int, mask: Any, mods: Any) -> Wait:
-        """Wait for every cp.async of this warp."""
+        """Wait for every cp.async of each thread."""
         self.op_cp_async_commit_group(site, mask, mods)
         yield from self.op_cp_async_wait_group(site, mask, mods, 0)
 
-    def _wait_cp_async(self, site: int, mask: Any, ops: list[PendingOp]) -> Wait:
-        self.site, lanes = site, self.lanes_of(mask)
-        for op in ops:
-            while not op.done:
-                self.waiting = "waits for cp.async"
-                yield op
-            self.told(lanes).generic.events |= op.events
-            if op.written is not None:  # each thread sees its own copies (PTX, cp.async.wait_group)
-                access, offsets, size = op.written
-                access.epoch = self.epoch
-                owners = self._owners(offsets.size, access.lanes)
-                self.lane_order.place(access, offsets, size, owners)
-
     def op_cp_async_mbarrier_arrive(self, site: int, mask: Any, mods: Any, addr: Any) -> None:
         """Arrive on an mbarrier once all earlier cp.async of each thread are complete."""
+        addresses = as_lanes(addr)
+        for address in np.unique(addresses[active(mask)]):
+            here = mask
+            if not alike(addresses[active(mask)]):
+                here = (addresses == address) & (True if mask is None else mask)
+            self._arrive_behind_copies(site, here, mods, int(address))
+
+    def _arrive_behind_copies(self, site: int, mask: Any, mods: Any, address: int) -> None:
         machine = self.machine
-        for barrier, lanes, _ in self.barriers_at(site, mask, addr):
+        for barrier, lanes, _ in self.barriers_at(site, mask, address):
             self.fills(barrier)
             noinc = mods.get("noinc") == "noinc"
             if noinc:
@@ -148,7 +157,7 @@ class CpAsyncOps:
                 barrier: Any = barrier,
                 lanes: int = lanes,
                 op: PendingOp = op,
-                events: int = self.cp_events,
+                events: int = self.copies.events_of(self.lanes_of(mask)),
             ) -> None:
                 barrier.outstanding.remove(op)
                 barrier.slot.generic_events |= events

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.races.clocks import Bundle, Clock
+from tvm_hopper.sim.races.lane_copies import LaneCopies
 from tvm_hopper.sim.races.shadow import ALL_LANES, MemoryAccess
 
 
@@ -68,10 +69,11 @@ class LaneOrder:
     did up to an epoch; `held` the first and last epoch of what some release or fence left out.
     `met` is the newest epoch whose accesses all lanes know, `footprints` are those of later ones.
     `issued` is the asynchronous access that one lane issues just now: its number, and its place.
+    `copies` are those of cp.async.
     """
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    def __init__(self, index: int, copies: LaneCopies) -> None:
+        self.index, self.copies = index, copies
         self.spans: dict[int, tuple[int, int]] = {}
         self.partial: list[MemoryAccess] = []
         self.known: list[tuple[int, int, int]] = []
@@ -82,7 +84,7 @@ class LaneOrder:
 
     def copy(self) -> LaneOrder:
         """Return what is unknown now, to limit by it later."""
-        other = LaneOrder(self.index)
+        other = LaneOrder(self.index, self.copies)
         other.spans, other.partial = dict(self.spans), list(self.partial)
         other.known, other.held = list(self.known), self.held
         return other
@@ -98,6 +100,7 @@ class LaneOrder:
         """Let some lanes know what others did up to an epoch."""
         if lanes == of == ALL_LANES and epoch > self.met:
             self.met = epoch
+            self.copies.meet(epoch)
             self.footprints = {n: f for n, f in self.footprints.items() if f.epoch > epoch}
         if not self.spans:
             return
@@ -128,6 +131,7 @@ class LaneOrder:
 
     def limit(self, clock: Clock, lanes: int, machine: Any) -> None:
         """Take out of a clock what none of `lanes` knows of the own warp."""
+        self.copies.limit(clock, lanes, self.known)
         first = self.unknown_from(lanes)
         before = int(clock.epochs[self.index])
         if first is None or before < first:
@@ -148,7 +152,7 @@ class LaneOrder:
 
     def limit_all(self, bundle: Bundle, lanes: int, machine: Any) -> None:
         """Take out of a release what none of `lanes` knows of the own warp."""
-        if lanes != ALL_LANES and self.spans:
+        if lanes != ALL_LANES and (self.spans or self.copies.waited):
             for clock in (bundle.generic, bundle.async_shared, bundle.async_global):
                 self.limit(clock, lanes, machine)
             if bundle.fenced is not None:

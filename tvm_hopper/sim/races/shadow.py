@@ -11,7 +11,7 @@ by keeping one state for them.  An access that divides a cell makes all cells of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ class MemoryAccess:
         The lanes that executed it, as bits.
     bit : int
         For an access by some lanes: an event that stands for it where its epoch says too much.
+    wider : int
+        For a piece of an asynchronous access: events of the whole, as clock bits.
     """
 
     number: int
@@ -59,13 +61,14 @@ class MemoryAccess:
     rmw: bool = False
     lanes: int = ALL_LANES
     bit: int = -1
+    wider: int = 0
 
     def known_to(self, clock: Clock) -> bool:
         """Tell whether the clock orders this access before the present."""
         if self.number == EARLIER:
             return True
         if self.event >= 0:
-            return bool(clock.events >> self.event & 1)
+            return bool(clock.events >> self.event & 1 or clock.events & self.wider)
         if self.bit >= 0 and clock.events >> self.bit & 1:
             return True
         return bool(clock.epochs[self.warp.index] >= self.epoch)
@@ -83,6 +86,18 @@ class AccessLog:
     def add(self, *args: Any, **kwargs: Any) -> MemoryAccess:
         """Record a new access."""
         access = MemoryAccess(len(self.accesses), *args, **kwargs)
+        self.accesses.append(access)
+        return access
+
+    def add_piece(self, whole: MemoryAccess, event: int, lanes: int) -> MemoryAccess:
+        """Record what some lanes do of an asynchronous access, known with the whole of it."""
+        access = replace(
+            whole,
+            number=len(self.accesses),
+            event=event,
+            lanes=lanes,
+            wider=whole.wider | 1 << whole.event,
+        )
         self.accesses.append(access)
         return access
 

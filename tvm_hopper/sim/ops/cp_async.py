@@ -88,6 +88,8 @@ class CpAsyncOps:
 
         op.steps.append(copy)
         self.cp_async.open.append(op)
+        op.num_bytes = size * len(lanes)
+        op.addresses, op.group = (int(into.min()),), self.cp_async.number
         self.cp_async_flying = [o for o in self.cp_async_flying if not o.done] + [op]
         self.cp_events |= op.events
         machine.submit(op)
@@ -102,6 +104,7 @@ class CpAsyncOps:
         """Close the open cp.async group of this warp."""
         self.cp_async.committed.append(self.cp_async.open)
         self.cp_async.open = []
+        self.cp_async.number += 1
 
     def op_cp_async_wait_group(self, site: int, mask: Any, mods: Any, group: Any) -> Wait:
         """Wait for all but the newest cp.async groups."""
@@ -141,6 +144,7 @@ class CpAsyncOps:
             before = [op for op in self.cp_async_flying if not op.done]
             op = PendingOp("cp.async.mbarrier.arrive", self, site)
             op.before = before[-1] if before else None
+            self.cp_async.number += 1
             for earlier, later in itertools.pairwise(before):
                 later.before = later.before or earlier
 

@@ -81,6 +81,7 @@ class PendingOp:
         # for the timeline: phase of the mbarrier, places in shared memory, commit group
         self.phase = self.group = -1
         self.addresses: tuple[int, ...] = ()
+        self.signals: Any = None  # the mbarrier that an arrival behind cp.async is on
         self.start = machine.time
 
     @property

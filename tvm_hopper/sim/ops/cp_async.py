@@ -144,6 +144,7 @@ class CpAsyncOps:
             before = [op for op in self.cp_async_flying if not op.done]
             op = PendingOp("cp.async.mbarrier.arrive", self, site)
             op.before = before[-1] if before else None
+            op.signals, op.phase, op.group = barrier, barrier.phase, self.cp_async.number
             self.cp_async.number += 1
             for earlier, later in itertools.pairwise(before):
                 later.before = later.before or earlier

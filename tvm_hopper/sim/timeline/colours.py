@@ -1,6 +1,6 @@
 """Colours of a timeline: eight that colour-blind readers tell apart, after Okabe and Ito.
 
-Their greys differ too; what a bar is stands in it as a number.
+Greys of neighbours differ too; what a bar is stands in it as a number.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from tvm_hopper.sim.timeline.spans import Span
 
 STAGES = (
     "#56B4E9",  # sky blue
-    "#E69F00",  # orange
-    "#009E73",  # green
     "#F0E442",  # yellow
+    "#009E73",  # green
+    "#E69F00",  # orange
     "#0072B2",  # blue
     "#CC79A7",  # purple
     "#A6761D",  # brown

@@ -13,6 +13,7 @@ NEVER = -1  # the end of what was still going on when the run ended
 
 LOADS = ("TMA load", "bulk load", "bulk copy")
 CP_ASYNC = "cp.async"
+CP_ASYNC_ARRIVES = "cp.async.mbarrier.arrive"
 WGMMA = "wgmma"
 GLOBAL = {False: "global load", True: "global store"}
 
@@ -116,7 +117,7 @@ class Recorder:
 
     def operation(self, op: Any, end: int) -> None:
         """Keep an asynchronous operation that ends now."""
-        warp, barrier = op.warp, op.barrier
+        warp, barrier = op.warp, op.barrier or op.signals
         event = TimelineEvent(
             op.kind,
             warp.cta.block,

@@ -71,7 +71,7 @@ def short_name(event: TimelineEvent, rings: Rings) -> str:
     """Say what a wait waits for, in few words: "full[2] phase 1", "barrier 0", "wgmma"."""
     if event.barrier:
         return f"{rings.name(event)} phase {event.phase}"
-    name = event.name.partition(" of cta")[0]
+    name = event.name.partition(" of cta")[0].partition(" (")[0]
     for lead in ("waits for a ", "waits for ", "waits "):
         name = name.removeprefix(lead)
     return name

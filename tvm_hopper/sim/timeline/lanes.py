@@ -13,6 +13,7 @@ from tvm_hopper.sim.timeline.roles import Role, numbers, roles_of
 from tvm_hopper.sim.timeline.spans import Lane, Span, pack, span_of
 
 NOT_OF_A_UNIT = ("life", "acquire", "wait", "finding")
+MAX_STORES = 4  # rows of stores, beyond which those of a warp that overlap are one span
 
 
 def lanes_of(
@@ -82,8 +83,9 @@ def _cp_async(
             groups[role, event.number].append(event)
     return pack(
         [
-            span_of(0, found, last, "copy", rings.fill(found[0]), str(number))
+            span_of(0, found, last, "copy", fill, str(number if fill is None else fill.step))
             for (_, number), found in groups.items()
+            for fill in [rings.fill(found[0])]
         ]
     )
 
@@ -114,15 +116,31 @@ def _products(
 
 
 def _stores(events: Sequence[TimelineEvent], last: int) -> tuple[tuple[str, ...], list[Span]]:
-    """One span a bulk group."""
+    """One span a bulk group; where many are in flight, one for those of a warp that overlap."""
     groups: dict[tuple[int, int], list[TimelineEvent]] = defaultdict(list)
     known = (*NOT_OF_A_UNIT, WGMMA, CP_ASYNC, *LOADS, *GLOBAL.values())
     for event in events:
         if event.kind not in known and event.addresses:
             groups[event.warp, event.number].append(event)
-    return pack(
-        [span_of(0, found, last, "store", None, found[0].kind) for found in groups.values()]
-    )
+    rows, spans = pack([_store(found, last) for found in groups.values()])
+    if len(rows) <= MAX_STORES:
+        return rows, spans
+    merged: list[list[TimelineEvent]] = []
+    until: dict[int, int] = {}
+    for (warp, _), found in sorted(groups.items(), key=lambda g: (g[0][0], g[1][0].start)):
+        span = _store(found, last)
+        if span.start < until.get(warp, -1):
+            merged[-1] += found
+        else:
+            merged.append(list(found))
+        until[warp] = max(span.end, until.get(warp, -1))
+    return pack([_store(found, last) for found in merged])
+
+
+def _store(events: Sequence[TimelineEvent], last: int) -> Span:
+    kind = events[0].kind
+    label = f"{len(events)} {kind}s" if len(events) > 1 else kind
+    return span_of(0, events, last, "store", None, label)
 
 
 def _global(

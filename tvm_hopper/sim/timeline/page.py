@@ -133,7 +133,9 @@ def _labels(bars: dict[str, list[Any]], shown: float) -> dict[str, list[Any]]:
     """Return the texts that fit into their bars at the zoom of the beginning."""
     kept: dict[str, list[Any]] = {n: [] for n in ("middle", "centre", "label", "text", "behind")}
     columns = ("left", "right", "top", "label", "text", "colour")
-    for left, right, top, label, text, colour in zip(*(bars[name] for name in columns), strict=True):
+    for left, right, top, label, text, colour in zip(
+        *(bars[name] for name in columns), strict=True
+    ):
         if len(label) * CHARACTER <= (right - left) * WIDTH / shown:
             kept["middle"].append((left + right) / 2)
             kept["centre"].append(top + 0.42)

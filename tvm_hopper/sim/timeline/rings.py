@@ -1,6 +1,6 @@
 """Which stage of its ring a copy fills, and for the how many-th time: from barriers and addresses.
 
-A ring are the mbarriers that copies of the same statements complete on. The stage of a copy is the
+A ring are the mbarriers that the same statements copy on, or wait for. The stage of a copy is the
 place of its barrier among them; its step is the phase times the number of stages plus the stage, so
 that one number goes through all lanes with the data. Where one barrier serves several slots, or
 none does, the places that one statement fills tell the stages.
@@ -9,11 +9,12 @@ none does, the places that one statement fills tell the stages.
 from __future__ import annotations
 
 import bisect
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tvm_hopper.sim.timeline.events import CP_ASYNC, LOADS, TimelineEvent
+from tvm_hopper.sim.timeline.events import CP_ASYNC, CP_ASYNC_ARRIVES, LOADS, TimelineEvent
 
 Barrier = tuple[str, int]  # buffer and number
 
@@ -41,14 +42,10 @@ class Rings:
         filled: dict[str, set[Barrier]] = defaultdict(set)
         places: dict[str, set[int]] = defaultdict(set)
         for event in events:
-            if event.kind in LOADS:
+            if event.kind in ("acquire", CP_ASYNC_ARRIVES, *LOADS):
                 filled[event.statement].add((event.barrier, event.slot))
             if event.kind in (CP_ASYNC, *LOADS):
                 places[event.statement].update(event.addresses)
-        known = set().union(*filled.values())
-        for event in events:  # what cp.async fills, by an arrival behind it
-            if event.kind == "acquire" and (event.barrier, event.slot) not in known:
-                filled[f"acquired: {event.statement}"].add((event.barrier, event.slot))
         self.places = {text: sorted(found) for text, found in places.items()}
         full = _together(filled)
         waited: dict[str, set[Barrier]] = defaultdict(set)
@@ -61,9 +58,9 @@ class Rings:
         self.place: dict[Barrier, tuple[str, int, int]] = {}
         empty = _together(waited)
         mixed = {b for ring in full for b, _ in ring} & {b for ring in empty for b, _ in ring}
-        for ring in full:  # a number that is left out is another barrier's
-            if len(full) == 1 and ring[-1][1] >= len(ring):
-                mixed.add(ring[0][0])
+        mixed |= {_first_buffer(event.statement) for event in events if event.kind in LOADS}
+        # the barrier that stands behind a group of cp.async, by warp and number of the group
+        self.behind = {(e.warp, e.number): e for e in events if e.kind == CP_ASYNC_ARRIVES}
         for what, rings in (("full", full), ("empty", empty)):
             own = [ring for ring in rings if ring[0][0] in mixed]
             for ring in rings:
@@ -101,7 +98,8 @@ class Rings:
                 return Fill(ring, places.index(event.addresses[0]), event.phase)
             return Fill(ring, stage, event.phase * count + stage)
         if event.kind == CP_ASYNC:
-            return Fill("cp.async", -1, event.number)
+            behind = self.behind.get((event.warp, event.number))
+            return Fill("cp.async", -1, event.number) if behind is None else self.fill(behind)
         return None
 
     def read_by(self, event: TimelineEvent) -> Fill | None:
@@ -113,6 +111,12 @@ class Rings:
                 if number >= 0 and (best is None or found[number][0] > best[0]):
                     best = found[number]
         return None if best is None else best[1]
+
+
+def _first_buffer(statement: str) -> str:
+    """Return the buffer that a copy fills: mbarriers in the same one have no name of their own."""
+    found = re.search(r" &(\w+)\[", statement)
+    return found[1] if found else ""
 
 
 def _together(found: Mapping[str, set[Barrier]]) -> list[list[Barrier]]:

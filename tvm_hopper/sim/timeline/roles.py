@@ -11,7 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tvm_hopper.sim.timeline.events import CP_ASYNC, GLOBAL, LOADS, WGMMA, TimelineEvent
+from tvm_hopper.sim.timeline.events import (
+    CP_ASYNC,
+    CP_ASYNC_ARRIVES,
+    GLOBAL,
+    LOADS,
+    WGMMA,
+    TimelineEvent,
+)
 from tvm_hopper.sim.timeline.rings import Rings
 
 WARPS_OF_A_GROUP = 4
@@ -42,7 +49,7 @@ def roles_of(events: Iterable[TimelineEvent], rings: Rings) -> tuple[list[Role],
         if event.warp < 0 or event.issued_by:
             continue
         jobs = does[event.warp]
-        if event.kind in (*LOADS, CP_ASYNC):
+        if event.kind in (*LOADS, CP_ASYNC, CP_ASYNC_ARRIVES):
             jobs.add("load")
         elif event.kind in ("acquire", WGMMA):
             jobs.add("consume" if event.kind == "acquire" else WGMMA)

@@ -49,7 +49,7 @@ class Timeline:
             launch = found[0].launch if found else 0
         events = [e for e in events if e.launch == launch]
         found = [e for e in found if e.launch == launch]
-        known = list(dict.fromkeys(e.cta for e in events if e.kind == "life"))
+        known = sorted({e.cta for e in events if e.kind == "life"}, key=lambda cta: cta[::-1])
         self.ctas = _chosen(known, cta, found[0].cta if found else None)
         self.notes: list[str] = []
         self.barriers: dict[str, str] = {}  # name in findings -> name in the lanes
@@ -140,8 +140,8 @@ class Timeline:
         """
         end = len(self._moments) - 1
         if window is not None:
-            low, high = (bisect.bisect_left(self.steps, step) for step in window)
-            high = min(high, end)
+            low = bisect.bisect_left(self.steps, window[0])
+            high = min(bisect.bisect_right(self.steps, window[1]), end)
             if low >= high:
                 raise ValueError(
                     f"window: found {window!r}; need scheduler steps from 0 to {self.last}, the "

@@ -170,7 +170,7 @@ def _listed(timeline: Any) -> str:
         text = f"{number}  {finding.rule}: {timeline.message(finding)}"
         if finding.missing:
             text += f"; missing: {finding.missing}"
-        lines += textwrap.wrap(text, 210, subsequent_indent="    ")[:2]
+        lines += textwrap.wrap(text, 235, subsequent_indent="    ")[:2]
     if len(timeline.findings) > MAX_LISTED:
         lines.append(f"and {len(timeline.findings) - MAX_LISTED} more findings")
     lines += timeline.notes

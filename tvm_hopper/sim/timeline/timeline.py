@@ -235,8 +235,14 @@ class Timeline:
         data = io.BytesIO()
         self.figure().savefig(data, format="png", dpi=110)
         image = base64.b64encode(data.getvalue()).decode("ascii")
-        picture = f'<img alt="{escape(self.title)}" src="data:image/png;base64,{image}">'
-        return picture + (verdict_html("", (), self.findings) if self.findings else "")
+        picture = (
+            f'<img alt="{escape(self.title)}" style="max-width: 100%" '
+            f'src="data:image/png;base64,{image}">'
+        )
+        if not self.findings:
+            return picture
+        table = verdict_html("", (), self.findings)
+        return f"{picture}<details><summary>findings</summary>{table}</details>"
 
     def to_chrome(self) -> dict[str, Any]:
         """Return the Chrome trace format, which Perfetto reads: a process a CTA, a thread a lane.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tvm_hopper.sim.timeline.events import CP_ASYNC, LOADS, NEVER, TimelineEvent
 from tvm_hopper.sim.timeline.rings import Fill, Rings
-from tvm_hopper.sim.timeline.roles import Role
+from tvm_hopper.sim.timeline.roles import WarpRole
 from tvm_hopper.sim.timeline.spans import Facts, Span, half
 
 WORKS = "active"
@@ -32,7 +32,9 @@ _GONE = _State("")
 _Change = tuple[int, int, str, TimelineEvent]
 
 
-def role_spans(events: Sequence[TimelineEvent], role: Role, rings: Rings, last: int) -> list[Span]:
+def role_spans(
+    events: Sequence[TimelineEvent], role: WarpRole, rings: Rings, last: int
+) -> list[Span]:
     """Return the spans of one role.
 
     Parameters

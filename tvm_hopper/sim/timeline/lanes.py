@@ -9,7 +9,7 @@ from dataclasses import replace
 from tvm_hopper.sim.timeline.events import CP_ASYNC, GLOBAL, LOADS, WGMMA, TimelineEvent
 from tvm_hopper.sim.timeline.folded import role_spans
 from tvm_hopper.sim.timeline.rings import Fill, Rings
-from tvm_hopper.sim.timeline.roles import Role, numbers, roles_of
+from tvm_hopper.sim.timeline.roles import WarpRole, numbers, roles_of
 from tvm_hopper.sim.timeline.spans import Lane, Span, pack, span_of
 
 NOT_OF_A_UNIT = ("life", "acquire", "wait", "finding")
@@ -18,7 +18,7 @@ MAX_STORES = 4  # rows of stores, beyond which those of a warp that overlap are 
 
 def lanes_of(
     events: Sequence[TimelineEvent], last: int, prefix: str
-) -> tuple[list[Lane], list[Role], Rings, str]:
+) -> tuple[list[Lane], list[WarpRole], Rings, str]:
     """Return the lanes of one CTA, its roles and rings, and a sentence on warps in no lane.
 
     Parameters
@@ -73,7 +73,7 @@ def _loads(
 
 
 def _cp_async(
-    events: Sequence[TimelineEvent], roles: Sequence[Role], rings: Rings, last: int
+    events: Sequence[TimelineEvent], roles: Sequence[WarpRole], rings: Rings, last: int
 ) -> tuple[tuple[str, ...], list[Span]]:
     """One span a commit group, of all warps of a role together."""
     groups: dict[tuple[int, int], list[TimelineEvent]] = defaultdict(list)
@@ -91,7 +91,7 @@ def _cp_async(
 
 
 def _products(
-    events: Sequence[TimelineEvent], roles: Sequence[Role], rings: Rings, last: int
+    events: Sequence[TimelineEvent], roles: Sequence[WarpRole], rings: Rings, last: int
 ) -> tuple[tuple[str, ...], list[Span]]:
     """Rows of each warp group, one span a commit group."""
     names: list[str] = []
@@ -144,7 +144,7 @@ def _store(events: Sequence[TimelineEvent], last: int) -> Span:
 
 
 def _global(
-    events: Sequence[TimelineEvent], roles: Sequence[Role]
+    events: Sequence[TimelineEvent], roles: Sequence[WarpRole]
 ) -> tuple[tuple[str, ...], list[Span]]:
     """One row for loads and one for stores; what one role does in a row is one span."""
     runs: dict[tuple[str, int], list[list[TimelineEvent]]] = defaultdict(list)

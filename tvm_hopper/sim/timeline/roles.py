@@ -25,7 +25,7 @@ WARPS_OF_A_GROUP = 4
 ORDER = ("producer", "", "store", "consumer")
 
 
-class Role(NamedTuple):
+class WarpRole(NamedTuple):
     """Warps of one CTA that do the same; `kind` is producer, consumer, store, or empty."""
 
     kind: str
@@ -33,7 +33,9 @@ class Role(NamedTuple):
     warps: tuple[int, ...]
 
 
-def roles_of(events: Iterable[TimelineEvent], rings: Rings) -> tuple[list[Role], tuple[int, ...]]:
+def roles_of(
+    events: Iterable[TimelineEvent], rings: Rings
+) -> tuple[list[WarpRole], tuple[int, ...]]:
     """Return the roles of one CTA's warps, and the warps that have nothing to do.
 
     Parameters
@@ -90,7 +92,7 @@ def _kind(jobs: set[str], alone: bool, storing: bool) -> str:
     return "consumer" if alone else ""
 
 
-def _named(groups: dict[tuple[str, int, str], list[int]], num_warps: int) -> list[Role]:
+def _named(groups: dict[tuple[str, int, str], list[int]], num_warps: int) -> list[WarpRole]:
     roles = []
     for kind in ORDER:
         found = [
@@ -101,7 +103,7 @@ def _named(groups: dict[tuple[str, int, str], list[int]], num_warps: int) -> lis
             text = f"{name} ({numbers(warps)})" if kind else numbers(warps)
             if not kind and len(warps) == num_warps > 1:
                 text = f"all {num_warps} warps"
-            roles.append(Role(kind, text, tuple(warps)))
+            roles.append(WarpRole(kind, text, tuple(warps)))
     return roles
 
 

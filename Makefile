@@ -47,6 +47,10 @@ lint: $(READY)          ## style and types
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+.PHONY: pictures
+pictures: $(READY)      ## the pictures in docs/images, from runs in the simulator
+	$(PY) -W ignore -m docs.pictures
+
 .PHONY: docs
 docs: $(READY)          ## the site in build/docs: pages, tutorials, API reference; a dead link is an error
 	$(PY) -m sphinx -q -W --keep-going -b html -c docs . build/docs

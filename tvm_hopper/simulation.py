@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +20,7 @@ from tvm_hopper.requests.kernel_file import load_kernel
 from tvm_hopper.sim import Result
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.machine.machine import check_policy
+from tvm_hopper.sim.tables import WIDTH
 from tvm_hopper.verification.judge import RUNS, verify
 from tvm_hopper.verification.launches import bound_launches, run_launches
 from tvm_hopper.verification.program import Program, load
@@ -24,6 +28,7 @@ from tvm_hopper.verification.report import Report
 
 __all__ = ["RUNS", "Program", "Report", "load", "simulate", "verify", "verify_command"]
 
+MIN_WIDTH = 80  # characters that a table of findings needs
 EXIT_CODES = {"clean": 0, "review": 3, "incomplete": 4, "error": 5}
 
 
@@ -90,5 +95,10 @@ def verify_command(arguments: argparse.Namespace) -> int:
         budget_s=arguments.budget,
         against=load_kernel(*arguments.against) if arguments.against is not None else None,
     )
-    print(json.dumps(report.to_json(), indent=1) if arguments.json else report)
+    if arguments.json:
+        print(json.dumps(report.to_json(), indent=1))
+    else:
+        ink = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        width = max(shutil.get_terminal_size((WIDTH, 24)).columns, MIN_WIDTH)
+        print(report.table(width, ink))
     return EXIT_CODES[report.verdict]

@@ -127,10 +127,11 @@ def test_a_spent_budget_is_incomplete_not_clean(program):
     assert {verdict for _, _, verdict in report.runs} == {"skipped"}
 
 
-def test_the_timeline_has_a_lane_per_warp_and_engine(program, tmp_path):
+def test_the_timeline_has_a_lane_per_role_and_unit(program, tmp_path):
     timeline = simulate(program, operands()).timeline()
-    assert "cta0,0,0/TMA load" in timeline.lanes
-    assert "cta0,0,0/wg1/warp4 (consumer)" in timeline.lanes
+    names = [lane.name for lane in timeline.lanes]
+    assert {"producer (warp 0)", "TMA loads", "tensor core"} <= set(names)
+    assert "consumer 0 (warps 4-7)" in names
     trace = json.loads(timeline.save(tmp_path / "trace.json").read_text())
     assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
     assert len(timeline.figure().axes) == 1

@@ -102,7 +102,8 @@ class KernelMachine(Machine):
 
     def result(self, outputs: dict[str, np.ndarray], ran: tuple[tuple[int, ...], ...]) -> Result:
         """Return what has been found, with tensors after the run and the CTAs that ran."""
-        lanes = {warp.lane_name: warp.label for warp in self.warps}
+        if self.recorder.on:
+            self.recorder.close()
         return Result(
             outputs,
             tuple(self.findings) if not self.shortcut_failed else (),
@@ -110,12 +111,13 @@ class KernelMachine(Machine):
             self.seed,
             self.steps,
             ran,
-            [e._replace(lane=lanes.get(e.lane, e.lane)) for e in self.events],
+            self.recorder.events,
             self.stopped or self.unknown,
             self.out_of_budget,
             self.shortcut_failed,
             tuple(map(str, self.cut_loops)),
             self.ended_early,
+            events_left_out=self.recorder.left_out,
         )
 
 

@@ -12,6 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 VERDICTS = ("clean", "review", "incomplete", "error")
+MAX_LISTED_BLOCKS = 16  # in the call that replays a finding
+# policies of what no schedule has found -> what of `verify` has
+NOT_RUN = {
+    "": "",
+    "static": "  # its static check",
+    "skeleton": "  # its exploration of interleavings",
+}
 
 
 @dataclass(frozen=True)
@@ -146,9 +153,12 @@ class Finding:
     hint : str
         A one-line fix.
     policy, seed : str, int
-        They replay the finding.
+        They replay the finding. The policy is "static" or "skeleton" if the static check or the
+        exploration of interleavings made it, empty if it is of no schedule.
     ptx_section : str
         Section of the PTX ISA 9.1.
+    blocks : tuple[tuple[int, ...], ...]
+        The CTAs of the run; empty if they were all.
     """
 
     rule: str
@@ -160,9 +170,21 @@ class Finding:
     statements: tuple[str, ...] = ()
     missing: str = ""
     hint: str = ""
-    policy: str = "eager"
+    policy: str = ""
     seed: int = 0
     ptx_section: str = ""
+    blocks: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def replay(self) -> str:
+        """The call that makes this finding again, of a kernel `ex` and its `inputs`."""
+        if self.policy in NOT_RUN:
+            return "verify(ex)" + NOT_RUN[self.policy]
+        call = f"simulate(ex, inputs, policy={self.policy!r}, seed={self.seed}"
+        if not self.blocks:
+            return call + ")"
+        listed = list(self.blocks) if len(self.blocks) <= MAX_LISTED_BLOCKS else "finding.blocks"
+        return f"{call}, blocks={listed})"
 
     def __str__(self) -> str:
         """Format the finding on a few lines, most important first."""
@@ -174,7 +196,7 @@ class Finding:
         if self.missing:
             lines.append(f"    missing: {self.missing}")
         lines.append(f"    fix: {self.hint}  (PTX {self.ptx_section})")
-        lines.append(f"    replay: policy={self.policy!r}, seed={self.seed}")
+        lines.append(f"    replay: {self.replay}")
         return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tvm_hopper.sim.findings import RULES, Finding
 from tvm_hopper.sim.races.shadow import ASYNC, MemoryAccess, clock_for
-from tvm_hopper.sim.timeline import TimelineEvent
+from tvm_hopper.sim.timeline.events import Recorder
 from tvm_hopper.sim.tir import shared_buffer, statement_text
 
 _MISSING = {
@@ -32,7 +32,7 @@ class Reporter:
         self.seen: set[Any] = set()
         self.texts: dict[int, str] = {}
         self.buffers: dict[int, str] = {}
-        self.events: list[TimelineEvent] = []
+        self.recorder = Recorder(self)
         self.unknown = False  # an operation that nothing models has run
         self.time = 0
         self.steps = 0
@@ -80,9 +80,8 @@ class Reporter:
             return
         self.seen.add(identity)
         facts = RULES[rule]
-        if agents:
-            lane = agents[0].partition(" ")[0]
-            self.events.append(TimelineEvent(lane, "finding", rule, self.time, self.time))
+        if self.recorder.on:
+            self.recorder.finding(rule, agents[0] if agents else "", len(self.findings))
         self.findings.append(
             Finding(
                 rule,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim.findings import Finding, worst
 from tvm_hopper.sim.races.writers import ElementWriters
-from tvm_hopper.sim.timeline import Timeline, TimelineEvent
+from tvm_hopper.sim.tables import findings_text, verdict_html
+from tvm_hopper.sim.timeline import Timeline
+from tvm_hopper.sim.timeline.events import TimelineEvent
 
 
 @dataclass
@@ -38,6 +41,8 @@ class Result:
     writers : dict[str, tuple[ElementWriters, ...]]
         Who wrote each element, of the tensors that were stored to, where that was asked for: one
         entry for each launch that stores to it, in order.
+    events, events_left_out : list, int
+        What `timeline` draws, and how much of it was too much to keep.
     """
 
     outputs: dict[str, np.ndarray]
@@ -53,6 +58,7 @@ class Result:
     cuts: tuple[str, ...] = ()
     ended_early: bool = False
     writers: dict[str, tuple[ElementWriters, ...]] = field(default_factory=dict, repr=False)
+    events_left_out: int = 0
 
     @property
     def verdict(self) -> str:
@@ -71,6 +77,33 @@ class Result:
             raise VerifyError(f"simulation is {self.verdict}, need clean:\n{text}")
         return self
 
-    def timeline(self) -> Timeline:
-        """Return the run as a `Timeline` (figure and Chrome trace)."""
-        return Timeline(self)
+    def table(self, width: int | None = None) -> str:
+        """Return the verdict and the findings as text, a row each; `width` in characters."""
+        table = findings_text(self.findings, width)
+        return "\n".join([self._title, *([table] if table else [])])
+
+    @property
+    def _title(self) -> str:
+        ran = f"policy {self.policy!r}, seed {self.seed}, {len(self.blocks)} CTAs"
+        return f"verdict: {self.verdict} ({ran}, {self.steps} steps)"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and a table of the findings, for notebooks."""
+        return verdict_html(self._title, self.cuts, self.findings)
+
+    def timeline(self, cta: Any = None, launch: int | None = None) -> Timeline:
+        """Return the run as a `Timeline`: a figure, an HTML page, a Chrome trace.
+
+        Parameters
+        ----------
+        cta : tuple of int, list of these, "all", or None
+            Block indices of the CTAs to show; None: the one of the first finding, else the first.
+        launch : int or None
+            Which launch of the host function, from 0; None: the one of the first finding, else 0.
+
+        Raises
+        ------
+        ValueError
+            That CTA did not run, or the run kept no events.
+        """
+        return Timeline(self, cta, launch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,8 @@ def run_kernel(
     results = {name: at.among(builder.regions[name].data) for name, at in places.items()}
     ran = tuple(coords for members in clusters for coords in members)
     result = machine.result(results, ran)
+    if blocks is not None:
+        result.findings = tuple(replace(one, blocks=ran) for one in result.findings)
     if record_writers:
         for name in stored & builder.regions.keys():
             if (shadow := builder.regions[name].shadow) is not None:

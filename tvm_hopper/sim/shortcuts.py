@@ -47,11 +47,14 @@ class Shortcuts:
     watch_all : bool
         Also watch tensors that no statement names as the place of a store: an address may come
         from memory.
+    recorded : bool
+        Whether events are kept for a timeline although values are not computed.
     """
 
     values: bool = True
     cuts: Mapping[int, LoopCut] = field(default_factory=dict)
     watch_all: bool = False
+    recorded: bool = False
 
     @property
     def any(self) -> bool:

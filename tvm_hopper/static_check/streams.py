@@ -18,6 +18,7 @@ from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim.findings import RULES, Finding
 from tvm_hopper.sim.protocol.expr import Address
 from tvm_hopper.sim.protocol.trace import SyncEvent, Trace
+from tvm_hopper.sim.tir import statement_text
 
 GROUP_WIDE = ("mma", "mma_fence", "mma_commit", "mma_wait")
 Range = tuple[Any, int, int]  # buffer, first register, end
@@ -26,7 +27,7 @@ Range = tuple[Any, int, int]  # buffer, first register, end
 def finding(rule: str, message: str, event: SyncEvent | None = None, buffer: str = "") -> Finding:
     """Make a finding of the static check."""
     known = RULES[rule]
-    statement = (str(event.node)[:200],) if event is not None else ()
+    statement = (statement_text(event.node),) if event is not None else ()
     if event is not None and event.loops:
         message += f" (at iteration {event.loops})"
     return Finding(

@@ -32,6 +32,7 @@ from tvm_hopper.verification.inputs import blank_memory, fill_random
 from tvm_hopper.verification.launches import BoundLaunch, bound_launches
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
+from tvm_hopper.verification.replay import Replay
 from tvm_hopper.verification.report import Report
 from tvm_hopper.verification.residency import check_residency
 from tvm_hopper.verification.schedules import Schedules
@@ -246,6 +247,7 @@ def _judge(
         tuple(schedules.cuts),
         tuple(proven),
         plain.report,
+        Replay(program, inputs or {}, num_sms, schedules.chosen, outputs),
     )
 
 

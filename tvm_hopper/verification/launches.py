@@ -20,6 +20,7 @@ from tvm_hopper.sim.leave_out import of_kernel
 from tvm_hopper.sim.races.writers import ElementWriters
 from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.shortcuts import Shortcuts
+from tvm_hopper.sim.timeline.events import TimelineEvent
 from tvm_hopper.verification.program import Program
 
 
@@ -105,7 +106,8 @@ def run_launches(
     findings: list[Finding] = []
     steps = 0
     ran: list[tuple[int, ...]] = []
-    events: list[Any] = []
+    events: list[TimelineEvent] = []
+    left_out = 0
     cuts: list[str] = []
     writers: dict[str, tuple[ElementWriters, ...]] = {}
     stopped = out_of_budget = ended_early = False
@@ -136,7 +138,8 @@ def run_launches(
         findings += result.findings
         steps += result.steps
         ran += result.blocks
-        events += result.events
+        events += _of_launch(result.events, number - 1, len(findings) - len(result.findings))
+        left_out += result.events_left_out
         cuts += result.cuts
         for name, found in result.writers.items():
             writers[name] = (*writers.get(name, ()), *found)
@@ -161,7 +164,18 @@ def run_launches(
         cuts=tuple(dict.fromkeys(cuts)),
         ended_early=ended_early,
         writers=writers,
+        events_left_out=left_out,
     )
+
+
+def _of_launch(events: list[TimelineEvent], launch: int, findings: int) -> list[TimelineEvent]:
+    """Return the events of a launch; `findings` were made by earlier ones."""
+    if not launch:
+        return events
+    return [
+        e._replace(launch=launch, number=e.number + findings * (e.kind == "finding"))
+        for e in events
+    ]
 
 
 class _Memories:

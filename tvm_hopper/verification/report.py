@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tvm_hopper.errors import VerifyError
-from tvm_hopper.sim import Finding, worst
+from tvm_hopper.sim import Finding, Result, worst
 from tvm_hopper.sim.cta_selection import Choice
+from tvm_hopper.sim.findings import NOT_RUN
+from tvm_hopper.sim.tables import findings_text, verdict_html
+from tvm_hopper.sim.timeline import Timeline
 from tvm_hopper.verification.values import NOTHING_LAUNCHED, ValueReport
 
 
@@ -32,6 +36,9 @@ class Report:
     values : ValueReport
         What was compared with the plain program. Without one, nothing was: a clean verdict is then
         of the synchronisation alone.
+    replay : callable or None
+        Runs (policy, seed, CTAs) again and keeps what a timeline needs; no CTAs: those of the first
+        run.
     """
 
     findings: tuple[Finding, ...]
@@ -41,6 +48,9 @@ class Report:
     cuts: tuple[str, ...] = ()
     proven: tuple[str, ...] = ()
     values: ValueReport = NOTHING_LAUNCHED
+    replay: Callable[[str, int, tuple[tuple[int, ...], ...]], Result] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def verdict(self) -> str:
@@ -66,8 +76,52 @@ class Report:
             "values": asdict(self.values),
         }
 
+    def timeline(self, cta: Any = None, launch: int | None = None) -> Timeline:
+        """Run the schedule of the first finding again, or the first one, and return its timeline.
+
+        Parameters
+        ----------
+        cta, launch
+            As for `Result.timeline`.
+
+        Raises
+        ------
+        ValueError
+            Nothing was launched, or as `Result.timeline`.
+        """
+        if self.replay is None or not self.runs:
+            raise ValueError("timeline: found no schedule that ran; need a kernel that is launched")
+        found = [one for one in self.findings if one.policy not in NOT_RUN]
+        if not found:
+            policy, seed, _ = self.runs[0]
+            return self.replay(policy, seed, ()).timeline(cta, launch)
+        first = found[0]
+        return self.replay(first.policy, first.seed, first.blocks).timeline(cta, launch)
+
+    def table(self, width: int | None = None, ink: bool = False) -> str:
+        """Return the report as text, with the findings as a table.
+
+        Parameters
+        ----------
+        width : int or None
+            Characters of a line; None: 118.
+        ink : bool
+            Whether severities are coloured, by the escape sequences of terminals.
+        """
+        table = findings_text(self.findings, width, ink)
+        return "\n".join([*self._rests_on(), *([table] if table else [])])
+
+    def _repr_html_(self) -> str:
+        """Return verdict, coverage and a table of the findings, for notebooks."""
+        first, *lines = self._rests_on()
+        return verdict_html(first, lines, self.findings)
+
     def __str__(self) -> str:
         """Print verdict, coverage and findings."""
+        return "\n".join([*self._rests_on(), *map(str, self.findings)])
+
+    def _rests_on(self) -> list[str]:
+        """Return the verdict, and what was run, explored and compared."""
         lines = [f"verdict: {self.verdict}"]
         lines += [f"ran {choice}" for choice in self.choices]
         lines += [f"explored {text}" for text in self.skeletons]
@@ -75,4 +129,4 @@ class Report:
         lines += [f"covers {text}" for text in self.proven]
         lines.append("under " + ", ".join(f"{p}({s}): {v}" for p, s, v in self.runs))
         lines.append(f"values {self.values.text}")
-        return "\n".join([*lines, *map(str, self.findings)])
+        return lines

@@ -196,6 +196,8 @@ class Addresses:
             )
         if region.shared and region.live[low : high + total].any():
             self._live_object(site, region, offsets, total)
+        if not region.shared and self.machine.recorder.on:
+            self.machine.recorder.touch(self, site, region.name, verb != "reads")
         return region, offsets
 
     def _live_object(self, site: int, region: Region, offsets: Any, total: int) -> None:

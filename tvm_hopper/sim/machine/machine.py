@@ -22,7 +22,6 @@ from tvm_hopper.sim.races.clocks import Releases
 from tvm_hopper.sim.races.shadow import AccessLog
 from tvm_hopper.sim.report import Reporter
 from tvm_hopper.sim.shortcuts import NOTHING_LEFT_OUT, ShortcutError, Shortcuts
-from tvm_hopper.sim.timeline import MAX_EVENTS, TimelineEvent
 from tvm_hopper.sim.trips.balance import Cut, check_balance
 
 POLICIES = ("eager", "on_wait", "lifo", "random", "in_turn", "starve")
@@ -78,6 +77,10 @@ class PendingOp:
         self.barrier: Any = None
         self.targets: list[Any] = []
         self.num_bytes = 0
+        # for the timeline: phase of the mbarrier, places in shared memory, commit group
+        self.phase = self.group = -1
+        self.addresses: tuple[int, ...] = ()
+        self.signals: Any = None  # the mbarrier that an arrival behind cp.async is on
         self.start = machine.time
 
     @property
@@ -148,6 +151,7 @@ class Machine(Reporter):
         self.random = random.Random(seed)
         self.log = AccessLog() if detect_races else None
         self.values, self.cuts = shortcuts.values, shortcuts.cuts
+        self.recorder.on = shortcuts.values or shortcuts.recorded
         self.shortcut_failed = ""
         self.cut_loops: dict[Cut, None] = {}  # in the order met
         self.ctas: list[CTA] = []
@@ -181,10 +185,13 @@ class Machine(Reporter):
         self.num_events += 1
         return self.num_events - 1
 
-    def event(self, lane: str, kind: str, name: str, start: int) -> None:
-        """Keep an event that ends now for the timeline."""
-        if self.values and len(self.events) < MAX_EVENTS:
-            self.events.append(TimelineEvent(lane, kind, name, start, self.time))
+    def warp_of(self, agent: str) -> tuple[tuple[int, ...], int]:
+        """Return the block index and the number of the warp that a label is of."""
+        name = agent.partition(" ")[0]
+        for warp in self.warps:
+            if warp.lane_name == name:
+                return warp.cta.block, warp.number
+        return (), -1
 
     # -- asynchronous operations ------------------------------------------------------------------
 
@@ -208,13 +215,16 @@ class Machine(Reporter):
             op.done = op.read_done = True
             op.before = None
             self.pending.remove(op)
-            on = f" on {op.barrier.name}" if op.barrier is not None else ""
-            self.event(f"{op.warp.cta.label}/{op.kind}", "async", op.kind + on, op.start)
+            if self.recorder.on:
+                self.recorder.operation(op, self.time)
         self.wake(op)
 
     def wake(self, thing: Any) -> None:
         """Let everybody who waits for a thing look again."""
         if thing.waiters:
+            if self.recorder.on:
+                for warp in thing.waiters:
+                    warp.woken = self.time
             self.runnable.extend(thing.waiters)
             thing.waiters.clear()
 
@@ -332,23 +342,25 @@ class Machine(Reporter):
     def _resume(self, warp: Any) -> None:
         self.time += 1
         self.steps += 1
-        if warp.waits_for is not None:
-            self.event(warp.lane_name, "wait", warp.waiting, warp.stopped)
-        warp.resumed, warp.spinning, warp.waits_for = self.time, None, None
+        if self.recorder.on:
+            if warp.waits_for is not None:
+                self.recorder.wait(warp, warp.woken or self.time)
+            elif not warp.began:
+                warp.began = self.time
+        warp.spinning, warp.waits_for = None, None
         warp.watched = []
         try:
             thing = next(warp.generator)
         except StopIteration:
-            self.event(warp.lane_name, "run", "exit", warp.resumed)
+            if self.recorder.on:
+                self.recorder.life(warp, self.time)
             warp.exit()
             self.progress += 1
             return
-        if self.values:
-            self.event(warp.lane_name, "run", self.statement(warp.site), warp.resumed)
         if thing is None:
             self.runnable.append(warp)
         else:
-            warp.waits_for, warp.stopped = thing, self.time
+            warp.waits_for, warp.stopped, warp.woken = thing, self.time, 0
             thing.waiters.append(warp)
 
     def _async_step(self) -> bool:

@@ -60,7 +60,8 @@ class MBarrier:
 
     def __init__(self, name: str, cta: Any, offset: int, count: int) -> None:
         self.name, self.cta, self.offset = name, cta, offset
-        self.stem = name
+        self.stem = name  # the buffer that its initialisation names; its number among these
+        self.number = 0
         self.expected = self.pending = count
         self.tx = 0
         self.phase = 0

@@ -74,7 +74,8 @@ class WarpCore(LoadStore):
         self.waits_for: Any = None
         self.spinning: int | None = None
         self.watched: list[tuple[Region, slice, bytes]] = []  # what `until` waits for
-        self.resumed = self.stopped = 0
+        # steps: of its first one, since when it waits, and when it was woken
+        self.began = self.stopped = self.woken = 0
         self.spin_states: dict[int, Any] = {}
         self.flow = BarrierFlow()
         self.split = False  # lanes of it go on in two sides of a branch

@@ -38,6 +38,7 @@ class Groups:
     open: list[PendingOp] = field(default_factory=list)
     committed: list[list[PendingOp]] = field(default_factory=list)
     ever_committed: bool = False
+    number: int = 0  # of the open group, among all so far
 
 
 def active(mask: Any) -> Any:
@@ -234,6 +235,7 @@ class BulkOps:
             return None
         op = PendingOp(kind, self, site)
         op.barrier, op.num_bytes = barrier, num_bytes
+        op.phase, op.addresses = barrier.phase, (start,)
         machine.loads.append(op)
         barrier.carries_tx = True
         self.fills(barrier)
@@ -437,7 +439,9 @@ class BulkOps:
             self.scatter(region, offsets, values, dtype, 1)
 
         op.steps.extend((read, write))
-        self.bulk.setdefault(int(lane), Groups()).open.append(op)
+        groups = self.bulk.setdefault(int(lane), Groups())
+        groups.open.append(op)
+        op.addresses, op.group = (start,), groups.number
         machine.stores.append(op)
         machine.submit(op)
 
@@ -450,6 +454,7 @@ class BulkOps:
             groups.ever_committed = groups.ever_committed or bool(groups.open)
             groups.committed.append(groups.open)
             groups.open = []
+            groups.number += 1
 
     def op_cp_async_bulk_wait_group(self, site: int, mask: Any, mods: Any, group: Any) -> Wait:
         """Wait for all but the newest groups of each thread; `.read`: only for their sources."""

@@ -96,6 +96,8 @@ class CpAsyncOps:
 
         op.steps.append(copy)
         self.copies.add(CopyPart(op, self.lanes_of(mask), op.events, target))
+        op.num_bytes = size * len(lanes)
+        op.addresses, op.group = (int(into.min()),), self.copies.number
         self.cp_async_flying = [o for o in self.cp_async_flying if not o.done] + [op]
         machine.submit(op)
 
@@ -150,6 +152,8 @@ class CpAsyncOps:
             before = [op for op in self.cp_async_flying if not op.done]
             op = PendingOp("cp.async.mbarrier.arrive", self, site)
             op.before = before[-1] if before else None
+            op.signals, op.phase, op.group = barrier, barrier.phase, self.copies.number
+            self.copies.number += 1
             for earlier, later in itertools.pairwise(before):
                 later.before = later.before or earlier
 

@@ -174,7 +174,7 @@ class MBarrierOps:
                     buffer=label,
                 )
             barrier = MBarrier(label, self.cta, offset, expected)
-            barrier.stem = name
+            barrier.stem, barrier.number = name, number
             region.live[offset : offset + 8] = False
             barrier.init_access = self.access(site, True, lanes=self.lanes_of(mask))
             self.check(region, np.asarray([offset]), 8, barrier.init_access)
@@ -357,6 +357,8 @@ class MBarrierOps:
         self.observed[id(barrier)] = Observed(phase, parity, site, self.it, fresh or again)
         if phase < 0:
             return
+        if barrier.filled and self.machine.recorder.on:
+            self.machine.recorder.acquire(self, site, barrier, phase)
         barrier.observed = max(barrier.observed, phase)
         slot = barrier.slots.get(phase)
         if slot is not None and sem != "relaxed":  # a relaxed wait orders nothing (PTX, test_wait)

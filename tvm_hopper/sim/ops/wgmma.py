@@ -47,7 +47,7 @@ class WgmmaOps:
 
     def init_wgmma(self) -> None:
         """Begin with no operation."""
-        self.wgmma_position = self.wgmma_steps = 0
+        self.wgmma_position = self.wgmma_steps = self.wgmma_commits = 0
         self.wgmma_open: list[PendingOp] = []
         self.wgmma_groups: list[list[PendingOp]] = []
         self.warp_group: WarpGroup | None = None
@@ -106,6 +106,7 @@ class WgmmaOps:
         """Close the group of wgmma since the last commit."""
         self._in_step(site, mask, "wgmma.commit_group")
         self.wgmma_groups.append(self.wgmma_open)
+        self.wgmma_commits += 1
         self.wgmma_open = []
 
     def op_wgmma_wait_group(self, site: int, mask: Any, mods: Any, group: Any) -> Wait:
@@ -234,6 +235,8 @@ class WgmmaOps:
         if not isinstance(a, RegRef):
             found.insert(0, self._operand(site, a, 64, depth, mods["atype"], flags[2], "A"))
         sources = [source for source in found if source is not None]
+        op.group = self.wgmma_commits
+        op.addresses = tuple(int(source.chunks[0]) + source.start for source in sources)
         if len(sources) < len(found):
             op.steps.append(lambda: None)
         else:

@@ -96,6 +96,7 @@ class LaneCopies:
         self.waited: list[CopyPart] = []  # by their lanes; others of the warp may not know it
         self.events = 0  # of all copies
         self.met = 0  # of those that all lanes know
+        self.number = 0  # of the group that is open, for the timeline
 
     def add(self, part: CopyPart) -> None:
         """Begin a copy."""
@@ -104,6 +105,7 @@ class LaneCopies:
 
     def commit(self, lanes: int) -> None:
         """Close the open group of each of some lanes."""
+        self.number += 1
         for part in self._inside(lanes):
             part.age += 1
 

@@ -1,0 +1,138 @@
+"""Which stage of its ring a copy fills, and for the how many-th time: from barriers and addresses.
+
+A ring are the mbarriers that the same statements copy on, or wait for. The stage of a copy is the
+place of its barrier among them; its step is the phase times the number of stages plus the stage, so
+that one number goes through all lanes with the data. Where one barrier serves several slots, or
+none does, the places that one statement fills tell the stages.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tvm_hopper.sim.timeline.events import CP_ASYNC, CP_ASYNC_ARRIVES, LOADS, TimelineEvent
+
+Barrier = tuple[str, int]  # buffer and number
+
+
+class Fill(NamedTuple):
+    """One filling of one stage: `ring` is the name of its barriers."""
+
+    ring: str
+    stage: int
+    step: int
+
+
+class Rings:
+    """The rings of one CTA, and names for its barriers.
+
+    Attributes
+    ----------
+    place : dict
+        Of each barrier that copies complete on: the name of its ring, its stage, and how many
+        stages there are.
+    """
+
+    def __init__(self, events: Iterable[TimelineEvent]) -> None:
+        events = list(events)
+        filled: dict[str, set[Barrier]] = defaultdict(set)
+        places: dict[str, set[int]] = defaultdict(set)
+        for event in events:
+            if event.kind in ("acquire", CP_ASYNC_ARRIVES, *LOADS):
+                filled[event.statement].add((event.barrier, event.slot))
+            if event.kind in (CP_ASYNC, *LOADS):
+                places[event.statement].update(event.addresses)
+        self.places = {text: sorted(found) for text, found in places.items()}
+        full = _together(filled)
+        waited: dict[str, set[Barrier]] = defaultdict(set)
+        of_a_ring = {barrier for ring in full for barrier in ring}
+        for event in events:
+            barrier = (event.barrier, event.slot)
+            if event.kind == "wait" and event.barrier and barrier not in of_a_ring:
+                waited[event.statement].add(barrier)
+        self.names: dict[Barrier, str] = {}
+        self.place: dict[Barrier, tuple[str, int, int]] = {}
+        empty = _together(waited)
+        mixed = {b for ring in full for b, _ in ring} & {b for ring in empty for b, _ in ring}
+        mixed |= {_first_buffer(event.statement) for event in events if event.kind in LOADS}
+        # the barrier that stands behind a group of cp.async, by warp and number of the group
+        self.behind = {(e.warp, e.number): e for e in events if e.kind == CP_ASYNC_ARRIVES}
+        for what, rings in (("full", full), ("empty", empty)):
+            own = [ring for ring in rings if ring[0][0] in mixed]
+            for ring in rings:
+                name = ring[0][0]
+                if name in mixed:  # one buffer holds both: tell them apart
+                    name = what if len(own) == 1 else f"{what} {own.index(ring)}"
+                for stage, barrier in enumerate(ring):
+                    number = stage if ring[0][0] in mixed else barrier[1]
+                    self.names[barrier] = f"{name}[{number}]"
+                    if what == "full":
+                        self.place[barrier] = (name, stage, len(ring))
+        # byte ranges of shared memory -> when copies into them began, and what these fill
+        self.copies: dict[tuple[int, int], list[tuple[int, Fill]]] = defaultdict(list)
+        for event in events:
+            if event.kind in (CP_ASYNC, *LOADS) and event.addresses:
+                low = event.addresses[0]
+                fill = self.fill(event)
+                if fill is not None:
+                    self.copies[low, low + event.num_bytes].append((event.start, fill))
+        for found in self.copies.values():
+            found.sort()
+
+    def name(self, event: TimelineEvent) -> str:
+        """Return the name of an event's mbarrier: "full[2]" for one that copies complete on."""
+        known = self.names.get((event.barrier, event.slot))
+        return known or f"{event.barrier}[{event.slot}]"
+
+    def fill(self, event: TimelineEvent) -> Fill | None:
+        """Return what a copy fills, or what an acquire or a wait is of; None if of no ring."""
+        place = self.place.get((event.barrier, event.slot))
+        if place is not None:
+            ring, stage, count = place
+            places = self.places.get(event.statement, [])
+            if count == 1 and len(places) > 1 and event.kind in LOADS:
+                return Fill(ring, places.index(event.addresses[0]), event.phase)
+            return Fill(ring, stage, event.phase * count + stage)
+        if event.kind == CP_ASYNC:
+            behind = self.behind.get((event.warp, event.number))
+            return Fill("cp.async", -1, event.number) if behind is None else self.fill(behind)
+        return None
+
+    def read_by(self, event: TimelineEvent) -> Fill | None:
+        """Return what a product reads: the newest filling of the bytes where an operand begins."""
+        best: tuple[int, Fill] | None = None
+        for (low, high), found in self.copies.items():
+            if any(low <= address < high for address in event.addresses):
+                number = bisect.bisect_right([start for start, _ in found], event.start) - 1
+                if number >= 0 and (best is None or found[number][0] > best[0]):
+                    best = found[number]
+        return None if best is None else best[1]
+
+
+def _first_buffer(statement: str) -> str:
+    """Return the buffer that a copy fills: mbarriers in the same one have no name of their own."""
+    found = re.search(r" &(\w+)\[", statement)
+    return found[1] if found else ""
+
+
+def _together(found: Mapping[str, set[Barrier]]) -> list[list[Barrier]]:
+    """Return groups of barriers, in order: those that one statement names belong together.
+
+    Where each statement names one alone (a loop that is written out), a buffer's are a group.
+    """
+    groups: list[set[Barrier]] = []
+    for some in found.values():
+        touching = [group for group in groups if group & some]
+        groups = [group for group in groups if not group & some]
+        groups.append(set(some).union(*touching))
+    by_buffer: dict[str, list[set[Barrier]]] = defaultdict(list)
+    for group in groups:
+        by_buffer[min(group)[0]].append(group)
+    for buffer, own in by_buffer.items():
+        if all(len(group) == 1 for group in own):
+            by_buffer[buffer] = [set().union(*own)]
+    return sorted(sorted(group) for own in by_buffer.values() for group in own)

@@ -100,6 +100,12 @@ RULES = _rules(
         "specification of the kernel",
         "compare the indices and operands of this statement with the plain program's",
     ),
+    Rule(
+        "COOPERATIVE_LAUNCH",
+        "error",
+        "CUDA Programming Guide, grid synchronisation",
+        'name "tirx.use_cooperative_launch" among the tags of tirx.kernel_launch_params',
+    ),
     Rule("LAUNCH_LIMITS", "error", "2.2 thread hierarchy", "change the launch"),
     Rule(
         "TARGET_ARCH",

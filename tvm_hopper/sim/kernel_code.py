@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.findings import Finding
 from tvm_hopper.sim.launch.instruction_set import missing_instructions
@@ -17,13 +18,14 @@ from tvm_hopper.sim.ops.bulk import BulkOps
 from tvm_hopper.sim.ops.collective import CollectiveOps
 from tvm_hopper.sim.ops.cp_async import CpAsyncOps
 from tvm_hopper.sim.ops.data import DataOps
+from tvm_hopper.sim.ops.grid_barrier import GridBarrierOps
 from tvm_hopper.sim.ops.matrix import MatrixOps
 from tvm_hopper.sim.ops.mbarrier import MBarrierOps
 from tvm_hopper.sim.ops.mma import MmaOps
 from tvm_hopper.sim.ops.named import NamedOps
 from tvm_hopper.sim.ops.order import OrderOps
 from tvm_hopper.sim.ops.wgmma import WgmmaOps
-from tvm_hopper.sim.tir import arch_of_kernel
+from tvm_hopper.sim.tir import COOPERATIVE, arch_of_kernel, launch_tags
 from tvm_hopper.sim.translate.program import KernelCode
 from tvm_hopper.sim.translate.translate import compile_kernel
 
@@ -38,6 +40,7 @@ class Warp(
     BulkOps,
     CpAsyncOps,
     DataOps,
+    GridBarrierOps,
     MatrixOps,
     MmaOps,
     WgmmaOps,
@@ -52,6 +55,7 @@ class Warp(
             self.cta.exited = True
         self.leave_named()
         self._settle_cluster(self.cta.cluster_barrier)
+        self.leave_grid()
 
 
 HANDLERS = {
@@ -77,13 +81,16 @@ def touched_tensors(func: Any, params: Mapping[str, Any]) -> tuple[set[str], set
     return stored, loaded
 
 
-def launch_findings(func: Any, setup: dict[str, Any]) -> list[Finding]:
+def launch_findings(
+    func: Any, setup: dict[str, Any], num_sms: int = DEFAULT_NUM_SMS
+) -> list[Finding]:
     """Return the rules that a launch of a device function breaks, whatever it computes.
 
     Those of its instructions too: a kernel that its assembler refuses is not launched.
     """
     name = str((func.attrs or {}).get("global_symbol", "kernel"))
-    limits = check_launch(name, setup, compiled(func).shared, arch_of_kernel(func))
+    setup = {**setup, "cooperative": COOPERATIVE in launch_tags(func)}
+    limits = check_launch(name, setup, compiled(func).shared, arch_of_kernel(func), num_sms)
     return [*limits, *_refused_instructions(func)]
 
 

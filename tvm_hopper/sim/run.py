@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.build import NOTHING_WRITTEN, KernelMachine, Layout, MachineBuilder
 from tvm_hopper.sim.grid import check_blocks, clusters_of, three
@@ -20,7 +21,7 @@ from tvm_hopper.sim.machine.machine import check_policy
 from tvm_hopper.sim.races.writers import element_writers
 from tvm_hopper.sim.result import Result
 from tvm_hopper.sim.shortcuts import EVERYTHING_WATCHED, NOTHING_LEFT_OUT, Shortcuts
-from tvm_hopper.sim.tir import arch_of_kernel
+from tvm_hopper.sim.tir import COOPERATIVE, arch_of_kernel, launch_tags
 
 __all__ = [
     "Launch",
@@ -54,6 +55,7 @@ def run_kernel(
     shortcuts: Shortcuts = NOTHING_LEFT_OUT,
     record_writers: bool = False,
     stop_after: int | None = None,
+    num_sms: int = DEFAULT_NUM_SMS,
 ) -> Result:
     """Run one device PrimFunc (as codegen prints it) on numpy data.
 
@@ -93,6 +95,8 @@ def run_kernel(
         Tell in `Result.writers` who wrote each element; needs `detect_races`.
     stop_after : int or None
         End the run once it has written about so many elements of tensors: `Result.ended_early`.
+    num_sms : int
+        Multiprocessors of the device, which all CTAs of a cooperative launch have to fit on.
 
     Returns
     -------
@@ -106,9 +110,10 @@ def run_kernel(
     grid, block, cluster = three(grid), three(block), three(cluster)
     machine.budget_s = machine.budget_s if budget_s is None else budget_s
     machine.stop_after = stop_after
+    machine.cooperative = COOPERATIVE in launch_tags(device_func)
     setup = {"grid": grid, "block": block, "cluster": cluster, "dyn_smem_bytes": dyn_smem_bytes}
     arrays = {name: value for name, value in args.items() if isinstance(value, np.ndarray)}
-    if refused := launch_findings(device_func, setup):
+    if refused := launch_findings(device_func, setup, num_sms):
         machine.findings += refused
         if any(f.severity == "error" for f in refused):  # the runtime refuses it: nothing runs
             return _not_run(machine, arrays)
@@ -133,7 +138,7 @@ def run_kernel(
         return run_kernel(
             device_func, args, grid, block, cluster, dyn_smem_bytes, policy, seed, blocks,
             detect_races, outputs, written, budget_s, EVERYTHING_WATCHED, record_writers,
-            stop_after,
+            stop_after, num_sms,
         )  # fmt: skip
     if machine.log is not None and not (machine.stopped or machine.unknown):
         for name in outputs if written is not None or blocks is None else ():

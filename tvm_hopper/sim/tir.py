@@ -22,6 +22,8 @@ except ImportError:  # TVM itself depends on it; without it only the standard ty
     ml_dtypes = None
 
 PTX = "tirx.ptx."
+COOPERATIVE = "tirx.use_cooperative_launch"  # tags of TVM's runtime among the launch parameters
+PROGRAMMATIC = "tirx.use_programtic_dependent_launch"
 
 
 def arch_of_kernel(func: tirx.PrimFunc) -> Arch:
@@ -33,6 +35,15 @@ def arch_name(func: tirx.PrimFunc) -> str:
     """Return the `arch` that a device function's target names, or an empty string."""
     target = func.attrs.get("target", None) if func.attrs else None
     return "" if target is None else str(target.attrs.get("arch", ""))
+
+
+def launch_tags(func: tirx.PrimFunc) -> list[str]:
+    """Return what a device function's launch is told of: extents, memory, and how it is launched.
+
+    TVM's runtime takes them from `tirx.kernel_launch_params`; who wants `COOPERATIVE` or
+    `PROGRAMMATIC` gives a function of one kernel that attribute before it is lowered.
+    """
+    return [str(tag) for tag in (func.attrs or {}).get("tirx.kernel_launch_params", [])]
 
 
 def param_names(func: tirx.PrimFunc) -> list[str]:

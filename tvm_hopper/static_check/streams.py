@@ -290,7 +290,7 @@ def check_init_published(trace: Trace) -> Iterator[Finding]:
     """Check for a barrier of the block or cluster between mbarrier.init and its first use."""
     unpublished: dict[tuple[str, int], np.ndarray] = {}
     for event in trace.events:
-        if event.kind in ("barrier", "cluster_sync", "cluster_wait"):
+        if event.kind in ("barrier", "cluster_sync", "cluster_wait", "grid_sync"):
             unpublished.clear()
         elif event.kind == "init" and isinstance(event.values[0], Address):
             address = event.values[0]

@@ -176,7 +176,11 @@ def _judge(
         launches = bound_launches(program, values, num_sms)
     except TensorMapError as error:  # the driver refuses it: no kernel is launched
         return Report((finding("TENSOR_MAP", str(error)),), (), ())
-    refused = [one for launch in launches for one in launch_findings(launch.func, launch.setup)]
+    refused = [
+        one
+        for launch in launches
+        for one in launch_findings(launch.func, launch.setup, launch.num_sms)
+    ]
     if any(one.severity == "error" for one in refused):  # the runtime refuses it
         return Report(tuple(refused), (), ())
     found = Found()

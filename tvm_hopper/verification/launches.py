@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import Finding, Result, run_host, run_kernel
 from tvm_hopper.sim.ending import uncovered
 from tvm_hopper.sim.findings import finding
@@ -36,11 +37,14 @@ class BoundLaunch:
         params, grid, block, cluster, dyn_smem_bytes: see `Launch.bind`.
     workspaces : dict
         What the host function allocated for its kernels, by name.
+    num_sms : int
+        Multiprocessors of the device.
     """
 
     func: Any
     setup: dict[str, Any]
     workspaces: Mapping[str, Workspace] = field(default_factory=dict)
+    num_sms: int = DEFAULT_NUM_SMS
 
     @property
     def tensors(self) -> set[str]:
@@ -52,16 +56,16 @@ class BoundLaunch:
 def bound_launches(program: Program, values: Mapping[str, Any], num_sms: int) -> list[BoundLaunch]:
     """Run the host function on arguments in order, and bind what it launches."""
     launches = run_host(program.host, values, num_sms, program.arch)
-    return [_bind(program, launch) for launch in launches]
+    return [_bind(program, launch, num_sms) for launch in launches]
 
 
-def _bind(program: Program, launch: Launch) -> BoundLaunch:
+def _bind(program: Program, launch: Launch, num_sms: int) -> BoundLaunch:
     func = program.kernels.get(launch.kernel)
     if func is None:
         raise VerifyError(
             f"launch of {launch.kernel}: found kernels {sorted(program.kernels)}; need its TIR"
         )
-    return BoundLaunch(func, launch.bind(func), launch.workspaces)
+    return BoundLaunch(func, launch.bind(func), launch.workspaces, num_sms)
 
 
 def run_launches(
@@ -131,6 +135,7 @@ def run_launches(
             of_kernel(shortcuts or {}, launch.func),
             record_writers,
             stop_after,
+            launch.num_sms,
         )
         if result.shortcut_failed:
             return result

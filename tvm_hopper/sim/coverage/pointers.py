@@ -38,8 +38,9 @@ _PLUS = ("handle_add_byte_offset", "ptx.addr")
 _NO_ACCESS = (
     *("cp_async_bulk_prefetch", "cp_async_bulk_tensor_prefetch", "prefetch", "applypriority"),
     *("mbarrier", "createpolicy", "fence", "cp_async_mbarrier", "wgmma", "mapa", "cvta"),
-    "isspacep",
+    *("isspacep", "cp_reduce_async_bulk_s2c"),
 )
+_TO_CLUSTER = ("st_async", "st_async_vec", "red_async")
 _WITHIN_CTA = (  # calls that order nothing between CTAs
     *("tvm_storage_sync", "tvm_warp", "tvm_hopper", "ptx_legacy", "mma_", "cuda.mbarrier"),
     *("cuda.cta_sync", "cuda.warp", "cuda.cluster", "cuda.wgmma", "cuda.elect", "cuda.thread_rank"),
@@ -290,14 +291,14 @@ class Pointers:
 
     def _instruction(self, ptx: PtxCall) -> None:
         name = ptx.name
-        if name in INSTRUCTIONS:
+        if name in INSTRUCTIONS or name in _TO_CLUSTER:
             return
         if name.startswith(_NO_ACCESS):
             if name.startswith("fence") and ptx.mods.get("scope") in ("gpu", "sys"):
                 self.communicates = True
             return
         plain = ("ld", "ld_vec", "ld_vec256", "ldu", "ldu_vec", "st", "st_vec", "st_vec256")
-        words = name.startswith(("atom", "red")) and not name.startswith(("redux", "red_async"))
+        words = name.startswith(("atom", "red")) and not name.startswith("redux")
         if name in plain or words:
             self._plain_access(ptx)
         elif "bulk_tensor" in name and "tmap" in ptx.operands:

@@ -31,6 +31,7 @@ from tvm_hopper.sim.translate.questions import viewed
 BLOCK, DATA, TALK = "block", "data", "talk"
 _NOTHING: frozenset[str] = frozenset()
 _WORDS = ("atom", "red", "cp_reduce", "ld", "st")  # PTX on global memory that may talk
+_OF_THE_GRID = ("cuda.grid_sync",)
 _ORDERED = ("acquire", "release", "acq_rel", "relaxed")
 
 
@@ -89,6 +90,7 @@ class Flow:
     stores: dict[Any, list[Any]] = field(default_factory=dict)
     steering: list[Any] = field(default_factory=list)
     talks: list[Talk] = field(default_factory=list)
+    meeting: str = ""  # the call at which all CTAs of the grid meet, if there is one
 
     def root(self, buffer: Any) -> Any:
         """Return the allocation or parameter that a buffer is a view of."""
@@ -283,6 +285,8 @@ class _FlowWalk:
 
     def _call_statement(self, call: ir.Call) -> None:
         name = op_name(call)
+        if short_name(call) in _OF_THE_GRID:
+            self.flow.meeting = short_name(call)
         talk = self._talk(call)
         if talk is not None:
             self._meet(talk)

@@ -63,6 +63,9 @@ def groups_of(func: tirx.PrimFunc, setup: Mapping[str, Any]) -> CtaGroups:
     keys = Keys(flow, values)
     talk = flow.talks[0].name if flow.talks else ""
     total, trouble = values.total, ""
+    if flow.meeting:  # one group of all, of which none stands for another
+        reason = f"every CTA meets all others at {flow.meeting}"
+        return CtaGroups(values, np.zeros(total, np.int64), (), reason, flow.meeting)
     clustered = int(np.prod(setup["cluster"])) > 1
     if total > (MAX_SORTED if flow.talks else MAX_CTAS) and (flow.talks or flow.steering):
         return CtaGroups(values, None, (), f"{total} CTAs are too many to sort", talk)

@@ -24,7 +24,14 @@ from tvm_hopper.sim.launch.signature import signature
 from tvm_hopper.sim.launch.tensors import CUDA, HostTensor, Pointer, Workspace
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine import lanes
-from tvm_hopper.sim.tir import dtype_of, numpy_dtype, param_names, short_name, statement_text
+from tvm_hopper.sim.tir import (
+    dtype_of,
+    launch_tags,
+    numpy_dtype,
+    param_names,
+    short_name,
+    statement_text,
+)
 
 TYPE_INDEX, VALUE = 13, 15
 KDL_TENSOR = 7
@@ -57,7 +64,7 @@ class Launch:
 
     def bind(self, func: tirx.PrimFunc) -> dict[str, Any]:
         """Split the arguments into parameters and launch geometry of a device function."""
-        tags = [str(t) for t in func.attrs.get("tirx.kernel_launch_params", [])]
+        tags = launch_tags(func)
         count = len(func.params)
         params = dict(zip(param_names(func), self.args[:count], strict=True))
         extents = dict.fromkeys(("blockIdx", "threadIdx", "clusterCtaIdx"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.programming_model import MAX_GRID_YZ, MAX_THREADS
 from tvm_hopper.sim.findings import Finding, finding
 
@@ -22,20 +23,31 @@ def check_launch(
     setup: dict[str, Any],
     shared: list[tuple[str, str, int, int]],
     arch: Arch = SM_90A,
+    num_sms: int = DEFAULT_NUM_SMS,
 ) -> list[Finding]:
     """Return the rules that a launch breaks.
 
     Parameters
     ----------
     setup : dict
-        Grid, block and cluster as (x, y, z), and the bytes of dynamic shared memory passed (None
-        if not known).
+        Grid, block and cluster as (x, y, z), the bytes of dynamic shared memory passed (None if
+        not known), and whether the launch is `cooperative`.
     shared : list
         Allocations of the kernel: name, scope, bytes, alignment.
     arch : Arch
         What it is built for.
+    num_sms : int
+        Multiprocessors of the device: a cooperative launch needs room for all thread blocks at once
+        (CUDA Runtime API, cudaErrorCooperativeLaunchTooLarge).
     """
     broken = [*_extents(setup, arch), *_shared(setup["dyn_smem_bytes"], shared, arch)]
+    if setup.get("cooperative") and not broken:
+        total, room = _product(setup["grid"]), resident_ctas(setup, shared, arch, num_sms)
+        if total > room:
+            broken = [
+                f"found {total} thread blocks in a cooperative launch; need at most {room}, which "
+                f"is what {num_sms} SMs hold at once"
+            ]
     found = [finding("LAUNCH_LIMITS", f"launch of {kernel}: {text}") for text in broken]
     size = _product(setup["cluster"])
     most = arch.max_cluster_size

@@ -173,6 +173,8 @@ class Machine(Reporter):
         self.budget_s = BUDGET_S
         self.begun = monotonic()
         self.releases: dict[int, Releases] = {}  # by address of global memory
+        self.cooperative = False  # all CTAs are there together, and may meet
+        self.grid_barrier: Any = None  # where they do, once one of them has come
 
     def check_time(self) -> None:
         """End the run if it has taken its time."""
@@ -234,7 +236,8 @@ class Machine(Reporter):
         """Run all warps to their end, or to a deadlock."""
         clusters = {id(cta.cluster): cta.cluster for cta in self.ctas}
         self.to_start = deque(clusters.values())  # in the order of launch
-        while self.to_start and (self.mode != "in_turn" or not self.runnable):
+        one_by_one = self.mode == "in_turn" and not self.cooperative
+        while self.to_start and not (one_by_one and self.runnable):
             self._start_cluster()
         try:
             with np.errstate(all="ignore"):  # device arithmetic never warns

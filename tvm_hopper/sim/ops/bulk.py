@@ -18,17 +18,9 @@ from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import POISON, RANK_SHIFT, Region
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
+from tvm_hopper.sim.ops.reductions import reduced
 from tvm_hopper.sim.races.shadow import ASYNC
 from tvm_hopper.sim.tir import numpy_dtype
-
-_REDUCE = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
 
 
 @dataclass
@@ -148,19 +140,24 @@ class BulkOps:
         size: Any,
         mbar: Any,
     ) -> None:
-        """Copy contiguous bytes into another CTA's shared memory, signalling its mbarrier."""
+        """Copy (or reduce) contiguous bytes into another CTA's shared memory, and signal there."""
+        reduce = mods.get("redop", "")
+        dtype = numpy_dtype(DTYPE_OF[mods["type"]]) if reduce else np.dtype(np.uint8)
+        kind = f"bulk reduce ({reduce})" if reduce else "bulk copy"
         for lane in active(mask):
             count, target = lane_value(size, lane), lane_value(dst_mem, lane)
             region, offset = self.region_at(lane_value(src_mem, lane))
             if not self._bulk_legal(site, region, offset, count, target, "reads"):
                 continue
-            source = (region, np.arange(offset, offset + count), None, np.dtype(np.uint8), 0)
+            elements = np.arange(count // dtype.itemsize)
+            source = (region, offset + elements * dtype.itemsize, None, dtype, 0)
             op = self._load_into(
-                *(site, lane, "bulk copy", source),
-                *(np.arange(count), target, lane_value(mbar, lane)),
+                site, lane, kind, source, elements, target, lane_value(mbar, lane), reduce
             )
             if op is not None:
                 self.machine.copies_out.append((self.cta, op))
+
+    op_cp_reduce_async_bulk_s2c = op_cp_async_bulk_s2c
 
     def _bulk_legal(
         self, site: int, region: Region | None, offset: int, count: int, other: int, verb: str
@@ -210,6 +207,7 @@ class BulkOps:
         landing: np.ndarray,
         target: int,
         barrier_address: int,
+        reduce: str = "",
     ) -> PendingOp | None:
         machine = self.machine
         region, offsets, inside, dtype, _ = source
@@ -257,17 +255,24 @@ class BulkOps:
             if region.shadow is not None:
                 source_read = self.access(site, False, ASYNC, op.read_event, op, lanes=lanes)
                 self.check(region, read, dtype.itemsize, source_read)
-            written = self.access(site, True, ASYNC, op.write_event, op, lanes=lanes)
+            written = self.access(site, True, ASYNC, op.write_event, op, bool(reduce), lanes)
             self.check(dst, touched, unit, written)
-        if machine.mode != "eager" and machine.values:
+        if machine.mode != "eager" and machine.values and not reduce:
             for byte in range(unit):
                 dst.data[touched if unit == 1 else touched + byte] = POISON
-        self._load_steps(op, source, landing, dst, start, barrier)
+        self._load_steps(op, source, landing, dst, start, barrier, reduce)
         machine.submit(op)
         return op
 
     def _load_steps(
-        self, op: PendingOp, source: Any, landing: np.ndarray, dst: Region, start: int, barrier: Any
+        self,
+        op: PendingOp,
+        source: Any,
+        landing: np.ndarray,
+        dst: Region,
+        start: int,
+        barrier: Any,
+        reduce: str,
     ) -> None:
         region, offsets, inside, dtype, fill = source
         holder: list[np.ndarray] = []
@@ -286,7 +291,10 @@ class BulkOps:
 
         def write(part: slice, last: bool) -> None:
             if with_values:
-                self.scatter(dst, start + landing[part] * size, holder[0][part, None], dtype, 1)
+                where, values = start + landing[part] * size, holder[0][part, None]
+                if reduce:
+                    values = reduced(reduce, self.gather(dst, where, dtype, 1), values)
+                self.scatter(dst, where, values, dtype, 1)
             num_bytes = (part.stop - part.start) * size
             barrier.tx -= num_bytes
             barrier.delivered_bytes += num_bytes
@@ -393,9 +401,6 @@ class BulkOps:
         machine = self.machine
         src, start = self.region_at(source)
         num_bytes = len(landing) * dtype.itemsize
-        if reduce and reduce not in _REDUCE:
-            machine.incomplete(f"bulk reduction {reduce}", site)
-            return
         touched, unit, end = landed_bytes(start, landing, dtype.itemsize)
         if src is None or end > src.size:
             machine.at(
@@ -433,9 +438,7 @@ class BulkOps:
                 return
             values = holder[0]
             if reduce:
-                present = self.gather(region, offsets, dtype, 1)
-                with np.errstate(over="ignore"):
-                    values = _REDUCE[reduce](present, values).astype(dtype)
+                values = reduced(reduce, self.gather(region, offsets, dtype, 1), values)
             self.scatter(region, offsets, values, dtype, 1)
 
         op.steps.extend((read, write))

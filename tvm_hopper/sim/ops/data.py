@@ -7,12 +7,14 @@ from tvm_hopper.sim.ops.cuda_helpers import CudaHelperOps
 from tvm_hopper.sim.ops.generic_addresses import GenericAddressOps
 from tvm_hopper.sim.ops.lane_values import LaneValueOps
 from tvm_hopper.sim.ops.packed_atomics import PackedAtomicOps
+from tvm_hopper.sim.ops.remote_stores import RemoteStoreOps
 from tvm_hopper.sim.ops.vector_access import VectorAccessOps
 
 
 class DataOps(
     VectorAccessOps,
     PackedAtomicOps,
+    RemoteStoreOps,
     LaneValueOps,
     BarrierVoteOps,
     CudaHelperOps,

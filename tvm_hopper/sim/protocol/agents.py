@@ -254,6 +254,10 @@ def _ops(
         for number, members in numbers.items():
             yield Op("bar", value=number, threads=members, event=event,
                      targets=(((cta, "bar", number), count, int(values[2])),))  # fmt: skip
+    elif kind == "grid_sync":  # other clusters do as this one does, and come in time
+        everybody = len(event.mask) * peers
+        yield Op("bar", value=values[0], threads=threads, event=event,
+                 targets=(((-1, "grid", values[0]), everybody, 0),))  # fmt: skip
     elif kind in ("cluster_sync", "cluster_arrive", "cluster_wait"):
         yield Op(kind, threads=threads, event=event)
     elif kind in ("unknown_barrier", "inval", "try_wait"):

@@ -8,8 +8,9 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, register_key
-from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, op_name, short_name
+from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, numpy_dtype, op_name, short_name
 
 
 @dataclass
@@ -40,11 +41,14 @@ class Emitter:
     effect: Callable[[dict, tuple], None] | None = None
 
 
+GRID = 16  # the barrier of the grid, beside the 16 named ones of a CTA
+
 # What moves barriers; the rest of the events is local to a warp group.
 BARRIER_KINDS = frozenset(
     (
         "wait", "try_wait", "arrive", "drop", "expect", "load", "copy_arrive", "barrier",
         "unknown_barrier", "cluster_sync", "cluster_arrive", "cluster_wait", "spin",
+        "grid_sync",
     )
 )  # fmt: skip
 
@@ -158,6 +162,14 @@ def _copy_to_peer(ptx: PtxCall) -> Emitter:
     )
 
 
+def _remote_store(ptx: PtxCall) -> Emitter:
+    if "mbar" not in ptx.operands:  # to global memory, of a later chip
+        return Emitter("unknown_barrier")
+    values = ptx.operands["b" if "b" in ptx.operands else "value"]
+    size = len(values) * numpy_dtype(DTYPE_OF[ptx.mods["type"]]).itemsize
+    return Emitter("load", [_one(ptx, "mbar"), _one(ptx, "addr"), size, -1], (values[0],))
+
+
 def _store(ptx: PtxCall) -> Emitter:
     size = ptx.operands.get("size")
     return Emitter("bulk_store", [_one(ptx, "src_mem"), size[0] if size else -1])
@@ -243,6 +255,9 @@ _PTX: tuple[tuple[str, Callable[[PtxCall], Emitter]], ...] = (
     ("cp_async_bulk_tensor_g2s", _load),
     ("cp_async_bulk_g2s", _load),
     ("cp_async_bulk_s2c", _copy_to_peer),
+    ("cp_reduce_async_bulk_s2c", _copy_to_peer),
+    ("st_async", _remote_store),
+    ("red_async", _remote_store),
     ("cp_async_bulk_tensor_s2g", _store),
     ("cp_async_bulk_s2g", _store),
     ("cp_reduce_async_bulk_s2g", _store),
@@ -271,6 +286,7 @@ _PLAIN: dict[str, Callable[[ir.Call], Emitter]] = {
     "cuda.mbarrier_wait": lambda c: Emitter("wait", list(c.args[:2])),
     "cuda.mbarrier_wait_acquire_cluster": lambda c: Emitter("wait", list(c.args[:2])),
     "cuda.cluster_sync": lambda c: Emitter("cluster_sync"),
+    "cuda.grid_sync": lambda c: Emitter("grid_sync", [GRID, -1], (False, False)),
     "cuda.cta_sync": lambda c: Emitter("barrier", [0, -1], (False, True)),
     "cuda.syncthreads_and": lambda c: Emitter("barrier", [0, -1], (False, True)),
     "cuda.syncthreads_or": lambda c: Emitter("barrier", [0, -1], (False, True)),

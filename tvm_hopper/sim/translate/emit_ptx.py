@@ -22,7 +22,7 @@ _HARMLESS = (
     "applypriority",
 )
 _WORDS = ("ld", "st", "atom", "red")
-_ISSUES = ("expect_tx", "g2s", "cp_async_ca", "cp_async_cg")
+_ISSUES = ("expect_tx", "g2s", "cp_async_ca", "cp_async_cg", "st_async", "red_async")
 
 
 def is_harmless(name: str) -> bool:

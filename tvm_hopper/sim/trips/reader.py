@@ -34,7 +34,7 @@ REPEATABLE = (
     *("cp_async_bulk_commit_group", "cp_async_bulk_wait_group", "cp_async_bulk_prefetch"),
     *("cp_async_ca", "cp_async_cg", "cp_async_commit_group", "cp_async_wait", "cp_async_mbarrier"),
     *("wgmma_", "mma", "ldmatrix", "stmatrix", "mov", "mapa", "fence", "bar_", "barrier_"),
-    *("prefetch", "nanosleep", "applypriority", "getctarank"),
+    *("prefetch", "nanosleep", "applypriority", "getctarank", "st_async", "red_async"),
 )
 # What besides may stand in a kernel of which control depends on no data.
 ONCE = ("mbarrier_init", "mbarrier_inval", "mbarrier_arrive_drop", "setmaxnreg")
@@ -46,6 +46,8 @@ _VALUES = {
     "ldmatrix": ("r",),
     "stmatrix": ("r",),
     "mov": ("d", "a"),
+    "st_async": ("b",),
+    "red_async": ("value",),
 }
 _FROM_GLOBAL = {
     "cp_async_bulk_tensor_g2s": "coords",
@@ -57,6 +59,7 @@ _TO_GLOBAL = {"cp_async_bulk_tensor_s2g": "coords", "cp_async_bulk_s2g": "dst_me
 _CALLS = (
     *("cuda.mbarrier_wait", "cuda.mbarrier_wait_acquire_cluster", "tvm_storage_sync"),
     *("cuda.cta_sync", "cuda.cluster_sync", "cuda.warpgroup_sync", "cuda.warp_sync"),
+    "cuda.grid_sync",
     *("cuda.nano_sleep", "cuda.wgmma_noop_barrier_uint32", "cuda.wgmma_noop_barrier_float32"),
     *("tvm_hopper_hold_float32", "tvm_hopper_hold_int32", "tvm_hopper_hold_uint32"),
     "tvm_hopper_code_fence",

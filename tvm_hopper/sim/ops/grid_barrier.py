@@ -1,0 +1,98 @@
+"""The barrier of all threads of a grid: `cooperative_groups::this_grid().sync()`.
+
+TVM prints `T.cuda.grid_sync()` as that call. It is (cooperative_groups.h of CUDA 13 and its
+details/sync.h) `barrier.sync 0`, then thread 0 of each block adds to a word of the driver's with
+`atom.release.gpu` and polls it with `ld.acquire.gpu` until every block of the grid has, then
+`barrier.sync 0` again. The driver provides the word in a cooperative launch alone: in any other one
+`is_valid()` is false and the call traps, however many blocks there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_hopper.sim.machine.machine import Event
+from tvm_hopper.sim.ops.mbarrier import Wait
+from tvm_hopper.sim.races.clocks import Bundle
+from tvm_hopper.sim.races.shadow import ALL_LANES
+from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
+
+
+class GridBarrier(Event):
+    """Where all CTAs that run meet."""
+
+    has_parity = False
+
+    def __init__(self, machine: Any) -> None:
+        super().__init__("grid barrier")
+        self.machine = machine
+        self.generation = 0
+        self.arrived: set[Any] = set()  # warps
+        self.published = Bundle(machine.num_warps)
+        self.acquirable = self.published
+
+    @property
+    def needed(self) -> int:
+        """Warps that make a generation."""
+        return len(self.machine.warps)
+
+    def ctas_here(self) -> int:
+        """Return how many CTAs have added to the driver's word."""
+        return sum(self._has_arrived(cta) for cta in self.machine.ctas)
+
+    def _has_arrived(self, cta: Any) -> bool:
+        """Tell whether all threads that have not exited are here, thread 0 among them."""
+        here = all(warp in self.arrived for warp in cta.warps if not warp.finished)
+        return here and cta.warps[0] in self.arrived
+
+    def settle(self) -> None:
+        """Go on if every CTA is here."""
+        if not self.arrived or self.ctas_here() < len(self.machine.ctas):
+            return
+        self.generation += 1
+        self.acquirable, self.published = self.published, Bundle(self.machine.num_warps)
+        self.arrived = set()
+        self.machine.progress += 1
+        self.machine.wake(self)
+
+
+class GridBarrierOps:
+    """What one warp does at the barrier of the grid; a part of `Warp`."""
+
+    flow: BarrierFlow
+    blocked_on: tuple[str, Any, int, int] | None
+
+    def op_cuda_grid_sync(self, site: int, mask: Any) -> Wait:
+        """Meet all other threads of the grid."""
+        machine, self.site = self.machine, site
+        if not machine.cooperative:
+            machine.at(
+                "COOPERATIVE_LAUNCH",
+                self,
+                site,
+                "grid_sync in a launch that is not cooperative: it traps, whatever the grid",
+            )
+        self._require_full(site, mask, "grid_sync")
+        barrier = machine.grid_barrier
+        if barrier is None:
+            barrier = machine.grid_barrier = GridBarrier(machine)
+        generation = barrier.generation
+        barrier.arrived.add(self)
+        self.flow.add(ARRIVE, barrier)
+        self.flow.add(WAIT, barrier)
+        barrier.published.join(self.release())
+        barrier.settle()
+        while barrier.generation == generation:
+            here, all_ctas = barrier.ctas_here(), len(machine.ctas)
+            self.waiting = f"waits the grid barrier ({here} of {all_ctas} CTAs arrived)"
+            self.blocked_on = ("grid", barrier, 0, site)
+            yield barrier
+        self.blocked_on = None
+        self.clock.join(barrier.acquirable)
+        self.meet(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
+        self.bump()
+
+    def leave_grid(self) -> None:
+        """Let the grid's barrier go on if it waited for this warp, which has exited."""
+        if self.machine.grid_barrier is not None:
+            self.machine.grid_barrier.settle()

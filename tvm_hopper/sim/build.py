@@ -12,6 +12,7 @@ from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.kernel_code import Warp
+from tvm_hopper.sim.launch.tensor_map_object import encode
 from tvm_hopper.sim.launch.tensors import Pointer, TensorPlacement
 from tvm_hopper.sim.launch.tma import BoundTensorMap, TensorMapArg
 from tvm_hopper.sim.machine.lanes import LANES
@@ -70,6 +71,7 @@ class KernelMachine(Machine):
         self.entry_registers = self.padded_threads = 0
         self.arch = SM_90A
         self.args: dict[str, Any] = {}
+        self.maps_in_memory: dict[bytes, Any] = {}  # tensor maps, by their bytes
         self.item_bytes: dict[int, int] = {}  # of an element of each global tensor, by its number
         for what, site in self.program.unsupported:
             self.incomplete(what, site)
@@ -177,12 +179,21 @@ class MachineBuilder:
                         f"tensor map {name!r}: found no array named {value.tensor!r}; need it in "
                         "args"
                     )
-                value = BoundTensorMap(value, self.regions[value.tensor])
+                value = self._tensor_map(name, value)
             elif isinstance(value, Pointer):
                 value = self.regions[value.tensor].base + value.offset
             elif name in self.regions:
                 value = self.regions[name].base + places[name].offset
             self.machine.args[name] = value
+
+    def _tensor_map(self, name: str, arg: TensorMapArg) -> BoundTensorMap:
+        """Give a tensor map of the host's its place among the kernel's parameters."""
+        number, region = len(self.machine.regions), self.regions[arg.tensor]
+        raw = encode(arg, region.base + arg.byte_offset)
+        place = Region(name, raw, global_base(number), None, True)
+        place.is_parameter = place.constant = True
+        self.machine.regions[number + 1] = place
+        return BoundTensorMap(arg, region, place.base)
 
     def blocks(
         self, clusters: Sequence[Sequence[tuple]], layout: Layout, block: tuple, cluster: tuple

@@ -66,6 +66,13 @@ RULES = _rules(
         _PROXY,
         "fence.proxy.async between the generic read and the release",
     ),
+    Rule(
+        "TENSORMAP_PROXY",
+        "error",
+        _PROXY,
+        "fence.proxy.tensormap::generic.release (or tensormap.cp_fenceproxy) after the change, and "
+        ".acquire of the map, behind that, before the copy that uses it",
+    ),
     Rule("GLOBAL_NOT_VISIBLE", "error", _BULK, "use cp.async.bulk.wait_group (not .read)"),
     Rule("BULK_GROUP_MISUSE", "error", _BULK, "commit and wait in the thread that issued"),
     Rule("WGMMA_FENCE_MISSING", "error", _WGMMA, "put wgmma.fence before the wgmma.mma_async"),

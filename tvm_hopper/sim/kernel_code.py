@@ -24,6 +24,8 @@ from tvm_hopper.sim.ops.mbarrier import MBarrierOps
 from tvm_hopper.sim.ops.mma import MmaOps
 from tvm_hopper.sim.ops.named import NamedOps
 from tvm_hopper.sim.ops.order import OrderOps
+from tvm_hopper.sim.ops.tensor_copies import TensorCopyOps
+from tvm_hopper.sim.ops.tensor_maps import TensorMapOps
 from tvm_hopper.sim.ops.wgmma import WgmmaOps
 from tvm_hopper.sim.tir import COOPERATIVE, arch_of_kernel, launch_tags
 from tvm_hopper.sim.translate.program import KernelCode
@@ -43,6 +45,8 @@ class Warp(
     GridBarrierOps,
     MatrixOps,
     MmaOps,
+    TensorCopyOps,
+    TensorMapOps,
     WgmmaOps,
 ):
     """A warp with all its instructions."""

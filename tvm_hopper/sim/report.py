@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.findings import RULES, Finding
-from tvm_hopper.sim.races.shadow import ASYNC, MemoryAccess, clock_for
+from tvm_hopper.sim.races.shadow import ASYNC, TENSORMAP, MemoryAccess, clock_for
 from tvm_hopper.sim.timeline.events import Recorder
 from tvm_hopper.sim.tir import shared_buffer, statement_text
 
@@ -17,6 +17,7 @@ _MISSING = {
     "RACE_WRITE_WRITE": "any order between the two writes",
     "PROXY_FENCE_MISSING": "fence.proxy.async between the write and this access",
     "PROXY_FENCE_MISSING_WAR": "fence.proxy.async between the read and this write",
+    "TENSORMAP_PROXY": "fence.proxy.tensormap::generic.release after the write, then .acquire",
     "GLOBAL_NOT_VISIBLE": "full wait_group in the issuing thread before the release",
     "MBAR_SCOPE_TOO_NARROW": "release and acquire at cluster scope",
 }
@@ -115,6 +116,8 @@ class Reporter:
     def classify(self, region: Any, other: MemoryAccess, access: MemoryAccess, bundle: Any) -> str:
         """Name the rule that two unordered accesses break."""
         of_lanes = self._of_lanes(region, other, access, bundle)
+        if other.known_to(bundle.generic) and access.kind == TENSORMAP and not of_lanes:
+            return "TENSORMAP_PROXY"
         if other.known_to(bundle.generic) and access.kind == ASYNC and not of_lanes:
             return "PROXY_FENCE_MISSING" if other.writes else "PROXY_FENCE_MISSING_WAR"
         if other.known_to(bundle.narrow) and not of_lanes:
@@ -169,7 +172,7 @@ class Reporter:
             f"{what}of {access.warp.label} {verb} bytes that are {other_verb} by "
             f"{other_what}{other.warp.label}, and nothing orders the two"
         )
-        if rule.startswith("PROXY"):
+        if "PROXY" in rule:
             message = (
                 f"{what}of {access.warp.label} {verb} bytes {other_verb} by {other_what}"
                 f"{other.warp.label} through the generic proxy; execution is ordered, the "

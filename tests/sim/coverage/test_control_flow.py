@@ -140,11 +140,17 @@ def test_a_condition_on_data_hides_no_overlap_and_proves_bounds() -> None:
     assert beyond.rules == {"INCOMPLETE"}
 
 
-@pytest.mark.parametrize("call", ["T.cuda.thread_fence()", "T.cuda.grid_sync()"])
-def test_what_a_fence_may_order_is_incomplete(call: str) -> None:
-    proof = prove(f"{call}\nY[bx * 64 + tx] = X[tx]", outputs=())
+def test_what_a_fence_may_order_is_incomplete() -> None:
+    proof = prove("T.cuda.thread_fence()\nY[bx * 64 + tx] = X[tx]", outputs=())
     assert proof.rules == {"INCOMPLETE"}
     assert "they may be ordered by flags" in proof.messages
+
+
+def test_ctas_that_meet_at_the_grid_barrier_hear_of_each_other() -> None:
+    """What they share is judged by the runs, in which every one of them is."""
+    proof = prove("T.cuda.grid_sync()\nY[bx * 64 + tx] = X[tx]", outputs=())
+    assert not proof.findings
+    assert "Y shared by CTAs that talk to each other" in proof.text
 
 
 FLAGS = (

@@ -18,6 +18,8 @@ from tvm_hopper.sim.coverage.accesses import (
 )
 from tvm_hopper.sim.coverage.expressions import Expressions
 from tvm_hopper.sim.coverage.nodes import INNER, Node, Nodes, Variable
+from tvm_hopper.sim.launch.tensor_map_object import ALIGNMENT as MAP_ALIGNMENT
+from tvm_hopper.sim.launch.tensor_map_object import NUM_BYTES as MAP_BYTES
 from tvm_hopper.sim.launch.tma import START_ALIGNMENT
 from tvm_hopper.sim.ops.atomics import order_of
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
@@ -66,6 +68,7 @@ class Pointers:
     addresses: dict[Any, GlobalAddress]
     statement: Any
     communicates: bool
+    maps: frozenset[str]  # parameters that are tensor maps
 
     def visit(self, expr: Any) -> None:
         """Note the accesses inside an expression."""
@@ -153,6 +156,9 @@ class Pointers:
             self.undecided.append(
                 Undecided(self.statement, "where it points to is not known", None, kind != LOAD)
             )
+        elif place.param in self.maps:  # the 128 bytes of a parameter, which CTAs only read
+            if kind != LOAD:
+                self.undecided.append(Undecided(self.statement, "stores to a parameter", None))
         elif place.param:
             self.accesses.append(
                 GlobalAccess(
@@ -297,6 +303,11 @@ class Pointers:
             if name.startswith("fence") and ptx.mods.get("scope") in ("gpu", "sys"):
                 self.communicates = True
             return
+        if name.startswith("tensormap"):
+            place = self.address(ptx.operands["addr" if "addr" in ptx.operands else "dst_mem"][0])
+            self.note(STORE, place, self.nodes.const(MAP_BYTES), MAP_ALIGNMENT)
+            self.communicates |= ptx.mods.get("scope") in ("gpu", "sys")
+            return
         plain = ("ld", "ld_vec", "ld_vec256", "ldu", "ldu_vec", "st", "st_vec", "st_vec256")
         words = name.startswith(("atom", "red")) and not name.startswith("redux")
         if name in plain or words:
@@ -378,6 +389,11 @@ class Pointers:
     def _tensor(self, ptx: PtxCall) -> None:
         place = self.address(ptx.operands["tmap"][0])
         if place.param == "":
+            return
+        if place.param is not None and place.param not in self.maps:
+            self.note(LOAD, place, self.nodes.const(MAP_BYTES), MAP_ALIGNMENT)
+            text = f"instruction {ptx.name} with a tensor map that lies in memory"
+            self.undecided.append(Undecided(self.statement, text, None, "g2s" not in ptx.name))
             return
         tiled = ptx.mods.get("load_mode") in ("", "tile", None)
         if not tiled or "override" in ptx.name or place.param is None:

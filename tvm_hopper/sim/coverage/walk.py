@@ -28,6 +28,7 @@ from tvm_hopper.sim.coverage.nodes import INNER, OUTER, Node, Nodes, Variable
 from tvm_hopper.sim.coverage.pointers import Pointers
 from tvm_hopper.sim.coverage.registers import counted, leaves, written_registers
 from tvm_hopper.sim.coverage.turns import most_turns
+from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine.load_store import vector_alignment
 from tvm_hopper.sim.tir import dtype_of, numpy_dtype, param_names, short_name, split_lanes
 
@@ -70,6 +71,7 @@ class Walker(Pointers):
             for a, g in zip("xyz", grid, strict=True)
         ]
         self._threads(grid, block, cluster)
+        self.maps = frozenset(n for n, value in params.items() if isinstance(value, TensorMapArg))
         for param, name in zip(func.params, param_names(func), strict=True):
             value = params.get(name)
             self.addresses[param] = GlobalAddress(name, self.nodes.zero, name)

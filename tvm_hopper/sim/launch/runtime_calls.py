@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_hopper.errors import VerifyError
-from tvm_hopper.facts import tensor_map as rules
 from tvm_hopper.facts.arch import Arch
+from tvm_hopper.sim.launch.tensor_map_object import broken_rules
 from tvm_hopper.sim.launch.tensors import CUDA, Pointer
-from tvm_hopper.sim.launch.tma import SWIZZLE_BYTES, TensorMapArg
-
-OOB_FILL = {code: name for name, code in rules.OOB_CODE.items()}
+from tvm_hopper.sim.launch.tma import TensorMapArg
 
 # runtime::DeviceAttrKind of TVM, with what every device answers (CUDA C++ Programming Guide,
 # "Technical Specifications per Compute Capability").
@@ -79,24 +77,7 @@ def encode_tiled(args: list[Any]) -> TensorMapArg:
         position += count
     dims, strides, box, steps = parts
     interleave, swizzle, l2, oob = numbers[position:]
-    described = rules.TensorMap(
-        str(dtype),
-        dims,
-        strides,
-        box,
-        steps,
-        SWIZZLE_BYTES.get(swizzle, swizzle),
-        OOB_FILL.get(oob, str(oob)),
-    )
-    broken = list(described.check())
-    if pointer.offset % rules.ADDRESS_ALIGNMENT:
-        broken.append(
-            f"found an address {pointer.offset} bytes into the tensor's memory; need a multiple of "
-            f"{rules.ADDRESS_ALIGNMENT} bytes"
-        )
-    if broken:
-        raise TensorMapError(f"tensor map of {pointer.tensor}: " + " and ".join(broken))
-    return TensorMapArg(
+    found = TensorMapArg(
         pointer.tensor,
         str(dtype),
         dims,
@@ -109,3 +90,6 @@ def encode_tiled(args: list[Any]) -> TensorMapArg:
         oob,
         pointer.offset,
     )
+    if broken := broken_rules(found):
+        raise TensorMapError(f"tensor map of {pointer.tensor}: " + " and ".join(broken))
+    return found

@@ -76,10 +76,23 @@ def landed_bytes(start: int, landing: np.ndarray, itemsize: int) -> tuple[Any, i
 
 
 class BoundTensorMap:
-    """A tensor map bound to the region it describes."""
+    """A tensor map bound to the region it describes.
 
-    def __init__(self, arg: TensorMapArg, region: Region) -> None:
+    Attributes
+    ----------
+    address : int
+        Where its 128 bytes lie; in arithmetic the map is this number, as a pointer to it is.
+    is_parameter : bool
+        Whether they are a kernel's parameter, which nothing changes while the kernel runs.
+    """
+
+    __array_ufunc__ = None  # numpy leaves a sum with it to `__radd__`
+
+    def __init__(
+        self, arg: TensorMapArg, region: Region, address: int = 0, is_parameter: bool = True
+    ) -> None:
         self.arg, self.region = arg, region
+        self.address, self.is_parameter = address, is_parameter
         self.dtype = numpy_dtype(arg.dtype)
         self.itemsize = self.dtype.itemsize
         steps = arg.element_strides or (1,) * len(arg.box)
@@ -89,6 +102,14 @@ class BoundTensorMap:
         self.swizzle_bytes = SWIZZLE_BYTES[arg.swizzle]
         self.num_elements = int(np.prod(self.counts))
         self.num_bytes = self.num_elements * self.itemsize  # out-of-bounds elements count too
+
+    def __int__(self) -> int:
+        return self.address
+
+    def __add__(self, offset: Any) -> Any:
+        return self.address + offset
+
+    __radd__ = __add__
 
     def select(self, coords: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Return global byte offsets of a box, innermost fastest, and which are inside.

@@ -104,6 +104,10 @@ class Addresses:
                 byte_range=(low, high + size),
             )
             return False
+        if region.is_parameter and "writes" in verb:
+            text = f"{verb} a parameter of the kernel, {region.name}, which is constant"
+            self.machine.at("OOB_ACCESS", self, site, text, buffer=region.name)
+            return False
         if region.outside is not None:
             self._in_view(site, region, region.outside, np.ravel(offsets), size, verb)
         return True

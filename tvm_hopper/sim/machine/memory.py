@@ -43,6 +43,7 @@ class Region:
         self.live = np.zeros(0, bool)  # bytes that hold a live mbarrier
         self.outside: np.ndarray | None = None  # bytes that are no element of the tensor
         self.constant = False  # nothing stores to it: shared with its owner, and not watched
+        self.is_parameter = False  # of the kernel, which may not be stored to
         self.view_cache: dict[np.dtype, np.ndarray] = {}
 
     @property

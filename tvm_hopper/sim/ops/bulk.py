@@ -1,4 +1,4 @@
-"""Bulk copies: TMA and 1-D loads, stores and reductions, and their commit groups.
+"""Bulk copies: what each does once its bytes are known; 1-D copies; commit groups.
 
 An operation is checked when it is issued (its bytes belong to it from then on) and acts later, in
 steps that the policy orders: source read, destination write and completion in pieces.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.launch.tma import START_ALIGNMENT, BoundTensorMap, landed_bytes
+from tvm_hopper.sim.launch.tma import landed_bytes
 from tvm_hopper.sim.machine.lanes import LANES
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import POISON, RANK_SHIFT, Region
@@ -53,54 +53,6 @@ class BulkOps:
         self.init_release: Any = None
 
     # -- global to shared -------------------------------------------------------------------------
-
-    def op_cp_async_bulk_tensor_g2s_cluster(
-        self,
-        site: int,
-        mask: Any,
-        mods: Any,
-        dst_mem: Any,
-        tmap: BoundTensorMap,
-        coords: Any,
-        mbar: Any,
-        cta_mask: Any = None,
-        cache_policy: Any = None,
-    ) -> None:
-        """Load a box through a tensor map, into one or (multicast) several CTAs."""
-        if mods.get("load_mode") not in ("", "tile", None) or mods.get("cta_group"):
-            self.machine.incomplete(f"cp.async.bulk.tensor {mods.get('load_mode')}", site)
-            return
-        if tmap.arg.interleave:
-            self.machine.incomplete("tensor map with interleave", site)
-            return
-        coords = coords if isinstance(coords, tuple) else (coords,)
-        for lane in active(mask):
-            start = [lane_value(c, lane) for c in coords]
-            if (
-                self.machine.values
-                or tmap.region.shadow is not None
-                or tmap.region.outside is not None
-            ):
-                offsets, inside = tmap.select(start)
-            else:
-                offsets, inside = tmap.ends(start), None
-            target, barrier = lane_value(dst_mem, lane), lane_value(mbar, lane)
-            masks = None if cta_mask is None else lane_value(cta_mask, lane)
-            if target & 0x7F:
-                self.machine.at("MISALIGNED", self, site, f"TMA destination {target:#x}: need 128")
-            self._check_start(site, tmap, start)
-            landing = tmap.landing(target & 0x3FF)
-            source = (tmap.region, offsets, inside, tmap.dtype, tmap.fill())
-            self._load(site, lane, "TMA load", source, landing, target, barrier, masks)
-
-    def _check_start(self, site: int, tmap: BoundTensorMap, start: list[int]) -> None:
-        num_bytes = start[0] * tmap.itemsize
-        if num_bytes % START_ALIGNMENT:
-            text = f"TMA box from innermost coordinate {start[0]}, {num_bytes} bytes: need a "
-            self.machine.at("MISALIGNED", self, site, text + "multiple of 16")
-
-    op_cp_async_bulk_tensor_g2s_cta = op_cp_async_bulk_tensor_g2s_cluster
-    op_cp_async_bulk_tensor_g2s_cluster_multicast16 = op_cp_async_bulk_tensor_g2s_cluster
 
     def op_cp_async_bulk_g2s_cluster(
         self,
@@ -182,7 +134,9 @@ class BulkOps:
         target: int,
         barrier_address: int,
         cta_mask: int | None,
-    ) -> None:
+    ) -> list[PendingOp]:
+        """Copy into one CTA, or into those of a mask; return what was put in flight."""
+        found = []
         ranks = [target >> RANK_SHIFT & 0xFF]
         if cta_mask is not None:
             ranks = [r for r in range(16) if cta_mask >> r & 1]
@@ -196,7 +150,9 @@ class BulkOps:
             address |= (
                 rank if cta_mask is not None else barrier_address >> RANK_SHIFT
             ) << RANK_SHIFT
-            self._load_into(site, lane, kind, source, landing, place, address)
+            op = self._load_into(site, lane, kind, source, landing, place, address)
+            found += [] if op is None else [op]
+        return found
 
     def _load_into(
         self,
@@ -312,39 +268,6 @@ class BulkOps:
 
     # -- shared to global -------------------------------------------------------------------------
 
-    def op_cp_async_bulk_tensor_s2g(
-        self,
-        site: int,
-        mask: Any,
-        mods: Any,
-        tmap: BoundTensorMap,
-        coords: Any,
-        src_mem: Any,
-        cache_policy: Any = None,
-    ) -> None:
-        """Store a box through a tensor map; what lies outside the tensor is not written."""
-        reduce = mods.get("redop", "")
-        if mods.get("load_mode") not in ("", "tile", None) or tmap.arg.interleave:
-            self.machine.incomplete(f"cp.async.bulk.tensor {mods.get('load_mode')}", site)
-            return
-        coords = coords if isinstance(coords, tuple) else (coords,)
-        for lane in active(mask):
-            start = [lane_value(c, lane) for c in coords]
-            if min(start) < 0:
-                self.machine.at("OOB_ACCESS", self, site, f"TMA store at {start}", key=(site, "-"))
-            offsets, inside = tmap.select(start)
-            source = lane_value(src_mem, lane)
-            if source & 0x7F:
-                self.machine.at("MISALIGNED", self, site, f"TMA source {source:#x}: need 128")
-            self._check_start(site, tmap, start)
-            landing = tmap.landing(source & 0x3FF)
-            kind = f"TMA reduce ({reduce})" if reduce else "TMA store"
-            self._store(
-                site, lane, kind, source, landing, tmap.region, offsets, inside, tmap.dtype, reduce
-            )
-
-    op_cp_reduce_async_bulk_tensor = op_cp_async_bulk_tensor_s2g
-
     def op_cp_async_bulk_s2g(
         self,
         site: int,
@@ -397,7 +320,7 @@ class BulkOps:
         inside: Any,
         dtype: np.dtype,
         reduce: str,
-    ) -> None:
+    ) -> PendingOp | None:
         machine = self.machine
         src, start = self.region_at(source)
         num_bytes = len(landing) * dtype.itemsize
@@ -406,13 +329,13 @@ class BulkOps:
             machine.at(
                 "OOB_ACCESS", self, site, f"{kind} of {num_bytes} bytes leaves shared memory"
             )
-            return
+            return None
         if inside is not None:
             landing, offsets = landing[inside], offsets[inside]
         if len(offsets) and not self.inside(
             site, region, offsets, dtype.itemsize, f"{kind} writes"
         ):
-            return
+            return None
         region.begin_store()
         op = PendingOp(kind, self, site)
         op.num_bytes = num_bytes
@@ -447,6 +370,7 @@ class BulkOps:
         op.addresses, op.group = (start,), groups.number
         machine.stores.append(op)
         machine.submit(op)
+        return op
 
     # -- bulk groups ------------------------------------------------------------------------------
 

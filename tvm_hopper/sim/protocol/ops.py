@@ -277,6 +277,7 @@ _PTX: tuple[tuple[str, Callable[[PtxCall], Emitter]], ...] = (
     ("barrier_cluster", _cluster),
     ("barrier_", _bar),
     ("setmaxnreg", lambda p: Emitter("setmaxnreg", [_one(p, "nreg")], (p.mods["action"],))),
+    ("fence_proxy_tensormap", lambda p: Emitter("", sync=False)),
     ("fence_proxy", lambda p: Emitter("proxy_fence", [], (p.mods.get("space", ""),))),
     ("mov", _mov),
     ("ldmatrix", lambda p: _matrix(p, True)),

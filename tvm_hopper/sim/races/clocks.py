@@ -41,6 +41,59 @@ class Clock:
         self.events &= other.events
 
 
+class TensorMapClocks:
+    """What was released to the tensormap proxy, and what was acquired of which tensor map.
+
+    PTX ISA 9.1, 9.7.13.4, fence.proxy: ".release proxy fence can form a release sequence that
+    synchronizes with an acquire sequence that contains a .acquire proxy fence"; the acquire is of
+    the 128 bytes that it names.
+
+    Attributes
+    ----------
+    released : dict
+        By CTA and scope of the release, what stands before it.
+    acquired : dict
+        By address of a map, what copies behind the acquire may rely on when they read it.
+    """
+
+    __slots__ = ("acquired", "released")
+
+    def __init__(self) -> None:
+        self.released: dict[tuple[Any, str], Clock] = {}
+        self.acquired: dict[int, Clock] = {}
+
+    def copy(self) -> TensorMapClocks:
+        """Return an independent copy."""
+        other = TensorMapClocks()
+        other.join(self)
+        return other
+
+    def join(self, other: TensorMapClocks) -> None:
+        """Learn of all that `other` has."""
+        for key, clock in other.released.items():
+            self.release(*key, clock)
+        for address, clock in other.acquired.items():
+            _join_into(self.acquired, address, clock)
+
+    def release(self, cta: Any, scope: str, known: Clock) -> None:
+        """Release what is known."""
+        _join_into(self.released, (cta, scope), known)
+
+    def acquire(self, address: int, cta: Any, scope: str, num_warps: int) -> None:
+        """Let copies behind this rely on the releases that it meets."""
+        _join_into(self.acquired, address, Clock(num_warps))
+        for (owner, theirs), clock in self.released.items():
+            if reaches(owner, cta, theirs) and reaches(cta, owner, scope):
+                self.acquired[address].join(clock)
+
+
+def _join_into(table: dict[Any, Clock], key: Any, clock: Clock) -> None:
+    if key in table:
+        table[key].join(clock)
+    else:
+        table[key] = clock.copy()
+
+
 class Bundle:
     """The clocks of one warp, or what a release publishes.
 
@@ -51,6 +104,8 @@ class Bundle:
         whoever reads that write and fences with `fence.sc` after it.
     seen : Bundle or None
         What such writes published and this one has read: the next `fence.sc` makes it known.
+    tensormaps : TensorMapClocks or None
+        What the tensormap proxy may rely on, where a kernel changes tensor maps.
 
     PTX ISA, memory consistency model, "Fence-SC": any two `fence.sc` are ordered. With F1 before a
     relaxed write and F2 behind a read of that write, by whatever barriers, F2 before F1 would put
@@ -58,7 +113,9 @@ class Bundle:
     that fences is another than the one that writes, of which `fence.acq_rel` says nothing.
     """
 
-    __slots__ = ("async_global", "async_shared", "fenced", "generic", "narrow", "seen")
+    __slots__ = (
+        *("async_global", "async_shared", "fenced", "generic", "narrow", "seen", "tensormaps"),
+    )
 
     def __init__(self, num_warps: int) -> None:
         self.generic = Clock(num_warps)
@@ -67,6 +124,7 @@ class Bundle:
         self.narrow = Clock(num_warps)
         self.fenced: Bundle | None = None
         self.seen: Bundle | None = None
+        self.tensormaps: TensorMapClocks | None = None
 
     def join(self, other: Bundle) -> None:
         """Acquire what a release of sufficient scope published."""
@@ -78,6 +136,14 @@ class Bundle:
             self.fence(other.fenced)
         if other.seen is not None:
             self.see(other.seen)
+        if other.tensormaps is not None:
+            self.of_maps().join(other.tensormaps)
+
+    def of_maps(self) -> TensorMapClocks:
+        """Return what is of tensor maps, to add to it."""
+        if self.tensormaps is None:
+            self.tensormaps = TensorMapClocks()
+        return self.tensormaps
 
     def fence(self, known: Bundle) -> None:
         """Note that a `fence.sc` stands behind what is known."""
@@ -101,6 +167,7 @@ class Bundle:
         other.async_global = self.async_global.copy()
         other.narrow = self.narrow.copy()
         other.fenced = other.seen = None
+        other.tensormaps = None if self.tensormaps is None else self.tensormaps.copy()
         return other
 
     def join_narrow(self, other: Bundle) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from tvm_hopper.sim.machine.pages import no_bytes
 from tvm_hopper.sim.races.clocks import Bundle, Clock
 
-GENERIC, ASYNC = "generic", "async"
+GENERIC, ASYNC, TENSORMAP = "generic", "async", "tensormap"
 ALL_LANES = (1 << 32) - 1
 COARSEST = 16  # bytes of a cell at first: what asynchronous copies and wgmma access at once
 EARLIER = 1  # number of the access that stands for all those of earlier launches
@@ -38,7 +38,7 @@ class MemoryAccess:
     event : int
         Bit number of an asynchronous event; -1 for an access in program order.
     kind : str
-        The proxy, "generic" or "async".
+        The proxy, "generic", "async" or "tensormap".
     rmw : bool
         A relaxed read-modify-write: two of them never race.
     lanes : int

@@ -1,0 +1,113 @@
+"""Copies through a tensor map: TMA loads, stores and reductions of boxes.
+
+PTX ISA 9.1, 9.7.9.27 cp.async.bulk.tensor, cp.reduce.async.bulk.tensor. What a copy does once its
+elements are known is that of every bulk copy (`bulk.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_hopper.sim.launch.tma import START_ALIGNMENT, BoundTensorMap
+from tvm_hopper.sim.ops.bulk import active, lane_value
+
+
+class TensorCopyOps:
+    """A part of `Warp`, whose other methods it calls."""
+
+    def op_cp_async_bulk_tensor_g2s_cluster(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        dst_mem: Any,
+        tmap: Any,
+        coords: Any,
+        mbar: Any,
+        cta_mask: Any = None,
+        cache_policy: Any = None,
+    ) -> None:
+        """Load a box through a tensor map, into one or (multicast) several CTAs."""
+        if mods.get("load_mode") not in ("", "tile", None) or mods.get("cta_group"):
+            self.machine.incomplete(f"cp.async.bulk.tensor {mods.get('load_mode')}", site)
+            return
+        coords = coords if isinstance(coords, tuple) else (coords,)
+        for lane in active(mask):
+            start = [lane_value(c, lane) for c in coords]
+            bound = self._tiled_map(site, lane, tmap, start)
+            if bound is None:
+                continue
+            watched = bound.region.shadow is not None or bound.region.outside is not None
+            if self.machine.values or watched:
+                offsets, inside = bound.select(start)
+            else:
+                offsets, inside = bound.ends(start), None
+            target, barrier = lane_value(dst_mem, lane), lane_value(mbar, lane)
+            masks = None if cta_mask is None else lane_value(cta_mask, lane)
+            if target & 0x7F:
+                self.machine.at("MISALIGNED", self, site, f"TMA destination {target:#x}: need 128")
+            landing = bound.landing(target & 0x3FF)
+            source = (bound.region, offsets, inside, bound.dtype, bound.fill())
+            for op in self._load(site, lane, "TMA load", source, landing, target, barrier, masks):
+                self.reads_map(site, int(lane), bound, op)
+
+    def _tiled_map(
+        self, site: int, lane: int, tmap: Any, start: list[int]
+    ) -> BoundTensorMap | None:
+        """Return the tensor map that one lane's copy uses, if it can be used so."""
+        bound: BoundTensorMap | None = self.tensor_map_at(site, lane, tmap)
+        if bound is None:
+            return None
+        if bound.arg.interleave:
+            self.machine.incomplete("tensor map with interleave", site)
+            return None
+        if len(start) != len(bound.counts):
+            text = f"{len(start)} coordinates for a tensor map of rank {len(bound.counts)}"
+            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+            return None
+        self._check_start(site, bound, start)
+        return bound
+
+    def _check_start(self, site: int, tmap: BoundTensorMap, start: list[int]) -> None:
+        num_bytes = start[0] * tmap.itemsize
+        if num_bytes % START_ALIGNMENT:
+            text = f"TMA box from innermost coordinate {start[0]}, {num_bytes} bytes: need a "
+            self.machine.at("MISALIGNED", self, site, text + "multiple of 16")
+
+    op_cp_async_bulk_tensor_g2s_cta = op_cp_async_bulk_tensor_g2s_cluster
+    op_cp_async_bulk_tensor_g2s_cluster_multicast16 = op_cp_async_bulk_tensor_g2s_cluster
+
+    def op_cp_async_bulk_tensor_s2g(
+        self,
+        site: int,
+        mask: Any,
+        mods: Any,
+        tmap: Any,
+        coords: Any,
+        src_mem: Any,
+        cache_policy: Any = None,
+    ) -> None:
+        """Store a box through a tensor map; what lies outside the tensor is not written."""
+        reduce = mods.get("redop", "")
+        if mods.get("load_mode") not in ("", "tile", None):
+            self.machine.incomplete(f"cp.async.bulk.tensor {mods.get('load_mode')}", site)
+            return
+        coords = coords if isinstance(coords, tuple) else (coords,)
+        for lane in active(mask):
+            start = [lane_value(c, lane) for c in coords]
+            bound = self._tiled_map(site, lane, tmap, start)
+            if bound is None:
+                continue
+            if min(start) < 0:
+                self.machine.at("OOB_ACCESS", self, site, f"TMA store at {start}", key=(site, "-"))
+            offsets, inside = bound.select(start)
+            source = lane_value(src_mem, lane)
+            if source & 0x7F:
+                self.machine.at("MISALIGNED", self, site, f"TMA source {source:#x}: need 128")
+            landing = bound.landing(source & 0x3FF)
+            kind = f"TMA reduce ({reduce})" if reduce else "TMA store"
+            place = (bound.region, offsets, inside, bound.dtype)
+            op = self._store(site, lane, kind, source, landing, *place, reduce)
+            self.reads_map(site, int(lane), bound, op)
+
+    op_cp_reduce_async_bulk_tensor = op_cp_async_bulk_tensor_s2g

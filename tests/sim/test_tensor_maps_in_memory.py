@@ -120,12 +120,10 @@ def program(
                             T.ptx["ld.relaxed.gpu.global.u32"](word[0], T.address_of(F[0]))
                         else:
                             T.ptx["ld.acquire.gpu.global.u32"](word[0], T.address_of(F[0]))
-            else:
-                if user == "other":
-                    if acquire != "":
-                        if tx == 0:
-                            T.ptx[f"{ACQUIRE}.{acquire}"](T.address_of(W[shift]))
-                    T.cuda.cta_sync()
+            elif user == "other":
+                if acquire != "" and tx == 0:
+                    T.ptx[f"{ACQUIRE}.{acquire}"](T.address_of(W[shift]))
+                T.cuda.cta_sync()
             if bx == ctas - 1:
                 if tx == (0 if user == "same" else 64):
                     if user == "same" and acquire != "":

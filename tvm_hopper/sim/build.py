@@ -12,6 +12,7 @@ from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.kernel_code import Warp
+from tvm_hopper.sim.launch.overlap import Unfinished
 from tvm_hopper.sim.launch.tensor_map_object import encode
 from tvm_hopper.sim.launch.tensors import Pointer, TensorPlacement
 from tvm_hopper.sim.launch.tma import BoundTensorMap, TensorMapArg
@@ -131,7 +132,12 @@ class MachineBuilder:
         self.regions: dict[str, Region] = {}
 
     def tensor(
-        self, name: str, place: TensorPlacement, written: np.ndarray | None, stored: bool
+        self,
+        name: str,
+        place: TensorPlacement,
+        written: np.ndarray | None,
+        stored: bool,
+        shared: bool = False,
     ) -> None:
         """Give a tensor a region.
 
@@ -141,6 +147,8 @@ class MachineBuilder:
             One flag for each byte that holds something before the kernel; None: all do.
         stored : bool
             Whether a statement of the kernel stores to it: its memory is copied, and watched.
+        shared : bool
+            Whether an earlier launch that may still run stores to it: then it is watched too.
         """
         number = len(self.regions)
         values = self.machine.values
@@ -148,7 +156,7 @@ class MachineBuilder:
             name,
             sparse_copy(place.base) if stored and values else place.base,
             global_base(number),
-            self.machine.log if stored or written is not None else None,
+            self.machine.log if stored or shared or written is not None else None,
             written is None,
         )
         region.constant = not stored
@@ -158,6 +166,23 @@ class MachineBuilder:
         self.machine.regions[number + 1] = region
         self.machine.item_bytes[number + 1] = place.array.dtype.itemsize
         self.regions[name] = region
+
+    def unfinished(self, launches: Sequence[Unfinished]) -> None:
+        """Take tensors as read and written by launches that may not have ended."""
+        log = self.machine.log
+        if log is None:
+            return
+        for launch in launches:
+            bit = self.machine.new_event()
+            self.machine.prerequisites |= 0 if launch.lasts else 1 << bit
+            write = log.add_unfinished(launch, bit, True)
+            read = log.add_unfinished(launch, bit, False)
+            for name, region in self.regions.items():
+                if region.shadow is not None:
+                    region.shadow.mark_unfinished(
+                        write if name in launch.stored else None,
+                        read if name in launch.loaded else None,
+                    )
 
     def bind(self, args: Mapping[str, Any], places: Mapping[str, TensorPlacement]) -> None:
         """Give the kernel its parameters.

@@ -113,6 +113,12 @@ RULES = _rules(
         "CUDA Programming Guide, grid synchronisation",
         'name "tirx.use_cooperative_launch" among the tags of tirx.kernel_launch_params',
     ),
+    Rule(
+        "GRID_DEPENDENCY",
+        "error",
+        "9.7.13.14 griddepcontrol",
+        "griddepcontrol.wait before the first access of what an earlier launch uses",
+    ),
     Rule("LAUNCH_LIMITS", "error", "2.2 thread hierarchy", "change the launch"),
     Rule(
         "TARGET_ARCH",

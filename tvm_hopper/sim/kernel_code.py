@@ -19,8 +19,10 @@ from tvm_hopper.sim.ops.collective import CollectiveOps
 from tvm_hopper.sim.ops.cp_async import CpAsyncOps
 from tvm_hopper.sim.ops.data import DataOps
 from tvm_hopper.sim.ops.grid_barrier import GridBarrierOps
+from tvm_hopper.sim.ops.grid_dependency import GridDependencyOps
 from tvm_hopper.sim.ops.matrix import MatrixOps
 from tvm_hopper.sim.ops.mbarrier import MBarrierOps
+from tvm_hopper.sim.ops.mbarrier_state import MBarrierStateOps
 from tvm_hopper.sim.ops.mma import MmaOps
 from tvm_hopper.sim.ops.named import NamedOps
 from tvm_hopper.sim.ops.order import OrderOps
@@ -43,6 +45,8 @@ class Warp(
     CpAsyncOps,
     DataOps,
     GridBarrierOps,
+    GridDependencyOps,
+    MBarrierStateOps,
     MatrixOps,
     MmaOps,
     TensorCopyOps,

@@ -154,6 +154,9 @@ class Reporter:
         number: int,
     ) -> None:
         """Report two accesses that overlap without order."""
+        if other.warp is None:
+            self._too_early(region, other, access)
+            return
         rule = self.classify(region, other, access, bundle)
         if isinstance(cells, slice):
             hit = np.nonzero(values == number)[0] + cells.start
@@ -199,6 +202,25 @@ class Reporter:
         )
         if rule == "RACE_READ_INFLIGHT":
             self.stale_wait(other, access)
+
+    def _too_early(self, region: Any, other: MemoryAccess, access: MemoryAccess) -> None:
+        """Report an access of what an earlier launch may not be done with."""
+        verb, may = ("writes", "read or write") if access.writes else ("reads", "write")
+        text = f"{access.warp.label} {verb} {region.name}, which {other.op.kernel} may still {may}"
+        reason = "this launch may begin before that one has ended, and nothing has waited for it"
+        missing = "griddepcontrol.wait before this access"
+        if other.op.lasts:
+            reason = "no thread of the launch between the two waits for it"
+            missing = "griddepcontrol.wait in the kernel that is launched between"
+        self.at(
+            "GRID_DEPENDENCY",
+            access.warp,
+            access.site,
+            f"{text}: {reason}",
+            key=(access.site, region.name, other.op.kernel),
+            buffer=region.name,
+            missing=missing,
+        )
 
     def stale_wait(self, other: MemoryAccess, access: MemoryAccess) -> None:
         """Blame a wait that passed on an old phase for a read in flight."""

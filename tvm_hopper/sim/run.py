@@ -15,6 +15,7 @@ from tvm_hopper.sim.build import NOTHING_WRITTEN, KernelMachine, Layout, Machine
 from tvm_hopper.sim.grid import check_blocks, clusters_of, three
 from tvm_hopper.sim.kernel_code import compiled, launch_findings, touched_tensors
 from tvm_hopper.sim.launch.host import Launch, run_host
+from tvm_hopper.sim.launch.overlap import Unfinished
 from tvm_hopper.sim.launch.tensors import place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine.machine import check_policy
@@ -56,6 +57,7 @@ def run_kernel(
     record_writers: bool = False,
     stop_after: int | None = None,
     num_sms: int = DEFAULT_NUM_SMS,
+    unfinished: Sequence[Unfinished] = (),
 ) -> Result:
     """Run one device PrimFunc (as codegen prints it) on numpy data.
 
@@ -97,6 +99,8 @@ def run_kernel(
         End the run once it has written about so many elements of tensors: `Result.ended_early`.
     num_sms : int
         Multiprocessors of the device, which all CTAs of a cooperative launch have to fit on.
+    unfinished : sequence of Unfinished
+        Earlier launches that may still run; `griddepcontrol.wait` waits for them.
 
     Returns
     -------
@@ -128,7 +132,9 @@ def run_kernel(
     stored = set(places) if shortcuts.watch_all else touched_tensors(device_func, args)[0]
     for name, at in places.items():
         flags = (written or {}).get(name, NOTHING_WRITTEN) if name in outputs else None
-        builder.tensor(name, at, flags, name in stored)
+        shared = any(name in launch.stored for launch in unfinished)
+        builder.tensor(name, at, flags, name in stored, shared)
+    builder.unfinished(unfinished)
     builder.bind(args, places)
     machine.arch = arch_of_kernel(device_func)
     builder.blocks(clusters, layout, block, cluster)
@@ -138,7 +144,7 @@ def run_kernel(
         return run_kernel(
             device_func, args, grid, block, cluster, dyn_smem_bytes, policy, seed, blocks,
             detect_races, outputs, written, budget_s, EVERYTHING_WATCHED, record_writers,
-            stop_after, num_sms,
+            stop_after, num_sms, unfinished,
         )  # fmt: skip
     if machine.log is not None and not (machine.stopped or machine.unknown):
         for name in outputs if written is not None or blocks is None else ():

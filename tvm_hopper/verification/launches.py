@@ -15,11 +15,12 @@ from tvm_hopper.sim import Finding, Result, run_host, run_kernel
 from tvm_hopper.sim.ending import uncovered
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.launch.host import Launch
+from tvm_hopper.sim.launch.overlap import LaunchesInFlight
 from tvm_hopper.sim.launch.tensors import Pointer, Workspace, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.leave_out import of_kernel
 from tvm_hopper.sim.races.writers import ElementWriters
-from tvm_hopper.sim.run import touched_tensors
+from tvm_hopper.sim.run import compiled, touched_tensors
 from tvm_hopper.sim.shortcuts import Shortcuts
 from tvm_hopper.sim.timeline.events import TimelineEvent
 from tvm_hopper.verification.program import Program
@@ -115,6 +116,7 @@ def run_launches(
     cuts: list[str] = []
     writers: dict[str, tuple[ElementWriters, ...]] = {}
     stopped = out_of_budget = ended_early = False
+    in_flight = LaunchesInFlight()
     end = None if budget_s is None else time.monotonic() + budget_s
     for number, (launch, chosen) in enumerate(zip(launches, blocks, strict=True), 1):
         followed = number < len(launches)  # by launches that may read what it stores
@@ -136,9 +138,15 @@ def run_launches(
             record_writers,
             stop_after,
             launch.num_sms,
+            in_flight.begin(launch.func),
         )
         if result.shortcut_failed:
             return result
+        in_flight.note(
+            str(launch.func.attrs["global_symbol"]),
+            *touched_tensors(launch.func, launch.setup["params"]),
+            compiled(launch.func).waits_for_grids,
+        )
         memory.after(launch, result, chosen is None)
         findings += result.findings
         steps += result.steps

@@ -22,6 +22,7 @@ from tvm_hopper.sim.launch.tensor_map_object import ALIGNMENT as MAP_ALIGNMENT
 from tvm_hopper.sim.launch.tensor_map_object import NUM_BYTES as MAP_BYTES
 from tvm_hopper.sim.launch.tma import START_ALIGNMENT
 from tvm_hopper.sim.ops.atomics import order_of
+from tvm_hopper.sim.ops.grid_dependency import DISCARDED_BYTES
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.tir import (
     PTX,
@@ -40,7 +41,7 @@ _PLUS = ("handle_add_byte_offset", "ptx.addr")
 _NO_ACCESS = (
     *("cp_async_bulk_prefetch", "cp_async_bulk_tensor_prefetch", "prefetch", "applypriority"),
     *("mbarrier", "createpolicy", "fence", "cp_async_mbarrier", "wgmma", "mapa", "cvta"),
-    *("isspacep", "cp_reduce_async_bulk_s2c"),
+    *("isspacep", "cp_reduce_async_bulk_s2c", "griddepcontrol"),
 )
 _TO_CLUSTER = ("st_async", "st_async_vec", "red_async")
 _WITHIN_CTA = (  # calls that order nothing between CTAs
@@ -302,6 +303,10 @@ class Pointers:
         if name.startswith(_NO_ACCESS):
             if name.startswith("fence") and ptx.mods.get("scope") in ("gpu", "sys"):
                 self.communicates = True
+            return
+        if name == "discard":
+            place = self.address(ptx.operands["addr"][0])
+            self.note(STORE, place, self.nodes.const(DISCARDED_BYTES), DISCARDED_BYTES)
             return
         if name.startswith("tensormap"):
             place = self.address(ptx.operands["addr" if "addr" in ptx.operands else "dst_mem"][0])

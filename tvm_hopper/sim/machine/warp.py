@@ -356,7 +356,7 @@ class WarpCore(LoadStore):
             everything = bundle if known is None else known()
             machine.conflict(region, cells, other, mine, everything, values, number)
 
-        if access.rmw and reads and not shadow.initialised:
+        if access.rmw and reads and (not shadow.initialised or shadow.log.discarding):
             self._uninitialised(region, shadow, cells, access)
         if access.writes:
             shadow.write(access, cells, clock, report)
@@ -376,8 +376,7 @@ class WarpCore(LoadStore):
     def _uninitialised(
         self, region: Region, shadow: Shadow, cells: Any, access: MemoryAccess
     ) -> None:
-        values = shadow.writer[cells]
-        where = np.nonzero(values == 0)[0]
+        where = np.nonzero(shadow.holds_nothing(cells))[0]
         if not len(where):
             return
         low = int(where[0]) + cells.start if isinstance(cells, slice) else int(cells[where[0]])

@@ -299,6 +299,8 @@ class MBarrierOps:
         self._arrive_all(site, mask, mods, addr, count)
         return phase
 
+    op_mbarrier_arrive_count = op_mbarrier_arrive
+
     def op_mbarrier_arrive_drop(
         self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1, state: Any = None
     ) -> int:
@@ -306,6 +308,8 @@ class MBarrierOps:
         phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
         self._arrive_all(site, mask, mods, addr, count, drop=True)
         return phase
+
+    op_mbarrier_arrive_drop_count = op_mbarrier_arrive_drop
 
     def op_mbarrier_arrive_expect_tx(
         self,

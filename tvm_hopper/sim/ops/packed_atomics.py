@@ -61,6 +61,8 @@ class PackedAtomicOps:
         values = [np.broadcast_to(as_lanes(v), (32,)).astype(np.float32) for v in value]
         return tuple(self.atomic_elements(site, mask, mods, addr, values))
 
+    op_atom_vec_f32_noftz = op_atom_vec_f32
+
     def op_red_vec_half(self, site: int, mask: Any, mods: Any, **operands: Any) -> None:
         """Run `atom` of halves without a result."""
         self.op_atom_vec_half(site, mask, mods, **operands)
@@ -73,10 +75,16 @@ class PackedAtomicOps:
         """Run `atom` of a vector of f32 without a result."""
         self.op_atom_vec_f32(site, mask, mods, **operands)
 
+    op_red_vec_f32_noftz = op_red_vec_f32
     op_atom_vec_f32_bitbucket = op_red_vec_f32
+    op_atom_vec_f32_noftz_bitbucket = op_red_vec_f32
 
     def op_atom_exch(self, site: int, mask: Any, mods: Any, **operands: Any) -> Any:
         """Exchange a word."""
+        return self.op_atom(site, mask, mods, **operands)
+
+    def op_atom_f32_noftz(self, site: int, mask: Any, mods: Any, **operands: Any) -> Any:
+        """Add to an f32; subnormal numbers stay what they are."""
         return self.op_atom(site, mask, mods, **operands)
 
     def op_atom_bitbucket(self, site: int, mask: Any, mods: Any, **operands: Any) -> None:
@@ -84,6 +92,8 @@ class PackedAtomicOps:
         self.op_atom(site, mask, mods, **operands)
 
     op_atom_exch_bitbucket = op_atom_bitbucket
+    op_red_f32_noftz = op_atom_bitbucket
+    op_atom_f32_noftz_bitbucket = op_atom_bitbucket
 
     def op_atom_cas_bitbucket(self, site: int, mask: Any, mods: Any, **operands: Any) -> None:
         """Compare and swap, and drop the result."""

@@ -249,6 +249,7 @@ _PTX: tuple[tuple[str, Callable[[PtxCall], Emitter]], ...] = (
     ("mbarrier_init", _init),
     ("mbarrier_inval", lambda p: Emitter("inval", [_one(p, "addr")])),
     ("mbarrier_arrive", _arrive),
+    ("mbarrier_pending_count", lambda p: Emitter("", sync=False)),
     ("mbarrier_expect_tx", lambda p: Emitter("expect", [_one(p, "addr"), _one(p, "tx_count")])),
     ("mbarrier_try_wait", _try_wait),
     ("mbarrier_test_wait", _try_wait),

@@ -47,6 +47,8 @@ class MemoryAccess:
         For an access by some lanes: an event that stands for it where its epoch says too much.
     wider : int
         For a piece of an asynchronous access: events of the whole, as clock bits.
+    discards : bool
+        A write that leaves no value behind.
     """
 
     number: int
@@ -62,6 +64,7 @@ class MemoryAccess:
     lanes: int = ALL_LANES
     bit: int = -1
     wider: int = 0
+    discards: bool = False
 
     def known_to(self, clock: Clock) -> bool:
         """Tell whether the clock orders this access before the present."""
@@ -75,11 +78,21 @@ class MemoryAccess:
 
 
 class AccessLog:
-    """Numbers accesses, and interns sets of readers so that a cell holds one integer."""
+    """Numbers accesses, and interns sets of readers so that a cell holds one integer.
+
+    Attributes
+    ----------
+    first : int
+        Number of this kernel's first access: those below stand for other launches.
+    discarding : list of int
+        The accesses that left no value behind.
+    """
 
     def __init__(self) -> None:
         earlier = MemoryAccess(EARLIER, None, 0, -1, GENERIC, True, 0, ())
         self.accesses: list[MemoryAccess] = [None, earlier]  # type: ignore[list-item]
+        self.first = EARLIER + 1
+        self.discarding: list[int] = []
         self.sets: list[tuple[int, ...]] = [()]
         self.set_numbers: dict[tuple[int, ...], int] = {(): 0}
 
@@ -99,6 +112,12 @@ class AccessLog:
             wider=whole.wider | 1 << whole.event,
         )
         self.accesses.append(access)
+        return access
+
+    def add_unfinished(self, launch: Any, event: int, writes: bool) -> MemoryAccess:
+        """Record an access that stands for those of an earlier launch, which may not have ended."""
+        access = self.add(None, 0, event, GENERIC, writes, 0, (), launch)
+        self.first = access.number + 1
         return access
 
     def with_reader(self, number: int, access: MemoryAccess) -> int:
@@ -211,6 +230,8 @@ class Shadow:
                 complete = self.initialised
                 continue
             other = self.log.accesses[number]
+            if other.discards:
+                complete = False
             if other.rmw and access.rmw:
                 continue
             if not other.known_to(clock) or _among_lanes(other, access, clock):
@@ -253,7 +274,32 @@ class Shadow:
 
     def count(self) -> int:
         """Return how many bytes this kernel has written."""
-        return int(np.count_nonzero(self.writer > EARLIER)) * self.granule
+        return int(np.count_nonzero(self.writer >= self.log.first)) * self.granule
+
+    def mark_unfinished(self, write: MemoryAccess | None, read: MemoryAccess | None) -> None:
+        """Take what is there as written, and as read, by launches that may not have ended."""
+        self.fresh = False
+        if write is not None and self.initialised:
+            self.writer[:] = write.number
+        elif write is not None:
+            self.writer[self.writer != 0] = write.number
+        if read is not None:
+            for number in np.unique(self.readers).tolist():
+                held = self.readers == number
+                self.readers[held] = self.log.with_reader(number, read)
+
+    def holds_nothing(self, cells: Any) -> np.ndarray:
+        """Tell of each of some cells whether nobody has given it a value."""
+        values = self.writer[cells]
+        none: np.ndarray = np.isin(values, self.log.discarding)
+        return none if self.initialised else none | (values == 0)
+
+    def discard(self, access: MemoryAccess, cells: Any) -> None:
+        """Leave no value where an access has just written."""
+        if self.initialised:
+            self.log.discarding.append(access.number)
+        else:
+            self.writer[cells] = 0
 
     def mark_written(self, flags: np.ndarray) -> None:
         """Take over the bytes that earlier launches wrote."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.launch.tensors import TensorPlacement
-from tvm_hopper.sim.races.shadow import EARLIER, AccessLog, Shadow
+from tvm_hopper.sim.races.shadow import AccessLog, Shadow
 
 ROWS_AT_ONCE = 1 << 20  # elements that are looked at together
 
@@ -30,7 +30,7 @@ class ElementWriters:
 
     def written(self, part: Any) -> np.ndarray:
         """Tell of each element of a part (an index of numpy) whether this run has written it."""
-        return self.numbers[part] > EARLIER
+        return self.numbers[part] >= self.log.first
 
     def places(self) -> np.ndarray:
         """Return the indices of the elements that this run has written, (count, dimensions).

@@ -61,6 +61,8 @@ class PtxEmitter(RegisterEmitter):
             for frame in self.waits:
                 self.program.acquire_sites.update(frame)
         self._note_params(ptx)
+        if ptx.name == "griddepcontrol" and ptx.mods["action"] == "wait":
+            self.program.waits_for_grids = True
         if ptx.name == "setmaxnreg":
             self.program.setmaxnreg_site = self.program.setmaxnreg_site or site
         types = operand_types(ptx.name, ptx.mods)

@@ -37,7 +37,7 @@ REPEATABLE = (
     *("prefetch", "nanosleep", "applypriority", "getctarank", "st_async", "red_async"),
 )
 # What besides may stand in a kernel of which control depends on no data.
-ONCE = ("mbarrier_init", "mbarrier_inval", "mbarrier_arrive_drop", "setmaxnreg")
+ONCE = ("mbarrier_init", "mbarrier_inval", "mbarrier_arrive_drop", "setmaxnreg", "griddepcontrol")
 TRIES = ("mbarrier_try_wait", "mbarrier_test_wait")  # their result depends on the schedule alone
 # Operands that hold values, not addresses: registers of which the place alone matters.
 _VALUES = {

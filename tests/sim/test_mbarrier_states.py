@@ -55,9 +55,7 @@ def counted(first=3, second=1, expected=128, form="arrive.noComplete", query="ow
                 P[tx // 32] = count[0]
             ok[0] = T.uint32(0)
             while ok[0] == T.uint32(0):
-                T.ptx["mbarrier.test_wait.shared::cta.b64"](
-                    ok[0], T.address_of(bar[200]), state[1]
-                )
+                T.ptx["mbarrier.test_wait.shared::cta.b64"](ok[0], T.address_of(bar[200]), state[1])
             Y[tx] = tile[(tx + 40) % 128]
 
     return lower(main)

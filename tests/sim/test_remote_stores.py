@@ -5,8 +5,11 @@ PTX ISA 9.1, 9.7.9.12, 9.7.13.8, 9.7.9.25.4.2.
 
 import numpy as np
 import pytest
+from tvm import tirx
 from tvm.script import tirx as T
 
+from tests.sim_kernels.mutate import change as mutated
+from tests.sim_kernels.mutate import with_argument
 from tvm_hopper.simulation import simulate, verify
 
 from .kernels import POLICIES, lower, rules
@@ -356,3 +359,19 @@ def forwarded(fence):
 def test_what_a_store_brought_is_of_the_generic_proxy():
     assert rules(forwarded(True), {"X": X}) == set()
     assert rules(forwarded(False), {"X": X}) == {"PROXY_FENCE_MISSING"}
+
+
+@pytest.mark.parametrize(
+    ("address", "rule", "text"),
+    [
+        (1 << 44, "ILLEGAL_OPERAND", "an address that is not of shared memory"),
+        (5 << 24 | 2048, "OOB_ACCESS", "no mbarrier can lie at"),
+    ],
+)
+def test_a_store_into_no_shared_memory(address, rule, text):
+    program = lower(sent())
+    for operand in (0, 2):
+        new = with_argument(operand, tirx.IntImm("uint64", address))
+        program = mutated(program, "st_async", 0, new)
+    found = [f.message for f in simulate(program, {"X": X}).findings if f.rule == rule]
+    assert any(text in message for message in found), found

@@ -7,8 +7,11 @@ import functools
 
 import numpy as np
 import pytest
+from tvm import tirx
 from tvm.script import tirx as T
 
+from tests.sim_kernels.mutate import change as mutated
+from tests.sim_kernels.mutate import with_argument
 from tvm_hopper.simulation import simulate, verify
 
 from .kernels import ENCODE, POLICIES, lower
@@ -43,7 +46,7 @@ def change(changes, space, place, tensor):
 def program(
     changes=ADDRESS, where="global", release="gpu", acquire="gpu", other_cta=False, reload=False,
     copied=True, box=(16, 8), start=(0, 0), zeros=False, user="same", shift=0, offset=0, lanes=32,
-    twice=False, waited=True, to="own", aligned=1024, sem="", param=False,
+    twice=False, to="own", sem="", stores_to_parameter=False, im2col=False,
 ):  # fmt: skip
     """Copy a map to memory, change it, and load a box through it.
 
@@ -62,11 +65,17 @@ def program(
     ):
         T.func_attr({"global_symbol": "main"})
         a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.call_packed(ENCODE, a_map, "float32", 2, A.data, 64, 32, 256, *box, 1, 1, 0, 0, 2, 0)
+        if im2col:
+            T.call_packed(
+                "runtime.cuTensorMapEncodeIm2col", a_map, "float32", 3, A.data, 64, 8, 4, 256, 2048,
+                0, 0, 16, 8, 1, 1, 1, 0, 0, 2, 0,
+            )  # fmt: skip
+        else:
+            T.call_packed(ENCODE, a_map, "float32", 2, A.data, 64, 32, 256, *box, 1, 1, 0, 0, 2, 0)
         bx = T.launch_thread("blockIdx.x", ctas)
         tx = T.launch_thread("threadIdx.x", 128)
         with T.attr(T.int32(0), "hand_threaded", 1):
-            smem = T.alloc_buffer((4096,), "uint8", scope="shared.dyn", align=aligned)
+            smem = T.alloc_buffer((4096,), "uint8", scope="shared.dyn", align=1024)
             tile = T.decl_buffer((1024,), "float32", data=smem.data, scope="shared.dyn")
             desc = T.decl_buffer((1024,), "uint32", data=smem.data, scope="shared.dyn")
             bar = T.decl_buffer((512,), "uint64", data=smem.data, scope="shared.dyn")
@@ -80,6 +89,8 @@ def program(
                     word[0] = T.uint32(0)
                     if copied:
                         T.ptx["ld.u32"](word[0], T.ptx.addr(T.address_of(a_map), tx * 4))
+                    if stores_to_parameter:
+                        T.ptx["st.u32"](T.ptx.addr(T.address_of(a_map), tx * 4), word[0])
                     if zeros:
                         word[0] = T.uint32(0)
                     if where == "global":
@@ -271,8 +282,28 @@ def test_a_map_is_made_from_zeros(where):
         ({"where": "shared", "shift": 496}, "OOB_ACCESS"),
         ({"where": "shared", "lanes": 16}, "WARP_CONVERGENCE"),
         ({"where": "shared", "to": "shared"}, "ILLEGAL_OPERAND"),
+        ({"stores_to_parameter": True}, "OOB_ACCESS"),
+        ({"im2col": True}, "ILLEGAL_OPERAND"),
     ],
 )
 def test_what_is_wrong_is_named(options, rule):
     found = simulate(program(**options), given())
     assert rule in found.rules, found.findings
+
+
+NOWHERE = tirx.IntImm("uint64", 1 << 40 | 5 << 24 | 2048)  # shared memory of no CTA
+HERE = tirx.IntImm("uint64", 1 << 40 | 2048)
+
+
+@pytest.mark.parametrize(
+    ("options", "instruction", "operand", "text"),
+    [
+        ({}, "fence_proxy_tensormap_acquire", HERE, "need an address of global memory"),
+        ({}, "tensormap_replace_address", NOWHERE, "need global memory, or shared memory of its"),
+        ({"where": "shared"}, "tensormap_cp_fenceproxy", HERE, "need shared memory of its own CTA"),
+    ],
+)
+def test_addresses_that_are_not_allowed(options, instruction, operand, text):
+    wrong = mutated(program(**options), instruction, 0, with_argument(0, operand))
+    messages = [f.message for f in simulate(wrong, given()).findings if f.rule == "ILLEGAL_OPERAND"]
+    assert any(text in message for message in messages), messages

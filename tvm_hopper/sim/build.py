@@ -12,6 +12,7 @@ from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim import ending
 from tvm_hopper.sim.kernel_code import Warp
+from tvm_hopper.sim.launch.im2col import bound_map
 from tvm_hopper.sim.launch.overlap import Unfinished
 from tvm_hopper.sim.launch.tensor_map_object import encode
 from tvm_hopper.sim.launch.tensors import Pointer, TensorPlacement
@@ -218,7 +219,7 @@ class MachineBuilder:
         place = Region(name, raw, global_base(number), None, True)
         place.is_parameter = place.constant = True
         self.machine.regions[number + 1] = place
-        return BoundTensorMap(arg, region, place.base)
+        return bound_map(arg, region, place.base)
 
     def blocks(
         self, clusters: Sequence[Sequence[tuple]], layout: Layout, block: tuple, cluster: tuple

@@ -205,3 +205,32 @@ def test_lanes_of_a_scattered_vector_are_single_accesses() -> None:
     body = "for v in T.vectorized(4):\n    Y[bx * 128 + v * 32 + tx] = X[bx * 128 + v * 32 + tx]"
     assert not prove(body, threads=32).findings
     assert prove(body.replace("v * 32", "v * 33"), threads=32).rules >= {"OOB_ACCESS"}
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        'T.ptx["discard.global.L2"](T.address_of(Y[PLACE]))',
+        'T.ptx["tensormap_replace.tile.rank.global.b1024.b32"]'
+        "(T.address_of(Y[PLACE]), T.uint32(1))",
+    ],
+)
+def test_what_writes_128_bytes_is_a_store_of_them(instruction: str) -> None:
+    body = f"if tx == 0:\n    {instruction}"
+    assert not prove(body.replace("PLACE", "bx * 32"), outputs=()).findings
+    assert "MISALIGNED" in prove(body.replace("PLACE", "bx * 8 + 4"), outputs=()).rules
+    assert "OOB_ACCESS" in prove(body.replace("PLACE", "bx * 32 + 960"), outputs=()).rules
+    assert "RACE_WRITE_WRITE" in prove(body.replace("PLACE", "bx // 2 * 32"), outputs=()).rules
+
+
+def test_what_a_tensor_map_in_memory_reaches_is_not_known() -> None:
+    load = "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    body = f"""
+if tx == 0:
+    T.ptx["{load}"](T.address_of(sf[0]), T.address_of(X[PLACE]), 0, T.address_of(bar[512]))
+"""
+    proof = prove(body.replace("PLACE", "32"), outputs=())
+    assert proof.rules == {"INCOMPLETE"}
+    assert "with a tensor map that lies in memory" in proof.messages
+    assert not prove(body.replace("PLACE", "32"), outputs=(), all_run=True).findings
+    assert "MISALIGNED" in prove(body.replace("PLACE", "4"), outputs=()).rules

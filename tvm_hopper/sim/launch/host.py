@@ -19,7 +19,11 @@ from tvm_hopper.errors import VerifyError
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim.integers import BINARY, CALLS
-from tvm_hopper.sim.launch.runtime_calls import device_attribute, encode_tiled
+from tvm_hopper.sim.launch.runtime_calls import (
+    device_attribute,
+    encode_im2col,
+    encode_tiled,
+)
 from tvm_hopper.sim.launch.signature import signature
 from tvm_hopper.sim.launch.tensors import CUDA, HostTensor, Pointer, Workspace
 from tvm_hopper.sim.launch.tma import TensorMapArg
@@ -322,6 +326,9 @@ class HostInterpreter:
             return 0
         if name == "runtime.cuTensorMapEncodeTiled":
             args[0].value = encode_tiled(args[1:])
+            return 0
+        if name == "runtime.cuTensorMapEncodeIm2col":
+            args[0].value = encode_im2col(args[1:])
             return 0
         if name == "runtime.GetDeviceAttr":
             return device_attribute(args, self.num_sms, self.arch)

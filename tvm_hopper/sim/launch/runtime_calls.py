@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from tvm_hopper.errors import VerifyError
@@ -51,6 +52,52 @@ def device_attribute(args: list[Any], num_sms: int, arch: Arch) -> Any:
     return answers[kind]
 
 
+def encode_im2col(args: list[Any]) -> TensorMapArg:
+    """Encode a tensor map in im2col mode from the arguments that follow its own address.
+
+    TVM's wheel has no packed function for it; a runtime that registers one takes the arguments of
+    cuTensorMapEncodeIm2col in its order, as `runtime.cuTensorMapEncodeTiled` does with its own.
+
+    Raises
+    ------
+    TensorMapError
+        The driver would refuse it.
+    VerifyError
+        The arguments are no tensor map's.
+    """
+    dtype, rank, pointer, *rest = args
+    counts = (rank, rank - 1, rank - 2, rank - 2, 2, rank, 4)
+    dims, strides, lower, upper, box, steps, codes = _parts(pointer, rest, counts)
+    interleave, swizzle, l2, oob = codes
+    found = TensorMapArg(
+        *(pointer.tensor, str(dtype), dims, strides, box, steps, interleave, swizzle, l2, oob),
+        pointer.offset,
+        lower,
+        upper,
+    )
+    return _legal(found)
+
+
+def _parts(pointer: Any, rest: list[Any], counts: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Divide the numbers behind a tensor's address."""
+    if not isinstance(pointer, Pointer):
+        raise VerifyError(f"tensor map: found address {pointer!r}; need a tensor's data")
+    numbers = [int(v) for v in rest]
+    if len(numbers) != sum(counts) or min(counts) < 0:
+        raise VerifyError(
+            f"tensor map of {pointer.tensor}: found {len(numbers)} numbers for rank {counts[0]}; "
+            f"need {sum(counts)}"
+        )
+    edges = [0, *itertools.accumulate(counts)]
+    return [tuple(numbers[i:j]) for i, j in itertools.pairwise(edges)]
+
+
+def _legal(found: TensorMapArg) -> TensorMapArg:
+    if broken := broken_rules(found):
+        raise TensorMapError(f"tensor map of {found.tensor}: " + " and ".join(broken))
+    return found
+
+
 def encode_tiled(args: list[Any]) -> TensorMapArg:
     """Encode a tensor map from the arguments that follow its own address.
 
@@ -62,34 +109,10 @@ def encode_tiled(args: list[Any]) -> TensorMapArg:
         The arguments are no tensor map's.
     """
     dtype, rank, pointer, *rest = args
-    if not isinstance(pointer, Pointer):
-        raise VerifyError(f"tensor map: found address {pointer!r}; need a tensor's data")
-    numbers = [int(v) for v in rest]
-    if len(numbers) != 4 * rank + 3:
-        raise VerifyError(
-            f"tensor map of {pointer.tensor}: found {len(numbers)} numbers for rank {rank}; need "
-            f"{4 * rank + 3}"
-        )
-    parts: list[tuple[int, ...]] = []
-    position = 0
-    for count in (rank, rank - 1, rank, rank):
-        parts.append(tuple(numbers[position : position + count]))
-        position += count
-    dims, strides, box, steps = parts
-    interleave, swizzle, l2, oob = numbers[position:]
+    counts = (rank, rank - 1, rank, rank, 4)
+    dims, strides, box, steps, (interleave, swizzle, l2, oob) = _parts(pointer, rest, counts)
     found = TensorMapArg(
-        pointer.tensor,
-        str(dtype),
-        dims,
-        strides,
-        box,
-        steps,
-        interleave,
-        swizzle,
-        l2,
-        oob,
+        *(pointer.tensor, str(dtype), dims, strides, box, steps, interleave, swizzle, l2, oob),
         pointer.offset,
     )
-    if broken := broken_rules(found):
-        raise TensorMapError(f"tensor map of {pointer.tensor}: " + " and ".join(broken))
-    return found
+    return _legal(found)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.facts import tensor_map as rules
+from tvm_hopper.sim.launch.im2col import check_im2col
 from tvm_hopper.sim.launch.tma import SWIZZLE_BYTES, TensorMapArg
 
 NUM_BYTES = 128
@@ -46,8 +47,14 @@ def encode(arg: TensorMapArg, address: int) -> np.ndarray:
     one["box_dim"][: len(arg.box)] = arg.box
     one["element_stride"][:rank] = arg.element_strides or (1,) * rank
     one["interleave_layout"], one["swizzle_mode"] = arg.interleave, arg.swizzle
-    one["fill_mode"], one["l2"] = arg.oob, arg.l2
+    one["fill_mode"], one["l2"], one["mode"] = arg.oob, arg.l2, bool(arg.lower)
+    one["lower"][: len(arg.lower)], one["upper"][: len(arg.upper)] = arg.lower, arg.upper
     return found.view(np.uint8)
+
+
+def is_tiled(raw: np.ndarray) -> bool:
+    """Tell whether a map is of tiled mode, not im2col."""
+    return not raw.view(_OBJECT)[0]["mode"]
 
 
 def is_map(raw: np.ndarray) -> bool:
@@ -76,6 +83,7 @@ def decode(raw: np.ndarray, tensor: str, byte_offset: int) -> TensorMapArg:
     """Return what the bytes of a map say, of a tensor that its address was found to lie in."""
     one: Any = raw.view(_OBJECT)[0]
     rank = int(one["rank"]) + 1
+    corners = rank - 2 if one["mode"] else 0
 
     def numbers(field: str, count: int) -> tuple[int, ...]:
         return tuple(int(n) for n in one[field][: max(count, 0)])
@@ -85,18 +93,30 @@ def decode(raw: np.ndarray, tensor: str, byte_offset: int) -> TensorMapArg:
         _TYPES[int(one["elemtype"])],
         numbers("global_dim", rank),
         numbers("global_stride", rank - 1),
-        numbers("box_dim", rank),
+        numbers("box_dim", 2 if corners else rank),
         numbers("element_stride", rank),
         int(one["interleave_layout"]),
         int(one["swizzle_mode"]),
         int(one["l2"]),
         int(one["fill_mode"]),
         byte_offset,
+        numbers("lower", corners),
+        numbers("upper", corners),
     )
 
 
 def broken_rules(arg: TensorMapArg) -> list[str]:
-    """Return what the driver would refuse of a map (`cuTensorMapEncodeTiled`)."""
+    """Return what the driver would refuse of a map."""
+    broken = check_im2col(arg) if arg.lower else _check_tiled(arg)
+    if arg.byte_offset % rules.ADDRESS_ALIGNMENT:
+        broken.append(
+            f"found an address {arg.byte_offset} bytes into the tensor's memory; need a multiple "
+            f"of {rules.ADDRESS_ALIGNMENT} bytes"
+        )
+    return broken
+
+
+def _check_tiled(arg: TensorMapArg) -> list[str]:
     described = rules.TensorMap(
         arg.dtype,
         arg.dims,
@@ -106,10 +126,4 @@ def broken_rules(arg: TensorMapArg) -> list[str]:
         SWIZZLE_BYTES.get(arg.swizzle, arg.swizzle),
         {code: name for name, code in rules.OOB_CODE.items()}.get(arg.oob, str(arg.oob)),
     )
-    broken = list(described.check())
-    if arg.byte_offset % rules.ADDRESS_ALIGNMENT:
-        broken.append(
-            f"found an address {arg.byte_offset} bytes into the tensor's memory; need a multiple "
-            f"of {rules.ADDRESS_ALIGNMENT} bytes"
-        )
-    return broken
+    return list(described.check())

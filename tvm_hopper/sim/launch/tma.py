@@ -24,7 +24,9 @@ class TensorMapArg:
 
     `dims`, `box` and `element_strides` count elements, innermost first; `strides_bytes` has one
     entry less than `dims` (the innermost stride is the element).  `swizzle` and `oob` are the
-    driver's codes: swizzle 0 none, 1 32 B, 2 64 B, 3 128 B; oob 0 zeros, 1 NaN.
+    driver's codes: swizzle 0 none, 1 32 B, 2 64 B, 3 128 B; oob 0 zeros, 1 NaN.  With corners
+    `lower` and `upper`, of the dimensions between the first and the last, the map is of im2col
+    mode, and `box` holds channels of a pixel and pixels of a column.
     """
 
     tensor: str
@@ -38,6 +40,8 @@ class TensorMapArg:
     l2: int = 0
     oob: int = 0
     byte_offset: int = 0
+    lower: tuple[int, ...] = ()
+    upper: tuple[int, ...] = ()
 
 
 @functools.lru_cache(maxsize=256)

@@ -89,9 +89,7 @@ class RemoteStoreOps:
         machine, bits = self.machine, self.lanes_of(np.isin(np.arange(32), lanes))
         dst, first = self.region_at(int(places[0]))
         barrier = self.barrier_at(site, barrier_address, bits)
-        if dst is None:
-            machine.at("OOB_ACCESS", self, site, f"address {int(places[0]):#x} is no CTA's")
-        if dst is None or barrier is None:
+        if dst is None or barrier is None:  # of one CTA: that there is none has been said
             return
         offsets, size = first + (places & _OFFSET) - (places[0] & _OFFSET), words[0].nbytes
         if (offsets % size).any():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm_hopper.sim.launch.im2col import Im2colMap
 from tvm_hopper.sim.launch.tma import START_ALIGNMENT, BoundTensorMap
 from tvm_hopper.sim.ops.bulk import active, lane_value
 
@@ -26,22 +27,27 @@ class TensorCopyOps:
         mbar: Any,
         cta_mask: Any = None,
         cache_policy: Any = None,
+        im2col_info: Any = (),
     ) -> None:
-        """Load a box through a tensor map, into one or (multicast) several CTAs."""
-        if mods.get("load_mode") not in ("", "tile", None) or mods.get("cta_group"):
+        """Load a box (or a column of pixels) into one or, by multicast, several CTAs."""
+        mode = mods.get("load_mode") or "tile"
+        if mode not in ("tile", "im2col") or mods.get("cta_group"):
             self.machine.incomplete(f"cp.async.bulk.tensor {mods.get('load_mode')}", site)
             return
+        info = im2col_info if isinstance(im2col_info, tuple) else (im2col_info,)
         coords = coords if isinstance(coords, tuple) else (coords,)
         for lane in active(mask):
             start = [lane_value(c, lane) for c in coords]
-            bound = self._tiled_map(site, lane, tmap, start)
+            more = [lane_value(offset, lane) for offset in info]
+            bound = self._usable_map(site, lane, tmap, mode, start, more)
             if bound is None:
                 continue
+            moved = (start, more) if mode == "im2col" else (start,)
             watched = bound.region.shadow is not None or bound.region.outside is not None
             if self.machine.values or watched:
-                offsets, inside = bound.select(start)
+                offsets, inside = bound.select(*moved)
             else:
-                offsets, inside = bound.ends(start), None
+                offsets, inside = bound.ends(*moved), None
             target, barrier = lane_value(dst_mem, lane), lane_value(mbar, lane)
             masks = None if cta_mask is None else lane_value(cta_mask, lane)
             if target & 0x7F:
@@ -51,8 +57,8 @@ class TensorCopyOps:
             for op in self._load(site, lane, "TMA load", source, landing, target, barrier, masks):
                 self.reads_map(site, int(lane), bound, op)
 
-    def _tiled_map(
-        self, site: int, lane: int, tmap: Any, start: list[int]
+    def _usable_map(
+        self, site: int, lane: int, tmap: Any, mode: str, start: list[int], more: list[int]
     ) -> BoundTensorMap | None:
         """Return the tensor map that one lane's copy uses, if it can be used so."""
         bound: BoundTensorMap | None = self.tensor_map_at(site, lane, tmap)
@@ -61,9 +67,16 @@ class TensorCopyOps:
         if bound.arg.interleave:
             self.machine.incomplete("tensor map with interleave", site)
             return None
-        if len(start) != len(bound.counts):
-            text = f"{len(start)} coordinates for a tensor map of rank {len(bound.counts)}"
-            self.machine.at("ILLEGAL_OPERAND", self, site, text)
+        rank, problem = len(bound.arg.dims), ""
+        if isinstance(bound, Im2colMap) != mode.startswith("im2col"):
+            kind = "im2col" if isinstance(bound, Im2colMap) else "tiled"
+            problem = f"a copy in mode {mode} with a tensor map in {kind} mode"
+        elif len(start) != rank:
+            problem = f"{len(start)} coordinates for a tensor map of rank {rank}"
+        elif isinstance(bound, Im2colMap):
+            problem = bound.trouble(start, more)
+        if problem:
+            self.machine.at("ILLEGAL_OPERAND", self, site, problem)
             return None
         self._check_start(site, bound, start)
         return bound
@@ -76,6 +89,8 @@ class TensorCopyOps:
 
     op_cp_async_bulk_tensor_g2s_cta = op_cp_async_bulk_tensor_g2s_cluster
     op_cp_async_bulk_tensor_g2s_cluster_multicast16 = op_cp_async_bulk_tensor_g2s_cluster
+    op_cp_async_bulk_tensor_g2s_cluster_im2col = op_cp_async_bulk_tensor_g2s_cluster
+    op_cp_async_bulk_tensor_g2s_cta_im2col = op_cp_async_bulk_tensor_g2s_cluster
 
     def op_cp_async_bulk_tensor_s2g(
         self,
@@ -89,16 +104,17 @@ class TensorCopyOps:
     ) -> None:
         """Store a box through a tensor map; what lies outside the tensor is not written."""
         reduce = mods.get("redop", "")
-        if mods.get("load_mode") not in ("", "tile", None):
+        mode = mods.get("load_mode") or "tile"
+        if mode not in ("tile", "im2col_no_offs"):
             self.machine.incomplete(f"cp.async.bulk.tensor {mods.get('load_mode')}", site)
             return
         coords = coords if isinstance(coords, tuple) else (coords,)
         for lane in active(mask):
             start = [lane_value(c, lane) for c in coords]
-            bound = self._tiled_map(site, lane, tmap, start)
+            bound = self._usable_map(site, lane, tmap, mode, start, [])
             if bound is None:
                 continue
-            if min(start) < 0:
+            if min(start) < 0 and mode == "tile":
                 self.machine.at("OOB_ACCESS", self, site, f"TMA store at {start}", key=(site, "-"))
             offsets, inside = bound.select(start)
             source = lane_value(src_mem, lane)
@@ -111,3 +127,5 @@ class TensorCopyOps:
             self.reads_map(site, int(lane), bound, op)
 
     op_cp_reduce_async_bulk_tensor = op_cp_async_bulk_tensor_s2g
+    op_cp_async_bulk_tensor_s2g_im2col_no_offs_w = op_cp_async_bulk_tensor_s2g
+    op_cp_reduce_async_bulk_tensor_im2col_no_offs_w = op_cp_async_bulk_tensor_s2g

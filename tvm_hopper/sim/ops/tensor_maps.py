@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.launch import tensor_map_object as maps
+from tvm_hopper.sim.launch.im2col import bound_map
 from tvm_hopper.sim.launch.tma import BoundTensorMap
 from tvm_hopper.sim.machine.lanes import as_lanes, one
 from tvm_hopper.sim.machine.machine import PendingOp
@@ -50,7 +51,7 @@ class TensorMapOps:
         found: BoundTensorMap | None = machine.maps_in_memory[key]
         if found is None:
             return None
-        return BoundTensorMap(found.arg, found.region, address, region.is_parameter)
+        return bound_map(found.arg, found.region, address, region.is_parameter)
 
     def _object_legal(self, site: int, region: Any, offset: int, verb: str) -> bool:
         """Check that 128 bytes may be a tensor map, and are one."""
@@ -82,7 +83,7 @@ class TensorMapOps:
             text = f"tensor map of {region.name}: " + " and ".join(broken)
             self.machine.at("TENSOR_MAP", self, site, text)
             return None
-        return BoundTensorMap(arg, region)
+        return bound_map(arg, region)
 
     def reads_map(self, site: int, lane: int, tmap: BoundTensorMap, op: PendingOp | None) -> None:
         """Note that a copy reads its tensor map, through the tensormap proxy."""
@@ -125,6 +126,10 @@ class TensorMapOps:
                 continue
             self._touch_object(site, region, offset, self.bit_of(int(lane)), writes=True)
             raw = region.data[offset : offset + maps.NUM_BYTES]
+            if not maps.is_tiled(raw):
+                text = "tensormap.replace.tile of a tensor map in im2col mode"
+                self.machine.at("ILLEGAL_OPERAND", self, site, text)
+                continue
             position = None if ord is None else lane_value(ord, lane)
             changed = raw.copy()
             maps.replace(changed, mods["field"], position, lane_value(new_val, lane))

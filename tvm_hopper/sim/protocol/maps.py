@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm_hopper.sim.tir import numpy_dtype, short_name
 
 ENCODE = "runtime.cuTensorMapEncodeTiled"
+ENCODE_IM2COL = "runtime.cuTensorMapEncodeIm2col"
 VALUE = 15  # field of a packed argument that holds its value
 
 
@@ -41,8 +42,8 @@ def box_bytes(host_func: tirx.PrimFunc | None, device_func: tirx.PrimFunc) -> di
             slots[int(call.args[1])] = _plain(call.args[3])
         elif name == "tvm_call_packed_lowered":
             target = str(call.args[0].value)
-            if target == ENCODE:
-                size = _encoded_box(slots)
+            if target in (ENCODE, ENCODE_IM2COL):
+                size = _encoded_box(slots, target == ENCODE_IM2COL)
                 if size is not None:
                     boxes[slots[0]] = size
             elif not kernel or target == kernel:
@@ -54,14 +55,14 @@ def box_bytes(host_func: tirx.PrimFunc | None, device_func: tirx.PrimFunc) -> di
     return found
 
 
-def _encoded_box(slots: dict[int, Any]) -> int | None:
+def _encoded_box(slots: dict[int, Any], im2col: bool) -> int | None:
     dtype, rank = slots.get(1), slots.get(2)
     if not isinstance(rank, tirx.IntImm) or not isinstance(dtype, ir.StringImm):
         return None
     rank = int(rank.value)
-    first = 4 + rank + rank - 1
+    first = 4 + rank + rank - 1 + (2 * (rank - 2) if im2col else 0)
     box: list[int] = []
-    for i in range(rank):
+    for i in range(2 if im2col else rank):  # channels of a pixel and pixels, or a box
         extent = slots.get(first + i)
         if not isinstance(extent, tirx.IntImm):
             return None

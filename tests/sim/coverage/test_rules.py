@@ -234,3 +234,15 @@ if tx == 0:
     assert "with a tensor map that lies in memory" in proof.messages
     assert not prove(body.replace("PLACE", "32"), outputs=(), all_run=True).findings
     assert "MISALIGNED" in prove(body.replace("PLACE", "4"), outputs=()).rules
+
+
+def test_an_operand_that_is_an_element_of_a_tensor_is_an_access() -> None:
+    body = 'T.ptx["ex2.approx.ftz.f32"](Y[bx * 128 + tx], X[bx * 128 + tx])'
+    proof = prove(body)
+    assert not proof.findings
+    assert proof.covered == ["Y"]
+    assert prove(body.replace("tx])", "tx + 1])")).rules == {"OOB_ACCESS"}
+    beyond = prove(body.replace("tx], X", "tx + 1], X"), outputs=())
+    assert beyond.rules == {"OOB_ACCESS"}
+    added = 'T.ptx["red.relaxed.gpu.global.add.f32"](T.address_of(Y[tx]), X[bx * 128 + tx + 1])'
+    assert prove(added, outputs=()).rules == {"OOB_ACCESS"}

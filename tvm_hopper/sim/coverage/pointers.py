@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import ir
@@ -73,6 +74,10 @@ class Pointers:
 
     def visit(self, expr: Any) -> None:
         """Note the accesses inside an expression."""
+        raise NotImplementedError
+
+    def element(self, buffer: Any, indices: Sequence[Any], kind: str) -> None:
+        """Note an access of a buffer's element."""
         raise NotImplementedError
 
     # -- pointers ---------------------------------------------------------------------------------
@@ -273,10 +278,15 @@ class Pointers:
         if ptx is None:
             self._opaque(name, list(call.args))
             return
-        for values in ptx.operands.values():
+        for operand, values in ptx.operands.items():
+            kind = STORE if operand in ptx.writes else LOAD
             for value in values:
-                if value is not None and not isinstance(value, ir.TensorLoad):
+                if value is None:
+                    continue
+                if not isinstance(value, ir.TensorLoad):
                     self.visit(value)
+                elif value.source in self.addresses:  # an element of a tensor instead of a register
+                    self.element(value.source, value.indices, kind)
         before = self.path
         if ptx.pred is not None:
             held = self.expressions.node(ptx.pred)

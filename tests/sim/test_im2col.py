@@ -11,6 +11,8 @@ import pytest
 from tvm.script import tirx as T
 
 from tvm_hopper.errors import VerifyError
+from tvm_hopper.sim.launch.im2col import check_im2col
+from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.simulation import simulate, verify
 
 from .kernels import lower
@@ -212,6 +214,7 @@ def test_what_is_wrong_with_a_copy_is_named(options, rule):
         ({"upper": (0, 128)}, "upper corner (0, 128); need -128 to 127"),
         ({"upper": (-9, 0)}, "found an empty bounding box"),
         ({"pixels": 1025}, "found 1025 pixels a column; need 1 to 1024"),
+        ({"channels": 260}, "found 260 channels a pixel; need 1 to 256"),
         ({"channels": 2}, "found an inner box of 8 bytes"),
         ({"channels": 16, "swizzle": 1}, "need at most 32 bytes"),
         ({"stride": 9}, "found element stride 1 of 9"),
@@ -223,3 +226,8 @@ def test_what_the_driver_refuses_is_a_finding(options, text):
     assert text in found.message
     with pytest.raises(VerifyError, match="tensor map of A"):
         simulate(program(**options), GIVEN)
+
+
+def test_a_map_of_another_rank_is_refused():
+    flat = TensorMapArg("A", "float32", (8, 8), (32,), (8, 8), lower=(0,), upper=(0,))
+    assert check_im2col(flat) == ["found rank 2; need 3 to 5"]

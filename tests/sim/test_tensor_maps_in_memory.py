@@ -147,6 +147,11 @@ def program(
                             T.address_of(tile[0]), T.address_of(W[shift]), *start,
                             T.address_of(bar[480]),
                         )  # fmt: skip
+                    elif to == "tensor":
+                        T.ptx[LOAD](
+                            T.address_of(tile[0]), T.address_of(B[0]), *start,
+                            T.address_of(bar[480]),
+                        )  # fmt: skip
                     elif to == "parameter":
                         T.ptx[LOAD](
                             T.address_of(tile[0]), T.address_of(a_map), *start,
@@ -307,3 +312,10 @@ def test_addresses_that_are_not_allowed(options, instruction, operand, text):
     wrong = mutated(program(**options), instruction, 0, with_argument(0, operand))
     messages = [f.message for f in simulate(wrong, given()).findings if f.rule == "ILLEGAL_OPERAND"]
     assert any(text in message for message in messages), messages
+
+
+def test_bytes_that_are_no_map_are_not_used():
+    (found,) = [
+        f for f in simulate(program(to="tensor"), given()).findings if f.rule == "TENSOR_MAP"
+    ]
+    assert "what lies there is none, or was encoded by a driver" in found.message

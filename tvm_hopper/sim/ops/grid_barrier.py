@@ -66,11 +66,11 @@ class GridBarrierOps:
         """Meet all other threads of the grid."""
         machine, self.site = self.machine, site
         if not machine.cooperative:
-            machine.at(
+            machine.add(
                 "COOPERATIVE_LAUNCH",
-                self,
-                site,
                 "grid_sync in a launch that is not cooperative: it traps, whatever the grid",
+                key=site,
+                statements=(machine.statement(site),),
             )
         self._require_full(site, mask, "grid_sync")
         barrier = machine.grid_barrier

@@ -85,7 +85,8 @@ RULES = (
     # with a count, but without .noComplete
     _rule(
         "sm_90",
-        "mbarrier_arrive mbarrier_arrive_state mbarrier_arrive_drop mbarrier_arrive_drop_state",
+        "mbarrier_arrive mbarrier_arrive_state mbarrier_arrive_drop mbarrier_arrive_drop_state "
+        "mbarrier_arrive_count_state mbarrier_arrive_drop_count_state",
         "mbarrier.arrive.shared.b64 d, [s], 2;",
     ),
     _rule(
@@ -100,6 +101,13 @@ RULES = (
         "sm_90",
         "fence_proxy_tensormap*",
         "fence.proxy.tensormap::generic.release.gpu;",
+    ),
+    _rule("sm_90a", "tensormap_replace*", "tensormap.replace.tile.rank.global.b1024.b32 [g], r;"),
+    _rule(
+        "sm_90",
+        "tensormap_cp_fenceproxy",
+        "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned "
+        "[g], [s], 128;",
     ),
     _rule("sm_90", "*", "ld.acquire.cluster.global.u32 r, [g];", {"cluster"}),
     _rule("sm_90", "*", "isspacep.shared::cluster p, g;", {"shared::cluster"}),

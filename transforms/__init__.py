@@ -21,6 +21,7 @@ from .refuse_leftovers import RefuseLeftovers
 from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
 from .schedule_tiles import ScheduleTiles
+from .select_copies import SelectCopies
 from .specialize_warps import SpecializeWarps
 from .split_warps import SplitWarps
 from .widen_indices import WidenIndices
@@ -45,6 +46,7 @@ __all__ = [
     "ResolveBounds",
     "RestoreAxisNotes",
     "ScheduleTiles",
+    "SelectCopies",
     "SpecializeWarps",
     "SplitWarps",
     "WidenIndices",

@@ -44,21 +44,28 @@ from .plan_pipeline import ROLLED
 
 @dataclass(frozen=True)
 class LoadAhead:
-    """One block of loads of a loop, and what binds the number of its trip."""
+    """One block of loads of a loop, and what binds the number of its trip.
+
+    It runs as many trips ahead as its ring has slots beside the one that is read.
+    """
 
     trip: tirx.Bind
     load: ir.SBlockRealize
 
+    @property
+    def ahead(self) -> int:
+        """Trips."""
+        return int(self.load.block.writes[0].source.shape[0]) - 1
+
 
 @dataclass(frozen=True)
 class ExpansionPlan:
-    """A loop, its statements, its blocks of loads, and how many trips these run ahead."""
+    """A loop, its statements, and its blocks of loads."""
 
     loop: ir.For
     block: ir.SBlockRealize | None  # of an iteration, if it allocates anything
     parts: tuple[ir.Stmt, ...]
     loads: tuple[LoadAhead, ...]
-    ahead: int
 
 
 def plan_expansions(kernel: ir.For) -> tuple[ExpansionPlan, ...]:
@@ -76,18 +83,18 @@ def _plan_loop(loop: ir.For) -> ExpansionPlan:
         trip = trip_variable(call)
         bind = next(x for x in parts if isinstance(x, tirx.Bind) and x.var.same_as(trip))
         loads.append(LoadAhead(bind, load))
-    return ExpansionPlan(loop, block, parts, tuple(loads), int(loop.annotations[NUM_SLOTS]) - 1)
+    return ExpansionPlan(loop, block, parts, tuple(loads))
 
 
 def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
     """Issue the first loads in front of the loop, and in it those of later iterations."""
-    loop, ahead = plan.loop, plan.ahead
+    loop = plan.loop
     k = loop.loop_var
     first: list[ir.Stmt] = []
     moved: dict[ir.SBlockRealize, ir.Stmt] = {}
-    for one in plan.loads if ahead else ():
+    for one in (x for x in plan.loads if x.ahead):
         first.append(_first_loads(plan, one))
-        trip = one.trip.var
+        trip, ahead = one.trip.var, one.ahead
         load = _with_notes(ir.substitute(one.load, {k: k + ahead, trip: trip + ahead}), [ahead])
         moved[one.load] = ir.IfThenElse(ir.simplify(k < loop.extent - ahead), load, None)
     body = ir.seq([moved.get(part, part) for part in plan.parts])
@@ -101,7 +108,7 @@ def _first_loads(plan: ExpansionPlan, one: LoadAhead) -> ir.Stmt:
     """Load what the first iterations read, or as many of them as there are."""
     loop, block = plan.loop, one.load.block
     known = ir.static_int(loop.extent)
-    count = plan.ahead if known is None else min(plan.ahead, known)
+    count = one.ahead if known is None else min(one.ahead, known)
     whole = [ir.full_region(region.source) for region in block.writes]
 
     def load(number: Any) -> ir.Stmt:

@@ -42,7 +42,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.plan.channel import TRIP, count_trips, fill, filled_bytes
+from tvm_hopper.plan.channel import TRIP, completes_by_group, count_trips, fill, filled_bytes
 from tvm_hopper.plan.notes import RingNote, note_kernels
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
 from tvm_hopper.requests.keys import CHANNEL, KERNEL, NUM_SLOTS, PIPELINE_KEYS, TILE_WORK
@@ -218,4 +218,7 @@ class PlanPipeline:
 
 def _facts(plan: KernelPlan) -> list[RingNote]:
     """Return what `explain` says of the rings."""
-    return [RingNote(x.number, x.num_slots, x.tx_bytes) for x in plan.pipelines]
+    return [
+        RingNote(x.number, x.num_slots, x.tx_bytes, completes_by_group(x.loads[0].block))
+        for x in plan.pipelines
+    ]

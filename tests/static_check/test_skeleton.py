@@ -11,8 +11,6 @@ from tvm_hopper.sim.protocol.check import explore, explore_skeleton, extract_ske
 from tvm_hopper.sim.protocol.trace import UnanalysableError, trace_cta
 
 EXPLORED = [mutation for mutation in MUTATIONS if "X" in mutation.layers]
-# a wait on a word of global memory is not followed
-OPEN = ("G4 serial", "G4 reader")
 
 
 def explored(built, **options):
@@ -28,7 +26,7 @@ def test_finds_mutation(mutation):
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
 def test_finishes_on_a_right_kernel(golden):
     report = explored(golden.build())
-    assert report.verdict == ("incomplete" if golden.name in OPEN else "clean"), report.findings
+    assert report.verdict == "clean", report.findings
     assert report.states < 10_000
 
 
@@ -76,10 +74,10 @@ def test_a_cut_loop_is_told():
     assert report.covers == "CTA (0, 0, 0) with at most 5 trips"
 
 
-def test_a_wait_on_global_memory_is_incomplete():
+def test_a_wait_on_global_memory_is_left_to_the_simulator():
+    """Whether another CTA stores the word is no matter of one CTA's roles."""
     report = explored(BY_ID["M49"].golden.build())
-    assert [f.rule for f in report.findings] == ["INCOMPLETE"]
-    assert "wait on a word of global memory" in report.findings[0].message
+    assert (report.verdict, report.findings) == ("clean", ())
 
 
 def test_first_and_last_cta_are_explored():
@@ -99,7 +97,8 @@ WRONG = (
     "M01", "M03", "M04", "M05", "M06", "M08", "M09", "M12", "M13", "M18", "M35", "M36", "M41",
     "M58", "M61",
 )  # fmt: skip
-RIGHT = [golden for golden in GOLDEN if golden.name not in ("G2", "G7")]
+MANY_STATES = ("G2", "G7", "softmax by clusters", "softmax, records by copies")
+RIGHT = [golden for golden in GOLDEN if golden.name not in MANY_STATES]
 
 
 @pytest.mark.parametrize("built", [*(BY_ID[n] for n in WRONG), *RIGHT],

@@ -145,11 +145,13 @@ def test_a_number_of_iterations_that_run_time_knows_is_asked_for():
 
 def test_one_slot_leaves_nothing_to_load_ahead():
     single = ('"tvm_hopper.num_slots": 4,', '"tvm_hopper.num_slots": 1,')
+    ring = ("buffer((4, 64)", "buffer((1, 64)")
     unmarked = (
         '                        "tvm_hopper.num_slots": 4,\n',
         "",
     )
-    check(run(parse(LOOP, single), ExpandPipeline()), parse(LOOP, unmarked))
+    got = run(parse(LOOP, single, ring), ExpandPipeline())
+    check(got, parse(LOOP, unmarked, ring))
 
 
 def test_a_block_that_allocates_keeps_its_place_in_the_loop():

@@ -8,7 +8,19 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from .types import ROLES, BufferStore, Call, For, ForKind, SBlock, SeqStmt, Stmt, TensorLoad, Var
+from .types import (
+    ROLES,
+    BufferStore,
+    Call,
+    For,
+    ForKind,
+    SBlock,
+    SBlockRealize,
+    SeqStmt,
+    Stmt,
+    TensorLoad,
+    Var,
+)
 
 ACCESS_PTR = "tirx.tvm_access_ptr"  # of an element type, a buffer's data, offset, extent, mask
 
@@ -64,6 +76,13 @@ def loop_nest(stmt: Stmt) -> tuple[list[For], Stmt]:
         loops.append(stmt)
         stmt = stmt.body
     return loops, stmt
+
+
+def peel_blocks(stmt: Stmt) -> Stmt:
+    """Return what stands inside of blocks that hold nothing beside one another."""
+    while isinstance(stmt, SBlockRealize):
+        stmt = stmt.block.body
+    return stmt
 
 
 def statements(stmt: Stmt) -> list[Stmt]:

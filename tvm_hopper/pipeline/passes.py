@@ -41,6 +41,7 @@ def hook_passes() -> list[Pass]:
     return [
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
+        transforms.SelectCopies(),  # dealt out to threads or not, a copy is a tile from here on
         transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
         transforms.LowerMma(),  # the accumulator goes to registers, rows and columns to threads

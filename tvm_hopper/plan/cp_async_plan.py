@@ -95,6 +95,8 @@ def _plan_chunks(copy: Transfer, thread: ir.For) -> CpAsyncTransfer:
     if copy.fill is not None and not ir.is_zero(copy.fill):
         raise cannot_lower(copy.where, f"a fill of {copy.fill} out of bounds", "a fill of 0")
     size = copy.tile.element_bytes
+    if size in CHUNK_BYTES and loops and loops[-1] not in rows:
+        rows.append(loops[-1])  # single elements need no neighbors
     for row in rows:
         ordered = (*(loop for loop in loops if not loop.same_as(row)), row)
         for num_bytes in CHUNK_BYTES:
@@ -117,6 +119,8 @@ def _plan_chunks(copy: Transfer, thread: ir.For) -> CpAsyncTransfer:
 
 def _is_aligned(copy: Transfer, row: ir.For, width: int) -> bool:
     if int(row.extent) % width:
+        return False
+    if width > 1 and any(end.flat_step(row) != 1 for end in (copy.tile, copy.tensor)):
         return False
     others = [loop for loop in copy.loops if not loop.same_as(row)]
     return all(
@@ -149,7 +153,7 @@ def _valid(copy: Transfer, row: ir.For, width: int) -> Any:
     count: Any = tirx.IntImm("int32", width)
     whole: list[Any] = []
     for term in ir.conjuncts(copy.condition):
-        if not ir.uses(term, row.loop_var):
+        if width == 1 or not ir.uses(term, row.loop_var):
             whole.append(term)
             continue
         sides = as_less_than(term)

@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.requests.keys import CHANNEL, PERSISTENT
+from tvm_hopper.requests.keys import CHANNEL, PERSISTENT, STAGE
 
 from .channel import completes_by_group, find_loads, is_load
 
@@ -62,7 +62,7 @@ def find_sites(kernel: ir.For, axis: ir.For) -> list[Site]:
             place = place.inside(branch.condition)
     found = []
     for parts, where in _bodies(axis.body, place):
-        for loads in _group(parts):
+        for loads in _group(parts, _stages(where, parts)):
             for load in loads:
                 _check_place(load, where, axis, persistent)
                 _check_address(load, axis)
@@ -112,16 +112,22 @@ def _bodies(stmt: ir.Stmt, place: _Place) -> Iterator[tuple[tuple[ir.Stmt, ...],
             )
 
 
-def _group(parts: tuple[ir.Stmt, ...]) -> list[tuple[ir.SBlockRealize, ...]]:
+def _stages(place: _Place, parts: tuple[ir.Stmt, ...]) -> list[int]:
+    """Return the stage of each statement of a body, 0 where it is no pipeline's."""
+    stages = list(place.loops[-1].annotations.get(STAGE, [])) if place.loops else []
+    return [int(x) for x in stages] if len(stages) == len(parts) else [0] * len(parts)
+
+
+def _group(parts: tuple[ir.Stmt, ...], stages: list[int]) -> list[tuple[ir.SBlockRealize, ...]]:
     groups: list[list[ir.SBlockRealize]] = []
-    latest: dict[bool, list[ir.SBlockRealize]] = {}  # of those that complete alike
-    between: dict[bool, list[ir.Stmt]] = {True: [], False: []}  # since its first load
-    for part in parts:
+    latest: dict[Any, list[ir.SBlockRealize]] = {}  # of those that complete alike, in one stage
+    between: dict[Any, list[ir.Stmt]] = {}  # since the first load of each
+    for part, stage in zip(parts, stages, strict=True):
         if not is_open(part):
-            between[True].append(part)
-            between[False].append(part)
+            for others in between.values():
+                others.append(part)
             continue
-        kind = completes_by_group(part.block)
+        kind = completes_by_group(part.block), stage
         if kind in latest and not any(_conflicts(other, part) for other in between[kind]):
             latest[kind].append(part)
             continue

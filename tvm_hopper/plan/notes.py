@@ -58,6 +58,7 @@ class RingNote:
     channel: int
     num_slots: int
     tx_bytes: int
+    by_group: bool = False  # they complete in groups of the threads that make them
 
 
 @dataclass(frozen=True)

@@ -223,10 +223,16 @@ def _check_readers(axis: ir.For, plan: PipelinePlan) -> None:
         return
     first = next(n for n, part in enumerate(plan.parts) if part.same_as(plan.loads[0]))
     behind = [part for part in plan.parts[first:] if not is_open(part)]
-    by_group = completes_by_group(plan.loads[0].block)
+    stages = _stages(plan)
+    first_stage = next(s for s, x in zip(stages, plan.parts, strict=True) if x is plan.loads[0])
+    kind = completes_by_group(plan.loads[0].block), first_stage
     for load, tile in zip(plan.loads, plan.tiles, strict=True):
         found = ir.accesses([load, *behind], tile)
-        alike = [x for x in plan.parts if is_open(x) and completes_by_group(x.block) == by_group]
+        alike = [
+            part
+            for part, stage in zip(plan.parts, stages, strict=True)
+            if is_open(part) and (completes_by_group(part.block), stage) == kind
+        ]
         others = [x for x in alike if not any(x.same_as(y) for y in plan.loads)]
         if others or len(found) != len(ir.accesses(axis, tile)):
             raise cannot_lower(
@@ -249,12 +255,19 @@ def _plan_site(number: int, site: Site, arch: Arch) -> PipelinePlan:
                 f"a loop of kind {ir.ForKind(loop.kind).name.lower()} from {loop.min}",
                 "a serial loop from 0",
             )
-    num_slots = _num_slots(site.loops[-1], site.parts) if site.loops else 1
+    num_slots = _num_slots(site.loops[-1], site) if site.loops else 1
     return PipelinePlan(number, site, num_slots, arch)
 
 
-def _num_slots(loop: ir.For, parts: tuple[ir.Stmt, ...]) -> int:
+def _stages(plan: PipelinePlan) -> list[int]:
+    """Return the stage of each statement of a loop, 0 where it is not pipelined."""
+    found = plan.loop.annotations.get(STAGE) if plan.loop is not None else None
+    return [int(x) for x in found] if found is not None else [0] * len(plan.parts)
+
+
+def _num_slots(loop: ir.For, site: Site) -> int:
     """Read the number of slots off TVM's pipeline annotations; 1 without them."""
+    parts = site.parts
     where = f"loop {loop.loop_var.name}"
     if STAGE not in loop.annotations:
         for key in (ORDER, ASYNC_STAGES):
@@ -270,13 +283,14 @@ def _num_slots(loop: ir.For, parts: tuple[ir.Stmt, ...]) -> int:
             f"{STAGE} = {stage} and {ORDER} = {order}",
             f"one entry for each of the {len(parts)} statements {names}, and a permutation",
         )
-    loads = {s for s, part in zip(stage, parts, strict=True) if is_load(part)}
+    own = [x for x in parts if any(x.same_as(load) for load in site.loads)]
+    loads = {s for s, part in zip(stage, parts, strict=True) if any(part is x for x in own)}
     others = {s for s, part in zip(stage, parts, strict=True) if not is_load(part)}
-    if len(loads) != 1 or len(others) != 1 or min(others) < min(loads) or min(loads) < 0:
+    if len(loads) != 1 or not others or max(others) < min(loads) or min(stage) < 0:
         raise cannot_lower(
             where,
             f"{STAGE} = {stage}",
-            "one stage for all copies and one, not earlier, for what reads them",
+            "a stage for copies and one, not earlier, for what reads them",
             f"e.g. {[0] * sum(map(is_load, parts)) + [3]} for a ring of four slots",
         )
     asynchronous = [int(x) for x in loop.annotations.get(ASYNC_STAGES, [])]

@@ -69,6 +69,7 @@ class Ring:
     stage_bytes: int
     full_arrivals: int
     empty_arrivals: int | None  # None: those who read a slot also fill it
+    by_group: bool = False  # no barriers: each thread waits for groups of its own
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,9 @@ class Kernel:
             name = "ring" if len(self.rings) == 1 else f"ring {ring.channel}"
             stages = "1 stage" if ring.stages == 1 else f"{ring.stages} stages"
             yield name, f"{stages} of {ring.stage_bytes} bytes"
+            if ring.by_group:
+                yield "  full", "groups of cp.async, which each thread waits for"
+                continue
             each = f"{ring.stages} mbarriers, each for" if ring.stages > 1 else "1 mbarrier, for"
             full = _count(ring.full_arrivals, "arrival")
             yield "  full", f"{each} {full} and {ring.stage_bytes} bytes"
@@ -370,7 +374,7 @@ def kernel_of(name: str, notes: Iterable[Note], arch: Arch = SM_90A) -> Kernel:
         arrives = handed_over.get(ring.channel)
         full = arrives.full if arrives else arrivals.full_arrive_count()
         empty = arrives.empty if arrives else None
-        rings.append(Ring(ring.channel, ring.num_slots, ring.tx_bytes, full, empty))
+        rings.append(Ring(ring.channel, ring.num_slots, ring.tx_bytes, full, empty, ring.by_group))
     return Kernel(
         name=name,
         arch=arch,

@@ -73,6 +73,10 @@ class Key:
     option: bool = False  # also a PassContext key, and a function attribute
 
 
+# Of copies: what makes them; the first one that can, and what the schedule says without us.
+AUTO, BY_THREADS = "auto", "none"
+MECHANISMS = ("tma", "bulk", "cp_async", AUTO, BY_THREADS)
+
 KEYS: dict[str, Key] = {
     key.name: key
     for key in (
@@ -81,7 +85,7 @@ KEYS: dict[str, Key] = {
             (BLOCK,),
             str,
             "mechanism of an asynchronous copy",
-            ("tma", "bulk", "cp_async"),
+            MECHANISMS,
             option=True,
         ),
         Key(SWIZZLE, (BLOCK,), int, "swizzle of the shared tile, in bytes", (0, 32, 64, 128)),

@@ -7,6 +7,7 @@ nor does a key that can only be meant for ours (`keys.claims_to_be_ours`).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from tvm.ir import BaseFunc
 from tvm.target import Target
 
 from tvm_hopper import ir
-from tvm_hopper.errors import cannot_lower
+from tvm_hopper.errors import LoweringError, cannot_lower
 from tvm_hopper.facts.arch import ARCHS
 from tvm_hopper.requests import keys, options, stock
 from tvm_hopper.requests.targets import target_arch
@@ -93,14 +94,16 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
         requests = find_requests(func)
         option = async_option(func) if not requests else ""
         if option:
-            func = func.with_attr(keys.ASYNC_COPY, option)
-            requests = [Request(keys.FUNCTION, "PassContext", keys.ASYNC_COPY, option)]
+            asking = ask_in_async_stages(func, option)
+            if asking is None or not _serves(gv.name_hint, asking):
+                continue
+            func, requests = asking, [_option_request(option)]
         if not requests:
             continue
         for request in requests:
             check_request(gv.name_hint, request)
+        func = _ask_by_attribute(gv.name_hint, func, requests)
         check_target(gv.name_hint, func, requests[0])
-        check_async_option(gv.name_hint, requests)
         stock.check_function(gv.name_hint, func)
         marked[gv] = func.with_attr("target", _with_key(func.attrs["target"]))
     if not marked:
@@ -111,16 +114,42 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
     return result
 
 
-def check_async_option(function: str, requests: list[Request]) -> None:
-    """Refuse the option where no copy says so itself: such pipelines are not converted yet."""
-    asking = [request for request in requests if request.name == keys.ASYNC_COPY]
-    if asking and all(request.place == keys.FUNCTION for request in asking):
+def _serves(name: str, func: tirx.PrimFunc) -> bool:
+    """Tell whether what a function asks of TVM beside its copies is ours to give.
+
+    Nobody wrote the request into this function: what it cannot have with it stays TVM's, and that
+    is said.
+    """
+    try:
+        stock.check_function(name, func)
+    except LoweringError as error:
+        if options.read(keys.STRICT, func):
+            raise
+        warnings.warn(f"{keys.ASYNC_COPY} leaves a function to TVM: {error}", stacklevel=2)
+        return False
+    return True
+
+
+def _ask_by_attribute(name: str, func: tirx.PrimFunc, requests: list[Request]) -> tirx.PrimFunc:
+    """Let the copies of a function that asks for all of them at once ask by themselves."""
+    asking = [x for x in requests if x.name == keys.ASYNC_COPY]
+    whole = next((x for x in asking if x.place == keys.FUNCTION), None)
+    if whole is None or len(asking) > 1 or whole.owner == "PassContext":
+        return func
+    found = ask_in_async_stages(func, str(whole.value))
+    if found is None:
         raise cannot_lower(
-            _where(function, asking[0]),
-            f"{keys.ASYNC_COPY} for copies without an annotation of their own",
-            f"{keys.ASYNC_COPY} on the block of each copy",
-            "annotate them (schedule.async_copy); pipelines of cp.async are not converted yet",
+            _where(name, whole),
+            f"{keys.ASYNC_COPY} without a copy into shared memory in an asynchronous stage",
+            f"a loop with {keys.ASYNC_STAGES} around copies, or {keys.ASYNC_COPY} on the block of "
+            "each copy",
+            "annotate them (schedule.async_copy)",
         )
+    return found
+
+
+def _option_request(mechanism: str) -> Request:
+    return Request(keys.FUNCTION, "PassContext", keys.ASYNC_COPY, mechanism)
 
 
 def async_option(func: tirx.PrimFunc) -> str:
@@ -130,6 +159,45 @@ def async_option(func: tirx.PrimFunc) -> str:
         func.body, ir.For, lambda loop: keys.ASYNC_STAGES in loop.annotations
     )
     return mechanism if asks else ""
+
+
+def ask_in_async_stages(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
+    """Let the plain copies into shared memory of asynchronous stages ask for a mechanism.
+
+    None if there are none: such a function stays TVM's own.
+    """
+    asking: list[ir.SBlock] = []
+    for loop in ir.find_all(func.body, ir.For, lambda x: keys.ASYNC_STAGES in x.annotations):
+        stages = options.plain(loop.annotations.get(keys.STAGE, []))
+        chosen = options.plain(loop.annotations[keys.ASYNC_STAGES])
+        parts = ir.statements(ir.peel_blocks(loop.body))
+        if (
+            not isinstance(stages, list)
+            or not isinstance(chosen, list)
+            or len(stages) != len(parts)
+        ):
+            continue
+        for part in (x for x, stage in zip(parts, stages, strict=True) if stage in chosen):
+            asking += ir.find_all(part, ir.SBlock, _is_plain_copy)
+    if not asking:
+        return None
+
+    def ask(block: ir.SBlock) -> ir.SBlock:
+        notes = {**block.annotations, keys.ASYNC_COPY: mechanism}
+        return ir.with_block(block, annotations=notes)
+
+    return func.with_body(ir.replace_nodes(func.body, ir.SBlock, {x: ask(x) for x in asking}))
+
+
+def _is_plain_copy(block: ir.SBlock) -> bool:
+    """Tell a block that stores what it loads from global memory, or a fill, to shared memory."""
+    store = block.body
+    if not isinstance(store, ir.BufferStore) or not ir.is_shared(store.buffer):
+        return False
+    value = store.value
+    if isinstance(value, ir.Call) and value.op.name.endswith("if_then_else"):
+        value = value.args[1]
+    return isinstance(value, ir.TensorLoad) and str(value.source.scope()) in ("", "global")
 
 
 def _with_key(target: Target) -> Target:

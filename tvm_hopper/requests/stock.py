@@ -134,7 +134,7 @@ def _check_loop(function: str, loop: ir.For, kernel: ir.For) -> None:
 
 def _unheard(kernel: ir.For, loop: ir.For) -> tuple[ir.ForKind, ...]:
     """Return the kinds that nothing would come of; plain loops on tiles stay as scheduled."""
-    if ir.find_blocks(kernel, keys.WGMMA) or ir.find_blocks(loop, keys.ASYNC_COPY):
+    if ir.find_blocks(kernel, keys.WGMMA):
         return (ir.ForKind.PARALLEL, ir.ForKind.VECTORIZED, ir.ForKind.UNROLLED)
     return (ir.ForKind.PARALLEL,)
 

@@ -45,7 +45,6 @@ from .arguments import (
 from .products import tiles
 from .products.config import (
     ACCUMULATE,
-    MECHANISMS,
     MOST_BLOCKS,
     PENDING,
     Roles,
@@ -153,7 +152,8 @@ def async_copy(
         What `cache_read(..., "shared.dyn")` returned, already at the loop that is pipelined.
     mechanism : str
         "tma": boxes of a tensor of up to five dimensions, with bounds. "bulk": runs of bytes that
-        are contiguous at both ends, each start and length a multiple of 16.
+        are contiguous at both ends, each start and length a multiple of 16. "auto": the first one
+        that can make the copy, else threads do. "none": threads do.
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
 
@@ -165,7 +165,7 @@ def async_copy(
     copy = as_block(sch, copy)
     node = sch.get(copy)
     where = f"block {node.name_hint}"
-    mechanism = as_choice(where, "mechanism", mechanism, MECHANISMS) or MECHANISMS[0]
+    mechanism = as_choice(where, "mechanism", mechanism, keys.MECHANISMS) or keys.MECHANISMS[0]
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
     scopes = [str(region.source.scope()) for region in node.writes]
     if scopes != ["shared.dyn"]:
@@ -195,7 +195,8 @@ def async_store(
         memory.
     mechanism : str
         "tma": boxes of a tensor of up to five dimensions, with bounds. "bulk": runs of bytes that
-        are contiguous at both ends, each start and length a multiple of 16.
+        are contiguous at both ends, each start and length a multiple of 16. "auto": the first one
+        that can make the copy, else threads do. "none": threads do.
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
 
@@ -207,7 +208,7 @@ def async_store(
     copy = as_block(sch, copy)
     node = sch.get(copy)
     where = f"block {node.name_hint}"
-    mechanism = as_choice(where, "mechanism", mechanism, MECHANISMS) or MECHANISMS[0]
+    mechanism = as_choice(where, "mechanism", mechanism, keys.MECHANISMS) or keys.MECHANISMS[0]
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
     reads, writes = (
         [str(x.source.scope()) for x in regions] for regions in (node.reads, node.writes)

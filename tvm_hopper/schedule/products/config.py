@@ -26,11 +26,6 @@ from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages,
 
 ARCH = SM_90A  # that products are scheduled for: its warp groups multiply
 CONSUMERS = (1, 2, 3)  # of a product
-MECHANISMS = (
-    "tma",
-    "bulk",
-    "cp_async",
-)  # of copies; the first one is what a helper takes without a word
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
 MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x

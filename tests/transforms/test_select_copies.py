@@ -1,0 +1,198 @@
+"""SelectCopies: the tile behind a copy that threads share out, and what makes it."""
+
+import pytest
+import tvm
+from tvm.script import tirx as T
+
+from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
+from tvm_hopper.errors import LoweringError
+from tvm_hopper.plan.notes import FallbackNote, RemarkNote
+from tvm_hopper.transforms import SelectCopies
+
+# 16 rows of 64 elements: four vectors of eight for each of 32 threads.
+BY_THREADS = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 256), "float16")):
+    for bx in T.thread_binding(4, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                T.reads()
+                T.writes()
+                tile = T.sblock_alloc_buffer((16, 64), "float16", scope="shared")
+                for i in range(4):
+                    for v in T.vectorized(8):
+                        with T.sblock("copy"):
+                            T.reads()
+                            T.writes()
+                            T.sblock_attr({"tvm_hopper.async_copy": "auto"})
+                            tile[
+                                ((i * 32 + tx) * 8 + v) // 64, ((i * 32 + tx) * 8 + v) % 64
+                            ] = A[
+                                bx * 16 + ((i * 32 + tx) * 8 + v) // 64,
+                                64 + ((i * 32 + tx) * 8 + v) % 64,
+                            ]
+                with T.sblock("use"):
+                    T.reads()
+                    T.writes()
+                    C[tx, 0] = tile[tx % 16, tx]
+"""
+AUTO = '{"tvm_hopper.async_copy": "auto"}'
+
+AFTER = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 256), "float16")):
+    for bx in T.thread_binding(4, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                T.reads()
+                T.writes()
+                tile = T.sblock_alloc_buffer((16, 64), "float16", scope="shared.dyn")
+                for i0 in range(16):
+                    for i1 in range(64):
+                        with T.sblock("copy"):
+                            T.reads(A[bx * 16 + i0, i1 + 64])
+                            T.writes(tile[i0, i1])
+                            T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                            tile[i0, i1] = A[bx * 16 + i0, i1 + 64]
+                with T.sblock("use"):
+                    T.reads()
+                    T.writes()
+                    C[tx, 0] = tile[tx % 16, tx]
+"""
+
+
+def asking(mechanism: str, *changes: tuple[str, str]):
+    """Return the program with another request, and other changes."""
+    return parse(BY_THREADS, (AUTO, f'{{"tvm_hopper.async_copy": "{mechanism}"}}'), *changes)
+
+
+def copied(func) -> str:
+    """Return the text of a function behind the pass."""
+    return run(func, SelectCopies()).script()
+
+
+def test_threads_and_vectors_are_one_tile():
+    check(run(parse(BY_THREADS), SelectCopies()), parse(AFTER))
+
+
+def test_again_changes_nothing():
+    once = run(parse(BY_THREADS), SelectCopies())
+    check(run(once, SelectCopies()), once)
+
+
+def test_another_kernel_stays():
+    check_other_kernel_stays(
+        parse(BY_THREADS), run(parse(BY_THREADS), SelectCopies()), SelectCopies()
+    )
+
+
+@pytest.mark.parametrize("mechanism", ["tma", "bulk", "cp_async"])
+def test_a_mechanism_that_is_named_is_kept(mechanism):
+    want = parse(AFTER, ('"tma"', f'"{mechanism}"'))
+    check(run(asking(mechanism), SelectCopies()), want)
+
+
+def test_none_leaves_the_copy_to_the_threads():
+    want = parse(
+        BY_THREADS,
+        (f"                            T.sblock_attr({AUTO})\n", ""),
+        ('scope="shared"', 'scope="shared.dyn"'),
+    )
+    check(run(asking("none"), SelectCopies()), want)
+
+
+def test_what_was_chosen_is_told_and_why_not_the_others():
+    assert notes_of(run(parse(BY_THREADS), SelectCopies())) == (RemarkNote("copy copy: by tma"),)
+    # rows of 250 elements are no multiple of 16 bytes
+    narrow = run(
+        parse(BY_THREADS, ("A: T.Buffer((64, 256)", "A: T.Buffer((64, 250)")), SelectCopies()
+    )
+    (note,) = notes_of(narrow)
+    assert note.text.startswith(
+        "copy copy: by cp_async; not tma: copy of A into tile: found stride"
+    )
+    assert "; not bulk: copy of A into tile: found runs of A that start at" in note.text
+
+
+def test_on_an_earlier_chip_only_its_mechanisms_are_tried():
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80", "host": "llvm"})
+    after = run(parse(BY_THREADS).with_attr("target", target), SelectCopies())
+    assert notes_of(after) == (RemarkNote("copy copy: by cp_async"),)
+
+
+TURNED = ("A[\n", "A[ # turned\n")
+
+
+def test_a_transposed_copy_is_a_tile_too():
+    """Halves across rows of the tensor: no hardware moves them, and the threads do."""
+    rows = (
+        "bx * 16 + ((i * 32 + tx) * 8 + v) // 64,\n"
+        "                                64 + ((i * 32 + tx) * 8 + v) % 64,"
+    )
+    columns = (
+        "((i * 32 + tx) * 8 + v) % 64,\n"
+        "                                bx * 16 + ((i * 32 + tx) * 8 + v) // 64,"
+    )
+    after = run(parse(BY_THREADS, (rows, columns)), SelectCopies())
+    (note,) = notes_of(after)
+    assert isinstance(note, FallbackNote)
+    assert note.text.startswith("copy copy: made by threads; not tma: ")
+    assert "T.vectorized(8)" in after.script()
+    assert "i1, bx * 16 + i0" in copied(asking("tma", (rows, columns)))
+
+
+def test_strict_refuses_to_leave_a_copy_to_threads():
+    text = BY_THREADS.replace(
+        "    for bx", '    T.func_attr({"tvm_hopper.strict": True})\n    for bx', 1
+    ).replace("v) % 64,", "v) // 2 % 64,")
+    with pytest.raises(LoweringError, match=r"copy copy, tvm_hopper\.strict: found made by"):
+        run(parse(text), SelectCopies())
+
+
+def test_a_predicate_that_bounds_the_iterations_goes():
+    """100 elements by 32 threads in four turns, the last of which some leave out."""
+    text = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((10, 10), "float32")):
+    for tx in T.thread_binding(32, thread="threadIdx.x"):
+        with T.sblock("kernel"):
+            tile = T.sblock_alloc_buffer((10, 10), "float32", scope="shared.dyn")
+            for i in range(4):
+                with T.sblock("copy"):
+                    T.where(i * 32 + tx < 100)
+                    T.reads()
+                    T.writes()
+                    T.sblock_attr({"tvm_hopper.async_copy": "cp_async"})
+                    tile[(i * 32 + tx) // 10, (i * 32 + tx) % 10] = A[
+                        (i * 32 + tx) // 10, (i * 32 + tx) % 10
+                    ]
+"""
+    after = copied(parse(text))
+    assert "T.where" not in after
+    assert "tile[i0, i1] = A[i0, i1]" in after
+
+
+def test_a_pad_keeps_its_bounds():
+    padded = ("] = A[\n", "] = T.if_then_else(bx * 16 + ((i * 32 + tx) * 8 + v) // 64 < 61, A[\n")
+    closed = (
+        "% 64,\n                            ]\n",
+        "% 64,\n                            ], T.float16(0))\n",
+    )
+    after = copied(parse(BY_THREADS, padded, closed))
+    assert "T.if_then_else(bx * 16 + i0 < 61, A[bx * 16 + i0, i1 + 64], T.float16(0.0))" in after
+
+
+def test_elements_that_are_stored_twice_are_no_tile():
+    text = BY_THREADS.replace(AUTO, '{"tvm_hopper.async_copy": "tma"}')
+    text = text.replace("range(4)", "range(8)").replace("(i * 32 + tx)", "(i % 4 * 32 + tx)")
+    with pytest.raises(LoweringError, match=r"found stores to tile.*; need a box of which each"):
+        run(tvm.script.from_source(text, extra_vars={"T": T}), SelectCopies())
+
+
+def test_elements_that_depend_on_who_stores_them():
+    once = ("range(4)", "range(1)"), ("((i * 32 + tx) * 8 + v)", "(i * 8 + v)")
+    text = BY_THREADS.replace(AUTO, '{"tvm_hopper.async_copy": "tma"}').replace("64 + (", "tx + (")
+    for old, new in once:
+        text = text.replace(old, new)
+    with pytest.raises(LoweringError, match=r"found elements A.* that depend on the thread"):
+        run(tvm.script.from_source(text, extra_vars={"T": T}), SelectCopies())

@@ -1,0 +1,170 @@
+"""Find the tile behind each copy that asks for a mechanism, and choose one for "auto".
+
+    for i in range(4):
+        for v in vectorized(8):
+            with sblock("copy", annotations={"tvm_hopper.async_copy": "auto"}):
+                tile[f // 64, f % 64] = A[m + f // 64, k + f % 64]          f of i, tx and v
+  ->
+    for i0, i1 in grid(16, 64):
+        with sblock("copy", annotations={"tvm_hopper.async_copy": "tma"}):
+            tile[i0, i1] = A[m + i0, k + i1]
+
+Schedules for earlier chips deal a copy out to threads; who copies what is the mechanism's business
+here. "auto" takes the first of TMA, bulk and cp.async that can make the copy on the target's chip,
+else leaves it to the threads as it was; `explain` says which, and why not the others. "none" leaves
+it to them as well.  In a kernel with asynchronous copies all shared memory is dynamic.
+
+Before: indices are plain (ResolveBounds).  After: a copy that asks for a mechanism is a nest of
+loops over its tile, and no "auto" or "none" is left.
+Not here: how a mechanism makes a copy (lower_copies.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.errors import LoweringError
+from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.async_ops import ASYNC_OPS
+from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, find_copy_nests
+from tvm_hopper.plan.layout import plan_layouts
+from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
+from tvm_hopper.requests.fallbacks import Fallback, report
+from tvm_hopper.requests.keys import ASYNC_COPY, AUTO, BY_THREADS, SWIZZLE
+from tvm_hopper.requests.targets import arch_of
+
+from .layout_shared import rewrite_layouts
+from .lower_copies import plan_copies
+
+PREFERRED = ("tma", "bulk", "cp_async")
+STATIC, DYNAMIC = "shared", "shared.dyn"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The mechanism of one copy, and why not those before it."""
+
+    copy: CopyNest
+    nest: ir.Stmt  # what takes the copy's place
+    mechanism: str
+    reasons: tuple[str, ...] = ()
+
+
+def plan_selection(kernel: ir.For, arch: Arch) -> tuple[Choice, ...]:
+    """Choose for each copy of a kernel; reasons to refuse are raised here."""
+    return tuple(_choose(kernel, copy, arch) for copy in find_copy_nests(kernel))
+
+
+def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> Choice:
+    if copy.mechanism == BY_THREADS:
+        return Choice(copy, _asking(copy.nest, None), BY_THREADS)
+    if copy.mechanism != AUTO:
+        return Choice(copy, as_box_nest(kernel, copy), copy.mechanism)
+    reasons: list[str] = []
+    try:
+        nest = as_box_nest(kernel, copy)
+    except LoweringError as error:
+        return Choice(copy, _asking(copy.nest, None), BY_THREADS, (str(error),))
+    able = {ASYNC_OPS[name].mechanism for name in arch.async_ops}
+    for mechanism in (x for x in PREFERRED if x in able):
+        asking = _asking(nest, mechanism)
+        try:
+            _try(kernel, copy, asking, arch)
+        except LoweringError as error:
+            reasons.append(f"{mechanism}: {error}")
+        else:
+            return Choice(copy, asking, mechanism, tuple(reasons))
+    return Choice(copy, _asking(copy.nest, None), BY_THREADS, tuple(reasons))
+
+
+def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
+    """Plan one copy by a mechanism as if it were the kernel's only one, or raise why not."""
+    others = {
+        other.nest: _asking(other.nest, None)
+        for other in find_copy_nests(kernel)
+        if not other.realize.same_as(copy.realize)
+    }
+    trial = in_dynamic_memory(ir.replace_nodes(kernel, ir.Stmt, {**others, copy.nest: nest}))
+    plan_copies(rewrite_layouts(trial, plan_layouts(trial)), arch)
+
+
+def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
+    """Let the block of a nest ask for a mechanism, or for none."""
+
+    def ask(block: ir.SBlock) -> ir.SBlock:
+        if ASYNC_COPY not in block.annotations:
+            return block
+        notes = {k: v for k, v in block.annotations.items() if k != ASYNC_COPY}
+        if mechanism is None:
+            notes.pop(SWIZZLE, None)
+        else:
+            notes[ASYNC_COPY] = mechanism
+        return ir.with_block(block, annotations=notes)
+
+    return ir.replace(nest, ir.SBlock, ask)
+
+
+def in_dynamic_memory(kernel: ir.For) -> ir.For:
+    """Move the static shared arrays of a kernel to its dynamic shared memory."""
+    for block in ir.find_all(kernel, ir.SBlock):
+        for old in block.alloc_buffers:
+            if old.scope() == STATIC:
+                kernel = _move(kernel, old)
+    return kernel
+
+
+def _move(kernel: ir.For, old: ir.Var) -> ir.For:
+    new = ir.new_buffer(
+        old.name, tuple(old.shape), ir.dtype_of(old), DYNAMIC, int(old.ty.data_alignment)
+    )
+    kernel = ir.reindex(kernel, old, new, lambda x: x, lambda x: x)
+
+    def allocate(block: ir.SBlock) -> ir.SBlock:
+        if not any(x.same_as(old) for x in block.alloc_buffers):
+            return block
+        buffers = [new if x.same_as(old) else x for x in block.alloc_buffers]
+        return ir.with_block(block, alloc_buffers=buffers)
+
+    return ir.replace(kernel, ir.SBlock, allocate)
+
+
+def rewrite_selection(kernel: ir.For, plan: tuple[Choice, ...]) -> ir.For:
+    """Put each copy as it was chosen in place."""
+    nests = {choice.copy.nest: choice.nest for choice in plan}
+    return in_dynamic_memory(ir.replace_nodes(kernel, ir.Stmt, nests))
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.SelectCopies")
+class SelectCopies:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Choose for the copies of one function."""
+        notes: dict[int, list[Note]] = {}
+        arch = arch_of(func)
+
+        def select(kernel: ir.For) -> ir.For:
+            if not (plan := plan_selection(kernel, arch)):
+                return kernel
+            told = [note for choice in plan for note in _notes(func, choice)]
+            if told:
+                notes[ir.number_of(func, kernel)] = told
+            return rewrite_selection(kernel, plan)
+
+        return note_kernels(ir.map_kernels(func, select), notes)
+
+
+def _notes(func: Any, choice: Choice) -> list[Note]:
+    """Return what `explain` says of a choice that was the lowering's."""
+    if choice.copy.mechanism != AUTO:
+        return []
+    name = choice.copy.realize.block.name_hint
+    why = "".join(f"; not {reason}" for reason in choice.reasons)
+    if choice.mechanism != BY_THREADS:
+        return [RemarkNote(f"copy {name}: by {choice.mechanism}{why}")]
+    slow = Fallback(f"copy {name}", f"made by threads{why}", "a copy that hardware can make")
+    return [FallbackNote(text) for text in report(func, [slow])]

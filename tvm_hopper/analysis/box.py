@@ -1,0 +1,133 @@
+"""The box that a store fills, however its loops and threads are arranged.
+
+    for i in range(4):
+        for v in vectorized(8): tile[f // 64, f % 64] = A[m + f // 64, k + f % 64]
+                                                    f = (i * 32 + threadIdx.x) * 8 + v
+  ->
+    for a, b in grid(16, 64): tile[a, b] = A[m + a, k + b]
+
+Each element is stored once, which TVM's iteration maps prove; their inverse says which iteration
+stores it, and with that the other indices become those of the element.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import sym
+
+from tvm_hopper import ir
+
+
+@dataclass(frozen=True)
+class Box:
+    """Loops over the elements of a buffer that a nest stores.
+
+    Attributes
+    ----------
+    loop_vars
+        One for each dimension of the buffer, from 0.
+    extents
+        Of the loops; 1 where the nest stays at one place.
+    base
+        Where the box begins, an index for each dimension.
+    """
+
+    loop_vars: tuple[ir.Var, ...]
+    extents: tuple[int, ...]
+    base: tuple[Any, ...]
+    iterations: dict[ir.Var, Any]
+
+    def analyzer(self) -> Any:
+        """Return an analyzer that knows the loops' ranges."""
+        analyzer = sym.Analyzer()
+        for var, extent in zip(self.loop_vars, self.extents, strict=True):
+            analyzer.bind(var, tvm.ir.Range(0, extent))
+        return analyzer
+
+    def at_element(self, expr: Any) -> Any:
+        """Rewrite an expression of the nest's variables as one of the element's."""
+        analyzer = self.analyzer()
+        domain = {
+            var: tvm.ir.Range(0, extent)
+            for var, extent in zip(self.loop_vars, self.extents, strict=True)
+        }
+        inverted = ir.substitute(expr, self.iterations)
+        if not ir.dtype_of(inverted).startswith("int"):
+            return analyzer.simplify(inverted)
+        with contextlib.suppress(tvm.error.InternalError, ValueError):  # else: as it is
+            (inverted,) = sym.iter_map_simplify([inverted], domain, True, "surjective", False)
+        return analyzer.simplify(inverted)
+
+
+def find_box(
+    indices: Sequence[Any], loops: Sequence[ir.For], names: Sequence[str], predicate: Any = True
+) -> Box | None:
+    """Return the box that iterations of some loops fill, each element once; None if not proven.
+
+    Parameters
+    ----------
+    indices : sequence of expression
+        Of the store, one for each dimension.
+    loops : sequence of For
+        Loops and thread axes of the nest, from 0; any other variable is a constant.
+    names : sequence of str
+        For the variables of the box, one for each dimension.
+    predicate : expression
+        Under which an iteration stores.
+    """
+    extents = [ir.static_int(loop.extent) for loop in loops]
+    if None in extents or not all(ir.is_const(loop.min, 0) for loop in loops):
+        return None
+    moving = [(x, n) for x, n in zip(loops, extents, strict=True) if n != 1]
+    still = {x.loop_var: 0 for x, n in zip(loops, extents, strict=True) if n == 1}
+    indices = [ir.simplify(ir.substitute(index, still)) for index in indices]
+    domain = {x.loop_var: tvm.ir.Range(0, n) for x, n in moving}
+    zero = {x.loop_var: 0 for x, _ in moving}
+    base = tuple(ir.simplify(ir.substitute(index, zero)) for index in indices)
+    analyzer = sym.Analyzer()
+    for var, extent in domain.items():
+        analyzer.bind(var, extent)
+    relative = [
+        analyzer.simplify(index - start) for index, start in zip(indices, base, strict=True)
+    ]
+    for condition in (True, ir.substitute(predicate, still)):
+        found = _detect(relative, domain, condition)
+        if found is not None:
+            break
+    else:
+        return None
+    loop_vars = tuple(ir.Var(name, "int32") for name in names)
+    sizes, sums, outputs = [], [], []
+    for index, total, var in zip(relative, found, loop_vars, strict=True):
+        if ir.is_const(index, 0):
+            sizes.append(1)
+            continue
+        parts = list(total.args)
+        if len(parts) != 1 or not ir.is_const(parts[0].scale, 1):
+            return None
+        sizes.append(int(parts[0].extent))
+        sums.append(total)
+        outputs.append(var)
+    inverse = sym.inverse_affine_iter_map(sums, outputs) if sums else {}
+    iterations = {var: ir.cast_like(value, var) for var, value in inverse.items()}
+    if len(iterations) != len(moving):
+        return None
+    return Box(loop_vars, tuple(sizes), base, {**iterations, **still})
+
+
+def _detect(indices: list[Any], domain: dict[ir.Var, Any], condition: Any) -> Any:
+    """Return an iteration map that takes each element once, None without one."""
+    moving = [index for index in indices if not ir.is_const(index, 0)]
+    try:
+        found = sym.detect_iter_map(moving, domain, condition, "bijective")
+    except (tvm.error.InternalError, ValueError):  # some maps make it divide by 0 or overflow
+        return None
+    if len(found.indices) != len(moving):
+        return None
+    sums = iter(found.indices)
+    return [None if ir.is_const(index, 0) else next(sums) for index in indices]

@@ -1,0 +1,156 @@
+"""Copies as schedules write them: bound to threads, vectorized, behind T.where; and their box.
+
+    for i in range(4):
+        for v in vectorized(8):
+            with sblock("copy", async_copy="auto"), where(i * 32 + tx < 100):
+                tile[f // 64, f % 64] = A[m + f // 64, f % 64]          f of i, tx and v
+  ->
+    for a, b in grid(16, 64): tile[a, b] = A[m + a, b]
+
+A copy whose loops run over its tile already, one for each dimension, stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir as tvm_ir
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.bounds import as_less_than
+from tvm_hopper.analysis.box import Box, find_box
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.requests.keys import ASYNC_COPY, STAGE
+
+
+@dataclass(frozen=True)
+class CopyNest:
+    """A block that asks for a mechanism, and the outermost of the loops that are its alone."""
+
+    nest: ir.Stmt
+    realize: ir.SBlockRealize
+
+    @property
+    def mechanism(self) -> str:
+        """What the block asks for."""
+        return str(self.realize.block.annotations[ASYNC_COPY])
+
+
+def find_copy_nests(kernel: ir.For) -> tuple[CopyNest, ...]:
+    """Return the copies of a kernel, in order."""
+    blocks = ir.find_all(kernel, ir.SBlockRealize, lambda x: ASYNC_COPY in x.block.annotations)
+    return tuple(CopyNest(_outermost(kernel, block), block) for block in blocks)
+
+
+def _outermost(kernel: ir.For, realize: ir.SBlockRealize) -> ir.Stmt:
+    """Return the outermost of the loops around a block that hold nothing else and move its tile."""
+    store = realize.block.body
+    used = list(store.indices) if isinstance(store, ir.BufferStore) else []
+    best: ir.Stmt = realize
+    for loop in ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING):
+        loops, body = ir.loop_nest(loop)
+        if not body.same_as(realize) or any(STAGE in x.annotations for x in loops):
+            continue
+        moves = all(ir.is_const(x.extent, 1) or ir.uses(used, x.loop_var) for x in loops)
+        if moves:
+            return loop
+    return best
+
+
+def as_box_nest(kernel: ir.For, copy: CopyNest) -> ir.Stmt:
+    """Return a copy as loops over its box; reasons to refuse are raised here."""
+    block = copy.realize.block
+    where = f"block {block.name_hint}, {ASYNC_COPY}"
+    store = block.body
+    if not isinstance(store, ir.BufferStore):
+        return copy.nest  # refused where transfers are read
+    loops = ir.loop_nest(copy.nest)[0] if isinstance(copy.nest, ir.For) else []
+    if _runs_over_tile(store, loops) and not _uses_threads(kernel, store):
+        return copy.nest
+    threads = [x for x in ir.thread_axes(kernel).values() if _is_thread(x)]
+    moving = [x for x in threads if ir.uses(list(store.indices), x.loop_var)]
+    names = [f"i{n}" for n in range(len(store.indices))]
+    condition = copy.realize.predicate
+    box = find_box(list(store.indices), [*moving, *loops], names, condition)
+    if box is None:
+        raise cannot_lower(
+            where,
+            f"stores to {store.buffer.name}{list(store.indices)} by loops "
+            f"{[x.loop_var.name for x in (*moving, *loops)]}",
+            "a box of which each element is stored once",
+            "copy the tile in loops over its dimensions, fused and split at will",
+        )
+    rebuilt = _rebuild(copy, box)
+    gone = [x.loop_var for x in (*threads, *loops)]
+    if any(ir.uses(rebuilt, var) for var in gone):
+        raise cannot_lower(
+            where,
+            f"elements {store.value} that depend on the thread or loop that stores them",
+            "elements that follow from their place in the tile",
+            "copy the tile by one index for each dimension",
+        )
+    return rebuilt
+
+
+def _is_thread(axis: ir.For) -> bool:
+    return str(axis.thread_binding.thread_tag).startswith("threadIdx")
+
+
+def _uses_threads(kernel: ir.For, store: ir.BufferStore) -> bool:
+    axes = [x.loop_var for x in ir.thread_axes(kernel).values() if _is_thread(x)]
+    return any(ir.uses([*store.indices, store.value], var) for var in axes)
+
+
+def _runs_over_tile(store: ir.BufferStore, loops: list[ir.For]) -> bool:
+    """Tell a nest of plain loops each of whose variables is an index of the tile by itself."""
+    if any(loop.kind != ir.ForKind.SERIAL for loop in loops):
+        return False
+    return all(
+        ir.is_const(loop.extent, 1) or any(loop.loop_var.same_as(x) for x in store.indices)
+        for loop in loops
+    ) and bool(loops)
+
+
+def _rebuild(copy: CopyNest, box: Box) -> ir.Stmt:
+    block, store = copy.realize.block, copy.realize.block.body
+    place = [
+        ir.simplify(ir.cast_like(var, base) + base) if size != 1 else base
+        for var, base, size in zip(box.loop_vars, box.base, box.extents, strict=True)
+    ]
+    element = [tvm_ir.Range.from_min_extent(x, 1) for x in place]
+    value = _at_element(box, store.value)
+    loads = ir.find_all(value, ir.TensorLoad)
+    reads = [
+        tirx.BufferRegion(x.source, [tvm_ir.Range.from_min_extent(i, 1) for i in x.indices])
+        for x in loads
+    ]
+    new = ir.with_block(
+        block,
+        body=ir.BufferStore(store.buffer, value, place),
+        reads=reads,
+        writes=[tirx.BufferRegion(store.buffer, element)],
+    )
+    stmt: ir.Stmt = ir.SBlockRealize([], _at_element(box, copy.realize.predicate), new)
+    for var, extent in reversed(list(zip(box.loop_vars, box.extents, strict=True))):
+        if extent != 1:
+            stmt = ir.For(var, 0, extent, ir.ForKind.SERIAL, stmt)
+    return stmt if isinstance(stmt, ir.For) else ir.make_loop("i", 1, lambda _: stmt)
+
+
+def _at_element(box: Box, expr: Any) -> Any:
+    """Rewrite what is stored, or the condition under which it is, as the element's."""
+    if isinstance(expr, ir.Call) and expr.op.name.endswith("if_then_else"):
+        condition, value, fill = expr.args
+        return tirx.if_then_else(_at_element(box, condition), _at_element(box, value), fill)
+    if isinstance(expr, ir.TensorLoad):
+        return tirx.BufferLoad(expr.source, [box.at_element(x) for x in expr.indices])
+    if isinstance(expr, tirx.And):
+        return ir.simplify(tirx.And(_at_element(box, expr.a), _at_element(box, expr.b)))
+    sides = as_less_than(expr)
+    if sides is not None:
+        low, high = map(box.at_element, sides)
+        term = ir.simplify(low < ir.cast_like(high, low))
+        return tirx.const(True, "bool") if box.analyzer().can_prove(term) else term
+    return box.at_element(expr)

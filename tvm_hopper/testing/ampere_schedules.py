@@ -1,0 +1,96 @@
+"""Schedules for Ampere, with asynchronous stages and not a word of this package, for tests.
+
+The forms are those of pipelines that TVM's own tests of `software_pipeline_async_stages` have.
+"""
+
+# mypy: disable-error-code="valid-type"
+
+from __future__ import annotations
+
+import tvm
+from tvm import s_tir, te
+from tvm.script import tirx as T
+
+A100 = {
+    "kind": "cuda",
+    "arch": "sm_80",
+    "host": "llvm",
+    "max_num_threads": 1024,
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 49152,
+    "thread_warp_size": 32,
+}
+INTERLEAVED = {
+    "software_pipeline_stage": [0, 0, 3],
+    "software_pipeline_order": [0, 2, 1],
+    "software_pipeline_async_stages": [0],
+}
+
+
+@T.prim_func(s_tir=True)
+def columns(
+    A: T.Buffer((16, 16), "float32"),
+    B: T.Buffer((16, 16), "float32"),
+    C: T.Buffer((16, 16), "float32"),
+):
+    """Compute a sum: two producers in one stage, an element for each thread."""
+    T.func_attr({"global_symbol": "main"})
+    for tx in T.thread_binding(16, thread="threadIdx.x"):
+        for i in T.serial(16, annotations=INTERLEAVED):
+            with T.sblock("compute"):
+                a = T.sblock_alloc_buffer((16, 1), scope="shared")
+                b = T.sblock_alloc_buffer((16, 1), scope="shared")
+                with T.sblock("a"):
+                    a[tx, 0] = A[tx, i]
+                with T.sblock("b"):
+                    b[tx, 0] = B[tx, i]
+                with T.sblock("sum"):
+                    C[tx, i] = a[tx, 0] + b[tx, 0]
+
+
+@T.prim_func(s_tir=True)
+def padded(A: T.Buffer((16, 14), "float32"), C: T.Buffer((16, 16), "float32")):
+    """Copy under a condition on both sides, which fills with zeros."""
+    T.func_attr({"global_symbol": "main"})
+    for tx in T.thread_binding(16, thread="threadIdx.x"):
+        for i in T.serial(
+            16,
+            annotations={
+                "software_pipeline_stage": [0, 3],
+                "software_pipeline_order": [0, 1],
+                "software_pipeline_async_stages": [0],
+            },
+        ):
+            with T.sblock("compute"):
+                a = T.sblock_alloc_buffer((16, 1), scope="shared")
+                with T.sblock("a"):
+                    a[tx, 0] = T.if_then_else(i >= 1 and i < 15, A[tx, i - 1], T.float32(0))
+                with T.sblock("store"):
+                    C[tx, i] = a[tx, 0]
+
+
+def vectors(
+    rows: int = 64, columns: int = 128, stages: int = 4, steps: int = 8, threads: int = 32
+) -> tvm.IRModule:
+    """Schedule C = 2 A for Ampere: a tile by vectors of 16 bytes a thread, in an async stage.
+
+    A thread block computes `steps` tiles of `threads // 4` x 64, one below the other.
+    """
+    a = te.placeholder((rows, columns), "float16", name="A")
+    c = te.compute((rows, columns), lambda i, j: a[i, j] * te.const(2, "float16"), name="C")
+    sch = s_tir.Schedule(te.create_prim_func([a, c]))
+    tile = sch.cache_read("C", 0, "shared")
+    i, j = sch.get_loops("C")
+    outer, k0, i = sch.split(i, [None, steps, threads // 4])
+    block, j = sch.split(j, [None, 64])
+    sch.reorder(outer, block, k0, i, j)
+    sch.bind(sch.fuse(outer, block), "blockIdx.x")
+    sch.compute_at(tile, k0)
+    for each, vector in ((sch.get_loops(tile)[-2:], 8), ([i, j], 4)):
+        _, thread, elements = sch.split(sch.fuse(*each), [None, threads, vector])
+        sch.bind(thread, "threadIdx.x")
+        sch.vectorize(elements)
+    sch.annotate(k0, "software_pipeline_stage", [0, stages - 1])
+    sch.annotate(k0, "software_pipeline_order", [0, 1])
+    sch.annotate(k0, "software_pipeline_async_stages", [0])
+    return sch.mod

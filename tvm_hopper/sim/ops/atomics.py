@@ -72,7 +72,7 @@ class AtomicOps:
                 continue
             if op != "load":
                 region.begin_store()
-            access = self.access(site, op != "load", rmw=True, lanes=bit)
+            access = self.access(site, op != "load", rmw=True, lanes=bit, scope=scope)
             place_bytes = np.asarray([offset])
             self.check(region, place_bytes, dtype.itemsize, access, reads=op != "store")
             cell = region.view(dtype)

@@ -184,6 +184,17 @@ def test_one_barrier_reached_from_two_places():
     assert rules(kernel(emit)) == {"NAMED_BAR_SITES"}  # a review: each warp reaches one place
 
 
+def test_who_only_arrives_does_so_elsewhere_by_purpose():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx < 32:
+            T.ptx.bar.arrive(T.uint32(1), T.uint32(64))
+        if tx >= 32 and tx < 64:
+            T.ptx.bar.sync(T.uint32(1), T.uint32(64))
+
+    assert rules(kernel(emit)) == set()
+
+
 @pytest.mark.parametrize("by", ["store", "mov"])
 @pytest.mark.parametrize("fence", ["none", "before", "after"])
 def test_fence_between_register_access_and_wgmma(fence, by):

@@ -400,7 +400,7 @@ class System:
             text = "barrier.cluster.arrive again, without a wait for the generation before"
             self.violate("NAMED_BAR_MISMATCH", None, agent.name, text, op)
         arrived += op.threads
-        if op.kind == "bar":
+        if op.kind == "bar" and not arrive_only:  # who only arrives does so elsewhere, by purpose
             self.sites.setdefault((key, generation), set()).add(id(op.event.node))
         if arrived > count:
             self.violate(

@@ -394,10 +394,10 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         return f"({base} + {index} * {step})", varies
 
     def _call_handle_add_byte_offset(self, node: Any) -> Code:
-        return self._binary("({} + {})", node.args[0], node.args[1])
+        return self._binary("({} + wide({}))", node.args[0], node.args[1])
 
     def _call_ptx_addr(self, node: Any) -> Code:
-        return self._binary("({} + {})", node.args[0], node.args[1])
+        return self._binary("({} + wide({}))", node.args[0], node.args[1])
 
     def _call_cuda_elect_sync(self, node: Any) -> Code:
         return f"w.elect({self.site}, {self.scope.mask})", True

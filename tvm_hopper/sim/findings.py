@@ -122,7 +122,7 @@ RULES = _rules(
     Rule(
         "GRID_DEPENDENCY",
         "error",
-        "9.7.13.14 griddepcontrol",
+        "9.7.13.13 griddepcontrol",
         "griddepcontrol.wait before the first access of what an earlier launch uses",
     ),
     Rule("LAUNCH_LIMITS", "error", "2.2 thread hierarchy", "change the launch"),

@@ -112,6 +112,8 @@ class RunAhead:
         self.threads = [0] * len(system.meetings)
         self.seen: dict[tuple[int, int], int] = {}  # phase that an agent has waited for at least
         self.met: dict[tuple[int, int], int] = {}
+        self.times: dict[tuple[int, int], int] = {}  # generations from now that it has come to
+        self.tickets = list(state.tickets)
 
     def steps(self) -> Iterator[Any]:
         """Yield the steps that agents may take, barriers' waits and meetings left out."""
@@ -179,7 +181,10 @@ class RunAhead:
         return True
 
     def _may_meet(self, number: int, op: Any) -> bool:
-        """Tell whether an agent can go on from a barrier after at most so many threads came."""
+        """Tell whether an agent can go on from a barrier after at most so many threads came.
+
+        The n-th time that it comes is in the n-th generation from now, or in a later one.
+        """
         if op.kind == "bar":
             ((key, _, arrive_only),) = op.targets
         else:
@@ -188,9 +193,9 @@ class RunAhead:
         generation, arrived = self.state.meetings[slot]
         began = self.met.get((number, slot))  # generation that this agent takes part in
         if began is None:
-            ticket = self.state.tickets[number]
+            ticket = self.tickets[number]
             came = op.kind == "cluster_wait" or (ticket >= 0 and not arrive_only)
-            began = ticket if came else generation
+            began = ticket if came else generation + self.times.get((number, slot), 0)
             if not came:
                 self.threads[slot] += op.threads
             self.met[number, slot] = began
@@ -198,4 +203,6 @@ class RunAhead:
         if complete <= began and not arrive_only:
             return False
         del self.met[number, slot]  # the next meeting brings its threads again
+        self.tickets[number] = began if op.kind == "cluster_arrive" else -1
+        self.times[number, slot] = began - generation + 1
         return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .families import gaps, memory_kernels, products
+from .families import memory_kernels, products
+from .families.gaps import cta_exchange, opaque_bodies, own_barriers, tx_bytes
 from .golden import (
     g1_side_copy,
     g1_warp_specialized,
@@ -115,12 +116,6 @@ HOPPER_MUTATIONS = mutations(
         ("M61", G1S, "release after the meeting", "DEADLOCK", "VX"),
     )
 )
-FAMILIES = (memory_kernels, products, gaps)
-GOLDEN: tuple[Golden, ...] = HOPPER + tuple(g for family in FAMILIES for g in family.GOLDEN)
-MUTATIONS: tuple[Mutation, ...] = HOPPER_MUTATIONS + tuple(
-    m for family in FAMILIES for m in family.MUTATIONS
-)
-BY_ID = {mutation.id: mutation for mutation in MUTATIONS}
 
 
 @dataclass(frozen=True)
@@ -166,3 +161,27 @@ CONTROLS: tuple[Control, ...] = tuple(
         ("N17", "CTA-scoped remote release after the wgmma wait", G2),
     )
 )
+
+
+@dataclass(frozen=True)
+class Family:
+    """Seeded bugs that belong together, the right kernels that they are made of, and controls."""
+
+    name: str
+    golden: tuple[Golden, ...]
+    mutations: tuple[Mutation, ...]
+    controls: tuple[Control, ...] = ()
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family("Hopper matmuls", HOPPER, HOPPER_MUTATIONS, CONTROLS),
+    Family("kernels bound by memory", memory_kernels.GOLDEN, memory_kernels.MUTATIONS),
+    Family("other products", products.GOLDEN, products.MUTATIONS),
+    Family("opaque bodies", opaque_bodies.GOLDEN, opaque_bodies.MUTATIONS),
+    Family("bytes of copies", tx_bytes.GOLDEN, tx_bytes.MUTATIONS),
+    Family("barriers by hand", own_barriers.GOLDEN, own_barriers.MUTATIONS),
+    Family("exchange between CTAs", cta_exchange.GOLDEN, cta_exchange.MUTATIONS),
+)
+GOLDEN: tuple[Golden, ...] = tuple(g for family in FAMILIES for g in family.golden)
+MUTATIONS: tuple[Mutation, ...] = tuple(m for family in FAMILIES for m in family.mutations)
+BY_ID = {mutation.id: mutation for mutation in MUTATIONS}

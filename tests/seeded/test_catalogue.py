@@ -3,7 +3,7 @@
 import pytest
 
 from tests.seeded.__main__ import main
-from tests.seeded.catalogue import BY_ID, CONTROLS, GOLDEN, HOPPER_MUTATIONS, MUTATIONS
+from tests.seeded.catalogue import BY_ID, CONTROLS, FAMILIES, GOLDEN, HOPPER_MUTATIONS, MUTATIONS
 from tests.seeded.judging import (
     ASSEMBLER_REPAIRS,
     Judgement,
@@ -20,6 +20,8 @@ REPAIRED = [mutation for mutation in MUTATIONS if "P" in mutation.layers]
 def test_the_catalogue_is_complete():
     assert [mutation.id for mutation in HOPPER_MUTATIONS] == [f"M{i:02}" for i in range(1, 62)]
     assert len({mutation.id for mutation in MUTATIONS}) == len(MUTATIONS)
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+    assert sum(len(family.mutations) for family in FAMILIES) == len(MUTATIONS)
     assert len({golden.name for golden in GOLDEN}) == len(GOLDEN)
     assert [control.id for control in CONTROLS] == [f"N{i}" for i in range(1, 18)]
 
@@ -84,3 +86,5 @@ def test_the_table_prints_rows_and_succeeds(capsys):
     text = capsys.readouterr().out
     assert "MBAR_TX_MISMATCH" in text
     assert "clean" in text
+    # M04 is found by the static check, N16 is a control: one bug, one right kernel
+    assert "| Hopper matmuls | 1 of 1 | 1 of 1 | 1 | 0 | 0 | 0 |" in text

@@ -291,3 +291,61 @@ def test_a_waiting_warp_looks_again_at_its_own_words_alone():
     words = {"F": np.zeros(2, "uint32"), "C": np.zeros(256, "uint32")}
     looks = simulate(chain(50, "registers"), words, policy="lifo").steps
     assert looks < 50 * 50
+
+
+def handed_on(how):
+    """CTA 0 releases a row by a flag, CTA 1 writes the flag in its own way, CTA 2 acquires that."""
+
+    @T.prim_func(s_tir=True)
+    def main(
+        X: T.Buffer((512,), "float32"), Y: T.Buffer((256,), "float32"), F: T.Buffer((4,), "uint32")
+    ):
+        T.func_attr({"global_symbol": "main"})
+        bx = T.launch_thread("blockIdx.x", 3)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            flag = T.alloc_buffer((1,), "uint32", scope="local")
+            if bx == 0:
+                Y[tx] = X[tx]
+                T.tvm_storage_sync("shared")
+                if tx == 0:
+                    T.ptx["st.release.gpu.global.u32"](T.address_of(F[0]), T.uint32(1))
+                    if how == "the same thread stores again":
+                        T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[0]), T.uint32(2))
+                        T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[1]), T.uint32(1))
+            elif bx == 1:
+                if tx == 0 and how != "the same thread stores again":
+                    flag[0] = T.uint32(0)
+                    while flag[0] == T.uint32(0):
+                        T.ptx["ld.relaxed.gpu.global.u32"](flag[0], T.address_of(F[0]))
+                    if how == "another thread adds":
+                        T.ptx["red.relaxed.gpu.global.add.u32"](T.address_of(F[0]), T.uint32(1))
+                    else:
+                        if how == "another thread fences and stores":
+                            T.ptx["fence.acq_rel.gpu"]()
+                        T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[0]), T.uint32(2))
+                    T.ptx["st.relaxed.gpu.global.u32"](T.address_of(F[1]), T.uint32(1))
+            else:
+                if tx == 0:
+                    flag[0] = T.uint32(0)
+                    while flag[0] == T.uint32(0):  # so that it never sees what CTA 0 wrote first
+                        T.ptx["ld.relaxed.gpu.global.u32"](flag[0], T.address_of(F[1]))
+                    while flag[0] < T.uint32(2):
+                        T.ptx["ld.acquire.gpu.global.u32"](flag[0], T.address_of(F[0]))
+                T.tvm_storage_sync("shared")
+                Y[128 + tx] = Y[tx]
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [
+        ("another thread stores", {"RACE_READ_INFLIGHT"}),
+        ("another thread adds", set()),
+        ("another thread fences and stores", set()),
+        ("the same thread stores again", set()),
+    ],
+)
+def test_a_plain_store_by_another_thread_hands_no_release_on(how, wanted):
+    assert rules(handed_on(how), IN, [("eager", 0), ("lifo", 0), ("random", 1)]) == wanted

@@ -304,3 +304,31 @@ def test_an_atomic_reads_what_it_finds():
             T.ptx["red.relaxed.gpu.global.add.u32"](T.address_of(Y[tx]), T.uint32(1))
 
     assert rules(main, {}) == {"UNINIT_READ"}
+
+
+@pytest.mark.parametrize("how", ["address_of", "ptr"])
+@pytest.mark.parametrize("dtype", ["int32", "int16"])
+def test_an_address_is_as_wide_as_one_whatever_its_index_is_read_from(how, dtype):
+    @T.prim_func(s_tir=True)
+    def main(
+        X: T.Buffer((64,), dtype), C: T.Buffer((4096,), "uint32"), Y: T.Buffer((64,), "uint32")
+    ):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 64)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            r = T.alloc_buffer((1,), "uint32", scope="local")
+            if how == "address_of":
+                T.ptx["atom.relaxed.gpu.global.add.u32"](
+                    r[0], T.address_of(C[T.Cast("int32", X[tx])]), T.uint32(1)
+                )
+            else:
+                T.ptx["atom.relaxed.gpu.global.add.u32"](
+                    r[0], C.access_ptr("rw", offset=T.Cast("int32", X[tx])), T.uint32(1)
+                )
+            Y[tx] = r[0]
+
+    given = {"X": np.arange(64).astype(dtype) // 2, "C": np.arange(4096, dtype=np.uint32)}
+    report = simulate(lower(main), given)
+    assert report.rules == set()
+    assert (report.outputs["C"] - given["C"]).sum() == 64

@@ -184,6 +184,17 @@ def test_one_barrier_reached_from_two_places():
     assert rules(kernel(emit)) == {"NAMED_BAR_SITES"}  # a review: each warp reaches one place
 
 
+def test_who_only_arrives_does_so_elsewhere_by_purpose():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx < 32:
+            T.ptx.bar.arrive(T.uint32(1), T.uint32(64))
+        if tx >= 32 and tx < 64:
+            T.ptx.bar.sync(T.uint32(1), T.uint32(64))
+
+    assert rules(kernel(emit)) == set()
+
+
 @pytest.mark.parametrize("by", ["store", "mov"])
 @pytest.mark.parametrize("fence", ["none", "before", "after"])
 def test_fence_between_register_access_and_wgmma(fence, by):
@@ -276,7 +287,7 @@ def test_a_call_that_nobody_knows_is_left_to_the_simulator():
         T.evaluate(T.call_extern("void", "somebody_does", reg[0]))
         T.ptx.wgmma.wait_group.sync.aligned(0)
 
-    assert rules(kernel(emit)) == set()
+    assert rules(kernel(emit)) == {"INCOMPLETE"}
 
 
 @pytest.mark.parametrize("wait", ["none", "read", "full", "one left"])

@@ -40,6 +40,7 @@ _ASYNC = "8.9.1.1 asynchronous operations"
 _PROXY = "8.6 proxies"
 _WGMMA = "9.7.15 wgmma"
 _BULK = "9.7.9.25 cp.async.bulk"
+_ALIGNED = "9.7.13.1 barrier, 9.7.15 wgmma, 9.7.9.6 shfl.sync"
 
 RULES = _rules(
     Rule("MBAR_USE_BEFORE_INIT", "error", _MBAR, "initialise the mbarrier before its first use"),
@@ -54,11 +55,16 @@ RULES = _rules(
     Rule("MBAR_TX_MISMATCH", "error", _MBAR, "expect exactly the bytes that the copies deliver"),
     Rule("MBAR_MISSING_WAIT", "error", _MBAR, "wait for each phase before arriving on the next"),
     Rule("MBAR_PHASE_ALIAS", "error", _MBAR, "flip the parity once per use of the slot"),
-    Rule("MBAR_SCOPE_TOO_NARROW", "error", _MBAR, "use .release.cluster and .acquire.cluster"),
+    Rule(
+        "MBAR_SCOPE_TOO_NARROW",
+        "error",
+        "8.7 morally strong operations",
+        "use a scope that holds both threads: .cluster within one, else .gpu",
+    ),
     Rule("DEADLOCK", "error", "9.7.13 synchronisation", "complete the cycle's missing arrival"),
     Rule("RACE_READ_INFLIGHT", "error", _ASYNC, "wait for the completion of the write first"),
     Rule("RACE_OVERWRITE_BUSY", "error", _ASYNC, "release the slot after its reads are complete"),
-    Rule("RACE_WRITE_WRITE", "error", "8.10 memory consistency", "order the two writes"),
+    Rule("RACE_WRITE_WRITE", "error", "8.7.1 data races", "order the two writes"),
     Rule("PROXY_FENCE_MISSING", "error", _PROXY, "fence.proxy.async after the generic write"),
     Rule(
         "PROXY_FENCE_MISSING_WAR",
@@ -77,7 +83,7 @@ RULES = _rules(
     Rule("BULK_GROUP_MISUSE", "error", _BULK, "commit and wait in the thread that issued"),
     Rule("WGMMA_FENCE_MISSING", "error", _WGMMA, "put wgmma.fence before the wgmma.mma_async"),
     Rule("WGMMA_REG_INFLIGHT", "error", _WGMMA, "wgmma.wait_group before touching the registers"),
-    Rule("WARP_CONVERGENCE", "error", _WGMMA, "let all threads of the warp (group) execute it"),
+    Rule("WARP_CONVERGENCE", "error", _ALIGNED, "let all threads of the warp (group) execute it"),
     Rule("NAMED_BAR_MISMATCH", "error", "9.7.13.1 barrier", "use one count per barrier"),
     Rule("SETMAXNREG_BUDGET", "error", "9.7.19.5 setmaxnreg", "lower the consumers' registers"),
     Rule("SETMAXNREG_DIRECTION", "error", "9.7.19.5 setmaxnreg", "dec down, inc up"),
@@ -99,7 +105,7 @@ RULES = _rules(
     Rule("UNINIT_READ", "error", "5 state spaces", "write the bytes before reading them"),
     Rule("OOB_ACCESS", "error", "5 state spaces", "keep the access inside the buffer"),
     Rule("OUT_OF_VIEW", "error", "5 state spaces", "stay inside the tensor's own elements"),
-    Rule("MISALIGNED", "error", "5 state spaces", "align the address"),
+    Rule("MISALIGNED", "error", "5.4.5 alignment", "align the address"),
     Rule("OUTPUT_COVERAGE", "error", "specification of the kernel", "write each output once"),
     Rule(
         "WRONG_VALUE",
@@ -116,7 +122,7 @@ RULES = _rules(
     Rule(
         "GRID_DEPENDENCY",
         "error",
-        "9.7.13.14 griddepcontrol",
+        "9.7.13.13 griddepcontrol",
         "griddepcontrol.wait before the first access of what an earlier launch uses",
     ),
     Rule("LAUNCH_LIMITS", "error", "2.2 thread hierarchy", "change the launch"),
@@ -126,7 +132,7 @@ RULES = _rules(
         "9.7 Target ISA Notes",
         "build for an architecture that has the instruction, or use one that the target has",
     ),
-    Rule("TENSOR_MAP", "error", "5.5.8 tensors", "change the tensor map"),
+    Rule("TENSOR_MAP", "error", "5.5.8 tensor-map", "change the tensor map"),
     Rule("TRAP", "error", "9.7.19.4 trap", "find out why the condition does not hold"),
     Rule("TRY_WAIT_NOT_LOOPED", "error", _MBAR, "repeat try_wait until it returns true"),
     Rule("ILLEGAL_OPERAND", "error", "9.7 instructions", "use a value that the instruction allows"),

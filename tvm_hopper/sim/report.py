@@ -120,6 +120,8 @@ class Reporter:
             return "TENSORMAP_PROXY"
         if other.known_to(bundle.generic) and access.kind == ASYNC and not of_lanes:
             return "PROXY_FENCE_MISSING" if other.writes else "PROXY_FENCE_MISSING_WAR"
+        if access.rmw and other.rmw:
+            return "MBAR_SCOPE_TOO_NARROW"
         if other.known_to(bundle.narrow) and not of_lanes:
             return "MBAR_SCOPE_TOO_NARROW"
         if not region.shared and other.writes and other.op is not None:
@@ -184,6 +186,9 @@ class Reporter:
         missing = _MISSING[rule]
         if self._of_lanes(region, other, access, bundle):
             missing = f"bar.warp.sync between the lanes of {other.warp.label}"
+        if access.rmw and other.rmw:
+            message += f" in scope {access.scope} of the one and {other.scope} of the other"
+            missing = "a scope of both accesses that holds both threads (.cluster, .gpu)"
         if other.warp.lane_order.left_out(other):
             missing = f"bar.warp.sync between the lanes of {other.warp.label}; or {missing}"
             message += "; the release (or fence) after it is of lanes that had not met the others"

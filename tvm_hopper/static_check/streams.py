@@ -7,7 +7,7 @@ not known: the simulator decides those.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,13 +42,34 @@ def groups_of(trace: Trace) -> list[slice]:
     return [slice(i, min(i + step, trace.num_threads)) for i in range(0, trace.num_threads, step)]
 
 
+def before_opaque(trace: Trace) -> tuple[Trace, np.ndarray]:
+    """Leave out what a warp group does behind a call whose body is not known.
+
+    Returns the trace without that, and the threads (num_threads,) of which something is left out.
+    Such a body may fence, wait or commit; it stays as an event.
+    """
+    if not any(event.kind == "opaque" for event in trace.events):
+        return trace, np.zeros(trace.num_threads, bool)
+    stopped = np.zeros(trace.num_threads, bool)
+    events = []
+    for event in trace.events:
+        if event.kind == "opaque":
+            events.append(event)
+            for span in groups_of(trace):
+                stopped[span] |= event.mask[span].any()
+        elif (mask := event.mask & ~stopped).any():
+            events.append(replace(event, mask=mask))
+    return replace(trace, events=events), stopped
+
+
 def check_streams(trace: Trace) -> Iterator[Finding]:
     """Yield what the events of one CTA break."""
+    trace, stopped = before_opaque(trace)
     yield from check_convergence(trace)
-    yield from check_setmaxnreg(trace)
+    yield from check_setmaxnreg(trace, bool(stopped.any()))
     for number, span in enumerate(groups_of(trace)):
         yield from check_wgmma(trace, span, f"warp group {number}")
-    yield from check_bulk_groups(trace)
+    yield from check_bulk_groups(trace, stopped)
     yield from check_init_published(trace)
     yield from check_proxy_fence(trace)
 
@@ -110,8 +131,8 @@ def _check_barrier(trace: Trace, event: SyncEvent) -> Iterator[Finding]:
             )
 
 
-def check_setmaxnreg(trace: Trace) -> Iterator[Finding]:
-    """Direction, whole groups, and the pool that the groups share."""
+def check_setmaxnreg(trace: Trace, partly: bool = False) -> Iterator[Finding]:
+    """Direction, whole groups, and the pool that the groups share, unless they show it `partly`."""
     events = [e for e in trace.events if e.kind == "setmaxnreg"]
     if not events:
         return
@@ -147,7 +168,7 @@ def check_setmaxnreg(trace: Trace) -> Iterator[Finding]:
     threads = trace.num_threads
     pool = min(entry * threads, trace.arch.registers_per_block)
     wanted = sum(current[n] * (s.stop - s.start) for n, s in enumerate(groups_of(trace)))
-    if wanted > pool:
+    if wanted > pool and not partly:
         parts = " + ".join(str(v) for v in current.values())
         yield finding(
             "SETMAXNREG_BUDGET",
@@ -240,8 +261,11 @@ def check_wgmma(trace: Trace, span: slice, where: str) -> Iterator[Finding]:
 # -- bulk groups ---------------------------------------------------------------------------------
 
 
-def check_bulk_groups(trace: Trace) -> Iterator[Finding]:
-    """Check that the thread that issues a store commits it and waits for it."""
+def check_bulk_groups(trace: Trace, stopped: np.ndarray) -> Iterator[Finding]:
+    """Check that the thread that issues a store commits it and waits for it.
+
+    `stopped` (num_threads,): threads of which not all is known.
+    """
     stores = [e for e in trace.events if e.kind == "bulk_store"]
     if not stores:
         return
@@ -267,6 +291,7 @@ def check_bulk_groups(trace: Trace) -> Iterator[Finding]:
         else:
             continue
         last[event.kind] = event
+    open_stores[stopped] = pending[stopped] = 0
     if (open_stores > 0).any():
         yield finding(
             "BULK_GROUP_MISUSE",
@@ -315,7 +340,7 @@ def check_proxy_fence(trace: Trace) -> Iterator[Finding]:
     """Check for a proxy fence between ordinary stores and a bulk store of the same bytes."""
     dirty: list[tuple[str, int, int]] = []
     for event in trace.events:
-        if event.kind == "proxy_fence":
+        if event.kind in ("proxy_fence", "opaque"):
             dirty.clear()
         elif event.kind == "shared":
             space, low, high, write = event.values

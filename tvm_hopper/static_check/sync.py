@@ -13,7 +13,7 @@ from tvm import ir, tirx
 
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim.findings import Finding
-from tvm_hopper.sim.protocol.check import Skeleton, run_skeleton
+from tvm_hopper.sim.protocol.check import Skeleton, opaque_calls, run_skeleton
 from tvm_hopper.sim.protocol.trace import UnanalysableError
 from tvm_hopper.sim.tir import PTX, op_name
 from tvm_hopper.static_check.streams import check_streams, finding
@@ -56,6 +56,10 @@ def check_sync(
     found += _mixed_sites(skeleton)
     for trace in skeleton.traces:
         found += check_streams(trace)
+    found += [
+        finding("INCOMPLETE", f"left to the simulator: what comes behind the call of {name}")
+        for name in opaque_calls(skeleton)
+    ]
     unique = {(f.rule, f.message): f for f in found}
     return list(unique.values())
 

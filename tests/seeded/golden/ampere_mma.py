@@ -163,5 +163,10 @@ def build(
 
     inputs = operands(m, n, k, seed)
     return Kernel(
-        main, inputs, {"C": product(inputs)}, tiles_m * tiles_n, plain_product(m, n, k), "sm_80"
+        main,
+        inputs,
+        {"C": product(inputs)},
+        tiles_m * tiles_n,
+        plain_product(m, n, k),
+        arch="sm_80",
     )

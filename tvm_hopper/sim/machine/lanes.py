@@ -79,6 +79,11 @@ def to_shared(address: Any) -> Any:
     return address & 0xFFFFFFFF if not int(address) >> 44 else address
 
 
+def wide(index: Any) -> Any:
+    """Return an index as wide as an address; what is read from memory may be narrower."""
+    return index.astype(np.int64, copy=False) if isinstance(index, np.ndarray) else index
+
+
 def tdiv(a: Any, b: Any) -> Any:
     """Divide integers, rounding towards zero."""
     if is_lanes(a) or is_lanes(b):

@@ -295,12 +295,14 @@ class WarpCore(LoadStore):
         op: Any = None,
         rmw: bool = False,
         lanes: int = ALL_LANES,
+        scope: str = "gpu",
     ) -> MemoryAccess | None:
         """Record an access of this warp; None if races are not looked for."""
         log = self.machine.log
         if log is None:
             return None
         access = log.add(self, self.epoch, event, kind, writes, site, self.it, op, rmw, lanes)
+        access.scope = scope
         if event < 0:
             self.lane_order.add(access)
         return access

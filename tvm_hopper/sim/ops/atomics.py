@@ -72,7 +72,7 @@ class AtomicOps:
                 continue
             if op != "load":
                 region.begin_store()
-            access = self.access(site, op != "load", rmw=True, lanes=bit)
+            access = self.access(site, op != "load", rmw=True, lanes=bit, scope=scope)
             place_bytes = np.asarray([offset])
             self.check(region, place_bytes, dtype.itemsize, access, reads=op != "store")
             cell = region.view(dtype)
@@ -86,6 +86,8 @@ class AtomicOps:
             if after != before:
                 self.machine.progress += 1
             cell[offset // dtype.itemsize] = after
+            if op == "store" and (present := self.machine.releases.get((region, offset))):
+                present.overwrite((self.index, bit))
             self._published(place, bit, sem, scope)
         return old
 
@@ -133,12 +135,13 @@ class AtomicOps:
         if not found and fenced is None:
             return
         releases = self.machine.releases.setdefault(self._place(place), Releases())
+        author = self.index, bit
         for reach, bundle in found:
-            releases.publish(self.cta, reach, bundle)
+            releases.publish(self.cta, reach, author, bundle)
         if fenced is not None and scope != "cta":
             bundle = fenced.plain()
             self.lane_order.limit_all(bundle, bit, self.machine)
-            releases.publish_fenced(self.cta, scope, bundle)
+            releases.publish_fenced(self.cta, scope, author, bundle)
 
     # -- fences -----------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """`griddepcontrol`: a launch that may begin before the one before it has ended; and `discard`.
 
-PTX ISA 9.1, 9.7.13.14: `.wait` "causes the executing thread to wait until all prerequisite grids in
+PTX ISA 9.1, 9.7.13.13: `.wait` "causes the executing thread to wait until all prerequisite grids in
 flight have completed and all the memory operations from the prerequisite grids are performed and
 made visible to the current grid". Launches run one after another here: what a launch with TVM's tag
 for programmatic dependent launch touches of an earlier one's tensors must stand behind a wait, and

@@ -104,13 +104,21 @@ def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] 
                 if event.mask[span].any()
                 for op in _ops(event, span, cta, peers, sizes)
             ]
-            agents.append(SkeletonAgent(cta, name, tuple(ops), len(span)))
+            agents.append(SkeletonAgent(cta, name, tuple(_until_opaque(ops)), len(span)))
             spans_of.append(span)
     return [
         agent
         for agent in map(_leave_barriers, agents, spans_of, [_whole_meetings(agents)] * len(agents))
         if agent.ops
     ]
+
+
+def _until_opaque(ops: list[Op]) -> Iterator[Op]:
+    """Yield the steps up to the first call whose body is not known."""
+    for op in ops:
+        yield op
+        if op.kind == "opaque":
+            return
 
 
 def _parts(warp: np.ndarray, events: list[SyncEvent], cta: int) -> list[tuple[np.ndarray, str]]:
@@ -258,7 +266,7 @@ def _ops(
         everybody = len(event.mask) * peers
         yield Op("bar", value=values[0], threads=threads, event=event,
                  targets=(((-1, "grid", values[0]), everybody, 0),))  # fmt: skip
-    elif kind in ("cluster_sync", "cluster_arrive", "cluster_wait"):
+    elif kind in ("cluster_sync", "cluster_arrive", "cluster_wait", "opaque"):
         yield Op(kind, threads=threads, event=event)
     elif kind in ("unknown_barrier", "inval", "try_wait"):
         raise UnanalysableError(f"{kind}: {event.node}")

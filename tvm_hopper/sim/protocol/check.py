@@ -168,7 +168,7 @@ def explore(
         state = stack.pop()
         movers = list(symmetry.movers(state))
         following = (reduce and eager(system, state, movers)) or system.successors(state, movers)
-        if not following and not system.finished(state):
+        if not following and not system.finished(state) and not system.opaque_calls(state):
             stuck.append(state)
             if len(stuck) >= 4:
                 return stuck, len(seen), True
@@ -319,6 +319,10 @@ def explore_skeleton(
         for state in stuck[:1]:
             findings += deadlock_of(skeleton, state)
         findings += violations_of(skeleton)
+        findings += [
+            _incomplete(f"what a thread does behind the call of {name} is not followed")
+            for name in opaque_calls(skeleton)
+        ]
         if not complete:
             findings.append(_incomplete(f"more than {max_states} states; raise the budget"))
         where = skeleton.where
@@ -361,8 +365,15 @@ def run_skeleton(
 
 def _judge_once(skeleton: Skeleton) -> list[Finding]:
     state, _ = run_once(skeleton)
-    found = [] if skeleton.system.finished(state) else deadlock_of(skeleton, state)
+    over = skeleton.system.finished(state) or skeleton.system.opaque_calls(state)
+    found = [] if over else deadlock_of(skeleton, state)
     return found + violations_of(skeleton)
+
+
+def opaque_calls(skeleton: Skeleton) -> list[str]:
+    """Name the calls behind which an agent is not followed, since nobody knows their bodies."""
+    steps = (op for agent in skeleton.agents for op in agent.ops if op.kind == "opaque")
+    return sorted({op.event.values[0] for op in steps})
 
 
 __all__ = [
@@ -370,5 +381,6 @@ __all__ = [
     "SkeletonReport",
     "explore_skeleton",
     "extract_skeletons",
+    "opaque_calls",
     "run_skeleton",
 ]

@@ -192,3 +192,10 @@ def _address_of(target: Any) -> Closure:
         return base + position * size
 
     return evaluate
+
+
+def store_key(node: tirx.BufferStore) -> tuple[Any, int] | None:
+    """Return the register that a store of one element writes; None if it is not known."""
+    if len(node.indices) == 1 and isinstance(node.indices[0], tirx.IntImm):
+        return node.buffer, int(node.indices[0].value)
+    return None

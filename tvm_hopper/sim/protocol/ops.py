@@ -63,7 +63,6 @@ _REFUSED = (
 )
 _HARMLESS = ("cp_async_bulk_prefetch", "cp_async_bulk_tensor_prefetch")
 _TRIES = tuple(f"{PTX}mbarrier_{kind}_wait_parity" for kind in ("try", "test"))
-OPAQUE = ("call_extern", "call_pure_extern")
 
 
 def is_unknown(call: ir.Call) -> bool:

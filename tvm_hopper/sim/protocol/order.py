@@ -9,9 +9,10 @@ a step could be put off for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tvm_hopper.sim.protocol.agents import Key
 from tvm_hopper.sim.protocol.system import CLUSTER, System, SystemState
 
 
@@ -20,10 +21,11 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
 
     Such steps block nobody, and all that they do is to enable: issuing a copy; meeting at a barrier
     that always needs the same agents, as the cluster barrier does where every agent arrives and
-    waits by turns; an arrival or a delivery that does not complete its phase, or
-    that completes one which nobody can miss; a wait that passes, where the phase cannot end and
-    nobody can arrive in it before this agent goes on. An arrival that comes early is the worst case
-    for the rule that somebody observes each phase.
+    waits by turns; an arrival or a delivery that does not complete its phase, or that completes one
+    which nobody can miss, neither where more bytes may come than the phase
+    expects; a wait that passes, where the phase cannot end and nobody can arrive in it before this
+    agent goes on. An arrival that comes early is the worst case for the rule that somebody observes
+    each phase.
     """
     waits = []
     for number in movers:
@@ -37,13 +39,13 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
             op.kind in ("load", "cluster_sync")
             or (op.kind in ("cluster_arrive", "cluster_wait") and system.cluster_in_turns)
             or (op.kind == "bar" and op.value in system.fixed_meetings)
-            or (op.kind == "arrive" and _harmless(system, state, op, 1))
+            or (op.kind == "arrive" and _harmless(system, state, op, number))
         ):
             after = system.step(state, number)
             if after is not None:
                 return [after]
     for place, (issuer, step) in enumerate(state.flight):
-        if _harmless(system, state, system.agents[issuer].ops[step], -1):
+        if _harmless(system, state, system.agents[issuer].ops[step], None):
             return [system.deliver(state, place)]
     for number, op in waits:
         slot = system.index[op.targets[0][0]]
@@ -56,111 +58,151 @@ def eager(system: System, state: SystemState, movers: Iterable[int]) -> list[Sys
     return []
 
 
-def _harmless(system: System, state: SystemState, op: Any, sign: int) -> bool:
-    """Tell whether an arrival or a delivery changes nothing that a wait could have seen before."""
+def _harmless(system: System, state: SystemState, op: Any, arriving: int | None) -> bool:
+    """Tell whether an arrival or a delivery changes nothing that a wait could have seen before.
+
+    `arriving` is the agent that arrives; None: a copy lands.
+    """
     for key, count, size in op.targets:
         slot = system.index[key]
         phase, expected, pending, tx, _ = state.barriers[slot]
         if not expected or pending < count:
             return False
-        # copies that bring more than is expected may step over zero: their order decides
-        if sign < 0 and system.bytes_in_flight(state, key) > tx:
-            return False
-        ends = pending == count and tx + sign * size == 0
+        after = tx - size if arriving is None else tx + size
         # bytes that nobody expects belong to this phase or to the next: their order decides
-        if ends and (system.may_miss(state, slot, phase) or (sign > 0 and key in system.filled)):
+        ends = pending == count and after == 0
+        if ends and (
+            system.may_miss(state, slot, phase) or (arriving is not None and key in system.filled)
+        ):
             return False
+        # copies that bring more than is expected may step over zero: their order decides
+        if key in system.filled and system.counted:
+            brought = system.bytes_in_flight(state, key)
+            brought += RunAhead(system, state, arriving, slot).bytes_to(key)
+            if brought > (tx if arriving is None else after):
+                return False
     return True
 
 
 def may_arrive(system: System, state: SystemState, frozen: int, slot: int) -> bool:
     """Tell whether others may arrive on a barrier (or remake it) while one agent stands still.
 
-    The others run ahead as far as counts allow. Bytes, and the order in which arrivals come, are
-    left out, so that whatever they can do, they do here; a barrier whose count can change never
-    blocks here. A wait on a barrier with pending arrivals therefore depends on nothing that comes
-    before this agent's next step, if this returns False: only an arrival could end the phase.
+    A wait on a barrier with pending arrivals depends on nothing that comes before this agent's
+    next step, if this returns False: only an arrival could end the phase.
     """
-    positions = list(state.positions)
-    arrivals = [0] * len(system.keys)
-    threads = [0] * len(system.meetings)
-    seen: dict[tuple[int, int], int] = {}  # phase that an agent has waited for at least
-    met: dict[tuple[int, int], int] = {}
-    moved = True
-    while moved:
-        moved = False
-        for number, agent in enumerate(system.agents):
-            if number == frozen:
-                continue
-            while positions[number] < len(agent.ops):
-                op = agent.ops[positions[number]]
-                if op.kind == "wait":
-                    if not _may_pass(system, state, number, op, arrivals, seen):
-                        break
-                elif op.kind in ("bar", "cluster_sync", "cluster_arrive", "cluster_wait"):
-                    if not _may_meet(system, state, number, op, threads, met):
-                        break
-                elif op.kind not in ("load", "expect"):
-                    for key, count, _ in op.targets:
-                        place = system.index[key]
-                        if place == slot:
-                            return True
-                        arrivals[place] += count
-                positions[number] += 1
-                moved = True
-    return False
+    return RunAhead(system, state, frozen, None).arrives_on(slot)
 
 
-def _may_pass(
-    system: System,
-    state: SystemState,
-    number: int,
-    op: Any,
-    arrivals: list[int],
-    seen: dict[tuple[int, int], int],
-) -> bool:
-    """Tell whether a wait can pass after at most so many arrivals."""
-    slot = system.index[op.targets[0][0]]
-    phase, expected, pending, _, _ = state.barriers[slot]
-    if expected <= 0 or slot in system.unsteady:
+class RunAhead:
+    """How far agents come at most while something stands still: one of them, or a copy.
+
+    They run as far as counts allow. Bytes, and the order in which arrivals come, are left out, so
+    that whatever they can do, they do here; a barrier whose count can change never blocks here.
+
+    `frozen` is the agent that stands still, None if it is a copy; `open_slot` a barrier whose phase
+    cannot end before that agent or copy moves.
+    """
+
+    def __init__(
+        self, system: System, state: SystemState, frozen: int | None, open_slot: int | None
+    ) -> None:
+        self.system, self.state, self.frozen, self.open_slot = system, state, frozen, open_slot
+        self.positions = list(state.positions)
+        self.arrivals = [0] * len(system.keys)
+        self.threads = [0] * len(system.meetings)
+        self.seen: dict[tuple[int, int], int] = {}  # phase that an agent has waited for at least
+        self.met: dict[tuple[int, int], int] = {}
+        self.times: dict[tuple[int, int], int] = {}  # generations from now that it has come to
+        self.tickets = list(state.tickets)
+
+    def steps(self) -> Iterator[Any]:
+        """Yield the steps that agents may take, barriers' waits and meetings left out."""
+        moved = True
+        while moved:
+            moved = False
+            for number, agent in enumerate(self.system.agents):
+                if number == self.frozen:
+                    continue
+                while self.positions[number] < len(agent.ops):
+                    op = agent.ops[self.positions[number]]
+                    if op.kind == "opaque":
+                        break
+                    if op.kind == "wait":
+                        if not self._may_pass(number, op):
+                            break
+                    elif op.kind in ("bar", "cluster_sync", "cluster_arrive", "cluster_wait"):
+                        if not self._may_meet(number, op):
+                            break
+                    else:
+                        yield op
+                        if op.kind not in ("load", "expect"):
+                            for key, count, _ in op.targets:
+                                self.arrivals[self.system.index[key]] += count
+                    self.positions[number] += 1
+                    moved = True
+
+    def arrives_on(self, slot: int) -> bool:
+        """Tell whether somebody may arrive on a barrier, or remake it."""
+        index = self.system.index
+        return any(
+            index[key] == slot
+            for op in self.steps()
+            if op.kind not in ("load", "expect")
+            for key, _, _ in op.targets
+        )
+
+    def bytes_to(self, key: Key) -> int:
+        """Return what copies that may be issued bring to a barrier."""
+        return sum(
+            size
+            for op in self.steps()
+            if op.kind == "load"
+            for target, _, size in op.targets
+            if target == key
+        )
+
+    def _may_pass(self, number: int, op: Any) -> bool:
+        """Tell whether a wait can pass after at most so many arrivals."""
+        slot = self.system.index[op.targets[0][0]]
+        phase, expected, pending, _, _ = self.state.barriers[slot]
+        if slot == self.open_slot:
+            return (phase & 1) != op.value
+        if expected <= 0 or slot in self.system.unsteady:
+            return True
+        last = phase
+        if self.arrivals[slot] >= pending:
+            last += 1 + (self.arrivals[slot] - pending) // expected
+        wanted = max(self.seen.get((number, slot), phase), phase)
+        if wanted & 1 == op.value:
+            wanted += 1
+        if wanted > last:
+            return False
+        self.seen[number, slot] = wanted
         return True
-    last = phase
-    if arrivals[slot] >= pending:
-        last += 1 + (arrivals[slot] - pending) // expected
-    wanted = max(seen.get((number, slot), phase), phase)
-    if wanted & 1 == op.value:
-        wanted += 1
-    if wanted > last:
-        return False
-    seen[number, slot] = wanted
-    return True
 
+    def _may_meet(self, number: int, op: Any) -> bool:
+        """Tell whether an agent can go on from a barrier after at most so many threads came.
 
-def _may_meet(
-    system: System,
-    state: SystemState,
-    number: int,
-    op: Any,
-    threads: list[int],
-    met: dict[tuple[int, int], int],
-) -> bool:
-    """Tell whether an agent can go on from a barrier after at most so many threads came to it."""
-    if op.kind == "bar":
-        ((key, _, arrive_only),) = op.targets
-    else:
-        key, arrive_only = CLUSTER, op.kind == "cluster_arrive"
-    slot = system.meeting_index[key]
-    generation, arrived = state.meetings[slot]
-    began = met.get((number, slot))  # generation that this agent takes part in
-    if began is None:
-        ticket = state.tickets[number]
-        came = op.kind == "cluster_wait" or (ticket >= 0 and not arrive_only)
-        began = ticket if came else generation
-        if not came:
-            threads[slot] += op.threads
-        met[number, slot] = began
-    complete = generation + (arrived + threads[slot]) // system.least[key]
-    if complete <= began and not arrive_only:
-        return False
-    del met[number, slot]  # the next meeting brings its threads again
-    return True
+        The n-th time that it comes is in the n-th generation from now, or in a later one.
+        """
+        if op.kind == "bar":
+            ((key, _, arrive_only),) = op.targets
+        else:
+            key, arrive_only = CLUSTER, op.kind == "cluster_arrive"
+        slot = self.system.meeting_index[key]
+        generation, arrived = self.state.meetings[slot]
+        began = self.met.get((number, slot))  # generation that this agent takes part in
+        if began is None:
+            ticket = self.tickets[number]
+            came = op.kind == "cluster_wait" or (ticket >= 0 and not arrive_only)
+            began = ticket if came else generation + self.times.get((number, slot), 0)
+            if not came:
+                self.threads[slot] += op.threads
+            self.met[number, slot] = began
+        complete = generation + (arrived + self.threads[slot]) // self.system.least[key]
+        if complete <= began and not arrive_only:
+            return False
+        del self.met[number, slot]  # the next meeting brings its threads again
+        self.tickets[number] = began if op.kind == "cluster_arrive" else -1
+        self.times[number, slot] = began - generation + 1
+        return True

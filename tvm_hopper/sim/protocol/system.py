@@ -230,6 +230,11 @@ class System:
         """Tell whether every agent has ended."""
         return all(p == len(a.ops) for p, a in zip(state.positions, self.agents, strict=True))
 
+    def opaque_calls(self, state: SystemState) -> set[str]:
+        """Return the calls of unknown bodies that some agent stands at, by name."""
+        steps = (a.ops[p : p + 1] for p, a in zip(state.positions, self.agents, strict=True))
+        return {op.event.values[0] for ops in steps for op in ops if op.kind == "opaque"}
+
     def violate(self, rule: str, key: Key | None, agent: str, text: str, op: Op) -> None:
         """Keep a violation once per rule, barrier and agent."""
         self.violations.setdefault((rule, key, agent), Violation(rule, key, agent, text, op))
@@ -268,6 +273,8 @@ class System:
         if position == len(agent.ops):
             return None
         op = agent.ops[position]
+        if op.kind == "opaque":  # nobody knows what it does: the agent is followed no further
+            return None
         if op.kind == "wait":
             return self._wait(state, number, op)
         if op.kind in ("bar", "cluster_sync", "cluster_arrive", "cluster_wait"):
@@ -393,7 +400,7 @@ class System:
             text = "barrier.cluster.arrive again, without a wait for the generation before"
             self.violate("NAMED_BAR_MISMATCH", None, agent.name, text, op)
         arrived += op.threads
-        if op.kind == "bar":
+        if op.kind == "bar" and not arrive_only:  # who only arrives does so elsewhere, by purpose
             self.sites.setdefault((key, generation), set()).add(id(op.event.node))
         if arrived > count:
             self.violate(

@@ -17,12 +17,12 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.facts.arch import SM_90A, Arch
-from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, Env, compile_expr
+from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, Env, compile_expr, store_key
 from tvm_hopper.sim.protocol.leaving import ways_to_leave
+from tvm_hopper.sim.protocol.opaque import any_opaque, opaque_call, opaque_step
 from tvm_hopper.sim.protocol.ops import (
     BARRIER_KINDS,
     COPY_KINDS,
-    OPAQUE,
     Emitter,
     SpunWait,
     emitter_of,
@@ -161,7 +161,7 @@ def _compiled(func: tirx.PrimFunc) -> _Compiled:
     for known, compiled in _CACHE:
         if known.same_as(func):
             return compiled
-    builder = _Builder()
+    builder = _Builder(any_opaque(func.body))
     step, level = builder.stmt(func.body)
     returns = "return" in ways_to_leave(func.body)
     compiled = _Compiled(step, level, builder.bounds, returns)
@@ -174,24 +174,27 @@ def _nothing(trace: Trace, mask: np.ndarray) -> None:
     """Do nothing."""
 
 
-NONE, LOCAL, COPIES, BARRIERS = 0, 1, 2, 3
+NONE, OPAQUE, LOCAL, COPIES, BARRIERS = range(5)
 
 
 class _Builder:
     """Compiles statements; `stmt` returns the closure and how it synchronises.
 
-    `NONE`: not at all; `LOCAL`: within a warp group; `COPIES`: copies complete on a barrier;
-    `BARRIERS`: it waits or arrives.
+    `NONE`: not at all; `OPAQUE`: a body that nobody sees may; `LOCAL`: within a warp group;
+    `COPIES`: copies complete on a barrier; `BARRIERS`: it waits or arrives.
     """
 
-    def __init__(self) -> None:
-        self.bounds = False
+    def __init__(self, opaque: bool) -> None:
+        self.opaque, self.bounds = opaque, False
         self.nested = False  # a loop with synchronisation stands inside the one being compiled
         self.loops: list[tuple[Any, Any]] = []
 
     def stmt(self, node: Any) -> tuple[Step, int]:
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
-        return method(node) if method else (_nothing, NONE)
+        step, level = method(node) if method else (_nothing, NONE)
+        if self.opaque and (name := opaque_call(node)) is not None:
+            return _chain([opaque_step(node, name), step]), max(level, OPAQUE)
+        return step, level
 
     def _seqstmt(self, node: Any) -> tuple[Step, int]:
         parts = [self.stmt(inner) for inner in node.seq]
@@ -257,10 +260,12 @@ class _Builder:
             if left_early:
                 raise UnanalysableError(f"loop {var.name} around synchronisation is left early")
             if not isinstance(first, int) or not isinstance(count, int):
-                if not sync:
+                if sync == OPAQUE:
+                    body(trace, mask)
+                if sync <= OPAQUE:
                     return
                 raise UnanalysableError(f"extent of loop {var.name}: {node.extent}")
-            if not sync:  # its effects are summarised: once is enough
+            if sync <= OPAQUE:  # its effects are summarised: once is enough
                 trace.env[var] = first
                 if count > 0:
                     body(trace, mask)
@@ -294,7 +299,7 @@ class _Builder:
         body, sync = self.stmt(node.body)
 
         def run(trace: Trace, mask: np.ndarray) -> None:
-            if sync:
+            if sync > OPAQUE:
                 raise UnanalysableError(f"while loop around synchronisation: {node.condition}")
             body(trace, mask)
 
@@ -329,7 +334,7 @@ class _Builder:
         def run(trace: Trace, mask: np.ndarray) -> None:
             which = condition(trace.env)
             if which is UNKNOWN:
-                if sync:
+                if sync > OPAQUE:
                     raise UnanalysableError(f"condition around synchronisation: {node.condition}")
                 then(trace, mask)
                 other(trace, mask)
@@ -351,7 +356,7 @@ class _Builder:
         if scope.startswith("local"):
             bounds = self.bounds_of(node.indices)
             steps.append(self._access(node, node.buffer, bounds, True))
-            key = _store_key(node)
+            key = store_key(node)
             if key is not None and str(node.value.ty).startswith(
                 ("T.int", "T.uint", "int", "uint")
             ):
@@ -378,8 +383,8 @@ class _Builder:
                     raise UnanalysableError(f"instruction {name}")
 
                 return refuse, BARRIERS
-            if name in OPAQUE:  # what it does to registers is not known: the simulator says so
-                return _nothing, NONE
+            if name == "call_pure_extern" or (self.opaque and opaque_call(node)):
+                return _nothing, NONE  # what it does to registers is not known
             steps = [self._access(call, *read, False) for read in self.accesses(call)]
             return _chain(steps), NONE
         level = LOCAL if emitter.sync else NONE
@@ -478,12 +483,6 @@ class _Builder:
             trace.add("shared", mask, (base.space, low, high, write), node)
 
         return run
-
-
-def _store_key(node: Any) -> tuple[Any, int] | None:
-    if len(node.indices) == 1 and isinstance(node.indices[0], tirx.IntImm):
-        return node.buffer, int(node.indices[0].value)
-    return None
 
 
 def _chain(steps: list[Step]) -> Step:

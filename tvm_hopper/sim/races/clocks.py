@@ -213,35 +213,50 @@ def reaches(owner: Any, other: Any, scope: str) -> bool:
     return scope != "cta"
 
 
+Author = tuple[int, int]  # a warp's number and its lanes, as bits
+Entries = dict[tuple[Any, str, Author], Bundle]
+
+
 class Releases:
-    """What was released at one address, by CTA and scope.
+    """What was released at one address, by CTA, scope and thread.
 
     A release and an acquire meet if each one's scope holds the other's thread (PTX ISA, memory
-    consistency model, "Morally strong").
+    consistency model, "Morally strong"), and if the acquire reads what the release wrote, or what
+    read-modify-writes made of it ("Observation order"): a plain store by another thread ends that.
     """
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[Any, str], Bundle] = {}
+        self.entries: Entries = {}
         self.wide: Bundle | None = None  # of all that reach every CTA: one for many of them
-        self.narrow: dict[tuple[Any, str], Bundle] = {}  # of the others
-        self.fenced: dict[tuple[Any, str], Bundle] = {}  # of relaxed writes behind a `fence.sc`
+        self.narrow: Entries = {}  # of the others
+        self.fenced: Entries = {}  # of relaxed writes behind a `fence.sc`
 
-    def publish(self, cta: Any, scope: str, bundle: Bundle) -> None:
+    def publish(self, cta: Any, scope: str, author: Author, bundle: Bundle) -> None:
         """Add a release."""
-        self._add(self.entries, (cta, scope), bundle)
+        key = cta, scope, author
+        self._add(self.entries, key, bundle)
         if scope not in _EVERYWHERE:
-            self.narrow[cta, scope] = self.entries[cta, scope]
+            self.narrow[key] = self.entries[key]
         elif self.wide is None:
             self.wide = bundle.copy()
         else:
             self.wide.join(bundle)
 
-    def publish_fenced(self, cta: Any, scope: str, bundle: Bundle) -> None:
+    def publish_fenced(self, cta: Any, scope: str, author: Author, bundle: Bundle) -> None:
         """Add what stands before a `fence.sc`, by a relaxed write."""
-        self._add(self.fenced, (cta, scope), bundle)
+        self._add(self.fenced, (cta, scope, author), bundle)
+
+    def overwrite(self, author: Author) -> None:
+        """Forget what others released: a store has taken the place of what they wrote."""
+        kept, self.entries = self.entries, {}
+        self.narrow, self.wide = {}, None
+        for (cta, scope, by), bundle in kept.items():
+            if by == author:
+                self.publish(cta, scope, by, bundle)
+        self.fenced = {key: bundle for key, bundle in self.fenced.items() if key[2] == author}
 
     @staticmethod
-    def _add(entries: dict[tuple[Any, str], Bundle], key: tuple[Any, str], bundle: Bundle) -> None:
+    def _add(entries: Entries, key: tuple[Any, str, Author], bundle: Bundle) -> None:
         if key in entries:
             entries[key].join(bundle)
         else:
@@ -254,7 +269,7 @@ class Releases:
             entries = self.narrow
             if self.wide is not None:
                 clock.join(self.wide)
-        for (owner, theirs), bundle in entries.items():
+        for (owner, theirs, _), bundle in entries.items():
             if reaches(owner, cta, theirs) and reaches(cta, owner, scope):
                 clock.join(bundle)
             else:
@@ -262,6 +277,6 @@ class Releases:
 
     def see(self, clock: Bundle, cta: Any, scope: str) -> None:
         """Let a read see what stands before a `fence.sc`."""
-        for (owner, theirs), bundle in self.fenced.items():
+        for (owner, theirs, _), bundle in self.fenced.items():
             if reaches(owner, cta, theirs) and reaches(cta, owner, scope):
                 clock.see(bundle)

@@ -10,14 +10,14 @@ by keeping one state for them.  An access that divides a cell makes all cells of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tvm_hopper.sim.machine.pages import no_bytes
-from tvm_hopper.sim.races.clocks import Bundle, Clock
+from tvm_hopper.sim.races.clocks import Bundle, Clock, reaches
 
 GENERIC, ASYNC, TENSORMAP = "generic", "async", "tensormap"
 ALL_LANES = (1 << 32) - 1
@@ -40,7 +40,10 @@ class MemoryAccess:
     kind : str
         The proxy, "generic", "async" or "tensormap".
     rmw : bool
-        A relaxed read-modify-write: two of them never race.
+        A strong access (an atomic, a load or store with an order): two of them do not race, if the
+        scope of each holds the other's thread.
+    scope : str
+        Of a strong access.
     lanes : int
         The lanes that executed it, as bits.
     bit : int
@@ -65,6 +68,16 @@ class MemoryAccess:
     bit: int = -1
     wider: int = 0
     discards: bool = False
+    scope: str = "gpu"
+
+    def strong_with(self, other: MemoryAccess) -> bool:
+        """Tell whether two accesses are morally strong (PTX ISA, 8.7), so that they do not race."""
+        return (
+            self.rmw
+            and other.rmw
+            and reaches(self.warp.cta, other.warp.cta, self.scope)
+            and reaches(other.warp.cta, self.warp.cta, other.scope)
+        )
 
     def known_to(self, clock: Clock) -> bool:
         """Tell whether the clock orders this access before the present."""
@@ -130,12 +143,16 @@ class AccessLog:
                 and access.event < 0
                 and other.warp is access.warp
                 and other.kind == access.kind
-                and other.rmw == access.rmw
+                and (other.rmw, other.scope) == (access.rmw, access.scope)
                 and not other.lanes & ~access.lanes
             )
             if not implied and other_number != access.number:
                 kept.append(other_number)
-        key = (*kept, access.number)
+        return self.set_of((*kept, access.number))
+
+    def set_of(self, numbers: Iterable[int]) -> int:
+        """Return the number of a set of accesses."""
+        key = tuple(numbers)
         found = self.set_numbers.get(key)
         if found is None:
             found = self.set_numbers[key] = len(self.sets)
@@ -232,7 +249,7 @@ class Shadow:
             other = self.log.accesses[number]
             if other.discards:
                 complete = False
-            if other.rmw and access.rmw:
+            if access.rmw and other.strong_with(access):
                 continue
             if not other.known_to(clock) or _among_lanes(other, access, clock):
                 report(other, access, writers, number)
@@ -257,7 +274,7 @@ class Shadow:
             if number == 0:
                 continue
             other = self.log.accesses[number]
-            if other.rmw and access.rmw:
+            if access.rmw and other.strong_with(access):
                 continue
             if not other.known_to(clock) or _among_lanes(other, access, clock):
                 report(other, access, writers, number)
@@ -265,12 +282,28 @@ class Shadow:
         for number in _distinct(readers):
             for reader in self.log.sets[number]:
                 other = self.log.accesses[reader]
-                if other.rmw and access.rmw:
+                if access.rmw and other.strong_with(access):
                     continue
                 if not other.known_to(clock) or _among_lanes(other, access, clock):
                     report(other, access, readers, number)
         self.writer[cells] = access.number
-        self.readers[cells] = 0
+        self.readers[cells] = self._left(writers, readers) if access.rmw else 0
+
+    def _left(self, writers: np.ndarray, readers: np.ndarray) -> np.ndarray:
+        """Return sets of what a strong write leaves to be compared with later ones.
+
+        A weak access in front of it races with another CTA's strong write too, and is told from
+        none by the strong one that came after it in its thread.
+        """
+        found: dict[tuple[int, int], int] = {}
+        kept = np.zeros(len(writers), np.int32)
+        for cell, pair in enumerate(zip(writers.tolist(), readers.tolist(), strict=True)):
+            if pair not in found:
+                numbers = (*self.log.sets[pair[1]], pair[0])
+                weak = [n for n in numbers if n > EARLIER and not self.log.accesses[n].rmw]
+                found[pair] = self.log.set_of(weak)
+            kept[cell] = found[pair]
+        return kept
 
     def count(self) -> int:
         """Return how many bytes this kernel has written."""

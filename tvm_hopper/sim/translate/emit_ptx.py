@@ -10,8 +10,9 @@ from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
 from tvm_hopper.sim.machine.registers import RegRef
 from tvm_hopper.sim.ops.forms import refused_form
 from tvm_hopper.sim.tir import PtxCall, decode_ptx, numpy_dtype, op_name
+from tvm_hopper.sim.translate.address_sources import AddressSources
 from tvm_hopper.sim.translate.emit_registers import RegisterEmitter, form_name
-from tvm_hopper.sim.translate.registers import operand_types
+from tvm_hopper.sim.translate.registers import ADDRESS, operand_types
 from tvm_hopper.sim.translate.windows import operands_in_own_window
 
 _HARMLESS = (
@@ -32,6 +33,8 @@ def is_harmless(name: str) -> bool:
 
 class PtxEmitter(RegisterEmitter):
     """Emits PTX statements; a part of `StmtEmitter`."""
+
+    address_sources: AddressSources
 
     def _ptx(self, call: ir.Call, site: int) -> None:
         ptx = decode_ptx(call)
@@ -63,9 +66,13 @@ class PtxEmitter(RegisterEmitter):
         self._note_params(ptx)
         if ptx.name == "griddepcontrol" and ptx.mods["action"] == "wait":
             self.program.waits_for_grids = True
+        types = operand_types(ptx.name, ptx.mods)
+        for name, values in ptx.operands.items():
+            if types[name] == ADDRESS and self.address_sources.from_memory(values[0]):
+                self.unsupported(f"{form_name(ptx)} at an address that is read from memory")
+                return
         if ptx.name == "setmaxnreg":
             self.program.setmaxnreg_site = self.program.setmaxnreg_site or site
-        types = operand_types(ptx.name, ptx.mods)
         args = [self.constant("mods", dict(ptx.mods, ptx_name=ptx.name))]
         for name, values in ptx.operands.items():
             if name in ptx.writes and not (ptx.name.startswith("wgmma") and name == "d"):

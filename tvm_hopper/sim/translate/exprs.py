@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.machine import lanes
@@ -68,6 +69,10 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
 
     def unsupported(self, what: str) -> None:
         """Note an operation that nothing models: the verdict becomes incomplete."""
+        raise NotImplementedError
+
+    def emit(self, line: str) -> None:
+        """Append one line."""
         raise NotImplementedError
 
     def dtype_const(self, dtype: str) -> str:
@@ -300,8 +305,10 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         if short in REINTERPRET:
             return self._reinterpret(node, REINTERPRET[short])
         if short in ("call_pure_extern", "call_extern"):
-            extern = str(node.args[0].value)
-            return self._math(extern, plain_name(extern), list(node.args[1:]))
+            extern, args = str(node.args[0].value), list(node.args[1:])
+            if plain_name(extern) is None:
+                self._read_before(args)
+            return self._math(extern, plain_name(extern), args)
         method = getattr(self, f"_call_{short.replace('.', '_')}", None)
         if method is not None:
             return method(node)
@@ -309,7 +316,21 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
             helper = self.cuda_helper(short.removeprefix("cuda."), node)
             if helper is not None:
                 return helper
+        if short == "cuda.func_call":  # CUDA as text, of which the first argument is the name
+            self.unsupported(f"call {short} of {node.args[0].value}")
+            return "0", False
         return self._math(short, short.removeprefix("cuda."), list(node.args))
+
+    def _read_before(self, args: list[Any]) -> None:
+        """Read the memory that arguments name by value: that comes before any unknown body."""
+        if self.scope.mask == "mm":  # inside of a lambda there are no statements
+            return
+        for arg in args:
+            loads: list[ir.TensorLoad] = []
+            if dtype_of(arg) != "handle":
+                tvm_ffi.structural_walk(arg, (ir.TensorLoad, loads.append))
+            if any(not load.source.scope().startswith("local") for load in loads):
+                self.emit(self.code(arg))
 
     def _math(self, shown: str, name: str | None, args: list[Any]) -> Code:
         if name not in MATH:
@@ -373,10 +394,10 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         return f"({base} + {index} * {step})", varies
 
     def _call_handle_add_byte_offset(self, node: Any) -> Code:
-        return self._binary("({} + {})", node.args[0], node.args[1])
+        return self._binary("({} + wide({}))", node.args[0], node.args[1])
 
     def _call_ptx_addr(self, node: Any) -> Code:
-        return self._binary("({} + {})", node.args[0], node.args[1])
+        return self._binary("({} + wide({}))", node.args[0], node.args[1])
 
     def _call_cuda_elect_sync(self, node: Any) -> Code:
         return f"w.elect({self.site}, {self.scope.mask})", True

@@ -13,7 +13,7 @@ from tvm_hopper.sim.machine.lanes import is_lanes
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.tir import numpy_dtype
 
-PREDICATE, IMMEDIATE = "pred", "imm"
+PREDICATE, IMMEDIATE, ADDRESS = "pred", "imm", "addr"
 
 
 def operand_types(name: str, mods: Mapping[str, str]) -> dict[str, str]:

@@ -32,6 +32,7 @@ from tvm_hopper.sim.tir import (
     split_lanes,
     statement_text,
 )
+from tvm_hopper.sim.translate.address_sources import AddressSources
 from tvm_hopper.sim.translate.buffers import BufferEmitter
 from tvm_hopper.sim.translate.device_math import math
 from tvm_hopper.sim.translate.emit_helpers import HelperStatements
@@ -54,6 +55,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
         self.program = KernelCode(None, "", [None], [], [], [])
         self.tracked: set[str] = set()
         self.roots_of_wgmma = self.wgmma_registers()
+        self.address_sources = AddressSources(func)
         self.pointers: dict[Any, set[str]] = {}
         self.touched: list[str] = []
         self.waits: list[list[int]] = [[]]

@@ -1,0 +1,99 @@
+"""B two copies: a box of halves by TMA and a row of floats by a bulk copy, on one barrier a trip.
+
+The tensor has fewer rows than the boxes cover, so that the last box is clipped: it still counts all
+of its bytes. One slot; everybody waits, reads, and fences before the slot is filled again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm.script import tirx as T
+
+from .common import ENCODE, LOAD_1D, LOAD_2D, Kernel
+
+ROWS, COLUMNS, TRIPS = 8, 64, 3
+TOTAL = ROWS * TRIPS - 3  # the last box has three rows outside
+TILE_BYTES, SCALE_BYTES = ROWS * COLUMNS * 2, COLUMNS * 4
+BYTES = TILE_BYTES + SCALE_BYTES
+
+
+def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
+    """Build it: Y[k, c] = S[k, c] times the sum of column c of box k of A."""
+    m = mutation
+
+    def expected_bytes(k):
+        if m == "B01":  # as if the halves had four bytes
+            return T.uint32(2 * TILE_BYTES + SCALE_BYTES)
+        if m == "B02":
+            return T.uint32(TILE_BYTES)
+        if m == "B04":  # the three rows outside of the tensor left out
+            return T.if_then_else(
+                k == TRIPS - 1, T.uint32(BYTES - 3 * COLUMNS * 2), T.uint32(BYTES)
+            )
+        if m == "B05":  # right in the sum of all trips
+            return T.if_then_else(
+                k == 0, T.uint32(BYTES + 128), T.if_then_else(k == 1, BYTES - 128, BYTES)
+            )
+        return T.uint32(BYTES)
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((TOTAL, COLUMNS), "float16"),
+        S: T.Buffer((TRIPS, COLUMNS), "float32"),
+        Y: T.Buffer((TRIPS, COLUMNS), "float32"),
+    ):
+        T.func_attr({"global_symbol": "main"})
+        a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+        T.call_packed(
+            ENCODE, a_map, "float16", 2, A.data, COLUMNS, TOTAL, COLUMNS * 2, COLUMNS, ROWS,
+            1, 1, 0, 0, 2, 0,
+        )  # fmt: skip
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", COLUMNS)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            dyn_smem = T.alloc_buffer((1536,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((768,), "float16", data=dyn_smem.data, scope="shared.dyn")
+            scale = T.decl_buffer((384,), "float32", data=dyn_smem.data, scope="shared.dyn")
+            full = T.decl_buffer((192,), "uint64", data=dyn_smem.data, scope="shared.dyn")
+            acc = T.alloc_buffer((1,), "float32", scope="local")
+            if tx == 0:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(full[176]), T.uint32(1))
+                T.ptx.mbarrier.init.shared.b64(T.address_of(full[177]), T.uint32(1))
+                T.ptx.fence.mbarrier_init.release.cluster()
+            T.tvm_storage_sync("shared")
+            for k in T.serial(TRIPS):
+                if tx == 0:
+                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(
+                        T.address_of(full[176]), expected_bytes(k)
+                    )
+                    T.ptx[LOAD_2D](
+                        T.address_of(tile[0]), T.address_of(a_map), 0, k * ROWS,
+                        T.address_of(full[176]),
+                    )  # fmt: skip
+                    if m == "B03":
+                        if k < TRIPS - 1:
+                            T.ptx[LOAD_1D](
+                                T.address_of(scale[256]), T.address_of(S[k, 0]),
+                                T.uint32(SCALE_BYTES), T.address_of(full[176]),
+                            )  # fmt: skip
+                    else:
+                        T.ptx[LOAD_1D](
+                            T.address_of(scale[256]), T.address_of(S[k, 0]),
+                            T.uint32(SCALE_BYTES // 2 if m == "B06" else SCALE_BYTES),
+                            T.address_of(full[177 if m == "B07" else 176]),
+                        )  # fmt: skip
+                T.cuda.mbarrier_wait(T.address_of(full[176]), k % 2)
+                acc[0] = T.float32(0)
+                for r in T.serial(ROWS):
+                    acc[0] = acc[0] + T.Cast("float32", tile[r * COLUMNS + tx])
+                Y[k, tx] = acc[0] * scale[256 + tx]
+                T.ptx.fence.proxy.async_.shared__cta()
+                T.tvm_storage_sync("shared")
+
+    rng = np.random.default_rng(seed)
+    a = rng.integers(-2, 3, (TOTAL, COLUMNS)).astype("float16")
+    s = rng.integers(1, 4, (TRIPS, COLUMNS)).astype("float32")
+    padded = np.zeros((ROWS * TRIPS, COLUMNS))
+    padded[:TOTAL] = a
+    sums = padded.reshape(TRIPS, ROWS, COLUMNS).sum(1)
+    return Kernel(main, {"A": a, "S": s}, {"Y": sums * s})

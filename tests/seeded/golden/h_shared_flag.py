@@ -1,0 +1,70 @@
+"""H shared flag: two warps hand rows to each other by counters in shared memory.
+
+The producer's first lane releases a count of rows after the warp has met; the consumer's polls it
+with acquire, and the warp meets behind it. A second counter says how many rows have been read.
+"""
+
+# ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
+# thread by the kernel; nesting keeps them apart
+
+from __future__ import annotations
+
+import numpy as np
+from tvm.script import tirx as T
+
+from .common import Kernel
+
+WARP, TRIPS = 32, 3
+
+
+def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
+    """Build it: Y[k] = X[k] reversed; counters lie behind the row."""
+    m = mutation
+    release = {"H08": "st.volatile.shared.u32", "H09": "st.shared.u32"}.get(
+        m or "", "st.release.cta.shared.u32"
+    )
+    acquire = "ld.volatile.shared.u32" if m == "H10" else "ld.acquire.cta.shared.u32"
+
+    @T.inline
+    def wait(seen, count, tx, least):
+        if tx % WARP == 0:
+            seen[0] = T.uint32(0)
+            while seen[0] < T.Cast("uint32", least):
+                T.ptx[acquire](seen[0], T.address_of(count))
+        if m != "H11":
+            T.cuda.warp_sync()
+
+    @T.inline
+    def tell(count, tx, value):
+        if m != "H12":
+            T.cuda.warp_sync()
+        if tx % WARP == 0:
+            T.ptx[release](T.address_of(count), T.Cast("uint32", value))
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((TRIPS, WARP), "float32"), Y: T.Buffer((TRIPS, WARP), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 64)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            dyn_smem = T.alloc_buffer((256,), "uint8", scope="shared.dyn", align=1024)
+            row = T.decl_buffer((64,), "float32", data=dyn_smem.data, scope="shared.dyn")
+            counts = T.decl_buffer((64,), "uint32", data=dyn_smem.data, scope="shared.dyn")
+            seen = T.alloc_buffer((1,), "uint32", scope="local")
+            if m != "H13":
+                if tx < 2:
+                    counts[WARP + tx] = T.uint32(0)
+            T.tvm_storage_sync("shared")
+            if tx < WARP:
+                for k in T.serial(TRIPS):
+                    wait(seen, counts[WARP + 1], tx, T.max(k - 1, 0) if m == "H14" else k)
+                    row[tx] = X[k, tx]
+                    tell(counts[WARP], tx, k + 1)
+            else:
+                for k in T.serial(TRIPS):
+                    wait(seen, counts[WARP], tx, k + 2 if m == "H15" else k + 1)
+                    Y[k, tx - WARP] = row[63 - tx]
+                    tell(counts[WARP + 1], tx, k + 1)
+
+    x = np.random.default_rng(seed).integers(-8, 9, (TRIPS, WARP)).astype("float32")
+    return Kernel(main, {"X": x}, {"Y": x[:, ::-1].astype("float64")})

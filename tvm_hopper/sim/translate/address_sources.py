@@ -1,0 +1,113 @@
+"""Where the address operands of a kernel come from: its own tensors and shared memory, or memory.
+
+A kernel may read an address from global memory (a table of pointers, one a group). What lies there
+is known to nobody here: a number in the table may even be one that the machine uses for something
+else. Such an access is named as not modelled, and nothing is said of what follows.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_hopper.sim.tir import PTX, decode_ptx, dtype_of, op_name, short_name
+
+_PLACES = ("address_of", "tvm_access_ptr", "buffer_data")
+_LOADS = ("ld", "atom")
+
+
+class AddressSources:
+    """What the registers of one function were computed from, in whatever order."""
+
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self.func = func
+
+    @cached_property
+    def values(self) -> dict[Any, list[Any]]:
+        """What is stored to each register array and variable: expressions, and instructions."""
+        found: dict[Any, list[Any]] = {}
+        views: list[tuple[Any, Any]] = []
+
+        def store(node: tirx.BufferStore) -> None:
+            found.setdefault(node.buffer, []).append(node.value)
+
+        def bind(node: tirx.Bind) -> None:
+            found.setdefault(node.var, []).append(node.value)
+
+        def declare(node: tirx.DeclBuffer) -> None:
+            if node.buffer.scope().startswith("local"):
+                views.append((node.buffer, node.data))
+
+        def call(node: ir.Call) -> None:
+            if op_name(node).startswith(PTX) and (ptx := decode_ptx(node)) is not None:
+                for name in ptx.writes:
+                    for target in ptx.operands.get(name, []):
+                        if isinstance(target, ir.TensorLoad):
+                            found.setdefault(target.source, []).append(node)
+
+        visits = [(tirx.BufferStore, store), (tirx.Bind, bind), (tirx.DeclBuffer, declare)]
+        tvm_ffi.structural_walk(self.func.body, [*visits, (ir.Call, call)])
+        for view, data in views:  # two names of the same registers
+            for var in _variables(data):
+                both = found.setdefault(var, [])
+                both += found.get(view, [])
+                found[view] = both
+        return found
+
+    def from_memory(self, address: Any) -> bool:
+        """Tell whether an address is read from global memory, and not counted from a known one."""
+        known, read = self._sources(address, set())
+        return read and not known
+
+    def _sources(self, expr: Any, seen: set[Any]) -> tuple[bool, bool]:
+        """Tell whether an expression is made of a known place, and of what global memory holds."""
+        if isinstance(expr, ir.Call):
+            name = op_name(expr)
+            if short_name(expr) in _PLACES:
+                return True, False
+            if short_name(expr) == "cuda.ldg":
+                return False, True
+            if name.startswith(PTX):
+                return self._of_instruction(expr, seen)
+            return self._all(expr.args, seen)
+        if isinstance(expr, ir.TensorLoad):
+            scope = expr.source.scope()
+            if scope.startswith("local"):
+                return self._of_variable(expr.source, seen)
+            own = scope.startswith("shared")  # what the kernel put there itself
+            return own, not own
+        if isinstance(expr, ir.Var):
+            if expr in self.values:
+                return self._of_variable(expr, seen)
+            return dtype_of(expr) == "handle", False
+        parts = [getattr(expr, name, None) for name in ("a", "b", "value", "true_value")]
+        return self._all([part for part in parts if isinstance(part, ir.Expr)], seen)
+
+    def _all(self, parts: Any, seen: set[Any]) -> tuple[bool, bool]:
+        found = [self._sources(part, seen) for part in parts]
+        return any(known for known, _ in found), any(read for _, read in found)
+
+    def _of_variable(self, var: Any, seen: set[Any]) -> tuple[bool, bool]:
+        if var in seen:
+            return False, False
+        seen.add(var)
+        return self._all(self.values.get(var, []), seen)
+
+    def _of_instruction(self, call: ir.Call, seen: set[Any]) -> tuple[bool, bool]:
+        ptx = decode_ptx(call)
+        if ptx is None:
+            return True, False
+        if ptx.name.startswith(_LOADS):
+            own = "shared" in ptx.mods.get("space", "")
+            return own, not own
+        sources = [v for n, vs in ptx.operands.items() if n not in ptx.writes for v in vs]
+        return self._all([v for v in sources if v is not None], seen)
+
+
+def _variables(expr: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
+    return found

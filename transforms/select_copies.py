@@ -45,7 +45,7 @@ STATIC, DYNAMIC = "shared", "shared.dyn"
 
 
 @dataclass(frozen=True)
-class Choice:
+class CopyChoice:
     """The mechanism of one copy, and why not those before it."""
 
     copy: CopyNest
@@ -54,21 +54,21 @@ class Choice:
     reasons: tuple[str, ...] = ()
 
 
-def plan_selection(kernel: ir.For, arch: Arch) -> tuple[Choice, ...]:
+def plan_selection(kernel: ir.For, arch: Arch) -> tuple[CopyChoice, ...]:
     """Choose for each copy of a kernel; reasons to refuse are raised here."""
     return tuple(_choose(kernel, copy, arch) for copy in find_copy_nests(kernel))
 
 
-def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> Choice:
+def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
     if copy.mechanism == BY_THREADS:
-        return Choice(copy, _asking(copy.nest, None), BY_THREADS)
+        return CopyChoice(copy, _asking(copy.nest, None), BY_THREADS)
     if copy.mechanism != AUTO:
-        return Choice(copy, as_box_nest(kernel, copy), copy.mechanism)
+        return CopyChoice(copy, as_box_nest(kernel, copy), copy.mechanism)
     reasons: list[str] = []
     try:
         nest = as_box_nest(kernel, copy)
     except LoweringError as error:
-        return Choice(copy, _asking(copy.nest, None), BY_THREADS, (str(error),))
+        return CopyChoice(copy, _asking(copy.nest, None), BY_THREADS, (str(error),))
     able = {ASYNC_OPS[name].mechanism for name in arch.async_ops}
     for mechanism in (x for x in PREFERRED if x in able):
         asking = _asking(nest, mechanism)
@@ -77,8 +77,8 @@ def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> Choice:
         except LoweringError as error:
             reasons.append(f"{mechanism}: {error}")
         else:
-            return Choice(copy, asking, mechanism, tuple(reasons))
-    return Choice(copy, _asking(copy.nest, None), BY_THREADS, tuple(reasons))
+            return CopyChoice(copy, asking, mechanism, tuple(reasons))
+    return CopyChoice(copy, _asking(copy.nest, None), BY_THREADS, tuple(reasons))
 
 
 def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
@@ -132,7 +132,7 @@ def _move(kernel: ir.For, old: ir.Var) -> ir.For:
     return ir.replace(kernel, ir.SBlock, allocate)
 
 
-def rewrite_selection(kernel: ir.For, plan: tuple[Choice, ...]) -> ir.For:
+def rewrite_selection(kernel: ir.For, plan: tuple[CopyChoice, ...]) -> ir.For:
     """Put each copy as it was chosen in place."""
     nests = {choice.copy.nest: choice.nest for choice in plan}
     return in_dynamic_memory(ir.replace_nodes(kernel, ir.Stmt, nests))
@@ -158,7 +158,7 @@ class SelectCopies:
         return note_kernels(ir.map_kernels(func, select), notes)
 
 
-def _notes(func: Any, choice: Choice) -> list[Note]:
+def _notes(func: Any, choice: CopyChoice) -> list[Note]:
     """Return what `explain` says of a choice that was the lowering's."""
     if choice.copy.mechanism != AUTO:
         return []

@@ -44,7 +44,7 @@ EVERY = (
     n.RemarkNote("what was asked for"),
     n.FallbackNote("slower"),
     n.StoreRingNote("C_shared", 2, 4096),
-    n.RingNote(0, 4, 32768, 1),
+    n.RingNote(0, 4, 32768, False, 1),
 )
 
 

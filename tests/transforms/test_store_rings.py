@@ -181,7 +181,7 @@ def test_a_tile_that_is_loaded_leaves_slots_to_stores(stages, slots, ahead, wait
     sch = copies.schedule(copies.copy(80, 64), route)
     lowered = tvm_hopper.pipeline.lower(sch.mod, TARGET, until="tvm_hopper.InsertSyncs")
     text = lowered.script()
-    assert RingNote(0, stages, 1024, waits) in notes_of(lowered["main"])
+    assert RingNote(0, stages, 1024, stores_in_flight=waits) in notes_of(lowered["main"])
     assert (f"range({ahead})" in text) == (ahead > 1)
     assert pending(text) == [(str(waits), "read"), ("0", "read")]
     assert stages == ahead + 1 + waits
@@ -191,7 +191,7 @@ def test_a_tile_that_is_loaded_leaves_slots_to_stores(stages, slots, ahead, wait
 def test_slots_that_are_used_once_are_all_for_loads(steps, in_flight):
     sch = copies.schedule(copies.copy(80, 64), copies.Route((8, 64), steps, stages=4))
     lowered = tvm_hopper.pipeline.lower(sch.mod, TARGET, until="tvm_hopper.PlanPipeline")
-    assert notes_of(lowered["main"])[-1] == RingNote(0, 4, 1024, in_flight)
+    assert notes_of(lowered["main"])[-1] == RingNote(0, 4, 1024, stores_in_flight=in_flight)
 
 
 def test_explained():

@@ -150,9 +150,8 @@ STORES = [
     ),
     slots(
         "a store in a stage before what it stores",
-        r"loop k: found software_pipeline_stage = \[1, 0\]; need one stage for all copies and one, "
-        r"not earlier, for what reads them, and none earlier than that for stores of what it "
-        r"writes; e.g. \[3, 4\] for a ring of four slots, and two that stores leave from",
+        r"loop k: found software_pipeline_stage = \[1, 0\]; need a stage of block store, which "
+        r"stores tile, not before that of what writes it, 1; e.g. 2 for two slots",
         ("annotations={}", STAGES.replace("[0, 2]", "[1, 0]")),
     ),
     slots(

@@ -24,6 +24,21 @@ RESULTS = Path(__file__).parent / "results"
 ROUTES = {
     "tma, tma": Route((16, 256), 16, "tma", "tma"),
     "tma, tma, wide": Route((32, 256), 16, "tma", "tma"),
+    # These use slots again: stages = look-ahead + the slot in use + those of stores in flight.
+    **{
+        f"tma, tma, {rows} x {COLUMNS // parts}, {stages} stages, {slots} slots": Route(
+            (rows, COLUMNS // parts), 16, "tma", "tma", stages, slots=slots
+        )
+        for rows, parts in ((1, 1), (2, 1), (4, 1), (16, 8))
+        for stages, slots in ((4, 1), (4, 2), (4, 3), (6, 2), (6, 3), (8, 4))
+    },
+    **{
+        f"bulk, bulk, {rows} rows, {stages} stages, {slots} slots": Route(
+            (rows, COLUMNS), 16, "bulk", "bulk", stages, slots=slots
+        )
+        for rows in (1, 2, 4)
+        for stages, slots in ((4, 1), (4, 2), (4, 3), (8, 4))
+    },
     "bulk, bulk": Route((8, COLUMNS), 4, "bulk", "bulk"),
     "bulk, bulk, one row": Route((4, COLUMNS), 8, "bulk", "bulk"),
     "bulk, bulk, no ring": Route((8, COLUMNS), 1, "bulk", "bulk", stages=None),

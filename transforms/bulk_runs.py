@@ -10,7 +10,8 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk
 from tvm_hopper.plan.bulk_plan import BulkTransfer
-from tvm_hopper.requests.keys import ASYNC_OP, BULK_LOAD
+from tvm_hopper.plan.transfer import operation_notes
+from tvm_hopper.requests.keys import BULK_LOAD
 
 
 def run_block(transfer: BulkTransfer) -> ir.SBlockRealize:
@@ -40,5 +41,5 @@ def run_block(transfer: BulkTransfer) -> ir.SBlockRealize:
         stmt,
         reads=[ir.full_region(copy.src.buffer)],
         writes=[tirx.BufferRegion(copy.dst.buffer, filled) if copy.fills_shared else whole],
-        annotations={ASYNC_OP: copy.op.name},
+        annotations=operation_notes(copy),
     )

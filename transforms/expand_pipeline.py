@@ -18,8 +18,9 @@
         use(ring[trip % 4])
 
 The load of an iteration overwrites what the iteration before read, so that one barrier an iteration
-is enough. Loads that complete in groups (cp.async) are a block for each trip, also in front of the
-loop, since each group is waited for by itself.
+is enough. Where asynchronous stores read the slots, `stores_in_flight` of them are left to these:
+loads run that many trips less ahead. Loads that complete in groups (cp.async) are a block for each
+trip, also in front of the loop, since each group is waited for by itself.
 
 Before: loads have channels, and loops that are split between roles are marked no more.  After: no
 `num_slots` is left.
@@ -37,7 +38,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.plan.channel import completes_by_group, find_calls, is_load, trip_variable
 from tvm_hopper.plan.pipeline_plan import pipelined_loops
-from tvm_hopper.requests.keys import AHEAD, FILL_SLOT, NUM_SLOTS
+from tvm_hopper.requests.keys import AHEAD, FILL_SLOT, NUM_SLOTS, STORES_IN_FLIGHT
 
 from .plan_pipeline import ROLLED
 
@@ -46,7 +47,8 @@ from .plan_pipeline import ROLLED
 class LoadAhead:
     """One block of loads of a loop, and what binds the number of its trip.
 
-    It runs as many trips ahead as its ring has slots beside the one that is read.
+    It runs as many trips ahead as its ring has slots beside the one that is read, and those that
+    are left to stores.
     """
 
     trip: tirx.Bind
@@ -55,7 +57,9 @@ class LoadAhead:
     @property
     def ahead(self) -> int:
         """Trips."""
-        return int(self.load.block.writes[0].source.shape[0]) - 1
+        block = self.load.block
+        in_flight = int(block.annotations.get(STORES_IN_FLIGHT, 0))
+        return int(block.writes[0].source.shape[0]) - 1 - in_flight
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ from tvm_hopper.requests.keys import (
     RELEASE,
 )
 
+from .store_slots import find_rings, without_slots
+
 
 @dataclass(frozen=True)
 class Barriers:
@@ -123,7 +125,7 @@ def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
     names = ir.Names()
     barriers = {x.number: Barriers.of(x, names) for x in channels if not x.by_group}
     thread = ir.thread_axes(kernel)["threadIdx.x"].loop_var
-    kernel = _inline_trips(kernel)
+    kernel = without_slots(_inline_trips(kernel))
 
     def load(realize: ir.SBlockRealize, mutator: Any) -> ir.Stmt:
         block = realize.block
@@ -240,9 +242,9 @@ class LowerChannels:
         """Lower the channels of one function."""
 
         def lower(kernel: ir.For) -> ir.For:
-            if channels := find_channels(kernel):
-                kernel = rewrite_channels(kernel, channels)
-            assert not find_channels(kernel), "LowerChannels left a load behind"
+            if find_rings(kernel):
+                kernel = rewrite_channels(kernel, find_channels(kernel))
+            assert not find_rings(kernel), "LowerChannels left a slot behind"
             return kernel
 
         return ir.map_kernels(func, lower)

@@ -1,4 +1,4 @@
-"""Give loads the slots of a ring, and count the trips through it.
+"""Give loads and stores the slots of a ring, and count the trips through it.
 
     for t in thread_binding(256, "threadIdx.x"):
         for k in serial(8, annotations={"software_pipeline_stage": [0, 3], ...}):
@@ -25,6 +25,18 @@ and outside of loops, it has one slot. Iterations run in the order of the progra
 slots are there lets later passes move the loads ahead, or to a producer of their own. So a block of
 loads stands alone: it takes along the variables that it uses of those bound in the loop.
 
+A tile that threads write, and that leaves by asynchronous stores, gets slots where they are asked
+for (`plan/store_ring.py`); nobody hands these over:
+
+    for k in serial(8):                                      for k in serial(8):
+        with sblock(""):                                         trip = k
+            tile = alloc(shared)
+            tile[...] = ...                              ->      ring[trip % 2, ...] = ...
+            with sblock(async_op="tma_store",                    with sblock(async_op="tma_store",
+                        store_slots=2):                                      store_ring=1):
+                tma_store(&tile, ...)                                store_slot(1, trip)
+                                                                     tma_store(&ring[trip % 2], ...)
+
 Before: each tile is written by one `tma_load` block.  After: no load without a channel, and no
 annotation is left for TVM's own pipelining to act on.
 Not here: who loads (specialize_warps.py), how far ahead (expand_pipeline.py), the barriers
@@ -42,11 +54,21 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.plan.channel import TRIP, completes_by_group, count_trips, fill, filled_bytes
-from tvm_hopper.plan.notes import RingNote, note_kernels
+from tvm_hopper.plan.channel import TRIP, completes_by_group, count_trips
+from tvm_hopper.plan.notes import Note, RingNote, StoreRingNote, note_kernels
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
-from tvm_hopper.requests.keys import CHANNEL, KERNEL, NUM_SLOTS, PIPELINE_KEYS, TILE_WORK
+from tvm_hopper.plan.store_ring import StoreRing
+from tvm_hopper.requests.keys import (
+    CHANNEL,
+    KERNEL,
+    NUM_SLOTS,
+    PIPELINE_KEYS,
+    TILE_WORK,
+)
 from tvm_hopper.requests.targets import arch_of
+
+from .joined_loads import join_loads
+from .store_slots import leave_slot, put_first, without_requests
 
 # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise products (C7519).
 ROLLED = {"disable_unroll": True}
@@ -60,8 +82,13 @@ def rewrite_pipelines(plan: KernelPlan) -> ir.For:
         for pipeline in plan.pipelines
         for tile in pipeline.tiles
     }
+    rings.update({x.tile: _new_ring(x.tile, x.num_slots, names) for x in plan.store_rings})
     trips = [_count(pipeline, plan.is_persistent) for pipeline in plan.pipelines]
-    body = ir.drop_empty(_place_loads(plan, trips, rings))
+    turns = [_count(ring, plan.is_persistent) for ring in plan.store_rings]
+    body = ir.drop_empty(_place_loads(plan, trips, turns, rings))
+    for ring, turn in zip(plan.store_rings, turns, strict=True):
+        slot = ir.as_int32(turn.var % ring.num_slots)
+        body = _move_to_slot(body, ring.tile, rings[ring.tile], slot)
     for pipeline, trip in zip(plan.pipelines, trips, strict=True):
         slot = ir.as_int32(trip.var % pipeline.num_slots)
         for tile in pipeline.tiles:
@@ -95,23 +122,35 @@ def _new_ring(tile: ir.Var, num_slots: int, names: ir.Names) -> ir.Var:
     )
 
 
-def _count(plan: PipelinePlan, is_persistent: bool) -> tirx.Bind:
-    """Bind the trip of a channel to a variable of its own."""
-    count = count_trips(plan.loops)
+def _count(plan: PipelinePlan | StoreRing, is_persistent: bool) -> tirx.Bind:
+    """Bind the trip of a ring to a variable of its own."""
+    count = count_trips(list(plan.loops))
     if is_persistent:
         count = ir.as_int32(count)
     return tirx.Bind(ir.Var(TRIP, ir.dtype_of(count)), count)
 
 
-def _place_loads(plan: KernelPlan, trips: list[tirx.Bind], rings: Mapping[Any, ir.Var]) -> ir.Stmt:
+def _place_loads(
+    plan: KernelPlan,
+    trips: list[tirx.Bind],
+    turns: list[tirx.Bind],
+    rings: Mapping[Any, ir.Var],
+) -> ir.Stmt:
     """Join loads where the first of them stands, in one walk: sites may stand inside of others."""
     planned: dict[Any, Any] = {}
     num_slots: dict[Any, int] = {}
     for pipeline, trip in zip(plan.pipelines, trips, strict=True):
         planned.update({part: ir.seq() for part in (*pipeline.loads, *pipeline.site.spent)})
-        planned[pipeline.loads[0]] = ir.seq(trip, _join_loads(pipeline, trip.var))
+        planned[pipeline.loads[0]] = ir.seq(trip, join_loads(pipeline, trip.var))
         if pipeline.loop is not None:
             num_slots[pipeline.loop] = pipeline.num_slots
+    in_front: dict[Any, list[ir.Stmt]] = {}  # of the statements of a loop, or of all
+    for ring, turn in zip(plan.store_rings, turns, strict=True):
+        in_front.setdefault(ring.loops[-1] if ring.loops else None, []).append(turn)
+        planned.update({x: leave_slot(x, ring.number, turn.var) for x in ring.stores})
+
+    slotted = [x for pipeline in plan.pipelines for x in pipeline.loads]
+    slotted += [x for ring in plan.store_rings for x in ring.stores]
 
     def put(node: Any, mutator: Any) -> Any:
         new = planned.get(node)
@@ -119,15 +158,17 @@ def _place_loads(plan: KernelPlan, trips: list[tirx.Bind], rings: Mapping[Any, i
 
     def loop(node: ir.For, mutator: Any) -> ir.For:
         new = mutator.default_mutate(node)
-        if node not in num_slots:
+        if node not in num_slots and node not in in_front:
             return new
         notes = {k: v for k, v in new.annotations.items() if k not in PIPELINE_KEYS}
-        notes = {**notes, **ROLLED, NUM_SLOTS: num_slots[node]}
-        return ir.with_body(new, _bare(new.body), annotations=notes)
+        if node in num_slots:
+            notes = {**notes, **ROLLED, NUM_SLOTS: num_slots[node]}
+        body = put_first(in_front.get(node, []), _bare(new.body))
+        return ir.with_body(new, body, annotations=notes)
 
     def block(node: ir.SBlock, mutator: Any) -> ir.SBlock:
         new = mutator.default_mutate(node)
-        if not any(ir.uses_node(node, x) for pipeline in plan.pipelines for x in pipeline.loads):
+        if not any(ir.uses_node(node, x) for x in slotted):
             return new
         # Around loads no trip is known: their tiles, which became rings, are named as a whole.
         return ir.with_block(
@@ -142,10 +183,11 @@ def _place_loads(plan: KernelPlan, trips: list[tirx.Bind], rings: Mapping[Any, i
             },
         )
 
-    return ir.mutate(
+    body = ir.mutate(
         plan.axis.body,
         [(ir.SBlockRealize, put), (tirx.Bind, put), (ir.For, loop), (ir.SBlock, block)],
     )
+    return put_first(in_front.get(None, []), body)
 
 
 def _bare(body: ir.Stmt) -> ir.Stmt:
@@ -156,32 +198,6 @@ def _bare(body: ir.Stmt) -> ir.Stmt:
     return body if kept else body.block.body
 
 
-def _join_loads(plan: PipelinePlan, trip: ir.Var) -> ir.Stmt:
-    """Make one block of the loads that a trip issues, which complete together."""
-    blocks = [load.block for load in plan.loads]
-    first = blocks[0]
-    loads = [block.body for block in blocks]
-    num_bytes = _sum([filled_bytes(block) for block in blocks])
-    begin = fill(plan.number, trip, num_bytes)
-    binds = plan.site.binds
-    # Bytes that are known at run time alone may be counted by what the loads bind.
-    body = ir.seq(*(begin, binds) if isinstance(num_bytes, int) else (binds, begin), loads)
-    return ir.opaque_block(
-        first.name_hint,
-        ir.fresh_variables(body) if plan.site.binds else body,
-        reads=[region for block in blocks for region in block.reads],
-        writes=[region for block in blocks for region in block.writes],
-        annotations={**first.annotations, CHANNEL: plan.number},
-    )
-
-
-def _sum(terms: list[Any]) -> Any:
-    """Add ints and integer expressions; an int if all are."""
-    known = sum(x for x in terms if isinstance(x, int))
-    rest = [x for x in terms if not isinstance(x, int)]
-    return ir.simplify(sum(rest[1:], rest[0]) + known) if rest else known
-
-
 def _move_to_slot(stmt: Any, tile: ir.Var, ring: ir.Var, slot: Any) -> Any:
     one = tvm_ir.Range.from_min_extent(slot, 1)
     return ir.reindex(
@@ -190,10 +206,10 @@ def _move_to_slot(stmt: Any, tile: ir.Var, ring: ir.Var, slot: Any) -> Any:
 
 
 def open_channels(kernel: ir.For, arch: Arch) -> ir.For:
-    """Give a channel to every load of a kernel that has none."""
+    """Give slots to what has none in a kernel."""
     for plan in plan_pipelines(kernel, arch):
         kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_pipelines(plan)})
-    return kernel
+    return without_requests(kernel)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.PlanPipeline")
@@ -209,16 +225,25 @@ class PlanPipeline:
             plans = plan_pipelines(kernel, arch)
             for plan in plans:
                 notes[number] = _facts(plan)
-                kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_pipelines(plan)})
+            kernel = open_channels(kernel, arch)
             assert not plan_pipelines(kernel, arch), "PlanPipeline left a load without a channel"
             return kernel
 
         return note_kernels(ir.map_kernels(func, build), notes)
 
 
-def _facts(plan: KernelPlan) -> list[RingNote]:
+def _facts(plan: KernelPlan) -> list[Note]:
     """Return what `explain` says of the rings."""
     return [
-        RingNote(x.number, x.num_slots, x.tx_bytes, completes_by_group(x.loads[0].block))
-        for x in plan.pipelines
+        *(
+            RingNote(
+                x.number,
+                x.num_slots,
+                x.tx_bytes,
+                completes_by_group(x.loads[0].block),
+                x.stores_in_flight,
+            )
+            for x in plan.pipelines
+        ),
+        *(StoreRingNote(x.tile.name, x.num_slots, x.slot.num_bytes) for x in plan.store_rings),
     ]

@@ -75,6 +75,7 @@ from tvm_hopper.requests.keys import (
     KERNEL,
     NUM_SLOTS,
     RELEASE,
+    STORES_IN_FLIGHT,
     TILE_WORK,
 )
 from tvm_hopper.requests.targets import arch_of
@@ -137,6 +138,7 @@ def emit_release(
     # With no slot to spare the producer waits for this one before it fills the next.
     has_spare = int(slots[0].shape[0]) > plan.pending
     pending = plan.pending if unit > THREADS_PER_WARP and has_spare else 0
+    pending = max(pending, int(load.block.annotations.get(STORES_IN_FLIGHT, 0)))
     elected = (thread % unit).equal(0)
     if pending:
         elected = tirx.And(elected, trip >= pending)

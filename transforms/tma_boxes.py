@@ -12,7 +12,8 @@ from tvm_hopper.codegen_patches.ptx import tma
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.plan.notes import TensorMapNote
 from tvm_hopper.plan.tma_plan import TmaTransfer, find_run_time_rules
-from tvm_hopper.requests.keys import ASYNC_OP, TMA_LOAD
+from tvm_hopper.plan.transfer import operation_notes
+from tvm_hopper.requests.keys import TMA_LOAD
 
 L2_PROMOTION_BYTES = 128
 
@@ -95,7 +96,7 @@ def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
         boxes,
         reads=[ir.full_region(transfer.copy.src.buffer)],
         writes=[ir.full_region(transfer.copy.dst.buffer)],
-        annotations={ASYNC_OP: transfer.copy.op.name},
+        annotations=operation_notes(transfer.copy),
     )
 
 

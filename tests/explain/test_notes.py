@@ -43,6 +43,8 @@ EVERY = (
     n.SmemNote("ring", 0, 65536),
     n.RemarkNote("what was asked for"),
     n.FallbackNote("slower"),
+    n.StoreRingNote("C_shared", 2, 4096),
+    n.RingNote(0, 4, 32768, False, 1),
 )
 
 

@@ -23,6 +23,7 @@ from tests.transforms.refusals.copies import COPIES, LOADS, TILES
 from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
+from tests.transforms.refusals.stores import STORES
 from tests.transforms.refusals.syncs import SYNCS
 from tests.transforms.scripts import parse
 from tvm_hopper import ir, pipeline
@@ -31,7 +32,7 @@ from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.pipeline.checks import check_well_formed
 from tvm_hopper.plan.pipeline_plan import plan_pipelines
 
-CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + PIPELINES + REST + SYNCS + THREADS
+CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + PIPELINES + REST + SYNCS + STORES + THREADS
 
 
 @functools.cache

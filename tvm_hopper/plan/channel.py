@@ -5,6 +5,8 @@
     await_filled(channel, trip)    those loads have landed
     free_slot(channel, trip)       one arrival of a reader: it reads that slot no more
     await_free(channel, trip)      all readers of the slot's last use have arrived
+    store_slot(ring, trip)         the stores of this block leave from slot `trip % num_slots` of a
+                                   ring of theirs (`store_ring`), which nobody hands over
 
 A trip counts the uses of a channel from the kernel's start, over all loops and output tiles around
 it. In the loop it has a variable of its own, bound once, so that whoever adds a loop changes one
@@ -164,6 +166,14 @@ def is_load(part: Any) -> bool:
         return False
     op = ASYNC_OPS.get(str(part.block.annotations[ASYNC_OP]))
     return op is not None and op.writes == "shared"
+
+
+def is_store(part: Any) -> bool:
+    """Tell whether a statement stores shared memory to global memory asynchronously."""
+    if not isinstance(part, ir.SBlockRealize) or ASYNC_OP not in part.block.annotations:
+        return False
+    op = ASYNC_OPS.get(str(part.block.annotations[ASYNC_OP]))
+    return op is not None and (op.reads, op.writes) == ("shared", "global")
 
 
 def completes_by_group(load: ir.SBlock) -> bool:

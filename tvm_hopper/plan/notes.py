@@ -59,6 +59,16 @@ class RingNote:
     num_slots: int
     tx_bytes: int
     by_group: bool = False  # they complete in groups of the threads that make them
+    stores_in_flight: int = 0  # slots that asynchronous stores may still read
+
+
+@dataclass(frozen=True)
+class StoreRingNote:
+    """A tile that threads write and that leaves by asynchronous stores, in slots of its own."""
+
+    tile: str
+    num_slots: int
+    slot_bytes: int
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,7 @@ Note = (
     | StoreNote
     | TensorMapNote
     | RingNote
+    | StoreRingNote
     | ArrivalsNote
     | RolesNote
     | TilesNote

@@ -17,16 +17,21 @@ from tvm_hopper.requests.keys import (
     ORDER,
     PERSISTENT,
     STAGE,
+    STORE_RING,
 )
 
 from .channel import completes_by_group, find_loads, is_load, slot_bytes
 from .load_sites import Site, find_sites, is_open
-from .smem import BARRIER_BYTES, SharedArray, most_slots, ring_memory, shared_array
+from .pipeline_stages import read_stages
+from .smem import BARRIER_BYTES, SharedArray, SharedMemory, most_slots, ring_memory, shared_array
+from .store_ring import StoreRing, check_memory, plan_store_rings, stores_in_flight
+
+RINGS = (CHANNEL, STORE_RING)
 
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """Loads that are issued together, and the loop in which they run `num_slots - 1` trips ahead.
+    """Loads that are issued together, and the loop in which they run `look_ahead` trips ahead.
 
     Without a loop they are issued once, into one slot.
     """
@@ -34,6 +39,7 @@ class PipelinePlan:
     number: int  # of the channel
     site: Site
     num_slots: int
+    stores_in_flight: int  # slots that asynchronous stores may still read while loads fill others
     arch: Arch
 
     def __post_init__(self) -> None:
@@ -106,32 +112,52 @@ class PipelinePlan:
         return sum(slot_bytes(load.block) for load in self.loads)
 
     @property
+    def look_ahead(self) -> int:
+        """Trips that loads run ahead: one slot is in use, and some may be read by stores."""
+        return self.num_slots - 1 - self.stores_in_flight
+
+    @property
     def slots(self) -> tuple[SharedArray, ...]:
         """What one slot takes of each tile, which several loads may fill."""
         tiles = [x for n, x in enumerate(self.tiles) if not any(map(x.same_as, self.tiles[:n]))]
         return tuple(map(shared_array, tiles))
 
     @property
+    def memory(self) -> SharedMemory:
+        """Shared memory of the slots and their barriers."""
+        return ring_memory(self.slots, self.num_slots)
+
+    @property
     def smem_bytes(self) -> int:
-        """Shared memory of the slots and their barriers, alignment included."""
-        return ring_memory(self.slots, self.num_slots).num_bytes
+        """Its size, alignment included."""
+        return self.memory.num_bytes
 
 
 @dataclass(frozen=True)
 class KernelPlan:
-    """The thread axis of a kernel, the work under it, and the loads in it."""
+    """The thread axis of a kernel, and the rings that are filled and emptied under it."""
 
     axis: ir.For  # the loop bound to threadIdx.x
     pipelines: tuple[PipelinePlan, ...]
+    store_rings: tuple[StoreRing, ...]
     is_persistent: bool  # a thread block computes several output tiles, one after another
 
 
 def plan_pipelines(kernel: ir.For, arch: Arch) -> tuple[KernelPlan, ...]:
-    """Plan the loads of a kernel that have no channel yet; reasons to refuse are raised here."""
+    """Plan what has no slots yet in a kernel; reasons to refuse are raised here."""
     loads = [x for x in find_loads(kernel) if CHANNEL not in x.block.annotations]
-    if not loads:
-        return ()
     axis = ir.thread_axes(kernel).get("threadIdx.x")
+    first = 1 + max(
+        [int(x.annotations[key]) for key in RINGS for x in ir.find_blocks(kernel, key)], default=-1
+    )
+    persistent = bool(ir.find_all(kernel, ir.For, lambda x: PERSISTENT in x.annotations))
+    if not loads:
+        rings = () if axis is None else plan_store_rings(kernel, axis, first)
+        if axis is None or not rings:
+            return ()
+        _check_counts(kernel, (), rings, persistent)
+        check_memory(rings, (), arch)
+        return (KernelPlan(axis, (), rings, persistent),)
     if axis is None:
         raise cannot_lower(
             _names(loads),
@@ -148,20 +174,19 @@ def plan_pipelines(kernel: ir.For, arch: Arch) -> tuple[KernelPlan, ...]:
             "threadIdx.x alone",
             "fuse the loops, and bind the fused one",
         )
-    persistent = bool(ir.find_all(kernel, ir.For, lambda x: PERSISTENT in x.annotations))
     if not persistent:
         _check_grid(kernel)
     sites = find_sites(kernel, axis)
-    first = 1 + max(
-        (int(x.annotations[CHANNEL]) for x in ir.find_blocks(kernel, CHANNEL)), default=-1
+    plans = tuple(
+        _plan_site(first + n, site, axis, persistent, arch) for n, site in enumerate(sites)
     )
-    plans = tuple(_plan_site(first + n, site, arch) for n, site in enumerate(sites))
-    axes = [loop.loop_var for loop in ir.thread_axes(kernel).values()] if persistent else []
+    rings = plan_store_rings(kernel, axis, first + len(plans))
+    _check_counts(kernel, plans, rings, persistent)
     for plan in plans:
-        _check_even(plan, axes)
         _check_readers(axis, plan)
     _check_annotated(axis, plans)
-    return (KernelPlan(axis, plans, persistent),)
+    check_memory(rings, tuple(x.memory.arrays for x in plans), arch)
+    return (KernelPlan(axis, plans, rings, persistent),)
 
 
 def _names(loads: Any) -> str:
@@ -200,13 +225,24 @@ def _check_annotated(axis: ir.For, plans: tuple[PipelinePlan, ...]) -> None:
             )
 
 
-def _check_even(plan: PipelinePlan, axes: list[ir.Var]) -> None:
+def _check_counts(
+    kernel: ir.For,
+    plans: tuple[PipelinePlan, ...],
+    rings: tuple[StoreRing, ...],
+    is_persistent: bool,
+) -> None:
+    axes = [loop.loop_var for loop in ir.thread_axes(kernel).values()] if is_persistent else []
+    for loops in (*(x.site.loops for x in plans), *(x.loops for x in rings)):
+        _check_even(loops, axes)
+
+
+def _check_even(loops: tuple[ir.For, ...], axes: list[ir.Var]) -> None:
     """Refuse trips of different number: slots are counted through all loops and output tiles.
 
     `axes` are those of a persistent kernel, whose blocks take several tiles, and else empty.
     """
-    for n, loop in enumerate(plan.loops):
-        varying = [*axes, *(outer.loop_var for outer in plan.loops[:n])]
+    for n, loop in enumerate(loops):
+        varying = [*axes, *(outer.loop_var for outer in loops[:n])]
         reads = ir.find_all(loop.extent, ir.TensorLoad) if varying else []
         if reads or ir.depends_on(loop.extent, varying):
             raise cannot_lower(
@@ -245,7 +281,9 @@ def _check_readers(axis: ir.For, plan: PipelinePlan) -> None:
             )
 
 
-def _plan_site(number: int, site: Site, arch: Arch) -> PipelinePlan:
+def _plan_site(
+    number: int, site: Site, axis: ir.For, is_persistent: bool, arch: Arch
+) -> PipelinePlan:
     for loop in site.loops:
         inner = loop.same_as(site.loops[-1])
         kinds = [ir.ForKind.SERIAL] if inner else [ir.ForKind.SERIAL, ir.ForKind.UNROLLED]
@@ -256,7 +294,9 @@ def _plan_site(number: int, site: Site, arch: Arch) -> PipelinePlan:
                 "a serial loop from 0",
             )
     num_slots = _num_slots(site.loops[-1], site) if site.loops else 1
-    return PipelinePlan(number, site, num_slots, arch)
+    tiles = tuple(load.block.writes[0].source for load in site.loads)
+    in_flight = stores_in_flight(axis, tiles, site.loops, is_persistent, num_slots)
+    return PipelinePlan(number, site, num_slots, in_flight, arch)
 
 
 def _stages(plan: PipelinePlan) -> list[int]:
@@ -267,44 +307,12 @@ def _stages(plan: PipelinePlan) -> list[int]:
 
 def _num_slots(loop: ir.For, site: Site) -> int:
     """Read the number of slots off TVM's pipeline annotations; 1 without them."""
-    parts = site.parts
-    where = f"loop {loop.loop_var.name}"
-    if STAGE not in loop.annotations:
-        for key in (ORDER, ASYNC_STAGES):
-            if key in loop.annotations:
-                raise cannot_lower(where, f"{key} without {STAGE}", "both")
-        return 1
-    stage = [int(x) for x in loop.annotations[STAGE]]
-    order = [int(x) for x in loop.annotations.get(ORDER, range(len(parts)))]
-    names = [block.name_hint for part in parts for block in _first_block(part)]
-    if len(stage) != len(parts) or sorted(order) != list(range(len(parts))):
-        raise cannot_lower(
-            where,
-            f"{STAGE} = {stage} and {ORDER} = {order}",
-            f"one entry for each of the {len(parts)} statements {names}, and a permutation",
-        )
-    own = [x for x in parts if any(x.same_as(load) for load in site.loads)]
-    loads = {s for s, part in zip(stage, parts, strict=True) if any(part is x for x in own)}
-    others = {s for s, part in zip(stage, parts, strict=True) if not is_load(part)}
-    if len(loads) != 1 or not others or max(others) < min(loads) or min(stage) < 0:
-        raise cannot_lower(
-            where,
-            f"{STAGE} = {stage}",
-            "a stage for copies and one, not earlier, for what reads them",
-            f"e.g. {[0] * sum(map(is_load, parts)) + [3]} for a ring of four slots",
-        )
-    asynchronous = [int(x) for x in loop.annotations.get(ASYNC_STAGES, [])]
-    if min(loads) not in asynchronous and max(others) > min(loads):
-        raise cannot_lower(
-            where,
-            f"{ASYNC_STAGES} = {asynchronous}",
-            f"stage {min(loads)}, where the asynchronous copies are, in it",
-        )
-    return max(others) - min(loads) + 1
-
-
-def _first_block(part: ir.Stmt) -> list[ir.SBlock]:
-    return ir.find_all(part, ir.SBlock)[:1]
+    if STAGE in loop.annotations:
+        return read_stages(loop, site.parts).slots_of_loads(site.loads)
+    for key in (ORDER, ASYNC_STAGES):
+        if key in loop.annotations:
+            raise cannot_lower(f"loop {loop.loop_var.name}", f"{key} without {STAGE}", "both")
+    return 1
 
 
 def pipelined_loops(root: Any) -> list[ir.For]:

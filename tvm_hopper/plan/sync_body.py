@@ -24,7 +24,7 @@ from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import ARCHS, Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
-from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE
+from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE, STORE_RING
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Space, Step
 
 from .channel import completes_by_group, find_calls, find_loads, find_trips, is_load
@@ -85,11 +85,10 @@ class BodyReader:
         self.channel_of = find_trips(kernel)
         slots: dict[str, int] = {}
         names: dict[ir.Var, str] = {}
-        for load in ir.find_blocks(kernel, CHANNEL):
-            rings = [region.source for region in load.writes]
-            self.channels.setdefault(int(load.annotations[CHANNEL]), []).extend(rings)
+        for number, rings in _find_rings(kernel):
+            self.channels.setdefault(number, []).extend(rings)
             # What a channel fills at once is one to the engine, and waited for once.
-            name = f"{rings[0].name}#{load.annotations[CHANNEL]}"
+            name = f"{rings[0].name}#{number}"
             slots.setdefault(name, int(rings[0].shape[0]))
             names = {**dict.fromkeys(rings, name), **names}
         pairs = find_overlays(kernel)
@@ -319,6 +318,15 @@ class BodyReader:
         accesses = [Access(self.buffer(x.buffer), False) for x in effects if x.reads]
         accesses += [Access(self.buffer(x.buffer), True) for x in effects if x.writes]
         return Step(_name(stmt, self.block), tuple(dict.fromkeys(accesses)))
+
+
+def _find_rings(kernel: Any) -> Iterator[tuple[int, list[ir.Var]]]:
+    """Yield what has slots, by number: what channels fill, and what stores leave from."""
+    for load in ir.find_blocks(kernel, CHANNEL):
+        yield int(load.annotations[CHANNEL]), [region.source for region in load.writes]
+    for store in ir.find_blocks(kernel, STORE_RING):
+        rings = [region.source for region in store.reads if ir.is_shared(region.source)]
+        yield int(store.annotations[STORE_RING]), rings
 
 
 def _name(stmt: ir.Stmt, around: str) -> str:

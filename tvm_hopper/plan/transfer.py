@@ -22,7 +22,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import AsyncOp, find_copy_op
-from tvm_hopper.requests.keys import ASYNC_COPY
+from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, STORE_SLOTS
 
 SHARED = "shared.dyn"  # a kernel has one shared memory, whose extent is given at its launch
 _SPACES = {"": "global", "global": "global", SHARED: "shared"}
@@ -145,6 +145,13 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             "a store of the tile's own elements",
             "bound the block (T.where), which leaves out what lies outside",
         )
+    if STORE_SLOTS in block.annotations and op.writes == "shared":
+        raise cannot_lower(
+            f"block {block.name_hint}, {STORE_SLOTS}",
+            "slots of a store on a load",
+            "them on the block that copies the tile to global memory",
+            "a ring of loads has as many slots as the pipeline has stages",
+        )
     is_partial = not ir.is_const(realize.predicate, 1)
     if is_partial:
         has_both = condition is not None
@@ -161,6 +168,13 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
         isinstance(store.value, ir.Call),
         op,
     )
+
+
+def operation_notes(transfer: Transfer) -> dict[str, Any]:
+    """Return the annotations of the block of operations that stands for a transfer."""
+    old = transfer.block.annotations
+    kept = {STORE_SLOTS: old[STORE_SLOTS]} if STORE_SLOTS in old else {}
+    return {ASYNC_OP: transfer.op.name, **kept}
 
 
 def _op(where: str, mechanism: str, src: ir.Var, dst: ir.Var) -> AsyncOp:

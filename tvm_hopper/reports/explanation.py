@@ -33,6 +33,7 @@ from tvm_hopper.plan.notes import (
     RolesNote,
     SmemNote,
     StoreNote,
+    StoreRingNote,
     TensorMapNote,
     TilesNote,
     read_notes,
@@ -70,6 +71,12 @@ class Ring:
     full_arrivals: int
     empty_arrivals: int | None  # None: those who read a slot also fill it
     by_group: bool = False  # no barriers: each thread waits for groups of its own
+    stores_in_flight: int = 0  # slots that asynchronous stores may still read
+
+    @property
+    def look_ahead(self) -> int:
+        """Trips that loads run ahead."""
+        return self.stages - 1 - self.stores_in_flight
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,7 @@ class Kernel:
     roles: RolesNote | None
     order: TilesNote | None
     rings: tuple[Ring, ...]
+    store_rings: tuple[StoreRingNote, ...]
     smem: tuple[SmemNote, ...]
     tensor_maps: tuple[TensorMapNote, ...]
     stores: tuple[StoreNote, ...]
@@ -174,6 +182,13 @@ class Kernel:
             yield "  full", f"{each} {full} and {ring.stage_bytes} bytes"
             if ring.empty_arrivals is not None:
                 yield "  empty", f"{each} {_count(ring.empty_arrivals, 'arrival')}"
+            if ring.stores_in_flight:
+                stores = _count(ring.stores_in_flight, "slot")
+                yield "  ahead", f"{_count(ring.look_ahead, 'trip')}, {stores} left to stores"
+        for each_ring in self.store_rings:
+            slots, pending = each_ring.num_slots, each_ring.num_slots - 1
+            kept = f"{slots} slots of {each_ring.slot_bytes} bytes"
+            yield f"store ring {each_ring.tile}", f"{kept}, {_count(pending, 'store')} in flight"
         if self.smem:
             most = self.arch.smem_per_block
             total = f"{self.smem_bytes} of {most} bytes ({100 * self.smem_bytes / most:.0f}%)"
@@ -374,7 +389,9 @@ def kernel_of(name: str, notes: Iterable[Note], arch: Arch = SM_90A) -> Kernel:
         arrives = handed_over.get(ring.channel)
         full = arrives.full if arrives else arrivals.full_arrive_count()
         empty = arrives.empty if arrives else None
-        rings.append(Ring(ring.channel, ring.num_slots, ring.tx_bytes, full, empty, ring.by_group))
+        late = ring.stores_in_flight
+        made = Ring(ring.channel, ring.num_slots, ring.tx_bytes, full, empty, ring.by_group, late)
+        rings.append(made)
     return Kernel(
         name=name,
         arch=arch,
@@ -382,6 +399,7 @@ def kernel_of(name: str, notes: Iterable[Note], arch: Arch = SM_90A) -> Kernel:
         roles=next(iter(of(RolesNote)), None),
         order=next(iter(of(TilesNote)), None),
         rings=tuple(rings),
+        store_rings=of(StoreRingNote),
         smem=of(SmemNote),
         tensor_maps=of(TensorMapNote),
         stores=of(StoreNote),

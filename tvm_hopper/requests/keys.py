@@ -28,6 +28,8 @@ INT32_MAX = 2**31 - 1  # tiles and thread blocks are counted by 32 bits
 # -- on the block that copies a tile from global to shared memory
 ASYNC_COPY = "tvm_hopper.async_copy"
 SWIZZLE = "tvm_hopper.swizzle"
+# -- on the block that copies a tile from shared to global memory
+STORE_SLOTS = "tvm_hopper.store_slots"
 # -- on the block that multiplies two shared tiles into a register tile
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
@@ -38,6 +40,7 @@ WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
 PERSISTENT = "tvm_hopper.persistent"
+MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
 # -- options of a whole compilation (function attribute or PassContext)
 STRICT = "tvm_hopper.strict"
@@ -89,6 +92,13 @@ KEYS: dict[str, Key] = {
             option=True,
         ),
         Key(SWIZZLE, (BLOCK,), int, "swizzle of the shared tile, in bytes", (0, 32, 64, 128)),
+        Key(
+            STORE_SLOTS,
+            (BLOCK,),
+            int,
+            "slots of the tile that an asynchronous store reads: all but one may be in flight",
+            bounds=(1, MOST_STORE_SLOTS),
+        ),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
         Key(CONSUMERS, (LOOP,), int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),
@@ -236,12 +246,17 @@ CP_ASYNC = "tvm_hopper.cp_async"
 # use, counted from the kernel's start: slot = trip % slots. The loop that binds it advances it.
 CHANNEL = "tvm_hopper.channel"
 NUM_SLOTS = "tvm_hopper.num_slots"
+STORES_IN_FLIGHT = "tvm_hopper.stores_in_flight"  # on a block of loads: slots left to stores
 AHEAD = "tvm_hopper.ahead"  # on a block of loads: how many trips ahead, one of each that it makes
 FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip[, bytes]): its loads go there
 AWAIT_FILLED = "tvm_hopper.await_filled"  # call_extern(.., channel, trip): its loads have landed
 AWAIT_FREE = "tvm_hopper.await_free"  # call_extern(.., channel, trip): its last readers are done
 FREE_SLOT = "tvm_hopper.free_slot"  # call_extern(.., channel, trip): one arrival of a reader
-CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT)
+# A ring of tiles that threads write and that leave by asynchronous stores: its number, counted on
+# from those of channels, stands on the blocks of its stores.
+STORE_RING = "tvm_hopper.store_ring"
+STORE_SLOT = "tvm_hopper.store_slot"  # call_extern(.., ring, trip): its stores leave from there
+CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT)
 OVERLAY = "tvm_hopper.overlay"  # call_extern(.., &a, &b): two shared arrays may share bytes
 RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many trips ago
 ARRIVALS = "tvm_hopper.arrivals"  # beside it: how many threads of the role arrive

@@ -25,6 +25,7 @@ from tvm_hopper.requests.targets import target_arch
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
 _PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
     keys.SWIZZLE: keys.ASYNC_COPY,
+    keys.STORE_SLOTS: keys.ASYNC_COPY,
     keys.ACCUMULATE: keys.WGMMA,
     keys.CONSUMERS: keys.STAGE,
     keys.REGISTERS: keys.STAGE,

@@ -179,12 +179,23 @@ def async_copy(
 
 @all_or_nothing("a copy by cache_write, which stores what a shared tile holds and nothing else")
 def async_store(
-    sch: s_tir.Schedule, copy: Any, mechanism: str = "tma", swizzle: int | None = None
+    sch: s_tir.Schedule,
+    copy: Any,
+    mechanism: str = "tma",
+    swizzle: int | None = None,
+    slots: int | None = None,
 ) -> None:
     """Ask for a copy out of shared memory to be made by the hardware, fire and forget.
 
     It is waited for where its tile is written again, and no earlier; elements out of bounds are
     left out. The tile may be one that `async_copy` fills.
+
+    A tile that threads write in each iteration of a serial loop, or for each output tile of a
+    persistent kernel, can have several `slots`: the stores of all but one are in flight while the
+    next one is written. A later stage of the store in `software_pipeline_stage` says the same,
+    e.g. [0, 0, 3, 4] for two. A tile that is loaded and stored has the slots of the loads: `slots`
+    of them are left to stores, of which one is the slot in use, and the loads run ahead as far as
+    the others go.
 
     Parameters
     ----------
@@ -199,17 +210,21 @@ def async_store(
         that can make the copy, else threads do. "none": threads do.
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
+    slots : int, optional
+        Slots of the tile. None: one, or as the stages of the loop say; of a tile that is loaded,
+        two if it has three or more.
 
     Raises
     ------
     ScheduleError
-        The block is no copy out of shared memory, or the mechanism or swizzle is not known.
+        The block is no copy out of shared memory, or the mechanism, swizzle or slots are none.
     """
     copy = as_block(sch, copy)
     node = sch.get(copy)
     where = f"block {node.name_hint}"
     mechanism = as_choice(where, "mechanism", mechanism, keys.MECHANISMS) or keys.MECHANISMS[0]
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
+    slots = as_int(where, "slots", slots, 1, keys.MOST_STORE_SLOTS)
     reads, writes = (
         [str(x.source.scope()) for x in regions] for regions in (node.reads, node.writes)
     )
@@ -222,6 +237,8 @@ def async_store(
     _ask(sch, where, copy, keys.ASYNC_COPY, mechanism)
     if swizzle is not None:
         _ask(sch, where, copy, keys.SWIZZLE, swizzle)
+    if slots is not None:
+        _ask(sch, where, copy, keys.STORE_SLOTS, slots)
 
 
 # -- the product ----------------------------------------------------------------------------------

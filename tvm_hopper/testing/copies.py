@@ -43,6 +43,8 @@ class Route:
         None: the same threads load and store.
     threads, vector : int
         Threads, and elements that one loads or stores at once, where threads do it.
+    slots : int, optional
+        Of the tile that is stored; None leaves the number to the lowering.
     swizzle : int, optional
         Bytes of the shared tile's XOR pattern.
     """
@@ -56,6 +58,7 @@ class Route:
     threads: int = 128
     vector: int = 8
     swizzle: int | None = None
+    slots: int | None = None
 
 
 def schedule(mod: tvm.IRModule, route: Route) -> s_tir.Schedule:
@@ -79,7 +82,7 @@ def schedule(mod: tvm.IRModule, route: Route) -> s_tir.Schedule:
     if route.store is None:
         _by_threads(sch, inner, route)
     else:
-        hs.async_store(sch, sch.get_sblock(BLOCK), route.store)
+        hs.async_store(sch, sch.get_sblock(BLOCK), route.store, slots=route.slots)
     if route.stages is not None:
         hs.pipeline(sch, k0, stages=route.stages, roles=route.roles)
     return sch

@@ -81,6 +81,8 @@ class Tiling:
     store : str, optional
         The mechanism by which a tile of the output leaves through shared memory; None: threads
         store what they compute.
+    store_slots : int, optional
+        Slots of that tile.
     """
 
     tile: tuple[int, ...] = (32, 128)
@@ -92,6 +94,7 @@ class Tiling:
     swizzle: int | None = None
     num_shared: int | None = None
     store: str | None = None
+    store_slots: int | None = None
 
 
 def schedule(mod: tvm.IRModule, tiling: Tiling) -> s_tir.Schedule:
@@ -121,7 +124,7 @@ def schedule(mod: tvm.IRModule, tiling: Tiling) -> s_tir.Schedule:
     if tiling.store is not None:
         out = sch.cache_write(BLOCK, 0, "shared.dyn")
         sch.reverse_compute_at(out, k0)
-        hs.async_store(sch, out, tiling.store)
+        hs.async_store(sch, out, tiling.store, slots=tiling.store_slots)
     if tiling.stages is not None:
         hs.pipeline(sch, k0, stages=tiling.stages, roles=tiling.roles)
     return sch

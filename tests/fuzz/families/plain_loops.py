@@ -115,7 +115,20 @@ def _map(draw: Draw, script: Script, dtype: str) -> list[Step]:
     ]
     if vector > 1:
         steps.append(Step("sch.vectorize(v)"))
-    return [*steps, *_pipeline(draw, "k0", threads)]
+    return [*steps, *_store(draw), *_pipeline(draw, "k0", threads)]
+
+
+def _store(draw: Draw) -> list[Step]:
+    """Let the output leave through a tile of its own, in some slots, or let threads store it."""
+    mechanism = draw.maybe(("tma", "bulk"), 30)
+    if mechanism is None:
+        return []
+    slots = draw.choose((None, 1, 2, 3, 4))
+    return [
+        Step('out = sch.cache_write("C", 0, "shared.dyn")'),
+        Step("sch.reverse_compute_at(out, k0)"),
+        Step(f'hs.async_store(sch, out, "{mechanism}", slots={slots})'),
+    ]
 
 
 def _line(draw: Draw, script: Script, dtype: str) -> list[Step]:

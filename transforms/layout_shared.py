@@ -31,7 +31,7 @@ from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.layout import SharedLayout, TileLayout, plan_layouts
+from tvm_hopper.plan.layout import SharedLayout, TileLayout, plan_layouts, plan_shapes
 from tvm_hopper.plan.transfer import Transfer
 from tvm_hopper.requests.keys import SWIZZLE
 
@@ -59,7 +59,20 @@ def _rewrite_tile(body: ir.Stmt, tile: TileLayout, analyzer: sym.Analyzer) -> ir
 
     nests = {copy.nest: _copy_nest(tile, copy, new) for copy in tile.copies}
     body = ir.replace_nodes(body, ir.Stmt, nests)
-    body = ir.reindex(body, old, new, index, region)
+    return _reallocate(ir.reindex(body, old, new, index, region), old, new)
+
+
+def rewrite_shapes(kernel: ir.For, shapes: dict[ir.Var, tuple[int, ...]]) -> ir.For:
+    """Give tiles other extents."""
+    for old, shape in shapes.items():
+        alignment = int(old.ty.data_alignment)
+        new = ir.new_buffer(old.name, shape, ir.dtype_of(old), old.scope(), alignment)
+        kernel = ir.reindex(kernel, old, new, lambda indices: indices, lambda ranges: ranges)
+        kernel = _reallocate(kernel, old, new)
+    return kernel
+
+
+def _reallocate(body: Any, old: ir.Var, new: ir.Var) -> Any:
     return ir.replace(
         body,
         ir.SBlock,
@@ -145,9 +158,8 @@ class LayoutShared:
         """Lay out the shared tiles of one function."""
 
         def lay_out(kernel: ir.For) -> ir.For:
-            if not (plan := plan_layouts(kernel)):
-                return kernel
-            after = rewrite_layouts(kernel, plan)
+            after = rewrite_layouts(kernel, plan_layouts(kernel))
+            after = rewrite_shapes(after, plan_shapes(after))
             assert not plan_layouts(after), "LayoutShared left a tile without a layout"
             return after
 

@@ -123,7 +123,8 @@ class LowerCopies:
             if not (plan := plan_copies(kernel, arch)):
                 return kernel
             notes[ir.number_of(func, kernel)] = [note_of(transfer) for transfer in plan.boxes]
-            no_tile, no_input = find_guards(kernel, plan.boxes)
+            others = [transfer.copy for transfer in (*plan.runs, *plan.chunks)]
+            no_tile, no_input = find_guards(kernel, plan.boxes, others)
             after = rewrite_copies(kernel, plan, no_input, names)
             assert not plan_copies(after, arch), "LowerCopies left a copy behind"
             return guard_empty(after, no_tile)

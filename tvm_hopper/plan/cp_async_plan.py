@@ -93,7 +93,12 @@ def _plan_chunks(copy: Transfer, thread: ir.For) -> CpAsyncTransfer:
                 "split by a constant",
             )
     if copy.fill is not None and not ir.is_zero(copy.fill):
-        raise cannot_lower(copy.where, f"a fill of {copy.fill} out of bounds", "a fill of 0")
+        raise cannot_lower(
+            copy.where,
+            f"a fill of {copy.fill} out of bounds",
+            "a fill of 0",
+            "apply any other fill where the tile is used",
+        )
     size = copy.tile.element_bytes
     if size in CHUNK_BYTES and loops and loops[-1] not in rows:
         rows.append(loops[-1])  # single elements need no neighbors

@@ -33,6 +33,7 @@ from tvm_hopper.requests.keys import SWIZZLE, WGMMA
 from .copy_rules import check_partial
 from .transfer import Transfer, find_transfers
 
+_NO_BOUND = 2**31 - 1  # TVM's extent of a dimension that nothing bounds
 WIDEST_FIRST = (128, 64, 32, 0)  # fewer, longer boxes
 BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)
 
@@ -152,6 +153,28 @@ def _needs_layout(kernel: ir.For, copies: list[Transfer]) -> bool:
     """Tell whether something demands another layout of a tile than the declared one."""
     by_boxes = any(copy.op.mechanism == "tma" for copy in copies)
     return by_boxes or bool(_readers(kernel, copies[0].tile.buffer))
+
+
+def plan_shapes(kernel: ir.For) -> dict[ir.Var, tuple[int, ...]]:
+    """Choose extents for tiles that are copied as they are declared, where these are not known.
+
+    TVM's compact buffers are as small as a tensor may be at run time, and as large as an integer
+    where it finds no bound. What is known stays: rows may be padded on purpose.
+    """
+    tiles = {copy.tile.buffer: copy for copy in reversed(find_transfers(kernel))}
+    return {
+        tile: tuple(
+            int(extent) if _is_known(extent) else _static_extent(kernel, copy, extent, axis)
+            for axis, extent in enumerate(tile.shape)
+        )
+        for tile, copy in tiles.items()
+        if not all(map(_is_known, tile.shape))
+    }
+
+
+def _is_known(extent: Any) -> bool:
+    number = ir.static_int(extent)
+    return number is not None and number < _NO_BOUND
 
 
 def _is_laid_out(copy: Transfer) -> bool:

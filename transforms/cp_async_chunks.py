@@ -68,6 +68,6 @@ def _chunk(transfer: CpAsyncTransfer, number: Any) -> Any:
 
 def _in_bytes(count: Any, size: int) -> Any:
     if isinstance(count, tirx.Select):  # whole or not at all is what most chunks are
-        condition = ir.simplify(count.condition)
-        return tirx.Select(condition, *(ir.simplify(x * size) for x in (count.true_value, count.false_value)))
+        whole, none = (ir.simplify(x * size) for x in (count.true_value, count.false_value))
+        return tirx.Select(ir.simplify(count.condition), whole, none)
     return count * size if isinstance(count, int) else ir.simplify(count * size)

@@ -24,6 +24,7 @@ touches the tile (lower_copies.py); tiles that no copy touches.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tvm import ir as tvm_ir
@@ -122,17 +123,27 @@ def _copy_nest(tile: TileLayout, copy: Transfer, new: ir.Var) -> ir.Stmt:
     row = ir.simplify(row) if at else rows[0]
     at[tile.axes[-1]] = p * layout.span + s
     values = {x.loop_var: 0 for x in copy.loops if ir.is_const(x.extent, 1)}
+    for axis in set(range(len(copy.tile.indices))) - set(at):  # of which the tile has one element
+        if (loop := copy.tile.loop_of(axis)) is not None:
+            values[loop.loop_var] = ir.cast_like(0, loop.loop_var)
     for axis, value in at.items():
         loop = copy.tile.loop_of(axis)
         assert loop is not None, "a planned copy has a loop over each axis"
         values[loop.loop_var] = value
     fills = copy.fills_shared and copy.op.mechanism == "tma"
-    predicate = True if fills or not copy.is_partial else copy.condition
+    predicate = True if fills or not copy.is_partial else _without_true(copy.condition, values)
     block = _copy_block(layout, copy, new, values, [p, row, s])
-    stmt: ir.Stmt = ir.SBlockRealize([], ir.substitute(predicate, values), block)
+    stmt: ir.Stmt = ir.SBlockRealize([], predicate, block)
     for var, extent in reversed(list(zip(loops, extents, strict=True))):
         stmt = ir.For(var, 0, extent, ir.ForKind.SERIAL, stmt)
     return stmt
+
+
+def _without_true(condition: Any, values: dict[ir.Var, Any]) -> Any:
+    """Return a condition where variables have values; what then holds for sure is left out."""
+    terms = [ir.substitute(term, values) for term in ir.conjuncts(condition)]
+    terms = [term for term in terms if not ir.is_const(ir.simplify(term), 1)]
+    return functools.reduce(tirx.And, terms) if terms else True
 
 
 def _copy_block(

@@ -135,6 +135,15 @@ def test_chunks_are_as_wide_as_rows_allow(columns, num_bytes):
     check((19, columns), Route((8, columns), 2, "cp_async", None, 2, threads=32, vector=1))
 
 
+@pytest.mark.parametrize("swizzle", [0, pytest.param(64, marks=pytest.mark.slow), 128])
+@pytest.mark.parametrize("store", ["tma", None])
+def test_chunks_under_a_swizzle(store, swizzle):
+    """Who reads the tile finds what threads have put where hardware would."""
+    columns = (swizzle or 128) // 2
+    tile = Route((8, columns), 3, "cp_async", store, 2, threads=32, vector=4, swizzle=swizzle)
+    check((37, columns), tile)
+
+
 def test_more_threads_than_chunks():
     check((9, 32), Route((2, 32), 3, "cp_async", None, 2, threads=128, vector=1))
 
@@ -190,3 +199,27 @@ def test_shared_memory_is_that_of_the_tiles(load):
     (memory,) = (x.buffer for x in ir.find_all(kernel.body, tirx.AllocBuffer))
     num_bytes = int(memory.shape[0]) * dtype_bytes(ir.dtype_of(memory))
     assert num_bytes == slots * 8 * 64 * dtype_bytes("float16")
+
+
+# -- tiles that a tensor cuts
+
+
+@pytest.mark.parametrize("load", ["cp_async", "bulk"])
+def test_a_tensor_smaller_than_a_tile_of_a_ring(load):
+    """TVM cuts the tile to what is read of it: chunks behind that need room, slots a boundary."""
+    length = 63 if load == "cp_async" else 56
+    check((length,), Route((64,), 5, load, None, 3, threads=64, vector=1))
+
+
+def test_a_row_of_which_the_tensor_has_one_is_stored_once():
+    """Four of five steps lie behind it, in a dimension that a map could leave out."""
+    check((1, 1, 1, 112), Route((1, 4, 1, 64), 5, "cp_async", "tma", 1, threads=32))
+
+
+def test_a_tile_that_holds_one_row_is_stored_by_loops_over_more():
+    check((1, 1, 32), Route((1, 8, 64), 5, "tma", "bulk", None), "float64")
+
+
+def test_bytes_of_a_tail_that_may_lie_behind_the_tensor():
+    """Of four steps the last one or two have nothing left."""
+    check((100,), Route((64,), 4, "bulk", "bulk", 1), "float64")

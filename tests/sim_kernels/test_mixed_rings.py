@@ -12,7 +12,9 @@ MECHANISMS = ("tma", "bulk", "cp_async")
 PRODUCT = add("a[r, tx] * b[r, tx]")
 PAIRS = [
     pytest.param(
-        a, b, marks=[] if (a, b) in {("cp_async", "tma"), ("bulk", "cp_async")} else pytest.mark.slow
+        a,
+        b,
+        marks=[] if (a, b) in {("cp_async", "tma"), ("bulk", "cp_async")} else pytest.mark.slow,
     )
     for a, b in itertools.product(MECHANISMS, MECHANISMS)
 ]
@@ -47,7 +49,9 @@ def test_two_kinds_of_loads_in_one_loop(a, b, stages):
 
 
 @pytest.mark.parametrize("stages", STAGES)
-@pytest.mark.parametrize("order", [MECHANISMS, pytest.param(MECHANISMS[::-1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "order", [MECHANISMS, pytest.param(MECHANISMS[::-1], marks=pytest.mark.slow)]
+)
 def test_three_kinds_of_loads_in_one_loop(order, stages):
     row = "(i * 5 + k) * 8"
     brought = [

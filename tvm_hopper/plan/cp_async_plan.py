@@ -168,7 +168,8 @@ def _valid(copy: Transfer, row: ir.For, width: int) -> Any:
         step = step_of(low, row.loop_var)
         if step != 1 or ir.uses(high, row.loop_var):
             return None
-        if divides(width, low) and divides(width, high):
+        first = ir.substitute(low, {row.loop_var: ir.cast_like(0, row.loop_var)})
+        if divides(width, first) and divides(width, high):  # chunks start at its multiples
             whole.append(term)
             continue
         left = ir.as_int32(ir.simplify(high - low))

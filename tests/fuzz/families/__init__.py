@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 from ..case import Case
 from ..draw import Draw
-from . import bare_annotations, configurations, copies, hostile, matmul, plain_loops, programs, steps
+from . import (
+    bare_annotations,
+    configurations,
+    copies,
+    hostile,
+    matmul,
+    plain_loops,
+    programs,
+    steps,
+)
 
 FAMILIES: dict[str, Callable[[Draw], Case]] = {
     "matmul": matmul.make,

@@ -91,7 +91,7 @@ BULK = [
     ),
     bulk(
         "bulk: strided columns",
-        r"copy of A into tile: found A\[bx \* 8 \+ i, j \* 2\] and tile\[i, j\]; need elements that",
+        r"copy of A into tile: found A\[bx \* 8 \+ i, j \* 2\] and tile\[i, j\]; need elements",
         ("A[bx * 8 + i, j]", "A[bx * 8 + i, j * 2]"),
     ),
     bulk(
@@ -109,14 +109,14 @@ BULK = [
     ),
     bulk(
         "bulk: rows that start anywhere",
-        r"copy of A into tile: found runs of A that start at \[bx \* 8 \+ i, 4\], rows of \[128, 1\] "
-        r"elements; need starts at multiples of 16 bytes; pad the rows, or take \"cp_async\"",
+        r"copy of A into tile: found runs of A that start at \[bx \* 8 \+ i, 4\], rows of "
+        r"\[128, 1\] elements; need starts at multiples of 16 bytes; pad the rows, or take \"cp_async\"",
         ("A[bx * 8 + i, j]", "A[bx * 8 + i, j + 4]"),
     ),
     bulk(
         "bulk: a symbolic row stride",
-        r"copy of A into tile: found runs of A that start at \[bx \* 8 \+ i, 0\], rows of \[.*m.*, 1\] "
-        r"elements; need starts at multiples of 16 bytes",
+        r"copy of A into tile: found runs of A that start at \[bx \* 8 \+ i, 0\], rows of "
+        r"\[.*m.*, 1\] elements; need starts at multiples of 16 bytes",
         TENSOR,
         (
             "    for bx",
@@ -194,12 +194,18 @@ BULK = [
         r"copy of tile into A: found elements A\[i, j\] that several iterations of bx may store",
         (ELEMENT, "A[i, j] = tile[i, j]"),
     ),
+    bulk(
+        "bulk: a swizzle",
+        r"copy of A into tile: found a copy in bulk with a 64 B swizzle; need none: it moves rows "
+        r"as they are; take \"tma\", or leave the swizzle out",
+        ('"tma"}', '"tma", "tvm_hopper.swizzle": 64}'),
+    ),
     case(
         "bulk: a swizzle that boxes ask for",
         COPY,
         LAYOUT,
-        r"tile tile: found boxes of A by TMA with a 64 B swizzle and copy of tile into out in bulk; "
-        r"need one layout for all of them; ask for another swizzle, or read through a tile of its",
+        r"tile tile: found boxes of A by TMA with a 64 B swizzle and copy of tile into out in "
+        r"bulk; need one layout for all of them; ask for another swizzle, or read through a tile of its",
         (
             NEST,
             NEST

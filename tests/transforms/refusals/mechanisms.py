@@ -110,7 +110,7 @@ BULK = [
     bulk(
         "bulk: rows that start anywhere",
         r"copy of A into tile: found runs of A that start at \[bx \* 8 \+ i, 4\], rows of "
-        r"\[128, 1\] elements; need starts at multiples of 16 bytes; pad the rows, or take \"cp_async\"",
+        r"\[128, 1\] elements; need starts at multiples of 16 bytes; pad the rows, or take",
         ("A[bx * 8 + i, j]", "A[bx * 8 + i, j + 4]"),
     ),
     bulk(
@@ -205,7 +205,7 @@ BULK = [
         COPY,
         LAYOUT,
         r"tile tile: found boxes of A by TMA with a 64 B swizzle and copy of tile into out in "
-        r"bulk; need one layout for all of them; ask for another swizzle, or read through a tile of its",
+        r"bulk; need one layout for all of them; ask for another swizzle, or read through a tile",
         (
             NEST,
             NEST

@@ -106,7 +106,7 @@ def rewrite_copies(
     for chunks in plan.chunks:
         planned[chunks.copy.nest] = chunk_block(chunks)
     kernel = ir.replace_nodes(kernel, ir.Stmt, planned)
-    copies = [transfer.copy for transfer in (*plan.boxes, *plan.chunks)]
+    copies = [*(boxes.copy for boxes in plan.boxes), *(chunks.copy for chunks in plan.chunks)]
     swizzled = [copy for copy in copies if int(copy.block.annotations.get(SWIZZLE, 0))]
     tiles = {copy.tile.buffer: copy for copy in swizzled}  # one of them may be copied both ways
     return ir.seq(host, swizzle_accesses(kernel, tiles.values()))
@@ -126,7 +126,7 @@ class LowerCopies:
             if not (plan := plan_copies(kernel, arch)):
                 return kernel
             notes[ir.number_of(func, kernel)] = [note_of(transfer) for transfer in plan.boxes]
-            others = [transfer.copy for transfer in (*plan.runs, *plan.chunks)]
+            others = [*(runs.copy for runs in plan.runs), *(chunks.copy for chunks in plan.chunks)]
             no_tile, no_input = find_guards(kernel, plan.boxes, others)
             after = rewrite_copies(kernel, plan, no_input, names)
             assert not plan_copies(after, arch), "LowerCopies left a copy behind"

@@ -56,12 +56,18 @@ def _chunk(transfer: CpAsyncTransfer, number: Any) -> Any:
     valid = transfer.valid
     if not isinstance(valid, int):
         valid = ir.substitute(valid, values)
-    size = transfer.copy.tile.element_bytes
     return tirx.call_extern(
         "int32",
         CP_ASYNC,
         tirx.address_of(tirx.BufferLoad(copy.tile.buffer, tile)),
         tirx.address_of(tirx.BufferLoad(copy.tensor.buffer, tensor)),
         transfer.num_bytes,
-        valid * size if isinstance(valid, int) else ir.simplify(valid * size),
+        _in_bytes(valid, transfer.copy.tile.element_bytes),
     )
+
+
+def _in_bytes(count: Any, size: int) -> Any:
+    if isinstance(count, tirx.Select):  # whole or not at all is what most chunks are
+        whole, none = (ir.simplify(x * size) for x in (count.true_value, count.false_value))
+        return tirx.Select(ir.simplify(count.condition), whole, none)
+    return count * size if isinstance(count, int) else ir.simplify(count * size)

@@ -24,6 +24,7 @@ touches the tile (lower_copies.py); tiles that no copy touches.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tvm import ir as tvm_ir
@@ -31,7 +32,7 @@ from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.layout import SharedLayout, TileLayout, plan_layouts
+from tvm_hopper.plan.layout import SharedLayout, TileLayout, plan_layouts, plan_shapes
 from tvm_hopper.plan.transfer import Transfer
 from tvm_hopper.requests.keys import SWIZZLE
 
@@ -59,7 +60,20 @@ def _rewrite_tile(body: ir.Stmt, tile: TileLayout, analyzer: sym.Analyzer) -> ir
 
     nests = {copy.nest: _copy_nest(tile, copy, new) for copy in tile.copies}
     body = ir.replace_nodes(body, ir.Stmt, nests)
-    body = ir.reindex(body, old, new, index, region)
+    return _reallocate(ir.reindex(body, old, new, index, region), old, new)
+
+
+def rewrite_shapes(kernel: ir.For, shapes: dict[ir.Var, tuple[int, ...]]) -> ir.For:
+    """Give tiles other extents."""
+    for old, shape in shapes.items():
+        alignment = int(old.ty.data_alignment)
+        new = ir.new_buffer(old.name, shape, ir.dtype_of(old), old.scope(), alignment)
+        kernel = ir.reindex(kernel, old, new, lambda indices: indices, lambda ranges: ranges)
+        kernel = _reallocate(kernel, old, new)
+    return kernel
+
+
+def _reallocate(body: Any, old: ir.Var, new: ir.Var) -> Any:
     return ir.replace(
         body,
         ir.SBlock,
@@ -109,17 +123,27 @@ def _copy_nest(tile: TileLayout, copy: Transfer, new: ir.Var) -> ir.Stmt:
     row = ir.simplify(row) if at else rows[0]
     at[tile.axes[-1]] = p * layout.span + s
     values = {x.loop_var: 0 for x in copy.loops if ir.is_const(x.extent, 1)}
+    for axis in set(range(len(copy.tile.indices))) - set(at):  # of which the tile has one element
+        if (loop := copy.tile.loop_of(axis)) is not None:
+            values[loop.loop_var] = ir.cast_like(0, loop.loop_var)
     for axis, value in at.items():
         loop = copy.tile.loop_of(axis)
         assert loop is not None, "a planned copy has a loop over each axis"
         values[loop.loop_var] = value
     fills = copy.fills_shared and copy.op.mechanism == "tma"
-    predicate = True if fills or not copy.is_partial else copy.condition
+    predicate = True if fills or not copy.is_partial else _without_true(copy.condition, values)
     block = _copy_block(layout, copy, new, values, [p, row, s])
-    stmt: ir.Stmt = ir.SBlockRealize([], ir.substitute(predicate, values), block)
+    stmt: ir.Stmt = ir.SBlockRealize([], predicate, block)
     for var, extent in reversed(list(zip(loops, extents, strict=True))):
         stmt = ir.For(var, 0, extent, ir.ForKind.SERIAL, stmt)
     return stmt
+
+
+def _without_true(condition: Any, values: dict[ir.Var, Any]) -> Any:
+    """Return a condition where variables have values; what then holds for sure is left out."""
+    terms = [ir.substitute(term, values) for term in ir.conjuncts(condition)]
+    terms = [term for term in terms if not ir.is_const(ir.simplify(term), 1)]
+    return functools.reduce(tirx.And, terms) if terms else True
 
 
 def _copy_block(
@@ -145,9 +169,8 @@ class LayoutShared:
         """Lay out the shared tiles of one function."""
 
         def lay_out(kernel: ir.For) -> ir.For:
-            if not (plan := plan_layouts(kernel)):
-                return kernel
-            after = rewrite_layouts(kernel, plan)
+            after = rewrite_layouts(kernel, plan_layouts(kernel))
+            after = rewrite_shapes(after, plan_shapes(after))
             assert not plan_layouts(after), "LayoutShared left a tile without a layout"
             return after
 

@@ -55,7 +55,7 @@ from tvm_hopper.plan.cp_async_plan import CpAsyncTransfer, plan_cp_async_copies
 from tvm_hopper.plan.notes import note_kernels
 from tvm_hopper.plan.tma_plan import TmaTransfer, plan_tma_copies
 from tvm_hopper.plan.transfer import find_transfers
-from tvm_hopper.requests.keys import ASYNC_COPY
+from tvm_hopper.requests.keys import ASYNC_COPY, SWIZZLE
 from tvm_hopper.requests.targets import arch_of
 
 from .bulk_runs import run_block
@@ -106,7 +106,10 @@ def rewrite_copies(
     for chunks in plan.chunks:
         planned[chunks.copy.nest] = chunk_block(chunks)
     kernel = ir.replace_nodes(kernel, ir.Stmt, planned)
-    return ir.seq(host, swizzle_accesses(kernel, [transfer.copy for transfer in plan.boxes]))
+    copies = [*(boxes.copy for boxes in plan.boxes), *(chunks.copy for chunks in plan.chunks)]
+    swizzled = [copy for copy in copies if int(copy.block.annotations.get(SWIZZLE, 0))]
+    tiles = {copy.tile.buffer: copy for copy in swizzled}  # one of them may be copied both ways
+    return ir.seq(host, swizzle_accesses(kernel, tiles.values()))
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.LowerCopies")
@@ -123,7 +126,8 @@ class LowerCopies:
             if not (plan := plan_copies(kernel, arch)):
                 return kernel
             notes[ir.number_of(func, kernel)] = [note_of(transfer) for transfer in plan.boxes]
-            no_tile, no_input = find_guards(kernel, plan.boxes)
+            others = [*(runs.copy for runs in plan.runs), *(chunks.copy for chunks in plan.chunks)]
+            no_tile, no_input = find_guards(kernel, plan.boxes, others)
             after = rewrite_copies(kernel, plan, no_input, names)
             assert not plan_copies(after, arch), "LowerCopies left a copy behind"
             return guard_empty(after, no_tile)

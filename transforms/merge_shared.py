@@ -133,7 +133,9 @@ def rewrite_shared(func: tirx.PrimFunc, plans: tuple[SharedPlan, ...]) -> tirx.P
 
 
 def _rewrite_kernel(plan: SharedPlan) -> ir.Stmt:
-    merged = ir.new_buffer(NAME, (plan.num_bytes,), "uint8", "shared.dyn", TILE_ALIGNMENT)
+    dtype = _allocated_type(plan)
+    shape = (plan.num_bytes // dtype_bytes(dtype),)
+    merged = ir.new_buffer(NAME, shape, dtype, "shared.dyn", TILE_ALIGNMENT)
     views = {p.buffer: (_view(p.buffer), p.offset) for p in plan.placements}
 
     def load(node: ir.TensorLoad, mutator: Any) -> ir.TensorLoad:
@@ -179,6 +181,15 @@ def _rewrite_kernel(plan: SharedPlan) -> ir.Stmt:
     return tirx.AttrStmt(
         kernel.node, kernel.attr_key, kernel.value, ir.seq(tirx.AllocBuffer(merged), declared, body)
     )
+
+
+def _allocated_type(plan: SharedPlan) -> str:
+    """Return the type of all buffers, or bytes.
+
+    TVM gives an allocation the one type of its accesses, and does not count its elements anew.
+    """
+    dtypes = {ir.dtype_of(buffer) for buffer in plan.buffers}
+    return dtypes.pop() if len(dtypes) == 1 else "uint8"
 
 
 def _view(buffer: ir.Var) -> ir.Var:

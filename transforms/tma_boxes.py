@@ -12,7 +12,7 @@ from tvm_hopper.codegen_patches.ptx import tma
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.plan.notes import TensorMapNote
 from tvm_hopper.plan.tma_plan import TmaTransfer, find_run_time_rules
-from tvm_hopper.plan.transfer import operation_notes
+from tvm_hopper.plan.transfer import Transfer, operation_notes
 from tvm_hopper.requests.keys import TMA_LOAD
 
 L2_PROMOTION_BYTES = 128
@@ -107,28 +107,33 @@ def guard_empty(stmt: ir.Stmt, empty: list[ir.Var]) -> ir.Stmt:
     return stmt
 
 
-def find_guards(kernel: ir.For, plan: tuple[TmaTransfer, ...]) -> tuple[list[ir.Var], list[ir.Var]]:
+def find_guards(
+    kernel: ir.For, plan: tuple[TmaTransfer, ...], others: list[Transfer]
+) -> tuple[list[ir.Var], list[ir.Var]]:
     """Return the symbolic extents that leave no output tile when 0, and those that leave no input.
 
-    Of the second kind is the k of a sum: over nothing it is 0, and has to be stored.
+    Of the second kind is the k of a sum: over nothing it is 0, and has to be stored. `others` are
+    copies without a map, whose input nobody has to encode.
     """
     blocks = [loop.extent for loop in ir.thread_axes(kernel).values()]
-    no_tile: list[ir.Var] = []
-    no_input: list[ir.Var] = []
-    for symbol in _symbols(plan):
-        empty = any(ir.is_const(ir.simplify(ir.substitute(x, {symbol: 0})), 0) for x in blocks)
-        (no_tile if empty else no_input).append(symbol)
-    return no_tile, no_input
 
+    def leaves_no_tile(symbol: ir.Var) -> bool:
+        return any(ir.is_const(ir.simplify(ir.substitute(x, {symbol: 0})), 0) for x in blocks)
 
-def _symbols(plan: tuple[TmaTransfer, ...]) -> list[ir.Var]:
-    """Return the variables in the extents of tensors and of their maps, each once."""
-    found: list[ir.Var] = []
+    mapped: list[Any] = []
     for transfer in plan:
-        extents = [*transfer.copy.tensor.buffer.shape, *(x.extent for x in transfer.dims)]
-        for var in ir.find_all(extents, ir.Var):
-            if not any(var.same_as(x) for x in found):
-                found.append(var)
+        mapped += [*transfer.copy.tensor.buffer.shape, *(x.extent for x in transfer.dims)]
+    mapped = _symbols(mapped)
+    every = _symbols([*mapped, *(x for copy in others for x in copy.tensor.buffer.shape)])
+    return [x for x in every if leaves_no_tile(x)], [x for x in mapped if not leaves_no_tile(x)]
+
+
+def _symbols(extents: list[Any]) -> list[ir.Var]:
+    """Return the variables in extents, each once."""
+    found: list[ir.Var] = []
+    for var in ir.find_all(extents, ir.Var):
+        if not any(var.same_as(x) for x in found):
+            found.append(var)
     return found
 
 

@@ -7,10 +7,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import tirx
 from tvm.script import tirx as T
+
+from tvm_hopper.facts.programming_model import MBARRIER_MAX_TX_BYTES
 
 _LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 _STORE = "cp.async.bulk.global.shared::cta.bulk_group"
+
+
+def unsigned(num_bytes: Any) -> Any:
+    """Return a number of bytes, an int or an int32, as uint32.
+
+    Where it may be negative nothing is executed. But TVM's simplifier looks at such values too, and
+    does not convert a negative constant; of the bits of one it makes a legal number.
+    """
+    if isinstance(num_bytes, int):
+        return T.uint32(num_bytes)
+    return tirx.Cast("uint32", tirx.bitwise_and(num_bytes, MBARRIER_MAX_TX_BYTES))
 
 
 def load(tile: Any, tensor: Any, num_bytes: Any, barrier: Any) -> Any:
@@ -25,12 +39,12 @@ def load(tile: Any, tensor: Any, num_bytes: Any, barrier: Any) -> Any:
     barrier
         Pointer to the mbarrier.
     """
-    return T.ptx[_LOAD](tile, tensor, T.uint32(num_bytes), barrier)
+    return T.ptx[_LOAD](tile, tensor, unsigned(num_bytes), barrier)
 
 
 def store(tensor: Any, tile: Any, num_bytes: Any) -> Any:
     """Copy bytes from shared memory to global memory, as part of this thread's next bulk group."""
-    return T.ptx[_STORE](tensor, tile, T.uint32(num_bytes))
+    return T.ptx[_STORE](tensor, tile, unsigned(num_bytes))
 
 
 def commit_group() -> Any:

@@ -7,7 +7,17 @@ import tvm
 from tvm import tirx
 from tvm.ir import Call
 
-from tvm_hopper.codegen_patches.ptx import address, fences, mbarrier, registers, tma, wgmma
+from tvm_hopper.codegen_patches.ptx import (
+    address,
+    alignment,
+    bulk,
+    cp_async,
+    fences,
+    mbarrier,
+    registers,
+    tma,
+    wgmma,
+)
 from tvm_hopper.facts import wgmma as facts
 from tvm_hopper.sim.tir import decode_ptx
 
@@ -27,6 +37,8 @@ def name_of(call: Call) -> str:
 
 
 BARRIER = pointer()
+TENSOR = pointer("float16", "global")
+BYTES = tirx.Var("num_bytes", "int32")
 TILE = pointer("float16")
 MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
 
@@ -44,6 +56,17 @@ MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
         (fences.proxy_async("global"), "fence_proxy", {}),
         (fences.sync_named(3, 256), "bar_sync_count", {"a": 3, "b": 256}),
         (fences.arrive_named(3, 256), "bar_arrive", {"a": 3, "b": 256}),
+        (bulk.load(TILE, TENSOR, 128, BARRIER), "cp_async_bulk_g2s_cluster", {"size": 128}),
+        (bulk.store(TENSOR, TILE, 128), "cp_async_bulk_s2g", {"size": 128}),
+        (bulk.commit_group(), "cp_async_bulk_commit_group", {}),
+        (bulk.wait_group(1, read_only=True), "cp_async_bulk_wait_group", {}),
+        (bulk.wait_group(0, read_only=False), "cp_async_bulk_wait_group", {}),
+        (cp_async.copy(TILE, TENSOR, 16), "cp_async_cg", {"cp_size": 16}),
+        (cp_async.copy(TILE, TENSOR, 4), "cp_async_ca", {"cp_size": 4}),
+        (cp_async.copy(TILE, TENSOR, 16, 2), "cp_async_cg_src_size", {"src_size": 2}),
+        (cp_async.copy(TILE, TENSOR, 8, 2), "cp_async_ca_src_size", {"src_size": 2}),
+        (cp_async.commit_group(), "cp_async_commit_group", {}),
+        (cp_async.wait_group(2), "cp_async_wait_group", {}),
         (registers.setmaxnreg_dec(40), "setmaxnreg", {}),
         (registers.setmaxnreg_inc(232), "setmaxnreg", {}),
     ],
@@ -140,3 +163,27 @@ def test_mma_says_which_operand_is_transposed():
 def test_mma_refuses_what_the_hardware_reads_k_major_alone(dtype, in_registers, transposed):
     with pytest.raises(ValueError, match="need 16-bit types in shared memory, or a K-major"):
         multiply(dtype, "float32", in_registers, transposed=transposed)
+
+
+def test_bytes_of_a_bulk_copy_never_become_a_negative_constant():
+    """TVM's simplifier converts such a constant to no uint, also where nothing is executed."""
+    for value, want in ((256, 256), (-256, (1 << 20) - 256)):
+        call = bulk.store(TENSOR, TILE, tirx.IntImm("int32", value))
+        assert int(decode_ptx(call).operands["size"][0].value) == want
+
+
+@pytest.mark.parametrize(
+    ("call", "num_bytes"),
+    [
+        (bulk.load(TILE, TENSOR, 128, BARRIER), 16),
+        (bulk.store(TENSOR, TILE, BYTES), 16),
+        (bulk.commit_group(), 1),
+        (cp_async.copy(TILE, TENSOR, 16), 16),
+        (cp_async.copy(TILE, TENSOR, 8, 2), 8),
+        (cp_async.copy(TILE, TENSOR, 4), 4),
+        (cp_async.commit_group(), 1),
+        (mbarrier.arrive(BARRIER), 1),
+    ],
+)
+def test_addresses_of_copies_are_aligned(call, num_bytes):
+    assert alignment.copy_alignment(call) == num_bytes

@@ -1,6 +1,6 @@
 """The table of asynchronous operations."""
 
-from tvm_hopper.facts.async_ops import ASYNC_OPS, COMPLETIONS, find_copy_op
+from tvm_hopper.facts.async_ops import ASYNC_OPS, COMPLETIONS, find_copy_op, find_mechanisms
 
 
 def test_every_row_completes_in_a_known_way():
@@ -48,3 +48,9 @@ def test_a_mechanism_is_served_by_the_instruction_for_the_memories_at_both_ends(
         ("bulk", "shared", "global"): "bulk_store",
         ("cp_async", "global", "shared"): "cp_async",
     }
+
+
+def test_mechanisms_between_memories():
+    assert find_mechanisms("shared", "global") == ("bulk", "tma")
+    assert find_mechanisms("global", "shared") == ("bulk", "cp_async", "tma")
+    assert find_mechanisms("shared", "registers") == ()

@@ -231,3 +231,93 @@ def test_a_call_of_the_table_does_what_the_table_says():
     found = str(described(flatten(items)))
     assert "r tile#1@0" in found
     assert "w tile#1@0" not in found
+
+
+# -- plain stores to shared memory
+
+STORES = """
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((256,), "float16"), n: T.int32):
+    for tx in T.thread_binding(32, thread="threadIdx.x"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((1024,), "float16", scope="shared.dyn")
+            own = T.sblock_alloc_buffer((4,), "int32", scope="local")
+            for i, j in T.grid(4, 2):
+                tile[i * 64 + tx * 2 + j] = T.float16(0)
+"""
+LOOPS = STORES[STORES.index("            for i, j") :]
+
+
+def number_of_steps(*changes):
+    """Return how many nodes the engine sees of the loops: one, if nothing is placed in them."""
+    _, items, _ = read(changed(STORES, *changes))
+    return flatten(items)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        [("i * 64 + tx * 2 + j", "tx * 8 + i * 2 + j")],
+        [("T.grid(4, 2)", "T.grid(4, 1)"), ("tx * 2 + j", "tx")],
+    ],
+    ids=["rows", "columns", "one"],
+)
+def test_stores_that_are_apart_are_one_step(changes):
+    (step,) = number_of_steps(*changes)
+    assert not isinstance(step, (Loop, Branch))
+    assert [(x.buffer.name[:4], x.is_write) for x in step.accesses] == [("tile", True)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [("i * 64 + tx * 2 + j", "i * 2 + tx * 2 + j")],
+        [("i * 64 + tx * 2 + j", "i * 64 + tx + j")],
+        [("i * 64 + tx * 2 + j", "i * 64 + tx")],
+        [("i * 64 + tx * 2 + j", "own[0] + i * 64 + tx * 2 + j")],
+        [("i * 64 + tx * 2 + j", "(i * 64 + tx * 2 + j) % n")],
+        [("T.float16(0)", "tile[900 + j]")],
+        [
+            (
+                "                tile[i * 64",
+                "                tile[j] = T.float16(1)\n                tile[i * 64",
+            )
+        ],
+        [("for i, j in T.grid(4, 2)", "for j in T.serial(1, 3)"), ("i * 64 + ", "")],
+        [
+            ("tile[i * 64 + tx * 2 + j] = T.float16(0)", "at: T.let[T.int32] = i * 64\n"
+             "                tile[at + tx * 2 + j] = T.float16(0)"),
+        ],
+    ],
+    ids=[
+        "iterations meet", "threads meet", "an iteration repeats", "a place of a thread's own",
+        "a place that nobody knows", "it is read", "two stores", "a loop from 1", "a bound place",
+    ],
+)  # fmt: skip
+def test_stores_that_may_meet_are_looked_into(changes):
+    (node,) = number_of_steps(*changes)
+    assert isinstance(node, (Loop, Branch)) or node.issuer == "thread"
+
+
+def test_a_store_under_a_predicate_of_its_block_is_a_branch():
+    """A block's predicate was dropped with what it is looked through for."""
+    store = """\
+            for i in range(4):
+                with T.sblock("fill"):
+                    T.where(tx * 4 + i < n)
+                    T.reads()
+                    T.writes()
+                    tile[tx] = T.float16(0)
+"""
+    _, items, _ = read(changed(STORES, (LOOPS, store)))
+    (loop,) = flatten(items)
+    (branch,) = loop.body
+    assert isinstance(branch, Branch)
+    assert not branch.is_uniform
+    reader, items, _ = read(changed(STORES, (LOOPS, store)))
+    again = BodyWriter({}, lambda *_: [], reader.channel_of).write(items)
+    (condition,) = [x.condition for x in ir.find_all(again, ir.IfThenElse)]
+    assert "< n" in str(condition)

@@ -83,6 +83,7 @@ SETUP = {"grid": (1, 1, 1), "block": (32, 1, 1), "cluster": (1, 1, 1), "dyn_smem
         ({"dyn_smem_bytes": 100}, [("a", "shared.dyn", 128, 16)], "found 100 bytes of dynamic"),
         ({}, [("a", "shared", 232449, 16)], "found 232449 bytes of shared memory"),
         ({"grid": (1, 65536, 1)}, [], "found a grid of 65536 blocks in y; need at most 65535"),
+        ({"grid": (3, 0, 1)}, [], "found a grid of 0 blocks in y; need 1 or more"),
         ({"block": (1, 1, 128)}, [], "found a block of 128 threads in z; need at most 64"),
         ({"block": (0, 1, 1)}, [], "found 0 threads in a block"),
     ],

@@ -29,14 +29,14 @@ def ring(stages: int, num_statements: int = 2, roles: bool = False, **notes: int
     return f"annotations={found!r}"
 
 
-def copy(tile: str, source: str, row: str) -> str:
+def copy(tile: str, source: str, row: str, mechanism: str = "tma") -> str:
     """Return the lines that bring 8 rows of a matrix."""
     return f"""\
 for r_{tile}, c_{tile} in T.grid(8, 128):
     with T.sblock("load_{tile}"):
         T.reads({source}[{row} + r_{tile}, c_{tile}])
         T.writes({tile}[r_{tile}, c_{tile}])
-        T.sblock_attr({{"tvm_hopper.async_copy": "tma"}})
+        T.sblock_attr({{"tvm_hopper.async_copy": "{mechanism}"}})
         {tile}[r_{tile}, c_{tile}] = {source}[{row} + r_{tile}, c_{tile}]
 """
 

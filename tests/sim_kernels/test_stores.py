@@ -11,6 +11,7 @@ from tests.sim_kernels.mutate import change
 from tests.sim_kernels.pointwise_kernels import check, scheduled
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import copies
 from tvm_hopper.testing.copies import Route
@@ -121,3 +122,34 @@ def test_shapes_and_trips():
     for trips, rows in itertools.product((1, 2, 3, 4), (0, 1, 7)):
         shape = (8 * trips - rows, 64)
         check_copy(shape, Route((8, 64), trips, stages=3))
+
+
+def test_a_ring_by_cp_async_waits_for_the_group_of_its_trip():
+    """Groups of two trips ahead, one a trip; the trip's own is the oldest of three."""
+    route = Route((8, 64), 6, "cp_async", None, 3, threads=64)
+    sch = copies.schedule(copies.copy(48, 64), route)
+    text = pipeline.lower(sch.mod, H200, until="tvm_hopper.InsertSyncs").script()
+    waits = [line.split("T.ptx")[1] for line in text.splitlines() if "wait_group" in line]
+    assert [int("".join(c for c in wait.split(",")[0] if c.isdigit())) for wait in waits] == [1, 0]
+    assert text.count("commit_group") == 3  # in front of the loop one for each trip, one in it
+    assert text.count("storage_sync") == 1
+
+
+def test_a_store_in_bulk_is_issued_committed_and_waited_for_by_one_thread():
+    route = Route((8, 64), 6, None, "bulk", None, threads=64)
+    sch = copies.schedule(copies.copy(48, 64), route)
+    text = pipeline.lower(sch.mod, H200, until="tvm_hopper.InsertSyncs").script()
+    groups = [x for x in map(str.strip, text.splitlines()) if "_group" in x and "T.ptx" in x]
+    assert [name for x in groups for name in ("commit", "wait", "shared::cta") if name in x] == [
+        "wait",  # in front of what fills the tile again: until it has been read
+        "shared::cta",
+        "commit",
+        "wait",
+    ]
+    assert ['"read"' in x for x in groups if "wait_group" in x] == [True, True]
+    assert text.count("if threadIdx_x == 0:") == 4  # around each of them
+
+
+def test_no_store_is_made_by_cp_async():
+    with pytest.raises(ScheduleError, match=r"mechanism.*cp_async.*tma.*bulk"):
+        copies.schedule(copies.copy(48, 64), Route((8, 64), 6, store="cp_async"))

@@ -45,6 +45,22 @@ def test_each_tensor_s_widest_access():
     assert [int(x) for x in got.attrs[NOTE]] == [0, 16, 1, 16, 2, 16, 3, 8]
 
 
+def test_what_copies_by_pointers_is_as_aligned_as_they_need():
+    """A in bulk, B by chunks of 8 bytes; a tile is this package's own."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def func(A: T.Buffer((64, 64), "float16"), B: T.Buffer((64, 64), "float16")):
+        tile = T.alloc_buffer((64,), "float16", scope="shared.dyn")
+        for tx in T.thread_binding(64, thread="threadIdx.x"):
+            T.ptx["cp.async.bulk.global.shared::cta.bulk_group"](
+                T.address_of(A[tx, 0]), T.address_of(tile[0]), T.uint32(128)
+            )
+            T.ptx["cp.async.ca.shared.global"](T.address_of(tile[0]), T.address_of(B[tx, 0]), 8)
+
+    found = {need.argument: need.num_bytes for need in plan_requirements(func)}
+    assert found == {0: 16, 1: 8}
+
+
 def test_tensors_of_one_name_are_told_apart():
     @T.prim_func(private=True, s_tir=True)
     def func(A: T.Buffer((64, 64), "float16"), A_1: T.Buffer((64, 64), "float16"), n: T.int32):

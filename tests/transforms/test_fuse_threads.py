@@ -91,3 +91,40 @@ def test_a_kernel_without_copies_stays():
                 C[ty * 4 + tx] = T.float16(1)
 
     assert run(func, FuseThreads()).same_as(func)
+
+
+def copies(store):
+    @T.prim_func(private=True, s_tir=True)
+    def func(A: T.Buffer((4, 64), "float16"), C: T.Buffer((4, 64), "float16")):
+        for bx in T.thread_binding(4, thread="blockIdx.x"):
+            with T.sblock("kernel"):
+                T.reads()
+                T.writes()
+                tile = T.sblock_alloc_buffer((64,), "float16", scope="shared.dyn")
+                for i in range(64):
+                    with T.sblock("load"):
+                        T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                        tile[i] = A[bx, i]
+                for i in range(64):
+                    with T.sblock("store"):
+                        T.sblock_attr({store: "tma"})
+                        C[bx, i] = tile[i]
+
+    return func
+
+
+def test_a_kernel_of_copies_alone_gets_a_warp():
+    func = copies("tvm_hopper.async_copy")
+    got = run(func, FuseThreads())
+    (kernel,) = ir.kernels(got)
+    assert [(tag, int(x.extent)) for tag, x in ir.thread_axes(kernel).items()] == [
+        ("blockIdx.x", 4),
+        ("threadIdx.x", 32),
+    ]
+    check(run(got, FuseThreads()), got)
+
+
+def test_a_kernel_that_also_stores_gets_none():
+    """Every thread of a warp would make a plain store: who is to, a schedule has to say."""
+    func = copies("other")
+    assert run(func, FuseThreads()).same_as(func)

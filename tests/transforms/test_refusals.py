@@ -21,6 +21,7 @@ from tvm import tirx
 from tests.transforms.refusals.case import Case
 from tests.transforms.refusals.copies import COPIES, LOADS, TILES
 from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
+from tests.transforms.refusals.mechanisms import MECHANISMS
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
 from tests.transforms.refusals.stores import STORES
@@ -32,7 +33,19 @@ from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.pipeline.checks import check_well_formed
 from tvm_hopper.plan.pipeline_plan import plan_pipelines
 
-CASES = COPIES + TILES + LOADS + PRODUCTS + RINGS + PIPELINES + REST + SYNCS + STORES + THREADS
+CASES = [
+    *COPIES,
+    *TILES,
+    *LOADS,
+    *MECHANISMS,
+    *PRODUCTS,
+    *RINGS,
+    *PIPELINES,
+    *REST,
+    *SYNCS,
+    *STORES,
+    *THREADS,
+]
 
 
 @functools.cache

@@ -173,3 +173,9 @@ def find_copy_op(mechanism: str, reads: str, writes: str) -> AsyncOp | None:
     """Return the operation by which a mechanism copies from one memory into another, if any."""
     served = (op for op in ASYNC_OPS.values() if op.mechanism == mechanism)
     return next((op for op in served if (op.reads, op.writes) == (reads, writes)), None)
+
+
+def find_mechanisms(reads: str, writes: str) -> tuple[str, ...]:
+    """Return the mechanisms by which one memory is copied into another, by name."""
+    rows = (op for op in ASYNC_OPS.values() if (op.reads, op.writes) == (reads, writes))
+    return tuple(sorted(op.mechanism for op in rows if op.mechanism is not None))

@@ -57,8 +57,10 @@ class BulkTransfer:
 
     def tile_counts(self) -> list[Any]:
         """Return how many elements are copied along each dimension of the tile."""
-        loops = [self.copy.tile.loop_of(axis) for axis in range(len(self.copy.tile.indices))]
-        return [1 if loop is None else self.counts[loop] for loop in loops]
+        axes = range(len(self.copy.tile.indices))
+        return [
+            product([self.counts[loop] for loop in _loops_along(self.copy, axis)]) for axis in axes
+        ]
 
 
 def plan_bulk_copies(kernel: ir.For) -> tuple[BulkTransfer, ...]:
@@ -83,17 +85,34 @@ def _plan_runs(copy: Transfer, around: tuple[ir.For, ...]) -> BulkTransfer:
     return plan
 
 
+def _loops_along(copy: Transfer, axis: int) -> list[ir.For]:
+    """Return the loops of more than one iteration that move an index of the tile, and no other."""
+    loops = [loop for loop in copy.loops if not ir.is_const(loop.extent, 1)]
+    own = [loop for loop in loops if copy.tile.steps(loop)[axis] != 0]
+    return [x for x in own if sum(step != 0 for step in copy.tile.steps(x)) == 1]
+
+
+def _fills(copy: Transfer, axis: int) -> bool:
+    """Tell whether loops run once over each element along a dimension of the tile."""
+    steps = {loop: copy.tile.steps(loop)[axis] or 0 for loop in _loops_along(copy, axis)}
+    length = 1
+    for loop in sorted(steps, key=lambda x: steps[x]):
+        if steps[loop] != length or ir.static_int(loop.extent) is None:
+            return False
+        length *= int(loop.extent)
+    first = copy.tile.start(copy.loops)[axis]
+    return ir.is_const(copy.tile.buffer.shape[axis], length) and ir.is_zero(first)
+
+
 def _check_loops(copy: Transfer, loops: tuple[ir.For, ...]) -> None:
-    """Refuse tiles that are not filled by one static loop over each dimension."""
-    for axis, extent in enumerate(copy.tile.buffer.shape):
-        loop = copy.tile.loop_of(axis)
-        has_loop = loop is not None or ir.is_const(extent, 1)
-        if not has_loop or ir.static_int(extent) is None:
+    """Refuse tiles that are not filled by static loops over each dimension."""
+    for axis in range(len(copy.tile.indices)) if copy.fills_shared else ():
+        if not _fills(copy, axis):
             raise cannot_lower(
                 copy.where,
                 f"{copy.tile.buffer.name}{list(copy.tile.indices)} of shape "
                 f"{list(copy.tile.buffer.shape)}",
-                "a static shape, and one loop over each of its dimensions",
+                "a static shape, and a loop over each of its dimensions",
                 "leave the copy's loops as compute_at made them",
             )
     for loop in loops:
@@ -138,7 +157,9 @@ def _counts(
                 copy.where,
                 f"a fill of {copy.fill} behind {bound}",
                 "a copy without a fill: a copy in bulk moves bytes and stores no others",
-                'take "tma", which fills with zeros',
+                'take "tma", which fills with zeros'
+                if ir.is_zero(copy.fill)
+                else "apply the fill where the tile is used",
             )
         if not moving:
             whole.append(index < ir.cast_like(bound, index))
@@ -162,7 +183,9 @@ def _bad_predicate(copy: Transfer) -> Exception:
         copy.where,
         f"the predicate {copy.condition}",
         "bounds, each of an index that one of the copy's loops moves, by 1",
-        'take "tma", or apply any other predicate where the tile is used',
+        "apply any other predicate where the tile is used"
+        if copy.fills_shared
+        else "let threads store the tile",
     )
 
 
@@ -193,7 +216,7 @@ def _find_run(
             f"{copy.tensor.buffer.name}{list(copy.tensor.indices)} and "
             f"{copy.tile.buffer.name}{list(copy.tile.indices)}",
             "elements that lie in a row at both ends",
-            'take "tma", or let the tile\'s last dimension be the contiguous one of the tensor',
+            "let the tile's last dimension be the contiguous one of the tensor",
         )
     return tuple(run)
 
@@ -208,7 +231,7 @@ def _check_alignment(plan: BulkTransfer) -> None:
             copy.where,
             f"{plan.run_bytes} bytes in a row",
             f"a multiple of {BULK_ALIGNMENT}",
-            "choose a tile, or a tensor, of wider rows",
+            f"pad the rows, or {_instead(copy)}",
         )
     for end in (copy.tile, copy.tensor):
         starts = zip(end.start(plan.inside), end.strides, strict=True)
@@ -219,8 +242,13 @@ def _check_alignment(plan: BulkTransfer) -> None:
                 f"runs of {end.buffer.name} that start at {list(end.start(plan.inside))}, rows of "
                 f"{list(end.strides)} elements",
                 f"starts at multiples of {BULK_ALIGNMENT} bytes",
-                "choose a tile, or a tensor, of wider rows",
+                f"pad the rows, or {_instead(copy)}",
             )
+
+
+def _instead(copy: Transfer) -> str:
+    """Say who copies what is not aligned."""
+    return 'take "cp_async"' if copy.fills_shared else "take the request away: threads store them"
 
 
 def _divisor(value: Any) -> int:

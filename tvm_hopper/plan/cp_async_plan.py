@@ -93,7 +93,12 @@ def _plan_chunks(copy: Transfer, thread: ir.For) -> CpAsyncTransfer:
                 "split by a constant",
             )
     if copy.fill is not None and not ir.is_zero(copy.fill):
-        raise cannot_lower(copy.where, f"a fill of {copy.fill} out of bounds", "a fill of 0")
+        raise cannot_lower(
+            copy.where,
+            f"a fill of {copy.fill} out of bounds",
+            "a fill of 0",
+            "apply any other fill where the tile is used",
+        )
     size = copy.tile.element_bytes
     if size in CHUNK_BYTES and loops and loops[-1] not in rows:
         rows.append(loops[-1])  # single elements need no neighbors
@@ -163,7 +168,8 @@ def _valid(copy: Transfer, row: ir.For, width: int) -> Any:
         step = step_of(low, row.loop_var)
         if step != 1 or ir.uses(high, row.loop_var):
             return None
-        if divides(width, low) and divides(width, high):
+        first = ir.substitute(low, {row.loop_var: ir.cast_like(0, row.loop_var)})
+        if divides(width, first) and divides(width, high):  # chunks start at its multiples
             whole.append(term)
             continue
         left = ir.as_int32(ir.simplify(high - low))

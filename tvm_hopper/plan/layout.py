@@ -33,6 +33,7 @@ from tvm_hopper.requests.keys import SWIZZLE, WGMMA
 from .copy_rules import check_partial
 from .transfer import Transfer, find_transfers
 
+_NO_BOUND = 2**31 - 1  # TVM's extent of a dimension that nothing bounds
 WIDEST_FIRST = (128, 64, 32, 0)  # fewer, longer boxes
 BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)
 
@@ -150,8 +151,39 @@ def plan_layouts(kernel: ir.For) -> tuple[TileLayout, ...]:
 
 def _needs_layout(kernel: ir.For, copies: list[Transfer]) -> bool:
     """Tell whether something demands another layout of a tile than the declared one."""
-    by_boxes = any(copy.op.mechanism == "tma" for copy in copies)
+    by_boxes = any(copy.op.mechanism == "tma" or _asked(copy) for copy in copies)
     return by_boxes or bool(_readers(kernel, copies[0].tile.buffer))
+
+
+def plan_shapes(kernel: ir.For) -> dict[ir.Var, tuple[int, ...]]:
+    """Choose extents for tiles that are copied as they are declared, where that will not do.
+
+    TVM's compact buffers are as small as a tensor may be at run time, and as large as an integer
+    where it finds no bound. A tile that is cut has to take whole chunks again. What is larger than
+    the copy stays: rows may be padded on purpose.
+    """
+    copies = sorted(find_transfers(kernel), key=lambda copy: copy.fills_shared)
+    tiles = {copy.tile.buffer: copy for copy in copies}  # a load decides
+    shapes = {
+        tile: tuple(
+            int(extent) if _will_do(copy, axis) else _static_extent(kernel, copy, extent, axis)
+            for axis, extent in enumerate(tile.shape)
+        )
+        for tile, copy in tiles.items()
+    }
+    return {
+        tile: shape
+        for tile, shape in shapes.items()
+        if shape != tuple(map(ir.static_int, tile.shape))
+    }
+
+
+def _will_do(copy: Transfer, axis: int) -> bool:
+    known, loop = ir.static_int(copy.tile.buffer.shape[axis]), copy.tile.loop_of(axis)
+    if known is None or known >= _NO_BOUND:
+        return False
+    scheduled = ir.static_int(loop.extent) if loop is not None else None
+    return not copy.fills_shared or scheduled is None or scheduled <= known
 
 
 def _is_laid_out(copy: Transfer) -> bool:
@@ -176,6 +208,13 @@ def _plan_tile(kernel: ir.For, copies: list[Transfer]) -> TileLayout:
             )
     for copy in copies:
         check_partial(kernel, copy)
+        if copy.op.mechanism == "bulk" and _asked(copy):
+            raise cannot_lower(
+                copy.where,
+                f"a copy in bulk with a {_asked(copy)} B swizzle",
+                "none: it moves rows as they are",
+                'take "tma", or leave the swizzle out',
+            )
     axes = tuple(axis for axis, extent in enumerate(extents) if extent != 1)
     *outer, columns = (extents[axis] for axis in axes)
     layout = _solve(kernel, copies, axes[-1], prod(outer), columns)
@@ -341,7 +380,9 @@ def _boxes(copy: Transfer) -> Demand:
         )
 
     pattern = f" with a {asked} B swizzle" if asked is not None else ""
-    return Demand(f"boxes of {copy.tensor.buffer.name} by TMA{pattern}", accepts)
+    by_boxes = copy.op.mechanism == "tma"
+    what = f"{'boxes' if by_boxes else 'chunks'} of {copy.tensor.buffer.name}"
+    return Demand(f"{what} by {'TMA' if by_boxes else 'cp.async'}{pattern}", accepts)
 
 
 def _panels(block: ir.SBlock) -> Demand:

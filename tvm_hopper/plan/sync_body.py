@@ -223,14 +223,18 @@ class BodyReader:
             return True
         if not isinstance(stmt, ir.For):
             return False
-        return all(
-            not (x.reads or x.by_pointer) and self._is_apart(stmt, x.buffer) for x in written
-        )
+        buffers = once([x.buffer for x in written])
+        others = [x for x in shared if x.by_pointer or x.reads]
+        if any(x.buffer.same_as(buffer) for x in others for buffer in buffers):
+            return False
+        return all(self._is_apart(stmt, buffer) for buffer in buffers)
 
     def _is_apart(self, stmt: ir.Stmt, buffer: ir.Var) -> bool:
         """Tell whether no two iterations or threads store to one element of a buffer."""
         stores = ir.find_all(stmt, ir.BufferStore, lambda x: x.buffer.same_as(buffer))
         if len(stores) != 1 or ir.find_all(stmt, tirx.Bind):
+            return False
+        if ir.find_all(list(stores[0].indices), ir.TensorLoad):  # each thread may load another
             return False
         around = ir.find_all(stmt, ir.For, lambda x: ir.uses_node(x.body, stores[0]))
         extents = {x.loop_var: x.extent for x in around if ir.is_const(x.min, 0)}

@@ -118,22 +118,23 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     strides = tensor.strides_bytes
     shape = tensor.buffer.shape
 
+    one = tirx.IntImm("int64", maps.STRIDE_ALIGNMENT)  # any stride will do for one row
+
     def dimension(axis: int, box: int) -> MapDim:
         extent = bounds[axis] if bounds[axis] is not None else shape[axis]
-        return MapDim(axis, extent, strides[axis], start[axis], box)
+        stride = one if axis != inner and ir.is_const(extent, 1) else strides[axis]
+        return MapDim(axis, extent, stride, start[axis], box)
 
     dims = [dimension(inner, int(copy.tile.buffer.shape[2]))]
     if no_axis:
-        # Any stride will do for one row; the map needs the dimension to end the tile behind it.
-        where, extent = row_bound
-        one = tirx.IntImm("int64", maps.STRIDE_ALIGNMENT)
+        where, extent = row_bound  # the map needs the dimension to end the tile behind it
         first = ir.simplify(ir.substitute(where, {x.loop_var: 0 for x in moving}))
         dims.append(MapDim(NO_AXIS, extent, one, first, *boxes))
-    # A dimension of extent one says nothing, and its stride could break a rule.
+    # A dimension of extent one says nothing where no index leaves it.
     outer = [
         axis
-        for axis, extent in reversed(list(enumerate(shape)))
-        if axis != inner and (axis in rows or not ir.is_const(extent, 1))
+        for axis in reversed(range(len(shape)))
+        if axis != inner and (axis in rows or not _stays_at_zero(copy, axis, around))
     ]
     # A box lands with its dimensions in the map's order: those of the rows in the tile's.
     inwards = iter(zip(reversed(rows), reversed(boxes), strict=True))
@@ -143,6 +144,17 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     row_dims = tuple(axes.index(axis) for axis in (rows or [NO_AXIS] * no_axis))
     swizzle = int(copy.block.annotations[SWIZZLE])
     return TmaTransfer(copy, tuple(dims), row_dims, swizzle, (*around, *copy.loops))
+
+
+def _stays_at_zero(copy: Transfer, axis: int, around: tuple[ir.For, ...]) -> bool:
+    """Tell whether a dimension has one element, which no box lies behind."""
+    if not ir.is_const(copy.tensor.buffer.shape[axis], 1):
+        return False
+    analyzer = sym.Analyzer()
+    for loop in (*around, *copy.loops):
+        analyzer.bind(loop.loop_var, ir.range_of(loop))
+    index = copy.tensor.indices[axis]
+    return copy.condition is None or analyzer.can_prove(index < ir.cast_like(1, index))
 
 
 def _row_axes(copy: Transfer, loops: list[ir.For], inner: int) -> list[int]:

@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.async_ops import AsyncOp, find_copy_op
+from tvm_hopper.facts.async_ops import AsyncOp, find_copy_op, find_mechanisms
 from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, STORE_SLOTS
 
 SHARED = "shared.dyn"  # a kernel has one shared memory, whose extent is given at its launch
@@ -183,6 +183,14 @@ def _op(where: str, mechanism: str, src: ir.Var, dst: ir.Var) -> AsyncOp:
     op = find_copy_op(mechanism, reads, writes)
     if op is not None:
         return op
+    if (reads, writes) == ("shared", "global"):
+        able = find_mechanisms(reads, writes)
+        raise cannot_lower(
+            where,
+            f"a store by {mechanism!r}",
+            f"a mechanism that stores: {' or '.join(map(repr, able))}",
+            "ask for one of these, or let threads store the tile",
+        )
     if writes != "shared":
         raise cannot_lower(
             where,

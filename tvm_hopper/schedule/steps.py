@@ -28,6 +28,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import swizzle as swizzle_facts
 from tvm_hopper.facts import wgmma as wgmma_facts
+from tvm_hopper.facts.async_ops import find_copy_op
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.requests import keys, options
 
@@ -152,8 +153,9 @@ def async_copy(
         What `cache_read(..., "shared.dyn")` returned, already at the loop that is pipelined.
     mechanism : str
         "tma": boxes of a tensor of up to five dimensions, with bounds. "bulk": runs of bytes that
-        are contiguous at both ends, each start and length a multiple of 16. "auto": the first one
-        that can make the copy, else threads do. "none": threads do.
+        are contiguous at both ends, each start and length a multiple of 16. "cp_async": threads
+        copy 16, 8 or 4 bytes at once, in groups of their own. "auto": the first one that can make
+        the copy, else threads do. "none": threads do.
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
 
@@ -175,6 +177,13 @@ def async_copy(
     _ask(sch, where, copy, keys.ASYNC_COPY, mechanism)
     if swizzle is not None:
         _ask(sch, where, copy, keys.SWIZZLE, swizzle)
+
+
+STORES = tuple(
+    name
+    for name in keys.MECHANISMS
+    if find_copy_op(name, "shared", "global") or name in (keys.AUTO, keys.BY_THREADS)
+)
 
 
 @all_or_nothing("a copy by cache_write, which stores what a shared tile holds and nothing else")
@@ -222,7 +231,7 @@ def async_store(
     copy = as_block(sch, copy)
     node = sch.get(copy)
     where = f"block {node.name_hint}"
-    mechanism = as_choice(where, "mechanism", mechanism, keys.MECHANISMS) or keys.MECHANISMS[0]
+    mechanism = as_choice(where, "mechanism", mechanism, STORES) or STORES[0]
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
     slots = as_int(where, "slots", slots, 1, keys.MOST_STORE_SLOTS)
     reads, writes = (

@@ -139,7 +139,8 @@ class ValueCheck:
             return self._some(self.choices[0], kind, room, stored)
         if any(blocks) and (adds or self._read_what_others_write()):
             blocks = [None] * len(self.launches)
-        share = max(len(x) / c.total if x else 1 for x, c in zip(blocks, self.choices, strict=True))
+        parts = [len(x) / c.total if x else 1 for x, c in zip(blocks, self.choices, strict=True)]
+        share = max(parts, default=0)  # of empty tensors nothing is launched
         if stored * share > room * MUCH:
             raise _NotCompared(
                 f"CTAs that need each other compute about {stored * share * work:.1e} steps, more "

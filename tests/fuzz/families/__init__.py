@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 from ..case import Case
 from ..draw import Draw
-from . import bare_annotations, configurations, hostile, matmul, plain_loops, programs, steps
+from . import (
+    bare_annotations,
+    configurations,
+    copies,
+    hostile,
+    matmul,
+    plain_loops,
+    programs,
+    steps,
+)
 
 FAMILIES: dict[str, Callable[[Draw], Case]] = {
     "matmul": matmul.make,
@@ -16,9 +25,10 @@ FAMILIES: dict[str, Callable[[Draw], Case]] = {
     "hostile": hostile.make,
     "configurations": configurations.make,
     "loops": plain_loops.make,
+    "copies": copies.make,
 }
-# how often each comes, spread evenly: of 24 cases so many
+# how often each comes, spread evenly: of 28 cases so many
 SHARES = {
     "matmul": 8, "steps": 3, "annotations": 3, "programs": 3, "configurations": 2, "hostile": 1,
-    "loops": 4,
+    "loops": 4, "copies": 4,
 }  # fmt: skip

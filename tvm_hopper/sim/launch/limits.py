@@ -95,6 +95,8 @@ def _extents(setup: dict[str, Any], arch: Arch) -> list[str]:
     for axis, extent, most in zip("xyz", grid, (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ), strict=True):
         if extent > most:
             found.append(f"found a grid of {extent} blocks in {axis}; need at most {most}")
+        if extent < 1:  # cuLaunchKernel: CUDA_ERROR_INVALID_VALUE
+            found.append(f"found a grid of {extent} blocks in {axis}; need 1 or more")
     for axis, extent, part in zip("xyz", grid, cluster, strict=True):
         if extent % max(part, 1):
             found.append(

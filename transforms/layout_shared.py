@@ -33,6 +33,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.layout import SharedLayout, TileLayout, plan_layouts, plan_shapes
+from tvm_hopper.plan.shares import Share, loop_over
 from tvm_hopper.plan.transfer import Transfer
 from tvm_hopper.requests.keys import SWIZZLE
 
@@ -58,7 +59,8 @@ def _rewrite_tile(body: ir.Stmt, tile: TileLayout, analyzer: sym.Analyzer) -> ir
     def region(ranges: list[Any]) -> list[Any]:
         return _region(tile, ranges)
 
-    nests = {copy.nest: _copy_nest(tile, copy, new) for copy in tile.copies}
+    pairs = zip(tile.copies, tile.shares, strict=True)
+    nests = {copy.nest: _copy_nest(tile, copy, share, new) for copy, share in pairs}
     body = ir.replace_nodes(body, ir.Stmt, nests)
     return _reallocate(ir.reindex(body, old, new, index, region), old, new)
 
@@ -108,10 +110,12 @@ def _region(tile: TileLayout, ranges: list[Any]) -> list[Any]:
     return [panels, row, tvm_ir.Range(0, layout.span)]
 
 
-def _copy_nest(tile: TileLayout, copy: Transfer, new: ir.Var) -> ir.Stmt:
+def _copy_nest(tile: TileLayout, copy: Transfer, share: Share, new: ir.Var) -> ir.Stmt:
     """Build the loops over panels, each dimension of the rows and a span around the same copy."""
     layout = tile.layout
-    extents = (layout.panels, *(tile.row_extents or (1,)), layout.span)
+    *row_parts, column_parts = (share.parts[axis] for axis in tile.axes)
+    row_extents = [n // parts for n, parts in zip(tile.row_extents, row_parts, strict=True)]
+    extents = (layout.panels // column_parts, *(row_extents or (1,)), layout.span)
     if len(extents) == 3:
         names = ["p", "r", "s"]
     else:
@@ -119,19 +123,29 @@ def _copy_nest(tile: TileLayout, copy: Transfer, new: ir.Var) -> ir.Stmt:
     loops = [ir.Var(name, "int32") for name in names]
     p, *rows, s = loops
     at: dict[int, Any] = dict(zip(tile.axes[:-1], rows, strict=False))
+    # rows and columns in the part that this copy moves
     row, _ = tile.flatten([at.get(axis, s) for axis in range(len(copy.tile.indices))])
     row = ir.simplify(row) if at else rows[0]
     at[tile.axes[-1]] = p * layout.span + s
     values = {x.loop_var: 0 for x in copy.loops if ir.is_const(x.extent, 1)}
+    own = dict(zip(tile.axes, (*row_extents, layout.columns // column_parts), strict=True))
+    bounds = []  # of a copy that takes less than the tile holds
     for axis in set(range(len(copy.tile.indices))) - set(at):  # of which the tile has one element
         if (loop := copy.tile.loop_of(axis)) is not None:
             values[loop.loop_var] = ir.cast_like(0, loop.loop_var)
     for axis, value in at.items():
-        loop = copy.tile.loop_of(axis)
+        loop = loop_over(copy, share, axis)
         assert loop is not None, "a planned copy has a loop over each axis"
         values[loop.loop_var] = value
+        if (ir.static_int(loop.extent) or 0) < own[axis]:
+            bounds.append(value < ir.cast_like(loop.extent, value))
+    if not share.is_whole:
+        first, column = tile.flatten(list(share.starts))
+        row, p = ir.simplify(first + row), ir.simplify(column // layout.span + p)
     fills = copy.fills_shared and copy.op.mechanism == "tma"
     predicate = True if fills or not copy.is_partial else _without_true(copy.condition, values)
+    for bound in bounds:
+        predicate = bound if ir.is_const(predicate, 1) else tirx.And(predicate, bound)
     block = _copy_block(layout, copy, new, values, [p, row, s])
     stmt: ir.Stmt = ir.SBlockRealize([], predicate, block)
     for var, extent in reversed(list(zip(loops, extents, strict=True))):

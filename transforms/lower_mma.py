@@ -14,8 +14,11 @@
             with sblock(annotations={"tvm_hopper.async_op": "wgmma"}):
                 descriptor_a, descriptor_b = ...                 of the operands' first elements
                 for kk in unroll(4): wgmma.mma_async(acc, descriptor_a + .., descriptor_b + ..)
-        for g, h in unroll(32, 2):                                  see fragment_loops.py
+        for g, h in unroll(32, 2):                                  see stored_fragments.py
             if in bounds: C[row(t, h), col(t, g) + 0:2] = f(acc[4 g + 2 h + 0:2])
+
+A store to a shared tile, which an asynchronous copy takes from there, may be of a part of the
+accumulator; see staged_fragments.py.
 
 If the loop over k has one iteration there is no fill, see `plan_threads`: the first instruction on
 each register overwrites it (`kk != 0` in place of True).
@@ -39,6 +42,7 @@ from tvm_hopper.codegen_patches.ptx import wgmma as ptx_wgmma
 from tvm_hopper.codegen_patches.ptx.address import generic_to_shared
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.plan.fragment_nests import FragmentNest
 from tvm_hopper.plan.mma_plan import MmaPlan, Operand, plan_mma
 from tvm_hopper.plan.notes import FallbackNote, MmaNote, Note, RemarkNote, StoreNote, note_kernels
 from tvm_hopper.plan.single_trip import runs_once, starts_from_zero
@@ -46,7 +50,9 @@ from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ASYNC_OP
 from tvm_hopper.requests.targets import arch_of
 
-from .fragment_loops import Fragment
+from .fragment_loops import Fragment, unroll
+from .staged_fragments import StagedFragment
+from .stored_fragments import StoredFragment
 from .warp_groups import bind_warp_groups
 
 
@@ -75,8 +81,14 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     axis = ir.Var("threadIdx_x", "int32")
     registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
     once = runs_once(kernel, plan)
-    fragments = tuple(Fragment(nest, plan, registers, axis, once) for nest in plan.nests)
+    fragments = tuple(_kind(nest, plan)(nest, plan, registers, axis, once) for nest in plan.nests)
     return Threads(axis, registers, fragments, once and starts_from_zero(kernel, plan))
+
+
+def _kind(nest: FragmentNest, plan: MmaPlan) -> type[Fragment]:
+    if nest.target.same_as(plan.accumulator):
+        return Fragment
+    return StagedFragment if ir.is_shared(nest.target) else StoredFragment
 
 
 def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:
@@ -97,6 +109,7 @@ def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:
         rest = [b for b in block.alloc_buffers if not b.same_as(plan.accumulator)]
         return ir.with_block(block, alloc_buffers=[*rest, registers])
 
+    body = unroll(body, [loop.loop_var for nest in plan.nests for loop in nest.parts])
     body = ir.replace(body, ir.SBlock, move_allocation)
     body = ir.move_regions(body, {plan.accumulator: registers})
     return bind_warp_groups(body, plan.warp_groups, thread)
@@ -203,21 +216,10 @@ def find_fallbacks(plan: MmaPlan, threads: Threads) -> list[Fallback]:
             )
         )
     return narrow + [
-        Fallback(
-            f"store of {fragment.store.buffer.name}",
-            f"{fragment.run_length} elements at a time, as rows of "
-            f"{_row_length(fragment.store.buffer)} keep no more aligned and in bounds together",
-            f"rows of a multiple of {fragment.best_run_length} elements",
-            "pad the tensor's last dimension",
-        )
+        Fallback(f"store of {fragment.store.buffer.name}", *why)
         for fragment in threads.fragments
-        if not fragment.is_fill and fragment.run_length < fragment.best_run_length
+        if (why := fragment.shortfall) is not None
     ]
-
-
-def _row_length(buffer: ir.Var) -> Any:
-    strides = buffer.ty.strides
-    return strides[-2] if len(strides) > 1 else buffer.shape[-1]
 
 
 def _facts(plan: MmaPlan, threads: Threads) -> list[Note]:

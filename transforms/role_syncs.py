@@ -14,13 +14,17 @@ from tvm_hopper.codegen_patches.hold import fence_code, hold_all
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
 from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.plan.channel import make_call
-from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten, once
+from tvm_hopper.plan.electing import plan_electing
+from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten
 from tvm_hopper.plan.sync_placement import left_in_flight, place_syncs
 from tvm_hopper.requests.keys import ASYNC_OP, AWAIT_FILLED
 from tvm_hopper.sync import Loop
 
-ROLE_BARRIER = 1  # named barrier of the consumers; number 0 is the whole block's
+# Named barrier of the consumers, or of the first one's warp group where each has its own; number 0
+# is the whole block's.
+ROLE_BARRIER = 1
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,10 @@ class RoleSyncs:
         axis = ir.thread_axes(kernel)["threadIdx.x"]
         self.num_threads = None if first_thread is None else int(axis.extent) - first_thread
         has_producer = first_thread is not None
-        self.reader = BodyReader(kernel, axis.loop_var, has_producer, first_thread or 0)
+        self.electing = plan_electing(kernel, body, axis.loop_var, first_thread or 0)
+        self.reader = BodyReader(
+            kernel, axis.loop_var, has_producer, first_thread or 0, self.electing
+        )
         self.items = self.reader.sequence(body)
         self.placed: dict[tuple[int, ...], list[Any]] = defaultdict(list)
         for x in place_syncs(flatten(self.items)):
@@ -90,6 +97,9 @@ class RoleSyncs:
         return self.reader.elect(call) if completion in BY_ONE_THREAD else call
 
     def _barrier(self) -> Any:
+        if self.electing.meets_alone:
+            group = (self.reader.thread - self.reader.first_thread) // WARP_GROUP_THREADS
+            return fences.sync_named(ROLE_BARRIER + ir.simplify(group), WARP_GROUP_THREADS)
         if self.num_threads is None:
             return fences.sync_threads()
         return fences.sync_named(ROLE_BARRIER, self.num_threads)
@@ -113,7 +123,7 @@ class RoleSyncs:
             if ASYNC_OPS[str(block.annotations[ASYNC_OP])].completion != completion:
                 continue
             found += [x.source for x in block.writes if str(x.source.scope()).startswith("local")]
-        return once(found)
+        return ir.once(found)
 
     def _hold_behind(self, item: Item) -> Item:
         """Keep what reads results of a loop of one iteration behind it: it will be no loop."""
@@ -131,7 +141,7 @@ class RoleSyncs:
             return item
         rebuilt = item.rebuilt
         return replace(
-            item, rebuild=lambda parts: ir.seq(rebuilt(parts), keep_behind(once(registers)))
+            item, rebuild=lambda parts: ir.seq(rebuilt(parts), keep_behind(ir.once(registers)))
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
+from tvm import ir as tvm_ir
 from tvm import tirx
 from tvm.ir import StringImm
 
@@ -73,7 +75,9 @@ def _base_pointer(buffer: ir.Var) -> Any:
 def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
     """Build the block that copies a tile, box by box."""
     tile, p = transfer.copy.tile.buffer, transfer.copy.loops[0]
-    panels, rows, _ = (int(extent) for extent in tile.shape)
+    panels, *row_extents, span = (int(loop.extent) for loop in transfer.copy.loops)
+    rows = prod(row_extents)
+    first_panel, first_row, _ = transfer.copy.tile.start(transfer.copy.loops)
 
     def one(panel: Any, part: Any) -> Any:
         row = part * transfer.box_rows
@@ -83,7 +87,8 @@ def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
             start[cut] = start[cut] + part * transfer.dims[cut].box
         # 32 bits: PTX ISA 9.1, 9.7.9.27.1.2; loops may count in 64.
         coordinates = [ir.as_int32(ir.simplify(x)) for x in start]
-        address = tirx.address_of(tirx.BufferLoad(tile, [panel, ir.simplify(row), 0]))
+        place = [ir.simplify(first_panel + panel), ir.simplify(first_row + row), 0]
+        address = tirx.address_of(tirx.BufferLoad(tile, place))
         encoded = tirx.address_of(tensor_map)
         if not transfer.copy.fills_shared:
             return tma.store(address, encoded, coordinates)
@@ -91,10 +96,15 @@ def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
 
     boxes = ir.make_loop("panel", panels, lambda panel:
         ir.make_loop("part", rows // transfer.box_rows, lambda part: one(panel, part)))  # fmt: skip
+    source = ir.full_region(transfer.copy.src.buffer)
+    if not transfer.copy.fills_shared:  # a warp group may store its part alone
+        part = [(first_panel, panels), (first_row, rows), (0, span)]
+        ranges = [tvm_ir.Range.from_min_extent(first, extent) for first, extent in part]
+        source = tirx.BufferRegion(tile, ranges)
     return ir.opaque_block(
         transfer.copy.block.name_hint,
         boxes,
-        reads=[ir.full_region(transfer.copy.src.buffer)],
+        reads=[source],
         writes=[ir.full_region(transfer.copy.dst.buffer)],
         annotations=operation_notes(transfer.copy),
     )

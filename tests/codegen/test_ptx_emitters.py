@@ -13,6 +13,7 @@ from tvm_hopper.codegen_patches.ptx import (
     bulk,
     cp_async,
     fences,
+    matrix,
     mbarrier,
     registers,
     tma,
@@ -187,3 +188,13 @@ def test_bytes_of_a_bulk_copy_never_become_a_negative_constant():
 )
 def test_addresses_of_copies_are_aligned(call, num_bytes):
     assert alignment.copy_alignment(call) == num_bytes
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_matrices_of_a_warp(count, transposed):
+    decoded = decode_ptx(matrix.store(TILE, registers_of("uint32", count), transposed))
+    assert decoded.name == "stmatrix"
+    assert len(decoded.operands["r"]) == count
+    assert decoded.mods["num"] == f"x{count}"
+    assert bool(decoded.mods.get("trans")) is transposed

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tvm import s_tir
 
 import tvm_hopper
 from tests.sim_kernels.ring_kernels import add, block, copy, kernel, loop, new, ring
 from tvm_hopper import ir
+from tvm_hopper import schedule as hs
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.plan.lifetimes import plan_overlays
+from tvm_hopper.testing import workloads
 
 H200 = "nvidia/nvidia-h200"
 
@@ -104,3 +107,15 @@ def test_an_allocation_goes_to_where_it_is_used():
 def test_a_pointer_with_a_name_of_its_own_is_followed_no_further():
     named = 'q = T.decl_buffer((128, 128), "float32", data=s.data, scope="shared.dyn")\n'
     assert pairs(block(big("s"), FILL, USE, named, "acc[0] = q[tx, tx]\n"), fill()) == []
+
+
+def test_descriptors_of_a_multiplication_end_with_it():
+    """Both rings of a product may lie under what its registers are stored to."""
+    sch = s_tir.Schedule(workloads.matmul(128, 64, 128, out_dtype="float16"))
+    hs.matmul(sch, "C", hs.MatmulConfig((128, 64, 64), 9, 2, persistent=0, store="tma"))
+    lowered = tvm_hopper.lower(sch.mod, H200, until="tvm_hopper.ExpandPipeline")
+    (found,) = ir.kernels(lowered["main"])
+    assert [(a.name, b.name) for a, b in plan_overlays(found, SM_90A)] == [
+        ("A_shared.dyn", "D_shared.dyn"),
+        ("B_shared.dyn", "D_shared.dyn"),
+    ]

@@ -19,6 +19,7 @@ from tvm_hopper.plan.smem import ring_memory
 from tvm_hopper.schedule.dry_run import LAST, TARGET
 from tvm_hopper.schedule.products import apply
 from tvm_hopper.schedule.products.config import find_violations, most_stages, ring_slots
+from tvm_hopper.schedule.products.staging import choose_staging, staging_memory
 from tvm_hopper.testing import workloads
 
 SPLITS = {1: [(24, 256), (56, 256)], 2: [(40, 232), (24, 240), (96, 200)], 3: [(32, 160)]}
@@ -107,3 +108,46 @@ def test_a_smaller_chip_takes_fewer_stages():
     assert find_violations(tile, 4, config, "float16", SM_90A) == []
     (found,) = find_violations(tile, 4, config, "float16", SM_80)
     assert "= 196672 B of shared memory; need at most 166912 B, which 3 stages of this" in found
+
+
+# -- staging
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_staging_that_the_schedule_accepts_the_passes_accept(seed):
+    config, dtype, rng = accepted(seed)
+    config = replace(config, store="tma", persistent=1)
+    mod = scheduled(replace(config, stages=None), dtype, rng)
+    with PassContext():
+        (func,) = pipeline.lower(mod, TARGET, until=LAST).functions.values()
+    noted = [x for x in notes_of(func) if isinstance(x, SmemNote)]
+    assert max(x.offset + x.size for x in noted) <= SM_90A.smem_per_block
+    assert any("C_shared" in x.name for x in noted)
+
+
+def staged(stages, may_take_stages=True, persistent=1, outputs=("float16",), tile=(128, 256, 64)):
+    """Return the stages and parts that a product gets."""
+    given = hs.MatmulConfig(tile, stages, 2, persistent=persistent, store="tma")
+    sizes = tuple((x,) for x in tile)
+    found = choose_staging(given, sizes, may_take_stages, "float16", outputs, SM_90A)
+    return found.stages, found.store_parts
+
+
+def test_as_few_parts_as_leave_the_ring_its_slots():
+    assert staged(4) == (4, 2)
+    assert staged(4, outputs=("float32",)) == (4, 4)
+    assert staged(4, outputs=("float16", "float32")) == (4, 8)
+    assert staged(3) == (3, 1)
+    assert staged(4, persistent=0) == (4, 1)  # in the bytes of the ring, which is dead by then
+
+
+def test_slots_are_given_up_only_where_nobody_asked_for_them():
+    tile = (192, 128, 96)  # 61440 bytes a slot: three of them leave 48 KiB
+    stages, parts = staged(3, tile=tile, outputs=("float32", "float32", "float32", "float32"))
+    memory = staging_memory(
+        tile, stages, hs.MatmulConfig(store="tma", store_parts=parts), "float16", ("float32",) * 4
+    )
+    assert memory.num_bytes <= SM_90A.smem_per_block
+    full = (128, 256, 64)
+    assert staged(4, tile=full, outputs=("float16",) * 40)[0] < 4
+    assert staged(4, False, tile=full, outputs=("float16",) * 40)[0] == 4

@@ -32,8 +32,18 @@ from tvm_hopper.testing import workloads
             hs.MatmulConfig((128, 256, 64), consumers=1, stages=2),
             r"found 256 accumulators a thread \(128x256 over 1 consumers\); need at most 229 of 2",
         ),
+        (
+            hs.MatmulConfig((128, 256, 64), 4, 2, store="tma", store_parts=3),
+            r"found store_parts=3 of 256 columns of float32; need one of 1, 2, 4, 8, 16, 32, of "
+            r"which a row is a multiple of 16 bytes and of 8 elements",
+        ),
+        (
+            hs.MatmulConfig((128, 256, 64), 4, 2, persistent=1, store="tma", store_parts=2),
+            r"found a ring of 4 stages and 65536 B of staging \(store_parts=2\), 262208 B of "
+            r"shared memory; need at most 232448 B, by more parts, fewer stages or a smaller tile",
+        ),
     ],
-    ids=["shared-memory", "tile", "consumers", "registers"],
+    ids=["shared-memory", "tile", "consumers", "registers", "parts", "staging"],
 )
 def test_configurations(config, match):
     refuse(workloads.matmul(256, 256, 256), match, config=config)
@@ -71,3 +81,10 @@ def test_sampled_tiles_that_share_no_axis():
 def test_config_refuses_a_negative_number_of_persistent_blocks():
     with pytest.raises(ScheduleError, match=r"persistent=-2; need -1 or more"):
         hs.MatmulConfig(persistent=-2)
+
+
+def test_parts_of_a_store_that_there_is_not():
+    with pytest.raises(ScheduleError, match='found store_parts alone; need store="tma" too'):
+        hs.MatmulConfig(store_parts=2)
+    with pytest.raises(ScheduleError, match="found store='bulk'; need one of 'tma' or None"):
+        hs.MatmulConfig(store="bulk")

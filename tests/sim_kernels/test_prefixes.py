@@ -26,6 +26,14 @@ KERNELS = {
     "plain": functools.partial(MATMUL, {"m": 64, "n": 8, "k": 32}),
     "ragged": functools.partial(MATMUL, {"m": 40, "n": 8, "k": 24}),
     "persistent": functools.partial(MATMUL, {"m": 64, "n": 16, "k": 32}, persistent=1),
+    "staged": functools.partial(
+        check,
+        {"m": 128, "n": 8, "k": 16, "out_dtype": "float16"},
+        tile=(128, 8, 16),
+        stages=1,
+        consumers=2,
+        store="tma",
+    ),
     "pointwise, one role": functools.partial(
         POINTWISE, Tiling(tile=(4, 64), threads=64, steps=3, stages=2)
     ),

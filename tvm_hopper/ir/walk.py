@@ -59,6 +59,15 @@ def accesses(root: Any, buffer: Var) -> list[Any]:
     ]
 
 
+def once(variables: list[Var]) -> list[Var]:
+    """Return variables without repetitions, in order."""
+    found: list[Var] = []
+    for var in variables:
+        if not any(var.same_as(x) for x in found):
+            found.append(var)
+    return found
+
+
 def uses_node(root: Any, node: Any) -> bool:
     """Tell whether a node stands, by identity, at or below `root`."""
     return bool(find_all(root, type(node), node.same_as))

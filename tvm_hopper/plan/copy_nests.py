@@ -7,7 +7,8 @@
   ->
     for a, b in grid(16, 64): tile[a, b] = A[m + a, b]
 
-A copy whose loops run over its tile already, one for each dimension, stays as it is.
+A copy whose loops run over its tile already, one for each dimension, stays as it is, and so does a
+warp group's copy of its own part of one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.bounds import as_less_than
 from tvm_hopper.analysis.box import Box, find_box
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.requests.keys import ASYNC_COPY, STAGE
+from tvm_hopper.requests.keys import ASYNC_COPY, STAGE, WGMMA
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def as_box_nest(kernel: ir.For, copy: CopyNest) -> ir.Stmt:
     loops = ir.loop_nest(copy.nest)[0] if isinstance(copy.nest, ir.For) else []
     if _runs_over_tile(store, loops) and not _uses_threads(kernel, store):
         return copy.nest
+    if _is_part(kernel, store, loops):
+        return copy.nest
     threads = [x for x in ir.thread_axes(kernel).values() if _is_thread(x)]
     moving = [x for x in threads if ir.uses(list(store.indices), x.loop_var)]
     names = [f"i{n}" for n in range(len(store.indices))]
@@ -101,6 +104,24 @@ def _is_thread(axis: ir.For) -> bool:
 def _uses_threads(kernel: ir.For, store: ir.BufferStore) -> bool:
     axes = [x.loop_var for x in ir.thread_axes(kernel).values() if _is_thread(x)]
     return any(ir.uses([*store.indices, store.value], var) for var in axes)
+
+
+def _is_part(kernel: ir.For, store: ir.BufferStore, loops: list[ir.For]) -> bool:
+    """Tell a warp group's copy of its own part of a tile to global memory (plan/shares.py).
+
+    Where warp groups multiply, thread axes count them, and not threads.
+    """
+    if not ir.find_blocks(kernel, WGMMA) or store.buffer.scope() not in ("", "global"):
+        return False
+    if not isinstance(store.value, ir.TensorLoad):
+        return False
+    axes = [x.loop_var for x in ir.thread_axes(kernel).values() if _is_thread(x)]
+    own = [x.loop_var for x in loops if not ir.is_const(x.extent, 1)]
+    places = [[var for var in own if ir.uses(index, var)] for index in store.value.indices]
+    return all(loop.kind == ir.ForKind.SERIAL for loop in loops) and all(
+        len(found) <= 1 and (len(found) == 1 or not ir.depends_on(index, axes))
+        for found, index in zip(places, store.value.indices, strict=True)
+    )
 
 
 def _runs_over_tile(store: ir.BufferStore, loops: list[ir.For]) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import writes
 from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import ASYNC_COPY
 
+from .group_view import GroupView
 from .transfer import Transfer
 
 
@@ -38,8 +42,14 @@ def check_alone(kernel: ir.For, copy: Transfer) -> None:
     loops = [x for x in ir.find_all(kernel, ir.For) if not any(x.same_as(y) for y in threads)]
     around = [x for x in loops if ir.uses_node(x.body, copy.nest)]
     extents = {x.loop_var: x.extent for x in (*around, *copy.loops)}
-    predicate = True if copy.condition is None else copy.condition
-    if not is_injective(copy.dst.indices, extents, predicate):
+    predicate: Any = True if copy.condition is None else copy.condition
+    indices: Any = list(copy.dst.indices)
+    for axis in (x for x in threads if ir.depends_on(copy.src.indices, [x.loop_var])):
+        # warp groups store parts of their own, see plan/agents.py
+        view = GroupView.of(axis.loop_var)
+        indices, predicate = [view.split(index) for index in indices], view.split(predicate)
+        extents[view.group] = -(-axis.extent // WARP_GROUP_THREADS)
+    if not is_injective(indices, extents, predicate):
         raise cannot_lower(
             copy.where,
             f"elements {tensor.name}{list(copy.dst.indices)} that several iterations of "

@@ -6,10 +6,13 @@
                         undoes the XOR
     an address taken    the tile as it was declared, one row behind the other
     plain loops         nothing: each access can go through `SharedLayout.index`
+    a part of a tile    which each warp group copies by itself: whole panels, and rows from where
+                        the pattern begins anew
 
 Every layout here is [panels, rows, span]: a panel is as wide as one box, and has all of the tile's
 rows.  With nothing but plain loops around a copy rows stay as they are, in one panel where they fit
-into a box; a multiplication gets the widest swizzle that divides its rows.
+into a box; a multiplication gets the widest swizzle that divides its rows, and so do registers of
+one that are stored into a tile: eight rows at a time, which a swizzle spreads over the banks.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from tvm_hopper.facts.tensor_map import MAX_BOX
 from tvm_hopper.requests.keys import SWIZZLE, WGMMA
 
 from .copy_rules import check_partial
+from .shares import Share, find_share, fragment_stores, loop_over, widened
 from .transfer import Transfer, find_transfers
 
 _NO_BOUND = 2**31 - 1  # TVM's extent of a dimension that nothing bounds
@@ -118,6 +122,7 @@ class TileLayout:
     """
 
     copies: tuple[Transfer, ...]
+    shares: tuple[Share, ...]  # what each of them moves
     axes: tuple[int, ...]
     row_extents: tuple[int, ...]
     layout: SharedLayout
@@ -166,7 +171,9 @@ def plan_shapes(kernel: ir.For) -> dict[ir.Var, tuple[int, ...]]:
     tiles = {copy.tile.buffer: copy for copy in copies}  # a load decides
     shapes = {
         tile: tuple(
-            int(extent) if _will_do(copy, axis) else _static_extent(kernel, copy, extent, axis)
+            int(extent)
+            if _will_do(copy, axis)
+            else _static_extent(kernel, copy, find_share(kernel, copy), extent, axis)
             for axis, extent in enumerate(tile.shape)
         )
         for tile, copy in tiles.items()
@@ -196,9 +203,10 @@ def _is_laid_out(copy: Transfer) -> bool:
 
 def _plan_tile(kernel: ir.For, copies: list[Transfer]) -> TileLayout:
     copies = sorted(copies, key=lambda copy: not copy.fills_shared)  # a load decides
-    extents = _find_extents(kernel, copies[0])
-    for copy in copies[1:]:
-        own = _find_extents(kernel, copy, extents)
+    shares = [find_share(kernel, copy) for copy in copies]
+    extents = _find_extents(kernel, copies[0], shares[0])
+    for copy, share in zip(copies[1:], shares[1:], strict=True):
+        own = _find_extents(kernel, copy, share, extents)
         if own != extents:
             raise cannot_lower(
                 copy.where,
@@ -215,20 +223,24 @@ def _plan_tile(kernel: ir.For, copies: list[Transfer]) -> TileLayout:
                 "none: it moves rows as they are",
                 'take "tma", or leave the swizzle out',
             )
+    if not copies[0].fills_shared:
+        extents = widened(kernel, copies[0].tile.buffer, extents)
     axes = tuple(axis for axis, extent in enumerate(extents) if extent != 1)
     *outer, columns = (extents[axis] for axis in axes)
-    layout = _solve(kernel, copies, axes[-1], prod(outer), columns)
-    return TileLayout(tuple(copies), axes, tuple(outer), layout)
+    layout = _solve(kernel, copies, shares, axes, prod(outer), columns)
+    return TileLayout(tuple(copies), tuple(shares), axes, tuple(outer), layout)
 
 
-def _find_extents(kernel: ir.For, copy: Transfer, others: list[int] | None = None) -> list[int]:
+def _find_extents(
+    kernel: ir.For, copy: Transfer, share: Share, others: list[int] | None = None
+) -> list[int]:
     """Return the tile's extents, after checking that a loop runs over each longer than one.
 
     A store under a predicate may do with fewer elements than it has iterations: with those that
     `others` fill.
     """
     extents = [
-        _static_extent(kernel, copy, extent, axis)
+        _static_extent(kernel, copy, share, extent, axis)
         for axis, extent in enumerate(copy.tile.buffer.shape)
     ]
     if others is not None and copy.is_partial and not copy.fills_shared:
@@ -240,9 +252,11 @@ def _find_extents(kernel: ir.For, copy: Transfer, others: list[int] | None = Non
     if not axes:
         raise cannot_lower(copy.where, "a tile of one element", "a tile of 16 bytes or more")
     loops = [loop for loop in copy.loops if not ir.is_const(loop.extent, 1)]
-    over = [copy.tile.loop_of(axis) for axis in axes]
+    over = [loop_over(copy, share, axis) for axis in axes]
     whole = len(loops) == len(axes) and all(
-        loop is not None and ir.is_const(loop.min, 0) and ir.is_const(loop.extent, extents[axis])
+        loop is not None
+        and ir.is_const(loop.min, 0)
+        and ir.is_const(loop.extent, extents[axis] // share.parts[axis])
         for loop, axis in zip(over, axes, strict=True)
     )
     if not whole:
@@ -250,20 +264,20 @@ def _find_extents(kernel: ir.For, copy: Transfer, others: list[int] | None = Non
             copy.where,
             f"loops {[f'{x.loop_var.name}<{x.extent}' for x in copy.loops]} that store at "
             f"{list(copy.tile.indices)}",
-            f"one loop over each dimension of the whole tile {extents}",
+            f"one loop over each dimension of the whole tile {extents}"
+            + ("" if copy.fills_shared else ", or of a warp group's part of it"),
             "leave the copy's loops as compute_at made them",
         )
     return extents
 
 
-def _static_extent(kernel: ir.For, copy: Transfer, extent: Any, axis: int) -> int:
+def _static_extent(kernel: ir.For, copy: Transfer, share: Share, extent: Any, axis: int) -> int:
     """Return a tile's extent: under a predicate that of the copy's loop, which it has been cut to.
 
     So tiles are as large as they were scheduled, however small the tensor is. A tile may also be
     declared larger than what the copy brings and others read, which TVM could not tell.
     """
-    static, loop = ir.static_int(extent), copy.tile.loop_of(axis)
-    scheduled = ir.static_int(loop.extent) if loop is not None else None
+    static, scheduled = ir.static_int(extent), share.tile[axis]
     if copy.is_partial and scheduled is not None and sym.Analyzer().can_prove(extent <= scheduled):
         return scheduled
     if (
@@ -300,13 +314,18 @@ def _all_within(kernel: ir.For, tile: ir.Var, axis: int, extent: int) -> bool:
 
 
 def _solve(
-    kernel: ir.For, copies: list[Transfer], axis: int, rows: int, columns: int
+    kernel: ir.For,
+    copies: list[Transfer],
+    shares: list[Share],
+    axes: tuple[int, ...],
+    rows: int,
+    columns: int,
 ) -> SharedLayout:
     copy = copies[0]
     tile = copy.tile.buffer
     dtype = ir.dtype_of(tile)
     products = _readers(kernel, tile)
-    at_once = gcd(columns, *_widths(products, tile, axis))
+    at_once = gcd(columns, *_widths(products, tile, axes[-1]))
     if at_once * dtype_bytes(dtype) % CHUNK_BYTES:
         raise cannot_lower(
             copy.where,
@@ -327,7 +346,11 @@ def _solve(
         SharedLayout(dtype, rows, columns, span, swizzle)
         for span, swizzle in _shapes(dtype, columns, at_once if products else None)
     ]
+    if fragment_stores(kernel, tile):
+        # A warp stores eight rows of 16 bytes at once: under the widest swizzle in all banks.
+        candidates.sort(key=lambda layout: -layout.swizzle)
     demands = [*map(_demand, copies), *map(_panels, products)]
+    demands += [_parts(*x, axes) for x in zip(copies, shares, strict=True) if not x[1].is_whole]
     if _addresses(kernel, tile):
         demands.append(Demand("an address of its elements", _as_declared))
     fits = [x for x in candidates if all(demand.accepts(x) for demand in demands)]
@@ -383,6 +406,21 @@ def _boxes(copy: Transfer) -> Demand:
     by_boxes = copy.op.mechanism == "tma"
     what = f"{'boxes' if by_boxes else 'chunks'} of {copy.tensor.buffer.name}"
     return Demand(f"{what} by {'TMA' if by_boxes else 'cp.async'}{pattern}", accepts)
+
+
+def _parts(copy: Transfer, share: Share, axes: tuple[int, ...]) -> Demand:
+    """Return what a part of a tile needs: whole panels, from where the pattern begins anew."""
+    *outer, columns = (share.extents[axis] or 0 for axis in axes)
+    own_rows = outer and all(share.parts[axis] == 1 for axis in axes[1:-1])
+
+    def accepts(layout: SharedLayout) -> bool:
+        step = prod(outer) * layout.span * dtype_bytes(layout.dtype)
+        in_rows = any(share.parts[axis] > 1 for axis in axes[:-1])
+        return columns % layout.span == 0 and (
+            not in_rows or (bool(own_rows) and step % layout.alignment == 0)
+        )
+
+    return Demand(f"a part of {'x'.join(map(str, (*outer, columns)))} a warp group", accepts)
 
 
 def _panels(block: ir.SBlock) -> Demand:

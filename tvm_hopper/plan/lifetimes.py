@@ -26,6 +26,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.programming_model import MBARRIER_BYTES
+from tvm_hopper.requests.keys import ASYNC_OP
 from tvm_hopper.sync import reads_its_own_copies
 
 from .channel import find_channels, find_loads, find_split
@@ -36,6 +37,8 @@ from .sync_body import BodyReader, flatten
 
 def plan_overlays(kernel: ir.For, arch: Arch) -> tuple[Overlay, ...]:
     """Return the pairs that have to share bytes, so that a kernel's arrays find room.
+
+    Those that do meet, if that is all that has to be known to place them.
 
     Empty where they have room beside each other, where even that would not do, and where pairs
     are planned already.
@@ -61,8 +64,10 @@ def plan_overlays(kernel: ir.For, arch: Arch) -> tuple[Overlay, ...]:
     memory = SharedMemory(every, frozenset(pairs))
     if not memory.fits_on(arch):
         return ()
-    meet = sorted(sorted(pair) for pair in pairs if memory.overlap(*sorted(pair)))
-    return tuple((arrays[i], arrays[j]) for i, j in meet)
+    meet = frozenset(pair for pair in pairs if memory.overlap(*sorted(pair)))
+    if not SharedMemory(every, meet).fits_on(arch):
+        meet = frozenset(pairs)  # one array lies in front of another one because it may meet it
+    return tuple((arrays[i], arrays[j]) for i, j in sorted(map(sorted, meet)))
 
 
 def _arrays(kernel: ir.For) -> list[ir.Var]:
@@ -96,8 +101,10 @@ class _Lifetimes:
         self.kernel = kernel
         self.split = find_split(kernel)
         self.root: ir.Stmt = kernel
-        # Pointers that have a name of their own are followed no further.
-        names = [*ir.find_all(kernel, tirx.Bind), *ir.find_all(kernel, tirx.DeclBuffer)]
+        # Pointers that have a name of their own are followed no further. One that an operation's
+        # block names (a matrix descriptor) is used in there alone, beside the array itself.
+        known = ir.replace(kernel, ir.SBlock, _without_operation)
+        names = [*ir.find_all(known, tirx.Bind), *ir.find_all(known, tirx.DeclBuffer)]
         self.named = [x.buffer for name in names for x in find_effects(name) if x.by_pointer]
         self.outside: ir.Stmt = ir.seq()
         if self.split is not None:
@@ -136,6 +143,10 @@ class _Lifetimes:
         axis = ir.thread_axes(self.kernel)["threadIdx.x"]
         reader = BodyReader(self.kernel, axis.loop_var, hands_over=self.split is not None)
         return reads_its_own_copies(flatten(reader.sequence(statements)), reader.buffer(array))
+
+
+def _without_operation(block: ir.SBlock) -> ir.SBlock:
+    return ir.with_block(block, body=ir.seq()) if ASYNC_OP in block.annotations else block
 
 
 def _separate(root: ir.Stmt, a: ir.Var, b: ir.Var) -> _Apart | None:

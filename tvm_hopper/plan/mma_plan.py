@@ -8,13 +8,13 @@ from typing import Any
 from tvm import sym
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.requests.keys import ACCUMULATE, REGISTERS, SWIZZLE, WGMMA
 
+from .fragment_nests import FragmentNest, find_fragment_nests
 from .multiply_add import MultiplyAdd, match_multiply_add
 from .transfer import find_transfers
 
@@ -30,17 +30,6 @@ class Operand:
     layout: wgmma.OperandLayout
     row: Any
     k: Any
-
-
-@dataclass(frozen=True)
-class FragmentNest:
-    """A loop nest over the accumulator's elements (fill or epilogue), to run over registers."""
-
-    nest: ir.Stmt
-    realize: ir.SBlockRealize
-    row: ir.For
-    column: ir.For
-    units: tuple[ir.For, ...]
 
 
 @dataclass(frozen=True)
@@ -143,9 +132,7 @@ def _plan_block(kernel: ir.For, realize: ir.SBlockRealize, arch: Arch) -> MmaPla
             product.where, f"operands of types {sorted(kinds)}", "operands of one type"
         )
     _check_accumulator(product, m, n)
-    nests = _fragment_nests(kernel, product, (m, n))
-    for nest in nests:
-        _check_store(kernel, nest, product.store.buffer)
+    nests = find_fragment_nests(kernel, product, (m, n))
     plan = MmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate, arch)
     _check_room(kernel, plan)
     return plan
@@ -292,149 +279,3 @@ def _offset(index: Any, loop: ir.For) -> Any:
     """Return `index - loop_var` if the loop variable appears in it once and alone, else None."""
     offset = ir.simplify(index - ir.cast_like(loop.loop_var, index))
     return None if ir.depends_on(offset, [loop.loop_var]) else offset
-
-
-def _fragment_nests(
-    kernel: ir.For, product: MultiplyAdd, sides: tuple[int, int]
-) -> tuple[FragmentNest, ...]:
-    accumulator = product.store.buffer
-    nests: list[FragmentNest] = []
-    seen: set[Any] = set()
-    for loop in ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING):
-        loops, body = ir.loop_nest(loop)
-        if not isinstance(body, ir.SBlockRealize) or body in seen:
-            continue
-        if isinstance(body.block.body, ir.BufferStore) and ir.uses(body.block.body, accumulator):
-            seen.add(body)
-            if body.block.same_as(product.block) or ir.uses(product.block, loops[0].loop_var):
-                continue
-            nests.append(_fragment_nest(loop, loops, body, product, sides))
-    _check_no_other_use(kernel, product, nests)
-    _check_statements(kernel, product, nests)
-    return tuple(nests)
-
-
-def _fragment_nest(
-    nest: ir.For,
-    loops: list[ir.For],
-    realize: ir.SBlockRealize,
-    product: MultiplyAdd,
-    sides: tuple[int, int],
-) -> FragmentNest:
-    accumulator, store = product.store.buffer, realize.block.body
-    accesses = [
-        list(load.indices)
-        for load in ir.find_all(store.value, ir.TensorLoad, lambda x: x.source.same_as(accumulator))
-    ]
-    if store.buffer.same_as(accumulator):
-        accesses.append(list(store.indices))
-    found = {tuple(str(i) for i in access) for access in accesses}
-    axes = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
-    units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
-    wanted = [x for x in accesses[0] if not ir.is_const(x, 0)]
-    by_var = [loop for x in wanted for loop in axes if loop.loop_var.same_as(x)]
-    plain = len(found) == 1 and len(axes) == len(wanted) == len(by_var) == 2
-    if not plain or tuple(ir.static_int(loop.extent) for loop in by_var) != sides:
-        raise cannot_lower(
-            f"block {realize.block.name_hint}",
-            f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over accumulator elements "
-            f"{sorted(found)}",
-            f"one loop over {sides[0]} rows and one over {sides[1]} columns, element by element",
-            "leave the loops of the fill and of the epilogue as they are: registers are dealt out "
-            "by the lowering",
-        )
-    row, column = by_var
-    return FragmentNest(nest, realize, row, column, units)
-
-
-def _check_store(kernel: ir.For, nest: FragmentNest, accumulator: ir.Var) -> None:
-    """Refuse stores that meet in one element: threads hold different ones of the accumulator."""
-    block, store = nest.realize.block, nest.realize.block.body
-    indices = [str(x) for x in store.indices]
-    own = [
-        load
-        for load in ir.find_all(store.value, ir.TensorLoad)
-        if load.source.same_as(store.buffer) and [str(x) for x in load.indices] != indices
-    ]
-    fix = "reduce in a kernel of its own"
-    if own:
-        raise cannot_lower(
-            f"block {block.name_hint}",
-            f"a read of other elements of {store.buffer.name} than the one it stores",
-            "one element of the output for each of the accumulator's",
-            fix,
-        )
-    axes = [nest.row, nest.column]
-    if not store.buffer.same_as(accumulator):  # of that each tile has registers of its own
-        around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, nest.nest))
-        axes += [
-            loop
-            for loop in around
-            if loop.kind == ir.ForKind.THREAD_BINDING
-            or ir.depends_on(list(store.indices), [loop.loop_var])
-        ]
-    extents = {loop.loop_var: loop.extent for loop in axes}
-    extents.update({loop.loop_var: loop.extent for loop in nest.units})
-    if not is_injective(list(store.indices), extents, nest.realize.predicate):
-        raise cannot_lower(
-            f"block {block.name_hint}",
-            f"a store into {store.buffer.name}{list(store.indices)}, in which several elements of "
-            "the product can meet",
-            "one element of the output for each of the accumulator's, in all tiles",
-            f"index the output by a permutation of the product's rows and columns, or {fix}",
-        )
-
-
-def _check_no_other_use(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:
-    """Refuse accumulator accesses that stand in no nest: their threads would see no element."""
-    accumulator = product.store.buffer
-    handled = [nest.realize.block for nest in nests] + [product.block]
-
-    def rest(block: ir.SBlock) -> bool:
-        inside = isinstance(block.body, ir.BufferStore) and ir.uses(block.body, accumulator)
-        return inside and not any(
-            block.same_as(x) or ir.find_all(x, ir.SBlock, block.same_as) for x in handled
-        )
-
-    for block in ir.find_all(kernel, ir.SBlock, rest):
-        raise cannot_lower(
-            f"block {block.name_hint}",
-            f"an access of accumulator {accumulator.name} outside of loops over its elements",
-            "loops over its rows and columns",
-        )
-
-
-def _check_statements(kernel: ir.For, product: MultiplyAdd, nests: list[FragmentNest]) -> None:
-    """Refuse what a warp group's threads would each do in full: they share fragments only."""
-    accumulator = product.store.buffer
-    owners = [
-        block
-        for block in ir.find_all(kernel, ir.SBlock)
-        if any(buffer.same_as(accumulator) for buffer in block.alloc_buffers)
-    ]
-    if not owners:
-        raise cannot_lower(
-            product.where,
-            f"accumulator {accumulator.name} allocated outside of the kernel",
-            "registers of a warp group",
-            "reverse_compute_at the cache_write at the loop of the warp group",
-        )
-    for nest in nests:
-        target = nest.realize.block.body.buffer
-        if not target.same_as(accumulator) and target.scope() not in ("", "global"):
-            raise cannot_lower(
-                f"block {nest.realize.block.name_hint}",
-                f"a store of accumulator elements into {target.name} in scope {target.scope()!r}",
-                "a store into global memory",
-                "inline what follows into the store (fuse_epilogue)",
-            )
-    for part in ir.statements(owners[0].body):
-        known = [product.realize, *(nest.realize for nest in nests)]
-        if not any(ir.uses_node(part, realize) for realize in known) and not find_transfers(part):
-            names = [b.name_hint for b in ir.find_all(part, ir.SBlock)] or [type(part).__name__]
-            raise cannot_lower(
-                f"block {names[0]}",
-                "a statement beside the k loop that is no fill or store of the accumulator",
-                "the accumulator's fill, the k loop and stores of its elements",
-                "inline it into the store (fuse_epilogue), or make it a kernel of its own",
-            )

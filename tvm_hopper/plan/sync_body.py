@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
@@ -24,10 +25,23 @@ from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import ARCHS, Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
-from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, CHANNEL, FREE_SLOT, RELEASE, STORE_RING
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
+from tvm_hopper.requests.keys import (
+    AHEAD,
+    APART,
+    ASYNC_COPY,
+    ASYNC_OP,
+    CHANNEL,
+    FREE_SLOT,
+    RELEASE,
+    STORE_RING,
+)
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Space, Step
 
 from .channel import completes_by_group, find_calls, find_loads, find_trips, is_load
+from .electing import BY_ROLE, Electing, is_copy_out
+from .group_view import GroupView
+from .inner_bodies import with_arms, with_attr_body, with_block_body
 from .overlay import find_overlays, parse_overlay
 
 REGISTERS = ("local", "warp")  # scopes; TVM deals the elements of "warp" out to the lanes of a warp
@@ -68,14 +82,22 @@ class BodyReader:
     """Reads one agent's statements.
 
     `thread` is the variable of the kernel's thread axis, and `first_thread` the agent's first one.
+    `electing` says which threads issue what one thread issues.
     """
 
     def __init__(
-        self, kernel: Any, thread: ir.Var, hands_over: bool, first_thread: int = 0
+        self,
+        kernel: Any,
+        thread: ir.Var,
+        hands_over: bool,
+        first_thread: int = 0,
+        electing: Electing = BY_ROLE,
     ) -> None:
         self.thread = thread
         self.num_threads = ir.thread_axes(kernel)["threadIdx.x"].extent
         self.first_thread = first_thread
+        self.electing = electing
+        self.view = GroupView.of(thread, first_thread)
         self.hands_over = hands_over  # loads are another agent's, and slots are given back to it
         self.varying = [thread]  # variables that differ between threads
         self.is_uniform = True  # all threads run the statements at hand
@@ -137,20 +159,23 @@ class BodyReader:
             if RELEASE in stmt.block.annotations:
                 return Item(stmt, self._release(stmt.block))
             if not self._is_plain(stmt):
-                return self._look_through(stmt, stmt.block.body, _with_block_body)
+                return self._look_through(stmt, stmt.block.body, with_block_body)
         if parse_overlay(stmt) is not None:
             return Item(stmt, Step("overlay", ()))
         if isinstance(stmt, tirx.AttrStmt) and not self._is_plain(stmt):
-            return self._look_through(stmt, stmt.body, _with_attr_body)
+            return self._look_through(stmt, stmt.body, with_attr_body)
         if isinstance(stmt, tirx.Bind) and self._varies(stmt.value):
             self.varying.append(stmt.var)
         if self._is_plain(stmt):
-            return Item(stmt, self._plain(stmt))
+            if not self._is_copy_out(stmt):
+                return Item(stmt, self._plain(stmt))
+            step = replace(self._plain(stmt), issuer="thread")
+            return Item(stmt, step, rebuild=lambda _: self.elect(stmt))
         if self._is_redundant(stmt):
             if not self.is_uniform:  # the elected thread may not be among these
                 return Item(stmt, self._plain(stmt))
             step = replace(self._plain(stmt), issuer="thread")
-            return Item(stmt, step, rebuild=lambda _: self.elect(stmt))
+            return Item(stmt, step, rebuild=lambda _: self._elect_alike(stmt))
         if isinstance(stmt, ir.For):
             return self._loop(stmt)
         if isinstance(stmt, ir.IfThenElse):
@@ -163,7 +188,7 @@ class BodyReader:
             arms = [self._inside(body, uniform) for body in bodies]
             arms += [[] for _ in range(2 - len(arms))]
             node = Branch(tuple(flatten(arm) for arm in arms), uniform)
-            return Item(stmt, node, arms, lambda parts: _with_arms(stmt, parts))
+            return Item(stmt, node, arms, lambda parts: with_arms(stmt, parts))
         return Item(stmt, self._plain(stmt))
 
     def _loop(self, stmt: ir.For) -> Item:
@@ -199,8 +224,12 @@ class BodyReader:
     def _varies(self, expr: Any) -> bool:
         """Tell whether threads may disagree about an expression."""
         loads = ir.find_all(expr, ir.TensorLoad)
-        own = any(str(load.source.scope()).startswith(REGISTERS) for load in loads)
-        return own or ir.depends_on(expr, self.varying)
+        if any(str(load.source.scope()).startswith(REGISTERS) for load in loads):
+            return True
+        if self.electing.meets_alone:  # the threads at hand are a warp group's
+            others = [x for x in self.varying if not x.same_as(self.thread)]
+            return ir.depends_on(expr, others) or self.view.varies_in_group(expr)
+        return ir.depends_on(expr, self.varying)
 
     def _look_through(self, stmt: Any, body: ir.Stmt, rebuild: Any) -> Item:
         outer = self.block
@@ -221,9 +250,11 @@ class BodyReader:
         written = [x for x in shared if x.writes]
         if not written:
             return True
+        if isinstance(stmt, ir.SBlockRealize) and APART in stmt.block.annotations:
+            return not any(x.reads and y.buffer.same_as(x.buffer) for x in shared for y in written)
         if not isinstance(stmt, ir.For):
             return False
-        buffers = once([x.buffer for x in written])
+        buffers = ir.once([x.buffer for x in written])
         others = [x for x in shared if x.by_pointer or x.reads]
         if any(x.buffer.same_as(buffer) for x in others for buffer in buffers):
             return False
@@ -243,6 +274,13 @@ class BodyReader:
         if len(extents) != len(around) + 1 or ir.depends_on(stores[0].indices, varying):
             return False
         return is_injective(stores[0].indices, extents)
+
+    def _is_copy_out(self, stmt: ir.Stmt) -> bool:
+        """Tell a copy to global memory that no pass has lowered: one thread makes it for others."""
+        if not self.is_uniform or not any(map(is_copy_out, ir.find_blocks(stmt, ASYNC_COPY))):
+            return False
+        by_group = self.electing.by_group
+        return not (self.view.varies_in_group(stmt) if by_group else self._varies(stmt))
 
     def _is_redundant(self, stmt: ir.Stmt) -> bool:
         """Tell whether every thread would write the same to shared memory, so that one may."""
@@ -271,17 +309,34 @@ class BodyReader:
         return Item(stmt, step, rebuild=lambda _: self.elect(stmt))
 
     def elect(self, stmt: Any) -> ir.Stmt:
-        """Let the agent's first thread alone execute a statement."""
-        return ir.IfThenElse(self.thread.equal(self.first_thread), ir.seq(stmt), None)
+        """Let the first thread alone execute a statement: the agent's, or each warp group's."""
+        number, first = self._elected
+        return ir.IfThenElse(number.equal(first), ir.seq(stmt), None)
+
+    def _elect_alike(self, stmt: Any) -> ir.Stmt:
+        """Let one thread execute what is the same for all that may meet it."""
+        if self.electing.by_group and not self.electing.meets_alone:
+            return ir.IfThenElse(self.thread.equal(self.first_thread), ir.seq(stmt), None)
+        return self.elect(stmt)
+
+    @property
+    def _elected(self) -> tuple[Any, int]:
+        if self.electing.by_group:
+            first = self.first_thread % WARP_GROUP_THREADS
+            return self.thread % WARP_GROUP_THREADS, first
+        return self.thread, self.first_thread
 
     def is_elected(self, stmt: ir.Stmt) -> bool:
         """Tell a statement that `elect` has built."""
         if not isinstance(stmt, ir.IfThenElse) or stmt.else_case is not None:
             return False
         condition = stmt.condition
-        if not isinstance(condition, tirx.EQ) or not condition.a.same_as(self.thread):
+        if not isinstance(condition, tirx.EQ):
             return False
-        return ir.is_const(condition.b, self.first_thread)
+        number, first = self._elected
+        return bool(tvm_ffi.structural_equal(condition.a, number)) and ir.is_const(
+            condition.b, first
+        )
 
     def _operation(self, block: ir.SBlock) -> Step:
         op = str(block.annotations[ASYNC_OP])
@@ -291,7 +346,7 @@ class BodyReader:
             notes = block.annotations
             ahead = [int(x) for x in notes.get(AHEAD, [0])]
             rings = [region.source for region in block.writes]
-            writes = [Access(self.buffer(x), True, n) for n in ahead for x in once(rings)]
+            writes = [Access(self.buffer(x), True, n) for n in ahead for x in ir.once(rings)]
             accesses = tuple(dict.fromkeys(writes))
             if completes_by_group(block):
                 return Step(block.name_hint, accesses, op)
@@ -314,7 +369,7 @@ class BodyReader:
         rings = [
             ring for call in find_calls(block, FREE_SLOT) for ring in self.channels[call.channel]
         ]
-        accesses = dict.fromkeys(Access(self.buffer(ring), True, -late) for ring in once(rings))
+        accesses = dict.fromkeys(Access(self.buffer(ring), True, -late) for ring in ir.once(rings))
         return Step(block.name_hint, tuple(accesses), is_release=True)
 
     def _plain(self, stmt: ir.Stmt) -> Step:
@@ -338,34 +393,10 @@ def _name(stmt: ir.Stmt, around: str) -> str:
     return str(blocks[0].name_hint) if blocks else around or type(stmt).__name__
 
 
-def once(variables: list[ir.Var]) -> list[ir.Var]:
-    """Return variables without repetitions, in order."""
-    found: list[ir.Var] = []
-    for var in variables:
-        if not any(var.same_as(x) for x in found):
-            found.append(var)
-    return found
-
-
-def _with_block_body(realize: ir.SBlockRealize, body: ir.Stmt) -> ir.Stmt:
-    return ir.SBlockRealize([], True, ir.with_block(realize.block, body=body))
-
-
-def _with_attr_body(attr: tirx.AttrStmt, body: ir.Stmt) -> ir.Stmt:
-    return tirx.AttrStmt(attr.node, attr.attr_key, attr.value, body)
-
-
 def _is_ahead(stmt: ir.IfThenElse) -> bool:
     """Tell whether a condition holds where there is a trip that reads what is loaded ahead."""
     then = stmt.then_case
     return stmt.else_case is None and is_load(then) and AHEAD in then.block.annotations
-
-
-def _with_arms(stmt: ir.IfThenElse, parts: list[ir.Stmt]) -> ir.Stmt:
-    then, other = parts
-    is_empty = isinstance(other, ir.Evaluate) and ir.is_const(other.value, 0)
-    none = stmt.else_case is None and is_empty
-    return ir.IfThenElse(stmt.condition, then, None if none else other)
 
 
 def _read_in_every_trip(items: list[Item], ring: Buffer) -> None:

@@ -257,6 +257,8 @@ FREE_SLOT = "tvm_hopper.free_slot"  # call_extern(.., channel, trip): one arriva
 STORE_RING = "tvm_hopper.store_ring"
 STORE_SLOT = "tvm_hopper.store_slot"  # call_extern(.., ring, trip): its stores leave from there
 CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT)
+# On a block: no two of its threads or iterations write the same element of shared memory.
+APART = "tvm_hopper.apart"
 OVERLAY = "tvm_hopper.overlay"  # call_extern(.., &a, &b): two shared arrays may share bytes
 RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many trips ago
 ARRIVALS = "tvm_hopper.arrivals"  # beside it: how many threads of the role arrive

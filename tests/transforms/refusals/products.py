@@ -69,6 +69,28 @@ OTHER = """
 """
 
 
+STAGING = """                half = T.sblock_alloc_buffer((64, 8), scope="shared.dyn")
+"""
+COPY_OUT = """                for i, j in T.grid(64, 8):
+                    with T.sblock("copy_out"):
+                        T.reads()
+                        T.writes()
+                        T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                        C[i, j] = half[i, j]
+"""
+FILL_AGAIN = """                for i, j in T.grid(64, 8):
+                    with T.sblock("again"):
+                        T.reads()
+                        T.writes()
+                        half[i, j] = acc[i, j]
+"""
+STORE = "                        C[i, j] = acc[i, j]\n"
+STAGED = (
+    (ACCUMULATOR, ACCUMULATOR + STAGING),
+    (STORE, STORE.replace("C[", "half[") + COPY_OUT),
+)
+
+
 def product(name, match, *changes):
     return case(name, PRODUCT, (LowerMma,), match, *changes)
 
@@ -273,6 +295,45 @@ PRODUCTS = [
         r"store into global memory; inline what follows into the store",
         (ACCUMULATOR, ACCUMULATOR + ACCUMULATOR.replace("acc", "half").replace("local", "shared")),
         ("C[i, j] = acc[i, j]", "half[i, j] = acc[i, j]"),
+    ),
+    product(
+        "accumulator stored into a tile that nothing empties",
+        r"block store: found a store of accumulator elements into half in scope 'shared.dyn', "
+        r"which no asynchronous copy stores; need a store into global memory, or into a tile that "
+        r"this block alone fills and that async_store empties; inline what follows into the store",
+        (ACCUMULATOR, ACCUMULATOR + STAGING),
+        ("C[i, j] = acc[i, j]", "half[i, j] = acc[i, j]"),
+    ),
+    product(
+        "accumulator stored into a tile that others fill too",
+        r"block store: found a store of accumulator elements into half in scope 'shared.dyn', "
+        r"which other statements fill too; need a store into global memory, or into a tile that",
+        *STAGED,
+        (COPY_OUT, COPY_OUT + FILL_AGAIN),
+    ),
+    product(
+        "epilogue that reads the tile it fills",
+        r"block store: found a read of half, which it fills; need values of the accumulator and "
+        r"of tensors in global memory; let the threads that hold the accumulator update a tensor",
+        *STAGED,
+        ("half[i, j] = acc[i, j]", "half[i, j] = half[i, j] + acc[i, j]"),
+    ),
+    product(
+        "part of the accumulator that a thread counts",
+        r"block store: found a part of the accumulator from \[v \* 64, 0\], counted by loop v of "
+        r"kind vectorized over 1; need a serial loop of known length",
+        *STAGED,
+        (
+            "                for i, j in T.grid(64, 8):\n"
+            '                    with T.sblock("store"):\n'
+            "                        T.reads()\n                        T.writes()\n"
+            "                        half[i, j] = acc[i, j]\n",
+            "                for v in T.vectorized(1):\n"
+            "                    for i, j in T.grid(64, 8):\n"
+            '                        with T.sblock("store"):\n'
+            "                            T.reads()\n                            T.writes()\n"
+            "                            half[i, j] = acc[v * 64 + i, j]\n",
+        ),
     ),
     product(
         "other work in the kernel",

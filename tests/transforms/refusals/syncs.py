@@ -6,6 +6,13 @@ from tvm_hopper.transforms import InsertSyncs
 
 SIGNATURE = 'def func(A_map: T.handle("tensormap"), C: T.Buffer((4,), "float32"), n: T.int32):\n'
 
+OUT = """            with T.sblock("out"):
+                T.reads(tile[0:64])
+                T.writes(C[0:64])
+                T.sblock_attr({{"tvm_hopper.async_op": "tma_store"}})
+                T.call_extern("int32", "store", T.address_of(tile[{}]))
+"""
+
 SYNCS = [
     case(
         "operation that the chip does not execute",
@@ -50,6 +57,25 @@ SYNCS = [
             '                    T.sblock_attr({"tvm_hopper.async_op": "tma_store"})\n'
             '                    T.call_extern("int32", "store", T.address_of(tile[0]))\n'
             "            for k in T.serial(8",
+        ),
+    ),
+    case(
+        "a store of which each thread has its own",
+        ALONE,
+        (InsertSyncs,),
+        r"block out: found a copy of which each thread has its own; need one that the 128 threads "
+        r"of a warp group make together: one of them stores the whole part; store at the loop over",
+        ("            for k in T.serial(8", OUT.format("tx") + "            for k in T.serial(8"),
+    ),
+    case(
+        "stores of warp groups beside one of all threads",
+        ALONE,
+        (InsertSyncs,),
+        r"blocks out, out: found copies of a warp group's part beside copies that all threads make "
+        r"together; need one or the other: groups of stores are waited for by the thread that",
+        (
+            "            for k in T.serial(8",
+            OUT.format("tx // 128") + OUT.format("0") + "            for k in T.serial(8",
         ),
     ),
     case(

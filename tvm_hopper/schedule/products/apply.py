@@ -31,7 +31,7 @@ from . import fuse
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .model import choose_config
 from .normalize import normalized
-from .outputs import count_outputs, keep_in_registers, separate_outputs
+from .outputs import keep_in_registers, output_dtypes, separate_outputs
 from .recognize import (
     Matmul,
     MatmulOperand,
@@ -40,6 +40,7 @@ from .recognize import (
     find_matmul,
     product_loads,
 )
+from .staging import choose_staging, find_staging_violations, stage_output
 from .views import make_views
 
 
@@ -120,7 +121,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     views = make_views(sch, block)
     problem = find_matmul(sch, block)
     check_operands(problem, config.accumulate if config is not None else None, views)
-    config, axis = _fit(sch, problem, config or MatmulConfig())
+    config, axis = _fit(sch, problem, config or MatmulConfig(), output_dtypes(sch, block))
     assert config.tile is not None
     assert config.consumers is not None
     tile_m, tile_n, tile_k = config.tile
@@ -131,7 +132,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
-    outputs = separate_outputs(sch, block) if count_outputs(sch, block) > 1 else []
+    outputs = separate_outputs(sch, block) if len(output_dtypes(sch, block)) > 1 else []
     loops = sch.get_loops(block)
     lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
@@ -164,6 +165,8 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
         _drop_unit_dims(sch, copy, operand.kept)
     for store in stores:
         fuse.fuse_epilogue(sch, store)
+        if config.store is not None:
+            stage_output(sch, store, config)
     _drop_unit_dims(sch, block, problem.output_kept)
     product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     steps.pipeline(
@@ -177,12 +180,15 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     return product
 
 
-def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[MatmulConfig, str]:
+def _fit(
+    sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig, outputs: tuple[str, ...]
+) -> tuple[MatmulConfig, str]:
     """Complete the configuration and check it; return it and the axis that consumers share.
 
     A sampled size is judged by the smallest of its candidates, and the axis must serve them all.
     """
     dtype = problem.lhs.dtype
+    is_depth_open = config.stages is None and config.last_stage is None
     sizes = None
     if config.tile is not None:
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
@@ -192,6 +198,7 @@ def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[Ma
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
+    config = choose_staging(config, sizes, is_depth_open, dtype, outputs, ARCH)
     if config.stages is not None:
         stages = config.stages
     else:
@@ -199,6 +206,7 @@ def _fit(sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig) -> tuple[Ma
     consumers = config.consumers or 1
     where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
     broken = find_violations(smallest, stages, config, dtype, ARCH)
+    broken += find_staging_violations(smallest, stages, config, dtype, outputs, ARCH)
     if broken:
         raise refuse_all(where, broken)
     for axis in ("m", "n"):

@@ -28,6 +28,7 @@ ARCH = SM_90A  # that products are scheduled for: its warp groups multiply
 CONSUMERS = (1, 2, 3)  # of a product
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
+STORES = ("tma",)  # mechanisms by which outputs leave shared memory
 MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
 
 
@@ -97,6 +98,12 @@ class MatmulConfig:
         "float32" allows a block whose accumulator is float16 or bfloat16 to be summed in float32.
     last_stage : int or random variable, optional
         The same as `stages = last_stage + 1`, but may be sampled; give one of the two.
+    store : str, optional
+        "tma": the output goes through shared memory, from where the hardware stores it; None: each
+        thread stores what it holds.
+    store_parts : int, optional
+        With `store`, parts of its columns in which each consumer does so, one after another through
+        the same shared memory; None: as few as fit beside the ring.
     """
 
     tile: tuple[Any, Any, Any] | None = None
@@ -109,6 +116,8 @@ class MatmulConfig:
     persistent: int | None = None
     accumulate: str | None = None
     last_stage: Any = None
+    store: str | None = None
+    store_parts: int | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -130,8 +139,12 @@ class MatmulConfig:
             raster_group=as_int(where, "raster_group", self.raster_group, 1, MOST_BLOCKS),
             persistent=as_int(where, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS),
             accumulate=as_choice(where, "accumulate", self.accumulate, ACCUMULATE),
+            store=as_choice(where, "store", self.store, STORES),
+            store_parts=as_int(where, "store_parts", self.store_parts, 1),
         )
         check_pending(where, stages, last_stage, self.wgmma_pending)
+        if self.store_parts is not None and self.store is None:
+            raise cannot_schedule(where, "store_parts alone", 'store="tma" too, which it divides')
 
 
 def check_consumers(where: str, consumers: int) -> None:

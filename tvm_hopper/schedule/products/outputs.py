@@ -15,6 +15,8 @@ from typing import Any
 
 from tvm import s_tir
 
+from tvm_hopper import ir
+
 from .fuse import (
     check_one_use,
     followers,
@@ -25,8 +27,8 @@ from .fuse import (
 )
 
 
-def count_outputs(sch: s_tir.Schedule, block: Any) -> int:
-    """Count the tensors that a product and the blocks behind it have to leave in memory."""
+def output_dtypes(sch: s_tir.Schedule, block: Any) -> tuple[str, ...]:
+    """List the types of the tensors that a product and the blocks behind it leave in memory."""
     seen: list[Any] = []
     todo = [block]
     while todo:
@@ -35,7 +37,8 @@ def count_outputs(sch: s_tir.Schedule, block: Any) -> int:
             continue
         seen.append(current)
         todo += followers(sch, current)
-    return sum(not followers(sch, x) or is_needed(sch, x) for x in seen)
+    left = [x for x in seen if not followers(sch, x) or is_needed(sch, x)]
+    return tuple(ir.dtype_of(sch.get(x).writes[0].source) for x in left)
 
 
 def separate_outputs(sch: s_tir.Schedule, block: Any) -> list[Any]:

@@ -1,0 +1,96 @@
+"""Loops that store a warp group's accumulator registers to global memory.
+
+Used by LowerMma for epilogues.  Elements of 16 bits are stored as eight where all of them lie in
+bounds and aligned together: the pairs of a row make 16 bytes, half of what memory moves at once, so
+the four threads that share a row first exchange pairs (row_exchange.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.vector_runs import is_run_in_bounds, shared_condition
+from tvm_hopper.facts.dtypes import dtype_bytes
+
+from .fragment_loops import PAIR, Fragment, only_if
+from .row_exchange import ROW_THREADS, RUN, exchange
+
+
+class StoredFragment(Fragment):
+    """An epilogue's nest that stores to global memory."""
+
+    @property
+    def shortfall(self) -> tuple[str, str, str] | None:
+        """Say why stores are narrow, what wider ones need, what to do; None if they are wide."""
+        if self.run_length == self.best_run_length:
+            return None
+        strides = self.store.buffer.ty.strides
+        row = strides[-2] if len(strides) > 1 else self.store.buffer.shape[-1]
+        return (
+            f"{self.run_length} elements at a time, as rows of {row} keep no more aligned and in "
+            "bounds together",
+            f"rows of a multiple of {self.best_run_length} elements",
+            "pad the tensor's last dimension",
+        )
+
+    @property
+    def best_run_length(self) -> int:
+        """Neighbours that a store would write if bounds and alignment allowed it."""
+        whole = dtype_bytes(self.dtype) == 2 and self.plan.instruction_n % (RUN * ROW_THREADS) == 0
+        return RUN if whole and not self.is_update else 2
+
+    def _loops(self) -> ir.Stmt:
+        if self.run_length == RUN:
+            return self._over_registers(RUN * ROW_THREADS, self._run)
+        return self._over_registers(RUN, self._pair)
+
+    def _choose_run_length(self) -> int:
+        """Choose the longest run of columns that lies in bounds, and aligned, together."""
+        subtile, chunk, g, h, e = (ir.Var(x, "int32") for x in "scghe")
+        if self.best_run_length == RUN and is_run_in_bounds(
+            self.store.buffer, *self._run_target(subtile, chunk, g, h, e), e, RUN
+        ):
+            return RUN
+        new, condition = self._element(subtile, chunk, g, h, e)
+        return 2 if is_run_in_bounds(new.buffer, list(new.indices), condition, e, 2) else 1
+
+    def _run_target(
+        self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any
+    ) -> tuple[list[Any], Any]:
+        """Return where a thread stores its run of eight columns, and under which condition."""
+        column = (g * ROW_THREADS + self.lane % ROW_THREADS) * RUN
+        column = chunk * self.plan.instruction_n + column + e
+        values = self._at(self._row(subtile, h), column)
+        indices = [ir.substitute(x, values) for x in self.store.indices]
+        return indices, ir.substitute(self.nest.realize.predicate, values)
+
+    def _run(self, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
+        """Compute four pairs, exchange them with the row's other threads, store eight columns."""
+        run = self._scratch("run", RUN)
+        words = ir.new_buffer(f"{run.name}_words", (ROW_THREADS,), "uint32", "local")
+        e = ir.Var("e", "int32")
+
+        def one(j: Any, x: int) -> ir.Stmt:
+            new, condition = self._element(subtile, chunk, g * ROW_THREADS + j, h, x)
+            value = new.value
+            if not ir.is_const(condition, 1) and self._loads_elsewhere():
+                value = tirx.if_then_else(condition, value, tirx.const(0, self.dtype))
+            return ir.BufferStore(run, value, [j * 2 + x])
+
+        compute = ir.make_loop(
+            "j", ROW_THREADS, lambda j: ir.seq([one(j, x) for x in PAIR]), unroll=True
+        )
+        indices, condition = self._run_target(subtile, chunk, g, h, e)
+        write = ir.BufferStore(self.store.buffer, tirx.BufferLoad(run, [e]), indices)
+        return ir.seq(
+            compute,
+            tirx.DeclBuffer(words, data=run.data),
+            exchange(words, self.lane),
+            only_if(
+                shared_condition(condition, e, RUN),
+                ir.For(e, 0, RUN, ir.ForKind.VECTORIZED, write),
+            ),
+        )

@@ -46,6 +46,13 @@ ROUTES = {
     "cp_async, bulk": Route((4, COLUMNS), 8, "cp_async", "bulk"),
     "cp_async, vectors": Route((4, COLUMNS), 8, "cp_async", None, threads=256),
     "vectors, tma": Route((16, 256), 16, None, "tma", stages=None, threads=256),
+    **{
+        f"vectors, {store}, {slots} slots": Route(
+            (4, COLUMNS), 16, None, store, stages=None, threads=256, slots=slots
+        )
+        for store in ("tma", "bulk")
+        for slots in (1, 2, 3, 4)
+    },
     "vectors, vectors": Route((4, COLUMNS), 8, None, None, stages=None, threads=256),
 }
 

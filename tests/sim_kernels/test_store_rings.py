@@ -121,6 +121,12 @@ def test_copies_of_threads_that_are_stored(slots):
     check(copies.schedule(copies.copy(24, 64), route))
 
 
+@pytest.mark.parametrize("slots", [3, pytest.param(2, marks=SLOW)])
+def test_vectors_of_threads_that_are_stored(slots):
+    route = copies.Route((2, 64), 5, None, "bulk", stages=None, threads=32, vector=4, slots=slots)
+    check(copies.schedule(copies.copy(20, 64), route))
+
+
 # -- what else touches a tile
 
 TOUCHED = """

@@ -189,6 +189,13 @@ class BodyReader:
             arms += [[] for _ in range(2 - len(arms))]
             node = Branch(tuple(flatten(arm) for arm in arms), uniform)
             return Item(stmt, node, arms, lambda parts: with_arms(stmt, parts))
+        if inside := ir.find_blocks(stmt, ASYNC_OP):
+            raise cannot_lower(
+                f"block {inside[0].name_hint}",
+                f"{inside[0].annotations[ASYNC_OP]} inside of a {type(stmt).__name__}",
+                "serial loops and conditions around it: what it waits for is placed in these",
+                "make it a serial loop with a condition inside",
+            )
         return Item(stmt, self._plain(stmt))
 
     def _loop(self, stmt: ir.For) -> Item:

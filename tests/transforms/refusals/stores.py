@@ -2,7 +2,7 @@
 
 from tests.transforms.refusals.case import case
 from tests.transforms.test_store_rings import BEFORE, NO_REQUEST, PERSISTENT, STAGES
-from tvm_hopper.transforms import LowerCopies, PlanPipeline
+from tvm_hopper.transforms import InsertSyncs, LowerCopies, PlanPipeline
 
 ALLOCATION = (
     '                            tile = T.sblock_alloc_buffer((8, 64), "float32", '
@@ -166,6 +166,16 @@ STORES = [
         (PlanPipeline,),
         r"store store: found tvm_hopper.store_slots = 3 of a tile that loads fill in 2 slots; need "
         r"at most 2: stores read the slots of the loads; take more stages or fewer slots",
+    ),
+    case(
+        "a store in a loop that is not counted",
+        BEFORE,
+        (InsertSyncs,),
+        r"block store: found bulk_store inside of a While; need serial loops and conditions around "
+        r"it: what it waits for is placed in these; make it a serial loop with a condition inside",
+        NO_REQUEST,
+        ("for k in T.serial(4, annotations={}):", "while C[0, 0] < T.float32(0):"),
+        ("k * 16 + ", ""),
     ),
     case(
         "slots on a load",

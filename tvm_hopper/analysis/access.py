@@ -43,6 +43,8 @@ class AffineAccess:
     def loop_of(self, axis: int) -> ir.For | None:
         """Return the loop whose variable is the index of a dimension."""
         index = self.indices[axis]
+        while isinstance(index, tirx.Cast):  # a loop may count in a narrower type
+            index = index.value
         return next((loop for loop in self.loops if loop.loop_var.same_as(index)), None)
 
     def start(self, loops: Iterable[ir.For]) -> tuple[Any, ...]:

@@ -40,7 +40,7 @@ def test_other_calls_are_none_of_a_channel():
 
 
 def test_a_block_of_loads_begins_with_a_call():
-    assert parse_call(fill(2, tirx.IntImm("int32", 7))).name == FILL_SLOT
+    assert parse_call(fill(2, tirx.IntImm("int32", 7), 64)).name == FILL_SLOT
 
 
 def test_calls_are_found_by_name():

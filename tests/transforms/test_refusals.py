@@ -24,6 +24,7 @@ from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
 from tests.transforms.refusals.mechanisms import MECHANISMS
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
+from tests.transforms.refusals.selection import SELECTION
 from tests.transforms.refusals.stores import STORES
 from tests.transforms.refusals.syncs import SYNCS
 from tests.transforms.scripts import parse
@@ -42,6 +43,7 @@ CASES = [
     *RINGS,
     *PIPELINES,
     *REST,
+    *SELECTION,
     *SYNCS,
     *STORES,
     *THREADS,

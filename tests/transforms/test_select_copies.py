@@ -2,7 +2,6 @@
 
 import pytest
 import tvm
-from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
 from tvm_hopper.errors import LoweringError
@@ -180,19 +179,3 @@ def test_a_pad_keeps_its_bounds():
     )
     after = copied(parse(BY_THREADS, padded, closed))
     assert "T.if_then_else(bx * 16 + i0 < 61, A[bx * 16 + i0, i1 + 64], T.float16(0.0))" in after
-
-
-def test_elements_that_are_stored_twice_are_no_tile():
-    text = BY_THREADS.replace(AUTO, '{"tvm_hopper.async_copy": "tma"}')
-    text = text.replace("range(4)", "range(8)").replace("(i * 32 + tx)", "(i % 4 * 32 + tx)")
-    with pytest.raises(LoweringError, match=r"found stores to tile.*; need a box of which each"):
-        run(tvm.script.from_source(text, extra_vars={"T": T}), SelectCopies())
-
-
-def test_elements_that_depend_on_who_stores_them():
-    once = ("range(4)", "range(1)"), ("((i * 32 + tx) * 8 + v)", "(i * 8 + v)")
-    text = BY_THREADS.replace(AUTO, '{"tvm_hopper.async_copy": "tma"}').replace("64 + (", "tx + (")
-    for old, new in once:
-        text = text.replace(old, new)
-    with pytest.raises(LoweringError, match=r"found elements A.* that depend on the thread"):
-        run(tvm.script.from_source(text, extra_vars={"T": T}), SelectCopies())

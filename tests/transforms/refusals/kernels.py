@@ -150,13 +150,13 @@ RINGS = [
     ),
     ring(
         "copies in different stages",
-        r"loop k: found software_pipeline_stage = \[0, 1, 2\]; need one stage for all copies and "
-        r"one, not earlier, for what reads them; e.g. \[0, 0, 3\] for a ring of four slots",
+        r"loop k: found software_pipeline_async_stages = \[0\]; need stage 1, where the "
+        r"asynchronous copies are, in it",
         ("[0, 0, 1]", "[0, 1, 2]"),
     ),
     ring(
         "multiplication before its copies",
-        r"loop k: found software_pipeline_stage = \[1, 1, 0\]; need one stage for all copies",
+        r"loop k: found software_pipeline_stage = \[1, 1, 0\]; need a stage for copies",
         ("[0, 0, 1]", "[1, 1, 0]"),
     ),
     ring(

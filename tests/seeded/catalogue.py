@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 from .families import memory_kernels, products
 from .families.gaps import cta_exchange, opaque_bodies, own_barriers, tx_bytes
@@ -185,3 +188,9 @@ FAMILIES: tuple[Family, ...] = (
 GOLDEN: tuple[Golden, ...] = tuple(g for family in FAMILIES for g in family.golden)
 MUTATIONS: tuple[Mutation, ...] = tuple(m for family in FAMILIES for m in family.mutations)
 BY_ID = {mutation.id: mutation for mutation in MUTATIONS}
+
+
+def slow_but_hopper(row: Golden | Mutation) -> Any:
+    """Mark what is not of the Hopper matmuls as slow, where a test takes every row in turn."""
+    of_hopper = row in HOPPER or row in HOPPER_MUTATIONS
+    return pytest.param(row, marks=[] if of_hopper else [pytest.mark.slow])

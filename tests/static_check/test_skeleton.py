@@ -3,7 +3,7 @@
 import pytest
 from tvm.script import tirx as T
 
-from tests.seeded.catalogue import BY_ID, GOLDEN, MUTATIONS
+from tests.seeded.catalogue import BY_ID, GOLDEN, MUTATIONS, slow_but_hopper
 from tests.seeded.golden import g1_warp_specialized, g7_persistent
 from tests.seeded.lowering import lower
 from tests.static_check.kernels import kernel
@@ -18,12 +18,14 @@ def explored(built, **options):
     return explore_skeleton(lowered.device, lowered.host, **options)
 
 
-@pytest.mark.parametrize("mutation", EXPLORED, ids=lambda mutation: mutation.id)
+@pytest.mark.parametrize(
+    "mutation", [*map(slow_but_hopper, EXPLORED)], ids=lambda mutation: mutation.id
+)
 def test_finds_mutation(mutation):
     assert explored(mutation.build()).rules & frozenset().union(*mutation.expected)
 
 
-@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
+@pytest.mark.parametrize("golden", [*map(slow_but_hopper, GOLDEN)], ids=lambda golden: golden.name)
 def test_finishes_on_a_right_kernel(golden):
     report = explored(golden.build())
     assert report.verdict == "clean", report.findings
@@ -98,7 +100,7 @@ WRONG = (
     "M58", "M61",
 )  # fmt: skip
 MANY_STATES = ("G2", "G7", "softmax by clusters", "softmax, records by copies")
-RIGHT = [golden for golden in GOLDEN if golden.name not in MANY_STATES]
+RIGHT = [slow_but_hopper(golden) for golden in GOLDEN if golden.name not in MANY_STATES]
 
 
 @pytest.mark.parametrize("built", [*(BY_ID[n] for n in WRONG), *RIGHT],

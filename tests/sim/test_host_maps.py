@@ -251,3 +251,10 @@ def test_a_host_expression_that_cannot_be_evaluated_is_named():
     )
     with pytest.raises(VerifyError, match=r"found ZeroDivisionError .* at .*7 // zero"):
         run_host(tvm.tirx.PrimFunc([], body), {})
+
+
+@pytest.mark.parametrize("code", [-1, 3, 256])
+def test_an_interleave_that_is_none_is_refused(code):
+    arguments = ["float16", 1, Pointer("A"), 8, 8, 1, code, 0, 0, 0]
+    with pytest.raises(VerifyError, match=f"found interleave {code}; need one of 0, 1, 2"):
+        encode_tiled(arguments)

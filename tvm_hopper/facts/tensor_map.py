@@ -31,6 +31,7 @@ SWIZZLE_CODE = {0: 0, 32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle; not the descr
 COORDINATE_ALIGNMENT = 16
 MAX_COORDINATE = (1 << 31) - 1  # PTX ISA 9.1, 9.7.9.27.1.2: .s32
 INTERLEAVE_NONE = 0  # CUtensorMapInterleave
+INTERLEAVES = (0, 1, 2)  # none, 16 and 32 bytes
 L2_PROMOTION_CODE = {0: 0, 64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion, bytes
 OOB_CODE = {"zero": 0, "nan": 1}  # CUtensorMapFloatOOBfill
 

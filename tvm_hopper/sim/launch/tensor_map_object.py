@@ -108,6 +108,9 @@ def decode(raw: np.ndarray, tensor: str, byte_offset: int) -> TensorMapArg:
 def broken_rules(arg: TensorMapArg) -> list[str]:
     """Return what the driver would refuse of a map."""
     broken = check_im2col(arg) if arg.lower else _check_tiled(arg)
+    if arg.interleave not in rules.INTERLEAVES:
+        need = ", ".join(map(str, rules.INTERLEAVES))
+        broken.append(f"found interleave {arg.interleave}; need one of {need}")
     if arg.byte_offset % rules.ADDRESS_ALIGNMENT:
         broken.append(
             f"found an address {arg.byte_offset} bytes into the tensor's memory; need a multiple "

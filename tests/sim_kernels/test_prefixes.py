@@ -55,10 +55,13 @@ def keep(monkeypatch, names):
     monkeypatch.setattr(apply, "check_lowering", lambda *_: None)
 
 
+LONG = ("mma.sync, one role", "staged")
+
+
 @pytest.mark.parametrize("last", ["nothing", *NAMES])
 @pytest.mark.parametrize(
     "kernel",
-    [pytest.param(x, marks=pytest.mark.slow) if x == "mma.sync, one role" else x for x in KERNELS],
+    [pytest.param(x, marks=pytest.mark.slow) if x in LONG else x for x in KERNELS],
 )
 def test_right_after(kernel, last, monkeypatch):
     """A simulated run gives the right values, and `verify` finds every schedule clean."""

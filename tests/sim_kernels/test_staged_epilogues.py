@@ -53,6 +53,7 @@ def test_every_form(problem, config):
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "epilogue",
     [
@@ -65,6 +66,7 @@ def test_epilogues_are_fused_and_read_nothing_out_of_bounds(epilogue):
     check(scheduled({"m": 72, "n": 40, "k": 16, "epilogue": epilogue}, **SMALL))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_type(dtype):
     check(scheduled({"m": 72, "n": 40, "k": 16, "out_dtype": dtype}, **SMALL))

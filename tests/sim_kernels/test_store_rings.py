@@ -41,6 +41,7 @@ LOOPS = [
 REST = [x for x in LOOPS if x != LOOPS[2]]
 
 
+@pytest.mark.slow
 @ROLES
 @pytest.mark.parametrize(
     ("slots", "steps", "rows"), [LOOPS[2], *(pytest.param(*x, marks=SLOW) for x in REST)]
@@ -75,6 +76,7 @@ def test_output_tiles_that_leave_in_runs():
     check(computed_per_output_tile(24, 128, "bulk", 2, 2))
 
 
+@pytest.mark.slow
 @ROLES
 @pytest.mark.parametrize(
     ("slots", "persistent"),
@@ -268,6 +270,7 @@ def test_elements_that_some_threads_write_again():
     )
 
 
+@pytest.mark.slow
 @ROLES
 @pytest.mark.parametrize(
     ("stages", "slots"),

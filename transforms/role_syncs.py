@@ -17,8 +17,9 @@ from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.plan.channel import make_call
 from tvm_hopper.plan.electing import plan_electing
-from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, Item, flatten
+from tvm_hopper.plan.sync_body import BodyReader, Item, flatten
 from tvm_hopper.plan.sync_placement import left_in_flight, place_syncs
+from tvm_hopper.plan.sync_writer import BodyWriter
 from tvm_hopper.requests.keys import ASYNC_OP, AWAIT_FILLED
 from tvm_hopper.sync import Loop
 

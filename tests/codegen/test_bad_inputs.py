@@ -128,12 +128,12 @@ ROWS = {
     "target without the a": (
         lambda: lower({}, target={"kind": "cuda", "arch": "sm_90"}),
         LoweringError,
-        r"with target cuda sm_90; need a cuda target with arch sm_90a; build with target=",
+        r"with target cuda sm_90; need a cuda target with arch sm_90a or sm_80; build with",
     ),
     "older target": (
         lambda: lower({}, target={"kind": "cuda", "arch": "sm_80"}),
         LoweringError,
-        r"with target cuda sm_80; need a cuda target with arch sm_90a",
+        r"found tvm_hopper.async_copy = 'tma' on sm_80; need a mechanism that it has: 'cp_async'",
     ),
     "another kind of target": (
         lambda: lower({}, target="llvm"),

@@ -145,7 +145,7 @@ def test_a_plain_loop_stays_as_it_is_scheduled(kind) -> None:
     assert int(wanted) in kinds
 
 
-@pytest.mark.parametrize(("block", "kind"), [("copy", "vectorize"), ("use", "parallel")])
+@pytest.mark.parametrize(("block", "kind"), [("use", "parallel")])
 def test_a_loop_beside_no_product_that_nothing_would_come_of_is_refused(block, kind) -> None:
     sch = s_tir.Schedule(parse(PLAIN))
     getattr(sch, kind)(sch.get_loops(block)[-1])

@@ -8,7 +8,8 @@ from tests.transforms.scripts import parse
 from tests.transforms.test_insert_syncs import ALONE, ROLES, USE, changed, front, in_branch
 from tvm_hopper import ir
 from tvm_hopper.ir import once
-from tvm_hopper.plan.sync_body import BodyReader, BodyWriter, flatten
+from tvm_hopper.plan.sync_body import BodyReader, flatten
+from tvm_hopper.plan.sync_writer import BodyWriter
 from tvm_hopper.sync import Branch, Loop
 
 

@@ -71,7 +71,7 @@ def test_copy_to_another_scope():
 
 def test_copy_by_an_unknown_mechanism():
     sch, _, _, (copy, _) = tiled()
-    with pytest.raises(ScheduleError, match=r"found mechanism='dma'; need one of 'tma' or None"):
+    with pytest.raises(ScheduleError, match=r"found mechanism='dma'; need one of 'tma', 'bulk', "):
         hs.async_copy(sch, copy, mechanism="dma")
 
 

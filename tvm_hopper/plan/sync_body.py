@@ -11,8 +11,7 @@ stands for that.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -448,55 +447,3 @@ def flatten(items: list[Item]) -> tuple[Any, ...]:
     for item in items:
         found += flatten(item.inner[0]) if item.node is None else [item.node]
     return tuple(found)
-
-
-Emit = Callable[[Any, Mapping[int, ir.Var]], list[Any]]
-
-
-@dataclass(frozen=True)
-class BodyWriter:
-    """Builds statements again, with what `emit(sync, trips)` makes of the syncs between them.
-
-    `placed` says at which path of the engine's body syncs stand. `trips` are the variables in scope
-    that count the trips of channels, by the channel's number.
-    """
-
-    placed: Mapping[tuple[int, ...], list[Any]]
-    emit: Emit
-    channel_of: Mapping[ir.Var, int]
-
-    def write(self, items: list[Item]) -> ir.Stmt:
-        """Build a whole body."""
-        return self._sequence(items, (), {})
-
-    def _sequence(self, items: list[Item], path: tuple[int, ...], trips: dict[int, ir.Var]) -> Any:
-        numbers = itertools.count()
-        out = self._part(items, path, numbers, trips)
-        return ir.seq(out, self._syncs((*path, next(numbers)), trips))
-
-    def _part(
-        self,
-        items: list[Item],
-        path: tuple[int, ...],
-        numbers: Iterator[int],
-        trips: dict[int, ir.Var],
-    ) -> list[Any]:
-        out: list[Any] = []
-        for item in items:
-            if item.node is None:
-                inner = self._part(item.inner[0], path, numbers, trips)
-                out.append(item.rebuilt([ir.seq(inner)]))
-                continue
-            at = (*path, next(numbers))
-            out += self._syncs(at, trips)
-            if isinstance(item.stmt, tirx.Bind) and item.stmt.var in self.channel_of:
-                trips[self.channel_of[item.stmt.var]] = item.stmt.var
-            below = [(*at, n) for n in range(len(item.inner))]
-            if isinstance(item.node, Loop):
-                below = [at]
-            parts = zip(item.inner, below, strict=True)
-            out.append(item.rebuilt([self._sequence(x, where, dict(trips)) for x, where in parts]))
-        return out
-
-    def _syncs(self, at: tuple[int, ...], trips: Mapping[int, ir.Var]) -> list[Any]:
-        return [part for sync in self.placed.get(at, ()) for part in self.emit(sync, trips)]

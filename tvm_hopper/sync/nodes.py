@@ -155,7 +155,8 @@ def _one_group(run: Unit, unit: Unit) -> bool:
     """Tell whether a step joins the group in front of it, none of whose results it needs."""
     if unit.op is None or not unit.op.needs_commit or run.op != unit.op:
         return False
-    ahead = {use.ahead for use in (*run.uses, *unit.uses) if use.buffer.num_slots > 1}
+    uses = [use for use in (*run.uses, *unit.uses) if use.is_write]
+    ahead = {use.ahead for use in uses if use.buffer.num_slots > 1}
     if len(ahead) > 1:  # what different trips read is waited for at different times
         return False
     return not any(

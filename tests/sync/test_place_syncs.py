@@ -317,6 +317,23 @@ def test_a_ring_of_cp_async_that_is_filled_before_it_is_read_meets_twice_a_trip(
     assert found[3, 1] == [Commit(CP_ASYNC), Wait(CP_ASYNC, num_pending=2), Barrier()]
 
 
+def test_copies_for_different_trips_are_groups_of_their_own_where_a_wait_tells_them_apart() -> None:
+    reads = [Step(f"use{ahead}", (read(RING, ahead), write(C))) for ahead in (0, 1)]
+    found = placed(copy(RING), copy(RING, 1), *reads)
+    assert found == {
+        (1,): [Commit(CP_ASYNC)],
+        (2,): [Commit(CP_ASYNC), Wait(CP_ASYNC, num_pending=1), Barrier()],
+        (3,): [Wait(CP_ASYNC), Barrier()],
+    }
+
+
+def test_copies_for_different_trips_are_one_group_where_they_are_waited_for_at_once() -> None:
+    both = Step("use", (read(RING), read(RING, 1), write(C)))
+    assert placed(copy(RING), copy(RING, 1), both) == {
+        (2,): [Commit(CP_ASYNC), Wait(CP_ASYNC), Barrier()],
+    }
+
+
 def test_wgmma_reads_what_cp_async_wrote_behind_a_proxy_fence() -> None:
     assert placed(copy(A), mma(ACC, A))[1,] == [
         Commit(CP_ASYNC),

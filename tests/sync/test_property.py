@@ -18,7 +18,6 @@ from tvm_hopper.sync import (
     Body,
     Branch,
     Buffer,
-    Commit,
     Loop,
     Placement,
     Step,
@@ -158,9 +157,6 @@ def weaker(placements: tuple[Placement, ...]) -> Iterator[tuple[Placement, ...]]
     """Yield the placements with one sync taken away, or one Wait made weaker."""
     for i, placement in enumerate(placements):
         sync = placement.sync
-        if isinstance(sync, Commit) and sync.completion == "cp_async_group":
-            # It may divide copies for different trips: without it waits are coarser, but safe.
-            continue
         insteads = [()]
         if isinstance(sync, Wait):
             insteads.append((replace(sync, num_pending=sync.num_pending + 1),))

@@ -7,7 +7,7 @@ which form one group; or a subtree of plain steps that needs no barrier inside (
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
@@ -118,9 +118,7 @@ def _sequence(body: Body, table: Mapping[str, AsyncOp], path: Path, is_uniform: 
         else:
             unit = _unit(statement, table, at, end, is_uniform)
             if nodes and isinstance(nodes[-1], Unit) and _one_group(nodes[-1], unit):
-                run = nodes[-1]
-                by_thread = run.by_thread and unit.by_thread
-                nodes[-1] = run._replace(end=end, uses=run.uses + unit.uses, by_thread=by_thread)
+                nodes[-1] = _join(nodes[-1], unit)
             else:
                 nodes.append(unit)
     return Sequence(tuple(nodes), (*path, len(body)))
@@ -152,17 +150,45 @@ def _unit(
 
 
 def _one_group(run: Unit, unit: Unit) -> bool:
-    """Tell whether a step joins the group in front of it, none of whose results it needs."""
+    """Tell whether a step joins the group in front of it at once.
+
+    What different trips read may be waited for at different times: such steps begin as groups of
+    their own, and `place` joins them where no wait tells them apart.
+    """
+    writes = [use for use in (*run.uses, *unit.uses) if use.is_write]
+    versions = {use.ahead for use in writes if use.buffer.num_slots > 1}
+    return len(versions) <= 1 and _may_join(run, unit)
+
+
+def _may_join(run: Unit, unit: Unit) -> bool:
+    """Tell whether a step could be of the group in front of it, none of whose results it needs."""
     if unit.op is None or not unit.op.needs_commit or run.op != unit.op:
-        return False
-    uses = [use for use in (*run.uses, *unit.uses) if use.is_write]
-    ahead = {use.ahead for use in uses if use.buffer.num_slots > 1}
-    if len(ahead) > 1:  # what different trips read is waited for at different times
         return False
     return not any(
         (old.buffer, old.slot) == (new.buffer, new.slot) and must_follow(new, old.is_write, old.op)
         for old, new in product(run.uses, unit.uses)
     )
+
+
+def _join(run: Unit, unit: Unit) -> Unit:
+    by_thread = run.by_thread and unit.by_thread
+    return run._replace(end=unit.end, uses=run.uses + unit.uses, by_thread=by_thread)
+
+
+def join_at(tree: Sequence, path: Path) -> Sequence:
+    """Return the tree whose unit at a path is of the group in front of it, where it may be."""
+    nodes: list[Node] = []
+    for node in tree.nodes:
+        before = nodes[-1] if nodes else None
+        if isinstance(node, LoopNode):
+            nodes.append(replace(node, body=join_at(node.body, path)))
+        elif isinstance(node, BranchNode):
+            nodes.append(replace(node, arms=tuple(join_at(arm, path) for arm in node.arms)))
+        elif node.path == path and isinstance(before, Unit) and _may_join(before, node):
+            nodes[-1] = _join(before, node)
+        else:
+            nodes.append(node)
+    return tree._replace(nodes=tuple(nodes))
 
 
 def _check_operation(step: Step, op: AsyncOp) -> None:

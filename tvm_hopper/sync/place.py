@@ -10,6 +10,7 @@
 3. Prune: in program order, try to take each sync away, else to let it wait for less. What was
    placed before a later sync was known goes; of two syncs that could stand for each other the
    later one stays.
+4. Join: neighbors that began as groups of their own become one where no wait tells them apart.
 
 Fences and commits of groups follow from the program alone and are added at the end.
 
@@ -28,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tvm_hopper.facts.async_ops import ASYNC_OPS, COMPLETIONS, WAIT_GROUP_READ, AsyncOp
 
 from .check import Need, first_need
-from .nodes import BranchNode, LoopNode, Node, Sequence, Unit, build, units
+from .nodes import BranchNode, LoopNode, Node, Sequence, Unit, build, join_at, units
 from .program import Barrier, Body, Buffer, Commit, Fence, Path, Placement, Sync, Wait, WaitPhase
 from .state import Phase
 
@@ -60,6 +61,7 @@ def place_syncs(body: Body, table: Mapping[str, AsyncOp] = ASYNC_OPS) -> tuple[P
     tree = _fold(tree, _promised(tree))
     readable = {op.completion for op in table.values() if op.overwrite_needs == WAIT_GROUP_READ}
     placed = _prune(tree, _grow(tree), readable)
+    tree = _join_groups(tree, placed)
     for unit in units(tree):
         if unit.op is not None and unit.op.needs_commit:
             if not unit.op.ordered_after_program:
@@ -212,6 +214,18 @@ def _weaker(sync: Sync, readable: set[str]) -> Iterator[Sync | None]:
         if not sync.read_only and sync.completion in readable:
             yield Wait(sync.completion, sync.num_pending, read_only=True)
         yield Wait(sync.completion, sync.num_pending + 1, sync.read_only)
+
+
+def _join_groups(tree: Sequence, placed: Placed) -> Sequence:
+    """Take away the commits that no wait needs.
+
+    Larger groups only make a Wait wait for less, so that what was minimal before still is.
+    """
+    for unit in units(tree):
+        joined = join_at(tree, unit.path) if unit.path not in placed else tree
+        if joined != tree and first_need(joined, placed) is None:
+            tree = joined
+    return tree
 
 
 def _merge(syncs: Iterable[Sync], more: Iterable[Sync]) -> tuple[Sync, ...]:

@@ -55,14 +55,16 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.plan.channel import TRIP, completes_by_group, count_trips
-from tvm_hopper.plan.notes import Note, RingNote, StoreRingNote, note_kernels
+from tvm_hopper.plan.notes import Note, RemarkNote, RingNote, StoreRingNote, note_kernels
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
+from tvm_hopper.plan.pipeline_stages import parts_of, read_stages
 from tvm_hopper.plan.store_ring import StoreRing
 from tvm_hopper.requests.keys import (
     CHANNEL,
     KERNEL,
     NUM_SLOTS,
     PIPELINE_KEYS,
+    STAGE,
     TILE_WORK,
 )
 from tvm_hopper.requests.targets import arch_of
@@ -233,8 +235,12 @@ class PlanPipeline:
 
 
 def _facts(plan: KernelPlan) -> list[Note]:
-    """Return what `explain` says of the rings."""
+    """Return what `explain` says of the rings, and of the stages that were asked for."""
+    owners = [*(x.site.loops for x in plan.pipelines), *(x.loops for x in plan.store_rings)]
+    loops = {loops[-1]: None for loops in owners if loops and STAGE in loops[-1].annotations}
+    remarks = [read_stages(loop, parts_of(loop)).remark() for loop in loops]
     return [
+        *(RemarkNote(text) for text in remarks if text is not None),
         *(
             RingNote(
                 x.number,

@@ -5,6 +5,9 @@
 What is written in one stage and read in a later one needs as many slots as TVM makes versions: the
 stages in between, and one. Here tiles that are loaded have 4, and the tile that is computed, and
 stored from, has 2.
+
+Only copies run in other iterations than the rest: what computes stays together, in the program's
+order, whatever its stages are (`remark`).
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ from .channel import is_load, is_store
 
 @dataclass(frozen=True)
 class PipelineStages:
-    """The statements of a loop, the stage of each, and the stages that are asynchronous."""
+    """The statements of a loop, the stage and the turn of each, and the asynchronous stages."""
 
     where: str
     parts: tuple[ir.Stmt, ...]
     stages: tuple[int, ...]
+    order: tuple[int, ...]
     asynchronous: tuple[int, ...]
 
     def slots_of_loads(self, loads: Iterable[ir.SBlockRealize]) -> int:
@@ -71,6 +75,18 @@ class PipelineStages:
             self._check_asynchronous(late[0], "stores")
         return late[0] - first + 1
 
+    def remark(self) -> str | None:
+        """Say what of the annotations makes no difference, None if nothing."""
+        computing = {s for s, part in self._staged() if not is_load(part) and not is_store(part)}
+        found = []
+        if len(computing) > 1:
+            found.append(f"stages {sorted(computing)} compute in one iteration")
+        if list(self.order) != sorted(self.order):
+            found.append(f"{ORDER} = {list(self.order)} stays the program's order")
+        if not found:
+            return None
+        return f"{self.where}: {' and '.join(found)}; asynchronous copies alone run ahead or behind"
+
     def _staged(self) -> list[tuple[int, ir.Stmt]]:
         return list(zip(self.stages, self.parts, strict=True))
 
@@ -112,4 +128,4 @@ def read_stages(loop: ir.For, parts: tuple[ir.Stmt, ...]) -> PipelineStages:
             f"one entry for each of the {len(parts)} statements {names}, and a permutation",
         )
     asynchronous = [int(x) for x in loop.annotations.get(ASYNC_STAGES, [])]
-    return PipelineStages(where, parts, tuple(stage), tuple(asynchronous))
+    return PipelineStages(where, parts, tuple(stage), tuple(order), tuple(asynchronous))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import sym, tirx
+from tvm import tirx
 
 from tvm_hopper import ir
+
+from .divisors import divides
 
 
 def shared_condition(condition: Any, e: ir.Var, length: int) -> Any:
@@ -14,7 +16,7 @@ def shared_condition(condition: Any, e: ir.Var, length: int) -> Any:
 
     None if they may differ. A bound `x + e < n` is the same for all when `length` divides x and n.
     """
-    terms = []
+    terms: list[Any] = []
     for term in ir.conjuncts(condition):
         if not ir.depends_on(term, [e]):
             terms.append(term)
@@ -28,10 +30,7 @@ def shared_condition(condition: Any, e: ir.Var, length: int) -> Any:
         if not (divides(length, first.a) and divides(length, first.b)):
             return None
         terms.append(first)
-    result: Any = tirx.const(True, "bool")
-    for term in terms:
-        result = term if ir.is_const(result, 1) else tirx.And(result, term)
-    return result
+    return ir.conjunction(terms)
 
 
 def is_aligned_run(buffer: ir.Var, indices: list[Any], e: ir.Var, length: int) -> bool:
@@ -65,12 +64,6 @@ def starts_aligned(buffer: ir.Var, length: int) -> bool:
 
 def _at(expr: Any, e: ir.Var) -> tuple[Any, Any]:
     return ir.substitute(expr, {e: 0}), ir.substitute(expr, {e: 1})
-
-
-def divides(length: int, expr: Any) -> bool:
-    """Tell whether a length divides an integer expression for sure."""
-    known = sym.Analyzer().modular_set(ir.simplify(expr))
-    return int(known.coeff) % length == 0 and int(known.base) % length == 0
 
 
 def is_run_in_bounds(

@@ -53,6 +53,7 @@ from .types import (
 from .walk import (
     ACCESS_PTR,
     accesses,
+    conjunction,
     conjuncts,
     depends_on,
     dtype_of,
@@ -102,6 +103,7 @@ __all__ = [
     "as_int32",
     "call_op",
     "cast_like",
+    "conjunction",
     "conjuncts",
     "depends_on",
     "drop_empty",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tvm_ffi
@@ -108,6 +108,14 @@ def conjuncts(cond: Any) -> Iterator[Any]:
         yield from conjuncts(cond.b)
     elif not is_const(cond, 1):
         yield cond
+
+
+def conjunction(terms: Iterable[Any]) -> Any:
+    """Return the `and` of some terms, a constant true for none."""
+    result: Any = None
+    for term in terms:
+        result = term if result is None else tirx.And(result, term)
+    return tirx.const(True, "bool") if result is None else result
 
 
 def is_const(expr: Any, value: int) -> bool:

@@ -10,18 +10,18 @@ A run starts at a multiple of 16 bytes at both ends and is as many bytes long (P
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.bounds import find_bounds
-from tvm_hopper.analysis.vector_runs import starts_aligned
+from tvm_hopper.analysis.divisors import divisor
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 
-from .copy_rules import check_alone, check_partial
+from .copy_rules import check_alone, check_loops, check_partial, is_aligned_start
 from .transfer import Transfer, find_transfers
 
 
@@ -115,14 +115,7 @@ def _check_loops(copy: Transfer, loops: tuple[ir.For, ...]) -> None:
                 "a static shape, and a loop over each of its dimensions",
                 "leave the copy's loops as compute_at made them",
             )
-    for loop in loops:
-        if ir.static_int(loop.extent) is None or not ir.is_const(loop.min, 0):
-            raise cannot_lower(
-                copy.where,
-                f"loop {loop.loop_var.name} from {loop.min} of {loop.extent} iterations",
-                "loops from 0, each of a static number of iterations",
-                "split by a constant",
-            )
+    check_loops(copy, loops)
 
 
 # -- what a predicate lets through
@@ -168,13 +161,10 @@ def _counts(
         zero, most = (ir.cast_like(x, left) for x in (0, moving[0].extent))
         counts[moving[0]] = analyzer.simplify(tirx.max(zero, tirx.min(most, left)))
     if whole and loops:
-        condition = whole[0]
-        for term in whole[1:]:
-            condition = tirx.And(condition, term)
         count = counts[loops[0]]
         if isinstance(count, int):
             count = tirx.IntImm("int32", count)
-        counts[loops[0]] = tirx.Select(condition, count, ir.cast_like(0, count))
+        counts[loops[0]] = tirx.Select(ir.conjunction(whole), count, ir.cast_like(0, count))
     return counts
 
 
@@ -226,7 +216,7 @@ def _check_alignment(plan: BulkTransfer) -> None:
     size = copy.tile.element_bytes
     unit = max(BULK_ALIGNMENT // size, 1)
     inside = prod(int(loop.extent) for loop in plan.run[:-1])
-    if _divisor(plan.counts[plan.run[-1]]) * inside % unit:
+    if divisor(plan.counts[plan.run[-1]]) * inside % unit:
         raise cannot_lower(
             copy.where,
             f"{plan.run_bytes} bytes in a row",
@@ -234,9 +224,7 @@ def _check_alignment(plan: BulkTransfer) -> None:
             f"pad the rows, or {_instead(copy)}",
         )
     for end in (copy.tile, copy.tensor):
-        starts = zip(end.start(plan.inside), end.strides, strict=True)
-        aligned = all(_divisor(start) * _divisor(stride) % unit == 0 for start, stride in starts)
-        if not aligned or not starts_aligned(end.buffer, unit):
+        if not is_aligned_start(end, plan.inside, unit):
             raise cannot_lower(
                 copy.where,
                 f"runs of {end.buffer.name} that start at {list(end.start(plan.inside))}, rows of "
@@ -249,19 +237,6 @@ def _check_alignment(plan: BulkTransfer) -> None:
 def _instead(copy: Transfer) -> str:
     """Say who copies what is not aligned."""
     return 'take "cp_async"' if copy.fills_shared else "take the request away: threads store them"
-
-
-def _divisor(value: Any) -> int:
-    """Return a number that divides a value for sure; 0 is divided by all."""
-    if isinstance(value, (tirx.Max, tirx.Min)):
-        return gcd(_divisor(value.a), _divisor(value.b))
-    if isinstance(value, tirx.Select):
-        return gcd(_divisor(value.true_value), _divisor(value.false_value))
-    known = ir.static_int(value)
-    if known is not None:
-        return known
-    found = sym.Analyzer().modular_set(ir.simplify(value))
-    return gcd(int(found.coeff), int(found.base))
 
 
 def product(factors: list[Any]) -> Any:

@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.access import AffineAccess
+from tvm_hopper.analysis.divisors import divisor
 from tvm_hopper.analysis.effects import writes
 from tvm_hopper.analysis.injective import is_injective
+from tvm_hopper.analysis.vector_runs import starts_aligned
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import ASYNC_COPY
 
 from .group_view import GroupView
 from .transfer import Transfer
+
+
+def check_loops(copy: Transfer, loops: Iterable[ir.For]) -> None:
+    """Refuse loops of a copy whose iterations cannot be counted now, or not from 0."""
+    for loop in loops:
+        if ir.static_int(loop.extent) is None or not ir.is_const(loop.min, 0):
+            raise cannot_lower(
+                copy.where,
+                f"loop {loop.loop_var.name} from {loop.min} of {loop.extent} iterations",
+                "loops from 0, each of a static number of iterations",
+                "split by a constant",
+            )
+
+
+def is_aligned_start(end: AffineAccess, run: Iterable[ir.For], length: int) -> bool:
+    """Tell whether each run of elements starts at a multiple of a length in memory.
+
+    Parameters
+    ----------
+    end
+        The tile or the tensor.
+    run
+        The loops within a run, which starts where they are 0.
+    length
+        In elements.
+    """
+    starts = zip(end.start(run), end.strides, strict=True)
+    is_aligned = all(divisor(index) * divisor(stride) % length == 0 for index, stride in starts)
+    return is_aligned and starts_aligned(end.buffer, length)
 
 
 def check_alone(kernel: ir.For, copy: Transfer) -> None:

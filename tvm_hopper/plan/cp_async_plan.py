@@ -10,18 +10,18 @@ a chunk that is cut by a bound its end (PTX ISA 9.1, 9.7.9.25.3.1: `src-size`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 from typing import Any
 
-from tvm import sym, tirx
+from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.access import AffineAccess, step_of
+from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.bounds import as_less_than
-from tvm_hopper.analysis.vector_runs import divides, starts_aligned
+from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.errors import cannot_lower
 
-from .copy_rules import check_alone, check_partial
+from .copy_rules import check_alone, check_loops, check_partial, is_aligned_start
 from .transfer import Transfer, find_transfers
 
 CHUNK_BYTES = (16, 8, 4)  # PTX ISA 9.1, 9.7.9.25.3.1: `cp-size`
@@ -84,14 +84,7 @@ def _plan_chunks(copy: Transfer, thread: ir.For) -> CpAsyncTransfer:
     loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
     ends = (copy.tile, copy.tensor)
     rows = [loop for loop in loops if all(end.flat_step(loop) == 1 for end in ends)]
-    for loop in loops:
-        if ir.static_int(loop.extent) is None or not ir.is_const(loop.min, 0):
-            raise cannot_lower(
-                copy.where,
-                f"loop {loop.loop_var.name} from {loop.min} of {loop.extent} iterations",
-                "loops from 0, each of a static number of iterations",
-                "split by a constant",
-            )
+    check_loops(copy, loops)
     if copy.fill is not None and not ir.is_zero(copy.fill):
         raise cannot_lower(
             copy.where,
@@ -127,25 +120,7 @@ def _is_aligned(copy: Transfer, row: ir.For, width: int) -> bool:
         return False
     if width > 1 and any(end.flat_step(row) != 1 for end in (copy.tile, copy.tensor)):
         return False
-    others = [loop for loop in copy.loops if not loop.same_as(row)]
-    return all(
-        starts_aligned(end.buffer, width) and _steps_divide(end, row, others, width)
-        for end in (copy.tile, copy.tensor)
-    )
-
-
-def _steps_divide(end: AffineAccess, row: ir.For, others: list[ir.For], width: int) -> bool:
-    """Tell whether each chunk starts at a multiple of its width."""
-    starts = zip(end.start([row]), end.strides, strict=True)
-    return all(_divisor(index) * _divisor(stride) % width == 0 for index, stride in starts)
-
-
-def _divisor(value: Any) -> int:
-    known = ir.static_int(value)
-    if known is not None:
-        return known
-    found = sym.Analyzer().modular_set(ir.simplify(value))
-    return gcd(int(found.coeff), int(found.base))
+    return all(is_aligned_start(end, [row], width) for end in (copy.tile, copy.tensor))
 
 
 def _valid(copy: Transfer, row: ir.For, width: int) -> Any:
@@ -174,9 +149,4 @@ def _valid(copy: Transfer, row: ir.For, width: int) -> Any:
             continue
         left = ir.as_int32(ir.simplify(high - low))
         count = tirx.min(count, tirx.max(left, tirx.IntImm("int32", 0)))
-    if not whole:
-        return count
-    condition = whole[0]
-    for term in whole[1:]:
-        condition = tirx.And(condition, term)
-    return tirx.Select(condition, count, tirx.IntImm("int32", 0))
+    return tirx.Select(ir.conjunction(whole), count, tirx.IntImm("int32", 0)) if whole else count

@@ -15,9 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import sym
-
 from tvm_hopper import ir
+from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import wgmma
@@ -136,8 +135,7 @@ def _takes(loop: ir.For, start: Any, side: int, step: int, may_be_part: bool) ->
         return True
     if extent is None or not may_be_part or side % extent or extent % step:
         return False
-    known = sym.Analyzer().modular_set(start)
-    return int(known.coeff) % extent == 0 and int(known.base) % extent == 0
+    return divides(extent, start)
 
 
 def _part_loops(kernel: ir.For, realize: ir.SBlockRealize, starts: list[Any]) -> tuple[ir.For, ...]:

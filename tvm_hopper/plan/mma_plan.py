@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import sym
-
 from tvm_hopper import ir
+from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.arch import Arch
@@ -260,7 +259,7 @@ def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: i
         (outer.loop_var.name, row, layout.mn_granularity),
         (product.k.loop_var.name, k, wgmma.instruction_k(dtype)),
     ):
-        if not _is_multiple(offset, step):
+        if not divides(step, offset):
             raise cannot_lower(
                 where,
                 f"a start at {name} = {offset} with a {swizzle} B swizzle",
@@ -268,11 +267,6 @@ def _operand(kernel: ir.For, product: MultiplyAdd, load: ir.TensorLoad, outer: i
                 "ask for a narrower swizzle, or choose another tile or number of consumers",
             )
     return Operand(buffer, layout, row, k)
-
-
-def _is_multiple(expr: Any, step: int) -> bool:
-    known = sym.Analyzer().modular_set(ir.simplify(expr))
-    return int(known.coeff) % step == 0 and int(known.base) % step == 0
 
 
 def _offset(index: Any, loop: ir.For) -> Any:

@@ -17,6 +17,7 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.bounds import as_less_than, find_bounds
+from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.requests.keys import SWIZZLE
@@ -332,7 +333,7 @@ def _check_start(copy: Transfer, inner: MapDim, around: tuple[ir.For, ...]) -> N
     size = copy.tensor.element_bytes
     offset, rest = _split_start(inner.coordinate, (*around, *copy.loops))
     known = ir.static_int(offset)
-    if _is_multiple(rest, maps.COORDINATE_ALIGNMENT // size) and (
+    if divides(maps.COORDINATE_ALIGNMENT // size, rest) and (
         known is None or known * size % maps.COORDINATE_ALIGNMENT == 0
     ):
         return
@@ -349,11 +350,6 @@ def _split_start(coordinate: Any, loops: tuple[ir.For, ...]) -> tuple[Any, Any]:
     """Split a coordinate into what no loop changes and the rest."""
     offset = ir.simplify(ir.substitute(coordinate, {x.loop_var: 0 for x in loops}))
     return offset, ir.simplify(coordinate - ir.cast_like(offset, coordinate))
-
-
-def _is_multiple(expr: Any, step: int) -> bool:
-    known = sym.Analyzer().modular_set(ir.simplify(expr))
-    return int(known.coeff) % step == 0 and int(known.base) % step == 0
 
 
 def find_run_time_rules(load: TmaTransfer) -> list[tuple[Any, str]]:
@@ -384,4 +380,4 @@ def find_run_time_rules(load: TmaTransfer) -> list[tuple[Any, str]]:
     if ir.static_int(start) is None:
         rules.append((start, f"columns from {start}"))
     step = maps.STRIDE_ALIGNMENT // size
-    return [(value, text) for value, text in rules if not _is_multiple(value, step)]
+    return [(value, text) for value, text in rules if not divides(step, value)]

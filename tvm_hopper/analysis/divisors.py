@@ -1,0 +1,31 @@
+"""Decide which numbers divide an integer expression for sure."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+
+
+def divisor(expr: Any) -> int:
+    """Return a number that divides an integer expression whatever its variables are.
+
+    0 for an expression that is 0, which every number divides.
+    """
+    if isinstance(expr, (tirx.Max, tirx.Min)):
+        return gcd(divisor(expr.a), divisor(expr.b))
+    if isinstance(expr, tirx.Select):
+        return gcd(divisor(expr.true_value), divisor(expr.false_value))
+    known = ir.static_int(expr)
+    if known is not None:
+        return known
+    found = sym.Analyzer().modular_set(ir.simplify(expr))
+    return gcd(int(found.coeff), int(found.base))
+
+
+def divides(length: int, expr: Any) -> bool:
+    """Tell whether a length divides an integer expression for sure."""
+    return divisor(expr) % length == 0

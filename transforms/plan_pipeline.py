@@ -54,17 +54,16 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.plan.channel import TRIP, completes_by_group, count_trips
-from tvm_hopper.plan.notes import Note, RemarkNote, RingNote, StoreRingNote, note_kernels
+from tvm_hopper.plan.channel import TRIP, count_trips
+from tvm_hopper.plan.notes import note_kernels
+from tvm_hopper.plan.pipeline_notes import pipeline_notes
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
-from tvm_hopper.plan.pipeline_stages import parts_of, read_stages
 from tvm_hopper.plan.store_ring import StoreRing
 from tvm_hopper.requests.keys import (
     CHANNEL,
     KERNEL,
     NUM_SLOTS,
     PIPELINE_KEYS,
-    STAGE,
     TILE_WORK,
 )
 from tvm_hopper.requests.targets import arch_of
@@ -226,30 +225,9 @@ class PlanPipeline:
             number = ir.number_of(func, kernel)
             plans = plan_pipelines(kernel, arch)
             for plan in plans:
-                notes[number] = _facts(plan)
+                notes[number] = pipeline_notes(plan)
             kernel = open_channels(kernel, arch)
             assert not plan_pipelines(kernel, arch), "PlanPipeline left a load without a channel"
             return kernel
 
         return note_kernels(ir.map_kernels(func, build), notes)
-
-
-def _facts(plan: KernelPlan) -> list[Note]:
-    """Return what `explain` says of the rings, and of the stages that were asked for."""
-    owners = [*(x.site.loops for x in plan.pipelines), *(x.loops for x in plan.store_rings)]
-    loops = {loops[-1]: None for loops in owners if loops and STAGE in loops[-1].annotations}
-    remarks = [read_stages(loop, parts_of(loop)).remark() for loop in loops]
-    return [
-        *(RemarkNote(text) for text in remarks if text is not None),
-        *(
-            RingNote(
-                x.number,
-                x.num_slots,
-                x.tx_bytes,
-                completes_by_group(x.loads[0].block),
-                x.stores_in_flight,
-            )
-            for x in plan.pipelines
-        ),
-        *(StoreRingNote(x.tile.name, x.num_slots, x.slot.num_bytes) for x in plan.store_rings),
-    ]

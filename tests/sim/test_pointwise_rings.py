@@ -79,24 +79,23 @@ def test_a_missing_syncwarp_is_named():
 # -- roles ----------------------------------------------------------------------------------------
 
 
-def lanes(result, role):
-    return {event.lane for event in result.events if event.lane.endswith(f"({role})")}
-
-
-@pytest.mark.parametrize(("build", "consumers"), [(with_producer, 8), (without_producer, 7)])
-def test_plain_warps_have_roles(build, consumers):
-    result = simulate(build(), inputs())
-    assert lanes(result, "producer") == {"cta0,0,0/wg0/warp0 (producer)"}
-    assert len(lanes(result, "consumer")) == consumers
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [
+        (with_producer, {"producer (warp 0)", "consumer (warps 1-8)"}),
+        (without_producer, {"all 8 warps"}),  # one of which issues the copies for all
+    ],
+)
+def test_the_roles_of_plain_warps_have_lanes(build, names):
+    lanes = {lane.name for lane in simulate(build(), inputs()).timeline().lanes}
+    assert lanes - {"TMA loads", "global memory"} == names
 
 
 def landed_before_a_consumer_goes_on(build, policy):
-    """Count the copies that are complete when a warp first comes back from a wait for some."""
+    """Count the copies that are complete when a warp but the first goes on behind a wait."""
     events = simulate(build(), inputs(), policy=policy).events
-    first = min(
-        e.end for e in events if e.kind == "wait" and "consumer" in e.lane and "full" in e.name
-    )
-    return sum(e.kind == "async" and e.end < first for e in events)
+    first = min(e.start for e in events if e.kind == "acquire" and e.warp)
+    return sum(e.kind == "TMA load" and e.end < first for e in events)
 
 
 def test_starved_consumers_let_the_producer_fill_the_ring():
@@ -108,12 +107,10 @@ def test_starved_consumers_let_the_producer_fill_the_ring():
 
 def test_a_starved_producer_lets_the_consumers_empty_the_ring():
     events = simulate(with_producer(), inputs(), policy="starve:producer").events
-    again = min(
-        e.end for e in events if e.kind == "wait" and "producer" in e.lane and "empty" in e.name
-    )
+    again = sorted(e.start for e in events if e.kind == "TMA load")[8]
     # each consumer has used all four slots and waits for the first one again
-    waits = [e for e in events if "(consumer)" in e.lane and "waits full[0]" in e.name]
-    assert len([e for e in waits if e.start < again < e.end]) == 8
+    waits = [e for e in events if e.kind == "wait" and e.barrier == "full" and e.slot == 0]
+    assert {e.warp for e in waits if e.start < again < e.end} == set(range(1, 9))
 
 
 def test_warps_beside_the_one_that_loads_are_starved():

@@ -234,6 +234,8 @@ if tx == 0:
     assert "with a tensor map that lies in memory" in proof.messages
     assert not prove(body.replace("PLACE", "32"), outputs=(), all_run=True).findings
     assert "MISALIGNED" in prove(body.replace("PLACE", "4"), outputs=()).rules
+    never = body.replace("PLACE", "32").replace("tx == 0", "bx == 9999 and tx == 0")
+    assert not prove(never, outputs=()).findings  # which is no matter where it does not happen
 
 
 def test_an_operand_that_is_an_element_of_a_tensor_is_an_access() -> None:

@@ -80,9 +80,13 @@ class GlobalAccess:
 
 @dataclass(frozen=True)
 class Undecided:
-    """What cannot be told of a statement, and whether it may store to a tensor (a parameter)."""
+    """What cannot be told of a statement, and whether it may store to a tensor (a parameter).
+
+    `path` leads to it, as to an access.
+    """
 
     statement: Any
     reason: str
     param: str | None
     stores: bool = True
+    path: tuple[PathStep, ...] = ()

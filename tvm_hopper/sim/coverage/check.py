@@ -133,17 +133,20 @@ class Checker:
         """Check everything."""
         walker = self.walker
         assign_roles(walker.accesses, self.num_ctas)
-        for unknown in walker.undecided:
-            self._unknown(unknown)
         needed = self._needed()
         decided: dict[int, bool] = {}
         try:
             root = Points.of_grid(self.grid, walker.axes)
         except UndecidedError as error:
+            for unknown in walker.undecided:
+                self._unknown(unknown)
             for access in walker.accesses:
                 self._give_up(access, str(error))
         else:
             preparer = Preparer(walker.nodes, root, self.deadline)
+            for unknown in walker.undecided:
+                if preparer.may_reach(unknown.path):
+                    self._unknown(unknown)
             for access in walker.accesses:
                 try:
                     self._access(preparer, access, needed)

@@ -135,14 +135,28 @@ class Preparer:
         self.nodes, self.root, self.deadline = nodes, root, deadline
         self._known: dict[Any, Points] = {}
 
+    def may_reach(self, path: tuple[PathStep, ...]) -> bool:
+        """Tell whether a path leads anywhere, in doubt that it does."""
+        try:
+            points, *_ = self._follow(path, set())
+        except UndecidedError:
+            return True
+        return len(points) > 0
+
     def prepare(self, access: GlobalAccess) -> Prepared:
         """Follow the way to an access."""
         used = set().union(*(n.uses for n in (*access.offsets, access.width)))
-        for step in reversed(access.path):
+        return Prepared(access, *self._follow(access.path, used), self.deadline)
+
+    def _follow(
+        self, path: tuple[PathStep, ...], used: set[Variable]
+    ) -> tuple[Points, Splitter, list[Node], str]:
+        """Return where a path leads, conditions that remain, and why it may not lead there."""
+        for step in reversed(path):
             if step.kind != "for" or step.variable in used or step.node.constant is None:
                 used |= step.node.uses
         points, inner, doubt = self.root, [], ""
-        for step in access.path:
+        for step in path:
             for part in self._parts(step, used):
                 if isinstance(part, PathStep):
                     points = self._turned(points, part)
@@ -161,7 +175,7 @@ class Preparer:
                 elif condition.constant != 1:
                     points = points.where(condition)
         splitter.points = points
-        return Prepared(access, points, splitter, held, doubt, self.deadline)
+        return points, splitter, held, doubt
 
     def _parts(self, step: PathStep, used: set[Variable]) -> list[PathStep | Node]:
         """Return what a step says: conditions, or a loop of the CTA."""

@@ -76,6 +76,10 @@ class Pointers:
         """Note the accesses inside an expression."""
         raise NotImplementedError
 
+    def undecide(self, reason: str, param: str | None, stores: bool = True) -> None:
+        """Note what cannot be told of the statement, here on its way."""
+        self.undecided.append(Undecided(self.statement, reason, param, stores, self.path))
+
     def element(self, buffer: Any, indices: Sequence[Any], kind: str) -> None:
         """Note an access of a buffer's element."""
         raise NotImplementedError
@@ -159,12 +163,10 @@ class Pointers:
     ) -> None:
         """Note an access of `width` bytes, in elements of `size`, under further conditions."""
         if place.param is None:
-            self.undecided.append(
-                Undecided(self.statement, "where it points to is not known", None, kind != LOAD)
-            )
+            self.undecide("where it points to is not known", None, kind != LOAD)
         elif place.param in self.maps:  # the 128 bytes of a parameter, which CTAs only read
             if kind != LOAD:
-                self.undecided.append(Undecided(self.statement, "stores to a parameter", None))
+                self.undecide("stores to a parameter", None)
         elif place.param:
             self.accesses.append(
                 GlobalAccess(
@@ -203,9 +205,7 @@ class Pointers:
         self.communicates |= not short.startswith(_WITHIN_CTA)
         for arg in call.args:  # who knows what it does with a pointer
             if self._is_pointer(arg) and (place := self.address(arg)).param != "":
-                self.undecided.append(
-                    Undecided(self.statement, f"call {short} of a pointer", place.param)
-                )
+                self.undecide(f"call {short} of a pointer", place.param)
 
     def _is_pointer(self, arg: Any) -> bool:
         return self.points(arg) or (
@@ -302,9 +302,7 @@ class Pointers:
             if isinstance(value, (ir.Call, ir.Var)) and self._is_pointer(value):
                 place = self.address(value)
                 if place.param != "":
-                    self.undecided.append(
-                        Undecided(self.statement, f"instruction {name}", place.param)
-                    )
+                    self.undecide(f"instruction {name}", place.param)
 
     def _instruction(self, ptx: PtxCall) -> None:
         name = ptx.name
@@ -408,11 +406,11 @@ class Pointers:
         if place.param is not None and place.param not in self.maps:
             self.note(LOAD, place, self.nodes.const(MAP_BYTES), MAP_ALIGNMENT)
             text = f"instruction {ptx.name} with a tensor map that lies in memory"
-            self.undecided.append(Undecided(self.statement, text, None, "g2s" not in ptx.name))
+            self.undecide(text, None, "g2s" not in ptx.name)
             return
         tiled = ptx.mods.get("load_mode") in ("", "tile", None)
         if not tiled or "override" in ptx.name or place.param is None:
-            self.undecided.append(Undecided(self.statement, f"instruction {ptx.name}", place.param))
+            self.undecide(f"instruction {ptx.name}", place.param)
             return
         kind = LOAD if "g2s" in ptx.name else ATOMIC if "reduce" in ptx.name else STORE
         coords = tuple(self.expressions.node(c) for c in ptx.operands["coords"])

@@ -109,7 +109,7 @@ class Walker(Pointers):
         except Exception as error:  # nothing is proven then, and the report says of what
             self.path = path
             why = f"{type(error).__name__}: {error}"
-            self.undecided.append(Undecided(node, why, None))
+            self.undecided.append(Undecided(node, why, None, path=path))
             return None
 
     def under(self, *steps: PathStep) -> tuple[PathStep, ...]:

@@ -7,9 +7,11 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import cp_async
+from tvm_hopper.plan.channel import parse_call
 from tvm_hopper.plan.cp_async_plan import CpAsyncTransfer
 from tvm_hopper.plan.layout import layout_of
-from tvm_hopper.requests.keys import ASYNC_OP, CP_ASYNC, SWIZZLE
+from tvm_hopper.requests.keys import ASYNC_OP, CP_ASYNC, FILL_SLOT, SWIZZLE
 
 
 def chunk_block(transfer: CpAsyncTransfer) -> ir.SBlockRealize:
@@ -71,3 +73,23 @@ def _in_bytes(count: Any, size: int) -> Any:
         whole, none = (ir.simplify(x * size) for x in (count.true_value, count.false_value))
         return tirx.Select(ir.simplify(count.condition), whole, none)
     return count * size if isinstance(count, int) else ir.simplify(count * size)
+
+
+def emit_groups(copies: ir.Stmt) -> ir.Stmt:
+    """Turn the calls of loads that complete in groups, and have no barrier, into instructions."""
+    return ir.drop_empty(ir.replace(copies, ir.Evaluate, _instruction))
+
+
+def _instruction(stmt: ir.Evaluate) -> ir.Stmt:
+    """Put an instruction in place of a `cp_async` call; nothing in place of what names a slot."""
+    call = parse_call(stmt.value)
+    if call is not None and call.name == FILL_SLOT:
+        return ir.seq()
+    if not isinstance(stmt.value, ir.Call) or stmt.value.op.name != "tirx.call_extern":
+        return stmt
+    match str(stmt.value.args[0].value), list(stmt.value.args[1:]):
+        case name, [address, tensor, num_bytes, source_bytes] if name == CP_ASYNC:
+            whole = ir.is_const(source_bytes, int(num_bytes))
+            source = None if whole else source_bytes
+            return ir.seq(cp_async.copy(address, tensor, int(num_bytes), source))
+    return stmt

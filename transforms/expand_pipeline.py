@@ -17,10 +17,27 @@
                 fill_slot(0, trip + 3); tma_load(&ring[(trip + 3) % 4], ...)
         use(ring[trip % 4])
 
+    for k in serial(8, annotations={"num_slots": 3}):
+        trip = k
+        with sblock(async_op="dma_load", channel=0): fill_slot(0, trip); ...
+        use(ring[trip % 3])
+  ->
+    ...                                                         the first two, a block for each
+    for k in serial(6):
+        trip = k
+        with sblock(async_op="dma_load", channel=0, ahead=[2]): fill_slot(0, trip + 2); ...
+        use(ring[trip % 3])
+    for k in serial(6, 7):
+        trip = k
+        read_slot(0, trip)
+        use(ring[trip % 3])
+    for k in serial(7, 8): ...
+
 The load of an iteration overwrites what the iteration before read, so that one barrier an iteration
 is enough. Where asynchronous stores read the slots, `stores_in_flight` of them are left to these:
 loads run that many trips less ahead. Loads that complete in groups (cp.async) are a block for each
-trip, also in front of the loop, since each group is waited for by itself.
+trip, also in front of the loop, since each group is waited for by itself. Where a group must not be
+empty (DMA) the last iterations are peeled off the loop, each with a wait of its own.
 
 Before: loads have channels, and loops that are split between roles are marked no more.  After: no
 `num_slots` is left.
@@ -29,65 +46,28 @@ Not here: the barriers and waits in between (insert_syncs.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.channel import completes_by_group, find_calls, is_load, trip_variable
-from tvm_hopper.plan.pipeline_plan import pipelined_loops
-from tvm_hopper.requests.keys import AHEAD, FILL_SLOT, NUM_SLOTS, STORES_IN_FLIGHT
+from tvm_hopper.plan.channel import (
+    completes_by_group,
+    find_calls,
+    make_call,
+)
+from tvm_hopper.plan.expansion_plan import ExpansionPlan, LoadAhead, plan_expansions
+from tvm_hopper.requests.bodies import map_bodies
+from tvm_hopper.requests.keys import (
+    AHEAD,
+    FILL_SLOT,
+    NUM_SLOTS,
+    READ_SLOT,
+)
 
 from .plan_pipeline import ROLLED
-
-
-@dataclass(frozen=True)
-class LoadAhead:
-    """One block of loads of a loop, and what binds the number of its trip.
-
-    It runs as many trips ahead as its ring has slots beside the one that is read, and those that
-    are left to stores.
-    """
-
-    trip: tirx.Bind
-    load: ir.SBlockRealize
-
-    @property
-    def ahead(self) -> int:
-        """Trips."""
-        block = self.load.block
-        in_flight = int(block.annotations.get(STORES_IN_FLIGHT, 0))
-        return int(block.writes[0].source.shape[0]) - 1 - in_flight
-
-
-@dataclass(frozen=True)
-class ExpansionPlan:
-    """A loop, its statements, and its blocks of loads."""
-
-    loop: ir.For
-    block: ir.SBlockRealize | None  # of an iteration, if it allocates anything
-    parts: tuple[ir.Stmt, ...]
-    loads: tuple[LoadAhead, ...]
-
-
-def plan_expansions(kernel: ir.For) -> tuple[ExpansionPlan, ...]:
-    """Return the loops of a kernel whose own threads load, the innermost first."""
-    return tuple(_plan_loop(loop) for loop in reversed(pipelined_loops(kernel)))
-
-
-def _plan_loop(loop: ir.For) -> ExpansionPlan:
-    block = loop.body if isinstance(loop.body, ir.SBlockRealize) else None
-    parts = tuple(ir.statements(loop.body if block is None else block.block.body))
-    loads = []
-    # Those of an inner loop may stand there already, ahead of it.
-    for load in (x for x in parts if is_load(x) and AHEAD not in x.block.annotations):
-        (call,) = find_calls(load, FILL_SLOT)
-        trip = trip_variable(call)
-        bind = next(x for x in parts if isinstance(x, tirx.Bind) and x.var.same_as(trip))
-        loads.append(LoadAhead(bind, load))
-    return ExpansionPlan(loop, block, parts, tuple(loads))
 
 
 def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
@@ -100,12 +80,59 @@ def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
         first.append(_first_loads(plan, one))
         trip, ahead = one.trip.var, one.ahead
         load = _with_notes(ir.substitute(one.load, {k: k + ahead, trip: trip + ahead}), [ahead])
-        moved[one.load] = ir.IfThenElse(ir.simplify(k < loop.extent - ahead), load, None)
-    body = ir.seq([moved.get(part, part) for part in plan.parts])
-    if plan.block is not None:
-        body = ir.SBlockRealize([], True, ir.with_block(plan.block.block, body=body))
+        condition = ir.simplify(k < loop.extent - ahead)
+        moved[one.load] = load if plan.peels else ir.IfThenElse(condition, load, None)
     notes = {n: v for n, v in loop.annotations.items() if n != NUM_SLOTS}
-    return ir.seq(first, ir.with_body(loop, body, annotations={**notes, **ROLLED}))
+    after = ir.with_body(loop, _body(plan, moved), annotations={**notes, **ROLLED})
+    return _peel(plan, first, after, moved) if plan.peels else ir.seq(first, after)
+
+
+def _body(plan: ExpansionPlan, loads: Mapping[ir.SBlockRealize, ir.Stmt]) -> ir.Stmt:
+    """Build an iteration with something in place of its loads."""
+    body = ir.seq([loads.get(part, part) for part in plan.parts])
+    if plan.block is None:
+        return body
+    return ir.SBlockRealize([], True, ir.with_block(plan.block.block, body=body))
+
+
+def _peel(
+    plan: ExpansionPlan,
+    first: list[ir.Stmt],
+    loop: ir.For,
+    moved: Mapping[ir.SBlockRealize, ir.Stmt],
+) -> ir.Stmt:
+    """Let a loop end where the first of its loads do, and put the iterations behind it one by one.
+
+    `moved` are the loads of later iterations; those that run less far ahead go on.
+    """
+    k, extent, known = loop.loop_var, loop.extent, ir.static_int(loop.extent)
+
+    def rest(one: LoadAhead, number: Any) -> ir.Stmt:
+        (call,) = find_calls(one.load, FILL_SLOT)
+        goes_on = ir.simplify(number + ir.cast_like(one.ahead, k) < extent)
+        load = moved.get(one.load, one.load)
+        if not ir.is_const(goes_on, 1):
+            load = None if ir.is_const(goes_on, 0) else ir.IfThenElse(goes_on, load, None)
+        return ir.seq(make_call(READ_SLOT, call.channel, one.trip.var), load)
+
+    zero = ir.cast_like(0, k)
+    most = ir.cast_like(plan.ahead, k)
+    rolled = ir.simplify(tirx.max(extent - most, zero))
+    drain: list[ir.Stmt] = []
+    for n in range(plan.ahead if known is None else min(plan.ahead, known)):
+        number = ir.simplify(rolled + n)
+        loads = {one.load: rest(one, number) for one in plan.loads}
+        trip = ir.fresh_variables(ir.with_body(loop, _body(plan, loads)))
+        trip = ir.For(
+            trip.loop_var, number, ir.cast_like(1, k), loop.kind, trip.body, annotations=ROLLED
+        )
+        whole = (
+            trip if known is not None else ir.IfThenElse(ir.simplify(number < extent), trip, None)
+        )
+        drain.append(whole)
+    if ir.is_const(rolled, 0):
+        return ir.seq(first, drain)
+    return ir.seq(first, ir.with_body(loop, loop.body, extent=rolled), drain)
 
 
 def _first_loads(plan: ExpansionPlan, one: LoadAhead) -> ir.Stmt:
@@ -164,9 +191,9 @@ class ExpandPipeline:
     def transform_function(self, func, mod, ctx):
         """Expand the loops of one function."""
 
-        def expand(kernel: ir.For) -> ir.For:
+        def expand(kernel: Any) -> Any:
             while plans := plan_expansions(kernel):
                 kernel = ir.replace_nodes(kernel, ir.For, {plans[0].loop: rewrite_loop(plans[0])})
             return kernel
 
-        return ir.map_kernels(func, expand)
+        return map_bodies(func, expand)

@@ -26,15 +26,18 @@ Not here: the barriers of channels (lower_channels.py).
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.arch import Processor
 from tvm_hopper.plan.channel import find_split
 from tvm_hopper.plan.sync_body import check_operations
+from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, CHANNEL, PIPELINE_KEYS
-from tvm_hopper.requests.targets import arch_of
+from tvm_hopper.requests.targets import processor_of
 
 from .fuse_threads import fuse_threads
 from .plan_pipeline import open_channels
@@ -63,21 +66,24 @@ def _check_elsewhere(kernel: ir.For, consumers: ir.Stmt) -> None:
             )
 
 
-def rewrite_syncs(kernel: ir.For, arch: Arch) -> ir.For:
+def rewrite_syncs(kernel: Any, processor: Processor) -> Any:
     """Place what the operations of a kernel need, in each of its roles or in the whole of it."""
-    kernel = swizzle_plain_copies(open_channels(fuse_threads(kernel), arch))
-    axis = ir.thread_axes(kernel)["threadIdx.x"]
+    if processor.has_threads:
+        kernel = fuse_threads(kernel)
+    kernel = swizzle_plain_copies(open_channels(kernel, processor))
+    threads = ir.threads_of(kernel)
+    if not processor.has_threads:
+        return without_operations(RoleSyncs(kernel, threads.body, None).rewrite())
     if found := find_consumers(kernel):
         consumers, first = found
         new = RoleSyncs(kernel, consumers, first).rewrite()
         kernel = ir.replace_nodes(kernel, ir.Stmt, {consumers: new})
     else:
-        new = ir.mark_ours(RoleSyncs(kernel, axis.body, None).rewrite())
-        kernel = ir.replace_nodes(kernel, ir.For, {axis: ir.with_body(axis, new)})
+        kernel = threads.run(ir.mark_ours(RoleSyncs(kernel, threads.body, None).rewrite()))
     return without_operations(kernel)
 
 
-def needs_syncs(kernel: ir.For) -> bool:
+def needs_syncs(kernel: Any) -> bool:
     """Tell whether a kernel issues operations, or has copies that its threads share out by us.
 
     TVM's own passes let every thread make all of such a copy.
@@ -87,7 +93,7 @@ def needs_syncs(kernel: ir.For) -> bool:
     return "threadIdx.x" in ir.thread_axes(kernel) and bool(ir.find_blocks(kernel, ASYNC_COPY))
 
 
-def without_operations(kernel: ir.For) -> ir.For:
+def without_operations(kernel: Any) -> Any:
     """Take the annotations away that have been served, so that stock passes do not see them.
 
     A pipeline that no pass has expanded runs in the order of the program.
@@ -114,10 +120,10 @@ class InsertSyncs:
 
     def transform_function(self, func, mod, ctx):
         """Place the syncs of one function."""
-        arch = arch_of(func)
+        processor = processor_of(func)
 
-        def insert(kernel: ir.For) -> ir.For:
-            check_operations(kernel, arch)
-            return rewrite_syncs(kernel, arch) if needs_syncs(kernel) else kernel
+        def insert(kernel: Any) -> Any:
+            check_operations(kernel, processor)
+            return rewrite_syncs(kernel, processor) if needs_syncs(kernel) else kernel
 
-        return ir.map_kernels(func, insert)
+        return map_bodies(func, insert)

@@ -52,10 +52,18 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import bulk, cp_async, fences, mbarrier, tma
+from tvm_hopper.codegen_patches.ptx import bulk, fences, mbarrier, tma
 from tvm_hopper.facts import arrivals
-from tvm_hopper.plan.channel import Channel, ChannelCall, find_channels, find_trips, parse_call
+from tvm_hopper.plan.channel import (
+    Channel,
+    ChannelCall,
+    find_calls,
+    find_channels,
+    find_trips,
+    parse_call,
+)
 from tvm_hopper.requests import keys
+from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import (
     ARRIVALS,
     AWAIT_FILLED,
@@ -64,9 +72,11 @@ from tvm_hopper.requests.keys import (
     FILL_SLOT,
     FREE_SLOT,
     KERNEL,
+    READ_SLOT,
     RELEASE,
 )
 
+from .cp_async_chunks import emit_groups
 from .store_slots import find_rings, without_slots
 
 
@@ -120,11 +130,11 @@ class Barriers:
         return mbarrier.wait(_at(self.empty, slot), parity)
 
 
-def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
+def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     """Declare and initialise the barriers, and put instructions in place of calls."""
     names = ir.Names()
     barriers = {x.number: Barriers.of(x, names) for x in channels if not x.by_group}
-    thread = ir.thread_axes(kernel)["threadIdx.x"].loop_var
+    thread = ir.threads_of(kernel).var
     kernel = without_slots(_inline_trips(kernel))
 
     def load(realize: ir.SBlockRealize, mutator: Any) -> ir.Stmt:
@@ -137,7 +147,8 @@ def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
             return mutator.default_mutate(realize)
         own = barriers.get(int(block.annotations[CHANNEL]))
         if own is None:  # its threads wait for groups of their own
-            return ir.drop_empty(ir.replace(block.body, ir.Evaluate, _chunk))
+            return emit_groups(block.body)
+        assert thread is not None, "barriers are for threads to meet at"
         copies = emit_loads(block.body, own)
         return copies if own.empty is not None else ir.IfThenElse(thread.equal(0), copies, None)
 
@@ -160,11 +171,12 @@ def rewrite_channels(kernel: ir.For, channels: list[Channel]) -> ir.For:
     return ir.replace_nodes(kernel, ir.SBlock, {block: new})
 
 
-def _inline_trips(kernel: ir.For) -> ir.For:
-    """Put the numbers of trips where they are used."""
+def _inline_trips(kernel: Any) -> Any:
+    """Put the numbers of trips where they are used; take out what names a slot that is read."""
     trips = find_trips(kernel)
     binds = ir.find_all(kernel, tirx.Bind, lambda x: x.var in trips)
-    kernel = ir.replace_nodes(kernel, tirx.Bind, {bind: ir.seq() for bind in binds})
+    reads = ir.find_all(kernel, ir.Evaluate, lambda x: bool(find_calls(x, READ_SLOT)))
+    kernel = ir.replace_nodes(kernel, ir.Stmt, {x: ir.seq() for x in (*binds, *reads)})
     return ir.drop_empty(ir.substitute(kernel, {bind.var: bind.value for bind in binds}))
 
 
@@ -215,21 +227,6 @@ def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
     return ir.replace(copies, ir.Call, instruction)
 
 
-def _chunk(stmt: ir.Evaluate) -> ir.Stmt:
-    """Put an instruction in place of a `cp_async` call; nothing in place of what names a slot."""
-    call = parse_call(stmt.value)
-    if call is not None and call.name == FILL_SLOT:
-        return ir.seq()
-    if not isinstance(stmt.value, ir.Call) or stmt.value.op.name != "tirx.call_extern":
-        return stmt
-    match str(stmt.value.args[0].value), list(stmt.value.args[1:]):
-        case keys.CP_ASYNC, [address, tensor, num_bytes, source_bytes]:
-            whole = ir.is_const(source_bytes, int(num_bytes))
-            source = None if whole else source_bytes
-            return ir.seq(cp_async.copy(address, tensor, int(num_bytes), source))
-    return stmt
-
-
 def _at(buffer: Any, slot: Any) -> Any:
     return tirx.address_of(tirx.BufferLoad(buffer, [slot]))
 
@@ -241,10 +238,10 @@ class LowerChannels:
     def transform_function(self, func, mod, ctx):
         """Lower the channels of one function."""
 
-        def lower(kernel: ir.For) -> ir.For:
+        def lower(kernel: Any) -> Any:
             if find_rings(kernel):
                 kernel = rewrite_channels(kernel, find_channels(kernel))
             assert not find_rings(kernel), "LowerChannels left a slot behind"
             return kernel
 
-        return ir.map_kernels(func, lower)
+        return map_bodies(func, lower)

@@ -22,6 +22,12 @@
         for i in range(8):
             bulk_load(&tile[i, 0], &A[m + i, n], 1024)
 
+    ... the same with tile in global.vtcm                                async_copy="dma"
+  ->
+    with sblock(annotations={"tvm_hopper.async_op": "dma_load"}):
+        for i in range(8):
+            dma_copy(0, &tile[i, 0], &A[m + i, n], 1024, 0)
+
     ... = A_shared[p, i, j]                             in plain loops, under a swizzle
   ->
     ... = A_shared[p, i, (j // 8 ^ i % 8) * 8 + j % 8]
@@ -48,18 +54,21 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.arch import Processor
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.plan.bulk_plan import BulkTransfer, plan_bulk_copies
 from tvm_hopper.plan.cp_async_plan import CpAsyncTransfer, plan_cp_async_copies
+from tvm_hopper.plan.dma_plan import DmaTransfer, plan_dma_copies
 from tvm_hopper.plan.notes import note_kernels
 from tvm_hopper.plan.tma_plan import TmaTransfer, plan_tma_copies
 from tvm_hopper.plan.transfer import find_transfers
+from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import ASYNC_COPY, SWIZZLE
-from tvm_hopper.requests.targets import arch_of
+from tvm_hopper.requests.targets import processor_of
 
 from .bulk_runs import run_block
 from .cp_async_chunks import chunk_block
+from .dma_runs import dma_block
 from .swizzled_accesses import swizzle_accesses
 from .tma_boxes import box_block, encode_unless_empty, find_guards, guard_empty, note_of
 
@@ -71,28 +80,32 @@ class CopyPlan:
     boxes: tuple[TmaTransfer, ...]
     runs: tuple[BulkTransfer, ...]
     chunks: tuple[CpAsyncTransfer, ...]
+    queued: tuple[DmaTransfer, ...]
 
     def __bool__(self) -> bool:
-        return bool(self.boxes or self.runs or self.chunks)
+        return bool(self.boxes or self.runs or self.chunks or self.queued)
 
 
-def plan_copies(kernel: ir.For, arch: Arch) -> CopyPlan:
+def plan_copies(kernel: Any, processor: Processor) -> CopyPlan:
     """Plan every annotated copy of a kernel; reasons to refuse are raised here."""
     for copy in find_transfers(kernel):
-        if copy.op.name not in arch.async_ops:
-            able = {ASYNC_OPS[name].mechanism for name in arch.async_ops} - {None}
+        if copy.op.name not in processor.async_ops:
+            able = {ASYNC_OPS[name].mechanism for name in processor.async_ops} - {None}
             raise cannot_lower(
                 copy.where,
-                f"{ASYNC_COPY} = {copy.op.mechanism!r} on {arch.name}",
+                f"{ASYNC_COPY} = {copy.op.mechanism!r} on {processor.name}",
                 f"a mechanism that it has: {' or '.join(sorted(map(repr, able)))}",
                 "ask for that one, or build for a chip that has the other",
             )
-    return CopyPlan(plan_tma_copies(kernel), plan_bulk_copies(kernel), plan_cp_async_copies(kernel))
+    return CopyPlan(
+        plan_tma_copies(kernel),
+        plan_bulk_copies(kernel),
+        plan_cp_async_copies(kernel),
+        plan_dma_copies(kernel, processor),
+    )
 
 
-def rewrite_copies(
-    kernel: ir.For, plan: CopyPlan, no_input: list[ir.Var], names: ir.Names
-) -> ir.Stmt:
+def rewrite_copies(kernel: Any, plan: CopyPlan, no_input: list[ir.Var], names: ir.Names) -> ir.Stmt:
     """Put instructions in place of the copy nests, and what encodes the maps on the host."""
     host: list[Any] = []
     planned: dict[Any, Any] = {}
@@ -105,6 +118,8 @@ def rewrite_copies(
         planned[run.copy.nest] = run_block(run)
     for chunks in plan.chunks:
         planned[chunks.copy.nest] = chunk_block(chunks)
+    for queued in plan.queued:
+        planned[queued.copy.nest] = dma_block(queued)
     kernel = ir.replace_nodes(kernel, ir.Stmt, planned)
     copies = [*(boxes.copy for boxes in plan.boxes), *(chunks.copy for chunks in plan.chunks)]
     swizzled = [copy for copy in copies if int(copy.block.annotations.get(SWIZZLE, 0))]
@@ -119,17 +134,17 @@ class LowerCopies:
     def transform_function(self, func, mod, ctx):
         """Replace the annotated copies of one function."""
         notes = {}
-        arch = arch_of(func)
+        processor = processor_of(func)
         names = ir.Names(param.name for param in func.params)
 
-        def lower(kernel: ir.For) -> ir.Stmt:
-            if not (plan := plan_copies(kernel, arch)):
+        def lower(kernel: Any) -> ir.Stmt:
+            if not (plan := plan_copies(kernel, processor)):
                 return kernel
             notes[ir.number_of(func, kernel)] = [note_of(transfer) for transfer in plan.boxes]
             others = [*(runs.copy for runs in plan.runs), *(chunks.copy for chunks in plan.chunks)]
             no_tile, no_input = find_guards(kernel, plan.boxes, others)
             after = rewrite_copies(kernel, plan, no_input, names)
-            assert not plan_copies(after, arch), "LowerCopies left a copy behind"
+            assert not plan_copies(after, processor), "LowerCopies left a copy behind"
             return guard_empty(after, no_tile)
 
-        return note_kernels(ir.map_kernels(func, lower), notes)
+        return note_kernels(map_bodies(func, lower), notes)

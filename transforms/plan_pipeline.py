@@ -53,12 +53,13 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.arch import Processor
 from tvm_hopper.plan.channel import TRIP, count_trips
 from tvm_hopper.plan.notes import note_kernels
 from tvm_hopper.plan.pipeline_notes import pipeline_notes
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
 from tvm_hopper.plan.store_ring import StoreRing
+from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import (
     CHANNEL,
     KERNEL,
@@ -66,7 +67,7 @@ from tvm_hopper.requests.keys import (
     PIPELINE_KEYS,
     TILE_WORK,
 )
-from tvm_hopper.requests.targets import arch_of
+from tvm_hopper.requests.targets import processor_of
 
 from .joined_loads import join_loads
 from .store_slots import leave_slot, put_first, without_requests
@@ -75,8 +76,8 @@ from .store_slots import leave_slot, put_first, without_requests
 ROLLED = {"disable_unroll": True}
 
 
-def rewrite_pipelines(plan: KernelPlan) -> ir.For:
-    """Build the kernel's work anew, around rings."""
+def rewrite_pipelines(plan: KernelPlan) -> Any:
+    """Build the kernel anew, its work around rings."""
     names = ir.Names()
     rings = {
         tile: _new_ring(tile, pipeline.num_slots, names)
@@ -94,7 +95,7 @@ def rewrite_pipelines(plan: KernelPlan) -> ir.For:
         slot = ir.as_int32(trip.var % pipeline.num_slots)
         for tile in pipeline.tiles:
             body = _move_to_slot(body, tile, rings[tile], slot)
-    return ir.with_body(plan.axis, _in_kernel_block(body, list(rings.values())))
+    return plan.threads.run(_in_kernel_block(body, list(rings.values())))
 
 
 def _in_kernel_block(body: ir.Stmt, rings: list[ir.Var]) -> ir.Stmt:
@@ -185,7 +186,7 @@ def _place_loads(
         )
 
     body = ir.mutate(
-        plan.axis.body,
+        plan.threads.body,
         [(ir.SBlockRealize, put), (tirx.Bind, put), (ir.For, loop), (ir.SBlock, block)],
     )
     return put_first(in_front.get(None, []), body)
@@ -206,10 +207,10 @@ def _move_to_slot(stmt: Any, tile: ir.Var, ring: ir.Var, slot: Any) -> Any:
     )
 
 
-def open_channels(kernel: ir.For, arch: Arch) -> ir.For:
+def open_channels(kernel: Any, processor: Processor) -> Any:
     """Give slots to what has none in a kernel."""
-    for plan in plan_pipelines(kernel, arch):
-        kernel = ir.replace_nodes(kernel, ir.For, {plan.axis: rewrite_pipelines(plan)})
+    for plan in plan_pipelines(kernel, processor):
+        kernel = rewrite_pipelines(plan)
     return without_requests(kernel)
 
 
@@ -219,15 +220,15 @@ class PlanPipeline:
 
     def transform_function(self, func, mod, ctx):
         """Give the loads of one function their slots."""
-        notes, arch = {}, arch_of(func)
+        notes, processor = {}, processor_of(func)
 
-        def build(kernel: ir.For) -> ir.For:
+        def build(kernel: Any) -> Any:
             number = ir.number_of(func, kernel)
-            plans = plan_pipelines(kernel, arch)
+            plans = plan_pipelines(kernel, processor)
             for plan in plans:
                 notes[number] = pipeline_notes(plan)
-            kernel = open_channels(kernel, arch)
-            assert not plan_pipelines(kernel, arch), "PlanPipeline left a load without a channel"
+            kernel = open_channels(kernel, processor)
+            assert not plan_pipelines(kernel, processor), "PlanPipeline left a load open"
             return kernel
 
-        return note_kernels(ir.map_kernels(func, build), notes)
+        return note_kernels(map_bodies(func, build), notes)

@@ -25,6 +25,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import KEYS
 
 from .assert_alignment import ENCODE
@@ -40,7 +41,7 @@ def check_leftovers(func: tirx.PrimFunc) -> None:
     for loop in ir.find_all(func.body, ir.For):
         _check(f"loop {loop.loop_var.name}", loop.annotations)
     _check_host_loops(func)
-    host = ir.map_kernels(func, lambda _: ir.seq())
+    host = map_bodies(func, lambda _: ir.seq())
     for node, what in _uses_of_tensors(host.body):
         raise cannot_lower(_place(host.body, node), f"{what} outside of every kernel", KERNEL, FIX)
 

@@ -18,7 +18,7 @@ from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.plan.channel import make_call
 from tvm_hopper.plan.electing import plan_electing
 from tvm_hopper.plan.sync_body import BodyReader, Item, flatten
-from tvm_hopper.plan.sync_placement import left_in_flight, place_syncs
+from tvm_hopper.plan.sync_placement import find_step, left_in_flight, place_syncs
 from tvm_hopper.plan.sync_writer import BodyWriter
 from tvm_hopper.requests.keys import ASYNC_OP, AWAIT_FILLED
 from tvm_hopper.sync import Loop
@@ -36,6 +36,14 @@ class AwaitFilled:
     ahead: int
 
 
+@dataclass(frozen=True)
+class WaitForSome:
+    """Wait for the older ones of some groups, whose results the next statement reads."""
+
+    wait: sync.Wait
+    results: tuple[ir.Var, ...]
+
+
 class RoleSyncs:
     """Places what one agent's statements need: those of a kernel, or of the consumers in it.
 
@@ -43,12 +51,12 @@ class RoleSyncs:
     """
 
     def __init__(self, kernel: ir.For, body: ir.Stmt, first_thread: int | None) -> None:
-        axis = ir.thread_axes(kernel)["threadIdx.x"]
-        self.num_threads = None if first_thread is None else int(axis.extent) - first_thread
+        threads = ir.threads_of(kernel)
+        self.num_threads = None if first_thread is None else int(threads.count) - first_thread
         has_producer = first_thread is not None
-        self.electing = plan_electing(kernel, body, axis.loop_var, first_thread or 0)
+        self.electing = plan_electing(kernel, body, threads.var, first_thread or 0)
         self.reader = BodyReader(
-            kernel, axis.loop_var, has_producer, first_thread or 0, self.electing
+            kernel, threads.var, has_producer, first_thread or 0, self.electing
         )
         self.items = self.reader.sequence(body)
         self.placed: dict[tuple[int, ...], list[Any]] = defaultdict(list)
@@ -57,12 +65,30 @@ class RoleSyncs:
             if one not in self.placed[x.path]:  # buffers of one channel are filled together
                 self.placed[x.path].append(one)
         self.leave_groups = set(left_in_flight(flatten(self.items), self.placed))
+        for path, syncs in self.placed.items():
+            self.placed[path] = [self._with_results(one, path) for one in syncs]
 
     def rewrite(self) -> ir.Stmt:
         """Return the statements with everything in place."""
         writer = BodyWriter(self.placed, self._emit, self.reader.channel_of)
         body = writer.write([self._hold_behind(item) for item in self.items])
-        return ir.mutate(body, [(tirx.SeqStmt, self._elect_once)])
+        body = ir.mutate(body, [(tirx.SeqStmt, self._elect_once)])
+        return ir.seq(body, self._keep_tiles())
+
+    def _keep_tiles(self) -> list[Any]:
+        """Mention the tiles behind a wait at the end, where nobody shares out memory by lifetimes.
+
+        TVM's StorageRewrite gives the bytes of a tile away behind the last statement that names it,
+        which a copy that no path reads may outlive. What it hears here it drops later.
+        """
+        at_end = self.placed.get((len(flatten(self.items)),), [])
+        if self.reader.thread is not None or not any(isinstance(x, sync.Wait) for x in at_end):
+            return []
+        tiles = ir.once([x for rings in self.reader.channels.values() for x in rings])
+        return [
+            tirx.address_of(tirx.BufferLoad(tile, [ir.cast_like(0, x) for x in tile.shape]))
+            for tile in tiles
+        ]
 
     def _elect_once(self, sequence: Any, mutator: Any) -> ir.Stmt:
         """Join neighbors that the elected thread alone executes."""
@@ -78,6 +104,10 @@ class RoleSyncs:
         match one:
             case sync.Fence():
                 return [FENCES[one.kind]()]
+            case sync.Open():
+                begin = GROUPS[one.completion].open
+                assert begin is not None, f"no instruction begins a {one.completion}"
+                return [self._by_issuer(one.completion, begin())]
             case sync.Commit():
                 return [self._by_issuer(one.completion, GROUPS[one.completion].commit())]
             case sync.Wait():
@@ -86,6 +116,9 @@ class RoleSyncs:
                 results = self._results(one.completion)
                 stays = one.completion in self.leave_groups and not one.num_pending
                 return [wait, *(keep_behind(results) if stays and results else [])]
+            case WaitForSome():
+                # Not fenced: ptxas waits for all groups in front of an exit, also one never taken.
+                return [*self._emit(one.wait, trips), *map(hold_all, one.results)]
             case AwaitFilled():
                 trip = trips[one.channel]
                 later = trip + one.ahead if one.ahead else trip
@@ -115,6 +148,15 @@ class RoleSyncs:
             if any(self.reader.buffer(ring) == one.buffer for ring in rings)
         )
         return AwaitFilled(channel, one.ahead)
+
+    def _with_results(self, one: Any, path: sync.Path) -> Any:
+        """Name what is read behind a wait that others stay in flight over."""
+        if not isinstance(one, sync.Wait) or not one.num_pending:
+            return one
+        reader = find_step(flatten(self.items), path)
+        reads = [] if reader is None else [x.buffer for x in reader.accesses if not x.is_write]
+        results = [x for x in self._results(one.completion) if self.reader.buffer(x) in reads]
+        return WaitForSome(one, tuple(results)) if results else one
 
     def _results(self, completion: str, below: Any = None) -> list[ir.Var]:
         """Return the registers that operations of a completion write, each once."""

@@ -6,19 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tvm_hopper.codegen_patches import dma
 from tvm_hopper.codegen_patches.ptx import bulk, cp_async, fences, wgmma
-from tvm_hopper.facts.async_ops import BULK_GROUP, CP_ASYNC_GROUP, WGMMA_GROUP
+from tvm_hopper.facts.async_ops import BULK_GROUP, CP_ASYNC_GROUP, DMA_GROUP, WGMMA_GROUP
 
 
 @dataclass(frozen=True)
 class GroupInstructions:
     """The instructions of one mechanism.
 
-    `wait(n, read_only)` leaves at most the n newest groups pending.
+    `wait(n, read_only)` leaves at most the n newest groups pending. `open` begins a group, where
+    that takes an instruction.
     """
 
     commit: Callable[[], Any]
     wait: Callable[[int, bool], Any]
+    open: Callable[[], Any] | None = None
 
 
 FENCES: dict[str, Callable[[], Any]] = {
@@ -31,6 +34,11 @@ GROUPS = {
     CP_ASYNC_GROUP: GroupInstructions(
         commit=cp_async.commit_group,
         wait=lambda num_pending, _read_only: cp_async.wait_group(num_pending),
+    ),
+    DMA_GROUP: GroupInstructions(
+        open=dma.start_group,
+        commit=dma.end_group,
+        wait=lambda num_pending, _read_only: dma.wait_group(num_pending),
     ),
     WGMMA_GROUP: GroupInstructions(
         commit=wgmma.commit_group,

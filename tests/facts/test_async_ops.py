@@ -12,6 +12,7 @@ def test_every_row_completes_in_a_known_way():
         "bulk_store",
         "tma_reduce",
         "wgmma",
+        "dma_load",
     }
     assert {op.completion for op in ASYNC_OPS.values()} == set(COMPLETIONS)
 
@@ -38,8 +39,13 @@ def test_what_may_be_repeated_in_place():
 def test_a_mechanism_is_served_by_the_instruction_for_the_memories_at_both_ends():
     found = {
         (op, reads, writes): getattr(find_copy_op(op, reads, writes), "name", None)
-        for op in ("tma", "bulk", "cp_async", "")
-        for reads, writes in (("global", "shared"), ("shared", "global"), ("shared", "shared"))
+        for op in ("tma", "bulk", "cp_async", "dma", "")
+        for reads, writes in (
+            ("global", "shared"),
+            ("shared", "global"),
+            ("shared", "shared"),
+            ("global", "vtcm"),
+        )
     }
     assert {key: name for key, name in found.items() if name} == {
         ("tma", "global", "shared"): "tma_load",
@@ -47,6 +53,7 @@ def test_a_mechanism_is_served_by_the_instruction_for_the_memories_at_both_ends(
         ("bulk", "global", "shared"): "bulk_load",
         ("bulk", "shared", "global"): "bulk_store",
         ("cp_async", "global", "shared"): "cp_async",
+        ("dma", "global", "vtcm"): "dma_load",
     }
 
 
@@ -54,3 +61,13 @@ def test_mechanisms_between_memories():
     assert find_mechanisms("shared", "global") == ("bulk", "tma")
     assert find_mechanisms("global", "shared") == ("bulk", "cp_async", "tma")
     assert find_mechanisms("shared", "registers") == ()
+    assert find_mechanisms("global", "vtcm") == ("dma",)
+
+
+def test_groups_of_a_queue_are_opened():
+    assert [op.name for op in ASYNC_OPS.values() if op.opens_group] == ["dma_load"]
+
+
+def test_loads_fill_what_lies_on_chip():
+    loads = [op.name for op in ASYNC_OPS.values() if op.is_load]
+    assert loads == ["cp_async", "bulk_load", "tma_load", "dma_load"]

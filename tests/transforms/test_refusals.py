@@ -20,6 +20,7 @@ from tvm import tirx
 
 from tests.transforms.refusals.case import Case
 from tests.transforms.refusals.copies import COPIES, LOADS, TILES
+from tests.transforms.refusals.dma import DMA
 from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
 from tests.transforms.refusals.mechanisms import MECHANISMS
 from tests.transforms.refusals.pipelines import PIPELINES
@@ -36,6 +37,7 @@ from tvm_hopper.plan.pipeline_plan import plan_pipelines
 
 CASES = [
     *COPIES,
+    *DMA,
     *TILES,
     *LOADS,
     *MECHANISMS,

@@ -17,7 +17,7 @@ from typing import Any
 import tvm_ffi
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import BULK_LOAD, CP_ASYNC, TMA_LOAD
+from tvm_hopper.requests.keys import BULK_LOAD, CP_ASYNC, DMA_COPY, TMA_LOAD
 
 READ, WRITE = 1, 2  # the bits of an access pointer's mask
 BOTH = READ | WRITE
@@ -42,6 +42,7 @@ POINTERS: dict[str, dict[int, PointerEffect]] = {
     TMA_LOAD: {1: PointerEffect(WRITE)},
     BULK_LOAD: {1: PointerEffect(WRITE), 2: PointerEffect(READ)},
     CP_ASYNC: {1: PointerEffect(WRITE), 2: PointerEffect(READ)},
+    DMA_COPY: {1: PointerEffect(WRITE), 2: PointerEffect(READ)},
     # registers, their number as the instruction says; then the address, seven modifiers, and flags
     "tirx.ptx.ldmatrix": {-9: PointerEffect(READ)},
     "tirx.ptx.stmatrix": {0: PointerEffect(WRITE)},
@@ -95,7 +96,7 @@ def find_effects(root: Any) -> list[Effect]:
             found.append(Effect(buffer, mode, by_pointer=True))
             walk(inside)
             return tvm_ffi.WalkResult.SKIP
-        pointers = POINTERS.get(_function_of(node))
+        pointers = POINTERS.get(function_of(node))
         if pointers is None:
             return None
         for position, arg in enumerate(node.args):
@@ -123,7 +124,7 @@ def writes(root: Any, buffer: ir.Var) -> bool:
     return any(x.writes and x.buffer.same_as(buffer) for x in find_effects(root))
 
 
-def _function_of(call: ir.Call) -> str:
+def function_of(call: ir.Call) -> str:
     """Return the name by which a call is found in the table."""
     name = str(getattr(call.op, "name", ""))
     return str(getattr(call.args[0], "value", name)) if name == "tirx.call_extern" else name

@@ -3,12 +3,13 @@
     SM_90A    H100, H200, H800, H20, GH200: one build runs on each (see `facts.devices`)
     SM_80     A100, A30, and as PTX every later chip
 
-A plan that depends on the chip has its `Arch` as a field, and a pass takes it from the function's
-target (`requests.targets.arch_of`). Constants that hold for all of them are in
-`facts.programming_model`.
+A `Processor` is what copies and waits are planned for: the operations that it executes, and the
+memory on chip that they fill. An `Arch` is one whose threads share that memory, a GPU; what it has
+beside is of no meaning elsewhere. Machines of one thread are in `facts.hexagon`.
 
-No row yet: Hexagon, whose copies are a queue of DMA transfers. It comes with its operation, and
-with a document to take its limits from.
+A plan that depends on the chip has it as a field, and a pass takes it from the function's target
+(`requests.targets.processor_of`, `arch_of`). Constants that hold for every GPU are in
+`facts.programming_model`.
 
 Sources: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability" (memory,
 threads, registers) and "Thread Block Clusters"; PTX ISA 9.1, "Target ISA Notes" of each instruction
@@ -17,6 +18,7 @@ threads, registers) and "Thread Block Clusters"; PTX ISA 9.1, "Target ISA Notes"
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from .async_ops import ASYNC, ASYNC_OPS, GENERIC
@@ -25,13 +27,55 @@ KIB = 1024
 
 
 @dataclass(frozen=True)
-class Arch:
-    """An architecture, as the compiler names it.
+class Processor(ABC):
+    """What runs asynchronous operations beside its program.
 
     Attributes
     ----------
     name
-        `arch` of a cuda target.
+        As a target names it.
+    async_ops
+        Names of the rows of `ASYNC_OPS` that it executes.
+    proxies
+        The views of memory that operations on it use.
+
+    Raises
+    ------
+    ValueError
+        It names an operation without a row, or one whose proxy it lacks.
+    """
+
+    name: str
+    async_ops: tuple[str, ...]
+    proxies: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for op in self.async_ops:
+            if op not in ASYNC_OPS:
+                raise ValueError(f"{self.name}: found {op}; need one of {', '.join(ASYNC_OPS)}")
+            if ASYNC_OPS[op].proxy not in self.proxies:
+                need = " or ".join(self.proxies)
+                raise ValueError(
+                    f"{self.name}: found {op} by the {ASYNC_OPS[op].proxy} proxy; need {need}"
+                )
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether threads share a kernel's work; else one thread runs the whole function."""
+        return False
+
+    @property
+    @abstractmethod
+    def tile_bytes(self) -> int:
+        """Bytes on chip that the tiles of one kernel may have."""
+
+
+@dataclass(frozen=True)
+class Arch(Processor):
+    """The architecture of a GPU, as the compiler names it: the `arch` of a cuda target.
+
+    Attributes
+    ----------
     compute_capability
         Major and minor.
     smem_per_block
@@ -48,10 +92,6 @@ class Arch:
         Registers a thread are handed out in multiples of it.
     max_threads_per_sm, max_blocks_per_sm
         That one SM holds at a time.
-    async_ops
-        Names of the rows of `ASYNC_OPS` that it executes.
-    proxies
-        The views of memory that operations on it use.
     has_setmaxnreg
         Whether registers move between the warp groups of a running thread block.
     max_cluster_size
@@ -59,14 +99,8 @@ class Arch:
     is_specific
         Code for it runs on chips of this compute capability alone, and on no later one (the suffix
         `a`). Else it is shipped as PTX, which the driver compiles for the chip at hand.
-
-    Raises
-    ------
-    ValueError
-        It names an operation without a row, or one whose proxy it lacks.
     """
 
-    name: str
     compute_capability: tuple[int, int]
     smem_per_block: int
     smem_per_sm: int
@@ -77,21 +111,19 @@ class Arch:
     register_allocation_unit: int
     max_threads_per_sm: int
     max_blocks_per_sm: int
-    async_ops: tuple[str, ...]
-    proxies: tuple[str, ...]
     has_setmaxnreg: bool
     max_cluster_size: int
     is_specific: bool = False
 
-    def __post_init__(self) -> None:
-        for op in self.async_ops:
-            if op not in ASYNC_OPS:
-                raise ValueError(f"{self.name}: found {op}; need one of {', '.join(ASYNC_OPS)}")
-            if ASYNC_OPS[op].proxy not in self.proxies:
-                need = " or ".join(self.proxies)
-                raise ValueError(
-                    f"{self.name}: found {op} by the {ASYNC_OPS[op].proxy} proxy; need {need}"
-                )
+    @property
+    def has_threads(self) -> bool:
+        """Whether threads share a kernel's work: all that a thread block runs."""
+        return True
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of shared memory that the tiles of one thread block may have."""
+        return self.smem_per_block
 
     @property
     def has_warp_groups(self) -> bool:
@@ -116,7 +148,15 @@ SM_90A = Arch(
     register_allocation_unit=8,  # 256 of a warp
     max_threads_per_sm=2048,
     max_blocks_per_sm=32,
-    async_ops=tuple(ASYNC_OPS),
+    async_ops=(
+        "cp_async",
+        "bulk_load",
+        "tma_load",
+        "tma_store",
+        "bulk_store",
+        "tma_reduce",
+        "wgmma",
+    ),
     proxies=(GENERIC, ASYNC),
     has_setmaxnreg=True,
     max_cluster_size=8,

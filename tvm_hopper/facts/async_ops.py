@@ -1,9 +1,10 @@
-"""The asynchronous operations of Hopper as rows of one table.
+"""The asynchronous operations of all processors as rows of one table.
 
 Whoever inserts waits (`tvm_hopper.sync`) asks this table how an operation completes; the simulator
 has its own rules.
 Source: PTX ISA 9.1, 8.9.1.1 (asynchronous operations), 9.7.9.25-27 (copies and reductions),
-9.7.15.4 (WGMMA), 8.6 (proxies).
+9.7.15.4 (WGMMA), 8.6 (proxies). Of Hexagon's DMA: what TVM says of `dma_copy`, `dma_wait` and their
+groups (include/tvm/tirx/builtin.h) and does (src/backend/hexagon/runtime, `HexagonUserDMA`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ MBARRIER = "mbarrier"
 BULK_GROUP = "bulk_group"
 WGMMA_GROUP = "wgmma_group"
 CP_ASYNC_GROUP = "cp_async_group"
-COMPLETIONS = (MBARRIER, BULK_GROUP, WGMMA_GROUP, CP_ASYNC_GROUP)
+DMA_GROUP = "dma_group"
+COMPLETIONS = (MBARRIER, BULK_GROUP, WGMMA_GROUP, CP_ASYNC_GROUP, DMA_GROUP)
+OPENED = (DMA_GROUP,)  # groups that begin with an instruction of their own, and may not be empty
 
 GENERIC, ASYNC = "generic", "async"  # the two views of memory
+ON_CHIP = ("shared", "vtcm")  # the memories that tiles are in, each processor has one of them
 
 MBARRIER_WAIT = "mbarrier_wait"
 WAIT_GROUP = "wait_group"
@@ -71,6 +75,16 @@ class AsyncOp:
     def needs_commit(self) -> bool:
         """Tell whether issued operations must be committed to a group before waiting."""
         return self.completion != MBARRIER
+
+    @property
+    def opens_group(self) -> bool:
+        """Tell whether a group begins with an instruction, in front of its first operation."""
+        return self.completion in OPENED
+
+    @property
+    def is_load(self) -> bool:
+        """Tell whether it fills a tile, which lies on chip."""
+        return self.writes in ON_CHIP
 
 
 ASYNC_OPS = {
@@ -158,6 +172,18 @@ ASYNC_OPS = {
             writes="registers",
             ordered_after_program=False,
             repeats_in_place=True,
+        ),
+        AsyncOp(
+            name="dma_load",
+            completion=DMA_GROUP,
+            proxy=GENERIC,
+            read_needs=WAIT_GROUP,
+            overwrite_needs=WAIT_GROUP,
+            agent="thread",
+            reads="global",
+            writes="vtcm",
+            mechanism="dma",
+            by_one_thread=True,
         ),
     )
 }

@@ -32,6 +32,7 @@ from .rewrite import (
     replace_schedule,
     substitute,
 )
+from .threads import KernelThreads, threads_of
 from .types import (
     KERNEL_BLOCK,
     PLAN_ATTR,
@@ -52,6 +53,7 @@ from .types import (
 )
 from .walk import (
     ACCESS_PTR,
+    VTCM,
     accesses,
     conjunction,
     conjuncts,
@@ -85,12 +87,14 @@ __all__ = [
     "KERNEL_BLOCK",
     "PLAN_ATTR",
     "ROLES",
+    "VTCM",
     "BufferStore",
     "Call",
     "Evaluate",
     "For",
     "ForKind",
     "IfThenElse",
+    "KernelThreads",
     "Names",
     "SBlock",
     "SBlockRealize",
@@ -144,6 +148,7 @@ __all__ = [
     "static_int",
     "substitute",
     "thread_axes",
+    "threads_of",
     "uses",
     "uses_node",
     "with_block",

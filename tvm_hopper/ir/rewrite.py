@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from .build import cast_like, full_region, seq, simplify
+from .build import cast_like, full_region, new_buffer, seq, simplify
 from .types import (
     BufferStore,
     Call,
@@ -64,10 +64,16 @@ def _is_empty(stmt: Stmt) -> bool:
 
 
 def fresh_variables(stmt: Any) -> Any:
-    """Copy statements that stand twice in a function: each defines loop variables of its own."""
+    """Copy statements that stand twice in a function: each defines variables and buffers anew."""
     defined = [loop.loop_var for loop in find_all(stmt, For)]
     defined += [bind.var for bind in find_all(stmt, tirx.Bind)]
-    return substitute(stmt, {var: Var(var.name, dtype_of(var)) for var in defined})
+    new = {var: Var(var.name, dtype_of(var)) for var in defined}
+    for buffer in (x for block in find_all(stmt, SBlock) for x in block.alloc_buffers):
+        alignment = int(buffer.ty.data_alignment)
+        new[buffer] = new_buffer(
+            buffer.name, tuple(buffer.shape), dtype_of(buffer), str(buffer.scope()), alignment
+        )
+    return substitute(stmt, new)
 
 
 def map_kernels(func: tirx.PrimFunc, change: Callable[[For], Stmt]) -> tirx.PrimFunc:

@@ -24,6 +24,7 @@ from .types import (
 
 ACCESS_PTR = "tirx.tvm_access_ptr"  # of an element type, a buffer's data, offset, extent, mask
 
+VTCM = "global.vtcm"  # scope of Hexagon's memory on chip, which tiles are in there
 _PACKED = 1  # CallingConv::kCPackedFunc
 _DEVICE_ID = 9  # TVMStructFieldKind::kDLTensorDeviceId of `tvm_struct_get`
 
@@ -150,8 +151,8 @@ def dtype_of(expr: Any) -> str:
 
 
 def is_shared(buffer: Var) -> bool:
-    """Tell whether a buffer lies in (dynamic or static) shared memory."""
-    return buffer.scope() in ("shared", "shared.dyn")
+    """Tell whether a buffer lies in (dynamic or static) shared memory, or what stands for it."""
+    return buffer.scope() in ("shared", "shared.dyn", VTCM)
 
 
 def kernels(func: tirx.PrimFunc) -> list[For]:
@@ -197,11 +198,13 @@ def outermost_thread_extents(root: Any) -> list[Any]:
     return found
 
 
-def number_of(func: tirx.PrimFunc, kernel: For) -> int:
+def number_of(func: tirx.PrimFunc, kernel: Stmt) -> int:
     """Return which of a function's kernels one is, by which it is noted from pass to pass.
 
     Passes replace kernels one by one, so that a number holds until the last of them.
     """
+    if kernel.same_as(func.body):
+        return 0
     return next(i for i, other in enumerate(kernels(func)) if other.same_as(kernel))
 
 

@@ -23,13 +23,24 @@ from collections.abc import Callable, Iterable
 
 import tvm
 from tvm import tirx
+from tvm.ir import BaseFunc
 from tvm.ir.transform import Pass, PassContext
 
 from tvm_hopper.requests import marks
+from tvm_hopper.requests.targets import find_processor
 
 from .checks import check_well_formed
 from .stock import stock_passes
 
+# The passes that act on a processor without threads, too; the others are about those.
+ON_EVERY_PROCESSOR = {
+    "tvm_hopper.LowerCopies",
+    "tvm_hopper.PlanPipeline",
+    "tvm_hopper.ExpandPipeline",
+    "tvm_hopper.InsertSyncs",
+    "tvm_hopper.LowerChannels",
+    "tvm_hopper.RefuseLeftovers",
+}
 HOOK = "s_tir.InjectSoftwarePipeline"
 LATE = "s_tir.InjectDoubleBuffer"  # the pass before StorageRewrite, which an option can leave out
 
@@ -114,11 +125,11 @@ def full_list() -> list[Pass]:
 
 
 def on_our_functions(inner: Pass) -> Pass:
-    """Wrap a pass so that it sees only the functions marked as ours."""
+    """Wrap a pass so that it sees only the functions marked as ours, where it has to act."""
 
     @tvm.transform.module_pass(opt_level=0, name=inner.info.name)
     def _apply(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        ours = {gv: f for gv, f in mod.functions.items() if marks.is_marked(f)}
+        ours = {gv: f for gv, f in mod.functions.items() if _is_for(inner, f)}
         if not ours:
             return mod
         changed = inner(tvm.IRModule(ours, attrs=mod.attrs, global_infos=mod.global_infos))
@@ -128,3 +139,10 @@ def on_our_functions(inner: Pass) -> Pass:
         return result
 
     return _apply
+
+
+def _is_for(inner: Pass, func: BaseFunc) -> bool:
+    if not marks.is_marked(func):
+        return False
+    processor = find_processor(func.attrs["target"])  # None: the host half of a function
+    return inner.info.name in ON_EVERY_PROCESSOR or processor is None or processor.has_threads

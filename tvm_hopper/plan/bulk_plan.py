@@ -75,9 +75,9 @@ def plan_bulk_copies(kernel: ir.For) -> tuple[BulkTransfer, ...]:
 
 def _plan_runs(copy: Transfer, around: tuple[ir.For, ...]) -> BulkTransfer:
     loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
-    _check_loops(copy, loops)
+    check_tile_loops(copy, loops)
     counts = _counts(copy, loops, around)
-    run = _find_run(copy, loops, counts)
+    run = find_run(copy, loops, counts)
     rest = tuple(loop for loop in loops if not any(loop.same_as(x) for x in run))
     ones = {loop: 1 for loop in copy.loops if not any(loop.same_as(x) for x in loops)}
     plan = BulkTransfer(copy, run, rest, {**counts, **ones})
@@ -104,7 +104,7 @@ def _fills(copy: Transfer, axis: int) -> bool:
     return ir.is_const(copy.tile.buffer.shape[axis], length) and ir.is_zero(first)
 
 
-def _check_loops(copy: Transfer, loops: tuple[ir.For, ...]) -> None:
+def check_tile_loops(copy: Transfer, loops: tuple[ir.For, ...]) -> None:
     """Refuse tiles that are not filled by static loops over each dimension."""
     for axis in range(len(copy.tile.indices)) if copy.fills_shared else ():
         if not _fills(copy, axis):
@@ -182,9 +182,10 @@ def _bad_predicate(copy: Transfer) -> Exception:
 # -- what lies in a row
 
 
-def _find_run(
+def find_run(
     copy: Transfer, loops: tuple[ir.For, ...], counts: dict[ir.For, Any]
 ) -> tuple[ir.For, ...]:
+    """Return the loops whose iterations lie in a row at both ends, innermost first."""
     run: list[ir.For] = []
     length = 1
     while True:

@@ -7,6 +7,7 @@
     await_free(channel, trip)      all readers of the slot's last use have arrived
     store_slot(ring, trip)         the stores of this block leave from slot `trip % num_slots` of a
                                    ring of theirs (`store_ring`), which nobody hands over
+    read_slot(channel, trip)       nothing: a loop that reads slots and fills none says so by it
 
 A trip counts the uses of a channel from the kernel's start, over all loops and output tiles around
 it. In the loop it has a variable of its own, bound once, so that whoever adds a loop changes one
@@ -22,6 +23,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.effects import function_of
 from tvm_hopper.facts import arrivals
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.dtypes import dtype_bytes
@@ -33,6 +35,7 @@ from tvm_hopper.requests.keys import (
     CHANNEL,
     CHANNEL_CALLS,
     CP_ASYNC,
+    DMA_COPY,
     FILL_SLOT,
     FREE_SLOT,
     RELEASE,
@@ -161,11 +164,11 @@ def _written(load: ir.SBlock) -> list[tuple[list[int], int]]:
 
 
 def is_load(part: Any) -> bool:
-    """Tell whether a statement loads shared memory asynchronously."""
+    """Tell whether a statement fills a tile asynchronously."""
     if not isinstance(part, ir.SBlockRealize) or ASYNC_OP not in part.block.annotations:
         return False
     op = ASYNC_OPS.get(str(part.block.annotations[ASYNC_OP]))
-    return op is not None and op.writes == "shared"
+    return op is not None and op.is_load
 
 
 def is_store(part: Any) -> bool:
@@ -177,9 +180,10 @@ def is_store(part: Any) -> bool:
 
 
 def completes_by_group(load: ir.SBlock) -> bool:
-    """Tell a load that each thread makes a part of, in a group of its own, from one by mbarrier."""
-    calls = ir.find_all(load.body, ir.Call, lambda x: x.op.name == "tirx.call_extern")
-    return any(str(call.args[0].value) == CP_ASYNC for call in calls)
+    """Tell a load whose thread waits for a group of its own from one by mbarrier."""
+    return any(
+        function_of(call) in (CP_ASYNC, DMA_COPY) for call in ir.find_all(load.body, ir.Call)
+    )
 
 
 def find_loads(root: Any) -> list[ir.SBlockRealize]:

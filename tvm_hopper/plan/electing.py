@@ -42,8 +42,10 @@ class Electing:
 BY_ROLE = Electing(by_group=False, meets_alone=False)
 
 
-def plan_electing(kernel: Any, body: ir.Stmt, thread: ir.Var, first_thread: int) -> Electing:
+def plan_electing(kernel: Any, body: ir.Stmt, thread: ir.Var | None, first_thread: int) -> Electing:
     """Decide who is elected among threads that run `body`; reasons to refuse are raised here."""
+    if thread is None:
+        return BY_ROLE
     view = GroupView.of(thread, first_thread)
     issued = [
         block

@@ -53,27 +53,27 @@ class _Place:
         return replace(self, condition=condition, depth=len(self.loops))
 
 
-def find_sites(kernel: ir.For, axis: ir.For) -> list[Site]:
-    """Return the loads below a thread axis that have no channel, in groups, in program order."""
+def find_sites(kernel: Any, threads: ir.KernelThreads) -> list[Site]:
+    """Return the loads among what threads run that have no channel, in groups, in program order."""
     persistent = any(PERSISTENT in x.annotations for x in ir.find_all(kernel, ir.For))
     place = _Place()
     for branch in ir.find_all(kernel, ir.IfThenElse) if persistent else []:
-        if ir.uses_node(branch, axis):
+        if threads.axis is not None and ir.uses_node(branch, threads.axis):
             place = place.inside(branch.condition)
     found = []
-    for parts, where in _bodies(axis.body, place):
+    for parts, where in _bodies(threads.body, place):
         for loads in _group(parts, _stages(where, parts)):
             for load in loads:
-                _check_place(load, where, axis, persistent)
-                _check_address(load, axis)
+                _check_place(load, where, threads.var, persistent)
+                _check_address(load, threads)
             binds = _used_binds(parts, loads)
             found.append(Site(where.loops, parts, loads, binds, _spent(parts, loads, binds)))
     _check_tiles(found)
-    return sorted(found, key=lambda site: _position(axis, site.loads[0]))
+    return sorted(found, key=lambda site: _position(threads.body, site.loads[0]))
 
 
-def _position(axis: ir.For, load: ir.SBlockRealize) -> int:
-    blocks = ir.find_all(axis, ir.SBlockRealize)
+def _position(body: ir.Stmt, load: ir.SBlockRealize) -> int:
+    blocks = ir.find_all(body, ir.SBlockRealize)
     return next(n for n, block in enumerate(blocks) if block.same_as(load))
 
 
@@ -172,18 +172,18 @@ def _spent(
     return tuple(bind for bind in binds if any(bind.same_as(x) for x in gone))
 
 
-def _check_address(load: ir.SBlockRealize, axis: ir.For) -> None:
+def _check_address(load: ir.SBlockRealize, threads: ir.KernelThreads) -> None:
     """Refuse addresses that one thread, some iterations earlier, would compute otherwise."""
-    stored = [x.buffer for x in find_effects(axis) if x.writes]
-    binds = ir.find_all(axis, tirx.Bind)
+    stored = [x.buffer for x in find_effects(threads.body) if x.writes]
+    binds = ir.find_all(threads.body, tirx.Bind)
     tiles = [region.source for region in load.block.writes]
     todo: list[Any] = [load.block.body]
     seen: list[tirx.Bind] = []
     while todo:
         node = todo.pop()
         # A thread that makes a part of its own computes the address of that.
-        alone = not completes_by_group(load.block)
-        bad = [axis.loop_var.name] if alone and ir.uses(node, axis.loop_var) else []
+        thread = None if completes_by_group(load.block) else threads.var
+        bad = [thread.name] if thread is not None and ir.uses(node, thread) else []
         for read in ir.find_all(node, ir.TensorLoad):
             source = read.source
             if any(source.same_as(tile) for tile in tiles):
@@ -208,7 +208,9 @@ def _check_address(load: ir.SBlockRealize, axis: ir.For) -> None:
 # -- refusals
 
 
-def _check_place(load: ir.SBlockRealize, place: _Place, axis: ir.For, is_persistent: bool) -> None:
+def _check_place(
+    load: ir.SBlockRealize, place: _Place, thread: ir.Var | None, is_persistent: bool
+) -> None:
     """Refuse a load whose trips would be counted wrongly, or that some threads alone would make."""
     where = f"copy {load.block.name_hint}"
     if place.condition is not None:
@@ -224,11 +226,11 @@ def _check_place(load: ir.SBlockRealize, place: _Place, axis: ir.For, is_persist
                 "copies that every iteration makes: trips that are skipped would be counted",
                 "take the condition around it away",
             )
-        if ir.uses(place.condition, axis.loop_var):
+        if thread is not None and ir.uses(place.condition, thread):
             raise cannot_lower(
                 where,
                 f"the condition {place.condition} around it",
-                f"one that does not depend on {axis.loop_var.name}: one thread copies for all",
+                f"one that does not depend on {thread.name}: one thread copies for all",
                 "put the condition around what reads the tile",
             )
     if place.loops and not place.is_direct:

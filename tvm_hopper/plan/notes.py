@@ -177,11 +177,16 @@ def read_notes(func: Any) -> FunctionNotes | None:
 
 
 def note_kernels(func: tirx.PrimFunc, notes: Mapping[int, Iterable[Note]]) -> tirx.PrimFunc:
-    """Add notes about kernels, by their number, to those of the passes before."""
+    """Add notes about kernels, by their number, to those of the passes before.
+
+    A function that one thread runs as a whole has none: `explain` speaks of kernels.
+    """
     added = {number: tuple(own) for number, own in notes.items()}
     if not any(added.values()):
         return func
     count = _count_kernels(func)
+    if not count:
+        return func
     old = read_notes(func) or FunctionNotes(count, {}, arch_of(func))
     if old.num_kernels != count:  # numbers do not hold any more
         return func

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.arch import Processor
 from tvm_hopper.facts.programming_model import MAX_GRID_YZ, MBARRIER_MAX_TX_BYTES
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
@@ -21,6 +21,7 @@ from tvm_hopper.requests.keys import (
 )
 
 from .channel import completes_by_group, find_loads, is_load, slot_bytes
+from .dma_plan import check_queue, count_copies
 from .load_sites import Site, find_sites, is_open
 from .pipeline_stages import read_stages
 from .smem import BARRIER_BYTES, SharedArray, SharedMemory, most_slots, ring_memory, shared_array
@@ -40,29 +41,29 @@ class PipelinePlan:
     site: Site
     num_slots: int
     stores_in_flight: int  # slots that asynchronous stores may still read while loads fill others
-    arch: Arch
+    processor: Processor
 
     def __post_init__(self) -> None:
         where = self.where
         if self.num_slots < 1:
             raise cannot_lower(where, f"{self.num_slots} stages", "at least 1")
-        by_group = completes_by_group(self.loads[0].block)
-        if not by_group and self.tx_bytes > MBARRIER_MAX_TX_BYTES:
+        if not self.by_group and self.tx_bytes > MBARRIER_MAX_TX_BYTES:
             raise cannot_lower(
                 where,
                 f"{self.tx_bytes} bytes a stage",
                 f"at most {MBARRIER_MAX_TX_BYTES}, what an mbarrier can count",
             )
-        memory = ring_memory(self.slots, self.num_slots)
-        if not memory.fits_on(self.arch):
-            fits = most_slots(self.slots, self.arch)
+        memory = self.memory
+        if not memory.fits_on(self.processor):
+            fits = most_slots(self.slots, self.processor, not self.by_group)
             sizes = " + ".join(f"{x.name} {self.num_slots} x {x.num_bytes}" for x in self.slots)
             padding = f" + alignment {memory.padding}" if memory.padding else ""
+            barriers = "" if self.by_group else f" + barriers {self.num_slots * BARRIER_BYTES}"
+            kind = "shared memory" if self.processor.has_threads else "VTCM"
             raise cannot_lower(
                 where,
-                f"{sizes} + barriers {self.num_slots * BARRIER_BYTES}{padding} = "
-                f"{memory.num_bytes} bytes of shared memory",
-                f"at most {self.arch.smem_per_block}",
+                f"{sizes}{barriers}{padding} = {memory.num_bytes} bytes of {kind}",
+                f"at most {self.processor.tile_bytes}",
                 f"take {fits} stages" if fits else "choose a smaller tile",
             )
 
@@ -70,6 +71,11 @@ class PipelinePlan:
     def where(self) -> str:
         """Name the loop, or the loads, in an error message."""
         return f"loop {self.loop.loop_var.name}" if self.loop is not None else _names(self.loads)
+
+    @property
+    def by_group(self) -> bool:
+        """Tell loads that complete in groups, without barriers."""
+        return completes_by_group(self.loads[0].block)
 
     @property
     def loop(self) -> ir.For | None:
@@ -125,7 +131,7 @@ class PipelinePlan:
     @property
     def memory(self) -> SharedMemory:
         """Shared memory of the slots and their barriers."""
-        return ring_memory(self.slots, self.num_slots)
+        return ring_memory(self.slots, self.num_slots, not self.by_group)
 
     @property
     def smem_bytes(self) -> int:
@@ -135,30 +141,31 @@ class PipelinePlan:
 
 @dataclass(frozen=True)
 class KernelPlan:
-    """The thread axis of a kernel, and the rings that are filled and emptied under it."""
+    """The threads of a kernel, and the rings that are filled and emptied in what they run."""
 
-    axis: ir.For  # the loop bound to threadIdx.x
+    threads: ir.KernelThreads
     pipelines: tuple[PipelinePlan, ...]
     store_rings: tuple[StoreRing, ...]
     is_persistent: bool  # a thread block computes several output tiles, one after another
 
 
-def plan_pipelines(kernel: ir.For, arch: Arch) -> tuple[KernelPlan, ...]:
+def plan_pipelines(kernel: Any, processor: Processor) -> tuple[KernelPlan, ...]:
     """Plan what has no slots yet in a kernel; reasons to refuse are raised here."""
     loads = [x for x in find_loads(kernel) if CHANNEL not in x.block.annotations]
-    axis = ir.thread_axes(kernel).get("threadIdx.x")
+    threads = ir.threads_of(kernel)
+    has_axis = threads.axis is not None
     first = 1 + max(
         [int(x.annotations[key]) for key in RINGS for x in ir.find_blocks(kernel, key)], default=-1
     )
     persistent = bool(ir.find_all(kernel, ir.For, lambda x: PERSISTENT in x.annotations))
     if not loads:
-        rings = () if axis is None else plan_store_rings(kernel, axis, first)
-        if axis is None or not rings:
+        rings = plan_store_rings(kernel, threads.body, first) if has_axis else ()
+        if not rings:
             return ()
         _check_counts(kernel, (), rings, persistent)
-        check_memory(rings, (), arch)
-        return (KernelPlan(axis, (), rings, persistent),)
-    if axis is None:
+        check_memory(rings, (), processor)
+        return (KernelPlan(threads, (), rings, persistent),)
+    if not has_axis and processor.has_threads:
         raise cannot_lower(
             _names(loads),
             "no loop bound to threadIdx.x in their kernel",
@@ -166,7 +173,8 @@ def plan_pipelines(kernel: ir.For, arch: Arch) -> tuple[KernelPlan, ...]:
             f"bind the loops of a plain statement, schedule a product (tvm_hopper.schedule.wgmma), "
             f"or take {ASYNC_COPY} away",
         )
-    inside = [tag for tag in ir.thread_axes(axis.body) if tag.startswith("threadIdx")]
+    body = threads.body
+    inside = [tag for tag in ir.thread_axes(body) if tag.startswith("threadIdx")]
     if inside:
         raise cannot_lower(
             _names(loads),
@@ -176,24 +184,28 @@ def plan_pipelines(kernel: ir.For, arch: Arch) -> tuple[KernelPlan, ...]:
         )
     if not persistent:
         _check_grid(kernel)
-    sites = find_sites(kernel, axis)
+    sites = find_sites(kernel, threads)
     plans = tuple(
-        _plan_site(first + n, site, axis, persistent, arch) for n, site in enumerate(sites)
+        _plan_site(first + n, site, body, persistent, processor) for n, site in enumerate(sites)
     )
-    rings = plan_store_rings(kernel, axis, first + len(plans))
+    rings = plan_store_rings(kernel, body, first + len(plans))
     _check_counts(kernel, plans, rings, persistent)
     for plan in plans:
-        _check_readers(axis, plan)
-    _check_annotated(axis, plans)
-    check_memory(rings, tuple(x.memory.arrays for x in plans), arch)
-    return (KernelPlan(axis, plans, rings, persistent),)
+        _check_readers(body, plan)
+    _check_annotated(body, plans)
+    check_memory(rings, tuple(x.memory.arrays for x in plans), processor)
+    check_queue(
+        [(x.block.name_hint, count_copies(x.block) * p.num_slots) for p in plans for x in p.loads],
+        processor,
+    )
+    return (KernelPlan(threads, plans, rings, persistent),)
 
 
 def _names(loads: Any) -> str:
     return f"copies {', '.join(load.block.name_hint for load in loads)}"
 
 
-def _check_grid(kernel: ir.For) -> None:
+def _check_grid(kernel: Any) -> None:
     """Refuse more rows of tiles than a grid has in y and z; persistent kernels have none there."""
     for tag in ("blockIdx.y", "blockIdx.z"):
         axis = ir.thread_axes(kernel).get(tag)
@@ -209,10 +221,10 @@ def _check_grid(kernel: ir.For) -> None:
             )
 
 
-def _check_annotated(axis: ir.For, plans: tuple[PipelinePlan, ...]) -> None:
+def _check_annotated(body: ir.Stmt, plans: tuple[PipelinePlan, ...]) -> None:
     """Refuse a pipeline whose loads stand in a loop inside of it."""
     planned = [plan.loop for plan in plans if plan.loop is not None]
-    for loop in ir.find_all(axis, ir.For, lambda x: STAGE in x.annotations):
+    for loop in ir.find_all(body, ir.For, lambda x: STAGE in x.annotations):
         if any(loop.same_as(x) for x in planned):
             continue
         inner = [x for x in planned if ir.uses_node(loop.body, x)]
@@ -253,7 +265,7 @@ def _check_even(loops: tuple[ir.For, ...], axes: list[ir.Var]) -> None:
             )
 
 
-def _check_readers(axis: ir.For, plan: PipelinePlan) -> None:
+def _check_readers(body: ir.Stmt, plan: PipelinePlan) -> None:
     """Refuse uses of a slot where another one's turn has come, if a ring has several."""
     if plan.num_slots == 1:
         return
@@ -270,7 +282,7 @@ def _check_readers(axis: ir.For, plan: PipelinePlan) -> None:
             if is_open(part) and (completes_by_group(part.block), stage) == kind
         ]
         others = [x for x in alike if not any(x.same_as(y) for y in plan.loads)]
-        if others or len(found) != len(ir.accesses(axis, tile)):
+        if others or len(found) != len(ir.accesses(body, tile)):
             raise cannot_lower(
                 f"{plan.where}, copy {load.block.name_hint}",
                 f"copies that stand apart in it: {_names(others)}"
@@ -282,7 +294,7 @@ def _check_readers(axis: ir.For, plan: PipelinePlan) -> None:
 
 
 def _plan_site(
-    number: int, site: Site, axis: ir.For, is_persistent: bool, arch: Arch
+    number: int, site: Site, body: ir.Stmt, is_persistent: bool, processor: Processor
 ) -> PipelinePlan:
     for loop in site.loops:
         inner = loop.same_as(site.loops[-1])
@@ -295,8 +307,8 @@ def _plan_site(
             )
     num_slots = _num_slots(site.loops[-1], site) if site.loops else 1
     tiles = tuple(load.block.writes[0].source for load in site.loads)
-    in_flight = stores_in_flight(axis, tiles, site.loops, is_persistent, num_slots)
-    return PipelinePlan(number, site, num_slots, in_flight, arch)
+    in_flight = stores_in_flight(body, tiles, site.loops, is_persistent, num_slots)
+    return PipelinePlan(number, site, num_slots, in_flight, processor)
 
 
 def _stages(plan: PipelinePlan) -> list[int]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tvm_hopper import ir
-from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.arch import Processor
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import MBARRIER_BYTES, THREAD_ACCESS_BYTES
 from tvm_hopper.facts.swizzle import alignment
@@ -119,12 +119,14 @@ class SharedMemory:
         """Bytes between the arrays."""
         return self.num_bytes - sum(array.num_bytes for array in self.arrays)
 
-    def fits_on(self, arch: Arch) -> bool:
-        """Tell whether one thread block may have that much."""
-        return self.num_bytes <= arch.smem_per_block
+    def fits_on(self, processor: Processor) -> bool:
+        """Tell whether one thread block, or one function, may have that much."""
+        return self.num_bytes <= processor.tile_bytes
 
 
-def ring_memory(slots: Sequence[SharedArray], num_slots: int) -> SharedMemory:
+def ring_memory(
+    slots: Sequence[SharedArray], num_slots: int, has_barriers: bool = True
+) -> SharedMemory:
     """Return the memory of one ring: its tiles, and the barriers that guard its slots.
 
     Parameters
@@ -133,6 +135,8 @@ def ring_memory(slots: Sequence[SharedArray], num_slots: int) -> SharedMemory:
         One slot of each tile.
     num_slots : int
         Slots of the ring.
+    has_barriers : bool
+        Whether there are any: loads that complete in groups have none.
 
     Returns
     -------
@@ -141,22 +145,28 @@ def ring_memory(slots: Sequence[SharedArray], num_slots: int) -> SharedMemory:
         which is known only when roles are.
     """
     tiles = [SharedArray(x.name, num_slots * x.num_bytes, x.alignment) for x in slots]
-    barriers = [SharedArray(name, num_slots * MBARRIER_BYTES) for name in ("full", "empty")]
+    names = ("full", "empty") if has_barriers else ()
+    barriers = [SharedArray(name, num_slots * MBARRIER_BYTES) for name in names]
     return SharedMemory((*tiles, *barriers))
 
 
-def most_slots(slots: Sequence[SharedArray], arch: Arch) -> int:
-    """Return how many slots of a ring fit into the shared memory of a thread block.
+def most_slots(
+    slots: Sequence[SharedArray], processor: Processor, has_barriers: bool = True
+) -> int:
+    """Return how many slots of a ring fit into the memory that tiles may have.
 
     Parameters
     ----------
     slots : sequence of SharedArray
         One slot of each tile.
-    arch : Arch
-        The chip that the thread block runs on.
+    processor : Processor
+        What the kernel runs on.
+    has_barriers : bool
+        As for `ring_memory`.
     """
-    count = arch.smem_per_block // (sum(x.num_bytes for x in slots) + BARRIER_BYTES)
-    while count and not ring_memory(slots, count).fits_on(arch):
+    barriers = BARRIER_BYTES if has_barriers else 0
+    count = processor.tile_bytes // (sum(x.num_bytes for x in slots) + barriers)
+    while count and not ring_memory(slots, count, has_barriers).fits_on(processor):
         count -= 1  # of alignment between the arrays
     return count
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.arch import Arch
+from tvm_hopper.facts.arch import Processor
 from tvm_hopper.requests.keys import PERSISTENT, STAGE, STORE_RING, STORE_SLOTS
 
 from .channel import find_loads, is_store
@@ -61,24 +61,24 @@ class StoreRing:
         return shared_array(self.tile)
 
 
-def plan_store_rings(kernel: ir.For, axis: ir.For, first_number: int) -> tuple[StoreRing, ...]:
+def plan_store_rings(kernel: Any, body: ir.Stmt, first_number: int) -> tuple[StoreRing, ...]:
     """Plan the stores of a kernel that have no slots yet; reasons to refuse are raised here."""
     rings: list[StoreRing] = []
-    for tile in _stored_tiles(axis):
-        if any(ir.uses(load, tile) for load in find_loads(axis)):
+    for tile in _stored_tiles(body):
+        if any(ir.uses(load, tile) for load in find_loads(body)):
             continue  # it has the slots of its loads
-        stores = stores_from(axis, tile)
-        loops = _loops_around(axis, tile)
-        num_slots = _num_slots(axis, tile, stores, loops)
+        stores = stores_from(body, tile)
+        loops = _loops_around(body, tile)
+        num_slots = _num_slots(body, tile, stores, loops)
         if num_slots == 1:
             continue
-        _check_counted(kernel, axis, tile, stores[0], loops)
+        _check_counted(kernel, body, tile, stores[0], loops)
         rings.append(StoreRing(first_number + len(rings), tile, stores, loops, num_slots))
     return tuple(rings)
 
 
 def check_memory(
-    rings: tuple[StoreRing, ...], beside: tuple[tuple[SharedArray, ...], ...], arch: Arch
+    rings: tuple[StoreRing, ...], beside: tuple[tuple[SharedArray, ...], ...], processor: Processor
 ) -> None:
     """Refuse rings that find no room beside the slots of any one ring of loads."""
     own = [
@@ -86,20 +86,20 @@ def check_memory(
     ]
     for loads in beside or ((),):
         memory = SharedMemory((*own, *loads))
-        if rings and not memory.fits_on(arch):
+        if rings and not memory.fits_on(processor):
             sizes = [f"{x.slot.name} {x.num_slots} x {x.slot.num_bytes}" for x in rings]
             sizes += [f"{x.name} {x.num_bytes}" for x in loads]
             padding = f" + alignment {memory.padding}" if memory.padding else ""
             raise cannot_lower(
                 f"store {rings[0].stores[0].block.name_hint}",
                 f"{' + '.join(sizes)}{padding} = {memory.num_bytes} bytes of shared memory",
-                f"at most {arch.smem_per_block}",
+                f"at most {processor.tile_bytes}",
                 "take fewer slots, fewer stages, or a smaller tile",
             )
 
 
 def stores_in_flight(
-    axis: ir.For,
+    body: ir.Stmt,
     tiles: tuple[ir.Var, ...],
     loops: tuple[ir.For, ...],
     is_persistent: bool,
@@ -110,7 +110,7 @@ def stores_in_flight(
     One, if the ring has three slots or more and uses any of them again: without it a load would
     wait for the store that was issued right in front of it.
     """
-    stores = [store for tile in tiles for store in stores_from(axis, tile)]
+    stores = [store for tile in tiles for store in stores_from(body, tile)]
     asked = _asked(stores)
     if asked is not None:
         if asked > num_slots:
@@ -127,15 +127,15 @@ def stores_in_flight(
     return 1 if stores and num_slots > 2 and again else 0
 
 
-def stores_from(axis: ir.For, tile: ir.Var) -> tuple[ir.SBlockRealize, ...]:
+def stores_from(body: ir.Stmt, tile: ir.Var) -> tuple[ir.SBlockRealize, ...]:
     """Return the asynchronous stores of a kernel that read a tile, in order."""
-    stores = ir.find_all(axis, ir.SBlockRealize, is_store)
+    stores = ir.find_all(body, ir.SBlockRealize, is_store)
     return tuple(x for x in stores if any(y.source.same_as(tile) for y in x.block.reads))
 
 
-def _stored_tiles(axis: ir.For) -> list[ir.Var]:
+def _stored_tiles(body: ir.Stmt) -> list[ir.Var]:
     found: list[ir.Var] = []
-    for store in ir.find_all(axis, ir.SBlockRealize, is_store):
+    for store in ir.find_all(body, ir.SBlockRealize, is_store):
         if STORE_RING in store.block.annotations:
             continue
         for region in store.block.reads:
@@ -148,14 +148,14 @@ def _stored_tiles(axis: ir.For) -> list[ir.Var]:
 
 
 def _num_slots(
-    axis: ir.For,
+    body: ir.Stmt,
     tile: ir.Var,
     stores: tuple[ir.SBlockRealize, ...],
     loops: tuple[ir.For, ...],
 ) -> int:
     """Read the number of slots off the stores, and off TVM's stages of the loop they stand in."""
     asked, staged = _asked(stores), 1
-    for loop in ir.find_all(axis, ir.For, lambda x: STAGE in x.annotations):
+    for loop in ir.find_all(body, ir.For, lambda x: STAGE in x.annotations):
         parts = parts_of(loop)
         if not any(part.same_as(x) for part in parts for x in stores):
             continue
@@ -198,19 +198,19 @@ def _asked(stores: Any) -> int | None:
 # -- what is counted
 
 
-def _loops_around(axis: ir.For, tile: ir.Var) -> tuple[ir.For, ...]:
+def _loops_around(body: ir.Stmt, tile: ir.Var) -> tuple[ir.For, ...]:
     """Return the loops around the block that allocates a tile."""
     homes = ir.find_all(
-        axis.body, ir.SBlockRealize, lambda x: any(y.same_as(tile) for y in x.block.alloc_buffers)
+        body, ir.SBlockRealize, lambda x: any(y.same_as(tile) for y in x.block.alloc_buffers)
     )
     if not homes:  # allocated around all threads
         return ()
-    return tuple(ir.find_all(axis.body, ir.For, lambda x: ir.uses_node(x.body, homes[0])))
+    return tuple(ir.find_all(body, ir.For, lambda x: ir.uses_node(x.body, homes[0])))
 
 
 def _check_counted(
-    kernel: ir.For,
-    axis: ir.For,
+    kernel: Any,
+    body: ir.Stmt,
     tile: ir.Var,
     store: ir.SBlockRealize,
     loops: tuple[ir.For, ...],
@@ -234,7 +234,7 @@ def _check_counted(
                 f"{tile.name}",
                 "a serial loop",
             )
-    inside = loops[-1] if loops else axis
+    inside = loops[-1] if loops else body
     conditions = ir.find_all(kernel, ir.IfThenElse)
     conditions += ir.find_all(kernel, ir.SBlockRealize, lambda x: not ir.is_const(x.predicate, 1))
     for condition in conditions:

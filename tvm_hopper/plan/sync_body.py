@@ -1,4 +1,4 @@
-"""A kernel's statements as the sync engine sees them, and back again with what it places.
+"""A kernel's statements as the sync engine sees them (and back again: sync_writer.py).
 
 The engine reasons about steps, loops and branches (`tvm_hopper.sync`). `BodyReader` makes them out
 of TIR: an `async_op` block is one step of its row in the table; a nest of plain loops is one step
@@ -22,8 +22,9 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.arch import ARCHS, Arch
+from tvm_hopper.facts.arch import ARCHS, Processor
 from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
+from tvm_hopper.facts.hexagon import HEXAGONS
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import (
     AHEAD,
@@ -32,6 +33,7 @@ from tvm_hopper.requests.keys import (
     ASYNC_OP,
     CHANNEL,
     FREE_SLOT,
+    READ_SLOT,
     RELEASE,
     STORE_RING,
 )
@@ -63,16 +65,17 @@ class Item:
         return self.stmt if self.rebuild is None else self.rebuild(parts)
 
 
-def check_operations(kernel: Any, arch: Arch) -> None:
-    """Refuse operations that an architecture does not execute."""
+def check_operations(kernel: Any, processor: Processor) -> None:
+    """Refuse operations that a processor does not execute."""
     for block in ir.find_blocks(kernel, ASYNC_OP):
         op = str(block.annotations[ASYNC_OP])
-        if op not in arch.async_ops:
-            able = [x.name for x in ARCHS.values() if op in x.async_ops]
+        if op not in processor.async_ops:
+            every = (*ARCHS.values(), *HEXAGONS.values())
+            able = [x.name for x in every if op in x.async_ops]
             raise cannot_lower(
                 f"block {block.name_hint}",
-                f"operation {op} on {arch.name}",
-                f"one that it executes: {', '.join(arch.async_ops)}",
+                f"operation {op} on {processor.name}",
+                f"one that it executes: {', '.join(processor.async_ops)}",
                 f"build for {' or '.join(able)}" if able else "",
             )
 
@@ -82,23 +85,24 @@ class BodyReader:
 
     `thread` is the variable of the kernel's thread axis, and `first_thread` the agent's first one.
     `electing` says which threads issue what one thread issues.
+    Without an axis there is one thread in all: nobody else knows less than it, or has to be met.
     """
 
     def __init__(
         self,
         kernel: Any,
-        thread: ir.Var,
+        thread: ir.Var | None,
         hands_over: bool,
         first_thread: int = 0,
         electing: Electing = BY_ROLE,
     ) -> None:
-        self.thread = thread
-        self.num_threads = ir.thread_axes(kernel)["threadIdx.x"].extent
+        self.thread: Any = thread
+        self.num_threads = ir.threads_of(kernel).count
         self.first_thread = first_thread
         self.electing = electing
-        self.view = GroupView.of(thread, first_thread)
+        self.view: Any = None if thread is None else GroupView.of(thread, first_thread)
         self.hands_over = hands_over  # loads are another agent's, and slots are given back to it
-        self.varying = [thread]  # variables that differ between threads
+        self.varying = [] if thread is None else [thread]  # variables that differ between threads
         self.is_uniform = True  # all threads run the statements at hand
         self.block = ""  # the block around them
         self.buffers: dict[ir.Var, Buffer] = {}
@@ -119,16 +123,12 @@ class BodyReader:
             meets = frozenset(
                 names[y] for pair in pairs for x, y in (pair, pair[::-1]) if names[x] == name
             )
-            self.buffers[var] = Buffer(name, "shared", slots.get(name, 1), meets)
+            self.buffers[var] = Buffer(name, _space(var), slots.get(name, 1), meets)
 
     def buffer(self, var: ir.Var) -> Buffer:
         """Return the engine's name for a buffer."""
         if var not in self.buffers:
-            scope = str(var.scope())
-            space: Space = "registers" if scope.startswith(REGISTERS) else "global"
-            if ir.is_shared(var):
-                space = "shared"
-            self.buffers[var] = Buffer(f"{var.name}#{len(self.buffers)}", space)
+            self.buffers[var] = Buffer(f"{var.name}#{len(self.buffers)}", _space(var))
         return self.buffers[var]
 
     def _advanced(self, loop: ir.For) -> list[ir.Var]:
@@ -203,22 +203,28 @@ class BodyReader:
             self.varying.append(stmt.loop_var)
         inner = self._inside(stmt.body, uniform)
         advances = frozenset(self.buffer(ring) for ring in self._advanced(stmt))
-        ahead = [x.source for load in ir.find_blocks(stmt.body, AHEAD) for x in load.writes]
+        ahead = [x.source for load in self._ahead(stmt.body) for x in load.writes]
         for ring in dict.fromkeys(self.buffer(x) for x in ahead):
             if ring in advances:
                 _read_in_every_trip(inner, ring)
-        by_group = [x for x in ir.find_blocks(stmt.body, AHEAD) if completes_by_group(x)]
+        by_group = [x for x in self._ahead(stmt.body) if completes_by_group(x)]
         rings = [self.buffer(x.source) for load in by_group for x in load.writes]
         # One barrier is enough for what this trip reads and for the slot that it fills again, if
         # the trip waits before it fills.
         inner[:0] = [_stand_in(ring) for ring in dict.fromkeys(rings) if ring in advances]
         trips = ir.static_int(stmt.extent)
-        node = Loop(stmt.loop_var.name, flatten(inner), advances, min(trips or 0, 1))
+        # A trip that is peeled off a loop, and fills nothing.
+        once = trips == 1 and bool(find_calls(stmt.body, READ_SLOT))
+        node = Loop(stmt.loop_var.name, flatten(inner), advances, min(trips or 0, 1), once)
         loop = Item(stmt, node, [inner], lambda parts: ir.with_body(stmt, parts[0]))
         if uniform:
             return loop
         # threads leave it at different times: as if some took another way
         return Item(stmt, Branch(((node,), ()), False), [[loop], []], lambda parts: parts[0])
+
+    def _ahead(self, body: ir.Stmt) -> list[ir.SBlock]:
+        """Return the loads for later trips, none for one thread: it needs no barrier for others."""
+        return [] if self.thread is None else ir.find_blocks(body, AHEAD)
 
     def _inside(self, stmt: ir.Stmt, uniform: bool) -> list[Item]:
         outer = self.is_uniform
@@ -252,9 +258,11 @@ class BodyReader:
         """
         if ir.find_blocks(stmt, ASYNC_OP) or ir.find_blocks(stmt, RELEASE):
             return False
+        if find_calls(stmt, READ_SLOT):  # trips that are counted
+            return False
         shared = [x for x in find_effects(stmt) if ir.is_shared(x.buffer)]
         written = [x for x in shared if x.writes]
-        if not written:
+        if not written or self.thread is None:
             return True
         if isinstance(stmt, ir.SBlockRealize) and APART in stmt.block.annotations:
             return not any(x.reads and y.buffer.same_as(x.buffer) for x in shared for y in written)
@@ -275,6 +283,7 @@ class BodyReader:
             return False
         around = ir.find_all(stmt, ir.For, lambda x: ir.uses_node(x.body, stores[0]))
         extents = {x.loop_var: x.extent for x in around if ir.is_const(x.min, 0)}
+        assert self.thread is not None, "one thread has nobody to be apart from"
         extents[self.thread] = self.num_threads
         varying = [x for x in self.varying if not x.same_as(self.thread)]
         if len(extents) != len(around) + 1 or ir.depends_on(stores[0].indices, varying):
@@ -283,14 +292,16 @@ class BodyReader:
 
     def _is_copy_out(self, stmt: ir.Stmt) -> bool:
         """Tell a copy to global memory that no pass has lowered: one thread makes it for others."""
-        if not self.is_uniform or not any(map(is_copy_out, ir.find_blocks(stmt, ASYNC_COPY))):
+        if self.view is None or not self.is_uniform:
+            return False
+        if not any(map(is_copy_out, ir.find_blocks(stmt, ASYNC_COPY))):
             return False
         by_group = self.electing.by_group
         return not (self.view.varies_in_group(stmt) if by_group else self._varies(stmt))
 
     def _is_redundant(self, stmt: ir.Stmt) -> bool:
         """Tell whether every thread would write the same to shared memory, so that one may."""
-        if ir.find_blocks(stmt, ASYNC_OP) or self._varies(stmt):
+        if self.thread is None or ir.find_blocks(stmt, ASYNC_OP) or self._varies(stmt):
             return False
         # A call that is handed a pointer may be one that all lanes of a warp make together.
         return not any(
@@ -316,6 +327,8 @@ class BodyReader:
 
     def elect(self, stmt: Any) -> ir.Stmt:
         """Let the first thread alone execute a statement: the agent's, or each warp group's."""
+        if self.thread is None:
+            return ir.seq(stmt)
         number, first = self._elected
         return ir.IfThenElse(number.equal(first), ir.seq(stmt), None)
 
@@ -336,6 +349,8 @@ class BodyReader:
         """Tell a statement that `elect` has built."""
         if not isinstance(stmt, ir.IfThenElse) or stmt.else_case is not None:
             return False
+        if self.thread is None:
+            return False
         condition = stmt.condition
         if not isinstance(condition, tirx.EQ):
             return False
@@ -355,7 +370,7 @@ class BodyReader:
             writes = [Access(self.buffer(x), True, n) for n in ahead for x in ir.once(rings)]
             accesses = tuple(dict.fromkeys(writes))
             if completes_by_group(block):
-                return Step(block.name_hint, accesses, op)
+                return Step(block.name_hint, accesses, op, self._issuer(op))
             return Step(block.name_hint, accesses, op, "thread", only_if_read=AHEAD in notes)
         # A block may name what else its statements mention, such as what a sum starts from.
         operands = {ASYNC_OPS[op].reads, ASYNC_OPS[op].writes}
@@ -364,8 +379,12 @@ class BodyReader:
         # No other statement touches the tensor that a store writes (plan/tma_plan.py).
         on_chip = operands - {"global"}
         own = [access for access in (*reads, *writes) if access.buffer.space in on_chip]
-        issuer: Literal["all", "thread"] = "thread" if ASYNC_OPS[op].by_one_thread else "all"
-        return Step(block.name_hint, tuple(dict.fromkeys(own)), op, issuer)
+        return Step(block.name_hint, tuple(dict.fromkeys(own)), op, self._issuer(op))
+
+    def _issuer(self, op: str | None) -> Literal["all", "thread"]:
+        """Tell who executes an operation, or a plain statement."""
+        by_one = self.thread is None if op is None else ASYNC_OPS[op].by_one_thread
+        return "thread" if by_one else "all"
 
     def _touch(self, region: ir.TensorRegion, is_write: bool) -> Access:
         return Access(self.buffer(region.source), is_write)
@@ -382,7 +401,18 @@ class BodyReader:
         effects = find_effects(stmt)
         accesses = [Access(self.buffer(x.buffer), False) for x in effects if x.reads]
         accesses += [Access(self.buffer(x.buffer), True) for x in effects if x.writes]
-        return Step(_name(stmt, self.block), tuple(dict.fromkeys(accesses)))
+        return Step(
+            _name(stmt, self.block), tuple(dict.fromkeys(accesses)), issuer=self._issuer(None)
+        )
+
+
+def _space(var: ir.Var) -> Space:
+    scope = str(var.scope())
+    if scope == ir.VTCM:
+        return "vtcm"
+    if ir.is_shared(var):
+        return "shared"
+    return "registers" if scope.startswith(REGISTERS) else "global"
 
 
 def _find_rings(kernel: Any) -> Iterator[tuple[int, list[ir.Var]]]:
@@ -402,7 +432,10 @@ def _name(stmt: ir.Stmt, around: str) -> str:
 def _is_ahead(stmt: ir.IfThenElse) -> bool:
     """Tell whether a condition holds where there is a trip that reads what is loaded ahead."""
     then = stmt.then_case
-    return stmt.else_case is None and is_load(then) and AHEAD in then.block.annotations
+    if stmt.else_case is not None or not is_load(then):
+        return False
+    op = ASYNC_OPS[str(then.block.annotations[ASYNC_OP])]
+    return AHEAD in then.block.annotations and not op.opens_group  # no group may be empty
 
 
 def _read_in_every_trip(items: list[Item], ring: Buffer) -> None:

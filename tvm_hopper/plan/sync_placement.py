@@ -12,14 +12,20 @@ from tvm_hopper.sync import Loop
 
 
 def left_in_flight(body: sync.Body, placed: Mapping[sync.Path, list[Any]]) -> Iterator[str]:
-    """Yield the completions of groups that stay in flight over an iteration of their loop."""
+    """Yield the completions of groups that no end of a loop stands behind before their wait.
+
+    They stay in flight over an iteration of their loop, or stand in none.
+    """
     loops = list(_loop_paths(body, ()))
     for path, syncs in placed.items():
         for one in syncs:
             if isinstance(one, sync.Wait) and one.num_pending:
                 yield one.completion
             around = [loop for loop in loops if path[: len(loop)] == loop and path != loop]
-            if not isinstance(one, sync.Commit) or not around:
+            if not isinstance(one, sync.Commit):
+                continue
+            if not around:
+                yield one.completion
                 continue
             loop = max(around, key=len)
             behind = [at for at in placed if at >= path and at[: len(loop)] == loop]
@@ -35,6 +41,19 @@ def _loop_paths(body: sync.Body, path: sync.Path) -> Iterator[sync.Path]:
         elif isinstance(node, sync.Branch):
             for j, arm in enumerate(node.arms):
                 yield from _loop_paths(arm, (*path, i, j))
+
+
+def find_step(body: sync.Body, path: sync.Path) -> sync.Step | None:
+    """Return the step at a path, None where something else stands, or the end."""
+    at, *rest = path
+    if at >= len(body):
+        return None
+    node = body[at]
+    if isinstance(node, sync.Step) or not rest:
+        return node if isinstance(node, sync.Step) else None
+    if isinstance(node, Loop):
+        return find_step(node.body, tuple(rest))
+    return find_step(node.arms[rest[0]], tuple(rest[1:]))
 
 
 def place_syncs(body: sync.Body) -> tuple[sync.Placement, ...]:

@@ -1,4 +1,4 @@
-"""A kernel's statements built again, with the syncs that the engine placed between them."""
+"""Statements built again from what the sync engine saw, with what it places between them."""
 
 from __future__ import annotations
 

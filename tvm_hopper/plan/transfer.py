@@ -1,4 +1,4 @@
-"""Transfers: loops that move elements between global and shared memory, and what is to move them.
+"""Transfers: loops that move elements between global memory and a tile, and what is to move them.
 
     for i, j in grid(8, 64):
         with sblock("copy", annotations={"tvm_hopper.async_copy": "tma"}):
@@ -21,11 +21,11 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.async_ops import AsyncOp, find_copy_op, find_mechanisms
+from tvm_hopper.facts.async_ops import ON_CHIP, AsyncOp, find_copy_op, find_mechanisms
 from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, STORE_SLOTS
 
 SHARED = "shared.dyn"  # a kernel has one shared memory, whose extent is given at its launch
-_SPACES = {"": "global", "global": "global", SHARED: "shared"}
+_SPACES = {"": "global", "global": "global", SHARED: "shared", ir.VTCM: "vtcm"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Transfer:
     block
         The block with the annotation, inside of all loops.
     src, dst
-        The accesses at both ends; one is in global memory, the other one in shared memory.
+        The accesses at both ends; one is in global memory, the other one in shared memory or VTCM.
     condition
         The predicate of an `if_then_else(condition, load, fill)`, else None. A predicate on the
         store is part of it.
@@ -71,12 +71,12 @@ class Transfer:
 
     @property
     def fills_shared(self) -> bool:
-        """Tell whether shared memory is the destination."""
-        return self.op.writes == "shared"
+        """Tell whether the tile is the destination."""
+        return self.op.is_load
 
     @property
     def tile(self) -> AffineAccess:
-        """The end in shared memory."""
+        """The end on chip."""
         return self.dst if self.fills_shared else self.src
 
     @property
@@ -138,7 +138,7 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             "compute on the tile after it has arrived",
         )
     op = _op(where, str(block.annotations[ASYNC_COPY]), value.source, store.buffer)
-    if condition is not None and op.writes != "shared":
+    if condition is not None and not op.is_load:
         raise cannot_lower(
             where,
             f"{store.value}",
@@ -183,15 +183,21 @@ def _op(where: str, mechanism: str, src: ir.Var, dst: ir.Var) -> AsyncOp:
     op = find_copy_op(mechanism, reads, writes)
     if op is not None:
         return op
+    able = find_mechanisms(reads, writes)
     if (reads, writes) == ("shared", "global"):
-        able = find_mechanisms(reads, writes)
         raise cannot_lower(
             where,
             f"a store by {mechanism!r}",
             f"a mechanism that stores: {' or '.join(map(repr, able))}",
             "ask for one of these, or let threads store the tile",
         )
-    if writes != "shared":
+    if able:
+        raise cannot_lower(
+            where,
+            f"{mechanism!r} from {reads} memory to {writes}",
+            f"a mechanism that copies between them: {' or '.join(map(repr, able))}",
+        )
+    if writes not in ON_CHIP:
         raise cannot_lower(
             where,
             f"a store into {dst.name} in scope {dst.scope()!r}",

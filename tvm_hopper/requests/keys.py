@@ -78,7 +78,7 @@ class Key:
 
 # Of copies: what makes them; the first one that can, and what the schedule says without us.
 AUTO, BY_THREADS = "auto", "none"
-MECHANISMS = ("tma", "bulk", "cp_async", AUTO, BY_THREADS)
+MECHANISMS = ("tma", "bulk", "cp_async", "dma", AUTO, BY_THREADS)
 
 KEYS: dict[str, Key] = {
     key.name: key
@@ -241,6 +241,8 @@ TMA_LOAD = "tvm_hopper.tma_load"
 BULK_LOAD = "tvm_hopper.bulk_load"
 # call_extern(CP_ASYNC, tile, tensor, num_bytes, source_bytes): a thread's chunk, zeros behind.
 CP_ASYNC = "tvm_hopper.cp_async"
+# TVM's own call of a queue, tile, tensor, bytes, and whether it goes past the cache.
+DMA_COPY = "tirx.dma_copy"
 # A channel hands the slots of a ring from those that fill them to those that read them. Its number
 # stands on the block of loads, the number of slots on the loop around it. A trip is the number of a
 # use, counted from the kernel's start: slot = trip % slots. The loop that binds it advances it.
@@ -252,11 +254,12 @@ FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip[, bytes]): i
 AWAIT_FILLED = "tvm_hopper.await_filled"  # call_extern(.., channel, trip): its loads have landed
 AWAIT_FREE = "tvm_hopper.await_free"  # call_extern(.., channel, trip): its last readers are done
 FREE_SLOT = "tvm_hopper.free_slot"  # call_extern(.., channel, trip): one arrival of a reader
+READ_SLOT = "tvm_hopper.read_slot"  # call_extern(.., channel, trip): a trip that fills nothing
 # A ring of tiles that threads write and that leave by asynchronous stores: its number, counted on
 # from those of channels, stands on the blocks of its stores.
 STORE_RING = "tvm_hopper.store_ring"
 STORE_SLOT = "tvm_hopper.store_slot"  # call_extern(.., ring, trip): its stores leave from there
-CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT)
+CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT, READ_SLOT)
 # On a block: no two of its threads or iterations write the same element of shared memory.
 APART = "tvm_hopper.apart"
 OVERLAY = "tvm_hopper.overlay"  # call_extern(.., &a, &b): two shared arrays may share bytes

@@ -19,8 +19,10 @@ from tvm.target import Target
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError, cannot_lower
 from tvm_hopper.facts.arch import ARCHS
+from tvm_hopper.facts.async_ops import ASYNC_OPS
+from tvm_hopper.facts.hexagon import HEXAGONS
 from tvm_hopper.requests import keys, options, stock
-from tvm_hopper.requests.targets import target_arch
+from tvm_hopper.requests.targets import find_processor, name_target
 
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
 _PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
@@ -96,7 +98,7 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
         option = async_option(func) if not requests else ""
         if option:
             asking = ask_in_async_stages(func, option)
-            if asking is None or not _serves(gv.name_hint, asking):
+            if asking is None or not _is_for(func, option) or not _serves(gv.name_hint, asking):
                 continue
             func, requests = asking, [_option_request(option)]
         if not requests:
@@ -104,7 +106,7 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
         for request in requests:
             check_request(gv.name_hint, request)
         func = _ask_by_attribute(gv.name_hint, func, requests)
-        check_target(gv.name_hint, func, requests[0])
+        check_target(gv.name_hint, func, requests)
         stock.check_function(gv.name_hint, func)
         marked[gv] = func.with_attr("target", _with_key(func.attrs["target"]))
     if not marked:
@@ -113,6 +115,14 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
     for gv, func in marked.items():
         result.update_func(gv, func)
     return result
+
+
+def _is_for(func: tirx.PrimFunc, option: str) -> bool:
+    """Tell whether a processor without threads has the mechanism of an option for all functions."""
+    processor = find_processor(func.attrs.get("target", None))
+    if processor is None or processor.has_threads:
+        return True
+    return option in {ASYNC_OPS[op].mechanism for op in processor.async_ops}
 
 
 def _serves(name: str, func: tirx.PrimFunc) -> bool:
@@ -240,19 +250,40 @@ def _where(function: str, request: Request) -> str:
     return f"{function}, {request.place} {request.owner}"
 
 
-def check_target(function: str, func: tirx.PrimFunc, request: Request) -> None:
-    """Refuse a target of which nothing is known."""
+def check_target(function: str, func: tirx.PrimFunc, requests: list[Request]) -> None:
+    """Refuse a target of which nothing is known, and what one without threads cannot do."""
     target = func.attrs.get("target", None)
-    arch = target_arch(target)
-    if arch not in ARCHS:
-        found = f"target {target.kind.name} {arch}".rstrip() if target is not None else "no target"
+    processor = find_processor(target)
+    if processor is None:
+        found = f"target {name_target(target)}" if target is not None else "no target"
+        need = f"a cuda target with arch {' or '.join(sorted(ARCHS, reverse=True))}"
+        if target is not None and target.kind.name == "hexagon":
+            need = f"a hexagon target with mcpu {' or '.join(HEXAGONS)}"
         raise cannot_lower(
-            _where(function, request),
-            f"{request.name} with {found}",
-            f"a cuda target with arch {' or '.join(sorted(ARCHS, reverse=True))}",
+            _where(function, requests[0]),
+            f"{requests[0].name} with {found}",
+            need,
             'build with target="nvidia/nvidia-h200" or take the annotation away',
         )
-    check_host(function, target)
+    if processor.has_threads:
+        check_host(function, target)
+        return
+    able = sorted({ASYNC_OPS[op].mechanism or op for op in processor.async_ops})
+    for request in requests:
+        if request.name != keys.ASYNC_COPY or request.value not in able:
+            raise cannot_lower(
+                _where(function, request),
+                f"{request.name} = {options.plain(request.value)!r} on {processor.name}",
+                f"{keys.ASYNC_COPY} = {' or '.join(map(repr, able))} alone",
+                "take it away, or build for a GPU",
+            )
+    if threads := ir.kernels(func):
+        raise cannot_lower(
+            f"{function}, loop {threads[0].loop_var.name}",
+            f"a loop bound to {threads[0].thread_binding.thread_tag} on {processor.name}",
+            "serial loops: one thread runs the whole function",
+            "leave the loop unbound",
+        )
 
 
 def check_host(function: str, target: Target) -> None:

@@ -1,4 +1,4 @@
-"""Targets: the `Arch` that one names, and tags for the Hopper parts that TVM has no name for.
+"""Targets: the processor that one names, and tags for the Hopper parts that TVM has no name for.
 
 A tag says what TVM's own schedules may assume, so ours copy those of TVM's `nvidia/nvidia-h100`
 (48 KiB of static shared memory); what our kernels may use comes from `facts.arch`.
@@ -10,11 +10,13 @@ it: the kernel asks the device that it is launched on.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tvm_hopper.errors import cannot_lower, cannot_schedule
-from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch
+from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch, Processor
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, NUM_SMS
+from tvm_hopper.facts.hexagon import HEXAGONS, Hexagon
 
 if TYPE_CHECKING:
     from tvm import tirx
@@ -45,8 +47,39 @@ def target_arch(target: Target | None) -> str:
     return str(target.attrs.get("arch", ""))
 
 
+def find_processor(target: Target | None) -> Processor | None:
+    """Return what a target names, None where nothing is known of it."""
+    if target is None:
+        return None
+    if target.kind.name != "hexagon":
+        return ARCHS.get(target_arch(target))
+    known: Hexagon | None = HEXAGONS.get(str(target.attrs.get("mcpu", "")))
+    vtcm = int(target.attrs.get("vtcm-capacity", 0))  # 0 is what a target says that does not
+    return replace(known, vtcm_bytes=vtcm) if known is not None and vtcm else known
+
+
+def name_target(target: Target) -> str:
+    """Name a target by its kind and what tells chips of that kind apart."""
+    attr = "mcpu" if target.kind.name == "hexagon" else "arch"
+    chip = target_arch(target) if attr == "arch" else str(target.attrs.get(attr, ""))
+    return f"{target.kind.name} {chip}".rstrip()
+
+
+def processor_of(func: tirx.PrimFunc) -> Processor:
+    """Return what a function is built for; without a target that is `SM_90A`.
+
+    Raises
+    ------
+    LoweringError
+        Nothing is known of what its target names.
+    """
+    target = func.attrs.get("target", None) if func.attrs else None
+    found = find_processor(target)
+    return arch_of(func) if found is None else found
+
+
 def arch_of(func: tirx.PrimFunc) -> Arch:
-    """Return the architecture that a function is built for.
+    """Return the architecture of the GPU that a function is built for.
 
     One without a target, as a single pass may be given it, is taken to be for `SM_90A`.
 

@@ -140,7 +140,7 @@ def check_whole(matmul: Matmul, axis: Axis) -> None:
 def async_copy(
     sch: s_tir.Schedule, copy: Any, mechanism: str = "tma", swizzle: int | None = None
 ) -> None:
-    """Ask for a copy to shared memory to be made by the hardware, asynchronously.
+    """Ask for a copy to shared memory, or to VTCM, to be made by the hardware, asynchronously.
 
     A pad in front of the copy is inlined: it becomes `if_then_else(in bounds, load, 0)`, which TMA
     does by itself at the bounds of the tensor.
@@ -150,12 +150,14 @@ def async_copy(
     sch : Schedule
         Changed in place.
     copy : SBlockRV
-        What `cache_read(..., "shared.dyn")` returned, already at the loop that is pipelined.
+        What `cache_read(..., "shared.dyn")` returned, already at the loop that is pipelined; on
+        Hexagon `cache_read(..., "global.vtcm")`.
     mechanism : str
         "tma": boxes of a tensor of up to five dimensions, with bounds. "bulk": runs of bytes that
         are contiguous at both ends, each start and length a multiple of 16. "cp_async": threads
-        copy 16, 8 or 4 bytes at once, in groups of their own. "auto": the first one that can make
-        the copy, else threads do. "none": threads do.
+        copy 16, 8 or 4 bytes at once, in groups of their own. "dma": runs of any length,
+        on Hexagon. "auto": the first one that can make the copy on a GPU, else threads do. "none":
+        threads do.
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
 
@@ -170,8 +172,9 @@ def async_copy(
     mechanism = as_choice(where, "mechanism", mechanism, keys.MECHANISMS) or keys.MECHANISMS[0]
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
     scopes = [str(region.source.scope()) for region in node.writes]
-    if scopes != ["shared.dyn"]:
-        raise cannot_schedule(where, f"a write to {scopes}", 'a cache_read to "shared.dyn"')
+    scope = ir.VTCM if mechanism == "dma" else "shared.dyn"
+    if scopes != [scope]:
+        raise cannot_schedule(where, f"a write to {scopes}", f'a cache_read to "{scope}"')
     for producer in sch.get_producers(copy):
         inline_copies(sch, producer)
     _ask(sch, where, copy, keys.ASYNC_COPY, mechanism)

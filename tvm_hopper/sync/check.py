@@ -93,6 +93,8 @@ class _Walk:
         return joined
 
     def loop(self, node: LoopNode, entry: State) -> State:
+        if node.is_once:  # nothing comes back to its head
+            return self.trip(node, entry)
         head = self.fixpoint(node, entry)
         self.edge(f"loop {node.name!r}", node.path, entry.in_flight(), head)
         back = self.trip(node, head)

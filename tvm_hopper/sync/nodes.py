@@ -60,6 +60,7 @@ class LoopNode:
     advances: frozenset[Buffer]
     min_trips: int
     name: str
+    is_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,9 @@ def _sequence(body: Body, table: Mapping[str, AsyncOp], path: Path, is_uniform: 
                     "not uniform; need a uniform branch, or threads disagree about its versions"
                 )
             inner = _sequence(statement.body, table, at, is_uniform)
-            nodes.append(
-                LoopNode(at, inner, statement.advances, statement.min_trips, statement.name)
-            )
+            once = statement.is_once
+            trips = 1 if once else statement.min_trips
+            nodes.append(LoopNode(at, inner, statement.advances, trips, statement.name, once))
         elif isinstance(statement, Branch):
             both = is_uniform and statement.is_uniform
             arms = tuple(

@@ -12,7 +12,7 @@
    later one stays.
 4. Join: neighbors that began as groups of their own become one where no wait tells them apart.
 
-Fences and commits of groups follow from the program alone and are added at the end.
+What opens, commits and fences groups follows from the program alone and is added at the end.
 
 Theorem. What is returned is safe: the check accepts it, and the check knows no more than every
 path of the program does. It is minimal: without any one of its syncs, or with a weaker Wait, the
@@ -25,12 +25,25 @@ only if it is read is one that nothing reads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from tvm_hopper.facts.async_ops import ASYNC_OPS, COMPLETIONS, WAIT_GROUP_READ, AsyncOp
 
 from .check import Need, first_need
 from .nodes import BranchNode, LoopNode, Node, Sequence, Unit, build, join_at, units
-from .program import Barrier, Body, Buffer, Commit, Fence, Path, Placement, Sync, Wait, WaitPhase
+from .program import (
+    Barrier,
+    Body,
+    Buffer,
+    Commit,
+    Fence,
+    Open,
+    Path,
+    Placement,
+    Sync,
+    Wait,
+    WaitPhase,
+)
 from .state import Phase
 
 Placed = dict[Path, tuple[Sync, ...]]
@@ -66,6 +79,8 @@ def place_syncs(body: Body, table: Mapping[str, AsyncOp] = ASYNC_OPS) -> tuple[P
         if unit.op is not None and unit.op.needs_commit:
             if not unit.op.ordered_after_program:
                 placed[unit.path] = _merge(placed.get(unit.path, ()), [Fence("wgmma")])
+            if unit.op.opens_group:
+                placed[unit.path] = _merge(placed.get(unit.path, ()), [Open(unit.op.completion)])
             placed[unit.end] = _merge(placed.get(unit.end, ()), [Commit(unit.op.completion)])
     return tuple(Placement(path, sync) for path in sorted(placed) for sync in placed[path])
 
@@ -93,7 +108,7 @@ def _fold_node(node: Node, promised: frozenset[Buffer]) -> Node:
         return Unit(name, node.path, inside.end, uses)
     if isinstance(node, LoopNode):
         body = _fold(node.body, promised)
-        return LoopNode(node.path, body, node.advances, node.min_trips, node.name)
+        return replace(node, body=body)
     arms = tuple(_fold(arm, promised) for arm in node.arms)
     return BranchNode(node.path, arms, node.is_uniform)
 
@@ -248,7 +263,8 @@ def _merge(syncs: Iterable[Sync], more: Iterable[Sync]) -> tuple[Sync, ...]:
 def _rank(sync: Sync) -> tuple[int, str, int]:
     """Order the syncs of one place.
 
-    A group is closed before it is waited for; what is complete is fenced and then announced.
+    A group is closed before it is waited for; what is complete is fenced and then announced. Nobody
+    waits while a group is open.
     """
     if isinstance(sync, Commit):
         return (0, "", 0)
@@ -258,4 +274,6 @@ def _rank(sync: Sync) -> tuple[int, str, int]:
         return (2, "", COMPLETIONS.index(sync.completion))
     if isinstance(sync, Fence):
         return (3, "", 0) if sync.kind == "async_proxy" else (5, "", 0)
+    if isinstance(sync, Open):
+        return (6, "", 0)
     return (4, "", 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Space = Literal["shared", "registers", "global"]
+Space = Literal["shared", "vtcm", "registers", "global"]
 Path = tuple[int, ...]
 """Where a statement stands: its index in the body, then its index in a loop's body, or the number
 of an arm and the index in that arm. An index one past the last statement means the end."""
@@ -79,12 +79,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop of at least `min_trips` trips; the end of each advances the rings in `advances`."""
+    """A loop of at least `min_trips` trips; the end of each advances the rings in `advances`.
+
+    One that `is_once` makes one trip, and its body may rely on that.
+    """
 
     name: str
     body: Body
     advances: frozenset[Buffer] = frozenset()
     min_trips: int = 0
+    is_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,13 @@ class Fence:
     """`fence.proxy.async` by all threads, or `wgmma.fence`."""
 
     kind: Literal["async_proxy", "wgmma"]
+
+
+@dataclass(frozen=True)
+class Open:
+    """Begin the group of the operations behind, where that takes an instruction."""
+
+    completion: str
 
 
 @dataclass(frozen=True)
@@ -146,7 +157,7 @@ class Barrier:
     """All threads of the agent meet."""
 
 
-Sync = Fence | Commit | Wait | WaitPhase | Barrier
+Sync = Fence | Open | Commit | Wait | WaitPhase | Barrier
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,73 @@
+"""Decide how far the loads of a loop run ahead of what reads them, by the slots that they have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.facts.async_ops import ASYNC_OPS
+from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, FILL_SLOT, STORES_IN_FLIGHT
+
+from .channel import find_calls, is_load, trip_variable
+from .pipeline_plan import pipelined_loops
+
+
+@dataclass(frozen=True)
+class LoadAhead:
+    """One block of loads of a loop, and what binds the number of its trip.
+
+    It runs as many trips ahead as its ring has slots beside the one that is read, and those that
+    are left to stores.
+    """
+
+    trip: tirx.Bind
+    load: ir.SBlockRealize
+
+    @property
+    def ahead(self) -> int:
+        """Trips."""
+        block = self.load.block
+        in_flight = int(block.annotations.get(STORES_IN_FLIGHT, 0))
+        return int(block.writes[0].source.shape[0]) - 1 - in_flight
+
+
+@dataclass(frozen=True)
+class ExpansionPlan:
+    """A loop, its statements, and its blocks of loads."""
+
+    loop: ir.For
+    block: ir.SBlockRealize | None  # of an iteration, if it allocates anything
+    parts: tuple[ir.Stmt, ...]
+    loads: tuple[LoadAhead, ...]
+
+    @property
+    def ahead(self) -> int:
+        """Trips that the loads run ahead which run furthest."""
+        return max((one.ahead for one in self.loads), default=0)
+
+    @property
+    def peels(self) -> bool:
+        """Tell whether iterations that load nothing are not part of the loop."""
+        operations = [str(one.load.block.annotations[ASYNC_OP]) for one in self.loads]
+        return self.ahead > 0 and any(ASYNC_OPS[op].opens_group for op in operations)
+
+
+def plan_expansions(kernel: Any) -> tuple[ExpansionPlan, ...]:
+    """Return the loops of a kernel whose own threads load, the innermost first."""
+    return tuple(_plan_loop(loop) for loop in reversed(pipelined_loops(kernel)))
+
+
+def _plan_loop(loop: ir.For) -> ExpansionPlan:
+    block = loop.body if isinstance(loop.body, ir.SBlockRealize) else None
+    parts = tuple(ir.statements(loop.body if block is None else block.block.body))
+    loads = []
+    # Those of an inner loop may stand there already, ahead of it.
+    for load in (x for x in parts if is_load(x) and AHEAD not in x.block.annotations):
+        (call,) = find_calls(load, FILL_SLOT)
+        trip = trip_variable(call)
+        bind = next(x for x in parts if isinstance(x, tirx.Bind) and x.var.same_as(trip))
+        loads.append(LoadAhead(bind, load))
+    return ExpansionPlan(loop, block, parts, tuple(loads))

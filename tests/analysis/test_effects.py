@@ -97,7 +97,7 @@ def test_offsets_stand_behind_their_pointers():
         'T.cuda.mma_fill_legacy(8, C.data, i, dtype="float32")',
         'T.cuda.mma_store_legacy(16, 16, A.data, C.data, i, 16, dtype="float32")',
     ]
-    own_registers = {"tirx.ptx.ldmatrix", "tirx.ptx.stmatrix"}
+    addresses = {"tirx.ptx.ldmatrix", "tirx.ptx.stmatrix", "tirx.dma_copy"}
     seen = set()
     for statement in statements:
         for call in ir.find_all(from_statement(statement).body, ir.Call):
@@ -107,7 +107,16 @@ def test_offsets_stand_behind_their_pointers():
                 if effect.offset is not None:
                     assert ir.dtype_of(call.args[effect.offset]) == "int32"
     ours = {name for name in POINTERS if name.startswith("tvm_hopper.")}
-    assert seen == set(POINTERS) - own_registers - ours
+    assert seen == set(POINTERS) - addresses - ours
+
+
+def test_a_copy_by_dma_reads_the_tensor_and_writes_the_tile():
+    call = (
+        'T.call_intrin("int32", "tirx.dma_copy", 0, T.address_of(C[0]), T.address_of(A[0]), 4, 0)'
+    )
+    func = from_statement(call)
+    found = {x.buffer.name: (x.reads, x.writes) for x in find_effects(func.body)}
+    assert found == {"C": (False, True), "A": (True, False)}
 
 
 def test_a_region_of_a_block_is_no_access():

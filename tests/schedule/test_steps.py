@@ -71,8 +71,8 @@ def test_copy_to_another_scope():
 
 def test_copy_by_an_unknown_mechanism():
     sch, _, _, (copy, _) = tiled()
-    with pytest.raises(ScheduleError, match=r"found mechanism='dma'; need one of 'tma', 'bulk', "):
-        hs.async_copy(sch, copy, mechanism="dma")
+    with pytest.raises(ScheduleError, match=r"found mechanism='tmo'; need one of 'tma', 'bulk', "):
+        hs.async_copy(sch, copy, mechanism="tmo")
 
 
 def test_copy_inlines_its_pad_but_no_other_block():

@@ -69,8 +69,8 @@ def test_a_product(pending, expected, tmp_path):
 @pytest.mark.parametrize(
     ("route", "expected"),
     [
-        # of the staging tile's next turn, and at the end
-        (Route(store="tma", stages=3), [f"{COPIES} 0x0"] * 2),
+        # in front of the slot's next load, one store in flight, and at the end
+        (Route(store="tma", stages=3), [f"{COPIES} 0x1", f"{COPIES} 0x0"]),
         (Route(store="tma", stages=None), [f"{COPIES} 0x0"] * 2),
         (Route(load="cp_async", store=None, stages=3), [f"{COPIES} 0x1", f"{COPIES} 0x0"]),
         (Route(load="cp_async", store="tma", stages=3), [f"{COPIES} 0x1", *[f"{COPIES} 0x0"] * 3]),

@@ -55,7 +55,6 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Processor
-from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.plan.bulk_plan import BulkTransfer, plan_bulk_copies
 from tvm_hopper.plan.cp_async_plan import CpAsyncTransfer, plan_cp_async_copies
 from tvm_hopper.plan.dma_plan import DmaTransfer, plan_dma_copies
@@ -90,12 +89,14 @@ def plan_copies(kernel: Any, processor: Processor) -> CopyPlan:
     """Plan every annotated copy of a kernel; reasons to refuse are raised here."""
     for copy in find_transfers(kernel):
         if copy.op.name not in processor.async_ops:
-            able = {ASYNC_OPS[name].mechanism for name in processor.async_ops} - {None}
+            able = processor.mechanisms(copy.op.reads, copy.op.writes)
+            names = " or ".join(map(repr, able)) or "none that copies this way"
             raise cannot_lower(
                 copy.where,
                 f"{ASYNC_COPY} = {copy.op.mechanism!r} on {processor.name}",
-                f"a mechanism that it has: {' or '.join(sorted(map(repr, able)))}",
-                "ask for that one, or build for a chip that has the other",
+                f"a mechanism that it has: {names}",
+                f"{'ask for that one' if able else 'let threads copy'}, or build for a chip that "
+                "has the other",
             )
     return CopyPlan(
         plan_tma_copies(kernel),

@@ -40,7 +40,7 @@ def swizzle_accesses(kernel: Any, copies: Iterable[Transfer]) -> Any:
 
 
 def swizzle_plain_copies(kernel: ir.For) -> ir.For:
-    """XOR the accesses of tiles that hardware reads and plain stores fill: no TMA does, so far."""
+    """XOR the accesses of tiles that plain copies fill and hardware reads."""
     operations = ir.find_blocks(kernel, ASYNC_OP)
     copies = [
         copy

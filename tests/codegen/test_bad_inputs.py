@@ -11,7 +11,7 @@ from tvm import s_tir
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
-from tvm_hopper.testing import workloads
+from tvm_hopper.testing import copies, workloads
 
 H200 = "nvidia/nvidia-h200"
 TILE = (64, 64, 64)
@@ -46,6 +46,12 @@ def by_annotations(problem, **notes):
     sch.annotate(k0, "software_pipeline_order", [0, 1, 2])
     sch.annotate(k0, "software_pipeline_async_stages", [0])
     return pipeline.lower(sch.mod, H200)
+
+
+def lower_store(mechanism, target):
+    """Lower a kernel whose tiles leave by a mechanism, and come by threads."""
+    route = copies.Route(load=None, store=mechanism, stages=None)
+    return pipeline.lower(copies.schedule(copies.copy(64, 256), route).mod, target)
 
 
 def test_bare_annotations_lower():
@@ -134,6 +140,11 @@ ROWS = {
         lambda: lower({}, target={"kind": "cuda", "arch": "sm_80"}),
         LoweringError,
         r"found tvm_hopper.async_copy = 'tma' on sm_80; need a mechanism that it has: 'cp_async'",
+    ),
+    "store on an older target": (
+        lambda: lower_store("tma", "nvidia/nvidia-a100"),
+        LoweringError,
+        r"need a mechanism that it has: none that copies this way; let threads copy, or build",
     ),
     "another kind of target": (
         lambda: lower({}, target="llvm"),

@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from .async_ops import ASYNC, ASYNC_OPS, GENERIC
+from .async_ops import ASYNC, ASYNC_OPS, GENERIC, find_mechanisms
 
 KIB = 1024
 
@@ -63,6 +63,10 @@ class Processor(ABC):
     def has_threads(self) -> bool:
         """Whether threads share a kernel's work; else one thread runs the whole function."""
         return False
+
+    def mechanisms(self, reads: str, writes: str) -> tuple[str, ...]:
+        """Return the mechanisms by which it copies one memory into another, by name."""
+        return find_mechanisms(reads, writes, self.async_ops)
 
     @property
     @abstractmethod

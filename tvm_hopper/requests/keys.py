@@ -141,7 +141,7 @@ KEYS: dict[str, Key] = {
             CHECK_ASSEMBLER_LOG,
             (FUNCTION,),
             bool,
-            "fail on spills, serialised WGMMA and ignored setmaxnreg",
+            "fail on serialised WGMMA and ignored setmaxnreg; if strict, on spills",
             option=True,
         ),
     )

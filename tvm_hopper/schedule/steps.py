@@ -9,7 +9,7 @@
     hs.pipeline(sch, k0, stages=4, roles=hs.Roles(consumers=2))
     hs.async_store(sch, store)                annotate the copy out of a shared tile
 
-Plain loops over tiles that `async_copy` fills take the second and the last step alone.
+Plain loops over tiles take `async_copy`, `pipeline` and `async_store` alone.
 
 They stand beside TVM's primitives and replay from a trace in a process that knows nothing of this
 package.  What they cannot serve is one error, and the schedule stays as it was.  A request that is
@@ -159,7 +159,8 @@ def async_copy(
         on Hexagon. "auto": the first one that can make the copy on a GPU, else threads do. "none":
         threads do.
     swizzle : int, optional
-        Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
+        Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits
+        for a tile of a product, none for one of plain loops.
 
     Raises
     ------
@@ -221,7 +222,8 @@ def async_store(
         are contiguous at both ends, each start and length a multiple of 16. "auto": the first one
         that can make the copy, else threads do. "none": threads do.
     swizzle : int, optional
-        Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits.
+        Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits
+        for a tile of a product, none for one of plain loops.
     slots : int, optional
         Slots of the tile. None: one, or as the stages of the loop say; of a tile that is loaded,
         two if it has three or more.

@@ -34,7 +34,9 @@ MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
 
 @dataclass(frozen=True)
 class Roles:
-    """Who does what in a warp-specialised pipeline: one producer warp group and its consumers.
+    """Who does what in a warp-specialised pipeline: one producer and its consumers.
+
+    The producer is a warp group beside a product, a warp beside plain loops.
 
     Parameters
     ----------

@@ -89,7 +89,7 @@ def plan_copies(kernel: Any, processor: Processor) -> CopyPlan:
     """Plan every annotated copy of a kernel; reasons to refuse are raised here."""
     for copy in find_transfers(kernel):
         if copy.op.name not in processor.async_ops:
-            able = processor.mechanisms(copy.op.reads, copy.op.writes)
+            able = processor.mechanisms(copy.op.is_load)
             names = " or ".join(map(repr, able)) or "none that copies this way"
             raise cannot_lower(
                 copy.where,

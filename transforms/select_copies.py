@@ -34,7 +34,7 @@ from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, find_copy_nests
 from tvm_hopper.plan.layout import plan_layouts
 from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
 from tvm_hopper.requests.fallbacks import Fallback, report
-from tvm_hopper.requests.keys import ASYNC_COPY, AUTO, BY_THREADS, SWIZZLE
+from tvm_hopper.requests.keys import ASYNC_COPY, AUTO, BY_THREADS, STORE_SLOTS, SWIZZLE
 from tvm_hopper.requests.targets import arch_of
 
 from .layout_shared import rewrite_layouts
@@ -100,7 +100,7 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
             return block
         notes = {k: v for k, v in block.annotations.items() if k != ASYNC_COPY}
         if mechanism is None:
-            notes.pop(SWIZZLE, None)
+            notes = {k: v for k, v in notes.items() if k not in (SWIZZLE, STORE_SLOTS)}
         else:
             notes[ASYNC_COPY] = mechanism
         return ir.with_block(block, annotations=notes)

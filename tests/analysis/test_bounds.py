@@ -25,7 +25,7 @@ ROW, COLUMN = BX * 64 + R, S + 16
 
 def bounds(condition, indices=(ROW, COLUMN), shape=SHAPE):
     found = find_bounds(condition, indices, shape, NEST)
-    return found and tuple(x if x is None else ir.static_int(x) for x in found)
+    return found and tuple(x if x is None else ir.static_int(x) for x in found.below)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,22 @@ def test_a_condition_on_whole_tiles_may_say_the_same():
     assert bounds(tile < 0, (rows, COLUMN), (12, 72)) is None
 
 
+def test_a_bound_from_below_is_told_apart():
+    both = tirx.And(ROW - 3 >= 0, ROW - 3 < 100)
+    found = find_bounds(both, (ROW - 3, COLUMN), SHAPE, NEST)
+    assert found.from_zero == (True, False)
+    assert (ir.static_int(found.below[0]), found.below[1]) == (100, None)
+
+
 def test_symbolic_extents_compare_as_they_stand():
     m = ir.Var("m", "int32")
-    assert find_bounds(m > ROW, (ROW, COLUMN), (m, 72), NEST)[0].same_as(m)
-    part = find_bounds(m - 1 > ROW, (ROW, COLUMN), (m, 72), NEST)[0]
+    assert find_bounds(m > ROW, (ROW, COLUMN), (m, 72), NEST).below[0].same_as(m)
+    part = find_bounds(m - 1 > ROW, (ROW, COLUMN), (m, 72), NEST).below[0]
     assert ir.is_const(ir.simplify(part - (m - 1)), 0)
     wide = tirx.Cast("int64", ROW)
     found = find_bounds(wide < tirx.Cast("int64", m), (wide, COLUMN), (m, 72), NEST)
     assert found is not None
-    assert found[0].same_as(m)
+    assert found.below[0].same_as(m)
 
 
 def test_types_of_predicate_and_index_may_differ():

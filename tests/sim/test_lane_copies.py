@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from tvm_hopper.simulation import simulate
+from tvm_hopper.simulation import simulate, verify
 
 from .kernels import LOAD_1D, STORE_1D, lower, rules
 
@@ -100,3 +100,33 @@ def refilled(meet):
 def test_a_load_over_what_other_lanes_read_needs_a_meeting():
     assert rules(refilled(True), X) == set()
     assert rules(refilled(False), X) == {"RACE_OVERWRITE_BUSY"}
+
+
+def copied_by_lanes(place):
+    """Let each lane copy 4 bytes of its own into a tile by cp.async, to `place(lane)`."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((32,), "float32"), Y: T.Buffer((32,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((128,), "float32", data=smem.data, scope="shared.dyn")
+            tile[tx] = T.float32(0)
+            T.cuda.warp_sync()
+            T.ptx.cp.async_.ca.shared.global_(T.address_of(tile[place(tx)]), T.address_of(X[tx]), 4)
+            T.ptx.cp.async_.commit_group()
+            T.ptx.cp.async_.wait_group(0)
+            T.cuda.warp_sync()
+            Y[tx] = tile[tx]
+
+    return main
+
+
+def test_lanes_of_one_copy_write_to_places_of_their_own():
+    assert rules(copied_by_lanes(lambda tx: tx), X) == set()
+    assert rules(copied_by_lanes(lambda tx: tx // 2), X) == {"RACE_WRITE_WRITE"}
+    same = {"X": np.ones(32, dtype="float32")}
+    assert rules(copied_by_lanes(lambda tx: tx // 2), same) == set()  # no one could see which
+    assert verify(lower(copied_by_lanes(lambda tx: tx // 2)), X).verdict == "error"

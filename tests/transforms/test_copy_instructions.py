@@ -65,6 +65,13 @@ with T.sblock("copy"):
 """)
 
 
+def test_nothing_is_copied_from_in_front_of_the_tensor():
+    ahead = ("A[bx * 8 + i, j]", "A[bx - 3 + i, j]")
+    row = ("(8, 64)", "(1, 64)")
+    got = run(parse(COPY, row, ahead, where("0 <= bx - 3 + i")), LowerCopies())
+    assert "T.Select(3 <= bx, 64, 0) * 2" in got.script()
+
+
 def test_rows_in_a_row_are_one_run():
     whole = ("(8, 64)", "(8, 128)")
     becomes(

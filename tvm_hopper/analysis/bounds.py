@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import sym, tirx
@@ -9,10 +10,26 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What a predicate says of some indices.
+
+    Attributes
+    ----------
+    below
+        For each index an exclusive upper bound, None for an index that the predicate leaves alone.
+    from_zero
+        For each index whether the predicate says that it is not negative.
+    """
+
+    below: tuple[Any, ...]
+    from_zero: tuple[bool, ...]
+
+
 def find_bounds(
     condition: Any, indices: tuple[Any, ...], shape: tuple[Any, ...], loops: tuple[ir.For, ...]
-) -> tuple[Any, ...] | None:
-    """Return the bound that a predicate sets to each index, or None if it says anything else.
+) -> Bounds | None:
+    """Return the bounds that a predicate sets to indices, or None if it says anything else.
 
     Needed where hardware fills by the bounds of a tensor map: any other predicate would be dropped.
 
@@ -21,7 +38,7 @@ def find_bounds(
     condition : Expr
         The predicate, a conjunction.
     indices : tuple of Expr
-        What may be bounded; none is ever negative.
+        What may be bounded.
     shape : tuple of Expr
         The bounds that are tried first, since they may be spelled in ways that need a proof.
     loops : tuple of For
@@ -29,8 +46,8 @@ def find_bounds(
 
     Returns
     -------
-    bounds : tuple or None
-        For each index an exclusive upper bound, None for an index that the predicate leaves alone.
+    bounds : Bounds or None
+        Of each index.
     """
     analyzer = sym.Analyzer()
     for loop in loops:
@@ -42,8 +59,11 @@ def find_bounds(
     ]
     usual = [(axis, x) for axis, x in usual if isinstance(x, tirx.LT)]  # 0 < 1 is a constant
     bounds: list[Any] = [None] * len(indices)
+    from_zero = [False] * len(indices)
     for term in ir.conjuncts(condition):
-        if _is_lower_bound(term, indices, analyzer):
+        if not_negative := _find_not_negative(term, indices, analyzer):
+            for at in not_negative:
+                from_zero[at] = True
             continue
         axis = next((a for a, bound in usual if _same_bound(term, bound, analyzer)), None)
         found = (axis, shape[axis]) if axis is not None else _bound(term, indices, variables)
@@ -53,7 +73,7 @@ def find_bounds(
         if bounds[axis] is not None and not _equal(bounds[axis], bound):
             bound = tirx.min(bounds[axis], ir.cast_like(bound, bounds[axis]))
         bounds[axis] = bound
-    return tuple(bounds)
+    return Bounds(tuple(bounds), tuple(from_zero))
 
 
 def _bound(term: Any, indices: tuple[Any, ...], variables: list[ir.Var]) -> tuple[int, Any] | None:
@@ -156,11 +176,12 @@ def _implies(first: Any, second: Any, analyzer: sym.Analyzer) -> bool:
         return bool(analyzer.can_prove(sides[0] >= sides[1]))
 
 
-def _is_lower_bound(term: Any, indices: tuple[Any, ...], analyzer: sym.Analyzer) -> bool:
-    """Tell whether a term only says that an index is not negative, as every index here is."""
-    if isinstance(term, (tirx.LE, tirx.GE)):
-        low, high = (term.a, term.b) if isinstance(term, tirx.LE) else (term.b, term.a)
-        return ir.is_const(low, 0) and any(
-            ir.is_const(analyzer.simplify(high - index), 0) for index in indices
-        )
-    return False
+def _find_not_negative(term: Any, indices: tuple[Any, ...], analyzer: sym.Analyzer) -> list[int]:
+    """Return the indices of which a term says that they are not negative, and nothing else."""
+    if not isinstance(term, (tirx.LE, tirx.GE)):
+        return []
+    low, high = (term.a, term.b) if isinstance(term, tirx.LE) else (term.b, term.a)
+    if not ir.is_const(low, 0):
+        return []
+    gaps = (analyzer.simplify(high - ir.cast_like(index, high)) for index in indices)
+    return [axis for axis, gap in enumerate(gaps) if ir.is_const(gap, 0)]

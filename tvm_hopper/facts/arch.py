@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from .async_ops import ASYNC, ASYNC_OPS, GENERIC, find_mechanisms
+from .async_ops import ASYNC, ASYNC_OPS, GENERIC
 
 KIB = 1024
 
@@ -64,9 +64,10 @@ class Processor(ABC):
         """Whether threads share a kernel's work; else one thread runs the whole function."""
         return False
 
-    def mechanisms(self, reads: str, writes: str) -> tuple[str, ...]:
-        """Return the mechanisms by which it copies one memory into another, by name."""
-        return find_mechanisms(reads, writes, self.async_ops)
+    def mechanisms(self, is_load: bool) -> tuple[str, ...]:
+        """Return the mechanisms by which it copies onto the chip, or from it, by name."""
+        rows = [ASYNC_OPS[name] for name in self.async_ops]
+        return tuple(sorted(x.mechanism for x in rows if x.mechanism and x.is_load == is_load))
 
     @property
     @abstractmethod

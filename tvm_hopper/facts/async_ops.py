@@ -9,7 +9,6 @@ groups (include/tvm/tirx/builtin.h) and does (src/backend/hexagon/runtime, `Hexa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 MBARRIER = "mbarrier"
@@ -202,11 +201,7 @@ def find_copy_op(mechanism: str, reads: str, writes: str) -> AsyncOp | None:
     return next((op for op in served if (op.reads, op.writes) == (reads, writes)), None)
 
 
-def find_mechanisms(
-    reads: str, writes: str, names: Iterable[str] = tuple(ASYNC_OPS)
-) -> tuple[str, ...]:
-    """Return the mechanisms by which one memory is copied into another; `names` are rows."""
-    rows = (
-        op for op in (ASYNC_OPS[name] for name in names) if (op.reads, op.writes) == (reads, writes)
-    )
+def find_mechanisms(reads: str, writes: str) -> tuple[str, ...]:
+    """Return the mechanisms by which one memory is copied into another, by name."""
+    rows = (op for op in ASYNC_OPS.values() if (op.reads, op.writes) == (reads, writes))
     return tuple(sorted(op.mechanism for op in rows if op.mechanism is not None))

@@ -21,7 +21,15 @@ from tvm_hopper.analysis.divisors import divisor
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 
-from .copy_rules import check_alone, check_loops, check_partial, is_aligned_start
+from .copy_rules import (
+    check_alone,
+    check_loops,
+    check_once,
+    check_partial,
+    count_left,
+    is_aligned_slot,
+    is_aligned_start,
+)
 from .transfer import Transfer, find_transfers
 
 
@@ -76,6 +84,7 @@ def plan_bulk_copies(kernel: ir.For) -> tuple[BulkTransfer, ...]:
 def _plan_runs(copy: Transfer, around: tuple[ir.For, ...]) -> BulkTransfer:
     loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
     check_tile_loops(copy, loops)
+    check_once(copy)
     counts = _counts(copy, loops, around)
     run = find_run(copy, loops, counts)
     rest = tuple(loop for loop in loops if not any(loop.same_as(x) for x in run))
@@ -137,9 +146,19 @@ def _counts(
     analyzer = sym.Analyzer()
     for var, loop in every.items():
         analyzer.bind(var, ir.range_of(loop))
+    ones = {loop.loop_var: 0 for loop in copy.loops if ir.is_const(loop.extent, 1)}
     whole: list[Any] = []  # what all of the copy depends on
-    for axis, bound in enumerate(bounds):
-        index = tensor.indices[axis]
+    for axis, bound in enumerate(bounds.below):
+        index = ir.simplify(ir.substitute(tensor.indices[axis], ones))
+        if bounds.from_zero[axis] and not analyzer.can_prove(index >= ir.cast_like(0, index)):
+            if copy.must_fill or any(ir.uses(index, loop.loop_var) for loop in loops):
+                raise cannot_lower(
+                    copy.where,
+                    f"a bound from below: {index} may be negative",
+                    "indices from 0 on: a copy in bulk starts where loops do, and fills nothing",
+                    _instead(copy),
+                )
+            whole.append(index >= ir.cast_like(0, index))
         if bound is None or analyzer.can_prove(index < ir.cast_like(bound, index)):
             continue
         moving = [loop for loop in loops if ir.uses(index, loop.loop_var)]
@@ -158,8 +177,7 @@ def _counts(
             whole.append(index < ir.cast_like(bound, index))
             continue
         left = ir.cast_like(bound, index) - tensor.start(moving)[axis]
-        zero, most = (ir.cast_like(x, left) for x in (0, moving[0].extent))
-        counts[moving[0]] = analyzer.simplify(tirx.max(zero, tirx.min(most, left)))
+        counts[moving[0]] = analyzer.simplify(count_left(left, moving[0].extent))
     if whole and loops:
         count = counts[loops[0]]
         if isinstance(count, int):
@@ -223,6 +241,13 @@ def _check_alignment(plan: BulkTransfer) -> None:
             f"{plan.run_bytes} bytes in a row",
             f"a multiple of {BULK_ALIGNMENT}",
             f"pad the rows, or {_instead(copy)}",
+        )
+    if not is_aligned_slot(copy.tile, unit):
+        raise cannot_lower(
+            copy.where,
+            f"a tile {copy.tile.buffer.name} of shape {list(copy.tile.buffer.shape)}",
+            f"a multiple of {BULK_ALIGNMENT} bytes: the slots of a ring lie one behind the other",
+            f"pad its last dimension, or {_instead(copy)}",
         )
     for end in (copy.tile, copy.tensor):
         if not is_aligned_start(end, plan.inside, unit):

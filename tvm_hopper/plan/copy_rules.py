@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
+
+from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess
@@ -31,6 +34,32 @@ def check_loops(copy: Transfer, loops: Iterable[ir.For]) -> None:
             )
 
 
+def check_once(copy: Transfer) -> None:
+    """Refuse a load that stores an element of its tile more than once.
+
+    Which iteration of the program was the last one is not what parallel copies know.
+    """
+    extents = {loop.loop_var: loop.extent for loop in copy.loops}
+    if not copy.fills_shared or is_injective(list(copy.dst.indices), extents, True):
+        return
+    raise cannot_lower(
+        copy.where,
+        f"{copy.dst.buffer.name}{list(copy.dst.indices)}, which several iterations of "
+        f"{', '.join(loop.loop_var.name for loop in copy.loops)} store",
+        "each element of the tile stored once: asynchronous copies are not ordered",
+        "leave the iterations out that are stored over, or let threads copy",
+    )
+
+
+def count_left(left: Any, most: Any) -> Any:
+    """Return how many of at most so many are left, none where it is negative; of `left`'s type.
+
+    What is left of a large tensor fits no int32, so that nobody narrows it before this.
+    """
+    zero, most = (ir.cast_like(x, left) for x in (0, most))
+    return tirx.max(zero, tirx.min(most, left))
+
+
 def is_aligned_start(end: AffineAccess, run: Iterable[ir.For], length: int) -> bool:
     """Tell whether each run of elements starts at a multiple of a length in memory.
 
@@ -46,6 +75,11 @@ def is_aligned_start(end: AffineAccess, run: Iterable[ir.For], length: int) -> b
     starts = zip(end.start(run), end.strides, strict=True)
     is_aligned = all(divisor(index) * divisor(stride) % length == 0 for index, stride in starts)
     return is_aligned and starts_aligned(end.buffer, length)
+
+
+def is_aligned_slot(tile: AffineAccess, length: int) -> bool:
+    """Tell whether each slot of a ring of such tiles starts at a multiple of some elements."""
+    return prod(map(divisor, tile.buffer.shape)) % length == 0
 
 
 def check_alone(kernel: ir.For, copy: Transfer) -> None:
@@ -78,7 +112,7 @@ def check_alone(kernel: ir.For, copy: Transfer) -> None:
     predicate: Any = True if copy.condition is None else copy.condition
     indices: Any = list(copy.dst.indices)
     for axis in (x for x in threads if ir.depends_on(copy.src.indices, [x.loop_var])):
-        # warp groups store parts of their own, see plan/agents.py
+        # warp groups store parts of their own, see plan/shares.py
         view = GroupView.of(axis.loop_var)
         indices, predicate = [view.split(index) for index in indices], view.split(predicate)
         extents[view.group] = -(-axis.extent // WARP_GROUP_THREADS)

@@ -21,7 +21,15 @@ from tvm_hopper.analysis.bounds import as_less_than
 from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.errors import cannot_lower
 
-from .copy_rules import check_alone, check_loops, check_partial, is_aligned_start
+from .copy_rules import (
+    check_alone,
+    check_loops,
+    check_once,
+    check_partial,
+    count_left,
+    is_aligned_slot,
+    is_aligned_start,
+)
 from .transfer import Transfer, find_transfers
 
 CHUNK_BYTES = (16, 8, 4)  # PTX ISA 9.1, 9.7.9.25.3.1: `cp-size`
@@ -85,6 +93,7 @@ def _plan_chunks(copy: Transfer, thread: ir.For) -> CpAsyncTransfer:
     ends = (copy.tile, copy.tensor)
     rows = [loop for loop in loops if all(end.flat_step(loop) == 1 for end in ends)]
     check_loops(copy, loops)
+    check_once(copy)
     if copy.fill is not None and not ir.is_zero(copy.fill):
         raise cannot_lower(
             copy.where,
@@ -116,7 +125,7 @@ def _plan_chunks(copy: Transfer, thread: ir.For) -> CpAsyncTransfer:
 
 
 def _is_aligned(copy: Transfer, row: ir.For, width: int) -> bool:
-    if int(row.extent) % width:
+    if int(row.extent) % width or not is_aligned_slot(copy.tile, width):
         return False
     if width > 1 and any(end.flat_step(row) != 1 for end in (copy.tile, copy.tensor)):
         return False
@@ -147,6 +156,5 @@ def _valid(copy: Transfer, row: ir.For, width: int) -> Any:
         if divides(width, first) and divides(width, high):  # chunks start at its multiples
             whole.append(term)
             continue
-        left = ir.as_int32(ir.simplify(high - low))
-        count = tirx.min(count, tirx.max(left, tirx.IntImm("int32", 0)))
+        count = tirx.min(count, ir.as_int32(count_left(ir.simplify(high - low), width)))
     return tirx.Select(ir.conjunction(whole), count, tirx.IntImm("int32", 0)) if whole else count

@@ -19,7 +19,7 @@ from tvm_hopper.facts.hexagon import Hexagon
 from tvm_hopper.requests.keys import DMA_COPY
 
 from .bulk_plan import check_tile_loops, find_run
-from .copy_rules import check_alone
+from .copy_rules import check_alone, check_once
 from .transfer import Transfer, find_transfers
 
 
@@ -70,6 +70,7 @@ def plan_dma_copies(kernel: Any, processor: Any) -> tuple[DmaTransfer, ...]:
 
 def _plan(kernel: Any, copy: Transfer, processor: Hexagon) -> DmaTransfer:
     check_alone(kernel, copy)
+    check_once(copy)
     if copy.condition is not None:
         raise cannot_lower(
             copy.where,

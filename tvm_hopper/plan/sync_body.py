@@ -376,7 +376,7 @@ class BodyReader:
         operands = {ASYNC_OPS[op].reads, ASYNC_OPS[op].writes}
         reads = [self._touch(region, is_write=False) for region in block.reads]
         writes = [self._touch(region, is_write=True) for region in block.writes]
-        # No other statement touches the tensor that a store writes (plan/tma_plan.py).
+        # No other statement touches the tensor that a store writes (plan/copy_rules.py).
         on_chip = operands - {"global"}
         own = [access for access in (*reads, *writes) if access.buffer.space in on_chip]
         return Step(block.name_hint, tuple(dict.fromkeys(own)), op, self._issuer(op))

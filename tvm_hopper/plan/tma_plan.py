@@ -22,7 +22,7 @@ from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.requests.keys import SWIZZLE
 
-from .copy_rules import check_alone
+from .copy_rules import check_alone, check_once
 from .transfer import Transfer, find_transfers
 
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
@@ -102,6 +102,7 @@ def plan_tma_copies(kernel: ir.For) -> tuple[TmaTransfer, ...]:
     copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "tma"]
     for copy in copies:
         check_alone(kernel, copy)
+        check_once(copy)
     return tuple(_plan_boxes(copy, around) for copy in copies)
 
 
@@ -267,9 +268,9 @@ def _bounds(
             "apply any other predicate where the tile is used",
         )
     if not has_rows:
-        *found_axes, last = found
+        *found_axes, last = found.below
         return [_clip(b, x) for b, x in zip(found_axes, shape, strict=False)], (indices[-1], last)
-    return [_clip(b, x) for b, x in zip(found, shape, strict=True)], row_bound
+    return [_clip(b, x) for b, x in zip(found.below, shape, strict=True)], row_bound
 
 
 def _clip(bound: Any, extent: Any) -> Any:

@@ -165,7 +165,7 @@ def async_copy(
     Raises
     ------
     ScheduleError
-        The block is no copy, stands in no loop, or the mechanism or swizzle is not known.
+        The block does not write shared memory, or the mechanism or swizzle is not known.
     """
     copy = as_block(sch, copy)
     node = sch.get(copy)

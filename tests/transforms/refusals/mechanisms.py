@@ -108,6 +108,33 @@ BULK = [
         where("j < n"),
     ),
     bulk(
+        "bulk: rows that may begin before the tensor",
+        r"copy of A into tile: found a bound from below: bx \* 8 \+ i - 3 may be negative; need "
+        r"indices from 0 on: a copy in bulk starts where loops do, and fills nothing; take \"cp_as",
+        ("A[bx * 8 + i, j]", "A[bx * 8 + i - 3, j]"),
+        where("0 <= bx * 8 + i - 3"),
+    ),
+    bulk(
+        "bulk: a fill in front of the tensor",
+        r"copy of A into tile: found a bound from below: bx - 3 may be negative; need indices from",
+        (ELEMENT, "tile[i, j] = T.if_then_else(0 <= bx - 3, A[bx - 3, j], T.float16(0))"),
+    ),
+    bulk(
+        "bulk: elements that are stored over",
+        r"copy of A into tile: found tile\[i, j\], which several iterations of u, i, j store; need "
+        r"each element of the tile stored once: asynchronous copies are not ordered; leave the it",
+        ("i, j in T.grid(8, 64)", "u, i, j in T.grid(2, 8, 64)"),
+        ("A[bx * 8 + i, j]", "A[bx * 8 + i + u, j]"),
+    ),
+    bulk(
+        "bulk: a store from a tile that slots cannot follow",
+        r"copy of tile into A: found a tile tile of shape \[1, 68\]; need a multiple of 16 bytes: "
+        r"the slots of a ring lie one behind the other; pad its last dimension, or take the",
+        STORED,
+        ("T.sblock_alloc_buffer((8, 64)", "T.sblock_alloc_buffer((1, 68)"),
+        ("T.grid(8, 64)", "T.grid(1, 64)"),
+    ),
+    bulk(
         "bulk: rows that start anywhere",
         r"copy of A into tile: found runs of A that start at \[bx \* 8 \+ i, 4\], rows of "
         r"\[128, 1\] elements; need starts at multiples of 16 bytes; pad the rows, or take",
@@ -217,6 +244,13 @@ BULK = [
 ]
 
 CP_ASYNC = [
+    cp_async(
+        "cp.async: elements that are stored over",
+        r"copy of A into tile: found tile\[j, 0\], which several iterations of i, j store; need",
+        THREADS,
+        ("tile[i, j]", "tile[j, 0]"),
+        ('(8, 64), "float16"', '(64, 8), "float16"'),
+    ),
     cp_async(
         "cp.async: a kernel without threads",
         r"copy of A into tile: found no loop bound to a static number of threads \(threadIdx.x\) "

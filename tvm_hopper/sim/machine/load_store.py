@@ -166,6 +166,14 @@ class LoadStore(Addresses):
             if differ(np.broadcast_to(value, stays.shape), stays):
                 self._one_place(site)
 
+    def check_one_place(self, site: int, offsets: np.ndarray, words: np.ndarray) -> None:
+        """Check that lanes which write to one place write the same; `words` is (lanes, words)."""
+        no_values(self.machine, "lanes of one store write to one place")
+        for place in np.unique(offsets):
+            here = words[offsets == place]
+            if differ(here, np.broadcast_to(here[0], here.shape)):
+                self._one_place(site)
+
     def _one_place(self, site: int) -> None:
         """Report lanes of one store that write different values to one place.
 

@@ -14,6 +14,7 @@ from tvm_hopper.sim.ops.bulk import active
 from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.lane_copies import CopyPart, CopyTarget
 from tvm_hopper.sim.races.shadow import alike
+from tvm_hopper.sim.shortcuts import no_values
 from tvm_hopper.sim.trips.balance import ARRIVE, BarrierFlow
 
 
@@ -81,18 +82,24 @@ class CpAsyncOps:
             self.check(dst, into, size, written)
             target = CopyTarget(machine.log, written, dst, into, size, lanes)
         bytes_of = np.arange(size)
-        if machine.mode != "eager" and machine.values:
-            dst.data[into[:, None] + bytes_of] = POISON
 
-        def copy() -> None:
-            if not machine.values:
-                return
+        def copied() -> np.ndarray:
             data = np.zeros((len(lanes), size), np.uint8)
             if taken.any():
                 wanted = away[:, None] + bytes_of
                 valid = bytes_of < count[:, None]
                 data[valid] = src.data[wanted[valid]]
-            dst.data[into[:, None] + bytes_of] = data
+            return data
+
+        if len(np.unique(into)) < len(into):
+            no_values(machine, "lanes of one store write to one place")
+            self.check_one_place(site, into, copied())
+        if machine.mode != "eager" and machine.values:
+            dst.data[into[:, None] + bytes_of] = POISON
+
+        def copy() -> None:
+            if machine.values:
+                dst.data[into[:, None] + bytes_of] = copied()
 
         op.steps.append(copy)
         self.copies.add(CopyPart(op, self.lanes_of(mask), op.events, target))

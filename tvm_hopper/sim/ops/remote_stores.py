@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.machine.lanes import as_lanes
-from tvm_hopper.sim.machine.load_store import differ, overlapping
+from tvm_hopper.sim.machine.load_store import overlapping
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import GLOBAL_SHIFT, POISON, RANK_SHIFT, Region
 from tvm_hopper.sim.ops.bulk import active
 from tvm_hopper.sim.ops.reductions import reduced
 from tvm_hopper.sim.races.shadow import GENERIC
-from tvm_hopper.sim.shortcuts import no_values
 
 _RANK = 0xFF << RANK_SHIFT
 _OFFSET = (1 << RANK_SHIFT) - 1
@@ -101,8 +100,7 @@ class RemoteStoreOps:
         if dst.live[offsets[:, None] + np.arange(size)].any():
             self._live_object(site, dst, offsets, size)
         if not reduce and len(offsets) > 1 and overlapping(offsets, size):
-            no_values(machine, "lanes of one store write to one place")
-            self._check_one_place(site, offsets, words)
+            self.check_one_place(site, offsets, words)
         op = PendingOp("red.async" if reduce else "st.async", self, site)
         op.barrier, op.num_bytes = barrier, words.nbytes
         machine.loads.append(op)
@@ -120,12 +118,6 @@ class RemoteStoreOps:
             dst.data[offsets[:, None] + np.arange(size)] = POISON
         self._send_steps(op, dst, offsets, words, reduce)
         machine.submit(op)
-
-    def _check_one_place(self, site: int, offsets: np.ndarray, words: np.ndarray) -> None:
-        for place in np.unique(offsets):
-            here = words[offsets == place]
-            if differ(here, np.broadcast_to(here[0], here.shape)):
-                self._one_place(site)
 
     def _send_steps(
         self, op: PendingOp, dst: Region, offsets: np.ndarray, words: np.ndarray, reduce: str

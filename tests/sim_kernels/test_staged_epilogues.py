@@ -11,6 +11,7 @@ from tvm import s_tir, te
 from tests.sim_kernels.mutate import change
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
+from tvm_hopper.requests.keys import CONSUMERS, PIPELINE_KEYS, STAGE
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import workloads
 
@@ -130,6 +131,21 @@ def test_a_warp_group_waits_for_its_own_part_alone():
     ]
     barriers = [line for line in lines if "T.ptx.bar(" in line]
     assert all("threadIdx_x // 128" in line and "T.uint32(128)" in line for line in barriers)
+
+
+def test_warp_groups_that_load_for_each_other_meet():
+    """Without a producer the next tile's loads overwrite what both groups have read."""
+    plain = workloads.matmul(512, 64, 16, out_dtype="float16")
+    sch = s_tir.Schedule(plain)
+    pair = {**PAIR, "persistent": 1}
+    hs.matmul(sch, "C", hs.MatmulConfig(store="tma", **pair))
+    k0 = next(
+        x for x in sch.get_loops(sch.get_sblock("A_shared.dyn")) if STAGE in sch.get(x).annotations
+    )
+    for key in [key for key in sch.get(k0).annotations if key in (CONSUMERS, *PIPELINE_KEYS)]:
+        sch.unannotate(k0, key)
+    report = verify(sch.mod, against=plain)
+    assert report.verdict == "clean", str(report)
 
 
 @functools.cache

@@ -123,6 +123,12 @@ def test_copies_of_threads_that_are_stored(slots):
     check(copies.schedule(copies.copy(24, 64), route))
 
 
+@pytest.mark.parametrize(("columns", "store"), [(64, "none"), pytest.param(71, "auto", marks=SLOW)])
+def test_slots_of_a_store_that_threads_make_after_all(columns, store):
+    route = copies.Route((2, columns), 3, "auto", store, 2, slots=2)
+    check(copies.schedule(copies.copy(12, columns), route))
+
+
 @pytest.mark.parametrize("slots", [3, pytest.param(2, marks=SLOW)])
 def test_vectors_of_threads_that_are_stored(slots):
     route = copies.Route((2, 64), 5, None, "bulk", stages=None, threads=32, vector=4, slots=slots)

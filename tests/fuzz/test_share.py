@@ -12,7 +12,7 @@ from tests.fuzz.families import FAMILIES
 from tests.fuzz.judge import FAULTS, judge
 from tests.fuzz.runner import generate, plan
 
-SEED, CASES, CHUNKS = 2711, 130, 8
+SEED, CASES, CHUNKS = 2711, 100, 8
 TASKS = list(plan(SEED, list(FAMILIES), CASES))
 
 

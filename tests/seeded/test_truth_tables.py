@@ -37,8 +37,15 @@ def table(build, hazard, wait):
         yield fences, found(build(hazard, fences, wait))
 
 
-@pytest.mark.parametrize("hazard", HAZARDS)
-@pytest.mark.parametrize("build", [shared, across_ctas], ids=["shared", "global"])
+@pytest.mark.parametrize(
+    ("build", "hazard"),
+    [
+        pytest.param(build, hazard, id=f"{name}-{hazard}", marks=[] if quick else pytest.mark.slow)
+        for build, name in ((shared, "shared"), (across_ctas, "global"))
+        for hazard in HAZARDS
+        for quick in [(name, hazard) in (("shared", "war"), ("global", "raw"))]
+    ],
+)
 def test_with_the_wait_a_fence_counts_at_b_and_e_alone(build, hazard):
     wrong = {
         "".join(sorted(fences)): rules

@@ -123,9 +123,12 @@ def test_copies_of_threads_that_are_stored(slots):
     check(copies.schedule(copies.copy(24, 64), route))
 
 
-@pytest.mark.parametrize(("columns", "store"), [(64, "none"), pytest.param(71, "auto", marks=SLOW)])
-def test_slots_of_a_store_that_threads_make_after_all(columns, store):
-    route = copies.Route((2, columns), 3, "auto", store, 2, slots=2)
+@pytest.mark.parametrize(
+    ("columns", "mechanism"), [(71, "auto"), pytest.param(64, "none", marks=SLOW)]
+)
+def test_slots_of_a_store_that_threads_make_after_all(columns, mechanism):
+    stages = 2 if mechanism == "auto" else None
+    route = copies.Route((2, columns), 3, mechanism, mechanism, stages, slots=2)
     check(copies.schedule(copies.copy(12, columns), route))
 
 

@@ -140,7 +140,7 @@ def _first_loads(plan: ExpansionPlan, one: LoadAhead) -> ir.Stmt:
     loop, block = plan.loop, one.load.block
     known = ir.static_int(loop.extent)
     count = one.ahead if known is None else min(one.ahead, known)
-    whole = [ir.full_region(region.source) for region in block.writes]
+    whole = [_in_any_slot(region) for region in block.writes]
 
     def load(number: Any) -> ir.Stmt:
         value = ir.cast_like(number, loop.loop_var)
@@ -165,6 +165,17 @@ def _first_loads(plan: ExpansionPlan, one: LoadAhead) -> ir.Stmt:
         return ir.seq([if_any(n, in_block(load(n), [n])) for n in range(count)])
     body = ir.make_loop("k", count, lambda number: if_any(number, load(number)))
     return in_block(body, list(range(count)))
+
+
+def _in_any_slot(region: tirx.BufferRegion) -> tirx.BufferRegion:
+    """Widen the part of a ring that a load fills to all slots; in one what is known stays."""
+    _, *inside = region.region
+    slots, *most = ir.full_region(region.source).region
+    kept = [
+        own if None not in (ir.static_int(own.min), ir.static_int(own.extent)) else full
+        for own, full in zip(inside, most, strict=True)
+    ]
+    return tirx.BufferRegion(region.source, [slots, *kept])
 
 
 def _fold(stmt: ir.Stmt) -> ir.Stmt:

@@ -115,7 +115,8 @@ def _copy_nest(tile: TileLayout, copy: Transfer, share: Share, new: ir.Var) -> i
     layout = tile.layout
     *row_parts, column_parts = (share.parts[axis] for axis in tile.axes)
     row_extents = [n // parts for n, parts in zip(tile.row_extents, row_parts, strict=True)]
-    extents = (layout.panels // column_parts, *(row_extents or (1,)), layout.span)
+    span = min(layout.span, layout.columns)
+    extents = (layout.panels // column_parts, *(row_extents or (1,)), span)
     if len(extents) == 3:
         names = ["p", "r", "s"]
     else:

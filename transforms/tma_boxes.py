@@ -75,7 +75,7 @@ def _base_pointer(buffer: ir.Var) -> Any:
 def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
     """Build the block that copies a tile, box by box."""
     tile, p = transfer.copy.tile.buffer, transfer.copy.loops[0]
-    panels, *row_extents, span = (int(loop.extent) for loop in transfer.copy.loops)
+    panels, *row_extents, _ = (int(loop.extent) for loop in transfer.copy.loops)
     rows = prod(row_extents)
     first_panel, first_row, _ = transfer.copy.tile.start(transfer.copy.loops)
 
@@ -96,16 +96,16 @@ def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
 
     boxes = ir.make_loop("panel", panels, lambda panel:
         ir.make_loop("part", rows // transfer.box_rows, lambda part: one(panel, part)))  # fmt: skip
-    source = ir.full_region(transfer.copy.src.buffer)
-    if not transfer.copy.fills_shared:  # a warp group may store its part alone
-        part = [(first_panel, panels), (first_row, rows), (0, span)]
-        ranges = [tvm_ir.Range.from_min_extent(first, extent) for first, extent in part]
-        source = tirx.BufferRegion(tile, ranges)
+    # a warp group may store its part alone, and a tile may have more rows than are filled
+    part = [(first_panel, panels), (first_row, rows), (0, transfer.box[0])]
+    ranges = [tvm_ir.Range.from_min_extent(first, extent) for first, extent in part]
+    touched = tirx.BufferRegion(tile, ranges)
+    whole = ir.full_region(transfer.copy.tensor.buffer)
     return ir.opaque_block(
         transfer.copy.block.name_hint,
         boxes,
-        reads=[source],
-        writes=[ir.full_region(transfer.copy.dst.buffer)],
+        reads=[whole if transfer.copy.fills_shared else touched],
+        writes=[touched if transfer.copy.fills_shared else whole],
         annotations=operation_notes(transfer.copy),
     )
 

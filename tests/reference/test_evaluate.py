@@ -83,3 +83,21 @@ def test_a_scalar_argument_is_a_number():
     found = Reference(main).evaluate([x, 0.5, 3, np.full(8, 7, "float32")], {3: ((0, 7),)})[3]
     assert found.value.tolist() == [0, 0.5, 1, 7, 7, 7, 7, 7]
     assert not found.error.any()
+
+
+@T.prim_func(s_tir=True)
+def sums_of_four(A: T.Buffer((4, 4096), "float32"), C: T.Buffer((4096,), "float32")):
+    for i in range(4096):
+        with T.sblock("C"):
+            v = T.axis.spatial(4096, i)
+            C[v] = A[0, v] + A[1, v] + A[2, v] + A[3, v]
+
+
+def test_a_sum_that_is_a_number_by_chance_is_rounded_on_the_way():
+    a = np.random.default_rng(0).standard_normal((4, 4096)).astype("float32")
+    got = a[0] + a[1] + a[2] + a[3]
+    out = np.zeros(4096, "float32")
+    (expected,) = Reference(sums_of_four).evaluate([a, out], {1: ((0, 4095),)}).values()
+    gap = np.abs(got - expected.value.astype(float))
+    assert (gap <= expected.error).all()
+    assert (gap[expected.value.astype("float32") == expected.value] > 0).any()

@@ -332,3 +332,30 @@ def test_an_address_is_as_wide_as_one_whatever_its_index_is_read_from(how, dtype
     report = simulate(lower(main), given)
     assert report.rules == set()
     assert (report.outputs["C"] - given["C"]).sum() == 64
+
+
+def shifted(load_from, store_to):
+    """Copy pairs by TIR's own vectors, from and to places that are two apart."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((66,), "float32"), Y: T.Buffer((66,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            Y[T.Ramp(tx * 2 + store_to, 1, 2)] = X[T.Ramp(tx * 2 + load_from, 1, 2)]
+            if tx == 0:
+                for i in T.serial(store_to):
+                    Y[i] = T.float32(0)
+                for i in T.serial(2 - store_to):
+                    Y[64 + store_to + i] = T.float32(0)
+
+    return main
+
+
+def test_a_load_that_is_not_proved_aligned_is_printed_element_by_element():
+    x = {"X": np.arange(66, dtype="float32")}
+    assert rules(shifted(1, 0), x) == set()
+    assert rules(shifted(0, 1), x) == {"MISALIGNED"}
+    report = verify(lower(shifted(1, 0)), x)
+    assert report.verdict == "clean", str(report)

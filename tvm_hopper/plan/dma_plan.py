@@ -99,15 +99,14 @@ def _count(stmt: ir.Stmt) -> int:
     return sum(function_of(call) == DMA_COPY for call in ir.find_all(stmt, ir.Call))
 
 
-def check_queue(loads: list[tuple[str, int]], processor: Any) -> None:
-    """Refuse more copies in flight than there are descriptors.
-
-    `loads` are the names and the most descriptors of each block of loads, over its slots.
-    """
-    most = sum(count for _, count in loads)
-    if isinstance(processor, Hexagon) and most > processor.max_copies_in_flight:
+def check_queue(loads: list[tuple[ir.SBlock, int]], processor: Any) -> None:
+    """Refuse more copies in flight than there are descriptors; `loads` are blocks and slots."""
+    if not isinstance(processor, Hexagon):
+        return
+    most = sum(count_copies(block) * slots for block, slots in loads)
+    if most > processor.max_copies_in_flight:
         raise cannot_lower(
-            f"copies {', '.join(name for name, _ in loads)}",
+            f"copies {', '.join(block.name_hint for block, _ in loads)}",
             f"{most} DMA copies in flight",
             f"at most {processor.max_copies_in_flight}, the descriptors of TVM's runtime",
             "take fewer stages, or tiles whose rows lie in a row in the tensor",

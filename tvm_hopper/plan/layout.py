@@ -8,6 +8,10 @@
     plain loops         nothing: each access can go through `SharedLayout.index`
     a part of a tile    which each warp group copies by itself: whole panels, and rows from where
                         the pattern begins anew
+    a slot of a ring    starts where a box may land, at a multiple of 128 bytes
+
+Rows that are no multiple of 16 bytes, such as those of a tile with a halo, are padded where TMA
+alone fills the tile; so is a tile of one panel, to whole atoms of its swizzle or to 128 bytes.
 
 Every layout here is [panels, rows, span]: a panel is as wide as one box, and has all of the tile's
 rows.  With nothing but plain loops around a copy rows stay as they are, in one panel where they fit
@@ -44,7 +48,11 @@ BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)
 
 @dataclass(frozen=True)
 class SharedLayout:
-    """`rows` x `columns` elements as panels of `span` columns, XORed within `swizzle` bytes."""
+    """`rows` x `columns` elements as panels of `span` columns, XORed within `swizzle` bytes.
+
+    A single panel may be wider than the columns, and have more rows than the tile: padding, which
+    nobody reads.
+    """
 
     dtype: str
     rows: int
@@ -55,7 +63,12 @@ class SharedLayout:
     @property
     def panels(self) -> int:
         """Number of panels."""
-        return self.columns // self.span
+        return max(self.columns // self.span, 1)
+
+    @property
+    def has_wide_rows(self) -> bool:
+        """Tell whether rows of the panel are longer than those of the tile."""
+        return self.panels * self.span != self.columns
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -326,7 +339,7 @@ def _solve(
     dtype = ir.dtype_of(tile)
     products = _readers(kernel, tile)
     at_once = gcd(columns, *_widths(products, tile, axes[-1]))
-    if at_once * dtype_bytes(dtype) % CHUNK_BYTES:
+    if products and at_once * dtype_bytes(dtype) % CHUNK_BYTES:
         raise cannot_lower(
             copy.where,
             f"rows of {at_once * dtype_bytes(dtype)} B",
@@ -343,7 +356,9 @@ def _solve(
                 f"choose a tile of {-(-columns // span) * span} or another swizzle",
             )
     candidates = [
-        SharedLayout(dtype, rows, columns, span, swizzle)
+        SharedLayout(
+            dtype, _padded_rows(rows, columns, span, swizzle, dtype), columns, span, swizzle
+        )
         for span, swizzle in _shapes(dtype, columns, at_once if products else None)
     ]
     if fragment_stores(kernel, tile):
@@ -377,7 +392,16 @@ def _shapes(dtype: str, columns: int, at_once: int | None) -> list[tuple[int, in
     plain = [(columns // n, 0) for n in range(fewest, columns + 1) if columns % n == 0]
     if at_once is not None:
         return [*sorted(swizzled, key=lambda x: at_once % x[0] != 0), *plain]
-    return [*plain, *swizzled]
+    chunk = CHUNK_BYTES // dtype_bytes(dtype)
+    padded = [(-(-columns // chunk) * chunk, 0)] if columns % chunk else []
+    return [*padded, *plain, *swizzled]
+
+
+def _padded_rows(rows: int, columns: int, span: int, swizzle: int, dtype: str) -> int:
+    """Return the rows with which slots of a single panel begin where boxes, and patterns, may."""
+    apart = alignment(swizzle)
+    step = apart // gcd(apart, span * dtype_bytes(dtype))
+    return -(-rows // step) * step if span >= columns else rows
 
 
 def _demand(copy: Transfer) -> Demand:
@@ -395,6 +419,7 @@ def _boxes(copy: Transfer) -> Demand:
         row_bytes = layout.span * dtype_bytes(layout.dtype)
         return (
             layout.swizzle == (layout.swizzle if asked is None else asked)
+            and (copy.fills_shared or not layout.has_wide_rows)
             and layout.span <= MAX_BOX
             and row_bytes % CHUNK_BYTES == 0
             and row_bytes == (layout.swizzle or row_bytes)
@@ -431,7 +456,7 @@ def _panels(block: ir.SBlock) -> Demand:
 
 
 def _as_declared(layout: SharedLayout) -> bool:
-    return layout.panels == 1 and not layout.swizzle
+    return layout.panels == 1 and not layout.swizzle and not layout.has_wide_rows
 
 
 def _contradiction(

@@ -21,7 +21,7 @@ from tvm_hopper.requests.keys import (
 )
 
 from .channel import completes_by_group, find_loads, is_load, slot_bytes
-from .dma_plan import check_queue, count_copies
+from .dma_plan import check_queue
 from .load_sites import Site, find_sites, is_open
 from .pipeline_stages import read_stages
 from .smem import BARRIER_BYTES, SharedArray, SharedMemory, most_slots, ring_memory, shared_array
@@ -194,10 +194,7 @@ def plan_pipelines(kernel: Any, processor: Processor) -> tuple[KernelPlan, ...]:
         _check_readers(body, plan)
     _check_annotated(body, plans)
     check_memory(rings, tuple(x.memory.arrays for x in plans), processor)
-    check_queue(
-        [(x.block.name_hint, count_copies(x.block) * p.num_slots) for p in plans for x in p.loads],
-        processor,
-    )
+    check_queue([(x.block, p.num_slots) for p in plans for x in p.loads], processor)
     return (KernelPlan(threads, plans, rings, persistent),)
 
 

@@ -169,17 +169,25 @@ class Lifter:
             exact, passed = False, self._of_quotient(value, a, b)
         else:
             exact, passed = False, plus(a.error, b.error)
-        own = None if exact else self.rounding(value, a.dtype)
+        own = None if exact else self.rounding(value, a.dtype, passed)
         return Number(value, self._name(plus(passed, own)), a.dtype, bits)
 
-    def rounding(self, value: Any, dtype: str) -> Any:
-        """Return how much the rounding of an exact result may change it: 0 if it is a number."""
+    def rounding(self, value: Any, dtype: str, passed: Any) -> Any:
+        """Return how much the rounding of a result may change it.
+
+        Nothing if it is a number of the type: but only one of exact operands is known to be what
+        a kernel rounds. `passed` is how far the operands' errors may move the result.
+        """
         fmt = FORMATS[dtype]
         if dtype == F64:  # the value itself is rounded here; integers are exact
-            whole = tirx.And(T.floor(value) == value, magnitude(value) < const(2.0**53))
-            return tirx.Select(whole, const(0), magnitude(value) * const(2 * fmt.roundoff))
-        half = magnitude(value) * const(fmt.roundoff) + const(fmt.quantum / 2)
-        return tirx.Select(round_to(value, dtype, self.bind) == value, const(0), half)
+            exact = tirx.And(T.floor(value) == value, magnitude(value) < const(2.0**53))
+            half = magnitude(value) * const(2 * fmt.roundoff)
+        else:
+            exact = round_to(value, dtype, self.bind) == value
+            half = magnitude(value) * const(fmt.roundoff) + const(fmt.quantum / 2)
+        if passed is not None:
+            exact = tirx.And(exact, self.bind(passed) == const(0))
+        return tirx.Select(exact, const(0), half)
 
     def _of_quotient(self, value: Any, a: Number, b: Number) -> Any:
         if b.error is None:
@@ -316,7 +324,7 @@ class Lifter:
             # what is below the normal numbers may be lost on the way: 1 / (1 + exp(100))
             own: Any = magnitude(value) * ulp + const(fmt.smallest_normal)
         else:
-            own = self.rounding(value, dtype)
+            own = self.rounding(value, dtype, error)
         return Number(value, self._name(plus(error, own)), dtype, fmt.precision)
 
     def _unknown(self, error: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 from tvm.backend.cuda.ptx.table import TABLE, mods, operand_layout
 
 from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch
@@ -130,6 +130,16 @@ def split_lanes(dtype: str) -> tuple[str, int]:
     if cross and tail.isdigit() and head and head[-1].isdigit():
         return head, int(tail)
     return dtype, 1
+
+
+def is_one_load(index: tirx.Ramp) -> bool:
+    """Tell whether TVM prints the load of a dense vector as one access, and not element by element.
+
+    It does where it can prove that the vector is aligned (TVM, `CodeGenC`, `BufferLoadNode`). A
+    store is one access wherever it goes.
+    """
+    start, lanes = sym.Analyzer().modular_set(index.base), int(index.lanes)
+    return start.coeff % lanes == 0 and start.base % lanes == 0
 
 
 def numpy_dtype(dtype: str) -> np.dtype:

@@ -35,6 +35,9 @@ class Route:
         Elements of one step of the pipeline, along each dimension.
     steps : int
         Tiles that one thread block copies, one below the other.
+    blocks : int, optional
+        Thread blocks that take the tiles in turn, so that those copied at one time are neighbors;
+        `steps` is without meaning then.
     load, store : str, optional
         Mechanisms; None: threads load, or store, what the tile holds.
     stages : int, optional
@@ -59,6 +62,7 @@ class Route:
     vector: int = 8
     swizzle: int | None = None
     slots: int | None = None
+    blocks: int | None = None
 
 
 def schedule(mod: tvm.IRModule, route: Route) -> s_tir.Schedule:
@@ -66,14 +70,19 @@ def schedule(mod: tvm.IRModule, route: Route) -> s_tir.Schedule:
     sch = s_tir.Schedule(mod)
     tile = sch.cache_read(BLOCK, 0, "shared.dyn")
     loops = sch.get_loops(BLOCK)
-    outer, k0, first = sch.split(loops[0], [None, route.steps, route.tile[0]])
+    steps = route.steps if route.blocks is None else 1
+    outer, k0, first = sch.split(loops[0], [None, steps, route.tile[0]])
     blocks, inner = [outer], [first]
     for loop, size in zip(loops[1:], route.tile[1:], strict=True):
         tiles, rest = sch.split(loop, [None, size])
         blocks.append(tiles)
         inner.append(rest)
     sch.reorder(*blocks, k0, *inner)
-    sch.bind(sch.fuse(*blocks) if len(blocks) > 1 else outer, "blockIdx.x")
+    block = sch.fuse(*blocks) if len(blocks) > 1 else outer
+    if route.blocks is not None:
+        k0, block = sch.split(sch.fuse(block, k0), [None, route.blocks])
+        sch.reorder(block, k0)
+    sch.bind(block, "blockIdx.x")
     sch.compute_at(tile, k0)
     if route.load is None:
         _by_threads(sch, sch.get_loops(tile)[-len(inner) :], route)

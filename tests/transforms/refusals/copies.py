@@ -20,6 +20,13 @@ def func(A: T.Buffer((64, 128), "float16"), n: T.int32):
                     tile[i, j] = A[bx * 8 + i, j]
 """
 
+PRODUCT = """
+            with T.sblock("update"):
+                T.reads(tile[0:8, 0:64])
+                T.writes()
+                T.sblock_attr({"tvm_hopper.wgmma": 1})
+                T.evaluate(0)
+"""
 NEST = COPY[COPY.index("            for i, j") :]
 BLOCK = '                with T.sblock("copy"):\n'
 LAYOUT, TMA = (LayoutShared,), (LayoutShared, LowerCopies)
@@ -205,12 +212,12 @@ TILES = [
         ("(8, 64)", "(1, 1000)"),
     ),
     case(
-        "slots of a ring that would begin inside of a swizzle",
+        "panels that would begin inside of a swizzle",
         COPY,
         LAYOUT,
-        r"copy of A into tile: found 4 rows of 64 elements of float16; need equal boxes .* atoms "
+        r"copy of A into tile: found 2 rows of 128 elements of float16; need equal boxes .* atoms "
         r"of its swizzle; choose another tile, or a narrower swizzle",
-        ("(8, 64)", "(4, 64)"),
+        ("(8, 64)", "(2, 128)"),
         ('"tma"}', '"tma", "tvm_hopper.swizzle": 128}'),
     ),
     case(
@@ -223,21 +230,23 @@ TILES = [
     ),
     case(
         "product of a tile whose data is handed on",
-        COPY
-        + '            T.evaluate(T.call_extern("int32", "f", tile.data))\n'
-        + '            with T.sblock("update"):\n'
-        + "                T.reads(tile[0:8, 0:64])\n"
-        + "                T.writes()\n"
-        + '                T.sblock_attr({"tvm_hopper.wgmma": 1})\n'
-        + "                T.evaluate(0)\n",
+        COPY + '            T.evaluate(T.call_extern("int32", "f", tile.data))\n' + PRODUCT,
         LAYOUT,
         r"tile tile: found block update, panels for WGMMA and an address of its elements; need one",
     ),
     case(
-        "rows shorter than 16 bytes",
-        COPY,
+        "product of rows shorter than 16 bytes",
+        COPY + PRODUCT.replace("64", "4"),
         LAYOUT,
         r"copy of A into tile: found rows of 8 B; need rows of a multiple of 16 B; choose another",
+        ("(8, 64)", "(8, 4)"),
+    ),
+    case(
+        "a store of rows shorter than 16 bytes",
+        COPY,
+        LAYOUT,
+        r"copy of tile into A: found 8 rows of 4 elements of float16; need equal boxes",
+        ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]"),
         ("(8, 64)", "(8, 4)"),
     ),
 ]

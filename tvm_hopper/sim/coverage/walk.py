@@ -30,7 +30,14 @@ from tvm_hopper.sim.coverage.registers import counted, leaves, written_registers
 from tvm_hopper.sim.coverage.turns import most_turns
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.machine.load_store import vector_alignment
-from tvm_hopper.sim.tir import dtype_of, numpy_dtype, param_names, short_name, split_lanes
+from tvm_hopper.sim.tir import (
+    dtype_of,
+    is_one_load,
+    numpy_dtype,
+    param_names,
+    short_name,
+    split_lanes,
+)
 
 MAX_TURNS = 1 << 31  # of a loop whose extent no range limits
 
@@ -355,11 +362,12 @@ class Walker(Pointers):
         place = self.addresses[buffer]
         scalar, vector = split_lanes(str(buffer.ty.dtype.dtype))
         size = numpy_dtype(scalar).itemsize * vector
-        lanes, element = 1, None
+        lanes, element, at_once = 1, None, True
         last = indices[-1]
         dense = isinstance(last, tirx.Ramp) and getattr(last.stride, "value", None) == 1
         if dense and len(indices) == 1:
             lanes, indices = int(last.lanes), [last.base]
+            at_once = kind != LOAD or vector > 1 or is_one_load(last)
         elif (count := split_lanes(dtype_of(last))[1]) > 1:
             element = self.nodes.var(Variable("element", 0, count - 1, INNER))
         index, nodes = self.nodes.zero, self.nodes
@@ -373,7 +381,7 @@ class Walker(Pointers):
             kind,
             GlobalAddress(place.param, offset, str(buffer.name)),
             nodes.const(size * lanes),
-            vector_alignment(numpy_dtype(scalar).itemsize, lanes * vector),
+            vector_alignment(numpy_dtype(scalar).itemsize, (lanes if at_once else 1) * vector),
             size,
             index_bits=bits,
         )

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.sim.machine import lanes
-from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, split_lanes
+from tvm_hopper.sim.tir import dtype_of, is_one_load, numpy_dtype, short_name, split_lanes
 from tvm_hopper.sim.translate.cuda_helpers import CudaHelperEmitter
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 from tvm_hopper.sim.translate.hoist import HoistEmitter
@@ -280,8 +280,10 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
             return f"{info.name}[:, register({index}, {info.name}.shape[1])]", True
         if info.kind == "global":
             self.program.loaded_params.add(info.root)
-        count = lanes_count * vector
         scattered = is_scattered(ramp, node.indices)
+        if ramp is not None and vector == 1 and not is_one_load(ramp):
+            scattered, index, lanes_count = True, f"ramp({index}, 1, {lanes_count})", 1
+        count = lanes_count * vector
         text = (
             f"w.load({self.site}, {self.scope.mask}, {info.name}, "
             f"{'i' if scattered else index}, {self.dtype_const(dtype)}, {count}, {vector}, "

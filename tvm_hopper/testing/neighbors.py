@@ -1,0 +1,48 @@
+"""Programs that read neighbors, or along columns: a stencil and a transpose, for tests.
+
+    C[i, j] = (A[i, j + 1] + A[i + 1, j] + A[i + 1, j + 2] + A[i + 2, j + 1]) / 4 + A[i + 1, j + 1]
+    C[j, i] = A[i, j]
+
+Schedule them with `pointwise.schedule`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import te
+
+from .pointwise import BLOCK, Extent
+
+
+def five_point(rows: Extent, columns: Extent, dtype: str = "float32") -> tvm.IRModule:
+    """Build the stencil; A has a row and a column more on each side than C."""
+    rows, columns = (te.var(x) if isinstance(x, str) else x for x in (rows, columns))
+    a = te.placeholder((rows + 2, columns + 2), dtype, name="A")
+
+    def value(i, j):
+        around = a(i, j + 1) + a(i + 1, j) + a(i + 1, j + 2) + a(i + 2, j + 1)
+        return around * te.const(0.25, dtype) + a(i + 1, j + 1)
+
+    return _module(a, (rows, columns), value)
+
+
+def transpose(rows: Extent, columns: Extent, dtype: str = "float32") -> tvm.IRModule:
+    """Build C = A^T; `rows` and `columns` are those of A."""
+    rows, columns = (te.var(x) if isinstance(x, str) else x for x in (rows, columns))
+    a = te.placeholder((rows, columns), dtype, name="A")
+    return _module(a, (columns, rows), lambda j, i: a(i, j))
+
+
+def _module(a, shape, value) -> tvm.IRModule:
+    func = te.create_prim_func([a, te.compute(shape, value, name=BLOCK)])
+    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+def reference(name: str, a: np.ndarray) -> np.ndarray:
+    """Compute a program, by its function's name, in float64."""
+    a = a.astype(np.float64)
+    if name == "transpose":
+        return a.T
+    around = a[:-2, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:] + a[2:, 1:-1]
+    return around / 4 + a[1:-1, 1:-1]

@@ -16,7 +16,6 @@ import argparse
 import collections
 import contextlib
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -62,23 +61,13 @@ def step(text: str) -> Iterator[None]:
     console.print(f"[green]ok[/] {text} ({time.monotonic() - start:.1f} s)")
 
 
-def find_disassembler() -> str | None:
-    """Return nvdisasm of the machine or of pip's nvidia-cuda-nvdisasm."""
-    import importlib.util
-
-    spec = importlib.util.find_spec("nvidia")
-    folders = [Path(p) for p in (spec.submodule_search_locations if spec else [])]
-    found = [f for folder in folders for f in sorted(folder.glob("*/bin/nvdisasm"))]
-    return str(found[0]) if found else shutil.which("nvdisasm")
-
-
-def show_machine_code(cubin: Path) -> bool:
-    """Print which of the Hopper instructions the cubin holds; tell whether all are there."""
-    tool = find_disassembler()
-    if tool is None:
-        console.print("machine code not shown: pip install nvidia-cuda-nvdisasm")
+def show_machine_code(executable: Any) -> bool:
+    """Print which of the Hopper instructions the kernel holds; tell whether all are there."""
+    try:
+        text = tvm_hopper.sass(executable)
+    except tvm_hopper.HopperError as error:
+        console.print(f"machine code not shown: {error}")
         return True
-    text = subprocess.run([tool, "-c", cubin], capture_output=True, text=True, check=True).stdout
     mnemonics = collections.Counter(re.findall(r"^\s+/\*\w+\*/\s+(?:@!?\w+\s+)?(\w+)", text, re.M))
     table = Table("instruction", "number", "what it is", title="machine code (sm_90a)")
     for name, meaning in EVIDENCE.items():
@@ -156,7 +145,7 @@ def main(argv: list[str]) -> int:
     options.cubin.write_bytes(code)
     console.print(f"cubin: {options.cubin} ({len(code)} bytes)")
     console.print(tvm_hopper.explain(executable))
-    good = show_machine_code(options.cubin)
+    good = show_machine_code(executable)
     good &= simulate_ctas(executable, module, m, n, k)
     good &= run_on_gpu(m, n, k)
     console.print(

@@ -11,8 +11,9 @@
 
 Schedules for earlier chips deal a copy out to threads; who copies what is the mechanism's business
 here. "auto" takes the first of TMA, bulk and cp.async that can make the copy on the target's chip,
-else leaves it to the threads as it was; `explain` says which, and why not the others. "none" leaves
-it to them as well.  In a kernel with asynchronous copies all shared memory is dynamic.
+else leaves it to the threads: as it was, or, where the schedule has bound no loop of it, shared out
+among them (dealt_copies.py); `explain` says which, and why not the others. "none" leaves it to them
+as well.  In a kernel with asynchronous copies all shared memory is dynamic.
 
 Before: indices are plain (ResolveBounds).  After: a copy that asks for a mechanism is a nest of
 loops over its tile, and no "auto" or "none" is left.
@@ -37,6 +38,7 @@ from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ASYNC_COPY, AUTO, BY_THREADS, STORE_SLOTS, SWIZZLE
 from tvm_hopper.requests.targets import arch_of
 
+from .dealt_copies import deal_out
 from .layout_shared import rewrite_layouts
 from .lower_copies import plan_copies
 
@@ -61,15 +63,18 @@ def plan_selection(kernel: ir.For, arch: Arch) -> tuple[CopyChoice, ...]:
 
 def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
     if copy.mechanism == BY_THREADS:
-        return CopyChoice(copy, _asking(copy.nest, None), BY_THREADS)
+        return CopyChoice(copy, _by_threads(kernel, copy), BY_THREADS)
     if copy.mechanism != AUTO:
         return CopyChoice(copy, as_box_nest(kernel, copy), copy.mechanism)
     reasons: list[str] = []
     try:
         nest = as_box_nest(kernel, copy)
     except LoweringError as error:
-        return CopyChoice(copy, _asking(copy.nest, None), BY_THREADS, (str(error),))
-    able = {ASYNC_OPS[name].mechanism for name in arch.async_ops}
+        return CopyChoice(copy, _by_threads(kernel, copy), BY_THREADS, (str(error),))
+    store = copy.realize.block.body
+    ends = ("global", "shared") if ir.is_shared(store.buffer) else ("shared", "global")
+    rows = [ASYNC_OPS[name] for name in arch.async_ops]
+    able = {op.mechanism for op in rows if (op.reads, op.writes) == ends}
     for mechanism in (x for x in PREFERRED if x in able):
         asking = _asking(nest, mechanism)
         try:
@@ -78,7 +83,12 @@ def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
             reasons.append(f"{mechanism}: {error}")
         else:
             return CopyChoice(copy, asking, mechanism, tuple(reasons))
-    return CopyChoice(copy, _asking(copy.nest, None), BY_THREADS, tuple(reasons))
+    return CopyChoice(copy, _by_threads(kernel, copy), BY_THREADS, tuple(reasons))
+
+
+def _by_threads(kernel: ir.For, copy: CopyNest) -> ir.Stmt:
+    """Return a copy as the threads make it: as scheduled, or each of them its share."""
+    return _asking(deal_out(kernel, copy.nest), None)
 
 
 def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
@@ -163,8 +173,9 @@ def _notes(func: Any, choice: CopyChoice) -> list[Note]:
     if choice.copy.mechanism != AUTO:
         return []
     name = choice.copy.realize.block.name_hint
-    why = "".join(f"; not {reason}" for reason in choice.reasons)
+    why = tuple(f"not {reason}" for reason in choice.reasons)
     if choice.mechanism != BY_THREADS:
-        return [RemarkNote(f"copy {name}: by {choice.mechanism}{why}")]
-    slow = Fallback(f"copy {name}", f"made by threads{why}", "a copy that hardware can make")
+        return [RemarkNote("\n".join([f"copy {name}: by {choice.mechanism}", *why]))]
+    need = "a copy that hardware can make"
+    slow = Fallback(f"copy {name}", "made by threads", need, reasons=why)
     return [FallbackNote(text) for text in report(func, [slow])]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-TUTORIALS = sorted((Path(__file__).resolve().parents[2] / "tutorials").glob("*.md"))
+ROOT = Path(__file__).resolve().parents[2]
+TUTORIALS = sorted((ROOT / "tutorials").glob("*.md"))
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda p: p.stem)
@@ -24,5 +25,8 @@ def test_the_notebook_holds_no_output(path):
     assert not any(cell.get("outputs") for cell in cells)
 
 
-def test_there_is_a_first_tutorial():
+def test_the_index_links_all_of_them():
     assert TUTORIALS[0].stem == "01_first_matmul"
+    for page in ("README.md", "docs/index.md", "docs/contents.rst"):
+        text = (ROOT / page).read_text()
+        assert all(f"tutorials/{path.stem}" in text for path in TUTORIALS)

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import tvm
@@ -32,6 +33,18 @@ def module():
         raster_group=1,
         persistent=0,
     )
+
+
+def test_a_schedule_is_taken_as_its_module(module, explanation):
+    assert tvm_hopper.explain(s_tir.Schedule(module), TARGET) == explanation
+
+
+def test_a_text_of_several_lines_goes_on_under_its_first_one(explanation):
+    (kernel,) = explanation.kernels
+    told = type(explanation)((replace(kernel, fallbacks=("slow\nnot fast: why",)),))
+    *_, first, second = str(told).splitlines()
+    assert first.split() == ["fallback", "slow"]
+    assert second == " " * first.index("slow") + "not fast: why"
 
 
 @pytest.fixture(scope="module")

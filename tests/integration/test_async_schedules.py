@@ -40,7 +40,9 @@ def check(mod, target) -> None:
 def test_elements_of_threads_go_by_cp_async(func, target):
     text, ex = built(func, target)
     assert "cp_async_ca" in text
-    assert "by cp_async; not tma" in str(tvm_hopper.explain(ex)) or target is A100
+    said = str(tvm_hopper.explain(ex))
+    assert "by cp_async\n" in said
+    assert "        not tma: " in said or target is A100
     check(tvm.IRModule({"main": func}), target)
 
 

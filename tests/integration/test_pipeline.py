@@ -10,6 +10,7 @@ from tvm.ir.transform import PassContext
 
 from tvm_hopper import VerifyError, pipeline
 from tvm_hopper.requests import keys, marks
+from tvm_hopper.testing import copies
 
 from . import _programs
 
@@ -93,6 +94,12 @@ def test_lowering_can_stop_after_or_before_a_pass() -> None:
     tvm.ir.assert_structural_equal(before_hook, pipeline.lower(ours(), H200, before="ours.First"))
     with pytest.raises(ValueError, match=r"found no pass named 'ours\.Third'; need one of \["):
         pipeline.lower(ours(), H200, until="ours.Third")
+
+
+def test_a_schedule_is_taken_as_its_module() -> None:
+    sch = copies.schedule(copies.copy(256, 256), copies.Route())
+    for take in (pipeline.lower_to_hook, pipeline.lower):
+        tvm.ir.assert_structural_equal(take(sch, H200), take(sch.mod, H200))
 
 
 def test_lowering_needs_a_target() -> None:

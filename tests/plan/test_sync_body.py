@@ -273,6 +273,18 @@ def test_stores_that_are_apart_are_one_step(changes):
     assert [(x.buffer.name[:4], x.is_write) for x in step.accesses] == [("tile", True)]
 
 
+FROM_32 = ("tx * 2 + j", "(tx - 32) // 8 * 16 + (tx - 32) % 8 * 2 + j")
+
+
+@pytest.mark.parametrize(("first", "is_one"), [(32, True), (0, False)])
+def test_threads_of_another_role_do_not_count(first, is_one):
+    """Numbered from the role's first thread, stores are apart; those in front of it would meet."""
+    (kernel,) = ir.kernels(parse(changed(STORES, ("(32, thread=", "(64, thread="), FROM_32)))
+    axis = ir.thread_axes(kernel)["threadIdx.x"]
+    (node,) = flatten(BodyReader(kernel, axis.loop_var, True, first).sequence(axis.body))
+    assert isinstance(node, Loop) is not is_one
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -51,6 +51,15 @@ def test_every_rank(shape):
     check_copy(shape, Route(tile, 2, stages=2))
 
 
+@pytest.mark.parametrize("way", ["load", "store"])
+@pytest.mark.parametrize("mechanism", ["auto", "none"])
+def test_what_no_hardware_moves_is_shared_out_among_the_threads(way, mechanism):
+    """Bytes at odd places: every thread would run through the whole tile, and they would race."""
+    other = {"load": "store", "store": "load"}[way]
+    ways = {way: mechanism, other: None}
+    check_copy((16, 101), Route((8, 64), 2, vector=1, stages=None, **ways), "int8")
+
+
 def make_inputs(rows: int) -> dict[str, np.ndarray]:
     return {
         "A": np.arange(rows * 72, dtype="float16").reshape(rows, 72),

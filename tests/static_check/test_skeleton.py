@@ -76,6 +76,53 @@ def test_a_cut_loop_is_told():
     assert report.covers == "CTA (0, 0, 0) with at most 5 trips"
 
 
+CONSUMED = 8
+
+
+@pytest.mark.parametrize("filled", [CONSUMED, CONSUMED - 1])
+def test_roles_that_a_cut_alone_divides_are_followed_to_their_end(filled):
+    """A loop around another one with barriers is cut earlier than the loop of the other role."""
+
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx == 0:
+            T.ptx.mbarrier.init.shared.b64(T.address_of(bars[0]), T.uint32(1))
+            T.ptx.mbarrier.init.shared.b64(T.address_of(bars[1]), T.uint32(128))
+        T.tvm_storage_sync("shared")
+        if tx < 128:
+            if tx == 0:
+                for i in T.serial(filled):
+                    T.cuda.mbarrier_wait(T.address_of(bars[1]), (i + 1) % 2)
+                    T.ptx.mbarrier.arrive.shared.b64(T.address_of(bars[0]))
+        else:
+            for i in T.serial(CONSUMED):
+                T.cuda.mbarrier_wait(T.address_of(bars[0]), i % 2)
+                for _ in T.serial(3):
+                    T.ptx.bar.sync(T.uint32(1), T.uint32(128))
+                T.ptx.mbarrier.arrive.shared.b64(T.address_of(bars[1]))
+
+    report = explore_skeleton(kernel(emit))
+    assert {f.rule for f in report.findings} == (set() if filled == CONSUMED else {"DEADLOCK"})
+    assert report.covers == "CTA (0, 0, 0)"
+    few = explore_skeleton(kernel(emit), max_states=30)
+    assert few.verdict == "incomplete"
+
+
+def test_roles_of_more_trips_than_can_be_followed_are_incomplete():
+    @T.inline
+    def emit(X, tx, sf, bars, reg):
+        if tx < 128:
+            for _ in T.serial(20_000):
+                T.ptx.bar.sync(T.uint32(1), T.uint32(256))
+        else:
+            for _, _1 in T.grid(10_000, 2):
+                T.ptx.bar.sync(T.uint32(1), T.uint32(256))
+
+    report = explore_skeleton(kernel(emit))
+    assert report.verdict == "incomplete"
+    assert "a loop is too long for every trip to be followed" in report.findings[0].message
+
+
 def test_a_wait_on_global_memory_is_left_to_the_simulator():
     """Whether another CTA stores the word is no matter of one CTA's roles."""
     report = explored(BY_ID["M49"].golden.build())

@@ -108,9 +108,9 @@ def test_what_was_chosen_is_told_and_why_not_the_others():
     )
     (note,) = notes_of(narrow)
     assert note.text.startswith(
-        "copy copy: by cp_async; not tma: copy of A into tile: found stride"
+        "copy copy: by cp_async\nnot tma: copy of A into tile: found stride"
     )
-    assert "; not bulk: copy of A into tile: found runs of A that start at" in note.text
+    assert "\nnot bulk: copy of A into tile: found runs of A that start at" in note.text
 
 
 def test_on_an_earlier_chip_only_its_mechanisms_are_tried():
@@ -135,7 +135,8 @@ def test_a_transposed_copy_is_a_tile_too():
     after = run(parse(BY_THREADS, (rows, columns)), SelectCopies())
     (note,) = notes_of(after)
     assert isinstance(note, FallbackNote)
-    assert note.text.startswith("copy copy: made by threads; not tma: ")
+    text = "copy copy: made by threads; faster with a copy that hardware can make\nnot tma: "
+    assert note.text.startswith(text)
     assert "T.vectorized(8)" in after.script()
     assert "i1, bx * 16 + i0" in copied(asking("tma", (rows, columns)))
 
@@ -179,3 +180,85 @@ def test_a_pad_keeps_its_bounds():
     )
     after = copied(parse(BY_THREADS, padded, closed))
     assert "T.if_then_else(bx * 16 + i0 < 61, A[bx * 16 + i0, i1 + 64], T.float16(0.0))" in after
+
+
+# A tile of 8 x 100 that leaves by plain loops: rows of 200 bytes, which no hardware stores.
+STORED = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((800,), "float16"), C: T.Buffer((32, 101), "float16")):
+    for bx in T.thread_binding(4, thread="blockIdx.x"):
+        for tx in T.thread_binding(128, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                T.reads()
+                T.writes()
+                tile = T.sblock_alloc_buffer((8, 100), "float16", scope="shared.dyn")
+                with T.sblock("fill"):
+                    T.reads()
+                    T.writes()
+                    tile[tx // 16, tx % 16] = A[tx]
+                for i, j in T.grid(8, 100):
+                    with T.sblock("copy"):
+                        T.reads(tile[i, j])
+                        T.writes(C[bx * 8 + i, j])
+                        T.sblock_attr({"tvm_hopper.async_copy": "auto"})
+                        C[bx * 8 + i, j] = tile[i, j]
+"""
+DEALT = """
+                with T.sblock("copy"):
+                    T.reads(tile[0:8, 0:100])
+                    T.writes(C[0:32, 0:101])
+                    T.sblock_attr({"tvm_hopper.apart": 1})
+                    for turn in range(7):
+                        if turn * 128 + tx < 800:
+                            with T.sblock("copy"):
+                                T.reads(
+                                    tile[(turn * 128 + tx) // 100, (turn * 128 + tx) % 100]
+                                )
+                                T.writes(
+                                    C[
+                                        bx * 8 + (turn * 128 + tx) // 100,
+                                        (turn * 128 + tx) % 100,
+                                    ]
+                                )
+                                C[
+                                    bx * 8 + (turn * 128 + tx) // 100, (turn * 128 + tx) % 100
+                                ] = tile[(turn * 128 + tx) // 100, (turn * 128 + tx) % 100]
+"""
+LOOPS = STORED[STORED.index("                for i, j") :]
+
+
+def test_threads_share_out_what_no_thread_is_bound_to():
+    want = parse(STORED.replace(LOOPS, DEALT.lstrip("\n")))
+    check(run(parse(STORED, ('"auto"', '"none"')), SelectCopies()), want)
+    chosen = run(parse(STORED), SelectCopies())
+    assert isinstance(notes_of(chosen)[0], FallbackNote)
+    check(chosen.without_attr("tvm_hopper.plan"), want)
+
+
+def test_a_store_is_told_of_the_mechanisms_that_store_alone():
+    (note,) = notes_of(run(parse(STORED), SelectCopies()))
+    assert [line.split(":")[0] for line in note.text.splitlines()] == [
+        "copy copy",
+        "not tma",
+        "not bulk",
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [('for tx in T.thread_binding(128, thread="threadIdx.x")', "for tx in range(128)")],
+        [("T.grid(8, 100)", "T.grid(8, tx + 1)")],
+        [("for i, j in T.grid(8, 100)", "for i in T.serial(2, 8)"), (", j]", ", i]")],
+        [("C[bx * 8 + i, j] = tile", "C[bx * 8 + i // 2, j] = tile")],
+    ],
+    ids=["no threads", "a share already", "not from 0", "not once each"],
+)
+def test_other_loops_stay(changes):
+    text = STORED.replace('"auto"', '"none"')
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    after = run(parse(text), SelectCopies()).script()
+    assert "turn" not in after
+    assert "tvm_hopper.apart" not in after

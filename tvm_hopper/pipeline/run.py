@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import tvm
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.ir.transform import Pass
 from tvm.target import Target
 from tvm.tirx.build import split_host_device_mods
@@ -15,6 +16,8 @@ from tvm_hopper.requests import marks
 
 from .passes import HOOK, full_list, names
 from .stock import stock_passes
+
+Scheduled: TypeAlias = tvm.IRModule | tirx.PrimFunc | s_tir.Schedule
 
 
 def run(mod: tvm.IRModule) -> tvm.IRModule:
@@ -31,7 +34,7 @@ class Lowered:
 
 
 def lower(
-    mod: tvm.IRModule | tirx.PrimFunc,
+    mod: Scheduled,
     target: str | Target | dict | None = None,
     until: str | None = None,
     before: str | None = None,
@@ -40,7 +43,7 @@ def lower(
 
     Parameters
     ----------
-    mod : IRModule or PrimFunc
+    mod : IRModule, PrimFunc or Schedule
         A scheduled module; it is left as it is.
     target : Target, str or dict, optional
         Left out, the one in scope.
@@ -73,14 +76,12 @@ def lower(
     return mod
 
 
-def lower_to_hook(
-    mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None = None
-) -> tvm.IRModule:
+def lower_to_hook(mod: Scheduled, target: str | Target | dict | None = None) -> tvm.IRModule:
     """Return the module as the first of our passes receives it.
 
     Parameters
     ----------
-    mod : IRModule or PrimFunc
+    mod : IRModule, PrimFunc or Schedule
         A scheduled module; it is left as it is.
     target : Target, str or dict, optional
         Left out, the one in scope.
@@ -104,14 +105,12 @@ def lower_to_hook(
     return mod
 
 
-def lower_final(
-    mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None = None
-) -> Lowered:
+def lower_final(mod: Scheduled, target: str | Target | dict | None = None) -> Lowered:
     """Return the finalised host and device modules, without generating code.
 
     Parameters
     ----------
-    mod : IRModule or PrimFunc
+    mod : IRModule, PrimFunc or Schedule
         A scheduled module; it is left as it is.
     target : Target, str or dict, optional
         Left out, the one in scope.
@@ -142,7 +141,9 @@ def stock_finalizers() -> tuple[Callable[[], Pass], Callable[[], Pass]]:
     return stock.finalize_host_passes, stock.finalize_device_passes
 
 
-def _bind(mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | dict | None) -> tvm.IRModule:
+def _bind(mod: Scheduled, target: str | Target | dict | None) -> tvm.IRModule:
+    if isinstance(mod, s_tir.Schedule):
+        mod = mod.mod
     if isinstance(mod, tirx.PrimFunc):
         mod = tvm.IRModule.from_expr(mod)
     chosen = Target.current(allow_none=True) if target is None else Target(target)

@@ -101,6 +101,11 @@ def _is_thread(axis: ir.For) -> bool:
     return str(axis.thread_binding.thread_tag).startswith("threadIdx")
 
 
+def counts_threads(kernel: ir.For) -> bool:
+    """Tell whether thread axes count threads; where warp groups multiply they count these."""
+    return not ir.find_blocks(kernel, WGMMA)
+
+
 def _uses_threads(kernel: ir.For, store: ir.BufferStore) -> bool:
     axes = [x.loop_var for x in ir.thread_axes(kernel).values() if _is_thread(x)]
     return any(ir.uses([*store.indices, store.value], var) for var in axes)
@@ -111,7 +116,7 @@ def _is_part(kernel: ir.For, store: ir.BufferStore, loops: list[ir.For]) -> bool
 
     Where warp groups multiply, thread axes count them, and not threads.
     """
-    if not ir.find_blocks(kernel, WGMMA) or store.buffer.scope() not in ("", "global"):
+    if counts_threads(kernel) or store.buffer.scope() not in ("", "global"):
         return False
     if not isinstance(store.value, ir.TensorLoad):
         return False

@@ -284,11 +284,14 @@ class BodyReader:
         around = ir.find_all(stmt, ir.For, lambda x: ir.uses_node(x.body, stores[0]))
         extents = {x.loop_var: x.extent for x in around if ir.is_const(x.min, 0)}
         assert self.thread is not None, "one thread has nobody to be apart from"
-        extents[self.thread] = self.num_threads
+        # Threads in front of the agent's first one run another program: their numbers do not count.
+        extents[self.thread] = self.num_threads - self.first_thread
         varying = [x for x in self.varying if not x.same_as(self.thread)]
         if len(extents) != len(around) + 1 or ir.depends_on(stores[0].indices, varying):
             return False
-        return is_injective(stores[0].indices, extents)
+        number = self.thread + ir.cast_like(self.first_thread, self.thread)
+        places = [ir.simplify(ir.substitute(x, {self.thread: number})) for x in stores[0].indices]
+        return is_injective(places, extents)
 
     def _is_copy_out(self, stmt: ir.Stmt) -> bool:
         """Tell a copy to global memory that no pass has lowered: one thread makes it for others."""

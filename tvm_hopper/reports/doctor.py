@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from tvm_hopper.cuda_build import compilers, runtime
+from tvm_hopper.cuda_build import compilers, disassembler, runtime
 from tvm_hopper.cuda_build.compilers import INSTALL
 from tvm_hopper.integration import autoload
 from tvm_hopper.requests import pins
@@ -138,11 +138,8 @@ def check_nvcc() -> Row:
 
 def check_disassembler() -> Row:
     """Check nvdisasm, which shows the instructions of a kernel."""
-    folders = os.pathsep.join(map(str, runtime.pip_folders("bin")))
-    path = shutil.which("nvdisasm", path=folders) or shutil.which("nvdisasm")
-    return _row(
-        "nvdisasm", path is not None, path or "none", "pip install nvidia-cuda-nvdisasm", True
-    )
+    path = disassembler.find_disassembler()
+    return _row("nvdisasm", path is not None, path or "none", disassembler.INSTALL, True)
 
 
 def check_cudart() -> Row:

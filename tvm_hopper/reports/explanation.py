@@ -261,7 +261,8 @@ class Explanation:
         for kernel in self.kernels:
             rows = list(kernel.rows())
             width = max(len(topic) for topic, _ in rows)
-            lines = [f"  {topic:<{width}}  {text}" for topic, text in rows]
+            under = "\n" + " " * (width + 4)  # where a text of several lines goes on
+            lines = [f"  {topic:<{width}}  {text}".replace("\n", under) for topic, text in rows]
             blocks.append("\n".join([f"kernel {kernel.name}", *lines]))
         return "\n\n".join(blocks)
 
@@ -294,8 +295,8 @@ def explain(module: Any, target: Any = None) -> Explanation:
 
     Parameters
     ----------
-    module : IRModule, PrimFunc or Executable
-        A scheduled or a lowered module, or what `tvm.compile` returned in this process.
+    module : Schedule, IRModule, PrimFunc or Executable
+        A schedule, a scheduled or a lowered module, or what `tvm.compile` returned in this process.
     target : Target, str or dict, optional
         For a module that is not lowered yet; left out, the one in scope.
 
@@ -320,8 +321,10 @@ def explain(module: Any, target: Any = None) -> Explanation:
 
 def _kernels(module: Any, target: Any) -> Iterator[Kernel]:
     import tvm
-    from tvm import tirx
+    from tvm import s_tir, tirx
 
+    if isinstance(module, s_tir.Schedule):
+        module = module.mod
     if isinstance(module, tirx.PrimFunc):
         module = tvm.IRModule.from_expr(module)
     if not isinstance(module, tvm.IRModule):

@@ -23,9 +23,11 @@ class Fallback:
     found: str
     need: str
     fix: str = ""
+    reasons: tuple[str, ...] = ()  # why not each of the faster forms that were tried
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.found}; faster with {self.need}"
+        text = f"{self.where}: {self.found}; faster with {self.need}"
+        return "\n".join([text, *self.reasons])
 
 
 def report(func: tirx.PrimFunc, fallbacks: Iterable[Fallback]) -> list[str]:
@@ -34,7 +36,10 @@ def report(func: tirx.PrimFunc, fallbacks: Iterable[Fallback]) -> list[str]:
     for fallback in fallbacks:
         if read(STRICT, func):
             raise cannot_lower(
-                f"{fallback.where}, {STRICT}", fallback.found, fallback.need, fallback.fix
+                f"{fallback.where}, {STRICT}",
+                "; ".join([fallback.found, *fallback.reasons]),
+                fallback.need,
+                fallback.fix,
             )
         texts.append(str(fallback))
     return texts

@@ -302,7 +302,8 @@ def explore_skeleton(
         Final host function: it tells how many bytes each copy delivers. Without it a copy is taken
         to deliver what is expected of it.
     max_states, max_trips : int
-        Budgets: states in all, trips of any loop.
+        Budgets: states in all, trips of any loop. Where roles whose loops were cut block each
+        other, every trip is followed before anything is said.
     """
     try:
         skeletons = extract_skeletons(func, host_func, max_trips)
@@ -310,12 +311,18 @@ def explore_skeleton(
         return SkeletonReport((_incomplete(str(error)),), 0, "nothing")
     findings: list[Finding] = []
     states, covers = 0, []
-    for skeleton in skeletons:
+    for number, skeleton in enumerate(skeletons):
         stuck, count, complete = explore(skeleton, max_states - states)
         states += count
-        if stuck and skeleton.truncated:
-            findings.append(_incomplete("a loop was cut, and roles with cut loops do not agree"))
-            stuck = []
+        if stuck and skeleton.truncated:  # the cut may be all that is wrong
+            whole = _uncut(func, host_func, number)
+            if whole is None:
+                findings.append(_incomplete("a loop is too long for every trip to be followed"))
+                stuck = []
+            else:
+                skeleton = whole
+                stuck, count, complete = explore(skeleton, max_states - states)
+                states += count
         for state in stuck[:1]:
             findings += deadlock_of(skeleton, state)
         findings += violations_of(skeleton)
@@ -333,6 +340,14 @@ def explore_skeleton(
         covers.append(where)
     unique = {(f.rule, f.message): f for f in findings}
     return SkeletonReport(tuple(unique.values()), states, "; ".join(covers))
+
+
+def _uncut(func: tirx.PrimFunc, host_func: tirx.PrimFunc | None, number: int) -> Skeleton | None:
+    """Return a skeleton with all trips of its loops; None if these are too many."""
+    try:
+        return extract_skeletons(func, host_func, WHOLE, last=number > 0)[number]
+    except UnanalysableError:  # what else is too hard was too hard with loops cut
+        return None
 
 
 def _incomplete(what: str) -> Finding:

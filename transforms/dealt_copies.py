@@ -1,0 +1,80 @@
+"""Copies that are left to the threads, where the schedule does not say which thread copies what.
+
+    for i, j in grid(8, 100):
+        with sblock("copy", async_copy="auto"): A[m + i, j] = tile[i, j]
+  ->
+    for turn in range(7):                                         128 threads
+        if turn * 128 + tx < 800:
+            A[m + (turn * 128 + tx) // 100, (turn * 128 + tx) % 100] = tile[...]
+
+A request for a copy by hardware leaves its loops to the hardware. Where threads make it after all,
+all of them would run through the whole tile and write the same bytes.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.injective import is_injective
+from tvm_hopper.plan.copy_nests import counts_threads
+from tvm_hopper.requests.keys import APART
+
+THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+
+
+def deal_out(kernel: ir.For, nest: ir.Stmt) -> ir.Stmt:
+    """Return a copy's loops shared out among the threads of a kernel.
+
+    What thread axes take part in stays as it is scheduled, and so does the copy of a warp group
+    that multiplies: its threads are not on the axes yet.
+    """
+    axes = ir.thread_axes(kernel)
+    threads = [axes[tag] for tag in THREADS if tag in axes]
+    loops, body = ir.loop_nest(nest)
+    if not isinstance(body, ir.SBlockRealize) or not isinstance(body.block.body, ir.BufferStore):
+        return nest
+    block, store = body.block, body.block.body
+    while loops and loops[-1].kind == ir.ForKind.VECTORIZED:  # each thread's own
+        body = loops.pop()
+    if not threads or not loops:
+        return nest
+    if any(ir.uses(nest, axis.loop_var) for axis in threads) or not counts_threads(kernel):
+        return nest
+    plain = all(x.kind == ir.ForKind.SERIAL and ir.is_const(x.min, 0) for x in loops)
+    sizes = [ir.static_int(x.extent) for x in (*loops, *threads)]
+    extents = {x.loop_var: x.extent for x in ir.loop_nest(nest)[0]}
+    if not plain or None in sizes or not is_injective(list(store.indices), extents):
+        return nest
+    counts = [int(x.extent) for x in loops]
+    number: Any = 0
+    for axis in reversed(threads):
+        number = ir.as_int32(axis.loop_var) + number * int(axis.extent)
+    return ir.opaque_block(
+        block.name_hint,
+        _turns(loops, counts, body, number, prod(int(x.extent) for x in threads)),
+        reads=[ir.full_region(x.source) for x in block.reads],
+        writes=[ir.full_region(x.source) for x in block.writes],
+        annotations={APART: 1},
+    )
+
+
+def _turns(
+    loops: list[ir.For], counts: list[int], body: ir.Stmt, thread: Any, num_threads: int
+) -> ir.Stmt:
+    """Build the loop in which each thread copies one element, or one vector, a turn."""
+    total = prod(counts)
+
+    def one(turn: Any) -> ir.Stmt:
+        number = rest = ir.simplify(thread + turn * num_threads)
+        values = {}
+        for loop, count in zip(reversed(loops), reversed(counts), strict=True):
+            values[loop.loop_var] = ir.simplify(rest if loop is loops[0] else rest % count)
+            rest = rest // count
+        stmt = ir.substitute(body, values)
+        if total % num_threads == 0:
+            return stmt
+        return ir.IfThenElse(ir.simplify(number < total), stmt, None)
+
+    return ir.make_loop("turn", -(-total // num_threads), one)

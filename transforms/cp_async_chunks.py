@@ -10,7 +10,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cp_async
 from tvm_hopper.plan.channel import parse_call
 from tvm_hopper.plan.cp_async_plan import CpAsyncTransfer
-from tvm_hopper.plan.layout import layout_of
+from tvm_hopper.plan.shared_layout import layout_of
 from tvm_hopper.requests.keys import ASYNC_OP, CP_ASYNC, FILL_SLOT, SWIZZLE
 
 

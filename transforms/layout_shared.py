@@ -32,7 +32,8 @@ from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.layout import SharedLayout, TileLayout, plan_layouts, plan_shapes
+from tvm_hopper.plan.layout import TileLayout, plan_layouts, plan_shapes
+from tvm_hopper.plan.shared_layout import SharedLayout
 from tvm_hopper.plan.shares import Share, loop_over
 from tvm_hopper.plan.transfer import Transfer
 from tvm_hopper.requests.keys import SWIZZLE

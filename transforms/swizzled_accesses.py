@@ -12,8 +12,8 @@ from typing import Any
 from tvm import sym
 
 from tvm_hopper import ir
-from tvm_hopper.plan.layout import SharedLayout, layout_of
 from tvm_hopper.plan.multiply_add import product_blocks
+from tvm_hopper.plan.shared_layout import SharedLayout, layout_of
 from tvm_hopper.plan.transfer import Transfer, find_transfers
 from tvm_hopper.requests.keys import ASYNC_OP, SWIZZLE
 

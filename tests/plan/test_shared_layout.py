@@ -7,7 +7,7 @@ from tvm import tirx
 
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.swizzle import span_elements, swizzle_offset
-from tvm_hopper.plan.layout import SharedLayout
+from tvm_hopper.plan.shared_layout import SharedLayout
 
 
 def flat(layout, place):

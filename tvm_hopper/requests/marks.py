@@ -24,6 +24,7 @@ from tvm_hopper.facts.hexagon import HEXAGONS
 from tvm_hopper.requests import async_scopes, keys, options, stock
 from tvm_hopper.requests.targets import find_processor, name_target
 
+LEFT = "left_to_tvm"  # on a function that an option asked for and the lowering refused
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
 _PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
     keys.SWIZZLE: keys.ASYNC_COPY,
@@ -95,7 +96,7 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
     """
     marked = {}
     for gv, func in mod.functions.items():
-        if not isinstance(func, tirx.PrimFunc) or is_marked(func):
+        if not isinstance(func, tirx.PrimFunc) or is_marked(func) or LEFT in func.attrs:
             continue
         requests = find_requests(func)
         option = async_option(func) if not requests else ""
@@ -148,9 +149,14 @@ def _serves(name: str, func: tirx.PrimFunc) -> bool:
     except LoweringError as error:
         if options.read(keys.STRICT, func):
             raise
-        warnings.warn(f"{keys.ASYNC_COPY} leaves a function to TVM: {error}", stacklevel=2)
+        warn_of(error)
         return False
     return True
+
+
+def warn_of(error: LoweringError) -> None:
+    """Say why a function stays TVM's own that an option asks for."""
+    warnings.warn(f"{keys.ASYNC_COPY} leaves a function to TVM: {error}", stacklevel=2)
 
 
 def _ask_by_attribute(name: str, func: tirx.PrimFunc, requests: list[Request]) -> tirx.PrimFunc:
@@ -173,6 +179,11 @@ def _ask_by_attribute(name: str, func: tirx.PrimFunc, requests: list[Request]) -
 
 def _option_request(mechanism: str) -> Request:
     return Request(keys.FUNCTION, "PassContext", keys.ASYNC_COPY, mechanism)
+
+
+def is_asked_by_option(func: tirx.PrimFunc) -> bool:
+    """Tell a function that carries no request, but copies that the PassContext asks for."""
+    return not find_requests(func) and bool(async_option(func))
 
 
 def async_option(func: tirx.PrimFunc) -> str:

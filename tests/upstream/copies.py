@@ -88,3 +88,33 @@ def two_rows() -> tvm.tirx.PrimFunc:
                 C[tx, i] = a[tx, i] + b[tx, i]
 
     return func
+
+
+def plain_rows(dtype: str) -> tvm.tirx.PrimFunc:
+    """Copy all rows, without threads and tiles."""
+
+    @T.prim_func(s_tir=True)
+    def func(A: T.Buffer((32, 128), dtype), B: T.Buffer((32, 128), dtype)):
+        T.func_attr({"global_symbol": "main"})
+        for i, j in T.grid(32, 128):
+            with T.sblock("copy"):
+                B[i, j] = A[i, j]
+
+    return func
+
+
+def plain_sum() -> tvm.tirx.PrimFunc:
+    """Add all rows, without threads and tiles."""
+
+    @T.prim_func(s_tir=True)
+    def func(
+        A: T.Buffer((32, 128), "float16"),
+        B: T.Buffer((32, 128), "float16"),
+        C: T.Buffer((32, 128), "float16"),
+    ):
+        T.func_attr({"global_symbol": "main"})
+        for i, j in T.grid(32, 128):
+            with T.sblock("sum"):
+                C[i, j] = A[i, j] + B[i, j]
+
+    return func

@@ -11,9 +11,12 @@ blocks and of steps along k. The intrinsics make the calls of TVM's, whose impor
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, te
 from tvm.script import tirx as T
 from tvm.testing.tir import mma_schedule
@@ -25,6 +28,7 @@ from .pipelines import Notes
 M, N, STEPS = 128, 128, 6
 SIDE, LANES = tensor_cores.SIDE, tensor_cores.LANES
 REGISTERS = SIDE * SIDE // LANES
+PLACE = "tirx.index_map.shared_16x16_to_ldmatrix_32x8_layout"
 FILL, STORE = "hopper_test_fill_by_call", "hopper_test_store_by_call"
 
 
@@ -79,6 +83,19 @@ def _scheduled() -> s_tir.Schedule:
         STORE,
         "shared.dyn",
     )
+
+
+@contextlib.contextmanager
+def index_maps() -> Iterator[None]:
+    """Know, while code is generated, where TVM's intrinsics have an element of a fragment."""
+    if tvm.get_global_func(PLACE, allow_missing=True) is not None:
+        yield
+        return
+    tvm_ffi.register_global_func(PLACE, lambda ind: tensor_cores.narrow_place(*ind))
+    try:
+        yield
+    finally:
+        tvm_ffi.registry.remove_global_func(PLACE)
 
 
 def _register() -> None:

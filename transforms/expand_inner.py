@@ -73,7 +73,8 @@ def rewrite_inner(func: tirx.PrimFunc, plan: tuple[ir.For, ...]) -> tirx.PrimFun
         return ir.with_body(new, _joined(new.body), annotations=notes)
 
     func = func.with_body(ir.mutate(func.body, [(ir.For, aside)]))
-    func = s_tir.transform.InjectSoftwarePipeline()(IRModule({"main": func}))["main"]
+    mod = s_tir.transform.InjectSoftwarePipeline()(IRModule({"main": func}))
+    func = tirx.transform.StmtSimplify()(mod)["main"]  # each trip asks whether it is one
     return func.with_body(ir.mutate(func.body, [(ir.For, back)]))
 
 

@@ -13,7 +13,9 @@ def main() -> int:
     rows = {}
     for schedule in SCHEDULES:
         rows[schedule.name] = judge_all(schedule)
-        print(f"{schedule.name}: {', '.join(map(str, rows[schedule.name].values()))}", file=sys.stderr)
+        print(
+            f"{schedule.name}: {', '.join(map(str, rows[schedule.name].values()))}", file=sys.stderr
+        )
     print(document(rows), end="")
     return 0
 

@@ -29,7 +29,7 @@ class Schedule:
     name : str
         In the table, and of its tests.
     file, test : str
-        Where it stands in apache/tvm: `tests/python/s_tir/transform/test_s_tir_transform_<file>.py`.
+        Where it stands in apache/tvm's `tests/python/s_tir/transform/test_s_tir_transform_<>.py`.
     program : callable
         Builds it.
     plain : callable, optional
@@ -64,9 +64,7 @@ BY_STAGE = notes([0, 0, 3], [0, 2, 1], [0])
 BY_REGISTERS = notes([0, 0, 0, 1, 1], [0, 2, 3, 1, 4])
 
 SCHEDULES = (
-    Schedule(
-        "one trip", PIPELINES, "trivial_pipeline", lambda: pipelines.two_steps(TWO, trips=1)
-    ),
+    Schedule("one trip", PIPELINES, "trivial_pipeline", lambda: pipelines.two_steps(TWO, trips=1)),
     Schedule("two stages", PIPELINES, "simple_compute", lambda: pipelines.two_steps(TWO)),
     Schedule(
         "another annotation beside",
@@ -81,7 +79,9 @@ SCHEDULES = (
         lambda: pipelines.two_steps_of_any_length(TWO),
         inputs={"A": (16, 11)},
     ),
-    Schedule("three stages", PIPELINES, "three_stage_compute", lambda: pipelines.three_steps(THREE)),
+    Schedule(
+        "three stages", PIPELINES, "three_stage_compute", lambda: pipelines.three_steps(THREE)
+    ),
     Schedule(
         "interleaved",
         PIPELINES,

@@ -161,9 +161,9 @@ def sums(pipeline: Notes, pad: bool = False) -> tvm.tirx.PrimFunc:
                     a = T.sblock_alloc_buffer((16, 1), scope="shared")
                     b = T.sblock_alloc_buffer((16, 1), scope="shared")
                     with T.sblock("a"):
-                        a[tx, 0] = T.if_then_else(1 <= i and i < 15, A[tx, i - 1], T.float32(0))
+                        a[tx, 0] = T.if_then_else(i >= 1 and i < 15, A[tx, i - 1], T.float32(0))
                     with T.sblock("b"):
-                        b[tx, 0] = T.if_then_else(1 <= i and i < 15, B[tx, i - 1], T.float32(0))
+                        b[tx, 0] = T.if_then_else(i >= 1 and i < 15, B[tx, i - 1], T.float32(0))
                     with T.sblock("sum"):
                         C[tx, i] = a[tx, 0] + b[tx, 0]
 

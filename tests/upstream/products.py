@@ -110,7 +110,7 @@ def _register() -> None:
         with T.sblock("root"):
             T.reads()
             T.writes(C[0:LANES, 0:REGISTERS])
-            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
+            for _lane in T.thread_binding(0, LANES, "threadIdx.x"):
                 T.evaluate(
                     T.cuda.mma_fill_legacy(REGISTERS, C.data, C.elem_offset, dtype="float32")
                 )
@@ -131,7 +131,7 @@ def _register() -> None:
         with T.sblock("root"):
             T.reads(C[0:LANES, 0:REGISTERS])
             T.writes(D[0:SIDE, 0:SIDE])
-            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
+            for _lane in T.thread_binding(0, LANES, "threadIdx.x"):
                 T.evaluate(
                     T.cuda.mma_store_legacy(
                         SIDE,

@@ -13,25 +13,27 @@ HEAD = """# Asynchronous schedules of TVM
 
 Apache TVM has tests of its software pipelines and of `cp.async`, whose programs are schedules for
 Ampere. Each is built here untouched, once by TVM with `tirx.use_async_copy`, and under
-`PassContext(config={"tvm_hopper.async_copy": "auto"})` for an H200 and an A100. Every kernel runs in
-the simulator under three schedules of its asynchronous operations, and what it computes is compared
-with the program without its schedule (`verify(..., against=...)`).
+`PassContext(config={"tvm_hopper.async_copy": "auto"})` for an H200 and an A100. Every kernel runs
+in the simulator under three schedules of its asynchronous operations, and what it computes is
+compared with the program without its schedule (`verify(..., against=...)`).
 
-This page is printed by `python -m tests.upstream`, and a test compares each row with what comes out.
+This page is printed by `python -m tests.upstream`, and tests compare each row with what comes out.
 
 * right: the verdict is `clean`, and every value is that of the plain program;
+* incomplete: the simulator lacks an instruction or a memory of TVM's kernel, and says nothing;
 * TVM's own: nothing in an asynchronous stage or scope is a copy into shared memory, so that the
-  function stays TVM's, whose copies and stages are the threads' own work;
+  function stays TVM's, its stages the threads' own work;
 * no kernel: no loop is bound to threads, so that TVM makes none.
 """
 TAIL = """
-The programs are in `tests/upstream`, with the files and tests of apache/tvm that they are from. Some
-there read elements that nobody wrote, since no test of them looks at values; here they read those
-that were written. The products are 128 x 128 x 192 instead of 4096 in each direction.
+The programs are in `tests/upstream`, with the files and tests of apache/tvm that they are from.
+Some there read elements that nobody wrote, since no test of them looks at values; here they read
+those that were written. The products are 128 x 128 x 192 instead of 4096 in each direction.
 
 Stages of statements that compute make no difference to a kernel of ours: asynchronous copies alone
 run ahead, and `explain` says so. `storage_align` on a tile that is copied asynchronously is left
-out, which `explain` says too; under `tvm_hopper.strict` it is an error.
+out, which `explain` says too; under `tvm_hopper.strict` it is an error. What the lowering refuses
+of such a function leaves it to TVM with a warning, and is an error under `tvm_hopper.strict`.
 """
 
 

@@ -190,12 +190,11 @@ def _has_copies_by_hand(func: tirx.PrimFunc) -> bool:
 def _as_loop(attr: tirx.AttrStmt, body: ir.Stmt) -> ir.For:
     """Make a loop of the attribute that binds a variable to a thread axis."""
     axis = attr.node
-    bound = tirx.IterVar(None, axis.var, tirx.IterVar.ThreadIndex, axis.thread_tag)
+    unnamed = ir.Var("", ir.dtype_of(axis.var))
+    bound = tirx.IterVar(None, unnamed, tirx.IterVar.ThreadIndex, axis.thread_tag)
     zero = ir.cast_like(0, axis.var)
     extent = ir.cast_like(attr.value, axis.var)
-    return ir.For(
-        axis.var, zero, extent, ir.ForKind.THREAD_BINDING, body, thread_binding=bound
-    )
+    return ir.For(axis.var, zero, extent, ir.ForKind.THREAD_BINDING, body, thread_binding=bound)
 
 
 def _apart(loop: ir.For, mutator: Any) -> ir.Stmt:

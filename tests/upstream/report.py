@@ -20,7 +20,9 @@ compared with the program without its schedule (`verify(..., against=...)`).
 This page is printed by `python -m tests.upstream`, and tests compare each row with what comes out.
 
 * right: the verdict is `clean`, and every value is that of the plain program;
-* incomplete: the simulator lacks an instruction or a memory of TVM's kernel, and says nothing;
+* error: a race. In TVM's two, the copies of an iteration stand apart, so that each is a group in
+  the loop and both are one in front of it; the number that TVM waits for is right in the loop only;
+* incomplete: TVM's kernel has fragments in "warp" memory, which the simulator does not know;
 * TVM's own: nothing in an asynchronous stage or scope is a copy into shared memory, so that the
   function stays TVM's, its stages the threads' own work;
 * no kernel: no loop is bound to threads, so that TVM makes none.

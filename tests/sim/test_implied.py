@@ -34,9 +34,8 @@ def implied(wait=0):
             T.s_tir.cp_async_raw("float32", a.data, tx * 4, A.data, tx * 4 + 1, 16)
         with T.attr(0, "async_commit_queue_scope", 0):
             T.evaluate(raw_copy(a, tx, A, tx, 4, tx < 12))
-        with T.attr(0, "async_wait_queue_scope", 0):
-            with T.attr(0, "async_wait_inflight_count", wait):
-                C[tx] = a[tx]
+        with T.attr(0, "async_wait_queue_scope", 0), T.attr(0, "async_wait_inflight_count", wait):
+            C[tx] = a[tx]
 
     return func
 
@@ -72,9 +71,8 @@ def test_what_is_spelt_stays():
 def test_a_wait_without_a_constant_is_none():
     @T.prim_func(private=True, s_tir=True)
     def func(C: T.Buffer((64,), "float32"), n: T.int32):
-        with T.attr(0, "async_wait_queue_scope", 0):
-            with T.attr(0, "async_wait_inflight_count", n):
-                C[0] = T.float32(0)
+        with T.attr(0, "async_wait_queue_scope", 0), T.attr(0, "async_wait_inflight_count", n):
+            C[0] = T.float32(0)
 
     assert spell_out(func) is func
 

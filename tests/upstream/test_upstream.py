@@ -12,7 +12,7 @@ import tvm
 from tvm.ir.transform import PassContext
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
-from tvm_hopper import verify
+from tvm_hopper import simulate, verify
 
 from .catalogue import BY_NAME, SCHEDULES
 from .judging import OURS, RUNS, STOCK, TARGETS, Judgement, judge
@@ -102,3 +102,19 @@ def test_without_the_option_the_text_is_tvms_own(schedule):
             for pipeline in ("s_tir", "stock")
         ]
     assert texts[0] == texts[1]
+
+
+@EACH
+def test_what_a_schedule_computes_is_known_where_there_is_a_kernel(schedule):
+    has_kernel = ": " in cell(schedule.name, "sm_80") and not schedule.error
+    assert (schedule.computes is not None) == has_kernel
+
+
+def test_numpy_computes_what_the_plain_programs_do():
+    for name in ("async producers interleaved", "padded by if_then_else", "interleaved"):
+        schedule = BY_NAME[name]
+        inputs = schedule.integers()
+        found = simulate(
+            schedule.program(), dict(zip("AB", inputs, strict=True)), target=TARGETS["sm_80"]
+        )
+        np.testing.assert_array_equal(found.outputs["C"], schedule.computes(*inputs))

@@ -51,11 +51,10 @@ def spell_out(func: tirx.PrimFunc) -> tirx.PrimFunc:
         key = str(attr.attr_key)
         if key == COMMIT:
             return _sequence(mutator.mutate(attr.body), _instruction("commit_group"))
-        inner = attr.body
-        if key == WAIT and isinstance(inner, tirx.AttrStmt) and str(inner.attr_key) == PENDING:
-            if isinstance(inner.value, tirx.IntImm):
-                wait = _instruction("wait_group", inner.value)
-                return _sequence(wait, mutator.mutate(inner.body))
+        pending = attr.body
+        if key == WAIT and _is_constant(pending):
+            wait = _instruction("wait_group", pending.value)
+            return _sequence(wait, mutator.mutate(pending.body))
         return mutator.default_mutate(attr)
 
     def evaluate(stmt: tirx.Evaluate, mutator: Any) -> Any:
@@ -68,6 +67,11 @@ def spell_out(func: tirx.PrimFunc) -> tirx.PrimFunc:
         func.body, [(tirx.AttrStmt, attribute), (tirx.Evaluate, evaluate)]
     )
     return func if body.same_as(func.body) else func.with_body(body)
+
+
+def _is_constant(stmt: Any) -> bool:
+    is_pending = isinstance(stmt, tirx.AttrStmt) and str(stmt.attr_key) == PENDING
+    return is_pending and isinstance(stmt.value, tirx.IntImm)
 
 
 def _name(call: Any) -> str:
@@ -105,4 +109,3 @@ def _copy(call: Any) -> Any:
         for n in range(size * 8 // dtype.bits)
     ]
     return tirx.IfThenElse(call.args[5], copy, _sequence(*zeros))
-

@@ -152,6 +152,14 @@ def test_what_is_not_ours_to_give_stays_tvms_own_and_is_said(program, reason):
         tvm.compile(mod, target=A100)
 
 
+def test_a_mechanism_by_name_has_to_make_the_copies():
+    with (
+        PassContext(config={keys.ASYNC_COPY: "cp_async"}),
+        pytest.raises(tvm_hopper.LoweringError, match="copy a: found the condition"),
+    ):
+        tvm.compile(under_a_condition(), target=A100)
+
+
 def test_one_function_of_a_module_stays_tvms_own_beside_ours():
     funcs = {"f": under_a_condition()["main"], "g": vectors()["main"]}
     mod = tvm.IRModule({n: f.with_attr("global_symbol", n) for n, f in funcs.items()})

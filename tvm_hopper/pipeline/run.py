@@ -42,18 +42,19 @@ def leave_refused(mod: tvm.IRModule, error: LoweringError) -> tvm.IRModule:
     Returns
     -------
     mod : IRModule
-        What is refused of a function that an option alone asks for leaves it to TVM, with a
-        warning.
+        What is refused of a function that an option alone asks for, by whatever mechanism, leaves
+        it to TVM, with a warning.
 
     Raises
     ------
     LoweringError
-        `error`, where a function asks by itself for what is refused, or under `tvm_hopper.strict`.
+        `error`, where a function or an option asks for what is refused by name, or under
+        `tvm_hopper.strict`.
     """
     marked = marks.mark_requests(mod)
     left = {}
     for gv, func in marked.functions.items():
-        if not marks.is_marked(func) or not marks.is_asked_by_option(mod[gv]):
+        if not marks.is_marked(func) or not marks.may_stay_stock(mod[gv]):
             continue
         try:
             _run(full_list(), tvm.IRModule({gv: func}))

@@ -181,9 +181,9 @@ def _option_request(mechanism: str) -> Request:
     return Request(keys.FUNCTION, "PassContext", keys.ASYNC_COPY, mechanism)
 
 
-def is_asked_by_option(func: tirx.PrimFunc) -> bool:
-    """Tell a function that carries no request, but copies that the PassContext asks for."""
-    return not find_requests(func) and bool(async_option(func))
+def may_stay_stock(func: tirx.PrimFunc) -> bool:
+    """Tell a function that carries no request, and whose copies the option leaves open how."""
+    return not find_requests(func) and async_option(func) == keys.AUTO
 
 
 def async_option(func: tirx.PrimFunc) -> str:

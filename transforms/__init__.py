@@ -6,6 +6,7 @@ if __name__ != "tvm_hopper.transforms":
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
+from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
 from .insert_syncs import InsertSyncs
@@ -30,6 +31,7 @@ __all__ = [
     "AssertAlignment",
     "CountBlocks",
     "CutVectors",
+    "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",
     "InsertSyncs",

@@ -35,7 +35,15 @@ from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, find_copy_nests
 from tvm_hopper.plan.layout import plan_layouts
 from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
 from tvm_hopper.requests.fallbacks import Fallback, report
-from tvm_hopper.requests.keys import ASYNC_COPY, AUTO, BY_THREADS, STORE_SLOTS, SWIZZLE
+from tvm_hopper.requests.keys import (
+    ASYNC_COPY,
+    AUTO,
+    BY_THREADS,
+    DIM_ALIGN,
+    STORE_SLOTS,
+    SWIZZLE,
+    UNPADDED,
+)
 from tvm_hopper.requests.targets import arch_of
 
 from .dealt_copies import deal_out
@@ -108,7 +116,7 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
     def ask(block: ir.SBlock) -> ir.SBlock:
         if ASYNC_COPY not in block.annotations:
             return block
-        notes = {k: v for k, v in block.annotations.items() if k != ASYNC_COPY}
+        notes = {k: v for k, v in block.annotations.items() if k not in (ASYNC_COPY, UNPADDED)}
         if mechanism is None:
             notes = {k: v for k, v in notes.items() if k not in (SWIZZLE, STORE_SLOTS)}
         else:
@@ -170,12 +178,16 @@ class SelectCopies:
 
 def _notes(func: Any, choice: CopyChoice) -> list[Note]:
     """Return what `explain` says of a choice that was the lowering's."""
+    block = choice.copy.realize.block
+    name = block.name_hint
+    told: list[Note] = []
+    if UNPADDED in block.annotations:
+        told.append(RemarkNote(f"copy {name}: {DIM_ALIGN} is left out; tiles are laid out anew"))
     if choice.copy.mechanism != AUTO:
-        return []
-    name = choice.copy.realize.block.name_hint
+        return told
     why = tuple(f"not {reason}" for reason in choice.reasons)
     if choice.mechanism != BY_THREADS:
-        return [RemarkNote("\n".join([f"copy {name}: by {choice.mechanism}", *why]))]
+        return [*told, RemarkNote("\n".join([f"copy {name}: by {choice.mechanism}", *why]))]
     need = "a copy that hardware can make"
     slow = Fallback(f"copy {name}", "made by threads", need, reasons=why)
-    return [FallbackNote(text) for text in report(func, [slow])]
+    return [*told, *(FallbackNote(text) for text in report(func, [slow]))]

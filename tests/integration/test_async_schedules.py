@@ -8,6 +8,7 @@ import pytest
 import tvm
 from tvm import s_tir
 from tvm.ir.transform import PassContext
+from tvm.script import tirx as T
 
 import tvm_hopper
 from tests.integration import _programs
@@ -88,19 +89,87 @@ def aligned() -> tvm.IRModule:
     return sch.mod
 
 
-def test_what_is_not_ours_to_give_stays_tvms_own_and_is_said():
-    mod = aligned()
-    stock = tvm.compile(mod, target=A100).mod.imports[0].inspect_source()
-    with (
-        PassContext(config=AUTO),
-        pytest.warns(UserWarning, match="leaves a function to TVM: main, block A_shared: found"),
-    ):
-        assert tvm.compile(mod, target=A100).mod.imports[0].inspect_source() == stock
+TWO = {
+    "software_pipeline_stage": [0, 3],
+    "software_pipeline_order": [0, 1],
+    "software_pipeline_async_stages": [0],
+}
+
+
+@TARGETS
+def test_rows_are_not_padded_and_that_is_said(target):
+    _, ex = built(aligned(), target)
+    assert "copy A_shared: buffer_dim_align is left out" in str(tvm_hopper.explain(ex))
+    check(aligned(), target)
     with (
         PassContext(config={**AUTO, keys.STRICT: True}),
         pytest.raises(tvm_hopper.LoweringError, match="found buffer_dim_align"),
     ):
+        tvm.compile(aligned(), target=target)
+
+
+def in_two_buffers() -> tvm.IRModule:
+    sch = s_tir.Schedule(vectors())
+    sch.annotate(sch.get_sblock("A_shared"), "double_buffer_scope", 0)
+    return sch.mod
+
+
+def under_a_condition() -> tvm.IRModule:
+    """Copy in every other iteration, whose trips nobody could count."""
+
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((16, 16), "float32"), C: T.Buffer((16, 16), "float32")):
+        for tx in T.thread_binding(16, thread="threadIdx.x"):
+            for i in T.serial(16, annotations=TWO):
+                with T.sblock("compute"):
+                    a = T.sblock_alloc_buffer((16, 1), scope="shared")
+                    if i % 2 == 0:
+                        with T.sblock("a"):
+                            a[tx, 0] = A[tx, i]
+                    with T.sblock("out"):
+                        C[tx, i] = T.if_then_else(i % 2 == 0, a[tx, 0], T.float32(0))
+
+    return tvm.IRModule({"main": main})
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (in_two_buffers, "main, block A_shared: found double_buffer_scope"),
+        (under_a_condition, "copy a: found the condition"),
+    ],
+)
+def test_what_is_not_ours_to_give_stays_tvms_own_and_is_said(program, reason):
+    mod = program()
+    stock = tvm.compile(mod, target=A100).mod.imports[0].inspect_source()
+    with (
+        PassContext(config=AUTO),
+        pytest.warns(UserWarning, match=f"leaves a function to TVM: {reason}"),
+    ):
+        assert tvm.compile(mod, target=A100).mod.imports[0].inspect_source() == stock
+    with (
+        PassContext(config={**AUTO, keys.STRICT: True}),
+        pytest.raises(tvm_hopper.LoweringError, match=reason),
+    ):
         tvm.compile(mod, target=A100)
+
+
+def test_a_mechanism_by_name_has_to_make_the_copies():
+    with (
+        PassContext(config={keys.ASYNC_COPY: "cp_async"}),
+        pytest.raises(tvm_hopper.LoweringError, match="copy a: found the condition"),
+    ):
+        tvm.compile(under_a_condition(), target=A100)
+
+
+def test_one_function_of_a_module_stays_tvms_own_beside_ours():
+    funcs = {"f": under_a_condition()["main"], "g": vectors()["main"]}
+    mod = tvm.IRModule({n: f.with_attr("global_symbol", n) for n, f in funcs.items()})
+    with PassContext(config=AUTO), pytest.warns(UserWarning, match="leaves a function to TVM"):
+        text = "".join(x.inspect_source() for x in tvm.compile(mod, target=H200).mod.imports)
+    f, g = (text.split(f" {name}_kernel(")[-1].split("\n}\n")[0] for name in "fg")
+    assert "cp_async_bulk_tensor_g2s" in g
+    assert "cp_async_bulk" not in f
 
 
 def test_nothing_is_said_otherwise():

@@ -37,15 +37,23 @@ def gated(previous: Factory) -> Factory:
 
             halves = None
             marked = marks.mark_requests(mod)
-            if marked.same_as(mod):
-                return pipeline(mod)
+            if not any(map(marks.is_marked, marked.functions.values())):
+                return pipeline(marked)
             from tvm_hopper import pipeline as ours
             from tvm_hopper.cuda_build import build, runtime
+            from tvm_hopper.errors import LoweringError
 
+            try:
+                lowered = ours.run(marked)
+            except LoweringError as error:
+                marked = ours.leave_refused(mod, error)
+                if not any(map(marks.is_marked, marked.functions.values())):
+                    return pipeline(marked)
+                lowered = ours.run(marked)
             halves = build.Halves(build.Settings.of(marked))
             build.install()
             runtime.ensure()
-            return ours.run(marked)
+            return lowered
 
         def host() -> tvm.transform.Pass:
             return finalize_host() if halves is None else halves.keep_host(finalize_host())

@@ -1,11 +1,12 @@
 """The lowering: TVM's own pass list, written down, with ours at three places of it."""
 
 from .passes import full_list
-from .run import Lowered, lower, lower_final, lower_to_hook, run, stock_finalizers
+from .run import Lowered, leave_refused, lower, lower_final, lower_to_hook, run, stock_finalizers
 
 __all__ = [
     "Lowered",
     "full_list",
+    "leave_refused",
     "lower",
     "lower_final",
     "lower_to_hook",

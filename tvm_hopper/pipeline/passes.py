@@ -52,6 +52,7 @@ def hook_passes() -> list[Pass]:
     return [
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
+        transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
         transforms.SelectCopies(),  # dealt out to threads or not, a copy is a tile from here on
         transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here

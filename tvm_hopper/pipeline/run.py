@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,7 +12,8 @@ from tvm.ir.transform import Pass
 from tvm.target import Target
 from tvm.tirx.build import split_host_device_mods
 
-from tvm_hopper.requests import marks
+from tvm_hopper.errors import LoweringError
+from tvm_hopper.requests import keys, marks, options
 
 from .passes import HOOK, full_list, names
 from .stock import stock_passes
@@ -22,7 +23,55 @@ Scheduled: TypeAlias = tvm.IRModule | tirx.PrimFunc | s_tir.Schedule
 
 def run(mod: tvm.IRModule) -> tvm.IRModule:
     """Lower a module whose functions carry targets, as the stock pipeline would, ours included."""
-    return tvm.ir.transform.Sequential(full_list())(marks.mark_requests(mod))
+    return _run(full_list(), marks.mark_requests(mod))
+
+
+def _run(passes: Iterable[Pass], mod: tvm.IRModule) -> tvm.IRModule:
+    for p in passes:
+        mod = p(mod)
+    return mod
+
+
+def leave_refused(mod: tvm.IRModule, error: LoweringError) -> tvm.IRModule:
+    """Mark a module anew after a pass has refused something of it.
+
+    Parameters
+    ----------
+    mod : IRModule
+        As it came; its functions carry targets.
+    error : LoweringError
+        What the pass said.
+
+    Returns
+    -------
+    mod : IRModule
+        What is refused of a function that an option alone asks for, by whatever mechanism, leaves
+        it to TVM, with a warning.
+
+    Raises
+    ------
+    LoweringError
+        `error`, where a function or an option asks for what is refused by name, or under
+        `tvm_hopper.strict`.
+    """
+    marked = marks.mark_requests(mod)
+    left = {}
+    for gv, func in marked.functions.items():
+        if not marks.is_marked(func) or not marks.may_stay_stock(mod[gv]):
+            continue
+        try:
+            _run(full_list(), tvm.IRModule({gv: func}))
+        except LoweringError as reason:
+            if options.read(keys.STRICT, func):
+                raise
+            marks.warn_of(reason)
+            left[gv] = mod[gv].with_attr(marks.LEFT, True)
+    if not left:
+        raise error
+    result = tvm.IRModule(marked.functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    for gv, func in left.items():
+        result.update_func(gv, func)
+    return result
 
 
 @dataclass(frozen=True)
@@ -62,18 +111,18 @@ def lower(
     HopperError
         A pass refuses what the module asks for.
     """
-    mod = marks.mark_requests(_bind(mod, target))
+    bound = _bind(mod, target)
     passes = full_list()
     wanted = until or before
-    if wanted is not None and wanted not in names(passes):
-        raise ValueError(f"lower: found no pass named {wanted!r}; need one of {names(passes)}")
-    for p in passes:
-        if before is not None and p.info.name == before:
-            break
-        mod = p(mod)
-        if until is not None and p.info.name == until:
-            break
-    return mod
+    if wanted is not None:
+        if wanted not in names(passes):
+            raise ValueError(f"lower: found no pass named {wanted!r}; need one of {names(passes)}")
+        place = names(passes).index(wanted)
+        passes = passes[: place if before is not None else place + 1]
+    try:
+        return _run(passes, marks.mark_requests(bound))
+    except LoweringError as error:
+        return _run(passes, leave_refused(bound, error))
 
 
 def lower_to_hook(mod: Scheduled, target: str | Target | dict | None = None) -> tvm.IRModule:

@@ -52,6 +52,7 @@ STAGE = "software_pipeline_stage"
 ORDER = "software_pipeline_order"
 ASYNC_STAGES = "software_pipeline_async_stages"
 PIPELINE_KEYS = (STAGE, ORDER, ASYNC_STAGES)
+DIM_ALIGN = "buffer_dim_align"  # Schedule.storage_align
 FAST_MATH = "tirx.enable_fast_math"  # PassContext alone: also turns on --use_fast_math
 
 BLOCK, LOOP, FUNCTION = "block", "loop", "function"
@@ -233,6 +234,8 @@ def _nearest(rest: str, known: Iterable[str], cutoff: float) -> str:
 TILE_WORK = "tvm_hopper.tile_work"
 # On the block that holds all that a kernel of ours does, from its rings to its barriers.
 KERNEL = "tvm_hopper.kernel"
+# On a copy whose tile was to have padded rows, and has none.
+UNPADDED = "tvm_hopper.unpadded"
 # On a block that issues asynchronous operations: its row in `facts.async_ops`.
 ASYNC_OP = "tvm_hopper.async_op"
 # call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, without a barrier yet.

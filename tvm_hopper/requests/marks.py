@@ -21,9 +21,10 @@ from tvm_hopper.errors import LoweringError, cannot_lower
 from tvm_hopper.facts.arch import ARCHS
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.hexagon import HEXAGONS
-from tvm_hopper.requests import keys, options, stock
+from tvm_hopper.requests import async_scopes, keys, options, stock
 from tvm_hopper.requests.targets import find_processor, name_target
 
+LEFT = "left_to_tvm"  # on a function that an option asked for and the lowering refused
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
 _PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
     keys.SWIZZLE: keys.ASYNC_COPY,
@@ -87,17 +88,24 @@ def _annotations(func: tirx.PrimFunc) -> list[Request]:
 def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
     """Mark the functions that ask for our lowering, after checking what they ask for.
 
+    Where an option asks and nothing in a function's asynchronous stages is a copy, the function
+    stays TVM's own with synchronous ones.
+
     The mark is a key of the function's target and of that target's host, so kernel and host part
     inherit it when they are split.  It also makes TVM compile our kernels apart from others'.
     """
     marked = {}
     for gv, func in mod.functions.items():
-        if not isinstance(func, tirx.PrimFunc) or is_marked(func):
+        if not isinstance(func, tirx.PrimFunc) or is_marked(func) or LEFT in func.attrs:
             continue
         requests = find_requests(func)
         option = async_option(func) if not requests else ""
         if option:
-            asking = ask_in_async_stages(func, option)
+            asking = async_scopes.ask_for_copies(func, option)
+            if asking is not None and not options.read(keys.STRICT, func):
+                asking = async_scopes.without_padding(asking)
+            if asking is None and _has_threads(func):
+                marked[gv] = async_scopes.without_empty_stages(func)
             if asking is None or not _is_for(func, option) or not _serves(gv.name_hint, asking):
                 continue
             func, requests = asking, [_option_request(option)]
@@ -125,6 +133,11 @@ def _is_for(func: tirx.PrimFunc, option: str) -> bool:
     return option in {ASYNC_OPS[op].mechanism for op in processor.async_ops}
 
 
+def _has_threads(func: tirx.PrimFunc) -> bool:
+    processor = find_processor(func.attrs.get("target", None))
+    return processor is not None and processor.has_threads
+
+
 def _serves(name: str, func: tirx.PrimFunc) -> bool:
     """Tell whether what a function asks of TVM beside its copies is ours to give.
 
@@ -136,9 +149,14 @@ def _serves(name: str, func: tirx.PrimFunc) -> bool:
     except LoweringError as error:
         if options.read(keys.STRICT, func):
             raise
-        warnings.warn(f"{keys.ASYNC_COPY} leaves a function to TVM: {error}", stacklevel=2)
+        warn_of(error)
         return False
     return True
+
+
+def warn_of(error: LoweringError) -> None:
+    """Say why a function stays TVM's own that an option asks for."""
+    warnings.warn(f"{keys.ASYNC_COPY} leaves a function to TVM: {error}", stacklevel=2)
 
 
 def _ask_by_attribute(name: str, func: tirx.PrimFunc, requests: list[Request]) -> tirx.PrimFunc:
@@ -147,7 +165,7 @@ def _ask_by_attribute(name: str, func: tirx.PrimFunc, requests: list[Request]) -
     whole = next((x for x in asking if x.place == keys.FUNCTION), None)
     if whole is None or len(asking) > 1 or whole.owner == "PassContext":
         return func
-    found = ask_in_async_stages(func, str(whole.value))
+    found = async_scopes.ask_for_copies(func, str(whole.value))
     if found is None:
         raise cannot_lower(
             _where(name, whole),
@@ -163,52 +181,15 @@ def _option_request(mechanism: str) -> Request:
     return Request(keys.FUNCTION, "PassContext", keys.ASYNC_COPY, mechanism)
 
 
+def may_stay_stock(func: tirx.PrimFunc) -> bool:
+    """Tell a function that carries no request, and whose copies the option leaves open how."""
+    return not find_requests(func) and async_option(func) == keys.AUTO
+
+
 def async_option(func: tirx.PrimFunc) -> str:
-    """Return the mechanism that the PassContext asks for in async pipelines without our keys."""
+    """Return the mechanism that the PassContext asks for where copies are asynchronous."""
     mechanism = str(options.read(keys.ASYNC_COPY))
-    asks = mechanism and ir.find_all(
-        func.body, ir.For, lambda loop: keys.ASYNC_STAGES in loop.annotations
-    )
-    return mechanism if asks else ""
-
-
-def ask_in_async_stages(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
-    """Let the plain copies into shared memory of asynchronous stages ask for a mechanism.
-
-    None if there are none: such a function stays TVM's own.
-    """
-    asking: list[ir.SBlock] = []
-    for loop in ir.find_all(func.body, ir.For, lambda x: keys.ASYNC_STAGES in x.annotations):
-        stages = options.plain(loop.annotations.get(keys.STAGE, []))
-        chosen = options.plain(loop.annotations[keys.ASYNC_STAGES])
-        parts = ir.statements(ir.peel_blocks(loop.body))
-        if (
-            not isinstance(stages, list)
-            or not isinstance(chosen, list)
-            or len(stages) != len(parts)
-        ):
-            continue
-        for part in (x for x, stage in zip(parts, stages, strict=True) if stage in chosen):
-            asking += ir.find_all(part, ir.SBlock, _is_plain_copy)
-    if not asking:
-        return None
-
-    def ask(block: ir.SBlock) -> ir.SBlock:
-        notes = {**block.annotations, keys.ASYNC_COPY: mechanism}
-        return ir.with_block(block, annotations=notes)
-
-    return func.with_body(ir.replace_nodes(func.body, ir.SBlock, {x: ask(x) for x in asking}))
-
-
-def _is_plain_copy(block: ir.SBlock) -> bool:
-    """Tell a block that stores what it loads from global memory, or a fill, to shared memory."""
-    store = block.body
-    if not isinstance(store, ir.BufferStore) or not ir.is_shared(store.buffer):
-        return False
-    value = store.value
-    if isinstance(value, ir.Call) and value.op.name.endswith("if_then_else"):
-        value = value.args[1]
-    return isinstance(value, ir.TensorLoad) and str(value.source.scope()) in ("", "global")
+    return mechanism if mechanism and async_scopes.is_asynchronous(func) else ""
 
 
 def _with_key(target: Target) -> Target:

@@ -20,7 +20,7 @@ from tvm_hopper.requests import keys, options
 # Annotations of blocks that stock passes act on, in the order in which they run.
 _BLOCK_KEYS = (
     "tirx.manifest_shared_memory_local_stage",
-    "buffer_dim_align",  # Schedule.storage_align
+    keys.DIM_ALIGN,
     "auto_copy",
     "local_stage",
     "vector_bytes",
@@ -129,7 +129,8 @@ def _check_loop(function: str, loop: ir.For, kernel: ir.For) -> None:
                 "none there",
                 "take it away, or put it on the kernel's outermost loop",
             )
-    _check_pipeline(function, loop, legal=_holds_pipeline(loop))
+    legal = _holds_pipeline(loop) or _is_inner_pipeline(kernel, loop)
+    _check_pipeline(function, loop, legal=legal)
 
 
 def _unheard(kernel: ir.For, loop: ir.For) -> tuple[ir.ForKind, ...]:
@@ -161,6 +162,17 @@ def _holds_pipeline(loop: ir.For) -> bool:
     """Tell whether a loop holds a block with a key of ours, and another block."""
     several = len(ir.find_all(loop.body, ir.SBlock)) > 1
     return loop.kind != ir.ForKind.THREAD_BINDING and several and _ours(loop)
+
+
+def _is_inner_pipeline(kernel: ir.For, loop: ir.For) -> bool:
+    """Tell a pipeline of threads alone inside of one with copies, where its parts are stages."""
+    around = ir.find_all(
+        kernel,
+        ir.For,
+        lambda x: keys.STAGE in x.annotations and not x.same_as(loop) and ir.uses_node(x, loop),
+    )
+    is_plain = not _ours(loop) and keys.ASYNC_STAGES not in loop.annotations
+    return loop.kind == ir.ForKind.SERIAL and is_plain and any(map(_ours, around))
 
 
 def _ours(root: ir.For) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.sim.implied import spell_out
 from tvm_hopper.sim.launch.signature import Argument, signature
 from tvm_hopper.sim.tir import arch_of_kernel
 
@@ -53,7 +54,7 @@ def load(ex_or_mod: Any, target: Any = None, entry: str | None = None) -> Progra
         from tvm_hopper.cuda_build import records
 
         lowered = records.lookup(ex_or_mod)
-    kernels = {gv.name_hint: func for gv, func in lowered.device.functions.items()}
+    kernels = {gv.name_hint: spell_out(func) for gv, func in lowered.device.functions.items()}
     return Program(_entry(lowered.host, entry), kernels)
 
 

@@ -7,7 +7,6 @@ baseline is the faster one of `copy_` and `torch.add(x, 0, out=y)`, in the same 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,28 @@ ROUTES = {
         for rows in (1, 2, 4)
         for stages, slots in ((4, 1), (4, 2), (4, 3), (8, 4))
     },
+    # Thread blocks that take the tiles in turn: those in flight at one time are neighbors.
+    **{
+        f"{how}, {how}, {rows} rows, {stages} stages, {blocks} blocks in turn": Route(
+            (rows, COLUMNS), load=how, store=how, stages=stages, slots=slots, blocks=blocks
+        )
+        for how in ("tma", "bulk")
+        for rows, stages, slots, blocks in (
+            (1, 4, 2, 1056),
+            (1, 8, 4, 528),
+            (1, 16, 8, 264),
+            (2, 4, 2, 528),
+            (2, 8, 4, 264),
+            (4, 4, 2, 264),
+            (4, 8, 4, 132),
+            (1, 4, 2, 2112),
+        )
+    },
+    # As many tiles as slots: no slot is used again.
+    "tma, tma, 1 x 2048, 4 steps": Route((1, COLUMNS), 4, "tma", "tma"),
+    "bulk, bulk, 1 row, 4 steps": Route((1, COLUMNS), 4, "bulk", "bulk"),
+    "tma, tma, 2 x 2048, 4 steps": Route((2, COLUMNS), 4, "tma", "tma"),
+    "bulk, bulk, 2 rows, 4 steps": Route((2, COLUMNS), 4, "bulk", "bulk"),
     "bulk, bulk": Route((8, COLUMNS), 4, "bulk", "bulk"),
     "bulk, bulk, one row": Route((4, COLUMNS), 8, "bulk", "bulk"),
     "bulk, bulk, no ring": Route((8, COLUMNS), 1, "bulk", "bulk", stages=None),
@@ -124,21 +145,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
     routes = {name: route for name, route in ROUTES.items() if arguments.only in name}
-    about = machine.describe()
     table = run(arguments.gib, routes, arguments.repeats)
-    lines = [f"# Copies of {arguments.gib:g} GiB", ""]
-    lines += [f"* {key}: {value}" for key, value in about.items()]
-    lines += ["", "| load, store | right | us | TB/s | of the faster PyTorch copy |"]
-    lines += ["|---|---|---|---|---|"]
-    lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in table]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    stamp = about["date"].replace(":", "").replace(" UTC", "").replace(" ", "_")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / f"copies_{stamp}.md").write_text(text)
-    (arguments.out / f"copies_{stamp}.json").write_text(
-        json.dumps({"machine": about, "table": table}, indent=1)
-    )
+    columns = ["load, store", "right", "us", "TB/s", "of the faster PyTorch copy"]
+    print(machine.save(arguments.out, "copies", f"Copies of {arguments.gib:g} GiB", columns, table))
     return 0 if all(row["right"] for row in table) else 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import json
 import platform
 import shlex
 import subprocess
@@ -31,6 +32,9 @@ def describe() -> dict[str, str]:
     else:
         names = ("chip", "driver", "power limit", "SM clock limit", "temperature")
         found.update(zip(names, (v.strip() for v in line.split(",")), strict=True))
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
+        device = sys.modules["torch"].cuda.get_device_properties(0)
+        found["SMs"] = str(device.multi_processor_count)
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
@@ -43,6 +47,22 @@ def describe() -> dict[str, str]:
         check=False,
     ).stdout.strip()
     return found | ({"commit": commit} if commit else {})
+
+
+def save(folder: Path, name: str, title: str, columns: list[str], table: list[dict]) -> str:
+    """Write a table as Markdown and as JSON, with what it was measured on; return the Markdown."""
+    about = describe()
+    lines = [f"# {title}", "", *(f"* {key}: {value}" for key, value in about.items()), ""]
+    lines += ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in table]
+    text = "\n".join(lines) + "\n"
+    stamp = about["date"].replace(":", "").replace(" UTC", "").replace(" ", "_")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}_{stamp}.md").write_text(text)
+    (folder / f"{name}_{stamp}.json").write_text(
+        json.dumps({"machine": about, "table": table}, indent=1)
+    )
+    return text
 
 
 def _module(script: str) -> str:

@@ -60,7 +60,8 @@ class Schedule:
         found = []
         for x in func.params[:-1]:
             known = tvm.tirx.is_buffer_var(x)
-            shape = [int(n) for n in x.shape] if known else self.inputs["A"]
+            is_static = known and all(isinstance(n, tvm.tirx.IntImm) for n in x.shape)
+            shape = [int(n) for n in x.shape] if is_static else self.inputs["A"]
             kind = str(x.ty.dtype) if known else "float32"
             found.append(rng.integers(-8, 8, shape).astype(kind))
         return found

@@ -35,6 +35,15 @@
                 ...
                 if t % 128 == 0: mbarrier.arrive(empty[k % 4])
 
+What each thread of the producer makes a part of (cp.async) it also arrives for by itself, and
+`full` counts that: 32 for a warp, one more where others of the channel's loads are issued by one.
+
+                await_free(0, trip)                       mbarrier_wait(empty[k % 4], ...)
+                with sblock(async_op=                     for turn in range(2):
+                                in_parts=1):                  cp.async(&ring[k % 4, ...], ...)
+                    fill_slot(0, trip)              ->    cp.async.mbarrier.arrive.noinc(full[k % 4])
+                    for chunk in range(64): ...
+
 Where no role of its own loads, one thread is elected to, and there is no `empty`: the order of the
 program, and the barriers in it, keep a slot from being overwritten too early.
 
@@ -52,14 +61,16 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import bulk, fences, mbarrier, tma
+from tvm_hopper.codegen_patches.ptx import bulk, cp_async, fences, mbarrier, tma
 from tvm_hopper.facts import arrivals
 from tvm_hopper.plan.channel import (
     Channel,
     ChannelCall,
+    count_loading_threads,
     find_calls,
     find_channels,
     find_trips,
+    is_made_in_parts,
     parse_call,
 )
 from tvm_hopper.requests import keys
@@ -76,7 +87,7 @@ from tvm_hopper.requests.keys import (
     RELEASE,
 )
 
-from .cp_async_chunks import emit_groups
+from .cp_async_chunks import emit_chunks, share_out
 from .store_slots import find_rings, without_slots
 
 
@@ -135,6 +146,7 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     names = ir.Names()
     barriers = {x.number: Barriers.of(x, names) for x in channels if not x.by_group}
     thread = ir.threads_of(kernel).var
+    num_loading = count_loading_threads(kernel)
     kernel = without_slots(_inline_trips(kernel))
 
     def load(realize: ir.SBlockRealize, mutator: Any) -> ir.Stmt:
@@ -146,10 +158,13 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
         if CHANNEL not in block.annotations:
             return mutator.default_mutate(realize)
         own = barriers.get(int(block.annotations[CHANNEL]))
+        body = block.body if thread is None else share_out(block.body, thread, num_loading)
         if own is None:  # its threads wait for groups of their own
-            return emit_groups(block.body)
+            return emit_chunks(body)
+        if is_made_in_parts(block):
+            return ir.seq(emit_chunks(body), emit_arrival(body, own))
         assert thread is not None, "barriers are for threads to meet at"
-        copies = emit_loads(block.body, own)
+        copies = emit_loads(body, own)
         return copies if own.empty is not None else ir.IfThenElse(thread.equal(0), copies, None)
 
     def call(node: ir.Call, mutator: Any) -> Any:
@@ -208,9 +223,7 @@ def emit_barriers(barriers: list[Barriers], thread: Any) -> ir.Stmt:
 
 def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
     """Turn calls of loads into the instructions that complete on the slot's barrier."""
-    calls = [x for x in map(parse_call, ir.find_all(copies, ir.Call)) if x is not None]
-    (fill,) = [x for x in calls if x.name == FILL_SLOT]
-    barrier = _at(own.full, own.slot(fill.trip))
+    barrier = _filled(copies, own)
 
     def instruction(call: ir.Call) -> Any:
         if call.op.name != "tirx.call_extern":
@@ -225,6 +238,17 @@ def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
         return call
 
     return ir.replace(copies, ir.Call, instruction)
+
+
+def emit_arrival(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
+    """Let each thread arrive at the slot's barrier once its own copies are complete."""
+    return ir.seq(cp_async.arrive(_filled(copies, own)))
+
+
+def _filled(copies: ir.Stmt, own: Barriers) -> Any:
+    """Return the barrier of the slot that a block of loads fills."""
+    (fill,) = find_calls(copies, FILL_SLOT)
+    return _at(own.full, own.slot(fill.trip))
 
 
 def _at(buffer: Any, slot: Any) -> Any:

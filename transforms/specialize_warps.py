@@ -53,6 +53,7 @@ from tvm_hopper.plan.channel import (
     find_channels,
     find_loads,
     is_load,
+    is_made_in_parts,
     make_call,
     threads_per_arrival,
 )
@@ -104,22 +105,36 @@ def rewrite_roles(plan: RolePlan) -> ir.For:
 
 
 def emit_producer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stmt:
-    """Keep the loads: one thread waits for a free slot and issues them."""
+    """Keep the loads: one thread waits for a free slot and issues them.
 
-    def keep(load: ir.SBlockRealize, _: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
-        channel, trip = _use(load)
-        return [make_call(AWAIT_FREE, channel, trip), load], []
+    Where each thread makes a part of some, all wait for their slots, and one issues the others.
+    """
+
+    def elect(stmt: Any) -> ir.Stmt:
+        return ir.IfThenElse(thread.equal(0), stmt, None)
+
+    def keep(loads: list[ir.SBlockRealize], _: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
+        wait = make_call(AWAIT_FREE, *_use(loads[0]))
+        if not plan.loads_in_parts:
+            return [wait, *loads], []
+        if not any(is_made_in_parts(load.block) for load in loads):
+            return [elect(ir.seq(wait, loads))], []
+        made = [load if is_made_in_parts(load.block) else elect(load) for load in loads]
+        return [wait, *made], []
 
     kept = ir.fresh_variables(_share(work, keep, plan, is_producer=True))
-    elected = ir.IfThenElse(thread.equal(0), kept, None)
-    return ir.seq(_move_registers(registers.setmaxnreg_dec, plan.producer), elected)
+    loads = kept if plan.loads_in_parts else elect(kept)
+    return ir.seq(_move_registers(registers.setmaxnreg_dec, plan.producer), loads)
 
 
 def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stmt:
     """Keep everything else: wait for the loads, and give slots back behind what reads them."""
 
-    def keep(load: ir.SBlockRealize, beside: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
-        return [make_call(AWAIT_FILLED, *_use(load))], [emit_release(plan, load, beside, thread)]
+    def keep(
+        loads: list[ir.SBlockRealize], beside: list[ir.Stmt]
+    ) -> tuple[list[Any], list[Any]]:
+        filled = make_call(AWAIT_FILLED, *_use(loads[0]))
+        return [filled], [emit_release(plan, loads, beside, thread)]
 
     own = thread - plan.consumer.agent.first_thread
     kept = _share(work, keep, plan, is_producer=False)
@@ -129,16 +144,16 @@ def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
 
 
 def emit_release(
-    plan: RolePlan, load: ir.SBlockRealize, beside: list[ir.Stmt], thread: Any
+    plan: RolePlan, loads: list[ir.SBlockRealize], beside: list[ir.Stmt], thread: Any
 ) -> ir.Stmt:
     """Let one thread of a warp or warp group give back the slot of `pending` trips ago."""
-    channel, trip = _use(load)
-    slots = [x.source for x in load.block.writes]
+    channel, trip = _use(loads[0])
+    slots = [x.source for load in loads for x in load.block.writes]
     unit = threads_per_arrival(slots, beside)
     # With no slot to spare the producer waits for this one before it fills the next.
     has_spare = int(slots[0].shape[0]) > plan.pending
     pending = plan.pending if unit > THREADS_PER_WARP and has_spare else 0
-    pending = max(pending, int(load.block.annotations.get(STORES_IN_FLIGHT, 0)))
+    pending = max(pending, int(loads[0].block.annotations.get(STORES_IN_FLIGHT, 0)))
     elected = (thread % unit).equal(0)
     if pending:
         elected = tirx.And(elected, trip >= pending)
@@ -163,22 +178,28 @@ def _move_registers(move: Callable[[int], Any], role: Role) -> Any:
     return move(role.num_registers)
 
 
-Keep = Callable[[ir.SBlockRealize, list[ir.Stmt]], tuple[list[Any], list[Any]]]
+Keep = Callable[[list[ir.SBlockRealize], list[ir.Stmt]], tuple[list[Any], list[Any]]]
 
 
 def _share(stmt: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.Stmt:
-    """Return a role's share: what `keep` makes of each load, and of the rest all or nothing.
+    """Return a role's share: what `keep` makes of the loads, and of the rest all or nothing.
 
-    `keep` is given a load and the statements beside it, and returns what takes its place and what
-    follows the last of them. A producer keeps the variables that its share uses.
+    `keep` is given a channel's loads and the statements beside them, and returns what takes their
+    place and what follows the last of them. A producer keeps the variables that its share uses.
     """
     parts = ir.statements(stmt)
+    loads: dict[int, list[ir.SBlockRealize]] = {}
+    for part in filter(is_load, parts):
+        loads.setdefault(_use(part)[0], []).append(part)
     beside = [part for part in parts if not is_load(part)]
     kept: list[Any] = []
     behind: list[Any] = []
     for part in parts:
         if is_load(part):
-            here, after = keep(part, beside)
+            together = loads[_use(part)[0]]
+            if not part.same_as(together[0]):
+                continue
+            here, after = keep(together, beside)
             kept += here
             behind += after
         elif find_loads(part):

@@ -75,7 +75,7 @@ class PipelinePlan:
     @property
     def by_group(self) -> bool:
         """Tell loads that complete in groups, without barriers."""
-        return completes_by_group(self.loads[0].block)
+        return self.site.by_group
 
     @property
     def loop(self) -> ir.For | None:
@@ -114,7 +114,7 @@ class PipelinePlan:
 
     @property
     def tx_bytes(self) -> int:
-        """Bytes that one trip's loads complete on its `full` barrier, whole boxes."""
+        """Bytes that one trip's loads bring, whole boxes."""
         return sum(slot_bytes(load.block) for load in self.loads)
 
     @property
@@ -184,7 +184,7 @@ def plan_pipelines(kernel: Any, processor: Processor) -> tuple[KernelPlan, ...]:
         )
     if not persistent:
         _check_grid(kernel)
-    sites = find_sites(kernel, threads)
+    sites = find_sites(kernel, threads, processor)
     plans = tuple(
         _plan_site(first + n, site, body, persistent, processor) for n, site in enumerate(sites)
     )
@@ -270,13 +270,13 @@ def _check_readers(body: ir.Stmt, plan: PipelinePlan) -> None:
     behind = [part for part in plan.parts[first:] if not is_open(part)]
     stages = _stages(plan)
     first_stage = next(s for s, x in zip(stages, plan.parts, strict=True) if x is plan.loads[0])
-    kind = completes_by_group(plan.loads[0].block), first_stage
+    kind = plan.by_group, first_stage
     for load, tile in zip(plan.loads, plan.tiles, strict=True):
         found = ir.accesses([load, *behind], tile)
         alike = [
             part
             for part, stage in zip(plan.parts, stages, strict=True)
-            if is_open(part) and (completes_by_group(part.block), stage) == kind
+            if is_open(part) and (plan.by_group and completes_by_group(part.block), stage) == kind
         ]
         others = [x for x in alike if not any(x.same_as(y) for y in plan.loads)]
         if others or len(found) != len(ir.accesses(body, tile)):

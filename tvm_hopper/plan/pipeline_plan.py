@@ -47,7 +47,7 @@ class PipelinePlan:
         where = self.where
         if self.num_slots < 1:
             raise cannot_lower(where, f"{self.num_slots} stages", "at least 1")
-        if not self.by_group and self.tx_bytes > MBARRIER_MAX_TX_BYTES:
+        if not self.by_group and self.tx_bytes - self.bytes_in_parts > MBARRIER_MAX_TX_BYTES:
             raise cannot_lower(
                 where,
                 f"{self.tx_bytes} bytes a stage",
@@ -116,6 +116,13 @@ class PipelinePlan:
     def tx_bytes(self) -> int:
         """Bytes that one trip's loads bring, whole boxes."""
         return sum(slot_bytes(load.block) for load in self.loads)
+
+    @property
+    def bytes_in_parts(self) -> int:
+        """Bytes of them that threads bring, each a part, and arrive for: no barrier counts them."""
+        if not self.site.is_handed_over:
+            return 0
+        return sum(slot_bytes(x.block) for x in self.loads if completes_by_group(x.block))
 
     @property
     def look_ahead(self) -> int:

@@ -141,7 +141,7 @@ def plan_roles(kernel: ir.For, arch: Arch, default_pending: int = 0) -> tuple[Ro
         if by_groups
         else (_plain_producer(asking, where, threads), Role(Agent(THREADS_PER_WARP, threads)))
     )
-    _check_places(axis)
+    _check_places(axis, arch)
     _check_readers(axis)
     pending = _pending(asking, default_pending)
     in_parts = any(is_made_in_parts(load.block) for load in find_loads(axis))
@@ -185,17 +185,16 @@ def _value(note: Any) -> int | list[int]:
     return [int(x) for x in note] if number is None else number
 
 
-def _check_places(axis: ir.For) -> None:
+def _check_places(axis: ir.For, arch: Arch) -> None:
     """Refuse copies that stand in anything but loops and blocks: each role makes these anew."""
     plain = (ir.For, ir.SBlockRealize, ir.SBlock, tirx.SeqStmt)
     for load in find_loads(axis):
         if completes_by_group(load.block):
             raise cannot_lower(
                 f"copy {load.block.name_hint}",
-                f"copies by {load.block.annotations[ASYNC_OP]} beside a producer",
-                "copies that one thread issues for all: those of cp.async are made by the threads "
-                "that read them",
-                f'take "tma" or "bulk", or take {CONSUMERS} away',
+                f"copies by {load.block.annotations[ASYNC_OP]} beside a producer on {arch.name}",
+                "a chip where a producer's threads hand them over by mbarriers: sm_90a",
+                f"build for that one, or take {CONSUMERS} away",
             )
     for part in ir.find_all(axis, ir.Stmt, lambda x: not isinstance(x, plain)):
         if inside := find_loads(part):

@@ -313,10 +313,11 @@ CP_ASYNC = [
         "cp.async beside a producer",
         RING,
         (PlanPipeline, SpecializeWarps),
-        r"copy load_a: found copies by cp_async beside a producer; need copies that one thread "
-        r"issues for all: those of cp.async are made by the threads that read them; take \"tma\" "
-        r"or \"bulk\", or take tvm_hopper.consumers away",
+        r"copy load_a: found copies by cp_async beside a producer on sm_80; need a chip where a "
+        r"producer's threads hand them over by mbarriers: sm_90a; build for that one, or take "
+        r"tvm_hopper.consumers away",
         ASK_CONSUMERS,
+        *on_sm_80("cp_async")[1:],
         ('"tvm_hopper.async_op": "tma_load"', '"tvm_hopper.async_op": "cp_async"'),
         ("'tvm_hopper.tma_load'", "'tvm_hopper.cp_async'"),
     ),

@@ -39,8 +39,13 @@ def chunk_block(transfer: CpAsyncTransfer) -> ir.SBlockRealize:
     )
 
 
-def share_out(copies: ir.Stmt, thread: Any, num_threads: int) -> ir.Stmt:
-    """Let each thread make some chunks: those of its number, and of every `num_threads`-th one."""
+def share_out(
+    copies: ir.Stmt, thread: Any, num_threads: int, most_unrolled: int | None = None
+) -> ir.Stmt:
+    """Let each thread make some chunks: those of its number, and of every `num_threads`-th one.
+
+    Of its turns the CUDA compiler may unroll `most_unrolled` at once; None leaves it to that one.
+    """
 
     def deal(loop: ir.For) -> ir.Stmt:
         if SHARED_OUT not in loop.annotations:
@@ -54,7 +59,12 @@ def share_out(copies: ir.Stmt, thread: Any, num_threads: int) -> ir.Stmt:
                 return stmt
             return ir.IfThenElse(ir.simplify(number < num_chunks), stmt, None)
 
-        return ir.make_loop("turn", -(-num_chunks // num_threads), one)
+        turns = ir.make_loop("turn", -(-num_chunks // num_threads), one)
+        if most_unrolled is None or not isinstance(turns, ir.For):
+            return turns
+        if int(turns.extent) <= most_unrolled:
+            return turns
+        return ir.with_body(turns, turns.body, annotations={"pragma_unroll": most_unrolled})
 
     return ir.replace(copies, ir.For, deal)
 

@@ -90,6 +90,10 @@ from tvm_hopper.requests.keys import (
 from .cp_async_chunks import emit_chunks, share_out
 from .store_slots import find_rings, without_slots
 
+# A producer has few registers, and the addresses of many copies at once would spill: 356 bytes with
+# all 32 turns of two tiles in 40 registers, none with 4 (NVRTC 13.0).
+MOST_UNROLLED = 4
+
 
 @dataclass(frozen=True)
 class Barriers:
@@ -158,10 +162,12 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
         if CHANNEL not in block.annotations:
             return mutator.default_mutate(realize)
         own = barriers.get(int(block.annotations[CHANNEL]))
-        body = block.body if thread is None else share_out(block.body, thread, num_loading)
+        in_parts = is_made_in_parts(block)
+        most = MOST_UNROLLED if in_parts else None
+        body = block.body if thread is None else share_out(block.body, thread, num_loading, most)
         if own is None:  # its threads wait for groups of their own
             return emit_chunks(body)
-        if is_made_in_parts(block):
+        if in_parts:
             return ir.seq(emit_chunks(body), emit_arrival(body, own))
         assert thread is not None, "barriers are for threads to meet at"
         copies = emit_loads(body, own)

@@ -264,7 +264,7 @@ def _touches(use: Use, copied: list[Phase]) -> Iterator[tuple[Touch, Missing]]:
     if use.op is not None and not use.op.needs_commit:
         # A source is free once the destination's phase is over, and so is the destination itself.
         for phase in [(use.buffer, use.ahead)] if use.is_write else copied:
-            fence = use.is_write and use.op.proxy == GENERIC
+            fence = use.op.proxy == GENERIC
             yield touch._replace(phase=phase), Missing(0, fence, False)
         return
     if use.is_acquire:

@@ -38,11 +38,10 @@
 What each thread of the producer makes a part of (cp.async) it also arrives for by itself, and
 `full` counts that: 32 for a warp, one more where others of the channel's loads are issued by one.
 
-                await_free(0, trip)                       mbarrier_wait(empty[k % 4], ...)
-                with sblock(async_op=                     for turn in range(2):
-                                in_parts=1):                  cp.async(&ring[k % 4, ...], ...)
-                    fill_slot(0, trip)              ->    cp.async.mbarrier.arrive.noinc(full[k % 4])
-                    for chunk in range(64): ...
+    await_free(0, trip)                                     mbarrier_wait(empty[k % 4], ...)
+    with sblock(channel=0, in_parts=1):                     for turn in range(2):
+        fill_slot(0, trip)                            ->        cp.async(&ring[k % 4, ...], ...)
+        for chunk in range(64): cp_async(...)               cp.async.mbarrier.arrive.noinc(full[..])
 
 Where no role of its own loads, one thread is elected to, and there is no `empty`: the order of the
 program, and the barriers in it, keep a slot from being overwritten too early.

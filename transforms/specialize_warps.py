@@ -130,9 +130,7 @@ def emit_producer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
 def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stmt:
     """Keep everything else: wait for the loads, and give slots back behind what reads them."""
 
-    def keep(
-        loads: list[ir.SBlockRealize], beside: list[ir.Stmt]
-    ) -> tuple[list[Any], list[Any]]:
+    def keep(loads: list[ir.SBlockRealize], beside: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
         filled = make_call(AWAIT_FILLED, *_use(loads[0]))
         return [filled], [emit_release(plan, loads, beside, thread)]
 

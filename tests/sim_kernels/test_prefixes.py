@@ -74,7 +74,8 @@ EARLY = ["nothing", *NAMES[: NAMES.index("LowerMma")]]
 
 
 def is_long(kernel, last):
-    return kernel in LONG or (kernel in ("ragged", "persistent") and last in EARLY)
+    early = ("ragged", "persistent", "A by cp.async, B by TMA")
+    return kernel in LONG or (kernel in early and last in EARLY)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from tvm_hopper.sync import (
     Buffer,
     Commit,
     Step,
+    Sync,
     Wait,
     WaitPhase,
     place_syncs,
@@ -389,6 +390,10 @@ def test_what_it_copied_by_tma_is_not() -> None:
         (0, 1): [MMA_FENCE],
         (0, 2): [Commit(WGMMA), Wait(WGMMA)],
     }
+
+
+def test_a_store_of_it_by_one_thread_is_fenced_too() -> None:
+    assert hand_over(HANDED, store(HANDED))[0, 1] == [PROXY_FENCE]
 
 
 def test_who_fills_a_slot_by_cp_async_needs_no_fence_from_those_who_loaded_from_it() -> None:

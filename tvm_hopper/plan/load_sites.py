@@ -46,7 +46,11 @@ class Site:
     @property
     def by_group(self) -> bool:
         """Tell loads that complete in groups of those who read them, without a barrier."""
-        return not self.is_handed_over and completes_by_group(self.loads[0].block)
+        return self.has_groups(self.loads[0].block)
+
+    def has_groups(self, load: ir.SBlock) -> bool:
+        """Tell whether a load that stands here would complete in groups."""
+        return not self.is_handed_over and completes_by_group(load)
 
 
 @dataclass(frozen=True)

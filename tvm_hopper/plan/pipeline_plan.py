@@ -283,7 +283,7 @@ def _check_readers(body: ir.Stmt, plan: PipelinePlan) -> None:
         alike = [
             part
             for part, stage in zip(plan.parts, stages, strict=True)
-            if is_open(part) and (plan.by_group and completes_by_group(part.block), stage) == kind
+            if is_open(part) and (plan.site.has_groups(part.block), stage) == kind
         ]
         others = [x for x in alike if not any(x.same_as(y) for y in plan.loads)]
         if others or len(found) != len(ir.accesses(body, tile)):

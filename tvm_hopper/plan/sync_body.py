@@ -379,9 +379,7 @@ class BodyReader:
             writes = [Access(self.buffer(x), True, n) for n in ahead for x in ir.once(rings)]
             accesses = tuple(dict.fromkeys(writes))
             if_read = AHEAD in notes and not completes_by_group(block)
-            return Step(
-                block.name_hint, accesses, op, self._issuer(op), only_if_read=if_read
-            )
+            return Step(block.name_hint, accesses, op, self._issuer(op), only_if_read=if_read)
         # A block may name what else its statements mention, such as what a sum starts from.
         operands = {ASYNC_OPS[op].reads, ASYNC_OPS[op].writes}
         reads = [self._touch(region, is_write=False) for region in block.reads]

@@ -30,7 +30,8 @@ def no_mechanism(copy: CopyNest, reasons: Sequence[str]) -> LoweringError:
         Why each mechanism cannot, the last one first to be read.
     """
     tensor = _tensor(copy)
-    where = f"copy {copy.realize.block.name_hint}" + ("" if tensor is None else f" of {tensor.name}")
+    where = f"copy {copy.realize.block.name_hint}"
+    where += "" if tensor is None else f" of {tensor.name}"
     need = (
         f"rows at multiples of {CHUNK_BYTES} bytes (TMA), or of {PIECES} (cp.async): in a kernel "
         "by WGMMA hardware makes all copies of shared tiles"

@@ -398,9 +398,7 @@ def kernel_of(name: str, notes: Iterable[Note], arch: Arch = SM_90A) -> Kernel:
         empty = arrives.empty if arrives else None
         late = ring.stores_in_flight
         size, in_parts = ring.tx_bytes, ring.bytes_in_parts
-        made = Ring(
-            ring.channel, ring.num_slots, size, full, empty, ring.by_group, late, in_parts
-        )
+        made = Ring(ring.channel, ring.num_slots, size, full, empty, ring.by_group, late, in_parts)
         rings.append(made)
     return Kernel(
         name=name,

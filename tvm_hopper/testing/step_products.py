@@ -1,6 +1,6 @@
 """Products scheduled step by step, each operand by a mechanism of its own.
 
-sch = step_products.schedule(workloads.matmul(1000, 1000, 1002), ProductTiling(a="cp_async", b="tma"))
+sch = step_products.schedule(workloads.matmul(64, 64, 66), ProductTiling(a="cp_async", b="tma"))
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@
 
 Schedules for earlier chips deal a copy out to threads; who copies what is the mechanism's business
 here. "auto" takes the first of TMA, bulk and cp.async that can make the copy on the target's chip,
-in this kernel: what WGMMA reads is in panels, which not each of them fills.  Else threads make it,
-as the schedule says, or in equal parts where it says nothing; `explain` says which, and why not the
-others.  Where that leaves a kernel by WGMMA without its tiles, or roles with nothing to load, it is
-an error.  "none" leaves a copy to the threads as it is.  In a kernel with asynchronous copies all
+in this kernel: what the tensor core reads is in panels, which not each of them fills.  Else threads
+make it, as the schedule says, or in equal parts where it says nothing; `explain` says which, and
+why not the others.  Where that leaves a product without its tiles, or roles with nothing to load,
+it is an error.  "none" leaves a copy to the threads as it is.  In a kernel with asynchronous copies all
 shared memory is dynamic.
 
 Before: indices are plain (ResolveBounds).  After: a copy that asks for a mechanism is a nest of
@@ -35,7 +35,7 @@ from tvm_hopper.facts.arch import Arch
 from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, fills_tile, find_copy_nests
 from tvm_hopper.plan.layout import plan_layouts
 from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
-from tvm_hopper.plan.unserved_copies import check_roles_have_loads, no_mechanism
+from tvm_hopper.plan.unserved_copies import check_roles_have_loads, no_mechanism, threads_may_copy
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
@@ -45,7 +45,6 @@ from tvm_hopper.requests.keys import (
     STORE_SLOTS,
     SWIZZLE,
     UNPADDED,
-    WGMMA,
 )
 from tvm_hopper.requests.targets import arch_of
 
@@ -103,7 +102,7 @@ def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
 
 def _by_threads(kernel: ir.For, copy: CopyNest, reasons: tuple[str, ...]) -> CopyChoice:
     """Leave a copy to the threads; refuse where there are none that could make it."""
-    if ir.find_blocks(kernel, WGMMA):
+    if not threads_may_copy(kernel):
         raise no_mechanism(copy, reasons)
     nest = _asking(deal_out(kernel, copy.nest), None)
     return CopyChoice(copy, nest, BY_THREADS, reasons)

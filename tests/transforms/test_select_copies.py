@@ -37,7 +37,7 @@ def func(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 256), "float16")):
 """
 AUTO = '{"tvm_hopper.async_copy": "auto"}'
 
-# 8 rows of 13 of 15 elements, which start at multiples of 2 bytes alone; nobody says who copies them.
+# 8 rows of 13 elements, which start at multiples of 2 bytes alone; nobody says who copies them.
 UNBOUND = """
 @T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((16, 15), "float16"), C: T.Buffer((16, 64), "float16")):
@@ -156,7 +156,9 @@ DEALT = UNBOUND.replace(
                         for turn in range(4):
                             if turn * 32 + tx < 104:
                                 with T.sblock("copy"):
-                                    T.reads(A[k * 8 + (turn * 32 + tx) // 13, (turn * 32 + tx) % 13])
+                                    T.reads(
+                                        A[k * 8 + (turn * 32 + tx) // 13, (turn * 32 + tx) % 13]
+                                    )
                                     T.writes(tile[(turn * 32 + tx) // 13, (turn * 32 + tx) % 13])
                                     tile[(turn * 32 + tx) // 13, (turn * 32 + tx) % 13] = A[
                                         k * 8 + (turn * 32 + tx) // 13, (turn * 32 + tx) % 13

@@ -11,12 +11,17 @@ from tvm_hopper.analysis.access import AffineAccess
 from tvm_hopper.errors import LoweringError, cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.swizzle import CHUNK_BYTES
-from tvm_hopper.requests.keys import CONSUMERS
+from tvm_hopper.requests.keys import CONSUMERS, WGMMA
 
 from .copy_nests import CopyNest, fills_tile
 from .cp_async_plan import CHUNK_BYTES as COPIED_BYTES
 
 PIECES = ", ".join(map(str, COPIED_BYTES[:-1])) + f" or {COPIED_BYTES[-1]}"
+
+
+def threads_may_copy(kernel: ir.For) -> bool:
+    """Tell whether a kernel has threads to make copies: the lowering deals out those of WGMMA."""
+    return not ir.find_blocks(kernel, WGMMA)
 
 
 def no_mechanism(copy: CopyNest, reasons: Sequence[str]) -> LoweringError:

@@ -157,9 +157,8 @@ def async_copy(
         the target's chip, else threads do, which `explain` reports and `tvm_hopper.strict` refuses;
         what WGMMA reads threads cannot copy, and an error says so. "tma": boxes of a tensor of up
         to five dimensions, with bounds. "bulk": runs of bytes that are contiguous at both ends,
-        each start and length a multiple of 16. "cp_async": threads copy 16, 8 or 4 bytes at once:
-        those of the producer where there is one, else all of them. "dma": runs of any length, on
-        Hexagon, and what "auto" means there. "none": threads do.
+        each start and length a multiple of 16. "cp_async": threads, of a producer if there is one,
+        copy 16, 8 or 4 bytes at once. "dma": on Hexagon, also by "auto". "none": threads do.
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits
         for a tile of a product, none for one of plain loops.

@@ -46,8 +46,8 @@ SELECTION = [
         OPERAND,
         (SelectCopies,),
         r"copy copy of A: found rows that are 30 bytes apart; need rows at multiples of 16 bytes "
-        r"\(TMA\), or of 16, 8 or 4 \(cp.async\): in a kernel by WGMMA hardware makes all copies of "
-        r"shared tiles; pad the last dimension of A from 15 to 16$",
+        r"\(TMA\), or of 16, 8 or 4 \(cp.async\): in a kernel by WGMMA hardware makes all copies "
+        r"of shared tiles; pad the last dimension of A from 15 to 16$",
     ),
     case(
         "rows of a declared stride that no mechanism copies",
@@ -78,7 +78,8 @@ SELECTION = [
         OPERAND,
         (SelectCopies,),
         r"copy copy of A: found no mechanism for it; not cp_async: copy of A into tile: found "
-        r"rows of 26 B; .*; need rows at multiples of .*; copy the tensor into one of another shape$",
+        r"rows of 26 B; .*; need rows at multiples of .*; copy the tensor into one of another "
+        r"shape$",
         ("(16, 15)", "(16, 16)"),
     ),
 ]

@@ -14,8 +14,8 @@ here. "auto" takes the first of TMA, bulk and cp.async that can make the copy on
 in this kernel: what the tensor core reads is in panels, which not each of them fills.  Else threads
 make it, as the schedule says, or in equal parts where it says nothing; `explain` says which, and
 why not the others.  Where that leaves a product without its tiles, or roles with nothing to load,
-it is an error.  "none" leaves a copy to the threads as it is.  In a kernel with asynchronous copies all
-shared memory is dynamic.
+it is an error.  "none" leaves a copy to the threads as it is.  In a kernel with asynchronous copies
+all shared memory is dynamic.
 
 Before: indices are plain (ResolveBounds).  After: a copy that asks for a mechanism is a nest of
 loops over its tile, and no "auto" or "none" is left.

@@ -21,13 +21,17 @@ from tvm_hopper.testing.step_products import ProductTiling
 
 MIXED = {"a": "cp_async", "b": "tma"}
 BOTH = {"a": "cp_async", "b": "cp_async"}
+SLOW = pytest.mark.slow
+TURNED = {"a": "tma", "b": "cp_async"}
 
 
 # -- products
 
 
-@pytest.mark.parametrize("stages", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("by", [MIXED, BOTH, {"a": "tma", "b": "cp_async"}])
+@pytest.mark.parametrize("stages", [2, pytest.param(3, marks=SLOW)])
+@pytest.mark.parametrize(
+    "by", [MIXED, pytest.param(BOTH, marks=SLOW), pytest.param(TURNED, marks=SLOW)]
+)
 def test_products_of_few_trips(by, stages):
     """One trip, one less than slots, as many, one more."""
     for trips in sorted({1, stages - 1, stages, stages + 1}):

@@ -12,10 +12,10 @@
 Schedules for earlier chips deal a copy out to threads; who copies what is the mechanism's business
 here. "auto" takes the first of TMA, bulk and cp.async that can make the copy on the target's chip,
 in this kernel: what the tensor core reads is in panels, which not each of them fills.  Else threads
-make it, as the schedule says, or in equal parts where it says nothing; `explain` says which, and
-why not the others.  Where that leaves a product without its tiles, or roles with nothing to load,
-it is an error.  "none" leaves a copy to the threads as it is.  In a kernel with asynchronous copies
-all shared memory is dynamic.
+make it, as the schedule says, or in equal parts where it says nothing (dealt_copies.py); `explain`
+says which, and why not the others.  Where that leaves a product without its tiles, or roles with
+nothing to load, it is an error.  "none" leaves a copy to the threads as well.  In a kernel with
+asynchronous copies all shared memory is dynamic.
 
 Before: indices are plain (ResolveBounds).  After: a copy that asks for a mechanism is a nest of
 loops over its tile, and no "auto" or "none" is left.
@@ -80,7 +80,7 @@ def plan_selection(kernel: ir.For, arch: Arch) -> tuple[CopyChoice, ...]:
 
 def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
     if copy.mechanism == BY_THREADS:
-        return CopyChoice(copy, _by_threads(kernel, copy), BY_THREADS)
+        return CopyChoice(copy, _asking(deal_out(kernel, copy.nest), None), BY_THREADS)
     if copy.mechanism != AUTO:
         return CopyChoice(copy, as_box_nest(kernel, copy), copy.mechanism)
     reasons: list[str] = []

@@ -407,10 +407,9 @@ class BodyReader:
 
     def _acquire(self, stmt: ir.Stmt) -> Step:
         """Read a wait for what another agent has filled."""
-        channels = [call.channel for call in find_calls(stmt, AWAIT_FILLED)]
-        rings = [self.buffer(ring) for number in channels for ring in self.channels[number]]
-        accesses = tuple(dict.fromkeys(Access(ring, True) for ring in rings))
-        return Step("wait for the other role", accesses, is_acquire=True)
+        rings = [x for call in find_calls(stmt, AWAIT_FILLED) for x in self.channels[call.channel]]
+        accesses = dict.fromkeys(Access(self.buffer(ring), True) for ring in rings)
+        return Step("wait for the other role", tuple(accesses), is_acquire=True)
 
     def _plain(self, stmt: ir.Stmt) -> Step:
         effects = find_effects(stmt)

@@ -82,8 +82,8 @@ def check_roles_have_loads(
         names = ", ".join(copy.realize.block.name_hint for copy, _ in left)
         raise cannot_lower(
             f"loop {loop.loop_var.name}, {CONSUMERS}",
-            f"nothing for a producer to load: threads make the copies {names}; not "
-            + "; not ".join(left[0][1]),
+            f"nothing for a producer to load: threads make the copies {names}"
+            + "".join(f"; not {reason}" for reason in left[0][1]),
             "a copy that hardware can make",
             f"take {CONSUMERS} away (roles=None): then every thread loads and computes",
         )

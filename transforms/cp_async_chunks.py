@@ -1,4 +1,14 @@
-"""Copies by `cp.async`: each thread makes its part of a tile, chunk by chunk."""
+"""Copies by `cp.async`: chunk by chunk, and which thread makes which of them.
+
+    for chunk in serial(48, annotations={"shared_out": 1}):
+        cp_async(&tile[chunk // 8, chunk % 8 * 8], &A[...], 16, 16)
+  ->
+    for turn in range(2):                                                         32 threads
+        if t + turn * 32 < 48:
+            cp.async(&tile[t // 8 + turn * 4, t % 8 * 8], &A[...], 16)
+
+Who makes them is known late: all threads of a kernel, or those of its producer.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +21,73 @@ from tvm_hopper.codegen_patches.ptx import cp_async
 from tvm_hopper.plan.channel import parse_call
 from tvm_hopper.plan.cp_async_plan import CpAsyncTransfer
 from tvm_hopper.plan.shared_layout import layout_of
-from tvm_hopper.requests.keys import ASYNC_OP, CP_ASYNC, FILL_SLOT, SWIZZLE
+from tvm_hopper.requests.keys import ASYNC_OP, CP_ASYNC, FILL_SLOT, SHARED_OUT, SWIZZLE
 
 
 def chunk_block(transfer: CpAsyncTransfer) -> ir.SBlockRealize:
-    """Build the block in which the threads share out the chunks of a tile."""
-    copy, thread = transfer.copy, transfer.thread
-    num_threads, num_chunks = int(thread.extent), transfer.num_chunks
-
-    def one(turn: Any) -> ir.Stmt:
-        number = ir.as_int32(thread.loop_var) + turn * num_threads
-        stmt = ir.seq(_chunk(transfer, number))
-        if num_chunks % num_threads == 0:
-            return stmt
-        return ir.IfThenElse(ir.simplify(number < num_chunks), stmt, None)
-
+    """Build the block that makes the chunks of a tile, to be shared out between threads."""
+    copy = transfer.copy
+    number = ir.Var("chunk", "int32")
+    zero, count = (tirx.IntImm("int32", x) for x in (0, transfer.num_chunks))
+    body = ir.seq(_chunk(transfer, number))
     return ir.opaque_block(
         copy.block.name_hint,
-        ir.make_loop("turn", -(-num_chunks // num_threads), one),
+        ir.For(number, zero, count, ir.ForKind.SERIAL, body, annotations={SHARED_OUT: 1}),
         reads=[ir.full_region(copy.src.buffer)],
         writes=[ir.full_region(copy.dst.buffer)],
         annotations={ASYNC_OP: copy.op.name},
     )
+
+
+def share_out(
+    copies: ir.Stmt, thread: Any, num_threads: int, most_unrolled: int | None = None
+) -> ir.Stmt:
+    """Let each thread make some chunks: those of its number, and of every `num_threads`-th one.
+
+    Of its turns the CUDA compiler may unroll `most_unrolled` at once; None leaves it to that one.
+    """
+
+    def deal(loop: ir.For) -> ir.Stmt:
+        if SHARED_OUT not in loop.annotations:
+            return loop
+        num_chunks = int(loop.extent)
+
+        def one(turn: Any) -> ir.Stmt:
+            number = ir.as_int32(thread) + turn * num_threads
+            stmt = _simplified(ir.substitute(loop.body, {loop.loop_var: number}))
+            if num_chunks % num_threads == 0:
+                return stmt
+            return ir.IfThenElse(ir.simplify(number < num_chunks), stmt, None)
+
+        turns = ir.make_loop("turn", -(-num_chunks // num_threads), one)
+        if most_unrolled is None or not isinstance(turns, ir.For):
+            return turns
+        if int(turns.extent) <= most_unrolled:
+            return turns
+        return ir.with_body(turns, turns.body, annotations={"pragma_unroll": most_unrolled})
+
+    return ir.replace(copies, ir.For, deal)
+
+
+def _simplified(chunk: ir.Stmt) -> ir.Stmt:
+    """Simplify where a chunk lies, and how much of it is read."""
+
+    def load(node: ir.TensorLoad) -> ir.TensorLoad:
+        return tirx.BufferLoad(node.source, [ir.simplify(x) for x in node.indices])
+
+    def valid(call: ir.Call) -> ir.Call:
+        if call.op.name != "tirx.call_extern":
+            return call
+        *others, source_bytes = call.args
+        return tirx.call_extern("int32", *others, _simplified_bytes(source_bytes))
+
+    return ir.replace(ir.replace(chunk, ir.TensorLoad, load), ir.Call, valid)
+
+
+def _simplified_bytes(count: Any) -> Any:
+    if isinstance(count, tirx.Select):
+        return tirx.Select(ir.simplify(count.condition), count.true_value, count.false_value)
+    return ir.simplify(count)
 
 
 def _chunk(transfer: CpAsyncTransfer, number: Any) -> Any:
@@ -75,8 +130,8 @@ def _in_bytes(count: Any, size: int) -> Any:
     return count * size if isinstance(count, int) else ir.simplify(count * size)
 
 
-def emit_groups(copies: ir.Stmt) -> ir.Stmt:
-    """Turn the calls of loads that complete in groups, and have no barrier, into instructions."""
+def emit_chunks(copies: ir.Stmt) -> ir.Stmt:
+    """Turn the calls of loads that threads make, each its part, into instructions."""
     return ir.drop_empty(ir.replace(copies, ir.Evaluate, _instruction))
 
 

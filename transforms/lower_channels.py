@@ -35,6 +35,14 @@
                 ...
                 if t % 128 == 0: mbarrier.arrive(empty[k % 4])
 
+What each thread of the producer makes a part of (cp.async) it also arrives for by itself, and
+`full` counts that: 32 for a warp, one more where others of the channel's loads are issued by one.
+
+    await_free(0, trip)                                     mbarrier_wait(empty[k % 4], ...)
+    with sblock(channel=0, in_parts=1):                     for turn in range(2):
+        fill_slot(0, trip)                            ->        cp.async(&ring[k % 4, ...], ...)
+        for chunk in range(64): cp_async(...)               cp.async.mbarrier.arrive.noinc(full[..])
+
 Where no role of its own loads, one thread is elected to, and there is no `empty`: the order of the
 program, and the barriers in it, keep a slot from being overwritten too early.
 
@@ -44,90 +52,37 @@ Not here: offsets (merge_shared.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import bulk, fences, mbarrier, tma
-from tvm_hopper.facts import arrivals
 from tvm_hopper.plan.channel import (
     Channel,
-    ChannelCall,
+    count_loading_threads,
     find_calls,
     find_channels,
     find_trips,
+    is_made_in_parts,
     parse_call,
 )
-from tvm_hopper.requests import keys
 from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import (
     ARRIVALS,
-    AWAIT_FILLED,
-    AWAIT_FREE,
     CHANNEL,
-    FILL_SLOT,
-    FREE_SLOT,
     KERNEL,
     READ_SLOT,
     RELEASE,
 )
 
-from .cp_async_chunks import emit_groups
+from .channel_barriers import Barriers, emit_arrival, emit_barriers, emit_loads
+from .cp_async_chunks import emit_chunks, share_out
 from .store_slots import find_rings, without_slots
 
-
-@dataclass(frozen=True)
-class Barriers:
-    """The barriers of one channel; `empty` is None where its readers also fill it."""
-
-    channel: Channel
-    full: ir.Var
-    empty: ir.Var | None
-
-    @staticmethod
-    def of(channel: Channel, names: ir.Names) -> Barriers:
-        """Declare the buffers."""
-
-        def declare(name: str) -> ir.Var:
-            shape = (channel.num_slots,)
-            return ir.new_buffer(names.take(name), shape, "uint64", "shared.dyn", 8)
-
-        full = declare("full")
-        return Barriers(channel, full, declare("empty") if channel.num_arrivals else None)
-
-    @property
-    def buffers(self) -> list[ir.Var]:
-        """What has to be allocated."""
-        return [self.full] if self.empty is None else [self.full, self.empty]
-
-    def slot(self, trip: Any) -> Any:
-        """Return the slot that a trip uses."""
-        return ir.as_int32(trip % self.channel.num_slots)
-
-    def parity(self, trip: Any, start: int) -> Any:
-        """Return the parity to wait for, `start` in the first turn, as one foldable remainder."""
-        turn = trip // self.channel.num_slots
-        return ir.as_int32((turn + start) % 2 if start else turn % 2)
-
-    def lower(self, call: ChannelCall) -> Any:
-        """Return the instruction that a call stands for."""
-        trip = call.trip
-        if call.name == FREE_SLOT:  # counted up by a whole turn, so that no dividend is negative
-            return mbarrier.arrive(_at(self.empty, self.slot(trip + self.channel.num_slots)))
-        slot = self.slot(trip)
-        if call.name == FILL_SLOT:
-            num_bytes = self.channel.num_bytes if call.num_bytes is None else call.num_bytes
-            return mbarrier.arrive_expect_tx(_at(self.full, slot), num_bytes)
-        if call.name == AWAIT_FILLED:
-            parity = self.parity(trip, arrivals.CONSUMER_START_PARITY)
-            return mbarrier.wait(_at(self.full, slot), parity)
-        assert call.name == AWAIT_FREE
-        parity = self.parity(trip, arrivals.PRODUCER_START_PARITY)
-        return mbarrier.wait(_at(self.empty, slot), parity)
+# A producer has few registers, and the addresses of many copies at once would spill: 356 bytes with
+# all 32 turns of two tiles in 40 registers, none with 4 (NVRTC 13.0).
+MOST_UNROLLED = 4
 
 
 def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
@@ -135,6 +90,7 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     names = ir.Names()
     barriers = {x.number: Barriers.of(x, names) for x in channels if not x.by_group}
     thread = ir.threads_of(kernel).var
+    num_loading = count_loading_threads(kernel)
     kernel = without_slots(_inline_trips(kernel))
 
     def load(realize: ir.SBlockRealize, mutator: Any) -> ir.Stmt:
@@ -146,10 +102,15 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
         if CHANNEL not in block.annotations:
             return mutator.default_mutate(realize)
         own = barriers.get(int(block.annotations[CHANNEL]))
+        in_parts = is_made_in_parts(block)
+        most = MOST_UNROLLED if in_parts else None
+        body = block.body if thread is None else share_out(block.body, thread, num_loading, most)
         if own is None:  # its threads wait for groups of their own
-            return emit_groups(block.body)
+            return emit_chunks(body)
+        if in_parts:
+            return ir.seq(emit_chunks(body), emit_arrival(body, own))
         assert thread is not None, "barriers are for threads to meet at"
-        copies = emit_loads(block.body, own)
+        copies = emit_loads(body, own)
         return copies if own.empty is not None else ir.IfThenElse(thread.equal(0), copies, None)
 
     def call(node: ir.Call, mutator: Any) -> Any:
@@ -189,46 +150,6 @@ def _behind_marks(body: ir.Stmt, first: ir.Stmt) -> ir.Stmt:
         inner = _behind_marks(body.body, first)
         return tirx.AttrStmt(body.node, body.attr_key, body.value, inner)
     return ir.seq(first, body)
-
-
-def emit_barriers(barriers: list[Barriers], thread: Any) -> ir.Stmt:
-    """Initialise the barriers once and let every thread, and the copy engine, know."""
-
-    def init(own: Barriers, slot: Any) -> ir.Stmt:
-        full, empty = own.channel.full_count, own.empty
-        return ir.seq(
-            mbarrier.init(_at(own.full, slot), full),
-            None if empty is None else mbarrier.init(_at(empty, slot), own.channel.empty_count),
-        )
-
-    loops = [ir.make_loop("slot", own.channel.num_slots, partial(init, own)) for own in barriers]
-    elected = ir.seq(loops, mbarrier.fence_init())
-    return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), fences.sync_threads())
-
-
-def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
-    """Turn calls of loads into the instructions that complete on the slot's barrier."""
-    calls = [x for x in map(parse_call, ir.find_all(copies, ir.Call)) if x is not None]
-    (fill,) = [x for x in calls if x.name == FILL_SLOT]
-    barrier = _at(own.full, own.slot(fill.trip))
-
-    def instruction(call: ir.Call) -> Any:
-        if call.op.name != "tirx.call_extern":
-            return call
-        if (found := parse_call(call)) is not None:
-            return own.lower(found)
-        match str(call.args[0].value), list(call.args[1:]):
-            case keys.TMA_LOAD, [address, tensor_map, *coordinates]:
-                return tma.load(address, tensor_map, coordinates, barrier)
-            case keys.BULK_LOAD, [address, tensor, num_bytes]:
-                return bulk.load(address, tensor, num_bytes, barrier)
-        return call
-
-    return ir.replace(copies, ir.Call, instruction)
-
-
-def _at(buffer: Any, slot: Any) -> Any:
-    return tirx.address_of(tirx.BufferLoad(buffer, [slot]))
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.LowerChannels")

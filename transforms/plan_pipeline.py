@@ -25,6 +25,10 @@ and outside of loops, it has one slot. Iterations run in the order of the progra
 slots are there lets later passes move the loads ahead, or to a producer of their own. So a block of
 loads stands alone: it takes along the variables that it uses of those bound in the loop.
 
+Where roles are asked for, or warp groups multiply, a producer will make all loads and hand them
+over by mbarriers: copies by cp.async, of which each thread makes a part, are then a block of their
+own in the same channel (joined_loads.py), instead of one that completes in groups.
+
 A tile that threads write, and that leaves by asynchronous stores, gets slots where they are asked
 for (`plan/store_ring.py`); nobody hands these over:
 

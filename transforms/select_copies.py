@@ -11,9 +11,11 @@
 
 Schedules for earlier chips deal a copy out to threads; who copies what is the mechanism's business
 here. "auto" takes the first of TMA, bulk and cp.async that can make the copy on the target's chip,
-else leaves it to the threads: as it was, or, where the schedule has bound no loop of it, shared out
-among them (dealt_copies.py); `explain` says which, and why not the others. "none" leaves it to them
-as well.  In a kernel with asynchronous copies all shared memory is dynamic.
+in this kernel: what the tensor core reads is in panels, which not each of them fills.  Else threads
+make it, as the schedule says, or in equal parts where it says nothing (dealt_copies.py); `explain`
+says which, and why not the others.  Where that leaves a product without its tiles, or roles with
+nothing to load, it is an error.  "none" leaves a copy to the threads as well.  In a kernel with
+asynchronous copies all shared memory is dynamic.
 
 Before: indices are plain (ResolveBounds).  After: a copy that asks for a mechanism is a nest of
 loops over its tile, and no "auto" or "none" is left.
@@ -30,10 +32,10 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, find_copy_nests
+from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, fills_tile, find_copy_nests
 from tvm_hopper.plan.layout import plan_layouts
 from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
+from tvm_hopper.plan.unserved_copies import check_roles_have_loads, no_mechanism, threads_may_copy
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
@@ -47,6 +49,7 @@ from tvm_hopper.requests.keys import (
 from tvm_hopper.requests.targets import arch_of
 
 from .dealt_copies import deal_out
+from .fuse_threads import bind_warp, copies_alone
 from .layout_shared import rewrite_layouts
 from .lower_copies import plan_copies
 
@@ -66,23 +69,26 @@ class CopyChoice:
 
 def plan_selection(kernel: ir.For, arch: Arch) -> tuple[CopyChoice, ...]:
     """Choose for each copy of a kernel; reasons to refuse are raised here."""
-    return tuple(_choose(kernel, copy, arch) for copy in find_copy_nests(kernel))
+    plan = tuple(_choose(kernel, copy, arch) for copy in find_copy_nests(kernel))
+    check_roles_have_loads(
+        kernel,
+        [(x.copy, x.reasons) for x in plan if x.mechanism == BY_THREADS],
+        [x.copy for x in plan if x.mechanism != BY_THREADS],
+    )
+    return plan
 
 
 def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
     if copy.mechanism == BY_THREADS:
-        return CopyChoice(copy, _by_threads(kernel, copy), BY_THREADS)
+        return CopyChoice(copy, _asking(deal_out(kernel, copy.nest), None), BY_THREADS)
     if copy.mechanism != AUTO:
         return CopyChoice(copy, as_box_nest(kernel, copy), copy.mechanism)
     reasons: list[str] = []
     try:
         nest = as_box_nest(kernel, copy)
     except LoweringError as error:
-        return CopyChoice(copy, _by_threads(kernel, copy), BY_THREADS, (str(error),))
-    store = copy.realize.block.body
-    ends = ("global", "shared") if ir.is_shared(store.buffer) else ("shared", "global")
-    rows = [ASYNC_OPS[name] for name in arch.async_ops]
-    able = {op.mechanism for op in rows if (op.reads, op.writes) == ends}
+        return _by_threads(kernel, copy, (str(error),))
+    able = arch.mechanisms(is_load=fills_tile(copy))
     for mechanism in (x for x in PREFERRED if x in able):
         asking = _asking(nest, mechanism)
         try:
@@ -91,12 +97,15 @@ def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
             reasons.append(f"{mechanism}: {error}")
         else:
             return CopyChoice(copy, asking, mechanism, tuple(reasons))
-    return CopyChoice(copy, _by_threads(kernel, copy), BY_THREADS, tuple(reasons))
+    return _by_threads(kernel, copy, tuple(reasons))
 
 
-def _by_threads(kernel: ir.For, copy: CopyNest) -> ir.Stmt:
-    """Return a copy as the threads make it: as scheduled, or each of them its share."""
-    return _asking(deal_out(kernel, copy.nest), None)
+def _by_threads(kernel: ir.For, copy: CopyNest, reasons: tuple[str, ...]) -> CopyChoice:
+    """Leave a copy to the threads; refuse where there are none that could make it."""
+    if not threads_may_copy(kernel):
+        raise no_mechanism(copy, reasons)
+    nest = _asking(deal_out(kernel, copy.nest), None)
+    return CopyChoice(copy, nest, BY_THREADS, reasons)
 
 
 def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
@@ -107,6 +116,8 @@ def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
         if not other.realize.same_as(copy.realize)
     }
     trial = in_dynamic_memory(ir.replace_nodes(kernel, ir.Stmt, {**others, copy.nest: nest}))
+    if copies_alone(kernel):  # which gets a warp
+        trial = bind_warp(trial)
     plan_copies(rewrite_layouts(trial, plan_layouts(trial)), arch)
 
 

@@ -28,6 +28,14 @@
                         if t % 128 == 0 and trip >= 1: free_slot(0, trip - 1)
                 C[...] = acc
 
+Where each thread of the producer makes a part of some loads (`in_parts`, cp.async) all of them run
+the loops and wait for free slots, and one is elected for each block of the others:
+
+                    await_free(0, trip)
+                    if t == 0:
+                        with sblock(async_op="tma_load", channel=0): ...
+                    with sblock(async_op="cp_async_arrive", channel=0, in_parts=1): ...
+
 `release = n` says that the slot given back is the one of n trips ago. Each role keeps the loops
 around its own statements.  Consumers of plain loops arrive once a warp, behind a `__syncwarp`, move
 no registers, and leave the producer one warp.
@@ -49,16 +57,13 @@ from tvm_hopper.codegen_patches.ptx import fences, registers
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.plan.channel import (
     Channel,
-    find_calls,
     find_channels,
-    find_loads,
-    is_load,
+    is_made_in_parts,
     make_call,
     threads_per_arrival,
 )
 from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, Note, RolesNote, note_kernels
 from tvm_hopper.plan.roles import (
-    ROLE_KEYS,
     Role,
     RolePlan,
     find_fallbacks,
@@ -70,15 +75,15 @@ from tvm_hopper.requests.keys import (
     ARRIVALS,
     AWAIT_FILLED,
     AWAIT_FREE,
-    FILL_SLOT,
     FREE_SLOT,
     KERNEL,
-    NUM_SLOTS,
     RELEASE,
     STORES_IN_FLIGHT,
     TILE_WORK,
 )
 from tvm_hopper.requests.targets import arch_of
+
+from .role_shares import share, slot_of
 
 
 def rewrite_roles(plan: RolePlan) -> ir.For:
@@ -104,41 +109,53 @@ def rewrite_roles(plan: RolePlan) -> ir.For:
 
 
 def emit_producer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stmt:
-    """Keep the loads: one thread waits for a free slot and issues them."""
+    """Keep the loads: one thread waits for a free slot and issues them.
 
-    def keep(load: ir.SBlockRealize, _: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
-        channel, trip = _use(load)
-        return [make_call(AWAIT_FREE, channel, trip), load], []
+    Where each thread makes a part of some, all wait for their slots, and one issues the others.
+    """
 
-    kept = ir.fresh_variables(_share(work, keep, plan, is_producer=True))
-    elected = ir.IfThenElse(thread.equal(0), kept, None)
-    return ir.seq(_move_registers(registers.setmaxnreg_dec, plan.producer), elected)
+    def elect(stmt: Any) -> ir.Stmt:
+        return ir.IfThenElse(thread.equal(0), stmt, None)
+
+    def keep(loads: list[ir.SBlockRealize], _: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
+        wait = make_call(AWAIT_FREE, *slot_of(loads[0]))
+        if not plan.loads_in_parts:
+            return [wait, *loads], []
+        if not any(is_made_in_parts(load.block) for load in loads):
+            return [elect(ir.seq(wait, loads))], []
+        made = [load if is_made_in_parts(load.block) else elect(load) for load in loads]
+        return [wait, *made], []
+
+    kept = ir.fresh_variables(share(work, keep, plan, is_producer=True))
+    loads = kept if plan.loads_in_parts else elect(kept)
+    return ir.seq(_move_registers(registers.setmaxnreg_dec, plan.producer), loads)
 
 
 def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stmt:
     """Keep everything else: wait for the loads, and give slots back behind what reads them."""
 
-    def keep(load: ir.SBlockRealize, beside: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
-        return [make_call(AWAIT_FILLED, *_use(load))], [emit_release(plan, load, beside, thread)]
+    def keep(loads: list[ir.SBlockRealize], beside: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
+        filled = make_call(AWAIT_FILLED, *slot_of(loads[0]))
+        return [filled], [emit_release(plan, loads, beside, thread)]
 
     own = thread - plan.consumer.agent.first_thread
-    kept = _share(work, keep, plan, is_producer=False)
+    kept = share(work, keep, plan, is_producer=False)
     return ir.seq(
         _move_registers(registers.setmaxnreg_inc, plan.consumer), ir.substitute(kept, {thread: own})
     )
 
 
 def emit_release(
-    plan: RolePlan, load: ir.SBlockRealize, beside: list[ir.Stmt], thread: Any
+    plan: RolePlan, loads: list[ir.SBlockRealize], beside: list[ir.Stmt], thread: Any
 ) -> ir.Stmt:
     """Let one thread of a warp or warp group give back the slot of `pending` trips ago."""
-    channel, trip = _use(load)
-    slots = [x.source for x in load.block.writes]
+    channel, trip = slot_of(loads[0])
+    slots = [x.source for load in loads for x in load.block.writes]
     unit = threads_per_arrival(slots, beside)
     # With no slot to spare the producer waits for this one before it fills the next.
     has_spare = int(slots[0].shape[0]) > plan.pending
     pending = plan.pending if unit > THREADS_PER_WARP and has_spare else 0
-    pending = max(pending, int(load.block.annotations.get(STORES_IN_FLIGHT, 0)))
+    pending = max(pending, int(loads[0].block.annotations.get(STORES_IN_FLIGHT, 0)))
     elected = (thread % unit).equal(0)
     if pending:
         elected = tirx.And(elected, trip >= pending)
@@ -151,65 +168,10 @@ def emit_release(
     )
 
 
-def _use(load: ir.SBlockRealize) -> tuple[int, Any]:
-    """Return the channel and the trip of a block of loads."""
-    (call,) = find_calls(load, FILL_SLOT)
-    return call.channel, call.trip
-
-
 def _move_registers(move: Callable[[int], Any], role: Role) -> Any:
     if role.num_registers is None:
         return None
     return move(role.num_registers)
-
-
-Keep = Callable[[ir.SBlockRealize, list[ir.Stmt]], tuple[list[Any], list[Any]]]
-
-
-def _share(stmt: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.Stmt:
-    """Return a role's share: what `keep` makes of each load, and of the rest all or nothing.
-
-    `keep` is given a load and the statements beside it, and returns what takes its place and what
-    follows the last of them. A producer keeps the variables that its share uses.
-    """
-    parts = ir.statements(stmt)
-    beside = [part for part in parts if not is_load(part)]
-    kept: list[Any] = []
-    behind: list[Any] = []
-    for part in parts:
-        if is_load(part):
-            here, after = keep(part, beside)
-            kept += here
-            behind += after
-        elif find_loads(part):
-            kept.append(_share_inside(part, keep, plan, is_producer))
-        elif not is_producer or isinstance(part, tirx.Bind):
-            kept.append(part)
-    return ir.seq(_used(kept) if is_producer else kept, behind)
-
-
-def _used(parts: list[Any]) -> list[Any]:
-    """Leave out variables that nothing uses."""
-    kept: list[Any] = []
-    for part in reversed(parts):
-        if not isinstance(part, tirx.Bind) or ir.uses(kept, part.var):
-            kept.append(part)
-    return kept[::-1]
-
-
-def _share_inside(part: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.Stmt:
-    if isinstance(part, ir.For):
-        body = _share(part.body, keep, plan, is_producer)
-        # What has been asked for, and by whom, is served; the rest is refused later on.
-        served = {NUM_SLOTS, *(ROLE_KEYS if any(part.same_as(x) for x in plan.loops) else ())}
-        notes = {k: v for k, v in part.annotations.items() if k not in served}
-        return ir.with_body(part, body, annotations=notes)
-    assert isinstance(part, ir.SBlockRealize), "a plan lets copies stand in loops and blocks alone"
-    body = _share(part.block.body, keep, plan, is_producer)
-    block = ir.with_block(part.block, body=body)
-    if is_producer:
-        block = ir.with_block(block, alloc_buffers=[], reads=[], writes=[])
-    return ir.SBlockRealize([], True, block)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.SpecializeWarps")

@@ -27,6 +27,15 @@ def copy(tile: Any, tensor: Any, num_bytes: int, source_bytes: Any = None) -> An
     return T.ptx[name](tile, tensor, num_bytes, T.uint32(source_bytes))
 
 
+def arrive(barrier: Any) -> Any:
+    """Let this thread arrive at an mbarrier once its earlier copies are complete.
+
+    `cp.async.mbarrier.arrive.noinc`, 9.7.13.15: the barrier's count provides for the arrival.
+    `barrier` is a pointer into this thread block's shared memory.
+    """
+    return T.ptx["cp.async.mbarrier.arrive.noinc.shared.b64"](barrier)
+
+
 def commit_group() -> Any:
     """Close this thread's group (`cp.async.commit_group`)."""
     return T.ptx.cp.async_.commit_group()

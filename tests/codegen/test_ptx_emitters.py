@@ -66,6 +66,7 @@ MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
         (cp_async.copy(TILE, TENSOR, 4), "cp_async_ca", {"cp_size": 4}),
         (cp_async.copy(TILE, TENSOR, 16, 2), "cp_async_cg_src_size", {"src_size": 2}),
         (cp_async.copy(TILE, TENSOR, 8, 2), "cp_async_ca_src_size", {"src_size": 2}),
+        (cp_async.arrive(BARRIER), "cp_async_mbarrier_arrive", {}),
         (cp_async.commit_group(), "cp_async_commit_group", {}),
         (cp_async.wait_group(2), "cp_async_wait_group", {}),
         (registers.setmaxnreg_dec(40), "setmaxnreg", {}),

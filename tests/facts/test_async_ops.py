@@ -6,6 +6,7 @@ from tvm_hopper.facts.async_ops import ASYNC_OPS, COMPLETIONS, find_copy_op, fin
 def test_every_row_completes_in_a_known_way():
     assert set(ASYNC_OPS) == {
         "cp_async",
+        "cp_async_arrive",
         "bulk_load",
         "tma_load",
         "tma_store",
@@ -70,4 +71,16 @@ def test_groups_of_a_queue_are_opened():
 
 def test_loads_fill_what_lies_on_chip():
     loads = [op.name for op in ASYNC_OPS.values() if op.is_load]
-    assert loads == ["cp_async", "bulk_load", "tma_load", "dma_load"]
+    assert loads == ["cp_async", "cp_async_arrive", "bulk_load", "tma_load", "dma_load"]
+
+
+def test_what_another_agent_waits_for_completes_on_a_barrier():
+    """Bulk copies do so anyway; of cp.async there is a form of its own, for the same memories."""
+    pairs = [(op, ASYNC_OPS[op.handed_over]) for op in ASYNC_OPS.values() if op.handed_over]
+    assert [(a.name, b.name) for a, b in pairs] == [("cp_async", "cp_async_arrive")]
+    for one, other in pairs:
+        assert one.needs_commit
+        assert not other.needs_commit
+        assert (one.reads, one.writes, one.proxy) == (other.reads, other.writes, other.proxy)
+    loads = [op for op in ASYNC_OPS.values() if op.is_load and op.writes == "shared"]
+    assert all(op.handed_over for op in loads if op.needs_commit)

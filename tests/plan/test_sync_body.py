@@ -38,7 +38,7 @@ def described(body):
             accesses = [
                 f"{'w' if x.is_write else 'r'} {x.buffer.name}@{x.ahead}" for x in node.accesses
             ]
-            marks = [x for x in ("is_release", "only_if_read") if getattr(node, x)]
+            marks = [x for x in ("is_release", "is_acquire", "only_if_read") if getattr(node, x)]
             found.append((node.name, node.op or node.issuer, *marks, *accesses))
     return found
 
@@ -56,7 +56,7 @@ def test_a_role():
             ["ring#0"],
             [
                 TRIP,
-                ("Evaluate", "all"),
+                ("wait for the other role", "all", "is_acquire", "w ring#0@0"),
                 ("mma", "wgmma", "r ring#0@0", "r acc#1@0", "w acc#1@0"),
                 ("release", "all", "is_release", "w ring#0@0"),
             ],

@@ -84,7 +84,7 @@ def test_copy_inlines_its_pad_but_no_other_block():
     hs.async_copy(sch, copy)
     assert sch.get(sch.get_sblock("twice")).name_hint == "twice"
     annotations = sch.get(copy).annotations
-    assert dict(annotations) == {"tvm_hopper.async_copy": "tma"}
+    assert dict(annotations) == {"tvm_hopper.async_copy": "auto"}
 
 
 # -- wgmma

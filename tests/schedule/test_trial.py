@@ -340,5 +340,5 @@ def test_a_matmul_of_a_tensorized_schedule_is_one_clear_error():
 @trial.all_or_nothing("a copy")
 def _two_swizzles(sch, copy):
     """Ask for one swizzle and then for another: what came first must go back."""
-    hs.async_copy(sch, copy, swizzle=32)
-    hs.async_copy(sch, copy, swizzle=64)
+    hs.async_copy(sch, copy, "tma", swizzle=32)
+    hs.async_copy(sch, copy, "tma", swizzle=64)

@@ -7,13 +7,19 @@ import functools
 
 import pytest
 
-from tests.sim_kernels import kernels, pointwise_kernels, tensor_core_kernels
+from tests.sim_kernels import (
+    kernels,
+    pointwise_kernels,
+    step_product_kernels,
+    tensor_core_kernels,
+)
 from tests.sim_kernels.kernels import check
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.schedule.products import apply
 from tvm_hopper.testing.pointwise import Tiling
+from tvm_hopper.testing.step_products import ProductTiling
 from tvm_hopper.testing.tensor_cores import WarpTiling
 
 PASSES = pipeline.passes.hook_passes()
@@ -41,6 +47,13 @@ KERNELS = {
         POINTWISE,
         Tiling(tile=(4, 64), threads=128, vector=2, steps=3, stages=2, roles=hs.Roles(1)),
     ),
+    "pointwise, producer by cp.async": functools.partial(
+        POINTWISE,
+        Tiling((4, 64), 3, 128, 2, stages=2, roles=hs.Roles(1), load="cp_async"),
+    ),
+    "A by cp.async, B by TMA": functools.partial(
+        step_product_kernels.check, (64, 8, 24), ProductTiling((64, 8, 16))
+    ),
     "mma.sync, one role": functools.partial(MMA_SYNC, WarpTiling(tile=(32, 32, 16))),
     "mma.sync, producer": functools.partial(
         MMA_SYNC, WarpTiling(tile=(32, 32, 16), roles=hs.Roles(1))
@@ -61,7 +74,8 @@ EARLY = ["nothing", *NAMES[: NAMES.index("LowerMma")]]
 
 
 def is_long(kernel, last):
-    return kernel in LONG or (kernel in ("ragged", "persistent") and last in EARLY)
+    early = ("ragged", "persistent", "A by cp.async, B by TMA")
+    return kernel in LONG or (kernel in early and last in EARLY)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ that it must not meet:
 
 - a generic access is known to its thread's generic proxy at once;
 - an async proxy fence passes what a thread knows on to its async proxy;
-- a wait for groups tells the thread that issued them; a wait for a phase tells who waits;
+- a wait for groups tells the thread that issued them; a wait for a phase tells who waits, of what
+  was copied through the generic proxy that one alone;
+- an acquire tells every thread of what another agent wrote, through that one's proxy;
 - a barrier tells all threads what one of them knows, proxy by proxy.
 
 Registers belong to their thread, and have no proxies.
@@ -51,6 +53,8 @@ GROUPS = {
     "tma_reduce": "bulk_group",
     "wgmma": "wgmma_group",
 }
+COPIES = ("tma_load", "bulk_load", "cp_async_arrive")  # complete on an mbarrier
+PROXIES = dict.fromkeys((None, "cp_async", "cp_async_arrive"), ("generic",))  # others: async
 MAX_STATES = 100
 IN_PLACE = ("wgmma", "tma_reduce")
 
@@ -216,7 +220,9 @@ class _Run:
         return _learn(
             state,
             lambda e: (
-                set(product(self.active, ("generic", "async"))) if e.phase == phase else set()
+                set(product(self.active, PROXIES.get(e.op, ("generic", "async"))))
+                if e.phase == phase
+                else set()
             ),
         )
 
@@ -296,7 +302,7 @@ class _Run:
         if step.op in IN_PLACE:
             written = {(buffer, version) for buffer, version, is_write in touched if is_write}
             touched = [x for x in touched if x[2] or x[:2] not in written]
-        for buffer, version, is_write in touched:
+        for buffer, version, is_write in [] if step.is_acquire else touched:
             for event in state.events:
                 is_over = event.buffer.name in buffer.overlays and not step.is_release
                 if is_over or (event.buffer, event.slot) == (buffer, version % buffer.num_slots):
@@ -311,6 +317,14 @@ class _Run:
             }
             kept = {e for e in state.events if (e.buffer, e.slot) not in given}
             return state._replace(events=frozenset(kept))
+        if step.is_acquire:
+            known = frozenset((thread, "generic") for thread in THREADS)
+            brought = {
+                Event(buffer, version % buffer.num_slots, True, "another agent", None, known)
+                for buffer, version, _ in touched
+                if buffer.proxy == "generic"
+            }
+            return state._replace(events=state.events | brought)
         return self.issue(step, state, touched, threads)
 
     def check(self, step: Step, event: Event, is_write: bool, threads: list[str]) -> None:
@@ -322,13 +336,13 @@ class _Run:
         if both_plain and event.buffer.space == "global":
             return
         if step.is_release:
-            is_safe = any((t, "async") in event.known for t in THREADS)
+            is_safe = any((t, event.buffer.proxy) in event.known for t in THREADS)
             if event.buffer.space == "registers":
                 is_safe = (event.thread, "generic") in event.known
             if not is_safe:
                 raise Unsafe(f"{step.name} releases what {event.op} by {event.thread} still uses")
             return
-        proxy = "generic" if step.op in (None, "cp_async") else "async"
+        proxy = "generic" if step.op in PROXIES else "async"
         for thread in threads:
             if event.buffer.space == "registers":
                 is_safe = event.thread != thread or (thread, "generic") in event.known
@@ -339,7 +353,7 @@ class _Run:
 
     def issue(self, step: Step, state: State, touched: list, threads: list[str]) -> State:
         events, phases = set(state.events), set(state.phases)
-        copies = step.op in ("tma_load", "bulk_load")
+        copies = step.op in COPIES
         opened = {(b, v) for b, v, is_write in touched if is_write and copies}
         for buffer, version in opened:
             n = buffer.num_slots

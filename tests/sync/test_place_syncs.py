@@ -42,6 +42,7 @@ from tvm_hopper.sync import (
     Buffer,
     Commit,
     Step,
+    Sync,
     Wait,
     WaitPhase,
     place_syncs,
@@ -342,6 +343,62 @@ def test_wgmma_reads_what_cp_async_wrote_behind_a_proxy_fence() -> None:
         Barrier(),
         MMA_FENCE,
     ]
+
+
+def arrive(buffer: Buffer, ahead: int = 0) -> Step:
+    return Step("copy", (write(buffer, ahead),), "cp_async_arrive")
+
+
+def acquire(buffer: Buffer) -> Step:
+    return Step("acquire", (write(buffer),), is_acquire=True)
+
+
+def test_wgmma_reads_what_threads_arrived_for_behind_a_wait_of_all_and_a_proxy_fence() -> None:
+    assert placed(arrive(A), mma(ACC, A)) == {
+        (1,): [WaitPhase(A), PROXY_FENCE, MMA_FENCE],
+        (2,): [Commit(WGMMA), Wait(WGMMA)],
+    }
+
+
+def test_plain_loads_read_it_behind_the_wait_alone() -> None:
+    ring = Buffer("ring", "shared", 2)
+    assert placed(loop(arrive(ring), use(ring), advances=[ring])) == {
+        (0, 0): [Barrier()],  # of all that read the slot two trips ago
+        (0, 1): [WaitPhase(ring)],
+    }
+
+
+HANDED = Buffer("handed", "shared", 2, proxy="generic")
+HANDED_BY_TMA = Buffer("handed", "shared", 2)
+
+
+def hand_over(ring: Buffer, *uses: Step) -> dict[tuple[int, ...], list[Sync]]:
+    """Return what is placed in a loop that takes a ring's slots over and gives them back."""
+    back = Step("release", (read(ring),), is_release=True)
+    return placed(loop(acquire(ring), *uses, back, advances=[ring]))
+
+
+def test_what_another_agent_wrote_by_cp_async_is_fenced_in_front_of_wgmma() -> None:
+    assert hand_over(HANDED, mma(ACC, HANDED)) == {
+        (0, 1): [PROXY_FENCE, MMA_FENCE],
+        (0, 2): [Commit(WGMMA), Wait(WGMMA)],
+    }
+
+
+def test_what_it_copied_by_tma_is_not() -> None:
+    assert hand_over(HANDED_BY_TMA, mma(ACC, HANDED_BY_TMA)) == {
+        (0, 1): [MMA_FENCE],
+        (0, 2): [Commit(WGMMA), Wait(WGMMA)],
+    }
+
+
+def test_a_store_of_it_by_one_thread_is_fenced_too() -> None:
+    assert hand_over(HANDED, store(HANDED))[0, 1] == [PROXY_FENCE]
+
+
+def test_who_fills_a_slot_by_cp_async_needs_no_fence_from_those_who_loaded_from_it() -> None:
+    assert hand_over(HANDED, use(HANDED)) == {}
+    assert hand_over(HANDED_BY_TMA, use(HANDED_BY_TMA)) == {(0, 2): [PROXY_FENCE]}
 
 
 # Threads.

@@ -32,16 +32,17 @@ from tvm_hopper.sync.program import Statement
 TILE = Buffer("tile", "shared")
 RING = Buffer("ring", "shared", 2)
 LONG = Buffer("long", "shared", 3)
+HANDED = Buffer("handed", "shared", 2, proxy="generic")  # another agent fills it by cp.async
 ACC, FRAGMENT = Buffer("acc", "registers"), Buffer("fragment", "registers")
 OUT = Buffer("out", "global")
 
 # Rings whose copies are made only if they are read.
 AHEAD, FAR_AHEAD = Buffer("ahead", "shared", 2), Buffer("far", "shared", 3)
-RINGS = [RING, LONG, AHEAD, FAR_AHEAD]
+RINGS = [RING, LONG, HANDED, AHEAD, FAR_AHEAD]
 
 shared = st.one_of(
     st.tuples(st.just(TILE), st.just(0)),
-    st.tuples(st.sampled_from([RING, LONG]), st.integers(-1, 2)),
+    st.tuples(st.sampled_from([RING, LONG, HANDED]), st.integers(-1, 2)),
 )
 promised = st.tuples(st.sampled_from([AHEAD, FAR_AHEAD]), st.integers(-1, 2))
 issuers = st.sampled_from(["all", "thread"])
@@ -59,7 +60,8 @@ def write(place: tuple[Buffer, int]) -> Access:
 def steps(draw: st.DrawFn, is_uniform: bool) -> Step:
     kinds = ["plain", "cp_async", "tma_store", "tma_reduce"]
     if is_uniform:
-        kinds += ["plain", "tma_load", "bulk_load", "wgmma", "wgmma", "release", "ahead"]
+        kinds += ["plain", "tma_load", "bulk_load", "cp_async_arrive", "wgmma", "wgmma"]
+        kinds += ["release", "acquire", "ahead"]
     kind = draw(st.sampled_from(kinds))
     if kind == "ahead":
         places = draw(st.lists(promised, min_size=1, max_size=2, unique_by=lambda x: x[0]))
@@ -79,6 +81,8 @@ def steps(draw: st.DrawFn, is_uniform: bool) -> Step:
     if kind == "wgmma":
         sources = [place] + ([(FRAGMENT, 0)] if draw(st.booleans()) else [])
         return Step(kind, (*map(read, sources), write((ACC, 0))), kind)
+    if kind == "acquire":
+        return Step(kind, (write(place),), is_acquire=True)
     if kind in ("tma_store", "tma_reduce"):
         return Step(kind, (read(place), *map(write, out)), kind, draw(issuers))
     return Step(kind, (*map(read, out), write(place)), kind, draw(issuers))

@@ -53,6 +53,19 @@ def test_a_release_by_one_thread() -> None:
     refused("step 's': found a release by one thread; need every warp's", step)
 
 
+@pytest.mark.parametrize(
+    "other", [{"op": "tma_load"}, {"is_release": True}, {"issuer": "thread"}], ids=str
+)
+def test_an_acquire_that_is_something_else(other) -> None:
+    step = Step("s", (Access(TILE, True),), is_acquire=True, **other)
+    refused("step 's': found an acquire that is something else as well, or one thread's", step)
+
+
+def test_an_acquire_in_a_branch_that_is_not_uniform() -> None:
+    step = Step("s", (Access(TILE, True),), is_acquire=True)
+    refused("step 's': found an acquire in a branch that is not uniform", diverging(step))
+
+
 def test_wgmma_by_one_thread() -> None:
     step = Step("s", (Access(ACC, True),), "wgmma", "thread")
     refused("step 's' (wgmma): found one issuing thread", step)

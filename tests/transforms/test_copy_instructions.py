@@ -11,6 +11,7 @@ from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.transforms import LayoutShared, LowerCopies
+from tvm_hopper.transforms.cp_async_chunks import share_out
 from tvm_hopper.transforms.lower_copies import plan_copies
 
 COPY = """
@@ -168,13 +169,13 @@ with T.sblock("copy"):
     T.reads(A[0:90, 0:128])
     T.writes(tile[0:8, 0:64])
     T.sblock_attr({"tvm_hopper.async_op": "cp_async"})
-    for turn in range(2):
+    for chunk in T.serial(64, annotations={"tvm_hopper.shared_out": 1}):
         T.call_extern(
             "int32", "tvm_hopper.cp_async",
-            T.address_of(tile[(tx + turn * 32) // 8, (tx + turn * 32) % 8 * 8]),
-            T.address_of(A[bx * 8 + (tx + turn * 32) // 8, (tx + turn * 32) % 8 * 8]),
+            T.address_of(tile[chunk // 8, chunk % 8 * 8]),
+            T.address_of(A[bx * 8 + chunk // 8, chunk % 8 * 8]),
             16,
-            SOURCE,
+            16,
         )
 """
 
@@ -186,7 +187,30 @@ def chunks_of(func) -> list[list]:
 
 
 def lowered(*changes: tuple[str, str]):
-    return run(parse(COPY, *changes, BY_THREADS), LayoutShared(), LowerCopies())
+    """Lower a copy, and share its chunks out between the 32 threads as LowerChannels does."""
+    func = run(parse(COPY, *changes, BY_THREADS), LayoutShared(), LowerCopies())
+    return shared_out(func, 32)
+
+
+def shared_out(func, num_threads: int):
+    thread = ir.thread_axes(func.body)["threadIdx.x"].loop_var
+    return func.with_body(share_out(func.body, thread, num_threads))
+
+
+def test_a_copy_by_cp_async_is_chunks_that_nobody_makes_yet():
+    got = run(parse(COPY, BY_THREADS), LowerCopies())
+    lines = "".join(" " * 16 + line + "\n" for line in CHUNKS.strip("\n").splitlines())
+    check(got, parse(COPY, (NEST, lines)))
+
+
+def test_a_producer_unrolls_few_of_its_turns():
+    func = run(parse(COPY, BY_THREADS), LowerCopies())
+    thread = ir.thread_axes(func.body)["threadIdx.x"].loop_var
+    for most, want in ((None, {}), (2, {}), (1, {"pragma_unroll": 1})):
+        (loop,) = ir.find_all(
+            share_out(func.body, thread, 32, most), ir.For, lambda x: x.loop_var.name == "turn"
+        )
+        assert dict(loop.annotations) == want
 
 
 def text_of_chunks(*changes: tuple[str, str]) -> list[str]:
@@ -251,7 +275,7 @@ def func(A: T.Buffer((64, 128), "float16"), acc: T.Buffer((16,), "float32")):
 def test_a_swizzle_moves_chunks_and_what_reads_them():
     """Row 5 of 128 bytes: chunk 2 is where 7 was; a reader of one element finds it."""
     reader = "                acc[0] = T.Cast('float32', tile[5, 21])\n"
-    got = run(parse(SUM + reader), LayoutShared(), LowerCopies())
+    got = shared_out(run(parse(SUM + reader), LayoutShared(), LowerCopies()), 128)
     ((tile, *_),) = chunks_of(got)
     at = {"tx": 5 * 8 + 2, "turn": 0}
     indices = [evaluate(x, at) for x in tile.args[0].indices]

@@ -37,6 +37,29 @@ def func(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 256), "float16")):
 """
 AUTO = '{"tvm_hopper.async_copy": "auto"}'
 
+# 8 rows of 13 elements, which start at multiples of 2 bytes alone; nobody says who copies them.
+UNBOUND = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((16, 15), "float16"), C: T.Buffer((16, 64), "float16")):
+    for bx in T.thread_binding(1, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("kernel"):
+                T.reads()
+                T.writes()
+                tile = T.sblock_alloc_buffer((8, 13), "float16", scope="shared.dyn")
+                for k in range(2):
+                    for i, j in T.grid(8, 13):
+                        with T.sblock("copy"):
+                            T.reads(A[k * 8 + i, j])
+                            T.writes(tile[i, j])
+                            T.sblock_attr({"tvm_hopper.async_copy": "auto"})
+                            tile[i, j] = A[k * 8 + i, j]
+                    with T.sblock("use"):
+                        T.reads()
+                        T.writes()
+                        C[k, tx] = tile[tx % 8, 0]
+"""
+
 AFTER = """
 @T.prim_func(private=True, s_tir=True)
 def func(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 256), "float16")):
@@ -117,6 +140,45 @@ def test_on_an_earlier_chip_only_its_mechanisms_are_tried():
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80", "host": "llvm"})
     after = run(parse(BY_THREADS).with_attr("target", target), SelectCopies())
     assert notes_of(after) == (RemarkNote("copy copy: by cp_async"),)
+
+
+def test_what_no_hardware_can_copy_is_told():
+    (note,) = notes_of(run(parse(UNBOUND), SelectCopies()))
+    assert isinstance(note, FallbackNote)
+    assert note.text.startswith("copy copy: made by threads; faster with a copy that hardware can")
+    assert "not tma: copy of A into tile: found stride" in note.text
+
+
+def test_it_is_shared_out_between_all_axes():
+    two = (
+        'for tx in T.thread_binding(32, thread="threadIdx.x"):\n',
+        'for ty in T.thread_binding(2, thread="threadIdx.y"):\n'
+        '         for tx in T.thread_binding(32, thread="threadIdx.x"):\n',
+    )
+    text = copied(parse(UNBOUND, two))
+    assert "for turn in range(2)" in text
+    assert "(turn * 64 + ty * 32 + tx) // 13" in text
+
+
+def test_none_of_it_is_shared_out_where_threads_or_iterations_are_not_counted():
+    where = ("func(A:", "func(n: T.int32, A:"), ("T.thread_binding(32,", "T.thread_binding(n,")
+    assert "for i, j in T.grid(8, 13)" in copied(parse(UNBOUND, *where))
+
+
+def test_a_store_that_no_hardware_makes_keeps_no_slots():
+    """Nor is a mechanism named that stores nothing."""
+    store = (
+        ("tile[i, j] = A[k * 8 + i, j]", "A[k * 8 + i, j] = tile[i, j]"),
+        (
+            '"tvm_hopper.async_copy": "auto"',
+            '"tvm_hopper.async_copy": "auto", "tvm_hopper.store_slots": 2',
+        ),
+    )
+    got = run(parse(UNBOUND, *store), SelectCopies())
+    assert "store_slots" not in got.script()
+    (note,) = notes_of(got)
+    assert "not bulk" in note.text
+    assert "cp_async" not in note.text
 
 
 TURNED = ("A[\n", "A[ # turned\n")

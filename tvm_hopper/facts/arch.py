@@ -155,6 +155,7 @@ SM_90A = Arch(
     max_blocks_per_sm=32,
     async_ops=(
         "cp_async",
+        "cp_async_arrive",
         "bulk_load",
         "tma_load",
         "tma_store",

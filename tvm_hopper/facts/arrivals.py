@@ -5,6 +5,8 @@ sites give facts (how many consumers) and take the count from here.
 
 PTX ISA 9.1, 9.7.13.15: `mbarrier.arrive.expect_tx` is one arrival and adds to the transaction
 count; each completed copy subtracts its bytes; a phase completes when both counts are zero.
+`cp.async.mbarrier.arrive.noinc` is one arrival, made when all earlier `cp.async` of its thread are
+complete, which the count has to provide for (9.7.13.15).
 """
 
 from __future__ import annotations
@@ -16,9 +18,17 @@ CONSUMER_START_PARITY = 0  # the first wait on `full` blocks until the first cop
 PRODUCER_START_PARITY = 1  # the first wait on `empty` passes: every slot starts free
 
 
-def full_arrive_count(producers: int = 1) -> int:
-    """Return the arrivals of `full`: one `arrive.expect_tx` of each thread that issues copies."""
-    return _check_count(producers, "producer threads")
+def full_arrive_count(expecting: int = 1, copying: int = 0) -> int:
+    """Return the arrivals of `full`.
+
+    Parameters
+    ----------
+    expecting : int
+        Threads that expect bytes of copies they issue: one `arrive.expect_tx` of each.
+    copying : int
+        Threads that copy parts of their own by `cp.async`: one arrival of each.
+    """
+    return _check_count(expecting + copying, "producer threads")
 
 
 def empty_arrive_count(consumers: int, peers: int = 1) -> int:

@@ -53,6 +53,8 @@ class AsyncOp:
         The memory of its operands. What is on chip must be done with before the body ends.
     mechanism
         The copy mechanism that a schedule asks for by this name, plain copies only; else None.
+    handed_over
+        The row of the same copy where another agent waits for it, if that is another one.
     repeats_in_place
         Whether two operations of this row may write the same elements with no wait in between:
         WGMMA of one shape accumulate in order (9.7.15.4), each reduction is atomic (9.7.9.25).
@@ -67,6 +69,7 @@ class AsyncOp:
     reads: str
     writes: str
     mechanism: str | None = None
+    handed_over: str | None = None
     by_one_thread: bool = False
     ordered_after_program: bool = True
     repeats_in_place: bool = False
@@ -100,6 +103,17 @@ ASYNC_OPS = {
             reads="global",
             writes="shared",
             mechanism="cp_async",
+            handed_over="cp_async_arrive",
+        ),
+        AsyncOp(
+            name="cp_async_arrive",  # cp.async.mbarrier.arrive.noinc behind a thread's copies
+            completion=MBARRIER,
+            proxy=GENERIC,
+            read_needs=MBARRIER_WAIT,
+            overwrite_needs=MBARRIER_WAIT,
+            agent="any",
+            reads="global",
+            writes="shared",
         ),
         AsyncOp(
             name="bulk_load",

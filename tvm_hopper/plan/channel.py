@@ -38,6 +38,7 @@ from tvm_hopper.requests.keys import (
     DMA_COPY,
     FILL_SLOT,
     FREE_SLOT,
+    IN_PARTS,
     RELEASE,
 )
 
@@ -82,6 +83,8 @@ class Channel:
     `num_slots` slots take `num_bytes` bytes of copies each. Readers arrive `num_arrivals` times
     before a slot is free again; 0 means that one agent fills and reads, in its program's order.
     Copies that complete in groups of the threads that make them have no barrier (`by_group`).
+    Others are issued by one thread, which expects their `num_bytes`, or made in parts by each of
+    `num_copying` threads, or there are some of both.
     """
 
     number: int
@@ -89,11 +92,12 @@ class Channel:
     num_bytes: int
     num_arrivals: int
     by_group: bool = False
+    num_copying: int = 0
 
     @property
     def full_count(self) -> int:
         """Arrivals of a slot's `full` barrier, beside the bytes."""
-        return arrivals.full_arrive_count()
+        return arrivals.full_arrive_count(1 if self.num_bytes else 0, self.num_copying)
 
     @property
     def empty_count(self) -> int:
@@ -106,7 +110,8 @@ def find_channels(kernel: Any) -> list[Channel]:
     loads = ir.find_blocks(kernel, CHANNEL)
     found = []
     for number in sorted({int(block.annotations[CHANNEL]) for block in loads}):
-        own = next(block for block in loads if int(block.annotations[CHANNEL]) == number)
+        own = [block for block in loads if int(block.annotations[CHANNEL]) == number]
+        issued = [block for block in own if not is_made_in_parts(block)]
         releases = [
             block
             for block in ir.find_blocks(kernel, RELEASE)
@@ -115,10 +120,11 @@ def find_channels(kernel: Any) -> list[Channel]:
         found.append(
             Channel(
                 number,
-                int(own.writes[0].source.shape[0]),
-                slot_bytes(own),
+                int(own[0].writes[0].source.shape[0]),
+                slot_bytes(issued[0]) if issued else 0,
                 sum(int(block.annotations[ARRIVALS]) for block in releases),
-                completes_by_group(own),
+                completes_by_group(own[0]),
+                count_loading_threads(kernel) if len(issued) < len(own) else 0,
             )
         )
     return found
@@ -181,9 +187,22 @@ def is_store(part: Any) -> bool:
 
 def completes_by_group(load: ir.SBlock) -> bool:
     """Tell a load whose thread waits for a group of its own from one by mbarrier."""
-    return any(
-        function_of(call) in (CP_ASYNC, DMA_COPY) for call in ir.find_all(load.body, ir.Call)
-    )
+    by_group = (CP_ASYNC, DMA_COPY)
+    calls = ir.find_all(load.body, ir.Call)
+    return not is_made_in_parts(load) and any(function_of(call) in by_group for call in calls)
+
+
+def is_made_in_parts(load: ir.SBlock) -> bool:
+    """Tell a load by mbarrier for which each thread that makes a part of it arrives."""
+    return IN_PARTS in load.annotations
+
+
+def count_loading_threads(kernel: ir.For) -> Any:
+    """Return how many threads of a kernel, from its first one on, make its loads."""
+    split = find_split(kernel)
+    count = ir.threads_of(kernel).count if split is None else split.condition.b
+    known = ir.static_int(count)
+    return count if known is None else known
 
 
 def find_loads(root: Any) -> list[ir.SBlockRealize]:

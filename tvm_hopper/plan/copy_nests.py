@@ -45,6 +45,12 @@ def find_copy_nests(kernel: ir.For) -> tuple[CopyNest, ...]:
     return tuple(CopyNest(_outermost(kernel, block), block) for block in blocks)
 
 
+def fills_tile(copy: CopyNest) -> bool:
+    """Tell a copy into shared memory from one out of it."""
+    store = copy.realize.block.body
+    return isinstance(store, ir.BufferStore) and ir.is_shared(store.buffer)
+
+
 def _outermost(kernel: ir.For, realize: ir.SBlockRealize) -> ir.Stmt:
     """Return the outermost of the loops around a block that hold nothing else and move its tile."""
     store = realize.block.body

@@ -1,7 +1,7 @@
-"""Decide how the threads of a block share out one copy by `cp.async`: chunks of 16, 8 or 4 bytes.
+"""Decide into which chunks of 16, 8 or 4 bytes one copy by `cp.async` is cut.
 
-    for i, j in grid(8, 512): tile[i, j] = A[m + i, j]          half precision, 128 threads
-      -> 512 chunks of 8 elements, four for each thread
+    for i, j in grid(8, 512): tile[i, j] = A[m + i, j]                          half precision
+      -> 512 chunks of 8 elements
 
 A chunk is contiguous and aligned at both ends. What a predicate leaves out is filled with zeros, of
 a chunk that is cut by a bound its end (PTX ISA 9.1, 9.7.9.25.3.1: `src-size`).
@@ -20,6 +20,7 @@ from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.bounds import as_less_than
 from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.requests.keys import WGMMA
 
 from .copy_rules import (
     check_alone,
@@ -45,8 +46,6 @@ class CpAsyncTransfer:
         Those of more than one iteration, outermost first; the last one runs along the chunks.
     width
         Elements of a chunk.
-    thread
-        The loop bound to threadIdx.x, whose threads share out the chunks.
     valid
         How many elements of the chunk at the loops' variables are read, an int or an expression;
         the others are zero.
@@ -55,7 +54,6 @@ class CpAsyncTransfer:
     copy: Transfer
     loops: tuple[ir.For, ...]
     width: int
-    thread: ir.For
     valid: Any
 
     @property
@@ -73,22 +71,26 @@ def plan_cp_async_copies(kernel: ir.For) -> tuple[CpAsyncTransfer, ...]:
     """Plan the chunks of every copy by cp.async; every reason to refuse is raised here."""
     copies = [copy for copy in find_transfers(kernel) if copy.op.mechanism == "cp_async"]
     thread = ir.thread_axes(kernel).get("threadIdx.x")
+    # A product deals out threads by itself (LowerMma).
+    has_threads = bool(ir.find_blocks(kernel, WGMMA)) or (
+        thread is not None and ir.static_int(thread.extent) is not None
+    )
     found = []
     for copy in copies:
         check_alone(kernel, copy)
         check_partial(kernel, copy)
-        if thread is None or ir.static_int(thread.extent) is None:
+        if not has_threads:
             raise cannot_lower(
                 copy.where,
                 "no loop bound to a static number of threads (threadIdx.x) in its kernel",
                 "threads that share out the copy",
                 "bind the loops of what reads the tile",
             )
-        found.append(_plan_chunks(copy, thread))
+        found.append(_plan_chunks(copy))
     return tuple(found)
 
 
-def _plan_chunks(copy: Transfer, thread: ir.For) -> CpAsyncTransfer:
+def _plan_chunks(copy: Transfer) -> CpAsyncTransfer:
     loops = tuple(loop for loop in copy.loops if not ir.is_const(loop.extent, 1))
     ends = (copy.tile, copy.tensor)
     rows = [loop for loop in loops if all(end.flat_step(loop) == 1 for end in ends)]
@@ -112,7 +114,7 @@ def _plan_chunks(copy: Transfer, thread: ir.For) -> CpAsyncTransfer:
                 continue
             valid = _valid(copy, row, width)
             if valid is not None:
-                return CpAsyncTransfer(copy, ordered, width, thread, valid)
+                return CpAsyncTransfer(copy, ordered, width, valid)
     raise cannot_lower(
         copy.where,
         f"{copy.tensor.buffer.name}{list(copy.tensor.indices)} into "

@@ -18,7 +18,9 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.requests.keys import CHANNEL, PERSISTENT, STAGE
+from tvm_hopper.facts.arch import Processor
+from tvm_hopper.facts.async_ops import ASYNC_OPS
+from tvm_hopper.requests.keys import ASYNC_OP, CHANNEL, CONSUMERS, PERSISTENT, STAGE
 
 from .channel import completes_by_group, find_loads, is_load
 
@@ -26,6 +28,8 @@ from .channel import completes_by_group, find_loads, is_load
 @dataclass(frozen=True)
 class Site:
     """Loads that are issued together, some of the statements `parts` of one body.
+
+    `is_handed_over` tells whether another agent waits for them, by an mbarrier.
 
     `loops` are the loops around them, the outermost first. `binds` are the variables bound among
     `parts` that they use: loads may run ahead of them, so that they take copies along. Nothing else
@@ -37,6 +41,16 @@ class Site:
     loads: tuple[ir.SBlockRealize, ...]
     binds: tuple[tirx.Bind, ...]
     spent: tuple[tirx.Bind, ...]
+    is_handed_over: bool = False
+
+    @property
+    def by_group(self) -> bool:
+        """Tell loads that complete in groups of those who read them, without a barrier."""
+        return self.has_groups(self.loads[0].block)
+
+    def has_groups(self, load: ir.SBlock) -> bool:
+        """Tell whether a load that stands here would complete in groups."""
+        return not self.is_handed_over and completes_by_group(load)
 
 
 @dataclass(frozen=True)
@@ -53,8 +67,9 @@ class _Place:
         return replace(self, condition=condition, depth=len(self.loops))
 
 
-def find_sites(kernel: Any, threads: ir.KernelThreads) -> list[Site]:
+def find_sites(kernel: Any, threads: ir.KernelThreads, processor: Processor) -> list[Site]:
     """Return the loads among what threads run that have no channel, in groups, in program order."""
+    handed_over = hands_over(kernel, processor)
     persistent = any(PERSISTENT in x.annotations for x in ir.find_all(kernel, ir.For))
     place = _Place()
     for branch in ir.find_all(kernel, ir.IfThenElse) if persistent else []:
@@ -62,14 +77,40 @@ def find_sites(kernel: Any, threads: ir.KernelThreads) -> list[Site]:
             place = place.inside(branch.condition)
     found = []
     for parts, where in _bodies(threads.body, place):
-        for loads in _group(parts, _stages(where, parts)):
+        for loads in _group(parts, _stages(where, parts), handed_over):
             for load in loads:
                 _check_place(load, where, threads.var, persistent)
                 _check_address(load, threads)
             binds = _used_binds(parts, loads)
-            found.append(Site(where.loops, parts, loads, binds, _spent(parts, loads, binds)))
+            spent = _spent(parts, loads, binds)
+            found.append(Site(where.loops, parts, loads, binds, spent, handed_over))
     _check_tiles(found)
     return sorted(found, key=lambda site: _position(threads.body, site.loads[0]))
+
+
+def hands_over(kernel: Any, processor: Processor) -> bool:
+    """Tell whether a producer will make the loads of a kernel, on a processor that can say so.
+
+    A loop around loads asks for it by naming its consumers, or where warp groups multiply in it.
+    """
+    issued = [str(load.block.annotations[ASYNC_OP]) for load in find_loads(kernel)]
+    instead = {ASYNC_OPS[op].handed_over or op for op in issued}
+    if not instead <= {*processor.async_ops}:
+        return False
+    loops = ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING)
+    around = [[x for x in loops if ir.uses_node(x.body, load)] for load in find_loads(kernel)]
+    return any(wants_roles(each[-1]) for each in around if each)
+
+
+def wants_roles(loop: ir.For) -> bool:
+    """Tell whether a loop around loads is to be split between a producer and consumers."""
+    return CONSUMERS in loop.annotations or uses_warp_groups(loop)
+
+
+def uses_warp_groups(loop: ir.For) -> bool:
+    """Tell whether operations that a warp group issues together read what a loop loads."""
+    blocks = ir.find_blocks(loop, ASYNC_OP)
+    return any(ASYNC_OPS[str(x.annotations[ASYNC_OP])].agent == "warp_group" for x in blocks)
 
 
 def _position(body: ir.Stmt, load: ir.SBlockRealize) -> int:
@@ -118,7 +159,9 @@ def _stages(place: _Place, parts: tuple[ir.Stmt, ...]) -> list[int]:
     return [int(x) for x in stages] if len(stages) == len(parts) else [0] * len(parts)
 
 
-def _group(parts: tuple[ir.Stmt, ...], stages: list[int]) -> list[tuple[ir.SBlockRealize, ...]]:
+def _group(
+    parts: tuple[ir.Stmt, ...], stages: list[int], handed_over: bool
+) -> list[tuple[ir.SBlockRealize, ...]]:
     groups: list[list[ir.SBlockRealize]] = []
     latest: dict[Any, list[ir.SBlockRealize]] = {}  # of those that complete alike, in one stage
     between: dict[Any, list[ir.Stmt]] = {}  # since the first load of each
@@ -127,7 +170,7 @@ def _group(parts: tuple[ir.Stmt, ...], stages: list[int]) -> list[tuple[ir.SBloc
             for others in between.values():
                 others.append(part)
             continue
-        kind = completes_by_group(part.block), stage
+        kind = not handed_over and completes_by_group(part.block), stage
         if kind in latest and not any(_conflicts(other, part) for other in between[kind]):
             latest[kind].append(part)
             continue

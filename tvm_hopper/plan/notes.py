@@ -53,13 +53,18 @@ class TensorMapNote:
 
 @dataclass(frozen=True)
 class RingNote:
-    """Loads that run ahead: slots, and the bytes that one trip's loads bring."""
+    """Loads that run ahead: slots, and the bytes that one trip's loads bring.
+
+    Of these `bytes_in_parts` are brought by threads that each make a part and arrive for it, and
+    no barrier counts them.
+    """
 
     channel: int
     num_slots: int
     tx_bytes: int
     by_group: bool = False  # they complete in groups of the threads that make them
     stores_in_flight: int = 0  # slots that asynchronous stores may still read
+    bytes_in_parts: int = 0
 
 
 @dataclass(frozen=True)

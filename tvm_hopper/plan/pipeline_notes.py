@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tvm_hopper.plan.channel import completes_by_group
 from tvm_hopper.plan.notes import Note, RemarkNote, RingNote, StoreRingNote
 from tvm_hopper.plan.pipeline_plan import KernelPlan
 from tvm_hopper.plan.pipeline_stages import parts_of, read_stages
@@ -21,8 +20,9 @@ def pipeline_notes(plan: KernelPlan) -> list[Note]:
                 x.number,
                 x.num_slots,
                 x.tx_bytes,
-                completes_by_group(x.loads[0].block),
+                x.by_group,
                 x.stores_in_flight,
+                x.bytes_in_parts,
             )
             for x in plan.pipelines
         ),

@@ -47,7 +47,7 @@ class PipelinePlan:
         where = self.where
         if self.num_slots < 1:
             raise cannot_lower(where, f"{self.num_slots} stages", "at least 1")
-        if not self.by_group and self.tx_bytes > MBARRIER_MAX_TX_BYTES:
+        if not self.by_group and self.tx_bytes - self.bytes_in_parts > MBARRIER_MAX_TX_BYTES:
             raise cannot_lower(
                 where,
                 f"{self.tx_bytes} bytes a stage",
@@ -75,7 +75,7 @@ class PipelinePlan:
     @property
     def by_group(self) -> bool:
         """Tell loads that complete in groups, without barriers."""
-        return completes_by_group(self.loads[0].block)
+        return self.site.by_group
 
     @property
     def loop(self) -> ir.For | None:
@@ -114,8 +114,15 @@ class PipelinePlan:
 
     @property
     def tx_bytes(self) -> int:
-        """Bytes that one trip's loads complete on its `full` barrier, whole boxes."""
+        """Bytes that one trip's loads bring, whole boxes."""
         return sum(slot_bytes(load.block) for load in self.loads)
+
+    @property
+    def bytes_in_parts(self) -> int:
+        """Bytes of them that threads bring, each a part, and arrive for: no barrier counts them."""
+        if not self.site.is_handed_over:
+            return 0
+        return sum(slot_bytes(x.block) for x in self.loads if completes_by_group(x.block))
 
     @property
     def look_ahead(self) -> int:
@@ -184,7 +191,7 @@ def plan_pipelines(kernel: Any, processor: Processor) -> tuple[KernelPlan, ...]:
         )
     if not persistent:
         _check_grid(kernel)
-    sites = find_sites(kernel, threads)
+    sites = find_sites(kernel, threads, processor)
     plans = tuple(
         _plan_site(first + n, site, body, persistent, processor) for n, site in enumerate(sites)
     )
@@ -270,13 +277,13 @@ def _check_readers(body: ir.Stmt, plan: PipelinePlan) -> None:
     behind = [part for part in plan.parts[first:] if not is_open(part)]
     stages = _stages(plan)
     first_stage = next(s for s, x in zip(stages, plan.parts, strict=True) if x is plan.loads[0])
-    kind = completes_by_group(plan.loads[0].block), first_stage
+    kind = plan.by_group, first_stage
     for load, tile in zip(plan.loads, plan.tiles, strict=True):
         found = ir.accesses([load, *behind], tile)
         alike = [
             part
             for part, stage in zip(plan.parts, stages, strict=True)
-            if is_open(part) and (completes_by_group(part.block), stage) == kind
+            if is_open(part) and (plan.site.has_groups(part.block), stage) == kind
         ]
         others = [x for x in alike if not any(x.same_as(y) for y in plan.loads)]
         if others or len(found) != len(ir.accesses(body, tile)):

@@ -11,7 +11,6 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import registers
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.requests import options
 from tvm_hopper.requests.fallbacks import Fallback
@@ -24,7 +23,8 @@ from tvm_hopper.requests.keys import (
     WGMMA_PENDING,
 )
 
-from .channel import completes_by_group, find_calls, find_loads
+from .channel import completes_by_group, find_calls, find_loads, is_made_in_parts
+from .load_sites import uses_warp_groups, wants_roles
 from .pipeline_plan import pipelined_loops
 
 ROLE_KEYS = (CONSUMERS, REGISTERS, WGMMA_PENDING)
@@ -48,7 +48,10 @@ class Role:
 
 @dataclass(frozen=True)
 class RolePlan:
-    """A kernel of one producer, whose first thread issues loads, and of consumers.
+    """A kernel of one producer, which makes all loads, and of consumers.
+
+    Its first thread issues those that one thread issues; of others each of its threads makes a
+    part (`loads_in_parts`).
 
     `pending` groups of operations may still read the slots of that many trips ago, in rings of more
     slots than that.
@@ -60,6 +63,7 @@ class RolePlan:
     consumer: Role
     pending: int
     arch: Arch
+    loads_in_parts: bool = False
 
     def __post_init__(self) -> None:
         for loop in self.loops:
@@ -106,7 +110,7 @@ def plan_roles(kernel: ir.For, arch: Arch, default_pending: int = 0) -> tuple[Ro
     option's value, which gives way where a ring has too few slots for it; an annotation does not.
     """
     loops = pipelined_loops(kernel)
-    asking = [loop for loop in loops if CONSUMERS in loop.annotations or uses_warp_groups(loop)]
+    asking = [loop for loop in loops if wants_roles(loop)]
     if find_calls(kernel, AWAIT_FREE):
         return ()
     _check_requests(loops, asking)
@@ -137,10 +141,11 @@ def plan_roles(kernel: ir.For, arch: Arch, default_pending: int = 0) -> tuple[Ro
         if by_groups
         else (_plain_producer(asking, where, threads), Role(Agent(THREADS_PER_WARP, threads)))
     )
-    _check_places(axis)
+    _check_places(axis, arch)
     _check_readers(axis)
     pending = _pending(asking, default_pending)
-    return (RolePlan(axis, tuple(asking), producer, consumer, pending, arch),)
+    in_parts = any(is_made_in_parts(load.block) for load in find_loads(axis))
+    return (RolePlan(axis, tuple(asking), producer, consumer, pending, arch, in_parts),)
 
 
 def _check_requests(loops: list[ir.For], asking: list[ir.For]) -> None:
@@ -180,17 +185,16 @@ def _value(note: Any) -> int | list[int]:
     return [int(x) for x in note] if number is None else number
 
 
-def _check_places(axis: ir.For) -> None:
+def _check_places(axis: ir.For, arch: Arch) -> None:
     """Refuse copies that stand in anything but loops and blocks: each role makes these anew."""
     plain = (ir.For, ir.SBlockRealize, ir.SBlock, tirx.SeqStmt)
     for load in find_loads(axis):
         if completes_by_group(load.block):
             raise cannot_lower(
                 f"copy {load.block.name_hint}",
-                f"copies by {load.block.annotations[ASYNC_OP]} beside a producer",
-                "copies that one thread issues for all: those of cp.async are made by the threads "
-                "that read them",
-                f'take "tma" or "bulk", or take {CONSUMERS} away',
+                f"copies by {load.block.annotations[ASYNC_OP]} beside a producer on {arch.name}",
+                "a chip where a producer's threads hand them over by mbarriers: sm_90a",
+                f"build for that one, or take {CONSUMERS} away",
             )
     for part in ir.find_all(axis, ir.Stmt, lambda x: not isinstance(x, plain)):
         if inside := find_loads(part):
@@ -220,15 +224,6 @@ def _check_readers(axis: ir.For) -> None:
                     f"move the copy, or take {CONSUMERS} away: without roles order is the "
                     "program's",
                 )
-
-
-def uses_warp_groups(loop: ir.For) -> bool:
-    """Tell whether operations that a warp group issues together read what a loop loads."""
-    return any(ASYNC_OPS[op].agent == "warp_group" for op in _operations(loop))
-
-
-def _operations(loop: ir.For) -> list[str]:
-    return [str(block.annotations[ASYNC_OP]) for block in ir.find_blocks(loop, ASYNC_OP)]
 
 
 def _share_registers(

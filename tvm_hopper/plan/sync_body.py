@@ -23,7 +23,7 @@ from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import ARCHS, Processor
-from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
+from tvm_hopper.facts.async_ops import ASYNC, ASYNC_OPS, BY_ONE_THREAD
 from tvm_hopper.facts.hexagon import HEXAGONS
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import (
@@ -31,6 +31,7 @@ from tvm_hopper.requests.keys import (
     APART,
     ASYNC_COPY,
     ASYNC_OP,
+    AWAIT_FILLED,
     CHANNEL,
     FREE_SLOT,
     READ_SLOT,
@@ -110,11 +111,13 @@ class BodyReader:
         self.channel_of = find_trips(kernel)
         slots: dict[str, int] = {}
         names: dict[ir.Var, str] = {}
-        for number, rings in _find_rings(kernel):
+        proxies: dict[str, Literal["generic", "async"]] = {}
+        for number, rings, proxy in _find_rings(kernel):
             self.channels.setdefault(number, []).extend(rings)
             # What a channel fills at once is one to the engine, and waited for once.
             name = f"{rings[0].name}#{number}"
             slots.setdefault(name, int(rings[0].shape[0]))
+            proxies.setdefault(name, proxy)
             names = {**dict.fromkeys(rings, name), **names}
         pairs = find_overlays(kernel)
         for var in (x for pair in pairs for x in pair):
@@ -123,7 +126,8 @@ class BodyReader:
             meets = frozenset(
                 names[y] for pair in pairs for x, y in (pair, pair[::-1]) if names[x] == name
             )
-            self.buffers[var] = Buffer(name, _space(var), slots.get(name, 1), meets)
+            proxy = proxies.get(name, "async")
+            self.buffers[var] = Buffer(name, _space(var), slots.get(name, 1), meets, proxy)
 
     def buffer(self, var: ir.Var) -> Buffer:
         """Return the engine's name for a buffer."""
@@ -159,6 +163,8 @@ class BodyReader:
                 return Item(stmt, self._release(stmt.block))
             if not self._is_plain(stmt):
                 return self._look_through(stmt, stmt.block.body, with_block_body)
+        if isinstance(stmt, ir.Evaluate) and find_calls(stmt, AWAIT_FILLED):
+            return Item(stmt, self._acquire(stmt))
         if parse_overlay(stmt) is not None:
             return Item(stmt, Step("overlay", ()))
         if isinstance(stmt, tirx.AttrStmt) and not self._is_plain(stmt):
@@ -372,9 +378,8 @@ class BodyReader:
             rings = [region.source for region in block.writes]
             writes = [Access(self.buffer(x), True, n) for n in ahead for x in ir.once(rings)]
             accesses = tuple(dict.fromkeys(writes))
-            if completes_by_group(block):
-                return Step(block.name_hint, accesses, op, self._issuer(op))
-            return Step(block.name_hint, accesses, op, "thread", only_if_read=AHEAD in notes)
+            if_read = AHEAD in notes and not completes_by_group(block)
+            return Step(block.name_hint, accesses, op, self._issuer(op), only_if_read=if_read)
         # A block may name what else its statements mention, such as what a sum starts from.
         operands = {ASYNC_OPS[op].reads, ASYNC_OPS[op].writes}
         reads = [self._touch(region, is_write=False) for region in block.reads]
@@ -400,6 +405,12 @@ class BodyReader:
         accesses = dict.fromkeys(Access(self.buffer(ring), True, -late) for ring in ir.once(rings))
         return Step(block.name_hint, tuple(accesses), is_release=True)
 
+    def _acquire(self, stmt: ir.Stmt) -> Step:
+        """Read a wait for what another agent has filled."""
+        rings = [x for call in find_calls(stmt, AWAIT_FILLED) for x in self.channels[call.channel]]
+        accesses = dict.fromkeys(Access(self.buffer(ring), True) for ring in rings)
+        return Step("wait for the other role", tuple(accesses), is_acquire=True)
+
     def _plain(self, stmt: ir.Stmt) -> Step:
         effects = find_effects(stmt)
         accesses = [Access(self.buffer(x.buffer), False) for x in effects if x.reads]
@@ -418,13 +429,17 @@ def _space(var: ir.Var) -> Space:
     return "registers" if scope.startswith(REGISTERS) else "global"
 
 
-def _find_rings(kernel: Any) -> Iterator[tuple[int, list[ir.Var]]]:
-    """Yield what has slots, by number: what channels fill, and what stores leave from."""
+def _find_rings(
+    kernel: Any,
+) -> Iterator[tuple[int, list[ir.Var], Literal["generic", "async"]]]:
+    """Yield what has slots, by number: what channels fill, by which proxy, and stores empty."""
     for load in ir.find_blocks(kernel, CHANNEL):
-        yield int(load.annotations[CHANNEL]), [region.source for region in load.writes]
+        op = ASYNC_OPS[str(load.annotations[ASYNC_OP])]
+        rings = [region.source for region in load.writes]
+        yield int(load.annotations[CHANNEL]), rings, "async" if op.proxy == ASYNC else "generic"
     for store in ir.find_blocks(kernel, STORE_RING):
         rings = [region.source for region in store.reads if ir.is_shared(region.source)]
-        yield int(store.annotations[STORE_RING]), rings
+        yield int(store.annotations[STORE_RING]), rings, "async"
 
 
 def _name(stmt: ir.Stmt, around: str) -> str:

@@ -72,6 +72,7 @@ class Ring:
     empty_arrivals: int | None  # None: those who read a slot also fill it
     by_group: bool = False  # no barriers: each thread waits for groups of its own
     stores_in_flight: int = 0  # slots that asynchronous stores may still read
+    bytes_in_parts: int = 0  # brought by threads that arrive, and counted by no barrier
 
     @property
     def look_ahead(self) -> int:
@@ -179,7 +180,10 @@ class Kernel:
                 continue
             each = f"{ring.stages} mbarriers, each for" if ring.stages > 1 else "1 mbarrier, for"
             full = _count(ring.full_arrivals, "arrival")
-            yield "  full", f"{each} {full} and {ring.stage_bytes} bytes"
+            expected = ring.stage_bytes - ring.bytes_in_parts
+            yield "  full", f"{each} {full}" + (f" and {expected} bytes" if expected else "")
+            if ring.bytes_in_parts:
+                yield "  cp.async", f"{ring.bytes_in_parts} bytes, by threads that arrive for them"
             if ring.empty_arrivals is not None:
                 yield "  empty", f"{each} {_count(ring.empty_arrivals, 'arrival')}"
             if ring.stores_in_flight:
@@ -393,7 +397,8 @@ def kernel_of(name: str, notes: Iterable[Note], arch: Arch = SM_90A) -> Kernel:
         full = arrives.full if arrives else arrivals.full_arrive_count()
         empty = arrives.empty if arrives else None
         late = ring.stores_in_flight
-        made = Ring(ring.channel, ring.num_slots, ring.tx_bytes, full, empty, ring.by_group, late)
+        size, in_parts = ring.tx_bytes, ring.bytes_in_parts
+        made = Ring(ring.channel, ring.num_slots, size, full, empty, ring.by_group, late, in_parts)
         rings.append(made)
     return Kernel(
         name=name,

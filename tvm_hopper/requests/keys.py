@@ -244,6 +244,8 @@ TMA_LOAD = "tvm_hopper.tma_load"
 BULK_LOAD = "tvm_hopper.bulk_load"
 # call_extern(CP_ASYNC, tile, tensor, num_bytes, source_bytes): a thread's chunk, zeros behind.
 CP_ASYNC = "tvm_hopper.cp_async"
+# On a loop of such calls: its iterations are shared out between the threads that make the copy.
+SHARED_OUT = "tvm_hopper.shared_out"
 # TVM's own call of a queue, tile, tensor, bytes, and whether it goes past the cache.
 DMA_COPY = "tirx.dma_copy"
 # A channel hands the slots of a ring from those that fill them to those that read them. Its number
@@ -253,6 +255,7 @@ CHANNEL = "tvm_hopper.channel"
 NUM_SLOTS = "tvm_hopper.num_slots"
 STORES_IN_FLIGHT = "tvm_hopper.stores_in_flight"  # on a block of loads: slots left to stores
 AHEAD = "tvm_hopper.ahead"  # on a block of loads: how many trips ahead, one of each that it makes
+IN_PARTS = "tvm_hopper.in_parts"  # on a block of loads: who makes a part arrives for it
 FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip[, bytes]): its loads go there
 AWAIT_FILLED = "tvm_hopper.await_filled"  # call_extern(.., channel, trip): its loads have landed
 AWAIT_FREE = "tvm_hopper.await_free"  # call_extern(.., channel, trip): its last readers are done

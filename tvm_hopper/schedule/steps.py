@@ -28,7 +28,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import swizzle as swizzle_facts
 from tvm_hopper.facts import wgmma as wgmma_facts
-from tvm_hopper.facts.async_ops import find_copy_op
+from tvm_hopper.facts.async_ops import find_copy_op, find_mechanisms
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.requests import keys, options
 
@@ -138,7 +138,7 @@ def check_whole(matmul: Matmul, axis: Axis) -> None:
 
 @all_or_nothing("a copy by cache_read, and no more before it than a pad of its tensor")
 def async_copy(
-    sch: s_tir.Schedule, copy: Any, mechanism: str = "tma", swizzle: int | None = None
+    sch: s_tir.Schedule, copy: Any, mechanism: str = "auto", swizzle: int | None = None
 ) -> None:
     """Ask for a copy to shared memory, or to VTCM, to be made by the hardware, asynchronously.
 
@@ -153,11 +153,12 @@ def async_copy(
         What `cache_read(..., "shared.dyn")` returned, already at the loop that is pipelined; on
         Hexagon `cache_read(..., "global.vtcm")`.
     mechanism : str
-        "tma": boxes of a tensor of up to five dimensions, with bounds. "bulk": runs of bytes that
-        are contiguous at both ends, each start and length a multiple of 16. "cp_async": threads
-        copy 16, 8 or 4 bytes at once, in groups of their own. "dma": runs of any length,
-        on Hexagon. "auto": the first one that can make the copy on a GPU, else threads do. "none":
-        threads do.
+        "auto": the first of "tma", "bulk" and "cp_async" that can make the copy in its kernel, on
+        the target's chip, else threads do, which `explain` reports and `tvm_hopper.strict` refuses;
+        what WGMMA reads threads cannot copy, and an error says so. "tma": boxes of a tensor of up
+        to five dimensions, with bounds. "bulk": runs of bytes that are contiguous at both ends,
+        each start and length a multiple of 16. "cp_async": threads, of a producer if there is one,
+        copy 16, 8 or 4 bytes at once. "dma": on Hexagon, also by "auto". "none": threads do.
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits
         for a tile of a product, none for one of plain loops.
@@ -170,9 +171,11 @@ def async_copy(
     copy = as_block(sch, copy)
     node = sch.get(copy)
     where = f"block {node.name_hint}"
-    mechanism = as_choice(where, "mechanism", mechanism, keys.MECHANISMS) or keys.MECHANISMS[0]
+    mechanism = as_choice(where, "mechanism", mechanism, keys.MECHANISMS) or keys.AUTO
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
     scopes = [str(region.source.scope()) for region in node.writes]
+    if mechanism == keys.AUTO and scopes == [ir.VTCM]:
+        (mechanism,) = find_mechanisms("global", "vtcm")
     scope = ir.VTCM if mechanism == "dma" else "shared.dyn"
     if scopes != [scope]:
         raise cannot_schedule(where, f"a write to {scopes}", f'a cache_read to "{scope}"')
@@ -194,7 +197,7 @@ STORES = tuple(
 def async_store(
     sch: s_tir.Schedule,
     copy: Any,
-    mechanism: str = "tma",
+    mechanism: str = "auto",
     swizzle: int | None = None,
     slots: int | None = None,
 ) -> None:
@@ -218,9 +221,10 @@ def async_store(
         What stores the tile of `cache_write(..., "shared.dyn")`, or of a `cache_read`, to global
         memory.
     mechanism : str
-        "tma": boxes of a tensor of up to five dimensions, with bounds. "bulk": runs of bytes that
-        are contiguous at both ends, each start and length a multiple of 16. "auto": the first one
-        that can make the copy, else threads do. "none": threads do.
+        "auto": the first of "tma" and "bulk" that can make the copy, else threads do, which
+        `explain` reports and `tvm_hopper.strict` refuses. "tma": boxes of a tensor of up to five
+        dimensions, with bounds. "bulk": runs of bytes that are contiguous at both ends, each start
+        and length a multiple of 16. "none": threads do.
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits
         for a tile of a product, none for one of plain loops.
@@ -236,7 +240,7 @@ def async_store(
     copy = as_block(sch, copy)
     node = sch.get(copy)
     where = f"block {node.name_hint}"
-    mechanism = as_choice(where, "mechanism", mechanism, STORES) or STORES[0]
+    mechanism = as_choice(where, "mechanism", mechanism, STORES) or keys.AUTO
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
     slots = as_int(where, "slots", slots, 1, keys.MOST_STORE_SLOTS)
     reads, writes = (

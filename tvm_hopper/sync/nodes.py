@@ -25,6 +25,7 @@ class Use(NamedTuple):
     by_thread: bool  # by the elected thread, else by all
     op: AsyncOp | None
     is_release: bool = False
+    is_acquire: bool = False
 
     @property
     def slot(self) -> int:
@@ -137,12 +138,17 @@ def _unit(
         raise ValueError(f"step {step.name!r}: found only_if_read; need an operation that copies")
     elif step.is_release and step.issuer != "all":
         raise ValueError(f"step {step.name!r}: found a release by one thread; need every warp's")
+    if step.is_acquire and (op is not None or step.is_release or step.issuer != "all"):
+        raise ValueError(
+            f"step {step.name!r}: found an acquire that is something else as well, or one thread's;"
+            " need a wait of all threads, a step of its own"
+        )
     if not is_uniform:
         _check_divergent(step, op)
     by_thread = step.issuer == "thread"
     written = {(a.buffer, a.ahead) for a in step.accesses if a.is_write}
     uses = tuple(
-        Use(a.buffer, a.ahead, a.is_write, by_thread, op, step.is_release)
+        Use(a.buffer, a.ahead, a.is_write, by_thread, op, step.is_release, step.is_acquire)
         for a in step.accesses
         # What accumulates in place reads no more than what it writes.
         if a.is_write or op is None or not (op.repeats_in_place and (a.buffer, a.ahead) in written)
@@ -240,6 +246,8 @@ def _check_divergent(step: Step, op: AsyncOp | None) -> None:
 
     if step.is_release:
         raise refuse("a release", "every warp arrives")
+    if step.is_acquire:
+        raise refuse("an acquire", "every thread waits")
     if op is not None and op.agent == "warp_group":
         raise refuse(op.name, "all threads of a warp group execute it")
     if op is not None and not op.needs_commit:

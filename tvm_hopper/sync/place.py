@@ -127,7 +127,7 @@ def _always_touched(node: Node | Sequence) -> frozenset[Phase]:
 
 def _is_plain(node: Node) -> bool:
     if isinstance(node, Unit):
-        return node.op is None and not any(use.is_release for use in node.uses)
+        return node.op is None and not any(use.is_release or use.is_acquire for use in node.uses)
     if isinstance(node, LoopNode):
         return not node.advances and all(map(_is_plain, node.body.nodes))
     return all(_is_plain(inner) for arm in node.arms for inner in arm.nodes)

@@ -20,13 +20,15 @@ class Buffer:
 
     What a body writes to global memory and does not read again needs no mention. Where it has
     one, two accesses of one slot are taken to meet. The other buffers named in `overlays` lie in
-    the same bytes: an access of one of them meets every slot of this one.
+    the same bytes: an access of one of them meets every slot of this one. Where another agent
+    fills it, that one writes through `proxy`, both what it hands over and what it fills next.
     """
 
     name: str
     space: Space
     num_slots: int = 1
     overlays: frozenset[str] = frozenset()
+    proxy: Literal["generic", "async"] = "async"
 
     def __post_init__(self) -> None:
         if self.num_slots < 1:
@@ -61,7 +63,10 @@ class Step:
         always the same one.
     is_release
         The step hands its versions to another agent by an arrive of every warp. The other agent
-        overwrites them through the async proxy, and hands them back before this one uses them.
+        overwrites them through the buffer's proxy, and hands them back before this one uses them.
+    is_acquire
+        Every thread waits until another agent has filled these versions. All know then of what it
+        wrote, but for the async proxy, where that was written through the generic one.
     only_if_read
         A copy that is made only where a later step reads the version before its slot is copied to
         again: one that runs ahead in a loop, and whose condition says that there is such a trip.
@@ -74,6 +79,7 @@ class Step:
     op: str | None = None
     issuer: Literal["all", "thread"] = "all"
     is_release: bool = False
+    is_acquire: bool = False
     only_if_read: bool = False
 
 

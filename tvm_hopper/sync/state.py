@@ -17,7 +17,8 @@ of the keys with the lesser knowledge of each. A touch that lacks nothing is lef
 `phases`: the copies that complete on an mbarrier and were issued on every path, by version; the
 value tells whether one may be in flight (`FLIES`). A wait for a phase that was never opened never
 returns. So the join is the intersection of the keys, and a copy in flight that it drops has to be
-waited for on the edge that it came by. Touches of copies name their phase and go with it.
+waited for on the edge that it came by. Touches of copies name their phase and go with it, but for
+the fence that what was copied through the generic proxy (cp.async) may lack.
 
 A copy that is made only if it is read (`Step.only_if_read`) is `PROMISED`: it may be in flight, and
 has a reader still if it is. Who reads that version may rely on it, and waits; nobody else may, and
@@ -139,6 +140,9 @@ def apply(state: State, sync: Sync) -> State:
     if isinstance(sync, WaitPhase):
         phase = (sync.buffer, sync.ahead)
         touches = {t: m for t, m in state.touches.items() if t.phase != phase}
+        for touch, missing in state.touches.items():
+            if touch.phase == phase and missing.fence:  # all know of it, but for the other proxy
+                touches[touch._replace(phase=None)] = Missing(None, True, False)
         return State(touches, state.phases | ({phase: OVER} if phase in state.phases else {}))
     if isinstance(sync, Wait):
 
@@ -165,7 +169,11 @@ def _map(state: State, change: Callable[[Touch, Missing], Missing]) -> State:
 
 def lacks(state: State, use: Use) -> Iterator[Sync]:
     """Yield the syncs that have to stand in front of an access, in any order."""
-    is_async = use.is_release or (use.op is not None and use.op.proxy == ASYNC)
+    if use.is_acquire:  # what the other agent did is done, behind a release of this one
+        return
+    is_async = use.op is not None and use.op.proxy == ASYNC
+    if use.is_release:
+        is_async = use.buffer.proxy == ASYNC
     for touch, missing in state.touches.items():
         if not meets(touch, use):
             continue
@@ -256,7 +264,12 @@ def _touches(use: Use, copied: list[Phase]) -> Iterator[tuple[Touch, Missing]]:
     if use.op is not None and not use.op.needs_commit:
         # A source is free once the destination's phase is over, and so is the destination itself.
         for phase in [(use.buffer, use.ahead)] if use.is_write else copied:
-            yield touch._replace(phase=phase), Missing(0, False, False)
+            fence = use.op.proxy == GENERIC
+            yield touch._replace(phase=phase), Missing(0, fence, False)
+        return
+    if use.is_acquire:
+        if use.buffer.proxy == GENERIC:
+            yield touch, Missing(None, True, False)
         return
     in_memory = use.buffer.space != "registers"
     is_generic = use.op is None or use.op.proxy == GENERIC

@@ -1,4 +1,4 @@
-"""Elementwise programs over tiles that TMA brings, and how to schedule them, for tests.
+"""Elementwise programs over tiles that hardware brings, and how to schedule them, for tests.
 
 C[i, j] = exp(A[i, j]) + B[i, j]
 
@@ -76,6 +76,8 @@ class Tiling:
         None: every thread both asks for copies and computes.
     swizzle : int, optional
         Bytes of the shared tiles' XOR pattern; None: none.
+    load : str
+        The mechanism by which tiles of the inputs come.
     num_shared : int, optional
         How many of the block's reads go through shared memory; None: those of the output's rank.
     store : str, optional
@@ -92,6 +94,7 @@ class Tiling:
     stages: int | None = 4
     roles: hs.Roles | None = None
     swizzle: int | None = None
+    load: str = "tma"
     num_shared: int | None = None
     store: str | None = None
     store_slots: int | None = None
@@ -115,7 +118,7 @@ def schedule(mod: tvm.IRModule, tiling: Tiling) -> s_tir.Schedule:
     for index in shared[: tiling.num_shared]:
         copy = sch.cache_read(BLOCK, index, "shared.dyn")
         sch.compute_at(copy, k0)
-        hs.async_copy(sch, copy, swizzle=tiling.swizzle)
+        hs.async_copy(sch, copy, tiling.load, tiling.swizzle)
     elements = sch.fuse(*inner) if rank > 1 else inner[0]
     _, thread, vector = sch.split(elements, [None, tiling.threads, tiling.vector])
     sch.bind(thread, "threadIdx.x")

@@ -417,7 +417,7 @@ def schedule(mod: tvm.IRModule, tiling: WarpTiling) -> s_tir.Schedule:
     for index in range(2):
         copy = sch.cache_read(outer, index, "shared.dyn")
         sch.compute_at(copy, k0)
-        hs.async_copy(sch, copy)
+        hs.async_copy(sch, copy, "tma")
     fragments = [sch.cache_read(outer, index, "warp") for index in range(2)]
     for fragment in fragments:
         sch.compute_at(fragment, k1)

@@ -34,11 +34,13 @@ def cp_async(name, match, *changes):
     return case(name, COPY, LOWER, match, *changes, ('"tma"', '"cp_async"'))
 
 
+BLOCKS = '    for bx in T.thread_binding(3, thread="blockIdx.x"):\n'
+TARGET = 'T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_80"})})\n'
+
+
 def on_sm_80(mechanism):
     """Return the changes that ask for a mechanism on an older chip."""
-    target = 'T.target({"kind": "cuda", "arch": "sm_80"})'
-    attribute = f'    T.func_attr({{"target": {target}}})\n'
-    return ('"tma"', f'"{mechanism}"'), (LOOP, attribute + LOOP)
+    return ('"tma"', f'"{mechanism}"'), (LOOP, f"    {TARGET}{LOOP}")
 
 
 CHIPS = [
@@ -313,10 +315,11 @@ CP_ASYNC = [
         "cp.async beside a producer",
         RING,
         (PlanPipeline, SpecializeWarps),
-        r"copy load_a: found copies by cp_async beside a producer; need copies that one thread "
-        r"issues for all: those of cp.async are made by the threads that read them; take \"tma\" "
-        r"or \"bulk\", or take tvm_hopper.consumers away",
+        r"copy load_a: found copies by cp_async beside a producer on sm_80; need a chip where a "
+        r"producer's threads hand them over by mbarriers: sm_90a; build for that one, or take "
+        r"tvm_hopper.consumers away",
         ASK_CONSUMERS,
+        (BLOCKS, f"    {TARGET}{BLOCKS}"),
         ('"tvm_hopper.async_op": "tma_load"', '"tvm_hopper.async_op": "cp_async"'),
         ("'tvm_hopper.tma_load'", "'tvm_hopper.cp_async'"),
     ),

@@ -1,10 +1,15 @@
 """What SelectCopies refuses."""
 
 from tests.transforms.refusals.case import case
-from tests.transforms.test_select_copies import AUTO, BY_THREADS
+from tests.transforms.test_select_copies import AUTO, BY_THREADS, UNBOUND
 from tvm_hopper.transforms import SelectCopies
 
 TMA = (AUTO, '{"tvm_hopper.async_copy": "tma"}')
+# A product reads the tile, and deals out the threads.
+OPERAND = UNBOUND.replace('with T.sblock("use"):', 'with T.sblock("use"):  # product').replace(
+    "                        C[",
+    '                        T.sblock_attr({"tvm_hopper.wgmma": 1})\n                        C[',
+)
 PLACE = "((i * 32 + tx) * 8 + v)"
 
 SELECTION = [
@@ -26,5 +31,55 @@ SELECTION = [
         r"found elements A\[.*\] that depend on the thread or loop that stores them; need elements "
         r"that follow from their place in the tile; copy the tile by one index for each dimension",
         TMA,
+    ),
+    case(
+        "roles with nothing to load",
+        UNBOUND,
+        (SelectCopies,),
+        r"loop k, tvm_hopper.consumers: found nothing for a producer to load: threads make the "
+        r"copies copy; not tma: .*; need a copy that hardware can make; take tvm_hopper.consumers "
+        r"away \(roles=None\): then every thread loads and computes$",
+        ("range(2)", 'T.serial(2, annotations={"tvm_hopper.consumers": 1})'),
+    ),
+    case(
+        "rows of an operand that no mechanism copies",
+        OPERAND,
+        (SelectCopies,),
+        r"copy copy of A: found rows that are 30 bytes apart; need rows at multiples of 16 bytes "
+        r"\(TMA\), or of 16, 8 or 4 \(cp.async\): in a kernel by WGMMA hardware makes all copies "
+        r"of shared tiles; pad the last dimension of A from 15 to 16$",
+    ),
+    case(
+        "rows of a declared stride that no mechanism copies",
+        OPERAND,
+        (SelectCopies,),
+        r"copy copy of A: found rows that are 34 bytes apart; .*; copy it into a tensor whose rows "
+        r"are, in a kernel before this one$",
+        ('func(A: T.Buffer((16, 15), "float16"),', "func(a: T.handle,"),
+        (
+            "    for bx",
+            '    A = T.match_buffer(a, (16, 15), "float16", strides=[17, 1])\n    for bx',
+        ),
+    ),
+    case(
+        "rows of an operand of unknown length",
+        OPERAND,
+        (SelectCopies,),
+        r"copy copy of A: found rows of n elements, a number that is not known now; need rows at "
+        r"multiples of 16 bytes \(TMA\), .*; make every dimension but the first static$",
+        ('func(A: T.Buffer((16, 15), "float16"),', "func(a: T.handle,"),
+        (
+            "    for bx",
+            '    n = T.int32()\n    A = T.match_buffer(a, (16, n), "float16")\n    for bx',
+        ),
+    ),
+    case(
+        "a tile of an operand that no mechanism fills",
+        OPERAND,
+        (SelectCopies,),
+        r"copy copy of A: found no mechanism for it; not cp_async: copy of A into tile: found "
+        r"rows of 26 B; .*; need rows at multiples of .*; copy the tensor into one of another "
+        r"shape$",
+        ("(16, 15)", "(16, 16)"),
     ),
 ]

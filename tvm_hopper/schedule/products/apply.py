@@ -161,7 +161,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
         # the epilogue may read the tensor too, from global memory
         copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
         sch.compute_at(copy, k_outer)
-        steps.async_copy(sch, copy, swizzle=config.swizzle)
+        steps.async_copy(sch, copy, "tma", config.swizzle)
         _drop_unit_dims(sch, copy, operand.kept)
     for store in stores:
         fuse.fuse_epilogue(sch, store)

@@ -1,0 +1,115 @@
+"""The barriers of channels: what is declared for them, initialised, arrived at and waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import bulk, cp_async, fences, mbarrier, tma
+from tvm_hopper.facts import arrivals
+from tvm_hopper.plan.channel import Channel, ChannelCall, find_calls, parse_call
+from tvm_hopper.requests import keys
+from tvm_hopper.requests.keys import AWAIT_FILLED, AWAIT_FREE, FILL_SLOT, FREE_SLOT
+
+
+@dataclass(frozen=True)
+class Barriers:
+    """The barriers of one channel; `empty` is None where its readers also fill it."""
+
+    channel: Channel
+    full: ir.Var
+    empty: ir.Var | None
+
+    @staticmethod
+    def of(channel: Channel, names: ir.Names) -> Barriers:
+        """Declare the buffers."""
+
+        def declare(name: str) -> ir.Var:
+            shape = (channel.num_slots,)
+            return ir.new_buffer(names.take(name), shape, "uint64", "shared.dyn", 8)
+
+        full = declare("full")
+        return Barriers(channel, full, declare("empty") if channel.num_arrivals else None)
+
+    @property
+    def buffers(self) -> list[ir.Var]:
+        """What has to be allocated."""
+        return [self.full] if self.empty is None else [self.full, self.empty]
+
+    def slot(self, trip: Any) -> Any:
+        """Return the slot that a trip uses."""
+        return ir.as_int32(trip % self.channel.num_slots)
+
+    def parity(self, trip: Any, start: int) -> Any:
+        """Return the parity to wait for, `start` in the first turn, as one foldable remainder."""
+        turn = trip // self.channel.num_slots
+        return ir.as_int32((turn + start) % 2 if start else turn % 2)
+
+    def lower(self, call: ChannelCall) -> Any:
+        """Return the instruction that a call stands for."""
+        trip = call.trip
+        if call.name == FREE_SLOT:  # counted up by a whole turn, so that no dividend is negative
+            return mbarrier.arrive(_at(self.empty, self.slot(trip + self.channel.num_slots)))
+        slot = self.slot(trip)
+        if call.name == FILL_SLOT:
+            num_bytes = self.channel.num_bytes if call.num_bytes is None else call.num_bytes
+            return mbarrier.arrive_expect_tx(_at(self.full, slot), num_bytes)
+        if call.name == AWAIT_FILLED:
+            parity = self.parity(trip, arrivals.CONSUMER_START_PARITY)
+            return mbarrier.wait(_at(self.full, slot), parity)
+        assert call.name == AWAIT_FREE
+        parity = self.parity(trip, arrivals.PRODUCER_START_PARITY)
+        return mbarrier.wait(_at(self.empty, slot), parity)
+
+
+def emit_barriers(barriers: list[Barriers], thread: Any) -> ir.Stmt:
+    """Initialise the barriers once and let every thread, and the copy engine, know."""
+
+    def init(own: Barriers, slot: Any) -> ir.Stmt:
+        full, empty = own.channel.full_count, own.empty
+        return ir.seq(
+            mbarrier.init(_at(own.full, slot), full),
+            None if empty is None else mbarrier.init(_at(empty, slot), own.channel.empty_count),
+        )
+
+    loops = [ir.make_loop("slot", own.channel.num_slots, partial(init, own)) for own in barriers]
+    elected = ir.seq(loops, mbarrier.fence_init())
+    return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), fences.sync_threads())
+
+
+def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
+    """Turn calls of loads into the instructions that complete on the slot's barrier."""
+    barrier = _filled(copies, own)
+
+    def instruction(call: ir.Call) -> Any:
+        if call.op.name != "tirx.call_extern":
+            return call
+        if (found := parse_call(call)) is not None:
+            return own.lower(found)
+        match str(call.args[0].value), list(call.args[1:]):
+            case keys.TMA_LOAD, [address, tensor_map, *coordinates]:
+                return tma.load(address, tensor_map, coordinates, barrier)
+            case keys.BULK_LOAD, [address, tensor, num_bytes]:
+                return bulk.load(address, tensor, num_bytes, barrier)
+        return call
+
+    return ir.replace(copies, ir.Call, instruction)
+
+
+def emit_arrival(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
+    """Let each thread arrive at the slot's barrier once its own copies are complete."""
+    return ir.seq(cp_async.arrive(_filled(copies, own)))
+
+
+def _filled(copies: ir.Stmt, own: Barriers) -> Any:
+    """Return the barrier of the slot that a block of loads fills."""
+    (fill,) = find_calls(copies, FILL_SLOT)
+    return _at(own.full, own.slot(fill.trip))
+
+
+def _at(buffer: Any, slot: Any) -> Any:
+    return tirx.address_of(tirx.BufferLoad(buffer, [slot]))

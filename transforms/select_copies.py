@@ -34,12 +34,14 @@ from tvm_hopper.errors import LoweringError
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, fills_tile, find_copy_nests
 from tvm_hopper.plan.layout import plan_layouts
+from tvm_hopper.plan.load_sites import find_sites
 from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
 from tvm_hopper.plan.unserved_copies import check_roles_have_loads, no_mechanism, threads_may_copy
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     AUTO,
+    BY_OPTION,
     BY_THREADS,
     DIM_ALIGN,
     STORE_SLOTS,
@@ -49,9 +51,9 @@ from tvm_hopper.requests.keys import (
 from tvm_hopper.requests.targets import arch_of
 
 from .dealt_copies import deal_out
-from .fuse_threads import bind_warp, copies_alone
+from .fuse_threads import bind_warp, copies_alone, fuse_threads
 from .layout_shared import rewrite_layouts
-from .lower_copies import plan_copies
+from .lower_copies import plan_copies, rewrite_copies
 
 PREFERRED = ("tma", "bulk", "cp_async")
 STATIC, DYNAMIC = "shared", "shared.dyn"
@@ -88,6 +90,8 @@ def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
         nest = as_box_nest(kernel, copy)
     except LoweringError as error:
         return _by_threads(kernel, copy, (str(error),))
+    if BY_OPTION not in copy.realize.block.annotations and _has_rivals(kernel, copy):
+        return _by_threads(kernel, copy, ("by hardware: several copies fill its tile",))
     able = arch.mechanisms(is_load=fills_tile(copy))
     for mechanism in (x for x in PREFERRED if x in able):
         asking = _asking(nest, mechanism)
@@ -98,6 +102,13 @@ def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
         else:
             return CopyChoice(copy, asking, mechanism, tuple(reasons))
     return _by_threads(kernel, copy, tuple(reasons))
+
+
+def _has_rivals(kernel: ir.For, copy: CopyNest) -> bool:
+    """Tell whether a tile is filled by another copy too, which no hardware waits for."""
+    tiles = [x.realize.block.body.buffer for x in find_copy_nests(kernel) if fills_tile(x)]
+    own = copy.realize.block.body.buffer
+    return fills_tile(copy) and sum(tile.same_as(own) for tile in tiles) > 1
 
 
 def _by_threads(kernel: ir.For, copy: CopyNest, reasons: tuple[str, ...]) -> CopyChoice:
@@ -118,7 +129,12 @@ def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
     trial = in_dynamic_memory(ir.replace_nodes(kernel, ir.Stmt, {**others, copy.nest: nest}))
     if copies_alone(kernel):  # which gets a warp
         trial = bind_warp(trial)
-    plan_copies(rewrite_layouts(trial, plan_layouts(trial)), arch)
+    by_threads = threads_may_copy(trial)
+    trial = rewrite_layouts(fuse_threads(trial) if by_threads else trial, plan_layouts(trial))
+    plan = plan_copies(trial, arch)
+    if by_threads and BY_OPTION not in copy.realize.block.annotations:  # where it stands, too
+        *_, lowered = ir.statements(rewrite_copies(trial, plan, [], ir.Names()))
+        find_sites(lowered, ir.threads_of(lowered), arch)
 
 
 def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
@@ -127,7 +143,9 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
     def ask(block: ir.SBlock) -> ir.SBlock:
         if ASYNC_COPY not in block.annotations:
             return block
-        notes = {k: v for k, v in block.annotations.items() if k not in (ASYNC_COPY, UNPADDED)}
+        notes = {
+            k: v for k, v in block.annotations.items() if k not in (ASYNC_COPY, UNPADDED, BY_OPTION)
+        }
         if mechanism is None:
             notes = {k: v for k, v in notes.items() if k not in (SWIZZLE, STORE_SLOTS)}
         else:

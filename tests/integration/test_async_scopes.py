@@ -55,13 +55,13 @@ def after(
                 with T.sblock("a"):
                     T.reads(A[tx, i])
                     T.writes(a[tx, i])
-                    T.sblock_attr({"tvm_hopper.async_copy": "auto"})
+                    T.sblock_attr({"tvm_hopper.async_copy": "auto", "tvm_hopper.by_option": 1})
                     a[tx, i] = A[tx, i]
             for i in T.vectorized(8):
                 with T.sblock("b"):
                     T.reads(B[tx, i])
                     T.writes(b[tx, i])
-                    T.sblock_attr({"tvm_hopper.async_copy": "auto"})
+                    T.sblock_attr({"tvm_hopper.async_copy": "auto", "tvm_hopper.by_option": 1})
                     b[tx, i] = B[tx, i]
             C[tx, 0] = a[tx, 0] + b[tx, 0]
 

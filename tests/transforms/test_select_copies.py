@@ -324,3 +324,46 @@ def test_other_loops_stay(changes):
     after = run(parse(text), SelectCopies()).script()
     assert "turn" not in after
     assert "tvm_hopper.apart" not in after
+
+
+PLACES = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 64), "float16"), C: T.Buffer((64, 64), "float16"), n: T.int32):
+    for bx in T.thread_binding(4, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            for k in T.serial(4):
+                with T.sblock("iteration"):
+                    T.reads()
+                    T.writes()
+                    tile = T.sblock_alloc_buffer((4, 64), "float16", scope="shared.dyn")
+                    for i, j in T.grid(4, 64):
+                        with T.sblock("copy"):
+                            T.reads()
+                            T.writes()
+                            T.sblock_attr({"tvm_hopper.async_copy": "auto"})
+                            tile[i, j] = A[bx * 16 + k * 4 + i, j]
+                    with T.sblock("use"):
+                        T.reads()
+                        T.writes()
+                        C[bx * 16 + k, tx] = tile[k, tx]
+"""
+GRID = "                    for i, j in T.grid(4, 64):\n"
+COPY = PLACES[PLACES.index(GRID) : PLACES.index('                    with T.sblock("use")')]
+CONDITION = "                    if k < n:\n" + "".join(f"    {x}\n" for x in COPY.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (((COPY, CONDITION),), "the condition k < n around it in loop k"),
+        (((COPY, COPY + COPY.replace('"copy"', '"again"')),), "several copies fill its tile"),
+    ],
+    ids=["a condition", "one tile"],
+)
+def test_auto_looks_at_where_a_copy_stands(changes, reason):
+    got = run(parse(PLACES, *changes), SelectCopies())
+    notes = [x for x in notes_of(got) if isinstance(x, FallbackNote)]
+    assert notes
+    assert all(reason in x.text and "made by threads" in x.text for x in notes)
+    assert "async_copy" not in got.body.script()
+    assert "async_copy" in run(parse(PLACES), SelectCopies()).body.script()

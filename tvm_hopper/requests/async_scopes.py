@@ -123,7 +123,7 @@ def _ask_in_stages(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
         return None
 
     def ask(block: ir.SBlock) -> ir.SBlock:
-        notes = {**block.annotations, keys.ASYNC_COPY: mechanism}
+        notes = {**block.annotations, keys.ASYNC_COPY: mechanism, keys.BY_OPTION: 1}
         return ir.with_block(block, annotations=notes)
 
     return func.with_body(ir.replace_nodes(func.body, ir.SBlock, {x: ask(x) for x in asking}))
@@ -227,7 +227,7 @@ def _in_block(mechanism: str) -> Any:
             store,
             reads=[element(x.source, x.indices) for x in _loads(store)],
             writes=[element(store.buffer, store.indices)],
-            annotations={keys.ASYNC_COPY: mechanism},
+            annotations={keys.ASYNC_COPY: mechanism, keys.BY_OPTION: 1},
         )
 
     return visit

@@ -236,6 +236,8 @@ TILE_WORK = "tvm_hopper.tile_work"
 KERNEL = "tvm_hopper.kernel"
 # On a copy whose tile was to have padded rows, and has none.
 UNPADDED = "tvm_hopper.unpadded"
+# On a copy that the option asks for: what its place forbids leaves the function to TVM.
+BY_OPTION = "tvm_hopper.by_option"
 # On a block that issues asynchronous operations: its row in `facts.async_ops`.
 ASYNC_OP = "tvm_hopper.async_op"
 # call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, without a barrier yet.

@@ -105,7 +105,8 @@ class MBarrierOps:
         if access is None:
             return
         if access.warp is self:
-            if lanes & ~access.lanes and not self.lane_order.met_since(access, lanes):
+            told = access.bit >= 0 and self.knows(lanes).generic.events >> access.bit & 1
+            if lanes & ~access.lanes and not told and not self.lane_order.met_since(access, lanes):
                 self.machine.at(
                     "MBAR_INIT_UNPUBLISHED",
                     self,

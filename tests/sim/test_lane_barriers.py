@@ -121,7 +121,7 @@ def held(how):
             flag = T.decl_buffer((256,), "uint32", data=smem.data, scope="shared.dyn")
             seen = T.alloc_buffer((1,), "uint32", scope="local")
             if tx == 0:
-                flag[0] = T.uint32(1)
+                flag[0] = T.uint32(0)
                 T.ptx.mbarrier.init.shared.b64(T.address_of(bar[64]), T.uint32(1))
             T.tvm_storage_sync("shared")
             if how == "warp":
@@ -177,8 +177,9 @@ def test_lanes_that_meet_elsewhere_hold_the_others_up(how, rule):
     assert rule in {finding.rule for finding in report.findings}, str(report)
 
 
-def test_who_ends_a_wait_of_lanes_that_others_wait_for_is_not_told():
-    result = simulate(held("waits"), {"X": X[:64]})
+@pytest.mark.parametrize("how", ["waits", "spins"])
+def test_who_ends_a_wait_of_lanes_that_others_wait_for_is_not_told(how):
+    result = simulate(held(how), {"X": X[:64]})
     assert "INCOMPLETE" in result.rules
 
 

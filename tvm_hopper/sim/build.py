@@ -21,7 +21,7 @@ from tvm_hopper.sim.machine.lanes import LANES
 from tvm_hopper.sim.machine.machine import CTA, Event, Machine
 from tvm_hopper.sim.machine.memory import Region, global_base
 from tvm_hopper.sim.machine.pages import sparse_copy
-from tvm_hopper.sim.ops.order import ClusterBarrier
+from tvm_hopper.sim.ops.cluster_barrier import ClusterBarrier
 from tvm_hopper.sim.ops.wgmma import WarpGroup
 from tvm_hopper.sim.result import Result
 

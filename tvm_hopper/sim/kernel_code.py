@@ -14,10 +14,14 @@ from tvm_hopper.sim.launch.instruction_set import missing_instructions
 from tvm_hopper.sim.launch.limits import check_launch
 from tvm_hopper.sim.machine.warp import WarpCore
 from tvm_hopper.sim.ops.atomics import AtomicOps
+from tvm_hopper.sim.ops.blame import BlameOps
 from tvm_hopper.sim.ops.bulk import BulkOps
+from tvm_hopper.sim.ops.cluster_barrier import ClusterBarrierOps
 from tvm_hopper.sim.ops.collective import CollectiveOps
 from tvm_hopper.sim.ops.cp_async import CpAsyncOps
 from tvm_hopper.sim.ops.data import DataOps
+from tvm_hopper.sim.ops.fences import FenceOps
+from tvm_hopper.sim.ops.gather import GatherOps
 from tvm_hopper.sim.ops.grid_barrier import GridBarrierOps
 from tvm_hopper.sim.ops.grid_dependency import GridDependencyOps
 from tvm_hopper.sim.ops.matrix import MatrixOps
@@ -37,6 +41,10 @@ from tvm_hopper.sim.translate.translate import compile_kernel
 class Warp(
     WarpCore,
     AtomicOps,
+    BlameOps,
+    FenceOps,
+    GatherOps,
+    ClusterBarrierOps,
     CollectiveOps,
     MBarrierOps,
     NamedOps,

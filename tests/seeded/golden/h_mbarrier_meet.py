@@ -23,7 +23,10 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
 
     @T.inline
     def meet(bar, tx, turn):
-        if m != "H34":
+        if m == "H37":
+            if tx % 32 < 16:
+                T.cuda.warp_sync()
+        elif m != "H34":
             T.cuda.warp_sync()
         if m == "H35":  # in divergent code: one side of the warp and the other
             if tx % 32 < 16:

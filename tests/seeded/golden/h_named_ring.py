@@ -37,7 +37,11 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
                         if k > 0:
                             T.ptx.bar.sync(T.uint32(EMPTY), T.uint32(96 if m == "H02" else 64))
                     row[tx] = X[k, tx] * T.float32(2)
-                    T.ptx.bar.arrive(T.uint32(FULL), T.uint32(64))
+                    if m == "H38":
+                        if tx == 0:
+                            T.ptx.bar.arrive(T.uint32(FULL), T.uint32(64))
+                    else:
+                        T.ptx.bar.arrive(T.uint32(FULL), T.uint32(64))
             else:
                 for k in T.serial(TRIPS):
                     if m == "H07":  # waits for the row on the barrier of the other direction

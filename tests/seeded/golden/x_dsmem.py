@@ -36,9 +36,17 @@ def build(mutation: str | None = None, *, seed: int = 0) -> Kernel:
             row[tx] = X[rank, tx]
             if m == "X01":
                 T.tvm_storage_sync("shared")
-            elif m == "X02":
+            elif m in ("X02", "X28", "X29"):
+                if m == "X28":
+                    T.ptx.fence.mbarrier_init.release.cluster()
+                if m == "X29":
+                    T.ptx["fence.acq_rel.cta"]()
                 T.ptx.barrier.cluster.arrive.relaxed.aligned()
                 T.ptx.barrier.cluster.wait.aligned()
+            elif m == "X30":
+                T.ptx.barrier.cluster.arrive.aligned()
+                if tx % 32 == 0:
+                    T.ptx.barrier.cluster.wait.aligned()
             elif m != "X03":
                 T.cuda.cluster_sync()
             T.ptx.mapa.shared__cluster.u32(

@@ -284,7 +284,7 @@ class Machine(Reporter):
                 return
             warp = self._pick()
             if warp is None:
-                if not self._async_step():
+                if not self._async_step() and not self._lanes_leave():
                     if not self.to_start or not all(cta.exited for cta in self.started):
                         break
                     self._start_cluster()
@@ -296,6 +296,10 @@ class Machine(Reporter):
             self.deadlock(blocked)
             self.stopped = True
         self.finish()
+
+    def _lanes_leave(self) -> bool:
+        """Let lanes go on that wait for others of their warp, which may exit instead."""
+        return any([warp.lanes_leave() for warp in self.warps if not warp.finished])
 
     def _wrote_enough(self, count: int) -> bool:
         """Tell, now and then, whether so many elements of global tensors were written."""

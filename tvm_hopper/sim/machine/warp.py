@@ -79,13 +79,15 @@ class WarpCore(LoadStore):
         self.spin_states: dict[int, Any] = {}
         self.flow = BarrierFlow()
         self.split = False  # lanes of it go on in two sides of a branch
+        self.others = 0  # branches of which both sides go on
         self.waiting = ""
         self.reg_states: dict[str, RegState] = {}
         self.init_sync()
         self.init_async()
         self.init_cp_async()
         self.init_wgmma()
-        self.init_atomics()
+        self.init_fences()
+        self.init_gather()
 
     @property
     def label(self) -> str:
@@ -104,6 +106,10 @@ class WarpCore(LoadStore):
         if mask is None or (self.partial is not None and (mask == self.partial).all()):
             return ALL_LANES
         return lane_bits(mask)
+
+    def whole(self, lanes: int) -> int:
+        """Return some lanes as bits; all of them if they are all that exist."""
+        return lanes if ~lanes & lane_bits(self.partial) else ALL_LANES
 
     # -- what its lanes know ----------------------------------------------------------------------
 
@@ -145,6 +151,16 @@ class WarpCore(LoadStore):
             self.parts.clear()
         self.told(lanes).join(known)
 
+    def learn_from(self, lanes: int, bundle: Bundle) -> None:
+        """Let some lanes learn what was published, of their own warp too."""
+        self.told(lanes).join(bundle)
+        self.lane_order.learn(lanes, int(bundle.generic.epochs[self.index]))
+        if lanes == ALL_LANES:
+            self.parts = {
+                w: known for w, known in self.parts.items() if not self.clock.holds(known)
+            }
+        self.bump()
+
     def bit_of(self, lane: int) -> int:
         """Return one lane as bits; all of them if no other exists."""
         bits = 1 << lane
@@ -185,6 +201,7 @@ class WarpCore(LoadStore):
         before, self.spin_states[site] = self.spin_states.get(site), (state, progress)
         if (state, progress) != before:
             return None
+        self.waits_without(site, None)
         self.waiting = f"spins in: {self.machine.statement(site)}"
         self.spinning = progress
         return self.machine.spinners
@@ -195,6 +212,7 @@ class WarpCore(LoadStore):
         Nothing came between its load and this, so that no change is missed.
         """
         self.site = site
+        self.waits_without(site, mask)
         self.waiting = f"spins in: {self.machine.statement(site)}"
         self.spinning = self.machine.progress
         places = as_lanes(address) if mask is None else as_lanes(address)[mask]

@@ -1,4 +1,4 @@
-"""Memory order: atomics, loads and stores with semantics, and the fences around relaxed ones."""
+"""Atomics, and loads and stores with semantics."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes
+from tvm_hopper.sim.ops.fences import narrower
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.races.clocks import Bundle, Releases
-from tvm_hopper.sim.races.lane_order import LaneOrder, lane_bits
+from tvm_hopper.sim.races.lane_order import lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES
 from tvm_hopper.sim.shortcuts import no_values
 from tvm_hopper.sim.tir import numpy_dtype
 
-SCOPES = ("cta", "cluster", "gpu", "sys")
 # `volatile` has the semantics of relaxed at system scope, `mmio` too (PTX ISA, ld and st).
 _AS_RELAXED = ("volatile", "mmio")
-
-
-def narrower(one: str, other: str) -> str:
-    """Return the narrower of two scopes."""
-    return min(one, other, key=SCOPES.index)
 
 
 def order_of(mods: Any) -> tuple[str, str]:
@@ -34,14 +29,7 @@ def order_of(mods: Any) -> tuple[str, str]:
 
 
 class AtomicOps:
-    """Atomics of one warp, and its loads, stores and fences that order memory."""
-
-    def init_atomics(self) -> None:
-        """Begin without a fence."""
-        # by the lanes that fenced: scope, what was known then, and of which lanes
-        self.fences: dict[int, tuple[str, Bundle, LaneOrder]] = {}
-        # by the lanes that read, and the scope of a fence behind: what relaxed reads have seen
-        self.pending: dict[tuple[int, str], Bundle] = {}
+    """Atomics of one warp, and its loads and stores that order memory."""
 
     def atomic(
         self,
@@ -88,7 +76,8 @@ class AtomicOps:
             cell[offset // dtype.itemsize] = after
             if op == "store" and (present := self.machine.releases.get((region, offset))):
                 present.overwrite((self.index, bit))
-            self._published(place, bit, sem, scope)
+            if compares is None or before == compares[lane]:  # one that fails has written nothing
+                self._published(place, bit, sem, scope)
         return old
 
     def _by_place(self, mask: Any, addresses: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -112,11 +101,8 @@ class AtomicOps:
         if sem in ("acquire", "acq_rel"):
             releases.acquire(self.told(lanes), self.cta, scope)
         else:
-            for fence in SCOPES[:3]:
-                key = (lanes, fence)
-                if key not in self.pending:
-                    self.pending[key] = Bundle(self.machine.num_warps)
-                releases.acquire(self.pending[key], self.cta, narrower(scope, fence))
+            for fence, pending in self.pending_reads(lanes):
+                releases.acquire(pending, self.cta, narrower(scope, fence))
         if releases.fenced:
             releases.see(self.told(lanes), self.cta, scope)
 
@@ -126,11 +112,8 @@ class AtomicOps:
         if sem in ("release", "acq_rel"):
             found.append((scope, self.release(bit)))
         else:
-            for lanes, (fence, known, order) in self.fences.items():
-                if lanes & bit:
-                    bundle = known.copy()
-                    order.limit_all(bundle, bit, self.machine)
-                    found.append((narrower(scope, fence), bundle))
+            for fence, bundle in self.fenced_before(bit):
+                found.append((narrower(scope, fence), bundle))
         fenced = self.knows(bit).fenced
         if not found and fenced is None:
             return
@@ -142,35 +125,6 @@ class AtomicOps:
             bundle = fenced.plain()
             self.lane_order.limit_all(bundle, bit, self.machine)
             releases.publish_fenced(self.cta, scope, author, bundle)
-
-    # -- fences -----------------------------------------------------------------------------------
-
-    def op_fence(self, site: int, mask: Any, mods: Any) -> None:
-        """Order earlier and later accesses around relaxed ones."""
-        sem, scope = mods.get("sem") or "acq_rel", mods.get("scope") or "gpu"
-        lanes = self.lanes_of(mask)
-        if sem != "release":
-            for (who, fence), seen in list(self.pending.items()):
-                if who & lanes and fence == narrower(scope, "gpu"):
-                    self.told(ALL_LANES if who == lanes else who & lanes).join(seen)
-        strong = sem == "sc" and scope in ("gpu", "sys")
-        if strong:
-            for who, bundle in [(ALL_LANES, self.clock), *self.parts.items()]:
-                if who & lanes and bundle.seen is not None:
-                    self.told(who & lanes).join(bundle.seen)
-        if sem == "acquire":
-            self.bump()
-            return
-        order = self.lane_order.copy()
-        for who in {lanes, *(part & lanes for part in self.parts if part & lanes)}:
-            self.fences[who] = (scope, self.knows(who).copy(), order)
-        known = self.release(lanes)
-        if strong:
-            self.told(lanes).fence(known)
-
-    def op_cuda_thread_fence(self, site: int, mask: Any) -> None:
-        """Run `__threadfence`: `membar.gl`, which is `fence.sc.gpu` (PTX ISA, membar)."""
-        self.op_fence(site, mask, {"sem": "sc", "scope": "gpu"})
 
     # -- loads, stores, atomics -------------------------------------------------------------------
 

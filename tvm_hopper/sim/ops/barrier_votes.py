@@ -25,7 +25,8 @@ class BarrierVoteOps:
         votes = barrier.votes.setdefault(generation, {})
         holds = as_lanes(value) != 0
         here = holds if mask is None else holds[mask]
-        votes[self] = (int(here.sum()), here.size)
+        true, size = votes.get(self, (0, 0))  # of other lanes of this warp
+        votes[self] = (true + int(here.sum()), size + here.size)
         yield from self.sync_named(site, mask, number, count, aligned)
         barrier.votes.pop(generation - 2, None)
         met = {warp for warp, _ in barrier.previous}

@@ -49,8 +49,6 @@ class BulkOps:
     def init_async(self) -> None:
         """Begin with no copy in flight."""
         self.bulk: dict[int, Groups] = {}
-        self.unfenced: list[Any] = []
-        self.init_release: Any = None
 
     # -- global to shared -------------------------------------------------------------------------
 

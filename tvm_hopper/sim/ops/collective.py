@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.sim.machine.lanes import LANES, as_lanes, first_lane, is_lanes, one
+from tvm_hopper.sim.ops.mbarrier import Wait
 from tvm_hopper.sim.races.lane_order import lane_bits
 from tvm_hopper.sim.races.shadow import ALL_LANES
 
@@ -18,6 +19,7 @@ class CollectiveOps:
     """The instructions of one warp that its lanes execute together."""
 
     split: bool
+    others: int
 
     def members(self, site: int, mask: Any, membermask: Any, what: str) -> Any:
         """Check who takes part; return the lanes that do, None for all.
@@ -26,6 +28,7 @@ class CollectiveOps:
         executing thread must be named in it (PTX ISA, shfl.sync); threads that do not exist or have
         exited are not waited for.
         """
+        self.meets(site, mask, what)
         if is_lanes(membermask):
             active = LANES if mask is None else np.nonzero(mask)[0]
             if (membermask[active] != membermask[active[0]]).any():
@@ -114,18 +117,28 @@ class CollectiveOps:
 
     # -- meetings ---------------------------------------------------------------------------------
 
-    def op_cuda_warp_sync(self, site: int, mask: Any) -> None:
-        """Run `__syncwarp()`."""
-        self.op_bar_warp_sync(site, mask, {})
+    def op_cuda_warp_sync(self, site: int, mask: Any) -> Wait:
+        """Run `__syncwarp()`, which is `bar.warp.sync 0xffffffff`."""
+        yield from self.op_bar_warp_sync(site, mask, {})
 
-    def op_bar_warp_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> None:
-        """Order the lanes of `membermask`; they run in lockstep, so nobody waits."""
-        if membermask is not None:
+    def op_bar_warp_sync(self, site: int, mask: Any, mods: Any, membermask: Any = None) -> Wait:
+        """Order the lanes of `membermask`.
+
+        They run in lockstep, so that nobody waits but for lanes in the other side of a branch:
+        "wait until all threads corresponding to membermask have executed a bar.warp.sync with the
+        same membermask value" (PTX ISA 9.1, 9.7.13.2), not the same statement.
+        """
+        named = ALL_LANES if membermask is None else one(membermask, mask) & ALL_LANES
+        here, existing = lane_bits(mask), lane_bits(self.partial)
+        if self.split and named & existing & ~here and not here & ~named:
+            name = f"bar.warp.sync {named:#010x}"
+            _, first = yield from self.gather_lanes(site, mask, name, named, name, leaves=False)
+            if not first:
+                return
+            here = named
+        else:
             self.members(site, mask, membermask, "bar.warp.sync")
-        lanes = ALL_LANES if membermask is None else one(membermask, mask) & ALL_LANES
-        if lanes | ~lane_bits(self.partial) & ALL_LANES == ALL_LANES:
-            lanes = ALL_LANES
-        self.meet(lanes, self.epoch)
+        self.meet(self.whole(named & here & existing), self.epoch)
         self.bump()
 
     def both(self, first: Any, second: Any) -> Any:
@@ -136,12 +149,14 @@ class CollectiveOps:
         """
         sides = [side for side in (first, second) if side is not None]
         before, self.split = self.split, self.split or len(sides) > 1
+        self.others += len(sides) > 1
         while len(sides) > 1:
             progress, ended = self.machine.progress, len(sides)
             for side in list(sides):
                 blocked = yield from self._until_blocked(side)
                 if not blocked:
                     sides.remove(side)
+                    self.others -= len(sides) == 1
             if len(sides) == ended and progress == self.machine.progress:
                 self.spinning = progress
                 yield self.machine.spinners

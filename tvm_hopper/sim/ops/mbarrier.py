@@ -14,6 +14,7 @@ from tvm_hopper.sim.machine.lanes import LANES, as_lanes, is_lanes, mand
 from tvm_hopper.sim.machine.mbarrier import MAX_COUNT, MBarrier
 from tvm_hopper.sim.machine.memory import RANK_SHIFT
 from tvm_hopper.sim.machine.warp import Observed
+from tvm_hopper.sim.ops.fences import narrower
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 
@@ -104,7 +105,8 @@ class MBarrierOps:
         if access is None:
             return
         if access.warp is self:
-            if lanes & ~access.lanes and not self.lane_order.met_since(access, lanes):
+            told = access.bit >= 0 and self.knows(lanes).generic.events >> access.bit & 1
+            if lanes & ~access.lanes and not told and not self.lane_order.met_since(access, lanes):
                 self.machine.at(
                     "MBAR_INIT_UNPUBLISHED",
                     self,
@@ -277,6 +279,8 @@ class MBarrierOps:
             self.flow.add(ARRIVE, barrier, total)
             if drop:
                 barrier.expected -= total
+            if relaxed:
+                self.publish_relaxed(barrier, mods.get("scope") or "cta", self.lanes_of(mask))
             self.arrive(site, barrier, total, place, bundle)
 
     @staticmethod
@@ -365,7 +369,12 @@ class MBarrierOps:
             self.machine.recorder.acquire(self, site, barrier, phase)
         barrier.observed = max(barrier.observed, phase)
         slot = barrier.slots.get(phase)
-        if slot is not None and sem != "relaxed":  # a relaxed wait orders nothing (PTX, test_wait)
+        if (
+            slot is not None and sem == "relaxed"
+        ):  # it orders nothing until a fence (PTX, test_wait)
+            for fence, pending in self.pending_reads(lanes):
+                slot.acquire(pending, narrower(scope, fence) != "cta")
+        elif slot is not None:
             slot.acquire(self.told(lanes), scope == "cluster")
             if slot.near is not None:
                 self.lane_order.learn(lanes, int(slot.near.generic.epochs[self.index]))
@@ -379,6 +388,7 @@ class MBarrierOps:
 
     def _by_parity(self, site: int, mask: Any, phase: Any) -> list[tuple[int, Any]]:
         """Split the lanes by the parity that they wait for; PTX allows 0 and 1."""
+        self.waits_without(site, mask)
         asked = as_lanes(phase) if mask is None else as_lanes(phase)[mask]
         if ((asked < 0) | (asked > 1)).any():
             wrong = asked[(asked < 0) | (asked > 1)][0]
@@ -457,40 +467,3 @@ class MBarrierOps:
         return self.op_mbarrier_try_wait_parity(site, mask, mods, addr, phase)
 
     op_mbarrier_test_wait = op_mbarrier_try_wait
-
-    def blame(self) -> None:
-        """At a deadlock: name the broken mbarrier rule behind this wait, if one is evident."""
-        if self.blocked_on is None or self.blocked_on[0] != "mbarrier":
-            return
-        _, barrier, parity, site = self.blocked_on
-        more: dict[str, Any] = {"buffer": barrier.name, "key": (site, barrier.name)}
-        if barrier.pending == 0 and barrier.tx:
-            self.machine.at(
-                "MBAR_TX_MISMATCH",
-                self,
-                site,
-                f"{barrier.name} phase {barrier.phase}: expected {barrier.expected_bytes} B, "
-                f"copies delivered {barrier.delivered_bytes} B; the phase cannot complete",
-                **more,
-            )
-        fresh = barrier.phase == 0 and parity == 0 and barrier.pending == barrier.expected
-        fresh = fresh and id(barrier) not in self.observed
-        if fresh and site in self.machine.program.acquire_sites:
-            self.machine.at(
-                "MBAR_PHASE_ALIAS",
-                self,
-                site,
-                f"{barrier.name}: waits parity 0 on a fresh barrier, which blocks; a slot that is "
-                "free at the start is acquired with parity 1",
-                **more,
-            )
-        elif (before := self.observed.get(id(barrier))) is not None and before.stale:
-            self.machine.at(
-                "MBAR_PHASE_ALIAS",
-                self,
-                site,
-                f"{barrier.name}: an earlier wait for parity {before.parity} passed on phase "
-                f"{before.phase}, so that this one (parity {parity}) is out of step with phase "
-                f"{barrier.phase}",
-                **more,
-            )

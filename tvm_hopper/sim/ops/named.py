@@ -1,4 +1,8 @@
-"""Named barriers: `bar.sync`, `bar.arrive`, `__syncthreads`."""
+"""Named barriers: `bar.sync`, `bar.arrive`, `__syncthreads` (PTX ISA 9.1, 9.7.13.1).
+
+A warp arrives as a whole, with 32 threads. Without `.aligned` its lanes may come one part after
+another, from several statements, and wait for each other before that (`gather.py`).
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,7 @@ class NamedOps:
         return found
 
     def join_named(
-        self, site: int, mask: Any, number: int, count: int | None, aligned: bool
+        self, site: int, mask: Any, number: int, count: int | None, aligned: bool, waits: bool
     ) -> NamedBarrier:
         """Arrive on a named barrier; without a count, of all threads that have not exited."""
         machine, barrier = self.machine, self.named(number)
@@ -61,8 +65,7 @@ class NamedOps:
         count = machine.padded_threads if count is None else count
         if not 0 <= number < 16:
             machine.at("NAMED_BAR_MISMATCH", self, site, f"barrier {number}: need 0 to 15")
-        full = mask is None or (self.partial is not None and (mask == self.partial).all())
-        if aligned and not full:
+        if aligned and self.lanes_of(mask) != ALL_LANES:
             machine.at(
                 "WARP_CONVERGENCE",
                 self,
@@ -89,7 +92,7 @@ class NamedOps:
                 f"{barrier.generation}",
                 buffer=barrier.name,
             )
-        if aligned:
+        if aligned and waits:
             if barrier.aligned_site is None:
                 barrier.aligned_site = site
             elif barrier.aligned_site != site:
@@ -163,17 +166,42 @@ class NamedOps:
     ) -> Wait:
         """Arrive on a named barrier and wait for its generation."""
         self.site = site
-        generation = self.named(number).generation
-        barrier = self.join_named(site, mask, number, count, aligned)
-        self.flow.add(WAIT, barrier)
+        generation, lanes = yield from self._come_to_named(site, mask, number, count, aligned, True)
+        barrier = self.named(number)
         while barrier.generation == generation:
             self.waiting = f"waits {barrier.name}"
             self.blocked_on = ("named", barrier, 0, site)
             yield barrier
         self.blocked_on = None
-        self.clock.join(barrier.acquirable)
-        self.meet(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
-        self.bump()
+        self.learn_from(lanes, barrier.acquirable)
+
+    def _come_to_named(
+        self, site: int, mask: Any, number: int, count: int | None, aligned: bool, waits: bool
+    ) -> Wait:
+        """Arrive once the whole warp is there; return the generation, and which lanes wait for it.
+
+        "`barrier{.cta}` instruction causes executing thread to wait for all non-exited threads from
+        its warp and marks warps' arrival at barrier."
+        """
+        barrier, lanes = self.named(number), self.lanes_of(mask)
+        self.meets(site, mask, barrier.name)
+        if aligned or lanes == ALL_LANES:
+            generation = barrier.generation
+            self.join_named(site, mask, number, count, aligned, waits)
+            if waits:
+                self.flow.add(WAIT, barrier)
+            return generation, lanes
+        key = "named", number, count
+        meeting, first = yield from self.gather_lanes(
+            site, mask, key, ALL_LANES, barrier.name, waits
+        )
+        waiting = meeting.bringing(True)
+        if first:
+            meeting.generation = barrier.generation
+            self.join_named(site, meeting.mask, number, count, False, waits)
+            if waiting:
+                self.flow.add(WAIT, barrier)
+        return meeting.generation, self.whole(waiting)
 
     def op_tvm_storage_sync(self, site: int, mask: Any, scope: Any = "shared", *_: Any) -> Wait:
         """Run `__syncthreads`, or nothing for a warp."""
@@ -197,8 +225,8 @@ class NamedOps:
         number = self.uniform(site, a, mask, "the number of a barrier")
         yield from self.sync_named(site, mask, number, count, self._aligned(mods))
 
-    def op_bar_arrive(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> None:
-        """Arrive without waiting."""
+    def op_bar_arrive(self, site: int, mask: Any, mods: Any, a: Any, b: Any) -> Wait:
+        """Arrive without waiting for other warps."""
         number = self.uniform(site, a, mask, "the number of a barrier")
         count = self.uniform(site, b, mask, "the count of a barrier")
-        self.join_named(site, mask, number, count, False)
+        yield from self._come_to_named(site, mask, number, count, self._aligned(mods), False)

@@ -1,115 +1,21 @@
-"""Cluster barriers, proxy fences, setmaxnreg, and addresses in other CTAs of the cluster."""
+"""Proxy fences, setmaxnreg, and addresses in other CTAs of the cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.machine import Event
 from tvm_hopper.sim.machine.memory import RANK_SHIFT
 from tvm_hopper.sim.ops.mbarrier import Wait
-from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES
-from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
-
-
-class ClusterBarrier(Event):
-    """The barrier of all threads of a cluster."""
-
-    has_parity = False
-
-    def __init__(self, name: str, num_warps: int, members: Sequence[Any] = ()) -> None:
-        super().__init__(name)
-        self.members = members  # CTAs
-        self.generation = 0
-        self.arrived: set[Any] = set()
-        self.published = Bundle(num_warps)
-        self.acquirable = self.published
-
-    @property
-    def needed(self) -> int:
-        """Warps that make a generation."""
-        return sum(len(cta.warps) for cta in self.members)
 
 
 class OrderOps:
-    """Everything of one warp that orders accesses, besides mbarriers and named barriers."""
+    """What one warp does about proxies, registers and other CTAs' addresses; a part of `Warp`."""
 
     blocked_on: tuple[str, Any, int, int] | None
-    unfenced: list[Any]
     num_registers: int
-    flow: BarrierFlow
-
-    # -- cluster barrier --------------------------------------------------------------------------
-
-    def _cluster_arrive(self, site: int, relaxed: bool) -> None:
-        barrier, machine = self.cta.cluster_barrier, self.machine
-        if self in barrier.arrived:
-            machine.at(
-                "NAMED_BAR_MISMATCH", self, site, "barrier.cluster.arrive twice in one generation"
-            )
-        barrier.arrived.add(self)
-        self.flow.add(ARRIVE, barrier)
-        self.cluster_generation = barrier.generation
-        if not relaxed:
-            barrier.published.join(self.release())
-        else:  # execution is ordered, memory is not; mbarrier inits were released by their fence
-            released = Bundle(machine.num_warps)
-            released.narrow.join(self.known_to_any().generic)
-            if self.init_release is not None:
-                released.generic.join(self.init_release)
-            self.bump()
-            barrier.published.join(released)
-        self._settle_cluster(barrier)
-
-    def _settle_cluster(self, barrier: ClusterBarrier) -> None:
-        expected = [w for cta in self.cta.cluster for w in cta.warps if not w.finished]
-        if expected and all(w in barrier.arrived for w in expected):
-            barrier.generation += 1
-            barrier.acquirable, barrier.published = (
-                barrier.published,
-                Bundle(self.machine.num_warps),
-            )
-            barrier.arrived = set()
-            self.machine.progress += 1
-            self.machine.wake(barrier)
-
-    def _cluster_wait(self, site: int) -> Wait:
-        self.site = site
-        barrier = self.cta.cluster_barrier
-        if self.cluster_generation is None:
-            self.machine.at(
-                "NAMED_BAR_MISMATCH", self, site, "barrier.cluster.wait without an arrive before it"
-            )
-            return
-        self.flow.add(WAIT, barrier)
-        while barrier.generation <= self.cluster_generation:
-            self.waiting = f"waits the cluster barrier ({len(barrier.arrived)} warps arrived)"
-            self.blocked_on = ("cluster", barrier, 0, site)
-            yield barrier
-        self.blocked_on = None
-        self.cluster_generation = None
-        self.clock.join(barrier.acquirable)
-        self.meet(ALL_LANES, int(barrier.acquirable.generic.epochs[self.index]))
-        self.bump()
-
-    def op_cuda_cluster_sync(self, site: int, mask: Any) -> Wait:
-        """Arrive on the cluster barrier and wait for it."""
-        self._require_full(site, mask, "barrier.cluster.arrive.aligned")
-        self._cluster_arrive(site, False)
-        yield from self._cluster_wait(site)
-
-    def op_barrier_cluster_arrive(self, site: int, mask: Any, mods: Any) -> None:
-        """Arrive on the cluster barrier."""
-        if mods.get("aligned"):
-            self._require_full(site, mask, "barrier.cluster.arrive.aligned")
-        self._cluster_arrive(site, mods.get("sem") == "relaxed")
-
-    def op_barrier_cluster_wait(self, site: int, mask: Any, mods: Any) -> Wait:
-        """Wait for the generation that was arrived on."""
-        yield from self._cluster_wait(site)
 
     def _require_full(self, site: int, mask: Any, what: str, exists: bool = False) -> None:
         """Require every lane, or every one that there is.
@@ -117,6 +23,7 @@ class OrderOps:
         `exists`: a block of no whole warps lacks lanes; what spreads a matrix over 32 of them is
         undefined then (PTX ISA 9.1, 9.7.14.5.14: "if any thread in the warp has exited").
         """
+        self.meets(site, mask, what)
         if mask is None:
             return
         if not exists and self.partial is not None and (mask == self.partial).all():
@@ -151,14 +58,6 @@ class OrderOps:
                 mine.async_shared.join(known)
             if "shared" not in space:
                 mine.async_global.join(known)
-        self.bump()
-
-    def op_fence_mbarrier_init(self, site: int, mask: Any, mods: Any) -> None:
-        """Publish initialised mbarriers to the cluster."""
-        for barrier in self.unfenced:
-            barrier.fenced = True
-        self.unfenced = []
-        self.init_release = self.clock.generic.copy()
         self.bump()
 
     # -- registers --------------------------------------------------------------------------------

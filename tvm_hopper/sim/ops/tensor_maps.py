@@ -19,8 +19,8 @@ from tvm_hopper.sim.launch.tma import BoundTensorMap
 from tvm_hopper.sim.machine.lanes import as_lanes, one
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.memory import GLOBAL_SHIFT
-from tvm_hopper.sim.ops.atomics import narrower
 from tvm_hopper.sim.ops.bulk import active, lane_value
+from tvm_hopper.sim.ops.fences import narrower
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.sim.races.shadow import ALL_LANES, TENSORMAP
 from tvm_hopper.sim.shortcuts import no_values
@@ -199,14 +199,7 @@ class TensorMapOps:
                 self.lane_order.limit(known, who, self.machine)
             self.told(who).of_maps().release(self.cta, scope, known)
             # A relaxed write behind the fence hands this on, besides what an earlier fence let it.
-            if who in self.fences:
-                reach, published, order = self.fences[who]
-                published = published.copy()
-            else:
-                reach, published = scope, Bundle(self.machine.num_warps)
-                order = self.lane_order.copy()
-            published.of_maps().release(self.cta, scope, known)
-            self.fences[who] = reach, published, order
+            self.fenced_by(who, scope).of_maps().release(self.cta, scope, known)
         self.bump()
 
     def op_fence_proxy_tensormap_acquire(self, site: int, mask: Any, mods: Any, addr: Any) -> None:
@@ -218,7 +211,7 @@ class TensorMapOps:
             return
         for (who, fence), seen in self.pending.items():
             if who & lanes and seen.tensormaps is not None and fence == narrower(scope, "gpu"):
-                told = self.told(ALL_LANES if who == lanes else who & lanes)
+                told = self.told(self.whole(who & lanes))
                 told.of_maps().join(seen.tensormaps)
         places = as_lanes(addr).astype(np.int64)
         for who in {lanes, *(part & lanes for part in self.parts if part & lanes)}:

@@ -20,6 +20,7 @@ from tvm_hopper.sim.protocol.trace import SyncEvent, Trace, UnanalysableError
 from tvm_hopper.sim.races.lane_order import lane_bits
 
 Key = tuple[int, str, int]  # CTA, allocation, byte
+_MEETINGS = ("barrier", "cluster_sync", "cluster_arrive", "cluster_wait")
 _ENDS = ("arrive", "drop", "expect", "load", "copy_arrive")  # what may let a wait pass
 
 
@@ -125,13 +126,16 @@ def _parts(warp: np.ndarray, events: list[SyncEvent], cta: int) -> list[tuple[np
     """Divide a warp of which some lanes wait for others; else it is one agent.
 
     Threads of one warp go on independently (CUDA C++ Programming Guide, "Independent Thread
-    Scheduling"): a lane that waits does not hold up the others.
+    Scheduling"): a lane that waits does not hold up the others. They meet where different lanes
+    come to a barrier by different statements, too.
     """
     here = [(event, lane_bits(event.mask[warp])) for event in events]
     whole = lane_bits(np.ones(len(warp), bool))
     waits = _by_lanes((e, bits) for e, bits in here if e.kind == "wait" and 0 < bits < whole)
     ends = _by_lanes((e, bits) for e, bits in here if waits and bits and e.kind in _ENDS)
-    if not any(
+    meets = {bits for e, bits in here if e.kind in _MEETINGS and 0 < bits < whole}
+    apart = any(not one & other for one in meets for other in meets)
+    if not apart and not any(
         _barriers(waiting, warp, cta) & _barriers(ending, warp, cta)
         for one, waiting in waits.items()
         for other, ending in ends.items()

@@ -35,6 +35,10 @@ class Clock:
         np.maximum(self.epochs, other.epochs, out=self.epochs)
         self.events |= other.events
 
+    def holds(self, other: Clock) -> bool:
+        """Tell whether this one knows everything that `other` knows."""
+        return not other.events & ~self.events and bool((other.epochs <= self.epochs).all())
+
     def meet(self, other: Clock) -> None:
         """Keep only what `other` knows too."""
         np.minimum(self.epochs, other.epochs, out=self.epochs)
@@ -138,6 +142,22 @@ class Bundle:
             self.see(other.seen)
         if other.tensormaps is not None:
             self.of_maps().join(other.tensormaps)
+
+    def holds(self, other: Bundle) -> bool:
+        """Tell whether this one knows everything that `other` knows.
+
+        Of tensor maps that is not looked into: the answer is no where there are any.
+        """
+        for mine, theirs in ((self.fenced, other.fenced), (self.seen, other.seen)):
+            if theirs is not None and (mine is None or not mine.holds(theirs)):
+                return False
+        return (
+            other.tensormaps is None
+            and self.generic.holds(other.generic)
+            and self.async_shared.holds(other.async_shared)
+            and self.async_global.holds(other.async_global)
+            and self.narrow.holds(other.narrow)
+        )
 
     def of_maps(self) -> TensorMapClocks:
         """Return what is of tensor maps, to add to it."""

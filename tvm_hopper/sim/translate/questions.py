@@ -11,6 +11,7 @@ from tvm_hopper.sim.tir import PTX, decode_ptx, op_name, short_name
 from tvm_hopper.sim.translate.scope import Scope
 
 WAITS = ("tirx.cuda.mbarrier_wait", f"{PTX}mbarrier_try_wait", f"{PTX}mbarrier_test_wait")
+GATHERS = (f"{PTX}barrier_", f"{PTX}bar_warp_sync", "tirx.cuda.warp_sync")
 TELLS = (f"{PTX}mbarrier_arrive", f"{PTX}mbarrier_complete", f"{PTX}cp_async")
 
 
@@ -68,6 +69,8 @@ class Questions:
             found: list[ir.Call] = []
             tvm_ffi.structural_walk(side, (ir.Call, found.append))
             names.append({op_name(call) for call in found})
+        if all(any(n.startswith(GATHERS) for n in side) for side in names):
+            return True
         one, other = (any(n.startswith(WAITS) for n in side) for side in names)
         return (one and any(n.startswith(TELLS) for n in names[1])) or (
             other and any(n.startswith(TELLS) for n in names[0])

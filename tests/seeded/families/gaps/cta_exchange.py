@@ -42,5 +42,8 @@ MUTATIONS = mutations(
         ("X25", SLOTS, "remote release at CTA scope", SCOPE, "V"),
         ("X26", SLOTS, "leaves while it may be released to", EXITED, "V"),
         ("X27", SLOTS, "one release left out", "DEADLOCK", "VX"),
+        ("X28", DSMEM, "relaxed, behind fence.mbarrier_init alone", SCOPE, "V"),
+        ("X29", DSMEM, "relaxed, behind a fence of CTA scope", SCOPE, "V"),
+        ("X30", DSMEM, "one lane waits at the cluster barrier", f"WARP_CONVERGENCE + {READ}", "V"),
     )
 )

@@ -51,5 +51,7 @@ MUTATIONS = mutations(
         ("H34", MEET, "no bar.warp.sync before the arrival", READ, "V"),
         ("H35", MEET, "__syncthreads by half of each warp", "WARP_CONVERGENCE", "SV"),
         ("H36", MEET, "one row for all turns", OVERWRITE, "V"),
+        ("H37", MEET, "__syncwarp by half of each warp", f"WARP_CONVERGENCE + {READ}", "V"),
+        ("H38", RING, "bar.arrive by one lane", "WARP_CONVERGENCE", "SV"),
     )
 )

@@ -150,6 +150,14 @@ class WarpCore(LoadStore):
         bits = 1 << lane
         return ALL_LANES if self.partial is not None and bits == lane_bits(self.partial) else bits
 
+    def bits_of(self, lanes: np.ndarray) -> int:
+        """Return the lanes of these numbers as bits; all of them if no other exists."""
+        if len(lanes) == 32:
+            return ALL_LANES
+        bits = sum(1 << int(lane) for lane in lanes)
+        whole = ALL_LANES if self.partial is None else lane_bits(self.partial)
+        return ALL_LANES if bits == whole else bits
+
     def release(self, lanes: int = ALL_LANES) -> Bundle:
         """Return what some lanes of this warp publish by a release, and begin a new epoch."""
         snapshot = self.known_to_any(lanes) if self.parts else self.clock.copy()
@@ -348,8 +356,9 @@ class WarpCore(LoadStore):
             bundle = self.knows(access.lanes)
             clock = clock_for(bundle, access.kind, region.shared)
         if self.own_stores and access.kind == ASYNC and not region.shared:
+            # of these, what its own lanes have waited for, or have met the lane that did
             clock = clock.copy()
-            clock.events |= self.own_stores
+            clock.events |= self.own_stores & self.knows(access.lanes).generic.events
         machine = self.machine
 
         def report(

@@ -64,8 +64,6 @@ class PtxEmitter(RegisterEmitter):
             for frame in self.waits:
                 self.program.acquire_sites.update(frame)
         self._note_params(ptx)
-        if ptx.name == "griddepcontrol" and ptx.mods["action"] == "wait":
-            self.program.waits_for_grids = True
         types = operand_types(ptx.name, ptx.mods)
         for name, values in ptx.operands.items():
             if types[name] == ADDRESS and self.address_sources.from_memory(values[0]):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.machine.held_registers import HeldRegisters
 from tvm_hopper.sim.machine.lanes import LANES, BudgetError, as_lanes, is_lanes
 from tvm_hopper.sim.machine.load_store import LoadStore
 from tvm_hopper.sim.machine.memory import Region
@@ -269,6 +270,27 @@ class WarpCore(LoadStore):
         if dtype.kind == "b":
             raw[:] = 0
         return raw.view(dtype).reshape(32, count)
+
+    def held(self, size: int) -> HeldRegisters:
+        """Return the state of a register array that holds nothing yet."""
+        return HeldRegisters(size, self.partial)
+
+    def needs(self, site: int, mask: Any, held: Any, name: str) -> None:
+        """Report a use of registers in lanes where they hold nothing."""
+        if held is True:
+            return
+        missing = ~(held if held.ndim == 1 else held.all(axis=1))
+        if mask is not None:
+            missing = missing & mask
+        if missing.any():
+            self.machine.at(
+                "UNINIT_READ",
+                self,
+                site,
+                f"{name}: registers are used that lane {int(np.argmax(missing))} never wrote",
+                buffer=name,
+                key=(site, "registers"),
+            )
 
     def registers(self, name: str, size: int) -> RegState:
         """Return the state that wgmma keeps of one register array."""

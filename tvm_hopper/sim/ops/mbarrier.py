@@ -55,9 +55,7 @@ class MBarrierOps:
 
     # -- mbarrier ---------------------------------------------------------------------------------
 
-    def barriers_at(
-        self, site: int, mask: Any, addr: Any
-    ) -> Iterator[tuple[MBarrier, np.ndarray]]:
+    def barriers_at(self, site: int, mask: Any, addr: Any) -> Iterator[tuple[MBarrier, np.ndarray]]:
         """Yield each barrier that an instruction names, and the numbers of the lanes that do."""
         lanes = LANES if mask is None else np.nonzero(mask)[0]
         if not is_lanes(addr):
@@ -284,6 +282,8 @@ class MBarrierOps:
 
     def _check_counts(self, site: int, barrier: MBarrier, count: Any, lanes: np.ndarray) -> None:
         """Check what each lane arrives for: 1 to 2^20 - 1 (PTX ISA, contents of the mbarrier)."""
+        if not is_lanes(count) and 1 <= count <= MAX_COUNT:
+            return
         found = as_lanes(count)[lanes]
         if ((found < 1) | (found > MAX_COUNT)).any():
             wrong = int(found[(found < 1) | (found > MAX_COUNT)][0])

@@ -13,7 +13,7 @@ import numpy as np
 
 from tvm_hopper.sim.arithmetic.elements import SUMS, rounded_sum
 from tvm_hopper.sim.layouts.warp_group import a_fragment_index, lanes_of_rows, rows_of
-from tvm_hopper.sim.machine.lanes import as_lanes
+from tvm_hopper.sim.machine.lanes import as_lanes, is_lanes, one
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.registers import RegRef
 from tvm_hopper.sim.ops.mbarrier import Wait
@@ -26,7 +26,7 @@ from tvm_hopper.sim.ops.shared_operand import (
     widened,
 )
 from tvm_hopper.sim.races.clocks import Bundle
-from tvm_hopper.sim.races.shadow import ASYNC
+from tvm_hopper.sim.races.shadow import ASYNC, alike
 
 
 class WarpGroup:
@@ -171,7 +171,11 @@ class WgmmaOps:
             v if isinstance(v, RegRef) else self.uniform(site, v, mask, "a wgmma descriptor")
             for v in (a, b_desc)
         ]
-        op.members[self] = (d, *wide, self._scale_d(site, mask, scale_d))
+        adds = self._scale_d(site, mask, scale_d)
+        op.members[self] = (d, *wide, adds)
+        if d.state.held is not None:
+            from_a = a.state.held.lanes(a.bytes) if isinstance(a, RegRef) and a.state.held else True
+            d.state.held.accumulate(d.bytes, adds, from_a)
         op.registers[self] = registers
         self.wgmma_open.append(op)
         if len(op.members) == len(group.warps):
@@ -181,8 +185,10 @@ class WgmmaOps:
 
     def _scale_d(self, site: int, mask: Any, scale_d: Any) -> bool:
         """Return whether a warp adds to D; no sentence of PTX says what lanes that differ do."""
-        here = as_lanes(scale_d) if mask is None else as_lanes(scale_d)[mask]
-        if (here != here[0]).any():
+        if not is_lanes(scale_d):
+            return bool(scale_d)
+        here = (scale_d if mask is None else scale_d[mask]) != 0
+        if not alike(here):
             self._unequal_scale_d(site)
         return bool(here[0])
 

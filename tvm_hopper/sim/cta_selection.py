@@ -76,7 +76,8 @@ def choose_asked(func: Any, setup: dict[str, Any], blocks: Sequence[tuple[int, .
     total = grid[0] * grid[1] * grid[2]
     asked = tuple(dict.fromkeys(check_blocks(blocks, grid)))
     name = str(func.attrs["global_symbol"])
-    return Choice(name, asked, total, len(asked) >= total, "as asked", span=None)
+    whole = len(asked) >= total
+    return Choice(name, asked, total, whole, "as asked", span=None if whole else 1)
 
 
 def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:

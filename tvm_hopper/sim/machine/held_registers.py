@@ -64,8 +64,10 @@ class HeldRegisters:
         """Note a wgmma: D has a value if A has one, and, where it is added to, D had one."""
         if not self.left and value is True:
             return
-        before = self.held[:, part] if adds else True
-        self.held[:, part] = before & (value if value is True else value[:, None])
+        if not adds:
+            self.held[:, part] = True
+        if value is not True:
+            self.held[np.nonzero(~value)[0][:, None], part] = False
         self.left = self.held.size - np.count_nonzero(self.held)
 
     def lanes(self, part: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tvm_hopper.sim.machine.held_registers import HeldRegisters
 from tvm_hopper.sim.machine.lanes import LANES, BudgetError, as_lanes, is_lanes
-from tvm_hopper.sim.machine.load_store import LoadStore
+from tvm_hopper.sim.machine.load_store import LoadStore, overlapping
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.registers import RegState
 from tvm_hopper.sim.races.clocks import Bundle, Clock
@@ -368,19 +368,51 @@ class WarpCore(LoadStore):
         shadow = region.shadow
         if shadow is None:
             return
+        owners = None
         if access.event < 0 and access.kind == GENERIC:
             owners = None if together else self._owners(offsets.size, access.lanes)
             self.lane_order.place(access, offsets, size, owners)
         elif access.kind == ASYNC and access.lanes != ALL_LANES:
             self.lane_order.issue(access, offsets, size)
         cells = shadow.cells(offsets, size)
+        if clock is not None or owners is None or not self.parts or overlapping(offsets, size):
+            self._check_cells(region, shadow, cells, access, access.lanes, known, clock, reads)
+            return
+        for lanes, some in self._by_knowledge(access.lanes, owners, cells):
+            self._check_cells(region, shadow, some, access, lanes, known, clock, reads)
+
+    def _by_knowledge(
+        self, lanes: int, owners: np.ndarray, cells: np.ndarray
+    ) -> list[tuple[int, np.ndarray]]:
+        """Split the cells of an access, equally many a lane, by what their lanes know."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for position, lane in enumerate(owners.tolist()):
+            found = tuple(who for who in self.parts if who >> lane & 1)
+            groups.setdefault(found, []).append(position)
+        if len(groups) == 1:
+            return [(lanes, cells)]
+        rows = cells.reshape(len(owners), -1)
+        return [(self.bits_of(owners[p]), rows[p].ravel()) for p in groups.values()]
+
+    def _check_cells(
+        self,
+        region: Region,
+        shadow: Shadow,
+        cells: Any,
+        access: MemoryAccess,
+        lanes: int,
+        known: Callable[[], Bundle] | None,
+        clock: Clock | None,
+        reads: bool,
+    ) -> None:
+        """Check what some lanes of an access touch."""
         if clock is None:
-            bundle = self.knows(access.lanes)
+            bundle = self.knows(lanes)
             clock = clock_for(bundle, access.kind, region.shared)
         if self.own_stores and access.kind == ASYNC and not region.shared:
             # of these, what its own lanes have waited for, or have met the lane that did
             clock = clock.copy()
-            clock.events |= self.own_stores & self.knows(access.lanes).generic.events
+            clock.events |= self.own_stores & self.knows(lanes).generic.events
         machine = self.machine
 
         def report(

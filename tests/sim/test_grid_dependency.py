@@ -32,7 +32,7 @@ def chain(wait="first", does="read", middle_waits=True):
     The second waits in all threads, in none (False), or where the input, of 0 to 127, is below a
     number.
     """
-    below = float(middle_waits) if not isinstance(middle_waits, bool) else 0.0
+    some, below = not isinstance(middle_waits, bool), float(middle_waits)
 
     @T.prim_func(s_tir=True)
     def main(
@@ -50,7 +50,7 @@ def chain(wait="first", does="read", middle_waits=True):
         with T.attr(T.int32(0), "second", 1):
             T.launch_thread("blockIdx.x", 1)
             ty = T.launch_thread("threadIdx.x", 128)
-            if below:
+            if some:
                 if X[ty] < T.float32(below):
                     T.ptx.griddepcontrol.wait()
                 W[ty] = X[ty] + T.float32(2)

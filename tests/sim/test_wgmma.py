@@ -170,7 +170,7 @@ def test_one_scale_d_for_a_warp_group(threads, found):
     """No sentence of PTX says what lanes, or warps, with another scale-d do."""
     descriptor = facts.Descriptor(0, 16, 1024, 0, 128).encode()
     program = kernel("float16", 0, 0, "float32", 16384, descriptor, descriptor, 0)
-    ((name, func),) = program.kernels.items()
+    (func,) = program.kernels.values()
     thread, _ = thread_extents(func)["threadIdx.x"]
     scale_d = tirx.Select(thread < threads, tirx.IntImm("int32", 1), tirx.IntImm("int32", 0))
     changed = change(program, "wgmma_f16_ss", 0, with_argument(N // 2 + 2, scale_d))

@@ -89,9 +89,10 @@ class HeldRegisters:
 
 def _by_element(value: np.ndarray, count: int) -> np.ndarray:
     """Return what each of `count` elements holds, (32, count)."""
-    if value.ndim == 2 and value.shape[1] != count:
-        value = value.all(axis=1)
-    return np.broadcast_to(value if value.ndim == 2 else value[:, None], (32, count))
+    if value.ndim == 2 and value.shape[1] == count:
+        return value
+    lanes: Any = value.reshape(32, -1).all(axis=1)
+    return np.broadcast_to(lanes[:, None], (32, count))
 
 
 def all_held(*parts: Any) -> Any:

@@ -29,7 +29,7 @@ _COMPUTES = ("cvta", "mapa", "isspacep", "getctarank")  # addresses from address
 
 
 @dataclass(frozen=True)
-class Need:
+class HeldNeed:
     """Part of a value that may hold nothing.
 
     Attributes
@@ -47,7 +47,7 @@ class Need:
     name: str
 
 
-Needs = tuple[Need, ...]
+Needs = tuple[HeldNeed, ...]
 
 
 def asked(needs: Needs, how: str = "all_held") -> str:
@@ -117,13 +117,13 @@ class HeldValueEmitter:
         """Return what some expressions need, without doubles."""
         if not self.held_roots:
             return ()
-        found: dict[str, Need] = {}
+        found: dict[str, HeldNeed] = {}
         for node in nodes:
             for need in self._needs(node) if isinstance(node, ir.Expr) else ():
                 found.setdefault(need.text, need)
         return tuple(found.values())
 
-    def _needs(self, node: Any) -> Iterable[Need]:
+    def _needs(self, node: Any) -> Iterable[HeldNeed]:
         if isinstance(node, ir.Var):
             return self.held_vars.get(node, ())
         if isinstance(node, tirx.IntImm | tirx.FloatImm):
@@ -167,7 +167,7 @@ class HeldValueEmitter:
         count = int(ramp.lanes) if ramp is not None else 1
         size = numpy_dtype(info.dtype).itemsize
         text = f"U_{info.root}.holds({index}, {count}, {size})"
-        return (*inner, Need(f"U_{info.root}.left", text, self.held_roots[info.root]))
+        return (*inner, HeldNeed(f"U_{info.root}.left", text, self.held_roots[info.root]))
 
     def _of_choice(self, condition: Any, yes: Any, no: Any) -> Needs:
         """Return what a value needs of which a condition chooses the source; None needs nothing."""
@@ -178,7 +178,7 @@ class HeldValueEmitter:
             return first
         texts = ", ".join(f"lambda mm: {asked(side, 'held_lanes')}" for side in sides)
         text = f"ite({self.code(condition)}, {self.scope.mask}, {texts})"
-        return (*first, Need(guarded(both), text, both[0].name))
+        return (*first, HeldNeed(guarded(both), text, both[0].name))
 
     # -- uses and copies --------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class HeldValueEmitter:
             name = self.scope.name("held")
             self.emit(f"{name} = {asked(needs)} if {guarded(needs)} else True")
             names = ", ".join(dict.fromkeys(need.name for need in needs))
-            self.held_vars[var] = (Need(f"{name} is not True", name, names),)
+            self.held_vars[var] = (HeldNeed(f"{name} is not True", name, names),)
 
     def note_write(self, info: BufferInfo, index: str, count: int, needs: Needs = ()) -> None:
         """Emit that registers were written with a value that needs something."""
@@ -227,7 +227,7 @@ class HeldValueEmitter:
         mixed = self.needs_of(*ptx.operands["a"], *ptx.operands["b"], *ptx.operands.get("e", []))
         if not mixed:
             return own
-        return (*own, Need(guarded(mixed), asked(mixed, "held_by_warp"), mixed[0].name))
+        return (*own, HeldNeed(guarded(mixed), asked(mixed, "held_by_warp"), mixed[0].name))
 
     def use_operands(self, ptx: PtxCall) -> None:
         """Emit the check of the operands that an instruction uses by itself."""

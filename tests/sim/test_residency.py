@@ -58,13 +58,13 @@ def test_ctas_that_wait_for_later_ones_must_fit():
     assert found.policy == "in_turn"
 
 
-@pytest.mark.parametrize("more", [{"max_ctas": 80}, {"blocks": [(0, 0, z) for z in range(80)]}])
+@pytest.mark.parametrize("more", [{"max_ctas": 40}, {"blocks": [(0, 0, z) for z in range(40)]}])
 def test_a_launch_that_runs_whole_must_fit_too(more):
-    program = chain(1, 80, backwards=True)
-    verify(program, given(1), runs=QUICK, num_sms=3, **more).require_clean()
-    (found,) = verify(program, given(1), runs=QUICK, num_sms=2, **more).findings
+    program = chain(1, 40, backwards=True)
+    verify(program, given(1), runs=QUICK, num_sms=2, **more).require_clean()
+    (found,) = verify(program, given(1), runs=QUICK, num_sms=1, **more).findings
     assert found.rule == "DEADLOCK"
-    assert "launched up to 80 apart, and a device of 2 SMs holds 64 at once" in found.message
+    assert "launched up to 40 apart, and a device of 1 SMs holds 32 at once" in found.message
 
 
 def test_ctas_that_hear_of_nobody_need_no_room():

@@ -117,6 +117,7 @@ HOPPER_MUTATIONS = mutations(
         ("M59", G7, "scheduler skips the last wave", f"OUTPUT_COVERAGE/{NUMBERS}", "VN"),
         ("M60", G1, "swizzle of map and descriptor differ", NUMBERS, "N"),
         ("M61", G1S, "release after the meeting", "DEADLOCK", "VX"),
+        ("M62", G1, "half of the accumulators never cleared", "UNINIT_READ", "V"),
     )
 )
 

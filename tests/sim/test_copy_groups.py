@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from .kernels import STORE_1D, rules
+from .kernels import LOAD_1D, STORE_1D, rules
 
 X = np.arange(32, dtype="float32")
 COPY = "cp.async.ca.shared.global"
@@ -199,3 +199,55 @@ def stored(how):
 def test_a_fence_of_one_lane_covers_copies_of_others_after_a_meeting():
     assert rules(stored("met"), {"X": X}) == set()
     assert rules(stored("not met"), {"X": X}) & {READ, "PROXY_FENCE_MISSING"}
+
+
+def returned(how):
+    """Lane 0 stores a tile and waits for it; then a lane, or a warp, loads it back by a copy."""
+    loader = {"own": 0, "not met": 1, "met": 1, "another warp": 32}[how]
+
+    @T.prim_func(s_tir=True)
+    def main(
+        X: T.Buffer((64,), "float32"), W: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32")
+    ):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 64)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
+            bar = T.decl_buffer((256,), "uint64", data=smem.data, scope="shared.dyn")
+            if tx == 0:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[200]), T.uint32(1))
+                T.ptx.fence.mbarrier_init.release.cluster()
+            tile[tx] = X[tx]
+            T.ptx.fence.proxy.async_.shared__cta()
+            T.cuda.cta_sync()
+            if tx == 0:
+                T.ptx[STORE_1D](T.address_of(W[0]), T.address_of(tile[0]), T.uint32(256))
+                T.ptx.cp.async_.bulk.commit_group()
+                T.ptx["cp.async.bulk.wait_group"](0)
+            if how == "met":
+                T.cuda.warp_sync()
+            if how == "another warp":
+                T.ptx["fence.proxy.async"]()
+                T.cuda.cta_sync()
+            if tx == loader:
+                T.ptx.mbarrier.arrive.expect_tx.shared.b64(T.address_of(bar[200]), T.uint32(256))
+                T.ptx[LOAD_1D](
+                    T.address_of(tile[256]), T.address_of(W[0]), T.uint32(256),
+                    T.address_of(bar[200]),
+                )  # fmt: skip
+            T.cuda.mbarrier_wait(T.address_of(bar[200]), 0)
+            Y[tx] = tile[256 + tx]
+
+    return main
+
+
+@pytest.mark.parametrize("how", ["own", "met", "another warp"])
+def test_a_bulk_store_is_loaded_back_by_who_waited_or_met_it(how):
+    assert rules(returned(how), {"X": np.arange(64, dtype="float32")}) == set()
+
+
+def test_a_bulk_store_is_not_known_to_a_lane_that_did_not_wait():
+    found = rules(returned("not met"), {"X": np.arange(64, dtype="float32")})
+    assert found == {"GLOBAL_NOT_VISIBLE"}

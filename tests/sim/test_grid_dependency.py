@@ -27,7 +27,12 @@ def early(program, *which):
 
 @functools.cache
 def chain(wait="first", does="read", middle_waits=True):
-    """Launch three kernels; the last uses what the first, or the second, has stored."""
+    """Launch three kernels; the last uses what the first, or the second, has stored.
+
+    The second waits in all threads, in none (False), or where the input, of 0 to 127, is below a
+    number.
+    """
+    some, below = not isinstance(middle_waits, bool), float(middle_waits)
 
     @T.prim_func(s_tir=True)
     def main(
@@ -45,7 +50,11 @@ def chain(wait="first", does="read", middle_waits=True):
         with T.attr(T.int32(0), "second", 1):
             T.launch_thread("blockIdx.x", 1)
             ty = T.launch_thread("threadIdx.x", 128)
-            if middle_waits:
+            if some:
+                if X[ty] < T.float32(below):
+                    T.ptx.griddepcontrol.wait()
+                W[ty] = X[ty] + T.float32(2)
+            elif middle_waits:
                 T.ptx.griddepcontrol.wait()
                 W[ty] = V[ty] + T.float32(1)
             else:
@@ -142,6 +151,14 @@ def test_a_launch_that_does_not_wait_keeps_older_ones_in_flight():
     (found,) = simulate(program, {"X": X}).findings
     assert found.rule == "GRID_DEPENDENCY"
     assert "no thread of the launch between the two waits for it" in found.message
+
+
+@pytest.mark.parametrize(("below", "found"), [(-1, {"GRID_DEPENDENCY"}), (1, set())])
+def test_a_wait_counts_where_a_thread_executes_it(below, found):
+    """One thread that waits holds up its launch; a wait that none executes waits for nothing."""
+    program = early(chain("first", "read the oldest", below), 1, 2)
+    assert simulate(program, {"X": X}).rules == found
+    assert verify(program, {"X": X}).verdict == ("error" if found else "clean")
 
 
 def discarded(what="", shift=0, store=True):

@@ -58,6 +58,20 @@ def test_ctas_that_wait_for_later_ones_must_fit():
     assert found.policy == "in_turn"
 
 
+@pytest.mark.parametrize("more", [{"max_ctas": 40}, {"blocks": [(0, 0, z) for z in range(40)]}])
+def test_a_launch_that_runs_whole_must_fit_too(more):
+    program = chain(1, 40, backwards=True)
+    verify(program, given(1), runs=QUICK, num_sms=2, **more).require_clean()
+    (found,) = verify(program, given(1), runs=QUICK, num_sms=1, **more).findings
+    assert found.rule == "DEADLOCK"
+    assert "launched up to 40 apart, and a device of 1 SMs holds 32 at once" in found.message
+
+
+def test_ctas_that_hear_of_nobody_need_no_room():
+    program = chain(80, 1)
+    verify(program, given(80), runs=QUICK, num_sms=1, max_ctas=80).require_clean()
+
+
 def test_groups_are_as_far_apart_as_they_are_launched():
     values, _ = complete(chain(40, 3).arguments, given(40))
     (launch,) = bound_launches(chain(40, 3), values, 132)

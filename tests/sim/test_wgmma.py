@@ -5,10 +5,13 @@ import functools
 import ml_dtypes
 import numpy as np
 import pytest
+from tvm import tirx
 from tvm.script import tirx as T
 
+from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper.facts import wgmma as facts
 from tvm_hopper.sim.layouts.matrix_descriptor import MatrixDescriptor
+from tvm_hopper.sim.protocol.trace import thread_extents
 from tvm_hopper.simulation import simulate
 
 from .kernels import lower
@@ -160,3 +163,17 @@ def test_an_operand_beyond_shared_memory():
     assert found.rules == {"OOB_ACCESS"}
     # the simulator's shared memory has 1024 bytes in front of the kernel's own
     assert "operand A reads shared bytes [1024, 30720) of 17408" in str(found.findings[0])
+
+
+@pytest.mark.parametrize(("threads", "found"), [(0, set()), (16, {True}), (32, {True})])
+def test_one_scale_d_for_a_warp_group(threads, found):
+    """No sentence of PTX says what lanes, or warps, with another scale-d do."""
+    descriptor = facts.Descriptor(0, 16, 1024, 0, 128).encode()
+    program = kernel("float16", 0, 0, "float32", 16384, descriptor, descriptor, 0)
+    (func,) = program.kernels.values()
+    thread, _ = thread_extents(func)["threadIdx.x"]
+    scale_d = tirx.Select(thread < threads, tirx.IntImm("int32", 1), tirx.IntImm("int32", 0))
+    changed = change(program, "wgmma_f16_ss", 0, with_argument(N // 2 + 2, scale_d))
+    result = simulate(changed, {"X": np.zeros(4096, np.uint32)})
+    named = {"scale-d that differs" in f.message for f in result.findings if f.rule == "INCOMPLETE"}
+    assert named == found

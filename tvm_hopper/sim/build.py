@@ -122,6 +122,7 @@ class KernelMachine(Machine):
             tuple(map(str, self.cut_loops)),
             self.ended_early,
             events_left_out=self.recorder.left_out,
+            waited_for_grids=self.waited_for_grids,
         )
 
 

@@ -31,8 +31,9 @@ class Choice:
     kinds : tuple of (x, y, z)
         One CTA of each kind: the others of its kind execute the same instructions, at places that
         differ by their index alone. Empty if that is not known.
-    span : int
-        CTAs that hear of each other lie no further apart than so many, in the order of launch.
+    span : int or None
+        CTAs that hear of each other lie no further apart than so many, in the order of launch;
+        None: not looked at yet, see `span_of`.
     """
 
     kernel: str
@@ -42,7 +43,7 @@ class Choice:
     reason: str
     only_written: frozenset[str] = field(default=frozenset())
     kinds: tuple[tuple[int, ...], ...] = ()
-    span: int = 1
+    span: int | None = 1
 
     @property
     def everything(self) -> bool:
@@ -75,7 +76,8 @@ def choose_asked(func: Any, setup: dict[str, Any], blocks: Sequence[tuple[int, .
     total = grid[0] * grid[1] * grid[2]
     asked = tuple(dict.fromkeys(check_blocks(blocks, grid)))
     name = str(func.attrs["global_symbol"])
-    return Choice(name, asked, total, len(asked) >= total, "as asked")
+    whole = len(asked) >= total
+    return Choice(name, asked, total, whole, "as asked", span=None if whole else 1)
 
 
 def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
@@ -92,7 +94,7 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
     total = grid[0] * grid[1] * grid[2]
     only_written = _only_written(compiled(func), setup["params"])
     if total <= max_ctas:
-        return Choice(name, tuple(_all(grid)), total, True, "all", only_written)
+        return Choice(name, tuple(_all(grid)), total, True, "all", only_written, span=None)
     groups = groups_of(func, setup)
     most = MAX_COMMUNICATING if groups.talk else max(max_ctas, MAX_KINDS)
     numbers = np.concatenate([*groups.kinds, np.zeros(0, np.int64)])
@@ -124,6 +126,11 @@ def choose_blocks(func: Any, setup: dict[str, Any], max_ctas: int) -> Choice:
     return Choice(
         name, tuple(dict.fromkeys(blocks)), total, True, reason, only_written, kinds, span
     )
+
+
+def span_of(func: Any, setup: dict[str, Any]) -> int:
+    """Return how far apart CTAs that hear of each other are launched; a cluster counts as one."""
+    return _span(groups_of(func, setup), setup["grid"])
 
 
 def _span(groups: CtaGroups, grid: tuple[int, int, int]) -> int:

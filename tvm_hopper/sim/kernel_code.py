@@ -26,6 +26,7 @@ from tvm_hopper.sim.ops.grid_barrier import GridBarrierOps
 from tvm_hopper.sim.ops.grid_dependency import GridDependencyOps
 from tvm_hopper.sim.ops.matrix import MatrixOps
 from tvm_hopper.sim.ops.mbarrier import MBarrierOps
+from tvm_hopper.sim.ops.mbarrier_arrivals import MBarrierArrivalOps
 from tvm_hopper.sim.ops.mbarrier_state import MBarrierStateOps
 from tvm_hopper.sim.ops.mma import MmaOps
 from tvm_hopper.sim.ops.named import NamedOps
@@ -47,6 +48,7 @@ class Warp(
     ClusterBarrierOps,
     CollectiveOps,
     MBarrierOps,
+    MBarrierArrivalOps,
     NamedOps,
     OrderOps,
     BulkOps,

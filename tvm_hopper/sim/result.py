@@ -41,6 +41,8 @@ class Result:
     writers : dict[str, tuple[ElementWriters, ...]]
         Who wrote each element, of the tensors that were stored to, where that was asked for: one
         entry for each launch that stores to it, in order.
+    waited_for_grids : bool
+        Some thread executed `griddepcontrol.wait`.
     events, events_left_out : list, int
         What `timeline` draws, and how much of it was too much to keep.
     """
@@ -59,6 +61,7 @@ class Result:
     ended_early: bool = False
     writers: dict[str, tuple[ElementWriters, ...]] = field(default_factory=dict, repr=False)
     events_left_out: int = 0
+    waited_for_grids: bool = False
 
     @property
     def verdict(self) -> str:

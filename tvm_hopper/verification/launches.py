@@ -20,7 +20,7 @@ from tvm_hopper.sim.launch.tensors import Pointer, Workspace, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.leave_out import of_kernel
 from tvm_hopper.sim.races.writers import ElementWriters
-from tvm_hopper.sim.run import compiled, touched_tensors
+from tvm_hopper.sim.run import touched_tensors
 from tvm_hopper.sim.shortcuts import Shortcuts
 from tvm_hopper.sim.timeline.events import TimelineEvent
 from tvm_hopper.verification.program import Program
@@ -145,7 +145,7 @@ def run_launches(
         in_flight.note(
             str(launch.func.attrs["global_symbol"]),
             *touched_tensors(launch.func, launch.setup["params"]),
-            compiled(launch.func).waits_for_grids,
+            result.waited_for_grids,
         )
         memory.after(launch, result, chosen is None)
         findings += result.findings

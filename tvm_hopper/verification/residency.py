@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.sim import Finding
-from tvm_hopper.sim.cta_selection import Choice
+from tvm_hopper.sim.cta_selection import Choice, span_of
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.kernel_code import compiled
 from tvm_hopper.sim.launch.limits import resident_ctas
@@ -49,9 +49,12 @@ def check_residency(
     far = None
     for launch, choice in zip(launches, choices, strict=True):
         room = resident_ctas(launch.setup, compiled(launch.func).shared, arch, num_sms)
-        if choice.span > room:
+        span = choice.span
+        if span is None:  # of so few CTAs nobody had to know it
+            span = span_of(launch.func, launch.setup) if choice.total > room else 1
+        if span > room:
             far = (
-                f"{choice.kernel}: CTAs that hear of each other are launched up to {choice.span} "
+                f"{choice.kernel}: CTAs that hear of each other are launched up to {span} "
                 f"apart, and a device of {num_sms} SMs holds {room} at once"
             )
     if far is None:

@@ -1,6 +1,6 @@
 """G1: warp-specialised GEMM, C[m, n] = sum_k A[m, k] * B[n, k], one TMA producer, two consumers.
 
-Mutations M01-M15, M19-M22, M24, M38-M43, M54, M56-M58 and M60 break it in one place each.
+Mutations M01-M15, M19-M22, M24, M38-M43, M54, M56-M58, M60 and M62 break it in one place each.
 """
 
 # ruff: noqa: SIM102 -- a condition on the mutation is decided by the script parser, one on a
@@ -178,7 +178,7 @@ def build(
                 T.ptx["setmaxnreg.inc.sync.aligned.u32"](consumer_registers)
                 group = T.meta_var(tx // 128 - 1)
                 lane = T.meta_var(tx % 128)
-                for i in T.unroll(NUM_ACCUMULATORS):
+                for i in T.unroll(NUM_ACCUMULATORS if m != "M62" else NUM_ACCUMULATORS // 2):
                     acc[i] = T.float32(0)
                 if m == "M58":
                     # the peeled first step of a pipelined loop, with nothing that guards it

@@ -49,6 +49,11 @@ class LaunchesInFlight:
         return self.unfinished
 
     def note(self, kernel: str, stored: set[str], loaded: set[str], waits: bool) -> None:
-        """Note a launch: what it uses, and whether it waits for those before it."""
+        """Note a launch: what it uses, and whether a thread of it waited for those before it.
+
+        `griddepcontrol.wait` "causes the executing thread to wait" (PTX ISA 9.1, 9.7.13.13): one
+        that no thread executes waits for nothing; one that a thread does holds up the whole launch,
+        which ends with the last of its threads.
+        """
         self.before, self.last_waits = self.unfinished, waits
         self.last = Unfinished(kernel, frozenset(stored), frozenset(loaded))

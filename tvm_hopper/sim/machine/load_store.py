@@ -25,6 +25,8 @@ def vector_alignment(itemsize: int, count: int) -> int:
 def overlapping(offsets: Any, size: int) -> bool:
     """Tell whether ranges of `size` bytes from some offsets overlap."""
     starts = offsets if offsets.ndim == 1 else np.ravel(offsets)
+    if len(starts) < 2:
+        return False
     if (starts[1:] - starts[:-1]).min() >= size:
         return False
     return bool((np.diff(np.sort(starts)) < size).any())

@@ -176,6 +176,7 @@ class Machine(Reporter):
         self.cooperative = False  # all CTAs are there together, and may meet
         self.grid_barrier: Any = None  # where they do, once one of them has come
         self.prerequisites = 0  # clock bits: earlier launches that may still run have ended
+        self.waited_for_grids = False  # some thread has executed griddepcontrol.wait
 
     def check_time(self) -> None:
         """End the run if it has taken its time."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.machine.held_registers import HeldRegisters
+
 
 class RegState:
     """State of one register array of one warp."""
@@ -22,6 +24,7 @@ class RegState:
         self.shape = np.zeros(size, np.int32)  # key of the last mma shape; 0 none
         self.num_busy = 0
         self.refs: dict[int, RegRef] = {}
+        self.held: HeldRegisters | None = None  # None: not watched
 
     def ref(self, array: np.ndarray, indices: Any, itemsize: int) -> RegRef:
         """Return a reference to the registers that a constant of the generated code names."""

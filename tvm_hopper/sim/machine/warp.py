@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from tvm_hopper.sim.machine.held_registers import HeldRegisters
 from tvm_hopper.sim.machine.lanes import LANES, BudgetError, as_lanes, is_lanes
-from tvm_hopper.sim.machine.load_store import LoadStore
+from tvm_hopper.sim.machine.load_store import LoadStore, overlapping
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.machine.registers import RegState
 from tvm_hopper.sim.races.clocks import Bundle, Clock
@@ -166,6 +167,14 @@ class WarpCore(LoadStore):
         bits = 1 << lane
         return ALL_LANES if self.partial is not None and bits == lane_bits(self.partial) else bits
 
+    def bits_of(self, lanes: np.ndarray) -> int:
+        """Return the lanes of these numbers as bits; all of them if no other exists."""
+        if len(lanes) == 32:
+            return ALL_LANES
+        bits = sum(1 << int(lane) for lane in lanes)
+        whole = ALL_LANES if self.partial is None else lane_bits(self.partial)
+        return ALL_LANES if bits == whole else bits
+
     def release(self, lanes: int = ALL_LANES) -> Bundle:
         """Return what some lanes of this warp publish by a release, and begin a new epoch."""
         snapshot = self.known_to_any(lanes) if self.parts else self.clock.copy()
@@ -280,6 +289,27 @@ class WarpCore(LoadStore):
             raw[:] = 0
         return raw.view(dtype).reshape(32, count)
 
+    def held(self, size: int) -> HeldRegisters:
+        """Return the state of a register array that holds nothing yet."""
+        return HeldRegisters(size, self.partial)
+
+    def needs(self, site: int, mask: Any, held: Any, name: str) -> None:
+        """Report a use of registers in lanes where they hold nothing."""
+        if held is True:
+            return
+        missing = ~(held if held.ndim == 1 else held.all(axis=1))
+        if mask is not None:
+            missing = missing & mask
+        if missing.any():
+            self.machine.at(
+                "UNINIT_READ",
+                self,
+                site,
+                f"{name}: registers are used that lane {int(np.argmax(missing))} never wrote",
+                buffer=name,
+                key=(site, "registers"),
+            )
+
     def registers(self, name: str, size: int) -> RegState:
         """Return the state that wgmma keeps of one register array."""
         state = self.reg_states.get(name)
@@ -356,18 +386,51 @@ class WarpCore(LoadStore):
         shadow = region.shadow
         if shadow is None:
             return
+        owners = None
         if access.event < 0 and access.kind == GENERIC:
             owners = None if together else self._owners(offsets.size, access.lanes)
             self.lane_order.place(access, offsets, size, owners)
         elif access.kind == ASYNC and access.lanes != ALL_LANES:
             self.lane_order.issue(access, offsets, size)
         cells = shadow.cells(offsets, size)
+        if clock is not None or owners is None or not self.parts or overlapping(offsets, size):
+            self._check_cells(region, shadow, cells, access, access.lanes, known, clock, reads)
+            return
+        for lanes, some in self._by_knowledge(access.lanes, owners, cells):
+            self._check_cells(region, shadow, some, access, lanes, known, clock, reads)
+
+    def _by_knowledge(
+        self, lanes: int, owners: np.ndarray, cells: np.ndarray
+    ) -> list[tuple[int, np.ndarray]]:
+        """Split the cells of an access, equally many a lane, by what their lanes know."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for position, lane in enumerate(owners.tolist()):
+            found = tuple(who for who in self.parts if who >> lane & 1)
+            groups.setdefault(found, []).append(position)
+        if len(groups) == 1:
+            return [(lanes, cells)]
+        rows = cells.reshape(len(owners), -1)
+        return [(self.bits_of(owners[p]), rows[p].ravel()) for p in groups.values()]
+
+    def _check_cells(
+        self,
+        region: Region,
+        shadow: Shadow,
+        cells: Any,
+        access: MemoryAccess,
+        lanes: int,
+        known: Callable[[], Bundle] | None,
+        clock: Clock | None,
+        reads: bool,
+    ) -> None:
+        """Check what some lanes of an access touch."""
         if clock is None:
-            bundle = self.knows(access.lanes)
+            bundle = self.knows(lanes)
             clock = clock_for(bundle, access.kind, region.shared)
         if self.own_stores and access.kind == ASYNC and not region.shared:
+            # of these, what its own lanes have waited for, or have met the lane that did
             clock = clock.copy()
-            clock.events |= self.own_stores
+            clock.events |= self.own_stores & self.knows(lanes).generic.events
         machine = self.machine
 
         def report(

@@ -149,7 +149,8 @@ class CpAsyncOps:
 
     def _arrive_behind_copies(self, site: int, mask: Any, mods: Any, address: int) -> None:
         machine = self.machine
-        for barrier, lanes, _ in self.barriers_at(site, mask, address):
+        for barrier, who in self.barriers_at(site, mask, address):
+            lanes = len(who)
             self.fills(barrier)
             noinc = mods.get("noinc") == "noinc"
             if noinc:

@@ -24,7 +24,10 @@ class GridDependencyOps:
 
     def op_griddepcontrol(self, site: int, mask: Any, mods: Any) -> None:
         """Wait for the launches before this one, or let later ones begin."""
-        if mods["action"] != "wait" or not self.machine.prerequisites:
+        if mods["action"] != "wait":
+            return
+        self.machine.waited_for_grids = True
+        if not self.machine.prerequisites:
             return
         lanes = self.lanes_of(mask)
         for who in {lanes, *(part & lanes for part in self.parts if part & lanes)}:

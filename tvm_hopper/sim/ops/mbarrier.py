@@ -21,6 +21,11 @@ from tvm_hopper.sim.trips.balance import ARRIVE, WAIT, BarrierFlow
 Wait = Generator[Any, None, Any]
 
 
+def sum_of(value: Any, lanes: np.ndarray) -> int:
+    """Return the sum of an operand over some lanes."""
+    return sum(int(v) for v in value[lanes]) if is_lanes(value) else int(value) * len(lanes)
+
+
 class MBarrierOps:
     """The mbarrier instructions of one warp."""
 
@@ -51,24 +56,19 @@ class MBarrierOps:
 
     # -- mbarrier ---------------------------------------------------------------------------------
 
-    def barriers_at(
-        self, site: int, mask: Any, addr: Any, values: Any = 1
-    ) -> Iterator[tuple[MBarrier, int, list[int]]]:
-        """Yield (barrier, number of lanes, their values) of one instruction."""
-        if not isinstance(addr, np.ndarray) and not isinstance(values, np.ndarray):
-            lanes = 32 if mask is None else int(mask.sum())
+    def barriers_at(self, site: int, mask: Any, addr: Any) -> Iterator[tuple[MBarrier, np.ndarray]]:
+        """Yield each barrier that an instruction names, and the numbers of the lanes that do."""
+        lanes = LANES if mask is None else np.nonzero(mask)[0]
+        if not is_lanes(addr):
             barrier = self.barrier_at(site, int(addr), self.lanes_of(mask))
             if barrier is not None:
-                yield barrier, lanes, [int(values)] * lanes
+                yield barrier, lanes
             return
-        addresses, spread = as_lanes(addr), as_lanes(values)
-        active = LANES if mask is None else np.nonzero(mask)[0]
-        for address in np.unique(addresses[active]):
-            lanes_here = active[addresses[active] == address]
-            bits = sum(1 << int(lane) for lane in lanes_here)
-            barrier = self.barrier_at(site, int(address), bits)
+        for address in np.unique(addr[lanes]):
+            lanes_here = lanes[addr[lanes] == address]
+            barrier = self.barrier_at(site, int(address), self.bits_of(lanes_here))
             if barrier is not None:
-                yield barrier, len(lanes_here), [int(v) for v in spread[lanes_here]]
+                yield barrier, lanes_here
 
     def barrier_at(self, site: int, address: int, lanes: int) -> MBarrier | None:
         """Return the live mbarrier that some lanes name, or report that there is none."""
@@ -138,7 +138,7 @@ class MBarrierOps:
     def op_mbarrier_init(self, site: int, mask: Any, mods: Any, addr: Any, count: Any) -> None:
         """Make an mbarrier object; it is named after the buffer in the statement, in order."""
         addresses, counts = as_lanes(addr), as_lanes(count)
-        for lane in [0] if mask is None else np.nonzero(mask)[0]:
+        for lane in LANES if mask is None else np.nonzero(mask)[0]:  # each thread makes one
             address, expected = int(addresses[lane]), int(counts[lane])
             region, offset = self.region_at(address)
             if region is not self.cta.shared or not region.low <= offset <= region.size - 8:
@@ -178,7 +178,7 @@ class MBarrierOps:
             barrier = MBarrier(label, self.cta, offset, expected)
             barrier.stem, barrier.number = name, number
             region.live[offset : offset + 8] = False
-            barrier.init_access = self.access(site, True, lanes=self.lanes_of(mask))
+            barrier.init_access = self.access(site, True, lanes=self.bit_of(int(lane)))
             self.check(region, np.asarray([offset]), 8, barrier.init_access)
             region.live[offset : offset + 8] = True
             self.cta.mbarriers[offset] = barrier
@@ -187,7 +187,7 @@ class MBarrierOps:
 
     def op_mbarrier_inval(self, site: int, mask: Any, mods: Any, addr: Any) -> None:
         """End an mbarrier object; its bytes may be reused."""
-        for barrier, _, _ in self.barriers_at(site, mask, addr):
+        for barrier, _ in self.barriers_at(site, mask, addr):
             if barrier.outstanding:
                 self.machine.at(
                     "MBAR_REINIT_LIVE",
@@ -263,10 +263,10 @@ class MBarrierOps:
         tx: Any = None,
         drop: bool = False,
     ) -> None:
-        targets = list(self.barriers_at(site, mask, addr, count))
+        targets = list(self.barriers_at(site, mask, addr))
         relaxed = mods.get("sem") == "relaxed"
-        bundle = None if relaxed else self.release(self.lanes_of(mask))
-        for barrier, lanes, counts in targets:
+        for barrier, lanes in targets:
+            bundle = None if relaxed else self.release(self.bits_of(lanes))
             place = "near"
             if barrier.cta is not self.cta:
                 place = "cluster" if mods.get("scope") == "cluster" else "narrow"
@@ -274,8 +274,9 @@ class MBarrierOps:
                     (barrier.cta, self, self.epoch - 1, -1, site, self.it)
                 )
             if tx is not None:
-                self._expect(barrier, sum(self._values(tx, mask, lanes)))
-            total = sum(counts)
+                self._expect(barrier, sum_of(tx, lanes))
+            self._check_counts(site, barrier, count, lanes)
+            total = sum_of(count, lanes)
             self.flow.add(ARRIVE, barrier, total)
             if drop:
                 barrier.expected -= total
@@ -283,75 +284,21 @@ class MBarrierOps:
                 self.publish_relaxed(barrier, mods.get("scope") or "cta", self.lanes_of(mask))
             self.arrive(site, barrier, total, place, bundle)
 
-    @staticmethod
-    def _values(value: Any, mask: Any, lanes: int) -> list[int]:
-        if isinstance(value, np.ndarray):
-            return [int(v) for v in (value if mask is None else value[mask])][:lanes]
-        return [int(value)] * lanes
+    def _check_counts(self, site: int, barrier: MBarrier, count: Any, lanes: np.ndarray) -> None:
+        """Check what each lane arrives for: 1 to 2^20 - 1 (PTX ISA, contents of the mbarrier)."""
+        if not is_lanes(count) and 1 <= count <= MAX_COUNT:
+            return
+        found = as_lanes(count)[lanes]
+        if ((found < 1) | (found > MAX_COUNT)).any():
+            wrong = int(found[(found < 1) | (found > MAX_COUNT)][0])
+            text = f"{barrier.name}: arrive count {wrong}; need 1 to {MAX_COUNT}"
+            self.machine.at("ILLEGAL_OPERAND", self, site, text, buffer=barrier.name)
 
     def _expect(self, barrier: MBarrier, num_bytes: int) -> None:
         barrier.tx += num_bytes
         barrier.expected_bytes += num_bytes
         barrier.carries_tx = True
         self.fills(barrier)
-
-    def op_mbarrier_arrive(
-        self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1, state: Any = None
-    ) -> int:
-        """Arrive with a count."""
-        phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
-        self._arrive_all(site, mask, mods, addr, count)
-        return phase
-
-    op_mbarrier_arrive_count = op_mbarrier_arrive
-
-    def op_mbarrier_arrive_drop(
-        self, site: int, mask: Any, mods: Any, addr: Any, count: Any = 1, state: Any = None
-    ) -> int:
-        """Arrive, and leave for all later phases."""
-        phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
-        self._arrive_all(site, mask, mods, addr, count, drop=True)
-        return phase
-
-    op_mbarrier_arrive_drop_count = op_mbarrier_arrive_drop
-
-    def op_mbarrier_arrive_expect_tx(
-        self,
-        site: int,
-        mask: Any,
-        mods: Any,
-        addr: Any,
-        tx_count: Any = 0,
-        count: Any = None,
-        state: Any = None,
-    ) -> int:
-        """Raise the tx-count, then arrive once."""
-        phase = next((b.phase for b, _, _ in self.barriers_at(site, mask, addr)), 0)
-        self._arrive_all(site, mask, mods, addr, 1, tx=tx_count if count is None else count)
-        return phase
-
-    def op_mbarrier_arrive_drop_expect_tx(
-        self, site: int, mask: Any, mods: Any, addr: Any, tx_count: Any = 0, state: Any = None
-    ) -> int:
-        """Raise the tx-count, arrive once and leave."""
-        self._arrive_all(site, mask, mods, addr, 1, tx=tx_count, drop=True)
-        return 0
-
-    def op_mbarrier_expect_tx(
-        self, site: int, mask: Any, mods: Any, addr: Any, tx_count: Any
-    ) -> None:
-        """Raise the tx-count."""
-        for barrier, lanes, _ in self.barriers_at(site, mask, addr):
-            self._expect(barrier, sum(self._values(tx_count, mask, lanes)))
-
-    def op_mbarrier_complete_tx(
-        self, site: int, mask: Any, mods: Any, addr: Any, tx_count: Any
-    ) -> None:
-        """Lower the tx-count by hand."""
-        for barrier, lanes, _ in self.barriers_at(site, mask, addr):
-            barrier.tx -= sum(self._values(tx_count, mask, lanes))
-            self.machine.progress += 1
-            self.settle(barrier)
 
     def observe(
         self, site: int, barrier: MBarrier, parity: int, scope: str, lanes: int, sem: str = ""
@@ -400,7 +347,7 @@ class MBarrierOps:
         return [(parity, part) for parity, part in parts if part is not False]
 
     def _wait_one(self, site: int, mask: Any, addr: Any, parity: int, scope: str) -> Wait:
-        for barrier, _, _ in list(self.barriers_at(site, mask, addr)):
+        for barrier, lanes in list(self.barriers_at(site, mask, addr)):
             if barrier.cta is not self.cta:
                 self.machine.at(
                     "MBAR_SCOPE_TOO_NARROW",
@@ -418,7 +365,7 @@ class MBarrierOps:
                 )
                 yield barrier
             self.blocked_on = None
-            self.observe(site, barrier, parity, scope, self.lanes_of(mask))
+            self.observe(site, barrier, parity, scope, self.bits_of(lanes))
 
     def op_cuda_mbarrier_wait(self, site: int, mask: Any, addr: Any, phase: Any) -> Wait:
         """Loop over try_wait until it returns true."""
@@ -439,23 +386,14 @@ class MBarrierOps:
         passed = np.zeros(32, bool)
         self.blocked_on = None
         for parity, part in self._by_parity(site, mask, phase):
-            for barrier, _, _ in self.barriers_at(site, part, addr):
+            for barrier, lanes in self.barriers_at(site, part, addr):
                 self.consumes(barrier)
-                here = self._lanes_at(part, addr, barrier)
                 if not barrier.passes(parity):
                     self.blocked_on = ("mbarrier", barrier, parity, site)
                     continue
-                passed |= here
-                self.observe(site, barrier, parity, scope, self.lanes_of(here), sem)
+                passed[lanes] = True
+                self.observe(site, barrier, parity, scope, self.bits_of(lanes), sem)
         return passed
-
-    def _lanes_at(self, mask: Any, addr: Any, barrier: MBarrier) -> np.ndarray:
-        """Return the lanes that name a barrier."""
-        here = np.ones(32, bool) if mask is None else mask
-        if not is_lanes(addr):
-            return here
-        low = (1 << RANK_SHIFT) - 1
-        return here & ((addr.astype(np.int64) & low) == barrier.offset)
 
     op_mbarrier_test_wait_parity = op_mbarrier_try_wait_parity
 

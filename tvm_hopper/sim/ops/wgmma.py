@@ -13,7 +13,7 @@ import numpy as np
 
 from tvm_hopper.sim.arithmetic.elements import SUMS, rounded_sum
 from tvm_hopper.sim.layouts.warp_group import a_fragment_index, lanes_of_rows, rows_of
-from tvm_hopper.sim.machine.lanes import as_lanes, one
+from tvm_hopper.sim.machine.lanes import as_lanes, is_lanes, one
 from tvm_hopper.sim.machine.machine import PendingOp
 from tvm_hopper.sim.machine.registers import RegRef
 from tvm_hopper.sim.ops.mbarrier import Wait
@@ -26,7 +26,7 @@ from tvm_hopper.sim.ops.shared_operand import (
     widened,
 )
 from tvm_hopper.sim.races.clocks import Bundle
-from tvm_hopper.sim.races.shadow import ASYNC
+from tvm_hopper.sim.races.shadow import ASYNC, alike
 
 
 class WarpGroup:
@@ -171,13 +171,29 @@ class WgmmaOps:
             v if isinstance(v, RegRef) else self.uniform(site, v, mask, "a wgmma descriptor")
             for v in (a, b_desc)
         ]
-        op.members[self] = (d, *wide, bool(one(scale_d, mask)))
+        adds = self._scale_d(site, mask, scale_d)
+        op.members[self] = (d, *wide, adds)
+        if d.state.held is not None:
+            from_a = a.state.held.lanes(a.bytes) if isinstance(a, RegRef) and a.state.held else True
+            d.state.held.accumulate(d.bytes, adds, from_a)
         op.registers[self] = registers
         self.wgmma_open.append(op)
         if len(op.members) == len(group.warps):
             flags = (int(scale_a), int(scale_b), int(trans_a), int(trans_b))
             self._check_flags(site, flags)
             self._issue(op, site, mods, flags)
+
+    def _scale_d(self, site: int, mask: Any, scale_d: Any) -> bool:
+        """Return whether a warp adds to D; no sentence of PTX says what lanes that differ do."""
+        if not is_lanes(scale_d):
+            return bool(scale_d)
+        here = (scale_d if mask is None else scale_d[mask]) != 0
+        if not alike(here):
+            self._unequal_scale_d(site)
+        return bool(here[0])
+
+    def _unequal_scale_d(self, site: int) -> None:
+        self.machine.incomplete("wgmma with a scale-d that differs among its lanes", site)
 
     def _check_flags(self, site: int, flags: tuple[int, int, int, int]) -> None:
         """Check the immediates, of which ptxas takes these values alone (9.7.15.5.2)."""
@@ -221,7 +237,9 @@ class WgmmaOps:
     def _issue(self, op: PendingOp, site: int, mods: Any, flags: tuple[int, int, int, int]) -> None:
         machine, group = self.machine, self._group
         n, depth = (int(x) for x in mods["shape"].partition("n")[2].split("k"))
-        _, a, b, _ = op.members[self]
+        _, a, b, adds = op.members[self]
+        if any(op.members[other][3] != adds for other in group.warps):
+            self._unequal_scale_d(site)
         for other in group.warps:
             _, other_a, other_b, _ = op.members[other]
             if other_b != b or (not isinstance(a, RegRef) and other_a != a):

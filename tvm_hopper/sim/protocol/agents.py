@@ -189,12 +189,12 @@ def _leave_barriers(agent: SkeletonAgent, span: np.ndarray, meetings: list[Op]) 
 
 def _targets(
     address: Any, mask: np.ndarray, span: np.ndarray, cta: int, what: SyncEvent
-) -> dict[Key, int]:
-    """Return how many threads of the span name each barrier."""
+) -> dict[Key, list[int]]:
+    """Return the threads of the span that name each barrier."""
     if address is UNKNOWN or not isinstance(address, Address):
         raise UnanalysableError(f"address of {what.kind}: {what.node}")
     chosen = span[mask[span]]
-    found: dict[Key, int] = {}
+    found: dict[Key, list[int]] = {}
     for thread in chosen:
         offset, rank = address.offset, address.rank
         offset = offset if isinstance(offset, int) else int(offset[thread])
@@ -203,8 +203,15 @@ def _targets(
         elif not isinstance(rank, int):
             rank = int(rank[thread])
         key = (rank, address.space, offset)
-        found[key] = found.get(key, 0) + 1
+        found.setdefault(key, []).append(int(thread))
     return found
+
+
+def _total(value: Any, threads: list[int], what: SyncEvent) -> int:
+    """Return the sum of an operand over the threads that name one barrier."""
+    if isinstance(value, np.ndarray):
+        return int(value[threads].sum())
+    return _number(value, what) * len(threads)
 
 
 def _number(value: Any, what: SyncEvent) -> int:
@@ -223,7 +230,7 @@ def _ops(
     kind, values = event.kind, event.values
     threads = int(event.mask[span].sum())
 
-    def targets(address: Any) -> dict[Key, int]:
+    def targets(address: Any) -> dict[Key, list[int]]:
         return _targets(address, event.mask, span, cta, event)
 
     if kind == "init":
@@ -235,31 +242,32 @@ def _ops(
         for key in targets(values[0]):
             yield Op("wait", ((key, 0, 0),), parity, threads, event)
     elif kind in ("arrive", "drop"):
-        count, tx = _number(values[1], event), _number(values[2], event)
+        count, tx = values[1], values[2] if sizes is not None else 0
         yield Op(
             kind,
             tuple(
-                (key, number * count, number * tx if sizes is not None else 0)
-                for key, number in targets(values[0]).items()
+                (key, _total(count, who, event), _total(tx, who, event))
+                for key, who in targets(values[0]).items()
             ),
             event=event,
         )
     elif kind == "expect" and sizes is not None:
-        tx = _number(values[1], event)
-        yield Op("expect", tuple((k, 0, n * tx) for k, n in targets(values[0]).items()),
+        expected = targets(values[0]).items()
+        yield Op("expect", tuple((k, 0, _total(values[1], who, event)) for k, who in expected),
                  event=event)  # fmt: skip
     elif kind == "load":
         size = (sizes[id(event)] or 0) if sizes is not None else 0
         mask = values[3]
         many = [] if mask == -1 else [r for r in range(peers) if _number(mask, event) >> r & 1]
-        for (rank, space, offset), number in targets(values[0]).items():
+        for (rank, space, offset), who in targets(values[0]).items():
             ctas = [rank] if mask == -1 else many
             yield Op(
-                "load", tuple(((c, space, offset), 0, number * size) for c in ctas), event=event
+                "load", tuple(((c, space, offset), 0, len(who) * size) for c in ctas), event=event
             )
     elif kind == "copy_arrive":
         if values[1]:  # .noinc: counted in init; the other form is neutral
-            yield Op("arrive", tuple((k, n, 0) for k, n in targets(values[0]).items()), event=event)
+            arrived = tuple((k, len(who), 0) for k, who in targets(values[0]).items())
+            yield Op("arrive", arrived, event=event)
     elif kind == "barrier":
         count = _number(values[1], event)
         numbers = _barrier_ids(values[0], event, span)

@@ -129,14 +129,13 @@ def _one(ptx: PtxCall, name: str) -> Any:
 
 def _arrive(ptx: PtxCall) -> Emitter:
     drop = ptx.mods.get("action") == "arrive_drop"
-    operands = [_one(ptx, "addr")]
-    count = ptx.operands.get("count")
+    count = ptx.operands.get("count", [1])[0]
+    if "expect_tx" in ptx.name:  # bytes, which TVM calls `count` where a state is returned
+        values = [1, _one(ptx, "tx_count") if "tx_count" in ptx.operands else count]
+    else:
+        values = [count, 0]
     scope = ptx.mods.get("scope", "")
-    operands += [
-        count[0] if count else 1,
-        _one(ptx, "tx_count") if "tx_count" in ptx.operands else 0,
-    ]
-    return Emitter("drop" if drop else "arrive", operands, (scope,))
+    return Emitter("drop" if drop else "arrive", [_one(ptx, "addr"), *values], (scope,))
 
 
 def _try_wait(ptx: PtxCall) -> Emitter:

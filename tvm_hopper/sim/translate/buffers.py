@@ -32,10 +32,12 @@ class BufferEmitter(PtxEmitter, Questions):
             root = name
             tracked = var in self.roots_of_wgmma
             self.emit(f"{name} = w.local({count * vector}, {self.dtype_const(scalar)})")
+            size = count * vector * numpy_dtype(scalar).itemsize
+            watched = self.watch_registers(var, root, size)
             if tracked:
                 self.tracked.add(root)
-                size = count * vector * numpy_dtype(scalar).itemsize
                 self.emit(f"R_{root} = w.registers({var.name!r}, {size})")
+                self.emit(f"R_{root}.held = {watched}")
             self.scope.buffers[var] = BufferInfo("local", name, scalar, shape, root)
         elif scope in ("shared", "shared.dyn"):
             size = count * vector * numpy_dtype(scalar).itemsize

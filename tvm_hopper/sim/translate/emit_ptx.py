@@ -64,8 +64,6 @@ class PtxEmitter(RegisterEmitter):
             for frame in self.waits:
                 self.program.acquire_sites.update(frame)
         self._note_params(ptx)
-        if ptx.name == "griddepcontrol" and ptx.mods["action"] == "wait":
-            self.program.waits_for_grids = True
         types = operand_types(ptx.name, ptx.mods)
         for name, values in ptx.operands.items():
             if types[name] == ADDRESS and self.address_sources.from_memory(values[0]):
@@ -86,6 +84,7 @@ class PtxEmitter(RegisterEmitter):
                 text = codes[0] if len(codes) == 1 else f"({', '.join(codes)})"
             args.append(f"{name}={text}")
         self._guard(ptx.pred)
+        self.use_operands(ptx)
         targets = [
             (types[name], v)
             for name in ptx.writes
@@ -101,7 +100,8 @@ class PtxEmitter(RegisterEmitter):
         for position, (kind, target) in enumerate(targets):
             if isinstance(target, ir.TensorLoad):
                 text = result if len(targets) == 1 else f"{result}[{position}]"
-                self._assign(target, self._from_operand(kind, target, text))
+                needs = self.needs_of_result(ptx, position) if self.computes(ptx) else ()
+                self._assign(target, self._from_operand(kind, target, text), needs)
         self._unguard(ptx.pred, mask)
 
     def _guard(self, pred: Any) -> None:
@@ -109,6 +109,7 @@ class PtxEmitter(RegisterEmitter):
         if pred is None:
             return
         inner = self.scope.name("m")
+        self.use(pred)
         self.emit(f"{inner} = mand({self.scope.mask}, as_lanes({self.code(pred)}) != 0)")
         self.emit(f"if {inner} is not False:")
         self.depth += 1

@@ -42,12 +42,13 @@ class RegisterEmitter:
         kinds = [(kind, "uint64" if v is None else dtype_of(v)) for kind, v in targets]
         call = self.constant("form", RegisterCall(ptx.name, ptx.mods, sources, kinds))
         self.flush()
+        needs = self.needs_of_result(ptx, 0)
         result = self.scope.name("r")
         self.emit(f"{result} = {call}({', '.join(codes)})")
         for position, (_, target) in enumerate(targets):
             if target is not None:
                 self.program.stored_params |= self.params_of(target)
-                self._assign(target, f"{result}[{position}]")
+                self._assign(target, f"{result}[{position}]", needs)
 
     def _as_operand(self, kind: str, value: Any) -> str:
         """Return the text of a source operand, as the number that its PTX type means."""

@@ -24,7 +24,6 @@ class KernelCode:
     loaded_params: set[str] = field(default_factory=set)
     bounds_known: bool = False  # the kernel states its registers at entry
     setmaxnreg_site: int = 0
-    waits_for_grids: bool = False  # griddepcontrol.wait
     line_sites: list[int] = field(default_factory=list)  # statement of each line of `source`
 
     @property

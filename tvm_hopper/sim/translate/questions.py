@@ -29,6 +29,14 @@ def variables(expr: Any) -> list[Any]:
     return found
 
 
+def of_registers(condition: Any) -> bool:
+    """Tell whether a condition computes with registers alone: nothing else can change it."""
+    loads: list[Any] = []
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(condition, [(ir.TensorLoad, loads.append), (ir.Call, calls.append)])
+    return not calls and all(load.source.scope().startswith("local") for load in loads)
+
+
 class Questions:
     """A part of `StmtEmitter` that looks and writes nothing."""
 

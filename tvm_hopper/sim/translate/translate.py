@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_hopper.errors import HopperError
 from tvm_hopper.sim.machine import lanes
+from tvm_hopper.sim.machine.held_registers import all_held, held_by_warp, held_lanes
 from tvm_hopper.sim.machine.registers import RegRef
 from tvm_hopper.sim.ops.ptx_types import DTYPE_OF
 from tvm_hopper.sim.tir import (
@@ -37,11 +37,15 @@ from tvm_hopper.sim.translate.buffers import BufferEmitter
 from tvm_hopper.sim.translate.device_math import math
 from tvm_hopper.sim.translate.emit_helpers import HelperStatements
 from tvm_hopper.sim.translate.exprs import ExprEmitter, is_scattered, view_of
+from tvm_hopper.sim.translate.held_values import HeldValueEmitter, Needs, escaped_registers
 from tvm_hopper.sim.translate.program import KernelCode
+from tvm_hopper.sim.translate.questions import of_registers
 from tvm_hopper.sim.translate.scope import BufferInfo, Scope
 
+_HOLDS = ("cuda.wgmma_noop_barrier", "tvm_hopper_")  # no use: they leave registers as they are
 
-class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
+
+class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter):
     """Walks statements once and writes the generator's lines."""
 
     def __init__(self, func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> None:
@@ -55,6 +59,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
         self.program = KernelCode(None, "", [None], [], [], [])
         self.tracked: set[str] = set()
         self.roots_of_wgmma = self.wgmma_registers()
+        self.escaped = escaped_registers(func)
         self.address_sources = AddressSources(func)
         self.pointers: dict[Any, set[str]] = {}
         self.touched: list[str] = []
@@ -168,6 +173,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
         name = self.scope.name(node.var.name)
         self.scope.values[node.var] = (name, varies)
         self.pointers[node.var] = self.params_of(node.value)
+        self.bind_needs(node.var, node.value)
         self.emit(f"{name} = {value}")
 
     _stmt_letstmt = _stmt_bind
@@ -184,6 +190,8 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
         if info.kind == "local":
             self.touch(info, index, count, varies)
             self.flush()
+            self.use(*node.indices)
+            self.note_write(info, index, count, self.needs_of(node.value))
             if ramp is not None:
                 place = (
                     f"ramp({index}, 1, {count})" if varies else f"slice({index}, {index} + {count})"
@@ -193,6 +201,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
             self.emit(f"stl({info.name}, {place}, {value}, {mask})")
             return
         self.flush()
+        self.use(*node.indices, node.value)
         dtype, vector = split_lanes(info.dtype)
         if info.kind == "global":
             self.program.stored_params.add(info.root)
@@ -210,6 +219,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
         self.new_site(node)
         cond, varies = self.expr(node.condition)
         self.flush()
+        self.use(node.condition)
         before = self.scope.mask
         self.waits.append([])
         if varies and self.sides_talk(node):
@@ -260,6 +270,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
         low, low_varies = self.expr(node.min)
         extent, extent_varies = self.expr(node.extent)
         self.flush()
+        self.use(node.min, node.extent)
         name = self.scope.name(node.loop_var.name)
         self.scope.values[node.loop_var] = (name, low_varies)
         self.waits.append([])
@@ -296,6 +307,9 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
             inner = self.scope.name("m")
             self.emit(f"{inner} = {mask}")
             self.emit("while True:")
+            self.depth += 1
+            self.use(node.condition, mask=inner)
+            self.depth -= 1
             self.emit(f" {inner} = mand({inner}, as_lanes({cond}))")
             self.emit(f" if {inner} is False: break")
             self.block(node.body, inner)
@@ -351,10 +365,13 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
         handler = "op_" + short.replace(".", "_")
         if handler in self.handlers:
             args = self._plain_args(short, call)
+            if not short.startswith(_HOLDS):
+                self.use(*call.args)
             self._call(handler, site, args)
             return
         text, _ = self.expr(call)
         self.flush()
+        self.use(call)
         self.emit(text)
 
     def _wait_until(self, call: ir.Call, site: int) -> None:
@@ -371,7 +388,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
         self.emit(f"{test} = as_lanes({self.code(condition)})")
         self.flush()
         self.emit(f"if {test}.all() if {mask} is None else {test}[{mask}].all(): break")
-        if _of_registers(condition):
+        if of_registers(condition):
             kind = self.dtype_const(DTYPE_OF[mods["type"]])
             self.emit(f"yield w.until({site}, {mask}, {self.code(address)}, {kind})")
         else:
@@ -417,7 +434,7 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
         self.emit(f"{result} = {text}" if result else text)
         self.emit("if w.preempt: yield None")
 
-    def _assign(self, target: Any, text: str) -> None:
+    def _assign(self, target: Any, text: str, needs: Needs = ()) -> None:
         """Write a value into a register element (or memory element) named by a load."""
         info = self.buffer(target.source)
         if info is None:
@@ -426,8 +443,10 @@ class StmtEmitter(BufferEmitter, HelperStatements, ExprEmitter):
         if info.kind == "local":
             self.touch(info, index, 1, varies)
             self.flush()
+            self.note_write(info, index, 1, needs)
             self.emit(f"stl({info.name}, {index}, {text}, {self.scope.mask})")
             return
+        self.use_needs(needs)
         self.emit(
             f"w.store({self.site}, {self.scope.mask}, {info.name}, {index}, {text}, "
             f"{self.dtype_const(info.dtype)}, 1, 1)"
@@ -459,6 +478,7 @@ def compile_kernel(func: tirx.PrimFunc, handlers: Mapping[str, bool]) -> KernelC
         name: getattr(lanes, name) for name in dir(lanes) if not name.startswith("_")
     }
     space.update(emitter.scope.constants, np=np, math=math, RegRef=RegRef)
+    space.update(all_held=all_held, held_lanes=held_lanes, held_by_warp=held_by_warp)
     try:
         exec(compile(source, program.filename, "exec"), space)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -473,11 +493,3 @@ def _nothing(w: Any, m0: Any) -> Iterator[None]:
     """Run in place of a function that cannot be compiled."""
     w.unknown()
     yield from ()
-
-
-def _of_registers(condition: Any) -> bool:
-    """Tell whether a condition computes with registers alone: nothing else can change it."""
-    loads: list[Any] = []
-    calls: list[Any] = []
-    tvm_ffi.structural_walk(condition, [(ir.TensorLoad, loads.append), (ir.Call, calls.append)])
-    return not calls and all(load.source.scope().startswith("local") for load in loads)

@@ -1,0 +1,307 @@
+"""One instruction of a warp on mbarriers: each lane has its own barrier, bytes, count, state."""
+
+import functools
+
+import numpy as np
+import pytest
+from tvm.script import tirx as T
+
+from tvm_hopper.sim.machine.mbarrier import MAX_COUNT
+from tvm_hopper.simulation import simulate, verify
+
+from .kernels import LOAD_1D, POLICIES, lower
+
+X = np.arange(256, dtype="float32")
+GIVEN = {"X": X}
+
+
+@functools.cache
+def made(lanes, own):
+    """Initialise a barrier in each of some lanes, or one in all of them; all wait for one."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((256,), "float32"), Y: T.Buffer((128,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
+            bar = T.decl_buffer((64,), "uint64", data=smem.data, scope="shared.dyn")
+            if tx < lanes:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[tx if own else 0]), T.uint32(128))
+                T.ptx.fence.mbarrier_init.release.cluster()
+            T.cuda.cta_sync()
+            T.ptx["mbarrier.arrive.shared.b64"](T.address_of(bar[(lanes - 1) if own else 0]))
+            T.cuda.mbarrier_wait(T.address_of(bar[(lanes - 1) if own else 0]), 0)
+            Y[tx] = X[tx]
+
+    return lower(main)
+
+
+@pytest.mark.parametrize("lanes", [1, 16, 32])
+def test_each_lane_makes_its_own_barrier(lanes):
+    assert verify(made(lanes, True), GIVEN).verdict == "clean"
+
+
+@pytest.mark.parametrize("lanes", [16, 32])
+def test_lanes_that_make_one_barrier_make_it_again(lanes):
+    """Re-initialisation of a valid mbarrier object is undefined (PTX ISA, mbarrier.init)."""
+    assert simulate(made(lanes, False), GIVEN).rules >= {"MBAR_REINIT_LIVE", "RACE_WRITE_WRITE"}
+
+
+@functools.cache
+def expected(second, come, form="arrive.expect_tx"):
+    """Let lanes 0 and 1 expect 128 and `second` bytes, each on its barrier; `come` come."""
+    alone = form == "expect_tx"
+    name = (
+        f"mbarrier.{form}.relaxed.cta.shared::cta.b64" if alone else f"mbarrier.{form}.shared.b64"
+    )
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((256,), "float32"), Y: T.Buffer((128,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((2048,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((512,), "float32", data=smem.data, scope="shared.dyn")
+            bar = T.decl_buffer((256,), "uint64", data=smem.data, scope="shared.dyn")
+            if tx == 0:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[200]), T.uint32(1))
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[201]), T.uint32(1))
+                T.ptx.fence.mbarrier_init.release.cluster()
+            T.cuda.cta_sync()
+            if tx < 2:
+                T.ptx[name](
+                    T.address_of(bar[200 + tx]),
+                    T.uint32(128) + T.Cast("uint32", tx) * T.uint32(second - 128),
+                )
+            if tx == 0:
+                T.ptx[LOAD_1D](
+                    T.address_of(tile[0]), T.address_of(X[0]), T.uint32(128),
+                    T.address_of(bar[200]),
+                )  # fmt: skip
+                T.ptx[LOAD_1D](
+                    T.address_of(tile[32]), T.address_of(X[32]), T.uint32(come),
+                    T.address_of(bar[201]),
+                )  # fmt: skip
+            if alone and tx < 2:
+                T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[200 + tx]))
+            T.cuda.mbarrier_wait(T.address_of(bar[200]), 0)
+            T.cuda.mbarrier_wait(T.address_of(bar[201]), 0)
+            if tx < 96:
+                Y[tx] = tile[tx]
+            else:
+                Y[tx] = T.float32(0)
+
+    return lower(main)
+
+
+@pytest.mark.parametrize("form", ["arrive.expect_tx", "expect_tx"])
+def test_each_lane_expects_its_own_bytes(form):
+    program = expected(256, 256, form)
+    assert verify(program, GIVEN).verdict == "clean"
+    assert np.array_equal(simulate(program, GIVEN).outputs["Y"][:96], X[:96])
+
+
+def test_bytes_that_one_lane_expects_too_many():
+    report = verify(expected(4096, 256), GIVEN)
+    assert {f.rule for f in report.findings} == {"MBAR_TX_MISMATCH", "DEADLOCK"}
+
+
+@functools.cache
+def states(swapped):
+    """Let two lanes wait by state on barriers in phases 0 and 1, by its own or a wrong one."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((256,), "float32"), Y: T.Buffer((128,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
+            bar = T.decl_buffer((64,), "uint64", data=smem.data, scope="shared.dyn")
+            state = T.alloc_buffer((1,), "uint64", scope="local")
+            ok = T.alloc_buffer((1,), "uint32", scope="local")
+            if tx < 2:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[tx]), T.uint32(1))
+                T.ptx.fence.mbarrier_init.release.cluster()
+            T.cuda.cta_sync()
+            if tx == 0:
+                T.ptx["mbarrier.arrive.shared.b64"](T.address_of(bar[1]))
+            T.cuda.mbarrier_wait(T.address_of(bar[1]), 0)
+            T.cuda.cta_sync()
+            if tx < 2:
+                T.ptx["mbarrier.arrive.shared::cta.b64"](state[0], T.address_of(bar[tx]))
+                ok[0] = T.uint32(0)
+                if swapped:
+                    state[0] = T.bitwise_xor(state[0], T.uint64(1))
+                while ok[0] == T.uint32(0):
+                    T.ptx["mbarrier.try_wait.shared::cta.b64"](
+                        ok[0], T.address_of(bar[tx]), state[0]
+                    )
+            Y[tx] = X[tx]
+
+    return lower(main)
+
+
+@pytest.mark.parametrize(("policy", "seed"), POLICIES)
+def test_each_lane_gets_the_phase_of_its_own_barrier(policy, seed):
+    simulate(states(False), GIVEN, policy, seed).require_clean()
+
+
+def test_a_state_of_another_phase_never_completes():
+    assert simulate(states(True), GIVEN).rules == {"DEADLOCK"}
+
+
+@functools.cache
+def stated(form, state, drops, count=1):
+    """Let thread 0 arrive by a form, with or without a state, and thread 32 plainly, two times."""
+    bytes_too = "expect_tx" in form
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((256,), "float32"), Y: T.Buffer((128,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 128)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((1024,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((256,), "float32", data=smem.data, scope="shared.dyn")
+            bar = T.decl_buffer((128,), "uint64", data=smem.data, scope="shared.dyn")
+            got = T.alloc_buffer((1,), "uint64", scope="local")
+            if tx == 0:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[100]), T.uint32(2))
+                T.ptx.fence.mbarrier_init.release.cluster()
+            T.cuda.cta_sync()
+            if tx == 0:
+                if state:
+                    T.ptx[f"mbarrier.{form}.shared::cta.b64"](
+                        got[0], T.address_of(bar[100]), T.uint32(512 if bytes_too else count)
+                    )
+                else:
+                    T.ptx[f"mbarrier.{form}.shared::cta.b64"](
+                        T.address_of(bar[100]), T.uint32(512 if bytes_too else count)
+                    )
+                if bytes_too:
+                    T.ptx[LOAD_1D](
+                        T.address_of(tile[0]), T.address_of(X[0]), T.uint32(512),
+                        T.address_of(bar[100]),
+                    )  # fmt: skip
+            if tx == 32:
+                T.ptx["mbarrier.arrive.shared.b64"](T.address_of(bar[100]))
+            T.cuda.mbarrier_wait(T.address_of(bar[100]), 0)
+            T.cuda.cta_sync()
+            if tx == 32:
+                T.ptx["mbarrier.arrive.shared.b64"](T.address_of(bar[100]))
+            if tx == 0 and not drops:
+                T.ptx["mbarrier.arrive.shared.b64"](T.address_of(bar[100]))
+            T.cuda.mbarrier_wait(T.address_of(bar[100]), 1)
+            if bytes_too:
+                Y[tx] = tile[tx]
+            else:
+                Y[tx] = X[tx]
+
+    return lower(main)
+
+
+@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("form", ["arrive", "arrive_drop"])
+@pytest.mark.parametrize("what", ["", ".expect_tx"])
+def test_a_form_with_a_state_counts_as_the_one_without(form, what, state):
+    program = stated(form + what, state, form == "arrive_drop")
+    report = verify(program, GIVEN)
+    assert report.verdict == "clean", str(report)
+    assert np.array_equal(simulate(program, GIVEN).outputs["Y"], X[:128])
+
+
+@pytest.mark.parametrize("form", ["arrive", "arrive_drop"])
+def test_who_left_is_not_waited_for_and_who_stayed_is(form):
+    wrong = stated(f"{form}.expect_tx", True, form == "arrive")
+    rules = {f.rule for f in verify(wrong, GIVEN).findings}
+    assert rules & ({"DEADLOCK"} if form == "arrive" else {"MBAR_MISSING_WAIT"})
+
+
+@pytest.mark.parametrize("count", [0, MAX_COUNT + 1])
+def test_an_arrival_counts_for_one_at_least(count):
+    """The count of an arrival is 1 to 2^20 - 1 (PTX ISA, contents of the mbarrier object)."""
+    found = [f for f in simulate(stated("arrive", True, False, count), GIVEN).findings
+             if f.rule == "ILLEGAL_OPERAND"]  # fmt: skip
+    assert [f.message.split(": ")[1] for f in found] == [
+        f"arrive count {count}; need 1 to {MAX_COUNT}"
+    ]
+
+
+@functools.cache
+def known(how):
+    """Let two lanes wait for a copy each; then each reads its own copy, or the other one's."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((256,), "float32"), Y: T.Buffer((2,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 32)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((128,), "float32", data=smem.data, scope="shared.dyn")
+            bar = T.decl_buffer((64,), "uint64", data=smem.data, scope="shared.dyn")
+            if tx < 2:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[50 + tx]), T.uint32(1))
+                T.ptx.fence.mbarrier_init.release.cluster()
+            T.cuda.cta_sync()
+            if tx < 2:
+                T.ptx.mbarrier.arrive.expect_tx.shared.b64(T.address_of(bar[50 + tx]), T.uint32(16))
+                T.ptx[LOAD_1D](
+                    T.address_of(tile[tx * 32]), T.address_of(X[tx * 32]), T.uint32(16),
+                    T.address_of(bar[50 + tx]),
+                )  # fmt: skip
+                T.cuda.mbarrier_wait(T.address_of(bar[50 + tx]), 0)
+            if how == "met":
+                T.cuda.warp_sync()
+            if tx < 2:
+                Y[tx] = tile[(tx if how == "own" else 1 - tx) * 32]
+
+    return lower(main)
+
+
+@pytest.mark.parametrize("how", ["own", "met", "other"])
+def test_a_lane_learns_of_the_barrier_that_it_waits_for(how):
+    found = simulate(known(how), GIVEN).rules
+    assert found == ({"RACE_READ_INFLIGHT"} if how == "other" else set())
+
+
+@functools.cache
+def published(how):
+    """Let two lanes write a word and arrive on a barrier each; another warp waits for the first."""
+
+    @T.prim_func(s_tir=True)
+    def main(X: T.Buffer((256,), "float32"), Y: T.Buffer((32,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        T.launch_thread("blockIdx.x", 1)
+        tx = T.launch_thread("threadIdx.x", 64)
+        with T.attr(T.int32(0), "hand_threaded", 1):
+            smem = T.alloc_buffer((512,), "uint8", scope="shared.dyn", align=1024)
+            tile = T.decl_buffer((128,), "float32", data=smem.data, scope="shared.dyn")
+            bar = T.decl_buffer((64,), "uint64", data=smem.data, scope="shared.dyn")
+            if tx < 2:
+                T.ptx.mbarrier.init.shared.b64(T.address_of(bar[50 + tx]), T.uint32(1))
+                T.ptx.fence.mbarrier_init.release.cluster()
+            T.cuda.cta_sync()
+            if tx == 0:
+                tile[0] = X[0]
+            if tx == 1:
+                tile[1] = X[1]
+            if tx < 2:
+                T.ptx.mbarrier.arrive.shared.b64(T.address_of(bar[50 + tx]))
+            if tx >= 32:
+                T.cuda.mbarrier_wait(T.address_of(bar[50]), 0)
+                if how == "both":
+                    T.cuda.mbarrier_wait(T.address_of(bar[51]), 0)
+                Y[tx - 32] = tile[0 if how == "own" else 1]
+
+    return lower(main)
+
+
+@pytest.mark.parametrize("how", ["own", "both", "other"])
+def test_an_arrival_publishes_what_its_own_lane_did(how):
+    found = simulate(published(how), GIVEN).rules
+    assert found == ({"RACE_READ_INFLIGHT"} if how == "other" else set())

@@ -63,7 +63,7 @@ def _rewrite_tile(body: ir.Stmt, tile: TileLayout, analyzer: sym.Analyzer) -> ir
     pairs = zip(tile.copies, tile.shares, strict=True)
     nests = {copy.nest: _copy_nest(tile, copy, share, new) for copy, share in pairs}
     body = ir.replace_nodes(body, ir.Stmt, nests)
-    return _reallocate(ir.reindex(body, old, new, index, region), old, new)
+    return ir.reallocate(ir.reindex(body, old, new, index, region), old, new)
 
 
 def rewrite_shapes(kernel: ir.For, shapes: dict[ir.Var, tuple[int, ...]]) -> ir.For:
@@ -72,22 +72,8 @@ def rewrite_shapes(kernel: ir.For, shapes: dict[ir.Var, tuple[int, ...]]) -> ir.
         alignment = int(old.ty.data_alignment)
         new = ir.new_buffer(old.name, shape, ir.dtype_of(old), old.scope(), alignment)
         kernel = ir.reindex(kernel, old, new, lambda indices: indices, lambda ranges: ranges)
-        kernel = _reallocate(kernel, old, new)
+        kernel = ir.reallocate(kernel, old, new)
     return kernel
-
-
-def _reallocate(body: Any, old: ir.Var, new: ir.Var) -> Any:
-    return ir.replace(
-        body,
-        ir.SBlock,
-        lambda block: (
-            ir.with_block(
-                block, alloc_buffers=[new if b.same_as(old) else b for b in block.alloc_buffers]
-            )
-            if any(b.same_as(old) for b in block.alloc_buffers)
-            else block
-        ),
-    )
 
 
 def _region(tile: TileLayout, ranges: list[Any]) -> list[Any]:

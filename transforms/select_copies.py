@@ -30,10 +30,10 @@ from typing import Any
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.errors import LoweringError
+from tvm_hopper.errors import LoweringError, cannot_lower
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, fills_tile, find_copy_nests
-from tvm_hopper.plan.layout import plan_layouts
+from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, fills_tile, find_copy_nests, tile_of
+from tvm_hopper.plan.layout import has_bounds, plan_layouts, plan_shapes
 from tvm_hopper.plan.load_sites import find_sites
 from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
 from tvm_hopper.plan.unserved_copies import check_roles_have_loads, no_mechanism, threads_may_copy
@@ -52,7 +52,7 @@ from tvm_hopper.requests.targets import arch_of
 
 from .dealt_copies import deal_out
 from .fuse_threads import bind_warp, copies_alone, fuse_threads
-from .layout_shared import rewrite_layouts
+from .layout_shared import rewrite_layouts, rewrite_shapes
 from .lower_copies import plan_copies, rewrite_copies
 
 PREFERRED = ("tma", "bulk", "cp_async")
@@ -121,12 +121,7 @@ def _by_threads(kernel: ir.For, copy: CopyNest, reasons: tuple[str, ...]) -> Cop
 
 def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
     """Plan one copy by a mechanism as if it were the kernel's only one, or raise why not."""
-    others = {
-        other.nest: _asking(other.nest, None)
-        for other in find_copy_nests(kernel)
-        if not other.realize.same_as(copy.realize)
-    }
-    trial = in_dynamic_memory(ir.replace_nodes(kernel, ir.Stmt, {**others, copy.nest: nest}))
+    trial = _alone(kernel, copy, nest)
     if copies_alone(kernel):  # which gets a warp
         trial = bind_warp(trial)
     by_threads = threads_may_copy(trial)
@@ -135,6 +130,16 @@ def _try(kernel: ir.For, copy: CopyNest, nest: ir.Stmt, arch: Arch) -> None:
     if by_threads and BY_OPTION not in copy.realize.block.annotations:  # where it stands, too
         *_, lowered = ir.statements(rewrite_copies(trial, plan, [], ir.Names()))
         find_sites(lowered, ir.threads_of(lowered), arch)
+
+
+def _alone(kernel: ir.For, copy: CopyNest, nest: ir.Stmt) -> ir.For:
+    """Return a kernel with one copy, as `nest`, and its others as plain statements."""
+    others = {
+        other.nest: _asking(other.nest, None)
+        for other in find_copy_nests(kernel)
+        if not other.realize.same_as(copy.realize)
+    }
+    return ir.replace_nodes(kernel, ir.Stmt, {**others, copy.nest: nest})
 
 
 def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
@@ -168,21 +173,36 @@ def _move(kernel: ir.For, old: ir.Var) -> ir.For:
     new = ir.new_buffer(
         old.name, tuple(old.shape), ir.dtype_of(old), DYNAMIC, int(old.ty.data_alignment)
     )
-    kernel = ir.reindex(kernel, old, new, lambda x: x, lambda x: x)
+    return ir.reallocate(ir.reindex(kernel, old, new, lambda x: x, lambda x: x), old, new)
 
-    def allocate(block: ir.SBlock) -> ir.SBlock:
-        if not any(x.same_as(old) for x in block.alloc_buffers):
-            return block
-        buffers = [new if x.same_as(old) else x for x in block.alloc_buffers]
-        return ir.with_block(block, alloc_buffers=buffers)
 
-    return ir.replace(kernel, ir.SBlock, allocate)
+def find_extents(kernel: ir.For, plan: tuple[CopyChoice, ...]) -> dict[ir.Var, tuple[int, ...]]:
+    """Return the extents of tiles that threads copy, where TVM has found no bound of them.
+
+    Hardware would have cut them to its copies; threads copy as much.
+    """
+    shapes: dict[ir.Var, tuple[int, ...]] = {}
+    for choice in plan:
+        tile = tile_of(choice.copy)
+        if choice.mechanism != BY_THREADS or tile is None or has_bounds(tile):
+            continue
+        mechanism = "cp_async" if fills_tile(choice.copy) else "bulk"
+        nest = _asking(as_box_nest(kernel, choice.copy), mechanism)
+        shapes.update(plan_shapes(_alone(kernel, choice.copy, nest)))
+        if tile not in shapes:
+            raise cannot_lower(
+                f"tile {tile.name}",
+                f"a shape {list(tile.shape)} that nothing bounds",
+                "indices within bounds that are known now",
+                "split its loops by constants",
+            )
+    return shapes
 
 
 def rewrite_selection(kernel: ir.For, plan: tuple[CopyChoice, ...]) -> ir.For:
     """Put each copy as it was chosen in place."""
     nests = {choice.copy.nest: choice.nest for choice in plan}
-    return in_dynamic_memory(ir.replace_nodes(kernel, ir.Stmt, nests))
+    return rewrite_shapes(ir.replace_nodes(kernel, ir.Stmt, nests), find_extents(kernel, plan))
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.SelectCopies")
@@ -195,11 +215,13 @@ class SelectCopies:
         arch = arch_of(func)
 
         def select(kernel: ir.For) -> ir.For:
-            if not (plan := plan_selection(kernel, arch)):
+            if not find_copy_nests(kernel):
                 return kernel
+            number, kernel = ir.number_of(func, kernel), in_dynamic_memory(kernel)
+            plan = plan_selection(kernel, arch)
             told = [note for choice in plan for note in _notes(func, choice)]
             if told:
-                notes[ir.number_of(func, kernel)] = told
+                notes[number] = told
             return rewrite_selection(kernel, plan)
 
         return note_kernels(ir.map_kernels(func, select), notes)

@@ -211,10 +211,11 @@ class Judge:
             kernels = ()
         texts = [module.inspect_source() for module in executable.mod.imports]
         evidence = self.case.evidence
-        if len(kernels) < self.case.kernels or not any(evidence in text for text in texts):
+        notes = [note for kernel in kernels for note in (*kernel.notes, *kernel.fallbacks)]
+        has_evidence = any(evidence in text for text in texts)
+        if len(kernels) < self.case.kernels or not (has_evidence or notes):
             found["evidence"] = f"{len(kernels)} kernels of {self.case.kernels} use {evidence}"
             return found
-        notes = [note for kernel in kernels for note in (*kernel.notes, *kernel.fallbacks)]
         if self.case.program.must_note and not notes:
             found["note"] = f"explain() says nothing of {self.case.program.must_note}"
         for key, value in self.asked.items() if len(kernels) == 1 else ():

@@ -8,7 +8,8 @@ from tvm import tirx
 from tvm.ir.instrument import pass_instrument
 from tvm.ir.transform import PassContext
 
-from tvm_hopper import VerifyError, pipeline
+from tvm_hopper import LoweringError, VerifyError, pipeline
+from tvm_hopper.pipeline.run import run_passes
 from tvm_hopper.requests import keys, marks
 from tvm_hopper.testing import copies
 
@@ -161,3 +162,18 @@ def test_real_kernels_are_well_formed_after_each_pass(monkeypatch, shape) -> Non
     sch = s_tir.Schedule(workloads.matmul(*shape))
     hs.matmul(sch, "C")
     pipeline.lower_final(sch.mod, H200)
+
+
+@pytest.mark.parametrize("name", ["s_tir.Fails", "tvm_hopper.Fails"])
+def test_a_pass_of_tvms_that_fails_is_named(name):
+    def fail(func, mod, ctx):
+        raise ValueError("Check failed")
+
+    bad = tirx.transform.prim_func_pass(fail, opt_level=0, name=name)
+    with pytest.raises((ValueError, LoweringError)) as error:
+        run_passes([bad], copies.copy(8, 8))
+    said = isinstance(error.value, LoweringError)
+    assert said == name.startswith("s_tir")
+    if said:
+        assert "functions main: found that TVM's own pass s_tir.Fails fails" in str(error.value)
+        assert isinstance(error.value.__cause__, ValueError)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, te
 from tvm.script import tirx as T
 
 from tvm_hopper import schedule as hs
@@ -193,3 +193,25 @@ def test_all_launches_share_one_budget():
     )
     assert result.out_of_budget
     assert result.stopped
+
+
+def test_the_last_launch_in_part_reads_what_a_whole_one_wrote():
+    """A product of one CTA, and 16 CTAs of row sums behind it, of which two run."""
+    a, b = (te.placeholder((64, 64), "float16", name=n) for n in "AB")
+    k = te.reduce_axis((0, 64), "k")
+    c = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
+        name="C",
+    )
+    j = te.reduce_axis((0, 64), "j")
+    s = te.compute((64,), lambda i: te.sum(c[i, j], j), name="S")
+    func = te.create_prim_func([a, b, c, s]).with_attr("global_symbol", "main")
+    sch = s_tir.Schedule(func)
+    row, *_ = sch.get_loops("S")
+    for loop, axis in zip(sch.split(row, [None, 4]), ("blockIdx.x", "threadIdx.x"), strict=True):
+        sch.bind(loop, axis)
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), stages=1, consumers=1))
+    report = verify(sch.mod, max_ctas=2)
+    assert report.verdict == "clean", str(report)
+    assert "2 of 16 CTAs" in str(report)

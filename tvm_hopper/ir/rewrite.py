@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from .build import cast_like, full_region, new_buffer, seq, simplify
+from .build import cast_like, full_region, new_buffer, seq, simplify, with_block
 from .types import (
     BufferStore,
     Call,
@@ -177,3 +177,15 @@ class Names:
             free = f"{name}_{number}"
         self._used.add(free)
         return free
+
+
+def reallocate(body: Any, old: Var, new: Var) -> Any:
+    """Allocate one array in place of another; accesses stay as they are."""
+
+    def allocate(block: SBlock) -> SBlock:
+        if not any(x.same_as(old) for x in block.alloc_buffers):
+            return block
+        buffers = [new if x.same_as(old) else x for x in block.alloc_buffers]
+        return with_block(block, alloc_buffers=buffers)
+
+    return replace(body, SBlock, allocate)

@@ -12,7 +12,7 @@ from tvm.ir.transform import Pass
 from tvm.target import Target
 from tvm.tirx.build import split_host_device_mods
 
-from tvm_hopper.errors import LoweringError
+from tvm_hopper.errors import HopperError, LoweringError, cannot_lower
 from tvm_hopper.requests import keys, marks, options
 
 from .passes import HOOK, full_list, names
@@ -23,12 +23,26 @@ Scheduled: TypeAlias = tvm.IRModule | tirx.PrimFunc | s_tir.Schedule
 
 def run(mod: tvm.IRModule) -> tvm.IRModule:
     """Lower a module whose functions carry targets, as the stock pipeline would, ours included."""
-    return _run(full_list(), marks.mark_requests(mod))
+    return run_passes(full_list(), marks.mark_requests(mod))
 
 
-def _run(passes: Iterable[Pass], mod: tvm.IRModule) -> tvm.IRModule:
+def run_passes(passes: Iterable[Pass], mod: tvm.IRModule) -> tvm.IRModule:
+    """Run passes one after another; what TVM's own fail on is one error that names them."""
     for p in passes:
-        mod = p(mod)
+        try:
+            mod = p(mod)
+        except HopperError:
+            raise
+        except Exception as error:
+            if p.info.name.startswith(keys.PREFIX):
+                raise
+            raise cannot_lower(
+                f"functions {', '.join(str(gv.name_hint) for gv in mod.functions)}",
+                f"that TVM's own pass {p.info.name} fails on one of them",
+                "a schedule that it takes",
+                "simplify the conditions and indices of its blocks; what the pass said is the "
+                "cause of this error",
+            ) from error
     return mod
 
 
@@ -60,7 +74,7 @@ def leave_refused(mod: tvm.IRModule, error: LoweringError) -> tvm.IRModule:
         if not marks.is_marked(func) or not marks.may_stay_stock(mod[gv]):
             continue
         try:
-            _run(full_list(), tvm.IRModule({gv: func}))
+            run_passes(full_list(), tvm.IRModule({gv: func}))
         except LoweringError as reason:
             if options.read(keys.STRICT, func):
                 raise
@@ -120,9 +134,9 @@ def lower(
         place = names(passes).index(wanted)
         passes = passes[: place if before is not None else place + 1]
     try:
-        return _run(passes, marks.mark_requests(bound))
+        return run_passes(passes, marks.mark_requests(bound))
     except LoweringError as error:
-        return _run(passes, leave_refused(bound, error))
+        return run_passes(passes, leave_refused(bound, error))
 
 
 def lower_to_hook(mod: Scheduled, target: str | Target | dict | None = None) -> tvm.IRModule:

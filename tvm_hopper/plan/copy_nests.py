@@ -45,6 +45,15 @@ def find_copy_nests(kernel: ir.For) -> tuple[CopyNest, ...]:
     return tuple(CopyNest(_outermost(kernel, block), block) for block in blocks)
 
 
+def tile_of(copy: CopyNest) -> ir.Var | None:
+    """Return the end of a copy in shared memory."""
+    store = copy.realize.block.body
+    if not isinstance(store, ir.BufferStore):
+        return None
+    ends = [store.buffer, *(x.source for x in ir.find_all(store.value, ir.TensorLoad))]
+    return next((x for x in ends if ir.is_shared(x)), None)
+
+
 def fills_tile(copy: CopyNest) -> bool:
     """Tell a copy into shared memory from one out of it."""
     store = copy.realize.block.body

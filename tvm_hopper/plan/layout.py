@@ -129,6 +129,12 @@ def plan_shapes(kernel: ir.For) -> dict[ir.Var, tuple[int, ...]]:
     }
 
 
+def has_bounds(tile: ir.Var) -> bool:
+    """Tell whether TVM found a bound for each extent of a tile."""
+    known = [ir.static_int(extent) for extent in tile.shape]
+    return all(extent is not None and extent < _NO_BOUND for extent in known)
+
+
 def _will_do(copy: Transfer, axis: int) -> bool:
     known, loop = ir.static_int(copy.tile.buffer.shape[axis]), copy.tile.loop_of(axis)
     if known is None or known >= _NO_BOUND:

@@ -132,7 +132,7 @@ def run_launches(
             chosen,
             detect_races,
             sorted(launch.tensors & memory.empty),
-            memory.written if chosen is None or followed else None,
+            memory.written if chosen is None or followed else dict(memory.written),
             None if end is None else max(end - time.monotonic(), 0.0),
             of_kernel(shortcuts or {}, launch.func),
             record_writers,

@@ -150,7 +150,9 @@ def vectors(space, shift, width=4):
 @pytest.mark.parametrize("space", ["store", "load", "shared"])
 @pytest.mark.parametrize(("width", "shift"), [(4, 1), (4, 2), (2, 1), (4, 3)])
 def test_a_vector_is_aligned_to_its_size(space, width, shift):
-    assert rules(vectors(space, shift, width), IN, [("eager", 0)]) == {"MISALIGNED"}
+    found = rules(vectors(space, shift, width), IN, [("eager", 0)])
+    # TVM prints a load that it cannot prove aligned element by element, but no store
+    assert found == ({"MISALIGNED"} if space == "store" else set())
 
 
 @pytest.mark.parametrize("space", ["store", "load", "shared"])

@@ -78,7 +78,7 @@ def test_a_phase_publishes_nothing_of_the_next():
         barrier.pending -= 1
         barrier.try_complete()
     clock = Bundle(2)
-    barrier.slots[0].acquire(clock, False)
+    barrier.slots[0].acquire(clock, False, 0)
     assert clock.generic.epochs[0] == 1
 
 
@@ -87,7 +87,7 @@ def test_a_narrow_arrival_publishes_finished_copies_but_no_generic_access():
     bundle.generic.epochs[0], bundle.generic.events = 3, 0b10
     slot.publish("narrow", bundle)
     clock = Bundle(2)
-    slot.acquire(clock, False)
+    slot.acquire(clock, False, 0)
     assert clock.generic.epochs[0] == 0
     assert clock.generic.events == 0b10
     assert clock.narrow.epochs[0] == 3

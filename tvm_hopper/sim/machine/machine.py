@@ -162,6 +162,7 @@ class Machine(Reporter):
         self.started: list[CTA] = []  # the cluster that began last
         self.pending: list[PendingOp] = []
         self.num_ops = self.num_events = self.time = 0
+        self.access_events = 0  # those of them that stand for ordinary accesses
         self.progress = 0  # grows with every change that a spinning warp could see
         self.chunks = 1 if name == "eager" else 2
         self.num_warps = 0
@@ -188,6 +189,12 @@ class Machine(Reporter):
         """Return a fresh clock bit."""
         self.num_events += 1
         return self.num_events - 1
+
+    def new_access_event(self) -> int:
+        """Return a fresh clock bit that stands for an ordinary access of some lanes."""
+        bit = self.new_event()
+        self.access_events |= 1 << bit
+        return bit
 
     def warp_of(self, agent: str) -> tuple[tuple[int, ...], int]:
         """Return the block index and the number of the warp that a label is of."""

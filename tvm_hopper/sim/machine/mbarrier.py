@@ -34,17 +34,17 @@ class Slot:
         else:
             present.join(bundle)
 
-    def acquire(self, clock: Bundle, cluster_scope: bool) -> None:
-        """Let a waiter learn everything that its wait orders."""
+    def acquire(self, clock: Bundle, cluster_scope: bool, accesses: int) -> None:
+        """Let a waiter learn everything that its wait orders; `accesses` as for `join_narrow`."""
         if self.near is not None:
             clock.join(self.near)
         if self.cluster is not None:
             if cluster_scope:
                 clock.join(self.cluster)
             else:
-                clock.join_narrow(self.cluster)
+                clock.join_narrow(self.cluster, accesses)
         if self.narrow is not None:
-            clock.join_narrow(self.narrow)
+            clock.join_narrow(self.narrow, accesses)
         if self.events:
             clock.join_events(self.events)
         clock.generic.events |= self.generic_events

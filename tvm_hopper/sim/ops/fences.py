@@ -110,7 +110,7 @@ class FenceOps:
             barrier.fenced = True
             if access is not None:  # None: races are not looked for
                 if access.bit < 0:
-                    access.bit = self.machine.new_event()
+                    access.bit = self.machine.new_access_event()
                 known = self.fenced_by(access.lanes, "cluster")
                 known.generic.events |= 1 << access.bit
         self.unfenced = others

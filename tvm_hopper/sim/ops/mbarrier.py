@@ -315,14 +315,14 @@ class MBarrierOps:
         if barrier.filled and self.machine.recorder.on:
             self.machine.recorder.acquire(self, site, barrier, phase)
         barrier.observed = max(barrier.observed, phase)
-        slot = barrier.slots.get(phase)
+        slot, accesses = barrier.slots.get(phase), self.machine.access_events
         if (
             slot is not None and sem == "relaxed"
         ):  # it orders nothing until a fence (PTX, test_wait)
             for fence, pending in self.pending_reads(lanes):
-                slot.acquire(pending, narrower(scope, fence) != "cta")
+                slot.acquire(pending, narrower(scope, fence) != "cta", accesses)
         elif slot is not None:
-            slot.acquire(self.told(lanes), scope == "cluster")
+            slot.acquire(self.told(lanes), scope == "cluster", accesses)
             if slot.near is not None:
                 self.lane_order.learn(lanes, int(slot.near.generic.epochs[self.index]))
             self.bump()

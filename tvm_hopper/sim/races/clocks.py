@@ -190,8 +190,10 @@ class Bundle:
         other.tensormaps = None if self.tensormaps is None else self.tensormaps.copy()
         return other
 
-    def join_narrow(self, other: Bundle) -> None:
+    def join_narrow(self, other: Bundle, accesses: int) -> None:
         """Acquire through a too narrow scope: completed asynchronous operations still count.
+
+        Not so events that stand for ordinary accesses, whose bits are `accesses`.
 
         Common practice in Hopper kernels: a remote release of a slot after `wgmma.wait_group`
         carries CTA scope, because nothing of generic memory is published.
@@ -201,7 +203,7 @@ class Bundle:
             (self.async_shared, other.async_shared),
             (self.async_global, other.async_global),
         ):
-            mine.events |= theirs.events
+            mine.events |= theirs.events & ~accesses
         self.narrow.join(other.generic)
         self.narrow.join(other.narrow)
 

@@ -143,7 +143,7 @@ class LaneOrder:
         for access in self.partial:
             if first <= access.epoch <= before and not access.lanes & ~lanes:
                 if access.bit < 0:
-                    access.bit = machine.new_event()
+                    access.bit = machine.new_access_event()
                 clock.events |= 1 << access.bit
 
     def left_out(self, access: MemoryAccess) -> bool:

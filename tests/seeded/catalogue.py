@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,3 +196,13 @@ def slow_but_hopper(row: Golden | Mutation) -> Any:
     """Mark what is not of the Hopper matmuls as slow, where a test takes every row in turn."""
     of_hopper = row in HOPPER or row in HOPPER_MUTATIONS
     return pytest.param(row, marks=[] if of_hopper else [pytest.mark.slow])
+
+
+def some_quick(rows: Iterable[Golden | Mutation], every: int) -> list[Any]:
+    """Mark all but some rows of the Hopper matmuls as slow, where another test takes them all."""
+    found = []
+    for number, row in enumerate(rows):
+        of_hopper = row in HOPPER or row in HOPPER_MUTATIONS
+        quick = of_hopper and number % every == 0
+        found.append(pytest.param(row, marks=[] if quick else [pytest.mark.slow]))
+    return found

@@ -43,7 +43,7 @@ def table(build, hazard, wait):
         pytest.param(build, hazard, id=f"{name}-{hazard}", marks=[] if quick else pytest.mark.slow)
         for build, name in ((shared, "shared"), (across_ctas, "global"))
         for hazard in HAZARDS
-        for quick in [(name, hazard) in (("shared", "war"), ("global", "raw"))]
+        for quick in [(name, hazard) in (("global", "raw"),)]
     ],
 )
 def test_with_the_wait_a_fence_counts_at_b_and_e_alone(build, hazard):

@@ -15,9 +15,18 @@ CHAINS = [
 SHAPES = {"whole": (64, 32, 32), "ragged": (72, 40, 40), "odd": (67, 35, 40)}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("out_dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("step", STEPS)
+OUT_DTYPES = ["float32", "float16", "bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("step", "out_dtype", "shape"),
+    [
+        pytest.param(step, dtype, shape, marks=[] if (a + b + c) % 3 == 0 else [pytest.mark.slow])
+        for a, step in enumerate(STEPS)
+        for b, dtype in enumerate(OUT_DTYPES)
+        for c, shape in enumerate(SHAPES)
+    ],
+)
 def test_one_step(step, out_dtype, shape):
     m, n, k = SHAPES[shape]
     problem = {"m": m, "n": n, "k": k, "out_dtype": out_dtype, "epilogue": (step,)}

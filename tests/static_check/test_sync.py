@@ -8,7 +8,14 @@ import tvm
 from tvm import s_tir
 from tvm.script import tirx as T
 
-from tests.seeded.catalogue import BY_ID, CONTROLS, GOLDEN, MUTATIONS, slow_but_hopper
+from tests.seeded.catalogue import (
+    BY_ID,
+    CONTROLS,
+    GOLDEN,
+    MUTATIONS,
+    slow_but_hopper,
+    some_quick,
+)
 from tests.seeded.lowering import lower
 from tests.static_check.kernels import kernel
 from tvm_hopper import pipeline
@@ -37,7 +44,7 @@ def simulated(func, threads=256):
 # -- mutations, goldens, our own kernels ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("mutation", STATIC, ids=lambda mutation: mutation.id)
+@pytest.mark.parametrize("mutation", some_quick(STATIC, 3), ids=lambda mutation: mutation.id)
 def test_finds_mutation(mutation):
     lowered = lower(mutation.build().func)
     assert rules(lowered.device, lowered.host) & frozenset().union(*mutation.expected)

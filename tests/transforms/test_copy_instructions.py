@@ -106,7 +106,12 @@ with T.sblock("copy"):
 
 
 def test_a_store_of_rows():
-    becomes(STORE.replace("EXTENT", "8"), STORED)
+    fewer = ("12, thread", "11, thread")
+    becomes(STORE.replace("EXTENT", "8"), STORED, fewer, head=(fewer,))
+
+
+def test_a_store_that_lost_its_bound_stays_within_the_tensor():
+    becomes(STORE.replace("EXTENT", "T.min(8, 90 - bx * 8)"), STORED)
 
 
 def test_a_store_of_rows_that_end_stores_fewer():

@@ -53,8 +53,8 @@ def hook_passes() -> list[Pass]:
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
-        transforms.SelectCopies(),  # dealt out to threads or not, a copy is a tile from here on
         transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole
+        transforms.SelectCopies(),  # dealt out to threads or not, a copy is a tile from here on
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
         transforms.LowerMma(),  # the accumulator goes to registers, rows and columns to threads
         transforms.FuseThreads(),  # roles and elections number the threads along one axis

@@ -134,13 +134,13 @@ def _counts(
     copy: Transfer, loops: tuple[ir.For, ...], around: tuple[ir.For, ...]
 ) -> dict[ir.For, Any]:
     counts: dict[ir.For, Any] = {loop: int(loop.extent) for loop in loops}
-    if copy.condition is None:
+    if copy.condition is None and copy.fills_shared:
         return counts
     tensor = copy.tensor
     every = {loop.loop_var: loop for loop in (*around, *copy.loops)}
-    bounds = find_bounds(
-        copy.condition, tensor.indices, tuple(tensor.buffer.shape), tuple(every.values())
-    )
+    shape = tuple(tensor.buffer.shape)
+    condition = True if copy.condition is None else copy.condition
+    bounds = find_bounds(condition, tensor.indices, shape, tuple(every.values()))
     if bounds is None:
         raise _bad_predicate(copy)
     analyzer = sym.Analyzer()
@@ -159,10 +159,15 @@ def _counts(
                     _instead(copy),
                 )
             whole.append(index >= ir.cast_like(0, index))
+        is_own = bound is None and not copy.fills_shared
+        if is_own:  # a schedule may lose the predicate of a store; TMA would clip it by itself
+            bound = shape[axis]
         if bound is None or analyzer.can_prove(index < ir.cast_like(bound, index)):
             continue
         moving = [loop for loop in loops if ir.uses(index, loop.loop_var)]
         if len(moving) > 1 or (moving and tensor.steps(moving[0])[axis] != 1):
+            if is_own:
+                continue
             raise _bad_predicate(copy)
         if copy.must_fill:
             raise cannot_lower(

@@ -33,6 +33,17 @@ SELECTION = [
         TMA,
     ),
     case(
+        "a tile of threads that nothing bounds",
+        BY_THREADS,
+        (SelectCopies,),
+        r"tile tile: found a shape \[16, 2147483647\] that nothing bounds; need indices within "
+        r"bounds that are known now; split its loops by constants",
+        (AUTO, '{"tvm_hopper.async_copy": "none"}'),
+        ('alloc_buffer((16, 64), "float16"', 'alloc_buffer((16, 2147483647), "float16"'),
+        ("func(A: ", "func(n: T.int32, A: "),
+        ("tile[tx % 16, tx]", "tile[tx % 16, tx + n]"),
+    ),
+    case(
         "roles with nothing to load",
         UNBOUND,
         (SelectCopies,),

@@ -51,7 +51,7 @@ def run_kernel(
     blocks: Sequence[tuple[int, ...]] | None = None,
     detect_races: bool = True,
     outputs: Sequence[str] = (),
-    written: dict[str, np.ndarray] | None = None,
+    written: Mapping[str, np.ndarray] | None = None,
     budget_s: float | None = None,
     shortcuts: Shortcuts = NOTHING_LEFT_OUT,
     record_writers: bool = False,
@@ -85,9 +85,9 @@ def run_kernel(
     outputs : sequence of str
         Tensors that hold nothing before the kernel: reading them first is UNINIT_READ, and a part
         that stays unwritten is OUTPUT_COVERAGE.
-    written : dict or None
+    written : mapping or None
         For several launches in a row: the bytes of each output's memory that earlier ones wrote.
-        This launch adds its own, and leaves OUTPUT_COVERAGE to the caller.
+        To a dict this launch adds its own, and it leaves OUTPUT_COVERAGE to the caller.
     budget_s : float or None
         Seconds after which the run ends as INCOMPLETE; None: an hour.
     shortcuts : Shortcuts
@@ -147,11 +147,12 @@ def run_kernel(
             stop_after, num_sms, unfinished,
         )  # fmt: skip
     if machine.log is not None and not (machine.stopped or machine.unknown):
-        for name in outputs if written is not None or blocks is None else ():
+        keeps = isinstance(written, dict)
+        for name in outputs if keeps or (written is None and blocks is None) else ():
             region = builder.regions[name]
             assert region.shadow is not None  # it is watched, since it holds nothing before
             now = region.shadow.written(region.size)
-            if written is not None:
+            if isinstance(written, dict):
                 written[name] = now
             elif hole := ending.uncovered(name, places[name], now, name in stored):
                 machine.add("OUTPUT_COVERAGE", **hole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,7 @@ def run_launches(
             chosen,
             detect_races,
             sorted(launch.tensors & memory.empty),
-            memory.written if chosen is None or followed else dict(memory.written),
+            memory.written if chosen is None or followed else MappingProxyType(memory.written),
             None if end is None else max(end - time.monotonic(), 0.0),
             of_kernel(shortcuts or {}, launch.func),
             record_writers,

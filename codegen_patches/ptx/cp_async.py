@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import tirx
 from tvm.script import tirx as T
 
 
@@ -24,7 +25,21 @@ def copy(tile: Any, tensor: Any, num_bytes: int, source_bytes: Any = None) -> An
     name = f"cp.async.{through}.shared.global"
     if source_bytes is None:
         return T.ptx[name](tile, tensor, num_bytes)
-    return T.ptx[name](tile, tensor, num_bytes, T.uint32(source_bytes))
+    return T.ptx[name](tile, tensor, num_bytes, _unsigned(source_bytes))
+
+
+def _unsigned(num_bytes: Any) -> Any:
+    """Return a number of bytes from 0 to 16 as uint32.
+
+    Behind a condition TVM may forget what keeps it from being negative, and its analysis, which
+    looks at the value by itself, fails on a negative constant: of its bits it makes a legal one.
+    """
+    if isinstance(num_bytes, tirx.Select):
+        both = num_bytes.true_value, num_bytes.false_value
+        return tirx.Select(num_bytes.condition, *map(_unsigned, both))
+    if isinstance(num_bytes, (int, tirx.IntImm)):
+        return T.uint32(int(num_bytes))
+    return tirx.Cast("uint32", tirx.bitwise_and(num_bytes, 31))
 
 
 def arrive(barrier: Any) -> Any:

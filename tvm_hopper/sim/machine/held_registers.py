@@ -1,8 +1,8 @@
 """Which registers hold a value: an array begins with none, and a thread writes its own.
 
-Variables of the constant and global state spaces alone can be initialized (PTX ISA 9.1, 5.4.4): what
-a register holds before its thread writes it is not defined. A copy of such a register holds nothing
-either; what is reported is its use: a store, a branch or an address that depends on it.
+Variables of the constant and global state spaces alone can be initialized (PTX ISA 9.1, 5.4.4):
+what a register holds before its thread writes it is not defined. A copy of such a register holds
+nothing either; what is reported is its use: a store, a branch or an address that depends on it.
 """
 
 from __future__ import annotations

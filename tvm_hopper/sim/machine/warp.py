@@ -171,9 +171,7 @@ class WarpCore(LoadStore):
         """Return the lanes of these numbers as bits; all of them if no other exists."""
         if len(lanes) == 32:
             return ALL_LANES
-        bits = sum(1 << int(lane) for lane in lanes)
-        whole = ALL_LANES if self.partial is None else lane_bits(self.partial)
-        return ALL_LANES if bits == whole else bits
+        return self.whole(sum(1 << int(lane) for lane in lanes))
 
     def release(self, lanes: int = ALL_LANES) -> Bundle:
         """Return what some lanes of this warp publish by a release, and begin a new epoch."""

@@ -1,4 +1,4 @@
-"""Shared by all tests: which of them need a GPU, and golden texts.
+"""Shared by all tests: which of them need a GPU, which are a sample, and golden texts.
 
 `pytest --update-golden` rewrites the files that the `golden` fixture compares with.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,26 @@ def _has_hopper() -> bool:
     return major.value == 9
 
 
+def _leave_a_sample(items: list[pytest.Item]) -> None:
+    """Of the cases of a test marked `sampled(every=n)`, all but each n-th become slow.
+
+    Those that are slow as it is are not counted.
+    """
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is None or item.get_closest_marker("slow"):
+            continue
+        name = item.nodeid.split("[", 1)[0]
+        if seen[name] % mark.kwargs["every"]:
+            item.add_marker(pytest.mark.slow)
+        seen[name] += 1
+
+
+# First, so that `-m "not slow"` sees the marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _leave_a_sample(items)
     if any("gpu" in item.keywords for item in items) and not _has_hopper():
         skip = pytest.mark.skip(reason="needs an NVIDIA GPU of compute capability 9.0")
         for item in items:

@@ -42,6 +42,7 @@ def check(mod, config=SMALL):
     return sch
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("shape", [(128, 128, 64), (100, 104, 72)], ids=["exact", "ragged"])
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form, shape):

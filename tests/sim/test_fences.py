@@ -148,6 +148,7 @@ def inputs_of(space, hazard):
     return values
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("places", PLACES, ids=lambda p: "".join("01"[x] for x in p))
 @pytest.mark.parametrize("hazard", ["raw", "war", "waw"])
 @pytest.mark.parametrize("space", ["shared", "global"])

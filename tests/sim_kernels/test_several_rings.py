@@ -52,6 +52,7 @@ def sum_nested(a, b):
 @ROLES
 @PERSISTENT
 @STAGES
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("outer_stages", [0, 2, 3])
 def test_a_load_around_a_loop_of_loads(roles, persistent, stages, outer_stages):
     """The outer tile stays where it is while the inner ring turns, and its own ring does too."""

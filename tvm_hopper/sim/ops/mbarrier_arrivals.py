@@ -1,8 +1,8 @@
 """Arrivals on mbarriers, each with the operands of the lanes that name the barrier.
 
 PTX ISA 9.1, 9.7.13.15.13 mbarrier.arrive: each executing thread arrives on the mbarrier that it
-names, for its own count and bytes, and gets "an opaque 64-bit register capturing the phase of the
-mbarrier object prior to the arrive-on operation".
+names, for its own count and bytes, and gets the state of before its arrival: opaque, but it tells the
+phase that was in progress.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MBarrierArrivalOps:
         """Raise the tx-count, then arrive once.
 
         TVM calls the operand of the forms that return a state `count`; PTX has `tx_count` in all,
-        and "the count argument of the arrive-on operation" is 1 (9.7.13.15.13).
+        and the arrival itself counts for 1 (9.7.13.15.13).
         """
         phases = self._phases(site, mask, addr)
         self._arrive_all(site, mask, mods, addr, 1, tx=tx_count if count is None else count)

@@ -1,8 +1,8 @@
 """Arrivals on mbarriers, each with the operands of the lanes that name the barrier.
 
 PTX ISA 9.1, 9.7.13.15.13 mbarrier.arrive: each executing thread arrives on the mbarrier that it
-names, for its own count and bytes, and gets the state of before its arrival: opaque, but it tells the
-phase that was in progress.
+names, for its own count and bytes, and gets the state of before its arrival: opaque, but it tells
+the phase that was in progress.
 """
 
 from __future__ import annotations

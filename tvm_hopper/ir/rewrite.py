@@ -65,10 +65,12 @@ def _is_empty(stmt: Stmt) -> bool:
 
 def fresh_variables(stmt: Any) -> Any:
     """Copy statements that stand twice in a function: each defines variables and buffers anew."""
+    blocks = find_all(stmt, SBlock)
     defined = [loop.loop_var for loop in find_all(stmt, For)]
     defined += [bind.var for bind in find_all(stmt, tirx.Bind)]
+    defined += [axis.var for block in blocks for axis in block.iter_vars]
     new = {var: Var(var.name, dtype_of(var)) for var in defined}
-    for buffer in (x for block in find_all(stmt, SBlock) for x in block.alloc_buffers):
+    for buffer in (x for block in blocks for x in block.alloc_buffers):
         alignment = int(buffer.ty.data_alignment)
         new[buffer] = new_buffer(
             buffer.name, tuple(buffer.shape), dtype_of(buffer), str(buffer.scope()), alignment

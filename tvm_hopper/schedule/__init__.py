@@ -6,6 +6,8 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.requests.keys import BY_DEVICE
 
 from .products.apply import matmul
+from .products.branches import size_classes
+from .products.classes import choose_classes
 from .products.config import MatmulConfig, Roles
 from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
@@ -18,6 +20,7 @@ __all__ = [
     "Roles",
     "async_copy",
     "async_store",
+    "choose_classes",
     "choose_config",
     "fuse_epilogue",
     "fuse_prologue",
@@ -26,5 +29,6 @@ __all__ = [
     "pad",
     "pipeline",
     "raster",
+    "size_classes",
     "wgmma",
 ]

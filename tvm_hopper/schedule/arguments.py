@@ -18,6 +18,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.requests.keys import INT32_MAX
 
 MOST_SIZE = 1 << 16  # of a tile, and of a ring: no shared memory holds one
 MOST_NAMES = 8  # of a function's blocks that a message lists
@@ -83,6 +84,20 @@ def as_sizes(where: str, sizes: Any) -> tuple[tuple[int, ...], ...]:
         need = "rows, columns and depth, a tuple of positive ints for each"
         raise cannot_schedule(where, f"sizes={_show(sizes)}", need)
     return plain
+
+
+def as_bounds(where: str, name: str, value: Any, most: int | None = None) -> tuple[int, ...]:
+    """Return positive ints that ascend."""
+    is_list = isinstance(value, (tuple, list)) and len(value)
+    numbers = [_index(x) for x in value] if is_list else []
+    bounds = [x for x in numbers if x is not None and 0 < x <= INT32_MAX]
+    if not bounds or len(bounds) < len(numbers) or bounds != sorted(set(bounds)):
+        need = f"ascending ints from 1 to {INT32_MAX}, e.g. (16, 256, 4096)"
+        raise cannot_schedule(where, f"{name}={_show(value)}", need)
+    if most is not None and len(bounds) > most:
+        found = f"{len(bounds)} {name}"
+        raise cannot_schedule(where, found, f"at most {most}, each a kernel to build")
+    return tuple(bounds)
 
 
 def as_pair(where: str, name: str, value: Any, need: str) -> tuple[int, int] | None:

@@ -59,15 +59,19 @@ def check_lowering(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def extract_kernel(sch: s_tir.Schedule, block: Any) -> tirx.PrimFunc | None:
-    """Return a function of the kernel around a block alone; None inside of another block."""
+    """Return a function of the kernel around a block alone; None inside of another block.
+
+    A block without axes between the function's and the kernel, as each size class has one, is a
+    part of the host's code.
+    """
     around = _blocks_around(sch, block)
-    if len(around) != 1:
+    if any(node.iter_vars for node in around):
         return None
-    (root,) = around
+    root, scope = around[-1], around[0]
     func = next(f for f in sch.mod.functions.values() if _is_root(f, root))
     node = sch.get(block)
-    part = next(s for s in ir.statements(root.body) if ir.uses_node(s, node))
-    own = [b for b in root.alloc_buffers if ir.uses(part, b)]
+    part = next(s for s in ir.statements(scope.body) if ir.uses_node(s, node))
+    own = [b for each in around for b in each.alloc_buffers if ir.uses(part, b)]
     between = [b for b in own if b.scope() in ("", "global")]
     kept = [b for b in own if b not in between]
     attrs = {k: v for k, v in func.attrs.items() if str(k) != "target"}
@@ -84,9 +88,9 @@ def block_names(sch: s_tir.Schedule) -> frozenset[str]:
 
 def check_nothing_left(sch: s_tir.Schedule, block: Any, before: frozenset[str]) -> None:
     """Refuse blocks that scheduling made and that stand outside of the kernel of a block."""
-    around = _blocks_around(sch, block)
     node = sch.get(block)
-    for part in ir.statements(around[-1].body):
+    parts = [part for scope in _blocks_around(sch, block) for part in ir.statements(scope.body)]
+    for part in parts:
         if ir.uses_node(part, node):
             continue
         for left in ir.find_all(part, ir.SBlock, lambda x: str(x.name_hint) not in before):

@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import s_tir
@@ -28,6 +30,8 @@ from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from . import fuse
+from .branches import branched, class_block
+from .classes import ClassKernel, as_asked, find_kernels
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .model import choose_config
 from .normalize import normalized
@@ -44,8 +48,18 @@ from .staging import choose_staging, find_staging_violations, stage_output
 from .views import make_views
 
 
-def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) -> None:
+def matmul(
+    sch: s_tir.Schedule,
+    block: Any,
+    config: MatmulConfig | None = None,
+    *,
+    classes: Sequence[int] | Mapping[int, MatmulConfig] | None = None,
+    rows: int | None = None,
+) -> None:
     """Schedule one matmul block, its casts and its epilogue as a Hopper kernel.
+
+    A product with symbolic rows gets several, of which the host launches one at each call by the
+    rows that there are: the block C becomes C_16, C_256 and so on, see `hs.size_classes`.
 
     Parameters
     ----------
@@ -55,6 +69,13 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
         The multiply-add, in plain loops.
     config : MatmulConfig, optional
         How to cut it up; what it leaves open is chosen from the shape.
+    classes : sequence of int, or mapping of int to MatmulConfig, optional
+        Of symbolic rows: up to how many each kernel runs, ascending, at most eight; the last one
+        also runs above. Each is chosen for its bound, or has the configuration that it is mapped
+        to. None: by the model (`hs.choose_classes`), one kernel if `config` has a tile, stages,
+        consumers or registers. Empty: one kernel, which is chosen for many rows.
+    rows : int, optional
+        Of symbolic rows: one kernel, which is chosen for so many, and right for any.
 
     Raises
     ------
@@ -63,6 +84,7 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
     """
     check_schedule("matmul", sch)
     check_type("matmul", "config", config, MatmulConfig, "an hs.MatmulConfig")
+    asked = as_asked(config, classes, rows)
     given = config or MatmulConfig()
     check_sampled(sch, "matmul", "tile", *(given.tile or ()))
     check_sampled(sch, "matmul", "last_stage", given.last_stage)
@@ -72,6 +94,13 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
         _check_nothing_sampled(given)
         block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
+    kernels = find_kernels(plain, block, given, asked)
+    if len(kernels) > 1:
+        fresh = _schedule_classes(plain, block, kernels)
+        with origins.noted(sch):
+            ir.replace_schedule(sch, fresh)
+        return
+    (kernel,) = kernels
     before = block_names(plain)
 
     def accept(copy: s_tir.Schedule, product: Any) -> None:
@@ -79,12 +108,27 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
         if not is_sampled(given):
             check_lowering(copy, product)
 
-    rehearse(plain, lambda copy, same: _schedule(copy, same(block), config), accept)
+    rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
     with origins.noted(sch):
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
         with as_one_step():
-            _schedule(sch, block, config)
+            _schedule(sch, block, kernel)
+
+
+def _schedule_classes(
+    plain: s_tir.Schedule, block: Any, kernels: tuple[ClassKernel, ...]
+) -> s_tir.Schedule:
+    """Schedule a kernel for each size class, on a schedule that begins anew."""
+    fresh = branched(plain, block, tuple(kernel.rows for kernel in kernels))
+    before = block_names(fresh)
+    name = label(plain, block).removeprefix("block ")
+    with as_one_step():
+        for kernel in kernels:
+            product = _schedule(fresh, class_block(name, kernel.rows), kernel)
+            check_nothing_left(fresh, product, before)
+            check_lowering(fresh, product)
+    return fresh
 
 
 def _check_nothing_sampled(config: MatmulConfig) -> None:
@@ -103,25 +147,26 @@ def is_sampled(config: MatmulConfig) -> bool:
     return any(isinstance(size, Expr) for size in (*(config.tile or ()), config.last_stage))
 
 
-def _schedule(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
+def _schedule(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     block = as_block(sch, block)
     name = sch.get(block).name_hint
     try:
-        return _apply(sch, block, config)
+        return _apply(sch, block, kernel)
     except TVM_ERRORS as error:
         found = f"what TVM cannot schedule{in_words(error)}"
         need = "a matmul that is padded and tiled by itself"
         raise cannot_schedule(f"block {name}", found, need, fuse.SEPARATE) from error
 
 
-def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
+def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
+    config = kernel.config
     check_product(sch, block)
     fuse.fuse_prologue(sch, block)
     _check_in_place(sch, block)
     views = make_views(sch, block)
     problem = find_matmul(sch, block)
-    check_operands(problem, config.accumulate if config is not None else None, views)
-    config, axis = _fit(sch, problem, config or MatmulConfig(), output_dtypes(sch, block))
+    check_operands(problem, config.accumulate, views)
+    config, axis = _fit(sch, problem, kernel, output_dtypes(sch, block))
     assert config.tile is not None
     assert config.consumers is not None
     tile_m, tile_n, tile_k = config.tile
@@ -181,20 +226,23 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
 
 
 def _fit(
-    sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig, outputs: tuple[str, ...]
+    sch: s_tir.Schedule, problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]
 ) -> tuple[MatmulConfig, str]:
     """Complete the configuration and check it; return it and the axis that consumers share.
 
     A sampled size is judged by the smallest of its candidates, and the axis must serve them all.
     """
-    dtype = problem.lhs.dtype
+    dtype, config = problem.lhs.dtype, kernel.config
+    rows = problem.m.extent if kernel.rows is None else kernel.rows
     is_depth_open = config.stages is None and config.last_stage is None
     sizes = None
     if config.tile is not None:
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
-    config = choose_config(
-        problem.m.extent, problem.n.extent, problem.k.extent, dtype, config, sizes
-    )
+    others = problem.n.extent, problem.k.extent, dtype
+    config = choose_config(rows, *others, config, sizes)
+    if kernel.is_open:  # tiles are ordered and shared out for as many as there may be
+        order = {name: getattr(kernel.config, name) for name in ("raster_group", "persistent")}
+        config = choose_config(problem.m.extent, *others, replace(config, **order), sizes)
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])

@@ -184,10 +184,11 @@ def followers(sch: s_tir.Schedule, block: Any) -> list[Any]:
 def is_needed(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether what a block writes is needed in memory: an argument, or read by a kernel."""
     result = sch.get(block).writes[0].source
-    root = sch.get_sref(block)
-    while root.parent is not None:
-        root = root.parent
-    is_argument = not any(b.same_as(result) for b in root.stmt.alloc_buffers)
+    place, own = sch.get_sref(block).parent, []
+    while place is not None:
+        own += place.stmt.alloc_buffers if isinstance(place.stmt, ir.SBlock) else []
+        place = place.parent
+    is_argument = not any(b.same_as(result) for b in own)
     return is_argument or len(followers(sch, block)) < len(sch.get_consumers(block))
 
 

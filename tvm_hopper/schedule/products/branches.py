@@ -1,0 +1,287 @@
+"""Give a product with symbolic rows a copy for each size class, of which the host runs one.
+
+    for i, j, k: C[i, j] += A[i, k] * B[j, k]                       i below m
+    for i, j: D[i, j] = f(C[i, j])
+  ->
+    if m <= 16:
+        with sblock("C_rows_16"):
+            for i, j, k: C[i, j] += A[i, k] * B[j, k]               block C_16
+            for i, j: D[i, j] = f(C[i, j])                          block D_16
+    elif m <= 256:
+        ...                                                         C_256, D_256
+    else:
+        ...                                                         C_4096, D_4096
+
+Each copy is scheduled by itself, as a kernel of its own.  No primitive of TVM branches, so that
+`hs.matmul` does this on a schedule that begins anew: a trace of it replays on
+`hs.size_classes(mod, "C", (16, 256, 4096))`, and not on the module as it was.
+
+What goes into the branches is what `hs.matmul` makes part of the kernel: the product, what casts
+its operands, and the blocks behind it that are no kernels of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.schedule import origins, reasons
+from tvm_hopper.schedule.arguments import as_block, as_bounds
+from tvm_hopper.schedule.trial import as_one_step
+
+from .fuse import fuse_prologue
+from .normalize import normalize
+from .recognize import Matmul, check_product, find_matmul
+from .views import make_views
+
+ONE_KERNEL = "take one kernel: hs.matmul(..., classes=())"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One statement of a function's root block, and what it touches."""
+
+    stmt: Any
+    names: tuple[str, ...]  # of its blocks
+    reads: tuple[Any, ...]
+    writes: tuple[Any, ...]
+    is_kernel: bool  # a reduction, or bound to threads already
+
+    def touches(self, buffers: Iterable[Any]) -> bool:
+        """Tell whether it reads or writes one of some buffers."""
+        return _share((*self.reads, *self.writes), buffers)
+
+
+def size_classes(mod: tvm.IRModule | tirx.PrimFunc, block: str, bounds: Sequence[int]) -> Any:
+    """Give a product a copy for each size class of its symbolic rows, for a kernel each.
+
+    The copies of block C are called C_16, C_256 and so on by their bounds; `hs.matmul` schedules
+    each by itself.
+
+    Parameters
+    ----------
+    mod : IRModule or PrimFunc
+        Plain loops; it is left as it is. Of a module, the one function that has the block.
+    block : str
+        The multiply-add.
+    bounds : sequence of int
+        Rows up to which each copy runs, ascending; the last one also runs above its own.
+
+    Returns
+    -------
+    mod : IRModule or PrimFunc
+        Products are normalized in it, see `hs.normalize`.
+
+    Raises
+    ------
+    ScheduleError
+        There is no such product, its rows are not symbolic, or the bounds do not ascend.
+    """
+    if not isinstance(mod, (tvm.IRModule, tirx.PrimFunc)):
+        raise cannot_schedule("size_classes", f"{type(mod).__name__}", "an IRModule or a PrimFunc")
+    bounds = as_bounds("size_classes", "bounds", bounds)
+    plain = normalize(mod, block)
+    module = tvm.IRModule({"main": plain}) if isinstance(plain, tirx.PrimFunc) else plain
+    name = _function_of(module, block)
+    sch = s_tir.Schedule(module)
+    sch.work_on(name)
+    result = branched(sch, block, bounds).mod
+    if isinstance(mod, tirx.PrimFunc):
+        return result["main"]
+    origins.note(result, mod)
+    return result
+
+
+def _function_of(module: tvm.IRModule, block: str) -> str:
+    found = [
+        gv.name_hint
+        for gv, func in module.functions.items()
+        if isinstance(func, tirx.PrimFunc)
+        and ir.find_all(func.body, ir.SBlock, lambda x: str(x.name_hint) == block)
+    ]
+    if len(found) != 1:
+        what = f"functions {', '.join(sorted(found))}, which all have it"
+        raise cannot_schedule(f"block {block}", what, "one function with a block of that name")
+    return found[0]
+
+
+def branched(sch: s_tir.Schedule, block: Any, bounds: tuple[int, ...]) -> s_tir.Schedule:
+    """Return a schedule that begins anew, with a copy of a product for each of several classes."""
+    rows = check_rows(sch, block)
+    target = sch.func_working_on.name_hint
+    func = sch.mod[target]
+    name = str(sch.get(as_block(sch, block)).name_hint)
+    new = _branch(func, name, rows, bounds)
+    module = tvm.IRModule(sch.mod.functions, attrs=sch.mod.attrs, global_infos=sch.mod.global_infos)
+    module.update_func(sch.mod.get_global_var(target), new)
+    fresh = s_tir.Schedule(module)
+    fresh.work_on(target)
+    return fresh
+
+
+def class_block(name: str, bound: int) -> str:
+    """Return the name of the copy of a block in one size class."""
+    return f"{name}_{bound}"
+
+
+def look_at(sch: s_tir.Schedule, block: Any) -> Matmul:
+    """Recognise the product that `hs.matmul` will schedule, on a copy of the schedule."""
+    copy = sch.copy()
+    block = as_block(copy, block)
+    check_product(copy, block)
+    name = copy.get(block).name_hint
+    try:
+        with as_one_step():
+            fuse_prologue(copy, block)
+        make_views(copy, block)
+    except reasons.TVM_ERRORS as error:
+        found = f"what TVM cannot schedule{reasons.in_words(error)}"
+        need = "a matmul whose operands are tensors, or parts of them"
+        raise cannot_schedule(f"block {name}", found, need) from error
+    return find_matmul(copy, block)
+
+
+def check_rows(sch: s_tir.Schedule, block: Any) -> Any:
+    """Return the symbolic number of rows of a product; refuse one that has no classes."""
+    problem = look_at(sch, block)
+    where = f"block {problem.name}"
+    if isinstance(problem.m.extent, int):
+        found = f"size classes of M = {problem.m.extent}"
+        raise cannot_schedule(where, found, "a symbolic M", "leave classes and rows out")
+    for name, axis in (("N", problem.n), ("K", problem.k)):
+        if not isinstance(axis.extent, int):
+            found = f"size classes with {name} = {axis.extent}, symbolic"
+            raise cannot_schedule(where, found, "static N and K beside a symbolic M", ONE_KERNEL)
+    if not stands_alone(sch, block):
+        found = "size classes of a product inside of another block"
+        raise cannot_schedule(where, found, "a product in the function's own body", ONE_KERNEL)
+    return problem.m.extent
+
+
+def stands_alone(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether nothing but loops stands between a block and its function's root."""
+    place = sch.get_sref(as_block(sch, block)).parent
+    while not isinstance(place.stmt, ir.SBlock):
+        place = place.parent
+    return place.parent is None and any(
+        ir.uses_node(part, sch.get(as_block(sch, block))) and isinstance(part, ir.For)
+        for part in ir.statements(place.stmt.body)
+    )
+
+
+def _branch(func: Any, block: str, rows: Any, bounds: tuple[int, ...]) -> tirx.PrimFunc:
+    root = func.body.block
+    parts = [_part(stmt) for stmt in ir.statements(root.body)]
+    product = next(i for i, part in enumerate(parts) if block in part.names)
+    group = find_group(parts, product)
+    _check_order(parts, group, product)
+    outside = [i for i in range(len(parts)) if i not in group]
+    staying = [i for i in group if _is_read_outside(parts, i, group, product)]
+    own = [b for b in root.alloc_buffers if not any(parts[i].touches([b]) for i in outside)]
+    shared = [x for i in staying for x in parts[i].writes if not any(x.same_as(y) for y in own)]
+    body: Any = None
+    for bound in reversed(bounds):
+        one = _copy_of([parts[i] for i in sorted(group)], [*own, *shared], block, bound)
+        limit = tirx.IntImm(ir.dtype_of(rows), bound)
+        body = one if body is None else ir.IfThenElse(rows <= limit, one, body)
+    kept = [
+        body if i == product else part.stmt
+        for i, part in enumerate(parts)
+        if i == product or i in outside or i in staying
+    ]
+    buffers = [b for b in root.alloc_buffers if not any(b.same_as(x) for x in own)]
+    new = ir.with_block(root, body=ir.seq(*kept), alloc_buffers=buffers)
+    return func.with_body(ir.SBlockRealize(func.body.iter_values, func.body.predicate, new))
+
+
+def _part(stmt: Any) -> Part:
+    blocks = ir.find_all(stmt, ir.SBlock)
+    loops = ir.find_all(stmt, ir.For)
+    return Part(
+        stmt,
+        tuple(str(x.name_hint) for x in blocks),
+        tuple(region.source for x in blocks for region in x.reads),
+        tuple(region.source for x in blocks for region in x.writes),
+        any(x.init is not None for x in blocks)
+        or any(x.kind == ir.ForKind.THREAD_BINDING for x in loops),
+    )
+
+
+def find_group(parts: Sequence[Part], product: int) -> frozenset[int]:
+    """Return the places of the statements that become one kernel with a product."""
+    group = {product}
+    while True:  # what reads the product, or what is made of it
+        made = [x for i in group for x in parts[i].writes]
+        more = {
+            i
+            for i, part in enumerate(parts)
+            if i > product and not part.is_kernel and _share(part.reads, made)
+        }
+        if more <= group:
+            break
+        group |= more
+    while True:  # what makes their other operands
+        read = [x for i in group for x in parts[i].reads]
+        more = {
+            i
+            for i, part in enumerate(parts)
+            if i < max(group) and not part.is_kernel and _share(part.writes, read)
+        }
+        if more <= group:
+            return frozenset(group)
+        group |= more
+
+
+def _is_read_outside(parts: Sequence[Part], i: int, group: frozenset[int], product: int) -> bool:
+    """Tell whether a statement in front of the product is needed by another one, too."""
+    others = [part for j, part in enumerate(parts) if j not in group]
+    return i < product and any(_share(part.reads, parts[i].writes) for part in others)
+
+
+def _check_order(parts: Sequence[Part], group: frozenset[int], product: int) -> None:
+    """Refuse statements that cannot move to the product's place past those in between."""
+    for i in sorted(group - {product}):
+        low, high = sorted((i, product))
+        for j in range(low + 1, high):
+            moved, other = parts[i], parts[j]
+            if j in group or not (
+                moved.touches(other.writes) or _share(other.reads, moved.writes)
+            ):
+                continue
+            raise cannot_schedule(
+                f"block {parts[product].names[0]}",
+                f"block {other.names[0]} between it and block {moved.names[0]}, which both touch "
+                "a tensor",
+                "the blocks of a kernel next to each other",
+                f"move {other.names[0]} in front or behind, or {ONE_KERNEL}",
+            )
+
+
+def _copy_of(parts: Sequence[Part], buffers: Sequence[Any], block: str, bound: int) -> Any:
+    """Build one class: a block of its own, whose scope TVM's primitives see alone."""
+    regions = {}
+    for kind in ("reads", "writes"):
+        touched = ir.once([x for part in parts for x in getattr(part, kind)])
+        outer = [x for x in touched if not any(x.same_as(b) for b in buffers)]
+        regions[kind] = [ir.full_region(x) for x in outer]
+    body = ir.seq(*(part.stmt for part in parts))
+
+    def rename(node: ir.SBlock) -> ir.SBlock:
+        return ir.with_block(node, name_hint=class_block(str(node.name_hint), bound))
+
+    body = tvm_ffi.structural_map(body, [(ir.SBlock, rename)], order="post")
+    used = [b for b in buffers if ir.uses(body, b)]
+    name = class_block(f"{block}_rows", bound)
+    return ir.fresh_variables(ir.opaque_block(name, body, alloc_buffers=used, **regions))
+
+
+def _share(first: Iterable[Any], second: Iterable[Any]) -> bool:
+    others = list(second)
+    return any(x.same_as(y) for x in first for y in others)

@@ -34,6 +34,7 @@ class Case:
     form: dict[str, Any] = field(default_factory=dict, hash=False)
     sizes: tuple[int, ...] = ()
     expect_refusal: bool = False
+    classes: tuple[int, ...] | None = None  # bounds; None: by the model
 
     @property
     def name(self) -> str:
@@ -81,7 +82,7 @@ def build(case: Case) -> Any:
         **case.form,
     )
     sch = s_tir.Schedule(mod)
-    hs.matmul(sch, "C", configuration(case))
+    hs.matmul(sch, "C", configuration(case), classes=case.classes)
     return tvm.compile(sch.mod, target=TARGET)
 
 

@@ -251,9 +251,7 @@ def _check_order(parts: Sequence[Part], group: frozenset[int], product: int) -> 
         low, high = sorted((i, product))
         for j in range(low + 1, high):
             moved, other = parts[i], parts[j]
-            if j in group or not (
-                moved.touches(other.writes) or _share(other.reads, moved.writes)
-            ):
+            if j in group or not (moved.touches(other.writes) or _share(other.reads, moved.writes)):
                 continue
             raise cannot_schedule(
                 f"block {parts[product].names[0]}",

@@ -34,7 +34,9 @@ LADDER = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192) 
 LEAST_GAIN = 0.04  # of the time over an octave of row counts, for which a kernel more is built
 POINTS_PER_OCTAVE = 4
 CUTS = ("tile", "stages", "last_stage", "consumers", "registers")  # fields that cut one kernel
-POINTS = tuple(sorted({round(2 ** (i / POINTS_PER_OCTAVE)) for i in range(57)}))  # row counts they are judged at
+POINTS = tuple(
+    sorted({round(2 ** (i / POINTS_PER_OCTAVE)) for i in range(57)})
+)  # row counts they are judged at
 
 
 @dataclass(frozen=True)

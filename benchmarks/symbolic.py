@@ -1,0 +1,173 @@
+"""Time one build with symbolic rows against a build of its own for each number of rows.
+
+    python -m benchmarks.symbolic
+    python -m benchmarks.symbolic --layers 4096x14336 --classes 64,512,8192
+
+For each layer, N x K: one function with M symbolic, the size classes by the model or given; for
+each M a static build, and cuBLAS. Checked against float64 (see matmul_case.py), then timed in turn
+in this one process, on sets of tensors larger than the L2 cache. Same output type as the input,
+float32 sums, normal random inputs, C = A B^T.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import math
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from . import machine, timing
+from .gemm import RESULTS, tensor_sets
+from .matmul_case import Case, build, check, register
+
+ROWS = (1, 2, 4, 8, 16, 17, 33, 64, 100, 128, 256, 300, 512, 1000, 2048, 4096, 8192)
+LAYERS = ("4096x4096", "6144x4096", "4096x14336")
+COLUMNS = ["N x K", "M", "class", "symbolic us", "static us", "cuBLAS us", "of static", "of cuBLAS"]
+
+
+def build_library(case: Case, path: str) -> tuple[str, tuple[int, ...], float]:
+    """Build a case into a library; returns its path, its classes and the seconds of one of them.
+
+    The process has built another kernel before.
+    """
+    from tvm_hopper import schedule as hs
+
+    build(Case(64, 64, 64, config={"tile": (64, 64, 64)}))
+    bounds: tuple[int, ...] = ()
+    if case.m is None:
+        bounds = case.classes or hs.choose_classes(case.n, case.k, case.dtype)
+    start = time.perf_counter()
+    executable = build(case)
+    seconds = time.perf_counter() - start
+    executable.export_library(path)
+    return path, tuple(bounds), seconds / max(1, len(bounds))
+
+
+def class_of(rows: int, bounds: tuple[int, ...]) -> str:
+    """Return the name of the class that computes so many rows."""
+    bound = next((b for b in bounds if rows <= b), None)
+    return f"to {bound}" if bound and bound != bounds[-1] else f"above {([0, *bounds])[-2]}"
+
+
+def time_rows(case: Case, runs: dict[str, Any], options: argparse.Namespace) -> list[float]:
+    """Time symbolic build, static build and cuBLAS at one M, in turn; medians in microseconds."""
+    import torch
+    import tvm_ffi
+
+    sets = tensor_sets(case)
+    ours = [[tvm_ffi.from_dlpack(t) for t in tensors] for tensors in sets]
+    transposed = [b.t() for _, b, _ in sets]
+    contenders = [
+        timing.Contender(name, lambda i, run=run: run(*ours[i]), tvm_ffi.use_torch_stream)
+        for name, run in runs.items()
+    ]
+    contenders.append(
+        timing.Contender(
+            "cublas", lambda i: torch.matmul(sets[i][0], transposed[i], out=sets[i][2])
+        )
+    )
+    times = timing.measure(contenders, len(sets), options.repeats, options.warmup)
+    return [t.median_us for t in times]
+
+
+def geometric_mean(values: list[float]) -> float:
+    """Return the geometric mean of some ratios."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", nargs="+", default=LAYERS, metavar="NxK")
+    parser.add_argument("--rows", nargs="+", type=int, default=ROWS, metavar="M")
+    parser.add_argument("--classes", help="bounds, e.g. 64,512,8192; left out, by the model")
+    parser.add_argument("--dtype", default="float16")
+    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--warmup", type=float, default=0.3, help="seconds before each M")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    """Build in parallel, then check and time one layer after the other; 0 when all were right."""
+    import tvm
+
+    options = parse(argv)
+    register()
+    asked = tuple(map(int, options.classes.split(","))) if options.classes else None
+    rows: list[dict[str, Any]] = []
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        context = multiprocessing.get_context("spawn")
+        pool = concurrent.futures.ProcessPoolExecutor(options.workers, context)
+        built: dict[tuple[str, int | None], tuple[Case, Any]] = {}
+        for layer in options.layers:
+            n, k = map(int, layer.split("x"))
+            for m in (None, *options.rows):
+                case = Case(m, n, k, "NT", options.dtype, options.dtype)
+                if m is None:
+                    case = dataclasses.replace(case, sizes=tuple(options.rows), classes=asked)
+                path = os.path.join(folder, f"{layer}_{m}.so")
+                built[layer, m] = case, pool.submit(build_library, case, path)
+        for layer in options.layers:
+            case, future = built[layer, None]
+            path, bounds, seconds = future.result()
+            symbolic = tvm.runtime.load_module(path)["main"]
+            check(case, symbolic)
+            print(f"{layer}: classes {bounds}, {seconds:.2f} s a class to build", flush=True)
+            for m in options.rows:
+                case, future = built[layer, m]
+                try:
+                    static = tvm.runtime.load_module(future.result()[0])["main"]
+                    check(case, static)
+                    ours, own, theirs = time_rows(
+                        case, {"symbolic": symbolic, "static": static}, options
+                    )
+                except Exception as error:  # one bad build must not hide the others' figures
+                    print(f"{layer} M={m}: {type(error).__name__}: {error}")
+                    wrong += 1
+                    continue
+                rows.append(
+                    dict(
+                        zip(
+                            COLUMNS,
+                            (
+                                layer.replace("x", " x "),
+                                m,
+                                class_of(m, bounds),
+                                f"{ours:.1f}",
+                                f"{own:.1f}",
+                                f"{theirs:.1f}",
+                                f"{own / ours:.3f}",
+                                f"{theirs / ours:.3f}",
+                            ),
+                            strict=True,
+                        )
+                    )
+                )
+                print(*rows[-1].values(), flush=True)
+        pool.shutdown()
+    ratios = [float(row["of static"]) for row in rows]
+    rows.append(
+        dict.fromkeys(COLUMNS, "")
+        | {
+            "N x K": "geometric mean (least)",
+            "of static": f"{geometric_mean(ratios):.3f} ({min(ratios):.3f})",
+            "of cuBLAS": f"{geometric_mean([float(r['of cuBLAS']) for r in rows]):.3f}",
+        }
+    )
+    title = "One build with symbolic rows against a static build for each number of rows"
+    print(machine.save(options.output, "symbolic", title, COLUMNS, rows))
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -16,6 +16,7 @@ from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
 from .lower_warp_memory import LowerWarpMemory
 from .merge_shared import MergeShared
+from .note_rows import NoteRows
 from .overlay_shared import OverlayShared
 from .plan_pipeline import PlanPipeline
 from .refuse_leftovers import RefuseLeftovers
@@ -41,6 +42,7 @@ __all__ = [
     "LowerMma",
     "LowerWarpMemory",
     "MergeShared",
+    "NoteRows",
     "OverlayShared",
     "PlanPipeline",
     "RefuseLeftovers",

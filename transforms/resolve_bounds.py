@@ -1,4 +1,4 @@
-"""Decide min and max in indices where the loops' ranges leave no choice.
+"""Decide min and max in indices where the loops' ranges and the host's conditions leave no choice.
 
     for bx in thread_binding(2, "blockIdx.x"):
         for ty in thread_binding(2, "threadIdx.y"):
@@ -17,6 +17,7 @@ Not here: min and max of values, those that depend on the data, kernels that mul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import ir as tvm_ir
@@ -24,13 +25,17 @@ from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.launches import HostCondition, conditions_around, known_at
 from tvm_hopper.plan.multiply_add import product_blocks
 
 BOUNDS = (tirx.Min, tirx.Max)
 
 
-def plan_bounds(kernel: ir.For) -> dict[Any, Any]:
-    """Map each min and max in an index of the kernel that can be decided to the side it takes."""
+def plan_bounds(kernel: ir.For, conditions: Sequence[HostCondition] = ()) -> dict[Any, Any]:
+    """Map each min and max in an index of the kernel that can be decided to the side it takes.
+
+    `conditions` are those under which the host launches the kernel.
+    """
     found = [
         bound
         for access in _accesses(kernel)
@@ -41,10 +46,10 @@ def plan_bounds(kernel: ir.For) -> dict[Any, Any]:
     ]
     if not found:
         return {}
-    analyzer = sym.Analyzer()
-    for loop in ir.find_all(kernel, ir.For):
-        analyzer.bind(loop.loop_var, ir.range_of(loop))
-    decided = {bound: _side(analyzer, bound) for bound in found}
+    with known_at(conditions) as analyzer:
+        for loop in ir.find_all(kernel, ir.For):
+            analyzer.bind(loop.loop_var, ir.range_of(loop))
+        decided = {bound: _side(analyzer, bound) for bound in found}
     return {bound: side for bound, side in decided.items() if side is not None}
 
 
@@ -112,10 +117,13 @@ class ResolveBounds:
         """Resolve the bounds in one function's kernels."""
 
         def resolve(kernel: ir.For) -> ir.For:
-            if not product_blocks(kernel) or not (plan := plan_bounds(kernel)):
+            if not product_blocks(kernel):
+                return kernel
+            conditions = conditions_around(func.body, kernel)
+            if not (plan := plan_bounds(kernel, conditions)):
                 return kernel
             after = rewrite_bounds(kernel, plan)
-            assert not plan_bounds(after), "ResolveBounds left a bound behind"
+            assert not plan_bounds(after, conditions), "ResolveBounds left a bound behind"
             return after
 
         return ir.map_kernels(func, resolve)

@@ -6,7 +6,8 @@
     D[int64(tile_y * 128 + i), int64(tile_x * 256 + j)] = ...
 
 Flattening multiplies a row's index by the length of a row, in the type of the indices. Tensors of a
-symbolic size are taken to be large.
+symbolic size are taken to be large, unless the condition under which the host launches the kernel
+says how large they get (`if m <= 64`).
 
 Offsets of pointers are flat already: their arithmetic is made anew.
 
@@ -18,16 +19,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
+from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.launches import conditions_around, known_at, most
 
 MOST_ELEMENTS = (1 << 31) - 1
 
 
-def is_large(buffer: ir.Var) -> bool:
-    """Tell whether the last element of a global buffer may be out of reach of an int32."""
+def is_large(buffer: ir.Var, analyzer: sym.Analyzer | None = None) -> bool:
+    """Tell whether the last element of a global buffer may be out of reach of an int32.
+
+    The analyzer knows under which conditions the kernel is launched.
+    """
+    analyzer = analyzer or sym.Analyzer()
     if buffer.scope() not in ("", "global"):
         return False
     if not ir.is_const(buffer.ty.elem_offset, 0):
@@ -35,38 +41,38 @@ def is_large(buffer: ir.Var) -> bool:
     if buffer.ty.strides:
         last = 0
         for extent, stride in zip(buffer.shape, buffer.ty.strides, strict=True):
-            size, step = ir.static_int(extent), ir.static_int(stride)
+            size, step = most(extent, analyzer), most(stride, analyzer)
             if size is None or step is None:
                 return True
             last += (size - 1) * step
         return last >= MOST_ELEMENTS
     count = 1
     for extent in buffer.shape:
-        size = ir.static_int(extent)
+        size = most(extent, analyzer)
         if size is None:
             return True
         count *= size
     return count > MOST_ELEMENTS
 
 
-def rewrite_indices(kernel: ir.For) -> ir.For:
+def rewrite_indices(kernel: ir.For, analyzer: sym.Analyzer | None = None) -> ir.For:
     """Cast the indices of every access of a large tensor."""
 
     def load(node: ir.TensorLoad, mutator: Any) -> ir.TensorLoad:
         node = mutator.default_mutate(node)
-        if not is_large(node.source):
+        if not is_large(node.source, analyzer):
             return node
         return tirx.BufferLoad(node.source, [_widen(x) for x in node.indices])
 
     def store(node: ir.BufferStore, mutator: Any) -> ir.BufferStore:
         node = mutator.default_mutate(node)
-        if not is_large(node.buffer):
+        if not is_large(node.buffer, analyzer):
             return node
         return ir.BufferStore(node.buffer, node.value, [_widen(x) for x in node.indices])
 
     def point(node: ir.Call, mutator: Any) -> Any:
         buffer = ir.pointer_of(node.args[1]) if node.op.name == ir.ACCESS_PTR else None
-        if buffer is None or not is_large(buffer):
+        if buffer is None or not is_large(buffer, analyzer):
             return mutator.default_mutate(node)
         kind, data, start, extent, mask = node.args
         return ir.Call(node.op, [kind, data, _widen_within(start), extent, mask], ret_ty=node.ty)
@@ -97,4 +103,11 @@ class WidenIndices:
 
     def transform_function(self, func, mod, ctx):
         """Widen the indices of one function's kernels with roles."""
-        return ir.map_kernels(func, lambda x: rewrite_indices(x) if ir.is_ours(x) else x)
+
+        def widen(kernel: ir.For) -> ir.For:
+            if not ir.is_ours(kernel):
+                return kernel
+            with known_at(conditions_around(func.body, kernel)) as analyzer:
+                return rewrite_indices(kernel, analyzer)
+
+        return ir.map_kernels(func, widen)

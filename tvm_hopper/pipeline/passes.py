@@ -51,6 +51,7 @@ def hook_passes() -> list[Pass]:
 
     return [
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
+        transforms.NoteRows(),  # for `explain` alone
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
         transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole

@@ -105,6 +105,14 @@ class TilesNote:
 
 
 @dataclass(frozen=True)
+class RowsNote:
+    """The rows that a kernel was chosen for, out of any number, and the cycles expected."""
+
+    rows: int
+    cycles: int
+
+
+@dataclass(frozen=True)
 class SmemNote:
     """A part of a thread block's shared memory, in bytes."""
 
@@ -136,6 +144,7 @@ Note = (
     | ArrivalsNote
     | RolesNote
     | TilesNote
+    | RowsNote
     | SmemNote
     | RemarkNote
     | FallbackNote

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tvm.ir import StringImm
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.launches import as_text, conditions_around
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts import arrivals, devices, registers
 from tvm_hopper.facts.arch import SM_90A, Arch
@@ -31,6 +32,7 @@ from tvm_hopper.plan.notes import (
     RemarkNote,
     RingNote,
     RolesNote,
+    RowsNote,
     SmemNote,
     StoreNote,
     StoreRingNote,
@@ -97,6 +99,8 @@ class Kernel:
     notes: tuple[str, ...]  # what was asked for and is worth knowing
     fallbacks: tuple[str, ...]  # slower forms that the lowering had to take
     assembled: Assembled | None = None
+    launched_for: str = ""  # the condition under which the host launches it
+    chosen_for: RowsNote | None = None
 
     @property
     def stages(self) -> int | None:
@@ -145,6 +149,11 @@ class Kernel:
 
     def _computing(self) -> Iterator[tuple[str, str]]:
         """Yield what is computed, by whom, and for which tiles."""
+        if self.launched_for:
+            yield "launched for", self.launched_for
+        if self.chosen_for:
+            cycles = f"{self.chosen_for.cycles} cycles by the model"
+            yield "chosen for", f"{_count(self.chosen_for.rows, 'row')}, {cycles}"
         if self.product:
             tile = " x ".join(map(str, self.product.tile))
             block = f"block {self.product.block}"
@@ -372,13 +381,27 @@ def _of_host(module: Any, device_names: tuple[str, ...]) -> Iterator[Kernel]:
                 name = launched[number]
             else:  # a host function alone, or one that launches a kernel twice
                 name = var.name_hint if known.num_kernels == 1 else f"{var.name_hint}, {number}"
-            yield kernel_of(name, notes, known.arch)
+            kernel = kernel_of(name, notes, known.arch)
+            yield replace(kernel, launched_for=_condition(func, name))
 
 
 def _launched(func: Any, device_names: tuple[str, ...]) -> list[str]:
     """Return the kernels that a host function names, each once, in order."""
     texts = [str(text.value) for text in ir.find_all(func.body, StringImm)]
     return [name for name in dict.fromkeys(texts) if name in device_names]
+
+
+def _condition(func: Any, kernel: str) -> str:
+    """Say when a host function launches a kernel that it names once; nothing where it always does.
+
+    That there is a row at all goes without saying.
+    """
+    calls = ir.find_all(func.body, StringImm, lambda text: text.value == kernel)
+    if len(calls) != 1:
+        return ""
+    around = conditions_around(func.body, calls[0])
+    text = as_text(around)
+    return "" if len(around) == 1 and text.endswith(" >= 1") else text
 
 
 def kernel_of(name: str, notes: Iterable[Note], arch: Arch = SM_90A) -> Kernel:
@@ -406,6 +429,7 @@ def kernel_of(name: str, notes: Iterable[Note], arch: Arch = SM_90A) -> Kernel:
         product=next(iter(of(MmaNote)), None),
         roles=next(iter(of(RolesNote)), None),
         order=next(iter(of(TilesNote)), None),
+        chosen_for=next(iter(of(RowsNote)), None),
         rings=tuple(rings),
         store_rings=of(StoreRingNote),
         smem=of(SmemNote),

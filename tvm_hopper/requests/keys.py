@@ -40,6 +40,7 @@ WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
 PERSISTENT = "tvm_hopper.persistent"
+CHOSEN_FOR = "tvm_hopper.chosen_for"
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
 # -- options of a whole compilation (function attribute or PassContext)
@@ -133,6 +134,14 @@ KEYS: dict[str, Key] = {
             int,
             "thread blocks that share all output tiles; -1: counted at launch, by the device",
             beyond=(BY_DEVICE,),
+            axis="blockIdx.x",
+        ),
+        Key(
+            CHOSEN_FOR,
+            (LOOP,),
+            int,
+            "rows that the kernel was chosen for, and the cycles that the model expects; noted",
+            length=2,
             axis="blockIdx.x",
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),

@@ -23,6 +23,7 @@ from tvm.tirx import IndexMap
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
+from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins, steps
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
@@ -31,7 +32,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from . import fuse
 from .branches import branched, class_block
-from .classes import ClassKernel, as_asked, find_kernels
+from .classes import ClassKernel, as_asked, estimate, find_kernels
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .model import choose_config
 from .normalize import normalized
@@ -120,12 +121,13 @@ def _schedule_classes(
     plain: s_tir.Schedule, block: Any, kernels: tuple[ClassKernel, ...]
 ) -> s_tir.Schedule:
     """Schedule a kernel for each size class, on a schedule that begins anew."""
-    fresh = branched(plain, block, tuple(kernel.rows for kernel in kernels))
+    bounds = tuple(kernel.rows for kernel in kernels if kernel.rows is not None)
+    fresh = branched(plain, block, bounds)
     before = block_names(fresh)
     name = label(plain, block).removeprefix("block ")
     with as_one_step():
-        for kernel in kernels:
-            product = _schedule(fresh, class_block(name, kernel.rows), kernel)
+        for bound, kernel in zip(bounds, kernels, strict=True):
+            product = _schedule(fresh, class_block(name, bound), kernel)
             check_nothing_left(fresh, product, before)
             check_lowering(fresh, product)
     return fresh
@@ -194,6 +196,9 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     sch.bind(n_outer, "blockIdx.x")
     sch.bind(part, "threadIdx.y")
     steps.raster(sch, n_outer, config.raster_group, config.persistent)
+    if kernel.rows is not None:
+        cycles = estimate(kernel.rows, problem.n.extent, problem.k.extent, config)
+        sch.annotate(n_outer, keys.CHOSEN_FOR, [kernel.rows, cycles])
 
     if outputs:
         stores = keep_in_registers(sch, block, outputs)

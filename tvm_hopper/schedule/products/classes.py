@@ -22,11 +22,11 @@ from tvm import s_tir
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.requests.targets import num_sms as target_num_sms
-from tvm_hopper.schedule.arguments import as_block, as_bounds, as_int, check_type
+from tvm_hopper.schedule.arguments import as_block, as_bounds, as_int, as_size, check_type
 
 from .branches import check_rows, look_at, stands_alone
 from .config import MatmulConfig
-from .model import choose_config, estimate_cycles
+from .model import SYMBOLIC_EXTENT, choose_config, estimate_cycles
 
 MOST_CLASSES = 8  # kernels that one function is worth
 MOST_CHOSEN = 6  # of these where nobody asked
@@ -183,17 +183,20 @@ def choose_classes(
     ScheduleError
         An argument is illegal.
     """
-    n, k = as_int("choose_classes", "n", n, 1), as_int("choose_classes", "k", k, 1)
+    n, k = (as_size("choose_classes", name, x) for name, x in (("n", n), ("k", k)))
     num_sms = as_int("choose_classes", "num_sms", num_sms, 1) or target_num_sms()
     configs = [choose_config(m, n, k, dtype, given, num_sms=num_sms) for m in LADDER]
-    times = [[_time(m, n, k, config, num_sms) for m in POINTS] for config in configs]
+    times = [[estimate(m, n, k, config, num_sms) for m in POINTS] for config in configs]
     best = [min(column) for column in zip(*times, strict=True)]
     losses = [[t / b - 1 for t, b in zip(row, best, strict=True)] for row in times]
     return _cut(losses)
 
 
-def _time(m: int, n: int, k: int, config: MatmulConfig, num_sms: int) -> float:
-    return estimate_cycles(m, n, k, config.tile, num_sms)
+def estimate(m: int, n: Any, k: Any, config: MatmulConfig, num_sms: int | None = None) -> int:
+    """Return the cycles that the model expects of a configuration; symbolic extents are large."""
+    assert config.tile is not None
+    columns, depth = (x if isinstance(x, int) else SYMBOLIC_EXTENT for x in (n, k))
+    return estimate_cycles(m, columns, depth, config.tile, num_sms or target_num_sms())
 
 
 def _cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
@@ -204,7 +207,7 @@ def _cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
     def above(bound: int, left: int) -> tuple[float, tuple[int, ...]]:
         """Return the least loss above a bound, and the bounds of the classes there."""
         points = [i for i, m in enumerate(POINTS) if m > bound]
-        ways = []
+        ways: list[tuple[float, tuple[int, ...]]] = []
         for row, rung in zip(losses, LADDER, strict=True):
             if rung <= bound:
                 continue

@@ -184,7 +184,8 @@ def followers(sch: s_tir.Schedule, block: Any) -> list[Any]:
 def is_needed(sch: s_tir.Schedule, block: Any) -> bool:
     """Tell whether what a block writes is needed in memory: an argument, or read by a kernel."""
     result = sch.get(block).writes[0].source
-    place, own = sch.get_sref(block).parent, []
+    own: list[Any] = []
+    place = sch.get_sref(block).parent
     while place is not None:
         own += place.stmt.alloc_buffers if isinstance(place.stmt, ir.SBlock) else []
         place = place.parent

@@ -1,0 +1,110 @@
+"""Under which conditions of the host a kernel is launched, and what they say of its extents.
+
+if m <= 256:
+    if m > 64:
+        for bx in thread_binding(...)                        64 < m, m <= 256
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+
+_OPPOSITE = {tirx.LT: tirx.GE, tirx.GE: tirx.LT, tirx.LE: tirx.GT, tirx.GT: tirx.LE}
+
+
+@dataclass(frozen=True)
+class HostCondition:
+    """A condition around a launch, and whether it has to hold or not to hold."""
+
+    condition: Any
+    holds: bool
+
+    @property
+    def term(self) -> Any:
+        """Return an expression that is true wherever the kernel runs."""
+        if self.holds:
+            return self.condition
+        opposite = _OPPOSITE.get(type(self.condition))
+        if opposite is None:
+            return tirx.Not(self.condition)
+        return opposite(self.condition.a, self.condition.b)
+
+
+def conditions_around(root: Any, node: Any) -> tuple[HostCondition, ...]:
+    """Return the conditions of the statements around a node of a function, outermost first.
+
+    Parameters
+    ----------
+    root : Stmt
+        Where to look.
+    node : Stmt or Expr
+        A kernel, or what names one, found by identity.
+    """
+    found = []
+    for branch in ir.find_all(root, ir.IfThenElse):
+        if ir.uses_node(branch.then_case, node):
+            found.append(HostCondition(branch.condition, True))
+        elif branch.else_case is not None and ir.uses_node(branch.else_case, node):
+            found.append(HostCondition(branch.condition, False))
+    return tuple(found)
+
+
+@contextlib.contextmanager
+def known_at(conditions: Sequence[HostCondition]) -> Iterator[sym.Analyzer]:
+    """Give an analyzer that knows some conditions."""
+    analyzer = sym.Analyzer()
+    with contextlib.ExitStack() as scopes:
+        for each in conditions:
+            scopes.enter_context(analyzer.constraint_scope(each.term))
+        yield analyzer
+
+
+def most(extent: Any, analyzer: sym.Analyzer) -> int | None:
+    """Return the largest value that an extent can have, None if nothing of it is known."""
+    bound = int(analyzer.const_int_bound(extent).max_value)
+    limits = {(1 << 31) - 1, (1 << 63) - 1}  # of the types alone, and TVM's infinity
+    return None if bound in limits else bound
+
+
+def as_text(conditions: Sequence[HostCondition]) -> str:
+    """Write conditions for people: ranges of integers together, others one by one."""
+    low: dict[str, int] = {}
+    high: dict[str, int] = {}
+    others: list[str] = []
+    for each in conditions:
+        term = each.term
+        if type(term) not in _OPPOSITE:
+            others.append(_plain(term))
+            continue
+        ascends = isinstance(term, (tirx.LT, tirx.LE))
+        below, above = (term.a, term.b) if ascends else (term.b, term.a)
+        step = int(isinstance(term, (tirx.LT, tirx.GT)))
+        least, largest = ir.static_int(below), ir.static_int(above)
+        if least is not None:
+            name = _plain(above)
+            low[name] = max(least + step, low.get(name, least + step))
+        elif largest is not None:
+            name = _plain(below)
+            high[name] = min(largest - step, high.get(name, largest - step))
+        else:
+            others.append(_plain(term))
+    ranges = [
+        f"{low[name]} <= {name} <= {high[name]}"
+        if name in low and name in high
+        else (f"{name} >= {low[name]}" if name in low else f"{name} <= {high[name]}")
+        for name in dict.fromkeys([*low, *high])
+    ]
+    return " and ".join([*ranges, *others])
+
+
+def _plain(expr: Any) -> str:
+    """Print an expression without the types of its constants."""
+    return re.sub(r"T\.int\d+\((-?\d+)\)", r"\1", str(expr))

@@ -69,9 +69,11 @@ def known_at(conditions: Sequence[HostCondition]) -> Iterator[sym.Analyzer]:
 
 def most(extent: Any, analyzer: sym.Analyzer) -> int | None:
     """Return the largest value that an extent can have, None if nothing of it is known."""
+    static = ir.static_int(extent)
+    if static is not None:
+        return static
     bound = int(analyzer.const_int_bound(extent).max_value)
-    limits = {(1 << 31) - 1, (1 << 63) - 1}  # of the types alone, and TVM's infinity
-    return None if bound in limits else bound
+    return None if bound >= (1 << 31) - 1 else bound  # the type's own limit, or TVM's infinity
 
 
 def as_text(conditions: Sequence[HostCondition]) -> str:

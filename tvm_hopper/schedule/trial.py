@@ -55,13 +55,13 @@ def rehearse(
         Takes the copy and what the step returned; raises where that will not do.
     """
     with as_one_step():
-        copy, same = _twin(sch)
+        copy, same = twin(sch)
         result = step(copy, same)
         if accept is not None:
             accept(copy, result)
 
 
-def _twin(sch: s_tir.Schedule) -> tuple[s_tir.Schedule, Callable[[Any], Any]]:
+def twin(sch: s_tir.Schedule) -> tuple[s_tir.Schedule, Callable[[Any], Any]]:
     """Return a schedule to try a step on, and what finds random variables again in it."""
     try:
         return sch.copy(), lambda thing: thing
@@ -119,7 +119,7 @@ def all_or_nothing(need: str, fix: str = "") -> Callable[[Step], Step]:
             if _inside.get():
                 return run(sch)
             with as_one_step():
-                run(*_twin(sch))
+                run(*twin(sch))
                 with origins.noted(sch):
                     return run(sch)
 

@@ -34,7 +34,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule import origins, reasons
 from tvm_hopper.schedule.arguments import as_block, as_bounds
-from tvm_hopper.schedule.trial import as_one_step
+from tvm_hopper.schedule.trial import as_one_step, twin
 
 from .fuse import fuse_prologue
 from .normalize import normalize
@@ -114,11 +114,10 @@ def _function_of(module: tvm.IRModule, block: str) -> str:
 
 def branched(sch: s_tir.Schedule, block: Any, bounds: tuple[int, ...]) -> s_tir.Schedule:
     """Return a schedule that begins anew, with a copy of a product for each of several classes."""
-    rows = check_rows(sch, block)
+    found = look_at(sch, block)
     target = sch.func_working_on.name_hint
     func = sch.mod[target]
-    name = str(sch.get(as_block(sch, block)).name_hint)
-    new = _branch(func, name, rows, bounds)
+    new = _branch(func, found.problem.name, check_rows(found), bounds)
     module = tvm.IRModule(sch.mod.functions, attrs=sch.mod.attrs, global_infos=sch.mod.global_infos)
     module.update_func(sch.mod.get_global_var(target), new)
     fresh = s_tir.Schedule(module)
@@ -131,12 +130,31 @@ def class_block(name: str, bound: int) -> str:
     return f"{name}_{bound}"
 
 
-def look_at(sch: s_tir.Schedule, block: Any) -> Matmul:
-    """Recognise the product that `hs.matmul` will schedule, on a copy of the schedule."""
-    copy = sch.copy()
-    block = as_block(copy, block)
+@dataclass(frozen=True)
+class Found:
+    """A product as `hs.matmul` will schedule it, and whether it stands in the function's body."""
+
+    problem: Matmul
+    is_outermost: bool
+
+
+def look_at(sch: s_tir.Schedule, block: Any) -> Found:
+    """Recognise a product on a copy of a schedule.
+
+    Raises
+    ------
+    ScheduleError
+        The block is no product that can be served.
+    """
+    copy, same = twin(sch)
+    block = as_block(copy, same(block))
     check_product(copy, block)
-    name = copy.get(block).name_hint
+    node = copy.get(block)
+    place = copy.get_sref(block).parent
+    while not isinstance(place.stmt, ir.SBlock):
+        place = place.parent
+    nests = [x for x in ir.statements(place.stmt.body) if isinstance(x, ir.For)]
+    is_outermost = place.parent is None and any(ir.uses_node(x, node) for x in nests)
     try:
         with as_one_step():
             fuse_prologue(copy, block)
@@ -144,36 +162,25 @@ def look_at(sch: s_tir.Schedule, block: Any) -> Matmul:
     except reasons.TVM_ERRORS as error:
         found = f"what TVM cannot schedule{reasons.in_words(error)}"
         need = "a matmul whose operands are tensors, or parts of them"
-        raise cannot_schedule(f"block {name}", found, need) from error
-    return find_matmul(copy, block)
+        raise cannot_schedule(f"block {node.name_hint}", found, need) from error
+    return Found(find_matmul(copy, block), is_outermost)
 
 
-def check_rows(sch: s_tir.Schedule, block: Any) -> Any:
+def check_rows(found: Found) -> Any:
     """Return the symbolic number of rows of a product; refuse one that has no classes."""
-    problem = look_at(sch, block)
+    problem = found.problem
     where = f"block {problem.name}"
     if isinstance(problem.m.extent, int):
-        found = f"size classes of M = {problem.m.extent}"
-        raise cannot_schedule(where, found, "a symbolic M", "leave classes and rows out")
+        what = f"size classes of M = {problem.m.extent}"
+        raise cannot_schedule(where, what, "a symbolic M", "leave classes and rows out")
     for name, axis in (("N", problem.n), ("K", problem.k)):
         if not isinstance(axis.extent, int):
-            found = f"size classes with {name} = {axis.extent}, symbolic"
-            raise cannot_schedule(where, found, "static N and K beside a symbolic M", ONE_KERNEL)
-    if not stands_alone(sch, block):
-        found = "size classes of a product inside of another block"
-        raise cannot_schedule(where, found, "a product in the function's own body", ONE_KERNEL)
+            what = f"size classes with {name} = {axis.extent}, symbolic"
+            raise cannot_schedule(where, what, "static N and K beside a symbolic M", ONE_KERNEL)
+    if not found.is_outermost:
+        what = "size classes of a product inside of another block"
+        raise cannot_schedule(where, what, "a product in the function's own body", ONE_KERNEL)
     return problem.m.extent
-
-
-def stands_alone(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether nothing but loops stands between a block and its function's root."""
-    place = sch.get_sref(as_block(sch, block)).parent
-    while not isinstance(place.stmt, ir.SBlock):
-        place = place.parent
-    return place.parent is None and any(
-        ir.uses_node(part, sch.get(as_block(sch, block))) and isinstance(part, ir.For)
-        for part in ir.statements(place.stmt.body)
-    )
 
 
 def _branch(func: Any, block: str, rows: Any, bounds: tuple[int, ...]) -> tirx.PrimFunc:

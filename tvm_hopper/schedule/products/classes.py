@@ -3,40 +3,43 @@
 A class is a range of row counts that one kernel computes, named by its upper bound; its kernel is
 the one that `choose_config` takes for exactly so many rows.  The last class goes on above its own.
 
-The bounds that a user leaves open come from the model alone, with no insight into how it chooses:
-it is asked for the best configuration at each row count of a ladder, and for the time that each of
-these would take at row counts in between.  Of all ways to cut the ladder into classes the one is
-taken that loses least against a kernel of its own for each row count, where a class more has to
+Classes that a user leaves open come from the model alone, with no insight into how it chooses: it
+is asked for the best configuration at each row count of a ladder, and for the time that each of
+these would take at row counts in between.  Of all ways to cut the row counts into classes the one
+is taken that loses least against a kernel of its own for each row count, where a class more has to
 gain `LEAST_GAIN` over an octave of row counts.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.requests.targets import num_sms as target_num_sms
-from tvm_hopper.schedule.arguments import as_block, as_bounds, as_int, as_size, check_type
+from tvm_hopper.schedule.arguments import as_bounds, as_int, as_size, check_type
 
-from .branches import check_rows, look_at, stands_alone
+from .branches import check_rows, look_at
 from .config import MatmulConfig
 from .model import SYMBOLIC_EXTENT, choose_config, estimate_cycles
 
 MOST_CLASSES = 8  # kernels that one function is worth
-MOST_CHOSEN = 6  # of these where nobody asked
-LADDER = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)  # bounds
-LEAST_GAIN = 0.04  # of the time over an octave of row counts, for which a kernel more is built
-POINTS_PER_OCTAVE = 4
+LEAST_GAIN = 0.06  # of the time over an octave of row counts, for which a kernel more is built
+MUCH, STEEPER = 0.05, 5  # a loss of more than this part of the time counts so many times more
+LADDER = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
+BOUNDS = (8, 16, 32, *range(64, 1024, 64), *range(1024, 2048, 128), *range(2048, 4096, 256), 4096)
+TYPICAL = LADDER[-1]  # rows that the last class is named for, which has no bound
+POINTS = tuple(sorted({round(2 ** (i / 8)) for i in range(113)}))  # to 16384, eight an octave
+ROUND = 4  # weight of a power of two among them: batches are padded to it
+OCTAVE = 7 + ROUND  # weight of the points in an octave
 CUTS = ("tile", "stages", "last_stage", "consumers", "registers")  # fields that cut one kernel
-POINTS = tuple(
-    sorted({round(2 ** (i / POINTS_PER_OCTAVE)) for i in range(57)})
-)  # row counts they are judged at
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,14 @@ class Asked:
 
     Attributes
     ----------
-    bounds : tuple of int or None
-        Of each class, ascending; empty: one kernel; None: by the model.
-    configs : mapping
-        The configuration of each class, where classes were given with theirs.
+    configs : mapping or None
+        The configuration of each class by its bound, ascending; empty: one kernel; None: by the
+        model.
     rows : int or None
         The row count that one kernel is chosen for.
     """
 
-    bounds: tuple[int, ...] | None
-    configs: Mapping[int, MatmulConfig]
+    configs: Mapping[int, MatmulConfig] | None
     rows: int | None
 
 
@@ -65,9 +66,9 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
         need = "one of the two: rows chooses one kernel"
         raise cannot_schedule("matmul", f"classes and rows={rows}", need)
     given = config or MatmulConfig()
-    cut = next((x for x in CUTS if getattr(given, x) is not None), None)
+    decided = next((x for x in CUTS if getattr(given, x) is not None), None)
     if classes is None:
-        return Asked(() if rows is not None or cut is not None else None, {}, rows)
+        return Asked({} if rows is not None or decided is not None else None, rows)
     configs: dict[int, MatmulConfig] = {}
     if isinstance(classes, Mapping):
         for bound, one in classes.items():
@@ -78,15 +79,17 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
             need = "the configuration of each class in classes alone"
             raise cannot_schedule("matmul", "config beside classes with configurations", need)
         classes = tuple(classes)
-    bounds = as_bounds("matmul", "classes", classes, MOST_CLASSES) if len(classes) else ()
-    if bounds and cut is not None and not configs:
+    bounds: tuple[int, ...] = ()
+    if not isinstance(classes, (tuple, list)) or classes:
+        bounds = as_bounds("matmul", "classes", classes, MOST_CLASSES)
+    if bounds and decided is not None and not configs:
         raise cannot_schedule(
             "matmul",
-            f"classes of kernels that all have {cut}={getattr(given, cut)}",
+            f"classes of kernels that all have {decided}={getattr(given, decided)}",
             "a configuration for each class, or one that leaves this open",
             f"give them: classes={{{bounds[0]}: hs.MatmulConfig(...), ...}}",
         )
-    return Asked(bounds, configs, rows)
+    return Asked({x: configs.get(x, given) for x in bounds}, rows)
 
 
 @dataclass(frozen=True)
@@ -117,39 +120,42 @@ def find_kernels(
         Rows or classes were asked for, and the product's rows are not symbolic.
     """
     if asked.rows is not None:
-        problem = look_at(sch, block)
+        problem = look_at(sch, block).problem
         if isinstance(problem.m.extent, int):
             found = f"rows={asked.rows} for M = {problem.m.extent}"
             raise cannot_schedule(f"block {problem.name}", found, "a symbolic M", "leave it out")
         return (ClassKernel(asked.rows, given, is_open=True),)
-    bounds = asked.bounds
-    if bounds is None:
-        bounds = _by_model(sch, block, given)
-    elif bounds:
-        check_rows(sch, block)
-    if not bounds:
+    configs = asked.configs
+    if configs is None:
+        configs = _by_model(sch, block, given)
+    elif configs:
+        check_rows(look_at(sch, block))
+    if not configs:
         return (ClassKernel(None, given),)
-    return tuple(
-        ClassKernel(bound, asked.configs.get(bound, given), bound == bounds[-1]) for bound in bounds
-    )
+    last = max(configs)
+    return tuple(ClassKernel(bound, one, bound == last) for bound, one in configs.items())
 
 
-def _by_model(sch: s_tir.Schedule, block: Any, given: MatmulConfig) -> tuple[int, ...]:
+def _by_model(sch: s_tir.Schedule, block: Any, given: MatmulConfig) -> Mapping[int, MatmulConfig]:
     """Choose the classes that nobody asked for; none where one kernel is all that there can be."""
-    node = sch.get(as_block(sch, block))
-    if all(ir.static_int(x.dom.extent) is not None for x in node.iter_vars):
-        return ()
+    function = sch.func_working_on
+    if function is None or not _has_symbols(sch.mod[function]):
+        return {}
     try:
-        problem = look_at(sch, block)
+        found = look_at(sch, block)
     except HopperError:  # the one kernel is refused then, and says why
-        return ()
-    sizes = problem.n.extent, problem.k.extent
+        return {}
+    problem = found.problem
+    n, k = problem.n.extent, problem.k.extent
     is_symbolic = not isinstance(problem.m.extent, int)
-    if not is_symbolic or not all(isinstance(x, int) for x in sizes):
-        return ()
-    if not stands_alone(sch, block):
-        return ()
-    return choose_classes(*sizes, problem.lhs.dtype, given)
+    if not is_symbolic or not found.is_outermost or not isinstance(n, int):
+        return {}
+    return choose_classes(n, k, problem.lhs.dtype, given) if isinstance(k, int) else {}
+
+
+def _has_symbols(func: Any) -> bool:
+    shapes = [list(x.ty.shape) for x in func.params if tirx.is_buffer_var(x)]
+    return any(ir.static_int(extent) is None for shape in shapes for extent in shape)
 
 
 def choose_classes(
@@ -158,7 +164,7 @@ def choose_classes(
     dtype: str = "float16",
     given: MatmulConfig | None = None,
     num_sms: int | None = None,
-) -> tuple[int, ...]:
+) -> dict[int, MatmulConfig]:
     """Choose the size classes of a product with symbolic rows.
 
     Parameters
@@ -174,9 +180,9 @@ def choose_classes(
 
     Returns
     -------
-    bounds : tuple of int
-        Rows up to which each class goes, ascending. The kernel of a class is the one of
-        `choose_config(bound, n, k, dtype, given)`; the last one also runs above its bound.
+    classes : dict of int to MatmulConfig
+        Rows up to which each class goes, ascending, and the configuration of its kernel, as
+        `hs.matmul` takes them; the last one also runs above its bound. At most eight.
 
     Raises
     ------
@@ -185,11 +191,67 @@ def choose_classes(
     """
     n, k = (as_size("choose_classes", name, x) for name, x in (("n", n), ("k", k)))
     num_sms = as_int("choose_classes", "num_sms", num_sms, 1) or target_num_sms()
-    configs = [choose_config(m, n, k, dtype, given, num_sms=num_sms) for m in LADDER]
+    given = given or MatmulConfig()
+    configs: list[MatmulConfig] = []
+    for m in LADDER:
+        chosen = choose_config(m, n, k, dtype, given, num_sms=num_sms)
+        # for how many rows there may be, or beside what else they fit, is for `hs.matmul` to say
+        open_fields = {name: getattr(given, name) for name in _LEFT_OPEN}
+        config = replace(chosen, **open_fields)
+        if config not in configs:
+            configs.append(config)
     times = [[estimate(m, n, k, config, num_sms) for m in POINTS] for config in configs]
     best = [min(column) for column in zip(*times, strict=True)]
-    losses = [[t / b - 1 for t, b in zip(row, best, strict=True)] for row in times]
-    return _cut(losses)
+    losses = [list(map(_weigh, POINTS, row, best)) for row in times]
+    return {bound: configs[i] for bound, i in cut(losses)}
+
+
+_LEFT_OPEN = ("stages", "last_stage", "raster_group", "persistent")
+
+
+def _weigh(m: int, time: float, best: float) -> float:
+    """Return what a loss of time at one row count counts for."""
+    loss = time / best - 1
+    return (ROUND if m & (m - 1) == 0 else 1) * (loss + STEEPER * max(0.0, loss - MUCH))
+
+
+def cut(losses: Sequence[Sequence[float]]) -> tuple[tuple[int, int], ...]:
+    """Cut the row counts into classes.
+
+    Parameters
+    ----------
+    losses
+        For each configuration what it loses at each of POINTS, as a part of the time, weighted.
+
+    Returns
+    -------
+    classes
+        The bound of each class, and the number of its configuration.
+    """
+    price = LEAST_GAIN * OCTAVE
+    sums = [list(itertools.accumulate(row, initial=0.0)) for row in losses]
+
+    @functools.cache
+    def one(low: int, high: int) -> tuple[float, int]:
+        """Return the least loss of one configuration at the points from one place to another."""
+        return min((total[high] - total[low], i) for i, total in enumerate(sums))
+
+    @functools.cache
+    def above(start: int, left: int) -> tuple[float, tuple[tuple[int, int], ...]]:
+        """Return the least loss above a bound, by its place in BOUNDS, and the classes there."""
+        low = bisect.bisect_right(POINTS, BOUNDS[start]) if start >= 0 else 0
+        loss, number = one(low, len(POINTS))
+        ways: list[tuple[float, tuple[tuple[int, int], ...]]] = [
+            (price + loss, ((TYPICAL, number),))
+        ]
+        for place in range(start + 1, len(BOUNDS) if left > 1 else 0):
+            loss, number = one(low, bisect.bisect_right(POINTS, BOUNDS[place]))
+            if price + loss < ways[0][0]:
+                rest, classes = above(place, left - 1)
+                ways.append((price + loss + rest, ((BOUNDS[place], number), *classes)))
+        return min(ways)
+
+    return above(-1, MOST_CLASSES)[1]
 
 
 def estimate(m: int, n: Any, k: Any, config: MatmulConfig, num_sms: int | None = None) -> int:
@@ -197,26 +259,3 @@ def estimate(m: int, n: Any, k: Any, config: MatmulConfig, num_sms: int | None =
     assert config.tile is not None
     columns, depth = (x if isinstance(x, int) else SYMBOLIC_EXTENT for x in (n, k))
     return estimate_cycles(m, columns, depth, config.tile, num_sms or target_num_sms())
-
-
-def _cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
-    """Cut the ladder into classes; `losses` of each rung's kernel at each point, as a fraction."""
-    price = LEAST_GAIN * POINTS_PER_OCTAVE
-
-    @functools.cache
-    def above(bound: int, left: int) -> tuple[float, tuple[int, ...]]:
-        """Return the least loss above a bound, and the bounds of the classes there."""
-        points = [i for i, m in enumerate(POINTS) if m > bound]
-        ways: list[tuple[float, tuple[int, ...]]] = []
-        for row, rung in zip(losses, LADDER, strict=True):
-            if rung <= bound:
-                continue
-            # of equals the last one: tiles are ordered and shared out for many
-            ways.append((price + sum(row[i] for i in points), (rung,)))
-            if left > 1 and rung < LADDER[-1]:
-                rest, bounds = above(rung, left - 1)
-                own = sum(row[i] for i in points if POINTS[i] <= rung)
-                ways.append((price + own + rest, (rung, *bounds)))
-        return min(ways, key=lambda way: (way[0], [-bound for bound in way[1]]))
-
-    return above(0, MOST_CHOSEN)[1]

@@ -31,6 +31,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.launches import conditions_around, known_at, most
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule import origins, reasons
 from tvm_hopper.schedule.arguments import as_block, as_bounds
@@ -132,10 +133,19 @@ def class_block(name: str, bound: int) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """A product as `hs.matmul` will schedule it, and whether it stands in the function's body."""
+    """A product as `hs.matmul` will schedule it, and where it stands.
+
+    Attributes
+    ----------
+    is_outermost : bool
+        Nothing but its loops is around it, and no condition.
+    most_rows : int or None
+        Rows that it has at most, where conditions around it say so.
+    """
 
     problem: Matmul
     is_outermost: bool
+    most_rows: int | None
 
 
 def look_at(sch: s_tir.Schedule, block: Any) -> Found:
@@ -155,6 +165,7 @@ def look_at(sch: s_tir.Schedule, block: Any) -> Found:
         place = place.parent
     nests = [x for x in ir.statements(place.stmt.body) if isinstance(x, ir.For)]
     is_outermost = place.parent is None and any(ir.uses_node(x, node) for x in nests)
+    conditions = conditions_around(copy.mod[copy.func_working_on].body, node)
     try:
         with as_one_step():
             fuse_prologue(copy, block)
@@ -163,7 +174,10 @@ def look_at(sch: s_tir.Schedule, block: Any) -> Found:
         found = f"what TVM cannot schedule{reasons.in_words(error)}"
         need = "a matmul whose operands are tensors, or parts of them"
         raise cannot_schedule(f"block {node.name_hint}", found, need) from error
-    return Found(find_matmul(copy, block), is_outermost)
+    problem = find_matmul(copy, block)
+    with known_at(conditions) as analyzer:
+        most_rows = most(problem.m.extent, analyzer) if conditions else None
+    return Found(problem, is_outermost, most_rows)
 
 
 def check_rows(found: Found) -> Any:
@@ -188,9 +202,9 @@ def _branch(func: Any, block: str, rows: Any, bounds: tuple[int, ...]) -> tirx.P
     parts = [_part(stmt) for stmt in ir.statements(root.body)]
     product = next(i for i, part in enumerate(parts) if block in part.names)
     group = find_group(parts, product)
-    _check_order(parts, group, product)
     outside = [i for i in range(len(parts)) if i not in group]
     staying = [i for i in group if _is_read_outside(parts, i, group, product)]
+    _check_order(parts, group, product, staying)
     own = [b for b in root.alloc_buffers if not any(parts[i].touches([b]) for i in outside)]
     shared = [x for i in staying for x in parts[i].writes if not any(x.same_as(y) for y in own)]
     body: Any = None
@@ -252,13 +266,21 @@ def _is_read_outside(parts: Sequence[Part], i: int, group: frozenset[int], produ
     return i < product and any(_share(part.reads, parts[i].writes) for part in others)
 
 
-def _check_order(parts: Sequence[Part], group: frozenset[int], product: int) -> None:
-    """Refuse statements that cannot move to the product's place past those in between."""
+def _check_order(
+    parts: Sequence[Part], group: frozenset[int], product: int, staying: Sequence[int]
+) -> None:
+    """Refuse statements that cannot move to the product's place past those in between.
+
+    Of those that stay as well, a copy moves, which writes tensors of its own.
+    """
     for i in sorted(group - {product}):
         low, high = sorted((i, product))
         for j in range(low + 1, high):
             moved, other = parts[i], parts[j]
-            if j in group or not (moved.touches(other.writes) or _share(other.reads, moved.writes)):
+            meets = moved.touches(other.writes) or (
+                i not in staying and _share(other.reads, moved.writes)
+            )
+            if j in group or not meets:
                 continue
             raise cannot_schedule(
                 f"block {parts[product].names[0]}",

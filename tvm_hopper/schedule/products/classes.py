@@ -26,9 +26,10 @@ from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.requests.targets import num_sms as target_num_sms
 from tvm_hopper.schedule.arguments import as_bounds, as_int, as_size, check_type
 
-from .branches import check_rows, look_at
+from .branches import Found, check_rows, look_at
 from .config import MatmulConfig
 from .model import SYMBOLIC_EXTENT, choose_config, estimate_cycles
+from .recognize import Matmul
 
 MOST_CLASSES = 8  # kernels that one function is worth
 LEAST_GAIN = 0.06  # of the time over an octave of row counts, for which a kernel more is built
@@ -119,38 +120,43 @@ def find_kernels(
     ScheduleError
         Rows or classes were asked for, and the product's rows are not symbolic.
     """
-    if asked.rows is not None:
-        problem = look_at(sch, block).problem
-        if isinstance(problem.m.extent, int):
-            found = f"rows={asked.rows} for M = {problem.m.extent}"
-            raise cannot_schedule(f"block {problem.name}", found, "a symbolic M", "leave it out")
-        return (ClassKernel(asked.rows, given, is_open=True),)
-    configs = asked.configs
-    if configs is None:
-        configs = _by_model(sch, block, given)
-    elif configs:
-        check_rows(look_at(sch, block))
-    if not configs:
+    asks = asked.rows is not None or bool(asked.configs)
+    function = sch.func_working_on
+    if not asks and (function is None or not _has_symbols(sch.mod[function])):
         return (ClassKernel(None, given),)
+    try:
+        found = look_at(sch, block)
+    except HopperError:
+        if asks:
+            raise
+        return (ClassKernel(None, given),)  # is refused then, and says why
+    if asked.rows is not None:
+        _check_symbolic(found.problem, asked.rows)
+        return (ClassKernel(asked.rows, given, is_open=found.most_rows is None),)
+    configs = asked.configs
+    if configs:
+        check_rows(found)
+    elif configs is None:
+        configs = _by_model(found, given)
+    if not configs:
+        return (ClassKernel(found.most_rows, given),)
     last = max(configs)
     return tuple(ClassKernel(bound, one, bound == last) for bound, one in configs.items())
 
 
-def _by_model(sch: s_tir.Schedule, block: Any, given: MatmulConfig) -> Mapping[int, MatmulConfig]:
+def _check_symbolic(problem: Matmul, rows: int) -> None:
+    if isinstance(problem.m.extent, int):
+        found = f"rows={rows} for M = {problem.m.extent}"
+        raise cannot_schedule(f"block {problem.name}", found, "a symbolic M", "leave it out")
+
+
+def _by_model(found: Found, given: MatmulConfig) -> Mapping[int, MatmulConfig]:
     """Choose the classes that nobody asked for; none where one kernel is all that there can be."""
-    function = sch.func_working_on
-    if function is None or not _has_symbols(sch.mod[function]):
-        return {}
-    try:
-        found = look_at(sch, block)
-    except HopperError:  # the one kernel is refused then, and says why
-        return {}
     problem = found.problem
-    n, k = problem.n.extent, problem.k.extent
-    is_symbolic = not isinstance(problem.m.extent, int)
-    if not is_symbolic or not found.is_outermost or not isinstance(n, int):
+    m, n, k = problem.m.extent, problem.n.extent, problem.k.extent
+    if isinstance(m, int) or not isinstance(n, int) or not isinstance(k, int):
         return {}
-    return choose_classes(n, k, problem.lhs.dtype, given) if isinstance(k, int) else {}
+    return choose_classes(n, k, problem.lhs.dtype, given) if found.is_outermost else {}
 
 
 def _has_symbols(func: Any) -> bool:

@@ -12,6 +12,7 @@ import tvm_hopper
 from tvm_hopper import ir, pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.plan.notes import SmemNote, to_json
+from tvm_hopper.schedule.products.model import estimate_cycles
 from tvm_hopper.testing import workloads
 
 TARGET = "nvidia/nvidia-h200"
@@ -185,6 +186,31 @@ def test_a_grid_of_symbolic_tiles_is_said_as_a_formula(index):
         "by the device at launch: ceil(tiles / ceil(tiles / SMs)) thread blocks, "
         "tiles = ((m + 127) // 128) x 4"
     )
+
+
+def test_each_size_class_is_a_section_that_says_for_which_rows_it_is():
+    sch = s_tir.Schedule(workloads.matmul("m", 1024, 256, index="int64"))
+    hs.matmul(sch, "C", classes=(64, 256, 4096))
+    kernels = tvm_hopper.explain(sch.mod, TARGET).kernels
+    rows = [dict(kernel.rows()) for kernel in kernels]
+    assert [x["launched for"] for x in rows] == ["1 <= m <= 64", "65 <= m <= 256", "m >= 257"]
+    for bound, kernel, text in zip((64, 256, 4096), kernels, rows, strict=True):
+        tile = hs.choose_config(bound, 1024, 256).tile
+        cycles = estimate_cycles(bound, 1024, 256, tile)
+        assert text["chosen for"] == f"{bound} rows, {cycles} cycles by the model"
+        assert (kernel.chosen_for.rows, kernel.chosen_for.cycles) == (bound, cycles)
+    assert [kernel.persistent for kernel in kernels] == [None, None, hs.BY_DEVICE]
+    plain = tvm_hopper.explain(sch.mod, TARGET).as_dict()["kernels"]
+    assert plain[1]["launched_for"] == "65 <= m <= 256"
+
+
+def test_one_kernel_of_symbolic_rows_says_what_it_was_chosen_for_alone():
+    sch = s_tir.Schedule(workloads.matmul("m", 64, 64))
+    hs.matmul(sch, "C", rows=1)
+    (kernel,) = tvm_hopper.explain(sch.mod, TARGET).kernels
+    rows = dict(kernel.rows())
+    assert rows["chosen for"].startswith("1 row, ")
+    assert "launched for" not in rows  # that there are rows at all goes without saying
 
 
 def test_refuses_a_module_without_a_kernel_of_ours():

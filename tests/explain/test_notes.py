@@ -40,6 +40,7 @@ EVERY = (
     n.RolesNote(32, 256, 0, None),
     n.TilesNote(8, -1, "512"),
     n.TilesNote(1, None),
+    n.RowsNote(64, 20300),
     n.SmemNote("ring", 0, 65536),
     n.RemarkNote("what was asked for"),
     n.FallbackNote("slower"),

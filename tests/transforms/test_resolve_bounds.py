@@ -55,6 +55,17 @@ def test_which_side_is_taken(column, plain):
     assert plan_bounds(found) == {}
 
 
+@pytest.mark.parametrize(("condition", "column"), [("n > 32", "j"), ("n > 8", "T.min(j, n)")])
+def test_the_host_s_condition_may_decide(condition, column):
+    def branch(text):
+        first, *rest = KERNEL.replace("COLUMN", text).strip().splitlines()
+        head, *body = rest
+        head = head.replace("def func(", "def func(n: T.int32, ")
+        return parse("\n".join([first, head, f"    if {condition}:", *("    " + x for x in body)]))
+
+    check(run(branch("T.min(j, n)"), ResolveBounds()), branch(column))
+
+
 def test_again_finds_nothing():
     got = run(kernel(SHIFTED), ResolveBounds())
     assert run(got, ResolveBounds()).same_as(got)

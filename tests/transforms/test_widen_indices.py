@@ -45,6 +45,41 @@ def test_symbolic_tensors_are_taken_to_be_large():
     assert not is_large(tirx.decl_buffer((m, 8), "float16", scope="local", layout=None))
 
 
+SYMBOLIC = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.handle):
+    m = T.int32()
+    C = T.match_buffer(X, (m, 32768), "float16")
+    if m <= 65535:
+        for bx in T.thread_binding(m, thread="blockIdx.x"):
+            T.attr("tvm_hopper", "hand_threaded", 1)
+            C[bx, 7] = T.float16(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "large"),
+    [
+        ("m <= 65535", False),
+        ("m <= 65536", True),
+        ("m < 65536", False),
+        ("m > 65535", True),
+        ("m >= 4", True),
+    ],
+)
+def test_the_host_s_condition_says_how_large_a_symbolic_tensor_is(condition, large):
+    before = parse(SYMBOLIC, ("m <= 65535", condition))
+    wide = ("C[bx, 7]", 'C[T.Cast("int64", bx), T.Cast("int64", 7)]')
+    after = parse(SYMBOLIC, ("m <= 65535", condition), wide) if large else before
+    check(run(before, WidenIndices()), after)
+
+
+def test_the_other_branch_knows_the_opposite():
+    branches = ("    if m <= 65535:\n", "    if m > 65535:\n        C[0, 0]\n    else:\n")
+    before = parse(SYMBOLIC, branches)
+    check(run(before, WidenIndices()), before)
+
+
 @pytest.mark.parametrize(
     ("shape", "large"),
     [((2**31 - 1,), False), ((2**31,), True), ((65536, 32768), True), ((65536, 32767), False)],

@@ -1,0 +1,114 @@
+"""Size classes of symbolic rows: each kernel right in the simulator, at and around its bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+from tvm.ir import StringImm
+
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.simulation import load, simulate, verify
+from tvm_hopper.testing import workloads
+from tvm_hopper.transforms.assert_alignment import ENCODE
+from tvm_hopper.verification.launches import bound_launches
+
+EPILOGUE = ("bias_row", "relu", "residual")
+OPTIONS = {"n": 40, "k": 72, "index": "int64", "out_dtype": "float16", "epilogue": EPILOGUE}
+CLASSES = {
+    4: hs.MatmulConfig((64, 8, 16), stages=2, consumers=1),
+    64: hs.MatmulConfig((64, 40, 64), stages=1, consumers=1),
+    130: hs.MatmulConfig((128, 24, 32), stages=2, consumers=2, persistent=0),
+    500: hs.MatmulConfig((64, 16, 64), stages=2, consumers=1, raster_group=2),
+}
+
+CASES = {0: None, 1: 0, 4: 0, 5: 1, 64: 1, 65: 2, 130: 2, 131: 3, 200: 3}
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return workloads.matmul("m", **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def program(plain):
+    sch = s_tir.Schedule(plain)
+    hs.matmul(sch, "C", classes=CLASSES)
+    return load(sch.mod)
+
+
+def inputs(plain, m):
+    names = [p.name for p in plain["main"].params]
+    given = workloads.make_inputs(plain, seed=m, m=m)
+    shape, dtype = workloads.argument_types(plain, m=m)[-1]
+    return dict(zip(names, given, strict=False)), (names[-1], shape, dtype), given
+
+
+@pytest.mark.parametrize(("m", "kernel"), CASES.items())
+def test_rows_at_and_around_the_bounds(plain, program, m, kernel):
+    values, (name, shape, dtype), given = inputs(plain, m)
+    result = simulate(program, values)
+    assert not result.findings, "\n".join(map(str, result.findings))
+    want = workloads.reference(given, "NT", EPILOGUE).astype(workloads.numpy_type(dtype))
+    assert result.outputs[name].shape == shape
+    np.testing.assert_array_equal(result.outputs[name], want)
+    every = {**values, name: result.outputs[name]}
+    launched = bound_launches(program, {x.name: every[x.name] for x in program.arguments}, 132)
+    names = list(program.kernels)
+    assert [str(x.func.attrs["global_symbol"]) for x in launched] == (
+        [] if kernel is None else [names[kernel]]
+    )
+
+
+@pytest.mark.parametrize("m", [3, 40, 100, 140])
+def test_each_class_is_clean_under_every_schedule_and_computes_the_plain_program(plain, program, m):
+    values, *_ = inputs(plain, m)
+    report = verify(program, {"A": values["A"]}, max_ctas=3, against=plain)
+    assert report.verdict == "clean", str(report)
+    assert report.values.checked
+
+
+def test_a_class_that_computes_something_else_is_found(plain):
+    """The judge looks at the kernel that runs: a wrong one in another branch goes unseen."""
+    broken = ir.replace(
+        hs.size_classes(plain, "C", (16, 64))["main"],
+        ir.SBlock,
+        lambda x: _from_one(x) if x.name_hint == "C_16" else x,
+    )
+    sch = s_tir.Schedule(tvm.IRModule({"main": broken}))
+    for block in ("C_16", "C_64"):
+        hs.matmul(sch, block, hs.MatmulConfig((64, 40, 64), consumers=1, stages=1))
+    made = load(sch.mod)
+    found = [
+        verify(made, {"A": inputs(plain, m)[0]["A"]}, max_ctas=2, against=plain).verdict
+        for m in (16, 17)
+    ]
+    assert found == ["error", "clean"]
+
+
+def _from_one(block):
+    """Start the sum of a product from one instead of zero."""
+    init = ir.BufferStore(
+        block.init.buffer, tvm.tirx.FloatImm("float32", 1.0), list(block.init.indices)
+    )
+    return ir.with_block(block, init=init)
+
+
+def test_maps_are_encoded_in_the_branch_that_needs_them(program):
+    encoded = ir.find_all(program.host.body, StringImm, lambda x: x.value == ENCODE)
+    assert len(encoded) == 2 * len(CLASSES)
+    for name in program.kernels:
+        (call,) = ir.find_all(program.host.body, StringImm, lambda x, n=name: x.value == n)
+        branches = [
+            part
+            for branch in ir.find_all(program.host.body, ir.IfThenElse)
+            for part in (branch.then_case, branch.else_case)
+            if part is not None and ir.uses_node(part, call)
+        ]
+        smallest = min(branches, key=lambda x: len(ir.find_all(x, ir.Call)))
+        kernels = {x.value for x in ir.find_all(smallest, StringImm)} & set(program.kernels)
+        assert kernels == {name}
+        maps = ir.find_all(smallest, StringImm, lambda x: x.value == ENCODE)
+        assert len(maps) == 2

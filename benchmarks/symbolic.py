@@ -42,7 +42,7 @@ def build_library(case: Case, path: str) -> tuple[str, tuple[int, ...], float]:
     build(Case(64, 64, 64, config={"tile": (64, 64, 64)}))
     bounds: tuple[int, ...] = ()
     if case.m is None:
-        bounds = case.classes or tuple(hs.choose_classes(case.n, case.k, case.dtype))
+        bounds = case.classes or hs.choose_classes(case.n, case.k, case.dtype)
     start = time.perf_counter()
     executable = build(case)
     seconds = time.perf_counter() - start

@@ -3,11 +3,12 @@
 A class is a range of row counts that one kernel computes, named by its upper bound; its kernel is
 the one that `choose_config` takes for exactly so many rows.  The last class goes on above its own.
 
-Classes that a user leaves open come from the model alone, with no insight into how it chooses: it
-is asked for the best configuration at each row count of a ladder, and for the time that each of
-these would take at row counts in between.  Of all ways to cut the row counts into classes the one
-is taken that loses least against a kernel of its own for each row count, where a class more has to
-gain `LEAST_GAIN` over an octave of row counts.
+Bounds that a user leaves open come from the model alone, with no insight into how it chooses: it is
+asked for the configuration of each row count of a ladder, and for the time that each of these would
+take at row counts in between.  Of all ways to pick bounds out of the ladder the one is taken that
+loses least against a kernel of its own for each row count, where a class more has to gain
+`LEAST_GAIN` over an octave of row counts.  At a bound the kernel is that of a static build, so no
+estimate matters there; elsewhere another kernel than the best is taken to be slower than estimated.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import bisect
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -32,11 +33,13 @@ from .model import SYMBOLIC_EXTENT, choose_config, estimate_cycles
 from .recognize import Matmul
 
 MOST_CLASSES = 8  # kernels that one function is worth
-LEAST_GAIN = 0.06  # of the time over an octave of row counts, for which a kernel more is built
+LEAST_GAIN = 0.05  # of the time over an octave of row counts, for which a kernel more is built
+UNSURE = 0.08  # by which another kernel than the best may be slower than estimated
 MUCH, STEEPER = 0.05, 5  # a loss of more than this part of the time counts so many times more
-LADDER = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
-BOUNDS = (8, 16, 32, *range(64, 1024, 64), *range(1024, 2048, 128), *range(2048, 4096, 256), 4096)
-TYPICAL = LADDER[-1]  # rows that the last class is named for, which has no bound
+LADDER = (
+    *(8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
+    *(1024, 1280, 1536, 2048, 3072, 4096, 8192),
+)
 POINTS = tuple(sorted({round(2 ** (i / 8)) for i in range(113)}))  # to 16384, eight an octave
 ROUND = 4  # weight of a power of two among them: batches are padded to it
 OCTAVE = 7 + ROUND  # weight of the points in an octave
@@ -137,7 +140,7 @@ def find_kernels(
     if configs:
         check_rows(found)
     elif configs is None:
-        configs = _by_model(found, given)
+        configs = dict.fromkeys(_by_model(found, given), given)
     if not configs:
         return (ClassKernel(found.most_rows, given),)
     last = max(configs)
@@ -150,13 +153,13 @@ def _check_symbolic(problem: Matmul, rows: int) -> None:
         raise cannot_schedule(f"block {problem.name}", found, "a symbolic M", "leave it out")
 
 
-def _by_model(found: Found, given: MatmulConfig) -> Mapping[int, MatmulConfig]:
+def _by_model(found: Found, given: MatmulConfig) -> tuple[int, ...]:
     """Choose the classes that nobody asked for; none where one kernel is all that there can be."""
     problem = found.problem
     m, n, k = problem.m.extent, problem.n.extent, problem.k.extent
     if isinstance(m, int) or not isinstance(n, int) or not isinstance(k, int):
-        return {}
-    return choose_classes(n, k, problem.lhs.dtype, given) if found.is_outermost else {}
+        return ()
+    return choose_classes(n, k, problem.lhs.dtype, given) if found.is_outermost else ()
 
 
 def _has_symbols(func: Any) -> bool:
@@ -170,7 +173,7 @@ def choose_classes(
     dtype: str = "float16",
     given: MatmulConfig | None = None,
     num_sms: int | None = None,
-) -> dict[int, MatmulConfig]:
+) -> tuple[int, ...]:
     """Choose the size classes of a product with symbolic rows.
 
     Parameters
@@ -186,9 +189,9 @@ def choose_classes(
 
     Returns
     -------
-    classes : dict of int to MatmulConfig
-        Rows up to which each class goes, ascending, and the configuration of its kernel, as
-        `hs.matmul` takes them; the last one also runs above its bound. At most eight.
+    bounds : tuple of int
+        Rows up to which each class goes, ascending, eight at most. The kernel of a class is the one
+        of `choose_config(bound, n, k, dtype, given)`; the last one also runs above its bound.
 
     Raises
     ------
@@ -197,64 +200,49 @@ def choose_classes(
     """
     n, k = (as_size("choose_classes", name, x) for name, x in (("n", n), ("k", k)))
     num_sms = as_int("choose_classes", "num_sms", num_sms, 1) or target_num_sms()
-    given = given or MatmulConfig()
-    configs: list[MatmulConfig] = []
-    for m in LADDER:
-        chosen = choose_config(m, n, k, dtype, given, num_sms=num_sms)
-        # for how many rows there may be, or beside what else they fit, is for `hs.matmul` to say
-        open_fields = {name: getattr(given, name) for name in _LEFT_OPEN}
-        config = replace(chosen, **open_fields)
-        if config not in configs:
-            configs.append(config)
-    times = [[estimate(m, n, k, config, num_sms) for m in POINTS] for config in configs]
-    best = [min(column) for column in zip(*times, strict=True)]
-    losses = [list(map(_weigh, POINTS, row, best)) for row in times]
-    return {bound: configs[i] for bound, i in cut(losses)}
+    configs = [choose_config(m, n, k, dtype, given, num_sms=num_sms) for m in LADDER]
+    chosen = dict(zip(LADDER, configs, strict=True))
+    losses: list[list[float]] = [[] for _ in configs]
+    for m in POINTS:
+        times = [estimate(m, n, k, config, num_sms) for config in configs]
+        best = chosen.get(m) or configs[times.index(min(times))]
+        least = times[configs.index(best)]
+        for row, config, time in zip(losses, configs, times, strict=True):
+            is_best = (config.tile, config.consumers) == (best.tile, best.consumers)
+            row.append(0.0 if is_best else _weigh(m, max(0.0, time / least - 1) + UNSURE))
+    return cut(losses)
 
 
-_LEFT_OPEN = ("stages", "last_stage", "raster_group", "persistent")
-
-
-def _weigh(m: int, time: float, best: float) -> float:
+def _weigh(m: int, loss: float) -> float:
     """Return what a loss of time at one row count counts for."""
-    loss = time / best - 1
     return (ROUND if m & (m - 1) == 0 else 1) * (loss + STEEPER * max(0.0, loss - MUCH))
 
 
-def cut(losses: Sequence[Sequence[float]]) -> tuple[tuple[int, int], ...]:
-    """Cut the row counts into classes.
+def cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
+    """Pick bounds out of the ladder; the last rung is always one.
 
     Parameters
     ----------
     losses
-        For each configuration what it loses at each of POINTS, as a part of the time, weighted.
-
-    Returns
-    -------
-    classes
-        The bound of each class, and the number of its configuration.
+        For the kernel of each rung what it loses at each of POINTS, as a part of the time,
+        weighted.
     """
     price = LEAST_GAIN * OCTAVE
     sums = [list(itertools.accumulate(row, initial=0.0)) for row in losses]
+    places = [bisect.bisect_right(POINTS, rung) for rung in LADDER[:-1]]
 
     @functools.cache
-    def one(low: int, high: int) -> tuple[float, int]:
-        """Return the least loss of one configuration at the points from one place to another."""
-        return min((total[high] - total[low], i) for i, total in enumerate(sums))
-
-    @functools.cache
-    def above(start: int, left: int) -> tuple[float, tuple[tuple[int, int], ...]]:
-        """Return the least loss above a bound, by its place in BOUNDS, and the classes there."""
-        low = bisect.bisect_right(POINTS, BOUNDS[start]) if start >= 0 else 0
-        loss, number = one(low, len(POINTS))
-        ways: list[tuple[float, tuple[tuple[int, int], ...]]] = [
-            (price + loss, ((TYPICAL, number),))
+    def above(start: int, left: int) -> tuple[float, tuple[int, ...]]:
+        """Return the least loss above a rung, -1 for none, and the bounds there."""
+        low = places[start] if start >= 0 else 0
+        ways: list[tuple[float, tuple[int, ...]]] = [
+            (price + sums[-1][-1] - sums[-1][low], LADDER[-1:])
         ]
-        for place in range(start + 1, len(BOUNDS) if left > 1 else 0):
-            loss, number = one(low, bisect.bisect_right(POINTS, BOUNDS[place]))
-            if price + loss < ways[0][0]:
-                rest, classes = above(place, left - 1)
-                ways.append((price + loss + rest, ((BOUNDS[place], number), *classes)))
+        for rung in range(start + 1, len(places) if left > 1 else 0):
+            own = price + sums[rung][places[rung]] - sums[rung][low]
+            if own < ways[0][0]:
+                rest, bounds = above(rung, left - 1)
+                ways.append((own + rest, (LADDER[rung], *bounds)))
         return min(ways)
 
     return above(-1, MOST_CLASSES)[1]

@@ -132,7 +132,7 @@ def class_block(name: str, bound: int) -> str:
 
 
 @dataclass(frozen=True)
-class Found:
+class ProductSite:
     """A product as `hs.matmul` will schedule it, and where it stands.
 
     Attributes
@@ -148,7 +148,7 @@ class Found:
     most_rows: int | None
 
 
-def look_at(sch: s_tir.Schedule, block: Any) -> Found:
+def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
     """Recognise a product on a copy of a schedule.
 
     Raises
@@ -177,10 +177,10 @@ def look_at(sch: s_tir.Schedule, block: Any) -> Found:
     problem = find_matmul(copy, block)
     with known_at(conditions) as analyzer:
         most_rows = most(problem.m.extent, analyzer) if conditions else None
-    return Found(problem, is_outermost, most_rows)
+    return ProductSite(problem, is_outermost, most_rows)
 
 
-def check_rows(found: Found) -> Any:
+def check_rows(found: ProductSite) -> Any:
     """Return the symbolic number of rows of a product; refuse one that has no classes."""
     problem = found.problem
     where = f"block {problem.name}"

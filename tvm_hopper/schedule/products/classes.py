@@ -27,7 +27,7 @@ from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.requests.targets import num_sms as target_num_sms
 from tvm_hopper.schedule.arguments import as_bounds, as_int, as_size, check_type
 
-from .branches import Found, check_rows, look_at
+from .branches import ProductSite, check_rows, look_at
 from .config import MatmulConfig
 from .model import SYMBOLIC_EXTENT, choose_config, estimate_cycles
 from .recognize import Matmul
@@ -153,7 +153,7 @@ def _check_symbolic(problem: Matmul, rows: int) -> None:
         raise cannot_schedule(f"block {problem.name}", found, "a symbolic M", "leave it out")
 
 
-def _by_model(found: Found, given: MatmulConfig) -> tuple[int, ...]:
+def _by_model(found: ProductSite, given: MatmulConfig) -> tuple[int, ...]:
     """Choose the classes that nobody asked for; none where one kernel is all that there can be."""
     problem = found.problem
     m, n, k = problem.m.extent, problem.n.extent, problem.k.extent

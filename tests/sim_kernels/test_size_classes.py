@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, te
 from tvm.ir import StringImm
 
 from tvm_hopper import ir
@@ -17,6 +17,7 @@ from tvm_hopper.verification.launches import bound_launches
 
 EPILOGUE = ("bias_row", "relu", "residual")
 OPTIONS = {"n": 40, "k": 72, "index": "int64", "out_dtype": "float16", "epilogue": EPILOGUE}
+SMALL = hs.MatmulConfig((64, 64, 64), stages=1, consumers=1)
 CLASSES = {
     4: hs.MatmulConfig((64, 8, 16), stages=2, consumers=1),
     64: hs.MatmulConfig((64, 40, 64), stages=1, consumers=1),
@@ -68,6 +69,33 @@ def test_each_class_is_clean_under_every_schedule_and_computes_the_plain_program
     report = verify(program, {"A": values["A"]}, max_ctas=3, against=plain)
     assert report.verdict == "clean", str(report)
     assert report.values.checked
+
+
+def test_two_products_one_after_the_other():
+    m, size = te.var("m", "int64"), 64
+    a, b, c = (te.placeholder((rows, size), "float16", name=name)
+               for rows, name in ((m, "A"), (size, "B"), (size, "C")))  # fmt: skip
+
+    def product(x, y, name):
+        k = te.reduce_axis((0, size), "k")
+        wide = lambda i, j: te.sum(x[i, k].astype("float32") * y[j, k].astype("float32"), k)  # noqa: E731
+        return te.compute((m, size), wide, name=name)
+
+    first = product(a, b, "P")
+    half = te.compute((m, size), lambda i, j: first[i, j].astype("float16"), name="H")
+    second = product(half, c, "Q")
+    out = te.compute((m, size), lambda i, j: second[i, j] + 1.0, name="R")
+    func = te.create_prim_func([a, b, c, out])
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "P", classes={16: SMALL, 64: SMALL})
+    hs.matmul(sch, "Q", classes={32: SMALL, 64: SMALL})
+    made = load(sch.mod)
+    for rows, kernels in ((5, (0, 2)), (20, (1, 2)), (70, (1, 3))):
+        values = {"A": np.random.default_rng(0).integers(-2, 3, (rows, size)).astype("float16")}
+        report = verify(made, values, runs=(("random", 1),), max_ctas=2, against=mod)
+        assert (report.verdict, report.values.checked) == ("clean", True), str(report)
+        assert [x.kernel for x in report.choices] == [list(made.kernels)[i] for i in kernels]
 
 
 def test_a_class_that_computes_something_else_is_found(plain):

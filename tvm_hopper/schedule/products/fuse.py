@@ -313,10 +313,13 @@ def fuse_side_inputs(sch: s_tir.Schedule, consumer: Any, store: Any) -> None:
 
 
 def is_own_kernel(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether a block is a kernel of its own: a reduction, or bound to threads already."""
-    return sch.get(block).init is not None or any(
-        loop.kind == ir.ForKind.THREAD_BINDING for loop in loops_around(sch, block)
-    )
+    """Tell whether a block is a kernel of its own: a reduction, or bound to threads already.
+
+    So is a block with kernels in it, as each size class of another product is.
+    """
+    node = sch.get(block)
+    loops = [*loops_around(sch, block), *ir.find_all(node.body, ir.For)]
+    return node.init is not None or any(x.kind == ir.ForKind.THREAD_BINDING for x in loops)
 
 
 def _reads(node: Any, buffer: Any) -> bool:

@@ -341,6 +341,15 @@ def test_refusals(name):
     assert len(sch.trace.insts) == length
 
 
+def test_samples_of_a_schedule_that_begins_anew_are_refused():
+    sch = s_tir.Schedule(workloads.matmul(**PLAIN))
+    rows = sch.sample_categorical([64, 128], [0.5, 0.5])
+    sampled = hs.MatmulConfig((rows, 40, 64), consumers=1)
+    match = r"found a sampled tile.*make it: s_tir.Schedule\(hs.size_classes\(mod, ...\)\)"
+    with pytest.raises(ScheduleError, match=match):
+        hs.matmul(sch, "C", classes={16: sampled, 64: hs.MatmulConfig()})
+
+
 def test_a_product_inside_of_a_branch_has_no_classes_of_its_own():
     sch = s_tir.Schedule(hs.size_classes(workloads.matmul(**PLAIN), "C", (16, 64)))
     with pytest.raises(ScheduleError, match="size classes of a product inside of another block"):

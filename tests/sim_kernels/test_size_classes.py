@@ -124,6 +124,11 @@ def _from_one(block):
     return ir.with_block(block, init=init)
 
 
+@pytest.mark.parametrize("tensor", ["A", "B", "D"])
+def test_alignment_is_asserted_once(program, tensor):
+    assert program.host.script().count(f'"{tensor}: found a start address') == 1
+
+
 def test_maps_are_encoded_in_the_branch_that_needs_them(program):
     encoded = ir.find_all(program.host.body, StringImm, lambda x: x.value == ENCODE)
     assert len(encoded) == 2 * len(CLASSES)

@@ -92,11 +92,13 @@ def matmul(
 
     fresh = normalized(sch, block)
     if fresh is not None:
-        _check_nothing_sampled(given)
+        _check_nothing_sampled(given, "hs.normalize(mod)")
         block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
     kernels = find_kernels(plain, block, given, asked)
     if len(kernels) > 1:
+        for kernel in kernels:
+            _check_nothing_sampled(kernel.config, "hs.size_classes(mod, ...)")
         fresh = _schedule_classes(plain, block, kernels)
         with origins.noted(sch):
             ir.replace_schedule(sch, fresh)
@@ -133,14 +135,14 @@ def _schedule_classes(
     return fresh
 
 
-def _check_nothing_sampled(config: MatmulConfig) -> None:
+def _check_nothing_sampled(config: MatmulConfig, rewritten: str) -> None:
     """Refuse samples of a schedule that begins anew: they would be void."""
     if is_sampled(config):
         raise cannot_schedule(
             "matmul",
             "a sampled tile or last_stage for a product that has to be rewritten first",
-            "a schedule of the normal form",
-            "make it: s_tir.Schedule(hs.normalize(mod)), and sample there",
+            "a schedule of what it becomes",
+            f"make it: s_tir.Schedule({rewritten}), and sample there",
         )
 
 

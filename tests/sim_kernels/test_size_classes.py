@@ -63,7 +63,12 @@ def test_rows_at_and_around_the_bounds(plain, program, m, kernel):
     )
 
 
-@pytest.mark.parametrize("m", [3, 40, 100, 140])
+LONGER = pytest.mark.slow  # in `make test-all`
+
+
+@pytest.mark.parametrize(
+    "m", [pytest.param(3, marks=LONGER), 40, pytest.param(100, marks=LONGER), 140]
+)
 def test_each_class_is_clean_under_every_schedule_and_computes_the_plain_program(plain, program, m):
     values, *_ = inputs(plain, m)
     report = verify(program, {"A": values["A"]}, max_ctas=3, against=plain)

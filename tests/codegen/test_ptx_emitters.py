@@ -86,6 +86,8 @@ def test_an_instruction_of_the_table(call, name, values):
     [
         (mbarrier.wait(BARRIER, 1), "tirx.cuda.mbarrier_wait"),
         (fences.sync_threads(), "tirx.tvm_storage_sync"),
+        (fences.sync_threads(33), "tirx.tvm_storage_sync"),
+        (fences.sync_threads(32), "tirx.cuda.warp_sync"),
         (fences.sync_warp(), "tirx.cuda.warp_sync"),
         (address.generic_to_shared(TILE), "tirx.cuda.cvta_generic_to_shared"),
         (registers.shuffle_xor(registers_of("uint32", 1)[0], 2), "tirx.tvm_warp_shuffle_xor"),

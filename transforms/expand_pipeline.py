@@ -83,7 +83,7 @@ def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
         condition = ir.simplify(k < loop.extent - ahead)
         moved[one.load] = load if plan.peels else ir.IfThenElse(condition, load, None)
     notes = {n: v for n, v in loop.annotations.items() if n != NUM_SLOTS}
-    after = ir.with_body(loop, _body(plan, moved), annotations={**notes, **ROLLED})
+    after = ir.with_body(loop, _body(plan, moved), annotations=notes)
     return _peel(plan, first, after, moved) if plan.peels else ir.seq(first, after)
 
 
@@ -115,7 +115,7 @@ def _peel(
             load = None if ir.is_const(goes_on, 0) else ir.IfThenElse(goes_on, load, None)
         return ir.seq(make_call(READ_SLOT, call.channel, one.trip.var), load)
 
-    zero = ir.cast_like(0, k)
+    zero, notes = ir.cast_like(0, k), {n: v for n, v in loop.annotations.items() if n in ROLLED}
     most = ir.cast_like(plan.ahead, k)
     rolled = ir.simplify(tirx.max(extent - most, zero))
     drain: list[ir.Stmt] = []
@@ -124,7 +124,7 @@ def _peel(
         loads = {one.load: rest(one, number) for one in plan.loads}
         trip = ir.fresh_variables(ir.with_body(loop, _body(plan, loads)))
         trip = ir.For(
-            trip.loop_var, number, ir.cast_like(1, k), loop.kind, trip.body, annotations=ROLLED
+            trip.loop_var, number, ir.cast_like(1, k), loop.kind, trip.body, annotations=notes
         )
         whole = (
             trip if known is not None else ir.IfThenElse(ir.simplify(number < extent), trip, None)

@@ -36,6 +36,7 @@ from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, fills_tile, find_c
 from tvm_hopper.plan.layout import has_bounds, plan_layouts, plan_shapes
 from tvm_hopper.plan.load_sites import find_sites
 from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
+from tvm_hopper.plan.store_lines import is_offered, reason_against
 from tvm_hopper.plan.unserved_copies import check_roles_have_loads, no_mechanism, threads_may_copy
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
@@ -57,6 +58,7 @@ from .lower_copies import plan_copies, rewrite_copies
 
 PREFERRED = ("tma", "bulk", "cp_async")
 STATIC, DYNAMIC = "shared", "shared.dyn"
+NEED = "a copy that hardware can make"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
         return CopyChoice(copy, _asking(deal_out(kernel, copy.nest), None), BY_THREADS)
     if copy.mechanism != AUTO:
         return CopyChoice(copy, as_box_nest(kernel, copy), copy.mechanism)
+    if is_offered(copy) and (why := reason_against(kernel, copy)):
+        return CopyChoice(copy, _asking(copy.nest, None), BY_THREADS, (why,))
     reasons: list[str] = []
     try:
         nest = as_box_nest(kernel, copy)
@@ -101,6 +105,8 @@ def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
             reasons.append(f"{mechanism}: {error}")
         else:
             return CopyChoice(copy, asking, mechanism, tuple(reasons))
+    if is_offered(copy):  # side by side, where the schedule has them apart
+        return CopyChoice(copy, _asking(deal_out(kernel, nest), None), BY_THREADS, tuple(reasons))
     return _by_threads(kernel, copy, tuple(reasons))
 
 
@@ -219,8 +225,7 @@ class SelectCopies:
                 return kernel
             number, kernel = ir.number_of(func, kernel), in_dynamic_memory(kernel)
             plan = plan_selection(kernel, arch)
-            told = [note for choice in plan for note in _notes(func, choice)]
-            if told:
+            if told := [note for choice in plan for note in _notes(func, choice)]:
                 notes[number] = told
             return rewrite_selection(kernel, plan)
 
@@ -239,6 +244,7 @@ def _notes(func: Any, choice: CopyChoice) -> list[Note]:
     why = tuple(f"not {reason}" for reason in choice.reasons)
     if choice.mechanism != BY_THREADS:
         return [*told, RemarkNote("\n".join([f"copy {name}: by {choice.mechanism}", *why]))]
-    need = "a copy that hardware can make"
-    slow = Fallback(f"copy {name}", "made by threads", need, reasons=why)
+    if is_offered(choice.copy):
+        return [*told, RemarkNote("\n".join([f"copy {name}: left to threads", *why]))]
+    slow = Fallback(f"copy {name}", "made by threads", NEED, reasons=why)
     return [*told, *(FallbackNote(text) for text in report(func, [slow]))]

@@ -1,7 +1,7 @@
 """What compute-sanitizer says of each copy mechanism: `python -m benchmarks.sanitize`.
 
-One process for each tool runs a small copy by each mechanism, ragged in both dimensions, and two
-kernels with a fault that the tools have to find, or a verdict of theirs means nothing.
+One process for each tool runs a small copy by each mechanism, ragged in both dimensions. Kernels
+with a fault each say what a verdict means: what a tool does not find there it does not understand.
 """
 
 from __future__ import annotations
@@ -24,12 +24,38 @@ ROWS, COLUMNS = 61, 272
 TOOLS = ("memcheck", "racecheck", "synccheck")
 PREFIX = "checked_"  # of the functions whose kernels the tools look at
 NAMES = {f"{PREFIX}{i}": name for i, name in enumerate(MECHANISMS)}
-BEYOND, UNORDERED = f"{PREFIX}beyond", f"{PREFIX}unordered"
-FAULTS = {BEYOND: "fault: reads behind a tensor", UNORDERED: "fault: no barrier in between"}
+FAULTS = {
+    f"{PREFIX}beyond": "fault: reads behind a tensor",
+    f"{PREFIX}unordered": "fault: no barrier in between",
+    f"{PREFIX}group": "fault: cp.async, read before the wait",
+    f"{PREFIX}phase": "fault: bulk copy, read before the wait",
+}
+TILE = "__shared__ __align__(128) int tile[64]; const int t = threadIdx.x;"
+ADDRESS = "(unsigned)__cvta_generic_to_shared"
 FAULTY = {
-    BEYOND: "out[threadIdx.x] = in[threadIdx.x + 4096];",
-    UNORDERED: "__shared__ int tile[64]; tile[threadIdx.x] = in[threadIdx.x];"
-    " out[threadIdx.x] = tile[63 - threadIdx.x];",
+    f"{PREFIX}beyond": "out[threadIdx.x] = in[threadIdx.x + 4096];",
+    f"{PREFIX}unordered": f"{TILE} tile[t] = in[t]; out[t] = tile[63 - t];",
+    f"{PREFIX}group": f"""{TILE}
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4; cp.async.commit_group;"
+                     :: "r"({ADDRESS}(tile + t)), "l"(in + t) : "memory");
+        __syncthreads();
+        out[t] = tile[63 - t];
+        asm volatile("cp.async.wait_group 0;" ::: "memory");""",
+    f"{PREFIX}phase": f"""{TILE}
+        __shared__ __align__(8) unsigned long long full;
+        unsigned barrier = {ADDRESS}(&full);
+        if (t == 0) asm volatile(
+            "mbarrier.init.shared.b64 [%0], 1;"
+            "fence.mbarrier_init.release.cluster;" :: "r"(barrier) : "memory");
+        __syncthreads();
+        if (t == 0) asm volatile(
+            "mbarrier.arrive.expect_tx.shared.b64 _, [%0], 256;"
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+            " [%1], [%2], 256, [%0];"
+            :: "r"(barrier), "r"({ADDRESS}(tile)), "l"(in) : "memory");
+        out[t] = tile[63 - t];
+        asm volatile("{{.reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], 0;"
+                     "@!p bra again;}}" :: "r"(barrier) : "memory");""",
 }
 EVERY = {**FAULTS, **NAMES}
 TIMEOUT_SECONDS = 240
@@ -64,7 +90,7 @@ def sanitize(tool: str, names: list[str]) -> tuple[dict[str, str], dict[str, lis
         done = Path(folder, "done")
         done.touch()
         command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no"]
-        command += ["--kernel-regex", f"kns={PREFIX}", sys.executable, "-m", "benchmarks.sanitize"]
+        command += ["--kernel-name", f"kns={PREFIX}", sys.executable, "-m", "benchmarks.sanitize"]
         command += ["--run", str(done), *names]
         # Each tensor is an allocation of its own, or what lies behind it is not seen as such.
         environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -98,11 +124,11 @@ def findings(text: str) -> dict[str, list[str]]:
 def judge(tool: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return which kernels were right under a tool, and its verdicts.
 
-    A fault can end the process: each one has its own, and what one left over runs in the next.
+    Where the tool or a fault ends the process, what is left over runs in the next.
     """
     right: dict[str, str] = {}
     verdicts: dict[str, str] = {}
-    parts = [[name] for name in FAULTS] + [list(NAMES)]
+    parts = [list(FAULTS), list(NAMES)]
     while parts:
         names = parts.pop(0)
         ran, found = sanitize(tool, names)

@@ -1,4 +1,4 @@
-"""What is read out of compute-sanitizer's text, and how a run goes on behind one that ended early."""
+"""What is read out of compute-sanitizer's text, and how a run goes on that ended early."""
 
 from __future__ import annotations
 

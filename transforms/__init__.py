@@ -5,6 +5,7 @@ if __name__ != "tvm_hopper.transforms":
 
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .bind_across_blocks import BindAcrossBlocks
+from .across_cluster import ShareSums
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
 from .expand_inner import ExpandInner
@@ -51,6 +52,7 @@ __all__ = [
     "RestoreAxisNotes",
     "ScheduleTiles",
     "SelectCopies",
+    "ShareSums",
     "SpecializeWarps",
     "SplitWarps",
     "WidenIndices",

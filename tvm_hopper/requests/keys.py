@@ -34,6 +34,8 @@ STORE_SLOTS = "tvm_hopper.store_slots"
 REDUCE = "tvm_hopper.reduce"
 # -- on a serial loop around such copies
 ACROSS_BLOCKS = "tvm_hopper.across_blocks"
+# -- on a serial loop around the pipelined loop of a product
+ACROSS_CLUSTER = "tvm_hopper.across_cluster"
 # -- on the block that multiplies two shared tiles into a register tile
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
@@ -118,6 +120,13 @@ KEYS: dict[str, Key] = {
             str,
             "axis of thread blocks that share a serial loop's iterations",
             ("blockIdx.y", "blockIdx.z"),
+        ),
+        Key(
+            ACROSS_CLUSTER,
+            (LOOP,),
+            int,
+            "thread blocks of a cluster share the iterations of this loop of a sum",
+            (1,),
         ),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),

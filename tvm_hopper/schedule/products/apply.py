@@ -27,7 +27,7 @@ from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothi
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
-from . import fuse
+from . import fuse, split
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .model import choose_config
 from .normalize import normalized
@@ -127,7 +127,8 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     tile_m, tile_n, tile_k = config.tile
     consumers = config.consumers
 
-    steps.pad(sch, block, config.tile)
+    parts = split.parts_of(config)
+    steps.pad(sch, block, (tile_m, tile_n, tile_k * parts))
     problem = find_matmul(sch, block)  # its operands may be pads now
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
@@ -138,12 +139,16 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
     m_outer, m_tile = sch.split(m, [None, tile_m])
     n_outer, n_tile = sch.split(n, [None, tile_n])
-    k_outer, k_inner = sch.split(k, [None, tile_k])
+    if parts == 1:
+        k_outer, k_inner = sch.split(k, [None, tile_k])
+    else:
+        k_parts, k_outer, k_inner = sch.split(k, [parts, None, tile_k])
     if axis == "m":
         part, m_tile = sch.split(m_tile, [consumers, None])
     else:
         part, n_tile = sch.split(n_tile, [consumers, None])
-    sch.reorder(*lead, m_outer, n_outer, part, k_outer, m_tile, n_tile, k_inner)
+    depth = (k_outer,) if parts == 1 else (k_parts, k_outer)
+    sch.reorder(*lead, m_outer, n_outer, part, *depth, m_tile, n_tile, k_inner)
     rows = sch.fuse(*lead, m_outer) if lead else m_outer
     sch.bind(rows, "blockIdx.y")
     sch.bind(n_outer, "blockIdx.x")
@@ -168,6 +173,8 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
         if config.store is not None:
             stage_output(sch, store, config)
     _drop_unit_dims(sch, block, problem.output_kept)
+    if parts > 1:
+        split.share_across_cluster(sch, block, k_parts)
     product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     steps.pipeline(
         sch,
@@ -193,7 +200,7 @@ def _fit(
     if config.tile is not None:
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
     config = choose_config(
-        problem.m.extent, problem.n.extent, problem.k.extent, dtype, config, sizes
+        problem.m.extent, problem.n.extent, problem.k.extent, dtype, split.complete(config), sizes
     )
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())

@@ -27,20 +27,21 @@ Not here: waiting for the products and for the stores to shared memory (insert_s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from tvm import ir as tvm_ir
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import address, cluster
-from tvm_hopper.plan.across_cluster import AXIS, ClusterSum, Share, plan_across_cluster
+from tvm_hopper.plan.across_cluster import AXIS, ClusterSum, Pieces, plan_across_cluster
 from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.requests.keys import APART
 from tvm_hopper.requests.targets import arch_of
 
 CLUSTER_AXIS = "clusterCtaIdx.z"
+UNROLL = "pragma_unroll"
 
 
 def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
@@ -94,12 +95,12 @@ def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
 
 
 def _bind(kernel: ir.For, var: ir.Var, plan: ClusterSum, tag: str) -> ir.For:
-    domain = tvm_ir.Range.from_min_extent(0, tirx.IntImm("int32", plan.num_blocks))
-    axis = tirx.IterVar(domain, var, tirx.IterVar.ThreadIndex, tag)
-    return ir.For(var, 0, domain.extent, ir.ForKind.THREAD_BINDING, kernel, axis)
+    axis = tirx.IterVar(None, ir.Var(tag, "int32"), tirx.IterVar.ThreadIndex, tag)
+    extent = tirx.IntImm("int32", plan.num_blocks)
+    return ir.For(var, 0, extent, ir.ForKind.THREAD_BINDING, kernel, axis)
 
 
-def _gather(plan: ClusterSum, share: Share, sums: ir.Var, rank: ir.Var, thread: ir.Var) -> ir.Stmt:
+def _gather(plan: ClusterSum, share: Pieces, sums: ir.Var, rank: ir.Var, thread: ir.Var) -> ir.Stmt:
     """Add what the blocks of the cluster have summed for this block's share, in their order."""
     remote = ir.new_buffer("remote", (1,), "uint32", "local")
     word = ir.new_buffer("word", (1,), "float32", "local")
@@ -109,9 +110,7 @@ def _gather(plan: ClusterSum, share: Share, sums: ir.Var, rank: ir.Var, thread: 
         place = [register + _own(share, plan, rank, g) * share.step, ir.as_int32(thread)]
         here = address.generic_to_shared(tirx.address_of(tirx.BufferLoad(sums, place)))
         return [
-            cluster.peer_address(
-                tirx.BufferLoad(remote, [0]), here, tirx.IntImm("uint32", peer)
-            ),
+            cluster.peer_address(tirx.BufferLoad(remote, [0]), here, tirx.IntImm("uint32", peer)),
             cluster.load_float32(tirx.BufferLoad(word, [0]), tirx.BufferLoad(remote, [0])),
         ]
 
@@ -140,7 +139,7 @@ def _gather(plan: ClusterSum, share: Share, sums: ir.Var, rank: ir.Var, thread: 
     )
 
 
-def _runs(registers: tuple[int, ...], body: Any) -> ir.Stmt:
+def _runs(registers: tuple[int, ...], body: Callable[[Any], Any]) -> ir.Stmt:
     """Execute something for each register of a list, a loop for each run of neighbours."""
     runs: list[list[int]] = []
     for register in registers:
@@ -148,27 +147,29 @@ def _runs(registers: tuple[int, ...], body: Any) -> ir.Stmt:
             runs[-1][1] += 1
         else:
             runs.append([register, 1])
-    return ir.seq(
-        *(
-            ir.make_loop("i", length, lambda i, first=first: body(first + i), unroll=True)
-            for first, length in runs
-        )
-    )
+    loops: list[ir.Stmt] = []
+    for first, length in runs:
+        loops.append(ir.make_loop("i", length, _from(first, body), unroll=True))
+    return ir.seq(*loops)
 
 
-def _own(share: Share, plan: ClusterSum, rank: ir.Var, g: Any) -> Any:
+def _from(first: int, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda i: body(first + i)
+
+
+def _own(share: Pieces, plan: ClusterSum, rank: ir.Var, g: Any) -> Any:
     """Return which iteration of the whole loop is number `g` of this block."""
     return rank * share.per_block(plan.num_blocks) + ir.as_int32(g)
 
 
-def _if_own(share: Share, plan: ClusterSum, rank: ir.Var, g: Any, stmt: ir.Stmt) -> ir.Stmt:
+def _if_own(share: Pieces, plan: ClusterSum, rank: ir.Var, g: Any, stmt: ir.Stmt) -> ir.Stmt:
     extent = int(share.loop.extent)
     if share.per_block(plan.num_blocks) * plan.num_blocks == extent:
         return stmt
     return ir.IfThenElse(_own(share, plan, rank, g) < extent, stmt, None)
 
 
-def _shared_out(stmt: ir.Stmt, share: Share, plan: ClusterSum, rank: ir.Var) -> ir.Stmt:
+def _shared_out(stmt: ir.Stmt, share: Pieces, plan: ClusterSum, rank: ir.Var) -> ir.Stmt:
     """Let a store run over this block's iterations; their sums are in the first registers."""
     loop, accumulator = share.loop, plan.accumulator
     own = ir.Var(loop.loop_var.name, ir.dtype_of(loop.loop_var))
@@ -185,7 +186,13 @@ def _shared_out(stmt: ir.Stmt, share: Share, plan: ClusterSum, rank: ir.Var) -> 
     body = ir.substitute(body, {loop.loop_var: whole})
     body = _if_own(share, plan, rank, own, body)
     count = share.per_block(plan.num_blocks)
-    notes = {k: min(int(v), count) if k == "pragma_unroll" else v for k, v in loop.annotations.items()}
+    if count == 1:
+        return ir.replace_nodes(
+            stmt, ir.Stmt, {loop: ir.substitute(body, {own: ir.cast_like(0, own)})}
+        )
+    notes = {**loop.annotations}
+    if UNROLL in notes:
+        notes[UNROLL] = count
     new = ir.For(own, 0, ir.cast_like(count, own), loop.kind, body, annotations=notes)
     return ir.replace_nodes(stmt, ir.Stmt, {loop: new})
 
@@ -205,7 +212,7 @@ class ShareSums:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
-        """Share the sums of one function's kernels between the blocks of clusters."""
+        """Pieces the sums of one function's kernels between the blocks of clusters."""
         notes = {}
         arch = arch_of(func)
 

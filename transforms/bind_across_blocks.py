@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import ir as tvm_ir
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
@@ -44,16 +43,17 @@ from tvm_hopper.requests.options import read
 def rewrite_across_blocks(kernel: ir.For, plan: tuple[SharedLoop, ...]) -> ir.For:
     """Bind the planned loops around all others, and take the requests away."""
     for shared in plan:
-        old = shared.loop
+        # the loop itself may have been rebuilt around another one
+        loops = ir.find_all(kernel, ir.For)
+        (old,) = (x for x in loops if x.loop_var.same_as(shared.loop.loop_var))
         kernel = ir.replace_nodes(kernel, ir.Stmt, {old: old.body})
         own = ir.Var(old.loop_var.name, "int32")
         kernel = ir.substitute(kernel, {old.loop_var: ir.cast_like(own, old.loop_var)})
-        domain = tvm_ir.Range.from_min_extent(0, ir.as_int32(old.extent))
-        axis = tirx.IterVar(domain, own, tirx.IterVar.ThreadIndex, shared.axis)
+        name = ir.Var(shared.axis, "int32")
+        axis = tirx.IterVar(None, name, tirx.IterVar.ThreadIndex, shared.axis)
         notes = {k: v for k, v in old.annotations.items() if k != ACROSS_BLOCKS}
-        kernel = ir.For(
-            own, 0, domain.extent, ir.ForKind.THREAD_BINDING, kernel, axis, annotations=notes
-        )
+        extent = ir.as_int32(old.extent)
+        kernel = ir.For(own, 0, extent, ir.ForKind.THREAD_BINDING, kernel, axis, annotations=notes)
     return ir.replace(kernel, ir.SBlock, _without_request)
 
 

@@ -1,7 +1,7 @@
 """Updates in place: stores that combine an element with what it was.
 
-    C[i] = C[i] + tile[i]                Update("add", tile[i])
-    C[i] = T.max(tile[i], C[i])          Update("max", tile[i])
+C[i] = C[i] + tile[i]                Update("add", tile[i])
+C[i] = T.max(tile[i], C[i])          Update("max", tile[i])
 """
 
 from __future__ import annotations

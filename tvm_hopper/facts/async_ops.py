@@ -228,9 +228,7 @@ BY_ONE_THREAD = frozenset(
 """The completions whose groups are those of the one thread that issues: it commits and waits."""
 
 
-def find_copy_op(
-    mechanism: str, reads: str, writes: str, combines: bool = False
-) -> AsyncOp | None:
+def find_copy_op(mechanism: str, reads: str, writes: str, combines: bool = False) -> AsyncOp | None:
     """Return the operation by which a mechanism copies from one memory into another, if any.
 
     With `combines` it is the one that combines what it moves with what is there.

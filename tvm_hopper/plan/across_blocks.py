@@ -107,7 +107,9 @@ def _check_alone(kernel: ir.For, loop: ir.For, where: str) -> None:
     what = f"{type(stmt).__name__} {stmt.loop_var.name if isinstance(stmt, ir.For) else ''}"
     raise cannot_lower(
         where,
-        f"a {what.strip()} around it" if ir.uses_node(stmt, loop) else f"a {what.strip()} beside it",
+        f"a {what.strip()} around it"
+        if ir.uses_node(stmt, loop)
+        else f"a {what.strip()} beside it",
         "a loop around all that the kernel does, inside of the axes of its thread blocks",
         "reorder it outwards, and set initial values in a kernel of its own",
     )
@@ -128,7 +130,9 @@ def _check_reductions(loop: ir.For, where: str) -> None:
             'ask for it: hs.async_store(..., reduce="add")',
         )
     tensors = [x.tensor for x in combined]
-    emptied = {x.block: ir.with_block(x.block, body=ir.seq(), reads=[], writes=[]) for x in combined}
+    emptied = {
+        x.block: ir.with_block(x.block, body=ir.seq(), reads=[], writes=[]) for x in combined
+    }
     rest = ir.replace_nodes(loop.body, ir.SBlock, emptied)
     stored = [x.buffer for x in ir.find_all(rest, ir.BufferStore) if _is_global(x.buffer)]
     stored += [

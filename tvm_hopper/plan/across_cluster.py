@@ -46,7 +46,7 @@ class ClusterSum:
     loop: ir.For
     accumulator: ir.Var
     stores: tuple[ir.Stmt, ...]
-    shares: tuple[Share, ...]
+    shares: tuple[Pieces, ...]
 
     @property
     def num_blocks(self) -> int:
@@ -55,7 +55,7 @@ class ClusterSum:
 
 
 @dataclass(frozen=True)
-class Share:
+class Pieces:
     """The loop of a store whose iterations are shared out, and what these read."""
 
     loop: ir.For
@@ -159,7 +159,7 @@ def _check_zero(before: list[ir.Stmt], accumulator: ir.Var, where: str) -> None:
         )
 
 
-def _share(stmt: ir.Stmt, accumulator: ir.Var, where: str) -> Share:
+def _share(stmt: ir.Stmt, accumulator: ir.Var, where: str) -> Pieces:
     """Choose the loop whose iterations are shared out: one around all of a store."""
     inside: Any = stmt
     while True:
@@ -172,7 +172,7 @@ def _share(stmt: ir.Stmt, accumulator: ir.Var, where: str) -> Share:
                 "choose a wider tile",
             )
         if (found := _registers(inside, accumulator)) is not None:
-            return Share(inside, *found)
+            return Pieces(inside, *found)
         inside = inside.body
 
 
@@ -191,7 +191,9 @@ def _registers(loop: ir.For, accumulator: ir.Var) -> tuple[tuple[int, ...], int]
         inner = [x for x in ir.find_all(loop.body, ir.For) if ir.uses(index, x.loop_var)]
         extents = [ir.static_int(x.extent) for x in inner]
         starts = ir.static_int(
-            ir.simplify(ir.substitute(index, {x.loop_var: ir.cast_like(0, x.loop_var) for x in inner}))
+            ir.simplify(
+                ir.substitute(index, {x.loop_var: ir.cast_like(0, x.loop_var) for x in inner})
+            )
         )
         moves = [step_of(index, x.loop_var) for x in inner]
         if starts is None or None in extents or None in moves:

@@ -9,7 +9,7 @@
 A copy out of a tile may also combine what it moves with what is there:
 
     for i, j in grid(8, 64):
-        with sblock("copy", annotations={"tvm_hopper.async_copy": "tma", "tvm_hopper.reduce": "add"}):
+        with sblock("copy", async_copy="tma", reduce="add"):
             C[m + i, j] = C[m + i, j] + tile[i, j]
   ->
     Transfer(src=tile[i, j], dst=C[m + i, j], reduce="add", op=tma_reduce)

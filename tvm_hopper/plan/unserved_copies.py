@@ -61,10 +61,12 @@ def no_mechanism(copy: CopyNest, reasons: Sequence[str]) -> LoweringError:
     return cannot_lower(where, f"rows that are {apart} bytes apart", need, fix)
 
 
-def no_reduction(copy: CopyNest, reasons: Sequence[str]) -> LoweringError:
-    """Say that no mechanism can make a reduction: threads' updates of one element would race."""
+def check_not_reduced(copy: CopyNest, reasons: Sequence[str]) -> None:
+    """Refuse to leave a reduction to threads: their updates of one element would race."""
+    if REDUCE not in copy.realize.block.annotations:
+        return
     found = "a reduction that no mechanism can make" + "".join(f"; not {x}" for x in reasons)
-    return cannot_lower(
+    raise cannot_lower(
         f"store {copy.realize.block.name_hint}, {REDUCE}",
         found,
         "one that TMA or a copy in bulk can make: updates by threads would race",

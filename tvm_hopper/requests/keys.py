@@ -32,6 +32,7 @@ SWIZZLE = "tvm_hopper.swizzle"
 # -- on the block that copies a tile from shared to global memory
 STORE_SLOTS = "tvm_hopper.store_slots"
 REDUCE = "tvm_hopper.reduce"
+BESIDE_COPY = (SWIZZLE, STORE_SLOTS, REDUCE)  # what says how a copy is made, not that it is
 # -- on a serial loop around such copies
 ACROSS_BLOCKS = "tvm_hopper.across_blocks"
 # -- on a serial loop around the pipelined loop of a product

@@ -40,7 +40,7 @@ def check_update(
         raise cannot_schedule(
             where,
             f"reduce={reduce!r} by threads, whose updates of one element would race",
-            "a mechanism of the hardware: \"auto\", \"tma\" or \"bulk\"",
+            'a mechanism of the hardware: "auto", "tma" or "bulk"',
         )
     stores = ir.find_all(sch.get(block).body, ir.BufferStore)
     update = find_update(stores[0]) if len(stores) == 1 else None

@@ -22,7 +22,6 @@ import math
 from typing import Any
 
 from tvm import s_tir
-from tvm.ir import Expr
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule

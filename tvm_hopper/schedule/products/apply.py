@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tvm import s_tir
@@ -127,7 +128,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     tile_m, tile_n, tile_k = config.tile
     consumers = config.consumers
 
-    parts = split.parts_of(config)
+    parts = config.parts
     steps.pad(sch, block, (tile_m, tile_n, tile_k * parts))
     problem = find_matmul(sch, block)  # its operands may be pads now
     for producer in sch.get_producers(block):  # what the sum starts from
@@ -199,8 +200,10 @@ def _fit(
     sizes = None
     if config.tile is not None:
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
+    if config.parts > 1:  # each output tile has blocks of its own
+        config = replace(config, persistent=0)
     config = choose_config(
-        problem.m.extent, problem.n.extent, problem.k.extent, dtype, split.complete(config), sizes
+        problem.m.extent, problem.n.extent, problem.k.extent, dtype, config, sizes
     )
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())

@@ -156,10 +156,15 @@ class MatmulConfig:
             split_k=as_int(where, "split_k", self.split_k, 1),
             split_mode=as_choice(where, "split_mode", self.split_mode, SPLIT_MODES),
         )
-        split.check_request(where, self)
+        split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         check_pending(where, stages, last_stage, self.wgmma_pending)
         if self.store_parts is not None and self.store is None:
             raise cannot_schedule(where, "store_parts alone", 'store="tma" too, which it divides')
+
+    @property
+    def parts(self) -> int:
+        """Thread blocks that share the sum of an output tile."""
+        return self.split_k or 1
 
 
 def check_consumers(where: str, consumers: int) -> None:
@@ -249,7 +254,7 @@ def find_violations(
             f"multiple of {8 * consumers}"
         )
     slots = ring_slots(tile, dtype)
-    memory = split.with_exchange(ring_memory(slots, stages), tile, config)
+    memory = split.with_exchange(ring_memory(slots, stages), tile, config.parts)
     if not memory.fits_on(arch):
         sizes = " + ".join(f"{slot.name} {slot.num_bytes}" for slot in slots)
         padding = f" + alignment {memory.padding}" if memory.padding else ""

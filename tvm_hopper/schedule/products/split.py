@@ -1,15 +1,14 @@
 """Sums that several thread blocks share: which modes there are, and the steps of each.
 
-    "cluster"     for part in range(split_k): for k0: ...     parts on the blocks of a cluster, whose
-                                                              sums are added in a fixed order
+    "cluster"     for part in range(split_k): for k0: ...     parts on the blocks of a cluster,
+                                                              added in a fixed order
 
 A tile's depth is one step of one part: the sum is padded to `split_k` times as much.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import s_tir
 
@@ -19,57 +18,49 @@ from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory
 from tvm_hopper.requests.keys import ACROSS_CLUSTER
 from tvm_hopper.schedule.ask import ask
 
-if TYPE_CHECKING:
-    from .config import MatmulConfig
-
 MODES = ("cluster",)
 SUM_BYTES = 4  # of a float32, in which parts are exchanged
 
 
-def parts_of(config: MatmulConfig) -> int:
-    """Return how many thread blocks share a sum."""
-    return config.split_k or 1
-
-
-def check_request(where: str, config: MatmulConfig, arch: Arch = SM_90A) -> None:
+def check_request(
+    where: str,
+    parts: int | None,
+    mode: str | None,
+    persistent: int | None,
+    store: str | None,
+    arch: Arch = SM_90A,
+) -> None:
     """Refuse parts that no mode can share out, and what cannot go with them."""
-    if config.split_mode is not None and config.split_k is None:
+    if mode is not None and parts is None:
         raise cannot_schedule(where, "split_mode alone", "split_k too, the number of parts")
-    if parts_of(config) == 1:
+    if (parts or 1) == 1:
         return
-    if parts_of(config) > arch.max_cluster_size:
+    if (parts or 1) > arch.max_cluster_size:
         raise cannot_schedule(
             where,
-            f"split_k={config.split_k} in a cluster",
+            f"split_k={parts} in a cluster",
             f"at most {arch.max_cluster_size} parts, the blocks of a cluster",
         )
-    if config.persistent:
+    if persistent:
         raise cannot_schedule(
             where,
-            f"split_k={config.split_k} with persistent={config.persistent}",
+            f"split_k={parts} with persistent={persistent}",
             "a cluster for each output tile, persistent=0",
         )
-    if config.store is not None:
+    if store is not None:
         raise cannot_schedule(
             where,
-            f"split_k={config.split_k} with store={config.store!r}",
+            f"split_k={parts} with store={store!r}",
             "threads that store their own part of the sum, store=None",
         )
 
 
-def complete(config: MatmulConfig) -> MatmulConfig:
-    """Settle what parts leave no choice about: each output tile has thread blocks of its own."""
-    return replace(config, persistent=0) if parts_of(config) > 1 else config
-
-
-def with_exchange(
-    ring: SharedMemory, tile: tuple[int, int, int], config: MatmulConfig
-) -> SharedMemory:
+def with_exchange(ring: SharedMemory, tile: tuple[int, int, int], parts: int) -> SharedMemory:
     """Return a ring's shared memory with that in which blocks of a cluster exchange sums.
 
     The ring is dead by then, so that they may lie in its bytes.
     """
-    if parts_of(config) == 1:
+    if parts == 1:
         return ring
     sums = SharedArray("sums", tile[0] * tile[1] * SUM_BYTES, TILE_ALIGNMENT)
     last = len(ring.arrays)

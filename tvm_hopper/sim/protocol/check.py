@@ -170,7 +170,7 @@ def explore(
         state = stack.pop()
         movers = list(symmetry.movers(state))
         following = (
-            (reduce and (eager(system, state, movers) or apart.successors(state, movers)))
+            reduce and (eager(system, state, movers) or apart.successors(state, movers))
         ) or system.successors(state, movers)
         if not following and not system.finished(state) and not system.opaque_calls(state):
             stuck.append(state)

@@ -1,4 +1,4 @@
-"""Products whose sum the blocks of a cluster share: values, verdicts, and that each sync is needed."""
+"""Products whose sum a cluster shares: values, verdicts, and that each sync is needed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 
 import pytest
 
+from tests.sim_kernels.kernels import check as numbers
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, with_argument
 from tests.sim_kernels.test_each_sync_is_needed import POLICIES, emitted_by
@@ -62,8 +63,11 @@ def test_sums_in_the_bytes_of_the_ring():
 
 
 @SLOW
-def test_no_terms_are_a_sum_of_0():
-    check({"m": 64, "n": 16, "k": 0}, TILE, 2, stages=2, consumers=1)
+@pytest.mark.parametrize("k", [0, 16, 100])
+def test_a_depth_that_is_known_at_run_time(k):
+    """No terms are a sum of 0."""
+    problem = {"m": 64, "n": 64, "k": "k", "layout": "TN"}
+    numbers(problem, (64, 64, 16), extents={"k": k}, split_k=2, stages=2, consumers=1)
 
 
 # -- each sync

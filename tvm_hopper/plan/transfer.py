@@ -205,16 +205,17 @@ def _reduction(where: str, block: ir.SBlock, store: ir.BufferStore) -> str:
     if asked == computed:
         return asked
     name = store.buffer.name
+    found = f"an update of {name} by {computed!r}" if computed else f"no update of {name} in place"
     if asked:
         raise cannot_lower(
             f"{where}, {REDUCE} = {asked!r}",
-            f"{name}[...] = {store.value}",
-            f"an update by that operation, {name}[...] = {name}[...] {asked} tile[...]",
-            f"take {REDUCE} away" if not computed else f"ask for {computed!r}",
+            found,
+            f"{name}[...] = {name}[...] {asked} tile[...]",
+            f"ask for {computed!r}" if computed else f"take {REDUCE} away",
         )
     raise cannot_lower(
         where,
-        f"an update in place, {name}[...] = {store.value}",
+        found,
         f"{REDUCE} = {computed!r} beside it, which lets each element be combined in any order",
         f'ask for it: hs.async_store(..., reduce="{computed}")',
     )

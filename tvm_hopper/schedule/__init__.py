@@ -10,7 +10,7 @@ from .products.config import MatmulConfig, Roles
 from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
 from .products.normalize import normalize
-from .reductions import across_blocks
+from .reductions import across_blocks, across_cluster
 from .steps import async_copy, async_store, pad, pipeline, raster, wgmma
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "MatmulConfig",
     "Roles",
     "across_blocks",
+    "across_cluster",
     "async_copy",
     "async_store",
     "choose_config",

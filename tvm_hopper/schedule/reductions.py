@@ -20,6 +20,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import reductions
+from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests import keys
 
 from .arguments import as_choice, as_loop
@@ -48,7 +49,7 @@ def check_update(
         found = "no update in place" if update is None else f"an update by {update.operation!r}"
         raise cannot_schedule(
             where,
-            f"{found}, {sch.get(block).body}",
+            found,
             f"C[...] = C[...] {reduce} tile[...], with the initial value set elsewhere",
             "decompose_reduction at the outermost loop, then cache_read what is added into "
             '"shared.dyn"',
@@ -92,3 +93,39 @@ def across_blocks(sch: s_tir.Schedule, loop: Any, axis: str = "blockIdx.z") -> N
             'ask for it first: hs.async_store(..., reduce="add")',
         )
     ask(sch, where, loop, keys.ACROSS_BLOCKS, axis)
+
+
+@all_or_nothing("a serial loop around the pipelined loop of a product")
+def across_cluster(sch: s_tir.Schedule, loop: Any) -> None:
+    """Let the thread blocks of a cluster share the iterations of a product's sum.
+
+    Each block sums one iteration from 0; then the sums are added in the order of the iterations,
+    through shared memory, and each block stores a part of the tile. The same bits come in each run.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    loop : LoopRV
+        A serial loop of 2 to 8 iterations around the pipelined loop of a product by WGMMA, inside
+        of the loops bound to thread blocks and warp groups, behind the initial value
+        (`decompose_reduction` at this loop). No loop is bound to blockIdx.z.
+
+    Raises
+    ------
+    ScheduleError
+        The loop is bound or not serial, or has another number of iterations.
+    """
+    loop = as_loop(sch, loop)
+    node = sch.get(loop)
+    where = f"loop {node.loop_var.name}"
+    extent, most = ir.static_int(node.extent), SM_90A.max_cluster_size
+    if node.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
+        kind = ir.ForKind(node.kind).name.lower()
+        raise cannot_schedule(
+            where,
+            f"a loop of kind {kind} and {node.extent} iterations",
+            f"a serial loop of 2 to {most} iterations, the thread blocks of a cluster",
+            "split the sum by that number",
+        )
+    ask(sch, where, loop, keys.ACROSS_CLUSTER, 1)

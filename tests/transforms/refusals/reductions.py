@@ -41,21 +41,22 @@ def cluster(name, match, *changes):
 REDUCTIONS = [
     copies(
         "an update that no request names",
-        r"block copy, tvm_hopper.async_copy: found an update in place, A\[...\] = .*; need "
+        r"block copy, tvm_hopper.async_copy: found an update of A by 'add'; need "
         r"tvm_hopper.reduce = 'add' beside it, which lets each element be combined in any order; "
         r"ask for it: hs.async_store\(..., reduce=\"add\"\)",
         UPDATE,
     ),
     copies(
         "a request for another operation",
-        r"tvm_hopper.reduce = 'max': found A\[...\] = .*; need an update by that operation, .*; "
-        r"ask for 'add'",
+        r"tvm_hopper.reduce = 'max': found an update of A by 'add'; need A\[...\] = "
+        r"A\[...\] max tile\[...\]; ask for 'add'",
         UPDATE,
         MAX,
     ),
     copies(
         "a request without an update",
-        r"tvm_hopper.reduce = 'add': found A\[...\] = tile.*; take tvm_hopper.reduce away",
+        r"tvm_hopper.reduce = 'add': found no update of A in place; need .*; take "
+        r"tvm_hopper.reduce away",
         (UPDATE[0], "A[bx * 8 + i, j] = tile[i, j]"),
         ADD,
     ),

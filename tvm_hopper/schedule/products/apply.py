@@ -22,13 +22,13 @@ from tvm.tirx import IndexMap
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
-from tvm_hopper.schedule import origins, steps
+from tvm_hopper.schedule import origins, reductions, steps
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
-from . import fuse, split
+from . import fuse
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .model import choose_config
 from .normalize import normalized
@@ -140,10 +140,9 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
     m_outer, m_tile = sch.split(m, [None, tile_m])
     n_outer, n_tile = sch.split(n, [None, tile_n])
-    if parts == 1:
-        k_outer, k_inner = sch.split(k, [None, tile_k])
-    else:
-        k_parts, k_outer, k_inner = sch.split(k, [parts, None, tile_k])
+    k_outer, k_inner = sch.split(k, [None, tile_k * parts])
+    if parts > 1:  # which take the steps in turn: so a symbolic depth divides, too
+        k_parts, k_inner = sch.split(k_inner, [parts, tile_k])
     if axis == "m":
         part, m_tile = sch.split(m_tile, [consumers, None])
     else:
@@ -175,7 +174,8 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
             stage_output(sch, store, config)
     _drop_unit_dims(sch, block, problem.output_kept)
     if parts > 1:
-        split.share_across_cluster(sch, block, k_parts)
+        sch.decompose_reduction(block, k_parts)
+        reductions.across_cluster(sch, k_parts)
     product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     steps.pipeline(
         sch,

@@ -8,15 +8,9 @@ A tile's depth is one step of one part: the sum is padded to `split_k` times as 
 
 from __future__ import annotations
 
-from typing import Any
-
-from tvm import s_tir
-
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory
-from tvm_hopper.requests.keys import ACROSS_CLUSTER
-from tvm_hopper.schedule.ask import ask
 
 MODES = ("cluster",)
 SUM_BYTES = 4  # of a float32, in which parts are exchanged
@@ -70,9 +64,3 @@ def with_exchange(ring: SharedMemory, tile: tuple[int, int, int], parts: int) ->
         if array.alignment == TILE_ALIGNMENT
     )
     return SharedMemory((*ring.arrays, sums), overlays)
-
-
-def share_across_cluster(sch: s_tir.Schedule, block: Any, loop: Any) -> None:
-    """Set the initial value in front of a loop over parts, and let a cluster share the loop."""
-    sch.decompose_reduction(block, loop)
-    ask(sch, f"loop {sch.get(loop).loop_var.name}", loop, ACROSS_CLUSTER, 1)

@@ -40,6 +40,14 @@ KERNELS = {
         consumers=2,
         store="tma",
     ),
+    "parts": functools.partial(
+        check,
+        {"m": 64, "n": 8, "k": 32},
+        tile=(64, 8, 16),
+        stages=1,
+        consumers=1,
+        split_k=2,
+    ),
     "pointwise, one role": functools.partial(
         POINTWISE, Tiling(tile=(4, 64), threads=64, steps=3, stages=2)
     ),

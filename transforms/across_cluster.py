@@ -71,22 +71,15 @@ def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
         writes=[ir.full_region(sums)],
         annotations={APART: 1},
     )
-    exchange = [
-        body,
-        publish,
-        cluster.arrive(),
-        cluster.wait(),
-        *(_gather(plan, share, sums, rank, thread.loop_var) for share in plan.shares),
-        cluster.arrive(),
-    ]
-    stores = [
-        _shared_out(stmt, share, plan, rank)
-        for stmt, share in zip(plan.stores, plan.shares, strict=True)
-    ]
+    planned: dict[Any, Any] = {plan.loop: ir.seq(body, publish, cluster.arrive(), cluster.wait())}
+    # registers hold one share at a time: each store has its sums gathered in front of it
+    for n, (stmt, share) in enumerate(zip(plan.stores, plan.shares, strict=True)):
+        is_held = n > 0 and share.same_registers(plan.shares[n - 1])
+        gather = None if is_held else _gather(plan, share, sums, rank, thread.loop_var)
+        planned[stmt] = ir.seq(gather, _shared_out(stmt, share, plan, rank))
     last = plan.stores[-1]
-    planned: dict[Any, Any] = {plan.loop: ir.seq(*exchange)}
-    for stmt, new in zip(plan.stores, stores, strict=True):
-        planned[stmt] = ir.seq(new, cluster.wait()) if stmt.same_as(last) else new
+    *before, store = ir.statements(planned[last])
+    planned[last] = ir.seq(before, cluster.arrive(), store, cluster.wait())
     kernel = ir.replace_nodes(kernel, ir.Stmt, planned)
     kernel = _allocate(kernel, accumulator, sums)
     for tag in (CLUSTER_AXIS, AXIS):

@@ -10,6 +10,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.testing import reductions, workloads
+from tvm_hopper.testing.forms import FORMS
 from tvm_hopper.testing.reductions import Split
 
 
@@ -169,10 +170,16 @@ def test_a_loop_that_no_cluster_shares():
         hs.across_cluster(sch, i)
 
 
-def test_an_update_in_place_is_no_sum_from_0():
-    """The second block would add C once more: refused by name, and the schedule stays."""
+def test_a_sum_that_starts_from_a_bias_is_refused():
     refuse(
-        workloads.matmul(128, 128, 128, acc_dtype="float64", out_dtype="float64"),
-        "found a sum in float64",
-        config=hs.MatmulConfig((64, 64, 64), split_k=2),
+        FORMS["bias_first"](128, 64, 96, "float16"),
+        "found a sum that starts from a value, or statements in front of it; need a sum from 0",
+        config=hs.MatmulConfig((64, 32, 16), split_k=2),
     )
+
+
+def test_sampled_sizes_are_no_parts():
+    sch = s_tir.Schedule(workloads.matmul(256, 256, 256))
+    tile_n = sch.sample_categorical([64, 128], [0.5, 0.5])
+    with pytest.raises(ScheduleError, match="found split_k=2 with a sampled tile or last_stage"):
+        hs.matmul(sch, "C", hs.MatmulConfig(tile=(128, tile_n, 64), stages=2, split_k=2))

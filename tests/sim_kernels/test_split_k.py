@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 
 import pytest
+from tvm import s_tir
 
 from tests.sim_kernels.kernels import check as numbers
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, with_argument
 from tests.sim_kernels.test_each_sync_is_needed import POLICIES, emitted_by
+from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing import workloads
+from tvm_hopper.testing.forms import FORMS
 
 SLOW = pytest.mark.slow
 SMALL = {"m": 64, "n": 16, "k": 96}
@@ -53,6 +56,25 @@ def test_types_and_epilogues(out_dtype):
 def test_two_consumers(tile):
     """That share rows, and columns."""
     check({"m": 128, "n": 32, "k": 64}, tile, 2, stages=2, consumers=2)
+
+
+FORMS_OF_PRODUCTS = [
+    "two_outputs",
+    *(
+        pytest.param(name, marks=SLOW)
+        for name in ("product_and_activation", "in_place", "beta", "packed_qkv", "matrix_vector")
+    ),
+]
+
+
+@pytest.mark.parametrize("form", FORMS_OF_PRODUCTS)
+def test_forms_of_products(form):
+    """Several outputs, whose sums are gathered in front of each; views; updates in place."""
+    mod = FORMS[form](64, 32, 64, "float16")
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig((64, 32, 16), 2, 1, split_k=2))
+    report = verify(sch.mod, against=mod)
+    assert report.verdict == "clean", str(report)
 
 
 @SLOW

@@ -141,6 +141,41 @@ def test_pieces_of_a_block(parts, pieces):
     assert bool(guards) == (4 % parts != 0)
 
 
+STORE = """\
+                    for g in T.serial(4, annotations={"pragma_unroll": 4}):
+                        for e in range(2):
+                            D[tx, bx * 8 + g * 2 + e] = acc[g * 2 + e]
+"""
+TWICE = """\
+                    for g in T.serial(2, annotations={"pragma_unroll": 2}):
+                        for e in range(4):
+                            D[tx, bx * 8 + g * 4 + e] = acc[g * 4 + e]
+"""
+
+
+@pytest.mark.parametrize(("second", "gathers"), [(STORE, 1), (TWICE, 2)])
+def test_two_stores(second, gathers):
+    """The same pieces are gathered once; others anew, behind the store of the first ones."""
+    func = parse(BEFORE, (STORE, STORE + second))
+    got = run(func, ShareSums())
+    names = [x.name_hint for x in ir.find_all(got.body, ir.SBlock)]
+    assert names.count("gather") == gathers
+    (kernel,) = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "kernel")
+    order = [_kind(x) for x in ir.statements(kernel.body)][2:]
+    between = ["gather"] if gathers == 2 else []
+    assert order == [
+        "publish", "arrive", "wait", "gather", "store", *between, "arrive", "store", "wait",
+    ]  # fmt: skip
+
+
+def _kind(stmt):
+    if isinstance(stmt, ir.SBlockRealize):
+        return stmt.block.name_hint
+    if isinstance(stmt, ir.Evaluate):
+        return str(stmt.value.op.name).rpartition("_")[2]
+    return "store"
+
+
 def test_other_kernels_stay():
     check_other_kernel_stays(parse(BEFORE), run(parse(BEFORE), ShareSums()), ShareSums())
 

@@ -62,6 +62,11 @@ class Pieces:
     registers: tuple[int, ...]
     step: int
 
+    def same_registers(self, other: Pieces) -> bool:
+        """Tell whether the same sums are in the same registers for another store."""
+        mine, its = ((x.registers, x.step, int(x.loop.extent)) for x in (self, other))
+        return mine == its
+
     def per_block(self, num_blocks: int) -> int:
         """Return the iterations of a block; the last blocks may have fewer, or none."""
         return -(-int(self.loop.extent) // num_blocks)

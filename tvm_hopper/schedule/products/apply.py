@@ -129,6 +129,13 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     consumers = config.consumers
 
     parts = config.parts
+    if parts > 1 and is_sampled(config):
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"split_k={parts} with a sampled tile or last_stage",
+            "sizes that are known: a tile of each part is padded",
+            "give the tile and the stages, or leave split_k out",
+        )
     steps.pad(sch, block, (tile_m, tile_n, tile_k * parts))
     problem = find_matmul(sch, block)  # its operands may be pads now
     for producer in sch.get_producers(block):  # what the sum starts from

@@ -6,7 +6,7 @@
     for g in range(12): D[..., g] = f(acc[4 * g : 4 * g + 4])
   ->
     for rank in thread_binding(4, "blockIdx.z"):            a cluster of 1 x 1 x 4 blocks
-        acc[0:48] = 0
+        acc[0:48] = 0                                       or the initial value if rank is 0
         ... acc[0:48] += ... rank ...
         sums[0:48, thread] = acc[0:48]                      in shared memory
         cluster barrier
@@ -72,6 +72,8 @@ def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
         annotations={APART: 1},
     )
     planned: dict[Any, Any] = {plan.loop: ir.seq(body, publish, cluster.arrive(), cluster.wait())}
+    for stmt in plan.start:
+        planned[stmt] = ir.replace(stmt, ir.BufferStore, _of_first(rank))
     # registers hold one share at a time: each store has its sums gathered in front of it
     for n, (stmt, share) in enumerate(zip(plan.stores, plan.shares, strict=True)):
         is_held = n > 0 and share.same_registers(plan.shares[n - 1])
@@ -85,6 +87,22 @@ def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
     for tag in (CLUSTER_AXIS, AXIS):
         kernel = _bind(kernel, rank if tag == AXIS else ir.Var("rank", "int32"), plan, tag)
     return kernel
+
+
+def _of_first(rank: ir.Var) -> Callable[[ir.BufferStore], ir.BufferStore]:
+    """Return a change of initial values: the first part begins with them, the others with 0."""
+
+    def change(store: ir.BufferStore) -> ir.BufferStore:
+        if ir.is_zero(store.value) or _is_choice(store.value):
+            return store
+        zero = tirx.const(0, ir.dtype_of(store.buffer))
+        value = tirx.if_then_else(rank.equal(0), store.value, zero)
+        return ir.BufferStore(store.buffer, value, list(store.indices))
+
+    def _is_choice(value: Any) -> bool:
+        return isinstance(value, ir.Call) and ir.uses(value.args[0], rank)
+
+    return change
 
 
 def _bind(kernel: ir.For, var: ir.Var, plan: ClusterSum, tag: str) -> ir.For:

@@ -4,13 +4,11 @@ import pytest
 import tvm
 from tvm import s_tir
 
-from tests.schedule.refuse import refuse
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.testing import reductions, workloads
-from tvm_hopper.testing.forms import FORMS
 from tvm_hopper.testing.reductions import Split
 
 
@@ -168,14 +166,6 @@ def test_a_loop_that_no_cluster_shares():
     sch.bind(i, "blockIdx.x")
     with pytest.raises(ScheduleError, match="found a loop of kind thread_binding"):
         hs.across_cluster(sch, i)
-
-
-def test_a_sum_that_starts_from_a_bias_is_refused():
-    refuse(
-        FORMS["bias_first"](128, 64, 96, "float16"),
-        "found a sum that starts from a value, or statements in front of it; need a sum from 0",
-        config=hs.MatmulConfig((64, 32, 16), split_k=2),
-    )
 
 
 def test_sampled_sizes_are_no_parts():

@@ -62,7 +62,7 @@ FORMS_OF_PRODUCTS = [
     "two_outputs",
     *(
         pytest.param(name, marks=SLOW)
-        for name in ("product_and_activation", "in_place", "beta", "packed_qkv", "matrix_vector")
+        for name in ("product_and_activation", "in_place", "beta", "bias_first", "packed_qkv")
     ),
 ]
 

@@ -176,6 +176,16 @@ def _kind(stmt):
     return "store"
 
 
+def test_the_first_part_alone_begins_with_the_initial_value():
+    start = "acc[i] = T.float32(0.0)"
+    func = parse(BEFORE, (start, "acc[i] = E[tx]"))
+    want = "acc[i] = T.if_then_else(part == 0, E[tx], T.float32(0.0))"
+    got = run(func, ShareSums())
+    expected = parse(ONE_EACH, (start, want))
+    simple = tvm.tirx.transform.StmtSimplify()
+    check(run(got, simple), run(expected, simple))
+
+
 def test_other_kernels_stay():
     check_other_kernel_stays(parse(BEFORE), run(parse(BEFORE), ShareSums()), ShareSums())
 

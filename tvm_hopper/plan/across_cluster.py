@@ -36,6 +36,8 @@ class ClusterSum:
         Over the parts of the sum, one for each block.
     accumulator
         Registers, numbered along the only dimension.
+    start
+        The statements that set the initial value, which the first part alone begins with.
     stores
         The statements behind the loop that read the sum, in order.
     shares
@@ -45,6 +47,7 @@ class ClusterSum:
 
     loop: ir.For
     accumulator: ir.Var
+    start: tuple[ir.Stmt, ...]
     stores: tuple[ir.Stmt, ...]
     shares: tuple[Pieces, ...]
 
@@ -100,7 +103,7 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
         raise cannot_lower(where, f"another loop on {AXIS}", "an axis of its own")
     accumulator = _accumulator(loop, where)
     before, behind = _around(kernel, loop, where)
-    _check_zero(before, accumulator, where)
+    _check_start(before, accumulator, where)
     stores = tuple(x for x in behind if ir.uses(x, accumulator))
     for stmt in behind:
         if not ir.uses(stmt, accumulator):
@@ -110,7 +113,7 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
                 "stores of the sum alone: each block would execute the others",
             )
     shares = tuple(_share(stmt, accumulator, where) for stmt in stores)
-    return ClusterSum(loop, accumulator, stores, shares)
+    return ClusterSum(loop, accumulator, tuple(before), stores, shares)
 
 
 def _accumulator(loop: ir.For, where: str) -> ir.Var:
@@ -150,17 +153,17 @@ def _around(kernel: ir.For, loop: ir.For, where: str) -> tuple[list[ir.Stmt], li
             )
 
 
-def _check_zero(before: list[ir.Stmt], accumulator: ir.Var, where: str) -> None:
-    """Refuse sums that start from anything but 0: each block would add it once more."""
+def _check_start(before: list[ir.Stmt], accumulator: ir.Var, where: str) -> None:
+    """Refuse statements in front that do anything but set the initial value."""
     for stmt in before:
         stores = ir.find_all(stmt, ir.BufferStore)
-        if all(x.buffer.same_as(accumulator) and ir.is_zero(x.value) for x in stores) and stores:
+        if stores and all(x.buffer.same_as(accumulator) for x in stores):
             continue
         raise cannot_lower(
             where,
-            "a sum that starts from a value, or statements in front of it",
-            "a sum from 0: each block of the cluster begins one",
-            "add the value behind the sum, in the epilogue",
+            "statements in front of it that set no initial value",
+            "the initial value of the sum alone: each block of the cluster executes the others",
+            "put them into a kernel of their own, or behind the sum",
         )
 
 

@@ -191,10 +191,10 @@ REDUCTIONS = [
         ("= acc[g * 2 + e]", '= T.Cast("float32", acc[g * 2 + e])'),
     ),
     cluster(
-        "a sum that does not begin at 0",
-        r"found a sum that starts from a value, or statements in front of it; need a sum from 0: "
-        r"each block of the cluster begins one; add the value behind the sum",
-        ("acc[i] = T.float32(0.0)", "acc[i] = D[0, 0]"),
+        "a statement in front of the sum",
+        r"found statements in front of it that set no initial value; need the initial value of the "
+        r"sum alone: each block of the cluster executes the others; put them into a kernel of",
+        ("acc[i] = T.float32(0.0)", "E[i] = T.float32(0.0)"),
     ),
     cluster(
         "a loop around the parts",

@@ -118,6 +118,18 @@ def test_no_such_parts(fields, match):
         hs.MatmulConfig(**fields)
 
 
+def test_a_ring_that_does_not_fit_is_refused_as_without_parts():
+    mod = workloads.matmul(256, 256, 256)
+    found = []
+    for parts in (1, 2):
+        config = hs.MatmulConfig((128, 256, 64), stages=5, split_k=parts)
+        with pytest.raises(ScheduleError) as caught:
+            hs.matmul(s_tir.Schedule(mod), "C", config)
+        found.append(str(caught.value))
+    assert found[0] == found[1]
+    assert "+ alignment 8 = 245848 B of shared memory" in found[0]
+
+
 def test_one_part_is_no_split():
     mod = workloads.matmul(256, 256, 256)
     one, none = s_tir.Schedule(mod), s_tir.Schedule(mod)

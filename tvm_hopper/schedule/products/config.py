@@ -254,7 +254,7 @@ def find_violations(
             f"multiple of {8 * consumers}"
         )
     slots = ring_slots(tile, dtype)
-    memory = split.with_exchange(ring_memory(slots, stages), tile, config.parts)
+    memory = ring_memory(slots, stages)  # sums that a cluster exchanges lie in its bytes
     if not memory.fits_on(arch):
         sizes = " + ".join(f"{slot.name} {slot.num_bytes}" for slot in slots)
         padding = f" + alignment {memory.padding}" if memory.padding else ""

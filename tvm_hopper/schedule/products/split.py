@@ -1,7 +1,7 @@
 """Sums that several thread blocks share: which modes there are, and what goes with them.
 
-    "cluster"     for part in range(split_k): for k0: ...     parts on the blocks of a cluster,
-                                                              added in a fixed order
+"cluster"     for part in range(split_k): for k0: ...     parts on the blocks of a cluster,
+added in a fixed order
 """
 
 from __future__ import annotations

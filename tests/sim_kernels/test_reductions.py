@@ -22,7 +22,7 @@ FORMS = [
     for operation, dtypes in operations.items()
     for dtype in dtypes
 ]
-QUICK = [("tma", "add", "float32"), ("bulk", "max", "float16"), ("tma", "xor", "int32")]
+QUICK = [("tma", "add", "float32"), ("bulk", "max", "bfloat16"), ("tma", "xor", "int32")]
 
 
 def plain(operation="add", dtype="float32"):

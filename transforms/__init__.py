@@ -3,7 +3,9 @@
 if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")
 
+from .across_cluster import ShareSums
 from .assert_alignment import AssertAlignment, RequireAlignment
+from .bind_across_blocks import BindAcrossBlocks
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
 from .expand_inner import ExpandInner
@@ -29,6 +31,7 @@ from .widen_indices import WidenIndices
 
 __all__ = [
     "AssertAlignment",
+    "BindAcrossBlocks",
     "CountBlocks",
     "CutVectors",
     "ExpandInner",
@@ -49,6 +52,7 @@ __all__ = [
     "RestoreAxisNotes",
     "ScheduleTiles",
     "SelectCopies",
+    "ShareSums",
     "SpecializeWarps",
     "SplitWarps",
     "WidenIndices",

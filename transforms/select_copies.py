@@ -37,16 +37,20 @@ from tvm_hopper.plan.layout import has_bounds, plan_layouts, plan_shapes
 from tvm_hopper.plan.load_sites import find_sites
 from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
 from tvm_hopper.plan.store_lines import is_offered, reason_against
-from tvm_hopper.plan.unserved_copies import check_roles_have_loads, no_mechanism, threads_may_copy
+from tvm_hopper.plan.unserved_copies import (
+    check_not_reduced,
+    check_roles_have_loads,
+    no_mechanism,
+    threads_may_copy,
+)
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     AUTO,
+    BESIDE_COPY,
     BY_OPTION,
     BY_THREADS,
     DIM_ALIGN,
-    STORE_SLOTS,
-    SWIZZLE,
     UNPADDED,
 )
 from tvm_hopper.requests.targets import arch_of
@@ -84,6 +88,7 @@ def plan_selection(kernel: ir.For, arch: Arch) -> tuple[CopyChoice, ...]:
 
 def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
     if copy.mechanism == BY_THREADS:
+        check_not_reduced(copy, ())
         return CopyChoice(copy, _asking(deal_out(kernel, copy.nest), None), BY_THREADS)
     if copy.mechanism != AUTO:
         return CopyChoice(copy, as_box_nest(kernel, copy), copy.mechanism)
@@ -119,6 +124,7 @@ def _has_rivals(kernel: ir.For, copy: CopyNest) -> bool:
 
 def _by_threads(kernel: ir.For, copy: CopyNest, reasons: tuple[str, ...]) -> CopyChoice:
     """Leave a copy to the threads; refuse where there are none that could make it."""
+    check_not_reduced(copy, reasons)
     if not threads_may_copy(kernel):
         raise no_mechanism(copy, reasons)
     nest = _asking(deal_out(kernel, copy.nest), None)
@@ -158,7 +164,7 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
             k: v for k, v in block.annotations.items() if k not in (ASYNC_COPY, UNPADDED, BY_OPTION)
         }
         if mechanism is None:
-            notes = {k: v for k, v in notes.items() if k not in (SWIZZLE, STORE_SLOTS)}
+            notes = {k: v for k, v in notes.items() if k not in BESIDE_COPY}
         else:
             notes[ASYNC_COPY] = mechanism
         return ir.with_block(block, annotations=notes)

@@ -12,6 +12,7 @@ from tvm.ir import StringImm
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import tma
 from tvm_hopper.facts import tensor_map as maps
+from tvm_hopper.facts.reductions import map_dtype
 from tvm_hopper.plan.notes import TensorMapNote
 from tvm_hopper.plan.tma_plan import TmaTransfer, find_run_time_rules
 from tvm_hopper.plan.transfer import Transfer, operation_notes
@@ -50,7 +51,7 @@ def _encode(transfer: TmaTransfer, tensor_map: ir.Var) -> Any:
     return tirx.call_packed(
         "runtime.cuTensorMapEncodeTiled",
         tensor_map,
-        StringImm(ir.dtype_of(buffer)),
+        StringImm(_map_dtype(transfer.copy)),
         rank,
         _base_pointer(buffer),
         *(ir.simplify(tirx.Cast("int64", x.extent)) for x in transfer.dims),
@@ -62,6 +63,12 @@ def _encode(transfer: TmaTransfer, tensor_map: ir.Var) -> Any:
         maps.L2_PROMOTION_CODE[L2_PROMOTION_BYTES],
         maps.OOB_CODE["zero"],
     )
+
+
+def _map_dtype(copy: Transfer) -> str:
+    """Return the type that the map names, by which a reduction combines."""
+    dtype = ir.dtype_of(copy.tensor.buffer)
+    return map_dtype(copy.reduce, dtype) if copy.reduce else dtype
 
 
 def _base_pointer(buffer: ir.Var) -> Any:
@@ -90,6 +97,8 @@ def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
         place = [ir.simplify(first_panel + panel), ir.simplify(first_row + row), 0]
         address = tirx.address_of(tirx.BufferLoad(tile, place))
         encoded = tirx.address_of(tensor_map)
+        if transfer.copy.reduce:
+            return tma.reduce(address, encoded, coordinates, transfer.copy.reduce)
         if not transfer.copy.fills_shared:
             return tma.store(address, encoded, coordinates)
         return tirx.call_extern("int32", TMA_LOAD, address, encoded, *coordinates)

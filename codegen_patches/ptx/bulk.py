@@ -14,6 +14,7 @@ from tvm_hopper.facts.programming_model import MBARRIER_MAX_TX_BYTES
 
 _LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 _STORE = "cp.async.bulk.global.shared::cta.bulk_group"
+_REDUCE = "cp.reduce.async.bulk.global.shared::cta.bulk_group.{suffix}"
 
 
 def unsigned(num_bytes: Any) -> Any:
@@ -45,6 +46,15 @@ def load(tile: Any, tensor: Any, num_bytes: Any, barrier: Any) -> Any:
 def store(tensor: Any, tile: Any, num_bytes: Any) -> Any:
     """Copy bytes from shared memory to global memory, as part of this thread's next bulk group."""
     return T.ptx[_STORE](tensor, tile, unsigned(num_bytes))
+
+
+def reduce(tensor: Any, tile: Any, num_bytes: Any, suffix: str) -> Any:
+    """Combine elements of shared memory with those of global memory, in this thread's next group.
+
+    Each by a relaxed atomic operation at gpu scope; `suffix` names operation and type, e.g.
+    "add.f32" (PTX ISA 9.1, 9.7.9.25.5.2).
+    """
+    return T.ptx[_REDUCE.format(suffix=suffix)](tensor, tile, unsigned(num_bytes))
 
 
 def commit_group() -> Any:

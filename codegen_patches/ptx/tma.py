@@ -8,6 +8,7 @@ from typing import Any
 from tvm.script import tirx as T
 
 _STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
+_REDUCE = "cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{operation}.tile.bulk_group"
 _LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
@@ -36,3 +37,14 @@ def store(tile: Any, tensor_map: Any, coordinates: Sequence[Any]) -> Any:
     thread block's shared memory; the other parameters are those of `load`.
     """
     return T.ptx[_STORE.format(rank=len(coordinates))](tensor_map, *coordinates, tile)
+
+
+def reduce(tile: Any, tensor_map: Any, coordinates: Sequence[Any], operation: str) -> Any:
+    """Combine a box with what global memory holds, as part of this thread's next bulk group.
+
+    Each element by a relaxed atomic operation at gpu scope (PTX ISA 9.1, 9.7.9.27.2). `operation`
+    is one of "add", "min", "max", "and", "or", "xor"; the type is that of the map. The other
+    parameters are those of `store`.
+    """
+    instruction = _REDUCE.format(rank=len(coordinates), operation=operation)
+    return T.ptx[instruction](tensor_map, *coordinates, tile)

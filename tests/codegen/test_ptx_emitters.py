@@ -11,6 +11,7 @@ from tvm_hopper.codegen_patches.ptx import (
     address,
     alignment,
     bulk,
+    cluster,
     cp_async,
     fences,
     matrix,
@@ -39,6 +40,7 @@ def name_of(call: Call) -> str:
 
 BARRIER = pointer()
 TENSOR = pointer("float16", "global")
+RANK = tirx.const(1, "uint32")
 BYTES = tirx.Var("num_bytes", "int32")
 TILE = pointer("float16")
 MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
@@ -59,6 +61,16 @@ MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
         (fences.arrive_named(3, 256), "bar_arrive", {"a": 3, "b": 256}),
         (bulk.load(TILE, TENSOR, 128, BARRIER), "cp_async_bulk_g2s_cluster", {"size": 128}),
         (bulk.store(TENSOR, TILE, 128), "cp_async_bulk_s2g", {"size": 128}),
+        (bulk.reduce(TENSOR, TILE, 128, "add.f32"), "cp_reduce_async_bulk_s2g", {"size": 128}),
+        (tma.reduce(TILE, MAP, [8, 0], "xor"), "cp_reduce_async_bulk_tensor", {}),
+        (cluster.arrive(), "barrier_cluster_arrive", {}),
+        (cluster.wait(), "barrier_cluster_wait", {}),
+        (
+            cluster.peer_address(*registers_of("uint32", 1), tirx.const(5, "uint32"), RANK),
+            "mapa_u32",
+            {},
+        ),
+        (cluster.load_float32(*registers_of("float32", 1), *registers_of("uint32", 1)), "ld", {}),
         (bulk.commit_group(), "cp_async_bulk_commit_group", {}),
         (bulk.wait_group(1, read_only=True), "cp_async_bulk_wait_group", {}),
         (bulk.wait_group(0, read_only=False), "cp_async_bulk_wait_group", {}),
@@ -96,6 +108,20 @@ def test_an_instruction_of_the_table(call, name, values):
 )
 def test_a_helper_of_tvm(call, name):
     assert name_of(call) == name
+
+
+def test_reductions_name_operation_and_type():
+    mods = decode_ptx(bulk.reduce(TENSOR, TILE, 16, "add.noftz.f16")).mods
+    assert (mods["redop"], mods["noftz"], mods["type"]) == ("add", "noftz", "f16")
+    mods = decode_ptx(tma.reduce(TILE, MAP, [0, 0, 0], "min")).mods
+    assert (mods["redop"], mods["dim"]) == ("min", "3d")
+
+
+def test_the_barrier_of_a_cluster_orders_what_its_blocks_access():
+    assert decode_ptx(cluster.arrive()).mods["sem"] == "release"
+    assert decode_ptx(cluster.wait()).mods["sem"] == "acquire"
+    word, place = registers_of("float32", 1), registers_of("uint32", 1)
+    assert "shared::cluster" in decode_ptx(cluster.load_float32(*word, *place)).mods.values()
 
 
 def test_setmaxnreg_goes_both_ways():

@@ -14,10 +14,12 @@ from tests.sim_kernels import (
     tensor_core_kernels,
 )
 from tests.sim_kernels.kernels import check
+from tests.sim_kernels.test_reductions import check as check_columns
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.schedule.products import apply
+from tvm_hopper.testing import reductions
 from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.step_products import ProductTiling
 from tvm_hopper.testing.tensor_cores import WarpTiling
@@ -39,6 +41,17 @@ KERNELS = {
         stages=1,
         consumers=2,
         store="tma",
+    ),
+    "parts": functools.partial(
+        check,
+        {"m": 64, "n": 8, "k": 32},
+        tile=(64, 8, 16),
+        stages=1,
+        consumers=1,
+        split_k=2,
+    ),
+    "columns that blocks share": lambda: check_columns(
+        reductions.columns(12, 256), reductions.Split(3, mechanism="tma")
     ),
     "pointwise, one role": functools.partial(
         POINTWISE, Tiling(tile=(4, 64), threads=64, steps=3, stages=2)

@@ -46,6 +46,8 @@ POINTERS: dict[str, dict[int, PointerEffect]] = {
     # registers, their number as the instruction says; then the address, seven modifiers, and flags
     "tirx.ptx.ldmatrix": {-9: PointerEffect(READ)},
     "tirx.ptx.stmatrix": {0: PointerEffect(WRITE)},
+    # a register, an address in shared memory, a rank: where a peer has it, whom nobody writes to
+    "tirx.ptx.mapa_u32": {1: PointerEffect(READ)},
     # trans, number, type, registers, their offset, row in shared memory, its offset
     "tirx.ptx_legacy.ldmatrix": {3: PointerEffect(WRITE, 4), 5: PointerEffect(READ, 6)},
     # shape, layouts, types; A, B and the accumulator, each with its offset: registers alone

@@ -59,6 +59,8 @@ def hook_passes() -> list[Pass]:
         transforms.LowerMma(),  # the accumulator goes to registers, rows and columns to threads
         transforms.FuseThreads(),  # roles and elections number the threads along one axis
         transforms.LowerCopies(),  # copies become boxes of a tensor map, without a barrier yet
+        transforms.BindAcrossBlocks(),  # what combines in memory is known now
+        transforms.ShareSums(),  # before trips are counted: each block of a cluster has its own
         transforms.PlanPipeline(),  # loads get slots, and trips are counted
         transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
         transforms.ScheduleTiles(),  # the passes above reason about plain block indices

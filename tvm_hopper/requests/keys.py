@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tvm_hopper.facts import reductions
 from tvm_hopper.facts.programming_model import (
     MAX_THREADS,
     SETMAXNREG_MAX,
@@ -30,6 +31,12 @@ ASYNC_COPY = "tvm_hopper.async_copy"
 SWIZZLE = "tvm_hopper.swizzle"
 # -- on the block that copies a tile from shared to global memory
 STORE_SLOTS = "tvm_hopper.store_slots"
+REDUCE = "tvm_hopper.reduce"
+BESIDE_COPY = (SWIZZLE, STORE_SLOTS, REDUCE)  # what says how a copy is made, not that it is
+# -- on a serial loop around such copies
+ACROSS_BLOCKS = "tvm_hopper.across_blocks"
+# -- on a serial loop around the pipelined loop of a product
+ACROSS_CLUSTER = "tvm_hopper.across_cluster"
 # -- on the block that multiplies two shared tiles into a register tile
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
@@ -47,6 +54,7 @@ STRICT = "tvm_hopper.strict"
 VERIFY = "tvm_hopper.verify"
 COMPILER = "tvm_hopper.compiler"
 CHECK_ASSEMBLER_LOG = "tvm_hopper.check_assembler_log"
+DETERMINISTIC = "tvm_hopper.deterministic"
 # -- TVM's own words, which mean the same in a function of ours
 STAGE = "software_pipeline_stage"
 ORDER = "software_pipeline_order"
@@ -100,6 +108,27 @@ KEYS: dict[str, Key] = {
             "slots of the tile that an asynchronous store reads: all but one may be in flight",
             bounds=(1, MOST_STORE_SLOTS),
         ),
+        Key(
+            REDUCE,
+            (BLOCK,),
+            str,
+            "operation by which a copy combines what it moves with what is there",
+            reductions.OPERATIONS,
+        ),
+        Key(
+            ACROSS_BLOCKS,
+            (LOOP,),
+            str,
+            "axis of thread blocks that share a serial loop's iterations",
+            ("blockIdx.y", "blockIdx.z"),
+        ),
+        Key(
+            ACROSS_CLUSTER,
+            (LOOP,),
+            int,
+            "thread blocks of a cluster share the iterations of this loop of a sum",
+            (1,),
+        ),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
         Key(CONSUMERS, (LOOP,), int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),
@@ -143,6 +172,13 @@ KEYS: dict[str, Key] = {
             (FUNCTION,),
             bool,
             "fail on serialised WGMMA and ignored setmaxnreg; if strict, on spills",
+            option=True,
+        ),
+        Key(
+            DETERMINISTIC,
+            (FUNCTION,),
+            bool,
+            "refuse what gives other bits from run to run",
             option=True,
         ),
     )

@@ -10,12 +10,15 @@ from .products.config import MatmulConfig, Roles
 from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
 from .products.normalize import normalize
+from .reductions import across_blocks, across_cluster
 from .steps import async_copy, async_store, pad, pipeline, raster, wgmma
 
 __all__ = [
     "BY_DEVICE",
     "MatmulConfig",
     "Roles",
+    "across_blocks",
+    "across_cluster",
     "async_copy",
     "async_store",
     "choose_config",

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tvm import s_tir
@@ -21,7 +22,7 @@ from tvm.tirx import IndexMap
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
-from tvm_hopper.schedule import origins, steps
+from tvm_hopper.schedule import origins, reductions, steps
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
@@ -127,7 +128,15 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     tile_m, tile_n, tile_k = config.tile
     consumers = config.consumers
 
-    steps.pad(sch, block, config.tile)
+    parts = config.parts
+    if parts > 1 and is_sampled(config):
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"split_k={parts} with a sampled tile or last_stage",
+            "sizes that are known: a tile of each part is padded",
+            "give the tile and the stages, or leave split_k out",
+        )
+    steps.pad(sch, block, (tile_m, tile_n, tile_k * parts))
     problem = find_matmul(sch, block)  # its operands may be pads now
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
@@ -138,12 +147,15 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
     m_outer, m_tile = sch.split(m, [None, tile_m])
     n_outer, n_tile = sch.split(n, [None, tile_n])
-    k_outer, k_inner = sch.split(k, [None, tile_k])
+    k_outer, k_inner = sch.split(k, [None, tile_k * parts])
+    if parts > 1:  # which take the steps in turn: so a symbolic depth divides, too
+        k_parts, k_inner = sch.split(k_inner, [parts, tile_k])
     if axis == "m":
         part, m_tile = sch.split(m_tile, [consumers, None])
     else:
         part, n_tile = sch.split(n_tile, [consumers, None])
-    sch.reorder(*lead, m_outer, n_outer, part, k_outer, m_tile, n_tile, k_inner)
+    depth = (k_outer,) if parts == 1 else (k_parts, k_outer)
+    sch.reorder(*lead, m_outer, n_outer, part, *depth, m_tile, n_tile, k_inner)
     rows = sch.fuse(*lead, m_outer) if lead else m_outer
     sch.bind(rows, "blockIdx.y")
     sch.bind(n_outer, "blockIdx.x")
@@ -168,6 +180,9 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
         if config.store is not None:
             stage_output(sch, store, config)
     _drop_unit_dims(sch, block, problem.output_kept)
+    if parts > 1:
+        sch.decompose_reduction(block, k_parts)
+        reductions.across_cluster(sch, k_parts)
     product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     steps.pipeline(
         sch,
@@ -192,6 +207,8 @@ def _fit(
     sizes = None
     if config.tile is not None:
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
+    if config.parts > 1:  # each output tile has blocks of its own
+        config = replace(config, persistent=0)
     config = choose_config(
         problem.m.extent, problem.n.extent, problem.k.extent, dtype, config, sizes
     )

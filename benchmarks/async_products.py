@@ -45,7 +45,7 @@ def build(
     kernels, errors = {}, {}
     for way, (target, config) in WAYS.items():
         try:
-            with PassContext(config=config), ampere_products.index_maps():
+            with PassContext(config=config):
                 mod = ampere_products.schedule(shape, notes, names)
                 kernels[way] = tvm.compile(mod, target=target)["main"]
         except Exception as error:  # one that does not build leaves the others
@@ -126,11 +126,9 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.async_products")
     parser.add_argument("--shape", type=int, nargs=3, default=[4096, 4096, 4096])
     parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--tvm-intrinsics", action="store_true", help="import TVM's own: 25 s")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
-    names = ampere_products.of_tvm() if arguments.tvm_intrinsics else None
-    table = run(tuple(arguments.shape), arguments.repeats, names)
+    table = run(tuple(arguments.shape), arguments.repeats, ampere_products.of_tvm())
     title = "Products by mma.sync, scheduled for Ampere, on Hopper"
     print(machine.save(arguments.out, "async_products", title, COLUMNS, table))
     return 0 if all(row["right"] == "True" for row in table if "ours" in row["built"]) else 1

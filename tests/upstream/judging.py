@@ -14,10 +14,10 @@ import tvm_hopper
 from tvm_hopper import verify
 from tvm_hopper.errors import HopperError
 from tvm_hopper.requests import keys
-from tvm_hopper.testing.ampere_products import index_maps
 from tvm_hopper.testing.ampere_schedules import A100
 
 from .catalogue import Schedule
+from .products import index_maps
 
 TARGETS: dict[str, Any] = {"sm_90a": "nvidia/nvidia-h200", "sm_80": A100}
 RUNS = (("eager", 0), ("on_wait", 0), ("random", 1))

@@ -13,11 +13,11 @@ from tvm.ir.transform import PassContext
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
 from tvm_hopper import simulate, verify
-from tvm_hopper.testing.ampere_products import index_maps
 
 from .catalogue import BY_NAME, SCHEDULES
 from .judging import OURS, RUNS, STOCK, TARGETS, Judgement, judge
 from .pipelines import notes, two_steps_of_any_length
+from .products import index_maps
 from .report import COLUMNS, document, judge_all
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "async_schedules.md"

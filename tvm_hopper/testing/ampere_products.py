@@ -7,29 +7,20 @@ From apache/tvm, `tests/python/s_tir/transform/test_s_tir_transform_inject_softw
 but for the numbers of thread blocks and of steps along k.
 """
 
-# mypy: disable-error-code="valid-type"
-
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import s_tir, te
-from tvm.script import tirx as T
+from tvm import te
 from tvm.testing.tir import mma_schedule
 
 from tvm_hopper.requests.keys import ASYNC_STAGES, ORDER, STAGE
 
 from . import tensor_cores
-from .tensor_cores import LANES, SIDE, TVM_INTRINSICS, Intrinsics
+from .tensor_cores import SIDE, TVM_INTRINSICS, Intrinsics
 
 TILE, DEPTH = 128, 2 * SIDE  # rows and columns of a thread block; elements along k of a step
-REGISTERS = SIDE * SIDE // LANES
-PLACE = "tirx.index_map.shared_16x16_to_ldmatrix_32x8_layout"
-FILL, STORE = "hopper_test_fill_by_call", "hopper_test_store_by_call"
 # annotations of the loop over tiles, and of the one over steps of an instruction in it
 SIMPLE = ({STAGE: [0, 0, 3], ORDER: [0, 1, 2], ASYNC_STAGES: [0]}, {})
 IDEAL = (
@@ -66,12 +57,12 @@ def schedule(
     notes : tuple of dict
         Annotations of the two loops: `SIMPLE` or `IDEAL`.
     intrinsics : Intrinsics, optional
-        Those of TVM; None: the same calls without the 25 seconds of their import.
+        None: those of `tensor_cores`, which load and multiply by the same calls as TVM's.
     columns : int
         Tiles of a row that neighbouring thread blocks (blockIdx.x) have.
     """
     m, n, k = shape
-    names = intrinsics or _registered()
+    names = intrinsics or tensor_cores.register(tensor_cores.ProductKind())
     sch = mma_schedule(
         product(m, n, k)["main"],
         SIDE,
@@ -104,68 +95,3 @@ def of_tvm() -> Intrinsics:
 
 def _fragments(i: Any, j: Any) -> tuple[Any, ...]:
     return (i // SIDE, j // SIDE, *tensor_cores.narrow_place(i % SIDE, j % SIDE))
-
-
-@contextlib.contextmanager
-def index_maps() -> Iterator[None]:
-    """Know, while code is generated, where TVM's intrinsics have an element of a fragment."""
-    if tvm.get_global_func(PLACE, allow_missing=True) is not None:
-        yield
-        return
-    tvm_ffi.register_global_func(PLACE, lambda ind: tensor_cores.narrow_place(*ind))
-    try:
-        yield
-    finally:
-        tvm_ffi.registry.remove_global_func(PLACE)
-
-
-def _registered() -> Intrinsics:
-    """Register intrinsics that fill and store a fragment by one call, as TVM's do."""
-    names = tensor_cores.register(tensor_cores.ProductKind())
-    ours = Intrinsics(names.load_a, names.load_b, names.multiply, FILL, STORE)
-    if s_tir.TensorIntrin.get(STORE, allow_missing=True) is not None:
-        return ours
-
-    @T.prim_func(s_tir=True)
-    def fill(c: T.handle) -> None:
-        C = T.match_buffer(c, [LANES, REGISTERS], dtype="float32", scope="warp", offset_factor=1)
-        with T.sblock("root"):
-            T.reads()
-            T.writes(C[0:LANES, 0:REGISTERS])
-            for _lane in T.thread_binding(0, LANES, "threadIdx.x"):
-                T.evaluate(
-                    T.cuda.mma_fill_legacy(REGISTERS, C.data, C.elem_offset, dtype="float32")
-                )
-
-    @T.prim_func(s_tir=True)
-    def store(c: T.handle, out: T.handle) -> None:
-        s0 = T.int32()
-        s1 = T.int32()
-        C = T.match_buffer(c, [LANES, REGISTERS], dtype="float32", scope="warp", offset_factor=1)
-        D = T.match_buffer(
-            out,
-            [SIDE, SIDE],
-            dtype="float32",
-            scope="global",
-            offset_factor=1,
-            strides=[s0, s1],
-        )
-        with T.sblock("root"):
-            T.reads(C[0:LANES, 0:REGISTERS])
-            T.writes(D[0:SIDE, 0:SIDE])
-            for _lane in T.thread_binding(0, LANES, "threadIdx.x"):
-                T.evaluate(
-                    T.cuda.mma_store_legacy(
-                        SIDE,
-                        SIDE,
-                        D.access_ptr("w"),
-                        C.data,
-                        C.elem_offset,
-                        s0,
-                        dtype="float32",
-                    )
-                )
-
-    s_tir.TensorIntrin.register(FILL, s_tir.TensorIntrin.get(names.fill).desc, fill)
-    s_tir.TensorIntrin.register(STORE, s_tir.TensorIntrin.get(names.store).desc, store)
-    return ours

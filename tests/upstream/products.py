@@ -30,7 +30,7 @@ FILL, STORE = "hopper_test_fill_by_call", "hopper_test_store_by_call"
 
 def product(outer: Notes, inner: Notes | None = None) -> tvm.IRModule:
     """Schedule C = A B, float16 to float32, its loop over tiles and that over steps pipelined."""
-    return ampere_products.schedule(SHAPE, (outer, inner or {}), _intrinsics())
+    return ampere_products.schedule(SHAPE, (outer, inner or {}), by_call())
 
 
 def plain() -> tvm.IRModule:
@@ -51,12 +51,12 @@ def index_maps() -> Iterator[None]:
         tvm_ffi.registry.remove_global_func(PLACE)
 
 
-def _intrinsics() -> tensor_cores.Intrinsics:
+def by_call() -> tensor_cores.Intrinsics:
     """Register intrinsics that fill and store a fragment by one call, as TVM's do."""
     names = tensor_cores.register(tensor_cores.ProductKind())
-    by_call = replace(names, fill=FILL, store=STORE)
+    found = replace(names, fill=FILL, store=STORE)
     if s_tir.TensorIntrin.get(STORE, allow_missing=True) is not None:
-        return by_call
+        return found
 
     @T.prim_func(s_tir=True)
     def fill(c: T.handle) -> None:
@@ -100,4 +100,4 @@ def _intrinsics() -> tensor_cores.Intrinsics:
 
     s_tir.TensorIntrin.register(FILL, s_tir.TensorIntrin.get(names.fill).desc, fill)
     s_tir.TensorIntrin.register(STORE, s_tir.TensorIntrin.get(names.store).desc, store)
-    return by_call
+    return found

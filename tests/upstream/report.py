@@ -34,8 +34,10 @@ those that were written. The products are 128 x 128 x 192 instead of 4096 in eac
 
 Stages of statements that compute make no difference to a kernel of ours: asynchronous copies alone
 run ahead, and `explain` says so. `storage_align` on a tile that is copied asynchronously is left
-out, which `explain` says too; under `tvm_hopper.strict` it is an error. What the lowering refuses
-of such a function leaves it to TVM with a warning, and is an error under `tvm_hopper.strict`.
+out, which `explain` says too; under `tvm_hopper.strict` it is an error. In place of padding a tile
+that `ldmatrix` reads, brought by TMA or by `cp.async`, is swizzled: eight rows of 16 bytes are in
+all banks. What the lowering refuses of such a function leaves it to TVM with a warning, and is an
+error under `tvm_hopper.strict`.
 """
 
 

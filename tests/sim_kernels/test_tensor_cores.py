@@ -70,6 +70,13 @@ def test_a_copy_without_a_pipeline():
     check((32, 32, 32), WarpTiling(stages=None, **FOUR))
 
 
+@pytest.mark.parametrize("load", ["tma", "cp_async"])
+@pytest.mark.parametrize("trips", [1, 2, 3, 5])
+def test_loads_behind_what_feeds_the_tensor_cores(trips, load):
+    """Of three slots one is to spare, so that a trip loads behind its fragments."""
+    check((32, 32, 16 * trips), WarpTiling(stages=3, load=load, **FOUR))
+
+
 # -- what the lowering makes of it
 
 

@@ -34,13 +34,13 @@
     for k in serial(7, 8): ...
 
 The load of an iteration overwrites what the iteration before read, so that one barrier an iteration
-is enough. It stands where the program has it, or behind the first statement that reads rows for
-tensor cores, which would wait meanwhile, if there is a slot to spare. Where asynchronous stores
-read the slots, `stores_in_flight` of them are left to these: loads run that many trips less ahead.
+is enough. It stands where the program has it; one by chunks that threads issue (cp.async) goes
+behind the first statement that reads rows of it for tensor cores, which would wait meanwhile, if
+there is a slot to spare. Where asynchronous stores read the slots, `stores_in_flight` of them are
+left to these: loads run that many trips less ahead.
 Loads that complete in groups (cp.async) are a block for each trip, also in front of the loop, since
-each group is waited for by itself. Where a group must not be empty (DMA), or threads issue chunks
-beside what tensor cores do, the last iterations are peeled off the loop, each with a wait of its
-own.
+each group is waited for by itself. Where a group must not be empty (DMA), or chunks go behind what
+feeds tensor cores, the last iterations are peeled off the loop, each with a wait of its own.
 
 Before: loads have channels, and loops that are split between roles are marked no more.  After: no
 `num_slots` is left.

@@ -76,6 +76,7 @@ def rewrite_rows(kernel: ir.For, plan: tuple[RowPlan, ...]) -> ir.For:
     for one in plan:
         call, position = one.pointer.call, one.pointer.position
         offset = POINTERS[function_of(call)][position].offset
+        assert offset is not None, "a pointer to rows has an offset"
         args = list(calls.get(call, call).args)
         args[position] = tirx.address_of(tirx.BufferLoad(one.pointer.buffer, list(one.indices)))
         args[offset] = tirx.IntImm(ir.dtype_of(args[offset]), 0)

@@ -246,29 +246,18 @@ CHUNKS = [('"tma_load"', '"cp_async"'), ('"tma"', f'"{CP_ASYNC}"')]
 SLOTS = [("(4, 64)", "(2, 64)"), ('num_slots": 4', 'num_slots": 2')]
 
 
-def late_loads():
-    """Return the expanded loop with the load of a later trip behind the first rows."""
-    first, rest = AHEAD.split("                    if k < 5:\n")
-    load = "                    if k < 5:\n" + rest[: rest.index(USE)]
-    return first + ROWS + load + MULTIPLY
-
-
 def loop_body(func):
     (kernel,) = ir.kernels(func)
     loop = ir.find_all(kernel, ir.For, lambda x: x.loop_var.name == "k")[-1]
     return ir.statements(loop.body)
 
 
-def test_a_load_stands_behind_the_first_rows_that_tensor_cores_read():
-    check(run(parse(LOOP, TO_ROWS), ExpandPipeline()), parse(late_loads()))
-
-
 def test_without_a_slot_to_spare_it_stands_in_front():
-    got = loop_body(run(parse(LOOP, TO_ROWS, *SLOTS), ExpandPipeline()))
+    got = loop_body(run(parse(LOOP, TO_ROWS, *CHUNKS, *SLOTS), ExpandPipeline()))
     assert [type(x).__name__ for x in got[:2]] == ["Bind", "IfThenElse"]
 
 
-def test_chunks_of_threads_stand_there_without_a_condition():
+def test_chunks_of_threads_stand_behind_the_first_rows_without_a_condition():
     """The last iterations, which load nothing, are peeled off."""
     got = run(parse(LOOP, TO_ROWS, *CHUNKS), ExpandPipeline())
     (kernel,) = ir.kernels(got)
@@ -281,6 +270,11 @@ def test_chunks_of_threads_stand_there_without_a_condition():
     assert names == [["use", "load", "more"], *[["use", "more"]] * 3]
     calls = [find_calls(loop.body, READ_SLOT) for loop in loops]
     assert [len(x) for x in calls] == [0, 1, 1, 1]
+
+
+def test_a_box_that_one_thread_issues_stays_in_front_of_the_rows():
+    want = AHEAD.replace(*TO_ROWS)
+    check(run(parse(LOOP, TO_ROWS), ExpandPipeline()), parse(want))
 
 
 def test_chunks_that_feed_no_tensor_core_keep_their_condition():

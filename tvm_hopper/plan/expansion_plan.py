@@ -48,10 +48,13 @@ class LoadAhead:
     def behind(self) -> ir.Stmt | None:
         """The statement of an iteration behind which it goes; None: it stays where it stands.
 
-        Tensor cores would wait for threads that issue it in front of what feeds them. With a slot
-        to spare it has the time of an iteration left.
+        Tensor cores would wait for threads that issue chunks in front of what feeds them: on an
+        H200 a product of 4096 in each direction took 405 instead of 437 us (a box, which one thread
+        issues, better goes first: 361 instead of 375). With a slot to spare the chunks have the
+        time of an iteration left.
         """
-        return self.feeds if self.ahead > 1 else None
+        in_chunks = completes_by_group(self.load.block)
+        return self.feeds if in_chunks and self.ahead > 1 else None
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class ExpansionPlan:
         """
         return self.ahead > 0 and any(
             ASYNC_OPS[str(one.load.block.annotations[ASYNC_OP])].opens_group
-            or (one.behind is not None and completes_by_group(one.load.block))
+            or one.behind is not None
             for one in self.loads
         )
 

@@ -22,8 +22,9 @@ from .tensor_cores import SIDE, TVM_INTRINSICS, Intrinsics
 
 TILE, DEPTH = 128, 2 * SIDE  # rows and columns of a thread block; elements along k of a step
 # annotations of the loop over tiles, and of the one over steps of an instruction in it
-SIMPLE = ({STAGE: [0, 0, 3], ORDER: [0, 1, 2], ASYNC_STAGES: [0]}, {})
-IDEAL = (
+Notes = tuple[dict[str, Any], dict[str, Any]]
+SIMPLE: Notes = ({STAGE: [0, 0, 3], ORDER: [0, 1, 2], ASYNC_STAGES: [0]}, {})
+IDEAL: Notes = (
     {STAGE: [0, 0, 2, 3, 3], ORDER: [0, 1, 3, 2, 4], ASYNC_STAGES: [0]},
     {STAGE: [0, 0, 1], ORDER: [0, 1, 2]},
 )
@@ -44,7 +45,7 @@ def product(m: int, n: int, k: int) -> tvm.IRModule:
 
 def schedule(
     shape: tuple[int, int, int],
-    notes: tuple[dict[str, Any], dict[str, Any]] = SIMPLE,
+    notes: Notes = SIMPLE,
     intrinsics: Intrinsics | None = None,
     columns: int = 1,
 ) -> tvm.IRModule:

@@ -1,10 +1,12 @@
 """LayoutShared: each tile gets the layout that all of its writers and readers accept."""
 
 import pytest
+import tvm
 from tvm.script import tirx as T
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import check, notes_of, parse, run
 from tvm_hopper import ir
+from tvm_hopper.plan.notes import read_notes
 from tvm_hopper.transforms.layout_shared import LayoutShared, plan_layouts
 
 
@@ -494,3 +496,20 @@ def test_rows_of_16_bytes_take_the_widest_swizzle(columns, asked, swizzle, shape
 def test_an_address_for_more_than_a_row_keeps_the_tile():
     more = FRAGMENTS.replace('), 0, dtype="', '), 8, dtype="')  # counts on, from an element
     assert tile_of(16, 64, reader=more.replace("DTYPE", "float16"))[:2] == (0, (1, 16, 64))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "columns", "said"),
+    [
+        ("cp_async", 64, ("tile tile: swizzle 128 B",)),
+        ("cp_async", 24, ()),
+        ("tma", 64, ()),  # a tensor map says it
+    ],
+)
+def test_explain_hears_of_a_swizzle_without_a_tensor_map(mechanism, columns, said):
+    text = COPY.replace("READER", FRAGMENTS).replace("ASKED", "").replace("DTYPE", "float16")
+    text = text.replace('"tma"', f'"{mechanism}"')
+    text = text.replace("ROWS", "16").replace("COLUMNS", str(columns))
+    func = parse(text).with_attr("target", tvm.target.Target("nvidia/nvidia-h200"))
+    got = run(func, LayoutShared())
+    assert tuple(x.text for x in (notes_of(got) if read_notes(got) else ())) == said

@@ -47,14 +47,14 @@ The two products at 4096 in each direction, with TVM's own intrinsics, timed on 
 `python -m benchmarks.async_products`, right on whole and on normal numbers
 ([with the machine](../benchmarks/results/async_products_2026-11-22_1947.md)):
 
-| pipeline | built | us | times as fast as TVM's |
+| built | pipeline | us | times as fast as TVM's |
 |---|---|---|---|
-| simple | TVM, `cp.async` | 557.1 | 1.000 |
-| simple | sm_90a, TMA | 390.2 | 1.428 |
-| simple | sm_80, `cp.async` | 473.2 | 1.177 |
-| nested | TVM, `cp.async` | 442.0 | 1.000 |
-| nested | sm_90a, TMA | 391.8 | 1.128 |
-| nested | sm_80, `cp.async` | 438.6 | 1.008 |
+| TVM, `cp.async` | simple | 557.1 | 1.000 |
+| sm_90a, TMA | simple | 390.2 | 1.428 |
+| sm_80, `cp.async` | simple | 473.2 | 1.177 |
+| TVM, `cp.async` | nested | 442.0 | 1.000 |
+| sm_90a, TMA | nested | 391.8 | 1.128 |
+| sm_80, `cp.async` | nested | 438.6 | 1.008 |
 
 cuBLAS, which multiplies by WGMMA and stores float16, took 201.6 us.
 """

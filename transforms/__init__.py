@@ -11,6 +11,7 @@ from .cut_vectors import CutVectors
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
+from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
 from .lower_channels import LowerChannels
@@ -37,6 +38,7 @@ __all__ = [
     "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",
+    "IndexRows",
     "InsertSyncs",
     "LayoutShared",
     "LowerChannels",

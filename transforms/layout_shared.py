@@ -33,6 +33,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.layout import TileLayout, plan_layouts, plan_shapes
+from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.plan.shared_layout import SharedLayout
 from tvm_hopper.plan.shares import Share, loop_over
 from tvm_hopper.plan.transfer import Transfer
@@ -168,12 +169,23 @@ class LayoutShared:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
-        """Lay out the shared tiles of one function."""
+        """Lay out the shared tiles of one function; `explain` knows boxes from tensor maps."""
+        notes = {}
 
         def lay_out(kernel: ir.For) -> ir.For:
-            after = rewrite_layouts(kernel, plan_layouts(kernel))
+            plan = plan_layouts(kernel)
+            notes[ir.number_of(func, kernel)] = [
+                RemarkNote(f"tile {_name(tile)}: swizzle {tile.layout.swizzle} B")
+                for tile in plan
+                if tile.layout.swizzle and tile.copies[0].op.mechanism == "cp_async"
+            ]
+            after = rewrite_layouts(kernel, plan)
             after = rewrite_shapes(after, plan_shapes(after))
             assert not plan_layouts(after), "LayoutShared left a tile without a layout"
             return after
 
-        return ir.map_kernels(func, lay_out)
+        return note_kernels(ir.map_kernels(func, lay_out), notes)
+
+
+def _name(tile: TileLayout) -> str:
+    return str(tile.copies[0].tile.buffer.name)

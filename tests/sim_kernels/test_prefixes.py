@@ -68,6 +68,9 @@ KERNELS = {
         step_product_kernels.check, (64, 8, 24), ProductTiling((64, 8, 16))
     ),
     "mma.sync, one role": functools.partial(MMA_SYNC, WarpTiling(tile=(32, 32, 16))),
+    "mma.sync, one role, cp.async": functools.partial(
+        MMA_SYNC, WarpTiling(tile=(32, 32, 16), stages=3, load="cp_async")
+    ),
     "mma.sync, producer": functools.partial(
         MMA_SYNC, WarpTiling(tile=(32, 32, 16), roles=hs.Roles(1))
     ),
@@ -81,7 +84,7 @@ def keep(monkeypatch, names):
     monkeypatch.setattr(apply, "check_lowering", lambda *_: None)
 
 
-LONG = ("mma.sync, one role", "staged")
+LONG = ("mma.sync, one role", "mma.sync, one role, cp.async", "staged")
 # Products that threads compute, which takes the simulator long.
 EARLY = ["nothing", *NAMES[: NAMES.index("LowerMma")]]
 

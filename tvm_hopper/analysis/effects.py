@@ -29,11 +29,13 @@ class PointerEffect:
 
     `offset` is the position of the argument that counts elements from there. Where it says nothing
     of the lane (`adds_lane`), the call goes to the lane's own part of a warp's buffer by itself.
+    Behind a pointer `by_rows` each lane names a row of 16 bytes, and nothing else is touched.
     """
 
     mode: int
     offset: int | None = None
     adds_lane: bool = False
+    by_rows: bool = False
 
 
 # For each call its pointers, by their positions among the arguments, from the end where negative.
@@ -49,7 +51,10 @@ POINTERS: dict[str, dict[int, PointerEffect]] = {
     # a register, an address in shared memory, a rank: where a peer has it, whom nobody writes to
     "tirx.ptx.mapa_u32": {1: PointerEffect(READ)},
     # trans, number, type, registers, their offset, row in shared memory, its offset
-    "tirx.ptx_legacy.ldmatrix": {3: PointerEffect(WRITE, 4), 5: PointerEffect(READ, 6)},
+    "tirx.ptx_legacy.ldmatrix": {
+        3: PointerEffect(WRITE, 4),
+        5: PointerEffect(READ, 6, by_rows=True),
+    },
     # shape, layouts, types; A, B and the accumulator, each with its offset: registers alone
     "tirx.ptx_legacy.mma": {
         6: PointerEffect(READ, 7),

@@ -43,6 +43,7 @@ from tvm_hopper.requests.keys import (
     AUTO,
     BY_OPTION,
     BY_THREADS,
+    CACHE_HINT,
     DIM_ALIGN,
     STORE_SLOTS,
     SWIZZLE,
@@ -152,7 +153,7 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
             k: v for k, v in block.annotations.items() if k not in (ASYNC_COPY, UNPADDED, BY_OPTION)
         }
         if mechanism is None:
-            notes = {k: v for k, v in notes.items() if k not in (SWIZZLE, STORE_SLOTS)}
+            notes = {k: v for k, v in notes.items() if k not in (SWIZZLE, CACHE_HINT, STORE_SLOTS)}
         else:
             notes[ASYNC_COPY] = mechanism
         return ir.with_block(block, annotations=notes)
@@ -234,6 +235,8 @@ def _notes(func: Any, choice: CopyChoice) -> list[Note]:
     told: list[Note] = []
     if UNPADDED in block.annotations:
         told.append(RemarkNote(f"copy {name}: {DIM_ALIGN} is left out; tiles are laid out anew"))
+    if CACHE_HINT in block.annotations and choice.mechanism == BY_THREADS:
+        told.append(RemarkNote(f"copy {name}: {CACHE_HINT} is left out; threads load as usual"))
     if choice.copy.mechanism != AUTO:
         return told
     why = tuple(f"not {reason}" for reason in choice.reasons)

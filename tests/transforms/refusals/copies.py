@@ -372,15 +372,67 @@ LOADS = [
         COPY,
         TMA,
         r"found index \[.*\]; need rows along one dimension of A, columns along its last, each "
-        r"with step 1; cache_read the tensor with its last dimension as the tile's last",
+        r"evenly; cache_read the tensor with its last dimension as the tile's last",
         ("A[bx * 8 + i, j]", "A[j, bx * 8 + i]"),
     ),
     case(
-        "every second row",
+        "each row twice",
         COPY,
         TMA,
-        r"found index \[bx \* 8 \+ r \* 2, .*\]; need rows along one dimension of A",
-        ("A[bx * 8 + i, j]", "A[bx * 8 + i * 2, j]"),
+        r"found index \[bx \* 4 \+ r // 2, .*\]; need rows along one dimension of A",
+        ("A[bx * 8 + i, j]", "A[bx * 4 + i // 2, j]"),
+    ),
+    case(
+        "every ninth row",
+        COPY,
+        TMA,
+        r"copy of A into tile: found rows at each 9 of dimension 0 of A; need a step of 1 to 8, "
+        r"what a tensor map has; copy in bulk, or let threads copy",
+        ("A[bx * 8 + i, j]", "A[bx * 8 + i * 9, j]"),
+    ),
+    case(
+        "rows from the last to the first",
+        COPY,
+        TMA,
+        r"found rows at each -1 of dimension 0 of A; need a step of 1 to 8",
+        ("A[bx * 8 + i, j]", "A[bx * 8 + 7 - i, j]"),
+    ),
+    case(
+        "every second row is stored",
+        COPY,
+        TMA,
+        r"copy of tile into A: found stores at each 2 of dimension 0 of A; need each row; copy in "
+        r"bulk, or let threads copy",
+        ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 16 + i * 2, j] = tile[i, j]"),
+    ),
+    case(
+        "a hint for L2 on a store",
+        COPY,
+        TMA,
+        r"block copy, tvm_hopper.cache_hint: found 'evict_first' on tma_store; need a load to "
+        r"shared memory, whose instruction can say that to L2; leave it out",
+        ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]"),
+        ('"tma"}', '"tma", "tvm_hopper.cache_hint": "evict_first"}'),
+    ),
+    case(
+        "every fourth column",
+        COPY,
+        TMA,
+        r"copy of A into tile: found columns at each 4 elements of A; need columns one beside the "
+        r"other: the tensor map steps over rows alone; let threads copy, or cp.async, or transpose "
+        r"the tensor before",
+        ("A[bx * 8 + i, j]", "A[bx * 8 + i, j * 4]"),
+    ),
+    case(
+        "rows of two dimensions, at steps that leave a box too little",
+        COPY,
+        TMA,
+        r"copy of A into tile: found a tile with 64 in the middle of its dimensions, at each 5 of "
+        r"the tensor's; need at most 256 there, what a box holds, what is stepped over included",
+        ("(64, 128)", "(2, 512, 128)"),
+        ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((2, 64, 64)"),
+        ("for i, j in T.grid(8, 64)", "for b, i, j in T.grid(2, 64, 64)"),
+        ("tile[i, j] = A[bx * 8 + i, j]", "tile[b, i, j] = A[b, i * 5, j]"),
     ),
     case(
         "symbolic row stride",

@@ -9,7 +9,7 @@ are the tensor's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from tvm import sym, tirx
@@ -184,7 +184,7 @@ def _row_steps(copy: Transfer, loops: list[ir.For]) -> dict[int, int]:
 
 
 def _row_boxes(copy: Transfer, extents: list[int], steps: list[int]) -> list[int]:
-    """Cut the outermost dimension of the rows into boxes of whole atoms of eight rows."""
+    """Cut the outermost dimension of the rows into boxes, each where a swizzle begins anew."""
     if not extents:
         return []
     num_rows, *inside = extents
@@ -198,12 +198,21 @@ def _row_boxes(copy: Transfer, extents: list[int], steps: list[int]) -> list[int
             + (", what is stepped over included" if step > 1 else ""),
             "choose another tile",
         )
-    cut = next(
-        n
-        for n in range(min(num_rows, maps.MAX_BOX // (steps or [1])[0]), 0, -1)
-        if num_rows % n == 0 and (n == num_rows or n * prod(inside) % 8 == 0)
+    step = steps[0] if steps else 1
+    row_bytes = prod(inside) * int(copy.tile.buffer.shape[2]) * copy.tile.element_bytes
+    apart = int(copy.tile.buffer.ty.data_alignment)
+    whole = [n for n in range(min(num_rows, maps.MAX_BOX // step), 0, -1) if num_rows % n == 0]
+    for n in whole:
+        if n == num_rows or n * row_bytes % apart == 0:
+            return [n, *inside]
+    raise cannot_lower(
+        copy.where,
+        f"a tile of {num_rows} rows, {row_bytes} bytes each"
+        + (f", at each {step} of the tensor's" if step > 1 else ""),
+        f"rows that fall into equal boxes of at most {maps.MAX_BOX // step}, each at a multiple "
+        f"of {apart} bytes",
+        f"choose a multiple of {apart // gcd(apart, row_bytes)} rows",
     )
-    return [cut, *inside]
 
 
 def _contiguous_axis(copy: Transfer) -> int:
@@ -376,14 +385,14 @@ def _check_start(copy: Transfer, inner: MapDim, around: tuple[ir.For, ...]) -> N
     size = copy.tensor.element_bytes
     offset, rest = _split_start(inner.coordinate, (*around, *copy.loops))
     known = ir.static_int(offset)
-    if divides(maps.COORDINATE_ALIGNMENT // size, rest) and (
-        known is None or known * size % maps.COORDINATE_ALIGNMENT == 0
-    ):
+    apart = divides(maps.COORDINATE_ALIGNMENT // size, rest)
+    begins = known is None or known * size % maps.COORDINATE_ALIGNMENT == 0
+    if apart and begins:
         return
     found = f"{known} elements, {known * size} bytes" if known is not None else f"{offset}"
     raise cannot_lower(
         copy.where,
-        f"columns of {copy.tensor.buffer.name} from {found}",
+        f"columns of {copy.tensor.buffer.name} from {rest if begins else found}",
         f"a start at a multiple of {maps.COORDINATE_ALIGNMENT} bytes",
         "copy the part into a tensor of its own",
     )

@@ -67,7 +67,7 @@ class Barriers:
         return mbarrier.wait(_at(self.empty, slot), parity)
 
 
-def emit_start(kernel: Any, barriers: list[Barriers], thread: Any) -> ir.Stmt:
+def emit_start(kernel: Any, barriers: list[Barriers], thread: Any) -> list[ir.Stmt]:
     """Initialise the barriers once and let every thread, and the copy engine, know.
 
     Tensor maps are fetched before, so that the first copies need not wait for theirs.
@@ -79,7 +79,7 @@ def emit_start(kernel: Any, barriers: list[Barriers], thread: Any) -> ir.Stmt:
             maps.append(at)
     fetch = [tma.prefetch(tirx.address_of(x)) for x in maps]
     if not barriers:
-        return ir.IfThenElse(thread.equal(0), ir.seq(fetch), None) if fetch else ir.seq()
+        return [ir.IfThenElse(thread.equal(0), ir.seq(fetch), None)] if fetch else []
 
     def init(own: Barriers, slot: Any) -> ir.Stmt:
         full, empty = own.channel.full_count, own.empty
@@ -90,7 +90,8 @@ def emit_start(kernel: Any, barriers: list[Barriers], thread: Any) -> ir.Stmt:
 
     loops = [ir.make_loop("slot", own.channel.num_slots, partial(init, own)) for own in barriers]
     elected = ir.seq(fetch, loops, mbarrier.fence_init())
-    return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), fences.sync_threads())
+    meet = tirx.Evaluate(fences.sync_threads())
+    return [ir.IfThenElse(thread.equal(0), elected, None), meet]
 
 
 def emit_loads(copies: ir.Stmt, own: Barriers, policies: Mapping[str, Any]) -> ir.Stmt:

@@ -92,7 +92,7 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     names = ir.Names()
     barriers = {x.number: Barriers.of(x, names) for x in channels if not x.by_group}
     thread = ir.threads_of(kernel).var
-    start = [] if thread is None else [emit_start(kernel, list(barriers.values()), thread)]
+    start = [] if thread is None else emit_start(kernel, list(barriers.values()), thread)
     registers = {hint: _new_policy(names, hint) for hint in _find_hints(kernel)}
     policies = {hint: tirx.BufferLoad(register, [0]) for hint, register in registers.items()}
     num_loading = count_loading_threads(kernel)
@@ -127,11 +127,10 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Call, call)])
     (block,) = ir.find_blocks(kernel, KERNEL)
     shared = [buffer for x in barriers.values() for buffer in x.buffers]
-    start += [cache.create_policy(policy, hint) for hint, policy in policies.items()]
-    first = ir.drop_empty(ir.seq(start))
+    start += [ir.seq(cache.create_policy(policy, hint)) for hint, policy in policies.items()]
     new = ir.with_block(
         block,
-        body=_behind_marks(block.body, first) if ir.statements(first) else block.body,
+        body=_behind_marks(block.body, ir.seq(start)) if start else block.body,
         alloc_buffers=[*block.alloc_buffers, *shared, *registers.values()],
         annotations={k: v for k, v in block.annotations.items() if k != KERNEL},
     )

@@ -211,7 +211,7 @@ def test_a_predicate_that_fills_with_zeros(by):
     )
     mod = kernel(loop(f"for k in T.serial(3, {ring(2)})", block(new("a"), text, SUM)), rows=(46, 8))
     if by == "bulk":  # it moves bytes, and fills nothing
-        with pytest.raises(LoweringError, match="copy of A into a: found .*a fill"):
+        with pytest.raises(LoweringError, match=r"copy of A into a: found .*a fill"):
             load(mod)
         return
     check(mod, lambda a, _: tiles(np.pad(a, ((0, 2), (0, 0)))).sum((1, 2)))

@@ -36,6 +36,7 @@ from tvm_hopper.plan.layout import TileLayout, plan_layouts, plan_shapes
 from tvm_hopper.plan.shared_layout import SharedLayout
 from tvm_hopper.plan.shares import Share, loop_over
 from tvm_hopper.plan.transfer import Transfer
+from tvm_hopper.plan.unbounded_tiles import plan_bounds_of_tiles
 from tvm_hopper.requests.keys import SWIZZLE
 
 
@@ -173,6 +174,7 @@ class LayoutShared:
         def lay_out(kernel: ir.For) -> ir.For:
             after = rewrite_layouts(kernel, plan_layouts(kernel))
             after = rewrite_shapes(after, plan_shapes(after))
+            after = rewrite_shapes(after, plan_bounds_of_tiles(after))
             assert not plan_layouts(after), "LayoutShared left a tile without a layout"
             return after
 

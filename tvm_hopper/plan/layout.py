@@ -303,7 +303,7 @@ def _solve(
         candidates.sort(key=lambda layout: -layout.swizzle)
     demands = [*map(_demand, copies), *map(_panels, products)]
     demands += [_parts(*x, axes) for x in zip(copies, shares, strict=True) if not x[1].is_whole]
-    if _addresses(kernel, tile):
+    if takes_address(kernel, tile):
         demands.append(Demand("an address of its elements", _as_declared))
     fits = [x for x in candidates if all(demand.accepts(x) for demand in demands)]
     if not fits:
@@ -435,7 +435,7 @@ def _widths(products: list[ir.SBlock], tile: ir.Var, axis: int) -> list[int]:
     return [width for width in widths if width]
 
 
-def _addresses(kernel: ir.For, tile: ir.Var) -> bool:
+def takes_address(kernel: ir.For, tile: ir.Var) -> bool:
     """Tell whether something is handed a pointer into a tile: its index is out of reach."""
 
     def hands_over(call: ir.Call) -> bool:

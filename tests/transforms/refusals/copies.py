@@ -29,6 +29,7 @@ PRODUCT = """
 """
 NEST = COPY[COPY.index("            for i, j") :]
 BLOCK = '                with T.sblock("copy"):\n'
+WITHOUT_BOUNDS = 'other = T.sblock_alloc_buffer((2147483647, 64), "float16", scope="shared.dyn")'
 LAYOUT, TMA = (LayoutShared,), (LayoutShared, LowerCopies)
 
 COPIES = [
@@ -131,6 +132,27 @@ TILES = [
         r"multiple of 64 elements; choose a tile of 128 or another swizzle",
         ("(8, 64)", "(8, 96)"),
         ('"tma"}', '"tma", "tvm_hopper.swizzle": 128}'),
+    ),
+    case(
+        "another tile that nothing bounds",
+        COPY,
+        LAYOUT,
+        r"tile other: found a shape \[2147483647, 64\] that nothing bounds; need indices within "
+        r"bounds that are known now; split its loops by constants",
+        ('other = T.sblock_alloc_buffer((8, 64), "float16", scope="local")', WITHOUT_BOUNDS),
+        ("            for i, j", "            other[n, 0] = T.float16(0)\n            for i, j"),
+    ),
+    case(
+        "another tile that nothing bounds, behind a pointer",
+        COPY,
+        LAYOUT,
+        r"tile other: found a shape \[2147483647, 64\] that nothing bounds",
+        ('other = T.sblock_alloc_buffer((8, 64), "float16", scope="local")', WITHOUT_BOUNDS),
+        (
+            "            for i, j",
+            '            T.evaluate(T.call_extern("int32", "f", T.address_of(other[0, 0])))\n'
+            "            for i, j",
+        ),
     ),
     case(
         "two copies into a tile",
@@ -325,6 +347,18 @@ LOADS = [
         ("tile[i, j] = A[bx * 8 + i, j]", "tile[b, i, j] = A[b, i, j]"),
     ),
     case(
+        "rows that a swizzle does not cut into equal boxes",
+        COPY,
+        TMA,
+        r"copy of A into tile: found a tile of 300 rows, 128 bytes each; need rows that fall into "
+        r"equal boxes of at most 256, each at a multiple of 1024 bytes; choose a multiple of 8 row",
+        ("(64, 128)", "(1200, 128)"),
+        ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((300, 64)"),
+        ("for i, j in T.grid(8, 64)", "for i, j in T.grid(300, 64)"),
+        ('"tma"}', '"tma", "tvm_hopper.swizzle": 128}'),
+        ("bx * 8 + i", "bx * 300 + i"),
+    ),
+    case(
         "two dimensions of a tile along one of the tensor",
         COPY,
         TMA,
@@ -472,7 +506,7 @@ LOADS = [
         "columns that begin anywhere",
         COPY,
         TMA,
-        r"found columns of A from 0 elements, 0 bytes; need a start at a multiple of 16 bytes",
+        r"found columns of A from p \* 64 \+ bx \* 4; need a start at a multiple of 16 bytes",
         ("A[bx * 8 + i, j]", "A[i, j + bx * 4]"),
     ),
     case(

@@ -12,7 +12,7 @@
 
 A row of a panel is as long as a box of TMA is wide: as the swizzle pattern where there is one, else
 as the tile's rows if a box holds them.  A tile of three dimensions or more has all but the last one
-as its rows.
+as its rows.  An array that no copy touches gets extents where TVM found no bound.
 
 Before: a tile is filled by one copy nest at most.  After: every tile that an `async_copy` fills or
 empties is [panels, rows, span] and its copies name the swizzle; a copy runs over panels, over each

@@ -20,6 +20,7 @@
     with sblock("kernel"):
         ring = alloc(4 tiles); full, empty = alloc(4 mbarriers each)
         if t == 0:
+            prefetch.tensormap(A_map)
             for s in range(4): mbarrier.init(full[s], 1); mbarrier.init(empty[s], 2)
             fence.mbarrier_init
         storage_sync

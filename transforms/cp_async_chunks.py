@@ -12,7 +12,6 @@ Who makes them is known late: all threads of a kernel, or those of its producer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
@@ -22,8 +21,7 @@ from tvm_hopper.codegen_patches.ptx import cp_async
 from tvm_hopper.plan.channel import parse_call
 from tvm_hopper.plan.cp_async_plan import CpAsyncTransfer
 from tvm_hopper.plan.shared_layout import layout_of
-from tvm_hopper.plan.transfer import load_call
-from tvm_hopper.requests.keys import ASYNC_OP, CP_ASYNC, FILL_SLOT, SHARED_OUT, SWIZZLE, WITH_HINT
+from tvm_hopper.requests.keys import ASYNC_OP, CP_ASYNC, FILL_SLOT, SHARED_OUT, SWIZZLE
 
 
 def chunk_block(transfer: CpAsyncTransfer) -> ir.SBlockRealize:
@@ -117,7 +115,7 @@ def _chunk(transfer: CpAsyncTransfer, number: Any) -> Any:
         valid = ir.substitute(valid, values)
     return tirx.call_extern(
         "int32",
-        load_call(copy, CP_ASYNC),
+        CP_ASYNC,
         tirx.address_of(tirx.BufferLoad(copy.tile.buffer, tile)),
         tirx.address_of(tirx.BufferLoad(copy.tensor.buffer, tensor)),
         transfer.num_bytes,
@@ -132,30 +130,21 @@ def _in_bytes(count: Any, size: int) -> Any:
     return count * size if isinstance(count, int) else ir.simplify(count * size)
 
 
-def emit_chunks(copies: ir.Stmt, policies: Mapping[str, Any]) -> ir.Stmt:
-    """Turn the calls of loads that threads make, each its part, into instructions.
-
-    `policies` are for L2, by the hint in a call's name.
-    """
-
-    def emit(stmt: ir.Evaluate) -> ir.Stmt:
-        return _instruction(stmt, policies)
-
-    return ir.drop_empty(ir.replace(copies, ir.Evaluate, emit))
+def emit_chunks(copies: ir.Stmt) -> ir.Stmt:
+    """Turn the calls of loads that threads make, each its part, into instructions."""
+    return ir.drop_empty(ir.replace(copies, ir.Evaluate, _instruction))
 
 
-def _instruction(stmt: ir.Evaluate, policies: Mapping[str, Any]) -> ir.Stmt:
+def _instruction(stmt: ir.Evaluate) -> ir.Stmt:
     """Put an instruction in place of a `cp_async` call; nothing in place of what names a slot."""
     call = parse_call(stmt.value)
     if call is not None and call.name == FILL_SLOT:
         return ir.seq()
     if not isinstance(stmt.value, ir.Call) or stmt.value.op.name != "tirx.call_extern":
         return stmt
-    name, _, hint = str(stmt.value.args[0].value).partition(WITH_HINT)
-    match name, list(stmt.value.args[1:]):
+    match str(stmt.value.args[0].value), list(stmt.value.args[1:]):
         case name, [address, tensor, num_bytes, source_bytes] if name == CP_ASYNC:
             whole = ir.is_const(source_bytes, int(num_bytes))
             source = None if whole else source_bytes
-            policy = policies.get(hint)
-            return ir.seq(cp_async.copy(address, tensor, int(num_bytes), source, policy))
+            return ir.seq(cp_async.copy(address, tensor, int(num_bytes), source))
     return stmt

@@ -112,9 +112,9 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
         most = MOST_UNROLLED if in_parts else None
         body = block.body if thread is None else share_out(block.body, thread, num_loading, most)
         if own is None:  # its threads wait for groups of their own
-            return emit_chunks(body, policies)
+            return emit_chunks(body)
         if in_parts:
-            return ir.seq(emit_chunks(body, policies), emit_arrival(body, own))
+            return ir.seq(emit_chunks(body), emit_arrival(body, own))
         assert thread is not None, "barriers are for threads to meet at"
         copies = emit_loads(body, own, policies)
         return copies if own.empty is not None else ir.IfThenElse(thread.equal(0), copies, None)

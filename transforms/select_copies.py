@@ -45,6 +45,7 @@ from tvm_hopper.requests.keys import (
     BY_THREADS,
     CACHE_HINT,
     DIM_ALIGN,
+    HINTED,
     STORE_SLOTS,
     SWIZZLE,
     UNPADDED,
@@ -55,6 +56,7 @@ from .dealt_copies import deal_out
 from .fuse_threads import bind_warp, copies_alone, fuse_threads
 from .layout_shared import rewrite_layouts, rewrite_shapes
 from .lower_copies import plan_copies, rewrite_copies
+from .staged_threads import with_stages_from_zero
 
 PREFERRED = ("tma", "bulk", "cp_async")
 STATIC, DYNAMIC = "shared", "shared.dyn"
@@ -156,6 +158,7 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
             notes = {k: v for k, v in notes.items() if k not in (SWIZZLE, CACHE_HINT, STORE_SLOTS)}
         else:
             notes[ASYNC_COPY] = mechanism
+            notes = {k: v for k, v in notes.items() if k != CACHE_HINT or mechanism in HINTED}
         return ir.with_block(block, annotations=notes)
 
     return ir.replace(nest, ir.SBlock, ask)
@@ -223,7 +226,7 @@ class SelectCopies:
             told = [note for choice in plan for note in _notes(func, choice)]
             if told:
                 notes[number] = told
-            return rewrite_selection(kernel, plan)
+            return with_stages_from_zero(rewrite_selection(kernel, plan))
 
         return note_kernels(ir.map_kernels(func, select), notes)
 
@@ -235,7 +238,7 @@ def _notes(func: Any, choice: CopyChoice) -> list[Note]:
     told: list[Note] = []
     if UNPADDED in block.annotations:
         told.append(RemarkNote(f"copy {name}: {DIM_ALIGN} is left out; tiles are laid out anew"))
-    if CACHE_HINT in block.annotations and choice.mechanism == BY_THREADS:
+    if CACHE_HINT in block.annotations and choice.mechanism not in HINTED:
         told.append(RemarkNote(f"copy {name}: {CACHE_HINT} is left out; threads load as usual"))
     if choice.copy.mechanism != AUTO:
         return told

@@ -7,12 +7,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from .cache import hinted
 
-
-def copy(
-    tile: Any, tensor: Any, num_bytes: int, source_bytes: Any = None, policy: Any = None
-) -> Any:
+def copy(tile: Any, tensor: Any, num_bytes: int, source_bytes: Any = None) -> Any:
     """Copy bytes from global to shared memory, as part of this thread's next group.
 
     Parameters
@@ -24,14 +20,12 @@ def copy(
         4, 8 or 16; 16 pass by L1.
     source_bytes
         How many of them are read, the others are filled with zeros; None: all.
-    policy
-        What L2 is to do with the bytes (`cache.create_policy`); None says nothing.
     """
     through = "cg" if num_bytes == 16 else "ca"
-    name, more = hinted(f"cp.async.{through}.shared.global", policy)
+    name = f"cp.async.{through}.shared.global"
     if source_bytes is None:
-        return T.ptx[name](tile, tensor, num_bytes, *more)
-    return T.ptx[name](tile, tensor, num_bytes, _unsigned(source_bytes), *more)
+        return T.ptx[name](tile, tensor, num_bytes)
+    return T.ptx[name](tile, tensor, num_bytes, _unsigned(source_bytes))
 
 
 def _unsigned(num_bytes: Any) -> Any:

@@ -105,8 +105,6 @@ def test_a_helper_of_tvm(call, name):
     [
         tma.load(TILE, MAP, [0, 1], BARRIER, POLICY),
         bulk.load(TILE, TENSOR, 128, BARRIER, POLICY),
-        cp_async.copy(TILE, TENSOR, 16, None, POLICY),
-        cp_async.copy(TILE, TENSOR, 8, 2, POLICY),
     ],
 )
 def test_a_load_that_tells_l2_something(call):

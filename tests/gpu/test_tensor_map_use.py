@@ -40,7 +40,7 @@ def test_rows_at_each_step(dtype, columns, step, swizzle):
 
 
 @pytest.mark.parametrize("hint", ["evict_first", "evict_last"])
-@pytest.mark.parametrize("load", ["tma", "bulk", "cp_async"])
+@pytest.mark.parametrize("load", ["tma", "bulk"])
 def test_loads_tell_l2_what_to_do(load, hint):
     shape = (1000, 1024)
     sch = copies.schedule(copies.copy(*shape), Route((8, 64), 5, load, "tma", 3, threads=64))

@@ -11,6 +11,7 @@ from tvm import s_tir, te
 import tvm_hopper
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import LoweringError
 from tvm_hopper.simulation import verify
 from tvm_hopper.testing import copies
 from tvm_hopper.testing.copies import Route
@@ -82,7 +83,7 @@ def test_a_map_of_stores_alone_is_fetched_too(load):
 
 
 @pytest.mark.parametrize("hint", ["evict_first", "evict_last"])
-@pytest.mark.parametrize("load", ["tma", "bulk", "cp_async"])
+@pytest.mark.parametrize("load", ["tma", "bulk"])
 def test_loads_tell_l2_what_to_do(load, hint):
     mod = copies.copy(37, 64)
     sch = copies.schedule(mod, Route((8, 64), load=load, stages=3, threads=32))
@@ -111,3 +112,19 @@ def test_a_hint_that_threads_cannot_give_is_left_out():
     sch.annotate(sch.get_sblock("A_shared.dyn"), "tvm_hopper.cache_hint", "evict_first")
     assert "tvm_hopper.cache_hint is left out; threads load as usual" in explained(sch)
     assert "L2::" not in text_of(sch)
+
+
+def test_cp_async_tells_l2_nothing():
+    """By "auto" the hint is left out, and told of; asked for by name it is refused."""
+    route = Route((8, 50), 4, "auto", None, 2, threads=32, vector=1)
+    sch = copies.schedule(copies.copy(40, 100), route)
+    sch.annotate(sch.get_sblock("A_shared.dyn"), "tvm_hopper.cache_hint", "evict_first")
+    text = " ".join(explained(sch).split())
+    assert "by cp_async" in text
+    assert "tvm_hopper.cache_hint is left out; threads load as usual" in text
+    by_name = copies.schedule(copies.copy(40, 64), Route((8, 64), 4, "cp_async", "tma", 2))
+    by_name.annotate(by_name.get_sblock("A_shared.dyn"), "tvm_hopper.cache_hint", "evict_last")
+    with pytest.raises(
+        LoweringError, match=r"'evict_last' on cp_async; need a load by 'tma' or 'b"
+    ):
+        text_of(by_name)

@@ -22,7 +22,14 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.async_ops import ON_CHIP, AsyncOp, find_copy_op, find_mechanisms
-from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, CACHE_HINT, STORE_SLOTS, WITH_HINT
+from tvm_hopper.requests.keys import (
+    ASYNC_COPY,
+    ASYNC_OP,
+    CACHE_HINT,
+    HINTED,
+    STORE_SLOTS,
+    WITH_HINT,
+)
 
 SHARED = "shared.dyn"  # a kernel has one shared memory, whose extent is given at its launch
 _SPACES = {"": "global", "global": "global", SHARED: "shared", ir.VTCM: "vtcm"}
@@ -152,11 +159,11 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             "them on the block that copies the tile to global memory",
             "a ring of loads has as many slots as the pipeline has stages",
         )
-    if CACHE_HINT in block.annotations and (op.reads, op.writes) != ("global", "shared"):
+    if CACHE_HINT in block.annotations and not (op.is_load and op.mechanism in HINTED):
         raise cannot_lower(
             f"block {block.name_hint}, {CACHE_HINT}",
             f"{block.annotations[CACHE_HINT]!r} on {op.name}",
-            "a load to shared memory, whose instruction can say that to L2",
+            f"a load by {' or '.join(map(repr, HINTED))}, which can say that to L2",
             "leave it out",
         )
     is_partial = not ir.is_const(realize.predicate, 1)

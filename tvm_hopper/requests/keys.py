@@ -82,6 +82,9 @@ class Key:
 AUTO, BY_THREADS = "auto", "none"
 MECHANISMS = ("tma", "bulk", "cp_async", "dma", AUTO, BY_THREADS)
 CACHE_HINTS = ("evict_first", "evict_last")
+# Not cp.async: where a uniform register is part of the shared address ptxas 13.0 makes its
+# neighbour the descriptor (LDGSTS [R7+UR0], desc[UR1]), and an H200 faults.
+HINTED = ("tma", "bulk")
 
 KEYS: dict[str, Key] = {
     key.name: key

@@ -106,7 +106,7 @@ def _schedule(
 
 def _mechanism(draw: Draw) -> tuple[str, str, str]:
     how = draw.choose(HOW, (40, 20, 25, 15))
-    hint = draw.maybe(("evict_first", "evict_last"), 20)
+    hint = draw.maybe(("evict_first", "evict_last"), 20)  # by cp.async refused
     swizzle = draw.maybe((0, 32, 64, 128), 15) if how in ("tma", "cp_async") else None
     told = f', cache_hint="{hint}"' if hint is not None else ""
     return how, told, f", swizzle={swizzle}" if swizzle is not None else ""

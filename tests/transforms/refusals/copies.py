@@ -443,8 +443,8 @@ LOADS = [
         "a hint for L2 on a store",
         COPY,
         TMA,
-        r"block copy, tvm_hopper.cache_hint: found 'evict_first' on tma_store; need a load to "
-        r"shared memory, whose instruction can say that to L2; leave it out",
+        r"block copy, tvm_hopper.cache_hint: found 'evict_first' on tma_store; need a load by "
+        r"'tma' or 'bulk', which can say that to L2; leave it out",
         ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]"),
         ('"tma"}', '"tma", "tvm_hopper.cache_hint": "evict_first"}'),
     ),

@@ -76,6 +76,8 @@ from .plan_pipeline import ROLLED
 def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
     """Issue the first loads in front of the loop, and in it those of later iterations."""
     loop = plan.loop
+    if ir.is_const(loop.extent, 0):  # no trip: a load of it would have no barrier to complete on
+        return ir.seq()
     k = loop.loop_var
     first: list[ir.Stmt] = []
     moved: dict[ir.SBlockRealize, ir.Stmt] = {}

@@ -12,7 +12,7 @@
 
 A row of a panel is as long as a box of TMA is wide: as the swizzle pattern where there is one, else
 as the tile's rows if a box holds them.  A tile of three dimensions or more has all but the last one
-as its rows.
+as its rows.  An array that no copy touches gets extents where TVM found no bound.
 
 Before: a tile is filled by one copy nest at most.  After: every tile that an `async_copy` fills or
 empties is [panels, rows, span] and its copies name the swizzle; a copy runs over panels, over each
@@ -37,6 +37,7 @@ from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.plan.shared_layout import SharedLayout
 from tvm_hopper.plan.shares import Share, loop_over
 from tvm_hopper.plan.transfer import Transfer
+from tvm_hopper.plan.unbounded_tiles import plan_bounds_of_tiles
 from tvm_hopper.requests.keys import SWIZZLE
 
 
@@ -181,6 +182,7 @@ class LayoutShared:
             ]
             after = rewrite_layouts(kernel, plan)
             after = rewrite_shapes(after, plan_shapes(after))
+            after = rewrite_shapes(after, plan_bounds_of_tiles(after))
             assert not plan_layouts(after), "LayoutShared left a tile without a layout"
             return after
 

@@ -50,18 +50,21 @@ from tvm_hopper.requests.keys import (
     BESIDE_COPY,
     BY_OPTION,
     BY_THREADS,
+    CACHE_HINT,
     DIM_ALIGN,
+    HINTED,
     UNPADDED,
 )
 from tvm_hopper.requests.targets import arch_of
 
 from .dealt_copies import deal_out
+from .dynamic_memory import in_dynamic_memory
 from .fuse_threads import bind_warp, copies_alone, fuse_threads
 from .layout_shared import rewrite_layouts, rewrite_shapes
 from .lower_copies import plan_copies, rewrite_copies
+from .staged_threads import with_stages_from_zero
 
 PREFERRED = ("tma", "bulk", "cp_async")
-STATIC, DYNAMIC = "shared", "shared.dyn"
 NEED = "a copy that hardware can make"
 
 
@@ -167,25 +170,10 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
             notes = {k: v for k, v in notes.items() if k not in BESIDE_COPY}
         else:
             notes[ASYNC_COPY] = mechanism
+            notes = {k: v for k, v in notes.items() if k != CACHE_HINT or mechanism in HINTED}
         return ir.with_block(block, annotations=notes)
 
     return ir.replace(nest, ir.SBlock, ask)
-
-
-def in_dynamic_memory(kernel: ir.For) -> ir.For:
-    """Move the static shared arrays of a kernel to its dynamic shared memory."""
-    for block in ir.find_all(kernel, ir.SBlock):
-        for old in block.alloc_buffers:
-            if old.scope() == STATIC:
-                kernel = _move(kernel, old)
-    return kernel
-
-
-def _move(kernel: ir.For, old: ir.Var) -> ir.For:
-    new = ir.new_buffer(
-        old.name, tuple(old.shape), ir.dtype_of(old), DYNAMIC, int(old.ty.data_alignment)
-    )
-    return ir.reallocate(ir.reindex(kernel, old, new, lambda x: x, lambda x: x), old, new)
 
 
 def find_extents(kernel: ir.For, plan: tuple[CopyChoice, ...]) -> dict[ir.Var, tuple[int, ...]]:
@@ -233,7 +221,7 @@ class SelectCopies:
             plan = plan_selection(kernel, arch)
             if told := [note for choice in plan for note in _notes(func, choice)]:
                 notes[number] = told
-            return rewrite_selection(kernel, plan)
+            return with_stages_from_zero(rewrite_selection(kernel, plan))
 
         return note_kernels(ir.map_kernels(func, select), notes)
 
@@ -245,6 +233,8 @@ def _notes(func: Any, choice: CopyChoice) -> list[Note]:
     told: list[Note] = []
     if UNPADDED in block.annotations:
         told.append(RemarkNote(f"copy {name}: {DIM_ALIGN} is left out; tiles are laid out anew"))
+    if CACHE_HINT in block.annotations and choice.mechanism not in HINTED:
+        told.append(RemarkNote(f"copy {name}: {CACHE_HINT} is left out; threads load as usual"))
     if choice.copy.mechanism != AUTO:
         return told
     why = tuple(f"not {reason}" for reason in choice.reasons)

@@ -12,6 +12,8 @@ from tvm.script import tirx as T
 
 from tvm_hopper.facts.programming_model import MBARRIER_MAX_TX_BYTES
 
+from .cache import hinted
+
 _LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 _STORE = "cp.async.bulk.global.shared::cta.bulk_group"
 _REDUCE = "cp.reduce.async.bulk.global.shared::cta.bulk_group.{suffix}"
@@ -28,7 +30,7 @@ def unsigned(num_bytes: Any) -> Any:
     return tirx.Cast("uint32", tirx.bitwise_and(num_bytes, MBARRIER_MAX_TX_BYTES))
 
 
-def load(tile: Any, tensor: Any, num_bytes: Any, barrier: Any) -> Any:
+def load(tile: Any, tensor: Any, num_bytes: Any, barrier: Any, policy: Any = None) -> Any:
     """Copy bytes from global memory to shared memory; they complete on an mbarrier.
 
     Parameters
@@ -39,8 +41,11 @@ def load(tile: Any, tensor: Any, num_bytes: Any, barrier: Any) -> Any:
         int32, or an expression of it.
     barrier
         Pointer to the mbarrier.
+    policy
+        What L2 is to do with the bytes (`cache.create_policy`); None says nothing.
     """
-    return T.ptx[_LOAD](tile, tensor, unsigned(num_bytes), barrier)
+    name, more = hinted(_LOAD, policy)
+    return T.ptx[name](tile, tensor, unsigned(num_bytes), barrier, *more)
 
 
 def store(tensor: Any, tile: Any, num_bytes: Any) -> Any:

@@ -11,6 +11,7 @@ from tvm_hopper.codegen_patches.ptx import (
     address,
     alignment,
     bulk,
+    cache,
     cluster,
     cp_async,
     fences,
@@ -39,6 +40,7 @@ def name_of(call: Call) -> str:
 
 
 BARRIER = pointer()
+(POLICY,) = registers_of("uint64", 1)
 TENSOR = pointer("float16", "global")
 RANK = tirx.const(1, "uint32")
 BYTES = tirx.Var("num_bytes", "int32")
@@ -79,6 +81,8 @@ MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
         (cp_async.copy(TILE, TENSOR, 16, 2), "cp_async_cg_src_size", {"src_size": 2}),
         (cp_async.copy(TILE, TENSOR, 8, 2), "cp_async_ca_src_size", {"src_size": 2}),
         (cp_async.arrive(BARRIER), "cp_async_mbarrier_arrive", {}),
+        (tma.prefetch(MAP), "prefetch", {}),
+        (cache.create_policy(POLICY, "evict_first"), "createpolicy_fractional", {}),
         (cp_async.commit_group(), "cp_async_commit_group", {}),
         (cp_async.wait_group(2), "cp_async_wait_group", {}),
         (registers.setmaxnreg_dec(40), "setmaxnreg", {}),
@@ -122,6 +126,24 @@ def test_the_barrier_of_a_cluster_orders_what_its_blocks_access():
     assert decode_ptx(cluster.wait()).mods["sem"] == "acquire"
     word, place = registers_of("float32", 1), registers_of("uint32", 1)
     assert "shared::cluster" in decode_ptx(cluster.load_float32(*word, *place)).mods.values()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        tma.load(TILE, MAP, [0, 1], BARRIER, POLICY),
+        bulk.load(TILE, TENSOR, 128, BARRIER, POLICY),
+    ],
+)
+def test_a_load_that_tells_l2_something(call):
+    decoded = decode_ptx(call)
+    assert "L2::cache_hint" in decoded.mods.values()
+    assert decoded.operands["cache_policy"][0].same_as(POLICY)
+
+
+@pytest.mark.parametrize("hint", ["evict_first", "evict_last"])
+def test_a_policy_says_what(hint):
+    assert decode_ptx(cache.create_policy(POLICY, hint)).mods["pri"] == f"L2::{hint}"
 
 
 def test_setmaxnreg_goes_both_ways():

@@ -33,7 +33,7 @@ def four_kernels(A: T.Buffer((4,), "float32")):
 EVERY = (
     n.MmaNote("C", (64, 128, 64), "wgmma", 64),
     n.StoreNote("C", 16),
-    n.TensorMapNote("A", ("m", "64"), (64, 128), 128, 16384),
+    n.TensorMapNote("A", ("m", "64"), (64, 128), 128, 16384, (1, 1), 128),
     n.RingNote(0, 4, 32768),
     n.ArrivalsNote(0, 1, 2),
     n.RolesNote(128, 256, 1, (40, 232)),

@@ -17,7 +17,7 @@ from typing import Any
 import tvm_ffi
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import BULK_LOAD, CP_ASYNC, DMA_COPY, TMA_LOAD
+from tvm_hopper.requests.keys import BULK_LOAD, CP_ASYNC, DMA_COPY, TMA_LOAD, WITH_HINT
 
 READ, WRITE = 1, 2  # the bits of an access pointer's mask
 BOTH = READ | WRITE
@@ -134,7 +134,9 @@ def writes(root: Any, buffer: ir.Var) -> bool:
 def function_of(call: ir.Call) -> str:
     """Return the name by which a call is found in the table."""
     name = str(getattr(call.op, "name", ""))
-    return str(getattr(call.args[0], "value", name)) if name == "tirx.call_extern" else name
+    if name != "tirx.call_extern":
+        return name
+    return str(getattr(call.args[0], "value", name)).partition(WITH_HINT)[0]
 
 
 def _target(expr: Any) -> tuple[ir.Var, int, list[Any]] | None:

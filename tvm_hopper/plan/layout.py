@@ -24,7 +24,7 @@ over the banks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import gcd, prod
@@ -307,7 +307,8 @@ def _solve(
         candidates.sort(key=lambda layout: -layout.swizzle)
     demands = [*map(_demand, copies), *map(_panels, products)]
     demands += [_parts(*x, axes) for x in zip(copies, shares, strict=True) if not x[1].is_whole]
-    if _addresses(kernel, tile):
+    row_starts = [x.place for x in find_row_pointers(kernel) if x.is_indexed]
+    if takes_address(kernel, tile, row_starts):
         demands.append(Demand("an address of its elements", _as_declared))
     fits = [x for x in candidates if all(demand.accepts(x) for demand in demands)]
     if not fits:
@@ -439,15 +440,14 @@ def _widths(products: list[ir.SBlock], tile: ir.Var, axis: int) -> list[int]:
     return [width for width in widths if width]
 
 
-def _addresses(kernel: ir.For, tile: ir.Var) -> bool:
-    """Tell whether something is handed a pointer into a tile, for more than the row there."""
-    rows = [x.place for x in find_row_pointers(kernel) if x.is_indexed]
+def takes_address(kernel: ir.For, tile: ir.Var, but: Sequence[Any] = ()) -> bool:
+    """Tell whether something is handed a pointer into a tile, but those at these places."""
 
     def hands_over(call: ir.Call) -> bool:
         if call.op.name == "tirx.address_of":
             load = call.args[0]
             to_tile = isinstance(load, ir.TensorLoad) and load.source.same_as(tile)
-            return to_tile and not any(load.same_as(x) for x in rows)
+            return to_tile and not any(load.same_as(x) for x in but)
         pointer = ir.pointer_of(call)
         return pointer is not None and pointer.same_as(tile)
 

@@ -42,13 +42,19 @@ class StoreNote:
 
 @dataclass(frozen=True)
 class TensorMapNote:
-    """What one tensor map describes; extents and box in elements, innermost first."""
+    """What one tensor map describes; extents and box in elements, innermost first.
+
+    Of a dimension each `steps`-th element is in a box. L2 fetches `l2_promotion` bytes at once.
+    """
 
     tensor: str
     dims: tuple[str, ...]
     box: tuple[int, ...]
     swizzle: int
     box_bytes: int
+    steps: tuple[int, ...]
+    l2_promotion: int
+    num_copies: int = 1  # that share it
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,15 @@ from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import reductions
 from tvm_hopper.facts.async_ops import ON_CHIP, AsyncOp, find_copy_op, find_mechanisms
-from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, REDUCE, STORE_SLOTS
+from tvm_hopper.requests.keys import (
+    ASYNC_COPY,
+    ASYNC_OP,
+    CACHE_HINT,
+    HINTED,
+    REDUCE,
+    STORE_SLOTS,
+    WITH_HINT,
+)
 
 SHARED = "shared.dyn"  # a kernel has one shared memory, whose extent is given at its launch
 _SPACES = {"": "global", "global": "global", SHARED: "shared", ir.VTCM: "vtcm"}
@@ -171,6 +179,13 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             "them on the block that copies the tile to global memory",
             "a ring of loads has as many slots as the pipeline has stages",
         )
+    if CACHE_HINT in block.annotations and not (op.is_load and op.mechanism in HINTED):
+        raise cannot_lower(
+            f"block {block.name_hint}, {CACHE_HINT}",
+            f"{block.annotations[CACHE_HINT]!r} on {op.name}",
+            f"a load by {' or '.join(map(repr, HINTED))}, which can say that to L2",
+            "leave it out",
+        )
     is_partial = not ir.is_const(realize.predicate, 1)
     if is_partial:
         has_both = condition is not None
@@ -188,6 +203,12 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
         op,
         reduce,
     )
+
+
+def load_call(transfer: Transfer, name: str) -> str:
+    """Return the name of a call that loads, with what L2 is to do with the bytes where it is."""
+    hint = transfer.block.annotations.get(CACHE_HINT)
+    return name if hint is None else f"{name}{WITH_HINT}{hint}"
 
 
 def operation_notes(transfer: Transfer) -> dict[str, Any]:

@@ -29,10 +29,16 @@ INT32_MAX = 2**31 - 1  # tiles and thread blocks are counted by 32 bits
 # -- on the block that copies a tile from global to shared memory
 ASYNC_COPY = "tvm_hopper.async_copy"
 SWIZZLE = "tvm_hopper.swizzle"
+CACHE_HINT = "tvm_hopper.cache_hint"
 # -- on the block that copies a tile from shared to global memory
 STORE_SLOTS = "tvm_hopper.store_slots"
 REDUCE = "tvm_hopper.reduce"
-BESIDE_COPY = (SWIZZLE, STORE_SLOTS, REDUCE)  # what says how a copy is made, not that it is
+BESIDE_COPY = (
+    SWIZZLE,
+    STORE_SLOTS,
+    REDUCE,
+    CACHE_HINT,
+)  # what says how a copy is made, not that it is
 # -- on a serial loop around such copies
 ACROSS_BLOCKS = "tvm_hopper.across_blocks"
 # -- on a serial loop around the pipelined loop of a product
@@ -88,6 +94,10 @@ class Key:
 # Of copies: what makes them; the first one that can, and what the schedule says without us.
 AUTO, BY_THREADS = "auto", "none"
 MECHANISMS = ("tma", "bulk", "cp_async", "dma", AUTO, BY_THREADS)
+CACHE_HINTS = ("evict_first", "evict_last")
+# Not cp.async: where a uniform register is part of the shared address ptxas 13.0 makes its
+# neighbour the descriptor (LDGSTS [R7+UR0], desc[UR1]), and an H200 faults.
+HINTED = ("tma", "bulk")
 
 KEYS: dict[str, Key] = {
     key.name: key
@@ -101,6 +111,13 @@ KEYS: dict[str, Key] = {
             option=True,
         ),
         Key(SWIZZLE, (BLOCK,), int, "swizzle of the shared tile, in bytes", (0, 32, 64, 128)),
+        Key(
+            CACHE_HINT,
+            (BLOCK,),
+            str,
+            "what L2 is to do with the bytes of a load: give them up first, or last",
+            CACHE_HINTS,
+        ),
         Key(
             STORE_SLOTS,
             (BLOCK,),
@@ -282,6 +299,8 @@ TMA_LOAD = "tvm_hopper.tma_load"
 BULK_LOAD = "tvm_hopper.bulk_load"
 # call_extern(CP_ASYNC, tile, tensor, num_bytes, source_bytes): a thread's chunk, zeros behind.
 CP_ASYNC = "tvm_hopper.cp_async"
+# Between the name of any of these and what L2 is to do with the bytes: "tvm_hopper.tma_load@...".
+WITH_HINT = "@"
 # On a loop of such calls: its iterations are shared out between the threads that make the copy.
 SHARED_OUT = "tvm_hopper.shared_out"
 # TVM's own call of a queue, tile, tensor, bytes, and whether it goes past the cache.

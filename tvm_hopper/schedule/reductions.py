@@ -24,7 +24,7 @@ from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests import keys
 
 from .arguments import as_choice, as_loop
-from .ask import ask
+from .asking import ask
 from .trial import all_or_nothing
 
 AXES = ("blockIdx.z", "blockIdx.y")

@@ -42,7 +42,7 @@ from .arguments import (
     check_sampled,
     check_type,
 )
-from .ask import ask as _ask
+from .asking import ask as _ask
 from .products import tiles
 from .products.config import (
     ACCUMULATE,
@@ -138,7 +138,11 @@ def check_whole(matmul: Matmul, axis: Axis) -> None:
 
 @all_or_nothing("a copy by cache_read, and no more before it than a pad of its tensor")
 def async_copy(
-    sch: s_tir.Schedule, copy: Any, mechanism: str = "auto", swizzle: int | None = None
+    sch: s_tir.Schedule,
+    copy: Any,
+    mechanism: str = "auto",
+    swizzle: int | None = None,
+    cache_hint: str | None = None,
 ) -> None:
     """Ask for a copy to shared memory, or to VTCM, to be made by the hardware, asynchronously.
 
@@ -162,17 +166,20 @@ def async_copy(
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits
         for a tile of a product, none for one of plain loops.
+    cache_hint : str, optional
+        What L2 is told about the bytes: "evict_first" or "evict_last"; None: nothing.
 
     Raises
     ------
     ScheduleError
-        The block does not write shared memory, or the mechanism or swizzle is not known.
+        The block does not write shared memory, or a mechanism, swizzle or hint is not known.
     """
     copy = as_block(sch, copy)
     node = sch.get(copy)
     where = f"block {node.name_hint}"
     mechanism = as_choice(where, "mechanism", mechanism, keys.MECHANISMS) or keys.AUTO
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
+    cache_hint = as_choice(where, "cache_hint", cache_hint, keys.CACHE_HINTS)
     scopes = [str(region.source.scope()) for region in node.writes]
     if mechanism == keys.AUTO and scopes == [ir.VTCM]:
         (mechanism,) = find_mechanisms("global", "vtcm")
@@ -184,6 +191,8 @@ def async_copy(
     _ask(sch, where, copy, keys.ASYNC_COPY, mechanism)
     if swizzle is not None:
         _ask(sch, where, copy, keys.SWIZZLE, swizzle)
+    if cache_hint is not None:
+        _ask(sch, where, copy, keys.CACHE_HINT, cache_hint)
 
 
 STORES = tuple(

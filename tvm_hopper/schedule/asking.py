@@ -1,4 +1,4 @@
-"""Requests as annotations: made once, or again with the same value."""
+"""Annotations that a schedule helper leaves on a block or a loop."""
 
 from __future__ import annotations
 

@@ -56,6 +56,7 @@ PLAIN = {
 }  # where groups and waits stand in the schedule
 
 
+@pytest.mark.sampled(every=4)
 @TARGETS
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_is_right(name, target):

@@ -73,10 +73,12 @@ from tvm_hopper.requests.keys import (
 )
 from tvm_hopper.requests.targets import processor_of
 
+from .fragment_loops import UNROLL
 from .joined_loads import join_loads
 from .store_slots import leave_slot, put_first, without_requests
 
 # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise products (C7519).
+# A loop that counts parts of the accumulator is unrolled all the same: registers have no index.
 ROLLED = {"disable_unroll": True}
 
 
@@ -168,7 +170,8 @@ def _place_loads(
             return new
         notes = {k: v for k, v in new.annotations.items() if k not in PIPELINE_KEYS}
         if node in num_slots:
-            notes = {**notes, **ROLLED, NUM_SLOTS: num_slots[node]}
+            rolled = {} if UNROLL in notes else ROLLED
+            notes = {**notes, **rolled, NUM_SLOTS: num_slots[node]}
         body = put_first(in_front.get(node, []), _bare(new.body))
         return ir.with_body(new, body, annotations=notes)
 

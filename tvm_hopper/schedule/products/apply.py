@@ -31,6 +31,7 @@ from . import fuse
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .model import choose_config
 from .normalize import normalized
+from .operands import operand_dtypes
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
 from .recognize import (
     Matmul,
@@ -40,7 +41,13 @@ from .recognize import (
     find_matmul,
     product_loads,
 )
-from .staging import choose_staging, find_staging_violations, stage_output
+from .staging import (
+    EpilogueTypes,
+    choose_staging,
+    find_staging_violations,
+    stage_output,
+    through_shared_memory,
+)
 from .views import make_views
 
 
@@ -121,7 +128,10 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     views = make_views(sch, block)
     problem = find_matmul(sch, block)
     check_operands(problem, config.accumulate if config is not None else None, views)
-    config, axis = _fit(sch, problem, config or MatmulConfig(), output_dtypes(sch, block))
+    asked = config.operand_slots if config is not None else None
+    epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
+    config = through_shared_memory(config or MatmulConfig(), problem.output.shape, epilogue)
+    config, axis = _fit(sch, problem, config, epilogue)
     assert config.tile is not None
     assert config.consumers is not None
     tile_m, tile_n, tile_k = config.tile
@@ -132,7 +142,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
-    outputs = separate_outputs(sch, block) if len(output_dtypes(sch, block)) > 1 else []
+    outputs = separate_outputs(sch, block) if len(epilogue.outputs) > 1 else []
     loops = sch.get_loops(block)
     lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
@@ -163,10 +173,18 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
         sch.compute_at(copy, k_outer)
         steps.async_copy(sch, copy, "tma", config.swizzle)
         _drop_unit_dims(sch, copy, operand.kept)
+    operands = 0
     for store in stores:
         fuse.fuse_epilogue(sch, store)
         if config.store is not None:
-            stage_output(sch, store, config)
+            operands += stage_output(sch, store, config)
+    if asked and not operands:
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"operand_slots={asked} of an epilogue that reads no tensor as a whole",
+            "a tensor of the output's shape, of which each element meets its own of the product",
+            "leave operand_slots out",
+        )
     _drop_unit_dims(sch, block, problem.output_kept)
     product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     steps.pipeline(
@@ -181,7 +199,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
 
 
 def _fit(
-    sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig, outputs: tuple[str, ...]
+    sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig, epilogue: EpilogueTypes
 ) -> tuple[MatmulConfig, str]:
     """Complete the configuration and check it; return it and the axis that consumers share.
 
@@ -198,7 +216,7 @@ def _fit(
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
-    config = choose_staging(config, sizes, is_depth_open, dtype, outputs, ARCH)
+    config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
     if config.stages is not None:
         stages = config.stages
     else:
@@ -206,7 +224,7 @@ def _fit(
     consumers = config.consumers or 1
     where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
     broken = find_violations(smallest, stages, config, dtype, ARCH)
-    broken += find_staging_violations(smallest, stages, config, dtype, outputs, ARCH)
+    broken += find_staging_violations(smallest, stages, config, dtype, epilogue, ARCH)
     if broken:
         raise refuse_all(where, broken)
     for axis in ("m", "n"):

@@ -23,6 +23,7 @@ from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
 from .schedule_tiles import ScheduleTiles
 from .select_copies import SelectCopies
+from .shorten_functions import ShortenFunctions
 from .specialize_warps import SpecializeWarps
 from .split_warps import SplitWarps
 from .widen_indices import WidenIndices
@@ -49,6 +50,7 @@ __all__ = [
     "RestoreAxisNotes",
     "ScheduleTiles",
     "SelectCopies",
+    "ShortenFunctions",
     "SpecializeWarps",
     "SplitWarps",
     "WidenIndices",

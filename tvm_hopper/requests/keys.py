@@ -47,6 +47,7 @@ STRICT = "tvm_hopper.strict"
 VERIFY = "tvm_hopper.verify"
 COMPILER = "tvm_hopper.compiler"
 CHECK_ASSEMBLER_LOG = "tvm_hopper.check_assembler_log"
+FUNCTIONS = "tvm_hopper.functions"
 # -- TVM's own words, which mean the same in a function of ours
 STAGE = "software_pipeline_stage"
 ORDER = "software_pipeline_order"
@@ -138,6 +139,14 @@ KEYS: dict[str, Key] = {
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),
         Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),
         Key(COMPILER, (FUNCTION,), str, "CUDA compiler", ("nvrtc", "nvcc"), option=True),
+        Key(
+            FUNCTIONS,
+            (FUNCTION,),
+            str,
+            "how activations with 16-bit results are computed",
+            ("short", "approximate", "library"),
+            option=True,
+        ),
         Key(
             CHECK_ASSEMBLER_LOG,
             (FUNCTION,),

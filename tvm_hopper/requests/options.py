@@ -33,6 +33,7 @@ DEFAULTS: dict[str, object] = {
     keys.COMPILER: "nvrtc",
     keys.FAST_MATH: False,
     keys.CHECK_ASSEMBLER_LOG: True,
+    keys.FUNCTIONS: "short",
 }
 
 

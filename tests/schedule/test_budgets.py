@@ -163,10 +163,24 @@ def test_slots_are_given_up_only_where_nobody_asked_for_them():
     assert staged(4, False, tile=full, outputs=("float16",) * 40)[0] == 4
 
 
+@pytest.mark.parametrize("rows", [512, 4096], ids=["a tile each", "persistent"])
+def test_operands_that_the_schedule_accepts_are_built(rows):
+    """Where a thread block has one tile its staging lies in the ring, but not beside operands."""
+    form = {"out_dtype": "float16", "epilogue": ("residual", "relu")}
+    sch = s_tir.Schedule(workloads.matmul(rows, 4096, 4096, **form))
+    hs.matmul(sch, "C")
+    with PassContext():
+        (func,) = pipeline.lower(sch.mod, TARGET, until=LAST).functions.values()
+    noted = [x for x in notes_of(func) if isinstance(x, SmemNote)]
+    assert any("residual" in x.name for x in noted)
+    assert max(x.offset + x.size for x in noted) <= SM_90A.smem_per_block
+
+
 def test_a_whole_tile_of_an_operand_is_worth_a_stage():
     half = {"operands": ("float16",)}
     assert staged(4, **half) == (3, 4, 4)
     assert staged(3, False, **half) == (3, 4, 4)
+    assert staged(4, persistent=0, **half) == (3, 4, 4)  # the ring's bytes are not free yet
     # nobody gives up a stage that was asked for: then some parts are loaded ahead
     assert staged(4, False, **half) == (4, 4, 1)
     assert staged(4, tile=(128, 128, 64), **half) == (4, 1, 1)

@@ -7,7 +7,8 @@
             output[rows, columns of a piece] = staging             by TMA, fire and forget
 
 Fewer parts wait less often; more parts leave more of shared memory to the ring.  Where a thread
-block computes one output tile the ring is dead by then, and the staging may lie in its bytes.
+block computes one output tile the ring is dead by then, and the staging may lie in its bytes; but
+not where operands of the epilogue are still loaded.
 """
 
 from __future__ import annotations
@@ -73,14 +74,15 @@ def staging_memory(
         SharedArray(f"staging {n}", tile_m * tile_n * dtype_bytes(out) // parts, TILE_ALIGNMENT)
         for n, out in enumerate(epilogue.outputs)
     ]
+    operands = _operand_rings(tile, config, epilogue)
     first = len(ring.arrays)
     overlays = frozenset(
         frozenset((i, first + n))
         for i, array in enumerate(ring.arrays)
         for n in range(len(pieces))
-        if config.persistent == 0 and array.alignment == TILE_ALIGNMENT
+        if config.persistent == 0 and array.alignment == TILE_ALIGNMENT and not operands
     )
-    return SharedMemory((*ring.arrays, *pieces, *_operand_rings(tile, config, epilogue)), overlays)
+    return SharedMemory((*ring.arrays, *pieces, *operands), overlays)
 
 
 def _operand_rings(tile: Tile, config: MatmulConfig, epilogue: EpilogueTypes) -> list[SharedArray]:

@@ -32,7 +32,8 @@ from .operands import is_loadable, stage_operands
 Tile = tuple[int, int, int]
 WIDEST = span_bytes(128)  # bytes of a row that the widest swizzle takes
 # With three the loads of a tile of 128x256 are in time; the fourth is worth less than stores that
-# never wait for one another: 1 to 1.8% of 8192x14336x4096 (benchmarks/epilogues.py).
+# never wait for one another: three and one part take 1.1% less time at 8192x14336x4096 than four
+# and two, 0.6% at 4096^3, 0.1% at 8192^3 (benchmarks/results/epilogues_2026-11-22_1349.md).
 ENOUGH_STAGES = 3
 STAGED = ("staging", "operand")  # how names of arrays begin that are no part of the product's ring
 

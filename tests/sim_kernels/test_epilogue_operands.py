@@ -144,3 +144,33 @@ def test_the_kernel_with_all_of_them_is_clean():
     assert verify(right()).verdict == "clean"
     ((_, func),) = right().kernels.items()
     assert len(instructions(func, "mbarrier_wait")) == 4
+
+
+@pytest.mark.parametrize("which", ["no room", "rows of the output"])
+def test_where_it_cannot_be_nothing_is_refused(which):
+    """What is chosen for a residual gives way to what was asked for, and to the output's rows."""
+    config = {"tile": (128, 128, 64), "stages": 7, "consumers": 2}  # all of shared memory
+    if which == "no room":
+        mod = workloads.matmul(512, 256, 64, out_dtype="float16", epilogue=RESIDUAL)
+    else:
+        mod, config = tvm.IRModule({"main": transposed()}), {"tile": (64, 64, 16), "stages": 2}
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**config))
+    text = str(capture.lookup(tvm.compile(sch.mod, target=H200)).source)
+    assert "residual_map" not in text
+    assert "D_map" not in text
+
+
+def transposed():
+    """Return an output whose rows, the product's columns, are no multiple of 16 bytes."""
+    a, b = (te.placeholder((n, 16), "float16", name=x) for x, n in (("A", 36), ("B", 64)))
+    residual = te.placeholder((36, 64), "float16", name="residual")
+    k = te.reduce_axis((0, 16), "k")
+    c = te.compute(
+        (36, 64),
+        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
+        name="C",
+    )
+    total = te.compute((36, 64), lambda i, j: c[i, j] + residual[i, j].astype("float32"), name="E")
+    d = te.compute((64, 36), lambda j, i: total[i, j].astype("float16"), name="D")
+    return te.create_prim_func([a, b, residual, d]).with_attr("global_symbol", "main")

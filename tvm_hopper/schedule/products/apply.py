@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tvm import s_tir
@@ -19,7 +20,7 @@ from tvm.ir import Expr
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
-from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
 from tvm_hopper.schedule import origins, steps
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
@@ -45,6 +46,7 @@ from .staging import (
     EpilogueTypes,
     choose_staging,
     find_staging_violations,
+    leaves_operands_open,
     stage_output,
     through_shared_memory,
 )
@@ -86,7 +88,17 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
         if not is_sampled(given):
             check_lowering(copy, product)
 
-    rehearse(plain, lambda copy, same: _schedule(copy, same(block), config), accept)
+    def attempt(config: MatmulConfig | None) -> None:
+        rehearse(plain, lambda copy, same: _schedule(copy, same(block), config), accept)
+
+    try:
+        attempt(config)
+    except ScheduleError:
+        if not leaves_operands_open(given):
+            raise
+        # What is chosen for operands of the epilogue may be what does not fit.
+        config = replace(given, operand_slots=0)
+        attempt(config)
     with origins.noted(sch):
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
@@ -130,8 +142,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     check_operands(problem, config.accumulate if config is not None else None, views)
     asked = config.operand_slots if config is not None else None
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
-    config = through_shared_memory(config or MatmulConfig(), problem.output.shape, epilogue)
-    config, axis = _fit(sch, problem, config, epilogue)
+    config, axis = _fit(sch, problem, config or MatmulConfig(), epilogue)
     assert config.tile is not None
     assert config.consumers is not None
     tile_m, tile_n, tile_k = config.tile
@@ -216,7 +227,12 @@ def _fit(
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
+    plain = config
+    if not is_sampled(config):
+        config = through_shared_memory(config, problem.output.shape, epilogue)
     config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
+    if plain.store is None and not config.operand_slots:
+        config = plain  # without operands there is no reason for another way out
     if config.stages is not None:
         stages = config.stages
     else:

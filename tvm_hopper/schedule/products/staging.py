@@ -124,6 +124,11 @@ def legal_parts(tile_n: int, groups: int, outputs: tuple[str, ...]) -> list[int]
     return [*whole, *(x for x in found if x not in whole)]
 
 
+def leaves_operands_open(config: MatmulConfig) -> bool:
+    """Tell whether nobody has said how an epilogue's operands come, and how outputs leave."""
+    return config.store is None and config.operand_slots is None
+
+
 def through_shared_memory(
     config: MatmulConfig, shape: Any, epilogue: EpilogueTypes
 ) -> MatmulConfig:
@@ -138,8 +143,7 @@ def through_shared_memory(
     epilogue
         With the operands that TMA can load.
     """
-    is_open = config.store is None and config.operand_slots is None
-    if not is_open or not epilogue.operands:
+    if not leaves_operands_open(config) or not epilogue.operands:
         return config
     rows = {dtype: is_loadable(shape, dtype) for dtype in epilogue.outputs}
     return replace(config, store=STORES[0]) if all(rows.values()) else config

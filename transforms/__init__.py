@@ -26,6 +26,7 @@ from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
 from .schedule_tiles import ScheduleTiles
 from .select_copies import SelectCopies
+from .shorten_functions import ShortenFunctions
 from .specialize_warps import SpecializeWarps
 from .split_warps import SplitWarps
 from .widen_indices import WidenIndices
@@ -55,6 +56,7 @@ __all__ = [
     "ScheduleTiles",
     "SelectCopies",
     "ShareSums",
+    "ShortenFunctions",
     "SpecializeWarps",
     "SplitWarps",
     "WidenIndices",

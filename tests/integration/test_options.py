@@ -38,6 +38,7 @@ def func(**attributes: object):
         (keys.ASYNC_COPY, "tma"),
         (keys.CHECK_ASSEMBLER_LOG, False),
         (keys.DETERMINISTIC, True),
+        (keys.FUNCTIONS, "library"),
     ],
 )
 def test_a_context_takes_and_shows_every_option(name, value) -> None:

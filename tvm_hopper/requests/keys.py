@@ -61,6 +61,7 @@ VERIFY = "tvm_hopper.verify"
 COMPILER = "tvm_hopper.compiler"
 CHECK_ASSEMBLER_LOG = "tvm_hopper.check_assembler_log"
 DETERMINISTIC = "tvm_hopper.deterministic"
+FUNCTIONS = "tvm_hopper.functions"
 # -- TVM's own words, which mean the same in a function of ours
 STAGE = "software_pipeline_stage"
 ORDER = "software_pipeline_order"
@@ -184,6 +185,14 @@ KEYS: dict[str, Key] = {
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),
         Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),
         Key(COMPILER, (FUNCTION,), str, "CUDA compiler", ("nvrtc", "nvcc"), option=True),
+        Key(
+            FUNCTIONS,
+            (FUNCTION,),
+            str,
+            "how activations with 16-bit results are computed",
+            ("short", "approximate", "library"),
+            option=True,
+        ),
         Key(
             CHECK_ASSEMBLER_LOG,
             (FUNCTION,),

@@ -34,6 +34,7 @@ DEFAULTS: dict[str, object] = {
     keys.FAST_MATH: False,
     keys.CHECK_ASSEMBLER_LOG: True,
     keys.DETERMINISTIC: False,
+    keys.FUNCTIONS: "short",
 }
 
 

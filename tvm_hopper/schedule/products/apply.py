@@ -20,7 +20,7 @@ from tvm.ir import Expr
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
-from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
 from tvm_hopper.schedule import origins, reductions, steps
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
@@ -32,6 +32,7 @@ from . import fuse
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .model import choose_config
 from .normalize import normalized
+from .operands import operand_dtypes
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
 from .recognize import (
     Matmul,
@@ -41,7 +42,14 @@ from .recognize import (
     find_matmul,
     product_loads,
 )
-from .staging import choose_staging, find_staging_violations, stage_output
+from .staging import (
+    EpilogueTypes,
+    choose_staging,
+    find_staging_violations,
+    leaves_operands_open,
+    stage_output,
+    through_shared_memory,
+)
 from .views import make_views
 
 
@@ -80,7 +88,17 @@ def matmul(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None = None) 
         if not is_sampled(given):
             check_lowering(copy, product)
 
-    rehearse(plain, lambda copy, same: _schedule(copy, same(block), config), accept)
+    def attempt(config: MatmulConfig | None) -> None:
+        rehearse(plain, lambda copy, same: _schedule(copy, same(block), config), accept)
+
+    try:
+        attempt(config)
+    except ScheduleError:
+        if not leaves_operands_open(given):
+            raise
+        # What is chosen for operands of the epilogue may be what does not fit.
+        config = replace(given, operand_slots=0)
+        attempt(config)
     with origins.noted(sch):
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
@@ -122,7 +140,9 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     views = make_views(sch, block)
     problem = find_matmul(sch, block)
     check_operands(problem, config.accumulate if config is not None else None, views)
-    config, axis = _fit(sch, problem, config or MatmulConfig(), output_dtypes(sch, block))
+    asked = config.operand_slots if config is not None else None
+    epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
+    config, axis = _fit(sch, problem, config or MatmulConfig(), epilogue)
     assert config.tile is not None
     assert config.consumers is not None
     tile_m, tile_n, tile_k = config.tile
@@ -141,7 +161,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
-    outputs = separate_outputs(sch, block) if len(output_dtypes(sch, block)) > 1 else []
+    outputs = separate_outputs(sch, block) if len(epilogue.outputs) > 1 else []
     loops = sch.get_loops(block)
     lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
@@ -175,10 +195,18 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
         sch.compute_at(copy, k_outer)
         steps.async_copy(sch, copy, "tma", config.swizzle)
         _drop_unit_dims(sch, copy, operand.kept)
+    operands = 0
     for store in stores:
         fuse.fuse_epilogue(sch, store)
         if config.store is not None:
-            stage_output(sch, store, config)
+            operands += stage_output(sch, store, config)
+    if asked and not operands:
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"operand_slots={asked} of an epilogue that reads no tensor as a whole",
+            "a tensor of the output's shape, of which each element meets its own of the product",
+            "leave operand_slots out",
+        )
     _drop_unit_dims(sch, block, problem.output_kept)
     if parts > 1:
         sch.decompose_reduction(block, k_parts)
@@ -196,7 +224,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
 
 
 def _fit(
-    sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig, outputs: tuple[str, ...]
+    sch: s_tir.Schedule, problem: Matmul, config: MatmulConfig, epilogue: EpilogueTypes
 ) -> tuple[MatmulConfig, str]:
     """Complete the configuration and check it; return it and the axis that consumers share.
 
@@ -215,7 +243,12 @@ def _fit(
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
-    config = choose_staging(config, sizes, is_depth_open, dtype, outputs, ARCH)
+    plain = config
+    if not is_sampled(config):
+        config = through_shared_memory(config, problem.output.shape, epilogue)
+    config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
+    if plain.store is None and not config.operand_slots:
+        config = plain  # without operands there is no reason for another way out
     if config.stages is not None:
         stages = config.stages
     else:
@@ -223,7 +256,7 @@ def _fit(
     consumers = config.consumers or 1
     where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
     broken = find_violations(smallest, stages, config, dtype, ARCH)
-    broken += find_staging_violations(smallest, stages, config, dtype, outputs, ARCH)
+    broken += find_staging_violations(smallest, stages, config, dtype, epilogue, ARCH)
     if broken:
         raise refuse_all(where, broken)
     for axis in ("m", "n"):

@@ -104,7 +104,8 @@ class MatmulConfig:
     last_stage : int or random variable, optional
         The same as `stages = last_stage + 1`, but may be sampled; give one of the two.
     store : str, optional
-        "tma": the output goes through shared memory, from where the hardware stores it; None: each
+        "tma": the output goes through shared memory, from where the hardware stores it. None: so
+        it does where the epilogue reads a tensor of the output's shape that TMA can load, else each
         thread stores what it holds.
     store_parts : int, optional
         With `store`, parts of its columns in which each consumer does so, one after another through
@@ -114,6 +115,10 @@ class MatmulConfig:
     split_mode : str, optional
         How they do: "cluster", the blocks of a cluster, 2 to 8, add what each has summed in a fixed
         order through shared memory. None: "cluster".
+    operand_slots : int, optional
+        Parts of each tensor of the output's shape that the epilogue reads (a residual) that the
+        hardware loads ahead, into shared memory of their own; 0: each thread loads what it needs,
+        as it does of a tensor that TMA cannot load. None: as many as fit.
     """
 
     tile: tuple[Any, Any, Any] | None = None
@@ -130,6 +135,7 @@ class MatmulConfig:
     store_parts: int | None = None
     split_k: int | None = None
     split_mode: str | None = None
+    operand_slots: int | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -155,11 +161,15 @@ class MatmulConfig:
             store_parts=as_int(where, "store_parts", self.store_parts, 1),
             split_k=as_int(where, "split_k", self.split_k, 1),
             split_mode=as_choice(where, "split_mode", self.split_mode, SPLIT_MODES),
+            operand_slots=as_int(where, "operand_slots", self.operand_slots, 0),
         )
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         check_pending(where, stages, last_stage, self.wgmma_pending)
         if self.store_parts is not None and self.store is None:
             raise cannot_schedule(where, "store_parts alone", 'store="tma" too, which it divides')
+        if self.operand_slots and self.store is None:
+            need = 'store="tma" too: operands come in the parts that the output leaves in'
+            raise cannot_schedule(where, "operand_slots alone", need)
 
     @property
     def parts(self) -> int:

@@ -16,8 +16,11 @@ from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
 from .lower_warp_memory import LowerWarpMemory
 from .merge_shared import MergeShared
+from .note_choices import NoteChoices
 from .overlay_shared import OverlayShared
+from .own_registers import OwnRegisters
 from .plan_pipeline import PlanPipeline
+from .reduce_across_threads import ReduceAcrossThreads
 from .refuse_leftovers import RefuseLeftovers
 from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
@@ -41,8 +44,11 @@ __all__ = [
     "LowerMma",
     "LowerWarpMemory",
     "MergeShared",
+    "NoteChoices",
     "OverlayShared",
+    "OwnRegisters",
     "PlanPipeline",
+    "ReduceAcrossThreads",
     "RefuseLeftovers",
     "RequireAlignment",
     "ResolveBounds",

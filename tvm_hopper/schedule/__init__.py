@@ -10,12 +10,15 @@ from .products.config import MatmulConfig, Roles
 from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
 from .products.normalize import normalize
+from .row_reduction.apply import row_reduction
+from .row_reduction.config import RowReductionConfig
 from .steps import async_copy, async_store, pad, pipeline, raster, wgmma
 
 __all__ = [
     "BY_DEVICE",
     "MatmulConfig",
     "Roles",
+    "RowReductionConfig",
     "async_copy",
     "async_store",
     "choose_config",
@@ -26,5 +29,6 @@ __all__ = [
     "pad",
     "pipeline",
     "raster",
+    "row_reduction",
     "wgmma",
 ]

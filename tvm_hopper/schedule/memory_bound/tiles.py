@@ -1,0 +1,111 @@
+"""Tiles of rows in the registers of threads, and the loops over them.
+
+    for i in range(1000):                      rows
+        for j in range(4096): tile[i, j] = X[i, j]
+        for k in range(4096): S[i] += tile[i, k]
+  ->
+    for block in thread_binding(500, "blockIdx.x"):
+        for row in thread_binding(2, "threadIdx.y"):
+            for c in unroll(4):                                   4 vectors of a thread,
+                for t in thread_binding(128, "threadIdx.x"):      in flight together
+                    for v in vectorized(8): tile[.., c, t, v] = X[.., (c * 128 + t) * 8 + v]
+            for c in unroll(4): for t in thread_binding(128, ...): for v in unroll(8):
+                S[..] += tile[.., c, t, v]
+
+All nests deal a row out alike, so that each thread meets its own elements again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper import ir
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """How the elements of a tile are dealt out to threads.
+
+    Parameters
+    ----------
+    columns : int
+        Elements of a row of the tile.
+    threads : int
+        Threads that share a row, neighbours by their number.
+    vector : int
+        Elements that one of them loads and stores at once.
+    rows : int
+        Rows of a thread block.
+    """
+
+    columns: int
+    threads: int
+    vector: int
+    rows: int = 1
+
+    @property
+    def chunks(self) -> int:
+        """Vectors of a row that a thread has, the last of which may lie behind the row's end."""
+        return -(-self.columns // (self.threads * self.vector))
+
+    @property
+    def elements(self) -> int:
+        """Elements of a row that a thread has room for."""
+        return self.chunks * self.vector
+
+
+def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool) -> None:
+    """Split a loop over the elements of a row between vectors, threads and their elements.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    loop : LoopRV
+        Runs over a row.
+    tile : RegisterTile
+        How.
+    whole : bool
+        Whether the innermost loop becomes one instruction: loads and stores.
+    """
+    vectors, element = sch.split(loop, [None, tile.vector])
+    chunk, thread = sch.split(vectors, [None, tile.threads])
+    sch.bind(thread, "threadIdx.x")
+    sch.unroll(chunk)
+    if not whole:
+        sch.unroll(element)
+    elif tile.vector > 1:
+        sch.vectorize(element)
+
+
+def lay_out(sch: s_tir.Schedule, block: Any, tile: RegisterTile, rows: tuple[Any, ...]) -> None:
+    """Index the register array that a block writes by row, vector, thread and element."""
+    threads, vector = tile.threads, tile.vector
+
+    def index(*i: Any) -> list[Any]:
+        column = i[-1]
+        place = [column // (threads * vector), column // vector % threads, column % vector]
+        return [*flat(i[:-1], rows), *place]
+
+    # One to one, and not onto where the last vectors of a row lie behind its end.
+    sch.transform_layout(block, ("write", 0), index, assume_injective_transform=True)
+
+
+def lay_out_rows(sch: s_tir.Schedule, block: Any, rows: tuple[Any, ...]) -> None:
+    """Index the register array that a block writes, one value a row, by the number of the row."""
+    rank = len(sch.get(block).writes[0].source.shape)
+    if rank != 1:
+        sch.transform_layout(block, ("write", 0), lambda *i: flat(i, rows) or [0])
+
+
+def flat(indices: Any, extents: tuple[Any, ...]) -> list[Any]:
+    """Number the rows: one index in place of those of all dimensions, none for none."""
+    number: Any = None
+    for index, extent in zip(indices, extents, strict=True):
+        if ir.is_const(extent, 1):
+            continue
+        number = index if number is None else number * ir.cast_like(extent, index) + index
+    return [] if number is None else [number]

@@ -27,6 +27,7 @@ from .restore_axis_notes import RestoreAxisNotes
 from .schedule_tiles import ScheduleTiles
 from .select_copies import SelectCopies
 from .specialize_warps import SpecializeWarps
+from .split_tails import SplitTails
 from .split_warps import SplitWarps
 from .widen_indices import WidenIndices
 
@@ -56,6 +57,7 @@ __all__ = [
     "ScheduleTiles",
     "SelectCopies",
     "SpecializeWarps",
+    "SplitTails",
     "SplitWarps",
     "WidenIndices",
 ]

@@ -5,6 +5,8 @@ from tvm_hopper import schedule as hs
 
 from tvm_hopper.requests.keys import BY_DEVICE
 
+from .pointwise.apply import pointwise
+from .pointwise.config import PointwiseConfig
 from .products.apply import matmul
 from .products.config import MatmulConfig, Roles
 from .products.fuse import fuse_epilogue, fuse_prologue
@@ -17,6 +19,7 @@ from .steps import async_copy, async_store, pad, pipeline, raster, wgmma
 __all__ = [
     "BY_DEVICE",
     "MatmulConfig",
+    "PointwiseConfig",
     "Roles",
     "RowReductionConfig",
     "async_copy",
@@ -28,6 +31,7 @@ __all__ = [
     "normalize",
     "pad",
     "pipeline",
+    "pointwise",
     "raster",
     "row_reduction",
     "wgmma",

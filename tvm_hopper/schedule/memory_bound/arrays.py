@@ -17,9 +17,8 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_hopper import ir
-from tvm_hopper.facts.dtypes import dtype_bytes
 
-from .program import Part, params, plain_index
+from .program import Part, equal, params, plain_index
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,8 @@ class Read:
     readers: tuple[Part, ...]
     has_rows: bool
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of an element."""
-        return dtype_bytes(ir.dtype_of(self.tensor))
 
-
-def find_reads(sch: s_tir.Schedule, parts: list[Part], columns: int) -> list[Read]:
+def find_reads(sch: s_tir.Schedule, parts: list[Part]) -> list[Read]:
     """Return the tensors whose elements are read where they are computed with, each once.
 
     What is read elsewhere, one value a row or at an index that is computed, stays a plain load.
@@ -46,24 +40,30 @@ def find_reads(sch: s_tir.Schedule, parts: list[Part], columns: int) -> list[Rea
         readers = [p for p in parts if any(x.source.same_as(tensor) for x in p.loads)]
         if any(x.same_as(tensor) for p in parts for x in p.outputs) or not readers:
             continue
-        kinds = {_kind(load, p) for p in readers for load in p.loads if load.source.same_as(tensor)}
-        if len(kinds) == 1 and None not in kinds and ir.is_const(tensor.shape[-1], columns):
-            found.append(Read(tensor, tuple(readers), kinds.pop() == "full"))
+        loads = [(x, p) for p in readers for x in p.loads if x.source.same_as(tensor)]
+        kinds = {_kind(load, part) for load, part in loads}
+        if kinds in ({"full"}, {"column"}):
+            found.append(Read(tensor, tuple(readers), kinds == {"full"}))
     return found
 
 
 def _kind(load: Any, part: Part) -> str | None:
     """Say whether an access is by row and column, by column alone, or anything else."""
-    variables = [x.var for x in (*part.spatial, *part.reduced)]
-    index = plain_index(load, variables)
-    if index is None or not index or not load.indices[-1].same_as(variables[-1]):
+    axes = [*part.spatial, *part.reduced]
+    index = plain_index(load, [x.var for x in axes])
+    if not index:
         return None
-    if len(index) == 1 and len(variables) > 1:
-        return "column"
-    plain = len(index) == len(variables) and all(
-        x.same_as(v) for x, v in zip(index, variables, strict=True)
-    )
-    return "full" if plain else None
+    read = axes[len(axes) - len(index) :]
+    if len(index) not in (1, len(axes)) or not all(
+        x.same_as(v.var) for x, v in zip(index, read, strict=True)
+    ):
+        return None
+    extents = [x for x in load.source.shape if not ir.is_const(x, 1)]
+    if len(extents) != len(read) or not all(
+        equal(x, v.dom.extent) for x, v in zip(extents, read, strict=True)
+    ):
+        return None  # a part of the tensor
+    return "full" if len(index) == len(axes) else "column"
 
 
 def keep_read(sch: s_tir.Schedule, read: Read) -> Any:

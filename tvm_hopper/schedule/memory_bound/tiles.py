@@ -27,38 +27,33 @@ from tvm_hopper import ir
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """How the elements of a tile are dealt out to threads.
+    """How the elements of a part of a row are dealt out to threads.
 
     Parameters
     ----------
-    columns : int
-        Elements of a row of the tile.
     threads : int
-        Threads that share a row, neighbours by their number.
+        Threads that share it, neighbours by their number.
     vector : int
         Elements that one of them loads and stores at once.
+    chunks : int
+        Vectors that one of them has, which are in flight together.
     rows : int
         Rows of a thread block.
     """
 
-    columns: int
     threads: int
     vector: int
+    chunks: int
     rows: int = 1
 
     @property
-    def chunks(self) -> int:
-        """Vectors of a row that a thread has, the last of which may lie behind the row's end."""
-        return -(-self.columns // (self.threads * self.vector))
-
-    @property
-    def elements(self) -> int:
-        """Elements of a row that a thread has room for."""
-        return self.chunks * self.vector
+    def columns(self) -> int:
+        """Elements of a row that its threads have room for."""
+        return self.threads * self.vector * self.chunks
 
 
-def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool) -> None:
-    """Split a loop over the elements of a row between vectors, threads and their elements.
+def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool) -> Any:
+    """Split a loop over the elements of a row between tiles, vectors, threads and elements.
 
     Parameters
     ----------
@@ -70,25 +65,36 @@ def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool)
         How.
     whole : bool
         Whether the innermost loop becomes one instruction: loads and stores.
+
+    Returns
+    -------
+    outer : LoopRV
+        The loop over tiles.
     """
     vectors, element = sch.split(loop, [None, tile.vector])
-    chunk, thread = sch.split(vectors, [None, tile.threads])
+    outer, chunk, thread = sch.split(vectors, [None, tile.chunks, tile.threads])
     sch.bind(thread, "threadIdx.x")
     sch.unroll(chunk)
     if not whole:
         sch.unroll(element)
     elif tile.vector > 1:
         sch.vectorize(element)
+    return outer
 
 
-def lay_out(sch: s_tir.Schedule, block: Any, tile: RegisterTile, rows: tuple[Any, ...]) -> None:
-    """Index the register array that a block writes by row, vector, thread and element."""
+def lay_out(
+    sch: s_tir.Schedule, block: Any, tile: RegisterTile, rows: tuple[Any, ...], row: tuple[Any, ...]
+) -> None:
+    """Index the register array that a block writes by row, vector, thread and element.
+
+    Its dimensions are those of the rows, and then those of which a row is made.
+    """
     threads, vector = tile.threads, tile.vector
 
     def index(*i: Any) -> list[Any]:
-        column = i[-1]
+        (column,) = flat(i[len(rows) :], row) or [0]
         place = [column // (threads * vector), column // vector % threads, column % vector]
-        return [*flat(i[:-1], rows), *place]
+        return [*flat(i[: len(rows)], rows), *place]
 
     # One to one, and not onto where the last vectors of a row lie behind its end.
     sch.transform_layout(block, ("write", 0), index, assume_injective_transform=True)

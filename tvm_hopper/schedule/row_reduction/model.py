@@ -28,5 +28,5 @@ def choose_rows(program: RowProgram, tensors: list[Any], given: RowReductionConf
     threads = given.threads or min(1024, max(32, vectors // 2))
     threads = -(-threads // 32) * 32 if threads > 32 else threads
     rows = given.rows or max(1, 128 // threads)
-    tile = RegisterTile(program.columns, threads, vector, rows)
+    tile = RegisterTile(threads, vector, -(-vectors // threads), rows)
     return RowChoice(tile, f"{threads} threads a row, {rows} rows, {tile.chunks} vectors of {vector}")

@@ -30,7 +30,7 @@ class RowProgram:
 
     rows: tuple[Any, ...]
     columns: int
-    kinds: dict[str, str]  # of each block by its name: one value a row, or one an element
+    full: frozenset[str]  # names of the blocks with one value for each element
 
 
 def find_rows(parts: list[Part]) -> RowProgram:
@@ -76,7 +76,8 @@ def find_rows(parts: list[Part]) -> RowProgram:
                 SEPARATE,
             )
     _check_reads(parts)
-    return RowProgram(rows, columns, kinds)
+    full = frozenset(name for name, kind in kinds.items() if kind == FULL)
+    return RowProgram(rows, columns, full)
 
 
 def _shape(part: Part) -> tuple[tuple[Any, ...], int]:

@@ -6,6 +6,7 @@ if __name__ != "tvm_hopper.transforms":
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
+from .divide_by_rows import DivideByRows
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
@@ -35,6 +36,7 @@ __all__ = [
     "AssertAlignment",
     "CountBlocks",
     "CutVectors",
+    "DivideByRows",
     "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",

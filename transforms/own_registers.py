@@ -13,8 +13,11 @@
 A tile of registers that several blocks share is allocated around their threads, so that TVM counts
 the elements of all threads.  Indexed by the thread it would lie in local memory, which is memory.
 
+Where rows end at a length that is known at run time only, TVM takes the least of that and of what
+a thread has for the array's length: registers have the latter.
+
 Before: thread axes are unified.  After: no dimension of a register array is that of a thread axis,
-in kernels that are bound by memory.
+or unknown, in kernels that are bound by memory.
 """
 
 from __future__ import annotations
@@ -23,19 +26,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import tirx
+from tvm import sym, tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
 
 
+_UNBOUNDED = 1 << 31  # what is no bound
+
+
 @dataclass(frozen=True)
 class OwnPart:
-    """A register array, and its dimensions that number threads."""
+    """A register array, its dimensions that number threads, and the shape that a thread needs."""
 
     buffer: ir.Var
     dims: tuple[int, ...]
+    shape: tuple[Any, ...]
 
 
 def plan_parts(kernel: ir.For) -> tuple[OwnPart, ...]:
@@ -43,9 +50,22 @@ def plan_parts(kernel: ir.For) -> tuple[OwnPart, ...]:
     axes = list(ir.thread_axes(kernel).values())
     blocks = ir.find_all(kernel, ir.SBlock)
     local = [b for block in blocks for b in block.alloc_buffers if str(b.scope()) == "local"]
-    return tuple(
-        OwnPart(buffer, dims) for buffer in local if (dims := _thread_dims(kernel, buffer, axes))
-    )
+    found = []
+    for buffer in local:
+        dims = _thread_dims(kernel, buffer, axes)
+        old = list(buffer.shape)
+        shape = tuple(1 if i in dims else _known(x) for i, x in enumerate(old))
+        if any(x is not y for x, y in zip(old, shape, strict=True)):
+            found.append(OwnPart(buffer, dims, shape))
+    return tuple(found)
+
+
+def _known(extent: Any) -> Any:
+    """Return the most that an extent can be: TVM says so where a row's end comes first."""
+    if ir.static_int(extent) is not None:
+        return extent
+    most = int(sym.Analyzer().const_int_bound(extent).max_value)
+    return most if most < _UNBOUNDED else extent
 
 
 def _thread_dims(kernel: ir.For, buffer: ir.Var, axes: list[ir.For]) -> tuple[int, ...]:
@@ -67,9 +87,8 @@ def rewrite_parts(kernel: ir.For, plan: tuple[OwnPart, ...]) -> Any:
     """Give each array one element along the dimensions of threads."""
     for part in plan:
         old = part.buffer
-        shape = [1 if i in part.dims else extent for i, extent in enumerate(old.shape)]
         alignment = int(old.ty.data_alignment)
-        new = ir.new_buffer(old.name, tuple(shape), ir.dtype_of(old), "local", alignment)
+        new = ir.new_buffer(old.name, part.shape, ir.dtype_of(old), "local", alignment)
 
         def index(indices: list[Any], dims: tuple[int, ...] = part.dims) -> list[Any]:
             zero = {i: tirx.IntImm(ir.dtype_of(indices[i]), 0) for i in dims}

@@ -22,7 +22,7 @@ MOST_NODES = 24  # operations of an expression that is computed once for each of
 _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
 
 
-def inline_parts(sch: s_tir.Schedule, helper: str) -> list[Part]:
+def inline_parts(sch: s_tir.Schedule, helper: str, recompute: bool = False) -> list[Part]:
     """Inline elementwise blocks, from the first on; return what is left.
 
     Parameters
@@ -31,11 +31,14 @@ def inline_parts(sch: s_tir.Schedule, helper: str) -> list[Part]:
         Changed in place.
     helper : str
         Names the schedule helper in an error message.
+    recompute : bool
+        Whether to inline what is dear, too, if it has one value for each element.
     """
     while True:
         parts = find_parts(sch, helper)
         outputs = list(params(sch))
-        ready = [p for p in parts if _may_inline(p, outputs) and not _is_kept(p, parts)]
+        inner = [p for p in parts if _may_inline(p, outputs)]
+        ready = [p for p in inner if not _is_kept(p, parts, recompute)]
         if not ready:
             return parts
         part = ready[0]
@@ -53,7 +56,7 @@ def _may_inline(part: Part, outputs: list[Any]) -> bool:
     return not part.reduced and not any(b.same_as(o) for b in part.outputs for o in outputs)
 
 
-def _is_kept(part: Part, parts: list[Part]) -> bool:
+def _is_kept(part: Part, parts: list[Part], recompute: bool) -> bool:
     """Tell a block whose result stays in registers: what is dear is not computed for each use.
 
     One value a row is used by every element of it.
@@ -63,7 +66,7 @@ def _is_kept(part: Part, parts: list[Part]) -> bool:
     if not is_dear(part.store.value):
         return False
     if all(len(p.spatial) + len(p.reduced) == len(part.spatial) for p in readers):
-        return len(readers) > 1
+        return len(readers) > 1 and not recompute
     sums = [x for p in parts if p.reduced for x in p.outputs]
     return any(load.source.same_as(x) for load in part.loads for x in sums)
 

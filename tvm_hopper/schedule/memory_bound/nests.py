@@ -20,7 +20,7 @@ from tvm_hopper import ir
 
 from .arrays import Read, keep_output, keep_read
 from .program import Part, params
-from .tiles import RegisterTile, flat, lay_out, lay_out_rows
+from .tiles import RegisterTile, first_of_row, flat, lay_out, lay_out_rows
 
 
 class Work(Enum):
@@ -95,11 +95,11 @@ def keep_in_registers(
         number_elements(sch, nest, len(rows), row)
     for nest in nests:
         if nest.work in (Work.LOAD, Work.COMPUTE):
-            lay_out(sch, nest.block, tile, rows, row)
+            lay_out(sch, nest.block, tile, len(row))
         elif nest.work is Work.LOAD_COLUMNS:
-            lay_out(sch, nest.block, tile, (), row)
+            lay_out(sch, nest.block, tile, len(row))
         elif nest.work in (Work.REDUCE, Work.COMPUTE_ROWS):
-            lay_out_rows(sch, nest.block, rows)
+            lay_out_rows(sch, nest.block)
     return nests
 
 
@@ -114,17 +114,14 @@ def number_elements(
     axes = list(sch.get(nest.block).iter_vars)
     extents = [x.dom.extent for x in axes]
     count = 0 if nest.work in BY_ROW else 1 if nest.work is Work.REDUCE else len(row)
-    real = [i for i, x in enumerate(extents) if not ir.is_const(x, 1)]
-    first_column = real[len(real) - count] if count and len(real) >= count else len(axes)
-    outer, inner = range(first_column), range(first_column, len(axes))
-    plain = nest.work is Work.LOAD_COLUMNS or len(outer) == min(num_rows, 1)
-    if plain and len(inner) == min(count, 1):
+    first = first_of_row(extents, count)
+    shared = nest.work is Work.LOAD_COLUMNS or not num_rows  # by all rows; there may be none
+    if first == (not shared) and len(axes) - first == min(count, 1):
         return
 
     def index(*i: Any) -> list[Any]:
-        rows = flat([i[d] for d in outer], tuple(extents[d] for d in outer))
-        columns = flat([i[d] for d in inner], tuple(extents[d] for d in inner))
-        return [*(rows or ([0] if num_rows else [])), *columns]
+        rows = [] if shared else flat(i[:first], extents[:first]) or [0]
+        return [*rows, *flat(i[first:], extents[first:])]
 
     dtype = ir.dtype_of(axes[0].var)
     numbered = IndexMap.from_func(index, ndim=len(axes), index_dtype=dtype)

@@ -23,6 +23,7 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import dtype_bytes
 
 
 @dataclass(frozen=True)
@@ -82,32 +83,38 @@ def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool)
     return outer
 
 
-def lay_out(
-    sch: s_tir.Schedule, block: Any, tile: RegisterTile, rows: tuple[Any, ...], row: tuple[Any, ...]
-) -> None:
+def lay_out(sch: s_tir.Schedule, block: Any, tile: RegisterTile, num_row_dims: int) -> None:
     """Index the register array that a block writes by row, vector, thread and element.
 
-    Its dimensions are those of the rows, and then those of which a row is made.
+    Its last `num_row_dims` dimensions, of those that are longer than one, make a row.
     """
-    threads, vector = tile.threads, tile.vector
+    shape = list(sch.get(block).writes[0].source.shape)
+    first = first_of_row(shape, num_row_dims)
+    whole, vector = tile.threads * tile.vector, tile.vector
 
     def index(*i: Any) -> list[Any]:
-        (column,) = flat(i[len(rows) :], row) or [0]
-        place = [column // (threads * vector), column // vector % threads, column % vector]
-        return [*flat(i[: len(rows)], rows), *place]
+        (column,) = flat(i[first:], shape[first:]) or [0]
+        place = [column // whole, column % whole // vector, column % vector]
+        return [*flat(i[:first], shape[:first]), *place]
 
     # One to one, and not onto where the last vectors of a row lie behind its end.
     sch.transform_layout(block, ("write", 0), index, assume_injective_transform=True)
 
 
-def lay_out_rows(sch: s_tir.Schedule, block: Any, rows: tuple[Any, ...]) -> None:
+def lay_out_rows(sch: s_tir.Schedule, block: Any) -> None:
     """Index the register array that a block writes, one value a row, by the number of the row."""
-    rank = len(sch.get(block).writes[0].source.shape)
-    if rank != 1:
-        sch.transform_layout(block, ("write", 0), lambda *i: flat(i, rows) or [0])
+    shape = list(sch.get(block).writes[0].source.shape)
+    if len(shape) > 1:
+        sch.transform_layout(block, ("write", 0), lambda *i: flat(i, shape) or [0])
 
 
-def flat(indices: Any, extents: tuple[Any, ...]) -> list[Any]:
+def first_of_row(extents: list[Any], count: int) -> int:
+    """Return the first of the last `count` dimensions, not counting those of extent one."""
+    real = [i for i, x in enumerate(extents) if not ir.is_const(x, 1)]
+    return real[len(real) - count] if 0 < count <= len(real) else len(extents)
+
+
+def flat(indices: Any, extents: Any) -> list[Any]:
     """Number the rows: one index in place of those of all dimensions, none for none."""
     number: Any = None
     for index, extent in zip(indices, extents, strict=True):
@@ -115,3 +122,12 @@ def flat(indices: Any, extents: tuple[Any, ...]) -> list[Any]:
             continue
         number = index if number is None else number * ir.cast_like(extent, index) + index
     return [] if number is None else [number]
+
+
+def widest_vector(columns: Any, tensors: list[Any], most: int | None = None) -> int:
+    """Return the elements of the widest vectors in which rows of tensors can be loaded."""
+    widest = max(dtype_bytes(ir.dtype_of(x)) for x in tensors)
+    vector = min(16 // widest, most or 16)
+    while vector > 1 and not ir.is_const(ir.simplify(columns % vector), 0):
+        vector //= 2
+    return vector

@@ -29,13 +29,15 @@ from tvm_hopper.schedule.memory_bound.nests import (
     merge,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out
+from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from .config import PointwiseConfig
 from .model import choose_elements
 from .recognize import ElementProgram, check_elements, find_elements
+
+FLAT = 16  # elements that are numbered all along: SplitTails takes the last ones apart
 
 
 def pointwise(sch: s_tir.Schedule, block: Any = None, config: PointwiseConfig | None = None) -> None:
@@ -82,7 +84,8 @@ def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
     program = find_elements(parts, reads)
     full = frozenset(p.name for p in parts)
     tensors = [*(x.tensor for x in reads), *in_memory(sch, parts, full)]
-    choice = choose_elements(program, tensors, given)
+    vector = _vector(program, tensors, given.vector)
+    choice = choose_elements(program, reads, vector, given)
     tile = choice.tile
     nests = keep_in_registers(sch, parts, full, program.rows, program.row, reads, tile)
 
@@ -107,3 +110,19 @@ def _tile_loop(
     row = row_loop(sch, nest)
     outer = deal_out(sch, loops[-1], tile, whole=whole)
     return sch.fuse(row, outer)
+
+
+def _vector(program: ElementProgram, tensors: list[Any], wanted: int | None) -> int:
+    """Return the elements of a vector, of which all elements, or a row, need not be a multiple.
+
+    Rows begin at a multiple of it: tensors are loaded by whole vectors, but for the last one.
+    """
+    columns = program.columns if program.rows else FLAT
+    vector = widest_vector(columns, tensors, wanted) if tensors else 1
+    if wanted is not None and vector != wanted:
+        raise cannot_schedule(
+            "PointwiseConfig",
+            f"vector={wanted} for rows of {columns} elements" if program.rows else str(wanted),
+            f"at most 16 bytes of the widest tensor, and whole vectors: {vector}",
+        )
+    return vector

@@ -15,7 +15,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.memory_bound.arrays import Read
 from tvm_hopper.schedule.memory_bound.program import SEPARATE, Part, equal, plain_index
 
-MOST_FLAT = (1 << 31) - 1  # elements that an index of 32 bits numbers
+MOST_FLAT = (1 << 31) - (1 << 16)  # elements that an index of 32 bits numbers, and a tile more
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,14 @@ def find_elements(parts: list[Part], reads: list[Read]) -> ElementProgram:
     """
     axes = parts[0].spatial
     extents = tuple(x.dom.extent for x in axes) or (1,)
-    sizes = [ir.static_int(x) for x in extents]
-    narrow = bool(axes) and ir.dtype_of(axes[0].var) == "int32"
-    known = prod(x for x in sizes if x is not None)
-    if all(x.has_rows for x in reads) and (not narrow or known <= MOST_FLAT):
+    if all(x.has_rows for x in reads) and (len(extents) == 1 or _fits(axes)):
         return ElementProgram((), extents)
     return ElementProgram(extents[:-1], extents[-1:])
+
+
+def _fits(axes: Any) -> bool:
+    """Tell whether the type of the indices numbers all elements, and those of a tile behind."""
+    if ir.dtype_of(axes[0].var) != "int32":
+        return True
+    sizes = [ir.static_int(x.dom.extent) for x in axes]
+    return None not in sizes and prod(x or 0 for x in sizes) <= MOST_FLAT

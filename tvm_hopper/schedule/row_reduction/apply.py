@@ -12,11 +12,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 from tvm import s_tir
 
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
@@ -32,12 +36,12 @@ from tvm_hopper.schedule.memory_bound.nests import (
     row_loop,
 )
 from tvm_hopper.schedule.memory_bound.program import find_parts
-from tvm_hopper.schedule.memory_bound.tiles import deal_out
+from tvm_hopper.schedule.memory_bound.tiles import deal_out, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from .config import RowReductionConfig
-from .model import choose_rows
+from .model import RowChoice, RowWork, choose_rows
 from .recognize import find_rows
 
 
@@ -92,19 +96,18 @@ def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
 
 
 def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
-    parts = inline_parts(sch, "row_reduction")
+    choice = _choose(sch, given)
+    tile = choice.tile
+    parts = inline_parts(sch, "row_reduction", choice.recompute)
     program = find_rows(parts)
     reads = find_reads(sch, parts)
-    results = in_memory(sch, parts, program.full)
-    choice = choose_rows(program, [*(x.tensor for x in reads), *results], given)
-    tile = choice.tile
     row = (program.columns,)
     nests = keep_in_registers(sch, parts, program.full, program.rows, row, reads, tile)
 
     shared = [x for x in nests if x.work is Work.LOAD_COLUMNS]
     block = merge(sch, [row_loop(sch, nest) for nest in nests if nest not in shared])
-    for nest in shared:  # in front of the reductions, which wait for the loads of the row
-        sch.compute_at(nest.block, block, index=0)
+    for nest in shared:  # in front of the reductions, or right before what reads it
+        sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
     for nest in nests:
         if nest.work is Work.STORE_ROWS:
             one_thread(sch, nest.block, tile.threads)
@@ -117,3 +120,36 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     sch.bind(block, "blockIdx.x")
     sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
     sch.annotate(block, keys.CHOSEN, choice.text)
+
+
+def _choose(sch: s_tir.Schedule, given: RowReductionConfig) -> RowChoice:
+    """Inline a copy of the program, and choose by what is left of it."""
+    copy = sch.copy()
+    parts = inline_parts(copy, "row_reduction")
+    program = find_rows(parts)
+    reads = find_reads(copy, parts)
+    results = in_memory(copy, parts, program.full)
+    tensors = [*(x.tensor for x in reads), *results]
+    kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in results]
+    count = [ir.static_int(x) for x in program.rows]
+    rows = None if None in count else prod(x or 0 for x in count)
+    work = RowWork(
+        rows=rows,
+        columns=program.columns,
+        vector=widest_vector(program.columns, tensors, given.vector) if tensors else 1,
+        loaded=_bytes(x.tensor for x in reads if x.has_rows),
+        shared=_bytes(x.tensor for x in reads if not x.has_rows),
+        kept=_bytes(kept),
+        reductions=sum(bool(p.reduced) for p in parts),
+    )
+    if given.vector is not None and work.vector != given.vector:
+        raise cannot_schedule(
+            "RowReductionConfig",
+            f"vector={given.vector} for rows of {program.columns} elements",
+            f"at most 16 bytes of the widest tensor, and whole vectors: {work.vector}",
+        )
+    return choose_rows(f"block {parts[0].name}", work, given)
+
+
+def _bytes(tensors: Iterable[Any]) -> int:
+    return sum(dtype_bytes(ir.dtype_of(x)) for x in tensors)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.schedule.arguments import as_int
+from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 
@@ -24,6 +24,12 @@ class RowReductionConfig:
     vector : int, optional
         Elements that a thread loads and stores at once: a power of two up to 16, and at most 16
         bytes of the widest tensor.
+    preload : bool, optional
+        Whether tensors that all rows share are loaded before the reductions, together with the row,
+        and wait in registers; else where they are used.
+    recompute : bool, optional
+        Whether what is dear and used twice, as the exponentials of a softmax, is computed again;
+        else it waits in registers.
 
     Raises
     ------
@@ -34,6 +40,8 @@ class RowReductionConfig:
     threads: int | None = None
     rows: int | None = None
     vector: int | None = None
+    preload: bool | None = None
+    recompute: bool | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
@@ -43,6 +51,8 @@ class RowReductionConfig:
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "vector", vector)
+        for name in ("preload", "recompute"):
+            check_type(where, name, getattr(self, name), bool, "a bool")
         if vector is not None and vector & (vector - 1):
             raise cannot_schedule(where, f"vector={vector}", "a power of two")
         if threads is not None and not is_row(threads):

@@ -154,19 +154,24 @@ def _reduce(one: Reduction, room: list[tuple[ir.Var, int]], row: Any) -> ir.Stmt
         for (buffer, slot), result in zip(room, one.results, strict=True)
     ]
     stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), fences.sync_threads()]
-    width = 1 << (one.num_warps - 1).bit_length()
     identities = one.reducer.identity_element
     for (buffer, slot), result, identity in zip(room, one.results, identities, strict=True):
         stmts.append(_store(result, _partial(one, buffer, [slot, row], lane, identity)))
-    return ir.seq([*stmts, *_butterfly(one, width)])
+    return ir.seq([*stmts, *_butterfly(one, warps_together(one))])
 
 
 def _partial(one: Reduction, buffer: ir.Var, place: list[Any], lane: Any, identity: Any) -> Any:
     """Return what a lane takes of the warps' values: that of its own number, or none."""
-    if one.num_warps & (one.num_warps - 1) == 0:
-        return tirx.BufferLoad(buffer, [*place, lane % one.num_warps])
-    inside = tirx.BufferLoad(buffer, [*place, lane])
-    return tirx.if_then_else(lane < one.num_warps, inside, identity)
+    width = warps_together(one)
+    value = tirx.BufferLoad(buffer, [*place, lane % width])
+    if width == one.num_warps:
+        return value
+    return tirx.if_then_else(lane % width < one.num_warps, value, identity)
+
+
+def warps_together(one: Reduction) -> int:
+    """Return how many neighbouring lanes combine the values of a row's warps."""
+    return 1 << (one.num_warps - 1).bit_length()
 
 
 def _butterfly(one: Reduction, width: int) -> list[ir.Stmt]:

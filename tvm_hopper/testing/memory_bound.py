@@ -122,6 +122,12 @@ def _gated(rows: Extent, columns: Extent, dtype: str, gate: Callable[[Any], Any]
     return _module([x, z, y])
 
 
+def copy(rows: Extent, columns: Extent, dtype: str = "bfloat16") -> tvm.IRModule:
+    """Build Y = X."""
+    (x,) = _tensors("X", [(rows, columns)], dtype)
+    return _module([x, te.compute(x.shape, lambda i, j: x[i, j], name="Y")])
+
+
 def scale_shift(rows: Extent, columns: Extent, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build Y = X * A + B, a factor a row and a summand a column, in float32."""
     x, a, b = _tensors("XAB", [(rows, columns), (rows,), (columns,)], dtype)
@@ -144,7 +150,7 @@ ROW_REDUCTIONS = {
         *(row_max, row_sum, row_mean),
     )
 }
-POINTWISE = {f.__name__: f for f in (gelu_mul, silu_mul, scale_shift, sum_and_difference)}
+POINTWISE = {f.__name__: f for f in (copy, gelu_mul, silu_mul, scale_shift, sum_and_difference)}
 
 
 def reference(name: str, inputs: list[np.ndarray], dtype: str = "bfloat16") -> list[np.ndarray]:
@@ -191,6 +197,7 @@ _VALUES: dict[str, Callable[..., np.ndarray]] = {
     "row_mean": lambda x: x.mean(-1),
     "gelu_mul": _gelu_of,
     "silu_mul": lambda x, z: x / (1 + np.exp(-x)) * z,
+    "copy": lambda x: x,
     "scale_shift": lambda x, a, b: x * a[:, None] + b,
 }
 
@@ -200,7 +207,7 @@ def _f(value: Any) -> Any:
 
 
 def _const(value: float) -> Any:
-    return te.const(value, "float32") if hasattr(te, "const") else tvm.tirx.const(value, "float32")
+    return tvm.tirx.const(value, "float32")
 
 
 def _sum(rows: Any, columns: int, value: Callable[[Any, Any], Any], name: str) -> Any:

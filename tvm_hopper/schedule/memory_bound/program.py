@@ -101,6 +101,9 @@ def _part(sch: s_tir.Schedule, block: Any) -> Part:
             raise cannot_schedule(where, found, "plain serial loops")
     if ir.find_all(node.body, ir.SBlock):
         raise cannot_schedule(where, "blocks inside of it", "plain serial loops")
+    if any(ir.is_const(loop.extent, 0) for loop in loops):
+        fix = "leave it out: there is nothing to compute"
+        raise cannot_schedule(where, "no elements", "one or more along each dimension", fix)
     reduced = tuple(x for x in node.iter_vars if x.iter_type == IterVar.CommReduce)
     found = Part(block, node, loops, reduced)
     _check_recurrence(where, found)

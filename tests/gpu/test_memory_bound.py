@@ -100,9 +100,15 @@ def test_types(name, dtype):
     check(name, 100, 1000, dtype)
 
 
-@pytest.mark.parametrize("threads, rows", [(4, 32), (32, 4), (64, 2), (96, 1), (1024, 1)])
+@pytest.mark.parametrize(("threads", "rows"), [(4, 32), (32, 4), (64, 2), (96, 1), (1024, 1)])
 def test_threads_of_a_row(threads, rows):
-    check("softmax", 101, 4096 if threads > 4 else 64, "bfloat16", hs.RowReductionConfig(threads, rows))
+    check(
+        "softmax",
+        101,
+        4096 if threads > 4 else 64,
+        "bfloat16",
+        hs.RowReductionConfig(threads, rows),
+    )
 
 
 def test_more_than_32_bits_count():
@@ -127,4 +133,5 @@ def test_rows_that_are_no_numbers():
     want = torch.softmax(x.double(), -1)
     for row in (0, 3, 4, 5):
         torch.testing.assert_close(y[row].double(), want[row], rtol=1e-5, atol=1e-7)
-    assert bool(torch.isnan(y[1]).any()) and bool(torch.isnan(y[2]).any())
+    assert bool(torch.isnan(y[1]).any())
+    assert bool(torch.isnan(y[2]).any())

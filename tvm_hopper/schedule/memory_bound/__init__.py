@@ -1,1 +1,1 @@
-"""What kernels share whose time is that of their bytes: a program of rows, and tiles in registers."""
+"""What kernels share whose time is that of their bytes: programs of rows, register tiles."""

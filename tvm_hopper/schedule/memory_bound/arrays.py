@@ -1,12 +1,12 @@
 """Tensors that are read once, into registers, and results that wait there until they are stored.
 
-    Y[i, j] = f(X[i, j], W[j])            S[i] += X[i, k]
-  ->
-    X_local[i, j] = X[i, j]               one load for both, of whole vectors
-    W_local[j] = W[j]
-    S[i] += X_local[i, k]
-    Y_local[i, j] = f(X_local[i, j], W_local[j])
-    Y[i, j] = Y_local[i, j]               a store of whole vectors
+  Y[i, j] = f(X[i, j], W[j])            S[i] += X[i, k]
+->
+  X_local[i, j] = X[i, j]               one load for both, of whole vectors
+  W_local[j] = W[j]
+  S[i] += X_local[i, k]
+  Y_local[i, j] = f(X_local[i, j], W_local[j])
+  Y[i, j] = Y_local[i, j]               a store of whole vectors
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Make one statement of chains of elementwise blocks, but for what is dear and used twice.
 
-    E[i, j] = exp(X[i, j] - M[i])                       kept: an exp, and S and Y both read it
-    S[i] += E[i, k]
-    D[i, j] = E[i, j] / S[i]                            inlined into Y
-    Y[i, j] = cast(D[i, j])
+E[i, j] = exp(X[i, j] - M[i])                       kept: an exp, and S and Y both read it
+S[i] += E[i, k]
+D[i, j] = E[i, j] / S[i]                            inlined into Y
+Y[i, j] = cast(D[i, j])
 """
 
 from __future__ import annotations

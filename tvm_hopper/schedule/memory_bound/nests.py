@@ -1,10 +1,10 @@
 """The loop nests of a kernel: loads, what is computed in registers, stores.
 
-    Y[i, j] = f(X[i, j], S[i])                         S a result of this function
-  ->
-    load     X_local[i, j] = X[i, j]
-    compute  Y_local[i, j] = f(X_local[i, j], S_local[i])
-    store    Y[i, j] = Y_local[i, j]
+  Y[i, j] = f(X[i, j], S[i])                         S a result of this function
+->
+  load     X_local[i, j] = X[i, j]
+  compute  Y_local[i, j] = f(X_local[i, j], S_local[i])
+  store    Y[i, j] = Y_local[i, j]
 """
 
 from __future__ import annotations
@@ -94,18 +94,14 @@ def keep_in_registers(
     for nest in nests:
         number_elements(sch, nest, len(rows), row)
     for nest in nests:
-        if nest.work in (Work.LOAD, Work.COMPUTE):
-            lay_out(sch, nest.block, tile, len(row))
-        elif nest.work is Work.LOAD_COLUMNS:
+        if nest.work in (Work.LOAD, Work.LOAD_COLUMNS, Work.COMPUTE):
             lay_out(sch, nest.block, tile, len(row))
         elif nest.work in (Work.REDUCE, Work.COMPUTE_ROWS):
             lay_out_rows(sch, nest.block)
     return nests
 
 
-def number_elements(
-    sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[Any, ...]
-) -> None:
+def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[Any, ...]) -> None:
     """Let a block count rows by one variable, and the elements of a row by another.
 
     Its loops become one over rows, where there are dimensions of rows, and one over a row's

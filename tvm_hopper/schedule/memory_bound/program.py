@@ -1,8 +1,8 @@
 """A function as a program over rows: which block is elementwise, which reduces a row, what is left.
 
-    for i, k: S[i] += X[i, k] * X[i, k]            reduces rows of X
-    for i:    R[i] = rsqrt(S[i] / 4096)            one value a row
-    for i, j: Y[i, j] = X[i, j] * R[i] * W[j]      one value an element
+for i, k: S[i] += X[i, k] * X[i, k]            reduces rows of X
+for i:    R[i] = rsqrt(S[i] / 4096)            one value a row
+for i, j: Y[i, j] = X[i, j] * R[i] * W[j]      one value an element
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ def _part(sch: s_tir.Schedule, block: Any) -> Part:
     if ir.find_all(node.body, ir.SBlock):
         raise cannot_schedule(where, "blocks inside of it", "plain serial loops")
     if any(ir.is_const(loop.extent, 0) for loop in loops):
-        fix = "leave it out: there is nothing to compute"
-        raise cannot_schedule(where, "no elements", "one or more along each dimension", fix)
+        need = "one or more along each dimension"
+        raise cannot_schedule(where, "no elements", need, "leave it out: nothing is computed")
     reduced = tuple(x for x in node.iter_vars if x.iter_type == IterVar.CommReduce)
-    found = Part(block, node, loops, reduced)
-    _check_recurrence(where, found)
-    _check_statement(where, found)
-    _check_bindings(where, sch, found)
-    return found
+    part = Part(block, node, loops, reduced)
+    _check_recurrence(where, part)
+    _check_statement(where, part)
+    _check_bindings(where, sch, part)
+    return part
 
 
 def _around(sch: s_tir.Schedule, block: Any) -> list[Any]:

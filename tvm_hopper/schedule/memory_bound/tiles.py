@@ -115,7 +115,7 @@ def first_of_row(extents: list[Any], count: int) -> int:
 
 
 def flat(indices: Any, extents: Any) -> list[Any]:
-    """Number the rows: one index in place of those of all dimensions, none for none."""
+    """Return one index in place of those of several dimensions, none for none."""
     number: Any = None
     for index, extent in zip(indices, extents, strict=True):
         if ir.is_const(extent, 1):

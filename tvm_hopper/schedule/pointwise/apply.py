@@ -40,7 +40,9 @@ from .recognize import ElementProgram, check_elements, find_elements
 FLAT = 16  # elements that are numbered all along: SplitTails takes the last ones apart
 
 
-def pointwise(sch: s_tir.Schedule, block: Any = None, config: PointwiseConfig | None = None) -> None:
+def pointwise(
+    sch: s_tir.Schedule, block: Any = None, config: PointwiseConfig | None = None
+) -> None:
     """Schedule a function of elementwise blocks as one kernel.
 
     Parameters
@@ -62,7 +64,7 @@ def pointwise(sch: s_tir.Schedule, block: Any = None, config: PointwiseConfig | 
     check_schedule("pointwise", sch)
     check_type("pointwise", "config", config, PointwiseConfig, "an hs.PointwiseConfig")
     if block is not None:
-        as_block(sch, block)
+        as_block(sch.copy(), block)  # a look-up would stay in the trace
     given = config or PointwiseConfig()
     rehearse(sch, lambda copy, _same: _schedule(copy, given))
     with origins.noted(sch), as_one_step():
@@ -99,9 +101,7 @@ def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
     sch.annotate(block, keys.CHOSEN, choice.text)
 
 
-def _tile_loop(
-    sch: s_tir.Schedule, nest: Nest, program: ElementProgram, tile: RegisterTile
-) -> Any:
+def _tile_loop(sch: s_tir.Schedule, nest: Nest, program: ElementProgram, tile: RegisterTile) -> Any:
     """Cut a nest into tiles; return the one loop over all of them."""
     whole = nest.work in WHOLE_VECTORS
     loops = list(sch.get_loops(nest.block))

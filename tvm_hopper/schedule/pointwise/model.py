@@ -8,7 +8,6 @@ copy of one vector a thread is 3% faster than one of two (docs/memory_bound.md).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS

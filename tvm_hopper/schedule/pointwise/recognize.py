@@ -1,7 +1,7 @@
 """What an elementwise program is, and whether its elements can be numbered all along.
 
-    Y[i, j] = f(X[i, j], Z[i])          flat: element i * 4096 + j of X and of Y
-    Y[i, j] = f(X[i, j], W[j])          by rows: vectors of W, and of X along a row
+Y[i, j] = f(X[i, j], Z[i])          flat: element i * 4096 + j of X and of Y
+Y[i, j] = f(X[i, j], W[j])          by rows: vectors of W, and of X along a row
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def row_reduction(
     check_schedule("row_reduction", sch)
     check_type("row_reduction", "config", config, RowReductionConfig, "an hs.RowReductionConfig")
     if block is not None:
-        _check_block(sch, block)
+        _check_block(sch.copy(), block)
     given = config or RowReductionConfig()
     rehearse(sch, lambda copy, _same: _schedule(copy, given))
     with origins.noted(sch), as_one_step():

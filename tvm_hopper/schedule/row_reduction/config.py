@@ -1,4 +1,4 @@
-"""How a kernel over rows is cut up: threads of a row, elements of a vector, rows of a thread block."""
+"""How a kernel over rows is cut up: threads of a row, its vectors, rows of a thread block."""
 
 from __future__ import annotations
 

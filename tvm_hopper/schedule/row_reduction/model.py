@@ -173,7 +173,9 @@ def _candidate(
     most = min(255, REGISTERS_PER_SM // (threads * rows))
     if not fits_block(threads, rows) or need > most:
         return None
-    if given.threads is None and (chunks > MOST_CHUNKS or (chunks == 1 and _too_wide(work, threads))):
+    if given.threads is None and (
+        chunks > MOST_CHUNKS or (chunks == 1 and _too_wide(work, threads))
+    ):
         return None
     tile = RegisterTile(threads, work.vector, chunks, rows)
     return RowChoice(tile, preload, recompute, rate(work, tile, need))

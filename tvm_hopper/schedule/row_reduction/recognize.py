@@ -1,7 +1,7 @@
 """What a reduction of rows is, and why a function is none.
 
-    S[i] += f(X[i, k])       k runs over the contiguous dimension of what it reads: a row
-    Y[i, j] = g(X[i, j], S[i], W[j])
+S[i] += f(X[i, k])       k runs over the contiguous dimension of what it reads: a row
+Y[i, j] = g(X[i, j], S[i], W[j])
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def find_rows(parts: list[Part]) -> RowProgram:
     kinds = {p.name: ROW if p.reduced else _kind(p, rows, columns) for p in parts}
     for part in parts:
         if kinds[part.name] == OTHER:
-            own = [x.dom.extent for x in part.spatial]
+            extents = [x.dom.extent for x in part.spatial]
             raise cannot_schedule(
                 f"block {part.name}",
-                f"a result of {_times(own)} elements beside {_times(rows)} rows of {columns}",
+                f"a result of {_times(extents)} elements beside {_times(rows)} rows of {columns}",
                 "one value for each element, or one for each row",
                 SEPARATE,
             )

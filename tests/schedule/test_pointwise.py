@@ -82,7 +82,12 @@ def test_small_programs_have_small_thread_blocks():
     _, small = chosen(memory_bound.copy(64, 512))
     _, large = chosen(memory_bound.copy(1 << 14, 512))
     assert small.startswith("32 threads")
-    assert large.startswith("512 threads")
+    assert large.startswith("256 threads, 1 vectors")
+
+
+def test_dear_arithmetic_has_more_vectors_in_flight():
+    _, text = chosen(memory_bound.silu_mul(1 << 14, 4096))
+    assert text.startswith("512 threads, 2 vectors")
 
 
 def test_a_reduction():

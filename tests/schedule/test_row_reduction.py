@@ -282,6 +282,11 @@ def test_more_barriers_take_longer():
     assert model.rate(more, tile, 40) < model.rate(WORK, tile, 40)
 
 
+def test_too_many_bytes_in_flight_cost_a_little():
+    tile = choose_rows("here", WORK, hs.RowReductionConfig(threads=128)).tile
+    assert model.rate(WORK, tile, 40) == model.BYTES_PER_CYCLE * model.CROWDED
+
+
 def test_lanes_behind_a_row_bring_nothing():
     tile = choose_rows("here", WORK, hs.RowReductionConfig(threads=1024)).tile
     less = dataclasses.replace(WORK, columns=1024)

@@ -19,7 +19,7 @@ from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
 from tvm_hopper.schedule.memory_bound.arrays import find_reads
-from tvm_hopper.schedule.memory_bound.inline import inline_parts
+from tvm_hopper.schedule.memory_bound.inline import inline_parts, is_dear
 from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
     Nest,
@@ -87,7 +87,8 @@ def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
     full = frozenset(p.name for p in parts)
     tensors = [*(x.tensor for x in reads), *in_memory(sch, parts, full)]
     vector = _vector(program, tensors, given.vector)
-    choice = choose_elements(program, reads, vector, given)
+    dear = any(is_dear(p.store.value) for p in parts)
+    choice = choose_elements(program, reads, vector, dear, given)
     tile = choice.tile
     nests = keep_in_registers(sch, parts, full, program.rows, program.row, reads, tile)
 

@@ -6,6 +6,7 @@ thread block asks for a row, waits, reduces and stores before the next one takes
     bytes a cycle = min(memory's share of an SM, bytes in flight / (latency + barriers x wait))
     bytes in flight = thread blocks on an SM x bytes that one loads at once
 
+More than memory can use cost a little: reads and writes get in each other's way.
 Of configurations that are as fast, the one with the smallest thread block is taken, of at least
 four warps: more of them are at different places of their work, and memory always has something to
 do. Constants are fitted to RMSNorm, LayerNorm and softmax on an H200 (docs/memory_bound.md).
@@ -17,14 +18,16 @@ from dataclasses import dataclass, replace
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
-from tvm_hopper.facts.programming_model import MAX_THREADS
+from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
 from .config import RowReductionConfig, fits_block
 
 BYTES_PER_CYCLE = 9.3  # that an SM's share of memory brings, while as many are stored
 LATENCY = 2400  # cycles from a load to its data, of a memory that is busy
-BARRIER = 1300  # cycles from a barrier's first arrival to what follows it
+CROWDED_BYTES = 50 << 10  # in flight on an SM, above which
+CROWDED = 0.965  # of memory's share is left
+BARRIER, PER_THREAD = 300, 2  # cycles of a barrier, and for each thread that comes to it
 BASE_REGISTERS = 30  # of a thread, beside its part of the row
 REGISTERS_PER_SM = 65536
 THREADS_PER_SM = 2048
@@ -95,9 +98,11 @@ def rate(work: RowWork, tile: RegisterTile, num_registers: int) -> float:
     if work.rows is not None:  # a grid that leaves SMs empty has few to wait for
         blocks = min(blocks, -(-work.rows // (tile.rows * DEFAULT_NUM_SMS)))
     flight = blocks * tile.rows * work.columns * work.loaded
-    barriers = work.reductions if tile.threads > 32 else 0
+    barriers = work.reductions if tile.threads > THREADS_PER_WARP else 0
+    wait = barriers * (BARRIER + PER_THREAD * threads)
     waste = work.columns / tile.columns
-    return min(BYTES_PER_CYCLE, waste * flight / (LATENCY + barriers * BARRIER))
+    share = BYTES_PER_CYCLE * (CROWDED if flight > CROWDED_BYTES else 1)
+    return min(share, waste * flight / (LATENCY + wait))
 
 
 def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoice:
@@ -144,7 +149,7 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
         return (choice.recompute, tile.chunks, not choice.preload, waste, tile.threads)
     group = 0.0 if choice.rate >= ALIKE * best else best - choice.rate
     threads = max(tile.threads * tile.rows, FEWEST_THREADS)
-    return (group, choice.recompute, threads, tile.chunks, not choice.preload)
+    return (choice.recompute, group, threads, tile.chunks, choice.preload)
 
 
 def _candidates(work: RowWork, given: RowReductionConfig) -> list[RowChoice | None]:

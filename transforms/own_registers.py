@@ -32,7 +32,6 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
 
-
 _UNBOUNDED = 1 << 16  # elements, more than any thread has registers
 
 

@@ -88,8 +88,10 @@ def find_parts(sch: s_tir.Schedule, helper: str) -> list[Part]:
 
 
 def _blocks(sch: s_tir.Schedule) -> list[Any]:
-    root = sch.mod[sch.func_working_on].body.block
-    return list(sch.get_child_blocks(sch.get_sblock(str(root.name_hint))))
+    body = sch.mod[sch.func_working_on].body
+    if not isinstance(body, ir.SBlockRealize):
+        return []
+    return list(sch.get_child_blocks(sch.get_sblock(str(body.block.name_hint))))
 
 
 def _part(sch: s_tir.Schedule, block: Any) -> Part:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
-from tvm_hopper.errors import LoweringError
 from tvm_hopper.transforms.reduce_across_threads import ReduceAcrossThreads, plan_reductions
 
 KERNEL = """
@@ -115,29 +112,3 @@ def test_again_finds_nothing():
 def test_other_kernels_stay():
     ours = before(256)
     check_other_kernel_stays(ours, run(ours, ReduceAcrossThreads()), ReduceAcrossThreads())
-
-
-@pytest.mark.parametrize(
-    ("count", "rows", "change", "message"),
-    [
-        (24, 4, (), "found 24 threads of a row; need a multiple of 32, or a power of two below"),
-        (48, 2, (), "found 48 threads of a row; need a multiple of 32"),
-        (8, 1, (), "need whole warps of 32 threads"),
-        (32, 1, ("total[0], tx", "total[0], ty"), "found threads ty; need a row's threads along"),
-        (32, 1, ("T.bool(True)", "tx < 3"), "found the condition tx < 3; need threads that all"),
-        (32, 1, ('"float32"', '"float16"'), "found float16; need 32 bits to shuffle; reduce in"),
-    ],
-)
-def test_refusals(count, rows, change, message):
-    text = KERNEL.replace("BODY", REDUCE)
-    if change and change[0] == '"float32"':
-        text = text.replace("(1,), " + change[0], "(1,), " + change[1]).replace(
-            "[T.float32(0)]", "[T.float16(0)]"
-        )
-    elif change:
-        assert change[0] in text
-        text = text.replace(*change)
-    func = parse(text, ("COUNT", str(count)), ("ROWS", str(rows)))
-    with pytest.raises(LoweringError) as error:
-        run(func, ReduceAcrossThreads())
-    assert message in str(error.value)

@@ -25,6 +25,7 @@ from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
 from tests.transforms.refusals.mechanisms import MECHANISMS
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
+from tests.transforms.refusals.reductions import REDUCTIONS
 from tests.transforms.refusals.selection import SELECTION
 from tests.transforms.refusals.stores import STORES
 from tests.transforms.refusals.syncs import SYNCS
@@ -44,6 +45,7 @@ CASES = [
     *PRODUCTS,
     *RINGS,
     *PIPELINES,
+    *REDUCTIONS,
     *REST,
     *SELECTION,
     *SYNCS,

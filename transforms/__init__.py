@@ -8,6 +8,7 @@ from .assert_alignment import AssertAlignment, RequireAlignment
 from .bind_across_blocks import BindAcrossBlocks
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
+from .divide_by_rows import DivideByRows
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
@@ -19,15 +20,20 @@ from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
 from .lower_warp_memory import LowerWarpMemory
 from .merge_shared import MergeShared
+from .note_choices import NoteChoices
 from .overlay_shared import OverlayShared
+from .own_registers import OwnRegisters
 from .plan_pipeline import PlanPipeline
+from .reduce_across_threads import ReduceAcrossThreads
 from .refuse_leftovers import RefuseLeftovers
 from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
 from .schedule_tiles import ScheduleTiles
 from .select_copies import SelectCopies
 from .shorten_functions import ShortenFunctions
+from .skip_empty import SkipEmpty
 from .specialize_warps import SpecializeWarps
+from .split_tails import SplitTails
 from .split_warps import SplitWarps
 from .widen_indices import WidenIndices
 
@@ -36,6 +42,7 @@ __all__ = [
     "BindAcrossBlocks",
     "CountBlocks",
     "CutVectors",
+    "DivideByRows",
     "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",
@@ -47,8 +54,11 @@ __all__ = [
     "LowerMma",
     "LowerWarpMemory",
     "MergeShared",
+    "NoteChoices",
     "OverlayShared",
+    "OwnRegisters",
     "PlanPipeline",
+    "ReduceAcrossThreads",
     "RefuseLeftovers",
     "RequireAlignment",
     "ResolveBounds",
@@ -57,7 +67,9 @@ __all__ = [
     "SelectCopies",
     "ShareSums",
     "ShortenFunctions",
+    "SkipEmpty",
     "SpecializeWarps",
+    "SplitTails",
     "SplitWarps",
     "WidenIndices",
 ]

@@ -20,9 +20,9 @@ from typing import Any
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import PERSISTENT, RASTER_GROUP
+from tvm_hopper.requests.keys import CHOSEN, MEMORY_BOUND, PERSISTENT, RASTER_GROUP
 
-AXIS_KEYS = {RASTER_GROUP: "blockIdx.x", PERSISTENT: "blockIdx.x"}
+AXIS_KEYS = dict.fromkeys((RASTER_GROUP, PERSISTENT, MEMORY_BOUND, CHOSEN), "blockIdx.x")
 
 
 def plan_notes(kernel: ir.For) -> tuple[ir.For, ...]:

@@ -22,6 +22,7 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.requests.bodies import is_memory_bound
 
 MOST_ELEMENTS = (1 << 31) - 1
 
@@ -91,10 +92,14 @@ def _widen(index: Any) -> Any:
     return tirx.Cast("int64", index) if ir.dtype_of(index) == "int32" else index
 
 
+def _widen_ours(kernel: ir.For) -> ir.For:
+    return rewrite_indices(kernel) if ir.is_ours(kernel) or is_memory_bound(kernel) else kernel
+
+
 @prim_func_pass(opt_level=0, name="tvm_hopper.WidenIndices")
 class WidenIndices:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
         """Widen the indices of one function's kernels with roles."""
-        return ir.map_kernels(func, lambda x: rewrite_indices(x) if ir.is_ours(x) else x)
+        return ir.map_kernels(func, _widen_ours)

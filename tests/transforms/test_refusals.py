@@ -25,6 +25,7 @@ from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
 from tests.transforms.refusals.mechanisms import MECHANISMS
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
+from tests.transforms.refusals.across_threads import ACROSS_THREADS
 from tests.transforms.refusals.reductions import REDUCTIONS
 from tests.transforms.refusals.selection import SELECTION
 from tests.transforms.refusals.stores import STORES
@@ -45,6 +46,7 @@ CASES = [
     *PRODUCTS,
     *RINGS,
     *PIPELINES,
+    *ACROSS_THREADS,
     *REDUCTIONS,
     *REST,
     *SELECTION,

@@ -52,6 +52,10 @@ def hook_passes() -> list[Pass]:
     return [
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
+        transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part
+        transforms.SplitTails(),  # of a condition on an element TVM makes a loop over all
+        transforms.DivideByRows(),  # while stores still name the row that they belong to
+        transforms.ReduceAcrossThreads(),  # stock passes reduce by two barriers, and only warps
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
         transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole
         transforms.IndexRows(),  # what fragments are loaded from follows its tile from here on
@@ -72,6 +76,8 @@ def hook_passes() -> list[Pass]:
         transforms.LowerChannels(),  # slots that are handed over become mbarriers
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide
+        transforms.SkipEmpty(),  # around a kernel whose grid no pass changes any more
+        transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
         transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
     ]
 

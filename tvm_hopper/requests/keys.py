@@ -53,6 +53,9 @@ WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
 PERSISTENT = "tvm_hopper.persistent"
+# -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
+MEMORY_BOUND = "tvm_hopper.memory_bound"
+CHOSEN = "tvm_hopper.chosen"
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
 # -- options of a whole compilation (function attribute or PassContext)
@@ -99,6 +102,10 @@ CACHE_HINTS = ("evict_first", "evict_last")
 # Not cp.async: where a uniform register is part of the shared address ptxas 13.0 makes its
 # neighbour the descriptor (LDGSTS [R7+UR0], desc[UR1]), and an H200 faults.
 HINTED = ("tma", "bulk")
+
+# Of memory-bound kernels.
+POINTWISE, ROW_REDUCTION = "pointwise", "row_reduction"
+KINDS = (POINTWISE, ROW_REDUCTION)
 
 KEYS: dict[str, Key] = {
     key.name: key
@@ -180,6 +187,21 @@ KEYS: dict[str, Key] = {
             int,
             "thread blocks that share all output tiles; -1: counted at launch, by the device",
             beyond=(BY_DEVICE,),
+            axis="blockIdx.x",
+        ),
+        Key(
+            MEMORY_BOUND,
+            (LOOP,),
+            str,
+            "a kernel of registers and plain vectors, and its kind",
+            KINDS,
+            axis="blockIdx.x",
+        ),
+        Key(
+            CHOSEN,
+            (LOOP,),
+            str,
+            "what a model chose for the kernel, and what came after it, for `explain`",
             axis="blockIdx.x",
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),

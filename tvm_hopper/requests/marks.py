@@ -35,6 +35,7 @@ _PARTNER = {  # a key that says how, and the one that says what; alone it would 
     keys.CONSUMERS: keys.STAGE,
     keys.REGISTERS: keys.STAGE,
     keys.WGMMA_PENDING: keys.STAGE,
+    keys.CHOSEN: keys.MEMORY_BOUND,
 }
 
 

@@ -30,6 +30,7 @@ _PARTNER = {  # a key that says how, and the one that says what; alone it would 
     keys.SWIZZLE: keys.ASYNC_COPY,
     keys.STORE_SLOTS: keys.ASYNC_COPY,
     keys.ACCUMULATE: keys.WGMMA,
+    keys.CHOICE: keys.WGMMA,
     keys.CONSUMERS: keys.STAGE,
     keys.REGISTERS: keys.STAGE,
     keys.WGMMA_PENDING: keys.STAGE,

@@ -21,6 +21,8 @@ from tvm.tirx import IndexMap
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
+from tvm_hopper.requests import keys
+from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins, steps
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
@@ -29,7 +31,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from . import fuse
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .model import choose_config
+from .model import SHOWN, as_product, choose_config, rank
 from .normalize import normalized
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
 from .recognize import (
@@ -121,7 +123,9 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     views = make_views(sch, block)
     problem = find_matmul(sch, block)
     check_operands(problem, config.accumulate if config is not None else None, views)
-    config, axis = _fit(sch, problem, config or MatmulConfig(), output_dtypes(sch, block))
+    given, outputs = config or MatmulConfig(), output_dtypes(sch, block)
+    choices = _choices(problem, given, outputs)
+    config, axis = _fit(sch, problem, given, outputs)
     assert config.tile is not None
     assert config.consumers is not None
     tile_m, tile_n, tile_k = config.tile
@@ -132,7 +136,7 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
-    outputs = separate_outputs(sch, block) if len(output_dtypes(sch, block)) > 1 else []
+    several = separate_outputs(sch, block) if len(outputs) > 1 else []
     loops = sch.get_loops(block)
     lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
@@ -150,8 +154,8 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     sch.bind(part, "threadIdx.y")
     steps.raster(sch, n_outer, config.raster_group, config.persistent)
 
-    if outputs:
-        stores = keep_in_registers(sch, block, outputs)
+    if several:
+        stores = keep_in_registers(sch, block, several)
     else:
         stores = [sch.cache_write(block, 0, "local")]
     for store in stores:
@@ -169,6 +173,8 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
             stage_output(sch, store, config)
     _drop_unit_dims(sch, block, problem.output_kept)
     product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
+    if choices:
+        sch.annotate(product, keys.CHOICE, choices)
     steps.pipeline(
         sch,
         k_outer,
@@ -193,7 +199,7 @@ def _fit(
     if config.tile is not None:
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
     config = choose_config(
-        problem.m.extent, problem.n.extent, problem.k.extent, dtype, config, sizes
+        *_extents(problem), dtype, config, sizes, majors=_majors(problem), out_dtype=outputs[0]
     )
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())
@@ -222,6 +228,22 @@ def _fit(
         f"multiples of {64 * consumers} rows, or of {8 * consumers} columns",
         f"or another number of consumers ({', '.join(map(str, legal))})",
     )
+
+
+def _extents(problem: Matmul) -> tuple[Any, Any, Any]:
+    return problem.m.extent, problem.n.extent, problem.k.extent
+
+
+def _majors(problem: Matmul) -> tuple[str, str]:
+    return problem.lhs.major, problem.rhs.major
+
+
+def _choices(problem: Matmul, given: MatmulConfig, outputs: tuple[str, ...]) -> str:
+    """Return the best configurations for `explain`, a line each; nothing where a tile is given."""
+    if given.tile is not None:
+        return ""
+    wanted = as_product(*_extents(problem), problem.lhs.dtype, _majors(problem), outputs[0])
+    return "\n".join(map(str, rank(wanted, given, chip_of_target(), SHOWN)))
 
 
 def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:

@@ -38,49 +38,72 @@ TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "r
 class Measured:
     """One problem, its configurations and their times in us."""
 
-    name: str
     product: ProductShape
-    tiles: Candidates
-    times: Any
+    parts: tuple[tuple[ProductShape, Candidates], ...]  # multiplied one way and the other
+    times: Any  # of all parts, one after the other
     cublas: float
+
+    @property
+    def name(self) -> str:
+        """Extents, type and the way that rows of the operands run."""
+        p = self.product
+        return f"{p.m}x{p.n}x{p.k} {'/'.join(p.majors)} {p.dtype}"
 
     @property
     def slower(self) -> Any:
         """Each time by the least one."""
         return self.times / self.times.min()
 
+    def guess(self, rates: Rates) -> Any:
+        """Estimate each time."""
+        found = [estimate(product, tiles, Chip(), rates) for product, tiles in self.parts]
+        return np.concatenate(found)
+
+    def describe(self, i: int) -> str:
+        """Name one configuration."""
+        for product, tiles in self.parts:
+            if i < len(tiles):
+                way = " transposed" * product.is_transposed
+                return f"{'x'.join(map(str, tiles.tile(i)))}/{tiles.consumers[i]}{way}"
+            i -= len(tiles)
+        raise IndexError(i)
+
 
 def read(path: Path) -> list[Measured]:
-    """Read what `tile_times` wrote; configurations with more than tile and consumers are left out.
+    """Read what `tile_times` wrote; configurations with more than would be chosen are left out.
 
     Where a configuration was measured twice, the smaller time counts.
     """
     found = []
     for row in json.loads(path.read_text())["rows"]:
         m, n, k, layout, dtype = row["problem"]
-        times: dict[tuple[int, ...], float] = {}
+        times: dict[bool, dict[tuple[int, ...], float]] = {False: {}, True: {}}
         for config, time in zip(row["configs"], row["us"], strict=True):
             if time is not None and is_a_choice(config, row["problem"]):
-                key = key_of(config, k)
-                times[key] = min(time, times.get(key, math.inf))
-        if not times:
-            continue
+                part, key = times[bool(config.get("transposed"))], key_of(config, k)
+                part[key] = min(time, part.get(key, math.inf))
         majors = ("k" if layout[0] == "N" else "mn", "k" if layout[1] == "T" else "mn")
         product = ProductShape(m, n, k, dtype, majors)
-        columns = np.array(list(times), dtype=np.int64).T
-        name = f"{m}x{n}x{k} {layout} {dtype}"
-        values = np.array(list(times.values()))
-        found.append(Measured(name, product, Candidates(*columns), values, row["cublas"]))
+        parts = [
+            (product.transposed if way else product, Candidates(*np.array(list(part)).T))
+            for way, part in times.items()
+            if part
+        ]
+        if parts:
+            values = np.array([time for part in times.values() for time in part.values()])
+            found.append(Measured(product, tuple(parts), values, row["cublas"]))
     return found
 
 
-FIELDS = {"tile", "consumers", "wgmma_pending", "stages", "raster_group"}
+FIELDS = {"tile", "consumers", "wgmma_pending", "stages", "raster_group", "transposed"}
 
 
 def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
     """Tell whether a configuration differs from what would be chosen in its tile alone."""
     m, n, k, _, dtype = problem
     rows, columns, _ = config["tile"]
+    if config.get("transposed"):
+        m, n = n, m
     group = choose_raster_group(m, n, k, (rows, columns), dtype, Chip().num_sms)
     measured = config.get("raster_group", min(RASTER_GROUP, math.ceil(m / rows)))
     return set(config) <= FIELDS and measured == group
@@ -104,8 +127,7 @@ def residuals(logs: Any, data: list[Measured]) -> Any:
     for one in data:
         limits, weights = zip(*WEIGHTS, strict=True)
         weight = np.array(weights)[np.searchsorted(limits, one.slower)]
-        guess = estimate(one.product, one.tiles, Chip(), rates)
-        errors.append(np.sqrt(weight) * np.log(guess / one.times))
+        errors.append(np.sqrt(weight) * np.log(one.guess(rates) / one.times))
     return np.concatenate(errors)
 
 
@@ -135,7 +157,7 @@ def fit(data: list[Measured], start: Rates, rounds: int = 60) -> Rates:
 
 def losses(data: list[Measured], rates: Rates) -> list[float]:
     """Return how many times the best measured time the chosen one takes, for each problem."""
-    return [float(x.slower[np.argmin(estimate(x.product, x.tiles, Chip(), rates))]) for x in data]
+    return [float(x.slower[np.argmin(x.guess(rates))]) for x in data]
 
 
 def held_out(data: list[Measured], start: Rates) -> list[float]:
@@ -157,10 +179,7 @@ def mean(values: list[float]) -> float:
 
 def spread(data: list[Measured], rates: Rates) -> float:
     """Return the root mean square error of the time's logarithm near the best configurations."""
-    errors = [
-        np.log(estimate(x.product, x.tiles, Chip(), rates) / x.times)[x.slower < WEIGHTS[0][0]]
-        for x in data
-    ]
+    errors = [np.log(x.guess(rates) / x.times)[x.slower < WEIGHTS[0][0]] for x in data]
     return float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
 
 
@@ -199,9 +218,9 @@ def main(arguments: list[str]) -> int:
     print(module(rates, comment))
     worst = sorted(zip(outside, data, strict=True), key=lambda x: -x[0])[: options.worst]
     for loss, one in worst:
-        guess = estimate(one.product, one.tiles, Chip(), rates)
+        guess = one.guess(rates)
         shown = [
-            f"{one.tiles.tile(i)}/{one.tiles.consumers[i]} {one.times[i]:.1f} ({guess[i]:.1f})"
+            f"{one.describe(i)} {one.times[i]:.1f} ({guess[i]:.1f})"
             for i in (*np.argsort(one.times)[:3], *np.argsort(guess)[:2])
         ]
         print(f"{loss:.3f} {one.name}: {', '.join(shown)}")

@@ -19,7 +19,7 @@ def measured(rates, shapes):
     found = []
     for shape in shapes:
         times = estimate(shape, tiles, Chip(), rates)
-        found.append(fit_choice.Measured("x", shape, tiles, times, 1.0))
+        found.append(fit_choice.Measured(shape, ((shape, tiles),), times, 1.0))
     return found
 
 
@@ -60,8 +60,25 @@ def test_only_configurations_that_would_be_chosen_are_read(tmp_path):
     path.write_text(json.dumps({"rows": [row]}))
     (one,) = fit_choice.read(path)
     assert one.times.tolist() == [4.0, 6.0]
-    assert one.tiles.stages.tolist() == [2, 3]
+    ((_, tiles),) = one.parts
+    assert tiles.stages.tolist() == [2, 3]
     assert one.product == ProductShape(16384, 1024, 64, "float16", ("k", "k"))
+
+
+def test_both_ways_of_a_problem_are_read(tmp_path):
+    problem = [16, 4096, 4096, "NT", "float16"]
+    configs = [
+        {"tile": [64, 32, 128], "consumers": 1},
+        {"tile": [64, 16, 128], "consumers": 1, "transposed": True, "raster_group": 1},
+    ]
+    row = {"problem": problem, "configs": configs, "us": [9.0, 7.0], "cublas": 8.0}
+    path = tmp_path / "times.json"
+    path.write_text(json.dumps({"rows": [row]}))
+    (one,) = fit_choice.read(path)
+    assert [product.is_transposed for product, _ in one.parts] == [False, True]
+    assert one.times.tolist() == [9.0, 7.0]
+    assert one.describe(1) == "64x16x128/1 transposed"
+    assert len(one.guess(MEASURED)) == 2
 
 
 def test_the_module_that_is_written_holds_the_constants():

@@ -31,7 +31,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from . import fuse
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .model import SHOWN, as_product, choose_config, rank
+from .model import SHOWN, as_product, choose_config, rank_both
 from .normalize import normalized
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
 from .recognize import (
@@ -131,8 +131,9 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     tile_m, tile_n, tile_k = config.tile
     consumers = config.consumers
 
-    steps.pad(sch, block, config.tile)
-    problem = find_matmul(sch, block)  # its operands may be pads now
+    in_output = (tile_n, tile_m, tile_k) if config.transposed else config.tile
+    steps.pad(sch, block, in_output)
+    problem = oriented(find_matmul(sch, block), config)  # its operands may be pads now
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
@@ -201,6 +202,7 @@ def _fit(
     config = choose_config(
         *_extents(problem), dtype, config, sizes, majors=_majors(problem), out_dtype=outputs[0]
     )
+    problem = oriented(problem, config)
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
@@ -230,6 +232,11 @@ def _fit(
     )
 
 
+def oriented(problem: Matmul, config: MatmulConfig) -> Matmul:
+    """Return the product as it is multiplied."""
+    return problem.transposed if config.transposed else problem
+
+
 def _extents(problem: Matmul) -> tuple[Any, Any, Any]:
     return problem.m.extent, problem.n.extent, problem.k.extent
 
@@ -243,7 +250,7 @@ def _choices(problem: Matmul, given: MatmulConfig, outputs: tuple[str, ...]) -> 
     if given.tile is not None:
         return ""
     wanted = as_product(*_extents(problem), problem.lhs.dtype, _majors(problem), outputs[0])
-    return "\n".join(map(str, rank(wanted, given, chip_of_target(), SHOWN)))
+    return "\n".join(map(str, rank_both(wanted, given, chip_of_target(), SHOWN)))
 
 
 def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:
@@ -307,7 +314,7 @@ def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
 def _drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:
     """Give the tile that a block writes two dimensions, whatever the tensor has in front."""
     rank = len(sch.get(block).writes[0].source.shape)
-    if rank == len(kept):
+    if kept == tuple(range(rank)):
         return
     tile = IndexMap.from_func(lambda *i: [i[d] for d in kept], ndim=rank, index_dtype="int32")
     sch.transform_layout(block, ("write", 0), tile)

@@ -106,6 +106,10 @@ class MatmulConfig:
     store_parts : int, optional
         With `store`, parts of its columns in which each consumer does so, one after another through
         the same shared memory; None: as few as fit beside the ring.
+    transposed : bool, optional
+        True multiplies C^T = B^T A^T: rows of the tile are columns of the output, so that an output
+        of few rows, as M lies on the instruction's columns, needs no tile of 64 rows. Elements are
+        then stored one by one. None: from the shape, where the tile is chosen too.
     """
 
     tile: tuple[Any, Any, Any] | None = None
@@ -120,6 +124,7 @@ class MatmulConfig:
     last_stage: Any = None
     store: str | None = None
     store_parts: int | None = None
+    transposed: bool | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -145,6 +150,11 @@ class MatmulConfig:
             store_parts=as_int(where, "store_parts", self.store_parts, 1),
         )
         check_pending(where, stages, last_stage, self.wgmma_pending)
+        if self.transposed not in (None, False, True):
+            raise cannot_schedule(where, f"transposed={self.transposed!r}", "True, False or None")
+        if self.transposed and self.store is not None:
+            need = "one of the two: rows of a transposed tile are no rows in memory"
+            raise cannot_schedule(where, f"store={self.store!r} with transposed=True", need)
         if self.store_parts is not None and self.store is None:
             raise cannot_schedule(where, "store_parts alone", 'store="tma" too, which it divides')
 

@@ -11,7 +11,7 @@ docs/choice.md says what each term stands for. Chips of other sizes scale by `Ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,9 @@ class ProductShape:
     majors
         "k" or "mn" for each operand: along which its rows are contiguous.
     output_bytes
-        Of an element of C; 0 where nothing is known of its rows.
+        Of an element of C.
+    is_transposed
+        Whether m runs along the rows of C in memory: elements are then stored one by one.
     """
 
     m: int
@@ -120,6 +122,13 @@ class ProductShape:
     dtype: str = "float16"
     majors: tuple[str, str] = ("k", "k")
     output_bytes: int = 2
+    is_transposed: bool = False
+
+    @property
+    def transposed(self) -> ProductShape:
+        """The same product as C^T = B^T A^T."""
+        other = not self.is_transposed
+        return replace(self, m=self.n, n=self.m, majors=self.majors[::-1], is_transposed=other)
 
 
 def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates) -> Floats:
@@ -166,18 +175,21 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
     loaded = (np.minimum(rows, m) * left + np.minimum(columns, n) * right) * depth * size
     through_l2 = loaded * active / rates.l2_bytes
-    outside = rates.outside_cycles * active * np.maximum(rows - m, 0)
+    beyond = np.maximum(rows - m, 0) + np.maximum(columns - n, 0)
+    outside = rates.outside_cycles * active * beyond
     latency = rates.latency_cycles / np.maximum(tiles.stages - 1.0, 0.5)
     several = [own * tiles.consumers, own + turn, fill, latency, through_l2, outside]
     step = _norm(rates.step_norm, *several)
 
     wide = (tiles.instruction % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
+    wide &= not product.is_transposed
     stored = rows * columns * product.output_bytes
     epilogue = rates.epilogue_cycles + stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)
     hidden = rates.overlap * (waves - 1) * epilogue
     in_tiles = rates.start_cycles + waves * (steps * step + epilogue) - hidden
 
-    off_sector = product.n * product.output_bytes % SECTOR_BYTES != 0
+    row = product.m if product.is_transposed else product.n
+    off_sector = row * product.output_bytes % SECTOR_BYTES != 0
     moved = size * (m + n) * k + product.output_bytes * m * n * (1 + rates.partial * off_sector)
     in_memory = moved / (rates.memory_bytes * chip.memory_rate)
     power = rates.flop_power * m * n * k + rates.load_power * count * steps * loaded

@@ -31,6 +31,7 @@ RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B f
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
+MOST_TRANSPOSED = 128  # rows of an output that may lie on an instruction's columns
 SHOWN = 5  # of the best configurations, by `explain`
 
 
@@ -43,11 +44,13 @@ class RankedTile:
     pending: int
     stages: int
     microseconds: float
+    transposed: bool = False
 
     def __str__(self) -> str:
         tile = "x".join(map(str, self.tile))
         groups = f"{self.consumers} consumer{'s' * (self.consumers > 1)}"
-        return f"{tile}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
+        way = ", transposed" * self.transposed
+        return f"{tile}{way}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
 
 
 def choose_config(
@@ -108,17 +111,21 @@ def choose_config(
     out_dtype = as_choice("choose_config", "out_dtype", out_dtype, OUTPUT_DTYPES) or dtype
     if not isinstance(majors, tuple) or len(majors) != 2 or set(majors) - set(MAJORS):
         raise cannot_schedule("choose_config", f"majors={majors!r}", 'two of "k" and "mn"')
-    rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
     config = given or MatmulConfig()
     is_open = config.tile is None
     chip = chip_of_target()
     num_sms = as_int("choose_config", "num_sms", num_sms, 1) or chip.num_sms
     if config.tile is None:
         wanted = as_product(m, n, k, dtype, majors, out_dtype)
-        best, *_ = rank(wanted, config, replace(chip, num_sms=num_sms), 1)
+        best, *_ = rank_both(wanted, config, replace(chip, num_sms=num_sms), 1)
         config = replace(config, tile=best.tile, consumers=best.consumers)
+        if best.transposed:
+            config = replace(config, transposed=True)
         if best.pending and config.wgmma_pending is None:
             config = replace(config, wgmma_pending=best.pending)
+    if config.transposed:
+        m, n = n, m
+    rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
     if sizes is None or given is None or given.tile is None:
         sizes = tuple((size,) for size in config.tile or ())
     if config.consumers is None:
@@ -191,6 +198,24 @@ def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> l
     ]
 
 
+def rank_both(
+    wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int
+) -> list[RankedTile]:
+    """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
+
+    Outputs of many rows gain nothing by the other way, and lose wide stores.
+    """
+    ways = [given.transposed]
+    if given.transposed is None:
+        few = given.store is None and wanted.m <= MOST_TRANSPOSED
+        ways = [False, True] if few else [False]
+    found = []
+    for way in ways:
+        shape = wanted.transposed if way else wanted
+        found += [replace(x, transposed=bool(way)) for x in rank(shape, given, chip, count)]
+    return sorted(found, key=lambda x: x.microseconds)[:count]
+
+
 def _too_large(wanted: ProductShape, tiles: Candidates) -> Any:
     """Tell which tiles reach further over an edge than a smaller one has to."""
     largest = [
@@ -215,6 +240,8 @@ def choose_raster_group(m: int, n: int, k: int, tile: tuple[int, int], dtype: st
     Where all of B stays in the cache and there are several waves, tiles are visited along rows: a
     row of the output is then written in one go.
     """
+    if n <= tile[1]:
+        return 1
     several = num_tiles(m, n, tile) > sms
     if several and n * k * dtype_bytes(dtype) <= RESIDENT_BYTES:
         return 1

@@ -130,9 +130,9 @@ def instruction_columns(columns: int, consumers: int, dtype: str) -> int:
 
 
 def _tiles(dtype: str) -> Iterator[Tile]:
-    """Yield what is tried, the larger tiles in front: of equals the first one is taken."""
+    """Yield what is tried, the wider tiles in front: of equals the first one is taken."""
     span = span_elements(128, dtype)
-    for rows in reversed(ROWS):
+    for rows in ROWS:
         for columns in range(MOST_COLUMNS, 0, -8):
             if columns <= FINE_COLUMNS or columns % 16 == 0:
                 for spans in SPANS:

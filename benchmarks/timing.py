@@ -70,6 +70,24 @@ def measure(
     ]
 
 
+def measure_cold(
+    contenders: Sequence[Contender], num_sets: int, repeats: int = 11, calls: int = 0
+) -> list[Timing]:
+    """Return the times of every contender with inputs that are not in the L2 cache, in turn.
+
+    The sets of tensors are to be larger than the cache together. Each time is that of a graph
+    that visits all of them, as often as it takes for `calls` calls, divided by their number.
+    """
+    per_graph = num_sets * max(1, -(-calls // num_sets))
+    steps = [_graph(contender, num_sets, per_graph) for contender in contenders]
+    _by_events(steps, 2)
+    samples = _by_events(steps, repeats)
+    return [
+        _summary(contender.name, [t / per_graph for t in times], "cold graph")
+        for contender, times in zip(contenders, samples, strict=True)
+    ]
+
+
 def _summary(name: str, times: list[float], method: str) -> Timing:
     tenths = statistics.quantiles(times, n=10)
     return Timing(name, statistics.median(times), tenths[0], tenths[-1], len(times), method)
@@ -94,6 +112,7 @@ def _one_call(contender: Contender, num_sets: int) -> Callable[[int], None]:
 def _graph(contender: Contender, num_sets: int, num_calls: int) -> Callable[[int], None]:
     import torch
 
+    contender.call(0)  # what a library does once is not captured
     graph = torch.cuda.CUDAGraph()
     with contender.capture(torch.cuda.graph(graph)):
         for i in range(num_calls):

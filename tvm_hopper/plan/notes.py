@@ -30,6 +30,7 @@ class MmaNote:
     tile: tuple[int, int, int]  # m, n, k of one consumer and one stage
     instruction: str
     accumulator_registers: int
+    choice: str = ""  # the best configurations by estimate, a line each; empty if none was chosen
 
 
 @dataclass(frozen=True)

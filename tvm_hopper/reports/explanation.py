@@ -150,6 +150,8 @@ class Kernel:
             block = f"block {self.product.block}"
             yield "multiply-add", f"{block}, {tile} (m x n x k) of a consumer and stage"
             yield "instruction", self.product.instruction
+            if self.product.choice:
+                yield "chosen by estimate", self.product.choice
         if self.roles:
             yield "roles", _roles(self.roles)
         if self.wgmma_pending is not None:

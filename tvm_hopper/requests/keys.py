@@ -46,6 +46,7 @@ ACROSS_CLUSTER = "tvm_hopper.across_cluster"
 # -- on the block that multiplies two shared tiles into a register tile
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
+CHOICE = "tvm_hopper.choice"
 # -- on the pipelined loop
 CONSUMERS = "tvm_hopper.consumers"
 REGISTERS = "tvm_hopper.registers"
@@ -156,6 +157,7 @@ KEYS: dict[str, Key] = {
         ),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
+        Key(CHOICE, (BLOCK,), str, "the best configurations by estimate, a line each, for explain"),
         Key(CONSUMERS, (LOOP,), int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),
         Key(
             REGISTERS,

@@ -32,6 +32,7 @@ _PARTNER = {  # a key that says how, and the one that says what; alone it would 
     keys.STORE_SLOTS: keys.ASYNC_COPY,
     keys.REDUCE: keys.ASYNC_COPY,
     keys.ACCUMULATE: keys.WGMMA,
+    keys.CHOICE: keys.WGMMA,
     keys.CONSUMERS: keys.STAGE,
     keys.REGISTERS: keys.STAGE,
     keys.WGMMA_PENDING: keys.STAGE,

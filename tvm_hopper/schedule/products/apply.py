@@ -22,6 +22,8 @@ from tvm.tirx import IndexMap
 from tvm_hopper import ir
 from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
+from tvm_hopper.requests import keys
+from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins, reductions, steps
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
@@ -30,7 +32,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from . import fuse
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .model import choose_config
+from .model import SHOWN, as_product, choose_config, rank_both
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
@@ -142,7 +144,9 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
     check_operands(problem, config.accumulate if config is not None else None, views)
     asked = config.operand_slots if config is not None else None
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
-    config, axis = _fit(sch, problem, config or MatmulConfig(), epilogue)
+    given = config or MatmulConfig()
+    choices = _choices(problem, given, epilogue.outputs)
+    config, axis = _fit(sch, problem, given, epilogue)
     assert config.tile is not None
     assert config.consumers is not None
     tile_m, tile_n, tile_k = config.tile
@@ -156,12 +160,14 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
             "sizes that are known: a tile of each part is padded",
             "give the tile and the stages, or leave split_k out",
         )
-    steps.pad(sch, block, (tile_m, tile_n, tile_k * parts))
-    problem = find_matmul(sch, block)  # its operands may be pads now
+    depth = tile_k * parts
+    in_output = (tile_n, tile_m, depth) if config.transposed else (tile_m, tile_n, depth)
+    steps.pad(sch, block, in_output)
+    problem = oriented(find_matmul(sch, block), config)  # its operands may be pads now
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
-    outputs = separate_outputs(sch, block) if len(epilogue.outputs) > 1 else []
+    several = separate_outputs(sch, block) if len(epilogue.outputs) > 1 else []
     loops = sch.get_loops(block)
     lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
@@ -174,16 +180,16 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
         part, m_tile = sch.split(m_tile, [consumers, None])
     else:
         part, n_tile = sch.split(n_tile, [consumers, None])
-    depth = (k_outer,) if parts == 1 else (k_parts, k_outer)
-    sch.reorder(*lead, m_outer, n_outer, part, *depth, m_tile, n_tile, k_inner)
+    steps_of_k = (k_outer,) if parts == 1 else (k_parts, k_outer)
+    sch.reorder(*lead, m_outer, n_outer, part, *steps_of_k, m_tile, n_tile, k_inner)
     rows = sch.fuse(*lead, m_outer) if lead else m_outer
     sch.bind(rows, "blockIdx.y")
     sch.bind(n_outer, "blockIdx.x")
     sch.bind(part, "threadIdx.y")
     steps.raster(sch, n_outer, config.raster_group, config.persistent)
 
-    if outputs:
-        stores = keep_in_registers(sch, block, outputs)
+    if several:
+        stores = keep_in_registers(sch, block, several)
     else:
         stores = [sch.cache_write(block, 0, "local")]
     for store in stores:
@@ -212,6 +218,8 @@ def _apply(sch: s_tir.Schedule, block: Any, config: MatmulConfig | None) -> Any:
         sch.decompose_reduction(block, k_parts)
         reductions.across_cluster(sch, k_parts)
     product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
+    if choices:
+        sch.annotate(product, keys.CHOICE, choices)
     steps.pipeline(
         sch,
         k_outer,
@@ -238,8 +246,14 @@ def _fit(
     if config.parts > 1:  # each output tile has blocks of its own
         config = replace(config, persistent=0)
     config = choose_config(
-        problem.m.extent, problem.n.extent, problem.k.extent, dtype, config, sizes
+        *_extents(problem),
+        dtype,
+        config,
+        sizes,
+        majors=_majors(problem),
+        out_dtype=epilogue.outputs[0],
     )
+    problem = oriented(problem, config)
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
@@ -272,6 +286,27 @@ def _fit(
         f"multiples of {64 * consumers} rows, or of {8 * consumers} columns",
         f"or another number of consumers ({', '.join(map(str, legal))})",
     )
+
+
+def oriented(problem: Matmul, config: MatmulConfig) -> Matmul:
+    """Return the product as it is multiplied."""
+    return problem.transposed if config.transposed else problem
+
+
+def _extents(problem: Matmul) -> tuple[Any, Any, Any]:
+    return problem.m.extent, problem.n.extent, problem.k.extent
+
+
+def _majors(problem: Matmul) -> tuple[str, str]:
+    return problem.lhs.major, problem.rhs.major
+
+
+def _choices(problem: Matmul, given: MatmulConfig, outputs: tuple[str, ...]) -> str:
+    """Return the best configurations for `explain`, a line each; nothing where a tile is given."""
+    if given.tile is not None:
+        return ""
+    wanted = as_product(*_extents(problem), problem.lhs.dtype, _majors(problem), outputs[0])
+    return "\n".join(map(str, rank_both(wanted, given, chip_of_target(), SHOWN)))
 
 
 def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:
@@ -335,7 +370,7 @@ def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
 def _drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:
     """Give the tile that a block writes two dimensions, whatever the tensor has in front."""
     rank = len(sch.get(block).writes[0].source.shape)
-    if rank == len(kept):
+    if kept == tuple(range(rank)):
         return
     tile = IndexMap.from_func(lambda *i: [i[d] for d in kept], ndim=rank, index_dtype="int32")
     sch.transform_layout(block, ("write", 0), tile)

@@ -119,6 +119,10 @@ class MatmulConfig:
         Parts of each tensor of the output's shape that the epilogue reads (a residual) that the
         hardware loads ahead, into shared memory of their own; 0: each thread loads what it needs,
         as it does of a tensor that TMA cannot load. None: as many as fit.
+    transposed : bool, optional
+        True multiplies C^T = B^T A^T: rows of the tile are columns of the output, so that an output
+        of few rows, as M lies on the instruction's columns, needs no tile of 64 rows. Elements are
+        then stored one by one. None: from the shape, where the tile is chosen too.
     """
 
     tile: tuple[Any, Any, Any] | None = None
@@ -136,6 +140,7 @@ class MatmulConfig:
     split_k: int | None = None
     split_mode: str | None = None
     operand_slots: int | None = None
+    transposed: bool | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -165,6 +170,11 @@ class MatmulConfig:
         )
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         check_pending(where, stages, last_stage, self.wgmma_pending)
+        if self.transposed not in (None, False, True):
+            raise cannot_schedule(where, f"transposed={self.transposed!r}", "True, False or None")
+        if self.transposed and self.store is not None:
+            need = "one of the two: rows of a transposed tile are no rows in memory"
+            raise cannot_schedule(where, f"store={self.store!r} with transposed=True", need)
         if self.store_parts is not None and self.store is None:
             raise cannot_schedule(where, "store_parts alone", 'store="tma" too, which it divides')
         if self.operand_slots and self.store is None:

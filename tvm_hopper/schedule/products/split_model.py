@@ -4,7 +4,7 @@
     waves  = output tiles / clusters that the chip holds at once
 
 A cluster lies in one part of the chip (GPC), which has no multiple of every size of SMs: an H200's
-132 SMs hold 66 clusters of two, but 15 of eight. The constants of a step are those of `model.py`.
+132 SMs hold 66 clusters of two, but 15 of eight.
 Fitted to the configurations in `benchmarks/results/split_k_2026-11-22_1929.md`: 12% off, rms.
 """
 
@@ -15,16 +15,14 @@ import math
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 
-from .model import (
-    FILL_CYCLES,
-    L2_BYTES_PER_CYCLE,
-    MACS_PER_CYCLE,
-    MEMORY_BYTES_PER_CYCLE,
-    STORE_BYTES_PER_CYCLE,
-    TURN_CYCLES,
-    num_tiles,
-)
+from .model import num_tiles
 
+MACS_PER_CYCLE = 2048  # an SM's dense 16-bit rate: m64n256k16 takes 128 cycles
+TURN_CYCLES = 170  # of a consumer from one slot of the ring to the next: wait, fence, release
+L2_BYTES_PER_CYCLE = 5800  # of the whole chip
+MEMORY_BYTES_PER_CYCLE = 1900
+STORE_BYTES_PER_CYCLE = 16  # of an SM
+FILL_CYCLES = 1500  # launch, barriers and the latency of the first tiles
 # Clusters of one block an SM that an H200 holds at once (cuOccupancyMaxActiveClusters).
 CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 MEETING_CYCLES = 6000  # of a launch in clusters, their barriers, and one another's memory

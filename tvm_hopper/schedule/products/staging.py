@@ -125,8 +125,12 @@ def legal_parts(tile_n: int, groups: int, outputs: tuple[str, ...]) -> list[int]
 
 
 def leaves_operands_open(config: MatmulConfig) -> bool:
-    """Tell whether nobody has said how an epilogue's operands come, and how outputs leave."""
-    return config.store is None and config.operand_slots is None
+    """Tell whether nobody has said how an epilogue's operands come, and how outputs leave.
+
+    Transposed tiles and blocks that share a sum have no other way than by threads.
+    """
+    is_by_threads = config.transposed or config.parts > 1
+    return config.store is None and config.operand_slots is None and not is_by_threads
 
 
 def through_shared_memory(

@@ -1,13 +1,15 @@
 """Schedules for Ampere against TVM's own code: `python -m benchmarks.async_schedules`.
 
 Each program is built three times from the same schedule: by TVM with its `cp.async`
-(`tirx.use_async_copy`), and under `tvm_hopper.async_copy` for sm_90a and for sm_80 (as PTX). What
-comes out is compared with what PyTorch computes, bit for bit, before it is timed in turn.
+(`tirx.use_async_copy`), and under `tvm_hopper.async_copy` for sm_90a and for sm_80 (as PTX). The
+small ones are those of TVM's own tests, as they stand there; the large ones have their forms. What
+comes out is compared with float64, exactly, before it is timed in turn.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,41 +19,144 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.timing import Contender, measure
+from tests.upstream.catalogue import BY_NAME, Schedule
+from tests.upstream.products import index_maps
 from tvm_hopper.requests import keys
-from tvm_hopper.testing.ampere_schedules import A100, columns, padded, vectors
+from tvm_hopper.testing import ampere_forms
+from tvm_hopper.testing.ampere_forms import Form
+from tvm_hopper.testing.ampere_schedules import A100, padded
 
 H200 = "nvidia/nvidia-h200"
 RESULTS = Path(__file__).parent / "results"
+STOCK = "TVM, cp.async"
+WAYS = {
+    STOCK: (H200, {"tirx.use_async_copy": 1}),
+    "ours, sm_90a": (H200, {keys.ASYNC_COPY: keys.AUTO}),
+    "ours, sm_80": (A100, {keys.ASYNC_COPY: keys.AUTO}),
+}
+RUNS = 3
+CALLS = 1000  # of a graph: launching it costs as much as several kernels of 2 us
+GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Program:
-    """A schedule, the shapes of its tensors, and what it computes."""
+    """A schedule, the shapes and type of its tensors, and what it computes, in float64."""
 
     module: Callable[[], Any]
     inputs: list[tuple[int, ...]]
     output: tuple[int, ...]
     dtype: str
     reference: Callable[..., Any]
+    out_dtype: str | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Count what is read and written, each tensor once."""
+        import math
+
+        size = 2 if self.dtype == "float16" else 4
+        return size * sum(math.prod(x) for x in (*self.inputs, self.output))
 
 
-def pad_columns(a: Any) -> Any:
-    """Return a tensor between two columns of zeros."""
+def _pad(x: Any) -> Any:
     import torch
 
-    return torch.nn.functional.pad(a, (1, 1))
+    return torch.nn.functional.pad(x, (1, 1))
 
 
-BIG = (131072, 4096)
-PROGRAMS = {
-    "columns 16x16": Program(
-        lambda: columns, [(16, 16)] * 2, (16, 16), "float32", lambda a, b: a + b
+def _stencil(x: Any) -> Any:
+    around = x[:-2, 1:-3] + x[1:-1, :-4] + x[1:-1, 2:-2] + x[2:, 1:-3]
+    return around * 0.25 + x[1:-1, 1:-3]
+
+
+def _scaled(form: Form, dtype: str) -> Program:
+    """2 GiB in all."""
+    shape = (131072, 4096 if dtype == "float16" else 2048)
+    module = partial(ampere_forms.scaled, *shape, form, dtype)
+    return Program(module, [shape], shape, dtype, lambda a: a * 2)
+
+
+def _five_point(form: Form) -> Program:
+    size = 16384
+    module = partial(ampere_forms.five_point, size, size, form)
+    return Program(module, [(size + 2, size + 4)], (size, size), "float32", _stencil)
+
+
+def _rows(dtype: str, width: int) -> Program:
+    blocks = GIB // (32 * 128 * (2 if dtype == "float16" else 4))
+    shape = (blocks * 32, 128)
+    module = partial(ampere_forms.rows, blocks, dtype, width)
+    return Program(module, [shape], shape, dtype, lambda a: a)
+
+
+def _doubled_rows() -> Program:
+    blocks = GIB // (32 * 128 * 4)
+    shape = (blocks * 32, 128)
+    module = partial(ampere_forms.doubled_rows, blocks)
+    return Program(module, [shape], shape, "float32", lambda a: a * 2)
+
+
+def _columns(pad: bool) -> Program:
+    blocks, threads, trips = 1024, 128, 1024
+    given, shape = (blocks * threads, trips - 2 if pad else trips), (blocks * threads, trips)
+    module = partial(ampere_forms.columns, blocks, threads, trips, pad)
+    reference = (lambda a, b: _pad(a + b)) if pad else (lambda a, b: a + b)
+    return Program(module, [given, given], shape, "float32", reference)
+
+
+LARGE = {
+    "copy-compute, float16 by 16 bytes": _scaled(Form((64, 64), chunk=8, vector=4), "float16"),
+    "copy-compute, float32 by 16 bytes": _scaled(Form((32, 64), chunk=4, vector=2), "float32"),
+    "copy-compute, float32 by 8 bytes": _scaled(Form((32, 64), chunk=2, vector=4), "float32"),
+    "copy-compute, float32 by 4 bytes": _scaled(Form((32, 64), chunk=1, vector=1), "float32"),
+    "copy-compute-copy, by 16 bytes": _scaled(
+        Form((32, 64), chunk=4, vector=2, store=2), "float32"
     ),
-    "padded 16x16": Program(lambda: padded, [(16, 14)], (16, 16), "float32", pad_columns),
-    "vectors 1 GiB": Program(
-        lambda: vectors(*BIG, threads=256), [BIG], BIG, "float16", lambda a: a * 2
+    "copy-compute-copy, by 4 bytes": _scaled(Form((32, 64), chunk=1, vector=1, store=1), "float32"),
+    "five-point stencil, 8 x 128": _five_point(Form((8, 128), chunk=1, vector=1)),
+    "five-point stencil, 16 x 128": _five_point(
+        Form((16, 128), steps=4, chunk=1, vector=2, stages=3)
     ),
+    "rows of float16 by 8": _rows("float16", 8),
+    "rows of float16 by 4": _rows("float16", 4),
+    "rows of float32 by 4": _rows("float32", 4),
+    "rows of float32 by 1": _rows("float32", 1),
+    "rows of float32 by 4, doubled between": _doubled_rows(),
+    "columns": _columns(pad=False),
+    "columns, padded": _columns(pad=True),
 }
+
+
+def _upstream(schedule: Schedule) -> Program:
+    """Take a schedule of TVM's tests as it stands there."""
+    import numpy as np
+    import torch
+
+    def reference(*given: Any) -> Any:
+        found = schedule.computes(*(x.cpu().numpy() for x in given))
+        return torch.from_numpy(np.asarray(found, "float64")).cuda()
+
+    inputs = schedule.integers()
+    want = schedule.computes(*inputs)
+    shapes = [x.shape for x in inputs]
+    kind = str(inputs[0].dtype)
+    return Program(schedule.program, shapes, want.shape, kind, reference, str(want.dtype))
+
+
+UPSTREAM = (
+    *("async producers interleaved", "padded by if_then_else"),
+    *("rows of float16 by 8", "rows of float16 by 4"),
+    *("rows of float32 by 4", "rows of float32 by 1", "two tiles of rows"),
+    *("mma.sync", "mma.sync, nested"),
+)
+
+
+def small() -> dict[str, Program]:
+    """Return those of TVM's schedules whose copies are asynchronous, and one of ours."""
+    found = {f"upstream: {name}": _upstream(BY_NAME[name]) for name in UPSTREAM}
+    one = Program(lambda: padded, [(16, 14)], (16, 16), "float32", _pad)
+    return {**found, "padded 16x16": one}
 
 
 def build(program: Program) -> dict[str, Any]:
@@ -59,14 +164,9 @@ def build(program: Program) -> dict[str, Any]:
     import tvm
     from tvm.ir.transform import PassContext
 
-    ways = {
-        "TVM, cp.async": (H200, {"tirx.use_async_copy": 1}),
-        "ours, sm_90a": (H200, {keys.ASYNC_COPY: keys.AUTO}),
-        "ours, sm_80": (A100, {keys.ASYNC_COPY: keys.AUTO}),
-    }
     kernels = {}
-    for name, (target, config) in ways.items():
-        with PassContext(config=config):
+    for name, (target, config) in WAYS.items():
+        with PassContext(config=config), index_maps():
             kernels[name] = tvm.compile(program.module(), target=target)["main"]
     return kernels
 
@@ -75,63 +175,82 @@ def _call(kernel: Any, tensors: tuple[Any, ...], _number: int) -> None:
     kernel(*tensors)
 
 
-def run(repeats: int) -> list[dict[str, Any]]:
-    """Check and time each program; return a row for each way."""
+def run(name: str, program: Program, repeats: int) -> list[dict[str, Any]]:
+    """Check and time a program; return a row for each way."""
     import torch
 
-    table = []
-    for name, program in PROGRAMS.items():
-        kernels = build(program)
-        kind = getattr(torch, program.dtype)
-        inputs = [torch.randn(x, device="cuda").to(kind) for x in program.inputs]
-        outputs = {
-            way: torch.full(program.output, 7.0, device="cuda", dtype=kind) for way in kernels
-        }
-        for way, kernel in kernels.items():
-            kernel(*inputs, outputs[way])
+    is_large = program.num_bytes > 2**28
+    kind = getattr(torch, program.dtype)
+    out_kind = getattr(torch, program.out_dtype or program.dtype)
+    generator = torch.Generator(device="cuda").manual_seed(len(name))
+    inputs = [
+        torch.randint(-64, 64, x, device="cuda", generator=generator).to(kind)
+        for x in program.inputs
+    ]
+    want = program.reference(*(x.double() if is_large else x for x in inputs)).to(out_kind)
+    right, calls = {}, []
+    out = torch.empty(program.output, device="cuda", dtype=out_kind)
+    for way, kernel in build(program).items():
+        own = out if is_large else torch.empty_like(out)
+        own.fill_(777.0)
+        kernel(*inputs, own)
         torch.cuda.synchronize()
-        want = program.reference(*inputs)
-        right = {way: bool(torch.equal(out, want)) for way, out in outputs.items()}
-        calls = [
-            Contender(way, partial(_call, kernel, (*inputs, outputs[way])))
-            for way, kernel in kernels.items()
-        ]
-        runs = [{t.name: t.median_us for t in measure(calls, 1, repeats, 1.0)} for _ in range(3)]
-        for way in kernels:
-            ratios = sorted(one["TVM, cp.async"] / one[way] for one in runs)
-            table.append(
-                {
-                    "program": name,
-                    "built": way,
-                    "right": right[way],
-                    "us": round(sorted(one[way] for one in runs)[1], 2),
-                    "times TVM's": round(ratios[1], 3),
-                }
-            )
-    return table
+        right[way] = bool(torch.equal(own, want))
+        calls.append(Contender(way, partial(_call, kernel, (*inputs, own))))
+    del want
+    if is_large:
+        given = torch.zeros(program.num_bytes // 8, device="cuda")
+        taken = torch.empty_like(given)
+        calls.append(Contender("copy", lambda _: torch.add(given, 0, out=taken)))
+    runs = [
+        {t.name: t.median_us for t in measure(calls, 1, repeats, 0.3, CALLS)} for _ in range(RUNS)
+    ]
+    rows = []
+    for way in right:
+        ratios = sorted(one[STOCK] / one[way] for one in runs)
+        copied = sorted(one.get("copy", 0.0) / one[way] for one in runs)
+        rows.append(
+            {
+                "program": name,
+                "built": way,
+                "right": right[way],
+                "us": round(sorted(one[way] for one in runs)[RUNS // 2], 3),
+                "times": round(ratios[RUNS // 2], 3),
+                "from": round(ratios[0], 3),
+                "to": round(ratios[-1], 3),
+                "copy": round(copied[RUNS // 2], 3) if is_large else "",
+            }
+        )
+    return rows
+
+
+COLUMNS = [
+    *("program", "built", "right", "us", "times as fast as TVM's"),
+    *("lowest of 3 runs", "highest", "of copy speed"),
+]
 
 
 def main(argv: list[str]) -> int:
     """Print the table and write it to `results/`; return the exit code."""
+    import torch
+
     parser = argparse.ArgumentParser(prog="python -m benchmarks.async_schedules")
-    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--only", nargs="+", choices=("small", "large"), default=["small", "large"])
+    parser.add_argument("--match", default="", help="a part of the names of programs to run")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
-    about = machine.describe()
-    table = run(arguments.repeats)
-    lines = ["# Schedules for Ampere on Hopper", ""]
-    lines += [f"* {key}: {value}" for key, value in about.items()]
-    lines += [
-        "",
-        "| program | built | right | us | times as fast as TVM's |",
-        "|---|---|---|---|---|",
-    ]
-    lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in table]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    stamp = about["date"].replace(":", "").replace(" UTC", "").replace(" ", "_")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / f"async_schedules_{stamp}.md").write_text(text)
+    table: list[dict[str, Any]] = []
+    programs = small() if "small" in arguments.only else {}
+    for name, program in {**programs, **(LARGE if "large" in arguments.only else {})}.items():
+        if arguments.match not in name:
+            continue
+        table += run(name, program, arguments.repeats)
+        print(*table[-3:], sep="\n", flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+    title = "Schedules for Ampere on Hopper"
+    print(machine.save(arguments.out, "async_schedules", title, COLUMNS, table))
     return 0 if all(row["right"] for row in table if "ours" in row["built"]) else 1
 
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.gemm
     python -m benchmarks.gemm --sizes 4096x4096x4096 --variant "" --variant tile=128x128x64,stages=4
+    python -m benchmarks.gemm --population 7 60         problems drawn like users', from a seed
 
 Each size and type: built, checked (see matmul_case.py), then timed in turn with torch.matmul(out=)
 in this one process. Same output type as the input, float32 sums, normal random inputs, C = A B^T.
@@ -23,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import machine, timing
+from . import machine, population_table, timing
 from .matmul_case import Case, build, check, inputs, register
 
 SIZES = (
@@ -146,6 +147,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="MxNxK")
     parser.add_argument("--dtypes", nargs="+", default=["float16", "bfloat16"])
+    parser.add_argument(
+        "--population",
+        nargs=2,
+        type=int,
+        metavar=("SEED", "COUNT"),
+        help="problems drawn like users' in place of --sizes",
+    )
     parser.add_argument("--variant", action="append", help="e.g. tile=128x256x64,stages=4")
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--warmup", type=float, default=3.0, help="seconds before each problem")
@@ -162,6 +170,8 @@ def main(argv: list[str]) -> int:
     """Build in parallel, then check and time one problem after the other; 0 when all were right."""
     options = parse(argv)
     until = time.monotonic() + 60 * options.minutes
+    if options.population:
+        return run_population(options, until)
     variants = [read_variant(text) for text in options.variant or [""]]
     problems = [
         [Case(*map(int, size.split("x")), "NT", dtype, dtype, v) for v in variants]
@@ -188,13 +198,34 @@ def main(argv: list[str]) -> int:
                     flush=True,
                 )
     about = machine.describe()
-    options.output.mkdir(parents=True, exist_ok=True)
-    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d_%H%M")
-    stem = options.output / f"gemm_{stamp}"
-    stem.with_suffix(".json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
-    stem.with_suffix(".md").write_text(table(rows, about))
-    print(table(rows, about), f"-> {stem}.md, {stem}.json", sep="\n")
+    print(table(rows, about))
+    save(options.output, "gemm", table(rows, about), {"machine": about, "rows": rows})
     return int(len(rows) < len(flat) or any("message" in row for row in rows))
+
+
+def run_population(options: argparse.Namespace, until: float) -> int:
+    """Time problems drawn from a seed in the default configuration; 0 when all were right."""
+    seed, count = options.population
+    rows = []
+    for row in population_table.time_population(seed, count, options.workers, 11, until):
+        rows.append(row)
+        figure = row.get("message") or f"{row['ours']['median_us']:.2f} us, {row['ratio']:.3f}"
+        print(*row["problem"].values(), figure, flush=True)
+    about = machine.describe()
+    text = population_table.page(rows, about)
+    save(options.output, f"population_{seed}", text, {"machine": about, "rows": rows})
+    print(*population_table.summary(rows), sep="\n")
+    return int(len(rows) < count or any("message" in row for row in rows))
+
+
+def save(folder: Path, name: str, text: str, values: dict[str, Any]) -> None:
+    """Write a page and the figures behind it, dated."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d_%H%M")
+    stem = folder / f"{name}_{stamp}"
+    stem.with_suffix(".json").write_text(json.dumps(values, indent=1))
+    stem.with_suffix(".md").write_text(text)
+    print(f"-> {stem}.md, {stem}.json")
 
 
 def run_problem(cases: list[Case], built: list[Any], options: argparse.Namespace) -> list[dict]:

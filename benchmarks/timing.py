@@ -47,23 +47,43 @@ def measure(
     num_sets: int,
     repeats: int = 50,
     warmup_seconds: float = 3.0,
+    calls_per_graph: int = CALLS_PER_GRAPH,
 ) -> list[Timing]:
     """Return the times of every contender, taken in turn: A B A B ...
 
     `num_sets` sets of tensors are used one after the other, so that a small problem does not live
-    in the cache. What takes less than 50 us is timed as the replay of a graph of 20 calls, for all.
+    in the cache. What takes less than 50 us is timed as the replay of a graph of some calls, for
+    all: 20, or more where one call takes no longer than the launch of a graph.
     """
     _warm_up(contenders, num_sets, warmup_seconds)
     rough = _by_events([_one_call(c, num_sets) for c in contenders], 10)
     if min(statistics.median(times) for times in rough) >= GRAPH_BELOW_US:
         steps, per_step, method = [_one_call(c, num_sets) for c in contenders], 1, "events"
     else:
-        steps = [_graph(c, num_sets) for c in contenders]
-        per_step, method = CALLS_PER_GRAPH, "graph"
+        steps = [_graph(c, num_sets, calls_per_graph) for c in contenders]
+        per_step, method = calls_per_graph, "graph"
         _by_events(steps, 10)
     samples = _by_events(steps, repeats)
     return [
         _summary(contender.name, [t / per_step for t in times], method)
+        for contender, times in zip(contenders, samples, strict=True)
+    ]
+
+
+def measure_cold(
+    contenders: Sequence[Contender], num_sets: int, repeats: int = 11, calls: int = 0
+) -> list[Timing]:
+    """Return the times of every contender with inputs that are not in the L2 cache, in turn.
+
+    The sets of tensors are to be larger than the cache together. Each time is that of a graph
+    that visits all of them, as often as it takes for `calls` calls, divided by their number.
+    """
+    per_graph = num_sets * max(1, -(-calls // num_sets))
+    steps = [_graph(contender, num_sets, per_graph) for contender in contenders]
+    _by_events(steps, 2)
+    samples = _by_events(steps, repeats)
+    return [
+        _summary(contender.name, [t / per_graph for t in times], "cold graph")
         for contender, times in zip(contenders, samples, strict=True)
     ]
 
@@ -89,12 +109,13 @@ def _one_call(contender: Contender, num_sets: int) -> Callable[[int], None]:
     return lambda i: contender.call(i % num_sets)
 
 
-def _graph(contender: Contender, num_sets: int) -> Callable[[int], None]:
+def _graph(contender: Contender, num_sets: int, num_calls: int) -> Callable[[int], None]:
     import torch
 
+    contender.call(0)  # what a library does once is not captured
     graph = torch.cuda.CUDAGraph()
     with contender.capture(torch.cuda.graph(graph)):
-        for i in range(CALLS_PER_GRAPH):
+        for i in range(num_calls):
             contender.call(i % num_sets)
     return lambda _: graph.replay()
 

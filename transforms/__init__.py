@@ -3,12 +3,16 @@
 if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")
 
+from .across_cluster import ShareSums
 from .assert_alignment import AssertAlignment, RequireAlignment
+from .bind_across_blocks import BindAcrossBlocks
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
+from .divide_by_rows import DivideByRows
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
+from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
 from .lower_channels import LowerChannels
@@ -16,25 +20,34 @@ from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
 from .lower_warp_memory import LowerWarpMemory
 from .merge_shared import MergeShared
+from .note_choices import NoteChoices
 from .note_rows import NoteRows
 from .overlay_shared import OverlayShared
+from .own_registers import OwnRegisters
 from .plan_pipeline import PlanPipeline
+from .reduce_across_threads import ReduceAcrossThreads
 from .refuse_leftovers import RefuseLeftovers
 from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
 from .schedule_tiles import ScheduleTiles
 from .select_copies import SelectCopies
+from .shorten_functions import ShortenFunctions
+from .skip_empty import SkipEmpty
 from .specialize_warps import SpecializeWarps
+from .split_tails import SplitTails
 from .split_warps import SplitWarps
 from .widen_indices import WidenIndices
 
 __all__ = [
     "AssertAlignment",
+    "BindAcrossBlocks",
     "CountBlocks",
     "CutVectors",
+    "DivideByRows",
     "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",
+    "IndexRows",
     "InsertSyncs",
     "LayoutShared",
     "LowerChannels",
@@ -42,16 +55,23 @@ __all__ = [
     "LowerMma",
     "LowerWarpMemory",
     "MergeShared",
+    "NoteChoices",
     "NoteRows",
     "OverlayShared",
+    "OwnRegisters",
     "PlanPipeline",
+    "ReduceAcrossThreads",
     "RefuseLeftovers",
     "RequireAlignment",
     "ResolveBounds",
     "RestoreAxisNotes",
     "ScheduleTiles",
     "SelectCopies",
+    "ShareSums",
+    "ShortenFunctions",
+    "SkipEmpty",
     "SpecializeWarps",
+    "SplitTails",
     "SplitWarps",
     "WidenIndices",
 ]

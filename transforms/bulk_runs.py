@@ -9,8 +9,9 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk
+from tvm_hopper.facts.reductions import bulk_suffix
 from tvm_hopper.plan.bulk_plan import BulkTransfer
-from tvm_hopper.plan.transfer import operation_notes
+from tvm_hopper.plan.transfer import load_call, operation_notes
 from tvm_hopper.requests.keys import BULK_LOAD
 
 
@@ -24,7 +25,10 @@ def run_block(transfer: BulkTransfer) -> ir.SBlockRealize:
     size = transfer.run_bytes
     call: Any
     if copy.fills_shared:
-        call = tirx.call_extern("int32", BULK_LOAD, tile, tensor, size)
+        call = tirx.call_extern("int32", load_call(copy, BULK_LOAD), tile, tensor, size)
+    elif copy.reduce:
+        suffix = bulk_suffix(copy.reduce, ir.dtype_of(copy.dst.buffer))
+        call = bulk.reduce(tensor, tile, size, suffix)
     else:
         call = bulk.store(tensor, tile, size)
     stmt = ir.seq(call)

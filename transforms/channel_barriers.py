@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,8 +67,19 @@ class Barriers:
         return mbarrier.wait(_at(self.empty, slot), parity)
 
 
-def emit_barriers(barriers: list[Barriers], thread: Any) -> ir.Stmt:
-    """Initialise the barriers once and let every thread, and the copy engine, know."""
+def emit_start(kernel: Any, barriers: list[Barriers], thread: Any) -> list[ir.Stmt]:
+    """Initialise the barriers once and let every thread, and the copy engine, know.
+
+    Tensor maps are fetched before, so that the first copies need not wait for theirs.
+    """
+    maps: list[ir.Var] = []
+    for call in ir.find_all(kernel, ir.Call, lambda x: x.op.name == "tirx.address_of"):
+        (at,) = call.args
+        if isinstance(at, ir.Var) and not any(at.same_as(x) for x in maps):
+            maps.append(at)
+    fetch = [tma.prefetch(tirx.address_of(x)) for x in maps]
+    if not barriers:
+        return [ir.IfThenElse(thread.equal(0), ir.seq(fetch), None)] if fetch else []
 
     def init(own: Barriers, slot: Any) -> ir.Stmt:
         full, empty = own.channel.full_count, own.empty
@@ -77,12 +89,16 @@ def emit_barriers(barriers: list[Barriers], thread: Any) -> ir.Stmt:
         )
 
     loops = [ir.make_loop("slot", own.channel.num_slots, partial(init, own)) for own in barriers]
-    elected = ir.seq(loops, mbarrier.fence_init())
-    return ir.seq(ir.IfThenElse(thread.equal(0), elected, None), fences.sync_threads())
+    elected = ir.seq(fetch, loops, mbarrier.fence_init())
+    meet = tirx.Evaluate(fences.sync_threads())
+    return [ir.IfThenElse(thread.equal(0), elected, None), meet]
 
 
-def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
-    """Turn calls of loads into the instructions that complete on the slot's barrier."""
+def emit_loads(copies: ir.Stmt, own: Barriers, policies: Mapping[str, Any]) -> ir.Stmt:
+    """Turn calls of loads into the instructions that complete on the slot's barrier.
+
+    `policies` are for L2, by the hint in a call's name.
+    """
     barrier = _filled(copies, own)
 
     def instruction(call: ir.Call) -> Any:
@@ -90,11 +106,13 @@ def emit_loads(copies: ir.Stmt, own: Barriers) -> ir.Stmt:
             return call
         if (found := parse_call(call)) is not None:
             return own.lower(found)
-        match str(call.args[0].value), list(call.args[1:]):
+        name, _, hint = str(call.args[0].value).partition(keys.WITH_HINT)
+        policy = policies.get(hint)
+        match name, list(call.args[1:]):
             case keys.TMA_LOAD, [address, tensor_map, *coordinates]:
-                return tma.load(address, tensor_map, coordinates, barrier)
+                return tma.load(address, tensor_map, coordinates, barrier, policy)
             case keys.BULK_LOAD, [address, tensor, num_bytes]:
-                return bulk.load(address, tensor, num_bytes, barrier)
+                return bulk.load(address, tensor, num_bytes, barrier, policy)
         return call
 
     return ir.replace(copies, ir.Call, instruction)

@@ -34,10 +34,13 @@
     for k in serial(7, 8): ...
 
 The load of an iteration overwrites what the iteration before read, so that one barrier an iteration
-is enough. Where asynchronous stores read the slots, `stores_in_flight` of them are left to these:
-loads run that many trips less ahead. Loads that complete in groups (cp.async) are a block for each
-trip, also in front of the loop, since each group is waited for by itself. Where a group must not be
-empty (DMA) the last iterations are peeled off the loop, each with a wait of its own.
+is enough. It stands where the program has it; one by chunks that threads issue (cp.async) goes
+behind the first statement that reads rows of it for tensor cores, which would wait meanwhile, if
+there is a slot to spare. Where asynchronous stores read the slots, `stores_in_flight` of them are
+left to these: loads run that many trips less ahead.
+Loads that complete in groups (cp.async) are a block for each trip, also in front of the loop, since
+each group is waited for by itself. Where a group must not be empty (DMA), or chunks go behind what
+feeds tensor cores, the last iterations are peeled off the loop, each with a wait of its own.
 
 Before: loads have channels, and loops that are split between roles are marked no more.  After: no
 `num_slots` is left.
@@ -73,6 +76,8 @@ from .plan_pipeline import ROLLED
 def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
     """Issue the first loads in front of the loop, and in it those of later iterations."""
     loop = plan.loop
+    if ir.is_const(loop.extent, 0):  # no trip: a load of it would have no barrier to complete on
+        return ir.seq()
     k = loop.loop_var
     first: list[ir.Stmt] = []
     moved: dict[ir.SBlockRealize, ir.Stmt] = {}
@@ -83,13 +88,26 @@ def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
         condition = ir.simplify(k < loop.extent - ahead)
         moved[one.load] = load if plan.peels else ir.IfThenElse(condition, load, None)
     notes = {n: v for n, v in loop.annotations.items() if n != NUM_SLOTS}
-    after = ir.with_body(loop, _body(plan, moved), annotations={**notes, **ROLLED})
+    after = ir.with_body(
+        loop,
+        _body(plan, moved, {x.load: x.behind for x in plan.loads if x.load in moved}),
+        annotations=notes,
+    )
     return _peel(plan, first, after, moved) if plan.peels else ir.seq(first, after)
 
 
-def _body(plan: ExpansionPlan, loads: Mapping[ir.SBlockRealize, ir.Stmt]) -> ir.Stmt:
-    """Build an iteration with something in place of its loads."""
-    body = ir.seq([loads.get(part, part) for part in plan.parts])
+def _body(
+    plan: ExpansionPlan,
+    loads: Mapping[ir.SBlockRealize, ir.Stmt],
+    late: Mapping[ir.SBlockRealize, ir.Stmt | None],
+) -> ir.Stmt:
+    """Build an iteration with something in place of its loads, or behind the statements `late`."""
+
+    def at(part: ir.Stmt) -> list[ir.Stmt]:
+        behind = [loads[x] for x, place in late.items() if part.same_as(place)]
+        return behind if late.get(part) is not None else [loads.get(part, part), *behind]
+
+    body = ir.seq([at(part) for part in plan.parts])
     if plan.block is None:
         return body
     return ir.SBlockRealize([], True, ir.with_block(plan.block.block, body=body))
@@ -115,16 +133,16 @@ def _peel(
             load = None if ir.is_const(goes_on, 0) else ir.IfThenElse(goes_on, load, None)
         return ir.seq(make_call(READ_SLOT, call.channel, one.trip.var), load)
 
-    zero = ir.cast_like(0, k)
+    zero, notes = ir.cast_like(0, k), {n: v for n, v in loop.annotations.items() if n in ROLLED}
     most = ir.cast_like(plan.ahead, k)
     rolled = ir.simplify(tirx.max(extent - most, zero))
     drain: list[ir.Stmt] = []
     for n in range(plan.ahead if known is None else min(plan.ahead, known)):
         number = ir.simplify(rolled + n)
         loads = {one.load: rest(one, number) for one in plan.loads}
-        trip = ir.fresh_variables(ir.with_body(loop, _body(plan, loads)))
+        trip = ir.fresh_variables(ir.with_body(loop, _body(plan, loads, {})))
         trip = ir.For(
-            trip.loop_var, number, ir.cast_like(1, k), loop.kind, trip.body, annotations=ROLLED
+            trip.loop_var, number, ir.cast_like(1, k), loop.kind, trip.body, annotations=notes
         )
         whole = (
             trip if known is not None else ir.IfThenElse(ir.simplify(number < extent), trip, None)

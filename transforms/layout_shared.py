@@ -12,7 +12,7 @@
 
 A row of a panel is as long as a box of TMA is wide: as the swizzle pattern where there is one, else
 as the tile's rows if a box holds them.  A tile of three dimensions or more has all but the last one
-as its rows.
+as its rows.  An array that no copy touches gets extents where TVM found no bound.
 
 Before: a tile is filled by one copy nest at most.  After: every tile that an `async_copy` fills or
 empties is [panels, rows, span] and its copies name the swizzle; a copy runs over panels, over each
@@ -33,9 +33,11 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.layout import TileLayout, plan_layouts, plan_shapes
+from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.plan.shared_layout import SharedLayout
 from tvm_hopper.plan.shares import Share, loop_over
 from tvm_hopper.plan.transfer import Transfer
+from tvm_hopper.plan.unbounded_tiles import plan_bounds_of_tiles
 from tvm_hopper.requests.keys import SWIZZLE
 
 
@@ -168,12 +170,24 @@ class LayoutShared:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
-        """Lay out the shared tiles of one function."""
+        """Lay out the shared tiles of one function; `explain` knows boxes from tensor maps."""
+        notes = {}
 
         def lay_out(kernel: ir.For) -> ir.For:
-            after = rewrite_layouts(kernel, plan_layouts(kernel))
+            plan = plan_layouts(kernel)
+            notes[ir.number_of(func, kernel)] = [
+                RemarkNote(f"tile {_name(tile)}: swizzle {tile.layout.swizzle} B")
+                for tile in plan
+                if tile.layout.swizzle and tile.copies[0].op.mechanism == "cp_async"
+            ]
+            after = rewrite_layouts(kernel, plan)
             after = rewrite_shapes(after, plan_shapes(after))
+            after = rewrite_shapes(after, plan_bounds_of_tiles(after))
             assert not plan_layouts(after), "LayoutShared left a tile without a layout"
             return after
 
-        return ir.map_kernels(func, lay_out)
+        return note_kernels(ir.map_kernels(func, lay_out), notes)
+
+
+def _name(tile: TileLayout) -> str:
+    return str(tile.copies[0].tile.buffer.name)

@@ -20,6 +20,7 @@
     with sblock("kernel"):
         ring = alloc(4 tiles); full, empty = alloc(4 mbarriers each)
         if t == 0:
+            prefetch.tensormap(A_map)
             for s in range(4): mbarrier.init(full[s], 1); mbarrier.init(empty[s], 2)
             fence.mbarrier_init
         storage_sync
@@ -58,6 +59,7 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import cache
 from tvm_hopper.plan.channel import (
     Channel,
     count_loading_threads,
@@ -74,9 +76,10 @@ from tvm_hopper.requests.keys import (
     KERNEL,
     READ_SLOT,
     RELEASE,
+    WITH_HINT,
 )
 
-from .channel_barriers import Barriers, emit_arrival, emit_barriers, emit_loads
+from .channel_barriers import Barriers, emit_arrival, emit_loads, emit_start
 from .cp_async_chunks import emit_chunks, share_out
 from .store_slots import find_rings, without_slots
 
@@ -90,6 +93,9 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     names = ir.Names()
     barriers = {x.number: Barriers.of(x, names) for x in channels if not x.by_group}
     thread = ir.threads_of(kernel).var
+    start = [] if thread is None else emit_start(kernel, list(barriers.values()), thread)
+    registers = {hint: _new_policy(names, hint) for hint in _find_hints(kernel)}
+    policies = {hint: tirx.BufferLoad(register, [0]) for hint, register in registers.items()}
     num_loading = count_loading_threads(kernel)
     kernel = without_slots(_inline_trips(kernel))
 
@@ -110,7 +116,7 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
         if in_parts:
             return ir.seq(emit_chunks(body), emit_arrival(body, own))
         assert thread is not None, "barriers are for threads to meet at"
-        copies = emit_loads(body, own)
+        copies = emit_loads(body, own, policies)
         return copies if own.empty is not None else ir.IfThenElse(thread.equal(0), copies, None)
 
     def call(node: ir.Call, mutator: Any) -> Any:
@@ -122,14 +128,25 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Call, call)])
     (block,) = ir.find_blocks(kernel, KERNEL)
     shared = [buffer for x in barriers.values() for buffer in x.buffers]
-    start = [emit_barriers(list(barriers.values()), thread)] if barriers else []
+    start += [ir.seq(cache.create_policy(policy, hint)) for hint, policy in policies.items()]
     new = ir.with_block(
         block,
         body=_behind_marks(block.body, ir.seq(start)) if start else block.body,
-        alloc_buffers=[*block.alloc_buffers, *shared],
+        alloc_buffers=[*block.alloc_buffers, *shared, *registers.values()],
         annotations={k: v for k, v in block.annotations.items() if k != KERNEL},
     )
     return ir.replace_nodes(kernel, ir.SBlock, {block: new})
+
+
+def _find_hints(kernel: Any) -> list[str]:
+    """Return what loads say that L2 is to do with their bytes."""
+    calls = ir.find_all(kernel, ir.Call, lambda x: x.op.name == "tirx.call_extern")
+    hints = [str(x.args[0].value).partition(WITH_HINT)[2] for x in calls]
+    return [*dict.fromkeys(hint for hint in hints if hint)]
+
+
+def _new_policy(names: ir.Names, hint: str) -> ir.Var:
+    return ir.new_buffer(names.take(hint), (1,), "uint64", "local")
 
 
 def _inline_trips(kernel: Any) -> Any:

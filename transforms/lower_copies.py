@@ -35,7 +35,8 @@
 The hardware XORs what it writes and reads under a swizzle, and what the tensor core reads; plain
 loads and stores have to do it themselves.  A load out of bounds is filled with zeros by the
 hardware, and a store there left out, which is what the predicate says; any other predicate or fill
-is refused.  A map ends where the predicate says, which may be inside the tensor.  It has the
+is refused.  A map ends where the predicate says, which may be inside the tensor, and steps over
+rows where the source is read with a step; copies whose maps would be alike share one.  It has the
 dimensions of the tensor that are longer than one, five at most; a box has at most 256 rows, and
 longer panels take several.
 
@@ -58,18 +59,25 @@ from tvm_hopper.facts.arch import Processor
 from tvm_hopper.plan.bulk_plan import BulkTransfer, plan_bulk_copies
 from tvm_hopper.plan.cp_async_plan import CpAsyncTransfer, plan_cp_async_copies
 from tvm_hopper.plan.dma_plan import DmaTransfer, plan_dma_copies
-from tvm_hopper.plan.notes import note_kernels
+from tvm_hopper.plan.notes import Note, RemarkNote, note_kernels
 from tvm_hopper.plan.tma_plan import TmaTransfer, plan_tma_copies
 from tvm_hopper.plan.transfer import find_transfers
 from tvm_hopper.requests.bodies import map_bodies
-from tvm_hopper.requests.keys import ASYNC_COPY, SWIZZLE
+from tvm_hopper.requests.keys import ASYNC_COPY, CACHE_HINT, SWIZZLE
 from tvm_hopper.requests.targets import processor_of
 
 from .bulk_runs import run_block
 from .cp_async_chunks import chunk_block
 from .dma_runs import dma_block
 from .swizzled_accesses import swizzle_accesses
-from .tma_boxes import box_block, encode_unless_empty, find_guards, guard_empty, note_of
+from .tma_boxes import (
+    box_block,
+    encode_unless_empty,
+    find_guards,
+    group_by_map,
+    guard_empty,
+    note_of,
+)
 
 
 @dataclass(frozen=True)
@@ -110,11 +118,11 @@ def rewrite_copies(kernel: Any, plan: CopyPlan, no_input: list[ir.Var], names: i
     """Put instructions in place of the copy nests, and what encodes the maps on the host."""
     host: list[Any] = []
     planned: dict[Any, Any] = {}
-    for transfer in plan.boxes:
+    for group in group_by_map(plan.boxes):
         handle = tirx.tvm_stack_alloca("tensormap", 1)
-        tensor_map = ir.Var(names.take(f"{transfer.copy.tensor.buffer.name}_map"), handle.ty)
-        host += [tirx.Bind(tensor_map, handle), encode_unless_empty(transfer, tensor_map, no_input)]
-        planned[transfer.copy.nest] = box_block(transfer, tensor_map)
+        tensor_map = ir.Var(names.take(f"{group[0].copy.tensor.buffer.name}_map"), handle.ty)
+        host += [tirx.Bind(tensor_map, handle), encode_unless_empty(group, tensor_map, no_input)]
+        planned.update({boxes.copy.nest: box_block(boxes, tensor_map) for boxes in group})
     for run in plan.runs:
         planned[run.copy.nest] = run_block(run)
     for chunks in plan.chunks:
@@ -126,6 +134,11 @@ def rewrite_copies(kernel: Any, plan: CopyPlan, no_input: list[ir.Var], names: i
     swizzled = [copy for copy in copies if int(copy.block.annotations.get(SWIZZLE, 0))]
     tiles = {copy.tile.buffer: copy for copy in swizzled}  # one of them may be copied both ways
     return ir.seq(host, swizzle_accesses(kernel, tiles.values()))
+
+
+def _say_hints(kernel: Any) -> list[RemarkNote]:
+    hints = [(x.where, x.block.annotations.get(CACHE_HINT)) for x in find_transfers(kernel)]
+    return [RemarkNote(f"{where}: L2 is told {hint}") for where, hint in hints if hint is not None]
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.LowerCopies")
@@ -141,7 +154,8 @@ class LowerCopies:
         def lower(kernel: Any) -> ir.Stmt:
             if not (plan := plan_copies(kernel, processor)):
                 return kernel
-            notes[ir.number_of(func, kernel)] = [note_of(transfer) for transfer in plan.boxes]
+            told: list[Note] = [*map(note_of, group_by_map(plan.boxes)), *_say_hints(kernel)]
+            notes[ir.number_of(func, kernel)] = told
             others = [*(runs.copy for runs in plan.runs), *(chunks.copy for chunks in plan.chunks)]
             no_tile, no_input = find_guards(kernel, plan.boxes, others)
             after = rewrite_copies(kernel, plan, no_input, names)

@@ -47,7 +47,7 @@ from tvm_hopper.plan.mma_plan import MmaPlan, Operand, plan_mma
 from tvm_hopper.plan.notes import FallbackNote, MmaNote, Note, RemarkNote, StoreNote, note_kernels
 from tvm_hopper.plan.single_trip import runs_once, starts_from_zero
 from tvm_hopper.requests.fallbacks import Fallback, report
-from tvm_hopper.requests.keys import ASYNC_OP
+from tvm_hopper.requests.keys import ASYNC_OP, CHOICE
 from tvm_hopper.requests.targets import arch_of
 
 from .fragment_loops import Fragment, unroll
@@ -238,5 +238,7 @@ def _facts(plan: MmaPlan, threads: Threads) -> list[Note]:
         if not fragment.is_fill
     ]
     tile = (plan.m, plan.n, plan.k)
-    mma = MmaNote(plan.product.block.name_hint, tile, plan.instruction, plan.registers)
+    block = plan.product.block
+    choice = str(block.annotations.get(CHOICE, ""))
+    mma = MmaNote(block.name_hint, tile, plan.instruction, plan.registers, choice)
     return [mma, *stores, *map(RemarkNote, remarks)]

@@ -73,10 +73,14 @@ from tvm_hopper.requests.keys import (
 )
 from tvm_hopper.requests.targets import processor_of
 
+from .fragment_loops import UNROLL
 from .joined_loads import join_loads
 from .store_slots import leave_slot, put_first, without_requests
 
 # Unrolled by the CUDA compiler, iterations grow code and make ptxas serialise products (C7519).
+# Where every thread copies, counts slots and computes addresses, and has groups of its own to wait
+# for, that saves more than it costs: 16 trips of 16 threads took 1.40 instead of 1.68 us (H200).
+# A loop that counts parts of the accumulator is unrolled all the same: registers have no index.
 ROLLED = {"disable_unroll": True}
 
 
@@ -168,7 +172,9 @@ def _place_loads(
             return new
         notes = {k: v for k, v in new.annotations.items() if k not in PIPELINE_KEYS}
         if node in num_slots:
-            notes = {**notes, **ROLLED, NUM_SLOTS: num_slots[node]}
+            by_group = all(x.by_group for x in plan.pipelines if node.same_as(x.loop))
+            rolled = {} if by_group or UNROLL in notes else ROLLED
+            notes = {**notes, **rolled, NUM_SLOTS: num_slots[node]}
         body = put_first(in_front.get(node, []), _bare(new.body))
         return ir.with_body(new, body, annotations=notes)
 

@@ -20,9 +20,10 @@ from typing import Any
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import CHOSEN_FOR, PERSISTENT, RASTER_GROUP
+from tvm_hopper.requests.keys import CHOSEN, CHOSEN_FOR, MEMORY_BOUND, PERSISTENT, RASTER_GROUP
 
-AXIS_KEYS = dict.fromkeys((RASTER_GROUP, PERSISTENT, CHOSEN_FOR), "blockIdx.x")
+RESTORED = (RASTER_GROUP, PERSISTENT, CHOSEN_FOR, MEMORY_BOUND, CHOSEN)
+AXIS_KEYS = dict.fromkeys(RESTORED, "blockIdx.x")
 
 
 def plan_notes(kernel: ir.For) -> tuple[ir.For, ...]:

@@ -14,7 +14,7 @@ from tvm_hopper.codegen_patches.hold import fence_code, hold_all
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.codegen_patches.ptx.groups import FENCES, GROUPS
 from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
-from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.plan.channel import make_call
 from tvm_hopper.plan.electing import plan_electing
 from tvm_hopper.plan.sync_body import BodyReader, Item, flatten
@@ -52,6 +52,7 @@ class RoleSyncs:
 
     def __init__(self, kernel: ir.For, body: ir.Stmt, first_thread: int | None) -> None:
         threads = ir.threads_of(kernel)
+        self.block_threads = threads.count
         self.num_threads = None if first_thread is None else int(threads.count) - first_thread
         has_producer = first_thread is not None
         self.electing = plan_electing(kernel, body, threads.var, first_thread or 0)
@@ -135,7 +136,9 @@ class RoleSyncs:
             group = (self.reader.thread - self.reader.first_thread) // WARP_GROUP_THREADS
             return fences.sync_named(ROLE_BARRIER + ir.simplify(group), WARP_GROUP_THREADS)
         if self.num_threads is None:
-            return fences.sync_threads()
+            return fences.sync_threads(self.block_threads)
+        if self.num_threads <= THREADS_PER_WARP:
+            return fences.sync_warp()
         return fences.sync_named(ROLE_BARRIER, self.num_threads)
 
     def _by_channel(self, one: Any) -> Any:

@@ -36,27 +36,36 @@ from tvm_hopper.plan.copy_nests import CopyNest, as_box_nest, fills_tile, find_c
 from tvm_hopper.plan.layout import has_bounds, plan_layouts, plan_shapes
 from tvm_hopper.plan.load_sites import find_sites
 from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
-from tvm_hopper.plan.unserved_copies import check_roles_have_loads, no_mechanism, threads_may_copy
+from tvm_hopper.plan.store_lines import is_offered, reason_against
+from tvm_hopper.plan.unserved_copies import (
+    check_not_reduced,
+    check_roles_have_loads,
+    no_mechanism,
+    threads_may_copy,
+)
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     AUTO,
+    BESIDE_COPY,
     BY_OPTION,
     BY_THREADS,
+    CACHE_HINT,
     DIM_ALIGN,
-    STORE_SLOTS,
-    SWIZZLE,
+    HINTED,
     UNPADDED,
 )
 from tvm_hopper.requests.targets import arch_of
 
 from .dealt_copies import deal_out
+from .dynamic_memory import in_dynamic_memory
 from .fuse_threads import bind_warp, copies_alone, fuse_threads
 from .layout_shared import rewrite_layouts, rewrite_shapes
 from .lower_copies import plan_copies, rewrite_copies
+from .staged_threads import with_stages_from_zero
 
 PREFERRED = ("tma", "bulk", "cp_async")
-STATIC, DYNAMIC = "shared", "shared.dyn"
+NEED = "a copy that hardware can make"
 
 
 @dataclass(frozen=True)
@@ -82,9 +91,12 @@ def plan_selection(kernel: ir.For, arch: Arch) -> tuple[CopyChoice, ...]:
 
 def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
     if copy.mechanism == BY_THREADS:
+        check_not_reduced(copy, ())
         return CopyChoice(copy, _asking(deal_out(kernel, copy.nest), None), BY_THREADS)
     if copy.mechanism != AUTO:
         return CopyChoice(copy, as_box_nest(kernel, copy), copy.mechanism)
+    if is_offered(copy) and (why := reason_against(kernel, copy)):
+        return CopyChoice(copy, _asking(copy.nest, None), BY_THREADS, (why,))
     reasons: list[str] = []
     try:
         nest = as_box_nest(kernel, copy)
@@ -101,6 +113,8 @@ def _choose(kernel: ir.For, copy: CopyNest, arch: Arch) -> CopyChoice:
             reasons.append(f"{mechanism}: {error}")
         else:
             return CopyChoice(copy, asking, mechanism, tuple(reasons))
+    if is_offered(copy):  # side by side, where the schedule has them apart
+        return CopyChoice(copy, _asking(deal_out(kernel, nest), None), BY_THREADS, tuple(reasons))
     return _by_threads(kernel, copy, tuple(reasons))
 
 
@@ -113,6 +127,7 @@ def _has_rivals(kernel: ir.For, copy: CopyNest) -> bool:
 
 def _by_threads(kernel: ir.For, copy: CopyNest, reasons: tuple[str, ...]) -> CopyChoice:
     """Leave a copy to the threads; refuse where there are none that could make it."""
+    check_not_reduced(copy, reasons)
     if not threads_may_copy(kernel):
         raise no_mechanism(copy, reasons)
     nest = _asking(deal_out(kernel, copy.nest), None)
@@ -152,28 +167,13 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
             k: v for k, v in block.annotations.items() if k not in (ASYNC_COPY, UNPADDED, BY_OPTION)
         }
         if mechanism is None:
-            notes = {k: v for k, v in notes.items() if k not in (SWIZZLE, STORE_SLOTS)}
+            notes = {k: v for k, v in notes.items() if k not in BESIDE_COPY}
         else:
             notes[ASYNC_COPY] = mechanism
+            notes = {k: v for k, v in notes.items() if k != CACHE_HINT or mechanism in HINTED}
         return ir.with_block(block, annotations=notes)
 
     return ir.replace(nest, ir.SBlock, ask)
-
-
-def in_dynamic_memory(kernel: ir.For) -> ir.For:
-    """Move the static shared arrays of a kernel to its dynamic shared memory."""
-    for block in ir.find_all(kernel, ir.SBlock):
-        for old in block.alloc_buffers:
-            if old.scope() == STATIC:
-                kernel = _move(kernel, old)
-    return kernel
-
-
-def _move(kernel: ir.For, old: ir.Var) -> ir.For:
-    new = ir.new_buffer(
-        old.name, tuple(old.shape), ir.dtype_of(old), DYNAMIC, int(old.ty.data_alignment)
-    )
-    return ir.reallocate(ir.reindex(kernel, old, new, lambda x: x, lambda x: x), old, new)
 
 
 def find_extents(kernel: ir.For, plan: tuple[CopyChoice, ...]) -> dict[ir.Var, tuple[int, ...]]:
@@ -219,10 +219,9 @@ class SelectCopies:
                 return kernel
             number, kernel = ir.number_of(func, kernel), in_dynamic_memory(kernel)
             plan = plan_selection(kernel, arch)
-            told = [note for choice in plan for note in _notes(func, choice)]
-            if told:
+            if told := [note for choice in plan for note in _notes(func, choice)]:
                 notes[number] = told
-            return rewrite_selection(kernel, plan)
+            return with_stages_from_zero(rewrite_selection(kernel, plan))
 
         return note_kernels(ir.map_kernels(func, select), notes)
 
@@ -234,11 +233,14 @@ def _notes(func: Any, choice: CopyChoice) -> list[Note]:
     told: list[Note] = []
     if UNPADDED in block.annotations:
         told.append(RemarkNote(f"copy {name}: {DIM_ALIGN} is left out; tiles are laid out anew"))
+    if CACHE_HINT in block.annotations and choice.mechanism not in HINTED:
+        told.append(RemarkNote(f"copy {name}: {CACHE_HINT} is left out; threads load as usual"))
     if choice.copy.mechanism != AUTO:
         return told
     why = tuple(f"not {reason}" for reason in choice.reasons)
     if choice.mechanism != BY_THREADS:
         return [*told, RemarkNote("\n".join([f"copy {name}: by {choice.mechanism}", *why]))]
-    need = "a copy that hardware can make"
-    slow = Fallback(f"copy {name}", "made by threads", need, reasons=why)
+    if is_offered(choice.copy):
+        return [*told, RemarkNote("\n".join([f"copy {name}: left to threads", *why]))]
+    slow = Fallback(f"copy {name}", "made by threads", NEED, reasons=why)
     return [*told, *(FallbackNote(text) for text in report(func, [slow]))]

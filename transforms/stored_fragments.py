@@ -12,6 +12,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.vector_runs import is_run_in_bounds, shared_condition
 from tvm_hopper.facts.dtypes import dtype_bytes
 
@@ -39,6 +40,8 @@ class StoredFragment(Fragment):
     @property
     def best_run_length(self) -> int:
         """Neighbours that a store would write if bounds and alignment allowed it."""
+        if step_of(self.store.indices[-1], self.nest.column.loop_var) != 1:
+            return 1  # a row of the fragment is no row in memory
         whole = dtype_bytes(self.dtype) == 2 and self.plan.instruction_n % (RUN * ROW_THREADS) == 0
         return RUN if whole and not self.is_update else 2
 

@@ -2,66 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
 from tvm import ir as tvm_ir
 from tvm import tirx
 from tvm.ir import StringImm
+from tvm_ffi import structural_equal
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import tma
 from tvm_hopper.facts import tensor_map as maps
+from tvm_hopper.facts.reductions import map_dtype
 from tvm_hopper.plan.notes import TensorMapNote
 from tvm_hopper.plan.tma_plan import TmaTransfer, find_run_time_rules
-from tvm_hopper.plan.transfer import Transfer, operation_notes
+from tvm_hopper.plan.transfer import Transfer, load_call, operation_notes
 from tvm_hopper.requests.keys import TMA_LOAD
 
-L2_PROMOTION_BYTES = 128
+
+def group_by_map(transfers: Iterable[TmaTransfer]) -> list[list[TmaTransfer]]:
+    """Put copies together whose maps say the same: the tensor, its extents and strides, the box."""
+    groups: list[tuple[list[Any], list[TmaTransfer]]] = []
+    for transfer in transfers:
+        arguments = _arguments(transfer)
+        alike = next((x for known, x in groups if structural_equal(known, arguments)), None)
+        if alike is None:
+            groups.append((arguments, [transfer]))
+        else:
+            alike.append(transfer)
+    return [group for _, group in groups]
 
 
 def encode_unless_empty(
-    transfer: TmaTransfer, tensor_map: ir.Var, no_input: list[ir.Var]
+    transfers: list[TmaTransfer], tensor_map: ir.Var, no_input: list[ir.Var]
 ) -> ir.Stmt:
     """Encode a map, unless the tensor holds nothing: then none can exist, and nothing is loaded."""
-    stmt = ir.seq(_run_time_checks(transfer), _encode(transfer, tensor_map))
+    first = transfers[0]
+    encode = tirx.call_packed("runtime.cuTensorMapEncodeTiled", tensor_map, *_arguments(first))
+    stmt = ir.seq(_run_time_checks(transfers), encode)
     for symbol in no_input:
-        if ir.uses([x.extent for x in transfer.dims], symbol):
+        if ir.uses([x.extent for x in first.dims], symbol):
             stmt = ir.IfThenElse(symbol > 0, stmt, None)
     return stmt
 
 
-def _run_time_checks(transfer: TmaTransfer) -> list[ir.Stmt]:
+def _run_time_checks(transfers: list[TmaTransfer]) -> list[ir.Stmt]:
     """Check what the driver would refuse without a word about which tensor."""
-    tensor = transfer.copy.tensor
+    tensor = transfers[0].copy.tensor
     step = maps.STRIDE_ALIGNMENT // tensor.element_bytes
+    rules: list[tuple[Any, str]] = []
+    for value, text in (rule for each in transfers for rule in find_run_time_rules(each)):
+        if not any(structural_equal(value, known) for known, _ in rules):
+            rules.append((value, text))
     return [
         ir.make_assert(
             tirx.truncmod(value, tirx.IntImm(ir.dtype_of(value), step)).equal(0),
             f"{tensor.buffer.name}: found {text} of no multiple of {step} elements; need one, "
             f"{maps.STRIDE_ALIGNMENT} bytes; pass a copy, or a view of wider rows",
         )
-        for value, text in find_run_time_rules(transfer)
+        for value, text in rules
     ]
 
 
-def _encode(transfer: TmaTransfer, tensor_map: ir.Var) -> Any:
+def _arguments(transfer: TmaTransfer) -> list[Any]:
+    """Return what the driver is told, in its order, behind the map itself."""
     buffer, rank = transfer.copy.tensor.buffer, len(transfer.dims)
-    return tirx.call_packed(
-        "runtime.cuTensorMapEncodeTiled",
-        tensor_map,
-        StringImm(ir.dtype_of(buffer)),
+    return [
+        StringImm(_map_dtype(transfer.copy)),
         rank,
         _base_pointer(buffer),
         *(ir.simplify(tirx.Cast("int64", x.extent)) for x in transfer.dims),
         *(x.stride_bytes for x in transfer.dims[1:]),
-        *transfer.box,
-        *[1] * rank,
+        *transfer.tensor_map.box,
+        *transfer.tensor_map.element_strides,
         maps.INTERLEAVE_NONE,
         maps.SWIZZLE_CODE[transfer.swizzle],
-        maps.L2_PROMOTION_CODE[L2_PROMOTION_BYTES],
+        maps.L2_PROMOTION_CODE[maps.L2_PROMOTION_BYTES],
         maps.OOB_CODE["zero"],
-    )
+    ]
+
+
+def _map_dtype(copy: Transfer) -> str:
+    """Return the type that the map names, by which a reduction combines."""
+    dtype = ir.dtype_of(copy.tensor.buffer)
+    return map_dtype(copy.reduce, dtype) if copy.reduce else dtype
 
 
 def _base_pointer(buffer: ir.Var) -> Any:
@@ -74,6 +99,7 @@ def _base_pointer(buffer: ir.Var) -> Any:
 
 def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
     """Build the block that copies a tile, box by box."""
+    load = load_call(transfer.copy, TMA_LOAD)
     tile, p = transfer.copy.tile.buffer, transfer.copy.loops[0]
     panels, *row_extents, _ = (int(loop.extent) for loop in transfer.copy.loops)
     rows = prod(row_extents)
@@ -84,15 +110,17 @@ def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
         start = [ir.substitute(x.coordinate, {p.loop_var: panel}) for x in transfer.dims]
         if transfer.row_dims:  # parts follow the outermost dimension of the rows
             cut = transfer.row_dims[0]
-            start[cut] = start[cut] + part * transfer.dims[cut].box
+            start[cut] = start[cut] + part * transfer.tensor_map.box[cut]
         # 32 bits: PTX ISA 9.1, 9.7.9.27.1.2; loops may count in 64.
         coordinates = [ir.as_int32(ir.simplify(x)) for x in start]
         place = [ir.simplify(first_panel + panel), ir.simplify(first_row + row), 0]
         address = tirx.address_of(tirx.BufferLoad(tile, place))
         encoded = tirx.address_of(tensor_map)
+        if transfer.copy.reduce:
+            return tma.reduce(address, encoded, coordinates, transfer.copy.reduce)
         if not transfer.copy.fills_shared:
             return tma.store(address, encoded, coordinates)
-        return tirx.call_extern("int32", TMA_LOAD, address, encoded, *coordinates)
+        return tirx.call_extern("int32", load, address, encoded, *coordinates)
 
     boxes = ir.make_loop("panel", panels, lambda panel:
         ir.make_loop("part", rows // transfer.box_rows, lambda part: one(panel, part)))  # fmt: skip
@@ -147,12 +175,16 @@ def _symbols(extents: list[Any]) -> list[ir.Var]:
     return found
 
 
-def note_of(transfer: TmaTransfer) -> TensorMapNote:
-    """Return what `explain` says of a transfer."""
+def note_of(transfers: list[TmaTransfer]) -> TensorMapNote:
+    """Return what `explain` says of copies that share a map."""
+    transfer = transfers[0]
     return TensorMapNote(
         transfer.copy.tensor.buffer.name,
         tuple(str(x.extent) for x in transfer.dims),
         tuple(transfer.box),
         transfer.swizzle,
         transfer.tensor_map.box_bytes,
+        transfer.tensor_map.element_strides,
+        maps.L2_PROMOTION_BYTES,
+        len(transfers),
     )

@@ -24,6 +24,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.launches import conditions_around, known_at, most
+from tvm_hopper.requests.bodies import is_memory_bound
 
 MOST_ELEMENTS = (1 << 31) - 1
 
@@ -97,17 +98,17 @@ def _widen(index: Any) -> Any:
     return tirx.Cast("int64", index) if ir.dtype_of(index) == "int32" else index
 
 
+def _widen_ours(func: Any, kernel: ir.For) -> ir.For:
+    if not (ir.is_ours(kernel) or is_memory_bound(kernel)):
+        return kernel
+    with known_at(conditions_around(func.body, kernel)) as analyzer:
+        return rewrite_indices(kernel, analyzer)
+
+
 @prim_func_pass(opt_level=0, name="tvm_hopper.WidenIndices")
 class WidenIndices:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
         """Widen the indices of one function's kernels with roles."""
-
-        def widen(kernel: ir.For) -> ir.For:
-            if not ir.is_ours(kernel):
-                return kernel
-            with known_at(conditions_around(func.body, kernel)) as analyzer:
-                return rewrite_indices(kernel, analyzer)
-
-        return ir.map_kernels(func, widen)
+        return ir.map_kernels(func, lambda kernel: _widen_ours(func, kernel))

@@ -12,8 +12,11 @@ from tvm.script import tirx as T
 
 from tvm_hopper.facts.programming_model import MBARRIER_MAX_TX_BYTES
 
+from .cache import hinted
+
 _LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 _STORE = "cp.async.bulk.global.shared::cta.bulk_group"
+_REDUCE = "cp.reduce.async.bulk.global.shared::cta.bulk_group.{suffix}"
 
 
 def unsigned(num_bytes: Any) -> Any:
@@ -27,7 +30,7 @@ def unsigned(num_bytes: Any) -> Any:
     return tirx.Cast("uint32", tirx.bitwise_and(num_bytes, MBARRIER_MAX_TX_BYTES))
 
 
-def load(tile: Any, tensor: Any, num_bytes: Any, barrier: Any) -> Any:
+def load(tile: Any, tensor: Any, num_bytes: Any, barrier: Any, policy: Any = None) -> Any:
     """Copy bytes from global memory to shared memory; they complete on an mbarrier.
 
     Parameters
@@ -38,13 +41,25 @@ def load(tile: Any, tensor: Any, num_bytes: Any, barrier: Any) -> Any:
         int32, or an expression of it.
     barrier
         Pointer to the mbarrier.
+    policy
+        What L2 is to do with the bytes (`cache.create_policy`); None says nothing.
     """
-    return T.ptx[_LOAD](tile, tensor, unsigned(num_bytes), barrier)
+    name, more = hinted(_LOAD, policy)
+    return T.ptx[name](tile, tensor, unsigned(num_bytes), barrier, *more)
 
 
 def store(tensor: Any, tile: Any, num_bytes: Any) -> Any:
     """Copy bytes from shared memory to global memory, as part of this thread's next bulk group."""
     return T.ptx[_STORE](tensor, tile, unsigned(num_bytes))
+
+
+def reduce(tensor: Any, tile: Any, num_bytes: Any, suffix: str) -> Any:
+    """Combine elements of shared memory with those of global memory, in this thread's next group.
+
+    Each by a relaxed atomic operation at gpu scope; `suffix` names operation and type, e.g.
+    "add.f32" (PTX ISA 9.1, 9.7.9.25.5.2).
+    """
+    return T.ptx[_REDUCE.format(suffix=suffix)](tensor, tile, unsigned(num_bytes))
 
 
 def commit_group() -> Any:

@@ -6,6 +6,9 @@ from typing import Any
 
 from tvm.script import tirx as T
 
+from tvm_hopper import ir
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+
 PROXY_SCOPES = ("shared::cta", "shared::cluster", "global")
 
 
@@ -17,8 +20,14 @@ def proxy_async(scope: str = "shared::cta") -> Any:
     return T.ptx[f"fence.proxy.async.{scope}"]()
 
 
-def sync_threads() -> Any:
-    """Wait for every thread of the block: named barrier 0 (`bar.sync`, 9.7.13.1)."""
+def sync_threads(num_threads: Any = None) -> Any:
+    """Wait for every thread of the block: named barrier 0 (`bar.sync`, 9.7.13.1).
+
+    Of a block that is known to be one warp it is the warp's barrier, which waits for no other.
+    """
+    count = None if num_threads is None else ir.static_int(num_threads)
+    if count is not None and count <= THREADS_PER_WARP:
+        return sync_warp()
     return T.tvm_storage_sync("shared")
 
 

@@ -7,11 +7,24 @@ from typing import Any
 
 from tvm.script import tirx as T
 
+from .cache import hinted
+
 _STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
+_REDUCE = "cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{operation}.tile.bulk_group"
 _LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
-def load(tile: Any, tensor_map: Any, coordinates: Sequence[Any], barrier: Any) -> Any:
+def prefetch(tensor_map: Any) -> Any:
+    """Fetch a tensor map, a parameter of the kernel, into the cache that copies read it from.
+
+    `prefetch.tensormap`, PTX ISA 9.1, 9.7.9.17; `tensor_map` is a pointer to its 128 bytes.
+    """
+    return T.ptx.prefetch.tensormap(tensor_map)
+
+
+def load(
+    tile: Any, tensor_map: Any, coordinates: Sequence[Any], barrier: Any, policy: Any = None
+) -> Any:
     """Copy a box from global memory; its bytes complete on an mbarrier.
 
     Parameters
@@ -25,8 +38,11 @@ def load(tile: Any, tensor_map: Any, coordinates: Sequence[Any], barrier: Any) -
         rank, 1 to 5.
     barrier
         Pointer to the mbarrier. It counts whole boxes, elements out of bounds included.
+    policy
+        What L2 is to do with the bytes (`cache.create_policy`); None says nothing.
     """
-    return T.ptx[_LOAD.format(rank=len(coordinates))](tile, tensor_map, *coordinates, barrier)
+    name, more = hinted(_LOAD.format(rank=len(coordinates)), policy)
+    return T.ptx[name](tile, tensor_map, *coordinates, barrier, *more)
 
 
 def store(tile: Any, tensor_map: Any, coordinates: Sequence[Any]) -> Any:
@@ -36,3 +52,14 @@ def store(tile: Any, tensor_map: Any, coordinates: Sequence[Any]) -> Any:
     thread block's shared memory; the other parameters are those of `load`.
     """
     return T.ptx[_STORE.format(rank=len(coordinates))](tensor_map, *coordinates, tile)
+
+
+def reduce(tile: Any, tensor_map: Any, coordinates: Sequence[Any], operation: str) -> Any:
+    """Combine a box with what global memory holds, as part of this thread's next bulk group.
+
+    Each element by a relaxed atomic operation at gpu scope (PTX ISA 9.1, 9.7.9.27.2). `operation`
+    is one of "add", "min", "max", "and", "or", "xor"; the type is that of the map. The other
+    parameters are those of `store`.
+    """
+    instruction = _REDUCE.format(rank=len(coordinates), operation=operation)
+    return T.ptx[instruction](tensor_map, *coordinates, tile)

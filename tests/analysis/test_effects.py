@@ -97,7 +97,7 @@ def test_offsets_stand_behind_their_pointers():
         'T.cuda.mma_fill_legacy(8, C.data, i, dtype="float32")',
         'T.cuda.mma_store_legacy(16, 16, A.data, C.data, i, 16, dtype="float32")',
     ]
-    addresses = {"tirx.ptx.ldmatrix", "tirx.ptx.stmatrix", "tirx.dma_copy"}
+    addresses = {"tirx.ptx.ldmatrix", "tirx.ptx.stmatrix", "tirx.ptx.mapa_u32", "tirx.dma_copy"}
     seen = set()
     for statement in statements:
         for call in ir.find_all(from_statement(statement).body, ir.Call):

@@ -11,6 +11,8 @@ from tvm_hopper.codegen_patches.ptx import (
     address,
     alignment,
     bulk,
+    cache,
+    cluster,
     cp_async,
     fences,
     matrix,
@@ -38,7 +40,9 @@ def name_of(call: Call) -> str:
 
 
 BARRIER = pointer()
+(POLICY,) = registers_of("uint64", 1)
 TENSOR = pointer("float16", "global")
+RANK = tirx.const(1, "uint32")
 BYTES = tirx.Var("num_bytes", "int32")
 TILE = pointer("float16")
 MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
@@ -59,6 +63,16 @@ MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
         (fences.arrive_named(3, 256), "bar_arrive", {"a": 3, "b": 256}),
         (bulk.load(TILE, TENSOR, 128, BARRIER), "cp_async_bulk_g2s_cluster", {"size": 128}),
         (bulk.store(TENSOR, TILE, 128), "cp_async_bulk_s2g", {"size": 128}),
+        (bulk.reduce(TENSOR, TILE, 128, "add.f32"), "cp_reduce_async_bulk_s2g", {"size": 128}),
+        (tma.reduce(TILE, MAP, [8, 0], "xor"), "cp_reduce_async_bulk_tensor", {}),
+        (cluster.arrive(), "barrier_cluster_arrive", {}),
+        (cluster.wait(), "barrier_cluster_wait", {}),
+        (
+            cluster.peer_address(*registers_of("uint32", 1), tirx.const(5, "uint32"), RANK),
+            "mapa_u32",
+            {},
+        ),
+        (cluster.load_float32(*registers_of("float32", 1), *registers_of("uint32", 1)), "ld", {}),
         (bulk.commit_group(), "cp_async_bulk_commit_group", {}),
         (bulk.wait_group(1, read_only=True), "cp_async_bulk_wait_group", {}),
         (bulk.wait_group(0, read_only=False), "cp_async_bulk_wait_group", {}),
@@ -67,6 +81,8 @@ MAP = tirx.address_of(tirx.Var("map", tirx.tvm_stack_alloca("tensormap", 1).ty))
         (cp_async.copy(TILE, TENSOR, 16, 2), "cp_async_cg_src_size", {"src_size": 2}),
         (cp_async.copy(TILE, TENSOR, 8, 2), "cp_async_ca_src_size", {"src_size": 2}),
         (cp_async.arrive(BARRIER), "cp_async_mbarrier_arrive", {}),
+        (tma.prefetch(MAP), "prefetch", {}),
+        (cache.create_policy(POLICY, "evict_first"), "createpolicy_fractional", {}),
         (cp_async.commit_group(), "cp_async_commit_group", {}),
         (cp_async.wait_group(2), "cp_async_wait_group", {}),
         (registers.setmaxnreg_dec(40), "setmaxnreg", {}),
@@ -86,6 +102,8 @@ def test_an_instruction_of_the_table(call, name, values):
     [
         (mbarrier.wait(BARRIER, 1), "tirx.cuda.mbarrier_wait"),
         (fences.sync_threads(), "tirx.tvm_storage_sync"),
+        (fences.sync_threads(33), "tirx.tvm_storage_sync"),
+        (fences.sync_threads(32), "tirx.cuda.warp_sync"),
         (fences.sync_warp(), "tirx.cuda.warp_sync"),
         (address.generic_to_shared(TILE), "tirx.cuda.cvta_generic_to_shared"),
         (registers.shuffle_xor(registers_of("uint32", 1)[0], 2), "tirx.tvm_warp_shuffle_xor"),
@@ -94,6 +112,38 @@ def test_an_instruction_of_the_table(call, name, values):
 )
 def test_a_helper_of_tvm(call, name):
     assert name_of(call) == name
+
+
+def test_reductions_name_operation_and_type():
+    mods = decode_ptx(bulk.reduce(TENSOR, TILE, 16, "add.noftz.f16")).mods
+    assert (mods["redop"], mods["noftz"], mods["type"]) == ("add", "noftz", "f16")
+    mods = decode_ptx(tma.reduce(TILE, MAP, [0, 0, 0], "min")).mods
+    assert (mods["redop"], mods["dim"]) == ("min", "3d")
+
+
+def test_the_barrier_of_a_cluster_orders_what_its_blocks_access():
+    assert decode_ptx(cluster.arrive()).mods["sem"] == "release"
+    assert decode_ptx(cluster.wait()).mods["sem"] == "acquire"
+    word, place = registers_of("float32", 1), registers_of("uint32", 1)
+    assert "shared::cluster" in decode_ptx(cluster.load_float32(*word, *place)).mods.values()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        tma.load(TILE, MAP, [0, 1], BARRIER, POLICY),
+        bulk.load(TILE, TENSOR, 128, BARRIER, POLICY),
+    ],
+)
+def test_a_load_that_tells_l2_something(call):
+    decoded = decode_ptx(call)
+    assert "L2::cache_hint" in decoded.mods.values()
+    assert decoded.operands["cache_policy"][0].same_as(POLICY)
+
+
+@pytest.mark.parametrize("hint", ["evict_first", "evict_last"])
+def test_a_policy_says_what(hint):
+    assert decode_ptx(cache.create_policy(POLICY, hint)).mods["pri"] == f"L2::{hint}"
 
 
 def test_setmaxnreg_goes_both_ways():

@@ -12,7 +12,6 @@ import tvm_hopper
 from tvm_hopper import ir, pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.plan.notes import SmemNote, to_json
-from tvm_hopper.schedule.products.model import estimate_cycles
 from tvm_hopper.testing import workloads
 
 TARGET = "nvidia/nvidia-h200"
@@ -195,13 +194,36 @@ def test_each_size_class_is_a_section_that_says_for_which_rows_it_is():
     rows = [dict(kernel.rows()) for kernel in kernels]
     assert [x["launched for"] for x in rows] == ["1 <= m <= 64", "65 <= m <= 256", "m >= 257"]
     for bound, kernel, text in zip((64, 256, 4096), kernels, rows, strict=True):
-        tile = hs.choose_config(bound, 1024, 256).tile
-        cycles = estimate_cycles(bound, 1024, 256, tile)
-        assert text["chosen for"] == f"{bound} rows, {cycles} cycles by the model"
-        assert (kernel.chosen_for.rows, kernel.chosen_for.cycles) == (bound, cycles)
+        best = text["chosen by estimate"].splitlines()[0]  # of as many rows
+        time = f"{kernel.chosen_for.tenths / 10:.1f} us"
+        assert best.endswith(f": {time}")
+        assert text["chosen for"] == f"{bound} rows, {time} by estimate"
+        assert kernel.chosen_for.rows == bound
+        tile = hs.choose_config(bound, 1024, 256, out_dtype="float32").tile
+        assert best.startswith("x".join(map(str, tile)))
     assert [kernel.persistent for kernel in kernels] == [None, None, hs.BY_DEVICE]
     plain = tvm_hopper.explain(sch.mod, TARGET).as_dict()["kernels"]
     assert plain[1]["launched_for"] == "65 <= m <= 256"
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"layout": "NN", "out_dtype": "float16", "epilogue": ("bias_row", "relu")}]
+)
+def test_the_kernel_of_a_class_is_that_of_a_static_build_of_its_bound(options):
+    bounds, (n, k) = (16, 200, 4096), (4096, 512)
+    sch = s_tir.Schedule(workloads.matmul("m", n, k, **options))
+    hs.matmul(sch, "C", classes=bounds)
+    kernels = tvm_hopper.explain(sch.mod, TARGET).kernels
+    for bound, kernel in zip(bounds, kernels, strict=True):
+        static = s_tir.Schedule(workloads.matmul(bound, n, k, **options))
+        hs.matmul(static, "C")
+        (own,) = tvm_hopper.explain(static.mod, TARGET).kernels
+        alike = "rings", "roles", "wgmma_pending", "raster_group", "smem_bytes", "fallbacks"
+        for field in alike:
+            assert getattr(kernel, field) == getattr(own, field), (bound, field)
+        assert kernel.product == replace(own.product, block=kernel.product.block)
+        assert kernel.persistent == (own.persistent if bound != bounds[-1] else hs.BY_DEVICE)
+        assert ("transposed" in kernel.product.choice.splitlines()[0]) == (bound == 16)
 
 
 def test_one_kernel_of_symbolic_rows_says_what_it_was_chosen_for_alone():

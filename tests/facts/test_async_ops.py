@@ -12,6 +12,7 @@ def test_every_row_completes_in_a_known_way():
         "tma_store",
         "bulk_store",
         "tma_reduce",
+        "bulk_reduce",
         "wgmma",
         "dma_load",
     }
@@ -34,7 +35,11 @@ def test_only_wgmma_may_start_before_earlier_instructions():
 
 
 def test_what_may_be_repeated_in_place():
-    assert [op.name for op in ASYNC_OPS.values() if op.repeats_in_place] == ["tma_reduce", "wgmma"]
+    assert [op.name for op in ASYNC_OPS.values() if op.repeats_in_place] == [
+        "tma_reduce",
+        "bulk_reduce",
+        "wgmma",
+    ]
 
 
 def test_a_mechanism_is_served_by_the_instruction_for_the_memories_at_both_ends():
@@ -56,6 +61,12 @@ def test_a_mechanism_is_served_by_the_instruction_for_the_memories_at_both_ends(
         ("cp_async", "global", "shared"): "cp_async",
         ("dma", "global", "vtcm"): "dma_load",
     }
+
+
+def test_stores_that_combine_are_other_instructions():
+    assert find_copy_op("tma", "shared", "global", combines=True).name == "tma_reduce"
+    assert find_copy_op("bulk", "shared", "global", combines=True).name == "bulk_reduce"
+    assert find_copy_op("tma", "global", "shared", combines=True) is None
 
 
 def test_mechanisms_between_memories():

@@ -23,6 +23,14 @@ def test_a_good_map_breaks_no_rule():
     assert make(dims=(None, None), strides_bytes=(None,)).check() == ()
 
 
+def test_a_box_holds_one_element_at_each_step():
+    """128 rows at each third one: 43, the last one at row 126 of the box."""
+    strided = make(element_strides=(1, 3))
+    assert strided.check() == ()
+    assert strided.loaded == (64, 43)
+    assert strided.box_bytes == 64 * 43 * 2
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -35,6 +43,7 @@ def test_a_good_map_breaks_no_rule():
         ({"strides_bytes": (200,)}, "found stride 1 of 200 bytes; need a multiple of 16 bytes"),
         ({"strides_bytes": (1 << 40,)}, "found stride 1 of 1099511627776 bytes; need 0 to 2"),
         ({"element_strides": (1, 9)}, "found element stride 1 of 9; need 1 to 8"),
+        ({"element_strides": (2, 1)}, "found element stride 0 of 2, which is ignored; need 1"),
         ({"box": (64, 512)}, "found box dimension 1 of 512; need 1 to 256"),
         ({"box": (4, 128)}, "found an inner box of 8 bytes; need a multiple of 16 bytes"),
         (

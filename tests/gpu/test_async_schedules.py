@@ -8,6 +8,8 @@ import tvm
 from tvm.ir.transform import PassContext
 
 from tvm_hopper.requests import keys
+from tvm_hopper.testing import ampere_forms
+from tvm_hopper.testing.ampere_forms import Form
 from tvm_hopper.testing.ampere_schedules import A100, columns, padded, vectors
 
 pytestmark = pytest.mark.gpu
@@ -60,4 +62,40 @@ def test_padded(target):
     got = run(padded, target, a, shape=(16, 16), dtype="float32")
     want = np.zeros((16, 16), "float32")
     want[:, 1:15] = a
+    np.testing.assert_array_equal(got, want)
+
+
+def _stencil(a: np.ndarray) -> np.ndarray:
+    around = a[:-2, 1:-3] + a[1:-1, :-4] + a[1:-1, 2:-2] + a[2:, 1:-3]
+    return around * 0.25 + a[1:-1, 1:-3]
+
+
+OUT_BY_BYTES = {4: Form((32, 64), chunk=1, vector=1, store=1), 8: Form((32, 64), vector=2, store=2)}
+FORMS = {
+    "copied out by 4 bytes": (ampere_forms.scaled(1024, 512, OUT_BY_BYTES[4]), lambda a: a * 2),
+    "copied out by 8 bytes": (ampere_forms.scaled(1024, 512, OUT_BY_BYTES[8]), lambda a: a * 2),
+    "stencil": (ampere_forms.five_point(1024, 512, Form((8, 128), 4, chunk=1, vector=1)), _stencil),
+    "rows of float16": (ampere_forms.rows(200, "float16", 8), lambda a: a),
+    "rows of float32": (ampere_forms.rows(200, "float32", 1), lambda a: a),
+    "rows, doubled between": (ampere_forms.doubled_rows(200), lambda a: a * 2),
+    "columns": (ampere_forms.columns(8, 128, 65), lambda a, b: a + b),
+    "columns, padded": (
+        ampere_forms.columns(8, 128, 65, pad=True),
+        lambda a, b: np.pad(a + b, ((0, 0), (1, 1))),
+    ),
+}
+
+
+@TARGETS
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form(name, target):
+    """Whole numbers: every sum is exact."""
+    mod, computes = FORMS[name]
+    rng = np.random.default_rng(4)
+    *given, out = mod["main"].params
+    inputs = [
+        rng.integers(-64, 64, [int(n) for n in x.shape]).astype(str(x.ty.dtype)) for x in given
+    ]
+    want = computes(*(x.astype("float64") for x in inputs)).astype(str(out.ty.dtype))
+    got = run(mod, target, *inputs, shape=want.shape, dtype=str(want.dtype))
     np.testing.assert_array_equal(got, want)

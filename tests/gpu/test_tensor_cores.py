@@ -1,4 +1,4 @@
-"""Products by ldmatrix and mma.sync over tiles that TMA brings, on a GPU."""
+"""Products by ldmatrix and mma.sync over tiles that TMA or cp.async brings, on a GPU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 TEAMS = {
     "4 warps": {"tile": (64, 64, 32), "warps": (2, 2)},
     "8 warps": {"tile": (128, 64, 32), "warps": (4, 2)},
+    "4 warps, cp.async": {"tile": (64, 64, 32), "warps": (2, 2), "load": "cp_async"},
     "producer, 4 consumers": {"tile": (64, 64, 32), "warps": (2, 2), "roles": hs.Roles(1)},
     "producer, 8 consumers": {"tile": (128, 64, 32), "warps": (4, 2), "roles": hs.Roles(2)},
 }

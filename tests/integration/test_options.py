@@ -37,6 +37,8 @@ def func(**attributes: object):
         (keys.RASTER_GROUP, 16),
         (keys.ASYNC_COPY, "tma"),
         (keys.CHECK_ASSEMBLER_LOG, False),
+        (keys.DETERMINISTIC, True),
+        (keys.FUNCTIONS, "library"),
     ],
 )
 def test_a_context_takes_and_shows_every_option(name, value) -> None:

@@ -19,8 +19,9 @@ from tests.transforms.scripts import parse, run
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.cuda_build import assembler_log, compilers
-from tvm_hopper.testing import copies, workloads
+from tvm_hopper.testing import copies, step_products, workloads
 from tvm_hopper.testing.copies import Route
+from tvm_hopper.testing.step_products import ProductTiling
 from tvm_hopper.transforms import InsertSyncs
 
 pytestmark = pytest.mark.slow
@@ -79,6 +80,17 @@ def test_a_product(pending, expected, tmp_path):
 )
 def test_copies_and_stores(route, expected, tmp_path):
     check(copies.schedule(copies.copy(512, 512), route), tmp_path, expected)
+
+
+@pytest.mark.parametrize("pending", [0, 1])
+def test_products_stores_and_copies_of_both_kinds(pending, tmp_path):
+    """Of copies by the producer's threads nobody waits for a group."""
+    tiling = ProductTiling((64, 64, 64), stages=3, wgmma_pending=pending, store="tma")
+    sch = step_products.schedule(
+        workloads.matmul(512, 512, 512, "NT", "float16", "float16"), tiling
+    )
+    groups = [f"{PRODUCTS} 0x{n}" for n in range(pending, -1, -1)]
+    check(sch, tmp_path, [*groups, f"{COPIES} 0x0"])
 
 
 # The three cases of products, which no schedule makes: a kernel has one.

@@ -19,7 +19,7 @@ from tvm_hopper.plan.smem import ring_memory
 from tvm_hopper.schedule.dry_run import LAST, TARGET
 from tvm_hopper.schedule.products import apply
 from tvm_hopper.schedule.products.config import find_violations, most_stages, ring_slots
-from tvm_hopper.schedule.products.staging import choose_staging, staging_memory
+from tvm_hopper.schedule.products.staging import EpilogueTypes, choose_staging, staging_memory
 from tvm_hopper.testing import workloads
 
 SPLITS = {1: [(24, 256), (56, 256)], 2: [(40, 232), (24, 240), (96, 200)], 3: [(32, 160)]}
@@ -125,16 +125,26 @@ def test_staging_that_the_schedule_accepts_the_passes_accept(seed):
     assert any("C_shared" in x.name for x in noted)
 
 
-def staged(stages, may_take_stages=True, persistent=1, outputs=("float16",), tile=(128, 256, 64)):
-    """Return the stages and parts that a product gets."""
+def staged(
+    stages,
+    may_take_stages=True,
+    persistent=1,
+    outputs=("float16",),
+    tile=(128, 256, 64),
+    operands=(),
+):
+    """Return the stages, the parts, and the slots of operands that a product gets."""
     given = hs.MatmulConfig(tile, stages, 2, persistent=persistent, store="tma")
     sizes = tuple((x,) for x in tile)
-    found = choose_staging(given, sizes, may_take_stages, "float16", outputs, SM_90A)
-    return found.stages, found.store_parts
+    behind = EpilogueTypes(outputs, operands)
+    found = choose_staging(given, sizes, may_take_stages, "float16", behind, SM_90A)
+    chosen = (found.stages, found.store_parts)
+    return (*chosen, found.operand_slots) if operands else chosen
 
 
 def test_as_few_parts_as_leave_the_ring_its_slots():
-    assert staged(4) == (4, 2)
+    assert staged(4) == (3, 1)  # all of a tile is worth the fourth stage
+    assert staged(4, False) == (4, 2)
     assert staged(4, outputs=("float32",)) == (4, 4)
     assert staged(4, outputs=("float16", "float32")) == (4, 8)
     assert staged(3) == (3, 1)
@@ -144,10 +154,35 @@ def test_as_few_parts_as_leave_the_ring_its_slots():
 def test_slots_are_given_up_only_where_nobody_asked_for_them():
     tile = (192, 128, 96)  # 61440 bytes a slot: three of them leave 48 KiB
     stages, parts = staged(3, tile=tile, outputs=("float32", "float32", "float32", "float32"))
-    memory = staging_memory(
-        tile, stages, hs.MatmulConfig(store="tma", store_parts=parts), "float16", ("float32",) * 4
-    )
+    behind = EpilogueTypes(("float32",) * 4)
+    config = hs.MatmulConfig(store="tma", store_parts=parts)
+    memory = staging_memory(tile, stages, config, "float16", behind)
     assert memory.num_bytes <= SM_90A.smem_per_block
     full = (128, 256, 64)
     assert staged(4, tile=full, outputs=("float16",) * 40)[0] < 4
     assert staged(4, False, tile=full, outputs=("float16",) * 40)[0] == 4
+
+
+@pytest.mark.parametrize("rows", [512, 4096], ids=["a tile each", "persistent"])
+def test_operands_that_the_schedule_accepts_are_built(rows):
+    """Where a thread block has one tile its staging lies in the ring, but not beside operands."""
+    form = {"out_dtype": "float16", "epilogue": ("residual", "relu")}
+    sch = s_tir.Schedule(workloads.matmul(rows, 4096, 4096, **form))
+    hs.matmul(sch, "C")
+    with PassContext():
+        (func,) = pipeline.lower(sch.mod, TARGET, until=LAST).functions.values()
+    noted = [x for x in notes_of(func) if isinstance(x, SmemNote)]
+    assert any("residual" in x.name for x in noted)
+    assert max(x.offset + x.size for x in noted) <= SM_90A.smem_per_block
+
+
+def test_a_whole_tile_of_an_operand_is_worth_a_stage():
+    half = {"operands": ("float16",)}
+    assert staged(4, **half) == (3, 4, 4)
+    assert staged(3, False, **half) == (3, 4, 4)
+    assert staged(4, persistent=0, **half) == (3, 4, 4)  # the ring's bytes are not free yet
+    # nobody gives up a stage that was asked for: then some parts are loaded ahead
+    assert staged(4, False, **half) == (4, 4, 1)
+    assert staged(4, tile=(128, 128, 64), **half) == (4, 1, 1)
+    # what finds no room is loaded by the threads
+    assert staged(4, False, operands=("float32",) * 20) == (4, 2, 0)

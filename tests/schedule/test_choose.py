@@ -1,4 +1,6 @@
-"""The default configuration: large tiles for large shapes, and always one that fits."""
+"""The default configuration: the one with the least estimated time, and always one that fits."""
+
+import time
 
 import pytest
 from tvm import tirx
@@ -6,6 +8,7 @@ from tvm.target import Target
 
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.devices import Chip
 from tvm_hopper.requests.keys import BY_DEVICE
 from tvm_hopper.schedule.products.config import (
     MatmulConfig,
@@ -15,62 +18,134 @@ from tvm_hopper.schedule.products.config import (
     split_axis,
 )
 from tvm_hopper.schedule.products.model import (
-    CANDIDATES,
+    as_product,
     choose_config,
-    choose_tile,
-    estimate_cycles,
+    choose_raster_group,
+    num_tiles,
+    rank,
 )
 
 
-@pytest.mark.parametrize(
-    ("shape", "tile"),
-    [  # the fastest of nine tiles on an H200, or within 2% of it
-        ((2048, 2048, 2048), (128, 256, 64)),
-        ((1024, 1024, 1024), (128, 64, 128)),
-        ((512, 4096, 14336), (128, 128, 64)),
-        ((128, 8192, 8192), (128, 64, 128)),
-        ((64, 4096, 8192), (64, 64, 128)),
-        ((4096, 4096, 256), (128, 256, 64)),
-    ],
-)
-def test_measured_shapes_get_the_tile_that_was_fastest(shape, tile):
-    assert choose_config(*shape).tile == tile
+def best(m, n, k, given=None, count=1, chip=None, majors=("k", "k")):
+    wanted = as_product(m, n, k, "float16", majors, "float16")
+    return rank(wanted, given or MatmulConfig(), chip or Chip(), count)
+
+
+def test_a_shape_that_fills_the_chip_in_whole_waves_gets_tiles_that_do():
+    """5120 x 5120 are 640 tiles of 256 x 160, 4.85 waves; of 128 x 256, 800 tiles, 6.06 waves."""
+    config = choose_config(5120, 5120, 5120)
+    tiles = num_tiles(5120, 5120, config.tile[:2])
+    assert tiles / 132 > 0.94 * -(-tiles // 132)
+
+
+def test_few_outputs_get_small_tiles():
+    """Of 152 x 128 outputs a tile of 128 x 256 is one thread block; the chip has 132 SMs."""
+    config = choose_config(152, 128, 33216)
+    assert num_tiles(152, 128, config.tile[:2]) >= 24
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (64, 8, 32), (16384, 16384, 32), (1, 30000, 64)])
+def test_a_short_sum_gets_a_shallow_tile(shape):
+    assert choose_config(*shape).tile[2] == 64
+
+
+def test_no_tile_reaches_further_over_an_edge_than_it_has_to():
+    for m, n, k in ((1, 8, 8), (65, 72, 64), (129, 300, 100), (200, 16, 1000)):
+        tile = choose_config(m, n, k).tile
+        assert tile[0] < m + 64
+        assert tile[1] < max(n + 16, 17)
+
+
+def test_symbolic_extents_are_taken_to_be_large():
+    symbolic, large = tirx.Var("m", "int32"), MatmulConfig(persistent=BY_DEVICE)
+    assert choose_config(symbolic, 4096, 4096) == choose_config(4096, 4096, 4096, given=large)
+
+
+def test_choosing_is_quick():
+    best(64, 64, 64)
+    start = time.perf_counter()
+    for i in range(10):
+        best(1000 + i, 1000, 1000, count=5)
+    assert (time.perf_counter() - start) / 10 < 0.02
+
+
+def test_estimates_ascend_and_every_one_fits_the_chip():
+    found = best(3000, 3000, 3000, count=200)
+    assert [x.microseconds for x in found] == sorted(x.microseconds for x in found)
+    for one in found:
+        config = MatmulConfig(consumers=one.consumers)
+        assert find_violations(one.tile, one.stages, config, "float16", SM_90A) == []
 
 
 @pytest.mark.parametrize(
-    ("shape", "tile"),
+    ("given", "holds"),
     [
-        ((4096, 4096, 4096), (128, 256, 64)),
-        ((8192, 8192, 8192), (128, 256, 64)),
-        ((tirx.Var("m", "int32"), 4096, 4096), (128, 256, 64)),
-        ((1, 8, 8), (64, 32, 64)),  # no deeper than the sum needs
+        (MatmulConfig(consumers=3), lambda x: x.consumers == 3),
+        (MatmulConfig(stages=5), lambda x: most_stages(x.tile, "float16", SM_90A) >= 5),
+        (MatmulConfig(consumers=2, registers=(128, 168)), lambda x: x.tile[0] * x.tile[1] <= 36352),
+        (MatmulConfig(wgmma_pending=0), lambda x: x.pending == 0),
     ],
 )
-def test_other_shapes(shape, tile):
-    assert choose_config(*shape).tile == tile
+def test_what_is_given_restricts_the_tiles(given, holds):
+    found = best(4096, 4096, 4096, given, count=1000)
+    assert len(found) > 20
+    assert all(map(holds, found))
 
 
-def test_large_shapes_get_the_ring_that_the_measured_kernel_has():
-    config = choose_config(4096, 4096, 4096)
-    assert (config.stages, config.consumers) == (4, 2)
+def test_no_tile_for_what_is_given_is_an_error():
+    with pytest.raises(ScheduleError, match=r"choose_config: found no tile that fits .*stages=99"):
+        choose_config(4096, 4096, 4096, given=MatmulConfig(stages=99))
+
+
+def test_a_rank_says_what_it_is():
+    (first,) = best(4096, 4096, 4096, MatmulConfig(consumers=1))
+    text = str(first)
+    assert text.startswith("x".join(map(str, first.tile)) + ", 1 consumer, ")
+    assert text.endswith(f" stages: {first.microseconds:.1f} us")
+
+
+def test_a_single_consumer_leaves_a_group_in_flight():
+    """Nobody else multiplies while it turns from one slot to the next."""
+    given = MatmulConfig(consumers=1)
+    assert choose_config(512, 768, 2816, given=given).wgmma_pending == 1
+    assert choose_config(512, 768, 2816, given=MatmulConfig(consumers=2)).wgmma_pending is None
+    told = choose_config(512, 768, 2816, given=MatmulConfig(consumers=1, wgmma_pending=0))
+    assert told.wgmma_pending == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "group"),
+    [
+        ((16384, 8192, 64), 1),  # all of B, 1 MiB, stays in the cache
+        ((16384, 8192, 4096), 16),
+        ((1024, 1024, 64), 8),  # one wave: the order says nothing
+    ],
+)
+def test_rows_that_are_visited_together(shape, group):
+    assert choose_raster_group(*shape, (128, 128), "float16", 132) == group
+
+
+@pytest.mark.parametrize(
+    ("majors", "message"),
+    [
+        (("k", "x"), r"found majors=\('k', 'x'\); need two of"),
+        ("kk", r"found majors='kk'"),
+    ],
+)
+def test_refuses_what_are_no_majors(majors, message):
+    with pytest.raises(ScheduleError, match=message):
+        choose_config(64, 64, 64, majors=majors)
 
 
 def test_a_short_reduction_gets_a_short_ring():
     assert choose_config(4096, 4096, 64).stages == 2
 
 
-@pytest.mark.parametrize("candidate", CANDIDATES, ids=str)
-def test_every_candidate_fits_the_chip(candidate):
-    *tile, consumers = candidate
-    config = MatmulConfig(tuple(tile), stages=3, consumers=consumers)
-    assert find_violations(config.tile, 3, config, "float16", SM_90A) == []
-
-
 def test_what_is_given_stays():
     given = MatmulConfig(accumulate="float32", swizzle=64, raster_group=4, stages=2)
     config = choose_config(4096, 4096, 4096, given=given)
     assert (config.accumulate, config.swizzle, config.raster_group) == ("float32", 64, 4)
-    assert (config.tile, config.stages, config.consumers) == ((128, 256, 64), 2, 2)
+    assert config.stages == 2
 
 
 @pytest.mark.parametrize(
@@ -80,7 +155,7 @@ def test_what_is_given_stays():
         ((64, 256, 64), 1, 5),
         ((192, 128, 64), 3, 5),
         ((256, 128, 64), 2, 4),
-        ((64, 64, 128), 1, 6),
+        ((64, 64, 128), 1, 7),
     ],
 )
 def test_a_given_tile_gets_consumers_and_stages(tile, consumers, stages):
@@ -98,18 +173,6 @@ def test_given_consumers_get_a_tile_that_they_can_share():
 def test_a_sampled_last_stage_stays_what_it_is():
     config = choose_config(4096, 4096, 4096, given=MatmulConfig(last_stage=2))
     assert (config.stages, config.last_stage) == (None, 2)
-
-
-def test_cycles_by_hand():
-    # one tile of 64x64x64: 128 multiply + 170 turn, more than 16384 / 5800 = 2 loads;
-    # 1500 fill, 2*64*64/16 = 512 store
-    assert estimate_cycles(64, 64, 64, (64, 64, 64)) == 298 + 1500 + 512
-    # 133 tiles are two waves; 132 CTAs load 132 * 16384 / 5800 = 372 a step
-    assert estimate_cycles(64 * 133, 64, 64, (64, 64, 64)) == 2 * (372 + 1500 + 512)
-    # on 78 SMs as well; 78 CTAs load 78 * 16384 / 5800 = 220 a step, less than 298 of multiplying
-    assert estimate_cycles(64 * 133, 64, 64, (64, 64, 64), 78) == 2 * (298 + 1500 + 512)
-    # one row of a large B: 2 * 16385 * 8192 bytes at 1900 a cycle
-    assert estimate_cycles(1, 16384, 8192, (64, 128, 64)) == 2 * 16385 * 8192 // 1900
 
 
 def slot_bytes(tile, dtype):
@@ -174,13 +237,9 @@ def test_the_number_of_sms_is_that_of_the_target_in_scope():
 
 def test_the_tile_follows_the_number_of_sms():
     """20 tiles of 64 x 32 are one wave on 20 SMs; on 5 they are four, and larger tiles win."""
-    many, few = (choose_tile(64, 640, 4096, num_sms=sms)[0] for sms in (20, 5))
-    cost = {
-        sms: {t: estimate_cycles(64, 640, 4096, t, sms) for t in (many, few)} for sms in (20, 5)
-    }
-    assert many != few
-    assert cost[20][many] < cost[20][few]
-    assert cost[5][few] < cost[5][many]
+    (many,), (few,) = (best(64, 640, 4096, chip=Chip(sms)) for sms in (40, 5))
+    assert many.tile[1] < few.tile[1]
+    assert many.microseconds < few.microseconds
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.products import classes
-from tvm_hopper.schedule.products.classes import LADDER, POINTS, cut, estimate
+from tvm_hopper.schedule.products.classes import LADDER, POINTS, cut, estimate_all
+from tvm_hopper.schedule.products.model import as_product, chip_of_target, rank_both
 
 SHAPES = [(4096, 4096), (6144, 4096), (28672, 4096), (512, 7168), (128, 64)]
 
@@ -22,7 +26,52 @@ def test_classes_are_few_and_lose_little_where_batches_are_padded_to(n, k):
     for m in (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192):
         config = hs.choose_config(next(x for x in bounds if m <= x), n, k)
         own = hs.choose_config(m, n, k)
-        assert estimate(m, n, k, config) <= 1.15 * estimate(m, n, k, own), m
+        (times,) = estimate_all(
+            [as_product(m, n, k, "float16", ("k", "k"), "float16")], [config, own]
+        )
+        assert times[0] <= 1.15 * times[1], m
+
+
+@pytest.mark.parametrize("m", [1, 16, 100, 1000])
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_the_estimate_of_a_configuration_is_that_by_which_it_was_chosen(m, n, k):
+    wanted = as_product(m, n, k, "float16", ("k", "mn"), "float32")
+    given = hs.MatmulConfig()
+    ways = [given, replace(given, transposed=True), replace(given, consumers=2)]
+    for one in ways:
+        config = hs.choose_config(m, n, k, given=one, majors=("k", "mn"), out_dtype="float32")
+        (best,) = rank_both(wanted, one, chip_of_target(), 1)
+        assert estimate_all([wanted], [given_tile(config), config])[0] == pytest.approx(
+            [best.microseconds] * 2
+        )
+
+
+def given_tile(config):
+    """Return the same with the last stage in place of their number."""
+    return replace(config, stages=None, last_stage=config.stages - 1)
+
+
+def test_choosing_is_quick():
+    hs.choose_classes(4096, 4096)  # legal tiles are listed once in a process
+    start = time.process_time()
+    hs.choose_classes(4096, 11008)
+    assert time.process_time() - start < 0.3
+
+
+def test_few_rows_are_multiplied_transposed_and_many_are_not():
+    bounds = hs.choose_classes(4096, 4096)
+    ways = [bool(hs.choose_config(bound, 4096, 4096).transposed) for bound in bounds]
+    assert ways[0]
+    assert not ways[-1]
+    assert ways == sorted(ways, reverse=True)
+
+
+@pytest.mark.parametrize("change", [{"majors": ("mn", "mn")}, {"out_dtype": "float32"}])
+def test_layout_and_output_count(change):
+    shapes = [(n, k) for n in (1024, 4096, 6144) for k in (512, 4096)]
+    assert [hs.choose_classes(*x, **change) for x in shapes] != [
+        hs.choose_classes(*x) for x in shapes
+    ]
 
 
 def test_what_is_given_counts():
@@ -87,6 +136,8 @@ def test_a_large_loss_counts_more_than_several_small_ones():
         ((0, 64), "found n=0; need 1 or more"),
         ((64, "64"), "found k='64'; need an int"),
         ((64, 64, "int8"), "found dtype='int8'; need one of"),
+        ((64, 64, "float16", None, 132, "kk"), "found majors='kk'; need two of"),
+        ((64, 64, "float16", None, 132, ("k", "k"), "int8"), "found out_dtype='int8'; need one of"),
     ],
 )
 def test_refusals(arguments, match):

@@ -1,7 +1,8 @@
 """A configuration that cannot work for a product is one clear error of `hs.matmul`."""
 
 import pytest
-from tvm import s_tir
+import tvm
+from tvm import s_tir, te
 
 from tests.schedule.refuse import refuse
 from tvm_hopper import schedule as hs
@@ -42,8 +43,13 @@ from tvm_hopper.testing import workloads
             r"found a ring of 4 stages and 65536 B of staging \(store_parts=2\), 262208 B of "
             r"shared memory; need at most 232448 B, by more parts, fewer stages or a smaller tile",
         ),
+        (
+            hs.MatmulConfig((128, 256, 64), 3, 2, store="tma", store_parts=4, operand_slots=2),
+            r"found operand_slots=2 of an epilogue without a tensor to load; need one of the "
+            r"output's shape, static, whose rows are multiples of 16 bytes",
+        ),
     ],
-    ids=["shared-memory", "tile", "consumers", "registers", "parts", "staging"],
+    ids=["shared-memory", "tile", "consumers", "registers", "parts", "staging", "operands"],
 )
 def test_configurations(config, match):
     refuse(workloads.matmul(256, 256, 256), match, config=config)
@@ -81,6 +87,42 @@ def test_sampled_tiles_that_share_no_axis():
 def test_config_refuses_a_negative_number_of_persistent_blocks():
     with pytest.raises(ScheduleError, match=r"persistent=-2; need -1 or more"):
         hs.MatmulConfig(persistent=-2)
+
+
+def test_operands_that_find_no_room():
+    mod = workloads.matmul(256, 256, 64, out_dtype="float16", epilogue=("residual",))
+    refuse(
+        mod,
+        r"found a ring of 4 stages and 65536 B of staging \(store_parts=4, operand_slots=3\), "
+        r"262\d+ B of shared memory; need at most 232448 B, by more parts",
+        config=hs.MatmulConfig(
+            (128, 256, 64), 4, 2, persistent=1, store="tma", store_parts=4, operand_slots=3
+        ),
+    )
+
+
+def test_operands_that_meet_no_element_of_their_own():
+    a, b = (te.placeholder((64, 16), "float16", name=x) for x in "AB")
+    other = te.placeholder((64, 64), "float16", name="other")
+    k = te.reduce_axis((0, 16), "k")
+    c = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
+        name="C",
+    )
+    d = te.compute((64, 64), lambda i, j: c[i, j] + other[j, i].astype("float32"), name="D")
+    func = te.create_prim_func([a, b, other, d]).with_attr("global_symbol", "main")
+    config = hs.MatmulConfig((64, 64, 16), 2, 1, store="tma", operand_slots=1)
+    match = "found operand_slots=1 of an epilogue that reads no tensor as a whole"
+    refuse(tvm.IRModule({"main": func}), match, config=config)
+
+
+def test_operands_of_a_store_that_there_is_not():
+    with pytest.raises(ScheduleError, match='found operand_slots alone; need store="tma" too'):
+        hs.MatmulConfig(operand_slots=2)
+    with pytest.raises(ScheduleError, match="operand_slots=-1; need 0 or more"):
+        hs.MatmulConfig(operand_slots=-1)
+    assert hs.MatmulConfig(operand_slots=0).store is None
 
 
 def test_parts_of_a_store_that_there_is_not():

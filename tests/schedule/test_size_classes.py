@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
-from tvm_hopper.requests.keys import CHOSEN_FOR, PERSISTENT
+from tvm_hopper.requests.keys import CHOICE, CHOSEN_FOR, PERSISTENT
 from tvm_hopper.schedule.origins import plain_of
 from tvm_hopper.testing import workloads
 from tvm_hopper.testing.serial import as_serial, run_serially
@@ -136,16 +136,20 @@ def test_one_kernel_on_request():
     mod = workloads.matmul("m", 4096, 256)
     one, many, few = (s_tir.Schedule(mod) for _ in range(3))
     hs.matmul(one, "C", classes=())
-    hs.matmul(many, "C", hs.choose_config(4096, 4096, 256))
+    hs.matmul(many, "C", hs.choose_config(4096, 4096, 256, out_dtype="float32"))
+    choices = [x for x in ir.find_all(one.mod["main"].body, ir.SBlock) if CHOICE in x.annotations]
+    assert len(choices) == 1  # noted where the tile was left open
+    one.unannotate(one.get_sblock(choices[0].name_hint), CHOICE)
     tvm.ir.assert_structural_equal(one.mod, many.mod)
     hs.matmul(few, "C", rows=64)
     (kernel,) = ir.kernels(few.mod["main"])
     notes = ir.thread_axes(kernel)["blockIdx.x"].annotations
     assert int(notes[CHOSEN_FOR][0]) == 64
     assert int(notes[PERSISTENT]) == hs.BY_DEVICE  # although 64 rows have few tiles
-    small = hs.choose_config(64, 4096, 256).tile
-    columns = ir.thread_axes(kernel)["blockIdx.x"].extent
-    assert int(columns) == 4096 // small[1]
+    small = hs.choose_config(64, 4096, 256, out_dtype="float32")
+    axis = "blockIdx.y" if small.transposed else "blockIdx.x"
+    columns = small.tile[0 if small.transposed else 1]
+    assert int(ir.thread_axes(kernel)[axis].extent) == -(-4096 // columns)
 
 
 def test_a_trace_replays_on_the_branches_where_only_tvm_is_imported(tmp_path):

@@ -137,6 +137,16 @@ def test_wgmma_of_a_type_it_lacks():
         hs.wgmma(sch, "C")
 
 
+def test_a_hint_for_l2():
+    sch, _, _, (copy, _) = tiled()
+    hs.async_copy(sch, copy, cache_hint="evict_first")
+    assert sch.get(copy).annotations["tvm_hopper.cache_hint"] == "evict_first"
+    with pytest.raises(ScheduleError, match=r"found cache_hint='twice'; need one of 'evict_"):
+        hs.async_copy(sch, copy, cache_hint="twice")
+    with pytest.raises(ScheduleError, match=r"a second request, tvm_hopper.cache_hint = "):
+        hs.async_copy(sch, copy, cache_hint="evict_last")
+
+
 # -- pipeline
 
 

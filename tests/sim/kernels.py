@@ -44,14 +44,18 @@ def rules(func, inputs, policies=POLICIES) -> set[str]:
 
 
 @functools.cache
-def roundtrip(swizzle: int, rank: int, dtype: str, box, dims, coords):
-    """Build a kernel that loads one box by TMA and stores the shared bytes as they lie."""
+def roundtrip(swizzle: int, rank: int, dtype: str, box, dims, coords, steps=None):
+    """Build a kernel that loads one box by TMA and stores the shared bytes as they lie.
+
+    With `steps`, of each dimension, the box given to the driver has that many times the elements.
+    """
     size = int(np.prod(box))
+    ones = list(steps or [1] * rank)
+    box = [n * step for n, step in zip(box, ones, strict=True)]
     itemsize = np.dtype(dtype).itemsize
     strides = [int(np.prod(dims[:i])) * itemsize for i in range(1, rank)]
     load = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
     flat = int(np.prod(dims))
-    ones = [1] * rank
 
     @T.prim_func(s_tir=True)
     def main(A: T.Buffer((flat,), dtype), C: T.Buffer((size,), dtype)):

@@ -18,6 +18,13 @@ X = np.arange(128, dtype="float32")
 GIVEN = {"X": X}
 
 
+def named(value):
+    """Choose by a value that has a name inside of the expression alone."""
+    outer, inner = tirx.Var("outer", "float32"), tirx.Var("inner", "float32")
+    chosen = tirx.Select(inner < tirx.const(3, "float32"), outer, inner)
+    return tirx.Let(outer, value, tirx.Let(inner, outer * outer, chosen))
+
+
 @functools.cache
 def used(how, written):
     """Use `v`, of which the second element is written, or not; `how` names the use."""
@@ -77,6 +84,8 @@ def used(how, written):
                 T.ptx["barrier.sync"](T.Cast("uint32", v[1] & 1))
             elif how == "chosen":
                 Y[tx] = T.if_then_else(tx < 8, T.Cast("float32", v[1]), T.float32(0))
+            elif how == "named":
+                Y[tx] = named(T.Cast("float32", v[1]))
             elif how == "and" and tx < 8 and v[1] > 0:
                 Y[tx] = T.float32(2)
 
@@ -85,7 +94,7 @@ def used(how, written):
 
 USES = [
     *("store", "branch", "loop", "while", "index", "place", "register index", "copy", "vector"),
-    *("instruction", "selp", "ptx store", "predicate", "barrier", "chosen", "and"),
+    *("instruction", "selp", "ptx store", "predicate", "barrier", "chosen", "and", "named"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Copies by TMA and by the threads, and stores by TMA, in one kernel: clean, with exact waits."""
+"""Copies by TMA and by threads, stores by TMA and products in one kernel: clean, exact waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tvm import s_tir, te
 
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
-from tvm_hopper.simulation import verify
+from tvm_hopper.simulation import load, verify
+from tvm_hopper.testing import step_products, workloads
+from tvm_hopper.testing.step_products import ProductTiling
 
 H200 = "nvidia/nvidia-h200"
 
@@ -61,3 +63,21 @@ def test_each_kind_is_waited_for_by_itself(stages, by_threads):
     # in front of the staging tile's next turn, and at the end
     assert [(n, bool(read)) for n, bulk, read in waits if bulk] == [("0", True)] * 2
     assert len(re.findall(r"mbarrier_wait\(|mbarrier_try_wait", text)) == 1
+
+
+@pytest.mark.parametrize(("pending", "products"), [(0, ["0"]), (1, ["1", "0"])])
+def test_products_stores_and_copies_of_both_kinds(pending, products):
+    """A by cp.async, B by TMA, their product by WGMMA, its sum out by TMA.
+
+    Copies by the producer's threads are waited for by mbarriers, and by no group.
+    """
+    mod = workloads.matmul(136, 96, 200, "NT", "float16", "float16")
+    tiling = ProductTiling((64, 64, 64), stages=3, wgmma_pending=pending, store="tma")
+    sch = step_products.schedule(mod, tiling)
+    report = verify(load(sch), against=mod)
+    assert report.verdict == "clean", str(report)
+    assert "values compared" in str(report)
+    text = str(pipeline.lower_final(sch.mod, H200).device)
+    assert re.findall(r'wgmma\((\d), "wait_group"', text) == products
+    assert re.findall(r'cp\((\d), "async", ("bulk", )?"wait_group"', text) == [("0", '"bulk", ')]
+    assert text.count('"noinc"') == 1

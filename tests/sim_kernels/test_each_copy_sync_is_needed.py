@@ -24,7 +24,8 @@ SHAPE, COMPUTED = (40, 64), (20, 64)
 ROUTES = {
     "cp.async": ("cp_async", None),
     "bulk": ("bulk", None),
-    "cp.async, tma": ("cp_async", "tma"),
+    "cp.async, a warp": ("cp_async", None),
+    "cp.async, tma": ("cp_async", "tma"),  # no thread stores: one warp
     "bulk, bulk": ("bulk", "bulk"),
 }
 KINDS = (*ROUTES, LOADED_BY_THREADS)
@@ -32,7 +33,7 @@ DATA = {"cp_async_cg", "cp_async_bulk_g2s_cluster", "cp_async_bulk_s2g", "cp_asy
 
 COMMIT, WAIT = "cp_async_commit_group", "cp_async_wait_group"
 BULK_COMMIT, BULK_WAIT = "cp_async_bulk_commit_group", "cp_async_bulk_wait_group"
-MEET, FENCE = "tvm_storage_sync", "fence_proxy"
+MEET, MEET_IN_WARP, FENCE = "tvm_storage_sync", "warp_sync", "fence_proxy"
 INIT, EXPECT, AWAIT = "mbarrier_init", "mbarrier_arrive_expect_tx", "mbarrier_wait"
 # For each instruction rules that have to be broken without it.
 REMOVED = {
@@ -42,6 +43,12 @@ REMOVED = {
     ("cp.async", COMMIT, 1): {"RACE_OVERWRITE_BUSY", "RACE_READ_INFLIGHT"},
     # Behind the loop: that no load is left by then is not seen by who places it.
     ("cp.async", WAIT, 1): set(),
+    ("cp.async, a warp", COMMIT, 0): {"RACE_READ_INFLIGHT"},
+    ("cp.async, a warp", WAIT, 0): {"RACE_OVERWRITE_BUSY", "RACE_READ_INFLIGHT"},
+    # Lanes run in lockstep there: what one overwrites the others have read.
+    ("cp.async, a warp", MEET_IN_WARP, 0): {"RACE_READ_INFLIGHT"},
+    ("cp.async, a warp", COMMIT, 1): {"RACE_OVERWRITE_BUSY", "RACE_READ_INFLIGHT"},
+    ("cp.async, a warp", WAIT, 1): set(),
     ("bulk", INIT, 0): {"MBAR_USE_BEFORE_INIT"},
     ("bulk", "fence_mbarrier_init", 0): {"MBAR_INIT_FENCE"},
     # The loop's own barrier comes in front of the first wait, and is enough.
@@ -54,9 +61,9 @@ REMOVED = {
     ("cp.async, tma", COMMIT, 0): {"RACE_READ_INFLIGHT"},
     ("cp.async, tma", WAIT, 0): {"RACE_READ_INFLIGHT"},
     # The next one also stands between the loads and the store.
-    ("cp.async, tma", MEET, 0): set(),
+    ("cp.async, tma", MEET_IN_WARP, 0): set(),
     ("cp.async, tma", BULK_WAIT, 0): {"RACE_OVERWRITE_BUSY"},
-    ("cp.async, tma", MEET, 1): {"RACE_OVERWRITE_BUSY"},
+    ("cp.async, tma", MEET_IN_WARP, 1): {"RACE_OVERWRITE_BUSY"},
     ("cp.async, tma", COMMIT, 1): {"RACE_READ_INFLIGHT"},
     ("cp.async, tma", FENCE, 0): {"PROXY_FENCE_MISSING"},
     ("cp.async, tma", BULK_COMMIT, 0): {"BULK_GROUP_MISUSE", "RACE_OVERWRITE_BUSY"},
@@ -84,7 +91,8 @@ REMOVED = {
 def right(kind: str) -> Program:
     """Return the kernel as our passes emit it."""
     if kind in ROUTES:
-        route = Route((4, 64), 5, *ROUTES[kind], stages=2, threads=64, vector=1)
+        threads = 32 if kind.endswith("a warp") else 64
+        route = Route((4, 64), 5, *ROUTES[kind], stages=2, threads=threads, vector=1)
         return load(copies.schedule(copies.copy(*SHAPE, dtype="float32"), route).mod)
     tiling = Tiling((4, 64), threads=64, steps=5, stages=None, num_shared=0, store="bulk")
     return load(pointwise_kernels.scheduled("exp_add", COMPUTED, tiling, "float32")[1].mod)

@@ -190,11 +190,15 @@ def test_every_sync_instruction_is_in_the_table():
     assert emitted - data == {bug.instruction for bug in BUGS}
 
 
+HINTS = {"prefetch"}  # which order nothing: a kernel without them is right too
+
+
 def emitted_by(program: Program) -> list[str]:
-    """Return the names of a kernel's instructions, in the order of the program."""
+    """Return the names of a kernel's instructions but for hints, in the order of the program."""
     (kernel,) = program.kernels.values()
     calls = ir.find_all(kernel.body, tirx.Evaluate, lambda x: isinstance(x.value, tvm.ir.Call))
-    return [name_of(statement.value) for statement in calls]
+    names = [name_of(statement.value) for statement in calls]
+    return [name for name in names if name not in HINTS]
 
 
 # -- pointwise kernels: five trips over two slots, with and without a producer

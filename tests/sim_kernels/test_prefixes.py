@@ -14,10 +14,12 @@ from tests.sim_kernels import (
     tensor_core_kernels,
 )
 from tests.sim_kernels.kernels import check
+from tests.sim_kernels.test_reductions import check as check_columns
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.schedule.products import apply
+from tvm_hopper.testing import reductions
 from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.step_products import ProductTiling
 from tvm_hopper.testing.tensor_cores import WarpTiling
@@ -40,6 +42,17 @@ KERNELS = {
         consumers=2,
         store="tma",
     ),
+    "parts": functools.partial(
+        check,
+        {"m": 64, "n": 8, "k": 32},
+        tile=(64, 8, 16),
+        stages=1,
+        consumers=1,
+        split_k=2,
+    ),
+    "columns that blocks share": lambda: check_columns(
+        reductions.columns(12, 256), reductions.Split(3, mechanism="tma")
+    ),
     "pointwise, one role": functools.partial(
         POINTWISE, Tiling(tile=(4, 64), threads=64, steps=3, stages=2)
     ),
@@ -55,6 +68,9 @@ KERNELS = {
         step_product_kernels.check, (64, 8, 24), ProductTiling((64, 8, 16))
     ),
     "mma.sync, one role": functools.partial(MMA_SYNC, WarpTiling(tile=(32, 32, 16))),
+    "mma.sync, one role, cp.async": functools.partial(
+        MMA_SYNC, WarpTiling(tile=(32, 32, 16), stages=3, load="cp_async")
+    ),
     "mma.sync, producer": functools.partial(
         MMA_SYNC, WarpTiling(tile=(32, 32, 16), roles=hs.Roles(1))
     ),
@@ -68,7 +84,7 @@ def keep(monkeypatch, names):
     monkeypatch.setattr(apply, "check_lowering", lambda *_: None)
 
 
-LONG = ("mma.sync, one role", "staged")
+LONG = ("mma.sync, one role", "mma.sync, one role, cp.async", "staged")
 # Products that threads compute, which takes the simulator long.
 EARLY = ["nothing", *NAMES[: NAMES.index("LowerMma")]]
 

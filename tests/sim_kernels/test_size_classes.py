@@ -76,6 +76,42 @@ def test_each_class_is_clean_under_every_schedule_and_computes_the_plain_program
     assert report.values.checked
 
 
+TRANSPOSED = {
+    4: hs.MatmulConfig((64, 8, 64), stages=2, consumers=1, transposed=True),
+    16: hs.MatmulConfig((64, 16, 64), stages=2, consumers=1, transposed=True),
+    40: hs.MatmulConfig((128, 32, 64), stages=2, consumers=2, transposed=True, persistent=0),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "verified"),
+    [
+        (OPTIONS, (4, 41)),
+        pytest.param(
+            {"n": 136, "k": 72, "layout": "NN", "out_dtype": "float16"}, (4, 5, 17), marks=LONGER
+        ),
+    ],
+    ids=["NT", "NN"],
+)
+def test_classes_that_are_multiplied_transposed(options, verified):
+    plain = workloads.matmul("m", **options)
+    sch = s_tir.Schedule(plain)
+    hs.matmul(sch, "C", classes=TRANSPOSED)
+    made = load(sch.mod)
+    layout, epilogue = options.get("layout", "NT"), options.get("epilogue", ())
+    for m in (0, 1, 4, 5, 16, 17, 40, 41, 70):
+        values, (name, shape, dtype), given = inputs(plain, m)
+        result = simulate(made, values)
+        assert not result.findings, "\n".join(map(str, result.findings))
+        want = workloads.reference(given, layout, epilogue).astype(workloads.numpy_type(dtype))
+        assert result.outputs[name].shape == shape
+        np.testing.assert_array_equal(result.outputs[name], want)
+    for m in verified:
+        values, *_ = inputs(plain, m)
+        report = verify(made, {"A": values["A"]}, max_ctas=2, against=plain)
+        assert (report.verdict, report.values.checked) == ("clean", True), str(report)
+
+
 def test_two_products_one_after_the_other():
     m, size = te.var("m", "int64"), 64
     a, b, c = (te.placeholder((rows, size), "float16", name=name)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tvm
 
 import tvm_hopper
-from tests.sim_kernels.tensor_core_kernels import check, scheduled
+from tests.sim_kernels.tensor_core_kernels import check, make_inputs, scheduled
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
-from tvm_hopper.errors import LoweringError
+from tvm_hopper.sim.ops.matrix import MatrixOps
+from tvm_hopper.simulation import load, simulate
+from tvm_hopper.testing import tensor_cores
 from tvm_hopper.testing.tensor_cores import TVM_INTRINSICS, ProductKind, WarpTiling
 
 H200 = "nvidia/nvidia-h200"
@@ -67,6 +70,13 @@ def test_a_copy_without_a_pipeline():
     check((32, 32, 32), WarpTiling(stages=None, **FOUR))
 
 
+@pytest.mark.parametrize("load", ["tma", "cp_async"])
+@pytest.mark.parametrize("trips", [1, 2, 3, 5])
+def test_loads_behind_what_feeds_the_tensor_cores(trips, load):
+    """Of three slots one is to spare, so that a trip loads behind its fragments."""
+    check((32, 32, 16 * trips), WarpTiling(stages=3, load=load, **FOUR))
+
+
 # -- what the lowering makes of it
 
 
@@ -112,11 +122,46 @@ def test_fragments_are_registers_of_a_lane(team):
     assert "0 bytes spilled, stack frame 0 bytes" in str(tvm_hopper.explain(device))
 
 
-def test_a_swizzled_tile_has_no_pointers():
-    sch = scheduled((64, 32, 64), WarpTiling(stages=None, **FOUR))
-    sch.annotate(sch.get_sblock("A_shared.dyn"), "tvm_hopper.swizzle", 32)
-    with pytest.raises(LoweringError, match=r"tile A_shared.dyn: found .*an address of its elemen"):
-        pipeline.lower(sch.mod, H200)
+@pytest.mark.parametrize("swizzle", [0, 32, 64])
+def test_any_swizzle_of_a_tile(swizzle):
+    """Rows of 16 bytes are where the swizzle puts them."""
+    sch = scheduled((64, 32, 64), WarpTiling(stages=2, tile=(64, 32, 32), warps=(2, 2)))
+    sch.annotate(sch.get_sblock("A_shared.dyn"), "tvm_hopper.swizzle", swizzle)
+    kernel = load(sch.mod)
+    values = make_inputs((64, 32, 64), ProductKind())
+    result = simulate(kernel, values)
+    assert not result.findings, "\n".join(map(str, result.findings))
+    want = tensor_cores.reference(values["A"], values["B"])
+    np.testing.assert_array_equal(result.outputs["C"].astype(float), want)
+
+
+def banks_of_matrices(sch, monkeypatch):
+    """Return how many of the 32 banks each load of a matrix of 8 rows of 16 bytes goes to."""
+    found = []
+    load_rows = MatrixOps.op_ldmatrix
+
+    def recorded(self, site, mask, mods, p):
+        _, offsets = self._rows(site, p, 4)
+        found.extend(len(set(rows // 16 % 8)) * 4 for rows in offsets.reshape(4, 8))
+        return load_rows(self, site, mask, mods, p)
+
+    monkeypatch.setattr(MatrixOps, "op_ldmatrix", recorded)
+    assert not simulate(load(sch.mod), make_inputs((64, 64, 64), ProductKind())).findings
+    return set(found)
+
+
+@pytest.mark.parametrize("mechanism", ["tma", "cp_async"])
+@pytest.mark.parametrize("tile", [(64, 64, 32), (32, 32, 64), (32, 64, 16)], ids=str)
+def test_fragments_come_from_all_banks(tile, mechanism, monkeypatch):
+    sch = scheduled((64, 64, 64), WarpTiling(stages=2, tile=tile, warps=(2, 2), load=mechanism))
+    assert banks_of_matrices(sch, monkeypatch) == {32}
+
+
+def test_without_a_swizzle_rows_share_banks(monkeypatch):
+    sch = scheduled((64, 64, 64), WarpTiling(stages=2, tile=(32, 32, 64), warps=(2, 2)))
+    for tile in ("A", "B"):
+        sch.annotate(sch.get_sblock(f"{tile}_shared.dyn"), "tvm_hopper.swizzle", 0)
+    assert banks_of_matrices(sch, monkeypatch) == {4, 8}  # rows of 128 and of 64 bytes
 
 
 # -- TVM's own intrinsics, whose import takes 25 s

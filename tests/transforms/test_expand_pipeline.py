@@ -14,6 +14,8 @@ from tests.transforms.test_plan_pipeline import (
     around_k,
 )
 from tvm_hopper import ir
+from tvm_hopper.plan.channel import find_calls
+from tvm_hopper.requests.keys import CP_ASYNC, READ_SLOT
 from tvm_hopper.transforms import ExpandPipeline, PlanPipeline, SpecializeWarps
 from tvm_hopper.transforms.expand_pipeline import plan_expansions
 
@@ -228,3 +230,53 @@ def test_loops_of_roles_stay():
 
 def test_other_kernel_stays():
     check_other_kernel_stays(parse(LOOP), parse(AHEAD), ExpandPipeline())
+
+
+# -- behind what feeds tensor cores
+
+USE = AHEAD[AHEAD.rindex('                    with T.sblock("use"):') :]
+ROWS = USE.replace(
+    "C[tx] = C[tx] + ring[trip % 4, tx]",
+    'T.ptx_legacy.ldmatrix(False, 4, ".b16", C.data, tx, T.address_of(ring[trip % 4, 0]), 0, '
+    'dtype="float32")',
+)
+MULTIPLY = ROWS.replace('"use"', '"more"')
+TO_ROWS = (USE, ROWS + MULTIPLY)
+CHUNKS = [('"tma_load"', '"cp_async"'), ('"tma"', f'"{CP_ASYNC}"')]
+SLOTS = [("(4, 64)", "(2, 64)"), ('num_slots": 4', 'num_slots": 2')]
+
+
+def loop_body(func):
+    (kernel,) = ir.kernels(func)
+    loop = ir.find_all(kernel, ir.For, lambda x: x.loop_var.name == "k")[-1]
+    return ir.statements(loop.body)
+
+
+def test_without_a_slot_to_spare_it_stands_in_front():
+    got = loop_body(run(parse(LOOP, TO_ROWS, *CHUNKS, *SLOTS), ExpandPipeline()))
+    assert [type(x).__name__ for x in got[:2]] == ["Bind", "IfThenElse"]
+
+
+def test_chunks_of_threads_stand_behind_the_first_rows_without_a_condition():
+    """The last iterations, which load nothing, are peeled off."""
+    got = run(parse(LOOP, TO_ROWS, *CHUNKS), ExpandPipeline())
+    (kernel,) = ir.kernels(got)
+    loops = [x for x in ir.find_all(kernel, ir.For) if x.loop_var.name == "k"]
+    assert [(int(x.min), int(x.extent)) for x in loops] == [(0, 5), (5, 1), (6, 1), (7, 1)]
+    names = [
+        [x.block.name_hint for x in ir.statements(loop.body) if isinstance(x, ir.SBlockRealize)]
+        for loop in loops
+    ]
+    assert names == [["use", "load", "more"], *[["use", "more"]] * 3]
+    calls = [find_calls(loop.body, READ_SLOT) for loop in loops]
+    assert [len(x) for x in calls] == [0, 1, 1, 1]
+
+
+def test_a_box_that_one_thread_issues_stays_in_front_of_the_rows():
+    want = AHEAD.replace(*TO_ROWS)
+    check(run(parse(LOOP, TO_ROWS), ExpandPipeline()), parse(want))
+
+
+def test_chunks_that_feed_no_tensor_core_keep_their_condition():
+    got = loop_body(run(parse(LOOP, *CHUNKS), ExpandPipeline()))
+    assert isinstance(got[1], ir.IfThenElse)

@@ -211,6 +211,7 @@ def func(
                 empty = T.sblock_alloc_buffer((2,), "uint64", scope="shared.dyn", align=8)
                 T.attr("tvm_hopper", "hand_threaded", 1)
                 if tx == 0:
+                    T.ptx.prefetch.tensormap(T.address_of(B_map))
                     for slot in range(2):
                         T.ptx.mbarrier.init.shared.b64(T.address_of(full[slot]), T.uint32(33))
                         T.ptx.mbarrier.init.shared.b64(T.address_of(empty[slot]), T.uint32(4))

@@ -30,6 +30,30 @@ def func(A: T.Buffer((64, 64), "float16"), C: T.Buffer((64, 64), "float16"), n: 
 """
 
 
+OTHER = """
+            other = T.sblock_alloc_buffer((2147483647, 64), "float16", scope="shared.dyn")
+            for i in range(T.min(n, 8)):
+                with T.sblock("write"):
+                    T.reads()
+                    T.writes(other[i, 0:64])
+                    T.where(tx < 32)
+                    other[i, tx * 2] = T.float16(1)
+"""
+
+
+def test_an_array_that_no_copy_fills_has_the_extents_that_its_accesses_need():
+    """A symbol may cut it: of 8 rows as many as there are, and of the columns those up to 62."""
+    text = LARGER.replace(
+        "            for i, j in T.grid(8, 64):",
+        f"{OTHER[1:]}            for i, j in T.grid(8, 64):",
+        1,
+    )
+    (kernel,) = ir.kernels(run(parse(text), LayoutShared()))
+    (block,) = ir.find_all(kernel, ir.SBlock, lambda x: bool(x.alloc_buffers))
+    shapes = {x.name: [int(e) for e in x.shape] for x in block.alloc_buffers}
+    assert shapes == {"tile": [1, 8, 64], "other": [8, 63]}
+
+
 def test_a_tile_is_no_larger_than_what_is_copied_and_read():
     (kernel,) = ir.kernels(run(parse(LARGER), LayoutShared()))
     (block,) = ir.find_all(kernel, ir.SBlock, lambda x: bool(x.alloc_buffers))

@@ -48,6 +48,8 @@ def func(A_map: T.handle("tensormap"), B_map: T.handle("tensormap"), C: T.Buffer
                 T.attr(T.int32(0), "tirx.launch_bounds_min_blocks_per_sm", 1)
                 T.attr("tvm_hopper", "hand_threaded", 1)
                 if tx == 0:
+                    T.ptx.prefetch.tensormap(T.address_of(A_map))
+                    T.ptx.prefetch.tensormap(T.address_of(B_map))
                     for slot in range(2):
                         T.ptx.mbarrier.init.shared.b64(T.address_of(full[slot]), T.uint32(1))
                         T.ptx.mbarrier.init.shared.b64(T.address_of(empty[slot]), T.uint32(2))
@@ -219,6 +221,7 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32")):
                 ring = T.sblock_alloc_buffer((4, 1, 64), "float32", scope="shared.dyn", align=128)
                 full = T.sblock_alloc_buffer((4,), "uint64", scope="shared.dyn", align=8)
                 if tx == 0:
+                    T.ptx.prefetch.tensormap(T.address_of(A_map))
                     for slot in range(4):
                         T.ptx.mbarrier.init.shared.b64(T.address_of(full[slot]), T.uint32(1))
                     T.ptx.fence.mbarrier_init.release.cluster()

@@ -82,7 +82,9 @@ def test_again_finds_nothing():
 
 def test_facts_for_explain():
     assert notes_of(run(before, LowerCopies())) == (
-        TensorMapNote("A", ("128", "96"), box=(64, 32), swizzle=128, box_bytes=64 * 32 * 2),
+        TensorMapNote(
+            "A", ("128", "96"), (64, 32), 128, 64 * 32 * 2, steps=(1, 1), l2_promotion=128
+        ),
     )
 
 

@@ -9,17 +9,17 @@ KERNEL = """
 def func(A: T.Buffer((4, 8), "float32")):
     for by in T.thread_binding(4, thread="blockIdx.y"):
         for bx in T.thread_binding(8, thread="blockIdx.x", annotations={
-            "tvm_hopper.chosen_for": [64, 20300], "tvm_hopper.raster_group": 2}):
+            "tvm_hopper.chosen_for": [64, 203], "tvm_hopper.raster_group": 2}):
             with T.sblock("fill"):
                 A[by, bx] = T.float32(0)
 """
-WITHOUT = ('"tvm_hopper.chosen_for": [64, 20300], ', "")
+WITHOUT = ('"tvm_hopper.chosen_for": [64, 203], ', "")
 
 
-def test_rows_and_cycles_are_noted():
+def test_rows_and_time_are_noted():
     got = run(parse(KERNEL), NoteRows())
     check(got, parse(KERNEL, WITHOUT))
-    assert notes_of(got) == (RowsNote(64, 20300),)
+    assert notes_of(got) == (RowsNote(64, 203),)
 
 
 def test_again_finds_nothing():

@@ -7,8 +7,11 @@ from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, 
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.pipeline import lower
 from tvm_hopper.plan.channel import find_calls, find_channels
 from tvm_hopper.plan.pipeline_plan import pipelined_loops, plan_pipelines
+from tvm_hopper.testing import copies
+from tvm_hopper.testing.copies import Route
 from tvm_hopper.transforms import PlanPipeline
 
 LOAD = "tvm_hopper.tma_load"
@@ -468,3 +471,16 @@ def test_pointers_go_to_the_slot_too():
     )
     want = parse(PLANNED, ("T.address_of(a[trip % 2, 0, 0, 0])", moved), PLAIN_READER)
     check(run(func, PlanPipeline()), want)
+
+
+# -- what the CUDA compiler may unroll
+
+
+@pytest.mark.parametrize(("load", "rolled"), [("cp_async", False), ("tma", True), ("bulk", True)])
+def test_loops_in_which_each_thread_copies_by_itself_may_be_unrolled(load, rolled):
+    route = Route((8, 64), 3, load, None, stages=2, threads=64)
+    sch = copies.schedule(copies.copy(48, 64), route)
+    for last in ("PlanPipeline", "LowerChannels"):
+        func = lower(sch.mod, "nvidia/nvidia-h200", until=f"tvm_hopper.{last}")["main"]
+        (loop,) = [x for x in ir.find_all(func.body, ir.For) if str(x.loop_var.name) == "i0_1"]
+        assert ("disable_unroll" in loop.annotations) == rolled

@@ -18,6 +18,7 @@ import pytest
 import tvm
 from tvm import tirx
 
+from tests.transforms.refusals.across_threads import ACROSS_THREADS
 from tests.transforms.refusals.case import Case
 from tests.transforms.refusals.copies import COPIES, LOADS, TILES
 from tests.transforms.refusals.dma import DMA
@@ -25,6 +26,7 @@ from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
 from tests.transforms.refusals.mechanisms import MECHANISMS
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
+from tests.transforms.refusals.reductions import REDUCTIONS
 from tests.transforms.refusals.selection import SELECTION
 from tests.transforms.refusals.stores import STORES
 from tests.transforms.refusals.syncs import SYNCS
@@ -44,6 +46,8 @@ CASES = [
     *PRODUCTS,
     *RINGS,
     *PIPELINES,
+    *ACROSS_THREADS,
+    *REDUCTIONS,
     *REST,
     *SELECTION,
     *SYNCS,

@@ -125,3 +125,18 @@ def test_offsets_of_pointers():
     got = run(parse(KERNEL, first, second), WidenIndices())
     check(got, parse(KERNEL, (first[0], call("C", wide)), second))
     check(run(got, WidenIndices()), got)
+
+
+def test_kernels_bound_by_memory_are_ours_too():
+    text = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((65536, 65536), "float16")):
+    for bx in T.thread_binding(65536, thread="blockIdx.x", annotations=NOTES):
+        with T.sblock("init"):
+            X[bx, 0] = T.float16(0)
+"""
+    marked = parse(text, ("NOTES", '{"tvm_hopper.memory_bound": "pointwise"}'))
+    (store,) = ir.find_all(run(marked, WidenIndices()).body, ir.BufferStore)
+    assert {ir.dtype_of(x) for x in store.indices} == {"int64"}
+    plain = parse(text, ("NOTES", "{}"))
+    check(run(plain, WidenIndices()), plain)

@@ -1,10 +1,7 @@
 """Products on the tensor cores of TVM's tests, `get_mma_schedule` there, at a size to simulate.
 
-From apache/tvm, `tests/python/s_tir/transform/test_s_tir_transform_inject_software_pipeline.py`
-(Apache-2.0), `test_async_pipelined_mma_gemm_simple` and
-`test_async_nested_pipeline_mma_gemm_ideal_annotation`. The schedule is TVM's own function
-(`tvm.testing.tir.mma_schedule`) with the factors of those tests but for the numbers of thread
-blocks and of steps along k. The intrinsics make the calls of TVM's, whose import takes 25 seconds.
+The schedule is `tvm_hopper.testing.ampere_products`. The intrinsics make the calls of TVM's, whose
+import takes 25 seconds.
 """
 
 # mypy: disable-error-code="valid-type"
@@ -13,19 +10,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 import tvm
 import tvm_ffi
-from tvm import s_tir, te
+from tvm import s_tir
 from tvm.script import tirx as T
-from tvm.testing.tir import mma_schedule
 
-from tvm_hopper.testing import tensor_cores
+from tvm_hopper.testing import ampere_products, tensor_cores
 
 from .pipelines import Notes
 
-M, N, STEPS = 128, 128, 6
+SHAPE = (128, 128, 192)
 SIDE, LANES = tensor_cores.SIDE, tensor_cores.LANES
 REGISTERS = SIDE * SIDE // LANES
 PLACE = "tirx.index_map.shared_16x16_to_ldmatrix_32x8_layout"
@@ -34,55 +30,12 @@ FILL, STORE = "hopper_test_fill_by_call", "hopper_test_store_by_call"
 
 def product(outer: Notes, inner: Notes | None = None) -> tvm.IRModule:
     """Schedule C = A B, float16 to float32, its loop over tiles and that over steps pipelined."""
-    sch = _scheduled()
-    block = sch.get_sblock("C_o_update")
-    for loop, notes in zip(sch.get_loops(block)[3:5], (outer, inner or {}), strict=True):
-        for key, value in notes.items():
-            sch.annotate(loop, key, value)
-    return sch.mod
+    return ampere_products.schedule(SHAPE, (outer, inner or {}), by_call())
 
 
 def plain() -> tvm.IRModule:
     """Return the same product, not scheduled."""
-    return tvm.IRModule({"main": _workload()})
-
-
-def _workload() -> tvm.tirx.PrimFunc:
-    depth = STEPS * 2 * SIDE
-    a = te.placeholder((M, depth), "float16", name="A")
-    b = te.placeholder((depth, N), "float16", name="B")
-    k = te.reduce_axis((0, depth), name="k")
-
-    def term(i: Any, j: Any) -> Any:
-        return te.sum(a[i, k].astype("float32") * b[k, j].astype("float32"), axis=k)
-
-    func = te.create_prim_func([a, b, te.compute((M, N), term, name="C")])
-    return func.with_attr("global_symbol", "main")
-
-
-def _fragments(i: Any, j: Any) -> tuple[Any, ...]:
-    return (i // SIDE, j // SIDE, *tensor_cores.narrow_place(i % SIDE, j % SIDE))
-
-
-def _scheduled() -> s_tir.Schedule:
-    names = tensor_cores.register(tensor_cores.ProductKind())
-    _register()
-    return mma_schedule(
-        _workload(),
-        SIDE,
-        "float16",
-        False,
-        [1, M // 128, 1, 4, 2],
-        [1, N // 128, 4, 1, 2],
-        [STEPS, 2, 1],
-        *[_fragments] * 3,
-        names.load_a,
-        names.load_b,
-        names.multiply,
-        FILL,
-        STORE,
-        "shared.dyn",
-    )
+    return ampere_products.product(*SHAPE)
 
 
 @contextlib.contextmanager
@@ -98,11 +51,12 @@ def index_maps() -> Iterator[None]:
         tvm_ffi.registry.remove_global_func(PLACE)
 
 
-def _register() -> None:
+def by_call() -> tensor_cores.Intrinsics:
     """Register intrinsics that fill and store a fragment by one call, as TVM's do."""
-    if s_tir.TensorIntrin.get(STORE, allow_missing=True) is not None:
-        return
     names = tensor_cores.register(tensor_cores.ProductKind())
+    found = replace(names, fill=FILL, store=STORE)
+    if s_tir.TensorIntrin.get(STORE, allow_missing=True) is not None:
+        return found
 
     @T.prim_func(s_tir=True)
     def fill(c: T.handle) -> None:
@@ -146,3 +100,4 @@ def _register() -> None:
 
     s_tir.TensorIntrin.register(FILL, s_tir.TensorIntrin.get(names.fill).desc, fill)
     s_tir.TensorIntrin.register(STORE, s_tir.TensorIntrin.get(names.store).desc, store)
+    return found

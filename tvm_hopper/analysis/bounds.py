@@ -9,6 +9,8 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 
+MAX_STEP = 8  # that an index may take with what bounds it
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -77,17 +79,21 @@ def find_bounds(
 
 
 def _bound(term: Any, indices: tuple[Any, ...], variables: list[ir.Var]) -> tuple[int, Any] | None:
-    """Read `index < bound`, moved around at will: which index, and a bound that no loop changes."""
+    """Read `index < bound`, moved around at will: which index, and a bound that no loop changes.
+
+    An index may grow by some steps with what the term bounds.
+    """
     ordered = as_less_than(term)
     if ordered is None:
         return None
     low, high = ordered
-    for axis, index in enumerate(indices):
-        if not ir.depends_on(index, variables):
-            continue
-        bound = _distance(low, high, index)
-        if not ir.depends_on(bound, variables):
-            return axis, bound
+    for step in range(1, MAX_STEP + 1):  # i < n is 4 i + 3 < 4 (n - 1) + 4
+        for axis, index in enumerate(indices):
+            if not ir.depends_on(index, variables):
+                continue
+            bound = _distance(low * step, (high - 1) * step + 1, index)
+            if not ir.depends_on(bound, variables):
+                return axis, bound
     return None
 
 

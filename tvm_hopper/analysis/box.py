@@ -95,8 +95,9 @@ def find_box(
     relative = [
         analyzer.simplify(index - start) for index, start in zip(indices, base, strict=True)
     ]
-    for condition in (True, ir.substitute(predicate, still)):
-        found = _detect(relative, domain, condition)
+    condition = ir.substitute(predicate, still)
+    for some in (True, _of_nest(condition, loops), condition):
+        found = _detect(relative, domain, some)
         if found is not None:
             break
     else:
@@ -118,6 +119,19 @@ def find_box(
     if len(iterations) != len(moving):
         return None
     return Box(loop_vars, tuple(sizes), base, {**iterations, **still})
+
+
+def _of_nest(condition: Any, loops: Sequence[ir.For]) -> Any:
+    """Return the terms of a condition that are about the nest's loops and nothing else.
+
+    What cuts a tile where its tensor ends depends on where the tile lies, and the box does not.
+    """
+    own = [x.loop_var for x in loops]
+
+    def is_own(term: Any) -> bool:
+        return not ir.find_all(term, ir.Var, lambda x: not any(x.same_as(y) for y in own))
+
+    return ir.conjunction(filter(is_own, ir.conjuncts(condition)))
 
 
 def _detect(indices: list[Any], domain: dict[ir.Var, Any], condition: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import tvm_ffi
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import BULK_LOAD, CP_ASYNC, DMA_COPY, TMA_LOAD
+from tvm_hopper.requests.keys import BULK_LOAD, CP_ASYNC, DMA_COPY, TMA_LOAD, WITH_HINT
 
 READ, WRITE = 1, 2  # the bits of an access pointer's mask
 BOTH = READ | WRITE
@@ -29,11 +29,13 @@ class PointerEffect:
 
     `offset` is the position of the argument that counts elements from there. Where it says nothing
     of the lane (`adds_lane`), the call goes to the lane's own part of a warp's buffer by itself.
+    Behind a pointer `by_rows` each lane names a row of 16 bytes, and nothing else is touched.
     """
 
     mode: int
     offset: int | None = None
     adds_lane: bool = False
+    by_rows: bool = False
 
 
 # For each call its pointers, by their positions among the arguments, from the end where negative.
@@ -46,8 +48,13 @@ POINTERS: dict[str, dict[int, PointerEffect]] = {
     # registers, their number as the instruction says; then the address, seven modifiers, and flags
     "tirx.ptx.ldmatrix": {-9: PointerEffect(READ)},
     "tirx.ptx.stmatrix": {0: PointerEffect(WRITE)},
+    # a register, an address in shared memory, a rank: where a peer has it, whom nobody writes to
+    "tirx.ptx.mapa_u32": {1: PointerEffect(READ)},
     # trans, number, type, registers, their offset, row in shared memory, its offset
-    "tirx.ptx_legacy.ldmatrix": {3: PointerEffect(WRITE, 4), 5: PointerEffect(READ, 6)},
+    "tirx.ptx_legacy.ldmatrix": {
+        3: PointerEffect(WRITE, 4),
+        5: PointerEffect(READ, 6, by_rows=True),
+    },
     # shape, layouts, types; A, B and the accumulator, each with its offset: registers alone
     "tirx.ptx_legacy.mma": {
         6: PointerEffect(READ, 7),
@@ -127,7 +134,9 @@ def writes(root: Any, buffer: ir.Var) -> bool:
 def function_of(call: ir.Call) -> str:
     """Return the name by which a call is found in the table."""
     name = str(getattr(call.op, "name", ""))
-    return str(getattr(call.args[0], "value", name)) if name == "tirx.call_extern" else name
+    if name != "tirx.call_extern":
+        return name
+    return str(getattr(call.args[0], "value", name)).partition(WITH_HINT)[0]
 
 
 def _target(expr: Any) -> tuple[ir.Var, int, list[Any]] | None:

@@ -67,7 +67,7 @@ class Processor(ABC):
     def mechanisms(self, is_load: bool) -> tuple[str, ...]:
         """Return the mechanisms by which it copies onto the chip, or from it, by name."""
         rows = [ASYNC_OPS[name] for name in self.async_ops]
-        return tuple(sorted(x.mechanism for x in rows if x.mechanism and x.is_load == is_load))
+        return tuple(sorted({x.mechanism for x in rows if x.mechanism and x.is_load == is_load}))
 
     @property
     @abstractmethod
@@ -161,6 +161,7 @@ SM_90A = Arch(
         "tma_store",
         "bulk_store",
         "tma_reduce",
+        "bulk_reduce",
         "wgmma",
     ),
     proxies=(GENERIC, ASYNC),

@@ -55,6 +55,8 @@ class AsyncOp:
         The copy mechanism that a schedule asks for by this name, plain copies only; else None.
     handed_over
         The row of the same copy where another agent waits for it, if that is another one.
+    combines
+        Whether it combines what it moves with what is there, instead of replacing that.
     repeats_in_place
         Whether two operations of this row may write the same elements with no wait in between:
         WGMMA of one shape accumulate in order (9.7.15.4), each reduction is atomic (9.7.9.25).
@@ -73,6 +75,7 @@ class AsyncOp:
     by_one_thread: bool = False
     ordered_after_program: bool = True
     repeats_in_place: bool = False
+    combines: bool = False
 
     @property
     def needs_commit(self) -> bool:
@@ -172,8 +175,24 @@ ASYNC_OPS = {
             agent="thread",
             reads="shared",
             writes="global",
+            mechanism="tma",
             by_one_thread=True,
             repeats_in_place=True,
+            combines=True,
+        ),
+        AsyncOp(
+            name="bulk_reduce",
+            completion=BULK_GROUP,
+            proxy=ASYNC,
+            read_needs=WAIT_GROUP,
+            overwrite_needs=WAIT_GROUP_READ,
+            agent="thread",
+            reads="shared",
+            writes="global",
+            mechanism="bulk",
+            by_one_thread=True,
+            repeats_in_place=True,
+            combines=True,
         ),
         AsyncOp(
             name="wgmma",
@@ -209,13 +228,18 @@ BY_ONE_THREAD = frozenset(
 """The completions whose groups are those of the one thread that issues: it commits and waits."""
 
 
-def find_copy_op(mechanism: str, reads: str, writes: str) -> AsyncOp | None:
-    """Return the operation by which a mechanism copies from one memory into another, if any."""
-    served = (op for op in ASYNC_OPS.values() if op.mechanism == mechanism)
+def find_copy_op(mechanism: str, reads: str, writes: str, combines: bool = False) -> AsyncOp | None:
+    """Return the operation by which a mechanism copies from one memory into another, if any.
+
+    With `combines` it is the one that combines what it moves with what is there.
+    """
+    served = (
+        op for op in ASYNC_OPS.values() if op.mechanism == mechanism and op.combines == combines
+    )
     return next((op for op in served if (op.reads, op.writes) == (reads, writes)), None)
 
 
 def find_mechanisms(reads: str, writes: str) -> tuple[str, ...]:
     """Return the mechanisms by which one memory is copied into another, by name."""
     rows = (op for op in ASYNC_OPS.values() if (op.reads, op.writes) == (reads, writes))
-    return tuple(sorted(op.mechanism for op in rows if op.mechanism is not None))
+    return tuple(sorted({op.mechanism for op in rows if op.mechanism is not None}))

@@ -1,11 +1,17 @@
-"""What differs from one part of compute capability 9.0 to another: how many SMs it has.
+"""What differs from one part of compute capability 9.0 to another: how many SMs it has, and rates.
 
-Everything else that a kernel is built for is the same on all of them, see `facts.arch`.
+Everything else that a kernel is built for is the same on all of them, see `facts.arch`. A kernel is
+right on each; what is best may differ, so that the choice of a configuration asks here.
 
 Sources: "NVIDIA H100 Tensor Core GPU Architecture" (H100 SXM5 and PCIe), "NVIDIA Grace Hopper
 Superchip Architecture" (GH200), and for H800, H20 and H200 what the driver reports there as
-`cudaDevAttrMultiProcessorCount`.
+`cudaDevAttrMultiProcessorCount`; bandwidth, power and the rate of the tensor cores are those of the
+parts' data sheets.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 NUM_SMS = {
     "h100-sxm": 132,
@@ -16,6 +22,46 @@ NUM_SMS = {
     "gh200": 132,
 }
 DEFAULT_NUM_SMS = 132  # what a part is taken for that nothing is said of
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What the estimate of a configuration takes from a part; rates are shares of an H200's.
+
+    Attributes
+    ----------
+    num_sms
+        SMs that thread blocks run on.
+    megahertz
+        Clock that an SM's cycles are counted in.
+    memory_rate
+        Bytes a second of the device's memory: 1 is 4.8 TB/s.
+    tensor_rate
+        Products a cycle of one SM's tensor cores: 1 is 2048 multiply-adds of 16-bit values.
+    power_rate
+        Watts that the chip may take: 1 is 700.
+    """
+
+    num_sms: int = DEFAULT_NUM_SMS
+    megahertz: float = 1755.0
+    memory_rate: float = 1.0
+    tensor_rate: float = 1.0
+    power_rate: float = 1.0
+
+
+CHIPS = {
+    "h200": Chip(132),
+    "h100-sxm": Chip(132, memory_rate=3.35 / 4.8),
+    "h100-pcie": Chip(114, memory_rate=2.0 / 4.8, power_rate=0.5),
+    "h800": Chip(132, memory_rate=3.35 / 4.8),
+    "h20": Chip(78, memory_rate=4.0 / 4.8, tensor_rate=0.25),
+    "gh200": Chip(132, memory_rate=4.0 / 4.8),
+}
+
+
+def chip_of(part: str | None, num_sms: int) -> Chip:
+    """Return the rates of a part by its name, else an H200's, with as many SMs as are said."""
+    return replace(CHIPS.get(part or "", Chip()), num_sms=num_sms)
 
 
 def balanced_blocks(tiles: int, num_sms: int) -> int:

@@ -33,6 +33,9 @@ MAX_COORDINATE = (1 << 31) - 1  # PTX ISA 9.1, 9.7.9.27.1.2: .s32
 INTERLEAVE_NONE = 0  # CUtensorMapInterleave
 INTERLEAVES = (0, 1, 2)  # none, 16 and 32 bytes
 L2_PROMOTION_CODE = {0: 0, 64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion, bytes
+# Of any box. On an H200 copies of 2 GiB by boxes of 64 bytes a row took 10% longer with 0 and 64,
+# 1% with 256; by boxes of 128 and of 256 bytes none of them made a difference of more than 1%.
+L2_PROMOTION_BYTES = 128
 OOB_CODE = {"zero": 0, "nan": 1}  # CUtensorMapFloatOOBfill
 
 
@@ -58,9 +61,18 @@ class TensorMap:
         return len(self.dims)
 
     @property
+    def loaded(self) -> tuple[int, ...]:
+        """Elements that one copy brings along each dimension: of a box, one at each step.
+
+        The innermost dimension has no steps: what is said of it is ignored.
+        """
+        pairs = zip(self.box[1:], self.element_strides[1:], strict=True)
+        return (self.box[0], *(-(-size // step) for size, step in pairs))
+
+    @property
     def box_bytes(self) -> int:
         """Bytes that one copy writes and completes, out-of-bounds elements included."""
-        return prod(self.box) * dtype_bytes(self.dtype)
+        return prod(self.loaded) * dtype_bytes(self.dtype)
 
     def check(self) -> tuple[str, ...]:
         """Return every broken rule as "found ...; need ...", empty when the driver will agree."""
@@ -106,6 +118,11 @@ class TensorMap:
             for i, step in enumerate(self.element_strides)
             if not 1 <= step <= MAX_ELEMENT_STRIDE
         ]
+        if self.element_strides[0] > 1:
+            found.append(
+                f"found element stride 0 of {self.element_strides[0]}, which is ignored; need 1: "
+                "the innermost dimension has no steps"
+            )
         return found
 
     def _check_box(self) -> list[str]:

@@ -53,13 +53,21 @@ def hook_passes() -> list[Pass]:
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
         transforms.NoteRows(),  # for `explain` alone
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
+        transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part
+        transforms.SplitTails(),  # of a condition on an element TVM makes a loop over all
+        transforms.DivideByRows(),  # while stores still name the row that they belong to
+        transforms.ReduceAcrossThreads(),  # stock passes reduce by two barriers, and only warps
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
         transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole
+        transforms.IndexRows(),  # what fragments are loaded from follows its tile from here on
+        transforms.ShortenFunctions(),  # each element's value stands once, its register not yet
         transforms.SelectCopies(),  # dealt out to threads or not, a copy is a tile from here on
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
         transforms.LowerMma(),  # the accumulator goes to registers, rows and columns to threads
         transforms.FuseThreads(),  # roles and elections number the threads along one axis
         transforms.LowerCopies(),  # copies become boxes of a tensor map, without a barrier yet
+        transforms.BindAcrossBlocks(),  # what combines in memory is known now
+        transforms.ShareSums(),  # before trips are counted: each block of a cluster has its own
         transforms.PlanPipeline(),  # loads get slots, and trips are counted
         transforms.SpecializeWarps(),  # or not: a producer, and consumers that it hands slots to
         transforms.ScheduleTiles(),  # the passes above reason about plain block indices
@@ -69,6 +77,8 @@ def hook_passes() -> list[Pass]:
         transforms.LowerChannels(),  # slots that are handed over become mbarriers
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide
+        transforms.SkipEmpty(),  # around a kernel whose grid no pass changes any more
+        transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
         transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
     ]
 

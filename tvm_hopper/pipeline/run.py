@@ -14,6 +14,7 @@ from tvm.tirx.build import split_host_device_mods
 
 from tvm_hopper.errors import HopperError, LoweringError, cannot_lower
 from tvm_hopper.requests import keys, marks, options
+from tvm_hopper.requests.async_stores import withdraw_stores
 
 from .passes import HOOK, full_list, names
 from .stock import stock_passes
@@ -60,7 +61,7 @@ def leave_refused(mod: tvm.IRModule, error: LoweringError) -> tvm.IRModule:
     -------
     mod : IRModule
         What is refused of a function that an option alone asks for, by whatever mechanism, leaves
-        it to TVM, with a warning.
+        it to TVM, with a warning; if it was no more than copies to global memory, these to threads.
 
     Raises
     ------
@@ -73,19 +74,31 @@ def leave_refused(mod: tvm.IRModule, error: LoweringError) -> tvm.IRModule:
     for gv, func in marked.functions.items():
         if not marks.is_marked(func) or not marks.may_stay_stock(mod[gv]):
             continue
-        try:
-            run_passes(full_list(), tvm.IRModule({gv: func}))
-        except LoweringError as reason:
-            if options.read(keys.STRICT, func):
-                raise
-            marks.warn_of(reason)
-            left[gv] = mod[gv].with_attr(marks.LEFT, True)
+        plain = withdraw_stores(func)
+        reason = _reason_against(gv, func)
+        if reason is not None and not plain.same_as(func):
+            reason, left[gv] = _reason_against(gv, plain), plain
+        if reason is None:
+            continue
+        if options.read(keys.STRICT, func):
+            raise reason
+        marks.warn_of(reason)
+        left[gv] = mod[gv].with_attr(marks.LEFT, True)
     if not left:
         raise error
     result = tvm.IRModule(marked.functions, attrs=mod.attrs, global_infos=mod.global_infos)
     for gv, func in left.items():
         result.update_func(gv, func)
     return result
+
+
+def _reason_against(gv: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> LoweringError | None:
+    """Return what a pass says against a function, None where each one serves it."""
+    try:
+        run_passes(full_list(), tvm.IRModule({gv: func}))
+    except LoweringError as reason:
+        return reason
+    return None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.bounds import as_less_than
 from tvm_hopper.analysis.box import Box, find_box
+from tvm_hopper.analysis.updates import combine, find_update, moved_value
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.keys import ASYNC_COPY, STAGE, WGMMA
 
@@ -133,14 +134,15 @@ def _is_part(kernel: ir.For, store: ir.BufferStore, loops: list[ir.For]) -> bool
     """
     if counts_threads(kernel) or store.buffer.scope() not in ("", "global"):
         return False
-    if not isinstance(store.value, ir.TensorLoad):
+    value = moved_value(store)
+    if not isinstance(value, ir.TensorLoad):
         return False
     axes = [x.loop_var for x in ir.thread_axes(kernel).values() if _is_thread(x)]
     own = [x.loop_var for x in loops if not ir.is_const(x.extent, 1)]
-    places = [[var for var in own if ir.uses(index, var)] for index in store.value.indices]
+    places = [[var for var in own if ir.uses(index, var)] for index in value.indices]
     return all(loop.kind == ir.ForKind.SERIAL for loop in loops) and all(
         len(found) <= 1 and (len(found) == 1 or not ir.depends_on(index, axes))
-        for found, index in zip(places, store.value.indices, strict=True)
+        for found, index in zip(places, value.indices, strict=True)
     )
 
 
@@ -161,7 +163,10 @@ def _rebuild(copy: CopyNest, box: Box) -> ir.Stmt:
         for var, base, size in zip(box.loop_vars, box.base, box.extents, strict=True)
     ]
     element = [tvm_ir.Range.from_min_extent(x, 1) for x in place]
-    value = _at_element(box, store.value)
+    update = find_update(store)
+    value = _at_element(box, moved_value(store))
+    if update is not None:
+        value = combine(update.operation, tirx.BufferLoad(store.buffer, place), value)
     loads = ir.find_all(value, ir.TensorLoad)
     reads = [
         tirx.BufferRegion(x.source, [tvm_ir.Range.from_min_extent(i, 1) for i in x.indices])

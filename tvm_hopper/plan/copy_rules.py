@@ -105,6 +105,8 @@ def check_alone(kernel: ir.For, copy: Transfer) -> None:
             "a tensor that this copy alone touches: it may be written before or after",
             f"give them a tensor of their own, or take {ASYNC_COPY} away",
         )
+    if copy.reduce:  # whose elements may be combined again, each time by an atomic operation
+        return
     threads = [loop for tag, loop in ir.thread_axes(kernel).items() if tag.startswith("threadIdx")]
     loops = [x for x in ir.find_all(kernel, ir.For) if not any(x.same_as(y) for y in threads)]
     around = [x for x in loops if ir.uses_node(x.body, copy.nest)]

@@ -5,6 +5,7 @@
     a WGMMA block       the panels of a swizzle; its descriptors address them, so that the hardware
                         undoes the XOR
     an address taken    the tile as it was declared, one row behind the other
+    ldmatrix            rows of 16 bytes, wherever each one is
     plain loops         nothing: each access can go through `SharedLayout.index`
     a part of a tile    which each warp group copies by itself: whole panels, and rows from where
                         the pattern begins anew
@@ -16,13 +17,14 @@ alone fills the tile; so is a tile of one panel, to whole atoms of its swizzle o
 Every layout here is [panels, rows, span]: a panel is as wide as one box, and has all of the tile's
 rows.  With nothing but plain loops around a copy rows stay as they are, in one panel where they fit
 into a box; a multiplication gets the widest swizzle that divides its rows, and so do registers of
-one that are stored into a tile: eight rows at a time, which a swizzle spreads over the banks.
+one that are stored into a tile, or loaded from it, by eight rows at a time, which a swizzle spreads
+over the banks.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import gcd, prod
@@ -31,6 +33,7 @@ from typing import Any
 from tvm import sym
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.row_pointers import find_row_pointers, reads_rows
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.swizzle import CHUNK_BYTES, alignment, span_elements
@@ -101,7 +104,8 @@ def plan_layouts(kernel: ir.For) -> tuple[TileLayout, ...]:
 def _needs_layout(kernel: ir.For, copies: list[Transfer]) -> bool:
     """Tell whether something demands another layout of a tile than the declared one."""
     by_boxes = any(copy.op.mechanism == "tma" or _asked(copy) for copy in copies)
-    return by_boxes or bool(_readers(kernel, copies[0].tile.buffer))
+    tile = copies[0].tile.buffer
+    return by_boxes or bool(_readers(kernel, tile) or reads_rows(kernel, tile))
 
 
 def plan_shapes(kernel: ir.For) -> dict[ir.Var, tuple[int, ...]]:
@@ -298,12 +302,13 @@ def _solve(
         )
         for span, swizzle in _shapes(dtype, columns, at_once if products else None)
     ]
-    if fragment_stores(kernel, tile):
-        # A warp stores eight rows of 16 bytes at once: under the widest swizzle in all banks.
+    if fragment_stores(kernel, tile) or reads_rows(kernel, tile):
+        # A warp has eight rows of 16 bytes at once: under the widest swizzle in all banks.
         candidates.sort(key=lambda layout: -layout.swizzle)
     demands = [*map(_demand, copies), *map(_panels, products)]
     demands += [_parts(*x, axes) for x in zip(copies, shares, strict=True) if not x[1].is_whole]
-    if _addresses(kernel, tile):
+    row_starts = [x.place for x in find_row_pointers(kernel) if x.is_indexed]
+    if takes_address(kernel, tile, row_starts):
         demands.append(Demand("an address of its elements", _as_declared))
     fits = [x for x in candidates if all(demand.accepts(x) for demand in demands)]
     if not fits:
@@ -435,12 +440,14 @@ def _widths(products: list[ir.SBlock], tile: ir.Var, axis: int) -> list[int]:
     return [width for width in widths if width]
 
 
-def _addresses(kernel: ir.For, tile: ir.Var) -> bool:
-    """Tell whether something is handed a pointer into a tile: its index is out of reach."""
+def takes_address(kernel: ir.For, tile: ir.Var, but: Sequence[Any] = ()) -> bool:
+    """Tell whether something is handed a pointer into a tile, but those at these places."""
 
     def hands_over(call: ir.Call) -> bool:
         if call.op.name == "tirx.address_of":
-            return isinstance(call.args[0], ir.TensorLoad) and call.args[0].source.same_as(tile)
+            load = call.args[0]
+            to_tile = isinstance(load, ir.TensorLoad) and load.source.same_as(tile)
+            return to_tile and not any(load.same_as(x) for x in but)
         pointer = ir.pointer_of(call)
         return pointer is not None and pointer.same_as(tile)
 

@@ -30,6 +30,7 @@ class MmaNote:
     tile: tuple[int, int, int]  # m, n, k of one consumer and one stage
     instruction: str
     accumulator_registers: int
+    choice: str = ""  # the best configurations by estimate, a line each; empty if none was chosen
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,19 @@ class StoreNote:
 
 @dataclass(frozen=True)
 class TensorMapNote:
-    """What one tensor map describes; extents and box in elements, innermost first."""
+    """What one tensor map describes; extents and box in elements, innermost first.
+
+    Of a dimension each `steps`-th element is in a box. L2 fetches `l2_promotion` bytes at once.
+    """
 
     tensor: str
     dims: tuple[str, ...]
     box: tuple[int, ...]
     swizzle: int
     box_bytes: int
+    steps: tuple[int, ...]
+    l2_promotion: int
+    num_copies: int = 1  # that share it
 
 
 @dataclass(frozen=True)
@@ -106,10 +113,10 @@ class TilesNote:
 
 @dataclass(frozen=True)
 class RowsNote:
-    """The rows that a kernel was chosen for, out of any number, and the cycles expected."""
+    """The rows that a kernel was chosen for, out of any number, and the time estimated for them."""
 
     rows: int
-    cycles: int
+    tenths: int  # of a microsecond
 
 
 @dataclass(frozen=True)

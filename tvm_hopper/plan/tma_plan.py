@@ -9,7 +9,7 @@ are the tensor's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from tvm import sym, tirx
@@ -32,7 +32,8 @@ NO_AXIS = -1  # of a dimension that the map has and the tensor has not
 class MapDim:
     """One dimension of a tensor map.
 
-    `coordinate` is where the tile's element (p, 0, 0) lies; `axis` the tensor's dimension.
+    `coordinate` is where the tile's element (p, 0, 0) lies; `axis` the tensor's dimension, of which
+    the copy takes `box` elements, one at each `step`.
     """
 
     axis: int
@@ -40,6 +41,7 @@ class MapDim:
     stride_bytes: Any  # of the innermost one never used
     coordinate: Any
     box: int
+    step: int = 1
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class TmaTransfer:
             ir.dtype_of(self.copy.tensor.buffer),
             tuple(ir.static_int(x.extent) for x in self.dims),
             tuple(ir.static_int(x.stride_bytes) for x in self.dims[1:]),
-            self.box,
+            tuple(x.box * x.step for x in self.dims),  # N elements: N times the step
+            tuple(x.step for x in self.dims),
             swizzle_bytes=self.swizzle,
         )
 
@@ -114,7 +117,8 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     no_axis = bool(loops) and not rows  # rows of which the tensor has one
     bounds, row_bound = _bounds(copy, around, has_rows=not no_axis)
     _check_strides(copy)
-    boxes = _row_boxes(copy, [int(loop.extent) for loop in loops])
+    steps = _row_steps(copy, loops)
+    boxes = _row_boxes(copy, [int(loop.extent) for loop in loops], list(steps.values()))
     moving = (*copy.loops[1:-1], s)
     start = tensor.start(moving)
     strides = tensor.strides_bytes
@@ -125,7 +129,7 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     def dimension(axis: int, box: int) -> MapDim:
         extent = bounds[axis] if bounds[axis] is not None else shape[axis]
         stride = one if axis != inner and ir.is_const(extent, 1) else strides[axis]
-        return MapDim(axis, extent, stride, start[axis], box)
+        return MapDim(axis, extent, stride, start[axis], box, steps.get(axis, 1))
 
     dims = [dimension(inner, int(copy.tile.buffer.shape[2]))]
     if no_axis:
@@ -169,24 +173,46 @@ def _row_axes(copy: Transfer, loops: list[ir.For], inner: int) -> list[int]:
     return rows
 
 
-def _row_boxes(copy: Transfer, extents: list[int]) -> list[int]:
-    """Cut the outermost dimension of the rows into boxes of whole atoms of eight rows."""
+def _row_steps(copy: Transfer, loops: list[ir.For]) -> dict[int, int]:
+    """Return by how much each dimension moves with its loop, where that is known to be legal."""
+    return {
+        axis: step
+        for loop in loops
+        for axis, step in enumerate(copy.tensor.steps(loop))
+        if step is not None and step > 0
+    }
+
+
+def _row_boxes(copy: Transfer, extents: list[int], steps: list[int]) -> list[int]:
+    """Cut the outermost dimension of the rows into boxes, each where a swizzle begins anew."""
     if not extents:
         return []
     num_rows, *inside = extents
-    if max(inside, default=1) > maps.MAX_BOX:
+    longest, step = max(zip(inside, steps[1:], strict=False), key=prod, default=(1, 1))
+    if longest * step > maps.MAX_BOX:
         raise cannot_lower(
             copy.where,
-            f"a tile with {max(inside)} in the middle of its dimensions",
-            f"at most {maps.MAX_BOX} there, what a box holds",
+            f"a tile with {longest} in the middle of its dimensions"
+            + (f", at each {step} of the tensor's" if step > 1 else ""),
+            f"at most {maps.MAX_BOX} there, what a box holds"
+            + (", what is stepped over included" if step > 1 else ""),
             "choose another tile",
         )
-    cut = next(
-        n
-        for n in range(min(num_rows, maps.MAX_BOX), 0, -1)
-        if num_rows % n == 0 and (n == num_rows or n * prod(inside) % 8 == 0)
+    step = steps[0] if steps else 1
+    row_bytes = prod(inside) * int(copy.tile.buffer.shape[2]) * copy.tile.element_bytes
+    apart = int(copy.tile.buffer.ty.data_alignment)
+    whole = [n for n in range(min(num_rows, maps.MAX_BOX // step), 0, -1) if num_rows % n == 0]
+    for n in whole:
+        if n == num_rows or n * row_bytes % apart == 0:
+            return [n, *inside]
+    raise cannot_lower(
+        copy.where,
+        f"a tile of {num_rows} rows, {row_bytes} bytes each"
+        + (f", at each {step} of the tensor's" if step > 1 else ""),
+        f"rows that fall into equal boxes of at most {maps.MAX_BOX // step}, each at a multiple "
+        f"of {apart} bytes",
+        f"choose a multiple of {apart // gcd(apart, row_bytes)} rows",
     )
-    return [cut, *inside]
 
 
 def _contiguous_axis(copy: Transfer) -> int:
@@ -210,16 +236,41 @@ def _contiguous_axis(copy: Transfer) -> int:
 
 
 def _check_steps(copy: Transfer, rows: dict[ir.For, list[int]], inner: int) -> None:
-    """Refuse indices that do not move by one element along one dimension for each loop."""
+    """Refuse indices that do not move along one dimension for each loop, evenly.
+
+    A load may step over some of the rows, not of the columns.
+    """
     p, s = copy.loops[0], copy.loops[-1]
-    expected = {loop: dict.fromkeys(axes, 1) for loop, axes in rows.items()}
-    expected[s] = {inner: 1}
+    expected = {s: {inner: 1}}
     if int(p.extent) > 1:
         expected[p] = {inner: int(s.extent)}
+    most = maps.MAX_ELEMENT_STRIDE if copy.fills_shared else 1
+    for loop, axes in rows.items():
+        step = copy.tensor.steps(loop)[axes[0]] if axes else 1
+        if step is not None and not 1 <= step <= most:
+            raise _too_far(copy, axes[0], step)
+        expected[loop] = dict.fromkeys(axes, step or 0)  # of no even one there is none
+    if (found := copy.tensor.steps(s))[inner] not in (0, 1, None):
+        raise cannot_lower(
+            copy.where,
+            f"columns at each {found[inner]} elements of {copy.tensor.buffer.name}",
+            "columns one beside the other: the tensor map steps over rows alone",
+            "let threads copy, or cp.async, or transpose the tensor before",
+        )
     for loop, steps in expected.items():
         found = copy.tensor.steps(loop)
         if len(steps) > 1 or found != [steps.get(axis, 0) for axis in range(len(found))]:
             raise _not_a_box(copy)
+
+
+def _too_far(copy: Transfer, axis: int, step: int) -> Exception:
+    name = copy.tensor.buffer.name
+    if not copy.fills_shared:
+        found, need = f"stores at each {step} of dimension {axis} of {name}", "each row"
+    else:
+        found = f"rows at each {step} of dimension {axis} of {name}"
+        need = f"a step of 1 to {maps.MAX_ELEMENT_STRIDE}, what a tensor map has"
+    return cannot_lower(copy.where, found, need, "copy in bulk, or let threads copy")
 
 
 def _not_a_box(copy: Transfer) -> Exception:
@@ -227,7 +278,7 @@ def _not_a_box(copy: Transfer) -> Exception:
     return cannot_lower(
         copy.where,
         f"index {list(copy.tensor.indices)}",
-        f"rows along one dimension of {name}, columns along its last, each with step 1",
+        f"rows along one dimension of {name}, columns along its last, each evenly",
         f"cache_{'read' if copy.fills_shared else 'write'} the tensor with its last dimension as "
         "the tile's last",
     )
@@ -334,14 +385,14 @@ def _check_start(copy: Transfer, inner: MapDim, around: tuple[ir.For, ...]) -> N
     size = copy.tensor.element_bytes
     offset, rest = _split_start(inner.coordinate, (*around, *copy.loops))
     known = ir.static_int(offset)
-    if divides(maps.COORDINATE_ALIGNMENT // size, rest) and (
-        known is None or known * size % maps.COORDINATE_ALIGNMENT == 0
-    ):
+    apart = divides(maps.COORDINATE_ALIGNMENT // size, rest)
+    begins = known is None or known * size % maps.COORDINATE_ALIGNMENT == 0
+    if apart and begins:
         return
     found = f"{known} elements, {known * size} bytes" if known is not None else f"{offset}"
     raise cannot_lower(
         copy.where,
-        f"columns of {copy.tensor.buffer.name} from {found}",
+        f"columns of {copy.tensor.buffer.name} from {rest if begins else found}",
         f"a start at a multiple of {maps.COORDINATE_ALIGNMENT} bytes",
         "copy the part into a tensor of its own",
     )

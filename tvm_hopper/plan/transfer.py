@@ -6,6 +6,14 @@
   ->
     Transfer(src=A[m + i, j], dst=tile[i, j], condition=m + i < M, fill=0, op=tma_load)
 
+A copy out of a tile may also combine what it moves with what is there:
+
+    for i, j in grid(8, 64):
+        with sblock("copy", async_copy="tma", reduce="add"):
+            C[m + i, j] = C[m + i, j] + tile[i, j]
+  ->
+    Transfer(src=tile[i, j], dst=C[m + i, j], reduce="add", op=tma_reduce)
+
 Which instruction serves a mechanism follows from the memories at both ends: the table of
 asynchronous operations has a row for those that there are.
 """
@@ -20,9 +28,19 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess
+from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts import reductions
 from tvm_hopper.facts.async_ops import ON_CHIP, AsyncOp, find_copy_op, find_mechanisms
-from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, STORE_SLOTS
+from tvm_hopper.requests.keys import (
+    ASYNC_COPY,
+    ASYNC_OP,
+    CACHE_HINT,
+    HINTED,
+    REDUCE,
+    STORE_SLOTS,
+    WITH_HINT,
+)
 
 SHARED = "shared.dyn"  # a kernel has one shared memory, whose extent is given at its launch
 _SPACES = {"": "global", "global": "global", SHARED: "shared", ir.VTCM: "vtcm"}
@@ -52,6 +70,8 @@ class Transfer:
         reads the elements that the store left alone; what it leaves out of a tensor may not.
     op
         The row of the table of asynchronous operations that serves the mechanism.
+    reduce
+        The operation that combines what is moved with what is there; empty: it replaces that.
     """
 
     nest: ir.Stmt
@@ -63,6 +83,7 @@ class Transfer:
     is_partial: bool
     must_fill: bool
     op: AsyncOp
+    reduce: str = ""
 
     @property
     def loops(self) -> tuple[ir.For, ...]:
@@ -127,7 +148,11 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
     store = block.body
     if not isinstance(store, ir.BufferStore):
         raise cannot_lower(where, type(store).__name__, "one store into shared memory")
+    reduce = _reduction(where, block, store)
     value, condition, fill = store.value, None, None
+    update = find_update(store) if reduce else None
+    if update is not None:
+        value = update.value
     if isinstance(value, ir.Call) and value.op.name.endswith("if_then_else"):
         condition, value, fill = value.args
     if not isinstance(value, ir.TensorLoad):
@@ -137,7 +162,9 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             "a plain load: the hardware copies bytes as they are",
             "compute on the tile after it has arrived",
         )
-    op = _op(where, str(block.annotations[ASYNC_COPY]), value.source, store.buffer)
+    op = _op(where, str(block.annotations[ASYNC_COPY]), value.source, store.buffer, bool(reduce))
+    if reduce:
+        _check_type(where, op, reduce, ir.dtype_of(store.buffer))
     if condition is not None and not op.is_load:
         raise cannot_lower(
             where,
@@ -152,6 +179,13 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             "them on the block that copies the tile to global memory",
             "a ring of loads has as many slots as the pipeline has stages",
         )
+    if CACHE_HINT in block.annotations and not (op.is_load and op.mechanism in HINTED):
+        raise cannot_lower(
+            f"block {block.name_hint}, {CACHE_HINT}",
+            f"{block.annotations[CACHE_HINT]!r} on {op.name}",
+            f"a load by {' or '.join(map(repr, HINTED))}, which can say that to L2",
+            "leave it out",
+        )
     is_partial = not ir.is_const(realize.predicate, 1)
     if is_partial:
         has_both = condition is not None
@@ -165,24 +199,76 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
         condition,
         fill,
         is_partial,
-        isinstance(store.value, ir.Call),
+        isinstance(store.value, ir.Call) and not reduce,
         op,
+        reduce,
     )
+
+
+def load_call(transfer: Transfer, name: str) -> str:
+    """Return the name of a call that loads, with what L2 is to do with the bytes where it is."""
+    hint = transfer.block.annotations.get(CACHE_HINT)
+    return name if hint is None else f"{name}{WITH_HINT}{hint}"
 
 
 def operation_notes(transfer: Transfer) -> dict[str, Any]:
     """Return the annotations of the block of operations that stands for a transfer."""
     old = transfer.block.annotations
-    kept = {STORE_SLOTS: old[STORE_SLOTS]} if STORE_SLOTS in old else {}
+    kept = {key: old[key] for key in (STORE_SLOTS, REDUCE) if key in old}
     return {ASYNC_OP: transfer.op.name, **kept}
 
 
-def _op(where: str, mechanism: str, src: ir.Var, dst: ir.Var) -> AsyncOp:
+def _reduction(where: str, block: ir.SBlock, store: ir.BufferStore) -> str:
+    """Return the operation that a block asks for, which has to be what its statement computes."""
+    asked = str(block.annotations.get(REDUCE, ""))
+    update = find_update(store)
+    computed = "" if update is None else update.operation
+    if asked == computed:
+        return asked
+    name = store.buffer.name
+    found = f"an update of {name} by {computed!r}" if computed else f"no update of {name} in place"
+    if asked:
+        raise cannot_lower(
+            f"{where}, {REDUCE} = {asked!r}",
+            found,
+            f"{name}[...] = {name}[...] {asked} tile[...]",
+            f"ask for {computed!r}" if computed else f"take {REDUCE} away",
+        )
+    raise cannot_lower(
+        where,
+        found,
+        f"{REDUCE} = {computed!r} beside it, which lets each element be combined in any order",
+        f'ask for it: hs.async_store(..., reduce="{computed}")',
+    )
+
+
+def _check_type(where: str, op: AsyncOp, reduce: str, dtype: str) -> None:
+    """Refuse a reduction that the hardware does not have for elements of a type."""
+    mechanism = str(op.mechanism)
+    if reductions.is_legal(mechanism, reduce, dtype):
+        return
+    legal = reductions.LEGAL[mechanism][reduce]
+    other = "bulk" if mechanism == "tma" else "tma"
+    fix = "let threads combine them"
+    if reductions.is_legal(other, reduce, dtype):
+        fix = f"take {other!r}, which has it"
+    raise cannot_lower(
+        f"{where}, {REDUCE} = {reduce!r}", f"elements of {dtype}", f"one of {', '.join(legal)}", fix
+    )
+
+
+def _op(where: str, mechanism: str, src: ir.Var, dst: ir.Var, combines: bool) -> AsyncOp:
     """Find the operation that serves a mechanism between two memories."""
     reads, writes = (_SPACES.get(str(x.scope()), "") for x in (src, dst))
-    op = find_copy_op(mechanism, reads, writes)
+    op = find_copy_op(mechanism, reads, writes, combines)
     if op is not None:
         return op
+    if combines:
+        raise cannot_lower(
+            f"{where}, {REDUCE}",
+            f"{mechanism!r} from {reads or src.scope()} memory to {writes or dst.scope()}",
+            "a reduction from shared memory to global memory, by 'bulk' or 'tma'",
+        )
     able = find_mechanisms(reads, writes)
     if (reads, writes) == ("shared", "global"):
         raise cannot_lower(

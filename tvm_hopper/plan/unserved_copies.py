@@ -11,7 +11,7 @@ from tvm_hopper.analysis.access import AffineAccess
 from tvm_hopper.errors import LoweringError, cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.swizzle import CHUNK_BYTES
-from tvm_hopper.requests.keys import CONSUMERS, WGMMA
+from tvm_hopper.requests.keys import CONSUMERS, REDUCE, WGMMA
 
 from .copy_nests import CopyNest, fills_tile
 from .cp_async_plan import CHUNK_BYTES as COPIED_BYTES
@@ -59,6 +59,19 @@ def no_mechanism(copy: CopyNest, reasons: Sequence[str]) -> LoweringError:
         step = CHUNK_BYTES // gcd(CHUNK_BYTES, size)
         fix = f"pad the last dimension of {tensor.name} from {inner} to {-(-inner // step) * step}"
     return cannot_lower(where, f"rows that are {apart} bytes apart", need, fix)
+
+
+def check_not_reduced(copy: CopyNest, reasons: Sequence[str]) -> None:
+    """Refuse to leave a reduction to threads: their updates of one element would race."""
+    if REDUCE not in copy.realize.block.annotations:
+        return
+    found = "a reduction that no mechanism can make" + "".join(f"; not {x}" for x in reasons)
+    raise cannot_lower(
+        f"store {copy.realize.block.name_hint}, {REDUCE}",
+        found,
+        "one that TMA or a copy in bulk can make: updates by threads would race",
+        f"take {REDUCE} away where no other thread block updates the same elements",
+    )
 
 
 def check_roles_have_loads(

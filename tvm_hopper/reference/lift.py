@@ -13,6 +13,7 @@ of what they are given (Higham, Accuracy and Stability of Numerical Algorithms, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -133,9 +134,10 @@ class Lifter:
     # -- leaves -----------------------------------------------------------------------------------
 
     def _constant(self, value: float, dtype: str) -> Number:
-        if value != value or value in (float("inf"), float("-inf")):
+        with np.errstate(over="ignore"):  # TVM's least bfloat16 is float32's, beyond all of its own
+            value = float(np.asarray(value).astype(DTYPES[dtype].numpy))
+        if not math.isfinite(value):
             return Number(const(value), None, dtype, 1)
-        value = float(np.asarray(value).astype(DTYPES[dtype].numpy))
         significand = int(abs(value).hex().split(".")[1].split("p")[0] or "0", 16) if value else 0
         bits = 53 - (significand & -significand).bit_length() + 1 if significand else 1
         return Number(const(value), None, dtype, min(bits, FORMATS[dtype].precision))

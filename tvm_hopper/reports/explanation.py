@@ -152,13 +152,15 @@ class Kernel:
         if self.launched_for:
             yield "launched for", self.launched_for
         if self.chosen_for:
-            cycles = f"{self.chosen_for.cycles} cycles by the model"
-            yield "chosen for", f"{_count(self.chosen_for.rows, 'row')}, {cycles}"
+            time = f"{self.chosen_for.tenths / 10:.1f} us by estimate"
+            yield "chosen for", f"{_count(self.chosen_for.rows, 'row')}, {time}"
         if self.product:
             tile = " x ".join(map(str, self.product.tile))
             block = f"block {self.product.block}"
             yield "multiply-add", f"{block}, {tile} (m x n x k) of a consumer and stage"
             yield "instruction", self.product.instruction
+            if self.product.choice:
+                yield "chosen by estimate", self.product.choice
         if self.roles:
             yield "roles", _roles(self.roles)
         if self.wgmma_pending is not None:
@@ -211,9 +213,7 @@ class Kernel:
             also = f", in bytes of {', '.join(shared)}" if shared else ""
             yield f"  {region.name}", f"{region.size} bytes at {region.offset}{also}"
         for each_map in self.tensor_maps:
-            dims, box = (" x ".join(map(str, x)) for x in (each_map.dims, each_map.box))
-            kept = f"{each_map.box_bytes} bytes, swizzle {each_map.swizzle} B"
-            yield f"tensor map {each_map.tensor}", f"box {box} of {dims} elements, {kept}"
+            yield f"tensor map {each_map.tensor}", _describe_map(each_map)
         for store in self.stores:
             yield f"store {store.tensor}", f"{store.num_bytes} bytes of a thread at once"
 
@@ -229,6 +229,14 @@ class Kernel:
             yield "fallback", fallback
         if not self.fallbacks:
             yield "fallbacks", "none"
+
+
+def _describe_map(note: TensorMapNote) -> str:
+    dims, box = (" x ".join(map(str, x)) for x in (note.dims, note.box))
+    each = "" if set(note.steps) == {1} else f" at each {' x '.join(map(str, note.steps))}"
+    text = f"box {box}{each} of {dims} elements, {note.box_bytes} bytes, swizzle {note.swizzle} B"
+    shared = f", shared by {note.num_copies} copies" if note.num_copies > 1 else ""
+    return f"{text}, L2 fetches {note.l2_promotion} B{shared}"
 
 
 def _overlap(a: SmemNote, b: SmemNote) -> bool:

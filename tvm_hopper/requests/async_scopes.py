@@ -27,6 +27,8 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.requests import keys, options
 
+from .async_stores import ask_for_stores
+
 SCOPE = "async_scope"
 COPIES = "tirx.ptx.cp_async_"  # calls of the instructions, by hand
 ORDERS = {f"{COPIES}{name}" for name in ("commit_group", "wait_group", "wait_all")}
@@ -55,7 +57,8 @@ def ask_for_copies(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
     """
     found = _ask_in_scopes(func, mechanism)
     asking = _ask_in_stages(func if found is None else found, mechanism)
-    return found if asking is None else asking
+    asking = found if asking is None else asking
+    return asking if asking is None or mechanism != keys.AUTO else ask_for_stores(asking)
 
 
 def without_empty_stages(func: tirx.PrimFunc) -> tirx.PrimFunc:

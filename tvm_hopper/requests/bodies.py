@@ -9,6 +9,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 
+from .keys import MEMORY_BOUND
 from .targets import processor_of
 
 
@@ -31,3 +32,9 @@ def map_bodies(func: tirx.PrimFunc, change: Callable[[Any], Any]) -> tirx.PrimFu
         return ir.map_kernels(func, change)
     new = change(func.body)
     return func if new.same_as(func.body) else func.with_body(new)
+
+
+def is_memory_bound(kernel: Any) -> bool:
+    """Tell a kernel of registers and plain vectors, as `hs.pointwise` makes them."""
+    axis = ir.thread_axes(kernel).get("blockIdx.x")
+    return axis is not None and MEMORY_BOUND in axis.annotations

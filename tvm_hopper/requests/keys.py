@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tvm_hopper.facts import reductions
 from tvm_hopper.facts.programming_model import (
     MAX_THREADS,
     SETMAXNREG_MAX,
@@ -28,11 +29,24 @@ INT32_MAX = 2**31 - 1  # tiles and thread blocks are counted by 32 bits
 # -- on the block that copies a tile from global to shared memory
 ASYNC_COPY = "tvm_hopper.async_copy"
 SWIZZLE = "tvm_hopper.swizzle"
+CACHE_HINT = "tvm_hopper.cache_hint"
 # -- on the block that copies a tile from shared to global memory
 STORE_SLOTS = "tvm_hopper.store_slots"
+REDUCE = "tvm_hopper.reduce"
+BESIDE_COPY = (
+    SWIZZLE,
+    STORE_SLOTS,
+    REDUCE,
+    CACHE_HINT,
+)  # what says how a copy is made, not that it is
+# -- on a serial loop around such copies
+ACROSS_BLOCKS = "tvm_hopper.across_blocks"
+# -- on a serial loop around the pipelined loop of a product
+ACROSS_CLUSTER = "tvm_hopper.across_cluster"
 # -- on the block that multiplies two shared tiles into a register tile
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
+CHOICE = "tvm_hopper.choice"
 # -- on the pipelined loop
 CONSUMERS = "tvm_hopper.consumers"
 REGISTERS = "tvm_hopper.registers"
@@ -41,6 +55,9 @@ WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 RASTER_GROUP = "tvm_hopper.raster_group"
 PERSISTENT = "tvm_hopper.persistent"
 CHOSEN_FOR = "tvm_hopper.chosen_for"
+# -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
+MEMORY_BOUND = "tvm_hopper.memory_bound"
+CHOSEN = "tvm_hopper.chosen"
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
 # -- options of a whole compilation (function attribute or PassContext)
@@ -48,6 +65,8 @@ STRICT = "tvm_hopper.strict"
 VERIFY = "tvm_hopper.verify"
 COMPILER = "tvm_hopper.compiler"
 CHECK_ASSEMBLER_LOG = "tvm_hopper.check_assembler_log"
+DETERMINISTIC = "tvm_hopper.deterministic"
+FUNCTIONS = "tvm_hopper.functions"
 # -- TVM's own words, which mean the same in a function of ours
 STAGE = "software_pipeline_stage"
 ORDER = "software_pipeline_order"
@@ -81,6 +100,14 @@ class Key:
 # Of copies: what makes them; the first one that can, and what the schedule says without us.
 AUTO, BY_THREADS = "auto", "none"
 MECHANISMS = ("tma", "bulk", "cp_async", "dma", AUTO, BY_THREADS)
+CACHE_HINTS = ("evict_first", "evict_last")
+# Not cp.async: where a uniform register is part of the shared address ptxas 13.0 makes its
+# neighbour the descriptor (LDGSTS [R7+UR0], desc[UR1]), and an H200 faults.
+HINTED = ("tma", "bulk")
+
+# Of memory-bound kernels.
+POINTWISE, ROW_REDUCTION = "pointwise", "row_reduction"
+KINDS = (POINTWISE, ROW_REDUCTION)
 
 KEYS: dict[str, Key] = {
     key.name: key
@@ -95,14 +122,43 @@ KEYS: dict[str, Key] = {
         ),
         Key(SWIZZLE, (BLOCK,), int, "swizzle of the shared tile, in bytes", (0, 32, 64, 128)),
         Key(
+            CACHE_HINT,
+            (BLOCK,),
+            str,
+            "what L2 is to do with the bytes of a load: give them up first, or last",
+            CACHE_HINTS,
+        ),
+        Key(
             STORE_SLOTS,
             (BLOCK,),
             int,
             "slots of the tile that an asynchronous store reads: all but one may be in flight",
             bounds=(1, MOST_STORE_SLOTS),
         ),
+        Key(
+            REDUCE,
+            (BLOCK,),
+            str,
+            "operation by which a copy combines what it moves with what is there",
+            reductions.OPERATIONS,
+        ),
+        Key(
+            ACROSS_BLOCKS,
+            (LOOP,),
+            str,
+            "axis of thread blocks that share a serial loop's iterations",
+            ("blockIdx.y", "blockIdx.z"),
+        ),
+        Key(
+            ACROSS_CLUSTER,
+            (LOOP,),
+            int,
+            "thread blocks of a cluster share the iterations of this loop of a sum",
+            (1,),
+        ),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
+        Key(CHOICE, (BLOCK,), str, "the best configurations by estimate, a line each, for explain"),
         Key(CONSUMERS, (LOOP,), int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),
         Key(
             REGISTERS,
@@ -140,18 +196,48 @@ KEYS: dict[str, Key] = {
             CHOSEN_FOR,
             (LOOP,),
             int,
-            "rows that the kernel was chosen for, and the cycles that the model expects; noted",
+            "rows that the kernel was chosen for, and the time estimated in tenths of a us; noted",
             length=2,
+            axis="blockIdx.x",
+        ),
+        Key(
+            MEMORY_BOUND,
+            (LOOP,),
+            str,
+            "a kernel of registers and plain vectors, and its kind",
+            KINDS,
+            axis="blockIdx.x",
+        ),
+        Key(
+            CHOSEN,
+            (LOOP,),
+            str,
+            "what a model chose for the kernel, and what came after it, for `explain`",
             axis="blockIdx.x",
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),
         Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),
         Key(COMPILER, (FUNCTION,), str, "CUDA compiler", ("nvrtc", "nvcc"), option=True),
         Key(
+            FUNCTIONS,
+            (FUNCTION,),
+            str,
+            "how activations with 16-bit results are computed",
+            ("short", "approximate", "library"),
+            option=True,
+        ),
+        Key(
             CHECK_ASSEMBLER_LOG,
             (FUNCTION,),
             bool,
             "fail on serialised WGMMA and ignored setmaxnreg; if strict, on spills",
+            option=True,
+        ),
+        Key(
+            DETERMINISTIC,
+            (FUNCTION,),
+            bool,
+            "refuse what gives other bits from run to run",
             option=True,
         ),
     )
@@ -255,6 +341,8 @@ TMA_LOAD = "tvm_hopper.tma_load"
 BULK_LOAD = "tvm_hopper.bulk_load"
 # call_extern(CP_ASYNC, tile, tensor, num_bytes, source_bytes): a thread's chunk, zeros behind.
 CP_ASYNC = "tvm_hopper.cp_async"
+# Between the name of any of these and what L2 is to do with the bytes: "tvm_hopper.tma_load@...".
+WITH_HINT = "@"
 # On a loop of such calls: its iterations are shared out between the threads that make the copy.
 SHARED_OUT = "tvm_hopper.shared_out"
 # TVM's own call of a queue, tile, tensor, bytes, and whether it goes past the cache.

@@ -28,11 +28,15 @@ LEFT = "left_to_tvm"  # on a function that an option asked for and the lowering 
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
 _PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
     keys.SWIZZLE: keys.ASYNC_COPY,
+    keys.CACHE_HINT: keys.ASYNC_COPY,
     keys.STORE_SLOTS: keys.ASYNC_COPY,
+    keys.REDUCE: keys.ASYNC_COPY,
     keys.ACCUMULATE: keys.WGMMA,
+    keys.CHOICE: keys.WGMMA,
     keys.CONSUMERS: keys.STAGE,
     keys.REGISTERS: keys.STAGE,
     keys.WGMMA_PENDING: keys.STAGE,
+    keys.CHOSEN: keys.MEMORY_BOUND,
 }
 
 

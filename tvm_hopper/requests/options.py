@@ -33,6 +33,8 @@ DEFAULTS: dict[str, object] = {
     keys.COMPILER: "nvrtc",
     keys.FAST_MATH: False,
     keys.CHECK_ASSEMBLER_LOG: True,
+    keys.DETERMINISTIC: False,
+    keys.FUNCTIONS: "short",
 }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tvm_hopper.errors import cannot_lower, cannot_schedule
 from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch, Processor
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, NUM_SMS
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, NUM_SMS, Chip, chip_of
 from tvm_hopper.facts.hexagon import HEXAGONS, Hexagon
 
 if TYPE_CHECKING:
@@ -118,6 +118,21 @@ def num_sms(target: Target | None = None) -> int:
     if isinstance(said, (bool, float, str)) or int(said) < 1:
         raise cannot_schedule("target", f"{NUM_SMS_ATTR} = {said!r}", "a number of SMs, e.g. 132")
     return int(said)
+
+
+def chip_of_target(target: Target | None = None) -> Chip:
+    """Return the rates of the part that a target, or else the one in scope, names by its tag.
+
+    Raises
+    ------
+    ScheduleError
+        It says something that is no number of SMs.
+    """
+    from tvm.target import Target
+
+    target = Target.current(allow_none=True) if target is None else target
+    tag = str(target.tag) if target is not None else ""
+    return chip_of(tag.removeprefix("nvidia/nvidia-"), num_sms(target))
 
 
 def register_tags() -> None:

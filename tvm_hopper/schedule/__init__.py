@@ -5,6 +5,8 @@ from tvm_hopper import schedule as hs
 
 from tvm_hopper.requests.keys import BY_DEVICE
 
+from .pointwise.apply import pointwise
+from .pointwise.config import PointwiseConfig
 from .products.apply import matmul
 from .products.branches import size_classes
 from .products.classes import choose_classes
@@ -12,12 +14,19 @@ from .products.config import MatmulConfig, Roles
 from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
 from .products.normalize import normalize
+from .reductions import across_blocks, across_cluster
+from .row_reduction.apply import row_reduction
+from .row_reduction.config import RowReductionConfig
 from .steps import async_copy, async_store, pad, pipeline, raster, wgmma
 
 __all__ = [
     "BY_DEVICE",
     "MatmulConfig",
+    "PointwiseConfig",
     "Roles",
+    "RowReductionConfig",
+    "across_blocks",
+    "across_cluster",
     "async_copy",
     "async_store",
     "choose_classes",
@@ -28,7 +37,9 @@ __all__ = [
     "normalize",
     "pad",
     "pipeline",
+    "pointwise",
     "raster",
+    "row_reduction",
     "size_classes",
     "wgmma",
 ]

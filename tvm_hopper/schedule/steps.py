@@ -22,7 +22,6 @@ import math
 from typing import Any
 
 from tvm import s_tir
-from tvm.ir import Expr
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
@@ -30,9 +29,9 @@ from tvm_hopper.facts import swizzle as swizzle_facts
 from tvm_hopper.facts import wgmma as wgmma_facts
 from tvm_hopper.facts.async_ops import find_copy_op, find_mechanisms
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
-from tvm_hopper.requests import keys, options
+from tvm_hopper.requests import keys
 
-from . import plain_loops
+from . import plain_loops, reductions
 from .arguments import (
     as_block,
     as_choice,
@@ -43,6 +42,7 @@ from .arguments import (
     check_sampled,
     check_type,
 )
+from .asking import ask as _ask
 from .products import tiles
 from .products.config import (
     ACCUMULATE,
@@ -138,7 +138,11 @@ def check_whole(matmul: Matmul, axis: Axis) -> None:
 
 @all_or_nothing("a copy by cache_read, and no more before it than a pad of its tensor")
 def async_copy(
-    sch: s_tir.Schedule, copy: Any, mechanism: str = "auto", swizzle: int | None = None
+    sch: s_tir.Schedule,
+    copy: Any,
+    mechanism: str = "auto",
+    swizzle: int | None = None,
+    cache_hint: str | None = None,
 ) -> None:
     """Ask for a copy to shared memory, or to VTCM, to be made by the hardware, asynchronously.
 
@@ -162,17 +166,20 @@ def async_copy(
     swizzle : int, optional
         Bytes of the XOR pattern of the shared tile, 0, 32, 64 or 128; None: the widest that fits
         for a tile of a product, none for one of plain loops.
+    cache_hint : str, optional
+        What L2 is told about the bytes: "evict_first" or "evict_last"; None: nothing.
 
     Raises
     ------
     ScheduleError
-        The block does not write shared memory, or the mechanism or swizzle is not known.
+        The block does not write shared memory, or a mechanism, swizzle or hint is not known.
     """
     copy = as_block(sch, copy)
     node = sch.get(copy)
     where = f"block {node.name_hint}"
     mechanism = as_choice(where, "mechanism", mechanism, keys.MECHANISMS) or keys.AUTO
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
+    cache_hint = as_choice(where, "cache_hint", cache_hint, keys.CACHE_HINTS)
     scopes = [str(region.source.scope()) for region in node.writes]
     if mechanism == keys.AUTO and scopes == [ir.VTCM]:
         (mechanism,) = find_mechanisms("global", "vtcm")
@@ -184,6 +191,8 @@ def async_copy(
     _ask(sch, where, copy, keys.ASYNC_COPY, mechanism)
     if swizzle is not None:
         _ask(sch, where, copy, keys.SWIZZLE, swizzle)
+    if cache_hint is not None:
+        _ask(sch, where, copy, keys.CACHE_HINT, cache_hint)
 
 
 STORES = tuple(
@@ -200,6 +209,7 @@ def async_store(
     mechanism: str = "auto",
     swizzle: int | None = None,
     slots: int | None = None,
+    reduce: str | None = None,
 ) -> None:
     """Ask for a copy out of shared memory to be made by the hardware, fire and forget.
 
@@ -231,11 +241,15 @@ def async_store(
     slots : int, optional
         Slots of the tile. None: one, or as the stages of the loop say; of a tile that is loaded,
         two if it has three or more.
+    reduce : str, optional
+        "add", "min", "max", "and", "or" or "xor": the block is `C[...] = C[...] op tile[...]`, and
+        the hardware combines each element by an atomic operation, in any order.
 
     Raises
     ------
     ScheduleError
-        The block is no copy out of shared memory, or the mechanism, swizzle or slots are none.
+        The block is no copy out of shared memory, or the mechanism, swizzle or slots are none, or
+        the block does not compute what `reduce` says.
     """
     copy = as_block(sch, copy)
     node = sch.get(copy)
@@ -246,6 +260,9 @@ def async_store(
     reads, writes = (
         [str(x.source.scope()) for x in regions] for regions in (node.reads, node.writes)
     )
+    reduce = reductions.check_update(sch, where, copy, mechanism, reduce)
+    if reduce is not None:
+        reads = [scope for scope in reads if scope != "global"]
     if reads != ["shared.dyn"] or writes != ["global"]:
         raise cannot_schedule(
             where,
@@ -257,6 +274,8 @@ def async_store(
         _ask(sch, where, copy, keys.SWIZZLE, swizzle)
     if slots is not None:
         _ask(sch, where, copy, keys.STORE_SLOTS, slots)
+    if reduce is not None:
+        _ask(sch, where, copy, keys.REDUCE, reduce)
 
 
 # -- the product ----------------------------------------------------------------------------------
@@ -392,30 +411,6 @@ def pipeline(
 
 
 # -- what the steps share -------------------------------------------------------------------------
-
-
-def _ask(
-    sch: s_tir.Schedule, where: str, thing: Any, key: str, value: Any, default: Any = None
-) -> None:
-    """Annotate a block or a loop, unless it says the same already; refuse to say another thing.
-
-    TVM's own `annotate` keeps the value that is there, without a word. A `default` is what no
-    annotation means, and leaves none.
-    """
-    old = sch.get(thing).annotations.get(key)
-    if old is None:
-        if value != default:
-            sch.annotate(thing, key, value)
-        return
-    old = options.plain(old)
-    sampled = any(isinstance(x, Expr) for x in (value if isinstance(value, list) else [value]))
-    if sampled or old != value:
-        raise cannot_schedule(
-            where,
-            f"a second request, {key} = {value}, beside {key} = {old}",
-            "one of them",
-            f'take the first one back: sch.unannotate(..., "{key}")',
-        )
 
 
 def _asked_around(sch: s_tir.Schedule, block: Any) -> Any:

@@ -5,12 +5,13 @@ sch = step_products.schedule(workloads.matmul(64, 64, 66), ProductTiling(a="cp_a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import s_tir
 
 from tvm_hopper import schedule as hs
+from tvm_hopper.schedule.products.staging import stage_output
 
 BLOCK = "C"
 
@@ -35,6 +36,8 @@ class ProductTiling:
         Thread blocks that share all output tiles.
     wgmma_pending : int, optional
         WGMMA groups left in flight over an iteration.
+    store : str, optional
+        "tma": the output goes through shared memory; None: registers are stored.
     """
 
     tile: tuple[int, int, int] = (64, 16, 32)
@@ -45,6 +48,7 @@ class ProductTiling:
     swizzle: int | None = None
     persistent: int | None = None
     wgmma_pending: int | None = None
+    store: str | None = None
 
 
 def schedule(mod: tvm.IRModule, tiling: ProductTiling) -> s_tir.Schedule:
@@ -70,6 +74,9 @@ def schedule(mod: tvm.IRModule, tiling: ProductTiling) -> s_tir.Schedule:
         sch.compute_at(copy, k0)
         hs.async_copy(sch, copy, mechanism, tiling.swizzle)
     hs.fuse_epilogue(sch, store)
+    if tiling.store is not None:
+        config = hs.MatmulConfig(tiling.tile, consumers=tiling.consumers, store=tiling.store)
+        stage_output(sch, store, replace(config, store_parts=1))
     hs.wgmma(sch, block)
     if tiling.stages is not None:
         roles = hs.Roles(tiling.consumers)

@@ -379,6 +379,8 @@ class WarpTiling:
         None: every thread both asks for copies and computes.
     intrinsics : Intrinsics, optional
         None: those of this module.
+    load : str
+        The mechanism that brings the tiles.
     """
 
     tile: tuple[int, int, int] = (64, 64, 32)
@@ -386,6 +388,7 @@ class WarpTiling:
     stages: int | None = 2
     roles: hs.Roles | None = None
     intrinsics: Intrinsics | None = field(default=None)
+    load: str = "tma"
 
 
 def schedule(mod: tvm.IRModule, tiling: WarpTiling) -> s_tir.Schedule:
@@ -417,7 +420,7 @@ def schedule(mod: tvm.IRModule, tiling: WarpTiling) -> s_tir.Schedule:
     for index in range(2):
         copy = sch.cache_read(outer, index, "shared.dyn")
         sch.compute_at(copy, k0)
-        hs.async_copy(sch, copy, "tma")
+        hs.async_copy(sch, copy, tiling.load)
     fragments = [sch.cache_read(outer, index, "warp") for index in range(2)]
     for fragment in fragments:
         sch.compute_at(fragment, k1)

@@ -12,6 +12,7 @@ from . import (
     copies,
     hostile,
     matmul,
+    pipelines,
     plain_loops,
     programs,
     steps,
@@ -26,9 +27,10 @@ FAMILIES: dict[str, Callable[[Draw], Case]] = {
     "configurations": configurations.make,
     "loops": plain_loops.make,
     "copies": copies.make,
+    "pipelines": pipelines.make,
 }
-# how often each comes, spread evenly: of 28 cases so many
+# how often each comes, spread evenly: of 32 cases so many
 SHARES = {
     "matmul": 8, "steps": 3, "annotations": 3, "programs": 3, "configurations": 2, "hostile": 1,
-    "loops": 4, "copies": 4,
+    "loops": 4, "copies": 4, "pipelines": 4,
 }  # fmt: skip

@@ -42,6 +42,7 @@ FORMS = {
     "tvm_hopper.async_copy": Form(("a_copy", "b_copy", "func", "context"), str, usual='"tma"'),
     "tvm_hopper.swizzle": Form(("a_copy", "b_copy"), int, usual="128"),
     "tvm_hopper.store_slots": Form(("a_copy", "b_copy"), int, usual="2"),
+    "tvm_hopper.cache_hint": Form(("a_copy", "b_copy"), str, usual='"evict_first"'),
     "tvm_hopper.wgmma": Form(("wgmma",), int),
     "tvm_hopper.accumulate": Form(("wgmma",), str, usual='"float32"'),
     "tvm_hopper.strict": Form(("func", "context"), bool, usual="True"),

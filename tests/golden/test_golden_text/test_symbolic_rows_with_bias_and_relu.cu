@@ -3,6 +3,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
   alignas(64) float C_pad_local_ptr[64];
   alignas(64) nv_bfloat16 D_run_ptr[8];
   if (((int)threadIdx.x) == 0) {
+    tvm_builtin_ptx_prefetch_tensormap(((void*)((unsigned long long)(&(A_map)))));
+    tvm_builtin_ptx_prefetch_tensormap(((void*)((unsigned long long)(&(B_map)))));
     for (int slot = 0; slot < 3; ++slot) {
       tvm_builtin_ptx_mbarrier_init_init_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)dyn_smem_ptr)[(slot + 12288)]))), (uint)1);
       tvm_builtin_ptx_mbarrier_init_init_shared_b64(tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)dyn_smem_ptr)[(slot + 12292)]))), (uint)2);

@@ -29,6 +29,7 @@ PRODUCT = """
 """
 NEST = COPY[COPY.index("            for i, j") :]
 BLOCK = '                with T.sblock("copy"):\n'
+WITHOUT_BOUNDS = 'other = T.sblock_alloc_buffer((2147483647, 64), "float16", scope="shared.dyn")'
 LAYOUT, TMA = (LayoutShared,), (LayoutShared, LowerCopies)
 
 COPIES = [
@@ -131,6 +132,27 @@ TILES = [
         r"multiple of 64 elements; choose a tile of 128 or another swizzle",
         ("(8, 64)", "(8, 96)"),
         ('"tma"}', '"tma", "tvm_hopper.swizzle": 128}'),
+    ),
+    case(
+        "another tile that nothing bounds",
+        COPY,
+        LAYOUT,
+        r"tile other: found a shape \[2147483647, 64\] that nothing bounds; need indices within "
+        r"bounds that are known now; split its loops by constants",
+        ('other = T.sblock_alloc_buffer((8, 64), "float16", scope="local")', WITHOUT_BOUNDS),
+        ("            for i, j", "            other[n, 0] = T.float16(0)\n            for i, j"),
+    ),
+    case(
+        "another tile that nothing bounds, behind a pointer",
+        COPY,
+        LAYOUT,
+        r"tile other: found a shape \[2147483647, 64\] that nothing bounds",
+        ('other = T.sblock_alloc_buffer((8, 64), "float16", scope="local")', WITHOUT_BOUNDS),
+        (
+            "            for i, j",
+            '            T.evaluate(T.call_extern("int32", "f", T.address_of(other[0, 0])))\n'
+            "            for i, j",
+        ),
     ),
     case(
         "two copies into a tile",
@@ -325,6 +347,18 @@ LOADS = [
         ("tile[i, j] = A[bx * 8 + i, j]", "tile[b, i, j] = A[b, i, j]"),
     ),
     case(
+        "rows that a swizzle does not cut into equal boxes",
+        COPY,
+        TMA,
+        r"copy of A into tile: found a tile of 300 rows, 128 bytes each; need rows that fall into "
+        r"equal boxes of at most 256, each at a multiple of 1024 bytes; choose a multiple of 8 row",
+        ("(64, 128)", "(1200, 128)"),
+        ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((300, 64)"),
+        ("for i, j in T.grid(8, 64)", "for i, j in T.grid(300, 64)"),
+        ('"tma"}', '"tma", "tvm_hopper.swizzle": 128}'),
+        ("bx * 8 + i", "bx * 300 + i"),
+    ),
+    case(
         "two dimensions of a tile along one of the tensor",
         COPY,
         TMA,
@@ -372,15 +406,67 @@ LOADS = [
         COPY,
         TMA,
         r"found index \[.*\]; need rows along one dimension of A, columns along its last, each "
-        r"with step 1; cache_read the tensor with its last dimension as the tile's last",
+        r"evenly; cache_read the tensor with its last dimension as the tile's last",
         ("A[bx * 8 + i, j]", "A[j, bx * 8 + i]"),
     ),
     case(
-        "every second row",
+        "each row twice",
         COPY,
         TMA,
-        r"found index \[bx \* 8 \+ r \* 2, .*\]; need rows along one dimension of A",
-        ("A[bx * 8 + i, j]", "A[bx * 8 + i * 2, j]"),
+        r"found index \[bx \* 4 \+ r // 2, .*\]; need rows along one dimension of A",
+        ("A[bx * 8 + i, j]", "A[bx * 4 + i // 2, j]"),
+    ),
+    case(
+        "every ninth row",
+        COPY,
+        TMA,
+        r"copy of A into tile: found rows at each 9 of dimension 0 of A; need a step of 1 to 8, "
+        r"what a tensor map has; copy in bulk, or let threads copy",
+        ("A[bx * 8 + i, j]", "A[bx * 8 + i * 9, j]"),
+    ),
+    case(
+        "rows from the last to the first",
+        COPY,
+        TMA,
+        r"found rows at each -1 of dimension 0 of A; need a step of 1 to 8",
+        ("A[bx * 8 + i, j]", "A[bx * 8 + 7 - i, j]"),
+    ),
+    case(
+        "every second row is stored",
+        COPY,
+        TMA,
+        r"copy of tile into A: found stores at each 2 of dimension 0 of A; need each row; copy in "
+        r"bulk, or let threads copy",
+        ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 16 + i * 2, j] = tile[i, j]"),
+    ),
+    case(
+        "a hint for L2 on a store",
+        COPY,
+        TMA,
+        r"block copy, tvm_hopper.cache_hint: found 'evict_first' on tma_store; need a load by "
+        r"'tma' or 'bulk', which can say that to L2; leave it out",
+        ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]"),
+        ('"tma"}', '"tma", "tvm_hopper.cache_hint": "evict_first"}'),
+    ),
+    case(
+        "every fourth column",
+        COPY,
+        TMA,
+        r"copy of A into tile: found columns at each 4 elements of A; need columns one beside the "
+        r"other: the tensor map steps over rows alone; let threads copy, or cp.async, or transpose "
+        r"the tensor before",
+        ("A[bx * 8 + i, j]", "A[bx * 8 + i, j * 4]"),
+    ),
+    case(
+        "rows of two dimensions, at steps that leave a box too little",
+        COPY,
+        TMA,
+        r"copy of A into tile: found a tile with 64 in the middle of its dimensions, at each 5 of "
+        r"the tensor's; need at most 256 there, what a box holds, what is stepped over included",
+        ("(64, 128)", "(2, 512, 128)"),
+        ("tile = T.sblock_alloc_buffer((8, 64)", "tile = T.sblock_alloc_buffer((2, 64, 64)"),
+        ("for i, j in T.grid(8, 64)", "for b, i, j in T.grid(2, 64, 64)"),
+        ("tile[i, j] = A[bx * 8 + i, j]", "tile[b, i, j] = A[b, i * 5, j]"),
     ),
     case(
         "symbolic row stride",
@@ -420,7 +506,7 @@ LOADS = [
         "columns that begin anywhere",
         COPY,
         TMA,
-        r"found columns of A from 0 elements, 0 bytes; need a start at a multiple of 16 bytes",
+        r"found columns of A from p \* 64 \+ bx \* 4; need a start at a multiple of 16 bytes",
         ("A[bx * 8 + i, j]", "A[i, j + bx * 4]"),
     ),
     case(

@@ -31,7 +31,8 @@ SYNCS = [
         ROLES,
         (InsertSyncs,),
         r"block mma: found operation mma on sm_90a; need one that it executes: cp_async, "
-        r"cp_async_arrive, bulk_load, tma_load, tma_store, bulk_store, tma_reduce, wgmma$",
+        r"cp_async_arrive, bulk_load, tma_load, tma_store, bulk_store, tma_reduce, bulk_reduce, "
+        r"wgmma$",
         ('{"tvm_hopper.async_op": "wgmma"}', '{"tvm_hopper.async_op": "mma"}'),
     ),
     case(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tvm import s_tir
@@ -21,10 +22,11 @@ from tvm.ir import Expr
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
-from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
 from tvm_hopper.requests import keys
-from tvm_hopper.schedule import origins, steps
+from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.schedule import origins, reductions, steps
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
@@ -32,10 +34,12 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from . import fuse
 from .branches import branched, class_block
-from .classes import ClassKernel, as_asked, estimate, find_kernels
+from .classes import ClassKernel, as_asked, estimate_all, find_kernels
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .model import choose_config
+from .estimate import ProductShape
+from .model import SHOWN, SYMBOLIC_EXTENT, as_product, choose_config, rank_both
 from .normalize import normalized
+from .operands import operand_dtypes
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
 from .recognize import (
     Matmul,
@@ -45,7 +49,14 @@ from .recognize import (
     find_matmul,
     product_loads,
 )
-from .staging import choose_staging, find_staging_violations, stage_output
+from .staging import (
+    EpilogueTypes,
+    choose_staging,
+    find_staging_violations,
+    leaves_operands_open,
+    stage_output,
+    through_shared_memory,
+)
 from .views import make_views
 
 
@@ -111,7 +122,17 @@ def matmul(
         if not is_sampled(given):
             check_lowering(copy, product)
 
-    rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
+    def attempt(kernel: ClassKernel) -> None:
+        rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
+
+    try:
+        attempt(kernel)
+    except ScheduleError:
+        if not leaves_operands_open(kernel.config):
+            raise
+        # What is chosen for operands of the epilogue may be what does not fit.
+        kernel = replace(kernel, config=replace(kernel.config, operand_slots=0))
+        attempt(kernel)
     with origins.noted(sch):
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
@@ -170,40 +191,56 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     views = make_views(sch, block)
     problem = find_matmul(sch, block)
     check_operands(problem, config.accumulate, views)
-    config, axis = _fit(sch, problem, kernel, output_dtypes(sch, block))
+    asked = config.operand_slots
+    epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
+    choices = _choices(problem, kernel, epilogue.outputs)
+    config, axis = _fit(sch, problem, kernel, epilogue)
+    noted = _chosen_for(problem, kernel, config, epilogue.outputs)
     assert config.tile is not None
     assert config.consumers is not None
     tile_m, tile_n, tile_k = config.tile
     consumers = config.consumers
 
-    steps.pad(sch, block, config.tile)
-    problem = find_matmul(sch, block)  # its operands may be pads now
+    parts = config.parts
+    if parts > 1 and is_sampled(config):
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"split_k={parts} with a sampled tile or last_stage",
+            "sizes that are known: a tile of each part is padded",
+            "give the tile and the stages, or leave split_k out",
+        )
+    depth = tile_k * parts
+    in_output = (tile_n, tile_m, depth) if config.transposed else (tile_m, tile_n, depth)
+    steps.pad(sch, block, in_output)
+    problem = oriented(find_matmul(sch, block), config)  # its operands may be pads now
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
-    outputs = separate_outputs(sch, block) if len(output_dtypes(sch, block)) > 1 else []
+    several = separate_outputs(sch, block) if len(epilogue.outputs) > 1 else []
     loops = sch.get_loops(block)
     lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
     m_outer, m_tile = sch.split(m, [None, tile_m])
     n_outer, n_tile = sch.split(n, [None, tile_n])
-    k_outer, k_inner = sch.split(k, [None, tile_k])
+    k_outer, k_inner = sch.split(k, [None, tile_k * parts])
+    if parts > 1:  # which take the steps in turn: so a symbolic depth divides, too
+        k_parts, k_inner = sch.split(k_inner, [parts, tile_k])
     if axis == "m":
         part, m_tile = sch.split(m_tile, [consumers, None])
     else:
         part, n_tile = sch.split(n_tile, [consumers, None])
-    sch.reorder(*lead, m_outer, n_outer, part, k_outer, m_tile, n_tile, k_inner)
+    steps_of_k = (k_outer,) if parts == 1 else (k_parts, k_outer)
+    sch.reorder(*lead, m_outer, n_outer, part, *steps_of_k, m_tile, n_tile, k_inner)
     rows = sch.fuse(*lead, m_outer) if lead else m_outer
     sch.bind(rows, "blockIdx.y")
     sch.bind(n_outer, "blockIdx.x")
     sch.bind(part, "threadIdx.y")
     steps.raster(sch, n_outer, config.raster_group, config.persistent)
-    if kernel.rows is not None:
-        cycles = estimate(kernel.rows, problem.n.extent, problem.k.extent, config)
-        sch.annotate(n_outer, keys.CHOSEN_FOR, [kernel.rows, cycles])
+    if noted:
+        sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
 
-    if outputs:
-        stores = keep_in_registers(sch, block, outputs)
+    if several:
+        stores = keep_in_registers(sch, block, several)
     else:
         stores = [sch.cache_write(block, 0, "local")]
     for store in stores:
@@ -215,12 +252,25 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         sch.compute_at(copy, k_outer)
         steps.async_copy(sch, copy, "tma", config.swizzle)
         _drop_unit_dims(sch, copy, operand.kept)
+    operands = 0
     for store in stores:
         fuse.fuse_epilogue(sch, store)
         if config.store is not None:
-            stage_output(sch, store, config)
+            operands += stage_output(sch, store, config)
+    if asked and not operands:
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"operand_slots={asked} of an epilogue that reads no tensor as a whole",
+            "a tensor of the output's shape, of which each element meets its own of the product",
+            "leave operand_slots out",
+        )
     _drop_unit_dims(sch, block, problem.output_kept)
+    if parts > 1:
+        sch.decompose_reduction(block, k_parts)
+        reductions.across_cluster(sch, k_parts)
     product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
+    if choices:
+        sch.annotate(product, keys.CHOICE, choices)
     steps.pipeline(
         sch,
         k_outer,
@@ -233,27 +283,45 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
 
 
 def _fit(
-    sch: s_tir.Schedule, problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]
+    sch: s_tir.Schedule, problem: Matmul, kernel: ClassKernel, epilogue: EpilogueTypes
 ) -> tuple[MatmulConfig, str]:
     """Complete the configuration and check it; return it and the axis that consumers share.
 
     A sampled size is judged by the smallest of its candidates, and the axis must serve them all.
     """
     dtype, config = problem.lhs.dtype, kernel.config
-    rows = problem.m.extent if kernel.rows is None else kernel.rows
     is_depth_open = config.stages is None and config.last_stage is None
     sizes = None
     if config.tile is not None:
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
-    others = problem.n.extent, problem.k.extent, dtype
-    config = choose_config(rows, *others, config, sizes)
+    if config.parts > 1:  # each output tile has blocks of its own
+        config = replace(config, persistent=0)
+    given, (rows, n, k) = config, _extents(problem, kernel)
+    choose = partial(
+        choose_config,
+        n=n,
+        k=k,
+        dtype=dtype,
+        sizes=sizes,
+        majors=_majors(problem),
+        out_dtype=epilogue.outputs[0],
+    )
+    config = choose(rows, given=given)
     if kernel.is_open:  # tiles are ordered and shared out for as many as there may be
-        order = {name: getattr(kernel.config, name) for name in ("raster_group", "persistent")}
-        config = choose_config(problem.m.extent, *others, replace(config, **order), sizes)
+        few = not isinstance(rows, int) or rows < SYMBOLIC_EXTENT
+        group = given.raster_group if few else config.raster_group
+        config = replace(config, raster_group=group, persistent=given.persistent)
+        config = choose(problem.m.extent, given=config)
+    problem = oriented(problem, config)
     if sizes is None:
         sizes = tuple((size,) for size in config.tile or ())
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
-    config = choose_staging(config, sizes, is_depth_open, dtype, outputs, ARCH)
+    plain = config
+    if not is_sampled(config):
+        config = through_shared_memory(config, problem.output.shape, epilogue)
+    config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
+    if plain.store is None and not config.operand_slots:
+        config = plain  # without operands there is no reason for another way out
     if config.stages is not None:
         stages = config.stages
     else:
@@ -261,7 +329,7 @@ def _fit(
     consumers = config.consumers or 1
     where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
     broken = find_violations(smallest, stages, config, dtype, ARCH)
-    broken += find_staging_violations(smallest, stages, config, dtype, outputs, ARCH)
+    broken += find_staging_violations(smallest, stages, config, dtype, epilogue, ARCH)
     if broken:
         raise refuse_all(where, broken)
     for axis in ("m", "n"):
@@ -277,6 +345,44 @@ def _fit(
         f"multiples of {64 * consumers} rows, or of {8 * consumers} columns",
         f"or another number of consumers ({', '.join(map(str, legal))})",
     )
+
+
+def oriented(problem: Matmul, config: MatmulConfig) -> Matmul:
+    """Return the product as it is multiplied."""
+    return problem.transposed if config.transposed else problem
+
+
+def _extents(problem: Matmul, kernel: ClassKernel) -> tuple[Any, Any, Any]:
+    """Return what a configuration is chosen for: a class has the rows of its bound."""
+    rows = problem.m.extent if kernel.rows is None else kernel.rows
+    return rows, problem.n.extent, problem.k.extent
+
+
+def _majors(problem: Matmul) -> tuple[str, str]:
+    return problem.lhs.major, problem.rhs.major
+
+
+def _product(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> ProductShape:
+    extents = _extents(problem, kernel)
+    return as_product(*extents, problem.lhs.dtype, _majors(problem), outputs[0])
+
+
+def _choices(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> str:
+    """Return the best configurations for `explain`, a line each; nothing where a tile is given."""
+    if kernel.config.tile is not None:
+        return ""
+    wanted = _product(problem, kernel, outputs)
+    return "\n".join(map(str, rank_both(wanted, kernel.config, chip_of_target(), SHOWN)))
+
+
+def _chosen_for(
+    problem: Matmul, kernel: ClassKernel, config: MatmulConfig, outputs: tuple[str, ...]
+) -> list[int]:
+    """Return what `keys.CHOSEN_FOR` says; nothing of rows that are known, or of a sampled tile."""
+    if kernel.rows is None or is_sampled(config):
+        return []
+    (time,) = estimate_all([_product(problem, kernel, outputs)], [config])[0]
+    return [kernel.rows, min(max(1, round(10 * time)), keys.INT32_MAX)]
 
 
 def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:
@@ -340,7 +446,7 @@ def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:
 def _drop_unit_dims(sch: s_tir.Schedule, block: Any, kept: tuple[int, ...]) -> None:
     """Give the tile that a block writes two dimensions, whatever the tensor has in front."""
     rank = len(sch.get(block).writes[0].source.shape)
-    if rank == len(kept):
+    if kept == tuple(range(rank)):
         return
     tile = IndexMap.from_func(lambda *i: [i[d] for d in kept], ndim=rank, index_dtype="int32")
     sch.transform_layout(block, ("write", 0), tile)

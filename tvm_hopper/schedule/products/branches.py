@@ -39,6 +39,7 @@ from tvm_hopper.schedule.trial import as_one_step, twin
 
 from .fuse import fuse_prologue
 from .normalize import normalize
+from .outputs import output_dtypes
 from .recognize import Matmul, check_product, find_matmul
 from .views import make_views
 
@@ -141,11 +142,14 @@ class ProductSite:
         Nothing but its loops is around it, and no condition.
     most_rows : int or None
         Rows that it has at most, where conditions around it say so.
+    out_dtype : str
+        Type of what is stored, of several outputs the first.
     """
 
     problem: Matmul
     is_outermost: bool
     most_rows: int | None
+    out_dtype: str
 
 
 def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
@@ -177,7 +181,7 @@ def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
     problem = find_matmul(copy, block)
     with known_at(conditions) as analyzer:
         most_rows = most(problem.m.extent, analyzer) if conditions else None
-    return ProductSite(problem, is_outermost, most_rows)
+    return ProductSite(problem, is_outermost, most_rows, output_dtypes(copy, block)[0])
 
 
 def check_rows(found: ProductSite) -> Any:

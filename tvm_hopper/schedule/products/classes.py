@@ -17,19 +17,24 @@ import bisect
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError, cannot_schedule
-from tvm_hopper.requests.targets import num_sms as target_num_sms
+from tvm_hopper.facts.devices import Chip
+from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import as_bounds, as_int, as_size, check_type
 
 from .branches import ProductSite, check_rows, look_at
+from .candidates import as_candidates
 from .config import MatmulConfig
-from .model import SYMBOLIC_EXTENT, choose_config, estimate_cycles
+from .estimate import Floats, ProductShape, estimate
+from .model import as_product, choose_config
+from .rates import MEASURED
 from .recognize import Matmul
 
 MOST_CLASSES = 8  # kernels that one function is worth
@@ -159,7 +164,10 @@ def _by_model(found: ProductSite, given: MatmulConfig) -> tuple[int, ...]:
     m, n, k = problem.m.extent, problem.n.extent, problem.k.extent
     if isinstance(m, int) or not isinstance(n, int) or not isinstance(k, int):
         return ()
-    return choose_classes(n, k, problem.lhs.dtype, given) if found.is_outermost else ()
+    if not found.is_outermost:
+        return ()
+    majors = problem.lhs.major, problem.rhs.major
+    return choose_classes(n, k, problem.lhs.dtype, given, majors=majors, out_dtype=found.out_dtype)
 
 
 def _has_symbols(func: Any) -> bool:
@@ -173,6 +181,8 @@ def choose_classes(
     dtype: str = "float16",
     given: MatmulConfig | None = None,
     num_sms: int | None = None,
+    majors: tuple[str, str] = ("k", "k"),
+    out_dtype: str | None = None,
 ) -> tuple[int, ...]:
     """Choose the size classes of a product with symbolic rows.
 
@@ -186,12 +196,16 @@ def choose_classes(
         What is decided already.
     num_sms : int, optional
         SMs of the device to choose for; None: what the target in scope says, else 132.
+    majors : tuple of str
+        For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
+    out_dtype : str, optional
+        Type of the output; None: that of the operands.
 
     Returns
     -------
     bounds : tuple of int
         Rows up to which each class goes, ascending, eight at most. The kernel of a class is the one
-        of `choose_config(bound, n, k, dtype, given)`; the last one also runs above its bound.
+        that `choose_config` takes for as many rows; the last one also runs above its bound.
 
     Raises
     ------
@@ -199,17 +213,25 @@ def choose_classes(
         An argument is illegal.
     """
     n, k = (as_size("choose_classes", name, x) for name, x in (("n", n), ("k", k)))
-    num_sms = as_int("choose_classes", "num_sms", num_sms, 1) or target_num_sms()
-    configs = [choose_config(m, n, k, dtype, given, num_sms=num_sms) for m in LADDER]
-    chosen = dict(zip(LADDER, configs, strict=True))
+    chip = chip_of_target()
+    num_sms = as_int("choose_classes", "num_sms", num_sms, 1) or chip.num_sms
+    choose = functools.partial(
+        choose_config, n=n, k=k, dtype=dtype, given=given, num_sms=num_sms,
+        majors=majors, out_dtype=out_dtype,
+    )  # fmt: skip
+    largest = choose(LADDER[-1])
+    if given is not None and given.tile is not None:
+        return LADDER[-1:]  # one kernel for all
+    configs = [*map(choose, LADDER[:-1]), largest]
+    wanted = [as_product(m, n, k, dtype, majors, out_dtype or dtype) for m in POINTS]
+    times = estimate_all(wanted, configs, replace(chip, num_sms=num_sms)).tolist()
+    cuts = [(config.tile, config.consumers, config.transposed) for config in configs]
     losses: list[list[float]] = [[] for _ in configs]
-    for m in POINTS:
-        times = [estimate(m, n, k, config, num_sms) for config in configs]
-        best = chosen.get(m) or configs[times.index(min(times))]
-        least = times[configs.index(best)]
-        for row, config, time in zip(losses, configs, times, strict=True):
-            is_best = (config.tile, config.consumers) == (best.tile, best.consumers)
-            row.append(0.0 if is_best else _weigh(m, max(0.0, time / least - 1) + UNSURE))
+    for m, row in zip(POINTS, times, strict=True):
+        best = LADDER.index(m) if m in LADDER else row.index(min(row))
+        for loss, one, time in zip(losses, cuts, row, strict=True):
+            beyond = max(0.0, time / row[best] - 1) + UNSURE
+            loss.append(0.0 if one == cuts[best] else _weigh(m, beyond))
     return cut(losses)
 
 
@@ -248,8 +270,33 @@ def cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
     return above(-1, MOST_CLASSES)[1]
 
 
-def estimate(m: int, n: Any, k: Any, config: MatmulConfig, num_sms: int | None = None) -> int:
-    """Return the cycles that the model expects of a configuration; symbolic extents are large."""
-    assert config.tile is not None
-    columns, depth = (x if isinstance(x, int) else SYMBOLIC_EXTENT for x in (n, k))
-    return estimate_cycles(m, columns, depth, config.tile, num_sms or target_num_sms())
+def estimate_all(
+    wanted: Sequence[ProductShape], configs: Sequence[MatmulConfig], chip: Chip | None = None
+) -> Floats:
+    """Estimate products with each of several configurations.
+
+    Parameters
+    ----------
+    wanted : sequence of ProductShape
+        Of one type, that of `configs`.
+    configs : sequence of MatmulConfig
+        Complete, legal, and not sampled.
+    chip : Chip, optional
+        None: that of the target in scope.
+
+    Returns
+    -------
+    times : array, len(wanted) x len(configs)
+        Microseconds.
+    """
+    chip = chip or chip_of_target()
+    times = np.empty((len(wanted), len(configs)))
+    for way in (False, True):
+        places = [i for i, config in enumerate(configs) if bool(config.transposed) == way]
+        if not places:
+            continue
+        tiles = as_candidates([configs[i] for i in places], wanted[0].dtype, wanted[0].k)
+        for row, product in zip(times, wanted, strict=True):
+            shape = product.transposed if way else product
+            row[places] = estimate(shape, tiles, chip, MEASURED)
+    return times

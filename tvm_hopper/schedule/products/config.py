@@ -24,10 +24,13 @@ from tvm_hopper.plan.smem import (
 from tvm_hopper.requests.keys import BY_DEVICE, MOST_CONSUMERS
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
 
+from . import split
+
 ARCH = SM_90A  # that products are scheduled for: its warp groups multiply
 CONSUMERS = (1, 2, 3)  # of a product
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
+SPLIT_MODES = split.MODES
 STORES = ("tma",)  # mechanisms by which outputs leave shared memory
 MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
 
@@ -101,11 +104,25 @@ class MatmulConfig:
     last_stage : int or random variable, optional
         The same as `stages = last_stage + 1`, but may be sampled; give one of the two.
     store : str, optional
-        "tma": the output goes through shared memory, from where the hardware stores it; None: each
+        "tma": the output goes through shared memory, from where the hardware stores it. None: so
+        it does where the epilogue reads a tensor of the output's shape that TMA can load, else each
         thread stores what it holds.
     store_parts : int, optional
         With `store`, parts of its columns in which each consumer does so, one after another through
         the same shared memory; None: as few as fit beside the ring.
+    split_k : int, optional
+        Thread blocks that share the sum of one output tile; None or 1: one sums all of it.
+    split_mode : str, optional
+        How they do: "cluster", the blocks of a cluster, 2 to 8, add what each has summed in a fixed
+        order through shared memory. None: "cluster".
+    operand_slots : int, optional
+        Parts of each tensor of the output's shape that the epilogue reads (a residual) that the
+        hardware loads ahead, into shared memory of their own; 0: each thread loads what it needs,
+        as it does of a tensor that TMA cannot load. None: as many as fit.
+    transposed : bool, optional
+        True multiplies C^T = B^T A^T: rows of the tile are columns of the output, so that an output
+        of few rows, as M lies on the instruction's columns, needs no tile of 64 rows. Elements are
+        then stored one by one. None: from the shape, where the tile is chosen too.
     """
 
     tile: tuple[Any, Any, Any] | None = None
@@ -120,6 +137,10 @@ class MatmulConfig:
     last_stage: Any = None
     store: str | None = None
     store_parts: int | None = None
+    split_k: int | None = None
+    split_mode: str | None = None
+    operand_slots: int | None = None
+    transposed: bool | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -143,10 +164,27 @@ class MatmulConfig:
             accumulate=as_choice(where, "accumulate", self.accumulate, ACCUMULATE),
             store=as_choice(where, "store", self.store, STORES),
             store_parts=as_int(where, "store_parts", self.store_parts, 1),
+            split_k=as_int(where, "split_k", self.split_k, 1),
+            split_mode=as_choice(where, "split_mode", self.split_mode, SPLIT_MODES),
+            operand_slots=as_int(where, "operand_slots", self.operand_slots, 0),
         )
+        split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         check_pending(where, stages, last_stage, self.wgmma_pending)
+        if self.transposed not in (None, False, True):
+            raise cannot_schedule(where, f"transposed={self.transposed!r}", "True, False or None")
+        if self.transposed and self.store is not None:
+            need = "one of the two: rows of a transposed tile are no rows in memory"
+            raise cannot_schedule(where, f"store={self.store!r} with transposed=True", need)
         if self.store_parts is not None and self.store is None:
             raise cannot_schedule(where, "store_parts alone", 'store="tma" too, which it divides')
+        if self.operand_slots and self.store is None:
+            need = 'store="tma" too: operands come in the parts that the output leaves in'
+            raise cannot_schedule(where, "operand_slots alone", need)
+
+    @property
+    def parts(self) -> int:
+        """Thread blocks that share the sum of an output tile."""
+        return self.split_k or 1
 
 
 def check_consumers(where: str, consumers: int) -> None:
@@ -236,7 +274,7 @@ def find_violations(
             f"multiple of {8 * consumers}"
         )
     slots = ring_slots(tile, dtype)
-    memory = ring_memory(slots, stages)
+    memory = ring_memory(slots, stages)  # sums that a cluster exchanges lie in its bytes
     if not memory.fits_on(arch):
         sizes = " + ".join(f"{slot.name} {slot.num_bytes}" for slot in slots)
         padding = f" + alignment {memory.padding}" if memory.padding else ""

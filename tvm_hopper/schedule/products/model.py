@@ -1,55 +1,56 @@
-"""The configuration that a matmul gets when the user names none.
+"""The configuration that a matmul gets when the user names none, or what a user leaves open.
 
-A model of the time in SM cycles, good enough to rank tiles, no replacement for tuning
-(`examples/tune_without_gpu.py`):
-
-    cycles = max(waves x (steps x step + fill + store), bytes of A and B / memory)
-    step   = max(multiply + turn, loads of all CTAs / L2)
-
-The constants are fitted to nine tiles at six shapes on an H200 (`benchmarks/results`).  The number
-of SMs is that of the target in scope; rates of the whole chip are not scaled by it.
+Every legal tile (`candidates`) is judged by a formula with measured constants (`estimate`,
+`rates`), and the one with the least estimated time is taken. The order of tiles and the number of
+thread blocks follow by rules. The number of SMs and the rates of the chip are those of the target
+in scope, else an H200's.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES
+from tvm_hopper.facts.devices import Chip
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
 from tvm_hopper.requests.keys import BY_DEVICE
-from tvm_hopper.requests.targets import num_sms as target_num_sms
+from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_size, as_sizes, check_type
 
+from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
+from .estimate import ProductShape, estimate
+from .rates import MEASURED
 
-MACS_PER_CYCLE = 2048  # an SM's dense 16-bit rate: m64n256k16 takes 128 cycles
-TURN_CYCLES = 170  # of a consumer from one slot of the ring to the next: wait, fence, release
-L2_BYTES_PER_CYCLE = 5800  # of the whole chip
-MEMORY_BYTES_PER_CYCLE = 1900
-STORE_BYTES_PER_CYCLE = 16  # of an SM
-FILL_CYCLES = 1500  # launch, barriers and the latency of the first tiles
-MAX_STAGES = 6  # enough to cover the latency of memory with the smallest tile
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
+RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
+MAJORS = ("k", "mn")
+MOST_TRANSPOSED = 128  # rows of an output that may lie on an instruction's columns
+SHOWN = 5  # of the best configurations, by `explain`
 
-# rows, columns, depth, consumers: ascending in size; each fits with three stages. A small tile is
-# deep, since its consumers spend more of a step on waiting than on multiplying.
-CANDIDATES = (
-    (64, 32, 128, 1),
-    (64, 64, 128, 1),
-    (64, 128, 64, 1),
-    (128, 64, 128, 2),
-    (64, 256, 64, 1),
-    (128, 128, 64, 2),
-    (192, 128, 64, 3),
-    (256, 128, 64, 2),
-    (128, 256, 64, 2),
-)
-SHALLOW = 64  # depth of every tile when K is no larger: one row of the widest swizzle
+
+@dataclass(frozen=True)
+class RankedTile:
+    """A tile, what goes with it, and how long the product is estimated to take, in microseconds."""
+
+    tile: tuple[int, int, int]
+    consumers: int
+    pending: int
+    stages: int
+    microseconds: float
+    transposed: bool = False
+
+    def __str__(self) -> str:
+        tile = "x".join(map(str, self.tile))
+        groups = f"{self.consumers} consumer{'s' * (self.consumers > 1)}"
+        way = ", transposed" * self.transposed
+        return f"{tile}{way}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
 
 
 def choose_config(
@@ -60,6 +61,8 @@ def choose_config(
     given: MatmulConfig | None = None,
     sizes: tuple[tuple[int, ...], ...] | None = None,
     num_sms: int | None = None,
+    majors: tuple[str, str] = ("k", "k"),
+    out_dtype: str | None = None,
 ) -> MatmulConfig:
     """Choose what a configuration leaves open, from the shape.
 
@@ -76,6 +79,10 @@ def choose_config(
     num_sms : int, optional
         SMs of the device to choose for; None: what the target in scope says, else 132. The kernel
         is right on any other device, and balances its thread blocks there too.
+    majors : tuple of str
+        For A and for B, along which of its dimensions rows are contiguous in memory: "k", or "mn".
+    out_dtype : str, optional
+        Type of the output; None: that of the operands.
 
     Returns
     -------
@@ -101,27 +108,38 @@ def choose_config(
         if sampled:
             need = "sizes too, the values that each size of the tile can take"
             raise cannot_schedule("choose_config", f"a sampled tile={given.tile}", need)
-    rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
+    out_dtype = as_choice("choose_config", "out_dtype", out_dtype, OUTPUT_DTYPES) or dtype
+    if not isinstance(majors, tuple) or len(majors) != 2 or set(majors) - set(MAJORS):
+        raise cannot_schedule("choose_config", f"majors={majors!r}", 'two of "k" and "mn"')
     config = given or MatmulConfig()
-    num_sms = as_int("choose_config", "num_sms", num_sms, 1) or target_num_sms()
+    is_open = config.tile is None
+    chip = chip_of_target()
+    num_sms = as_int("choose_config", "num_sms", num_sms, 1) or chip.num_sms
     if config.tile is None:
-        tile, consumers = choose_tile(rows, columns, depth, config.consumers, num_sms)
-        config = replace(config, tile=tile, consumers=consumers)
+        wanted = as_product(m, n, k, dtype, majors, out_dtype)
+        best, *_ = rank_both(wanted, config, replace(chip, num_sms=num_sms), 1)
+        config = replace(config, tile=best.tile, consumers=best.consumers)
+        if best.transposed:
+            config = replace(config, transposed=True)
+        if best.pending and config.wgmma_pending is None:
+            config = replace(config, wgmma_pending=best.pending)
+    if config.transposed:
+        m, n = n, m
+    rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
     if sizes is None or given is None or given.tile is None:
         sizes = tuple((size,) for size in config.tile or ())
     if config.consumers is None:
         config = replace(config, consumers=choose_consumers(sizes, dtype))
     if config.stages is None and config.last_stage is None:
         largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
-        stages = min(
-            most_stages(largest, dtype, ARCH),
-            MAX_STAGES,
-            max(2, -(-depth // max(1, min(sizes[2])))),
-        )
-        config = replace(config, stages=max(1, stages))
+        most = most_stages(largest, dtype, ARCH)
+        config = replace(config, stages=max(1, _stages(most, depth, max(1, min(sizes[2])))))
     smallest = min(sizes[0]), min(sizes[1])
     if config.raster_group is None:
-        config = replace(config, raster_group=min(RASTER_GROUP, -(-rows // smallest[0])))
+        group = min(RASTER_GROUP, -(-rows // smallest[0]))
+        if is_open:
+            group = choose_raster_group(rows, columns, depth, smallest, dtype, num_sms)
+        config = replace(config, raster_group=group)
     if config.persistent is None:
         static = isinstance(m, int) and isinstance(n, int) and all(len(x) == 1 for x in sizes[:2])
         alone = static and num_tiles(rows, columns, smallest) <= num_sms  # each SM gets one at most
@@ -134,16 +152,100 @@ def num_tiles(m: int, n: int, tile: tuple[int, ...]) -> int:
     return math.ceil(m / tile[0]) * math.ceil(n / tile[1])
 
 
-def choose_tile(
-    m: int, n: int, k: int, consumers: int | None = None, num_sms: int = DEFAULT_NUM_SMS
-) -> tuple[tuple[int, int, int], int]:
-    """Choose the tile with the least estimated time, and the consumers that go with it."""
-    able = [
-        ((tile_m, tile_n, tile_k if k > SHALLOW else SHALLOW), consumers or usual)
-        for tile_m, tile_n, tile_k, usual in reversed(CANDIDATES)  # of equals the larger one
+def as_product(
+    m: Any, n: Any, k: Any, dtype: str, majors: tuple[str, str], out_dtype: str
+) -> ProductShape:
+    """Describe a product for the estimate; symbolic extents are taken to be large."""
+    rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
+    return ProductShape(rows, columns, depth, dtype, majors, dtype_bytes(out_dtype))
+
+
+def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> list[RankedTile]:
+    """Return the configurations with the least estimated times, the best one first.
+
+    Parameters
+    ----------
+    wanted : ProductShape
+        What is computed.
+    given : MatmulConfig
+        What is decided already; its tile is not looked at.
+    chip : Chip
+        Where.
+    count : int
+        How many, at most.
+
+    Raises
+    ------
+    ScheduleError
+        No tile is legal with what is given.
+    """
+    tiles = candidates(wanted.dtype, given)
+    if not len(tiles):
+        need = "what a tile can be found for: fewer stages, or other consumers or registers"
+        raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
+    times = np.where(_too_large(wanted, tiles), np.inf, estimate(wanted, tiles, chip, MEASURED))
+    order = np.argsort(times, kind="stable")[:count]
+    return [
+        RankedTile(
+            tiles.tile(i),
+            int(tiles.consumers[i]),
+            int(tiles.pending[i]),
+            _stages(int(tiles.stages[i]), wanted.k, int(tiles.depth[i])),
+            float(times[i]),
+        )
+        for i in order.tolist()
+        if math.isfinite(times[i])
     ]
-    able = [choice for choice in able if not _violations(*choice)]
-    return min(able, key=lambda choice: estimate_cycles(m, n, k, choice[0], num_sms))
+
+
+def rank_both(
+    wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int
+) -> list[RankedTile]:
+    """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
+
+    Outputs of many rows gain nothing by the other way, and lose wide stores.
+    """
+    ways = [given.transposed]
+    if given.transposed is None:
+        few = given.store is None and wanted.m <= MOST_TRANSPOSED
+        ways = [False, True] if few else [False]
+    found = []
+    for way in ways:
+        shape = wanted.transposed if way else wanted
+        found += [replace(x, transposed=bool(way)) for x in rank(shape, given, chip, count)]
+    return sorted(found, key=lambda x: x.microseconds)[:count]
+
+
+def _too_large(wanted: ProductShape, tiles: Candidates) -> Any:
+    """Tell which tiles reach further over an edge than a smaller one has to."""
+    largest = [
+        (sizes, max(int(sizes.min()), -(-extent // step) * step))
+        for sizes, extent, step in (
+            (tiles.rows, wanted.m, 64),
+            (tiles.columns, wanted.n, 16),
+            (tiles.depth, wanted.k, int(tiles.depth.min())),
+        )
+    ]
+    return np.any([sizes > most for sizes, most in largest], axis=0)
+
+
+def _stages(most: int, depth: int, tile_depth: int) -> int:
+    """Return the slots of a ring: no more than there are steps, but two."""
+    return min(most, MAX_STAGES, max(2, -(-depth // tile_depth)))
+
+
+def choose_raster_group(m: int, n: int, k: int, tile: tuple[int, int], dtype: str, sms: int) -> int:
+    """Choose how many rows of tiles are visited together.
+
+    Where all of B stays in the cache and there are several waves, tiles are visited along rows: a
+    row of the output is then written in one go.
+    """
+    if n <= tile[1]:
+        return 1
+    several = num_tiles(m, n, tile) > sms
+    if several and n * k * dtype_bytes(dtype) <= RESIDENT_BYTES:
+        return 1
+    return min(RASTER_GROUP, -(-m // tile[0]))
 
 
 def choose_consumers(sizes: tuple[tuple[int, ...], ...], dtype: str) -> int:
@@ -159,17 +261,3 @@ def _violations(tile: tuple[Any, ...], consumers: int, dtype: str = "float16") -
     tile_m, tile_n, tile_k = tile
     config = MatmulConfig(consumers=consumers)
     return find_violations((tile_m, tile_n, tile_k), 1, config, dtype, ARCH)
-
-
-def estimate_cycles(
-    m: int, n: int, k: int, tile: tuple[int, int, int], num_sms: int = DEFAULT_NUM_SMS
-) -> int:
-    """Estimate the cycles that a matmul of 16-bit operands takes with one tile."""
-    tile_m, tile_n, tile_k = tile
-    tiles = num_tiles(m, n, tile)
-    multiply = tile_m * max(tile_n, 64) * tile_k // MACS_PER_CYCLE
-    loads = 2 * (tile_m + tile_n) * tile_k * min(tiles, num_sms) // L2_BYTES_PER_CYCLE
-    store = 2 * tile_m * tile_n // STORE_BYTES_PER_CYCLE
-    steps = math.ceil(k / tile_k)
-    cta = steps * max(multiply + TURN_CYCLES, loads) + FILL_CYCLES + store
-    return max(math.ceil(tiles / num_sms) * cta, 2 * (m + n) * k // MEMORY_BYTES_PER_CYCLE)

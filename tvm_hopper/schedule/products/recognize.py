@@ -11,7 +11,7 @@ in front.  Nothing is scheduled here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
@@ -67,6 +67,18 @@ class Matmul:
     output_kept: tuple[int, ...]
     acc_dtype: str
     starts_from_zero: bool = True
+
+    @property
+    def transposed(self) -> Matmul:
+        """The same product as C^T = B^T A^T: its rows are the output's columns."""
+        return replace(
+            self,
+            m=self.n,
+            n=self.m,
+            lhs=self.rhs,
+            rhs=self.lhs,
+            output_kept=self.output_kept[::-1],
+        )
 
 
 def find_matmul(sch: s_tir.Schedule, block: Any) -> Matmul:

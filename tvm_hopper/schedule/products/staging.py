@@ -7,12 +7,14 @@
             output[rows, columns of a piece] = staging             by TMA, fire and forget
 
 Fewer parts wait less often; more parts leave more of shared memory to the ring.  Where a thread
-block computes one output tile the ring is dead by then, and the staging may lie in its bytes.
+block computes one output tile the ring is dead by then, and the staging may lie in its bytes; but
+not where operands of the epilogue are still loaded.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -25,40 +27,74 @@ from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory, ring
 from tvm_hopper.schedule import steps
 
 from .config import STORES, MatmulConfig, ring_slots, split_axis
+from .operands import is_loadable, stage_operands
 
 Tile = tuple[int, int, int]
 WIDEST = span_bytes(128)  # bytes of a row that the widest swizzle takes
+# With three the loads of a tile of 128x256 are in time; the fourth is worth less than stores that
+# never wait for one another: three and one part take 1.1% less time at 8192x14336x4096 than four
+# and two, 0.6% at 4096^3, 0.1% at 8192^3 (benchmarks/results/epilogues_2026-11-22_1349.md).
+ENOUGH_STAGES = 3
+STAGED = ("staging", "operand")  # how names of arrays begin that are no part of the product's ring
+
+
+@dataclass(frozen=True)
+class EpilogueTypes:
+    """The types of what goes through shared memory behind a product.
+
+    Attributes
+    ----------
+    outputs
+        Of the tensors that it writes.
+    operands
+        Of the tensors of the output's shape that it reads, and that TMA can load.
+    """
+
+    outputs: tuple[str, ...]
+    operands: tuple[str, ...] = ()
 
 
 def staging_memory(
-    tile: Tile, stages: int, config: MatmulConfig, dtype: str, outputs: tuple[str, ...]
+    tile: Tile, stages: int, config: MatmulConfig, dtype: str, epilogue: EpilogueTypes
 ) -> SharedMemory:
-    """Return the shared memory of a ring and of one piece of each output.
+    """Return the shared memory of a ring, of a piece of each output, and of those of operands.
 
     Parameters
     ----------
     tile, stages
         Of the ring; elements, slots.
     config
-        With `store_parts`, and `persistent` where it is known.
-    dtype, outputs
-        Types of the operands, and of each output.
+        With `store_parts` and `operand_slots`, and `persistent` where it is known.
+    dtype, epilogue
+        Types of the product's operands, and of what follows it.
     """
     ring = ring_memory(ring_slots(tile, dtype), stages)
     tile_m, tile_n, _ = tile
     parts = config.store_parts or 1
     pieces = [
         SharedArray(f"staging {n}", tile_m * tile_n * dtype_bytes(out) // parts, TILE_ALIGNMENT)
-        for n, out in enumerate(outputs)
+        for n, out in enumerate(epilogue.outputs)
     ]
+    operands = _operand_rings(tile, config, epilogue)
     first = len(ring.arrays)
     overlays = frozenset(
         frozenset((i, first + n))
         for i, array in enumerate(ring.arrays)
         for n in range(len(pieces))
-        if config.persistent == 0 and array.alignment == TILE_ALIGNMENT
+        if config.persistent == 0 and array.alignment == TILE_ALIGNMENT and not operands
     )
-    return SharedMemory((*ring.arrays, *pieces), overlays)
+    return SharedMemory((*ring.arrays, *pieces, *operands), overlays)
+
+
+def _operand_rings(tile: Tile, config: MatmulConfig, epilogue: EpilogueTypes) -> list[SharedArray]:
+    """Return the rings of what the epilogue reads, with their barriers."""
+    slots, parts = config.operand_slots or 0, config.store_parts or 1
+    arrays: list[SharedArray] = []
+    for n, operand in enumerate(epilogue.operands if slots else ()):
+        size = tile[0] * tile[1] * dtype_bytes(operand) // parts
+        slot = SharedArray(f"operand {n}", size, TILE_ALIGNMENT)
+        arrays += ring_memory([slot], slots).arrays
+    return arrays
 
 
 def legal_parts(tile_n: int, groups: int, outputs: tuple[str, ...]) -> list[int]:
@@ -88,15 +124,47 @@ def legal_parts(tile_n: int, groups: int, outputs: tuple[str, ...]) -> list[int]
     return [*whole, *(x for x in found if x not in whole)]
 
 
+def leaves_operands_open(config: MatmulConfig) -> bool:
+    """Tell whether nobody has said how an epilogue's operands come, and how outputs leave.
+
+    Transposed tiles and blocks that share a sum have no other way than by threads.
+    """
+    is_by_threads = config.transposed or config.parts > 1
+    return config.store is None and config.operand_slots is None and not is_by_threads
+
+
+def through_shared_memory(
+    config: MatmulConfig, shape: Any, epilogue: EpilogueTypes
+) -> MatmulConfig:
+    """Let outputs leave as operands of the epilogue come, where nobody has asked for another way.
+
+    Parameters
+    ----------
+    config
+        As it was given.
+    shape
+        Of the outputs.
+    epilogue
+        With the operands that TMA can load.
+    """
+    if not leaves_operands_open(config) or not epilogue.operands:
+        return config
+    rows = {dtype: is_loadable(shape, dtype) for dtype in epilogue.outputs}
+    return replace(config, store=STORES[0]) if all(rows.values()) else config
+
+
 def choose_staging(
     config: MatmulConfig,
     sizes: tuple[tuple[int, ...], ...],
     may_take_stages: bool,
     dtype: str,
-    outputs: tuple[str, ...],
+    epilogue: EpilogueTypes,
     arch: Arch,
 ) -> MatmulConfig:
     """Choose the fewest parts that fit beside the ring, and fewer stages only if none do.
+
+    Whole tiles are worth stages beyond the third, as long as nobody has asked for these. Operands
+    of the epilogue take as many slots as fit.
 
     Parameters
     ----------
@@ -107,20 +175,45 @@ def choose_staging(
     may_take_stages
         Nobody asked for the number of stages.
     """
-    if config.store is None or config.store_parts is not None:
+    if config.store is None:
         return config
-    legal = [
-        legal_parts(n, _column_groups((m, n, k), config), outputs) for m, n, k in product(*sizes)
-    ]
-    shared = [x for x in legal[0] if all(x in others for others in legal)]
+    if config.store_parts is not None:
+        shared = [config.store_parts]
+    else:
+        legal = [
+            legal_parts(n, _column_groups((m, n, k), config), epilogue.outputs)
+            for m, n, k in product(*sizes)
+        ]
+        shared = [x for x in legal[0] if all(x in others for others in legal)]
     largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
     stages = config.stages or 1
-    least = min(stages, 2) if may_take_stages else stages
-    for slots, parts in product(range(stages, least - 1, -1), shared):
-        trial = replace(config, store_parts=parts)
-        if staging_memory(largest, slots, trial, dtype, outputs).fits_on(arch):
+    for slots, parts, ahead in _choices(config, stages, may_take_stages, shared, epilogue):
+        trial = replace(config, store_parts=parts, operand_slots=ahead)
+        if staging_memory(largest, slots, trial, dtype, epilogue).fits_on(arch):
             return replace(trial, stages=slots) if may_take_stages else trial
-    return replace(config, store_parts=shared[-1] if shared else 1)
+    ahead = config.operand_slots or 0
+    return replace(config, store_parts=shared[-1] if shared else 1, operand_slots=ahead)
+
+
+def _choices(
+    config: MatmulConfig,
+    stages: int,
+    may_take_stages: bool,
+    parts: list[int],
+    epilogue: EpilogueTypes,
+) -> Iterator[tuple[int, int, int]]:
+    """List stages, parts and slots of operands, the best first."""
+    least = min(stages, 2) if may_take_stages else stages
+    enough = range(stages, max(least, min(stages, ENOUGH_STAGES)) - 1, -1)
+    if config.operand_slots is not None or not epilogue.operands:
+        ahead = config.operand_slots or 0
+        yield from ((slots, 1, ahead) for slots in enough if 1 in parts)
+        yield from ((slots, x, ahead) for slots in range(stages, least - 1, -1) for x in parts)
+        return
+    yield from ((slots, x, x) for slots in enough for x in parts)  # all of a tile
+    for slots in range(stages, least - 1, -1):
+        yield from ((slots, x, ahead) for x in parts for ahead in range(x - 1, 0, -1))
+        yield from ((slots, x, 0) for x in parts)
 
 
 def find_staging_violations(
@@ -128,14 +221,15 @@ def find_staging_violations(
     stages: int,
     config: MatmulConfig,
     dtype: str,
-    outputs: tuple[str, ...],
+    epilogue: EpilogueTypes,
     arch: Arch,
 ) -> list[str]:
     """Return what the staging of a tile of known size breaks, as "found ...; need ..."."""
     if config.store is None:
         return []
     parts, groups = config.store_parts or 1, _column_groups(tile, config)
-    broken = []
+    ahead = f", operand_slots={config.operand_slots}" if config.operand_slots else ""
+    broken, outputs = [], epilogue.outputs
     legal = sorted(legal_parts(tile[1], groups, outputs))
     if parts not in legal:
         broken.append(
@@ -143,13 +237,18 @@ def find_staging_violations(
             f"need one of {', '.join(map(str, legal)) or 'none'}, of which a row is a multiple of "
             f"{CHUNK_BYTES} bytes and of 8 elements"
         )
-    memory = staging_memory(tile, stages, config, dtype, outputs)
-    if not broken and not memory.fits_on(arch):
-        staging = sum(x.num_bytes for x in memory.arrays if x.name.startswith("staging"))
+    if config.operand_slots and not epilogue.operands:
         broken.append(
-            f"found a ring of {stages} stages and {staging} B of staging (store_parts={parts}), "
-            f"{memory.num_bytes} B of shared memory; need at most {arch.smem_per_block} B, by more "
-            "parts, fewer stages or a smaller tile"
+            f"found operand_slots={config.operand_slots} of an epilogue without a tensor to load; "
+            "need one of the output's shape, static, whose rows are multiples of 16 bytes"
+        )
+    memory = staging_memory(tile, stages, config, dtype, epilogue)
+    if not broken and not memory.fits_on(arch):
+        staging = sum(x.num_bytes for x in memory.arrays if x.name.startswith(STAGED))
+        broken.append(
+            f"found a ring of {stages} stages and {staging} B of staging (store_parts={parts}"
+            f"{ahead}), {memory.num_bytes} B of shared memory; need at most "
+            f"{arch.smem_per_block} B, by more parts, fewer stages or a smaller tile"
         )
     return broken
 
@@ -159,7 +258,7 @@ def _column_groups(tile: Tile, config: MatmulConfig) -> int:
     return consumers if split_axis(tile[0], tile[1], consumers) == "n" else 1
 
 
-def stage_output(sch: s_tir.Schedule, store: Any, config: MatmulConfig) -> None:
+def stage_output(sch: s_tir.Schedule, store: Any, config: MatmulConfig) -> int:
     """Let a store of the accumulator go through shared memory, in parts of its columns.
 
     Parameters
@@ -170,6 +269,11 @@ def stage_output(sch: s_tir.Schedule, store: Any, config: MatmulConfig) -> None:
         The store, with all that follows it fused.
     config : MatmulConfig
         Complete.
+
+    Returns
+    -------
+    num_operands : int
+        Tensors that the store reads and that come through shared memory too.
     """
     *_, columns = sch.get_loops(store)
     rows = sch.get_loops(store)[-2]
@@ -177,4 +281,7 @@ def stage_output(sch: s_tir.Schedule, store: Any, config: MatmulConfig) -> None:
     sch.reorder(piece, rows, inner)
     copy = sch.cache_write(store, 0, "shared.dyn")
     sch.reverse_compute_at(copy, piece)
+    slots = config.operand_slots
+    operands = stage_operands(sch, store, piece, slots) if slots else 0
     steps.async_store(sch, copy, config.store or STORES[0])
+    return operands

@@ -298,8 +298,7 @@ def cut_boxes(
 ) -> list[Piece]:
     """Return boxes at some places, (boxes, rank), as far as they are inside of a tensor map."""
     itemsize = numpy_dtype(arg.dtype).itemsize
-    steps = np.array(arg.element_strides or (1,) * len(arg.box), np.int64)
-    counts = -(-np.array(arg.box, np.int64) // steps)
+    steps, counts = np.array(arg.steps, np.int64), np.array(arg.counts, np.int64)
     strides = np.array((itemsize, *arg.strides_bytes), np.int64)
     dims = np.array(arg.dims, np.int64)
     first = np.maximum(-(places // steps), 0)  # of each box the first element inside

@@ -43,6 +43,22 @@ class TensorMapArg:
     lower: tuple[int, ...] = ()
     upper: tuple[int, ...] = ()
 
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Return the traversal strides of a tiled map.
+
+        "When interleave is CU_TENSOR_MAP_INTERLEAVE_NONE, the first element of this array is
+        ignored since TMA doesn't support the stride for dimension zero" (CUDA driver API,
+        cuTensorMapEncodeTiled).
+        """
+        found = self.element_strides or (1,) * len(self.box)
+        return found if self.interleave else (1, *found[1:])
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Return the elements that a tiled copy brings: ceil(box / stride), as it says there."""
+        return tuple(-(-b // s) for b, s in zip(self.box, self.steps, strict=True))
+
 
 @functools.lru_cache(maxsize=256)
 def landing_offsets(
@@ -99,9 +115,7 @@ class BoundTensorMap:
         self.address, self.is_parameter = address, is_parameter
         self.dtype = numpy_dtype(arg.dtype)
         self.itemsize = self.dtype.itemsize
-        steps = arg.element_strides or (1,) * len(arg.box)
-        self.steps = steps
-        self.counts = tuple(-(-b // s) for b, s in zip(arg.box, steps, strict=True))
+        self.steps, self.counts = arg.steps, arg.counts
         self.strides = (self.itemsize, *arg.strides_bytes)
         self.swizzle_bytes = SWIZZLE_BYTES[arg.swizzle]
         self.num_elements = int(np.prod(self.counts))

@@ -14,6 +14,7 @@ from tvm import tirx
 
 from tvm_hopper.sim.findings import RULES, Finding, worst
 from tvm_hopper.sim.protocol.agents import Key, SkeletonAgent, build_agents
+from tvm_hopper.sim.protocol.apart import Apart
 from tvm_hopper.sim.protocol.maps import box_bytes
 from tvm_hopper.sim.protocol.order import eager
 from tvm_hopper.sim.protocol.symmetry import Alone, Symmetry
@@ -157,17 +158,20 @@ def explore(
 ) -> tuple[list[SystemState], int, bool]:
     """Visit every reachable state; return the deadlocks, the count, and whether it finished.
 
-    `reduce` lets `eager` choose between orders that make no difference; `merge` visits one of the
-    states that differ in which of several interchangeable agents stands where.
+    `reduce` lets `eager` and `Apart` choose between orders that make no difference; `merge` visits
+    one of the states that differ in which of several interchangeable agents stands where.
     """
     system = skeleton.system
     symmetry = (Symmetry if merge else Alone)(system.agents)
+    apart = Apart(system)
     start = symmetry.canonical(system.initial())
     seen, stack, stuck = {start}, [start], []
     while stack:
         state = stack.pop()
         movers = list(symmetry.movers(state))
-        following = (reduce and eager(system, state, movers)) or system.successors(state, movers)
+        following = (
+            reduce and (eager(system, state, movers) or apart.successors(state, movers))
+        ) or system.successors(state, movers)
         if not following and not system.finished(state) and not system.opaque_calls(state):
             stuck.append(state)
             if len(stuck) >= 4:

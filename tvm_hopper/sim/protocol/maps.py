@@ -61,10 +61,11 @@ def _encoded_box(slots: dict[int, Any], im2col: bool) -> int | None:
         return None
     rank = int(rank.value)
     first = 4 + rank + rank - 1 + (2 * (rank - 2) if im2col else 0)
-    box: list[int] = []
-    for i in range(2 if im2col else rank):  # channels of a pixel and pixels, or a box
-        extent = slots.get(first + i)
-        if not isinstance(extent, tirx.IntImm):
-            return None
-        box.append(int(extent.value))
-    return prod(box) * int(numpy_dtype(str(dtype.value)).itemsize)
+    numbers = [slots.get(first + i) for i in range(2 if im2col else 2 * rank)]
+    if not all(isinstance(n, tirx.IntImm) for n in numbers):
+        return None
+    counts = [int(n.value) for n in numbers if n is not None]
+    if not im2col:  # of a box, from the second dimension on, one element at each traversal stride
+        box, steps = counts[:rank], [1, *counts[rank + 1 :]]
+        counts = [-(-size // step) for size, step in zip(box, steps, strict=True)]
+    return prod(counts) * int(numpy_dtype(str(dtype.value)).itemsize)

@@ -6,7 +6,7 @@ phase; hardware keeps one bit, and the difference between the two is what a pari
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -242,9 +242,15 @@ class System:
     # -- steps ------------------------------------------------------------------------------------
 
     def successors(
-        self, state: SystemState, movers: Iterable[int] | None = None
+        self,
+        state: SystemState,
+        movers: Iterable[int] | None = None,
+        issuers: Container[int] | None = None,
     ) -> list[SystemState]:
-        """Return every state that one step of an agent (of `movers`) or of a copy leads to."""
+        """Return every state that one step of an agent (of `movers`) or of a copy leads to.
+
+        Of copies that any agent, or one of `issuers`, has issued.
+        """
         found = []
         for number in range(len(self.agents)) if movers is None else movers:
             after = self.step(state, number)
@@ -252,7 +258,7 @@ class System:
                 found.append(after)
         seen = set()
         for position, item in enumerate(state.flight):
-            if item not in seen:
+            if item not in seen and (issuers is None or item[0] in issuers):
                 seen.add(item)
                 found.append(self.deliver(state, position))
         return found

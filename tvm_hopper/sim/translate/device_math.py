@@ -71,6 +71,15 @@ def _unsigned(x: Any) -> Any:
     return x.view(f"uint{8 * x.dtype.itemsize}")
 
 
+def _flushed(function: Function) -> Function:
+    """Take subnormal numbers for zero, arguments and results, as `.ftz` does."""
+
+    def zeroed(x: Any) -> Any:
+        return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)
+
+    return lambda x: zeroed(np.asarray(function(zeroed(x))).astype(x.dtype))
+
+
 MATH: dict[str, Function] = {
     "acos": np.arccos,
     "acosh": np.arccosh,
@@ -117,4 +126,7 @@ MATH: dict[str, Function] = {
     "tan": np.tan,
     "tanh": np.tanh,
     "trunc": np.trunc,
+    "tvm_hopper_ex2_ftz": _flushed(np.exp2),
+    "tvm_hopper_rcp_ftz": _flushed(np.reciprocal),
+    "tvm_hopper_tanh_approx": np.tanh,
 }

@@ -101,6 +101,7 @@ class HeldValueEmitter:
         super().__init__()
         self.held_roots: dict[str, str] = {}  # registers that are watched, with their name
         self.held_vars: dict[Any, Needs] = {}
+        self.let_values: dict[Any, Any] = {}  # what names stand for inside of an expression
         self.escaped: set[Any] = set()
 
     def watch_registers(self, var: Any, root: str, size: int) -> str:
@@ -140,7 +141,10 @@ class HeldValueEmitter:
             return self._of_choice(node.a, None, node.b)
         if isinstance(node, tirx.Let):
             self.held_vars[node.var] = self.needs_of(node.value)
-            return self._needs(node.body)
+            self.let_values[node.var] = self._without_lets(node.value)
+            needs = self.needs_of(node.body)
+            del self.let_values[node.var]
+            return needs
         if isinstance(node, ir.Call):
             return self._of_call(node)
         parts = (getattr(node, name, None) for name in ("a", "b", "base", "stride", "value"))
@@ -174,11 +178,19 @@ class HeldValueEmitter:
         first = self.needs_of(condition)
         sides = [self.needs_of(side) if side is not None else () for side in (yes, no)]
         both = (*sides[0], *sides[1])
+        condition = self._without_lets(condition)  # it is evaluated beside the expression
         if not both or not _pure(condition):
             return first
         texts = ", ".join(f"lambda mm: {asked(side, 'held_lanes')}" for side in sides)
         text = f"ite({self.code(condition)}, {self.scope.mask}, {texts})"
         return (*first, HeldNeed(guarded(both), text, both[0].name))
+
+    def _without_lets(self, node: Any) -> Any:
+        """Return an expression that names nothing which an expression around it defines."""
+        values = self.let_values
+        if not values:
+            return node
+        return tvm_ffi.structural_map(node, [(ir.Var, lambda var: values.get(var, var))])
 
     # -- uses and copies --------------------------------------------------------------------------
 

@@ -1,0 +1,240 @@
+"""Fit the constants of the estimate to measured times, and say how good a choice they make.
+
+    python -m benchmarks.calibration.fit_choice benchmarks/results/tile_times_*.json [--write]
+
+Least squares of the logarithm of the time, by Levenberg's and Marquardt's method; configurations
+far from a problem's best one count little. The loss is the geometric mean over problems of the time
+of the chosen configuration by that of the best measured one; held out: of problems that the
+constants were not fitted to (six folds). `--write` rewrites the module `products/rates.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.facts.devices import Chip
+from tvm_hopper.schedule.products.candidates import Candidates, instruction_columns
+from tvm_hopper.schedule.products.estimate import ProductShape, Rates, estimate
+from tvm_hopper.schedule.products.model import RASTER_GROUP, choose_raster_group
+
+FOLDS = 6
+WEIGHTS = ((1.15, 1.0), (1.5, 0.5), (2.5, 0.15), (math.inf, 0.03))  # up to so many times the best
+NAMES = [field.name for field in dataclasses.fields(Rates)]
+STEP = 1e-4  # of a constant's logarithm
+TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "rates.py"
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """One problem, its configurations and their times in us."""
+
+    product: ProductShape
+    parts: tuple[tuple[ProductShape, Candidates], ...]  # multiplied one way and the other
+    times: Any  # of all parts, one after the other
+    cublas: float
+
+    @property
+    def name(self) -> str:
+        """Extents, type and the way that rows of the operands run."""
+        p = self.product
+        return f"{p.m}x{p.n}x{p.k} {'/'.join(p.majors)} {p.dtype}"
+
+    @property
+    def slower(self) -> Any:
+        """Each time by the least one."""
+        return self.times / self.times.min()
+
+    def guess(self, rates: Rates) -> Any:
+        """Estimate each time."""
+        found = [estimate(product, tiles, Chip(), rates) for product, tiles in self.parts]
+        return np.concatenate(found)
+
+    def describe(self, i: int) -> str:
+        """Name one configuration."""
+        for product, tiles in self.parts:
+            if i < len(tiles):
+                way = " transposed" * product.is_transposed
+                return f"{'x'.join(map(str, tiles.tile(i)))}/{tiles.consumers[i]}{way}"
+            i -= len(tiles)
+        raise IndexError(i)
+
+
+def read(path: Path) -> list[Measured]:
+    """Read what `tile_times` wrote; configurations with more than would be chosen are left out.
+
+    Where a configuration was measured twice, the smaller time counts.
+    """
+    found = []
+    for row in json.loads(path.read_text())["rows"]:
+        m, n, k, layout, dtype = row["problem"]
+        times: dict[bool, dict[tuple[int, ...], float]] = {False: {}, True: {}}
+        for config, time in zip(row["configs"], row["us"], strict=True):
+            if time is not None and is_a_choice(config, row["problem"]):
+                part, key = times[bool(config.get("transposed"))], key_of(config, k)
+                part[key] = min(time, part.get(key, math.inf))
+        majors = ("k" if layout[0] == "N" else "mn", "k" if layout[1] == "T" else "mn")
+        product = ProductShape(m, n, k, dtype, majors)
+        parts = [
+            (product.transposed if way else product, Candidates(*np.array(list(part)).T))
+            for way, part in times.items()
+            if part
+        ]
+        if parts:
+            values = np.array([time for part in times.values() for time in part.values()])
+            found.append(Measured(product, tuple(parts), values, row["cublas"]))
+    return found
+
+
+FIELDS = {"tile", "consumers", "wgmma_pending", "stages", "raster_group", "transposed"}
+
+
+def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
+    """Tell whether a configuration differs from what would be chosen in its tile alone."""
+    m, n, k, _, dtype = problem
+    rows, columns, _ = config["tile"]
+    if config.get("transposed"):
+        m, n = n, m
+    group = choose_raster_group(m, n, k, (rows, columns), dtype, Chip().num_sms)
+    measured = config.get("raster_group", min(RASTER_GROUP, math.ceil(m / rows)))
+    return set(config) <= FIELDS and measured == group
+
+
+def key_of(config: dict[str, Any], k: int) -> tuple[int, ...]:
+    """Return the columns of `Candidates` for a configuration."""
+    rows, columns, depth = config["tile"]
+    consumers = config["consumers"]
+    by_rows = int(rows % (64 * consumers) == 0)
+    stages = min(6, 232448 // ((rows + columns) * depth * 2 + 16), max(2, -(-k // depth)))
+    width = instruction_columns(columns if by_rows else columns // consumers, consumers, "float16")
+    stages = config.get("stages", stages)
+    return rows, columns, depth, consumers, by_rows, width, stages, config.get("wgmma_pending", 0)
+
+
+def residuals(logs: Any, data: list[Measured]) -> Any:
+    """Return the weighted errors of the time's logarithm."""
+    rates = Rates(**dict(zip(NAMES, np.exp(logs).tolist(), strict=True)))
+    errors = []
+    for one in data:
+        limits, weights = zip(*WEIGHTS, strict=True)
+        weight = np.array(weights)[np.searchsorted(limits, one.slower)]
+        errors.append(np.sqrt(weight) * np.log(one.guess(rates) / one.times))
+    return np.concatenate(errors)
+
+
+def fit(data: list[Measured], start: Rates, rounds: int = 60) -> Rates:
+    """Return the constants with the least squares."""
+    logs = np.log([max(getattr(start, name), 1e-6) for name in NAMES])
+    damping, errors = 1e-2, residuals(logs, data)
+    for _ in range(rounds):
+        unit = np.eye(len(logs)) * STEP
+        slopes = np.stack([(residuals(logs + u, data) - errors) / STEP for u in unit], axis=1)
+        square, slope = slopes.T @ slopes, slopes.T @ errors
+        for _ in range(8):
+            matrix = square + damping * np.diag(np.diag(square) + 1e-6)
+            move = np.clip(-np.linalg.solve(matrix, slope), -0.7, 0.7)
+            trial = residuals(logs + move, data)
+            if trial @ trial < errors @ errors:
+                break
+            damping *= 4
+        else:
+            break
+        gain = 1 - (trial @ trial) / (errors @ errors)
+        logs, errors, damping = logs + move, trial, max(damping / 5, 1e-8)
+        if gain < 1e-6:
+            break
+    return Rates(**dict(zip(NAMES, np.exp(logs).tolist(), strict=True)))
+
+
+def losses(data: list[Measured], rates: Rates) -> list[float]:
+    """Return how many times the best measured time the chosen one takes, for each problem."""
+    return [float(x.slower[np.argmin(x.guess(rates))]) for x in data]
+
+
+def held_out(data: list[Measured], start: Rates) -> list[float]:
+    """Return the losses of problems that the constants were not fitted to."""
+    order = np.random.default_rng(0).permutation(len(data))
+    found = [0.0] * len(data)
+    for fold in range(FOLDS):
+        left_out = set(order[fold::FOLDS].tolist())
+        rates = fit([x for i, x in enumerate(data) if i not in left_out], start, 12)
+        for i in left_out:
+            (found[i],) = losses([data[i]], rates)
+    return found
+
+
+def mean(values: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(float(np.mean(np.log(values))))
+
+
+def spread(data: list[Measured], rates: Rates) -> float:
+    """Return the root mean square error of the time's logarithm near the best configurations."""
+    errors = [np.log(x.guess(rates) / x.times)[x.slower < WEIGHTS[0][0]] for x in data]
+    return float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
+
+
+def module(rates: Rates, comment: str) -> str:
+    """Return the source of `rates.py`."""
+    lines = [f'"""The constants of the estimate, as fitted.\n\n{comment}"""\n']
+    lines += ["from .estimate import Rates\n", "MEASURED = Rates("]
+    lines += [f"    {name}={float(f'{getattr(rates, name):.4g}')!r}," for name in NAMES]
+    return "\n".join([*lines, ")", ""])
+
+
+def describe(data: list[Measured], rates: Rates, inside: list[float], outside: list[float]) -> str:
+    """Say when the constants were fitted, to what, and how good a choice they make."""
+    near = f"within {100 * (WEIGHTS[0][0] - 1):.0f}% of the best"
+    lost, lost_outside = (f"{100 * mean(x) - 100:.1f}%" for x in (inside, outside))
+    return (
+        f"Fitted {datetime.date.today()} by benchmarks/calibration/fit_choice.py to\n"
+        f"{sum(len(x.times) for x in data)} times of {len(data)} problems on an H200.\n\n"
+        f"Root mean square error of a time {near}: {100 * spread(data, rates):.1f}%.\n"
+        f"The chosen configuration takes {lost} longer than the best measured one,\n"
+        f"{lost_outside} on problems that were held out (geometric means).\n"
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Fit, print, and write if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--worst", type=int, default=0, help="print so many problems")
+    options = parser.parse_args(arguments)
+    data = [x for path in options.files for x in read(path)]
+    rates = fit(data, Rates())
+    inside, outside = losses(data, rates), held_out(data, rates)
+    comment = describe(data, rates, inside, outside)
+    print(module(rates, comment))
+    worst = sorted(zip(outside, data, strict=True), key=lambda x: -x[0])[: options.worst]
+    for loss, one in worst:
+        guess = one.guess(rates)
+        shown = [
+            f"{one.describe(i)} {one.times[i]:.1f} ({guess[i]:.1f})"
+            for i in (*np.argsort(one.times)[:3], *np.argsort(guess)[:2])
+        ]
+        print(f"{loss:.3f} {one.name}: {', '.join(shown)}")
+    for name, belongs in {
+        "M up to 64": lambda p: p.m <= 64,
+        "deep K": lambda p: p.m > 64 and p.k >= 4 * max(p.m, p.n),
+        "others": lambda p: p.m > 64 and p.k < 4 * max(p.m, p.n),
+    }.items():
+        part = [loss for loss, one in zip(outside, data, strict=True) if belongs(one.product)]
+        print(f"{name}: {len(part)} problems, held-out loss {mean(part):.4f}")
+    if options.write:
+        TARGET.write_text(module(rates, comment))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

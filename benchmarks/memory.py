@@ -1,0 +1,309 @@
+"""Memory-bound kernels against a copy and others' kernels: `python -m benchmarks.memory`.
+
+Each case moves `--gib` of bytes read and written, and is checked against float64 before it is
+timed, on inputs drawn anew and outputs poisoned. The baseline is the faster one of `copy_` and
+`torch.add(x, 0, out=y)` of as many bytes; beside it PyTorch eager, torch.compile and, where it is
+installed, Liger. All of a case take turns in one process. Kernels of few rows are replayed from a
+graph, on as many sets of tensors as exceed the cache, beside a copy kernel of ours of the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.timing import Contender, measure
+from tvm_hopper.testing import memory_bound
+
+TARGET = "nvidia/nvidia-h200"
+RESULTS = Path(__file__).parent / "results"
+BASELINES = ("copy_", "torch.add")
+OURS = "tvm_hopper"
+CACHE_BYTES = 200 << 20  # of all sets of a small case, so that none stays in the cache
+ROWS_CHECKED = 48  # from the start, the middle and the end
+TOLERANCE = 0.02  # relative: of bfloat16, at 2^-8 a rounding
+COLUMNS = {
+    **dict.fromkeys(("rms_norm", "softmax"), (1024, 2048, 4096, 8192, 16384, 32768)),
+    **dict.fromkeys(("layer_norm", "add_rms_norm"), (1024, 4096, 8192, 32768)),
+}
+SMALL = (1, 8, 64, 256, 512)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program, its size, and how many tensors of all elements it reads and writes."""
+
+    program: str
+    rows: int
+    columns: int
+
+    @property
+    def name(self) -> str:
+        """Name in the table."""
+        return f"{self.program} {self.rows} x {self.columns}"
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is replayed from a graph."""
+        return self.rows <= max(SMALL)
+
+
+FULL_TENSORS = {"add_rms_norm": 4, "gelu_mul": 3, "silu_mul": 3, "copy": 2}
+INPUTS = {
+    "rms_norm": "XW",
+    "add_rms_norm": "XRW",
+    "layer_norm": "XWB",
+    "softmax": "X",
+    "gelu_mul": "XZ",
+    "silu_mul": "XZ",
+    "copy": "X",
+}
+COLUMN_TENSORS = "WB"
+
+
+def cases(gib: float, only: str) -> list[Case]:
+    """List the cases whose name contains a word."""
+    found = []
+    for program, lengths in COLUMNS.items():
+        found += [_sized(program, columns, gib) for columns in lengths]
+    found += [_sized(program, 14336, gib) for program in ("gelu_mul", "silu_mul")]
+    found += [Case(x, 10007, 4104) for x in ("rms_norm", "softmax", "gelu_mul")]
+    found += [Case("rms_norm", rows, 4096) for rows in SMALL]
+    return [x for x in found if only in x.name]
+
+
+def _sized(program: str, columns: int, gib: float) -> Case:
+    elements = int(gib * 2**30) // (2 * FULL_TENSORS.get(program, 2))
+    return Case(program, elements // columns, columns)
+
+
+def build(case: Case) -> Callable[..., None]:
+    """Compile one program."""
+    import tvm
+    from tvm import s_tir
+
+    from tvm_hopper import schedule as hs
+
+    if case.program == "copy":
+        module = memory_bound.copy(case.rows, case.columns)
+    else:
+        module = getattr(memory_bound, case.program)(case.rows, case.columns)
+    sch = s_tir.Schedule(module)
+    if case.program in memory_bound.ROW_REDUCTIONS:
+        hs.row_reduction(sch)
+    else:
+        hs.pointwise(sch)
+    kernel: Callable[..., None] = tvm.compile(sch.mod, target=TARGET)["main"]
+    return kernel
+
+
+# -- what others compute, and what is right -------------------------------------------------------
+
+
+def formula(case: Case) -> Callable[..., Any]:
+    """Return the program as PyTorch has it: of inputs, to outputs."""
+    from torch.nn import functional as f
+
+    shape, epsilon = (case.columns,), memory_bound.EPSILON
+
+    def add_rms_norm(x: Any, r: Any, w: Any) -> Any:
+        h = x + r
+        return h, f.rms_norm(h, shape, w, epsilon)
+
+    return {
+        "rms_norm": lambda x, w: f.rms_norm(x, shape, w, epsilon),
+        "add_rms_norm": add_rms_norm,
+        "layer_norm": lambda x, w, b: f.layer_norm(x, shape, w, b, epsilon),
+        "softmax": lambda x: f.softmax(x, -1),
+        "gelu_mul": lambda x, z: f.gelu(x) * z,
+        "silu_mul": lambda x, z: f.silu(x) * z,
+        "copy": lambda x: x.clone(),
+    }[case.program]
+
+
+def others(case: Case, inputs: list[Any]) -> dict[str, Callable[[], Any]]:
+    """Return what else computes the same, by name."""
+    import torch
+
+    eager = formula(case)
+    compiled = torch.compile(eager, dynamic=False)
+    found: dict[str, Callable[[], Any]] = {
+        "eager": lambda: eager(*inputs),
+        "torch.compile": lambda: compiled(*inputs),
+    }
+    with contextlib.suppress(ImportError):
+        found |= _liger(case, inputs)
+    return found
+
+
+def _liger(case: Case, inputs: list[Any]) -> dict[str, Callable[[], Any]]:
+    from liger_kernel.ops.layer_norm import layer_norm_forward
+    from liger_kernel.ops.rms_norm import rms_norm_forward
+
+    x, *more = inputs
+    epsilon = memory_bound.EPSILON
+    known: dict[str, Callable[[], Any]] = {
+        "rms_norm": lambda: rms_norm_forward(x, more[0], epsilon, 0.0, "llama", None),
+        "layer_norm": lambda: layer_norm_forward(x, more[0], more[1], epsilon),
+    }
+    return {"Liger": known[case.program]} if case.program in known else {}
+
+
+def is_right(
+    case: Case, kernel: Callable[..., None], inputs: list[Any], outputs: list[Any]
+) -> bool:
+    """Run a kernel on poisoned outputs and compare some rows with float64."""
+    import torch
+
+    for out in outputs:
+        out.fill_(float("nan"))
+    kernel(*inputs, *outputs)
+    torch.cuda.synchronize()
+    part = max(1, ROWS_CHECKED // 3)
+    for start in (0, case.rows // 2, max(0, case.rows - part)):
+        rows = slice(start, min(case.rows, start + part))
+        exact = [
+            (x if name in COLUMN_TENSORS else x[rows]).double()
+            for name, x in zip(INPUTS[case.program], inputs, strict=True)
+        ]
+        got = [out[rows].double() for out in outputs]
+        if case.program == "add_rms_norm":  # of the sum as it is rounded
+            wanted = [exact[0] + exact[1], _rms_norm(got[0], exact[2])]
+        else:
+            wanted = [formula(case)(*exact)]
+        for one, want in zip(got, wanted, strict=True):
+            error = (one - want).abs() / (want.abs() + want.abs().mean() / 100)
+            if not bool((error < TOLERANCE).all()):  # what is no number is not
+                return False
+    return not any(bool(torch.isnan(out).any()) for out in outputs)
+
+
+def _rms_norm(x: Any, w: Any) -> Any:
+    return x / ((x * x).mean(-1, keepdim=True) + memory_bound.EPSILON).sqrt() * w
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+def tensors(case: Case) -> tuple[list[Any], list[Any]]:
+    """Draw the inputs of a case, and make room for its outputs."""
+    import torch
+
+    def new(name: str) -> Any:
+        shape = (case.columns,) if name in COLUMN_TENSORS else (case.rows, case.columns)
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+
+    inputs = [new(name) for name in INPUTS[case.program]]
+    count = 2 if case.program == "add_rms_norm" else 1
+    return inputs, [torch.empty_like(inputs[0]) for _ in range(count)]
+
+
+def run(case: Case, repeats: int) -> dict[str, Any]:
+    """Check and time one case; return its row of the table."""
+    kernel = build(case)
+    inputs, outputs = tensors(case)
+    right = is_right(case, kernel, inputs, outputs)
+    if not right:
+        print(f"{case.name}: wrong", file=sys.stderr)
+    if case.is_small:
+        return _row(case, right, _small(case, kernel, repeats))
+    return _row(case, right, _large(case, kernel, inputs, outputs, repeats))
+
+
+def _large(
+    case: Case, kernel: Callable[..., None], inputs: list[Any], outputs: list[Any], repeats: int
+) -> dict[str, float]:
+    import torch
+
+    moved = FULL_TENSORS.get(case.program, 2) * inputs[0].numel()
+    x = torch.zeros(moved // 2, device="cuda", dtype=torch.bfloat16)
+    y = torch.empty_like(x)
+    calls: dict[str, Callable[[int], Any]] = {
+        "copy_": lambda _: y.copy_(x),
+        "torch.add": lambda _: torch.add(x, 0, out=y),
+        OURS: lambda _: kernel(*inputs, *outputs),
+    }
+    for name, call in others(case, inputs).items():
+        try:
+            call()
+        except Exception as error:  # another's kernel may not take the shape
+            print(f"{case.name}, {name}: {type(error).__name__}", file=sys.stderr)
+            continue
+        calls[name] = lambda _, call=call: call()
+    return {
+        t.name: t.median_us
+        for t in measure([Contender(*one) for one in calls.items()], 1, repeats, 0.5)
+    }
+
+
+def _small(case: Case, kernel: Callable[..., None], repeats: int) -> dict[str, float]:
+    import torch
+    import tvm_ffi
+
+    copy = build(Case("copy", case.rows, case.columns))
+    bytes_of_set = 4 * case.rows * case.columns
+    sets = [tensors(case) for _ in range(min(256, CACHE_BYTES // bytes_of_set + 1))]
+
+    def ours(i: int) -> None:
+        inputs, outputs = sets[i % len(sets)]
+        kernel(*inputs, *outputs)
+
+    def copied(i: int) -> None:
+        inputs, outputs = sets[i % len(sets)]
+        copy(inputs[0], *outputs)
+
+    def added(i: int) -> None:
+        inputs, outputs = sets[i % len(sets)]
+        torch.add(inputs[0], 0, out=outputs[0])
+
+    capture = tvm_ffi.use_torch_stream
+    contenders = [
+        Contender("copy_", copied, capture),
+        Contender("torch.add", added),
+        Contender(OURS, ours, capture),
+    ]
+    return {t.name: t.median_us for t in measure(contenders, len(sets), repeats, 0.5)}
+
+
+def _row(case: Case, right: bool, times: dict[str, float]) -> dict[str, Any]:
+    base = min(times[x] for x in BASELINES)
+    moved = 2 * FULL_TENSORS.get(case.program, 2) * case.rows * case.columns
+    row: dict[str, Any] = {
+        "case": case.name,
+        "right": right,
+        "copy, us": round(base, 2),
+        "copy, TB/s": round(moved / base / 1e6, 3),
+        "ours, us": round(times[OURS], 2),
+        "ours": round(base / times[OURS], 4),
+    }
+    for name in ("torch.compile", "eager", "Liger"):
+        row[name] = round(base / times[name], 3) if name in times else ""
+    return row
+
+
+def main(argv: list[str]) -> int:
+    """Print the table and write it to `results/`; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
+    parser.add_argument("--gib", type=float, default=2.0, help="bytes read and written")
+    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args(argv)
+    table = []
+    for case in cases(arguments.gib, arguments.only):
+        table.append(run(case, arguments.repeats))
+        print(*table[-1].values(), sep="  ", flush=True)
+    title = f"Memory-bound kernels, {arguments.gib:g} GiB read and written, as shares of a copy"
+    print(machine.save(arguments.out, "memory", title, list(table[0]), table))
+    return 0 if all(row["right"] for row in table) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,22 @@
+"""What L2 is told about the bytes of a copy (PTX ISA 9.1, 9.7.10.21 createpolicy)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.script import tirx as T
+
+_HINT = ".L2::cache_hint"
+
+
+def create_policy(policy: Any, hint: str) -> Any:
+    """Store into a uint64 register what L2 is to do with all of a copy's bytes.
+
+    `hint` is "evict_first" or "evict_last".
+    """
+    return T.ptx[f"createpolicy.fractional.L2::{hint}.b64"](policy)
+
+
+def hinted(name: str, policy: Any) -> tuple[str, tuple[Any, ...]]:
+    """Return the name of a copy with a policy, and its operand; without one the name as it is."""
+    return (name, ()) if policy is None else (name + _HINT, (policy,))

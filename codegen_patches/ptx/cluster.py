@@ -1,0 +1,34 @@
+"""Thread blocks of a cluster: their barrier, and what one reads of another one's shared memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.script import tirx as T
+
+
+def arrive() -> Any:
+    """Arrive at the cluster's barrier; this thread's earlier accesses are known behind it.
+
+    `barrier.cluster.arrive.release.aligned`, PTX ISA 9.1, 9.7.13.5. Whole warps arrive; nobody
+    waits for threads that have exited.
+    """
+    return T.ptx.barrier.cluster.arrive.release.aligned()
+
+
+def wait() -> Any:
+    """Wait until all threads of the cluster have arrived (`barrier.cluster.wait`, 9.7.13.5)."""
+    return T.ptx.barrier.cluster.wait.acquire.aligned()
+
+
+def peer_address(out: Any, address: Any, rank: Any) -> Any:
+    """Store into `out`, a uint32, where another block of the cluster has what is at an address.
+
+    `mapa.shared::cluster.u32`, PTX ISA 9.1, 9.7.9.24; `rank` is a uint32.
+    """
+    return T.ptx.mapa.shared__cluster.u32(out, address, rank)
+
+
+def load_float32(out: Any, address: Any) -> Any:
+    """Load a float32 from an address of `peer_address` into `out` (`ld.shared::cluster.f32`)."""
+    return T.ptx["ld.shared::cluster.f32"](out, address)

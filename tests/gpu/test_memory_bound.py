@@ -1,0 +1,137 @@
+"""Elementwise kernels and reductions of rows, on a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.testing import memory_bound
+
+pytestmark = pytest.mark.gpu
+
+torch = pytest.importorskip("torch")
+
+POISON = 12345.0
+TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}
+SHAPES = [(64, 4096), (1000, 1001), (33, 96), (3, 32768), (1, 2)]
+COLUMN_TENSORS = {"rms_norm": (1,), "add_rms_norm": (2,), "layer_norm": (1, 2), "scale_shift": (2,)}
+COUNTS = {
+    "rms_norm": 2,
+    "add_rms_norm": 3,
+    "layer_norm": 3,
+    "gelu_mul": 2,
+    "silu_mul": 2,
+    "scale_shift": 3,
+    "sum_and_difference": 2,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _gpu():
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("no GPU of compute capability 9.0")
+
+
+def inputs_of(name: str, rows: int, columns: int, dtype: str) -> list:
+    found = []
+    for number in range(COUNTS.get(name, 1)):
+        shape = (columns,) if number in COLUMN_TENSORS.get(name, ()) else (rows, columns)
+        if name == "scale_shift" and number == 1:
+            shape = (rows,)
+        found.append(torch.randn(shape, device="cuda").to(getattr(torch, dtype)))
+    return found
+
+
+def build(name: str, rows: int, columns: int, dtype: str, config=None):
+    kinds = {**memory_bound.ROW_REDUCTIONS, **memory_bound.POINTWISE}
+    sch = s_tir.Schedule(kinds[name](rows, columns, dtype))
+    helper = hs.row_reduction if name in memory_bound.ROW_REDUCTIONS else hs.pointwise
+    helper(sch, config=config)
+    return tvm.compile(sch.mod, target="nvidia/nvidia-h200")["main"], sch.mod["main"].params
+
+
+def poisoned(buffer) -> tuple:
+    """Make an output inside of a longer array, all of it poison."""
+    shape = [int(x) for x in buffer.shape]
+    margin, count = 64, int(np.prod(shape))
+    kind = getattr(torch, ir.dtype_of(buffer))
+    whole = torch.full((count + 2 * margin,), POISON, device="cuda").to(kind)
+    return whole, whole[margin : margin + count].view(shape)
+
+
+def check(name: str, rows: int, columns: int, dtype: str, config=None) -> None:
+    """Run a kernel three times on poisoned outputs; compare with float64."""
+    run, params = build(name, rows, columns, dtype, config)
+    inputs = inputs_of(name, rows, columns, dtype)
+    outputs = [poisoned(x) for x in params[len(inputs) :]]
+    exact = [x.double().cpu().numpy() for x in inputs]
+    wanted = memory_bound.reference(name, exact, dtype)
+    for _ in range(3):
+        for whole, _out in outputs:
+            whole.fill_(POISON)
+        run(*inputs, *(out for _, out in outputs))
+        torch.cuda.synchronize()
+        for (whole, out), want in zip(outputs, wanted, strict=True):
+            got = out.double().cpu().numpy()
+            scale = np.abs(want) + np.abs(want).mean() / 10 + 1e-6
+            assert np.all(np.abs(got - want) / scale < TOLERANCE[dtype])  # what is no number is not
+            assert bool((whole[:64] == whole[0]).all() and (whole[-64:] == whole[0]).all())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", memory_bound.ROW_REDUCTIONS)
+def test_row_reductions(name, shape):
+    check(name, *shape, "bfloat16")
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", memory_bound.POINTWISE)
+def test_pointwise(name, shape):
+    check(name, *shape, "bfloat16")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "gelu_mul"])
+def test_types(name, dtype):
+    check(name, 100, 1000, dtype)
+
+
+@pytest.mark.parametrize(("threads", "rows"), [(4, 32), (32, 4), (64, 2), (96, 1), (1024, 1)])
+def test_threads_of_a_row(threads, rows):
+    check(
+        "softmax",
+        101,
+        4096 if threads > 4 else 64,
+        "bfloat16",
+        hs.RowReductionConfig(threads, rows),
+    )
+
+
+def test_more_than_32_bits_count():
+    rows, columns = (1 << 16) + 1, 1 << 15
+    run, _ = build("copy", rows, columns, "bfloat16")
+    x = torch.zeros((rows, columns), device="cuda", dtype=torch.bfloat16)
+    x[-1] = 3
+    x[0] = 2
+    y = torch.full_like(x, POISON)
+    run(x, y)
+    assert torch.equal(x, y)
+
+
+def test_rows_that_are_no_numbers():
+    run, _ = build("softmax", 6, 512, "float32")
+    x = torch.randn((6, 512), device="cuda")
+    x[1, 7] = float("nan")
+    x[2, 3] = float("inf")
+    x[3, ::2] = float("-inf")
+    y = torch.full_like(x, POISON)
+    run(x, y)
+    want = torch.softmax(x.double(), -1)
+    for row in (0, 3, 4, 5):
+        torch.testing.assert_close(y[row].double(), want[row], rtol=1e-5, atol=1e-7)
+    assert bool(torch.isnan(y[1]).any())
+    assert bool(torch.isnan(y[2]).any())

@@ -1,0 +1,164 @@
+"""Forms of functions that are replaced: how they are found, and how far the others are off."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.codegen_patches import approximations
+from tvm_hopper.plan.short_functions import SHORT_FUNCTIONS, shorten, split_constant, times
+from tvm_hopper.sim.translate.device_math import MATH
+
+SHORT, APPROXIMATE = SHORT_FUNCTIONS["short"], SHORT_FUNCTIONS["approximate"]
+X = ir.Var("x", "float32")
+ONE = te.const(1, "float32")
+erfc = np.vectorize(math.erfc, otypes=[float])
+PLAIN = {
+    tirx.Add: np.add,
+    tirx.Sub: np.subtract,
+    tirx.Mul: np.multiply,
+    tirx.Div: np.divide,
+    tirx.LT: np.less,
+}
+
+
+def evaluate(node: Any, values: dict[Any, Any]) -> Any:
+    """Compute an expression in float32, each operation rounded once."""
+    if isinstance(node, tirx.FloatImm):
+        return np.float32(node.value)
+    if isinstance(node, ir.Var):
+        return values[node]
+    if type(node) in PLAIN:
+        return PLAIN[type(node)](evaluate(node.a, values), evaluate(node.b, values))
+    if isinstance(node, tirx.Let):
+        return evaluate(node.body, {**values, node.var: evaluate(node.value, values)})
+    if isinstance(node, tirx.Select):
+        parts = (node.condition, node.true_value, node.false_value)
+        return np.where(*(evaluate(x, values) for x in parts))
+    assert isinstance(node, ir.Call)
+    name = str(node.op.name).removeprefix("tirx.")
+    return MATH[name](*(evaluate(x, values) for x in node.args)).astype(np.float32)
+
+
+def numbers() -> np.ndarray:
+    """Return numbers of float32 around zero, of every magnitude, and the ends of the range."""
+    rng = np.random.default_rng(7)
+    bits = rng.integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
+    near = np.linspace(-14, 14, 400_001, dtype=np.float32)
+    ends = np.array([0, 1e-45, 1e-38, 0.4, 88, 89, 3e38, np.inf], np.float32)
+    return np.concatenate([near, bits[np.isfinite(bits)], ends, -ends, [np.float32(np.nan)]])
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + e^-x) of float64."""
+    return np.where(x < 0, np.exp(np.minimum(x, 0)), 1) / (1 + np.exp(-np.abs(x)))
+
+
+FORMS = {
+    "1 + tanh": (ONE + te.tanh(X), lambda x: 2 * sigmoid(2 * x), "1 + tanh(u)"),
+    "tanh + 1": (te.tanh(X) + ONE, lambda x: 2 * sigmoid(2 * x), "1 + tanh(u)"),
+    "1 - tanh": (ONE - te.tanh(X), lambda x: 2 * sigmoid(-2 * x), "1 + tanh(u)"),
+    "1 + erf": (ONE + te.erf(X), lambda x: erfc(-x), "1 + erf(u)"),
+    "1 - erf": (ONE - te.erf(X), erfc, "1 + erf(u)"),
+    "quotient": (ONE / (ONE + te.exp(X)), lambda x: sigmoid(-x), "1 / (1 + exp(y))"),
+    "sigmoid": (te.sigmoid(X), sigmoid, "sigmoid(x)"),
+    "tanh": (te.tanh(X), np.tanh, "tanh(u)"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_error_is_what_the_table_says(name):
+    node, exact, form = FORMS[name]
+    (row,) = [row for row in SHORT if row.form == form]
+    short = shorten(tirx.Cast("float16", node), SHORT)
+    assert [x.form for x in short.rows] == [form]
+    x = numbers()
+    with np.errstate(all="ignore"):
+        got = evaluate(short.value.value, {X: x}).astype(float)
+        want = exact(x.astype(float))
+    off = np.abs(got - want)
+    judged = np.isfinite(want)
+    # Beside the arithmetic here, which rounds 2^x and 1/x to nearest, the chip's may be 3 ulp off.
+    bound = (row.error - 3 * 2.0**-23) * np.abs(want) + 2.0**-125
+    worst = np.argmax(np.where(judged, off / bound, 0))
+    assert (off <= bound)[judged].all(), (x[worst], got[worst], want[worst])
+    assert np.isnan(got[~judged]).all()  # of what is no number
+
+
+def test_the_bound_is_no_multiple_of_the_error():
+    """A table that promises too little would let the forms grow worse unseen."""
+    x = numbers()
+    for name, (node, exact, form) in FORMS.items():
+        with np.errstate(all="ignore"):
+            got = evaluate(shorten(tirx.Cast("float16", node), SHORT).value.value, {X: x})
+            want = exact(x.astype(float))
+            off = np.abs(got - want) / np.abs(want)
+        off = off[np.isfinite(off) & (np.abs(want) > 1e-30)]
+        (row,) = [row for row in SHORT if row.form == form]
+        assert off.max() > row.error / 8, (name, off.max())
+
+
+def test_what_cancels_in_the_program_does_not_here():
+    """1 + tanh(-8) is 2.25e-7, which float32 sums of one are 5% off."""
+    short = shorten(tirx.Cast("float16", ONE + te.tanh(X)), SHORT)
+    got = evaluate(short.value.value, {X: np.float32(-8)})
+    assert abs(got / (1 + math.tanh(-8)) - 1) < 1e-5
+    plain = np.float32(1) + np.tanh(np.float32(-8))
+    assert abs(plain / (1 + math.tanh(-8)) - 1) > 1e-2
+
+
+def test_the_chips_own_tanh():
+    short = shorten(tirx.Cast("bfloat16", ONE + te.tanh(X)), APPROXIMATE)
+    assert [x.form for x in short.rows] == ["tanh(u), by the chip's"]
+    assert approximations.TANH in repr(short.value) or ir.find_all(short.value, ir.Call)
+    assert np.allclose(evaluate(short.value.value, {X: np.float32(0.5)}), 1 + np.tanh(0.5))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        tirx.Cast("float32", te.tanh(ir.Var("h", "float16"))),
+        ONE + te.tanh(X),  # stored as float32
+        tirx.Cast("float16", X * X),
+        tirx.Cast("float16", te.exp(X)),
+        tirx.Cast("float16", te.tanh(ir.Var("d", "float64"))),
+        tirx.Cast("float16", te.const(2, "float32") / (te.const(2, "float32") + te.exp(X))),
+        tirx.Cast("int16", te.tanh(X)),
+        X,
+    ],
+    ids=["half", "float32", "no form", "exp", "float64", "other sums", "integer", "variable"],
+)
+def test_what_is_left_alone(value):
+    assert shorten(value, SHORT) is None
+
+
+def test_halves_and_doubles_meet():
+    half = te.const(0.5, "float32")
+    short = shorten(tirx.Cast("float16", half * X * (ONE + te.tanh(X))), SHORT).value.value
+    assert isinstance(short, tirx.Mul)
+    assert split_constant(short) == (1.0, short)
+    third = te.const(1 / 3, "float32")
+    short = shorten(tirx.Cast("float16", third * X * (ONE + te.tanh(X))), SHORT).value.value
+    assert split_constant(short.a)[0] == pytest.approx(1 / 3)  # which is not exact
+
+
+def test_constants_of_products_are_joined():
+    three, x = te.const(3, "float32"), X
+    assert split_constant(three * x)[0] == 3
+    constant, rest = split_constant(times(2, x * three))
+    assert (constant, rest.same_as(x)) == (6, True)
+    assert times(1 / 3, three * x).same_as(x)
+
+
+def test_operators_are_registered_once():
+    approximations.register()
+    approximations.register()
+    call = approximations.power_of_two(X)
+    assert ir.dtype_of(call) == "float32"
+    assert tvm.ir.Op.get(f"tirx.{approximations.RCP}") is not None

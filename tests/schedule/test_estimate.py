@@ -1,0 +1,163 @@
+"""The formula of the estimate, term by term, against sums by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tvm_hopper.facts.devices import Chip
+from tvm_hopper.schedule import MatmulConfig
+from tvm_hopper.schedule.products.candidates import Candidates, candidates, instruction_columns
+from tvm_hopper.schedule.products.config import ARCH, find_violations, most_stages
+from tvm_hopper.schedule.products.estimate import ProductShape, Rates, estimate
+
+# Every term but those that a test puts in: exponents so high that the norm is the largest term.
+PLAIN = Rates(
+    operand_bytes=1e9,
+    shortest_cycles=0.0,
+    turn_cycles=0.0,
+    turn_left=1.0,
+    crowded=0.0,
+    fill_bytes=1e9,
+    narrow_span=0.0,
+    latency_cycles=0.0,
+    off_line=0.0,
+    l2_bytes=1e9,
+    outside_cycles=0.0,
+    start_cycles=0.0,
+    epilogue_cycles=0.0,
+    wide_bytes=1e9,
+    narrow_bytes=1e9,
+    overlap=0.0,
+    memory_bytes=1e9,
+    partial=0.0,
+    flop_power=0.0,
+    load_power=0.0,
+    step_norm=200.0,
+    time_norm=200.0,
+)
+ONE_MEGAHERTZ = Chip(megahertz=1.0)  # a cycle is a microsecond
+
+
+def tiles(rows=128, columns=128, depth=64, consumers=2, stages=4, pending=0):
+    by_rows = rows % (64 * consumers) == 0
+    width = instruction_columns(columns if by_rows else columns // consumers, consumers, "float16")
+    fields = (rows, columns, depth, consumers, by_rows, width, stages, pending)
+    return Candidates(*(np.array([int(x)]) for x in fields))
+
+
+def cycles(shape, tile, chip=ONE_MEGAHERTZ, **rates):
+    (found,) = estimate(shape, tile, chip, replace(PLAIN, **rates))
+    return pytest.approx(found, rel=0.02)
+
+
+SQUARE = ProductShape(128, 128, 640)  # ten steps of one tile of 128 x 128
+
+
+def test_products_take_the_rate_of_the_tensor_cores():
+    """128 x 128 x 64 multiply-adds at 2048 a cycle are 512, ten times."""
+    assert cycles(SQUARE, tiles()) == 5120
+    assert cycles(SQUARE, tiles(), replace(ONE_MEGAHERTZ, tensor_rate=0.25)) == 4 * 5120
+
+
+def test_operands_are_read_for_every_instruction():
+    """(64 + 128) rows of 32 bytes at 24 a cycle are 256, for 2 x 4 instructions, ten times."""
+    assert cycles(SQUARE, tiles(), operand_bytes=24.0) == 256 * 8 * 10
+
+
+def test_a_consumer_turns_while_another_one_multiplies():
+    """One consumer alone: 512 + 300 a step. Of two, one has 256 + 300, which both take."""
+    assert cycles(SQUARE, tiles(consumers=1), turn_cycles=300.0) == 8120
+    assert cycles(SQUARE, tiles(), turn_cycles=300.0) == 5560
+    in_flight = {"turn_cycles": 300.0, "turn_left": 0.5}
+    assert cycles(SQUARE, tiles(consumers=1, pending=1), **in_flight) == 6620
+
+
+def test_many_accumulators_slow_instructions_down():
+    """256 x 192 over two consumers are 192 a thread, 32 beyond 160."""
+    wide = ProductShape(256, 192, 640)
+    plain = 256 * 192 * 640 // 2048
+    assert cycles(wide, tiles(256, 192), crowded=0.1) == 1.1 * plain
+    assert cycles(wide, tiles(256, 192, consumers=3), crowded=0.1) == plain
+
+
+def test_slots_are_filled_and_rows_off_a_line_cost_more():
+    """256 rows of 128 bytes at 16 a cycle are 2048; k = 648 puts rows off a line of 128 bytes."""
+    assert cycles(SQUARE, tiles(), fill_bytes=16.0) == 20480
+    off = ProductShape(128, 128, 648)
+    assert cycles(off, tiles(), fill_bytes=16.0, off_line=0.5) == 11 * 2048 * 1.5
+
+
+@pytest.mark.parametrize(("columns", "factor"), [(128, 1), (96, 2), (80, 4), (72, 8)])
+def test_rows_along_n_that_no_wide_swizzle_divides_cost_more(columns, factor):
+    shape = ProductShape(128, columns, 640, majors=("k", "mn"))
+    rows = 128 + columns * (1 + 0.5 * (factor - 1))
+    found = cycles(shape, tiles(128, columns), fill_bytes=8.0, narrow_span=0.5)
+    assert found == rows * 128 / 8 * 10
+
+
+def test_loads_under_way_cover_the_latency():
+    assert cycles(SQUARE, tiles(stages=4), latency_cycles=6000.0) == 20000
+    assert cycles(SQUARE, tiles(stages=2), latency_cycles=6000.0) == 60000
+
+
+def test_all_thread_blocks_load_through_one_cache():
+    """Twelve tiles of 256 rows of 128 bytes at 64 a cycle."""
+    shape = ProductShape(12 * 128, 128, 640)
+    assert cycles(shape, tiles(), l2_bytes=64.0) == 12 * 256 * 128 / 64 * 10
+
+
+def test_rows_outside_of_a_tensor_cost_every_thread_block():
+    """Of 64 rows 60 are outside, for each of 100 thread blocks, ten times."""
+    shape = ProductShape(4, 12800, 640)
+    assert cycles(shape, tiles(64, 128, consumers=1), outside_cycles=0.5) == 0.5 * 60 * 100 * 10
+
+
+def test_waves_and_epilogues():
+    """133 tiles are two waves on 132 SMs: each 5120 and 128 x 128 x 2 bytes at 16 a cycle."""
+    shape = ProductShape(128 * 133, 128, 640)
+    assert cycles(shape, tiles(), wide_bytes=16.0) == 2 * (5120 + 2048)
+    assert cycles(shape, tiles(), replace(ONE_MEGAHERTZ, num_sms=133), wide_bytes=16.0) == 7168
+    hidden = {"wide_bytes": 16.0, "overlap": 0.5}
+    assert cycles(shape, tiles(), **hidden) == 2 * (5120 + 2048) - 1024
+    assert cycles(shape, tiles(), start_cycles=1000.0, epilogue_cycles=100.0) == 1000 + 2 * 5220
+
+
+def test_only_instructions_of_whole_32_columns_store_16_bytes_a_thread():
+    """For three consumers 224 columns are two instructions of 112."""
+    assert instruction_columns(224, 3, "float16") == 112
+    shape = ProductShape(192, 224, 64)
+    found = cycles(shape, tiles(192, 224, consumers=3), narrow_bytes=2.0, wide_bytes=4.0)
+    assert found == 192 * 224 + 192 * 224 * 64 / 2048
+
+
+def test_memory_and_rows_off_a_sector():
+    shape = ProductShape(1024, 1000, 64)  # a row of 2000 bytes is no multiple of 32
+    moved = 2 * (1024 + 1000) * 64
+    found = cycles(shape, tiles(), memory_bytes=1.0, partial=0.5)
+    assert found == moved + 1024 * 1000 * 2 * 1.5
+    half = replace(ONE_MEGAHERTZ, memory_rate=0.5)
+    assert cycles(SQUARE, tiles(), half, memory_bytes=1.0) == 2 * (4 * 128 * 640 + 2 * 128 * 128)
+
+
+def test_power_bounds_all_that_is_multiplied_and_loaded():
+    work, loaded = 128 * 128 * 640 / 1e9, 256 * 128 * 10 / 1e9
+    assert cycles(SQUARE, tiles(), flop_power=1e9, load_power=1e8) == 1e9 * work + 1e8 * loaded
+    weak = replace(ONE_MEGAHERTZ, power_rate=0.5)
+    assert cycles(SQUARE, tiles(), weak, flop_power=1e9) == 2e9 * work
+
+
+def test_a_norm_is_near_its_largest_term():
+    """A step multiplies for 512 cycles, of which a consumer 256, and fills a slot in 512."""
+    close = {"fill_bytes": 64.0, "step_norm": 2.0}
+    assert cycles(SQUARE, tiles(), **close) == 10 * (512**2 + 256**2 + 512**2) ** 0.5
+
+
+def test_every_candidate_is_legal():
+    found = candidates("bfloat16", MatmulConfig())
+    assert len(found) > 200
+    for i in range(len(found)):
+        config = MatmulConfig(consumers=int(found.consumers[i]))
+        tile, stages = found.tile(i), int(found.stages[i])
+        assert find_violations(tile, stages, config, "bfloat16", ARCH) == []
+        assert stages == min(8, most_stages(tile, "bfloat16", ARCH))

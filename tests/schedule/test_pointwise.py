@@ -1,0 +1,159 @@
+"""hs.pointwise: what it refuses, what it chooses, what its schedules are made of."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import s_tir, te
+
+from tvm_hopper import explain, ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
+from tvm_hopper.requests import keys
+from tvm_hopper.testing import memory_bound
+
+TARGET = "nvidia/nvidia-h200"
+
+
+def refuse(mod, match, config=None, block=None):
+    sch = s_tir.Schedule(mod)
+    before, length = sch.mod, len(sch.trace.insts)
+    with pytest.raises(ScheduleError, match=match):
+        hs.pointwise(sch, block, config)
+    assert sch.mod.same_as(before)
+    assert len(sch.trace.insts) == length
+
+
+def module(*tensors):
+    return tvm.IRModule({"main": te.create_prim_func(list(tensors))})
+
+
+def chosen(mod, config=None):
+    sch = s_tir.Schedule(mod)
+    hs.pointwise(sch, config=config)
+    (kernel,) = ir.kernels(sch.mod["main"])
+    return kernel, str(kernel.annotations[keys.CHOSEN])
+
+
+def tensor(*shape, dtype="float32", name="X"):
+    return te.placeholder(shape, dtype, name=name)
+
+
+def test_explain_shows_the_choice_and_what_came_after_it():
+    sch = s_tir.Schedule(memory_bound.gelu_mul(64, 4096))
+    hs.pointwise(sch)
+    (kernel,) = explain(sch, TARGET).kernels
+    (note,) = kernel.notes
+    assert note.startswith("pointwise: ")
+    assert "KiB of an SM in flight; then " in note
+
+
+def test_elements_are_numbered_all_along():
+    kernel, text = chosen(memory_bound.gelu_mul(8, 1024), hs.PointwiseConfig(128, 2))
+    assert ir.static_int(kernel.extent) == 8 * 1024 // (128 * 2 * 8)
+    assert text.startswith("128 threads, 2 vectors of 8 each")
+
+
+def test_what_columns_share_is_loaded_along_rows():
+    kernel, _ = chosen(memory_bound.scale_shift(6, 1024), hs.PointwiseConfig(128, 1))
+    assert ir.static_int(kernel.extent) == 6 * 1024 // (128 * 4)  # float32 is the widest
+
+
+def test_elements_that_32_bits_do_not_number_go_by_rows():
+    kernel, _ = chosen(memory_bound.copy(1 << 16, 1 << 16), hs.PointwiseConfig(512, 1))
+    assert ir.static_int(kernel.extent) == (1 << 16) * (1 << 16) // 4096
+
+
+def test_rows_of_odd_length_go_element_by_element():
+    _, text = chosen(memory_bound.scale_shift(6, 1001))
+    assert "vectors of 1 each" in text
+
+
+def test_a_trace_replays_without_this_package():
+    mod = memory_bound.sum_and_difference(7, 101)
+    sch = s_tir.Schedule(mod)
+    hs.pointwise(sch)
+    again = s_tir.Schedule(mod)
+    sch.trace.apply_to_schedule(again, remove_postproc=False)
+    tvm.ir.assert_structural_equal(again.mod, sch.mod)
+
+
+def test_small_programs_have_small_thread_blocks():
+    _, small = chosen(memory_bound.copy(64, 512))
+    _, large = chosen(memory_bound.copy(1 << 14, 512))
+    assert small.startswith("32 threads")
+    assert large.startswith("256 threads, 1 vectors")
+
+
+def test_dear_arithmetic_has_more_vectors_in_flight():
+    _, text = chosen(memory_bound.silu_mul(1 << 14, 4096))
+    assert text.startswith("512 threads, 2 vectors")
+
+
+def test_a_reduction():
+    refuse(memory_bound.row_sum(4, 64), "a reduction; need elementwise blocks alone; .*row_reduc")
+
+
+def test_outputs_of_two_shapes():
+    x, z = tensor(4, 64), tensor(64, name="Z")
+    y = te.compute((4, 64), lambda i, j: x[i, j] + 1.0, name="Y")
+    q = te.compute((64,), lambda j: z[j] * 2.0, name="Q")
+    refuse(module(x, z, y, q), "block Q: found .* elements beside .* need outputs of one shape")
+
+
+def test_transposed_outputs():
+    @tvm.script.tirx.prim_func(private=True, s_tir=True)
+    def func(
+        X: tvm.script.tirx.Buffer((4, 64), "float32"), Y: tvm.script.tirx.Buffer((64, 4), "float32")
+    ):
+        for i, j in tvm.script.tirx.grid(4, 64):
+            with tvm.script.tirx.sblock("Y"):
+                vi, vj = tvm.script.tirx.axis.remap("SS", [i, j])
+                Y[vj, vi] = X[vi, vj]
+
+    refuse(tvm.IRModule({"main": func}), "the output index .*; need its loops' variables in their")
+
+
+def test_results_that_are_read_elsewhere():
+    x = tensor(64)
+    e = te.compute((64,), lambda i: te.exp(x[i]), name="E")
+    y = te.compute((64,), lambda i: e[i] + e[63 - i], name="Y")
+    refuse(module(x, y), "tensor E: found the index .* of a result of this function")
+
+
+def test_nothing():
+    refuse(memory_bound.copy(0, 64), "no elements; need one or more along each dimension")
+
+
+def test_a_scheduled_function():
+    bound = s_tir.Schedule(memory_bound.copy(4, 64))
+    bound.bind(bound.get_loops("Y")[0], "blockIdx.x")
+    refuse(bound.mod, "scheduled already; need plain serial loops")
+
+
+def test_no_schedule_no_block_and_no_configuration():
+    with pytest.raises(ScheduleError, match="need a schedule"):
+        hs.pointwise(memory_bound.copy(4, 64))
+    refuse(memory_bound.copy(4, 64), "none of that name", block="Z")
+    refuse(memory_bound.copy(4, 64), "need an hs.PointwiseConfig or None", config=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"threads": 48}, "threads=48; need a multiple of 32"),
+        ({"threads": 16}, "threads=16; need 32 or more"),
+        ({"chunks": 17}, "chunks=17; need at most 16"),
+        ({"vector": 3}, "vector=3; need a power of two"),
+    ],
+)
+def test_illegal_configurations(given, match):
+    with pytest.raises(ScheduleError, match=match):
+        hs.PointwiseConfig(**given)
+
+
+def test_vectors_that_are_too_wide():
+    config = hs.PointwiseConfig(vector=16)
+    refuse(memory_bound.copy(4, 64), "at most 16 bytes of the widest tensor", config)
+    config = hs.PointwiseConfig(vector=4)
+    refuse(memory_bound.scale_shift(4, 102), "vector=4 for rows of 102 elements", config)

@@ -1,0 +1,136 @@
+"""What a function must be for hs.pointwise and hs.row_reduction: plain loops, one store each."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import s_tir
+from tvm.script import tirx as T
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
+from tvm_hopper.schedule.pointwise import apply as pointwise
+from tvm_hopper.schedule.row_reduction import apply as row_reduction
+from tvm_hopper.testing import memory_bound
+
+HEAD = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((4, 64), "float32"), Y: T.Buffer((4, 64), "float32")):
+"""
+
+
+def refuse(body: str, match: str, helper=hs.pointwise):
+    func = tvm.script.from_source(HEAD + body, extra_vars={"T": T})
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    with pytest.raises(ScheduleError, match=match):
+        helper(sch)
+
+
+def test_no_blocks():
+    refuse("    T.evaluate(0)\n", "a function without blocks; need a program in plain loops")
+
+
+def test_blocks_inside_of_blocks():
+    body = """
+    for i in range(4):
+        with T.sblock("outer"):
+            vi = T.axis.spatial(4, i)
+            for j in range(64):
+                with T.sblock("inner"):
+                    vj = T.axis.spatial(64, j)
+                    Y[vi, vj] = X[vi, vj]
+"""
+    refuse(body, "block outer: found blocks inside of it; need plain serial loops")
+
+
+def test_a_predicate():
+    body = """
+    for i, j in T.grid(4, 64):
+        with T.sblock("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            T.where(j < 32)
+            Y[vi, vj] = X[vi, vj]
+"""
+    refuse(body, "block Y: found the predicate j < 32; need none")
+
+
+@pytest.mark.parametrize("bound", ["[j, i]", "[i, 63 - j]"])
+def test_variables_that_are_no_loops_in_order(bound):
+    shapes = "(64, 4)" if bound == "[j, i]" else "(4, 64)"
+    first, second = shapes.strip("()").split(", ")
+    body = f"""
+    for i, j in T.grid(4, 64):
+        with T.sblock("Y"):
+            va = T.axis.spatial({first}, {bound.strip("[]").split(", ")[0]})
+            vb = T.axis.spatial({second}, {bound.strip("[]").split(", ")[1]})
+            Y[{"vb, va" if bound == "[j, i]" else "va, vb"}] = T.float32(1)
+"""
+    refuse(body, "block Y: found it bound to .*; need one loop from 0 for each of its dimensions")
+
+
+def test_several_stores():
+    body = """
+    for i, j in T.grid(4, 64):
+        with T.sblock("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            if X[vi, vj] > T.float32(0):
+                Y[vi, vj] = X[vi, vj]
+"""
+    refuse(body, "block Y: found IfThenElse in it; need a block that stores one element")
+
+
+def test_a_sum_without_an_initial_value():
+    body = """
+    for i, j in T.grid(4, 64):
+        with T.sblock("Y"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            Y[vi, 0] = Y[vi, 0] + X[vi, vj]
+"""
+    refuse(body, "block Y: found no initial value; need T.init in a block with a reduction axis")
+
+
+def test_a_sum_of_all_before():
+    body = """
+    for i, j, k in T.grid(4, 64, 64):
+        with T.sblock("Y"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                Y[vi, vj] = T.float32(0)
+            Y[vi, vj] = Y[vi, vj] + T.if_then_else(vk <= vj, X[vi, vk], T.float32(0))
+"""
+    refuse(body, "found the index .*; need a row for each result", hs.row_reduction)
+
+
+def test_a_tensor_that_two_blocks_write():
+    body = """
+    E = T.alloc_buffer((4, 64))
+    for i, j in T.grid(4, 32):
+        with T.sblock("left"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            E[vi, vj] = X[vi, vj]
+    for i, j in T.grid(4, 32):
+        with T.sblock("right"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            E[vi, vj + 32] = X[vi, vj]
+    for i, j in T.grid(4, 64):
+        with T.sblock("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[vi, vj] = E[vi, vj]
+"""
+    refuse(body, "block left: found what TVM cannot inline.*; need elementwise blocks")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "helper", "program"),
+    [
+        (pointwise, "pointwise", hs.pointwise, memory_bound.copy),
+        (row_reduction, "row_reduction", hs.row_reduction, memory_bound.row_sum),
+    ],
+)
+def test_what_tvm_refuses_is_one_error(module, name, helper, program, monkeypatch):
+    def fails(*_):
+        raise tvm.error.InternalError("Check failed: something of TVM's own")
+
+    monkeypatch.setattr(module, "merge", fails)
+    with pytest.raises(ScheduleError, match=f"{name}: found what TVM cannot schedule; need plain"):
+        helper(s_tir.Schedule(program(4, 64)))

@@ -1,0 +1,293 @@
+"""hs.row_reduction: what it refuses, what it chooses, what its schedules are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import tvm
+from tvm import s_tir, te
+from tvm.script import tirx as T
+
+from tvm_hopper import explain, ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import LoweringError, ScheduleError
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule.row_reduction import model
+from tvm_hopper.schedule.row_reduction.model import RowWork, choose_rows
+from tvm_hopper.testing import memory_bound
+
+TARGET = "nvidia/nvidia-h200"
+
+
+def refuse(mod, match, config=None, block=None):
+    sch = s_tir.Schedule(mod)
+    before, length = sch.mod, len(sch.trace.insts)
+    with pytest.raises(ScheduleError, match=match):
+        hs.row_reduction(sch, block, config)
+    assert sch.mod.same_as(before)
+    assert len(sch.trace.insts) == length
+
+
+def module(*tensors):
+    return tvm.IRModule({"main": te.create_prim_func(list(tensors))})
+
+
+def chosen(mod, config=None):
+    sch = s_tir.Schedule(mod)
+    hs.row_reduction(sch, config=config)
+    (kernel,) = ir.kernels(sch.mod["main"])
+    return kernel, str(kernel.annotations[keys.CHOSEN])
+
+
+def tensor(*shape, dtype="float32", name="X"):
+    return te.placeholder(shape, dtype, name=name)
+
+
+def axis(extent, name="k"):
+    return te.reduce_axis((0, extent), name=name)
+
+
+# -- what it is ----------------------------------------------------------------------------------
+
+
+def test_explain_shows_the_choice_and_what_came_after_it():
+    sch = s_tir.Schedule(memory_bound.rms_norm(64, 4096))
+    hs.row_reduction(sch)
+    (kernel,) = explain(sch, TARGET).kernels
+    (note,) = kernel.notes
+    assert note.startswith("row reduction: ")
+    assert "threads a row" in note
+    assert "; then " in note
+
+
+def test_a_configuration_is_taken_as_it_is():
+    config = hs.RowReductionConfig(threads=64, rows=3, vector=4, preload=True)
+    kernel, text = chosen(memory_bound.rms_norm(9, 1024), config)
+    assert ir.static_int(kernel.extent) == 3
+    assert text.startswith("64 threads a row, 4 vectors of 4 each, 3 rows a thread block")
+
+
+def test_a_block_says_which_function_is_meant():
+    sch = s_tir.Schedule(memory_bound.softmax(4, 64))
+    hs.row_reduction(sch, "M")
+    assert keys.MEMORY_BOUND in ir.kernels(sch.mod["main"])[0].annotations
+
+
+def test_a_trace_replays_without_this_package():
+    mod = memory_bound.layer_norm(8, 256)
+    sch = s_tir.Schedule(mod)
+    hs.row_reduction(sch)
+    again = s_tir.Schedule(mod)
+    sch.trace.apply_to_schedule(again, remove_postproc=False)
+    tvm.ir.assert_structural_equal(again.mod, sch.mod)
+
+
+def test_what_is_dear_and_used_twice_is_kept_or_computed_again():
+    kept, _ = chosen(memory_bound.softmax(8, 256), hs.RowReductionConfig(recompute=False))
+    again, _ = chosen(memory_bound.softmax(8, 256), hs.RowReductionConfig(recompute=True))
+    count = lambda x: str(x).count("T.exp")  # noqa: E731
+    assert count(kept) == 1
+    assert count(again) == 2
+
+
+# -- what it refuses -----------------------------------------------------------------------------
+
+
+def test_no_reduction():
+    refuse(memory_bound.copy(4, 64), "no block with a reduction axis; need one; .*hs.pointwise")
+
+
+def test_cumulative_sums_by_name():
+    @T.prim_func(private=True, s_tir=True)
+    def func(X: T.Buffer((4, 64), "float32"), Y: T.Buffer((4, 64), "float32")):
+        for i, j in T.grid(4, 64):
+            with T.sblock("Y"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                Y[vi, vj] = T.if_then_else(vj > 0, Y[vi, vj - 1], T.float32(0)) + X[vi, vj]
+
+    refuse(tvm.IRModule({"main": func}), "block Y: found a cumulative sum or another recurrence")
+
+
+def test_columns_by_name():
+    x, k = tensor(64, 32), axis(64)
+    y = te.compute((32,), lambda j: te.sum(x[k, j], axis=k), name="Y")
+    refuse(module(x, y), "dimension 0 of 2: of columns, not of rows; need the last dimension")
+
+
+def test_several_axes():
+    x, k, m = tensor(4, 8, 16), axis(8), axis(16, "m")
+    y = te.compute((4,), lambda i: te.sum(x[i, k, m], axis=[k, m]), name="Y")
+    refuse(module(x, y), "a reduction over .*k, .*m; need one axis, the last")
+
+
+def test_a_product():
+    a, b, k = tensor(32, 64, name="A"), tensor(32, 64, name="B"), axis(64)
+    c = te.compute((32, 32), lambda i, j: te.sum(a[i, k] * b[j, k], axis=k), name="C")
+    refuse(module(a, b, c), "found the index .*; need a row for each result")
+
+
+def test_rows_of_two_lengths():
+    x, z, k, m = tensor(4, 64), tensor(4, 32, name="Z"), axis(64), axis(32, "m")
+    s = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="S")
+    r = te.compute((4,), lambda i: te.sum(z[i, m], axis=m), name="R")
+    refuse(module(x, z, s, r), "4 rows of 32 elements beside 4 of 64 in block S; need rows of one")
+
+
+def test_a_result_of_another_shape():
+    x, k = tensor(4, 64), axis(64)
+    s = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="S")
+    y = te.compute((4, 64, 2), lambda i, j, c: x[i, j] * s[i] + c, name="Y")
+    refuse(module(x, s, y), "a result of 4 x 64 x 2 elements beside 4 rows of 64")
+
+
+def test_results_that_are_read_elsewhere():
+    x, k = tensor(4, 64), axis(64)
+    s = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="S")
+    y = te.compute((4, 64), lambda i, j: x[i, j] * s[3 - i], name="Y")
+    refuse(module(x, s, y), r"tensor S: found the index \[.*\] of a result of this function")
+
+
+def test_halves_are_not_summed():
+    x, k = tensor(4, 64, dtype="float16"), axis(64)
+    y = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="Y")
+    refuse(module(x, y), "a reduction in float16; need float32 or .*; cast the input to float32")
+
+
+def test_rows_of_unknown_length():
+    x, k = te.placeholder((4, te.var("n")), "float32", name="X"), None
+    k = te.reduce_axis((0, x.shape[1]), name="k")
+    y = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="Y")
+    refuse(module(x, y), "rows of n elements; need a length that is known")
+
+
+def test_one_element_and_none():
+    refuse(memory_bound.row_sum(4, 1), "rows of 1 elements; need 2 or more")
+    refuse(memory_bound.row_sum(0, 64), "no elements; need one or more along each dimension")
+
+
+def test_rows_that_do_not_fit():
+    match = "rows of 262144 elements, 2 bytes loaded for each; need rows that fit the registers"
+    refuse(memory_bound.rms_norm(4, 262144), match)
+
+
+def test_no_row_to_reduce():
+    x, k = tensor(4), axis(64)
+    y = te.compute((4,), lambda i: te.sum(x[i] * k, axis=k), name="Y")
+    refuse(module(x, y), "no tensor along .*k; need a row to reduce")
+
+
+def test_pairs():
+    x = tensor(4, 64)
+    best = te.comm_reducer(
+        lambda a, b: (te.if_then_else(a[1] > b[1], a[0], b[0]), te.max(a[1], b[1])),
+        lambda i, v: (tvm.tirx.const(-1, i), te.min_value(v)),
+        name="best",
+    )
+    k = axis(64)
+    first, greatest = te.compute((4,), lambda i: best((k, x[i, k]), axis=k), name="Y")
+    refuse(module(x, first, greatest), "block .*: found SeqStmt in it; need a block that stores")
+
+
+def test_a_scheduled_function():
+    sch = s_tir.Schedule(memory_bound.row_sum(4, 64))
+    hs.row_reduction(sch)
+    refuse(sch.mod, "found what TVM cannot schedule|several|blocks|scheduled already")
+    bound = s_tir.Schedule(memory_bound.row_sum(4, 64))
+    bound.bind(bound.get_loops("Y")[0], "blockIdx.x")
+    refuse(bound.mod, "scheduled already; need plain serial loops")
+
+
+def test_several_functions():
+    both = {"a": memory_bound.row_sum(4, 64)["main"], "b": memory_bound.row_max(4, 64)["main"]}
+    sch = s_tir.Schedule(tvm.IRModule(both))
+    with pytest.raises(ScheduleError, match=r"a module of several functions \(a, b\); need one"):
+        hs.row_reduction(sch)
+    sch.work_on("b")
+    hs.row_reduction(sch)
+    assert not ir.kernels(sch.mod["a"])
+    assert ir.kernels(sch.mod["b"])
+
+
+@pytest.mark.parametrize(
+    ("block", "match"),
+    [("mean", "no reduction; need a block with a reduction axis"), ("Z", "none of that name")],
+)
+def test_a_block_that_reduces_nothing(block, match):
+    refuse(memory_bound.layer_norm(4, 64), match, block=block)
+
+
+def test_no_schedule_and_no_configuration():
+    with pytest.raises(ScheduleError, match="need a schedule"):
+        hs.row_reduction(memory_bound.row_sum(4, 64))
+    refuse(memory_bound.row_sum(4, 64), "need an hs.RowReductionConfig or None", config=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"threads": 24}, "threads=24; need a power of two, or a multiple of 32"),
+        ({"threads": 2048}, "threads=2048; need at most 1024"),
+        ({"threads": 8, "rows": 2}, "8 x 2 = 16 threads of a thread block; need a multiple of 32"),
+        ({"threads": 512, "rows": 4}, "512 x 4 = 2048 threads"),
+        ({"vector": 3}, "vector=3; need a power of two"),
+        ({"vector": 32}, "vector=32; need at most 16"),
+        ({"rows": 0}, "rows=0; need 1 or more"),
+        ({"preload": 1}, "preload=1; need a bool"),
+        ({"recompute": "no"}, "recompute='no'; need a bool"),
+    ],
+)
+def test_illegal_configurations(given, match):
+    with pytest.raises(ScheduleError, match=match):
+        hs.RowReductionConfig(**given)
+
+
+def test_vectors_that_rows_are_no_multiple_of():
+    config = hs.RowReductionConfig(vector=8)
+    refuse(memory_bound.row_sum(4, 100), "vector=8 for rows of 100 elements; need .*: 4", config)
+
+
+def test_a_target_without_this_lowering():
+    sch = s_tir.Schedule(memory_bound.row_sum(4, 64))
+    hs.row_reduction(sch)
+    with pytest.raises(LoweringError, match=r"tvm_hopper\.\w+ with target"):
+        explain(sch, {"kind": "cuda", "arch": "sm_70"})
+
+
+# -- the model -----------------------------------------------------------------------------------
+
+WORK = RowWork(1 << 17, 4096, 8, loaded=2, shared=2, kept=0, reductions=1)
+
+
+def test_few_rows_have_many_threads_with_few_vectors():
+    choice = choose_rows("here", dataclasses.replace(WORK, rows=1), hs.RowReductionConfig())
+    assert (choice.tile.threads, choice.tile.chunks, choice.preload) == (512, 1, True)
+
+
+def test_registers_bound_a_thread_block():
+    wide = dataclasses.replace(WORK, columns=1 << 16)
+    choice = choose_rows("here", wide, hs.RowReductionConfig())
+    assert choice.tile.threads == 1024
+    assert not choice.preload
+
+
+def test_what_does_not_fit_is_computed_again():
+    long = dataclasses.replace(WORK, columns=1 << 16, shared=0, kept=4, reductions=2)
+    assert choose_rows("here", long, hs.RowReductionConfig()).recompute
+
+
+def test_more_barriers_take_longer():
+    tile = choose_rows("here", WORK, hs.RowReductionConfig()).tile
+    more = dataclasses.replace(WORK, reductions=8)
+    assert model.rate(more, tile, 40) < model.rate(WORK, tile, 40)
+
+
+def test_too_many_bytes_in_flight_cost_a_little():
+    tile = choose_rows("here", WORK, hs.RowReductionConfig(threads=128)).tile
+    assert model.rate(WORK, tile, 40) == model.BYTES_PER_CYCLE * model.CROWDED
+
+
+def test_lanes_behind_a_row_bring_nothing():
+    tile = choose_rows("here", WORK, hs.RowReductionConfig(threads=1024)).tile
+    less = dataclasses.replace(WORK, columns=1024)
+    assert model.rate(less, tile, 64) < model.rate(WORK, tile, 64)

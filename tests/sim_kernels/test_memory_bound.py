@@ -1,0 +1,147 @@
+"""Elementwise kernels and reductions of rows in the simulator: values, reads, the one barrier."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tvm import s_tir
+
+from tests.sim_kernels.mutate import change
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.sim.machine.load_store import LoadStore
+from tvm_hopper.simulation import load, simulate, verify
+from tvm_hopper.testing import memory_bound
+
+FORMS = {**memory_bound.ROW_REDUCTIONS, **memory_bound.POINTWISE}
+TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}
+ARRAYS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+def scheduled(name, rows, columns, dtype="bfloat16", config=None):
+    sch = s_tir.Schedule(FORMS[name](rows, columns, dtype))
+    helper = hs.row_reduction if name in memory_bound.ROW_REDUCTIONS else hs.pointwise
+    helper(sch, config=config)
+    return sch
+
+
+def run(name, rows, columns, dtype="bfloat16", config=None):
+    """Simulate a kernel on normal inputs; compare with float64; return the result and inputs."""
+    sch = scheduled(name, rows, columns, dtype, config)
+    params = sch.mod["main"].params
+    count = len(params) - len(outputs_of(name))
+    rng = np.random.default_rng(3)
+    inputs = {
+        p.name: rng.standard_normal([int(x) for x in p.shape]).astype(ARRAYS[ir.dtype_of(p)])
+        for p in params[:count]
+    }
+    result = simulate(sch, inputs)
+    assert not result.findings, result.findings
+    wanted = memory_bound.reference(name, list(inputs.values()), dtype)
+    for param, want in zip(params[count:], wanted, strict=True):
+        got = result.outputs[param.name].astype(np.float64)
+        scale = np.abs(want) + np.abs(want).mean() / 10 + 1e-6
+        assert np.all(np.abs(got - want) / scale < TOLERANCE[dtype]), param.name
+    return inputs
+
+
+def outputs_of(name):
+    return {"add_rms_norm": "HY", "sum_and_difference": "PD"}.get(name, "Y")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_each_element_is_read_once(name, monkeypatch):
+    read = Counter()
+    gather = LoadStore.gather
+
+    def counting(self, region, offsets, dtype, count):
+        read[region.name] += np.size(offsets) * count
+        return gather(self, region, offsets, dtype, count)
+
+    monkeypatch.setattr(LoadStore, "gather", counting)
+    rows, columns = 3, 520
+    inputs = run(name, rows, columns)
+    for tensor, values in inputs.items():
+        times = read[tensor] / values.size
+        shared = values.ndim == 1 and len(values) == columns
+        assert times == (rows if shared else 1) or len(values) == rows, (tensor, times)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (3, 1001)], ids=str)
+@pytest.mark.parametrize("name", ["row_mean", "silu_mul"])
+def test_shapes(name, shape):
+    run(name, *shape)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_types(dtype):
+    run("layer_norm", 3, 264, dtype)
+    run("gelu_mul", 3, 264, dtype)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        hs.RowReductionConfig(4, 8),
+        hs.RowReductionConfig(32, 4),
+        hs.RowReductionConfig(64, 2, preload=True),
+        hs.RowReductionConfig(96, 1),
+        hs.RowReductionConfig(32, 1, 2, recompute=True),
+    ],
+    ids=str,
+)
+def test_configurations(config):
+    run("softmax", 5, 128, config=config)
+
+
+def test_verified_clean():
+    sch = scheduled("layer_norm", 5, 1032)
+    report = verify(sch, against=memory_bound.layer_norm(5, 1032))
+    assert report.verdict == "clean", report.table()
+
+
+def test_verified_clean_on_ampere():
+    report = verify(scheduled("softmax", 3, 264), target={"kind": "cuda", "arch": "sm_80"})
+    assert report.verdict == "clean", report.table()
+
+
+def test_verified_clean_with_a_tail():
+    sch = scheduled("sum_and_difference", 7, 101)
+    report = verify(sch, against=memory_bound.sum_and_difference(7, 101))
+    assert report.verdict == "clean", report.table()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_without_a_barrier_the_simulator_objects(which):
+    program = load(scheduled("softmax", 1, 512, config=hs.RowReductionConfig(64, 1)))
+    x = np.zeros((1, 512), ml_dtypes.bfloat16)
+    assert not simulate(program, {"X": x}).findings
+    found = simulate(change(program, "tvm_storage_sync", which), {"X": x}).findings
+    assert any(f.rule.startswith("RACE") for f in found), found
+
+
+@pytest.mark.parametrize("rows", [0, 5])
+@pytest.mark.parametrize("name", ["softmax", "copy"])
+def test_a_number_of_rows_known_at_run_time(name, rows):
+    x = np.random.default_rng(1).standard_normal((rows, 264)).astype(ml_dtypes.bfloat16)
+    result = simulate(scheduled(name, "n", 264), {"X": x})
+    assert not result.findings, result.findings
+    if rows:
+        (want,) = memory_bound.reference(name, [x])
+        got = result.outputs["Y"].astype(np.float64)
+        np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-6)
+
+
+def test_rows_that_are_no_numbers_are_as_the_program_says():
+    x = np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)
+    x[1, 7] = np.nan
+    x[2, 3] = np.inf
+    x[3, ::2] = -np.inf
+    y = simulate(scheduled("softmax", 4, 64, "float32"), {"X": x}).outputs["Y"]
+    (want,) = memory_bound.reference("softmax", [x[[0, 3]]])
+    np.testing.assert_allclose(y[[0, 3]], want, rtol=1e-5)
+    assert np.isnan(y[1]).all()
+    assert np.isnan(y[2]).any()

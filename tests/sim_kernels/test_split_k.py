@@ -1,0 +1,162 @@
+"""Products whose sum a cluster shares: values, verdicts, and that each sync is needed."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from tvm import s_tir
+
+from tests.sim_kernels.kernels import check as numbers
+from tests.sim_kernels.kernels import scheduled
+from tests.sim_kernels.mutate import change, with_argument
+from tests.sim_kernels.test_each_sync_is_needed import POLICIES, emitted_by
+from tvm_hopper import schedule as hs
+from tvm_hopper.simulation import Program, load, simulate, verify
+from tvm_hopper.testing import workloads
+from tvm_hopper.testing.forms import FORMS
+
+SLOW = pytest.mark.slow
+SMALL = {"m": 64, "n": 16, "k": 96}
+TILE = (64, 16, 16)
+
+
+def check(problem, tile, parts, **config):
+    """Verify a product, and its values against the plain program."""
+    mod, module = scheduled(problem, tile, split_k=parts, **config)
+    report = verify(module, against=mod)
+    assert report.verdict == "clean", str(report)
+    assert "values compared" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "parts"),
+    [
+        (64, 16, 96, 2),  # three steps a part
+        (64, 16, 16, 2),  # a part with none
+        pytest.param(40, 24, 88, 3, marks=SLOW),  # ragged, the last part ends early
+        pytest.param(72, 8, 160, 5, marks=SLOW),
+        pytest.param(64, 16, 128, 8, marks=SLOW),
+        pytest.param(64, 16, 112, 4, marks=SLOW),  # parts with two steps, the last with one
+    ],
+)
+def test_sums_of_several_blocks(m, n, k, parts):
+    check({"m": m, "n": n, "k": k}, TILE, parts, stages=2, consumers=1)
+
+
+@SLOW
+@pytest.mark.parametrize("out_dtype", ["float32", "float16", "bfloat16"])
+def test_types_and_epilogues(out_dtype):
+    problem = {"m": 64, "n": 32, "k": 64, "out_dtype": out_dtype, "epilogue": ("bias_col", "relu")}
+    check(problem, (64, 32, 16), 2, stages=2, consumers=1)
+
+
+@SLOW
+@pytest.mark.parametrize("tile", [(128, 16, 16), (64, 32, 16)])
+def test_two_consumers(tile):
+    """That share rows, and columns."""
+    check({"m": 128, "n": 32, "k": 64}, tile, 2, stages=2, consumers=2)
+
+
+FORMS_OF_PRODUCTS = [
+    "two_outputs",
+    *(
+        pytest.param(name, marks=SLOW)
+        for name in ("product_and_activation", "in_place", "beta", "bias_first", "packed_qkv")
+    ),
+]
+
+
+@pytest.mark.parametrize("form", FORMS_OF_PRODUCTS)
+def test_forms_of_products(form):
+    """Several outputs, whose sums are gathered in front of each; views; updates in place."""
+    mod = FORMS[form](64, 32, 64, "float16")
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig((64, 32, 16), 2, 1, split_k=2))
+    report = verify(sch.mod, against=mod)
+    assert report.verdict == "clean", str(report)
+
+
+@SLOW
+def test_sums_in_the_bytes_of_the_ring():
+    """Four slots of 48 KiB and 128 KiB of sums have no room side by side."""
+    problem = {"m": 128, "n": 256, "k": 512}
+    check(problem, (128, 256, 64), 2, stages=4, consumers=2)
+
+
+@SLOW
+@pytest.mark.parametrize("k", [0, 16, 100])
+def test_a_depth_that_is_known_at_run_time(k):
+    """No terms are a sum of 0."""
+    problem = {"m": 64, "n": 64, "k": "k", "layout": "TN"}
+    numbers(problem, (64, 64, 16), extents={"k": k}, split_k=2, stages=2, consumers=1)
+
+
+# -- each sync
+
+DATA = {"cp_async_bulk_tensor_g2s_cluster", "setmaxnreg", "ld", "mapa_u32", "wgmma_f16_ss"}
+ARRIVE, WAIT = "barrier_cluster_arrive", "barrier_cluster_wait"
+REMOVED = {
+    ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
+    ("mbarrier_init", 1): {"MBAR_USE_BEFORE_INIT"},
+    # Published to this block's threads alone, by the barrier behind it.
+    ("fence_mbarrier_init", 0): set(),
+    ("tvm_storage_sync", 0): {"MBAR_INIT_UNPUBLISHED"},
+    ("mbarrier_wait", 0): {"MBAR_MISSING_WAIT"},
+    ("mbarrier_arrive_expect_tx", 0): {"DEADLOCK"},
+    ("mbarrier_wait", 1): {"RACE_READ_INFLIGHT"},
+    ("wgmma_fence", 0): {"WGMMA_FENCE_MISSING"},
+    ("wgmma_commit_group", 0): {"WGMMA_REG_INFLIGHT"},
+    ("wgmma_wait_group", 0): {"WGMMA_REG_INFLIGHT"},
+    ("mbarrier_arrive_nocount", 0): {"DEADLOCK"},
+    # Before peers read the sums, which may not even have begun.
+    (ARRIVE, 0): {"NAMED_BAR_MISMATCH", "RACE_READ_INFLIGHT", "CLUSTER_TARGET_NOT_STARTED"},
+    (WAIT, 0): {"NAMED_BAR_MISMATCH", "RACE_READ_INFLIGHT", "CLUSTER_TARGET_NOT_STARTED"},
+    # The cluster barrier in front orders the same threads: who places this one does not know it.
+    ("bar_sync_count", 0): set(),
+    # Before a block leaves whose sums a peer may still read.
+    (ARRIVE, 1): {"NAMED_BAR_MISMATCH", "CLUSTER_TARGET_EXITED"},
+    (WAIT, 1): {"CLUSTER_TARGET_EXITED"},
+}
+
+
+@functools.cache
+def right() -> tuple[Program, dict]:
+    mod, module = scheduled(SMALL, TILE, split_k=2, stages=2, consumers=1)
+    names = [p.name for p in mod["main"].params]
+    return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
+
+
+def found(program: Program) -> set[str]:
+    values = right()[1]
+    return {rule for p in POLICIES for rule in simulate(program, values, p, seed=5).rules}
+
+
+def test_the_kernel_is_clean():
+    assert found(right()[0]) == set()
+
+
+@pytest.mark.parametrize(("instruction", "which"), REMOVED)
+def test_simulator_misses_it(instruction, which):
+    rules = found(change(right()[0], instruction, which))
+    want = REMOVED[instruction, which]
+    assert want <= rules
+    assert bool(rules) == bool(want)
+
+
+def test_every_sync_is_in_the_table():
+    names = [name for name in emitted_by(right()[0]) if name not in DATA]
+    assert {(name, i) for name in names for i in range(names.count(name))} == set(REMOVED)
+
+
+def test_a_peer_that_is_none_is_seen():
+    wrong = change(right()[0], "mapa_u32", 1, with_argument(2, lambda old: old + 1))
+    assert "OOB_ACCESS" in found(wrong)
+
+
+def test_verify_sees_a_part_that_is_added_twice():
+    """The second block's sums never come: values are wrong, and nothing else is."""
+    mod, _ = scheduled(SMALL, TILE, split_k=2, stages=2, consumers=1)
+    wrong = change(right()[0], "mapa_u32", 1, with_argument(2, lambda old: old - 1))
+    report = verify(wrong, against=mod)
+    assert {x.rule for x in report.findings} == {"WRONG_VALUE"}

@@ -1,0 +1,43 @@
+"""What ReduceAcrossThreads refuses."""
+
+from __future__ import annotations
+
+from tests.transforms.refusals.case import case
+from tvm_hopper.transforms.reduce_across_threads import ReduceAcrossThreads
+
+REDUCTION = """
+@T.prim_func(private=True, s_tir=True)
+def func(Y: T.Buffer((8, ROWS), "float32")):
+    for bx in T.thread_binding(
+        8, thread="blockIdx.x", annotations={"tvm_hopper.memory_bound": "row_reduction"}
+    ):
+        for ty in T.thread_binding(ROWS, thread="threadIdx.y"):
+            for tx in T.thread_binding(COUNT, thread="threadIdx.x"):
+                with T.sblock("kernel"):
+                    own = T.sblock_alloc_buffer((1,), DTYPE, scope="local")
+                    total = T.sblock_alloc_buffer((1,), DTYPE, scope="local")
+                    with T.sblock("cross"):
+                        T.attr(
+                            T.comm_reducer(lambda x, y: x + y, [T.Cast(DTYPE, 0)]),
+                            "reduce_scope",
+                            0,
+                        )
+                        T.tvm_thread_allreduce(T.uint32(1), own[0], CONDITION, total[0], AXIS)
+"""
+
+
+def _case(
+    name, match, rows="1", count="32", dtype='"float32"', condition="T.bool(True)", axis="tx"
+):
+    words = {"ROWS": rows, "COUNT": count, "DTYPE": dtype, "CONDITION": condition, "AXIS": axis}
+    return case(name, REDUCTION, (ReduceAcrossThreads,), match, *words.items())
+
+
+ACROSS_THREADS = [
+    _case("threads that are no part of a warp", "24 threads of a row; need a multiple", "4", "24"),
+    _case("threads that cross warps", "48 threads of a row; need a multiple of 32", "2", "48"),
+    _case("a part of a warp", "need whole warps of 32 threads", count="8"),
+    _case("a row along y", "found threads ty; need a row's threads along", axis="ty"),
+    _case("threads that stay away", "the condition tx < 3; need threads that", condition="tx < 3"),
+    _case("a sum of halves", "found float16; need 32 bits to shuffle", dtype='"float16"'),
+]

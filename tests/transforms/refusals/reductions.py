@@ -1,0 +1,220 @@
+"""What is refused about stores that combine, and about sums that thread blocks share."""
+
+from tests.transforms.refusals.case import case
+from tests.transforms.test_across_cluster import BEFORE as CLUSTER
+from tests.transforms.test_bind_across_blocks import BEFORE as BLOCKS
+from tests.transforms.test_copy_instructions import COPY
+from tvm_hopper.transforms import BindAcrossBlocks, LowerCopies, SelectCopies, ShareSums
+
+UPDATE = (
+    "tile[i, j] = A[bx * 8 + i, j]",
+    "A[bx * 8 + i, j] = A[bx * 8 + i, j] + tile[i, j]",
+)
+ADD = (
+    '"tvm_hopper.async_copy": "bulk"',
+    '"tvm_hopper.async_copy": "bulk", "tvm_hopper.reduce": "add"',
+)
+MAX = (ADD[0], ADD[1].replace("add", "max"))
+FLOAT32 = ("float16", "float32")
+STORE = BLOCKS[BLOCKS.index('                    with T.sblock("add")') :]
+TILE = '                    tile = T.sblock_alloc_buffer((64,), "float32", scope="shared.dyn")\n'
+AROUND = "            for part in"
+HEAD, TAIL = BLOCKS[: BLOCKS.index(AROUND)], BLOCKS[BLOCKS.index(AROUND) :]
+
+
+def indented(text):
+    return "".join("    " + line for line in text.splitlines(keepends=True))
+
+
+def copies(name, match, *changes, passes=(LowerCopies,)):
+    return case(name, COPY, passes, match, *changes)
+
+
+def blocks(name, match, *changes, script=BLOCKS):
+    return case(name, script, (BindAcrossBlocks,), match, *changes)
+
+
+def cluster(name, match, *changes):
+    return case(name, CLUSTER, (ShareSums,), match, *changes)
+
+
+REDUCTIONS = [
+    copies(
+        "an update that no request names",
+        r"block copy, tvm_hopper.async_copy: found an update of A by 'add'; need "
+        r"tvm_hopper.reduce = 'add' beside it, which lets each element be combined in any order; "
+        r"ask for it: hs.async_store\(..., reduce=\"add\"\)",
+        UPDATE,
+    ),
+    copies(
+        "a request for another operation",
+        r"tvm_hopper.reduce = 'max': found an update of A by 'add'; need A\[...\] = "
+        r"A\[...\] max tile\[...\]; ask for 'add'",
+        UPDATE,
+        MAX,
+    ),
+    copies(
+        "a request without an update",
+        r"tvm_hopper.reduce = 'add': found no update of A in place; need .*; take "
+        r"tvm_hopper.reduce away",
+        (UPDATE[0], "A[bx * 8 + i, j] = tile[i, j]"),
+        ADD,
+    ),
+    copies(
+        "a type that no mechanism combines",
+        r"tvm_hopper.reduce = 'max': found elements of float32; need one of int32, uint32, int64, "
+        r"uint64, float16, bfloat16; let threads combine them$",
+        (UPDATE[0], "A[bx * 8 + i, j] = T.max(A[bx * 8 + i, j], tile[i, j])"),
+        MAX,
+        FLOAT32,
+    ),
+    copies(
+        "a type that the other mechanism combines",
+        r"tvm_hopper.reduce = 'add': found elements of float64; need one of .*; take 'bulk', which "
+        r"has it",
+        UPDATE,
+        (ADD[0], ADD[1].replace('"bulk"', '"tma"')),
+        ("float16", "float64"),
+    ),
+    copies(
+        "a load that combines",
+        r"tvm_hopper.reduce: found 'bulk' from global memory to shared; need a reduction from "
+        r"shared memory to global memory, by 'bulk' or 'tma'",
+        (UPDATE[0], "tile[i, j] = tile[i, j] + A[bx * 8 + i, j]"),
+        ADD,
+    ),
+    copies(
+        "a reduction that threads would make",
+        r"store copy, tvm_hopper.reduce: found a reduction that no mechanism can make; need one "
+        r"that TMA or a copy in bulk can make: updates by threads would race; take "
+        r"tvm_hopper.reduce away where no other thread block updates the same elements",
+        UPDATE,
+        (ADD[0], ADD[1].replace('"bulk"', '"none"')),
+        passes=(SelectCopies,),
+    ),
+    copies(
+        "a reduction that no mechanism can make",
+        r"store copy, tvm_hopper.reduce: found a reduction that no mechanism can make; not tma: "
+        r".*; not bulk: ",
+        (UPDATE[0], "A[bx * 8 + i, j] = T.max(A[bx * 8 + i, j], tile[i, j])"),
+        (ADD[0], MAX[1].replace('"bulk"', '"auto"')),
+        FLOAT32,
+        passes=(SelectCopies,),
+    ),
+    blocks(
+        "sums in any order where the same bits are wanted",
+        r"store add, tvm_hopper.deterministic: found sums of float32 in C whose terms come in any "
+        r"order; need results that are the same bits in each run; sum integers, or store each part",
+        (
+            'func(C: T.Buffer((256,), "float32"), D: T.Buffer((256,), "float32")):\n',
+            'func(C: T.Buffer((256,), "float32"), D: T.Buffer((256,), "float32")):\n'
+            '    T.func_attr({"tvm_hopper.deterministic": True})\n',
+        ),
+    ),
+    blocks(
+        "an axis that is taken",
+        r"loop part, tvm_hopper.across_blocks = 'blockIdx.z': found another loop on blockIdx.z; "
+        r"need an axis of its own",
+        ('thread="blockIdx.x"', 'thread="blockIdx.z"'),
+    ),
+    blocks(
+        "an unrolled loop across blocks",
+        r"found a loop of kind unrolled from 0; need a serial loop from 0",
+        ("T.serial(8", "T.unroll(8"),
+    ),
+    blocks(
+        "a statement beside the loop",
+        r"loop part, .*: found a SeqStmt around it; need a loop around all that the kernel does, "
+        r"inside of the axes of its thread blocks; reorder it outwards",
+        (AROUND, "            D[tx] = T.float32(0)\n" + AROUND),
+    ),
+    blocks(
+        "a condition around the loop",
+        r"loop part, .*: found a For again around it",
+        script=HEAD + "            for again in range(2):\n" + indented(TAIL),
+    ),
+    blocks(
+        "no reduction in the loop",
+        r"found no store that combines; need one, by which the iterations meet",
+        (STORE, "                    D[tx] = tile[tx]\n"),
+    ),
+    blocks(
+        "a store beside the reduction",
+        r"found accesses of D that are no reductions; need iterations that meet in reductions "
+        r"alone: another block may be at the same elements",
+        (STORE, "                    D[tx] = tile[tx]\n" + STORE),
+    ),
+    blocks(
+        "an access of what is combined",
+        r"found accesses of C that are no reductions",
+        ('T.Cast("float32", part)', "C[tx]"),
+    ),
+    blocks(
+        "a tile that outlives an iteration",
+        r"found tile in shared.dyn, which is allocated around it; need tiles that are allocated in "
+        r"each iteration; compute_at what writes it inside of the loop",
+        script=HEAD
+        + '            with T.sblock("outer"):\n'
+        + "                T.reads()\n                T.writes()\n"
+        + TILE[4:]
+        + indented(TAIL.replace(TILE, "")),
+    ),
+    cluster(
+        "more blocks than a cluster has",
+        r"loop part, tvm_hopper.across_cluster: found a loop from 0 of 9 iterations; need from 0, "
+        r"2 to 8: as many blocks as a cluster may have; split the sum into fewer parts",
+        ("T.serial(4,", "T.serial(9,"),
+    ),
+    cluster(
+        "an axis that a cluster needs",
+        r"found another loop on blockIdx.z; need an axis of its own",
+        ('thread="blockIdx.x"', 'thread="blockIdx.z"'),
+    ),
+    cluster(
+        "two loops of one cluster",
+        r"found 2 such loops in one kernel; need one: its iterations are the blocks of a cluster",
+        ("for k in range(2)", 'for k in T.serial(2, annotations={"tvm_hopper.across_cluster": 1})'),
+    ),
+    cluster(
+        "no product in the loop",
+        r"found 0 products in it; need one product by WGMMA whose sum is float32",
+        ('"tvm_hopper.async_op": "wgmma"', '"tvm_hopper.apart": 1'),
+    ),
+    cluster(
+        "a sum of halves",
+        r"found sums of acc; need one product by WGMMA whose sum is float32",
+        (
+            'acc = T.sblock_alloc_buffer((8,), scope="local")',
+            'acc = T.sblock_alloc_buffer((8,), "float16", scope="local")',
+        ),
+        ("acc[i] = T.float32(0.0)", "acc[i] = T.float16(0.0)"),
+        ("= acc[g * 2 + e]", '= T.Cast("float32", acc[g * 2 + e])'),
+    ),
+    cluster(
+        "a statement in front of the sum",
+        r"found statements in front of it that set no initial value; need the initial value of the "
+        r"sum alone: each block of the cluster executes the others; put them into a kernel of",
+        ("acc[i] = T.float32(0.0)", "E[i] = T.float32(0.0)"),
+    ),
+    cluster(
+        "a loop around the parts",
+        r"found other loops or statements around it; need the outermost loop",
+        (
+            "                    for part in",
+            "                    if bx == 0:\n                     for part in",
+        ),
+    ),
+    cluster(
+        "a statement behind the sum that is another one's",
+        r"found a statement behind it that does not read the sum; need stores of the sum alone",
+        (
+            "                    for g in",
+            "                    E[tx] = T.float32(1)\n                    for g in",
+        ),
+    ),
+    cluster(
+        "a store without a loop",
+        r"found a store of the sum without a loop over its registers; need loops whose iterations",
+        ("D[tx, bx * 8 + g * 2 + e] = acc[g * 2 + e]", "D[tx, bx * 8 + g * 2 + e] = acc[0]"),
+    ),
+]

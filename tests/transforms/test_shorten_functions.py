@@ -1,0 +1,112 @@
+"""ShortenFunctions: activations whose results are rounded to 16 bits."""
+
+import pytest
+import tvm
+
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper import ir, pipeline
+from tvm_hopper.plan.notes import RemarkNote, read_notes
+from tvm_hopper.requests.keys import FUNCTIONS
+from tvm_hopper.transforms.shorten_functions import ShortenFunctions
+
+KERNEL = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 128), "float32"), D: T.Buffer((64, 128), "float16")):
+    for bx in T.thread_binding(2, thread="blockIdx.x"):
+        with T.sblock("outer"):
+            T.reads(A[0:64, bx * 64:bx * 64 + 64])
+            T.writes(D[0:64, bx * 64:bx * 64 + 64])
+            tile = T.sblock_alloc_buffer((64, 64), scope="shared.dyn")
+            for i, j in T.grid(64, 64):
+                with T.sblock("copy"):
+                    T.reads(A[i, bx * 64 + j])
+                    T.writes(tile[i, j])
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})
+                    tile[i, j] = A[i, bx * 64 + j]
+            for i in range(64):
+                for j in LOOP(64):
+                    with T.sblock("store"):
+                        T.reads(tile[i, j])
+                        T.writes(D[i, bx * 64 + j])
+                        D[i, bx * 64 + j] = T.Cast("float16", VALUE)
+"""
+TANH = "T.float32(0.5) * tile[i, j] * (T.float32(1) + T.tanh(tile[i, j]))"
+
+
+def kernel(value=TANH, loop="range"):
+    """Return a kernel that stores a value."""
+    return parse(KERNEL.replace("VALUE", value).replace("LOOP", loop))
+
+
+def short(func):
+    """Return the value that is stored, as text."""
+    (store,) = [x for x in ir.find_all(func.body, ir.BufferStore) if x.buffer.name == "D"]
+    return store.value.script()
+
+
+def test_one_plus_tanh():
+    text = short(run(kernel(), ShortenFunctions()))
+    assert "tanh" not in text
+    assert text.count("tvm_hopper_ex2_ftz") == text.count("tvm_hopper_rcp_ftz") == 1
+    assert "0.5" not in text  # it meets the 2 of the sum
+    assert "-2.885" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("T.sigmoid(tile[i, j])", ["exp", "rcp_ftz"]),
+        ("T.float32(1) - T.erf(tile[i, j])", ["ex2_ftz", "rcp_ftz", "fabs"]),
+        ("T.tanh(tile[i, j]) * T.tanh(A[i, j])", ["ex2_ftz", "rcp_ftz", "fabs"]),
+    ],
+    ids=["sigmoid", "erf", "two of them"],
+)
+def test_other_forms(value, names):
+    text = short(run(kernel(value), ShortenFunctions()))
+    assert "erf(" not in text
+    assert "T.tanh(" not in text
+    assert all(name in text for name in names)
+
+
+@pytest.mark.parametrize(
+    ("value", "loop"),
+    [("tile[i, j] * T.exp(tile[i, j])", "range"), (TANH, "T.vectorized")],
+    ids=["no form", "vectorized"],
+)
+def test_what_stays_as_it_is(value, loop):
+    func = kernel(value, loop)
+    check(run(func, ShortenFunctions()), func)
+
+
+def test_kernels_without_copies_stay_as_they_are():
+    text = KERNEL.replace("VALUE", TANH).replace("LOOP", "range")
+    func = parse(text.replace('T.sblock_attr({"tvm_hopper.async_copy": "tma"})', ""))
+    check(run(func, ShortenFunctions()), func)
+
+
+def test_the_library_by_the_option_and_the_chip_by_fast_math():
+    func = kernel()
+    asked = func.with_attr(FUNCTIONS, "library")
+    check(run(asked, ShortenFunctions()), asked)
+    with tvm.transform.PassContext(config={"tirx.enable_fast_math": True}):
+        check(run(func, ShortenFunctions()), func)
+
+
+def test_the_chips_tanh_by_the_option():
+    text = short(run(kernel().with_attr(FUNCTIONS, "approximate"), ShortenFunctions()))
+    assert "tvm_hopper_tanh_approx" in text
+    assert "ex2" not in text
+
+
+def test_what_is_noted():
+    func = run(kernel().with_attr("target", tvm.target.Target("nvidia/nvidia-h200")))
+    func = run(func, ShortenFunctions())
+    ((note,),) = read_notes(func).kernels.values()
+    assert isinstance(note, RemarkNote)
+    assert "1 + tanh(u)" in note.text
+    assert '"library"' in note.text
+
+
+def test_it_stands_in_front_of_the_registers():
+    names = pipeline.passes.names(pipeline.passes.hook_passes())
+    assert names.index("tvm_hopper.ShortenFunctions") < names.index("tvm_hopper.LowerMma")

@@ -1,0 +1,92 @@
+"""Note what a model chose for a kernel that is bound by memory, and drop the kernel's mark.
+
+    for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.memory_bound":
+        "row_reduction", "tvm_hopper.chosen": "256 threads a row, ..."})
+  ->
+    for bx in thread_binding(8, "blockIdx.x")                   the text is noted for `explain`
+
+Where no access is as wide as 16 bytes, as rows of odd lengths have it, that is a fallback.
+
+Before: all passes that ask for the mark have run.  After: no mark is left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
+from tvm_hopper.requests.bodies import is_memory_bound
+from tvm_hopper.requests.fallbacks import Fallback, report
+from tvm_hopper.requests.keys import CHOSEN, MEMORY_BOUND
+
+VECTOR_BYTES = 16  # that a thread loads or stores at once
+
+
+def plan_choice(kernel: ir.For) -> RemarkNote | None:
+    """Return what there is to say of a kernel, None if it is none of these."""
+    if not is_memory_bound(kernel):
+        return None
+    notes = ir.thread_axes(kernel)["blockIdx.x"].annotations
+    kind = str(notes[MEMORY_BOUND]).replace("_", " ")
+    return RemarkNote(f"{kind}: {notes[CHOSEN]}" if CHOSEN in notes else kind)
+
+
+def find_fallback(kernel: ir.For) -> Fallback | None:
+    """Return what to say of a kernel whose widest access of memory is narrow."""
+    widest = 0
+    for loop in ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):
+        widest = max(widest, int(loop.extent) * _widest_element(loop))
+    widest = max(widest, _widest_element(kernel))
+    if widest >= VECTOR_BYTES:
+        return None
+    kind = str(ir.thread_axes(kernel)["blockIdx.x"].annotations[MEMORY_BOUND]).replace("_", " ")
+    return Fallback(
+        kind,
+        f"at most {widest} bytes of a tensor are loaded or stored at once",
+        f"rows of a multiple of {VECTOR_BYTES} bytes, and vectors of as many",
+        "pad the rows, or leave vector= to the model",
+    )
+
+
+def _widest_element(root: Any) -> int:
+    """Return the bytes of the widest element of global memory that is accessed."""
+    touched = [x.source for x in ir.find_all(root, ir.TensorLoad)]
+    touched += [x.buffer for x in ir.find_all(root, ir.BufferStore)]
+    outside = [x for x in touched if x.scope() in ("", "global")]
+    return max((dtype_bytes(ir.dtype_of(x)) for x in outside), default=0)
+
+
+def rewrite_marks(kernel: ir.For) -> Any:
+    """Take the marks off the axis."""
+
+    def plain(loop: ir.For) -> ir.For:
+        if MEMORY_BOUND not in loop.annotations:
+            return loop
+        rest = {k: v for k, v in loop.annotations.items() if k not in (MEMORY_BOUND, CHOSEN)}
+        return ir.with_body(loop, loop.body, annotations=rest)
+
+    return ir.replace(kernel, ir.For, plain)
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.NoteChoices")
+class NoteChoices:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Note what was chosen for one function's kernels."""
+        notes: dict[int, list[Note]] = {}
+
+        def note(kernel: ir.For) -> Any:
+            if (choice := plan_choice(kernel)) is None:
+                return kernel
+            slower = find_fallback(kernel)
+            texts = report(func, [slower] if slower is not None else [])
+            notes[ir.number_of(func, kernel)] = [choice, *map(FallbackNote, texts)]
+            return rewrite_marks(kernel)
+
+        after = ir.map_kernels(func, note)
+        return note_kernels(after, notes)

@@ -1,0 +1,224 @@
+"""Reduce a value across the threads of a row by shuffles and at most one barrier.
+
+    reduce_scope(lambda a, b: a + b, [0]):                     256 threads a row, tx
+        tvm_thread_allreduce(1, own[0], True, total[0], tx)
+  ->
+    total[0] = own[0]
+    for each distance 16, 8, 4, 2, 1:
+        total[0] = total[0] + shuffle_xor(total[0], distance)
+    if tx % 32 == 0:
+        of_warps[tx // 32] = total[0]
+    syncthreads()
+    total[0] = of_warps[tx % 32] if tx % 32 < 8 else 0
+    for each distance 4, 2, 1:
+        total[0] = total[0] + shuffle_xor(total[0], distance)
+
+A butterfly leaves the result in every lane, and each warp adds up all warps by itself: stock
+LowerThreadAllreduce lets one warp do it and has the others wait a second time for what it found.
+Both operands of a step are the same in both lanes but for their order, so that all threads of a row
+hold the same bits. Each reduction has room of its own in shared memory: none waits for the last.
+
+Rows of 32 threads and less, a power of two, need no shared memory.
+
+Before: blocks are opaque, thread axes unified.  After: no tvm_thread_allreduce is left in kernels
+that are bound by memory.  A kernel with a barrier is ours: stock ThreadSync puts one more between a
+reduction and the next, whatever elements of shared memory they touch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import fences, registers
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
+from tvm_hopper.requests.bodies import is_memory_bound
+
+ALLREDUCE = "tirx.tvm_thread_allreduce"
+THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+_BITS = 32  # of what a shuffle moves
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One reduction of a kernel: what each thread has, and where the result goes."""
+
+    scope: tirx.AttrStmt
+    reducer: Any
+    sources: tuple[Any, ...]
+    results: tuple[Any, ...]
+    axis: ir.For  # of the threads of a row
+    rows: int  # of a thread block
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a row."""
+        return int(self.axis.extent)
+
+    @property
+    def num_warps(self) -> int:
+        """Warps of a row."""
+        return -(-self.num_threads // WARP)
+
+
+def plan_reductions(kernel: ir.For) -> tuple[Reduction, ...]:
+    """Find the reductions of a kernel; refuse those that shuffles do not make."""
+    return tuple(
+        _plan(kernel, scope, scope.body.value)
+        for scope in ir.find_all(kernel, tirx.AttrStmt, lambda x: x.attr_key == "reduce_scope")
+        if isinstance(scope.body, ir.Evaluate) and scope.body.value.op.name == ALLREDUCE
+    )
+
+
+def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> Reduction:
+    count = int(call.args[0])
+    sources, condition = call.args[1 : 1 + count], call.args[1 + count]
+    results, threads = call.args[2 + count : 2 + 2 * count], call.args[2 + 2 * count :]
+    axes = ir.thread_axes(kernel)
+    where = f"reduction to {results[0].source.name}"
+    axis = axes.get("threadIdx.x")
+    if axis is None or len(threads) != 1 or not threads[0].same_as(axis.loop_var):
+        names = ", ".join(x.name for x in threads)
+        raise cannot_lower(where, f"threads {names}", "a row's threads along threadIdx.x")
+    sizes = {tag: ir.static_int(axes[tag].extent) for tag in THREADS if tag in axes}
+    size = sizes["threadIdx.x"]
+    if None in sizes.values() or prod(x or 0 for x in sizes.values()) % WARP:
+        raise cannot_lower(where, f"{sizes} threads", f"whole warps of {WARP} threads")
+    if size is None or (size % WARP and (size > WARP or size & (size - 1))):
+        need = f"a multiple of {WARP}, or a power of two below"
+        raise cannot_lower(where, f"{size} threads of a row", need)
+    if not ir.is_const(condition, 1):
+        raise cannot_lower(where, f"the condition {condition}", "threads that all take part")
+    for source in sources:
+        if ir.dtype_of(source) not in ("float32", "int32", "uint32"):
+            fix = "reduce in float32: cast the input"
+            raise cannot_lower(where, ir.dtype_of(source), f"{_BITS} bits to shuffle", fix)
+    rows = prod(x or 1 for tag, x in sizes.items() if tag != "threadIdx.x")
+    return Reduction(scope, scope.node, tuple(sources), tuple(results), axis, rows)
+
+
+def rewrite_reductions(kernel: ir.For, plan: tuple[Reduction, ...]) -> ir.For:
+    """Put shuffles in the place of each reduction."""
+    row = _row_number(kernel)
+    names = ir.Names(var.name for var in ir.find_all(kernel, ir.Var))
+    values = [(one, i) for one in plan if one.num_warps > 1 for i in range(len(one.results))]
+    rooms: dict[str, ir.Var] = {}
+    slots: dict[tirx.AttrStmt, list[tuple[ir.Var, int]]] = {}
+    for one, i in values:  # one array a type: of several, stock passes would let bytes be shared
+        dtype = ir.dtype_of(one.results[i])
+        same = [x for x in values if ir.dtype_of(x[0].results[x[1]]) == dtype]
+        if dtype not in rooms:
+            shape = (len(same), one.rows, one.num_warps)
+            rooms[dtype] = ir.new_buffer(names.take("of_warps"), shape, dtype, "shared.dyn")
+        number = next(n for n, x in enumerate(same) if x[0] is one and x[1] == i)
+        slots.setdefault(one.scope, []).append((rooms[dtype], number))
+    planned = {one.scope: _reduce(one, slots.get(one.scope, []), row) for one in plan}
+    body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
+    return _allocate(body, list(rooms.values()))
+
+
+def _row_number(kernel: ir.For) -> Any:
+    """Return which of the thread block's rows a thread works on."""
+    axes, number = ir.thread_axes(kernel), 0
+    for tag in ("threadIdx.z", "threadIdx.y"):
+        if tag in axes:
+            number = number * axes[tag].extent + axes[tag].loop_var
+    return number
+
+
+def _allocate(kernel: ir.For, buffers: list[ir.Var]) -> ir.For:
+    """Allocate shared memory in the outermost block of a kernel."""
+    if not buffers:
+        return kernel
+    block = ir.find_all(kernel, ir.SBlock)[0]
+    own = ir.mark_ours(block.body)
+    more = ir.with_block(block, body=own, alloc_buffers=[*block.alloc_buffers, *buffers])
+    return ir.replace_nodes(kernel, ir.SBlock, {block: more})
+
+
+def _reduce(one: Reduction, room: list[tuple[ir.Var, int]], row: Any) -> ir.Stmt:
+    tx = one.axis.loop_var
+    stmts = [_store(to, source) for to, source in zip(one.results, one.sources, strict=True)]
+    stmts += _butterfly(one, min(one.num_threads, WARP))
+    if not room:
+        return ir.seq(stmts)
+    warp, lane = tx // WARP, tx % WARP
+    partial = [
+        ir.BufferStore(buffer, result, [slot, row, warp])
+        for (buffer, slot), result in zip(room, one.results, strict=True)
+    ]
+    stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), fences.sync_threads()]
+    identities = one.reducer.identity_element
+    for (buffer, slot), result, identity in zip(room, one.results, identities, strict=True):
+        stmts.append(_store(result, _partial(one, buffer, [slot, row], lane, identity)))
+    return ir.seq([*stmts, *_butterfly(one, warps_together(one))])
+
+
+def _partial(one: Reduction, buffer: ir.Var, place: list[Any], lane: Any, identity: Any) -> Any:
+    """Return what a lane takes of the warps' values: that of its own number, or none."""
+    width = warps_together(one)
+    value = tirx.BufferLoad(buffer, [*place, lane % width])
+    if width == one.num_warps:
+        return value
+    return tirx.if_then_else(lane % width < one.num_warps, value, identity)
+
+
+def warps_together(one: Reduction) -> int:
+    """Return how many neighbouring lanes combine the values of a row's warps."""
+    return 1 << (one.num_warps - 1).bit_length()
+
+
+def _butterfly(one: Reduction, width: int) -> list[ir.Stmt]:
+    """Combine the values of `width` neighbouring lanes; each of them has the result."""
+    steps: list[ir.Stmt] = []
+    distance = width // 2
+    while distance:
+        others = [registers.shuffle_xor(x, distance) for x in one.results]
+        values = dict(zip(one.reducer.lhs, one.results, strict=True))
+        if len(others) == 1:
+            values |= dict(zip(one.reducer.rhs, others, strict=True))
+            steps += _combine(one, values)
+        else:  # a result may depend on all of the others: take them before one is changed
+            taken = [ir.Var("other", ir.dtype_of(x)) for x in others]
+            steps += [tirx.Bind(var, x) for var, x in zip(taken, others, strict=True)]
+            kept = [ir.Var("own", ir.dtype_of(x)) for x in others]
+            steps += [tirx.Bind(var, x) for var, x in zip(kept, one.results, strict=True)]
+            values = dict(zip(one.reducer.lhs, kept, strict=True))
+            values |= dict(zip(one.reducer.rhs, taken, strict=True))
+            steps += _combine(one, values)
+        distance //= 2
+    return steps
+
+
+def _combine(one: Reduction, values: dict[Any, Any]) -> list[ir.Stmt]:
+    return [
+        _store(to, ir.substitute(value, values))
+        for to, value in zip(one.results, one.reducer.result, strict=True)
+    ]
+
+
+def _store(to: ir.TensorLoad, value: Any) -> ir.Stmt:
+    return ir.BufferStore(to.source, value, list(to.indices))
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.ReduceAcrossThreads")
+class ReduceAcrossThreads:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Lower the reductions of one function's memory-bound kernels."""
+
+        def lower(kernel: ir.For) -> ir.For:
+            if not is_memory_bound(kernel) or not (plan := plan_reductions(kernel)):
+                return kernel
+            after = rewrite_reductions(kernel, plan)
+            assert not plan_reductions(after), "ReduceAcrossThreads left a reduction"
+            return after
+
+        return ir.map_kernels(func, lower)

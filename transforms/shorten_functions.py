@@ -1,0 +1,90 @@
+"""Compute functions of float32 in fewer instructions where the result is rounded to 16 bits.
+
+    D[i, j] = float16(0.5 * x * (1 + tanh(u)))
+  ->
+    D[i, j] = float16(x * rcp(1 + ex2(-2.885 * u)))
+
+`plan/short_functions.py` lists the forms, with the error of each.  What runs behind a product keeps
+the tensor cores waiting: 1 + tanhf(u) takes 17 instructions, the form above 4. With
+`tvm_hopper.functions` = "approximate" tanh(u) is the chip's, one instruction of 11 bits.
+
+Left alone: values that are stored as float32, vectorized loops (TVM would take them apart), kernels
+without asynchronous copies, and everything where `tvm_hopper.functions` is "library" or TVM's
+`tirx.enable_fast_math` is on, which has approximations of its own.
+
+Before: plain stores.  After: the same stores, and a note for `explain`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.short_functions import (
+    SHORT_FUNCTIONS,
+    ShortFunction,
+    ShortValue,
+    shorten,
+)
+from tvm_hopper.requests import options
+from tvm_hopper.requests.keys import ASYNC_COPY, FUNCTIONS
+
+
+def plan_functions(
+    kernel: ir.For, rows: tuple[ShortFunction, ...]
+) -> dict[ir.BufferStore, ShortValue]:
+    """Return the stores whose values have a shorter form."""
+    vectors = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
+    kept = [store for loop in vectors for store in ir.find_all(loop, ir.BufferStore)]
+    found = {}
+    for store in ir.find_all(kernel, ir.BufferStore):
+        short = shorten(store.value, rows)
+        if short is not None and not any(store.same_as(x) for x in kept):
+            found[store] = short
+    return found
+
+
+def rewrite_functions(kernel: ir.For, plan: dict[ir.BufferStore, ShortValue]) -> Any:
+    """Store the shorter values."""
+
+    def store(node: ir.BufferStore, mutator: Any) -> ir.BufferStore:
+        short = plan.get(node)
+        if short is None:
+            return mutator.default_mutate(node)
+        return ir.BufferStore(node.buffer, short.value, node.indices)
+
+    return ir.mutate(kernel, [(ir.BufferStore, store)])
+
+
+def _remark(plan: dict[ir.BufferStore, ShortValue]) -> RemarkNote:
+    """Say what was replaced, and how far it may be off."""
+    error = {row.form: row.error for short in plan.values() for row in short.rows}
+    return RemarkNote(
+        f"{', '.join(error)} in fewer instructions, to {max(error.values()):.1e} of the value "
+        f'before it is rounded to 16 bits; {FUNCTIONS} = "library" takes those of CUDA'
+    )
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.ShortenFunctions")
+class ShortenFunctions:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Shorten the functions that one function's kernels compute."""
+        rows = SHORT_FUNCTIONS.get(str(options.read(FUNCTIONS, func)))
+        if rows is None or options.fast_math():
+            return func
+        notes = {}
+
+        def build(kernel: ir.For) -> Any:
+            if not ir.find_blocks(kernel, ASYNC_COPY) or not (plan := plan_functions(kernel, rows)):
+                return kernel
+            notes[ir.number_of(func, kernel)] = [_remark(plan)]
+            after = rewrite_functions(kernel, plan)
+            assert not plan_functions(after, rows), "ShortenFunctions left a form behind"
+            return after
+
+        return note_kernels(ir.map_kernels(func, build), notes)

@@ -1,0 +1,77 @@
+"""Plain copies out of shared memory, beside asynchronous copies into it, come to ask for us, too.
+
+    B[tx, i] = a[tx, i]          ->          with sblock("B", async_copy): B[tx, i] = a[tx, i]
+
+Nothing in a schedule of TVM's says that such a copy may be asynchronous, but nothing forbids it:
+its values are those of the tile, and the lowering waits for it. Whether hardware is the better one
+to make it is for SelectCopies to say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir as tvm_ir
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.requests import keys
+
+ASKING = {keys.ASYNC_COPY: keys.AUTO, keys.BY_OPTION: 1}
+
+
+def ask_for_stores(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let the plain copies to global memory ask for a mechanism, in kernels with others that do."""
+
+    def ask(kernel: ir.For) -> ir.For:
+        if not ir.find_blocks(kernel, keys.ASYNC_COPY):
+            return kernel
+        return ir.mutate(kernel, [(ir.SBlock, _block), (ir.BufferStore, _bare)])
+
+    return ir.map_kernels(func, ask)
+
+
+def withdraw_stores(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let copies to global memory that ask by the option alone ask no more.
+
+    What no schedule has asked for must not cost a function its asynchronous copies, where a pass
+    cannot serve it.
+    """
+
+    def silent(block: ir.SBlock) -> ir.SBlock:
+        if keys.BY_OPTION not in block.annotations or not _is_copy_out(block.body):
+            return block
+        notes = {k: v for k, v in block.annotations.items() if k not in ASKING}
+        return ir.with_block(block, annotations=notes)
+
+    return ir.replace(func, ir.SBlock, silent)
+
+
+def _block(block: ir.SBlock, mutator: Any) -> ir.SBlock:
+    if not _is_copy_out(block.body):
+        return mutator.default_mutate(block)
+    return ir.with_block(block, annotations={**block.annotations, **ASKING})
+
+
+def _bare(store: ir.BufferStore, _mutator: Any) -> ir.Stmt:
+    """Put a copy that has no block of its own into one."""
+    if not _is_copy_out(store):
+        return store
+
+    def element(buffer: ir.Var, indices: Any) -> Any:
+        ranges = [tvm_ir.Range.from_min_extent(x, 1) for x in indices]
+        return tirx.BufferRegion(buffer, ranges)
+
+    return ir.opaque_block(
+        store.buffer.name,
+        store,
+        reads=[element(store.value.source, store.value.indices)],
+        writes=[element(store.buffer, store.indices)],
+        annotations=ASKING,
+    )
+
+
+def _is_copy_out(store: Any) -> bool:
+    if not isinstance(store, ir.BufferStore) or str(store.buffer.scope()) not in ("", "global"):
+        return False
+    return isinstance(store.value, ir.TensorLoad) and ir.is_shared(store.value.source)

@@ -1,0 +1,81 @@
+"""Tensors that are read once, into registers, and results that wait there until they are stored.
+
+  Y[i, j] = f(X[i, j], W[j])            S[i] += X[i, k]
+->
+  X_local[i, j] = X[i, j]               one load for both, of whole vectors
+  W_local[j] = W[j]
+  S[i] += X_local[i, k]
+  Y_local[i, j] = f(X_local[i, j], W_local[j])
+  Y[i, j] = Y_local[i, j]               a store of whole vectors
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper import ir
+
+from .program import Part, equal, params, plain_index
+
+
+@dataclass(frozen=True)
+class Read:
+    """A tensor in memory, the blocks that read it, and whether it has a dimension of rows."""
+
+    tensor: Any
+    readers: tuple[Part, ...]
+    has_rows: bool
+
+
+def find_reads(sch: s_tir.Schedule, parts: list[Part]) -> list[Read]:
+    """Return the tensors whose elements are read where they are computed with, each once.
+
+    What is read elsewhere, one value a row or at an index that is computed, stays a plain load.
+    """
+    found = []
+    for tensor in params(sch):
+        readers = [p for p in parts if any(x.source.same_as(tensor) for x in p.loads)]
+        if any(x.same_as(tensor) for p in parts for x in p.outputs) or not readers:
+            continue
+        loads = [(x, p) for p in readers for x in p.loads if x.source.same_as(tensor)]
+        kinds = {_kind(load, part) for load, part in loads}
+        if kinds in ({"full"}, {"column"}):
+            found.append(Read(tensor, tuple(readers), kinds == {"full"}))
+    return found
+
+
+def _kind(load: Any, part: Part) -> str | None:
+    """Say whether an access is by row and column, by column alone, or anything else."""
+    axes = [*part.spatial, *part.reduced]
+    index = plain_index(load, [x.var for x in axes])
+    if not index:
+        return None
+    read = axes[len(axes) - len(index) :]
+    if len(index) not in (1, len(axes)) or not all(
+        x.same_as(v.var) for x, v in zip(index, read, strict=True)
+    ):
+        return None
+    extents = [x for x in load.source.shape if not ir.is_const(x, 1)]
+    if len(extents) != len(read) or not all(
+        equal(x, v.dom.extent) for x, v in zip(extents, read, strict=True)
+    ):
+        return None  # a part of the tensor
+    return "full" if len(index) == len(axes) else "column"
+
+
+def keep_read(sch: s_tir.Schedule, read: Read) -> Any:
+    """Let all readers of a tensor read registers; return the block that loads them."""
+    first = read.readers[0]
+    node = sch.get(first.block)
+    index = next(i for i, x in enumerate(node.reads) if x.source.same_as(read.tensor))
+    blocks = [p.block for p in read.readers]
+    return sch.cache_read(first.block, index, "local", consumer_blocks=blocks)
+
+
+def keep_output(sch: s_tir.Schedule, part: Part, readers: list[Part]) -> Any:
+    """Let a block write registers; return the block that stores them to the output."""
+    blocks = [p.block for p in readers] or None
+    return sch.cache_write(part.block, 0, "local", consumer_blocks=blocks)

@@ -1,0 +1,150 @@
+"""The loop nests of a kernel: loads, what is computed in registers, stores.
+
+  Y[i, j] = f(X[i, j], S[i])                         S a result of this function
+->
+  load     X_local[i, j] = X[i, j]
+  compute  Y_local[i, j] = f(X_local[i, j], S_local[i])
+  store    Y[i, j] = Y_local[i, j]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tvm import s_tir
+from tvm.tirx import IndexMap
+
+from tvm_hopper import ir
+
+from .arrays import Read, keep_output, keep_read
+from .program import Part, params
+from .tiles import RegisterTile, first_of_row, flat, lay_out, lay_out_rows
+
+
+class Work(Enum):
+    """What a nest does."""
+
+    LOAD = "load elements"
+    LOAD_COLUMNS = "load what all rows share"
+    COMPUTE = "compute elements"
+    REDUCE = "reduce rows"
+    COMPUTE_ROWS = "compute one value a row"
+    STORE = "store elements"
+    STORE_ROWS = "store one value a row"
+
+
+WHOLE_VECTORS = (Work.LOAD, Work.LOAD_COLUMNS, Work.STORE)
+BY_ROW = (Work.COMPUTE_ROWS, Work.STORE_ROWS)  # without a loop over columns
+
+
+@dataclass(frozen=True)
+class Nest:
+    """One loop nest around one block."""
+
+    block: Any
+    work: Work
+
+
+def keep_in_registers(
+    sch: s_tir.Schedule,
+    parts: list[Part],
+    full: frozenset[str],
+    rows: tuple[Any, ...],
+    row: tuple[Any, ...],
+    reads: list[Read],
+    tile: RegisterTile,
+) -> list[Nest]:
+    """Put tensors and results in registers; return all nests, in an order that they can run in.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    parts : list of Part
+        The program, inlined.
+    full : frozenset of str
+        Names of the blocks that compute one value for each element; others have one a row.
+    rows, row : tuple
+        Extents of the dimensions that number rows, and of those of which a row is made.
+    reads : list of Read
+        Tensors to load once.
+    tile : RegisterTile
+        How elements are dealt out to threads.
+    """
+    outputs = list(params(sch))
+    stores: dict[str, Nest] = {}
+    for part in parts:
+        (buffer,) = part.outputs
+        if any(buffer.same_as(x) for x in outputs):
+            readers = [p for p in parts if any(x.source.same_as(buffer) for x in p.loads)]
+            work = Work.STORE if part.name in full else Work.STORE_ROWS
+            stores[part.name] = Nest(keep_output(sch, part, readers), work)
+        else:
+            sch.set_scope(part.block, 0, "local")
+    nests = [
+        Nest(keep_read(sch, read), Work.LOAD if read.has_rows else Work.LOAD_COLUMNS)
+        for read in reads
+    ]
+    for part in parts:
+        work = Work.COMPUTE if part.name in full else Work.COMPUTE_ROWS
+        nests.append(Nest(part.block, Work.REDUCE if part.reduced else work))
+        nests += [stores[part.name]] if part.name in stores else []
+    for nest in nests:
+        number_elements(sch, nest, len(rows), row)
+    for nest in nests:
+        if nest.work in (Work.LOAD, Work.LOAD_COLUMNS, Work.COMPUTE):
+            lay_out(sch, nest.block, tile, len(row))
+        elif nest.work in (Work.REDUCE, Work.COMPUTE_ROWS):
+            lay_out_rows(sch, nest.block)
+    return nests
+
+
+def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[Any, ...]) -> None:
+    """Let a block count rows by one variable, and the elements of a row by another.
+
+    Its loops become one over rows, where there are dimensions of rows, and one over a row's
+    elements, where it has any. Dimensions of extent one, which number nothing, go.
+    """
+    axes = list(sch.get(nest.block).iter_vars)
+    extents = [x.dom.extent for x in axes]
+    count = 0 if nest.work in BY_ROW else 1 if nest.work is Work.REDUCE else len(row)
+    first = first_of_row(extents, count)
+    shared = nest.work is Work.LOAD_COLUMNS or not num_rows  # by all rows; there may be none
+    if first == (not shared) and len(axes) - first == min(count, 1):
+        return
+
+    def index(*i: Any) -> list[Any]:
+        rows = [] if shared else flat(i[:first], extents[:first]) or [0]
+        return [*rows, *flat(i[first:], extents[first:])]
+
+    dtype = ir.dtype_of(axes[0].var)
+    numbered = IndexMap.from_func(index, ndim=len(axes), index_dtype=dtype)
+    sch.transform_block_layout(nest.block, numbered)
+
+
+def row_loop(sch: s_tir.Schedule, nest: Nest) -> Any:
+    """Return the loop over rows; a program of one row has none, and gets one."""
+    loops = list(sch.get_loops(nest.block))
+    if len(loops) > (nest.work not in BY_ROW):
+        return loops[0]
+    return sch.add_unit_loop(loops[0] if loops else nest.block)
+
+
+def merge(sch: s_tir.Schedule, loops: list[Any]) -> Any:
+    """Make one loop of the outermost loops of several nests."""
+    return loops[0] if len(loops) == 1 else sch.merge(*loops)
+
+
+def in_memory(sch: s_tir.Schedule, parts: list[Part], full: frozenset[str]) -> list[Any]:
+    """Return the outputs that have one value for each element."""
+    outputs = list(params(sch))
+    written = [p.outputs[0] for p in parts if p.name in full]
+    return [x for x in written if any(x.same_as(y) for y in outputs)]
+
+
+def one_thread(sch: s_tir.Schedule, block: Any, threads: int) -> None:
+    """Let the first of a row's threads alone run a block, which has no loop over columns."""
+    _, thread = sch.split(sch.add_unit_loop(block), [None, threads])
+    sch.bind(thread, "threadIdx.x")

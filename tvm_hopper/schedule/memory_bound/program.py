@@ -1,0 +1,222 @@
+"""A function as a program over rows: which block is elementwise, which reduces a row, what is left.
+
+for i, k: S[i] += X[i, k] * X[i, k]            reduces rows of X
+for i:    R[i] = rsqrt(S[i] / 4096)            one value a row
+for i, j: Y[i, j] = X[i, j] * R[i] * W[j]      one value an element
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+from tvm.tirx import IterVar
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+
+ROW, FULL, OTHER = "row", "full", "other"
+SEPARATE = "compute it in a function of its own"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One block of the program, as it stands in plain loops."""
+
+    block: Any  # of the schedule
+    node: Any
+    loops: tuple[Any, ...]
+    reduced: tuple[Any, ...]  # iteration variables that it reduces over
+
+    @property
+    def name(self) -> str:
+        """Name of the block."""
+        return str(self.node.name_hint)
+
+    @property
+    def store(self) -> Any:
+        """Return the one statement of the block."""
+        return self.node.body
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        """Buffers that it writes."""
+        return tuple(x.source for x in self.node.writes)
+
+    @property
+    def spatial(self) -> tuple[Any, ...]:
+        """Iteration variables of its outputs, without those of extent one."""
+        return tuple(
+            x
+            for x in self.node.iter_vars
+            if x.iter_type != IterVar.CommReduce and not ir.is_const(x.dom.extent, 1)
+        )
+
+    @property
+    def loads(self) -> list[Any]:
+        """Loads of other buffers than its own outputs."""
+        own = self.outputs
+        found = ir.find_all(self.node.body, ir.TensorLoad)
+        return [x for x in found if not any(x.source.same_as(b) for b in own)]
+
+
+def find_parts(sch: s_tir.Schedule, helper: str) -> list[Part]:
+    """Return the blocks of the function that a schedule works on, in order; refuse scheduled ones.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Only read.
+    helper : str
+        Names the schedule helper in an error message.
+
+    Raises
+    ------
+    ScheduleError
+        The function is scheduled already, or a block is no single store.
+    """
+    if sch.func_working_on is None:
+        names = ", ".join(sorted(gv.name_hint for gv in sch.mod.get_global_vars()))
+        fix = "say which one: sch.work_on(name)"
+        raise cannot_schedule(helper, f"a module of several functions ({names})", "one", fix)
+    parts = [_part(sch, block) for block in _blocks(sch)]
+    if not parts:
+        raise cannot_schedule(helper, "a function without blocks", "a program in plain loops")
+    return parts
+
+
+def _blocks(sch: s_tir.Schedule) -> list[Any]:
+    body = sch.mod[sch.func_working_on].body
+    if not isinstance(body, ir.SBlockRealize):
+        return []
+    return list(sch.get_child_blocks(sch.get_sblock(str(body.block.name_hint))))
+
+
+def _part(sch: s_tir.Schedule, block: Any) -> Part:
+    node, loops = sch.get(block), tuple(_around(sch, block))
+    where = f"block {node.name_hint}"
+    for loop in loops:
+        if loop.kind != ir.ForKind.SERIAL or loop.annotations:
+            found = f"loop {loop.loop_var.name} that is scheduled already"
+            raise cannot_schedule(where, found, "plain serial loops")
+    if ir.find_all(node.body, ir.SBlock):
+        raise cannot_schedule(where, "blocks inside of it", "plain serial loops")
+    if any(ir.is_const(loop.extent, 0) for loop in loops):
+        need = "one or more along each dimension"
+        raise cannot_schedule(where, "no elements", need, "leave it out: nothing is computed")
+    reduced = tuple(x for x in node.iter_vars if x.iter_type == IterVar.CommReduce)
+    part = Part(block, node, loops, reduced)
+    _check_recurrence(where, part)
+    _check_statement(where, part)
+    _check_bindings(where, sch, part)
+    return part
+
+
+def _around(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    loops, place = [], sch.get_sref(block).parent
+    while place is not None and isinstance(place.stmt, ir.For):
+        loops.append(place.stmt)
+        place = place.parent
+    return loops[::-1]
+
+
+def _check_recurrence(where: str, part: Part) -> None:
+    """Refuse what computes an element from one before it: cumulative sums."""
+    for store in ir.find_all(part.node.body, ir.BufferStore):
+        for load in ir.find_all(store.value, ir.TensorLoad):
+            same = load.source.same_as(store.buffer)
+            if same and not _same(list(load.indices), list(store.indices)):
+                raise cannot_schedule(
+                    where,
+                    f"a cumulative sum or another recurrence: {store.buffer.name}"
+                    f"[{_text(store.indices)}] computed from {load.source.name}"
+                    f"[{_text(load.indices)}]",
+                    "elements that do not depend on one another, or a reduction of whole rows",
+                    SEPARATE,
+                )
+    if part.reduced and any(
+        ir.depends_on(x, [v.var for v in part.node.iter_vars]) for x in _extents(part)
+    ):
+        raise cannot_schedule(where, "a cumulative sum", "a reduction of whole rows", SEPARATE)
+
+
+def _extents(part: Part) -> list[Any]:
+    return [loop.extent for loop in part.loops] + [x.dom.extent for x in part.node.iter_vars]
+
+
+def _check_statement(where: str, part: Part) -> None:
+    if not isinstance(part.node.body, ir.BufferStore):
+        found = f"{type(part.node.body).__name__} in it"
+        raise cannot_schedule(where, found, "a block that stores one element", SEPARATE)
+    if bool(part.reduced) != (part.node.init is not None):
+        found = "no initial value" if part.reduced else "an initial value without a reduction"
+        raise cannot_schedule(where, found, "T.init in a block with a reduction axis, and nowhere")
+
+
+def _check_bindings(where: str, sch: s_tir.Schedule, part: Part) -> None:
+    """Each variable of the block is a loop of its own, from 0, in the same order."""
+    realize = next(
+        x
+        for x in ir.find_all(sch.mod[sch.func_working_on].body, ir.SBlockRealize)
+        if x.block.same_as(part.node)
+    )
+    if not ir.is_const(realize.predicate, 1):
+        raise cannot_schedule(where, f"the predicate {realize.predicate}", "none")
+    loops = [x.loop_var for x in part.loops]
+    values = [
+        v
+        for v, x in zip(realize.iter_values, part.node.iter_vars, strict=True)
+        if not (ir.is_const(x.dom.extent, 1) and not any(v.same_as(w) for w in loops))
+    ]
+    plain = len(values) == len(loops) and all(
+        v.same_as(w) for v, w in zip(values, loops, strict=True)
+    )
+    if not plain or not all(ir.is_const(x.min, 0) for x in part.loops):
+        need = "one loop from 0 for each of its dimensions, in their order"
+        raise cannot_schedule(where, f"it bound to {_text(realize.iter_values)}", need)
+
+
+def _same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(
+        x.same_as(y) or ir.is_const(ir.simplify(x - y), 0) for x, y in zip(one, other, strict=True)
+    )
+
+
+def _text(indices: Any) -> str:
+    return ", ".join(str(x) for x in indices)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Tell whether two extents are known to be the same."""
+    return ir.is_const(ir.simplify(one - ir.cast_like(other, one)), 0)
+
+
+def plain_index(load: Any, variables: list[Any]) -> list[Any] | None:
+    """Return which of the variables an access is indexed by, in order; None if it computes.
+
+    Dimensions of extent one are left out.
+    """
+    found = []
+    for index, extent in zip(load.indices, load_shape(load), strict=True):
+        if ir.is_const(extent, 1) or ir.is_const(index, 0):
+            continue
+        if not any(index.same_as(v) for v in variables):
+            return None
+        found.append(index)
+    return found
+
+
+def load_shape(load: Any) -> Any:
+    """Return the shape of the buffer that a load or a store touches."""
+    buffer = load.buffer if isinstance(load, ir.BufferStore) else load.source
+    return buffer.shape
+
+
+def params(sch: s_tir.Schedule) -> Iterator[Any]:
+    """Yield the tensors that are arguments of the function."""
+    func = sch.mod[sch.func_working_on]
+    for param in func.params:
+        if hasattr(param.ty, "shape"):
+            yield param

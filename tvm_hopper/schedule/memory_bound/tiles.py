@@ -1,0 +1,133 @@
+"""Tiles of rows in the registers of threads, and the loops over them.
+
+    for i in range(1000):                      rows
+        for j in range(4096): tile[i, j] = X[i, j]
+        for k in range(4096): S[i] += tile[i, k]
+  ->
+    for block in thread_binding(500, "blockIdx.x"):
+        for row in thread_binding(2, "threadIdx.y"):
+            for c in unroll(4):                                   4 vectors of a thread,
+                for t in thread_binding(128, "threadIdx.x"):      in flight together
+                    for v in vectorized(8): tile[.., c, t, v] = X[.., (c * 128 + t) * 8 + v]
+            for c in unroll(4): for t in thread_binding(128, ...): for v in unroll(8):
+                S[..] += tile[.., c, t, v]
+
+All nests deal a row out alike, so that each thread meets its own elements again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import dtype_bytes
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """How the elements of a part of a row are dealt out to threads.
+
+    Parameters
+    ----------
+    threads : int
+        Threads that share it, neighbours by their number.
+    vector : int
+        Elements that one of them loads and stores at once.
+    chunks : int
+        Vectors that one of them has, which are in flight together.
+    rows : int
+        Rows of a thread block.
+    """
+
+    threads: int
+    vector: int
+    chunks: int
+    rows: int = 1
+
+    @property
+    def columns(self) -> int:
+        """Elements of a row that its threads have room for."""
+        return self.threads * self.vector * self.chunks
+
+
+def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool) -> Any:
+    """Split a loop over the elements of a row between tiles, vectors, threads and elements.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    loop : LoopRV
+        Runs over a row.
+    tile : RegisterTile
+        How.
+    whole : bool
+        Whether the innermost loop becomes one instruction: loads and stores.
+
+    Returns
+    -------
+    outer : LoopRV
+        The loop over tiles.
+    """
+    vectors, element = sch.split(loop, [None, tile.vector])
+    outer, chunk, thread = sch.split(vectors, [None, tile.chunks, tile.threads])
+    sch.bind(thread, "threadIdx.x")
+    sch.unroll(chunk)
+    if not whole:
+        sch.unroll(element)
+    elif tile.vector > 1:
+        sch.vectorize(element)
+    return outer
+
+
+def lay_out(sch: s_tir.Schedule, block: Any, tile: RegisterTile, num_row_dims: int) -> None:
+    """Index the register array that a block writes by row, vector, thread and element.
+
+    Its last `num_row_dims` dimensions, of those that are longer than one, make a row.
+    """
+    shape = list(sch.get(block).writes[0].source.shape)
+    first = first_of_row(shape, num_row_dims)
+    whole, vector = tile.threads * tile.vector, tile.vector
+
+    def index(*i: Any) -> list[Any]:
+        (column,) = flat(i[first:], shape[first:]) or [0]
+        place = [column // whole, column % whole // vector, column % vector]
+        return [*flat(i[:first], shape[:first]), *place]
+
+    # One to one, and not onto where the last vectors of a row lie behind its end.
+    sch.transform_layout(block, ("write", 0), index, assume_injective_transform=True)
+
+
+def lay_out_rows(sch: s_tir.Schedule, block: Any) -> None:
+    """Index the register array that a block writes, one value a row, by the number of the row."""
+    shape = list(sch.get(block).writes[0].source.shape)
+    if len(shape) > 1:
+        sch.transform_layout(block, ("write", 0), lambda *i: flat(i, shape) or [0])
+
+
+def first_of_row(extents: list[Any], count: int) -> int:
+    """Return the first of the last `count` dimensions, not counting those of extent one."""
+    real = [i for i, x in enumerate(extents) if not ir.is_const(x, 1)]
+    return real[len(real) - count] if 0 < count <= len(real) else len(extents)
+
+
+def flat(indices: Any, extents: Any) -> list[Any]:
+    """Return one index in place of those of several dimensions, none for none."""
+    number: Any = None
+    for index, extent in zip(indices, extents, strict=True):
+        if ir.is_const(extent, 1):
+            continue
+        number = index if number is None else number * ir.cast_like(extent, index) + index
+    return [] if number is None else [number]
+
+
+def widest_vector(columns: Any, tensors: list[Any], most: int | None = None) -> int:
+    """Return the elements of the widest vectors in which rows of tensors can be loaded."""
+    widest = max(dtype_bytes(ir.dtype_of(x)) for x in tensors)
+    vector = min(16 // widest, most or 16)
+    while vector > 1 and not ir.is_const(ir.simplify(columns % vector), 0):
+        vector //= 2
+    return vector

@@ -1,0 +1,129 @@
+"""An elementwise program in one call, made of TVM's primitives.
+
+  hs.pointwise(sch)
+->
+  blockIdx.x      tiles of all elements
+    load X, Y     vectors, all in flight: threadIdx.x
+    Z = f(X, Y)   in registers
+    store Z
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule import origins
+from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
+from tvm_hopper.schedule.memory_bound.arrays import find_reads
+from tvm_hopper.schedule.memory_bound.inline import inline_parts, is_dear
+from tvm_hopper.schedule.memory_bound.nests import (
+    WHOLE_VECTORS,
+    Nest,
+    Work,
+    in_memory,
+    keep_in_registers,
+    merge,
+    row_loop,
+)
+from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, widest_vector
+from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
+from tvm_hopper.schedule.trial import as_one_step, rehearse
+
+from .config import PointwiseConfig
+from .model import choose_elements
+from .recognize import ElementProgram, check_elements, find_elements
+
+FLAT = 16  # elements that are numbered all along: SplitTails takes the last ones apart
+
+
+def pointwise(
+    sch: s_tir.Schedule, block: Any = None, config: PointwiseConfig | None = None
+) -> None:
+    """Schedule a function of elementwise blocks as one kernel.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place; left as it was when the program is refused. The function that it works on
+        is plain loops over elements: any graph of them, with casts, broadcasts and several outputs
+        of one shape.
+    block : SBlockRV or str, optional
+        One of its blocks, to say which function is meant.
+    config : PointwiseConfig, optional
+        How to cut it up; what it leaves open is chosen from the shape.
+
+    Raises
+    ------
+    ScheduleError
+        The function is not elementwise, or the configuration does not fit it.
+    """
+    check_schedule("pointwise", sch)
+    check_type("pointwise", "config", config, PointwiseConfig, "an hs.PointwiseConfig")
+    if block is not None:
+        as_block(sch.copy(), block)  # a look-up would stay in the trace
+    given = config or PointwiseConfig()
+    rehearse(sch, lambda copy, _same: _schedule(copy, given))
+    with origins.noted(sch), as_one_step():
+        _schedule(sch, given)
+
+
+def _schedule(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
+    try:
+        _apply(sch, given)
+    except TVM_ERRORS as error:
+        found = f"what TVM cannot schedule{in_words(error)}"
+        raise cannot_schedule("pointwise", found, "plain loops over elements") from error
+
+
+def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
+    parts = inline_parts(sch, "pointwise")
+    check_elements(parts)
+    reads = find_reads(sch, parts)
+    program = find_elements(parts, reads)
+    full = frozenset(p.name for p in parts)
+    tensors = [*(x.tensor for x in reads), *in_memory(sch, parts, full)]
+    vector = _vector(program, tensors, given.vector)
+    dear = any(is_dear(p.store.value) for p in parts)
+    choice = choose_elements(program, reads, vector, dear, given)
+    tile = choice.tile
+    nests = keep_in_registers(sch, parts, full, program.rows, program.row, reads, tile)
+
+    shared = [x for x in nests if x.work is Work.LOAD_COLUMNS]
+    block = merge(sch, [_tile_loop(sch, x, program, tile) for x in nests if x not in shared])
+    for nest in shared:
+        sch.compute_at(nest.block, block, index=0)
+        deal_out(sch, list(sch.get_loops(nest.block))[-1], tile, whole=True)
+    sch.bind(block, "blockIdx.x")
+    sch.annotate(block, keys.MEMORY_BOUND, keys.POINTWISE)
+    sch.annotate(block, keys.CHOSEN, choice.text)
+
+
+def _tile_loop(sch: s_tir.Schedule, nest: Nest, program: ElementProgram, tile: RegisterTile) -> Any:
+    """Cut a nest into tiles; return the one loop over all of them."""
+    whole = nest.work in WHOLE_VECTORS
+    loops = list(sch.get_loops(nest.block))
+    if not program.rows:
+        return deal_out(sch, loops[0], tile, whole=whole)
+    row = row_loop(sch, nest)
+    outer = deal_out(sch, loops[-1], tile, whole=whole)
+    return sch.fuse(row, outer)
+
+
+def _vector(program: ElementProgram, tensors: list[Any], wanted: int | None) -> int:
+    """Return the elements of a vector, of which all elements, or a row, need not be a multiple.
+
+    Rows begin at a multiple of it: tensors are loaded by whole vectors, but for the last one.
+    """
+    columns = program.columns if program.rows else FLAT
+    vector = widest_vector(columns, tensors, wanted) if tensors else 1
+    if wanted is not None and vector != wanted:
+        raise cannot_schedule(
+            "PointwiseConfig",
+            f"vector={wanted} for rows of {columns} elements" if program.rows else str(wanted),
+            f"at most 16 bytes of the widest tensor, and whole vectors: {vector}",
+        )
+    return vector

@@ -1,0 +1,51 @@
+"""How an elementwise kernel is cut up: threads, vectors of one, elements of a vector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.schedule.arguments import as_int
+
+MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
+MOST_CHUNKS = 16  # vectors of a thread: their registers are few
+
+
+@dataclass(frozen=True)
+class PointwiseConfig:
+    """One way to compute elementwise programs; what is left out is chosen from the shape.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads of a thread block, a multiple of 32 up to 1024.
+    chunks : int, optional
+        Vectors of each tensor that a thread has in flight, up to 16.
+    vector : int, optional
+        Elements that a thread loads and stores at once: a power of two up to 16, and at most 16
+        bytes of the widest tensor.
+
+    Raises
+    ------
+    ScheduleError
+        A value is illegal.
+    """
+
+    threads: int | None = None
+    chunks: int | None = None
+    vector: int | None = None
+
+    def __post_init__(self) -> None:
+        where = "PointwiseConfig"
+        threads = as_int(where, "threads", self.threads, THREADS_PER_WARP, MAX_THREADS)
+        chunks = as_int(where, "chunks", self.chunks, 1, MOST_CHUNKS)
+        vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
+        object.__setattr__(self, "threads", threads)
+        object.__setattr__(self, "chunks", chunks)
+        object.__setattr__(self, "vector", vector)
+        if threads is not None and threads % THREADS_PER_WARP:
+            need = f"a multiple of {THREADS_PER_WARP}"
+            raise cannot_schedule(where, f"threads={threads}", need)
+        if vector is not None and vector & (vector - 1):
+            raise cannot_schedule(where, f"vector={vector}", "a power of two")

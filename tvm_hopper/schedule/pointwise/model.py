@@ -1,0 +1,87 @@
+"""The configuration that an elementwise kernel gets when the user names none.
+
+Its currency is bytes in flight on an SM: what all its threads have asked for. A few ten KiB hide
+the latency of memory; more of them only let reads and writes get in each other's way: on an H200 a
+copy of one vector a thread is 3% faster than one of two. What computes more than it moves, with an
+exponential or the like for each element, wants two vectors a thread (docs/memory_bound.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_hopper import ir
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+from tvm_hopper.schedule.memory_bound.arrays import Read
+from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
+
+from .config import MOST_CHUNKS, PointwiseConfig
+from .recognize import ElementProgram
+
+THREADS_PER_SM = 2048
+BYTES_IN_FLIGHT = 32 << 10  # on an SM: bytes a cycle x latency
+THREADS = 256  # of a thread block
+DEAR_THREADS, DEAR_CHUNKS = 512, 2  # the same, and vectors of a thread, of dear arithmetic
+RUNNERS_UP = 2  # that `explain` shows
+
+
+@dataclass(frozen=True)
+class ElementChoice:
+    """A configuration with nothing left open, what it amounts to, and what came after it."""
+
+    tile: RegisterTile
+    flight: int  # bytes on an SM
+    text: str
+
+
+def choose_elements(
+    program: ElementProgram, reads: list[Read], vector: int, dear: bool, given: PointwiseConfig
+) -> ElementChoice:
+    """Choose what a configuration leaves open.
+
+    Parameters
+    ----------
+    program : ElementProgram
+        What there is to do.
+    reads : list of Read
+        Tensors that are loaded by vectors.
+    vector : int
+        Elements of a vector.
+    dear : bool
+        Whether an element takes more than a few instructions.
+    given : PointwiseConfig
+        What is decided already.
+    """
+    loaded = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads) or 1
+    first = DEAR_CHUNKS if dear and len(reads) > 1 else 1
+    counts = range(first, MOST_CHUNKS + 1) if given.chunks is None else (given.chunks,)
+    found = []
+    for chunks in counts:
+        most = DEAR_THREADS if dear else THREADS
+        threads = given.threads or _threads(program, chunks * vector, most)
+        flight = THREADS_PER_SM * chunks * vector * loaded
+        text = f"{threads} threads, {chunks} vectors of {vector} each: {flight >> 10} KiB of an SM"
+        found.append(ElementChoice(RegisterTile(threads, vector, chunks), flight, text))
+    enough = [x for x in found if x.flight >= BYTES_IN_FLIGHT] or found[-1:]
+    rest = [x.text for x in enough[1 : 1 + RUNNERS_UP]]
+    best = enough[0]
+    said = "; then ".join([f"{best.text} in flight", *rest])
+    return ElementChoice(best.tile, best.flight, said)
+
+
+def _threads(program: ElementProgram, elements: int, most: int) -> int:
+    """Return the threads of a block: fewer where else SMs, or threads of a row, had nothing."""
+    columns = ir.static_int(program.columns)
+    total = columns
+    for extent in program.rows:
+        size = ir.static_int(extent)
+        total = None if total is None or size is None else total * size
+    threads = most
+    while threads > THREADS_PER_WARP and (
+        (total is not None and total < threads * elements * DEFAULT_NUM_SMS)
+        or (bool(program.rows) and columns is not None and columns <= threads // 2 * elements)
+    ):
+        threads //= 2
+    return threads

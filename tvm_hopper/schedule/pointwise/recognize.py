@@ -1,0 +1,94 @@
+"""What an elementwise program is, and whether its elements can be numbered all along.
+
+Y[i, j] = f(X[i, j], Z[i])          flat: element i * 4096 + j of X and of Y
+Y[i, j] = f(X[i, j], W[j])          by rows: vectors of W, and of X along a row
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.schedule.memory_bound.arrays import Read
+from tvm_hopper.schedule.memory_bound.program import SEPARATE, Part, equal, plain_index
+
+MOST_FLAT = (1 << 31) - (1 << 16)  # elements that an index of 32 bits numbers, and a tile more
+
+
+@dataclass(frozen=True)
+class ElementProgram:
+    """Blocks over the same elements: extents that number rows, and those of which a row is made."""
+
+    rows: tuple[Any, ...]
+    row: tuple[Any, ...]
+
+    @property
+    def columns(self) -> Any:
+        """Elements of a row."""
+        return prod(self.row[1:], start=self.row[0])
+
+
+def check_elements(parts: list[Part]) -> None:
+    """Refuse a program that is not elementwise, with one shape.
+
+    Raises
+    ------
+    ScheduleError
+        There is a reduction, blocks of several shapes, or one that reads others' results elsewhere.
+    """
+    first = parts[0]
+    made = [x for p in parts for x in p.outputs]
+    for part in parts:
+        where = f"block {part.name}"
+        variables = [x.var for x in part.spatial]
+        if part.reduced:
+            fix = "schedule reductions of rows by hs.row_reduction"
+            raise cannot_schedule(where, "a reduction", "elementwise blocks alone", fix)
+        own, others = ([x.dom.extent for x in p.spatial] for p in (part, first))
+        if len(own) != len(others) or not all(map(equal, own, others)):
+            found = f"{own} elements beside {others} of block {first.name}"
+            raise cannot_schedule(where, found, "outputs of one shape", SEPARATE)
+        if not _is_own(part.store, variables):
+            index = ", ".join(map(str, part.store.indices))
+            found = f"the output index [{index}]"
+            raise cannot_schedule(where, found, "its loops' variables in their order", SEPARATE)
+        for load in part.loads:
+            if any(load.source.same_as(x) for x in made) and not _is_own(load, variables):
+                raise cannot_schedule(
+                    f"{where}, tensor {load.source.name}",
+                    f"the index [{', '.join(map(str, load.indices))}] of a result of this function",
+                    "the element that the block itself computes",
+                    SEPARATE,
+                )
+
+
+def _is_own(access: Any, variables: list[Any]) -> bool:
+    index = plain_index(access, variables)
+    return (
+        index is not None
+        and len(index) == len(variables)
+        and all(x.same_as(v) for x, v in zip(index, variables, strict=True))
+    )
+
+
+def find_elements(parts: list[Part], reads: list[Read]) -> ElementProgram:
+    """Say whether vectors run along all elements, or along rows.
+
+    Along rows where a tensor has one value for each column, or where 32 bits do not number all.
+    """
+    axes = parts[0].spatial
+    extents = tuple(x.dom.extent for x in axes) or (1,)
+    if all(x.has_rows for x in reads) and (len(extents) == 1 or _fits(axes)):
+        return ElementProgram((), extents)
+    return ElementProgram(extents[:-1], extents[-1:])
+
+
+def _fits(axes: Any) -> bool:
+    """Tell whether the type of the indices numbers all elements, and those of a tile behind."""
+    if ir.dtype_of(axes[0].var) != "int32":
+        return True
+    sizes = [ir.static_int(x.dom.extent) for x in axes]
+    return None not in sizes and prod(x or 0 for x in sizes) <= MOST_FLAT

@@ -1,0 +1,170 @@
+"""Every way to cut up a product that the chip can hold, as arrays for the estimate.
+
+    candidates("float16", MatmulConfig())            every legal tile with every number of consumers
+    candidates("float16", MatmulConfig(consumers=2)) what is given restricts them
+
+What is legal is asked of the plans (`config.find_violations`); here is only what is tried: rows in
+whole instructions, columns in eights, depths of one and two rows of the widest swizzle.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.facts import registers, wgmma
+from tvm_hopper.facts.swizzle import span_elements
+
+from .config import (
+    ARCH,
+    CONSUMERS,
+    MatmulConfig,
+    find_violations,
+    most_stages,
+    split_axis,
+)
+
+ROWS = tuple(wgmma.INSTRUCTION_M * count for count in (1, 2, 3, 4))
+MOST_COLUMNS = wgmma.MAX_N  # of a tile; a wider one is one with more rows, the other way round
+FINE_COLUMNS = 64  # below, columns go in eights, above in sixteens
+SPANS = (1, 2)  # of the widest swizzle, that a tile is deep
+MAX_STAGES = 8  # enough to cover the latency of memory with the smallest tile
+FEWEST_DEEP = 3  # of a tile of two spans: two slots were slower than four of half the depth
+
+Tile = tuple[int, int, int]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Legal tiles, one an element of each array.
+
+    Attributes
+    ----------
+    rows, columns, depth
+        Of the tile, in elements.
+    consumers
+        Warp groups that share it.
+    by_rows
+        1 where they share its rows, 0 where its columns.
+    instruction
+        Columns of one instruction: the widest that registers at the start have room for.
+    stages
+        Slots that fit into shared memory, up to `MAX_STAGES`.
+    pending
+        Groups of instructions that a consumer leaves in flight from one slot to the next.
+    """
+
+    rows: Ints
+    columns: Ints
+    depth: Ints
+    consumers: Ints
+    by_rows: Ints
+    instruction: Ints
+    stages: Ints
+    pending: Ints
+
+    def tile(self, i: int) -> Tile:
+        """Return one tile."""
+        return int(self.rows[i]), int(self.columns[i]), int(self.depth[i])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def candidates(dtype: str, given: MatmulConfig) -> Candidates:
+    """List the tiles that fit with what a configuration says of consumers, registers and stages.
+
+    Parameters
+    ----------
+    dtype : str
+        Type of the operands.
+    given : MatmulConfig
+        A tile in it is not looked at.
+    """
+    last = given.last_stage
+    stages = given.stages or (last + 1 if isinstance(last, int) else None)
+    return _candidates(dtype, given.consumers, given.registers, stages, given.wgmma_pending)
+
+
+def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Candidates:
+    """Return the tiles of complete and legal configurations, for the estimate of one product.
+
+    Parameters
+    ----------
+    configs : sequence of MatmulConfig
+        What to judge.
+    dtype : str
+        Type of the operands.
+    depth : int
+        Of the product: a ring with a slot for each step of it is as good as a deeper one.
+    """
+    found = []
+    for config in configs:
+        assert config.tile is not None
+        count = config.consumers or 1
+        slots = config.stages or config.last_stage + 1
+        if slots >= -(-depth // config.tile[2]):
+            slots = max(slots, min(most_stages(config.tile, dtype, ARCH), MAX_STAGES))
+        found.append(_row(config.tile, count, slots, config.wgmma_pending, dtype))
+    return _as_arrays(found)
+
+
+@functools.cache
+def _candidates(
+    dtype: str,
+    consumers: int | None,
+    split: tuple[int, int] | None,
+    stages: int | None,
+    pending: int | None,
+) -> Candidates:
+    found = []
+    counts = (consumers,) if consumers else CONSUMERS
+    configs = {count: MatmulConfig(consumers=count, registers=split) for count in counts}
+    fitting = {tile: most_stages(tile, dtype, ARCH) for tile in _tiles(dtype)}
+    shallow = min(tile[2] for tile in fitting)
+    for (tile, most), count in product(fitting.items(), counts):
+        slots = stages or min(most, MAX_STAGES)
+        fewest = 2 if tile[2] == shallow else FEWEST_DEEP
+        if (
+            most < max(slots, 1)
+            or (stages is None and slots < fewest)
+            or find_violations(tile, slots, configs[count], dtype, ARCH)
+        ):
+            continue
+        found.append(_row(tile, count, slots, pending, dtype))
+    return _as_arrays(found)
+
+
+def _row(tile: Tile, count: int, slots: int, pending: int | None, dtype: str) -> tuple[int, ...]:
+    """Return one tile as the fields of `Candidates`."""
+    by_rows = split_axis(tile[0], tile[1], count) == "m"
+    width = instruction_columns(tile[1] if by_rows else tile[1] // count, count, dtype)
+    flying = int(count == 1 and slots > 1) if pending is None else pending
+    return (*tile, count, by_rows, width, slots, flying)
+
+
+def _as_arrays(rows: list[tuple[int, ...]]) -> Candidates:
+    return Candidates(*np.array(rows, dtype=np.int64).reshape(-1, 8).T)
+
+
+@functools.cache
+def instruction_columns(columns: int, consumers: int, dtype: str) -> int:
+    """Return the columns of one instruction for those of a consumer, as the lowering takes them."""
+    most = registers.widest_instruction(consumers, ARCH)
+    return max(n for n in wgmma.legal_n(dtype) if n <= most and columns % n == 0)
+
+
+def _tiles(dtype: str) -> Iterator[Tile]:
+    """Yield what is tried, the wider tiles in front: of equals the first one is taken."""
+    span = span_elements(128, dtype)
+    for rows in ROWS:
+        for columns in range(MOST_COLUMNS, 0, -8):
+            if columns <= FINE_COLUMNS or columns % 16 == 0:
+                for spans in SPANS:
+                    yield rows, columns, spans * span

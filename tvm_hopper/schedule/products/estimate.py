@@ -1,0 +1,214 @@
+"""How long a product takes in each of many configurations: the formula.
+
+    time  = norm(tiles, memory, power)                               microseconds
+    tiles = start + waves x (steps x step + epilogue)                cycles of an SM
+    step  = norm(multiply, turn, fill, latency, L2, out of bounds)   of one slot of the ring
+
+`norm` is a p-norm: close to the largest of its arguments, more where several are large. Every
+constant is a field of `Rates`, measured on an H200 and fitted by `benchmarks/calibration/fit.py`;
+docs/choice.md says what each term stands for. Chips of other sizes scale by `Chip`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tvm_hopper.facts.devices import Chip
+from tvm_hopper.facts.dtypes import dtype_bytes
+
+from .candidates import Candidates
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+INSTRUCTION_ROWS = 64
+LINE_BYTES = 128  # that rows of a tensor begin at, or else each box touches one line more
+SECTOR_BYTES = 32
+WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Measured constants; cycles are those of an SM at `megahertz`, bytes a cycle those of one SM.
+
+    Attributes
+    ----------
+    operand_bytes
+        Bytes a cycle that WGMMA reads from shared memory.
+    shortest_cycles
+        Of one instruction, however few its columns.
+    turn_cycles
+        Of a consumer from one slot to the next: wait, fence, release.
+    turn_left
+        Share of it that is left with a group of instructions in flight.
+    crowded
+        Share by which each 32 accumulators a thread beyond 160 slow instructions down.
+    fill_bytes
+        Bytes a cycle that TMA writes into shared memory.
+    narrow_span
+        Share by which an operand costs more for each halving of the swizzle, from 128 bytes, to
+        divide a row of its tile that runs along m or n.
+    latency_cycles
+        From the load of a slot to its arrival; as many loads are under way as there are slots, but
+        for the one in use.
+    off_line
+        Share by which an operand costs more whose rows begin off a line.
+    l2_bytes
+        Bytes a cycle of the whole L2 cache.
+    outside_cycles
+        Of a row of a box that lies outside of its tensor, for each thread block.
+    start_cycles
+        Launch, barriers and the latency of the first tiles.
+    epilogue_cycles
+        Of an output tile, whatever its size.
+    wide_bytes, narrow_bytes
+        Bytes a cycle of stores of 16 bytes and of 4 bytes a thread.
+    overlap
+        Share of an epilogue that the loads of the next tile hide.
+    memory_bytes
+        Bytes a cycle of the device's memory.
+    partial
+        Share by which output rows cost more that begin off a sector.
+    flop_power, load_power
+        Share of the chip's rate that 1e9 multiply-adds, and 1e9 bytes through L2, take of power:
+        in microseconds.
+    step_norm, time_norm
+        Exponents.
+    """
+
+    operand_bytes: float = 128.0
+    shortest_cycles: float = 24.4
+    turn_cycles: float = 200.0
+    turn_left: float = 0.3
+    crowded: float = 0.05
+    fill_bytes: float = 87.0
+    narrow_span: float = 0.3
+    latency_cycles: float = 1000.0
+    off_line: float = 0.6
+    l2_bytes: float = 9200.0
+    outside_cycles: float = 0.15
+    start_cycles: float = 7800.0
+    epilogue_cycles: float = 670.0
+    wide_bytes: float = 22.0
+    narrow_bytes: float = 15.0
+    overlap: float = 0.2
+    memory_bytes: float = 2300.0
+    partial: float = 1.4
+    flop_power: float = 1.7
+    load_power: float = 17.0
+    step_norm: float = 5.3
+    time_norm: float = 3.0
+
+
+@dataclass(frozen=True)
+class ProductShape:
+    """What is to be estimated: C[m, n] = A B, and which way the operands' rows run in memory.
+
+    Attributes
+    ----------
+    majors
+        "k" or "mn" for each operand: along which its rows are contiguous.
+    output_bytes
+        Of an element of C.
+    is_transposed
+        Whether m runs along the rows of C in memory: elements are then stored one by one.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "float16"
+    majors: tuple[str, str] = ("k", "k")
+    output_bytes: int = 2
+    is_transposed: bool = False
+
+    @property
+    def transposed(self) -> ProductShape:
+        """The same product as C^T = B^T A^T."""
+        other = not self.is_transposed
+        return replace(self, m=self.n, n=self.m, majors=self.majors[::-1], is_transposed=other)
+
+
+def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates) -> Floats:
+    """Return the estimated time in microseconds of a product with each of the tiles.
+
+    Parameters
+    ----------
+    product : ProductShape
+        Extents are those of the tensors, not of whole tiles.
+    tiles : Candidates
+        What to judge.
+    chip : Chip
+        How many SMs there are, and their rates beside those of the one that was measured.
+    rates : Rates
+        The constants.
+    """
+    size = dtype_bytes(product.dtype)
+    m, n, k = float(product.m), float(product.n), float(product.k)
+    rows, columns, depth = (x.astype(float) for x in (tiles.rows, tiles.columns, tiles.depth))
+    rows_of_one = np.where(tiles.by_rows, rows / tiles.consumers, rows)
+    columns_of_one = np.where(tiles.by_rows, columns, columns / tiles.consumers)
+
+    count = np.ceil(m / rows) * np.ceil(n / columns)
+    waves = np.ceil(count / chip.num_sms)
+    active = np.ceil(count / waves)
+    steps = np.ceil(k / depth)
+
+    held = rows_of_one * columns_of_one / 128  # accumulators of a thread
+    crowd = 1 + rates.crowded * np.maximum(held - 160, 0) / 32
+    read = (INSTRUCTION_ROWS + tiles.instruction) * 32 / rates.operand_bytes
+    instruction = np.maximum(tiles.instruction / 2 / chip.tensor_rate, read)
+    instruction = np.maximum(instruction, rates.shortest_cycles) * crowd
+    instructions = rows_of_one / INSTRUCTION_ROWS * columns_of_one / tiles.instruction
+    own = instructions * (depth * size / 32) * instruction
+    turn = rates.turn_cycles * np.where(tiles.pending > 0, rates.turn_left, 1)
+
+    along_k = [product.k * size % LINE_BYTES == 0] * 2
+    along_mn = [extent * size % LINE_BYTES == 0 for extent in (product.m, product.n)]
+    pairs = zip(along_k, along_mn, product.majors, strict=True)
+    aligned = [a if major == "k" else b for a, b, major in pairs]
+    left, right = (1 + rates.off_line * (not x) for x in aligned)
+    left_fill = left * _narrow(rates, product.majors[0], rows_of_one * size)
+    right_fill = right * _narrow(rates, product.majors[1], columns_of_one * size)
+    fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
+    loaded = (np.minimum(rows, m) * left + np.minimum(columns, n) * right) * depth * size
+    through_l2 = loaded * active / rates.l2_bytes
+    beyond = np.maximum(rows - m, 0) + np.maximum(columns - n, 0)
+    outside = rates.outside_cycles * active * beyond
+    latency = rates.latency_cycles / np.maximum(tiles.stages - 1.0, 0.5)
+    several = [own * tiles.consumers, own + turn, fill, latency, through_l2, outside]
+    step = _norm(rates.step_norm, *several)
+
+    wide = (tiles.instruction % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
+    wide &= not product.is_transposed
+    stored = rows * columns * product.output_bytes
+    epilogue = rates.epilogue_cycles + stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)
+    hidden = rates.overlap * (waves - 1) * epilogue
+    in_tiles = rates.start_cycles + waves * (steps * step + epilogue) - hidden
+
+    row = product.m if product.is_transposed else product.n
+    off_sector = row * product.output_bytes % SECTOR_BYTES != 0
+    moved = size * (m + n) * k + product.output_bytes * m * n * (1 + rates.partial * off_sector)
+    in_memory = moved / (rates.memory_bytes * chip.memory_rate)
+    power = rates.flop_power * m * n * k + rates.load_power * count * steps * loaded
+    in_power = power / 1e9 * chip.megahertz / chip.power_rate
+    cycles = _norm(rates.time_norm, in_tiles, np.full_like(in_tiles, in_memory), in_power)
+    return np.asarray(cycles / chip.megahertz, dtype=np.float64)
+
+
+def _narrow(rates: Rates, major: str, row_bytes: Floats) -> Floats:
+    """Return by how much an operand costs more since its tile's rows take a narrow swizzle."""
+    if major == "k":
+        return np.ones_like(row_bytes)
+    halvings = sum((row_bytes % span != 0).astype(float) for span in (128, 64, 32))
+    return 1 + rates.narrow_span * (2.0**halvings - 1)
+
+
+def _norm(exponent: float, *terms: Floats) -> Floats:
+    """Return the p-norm of terms, element by element."""
+    largest = np.maximum.reduce(terms)
+    return np.asarray(
+        largest * sum((term / largest) ** exponent for term in terms) ** (1 / exponent)
+    )

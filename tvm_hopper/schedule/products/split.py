@@ -1,0 +1,45 @@
+"""Sums that several thread blocks share: which modes there are, and what goes with them.
+
+"cluster"     for part in range(split_k): for k0: ...     parts on the blocks of a cluster,
+added in a fixed order
+"""
+
+from __future__ import annotations
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.arch import SM_90A, Arch
+
+MODES = ("cluster",)
+
+
+def check_request(
+    where: str,
+    parts: int | None,
+    mode: str | None,
+    persistent: int | None,
+    store: str | None,
+    arch: Arch = SM_90A,
+) -> None:
+    """Refuse parts that no mode can share out, and what cannot go with them."""
+    if mode is not None and parts is None:
+        raise cannot_schedule(where, "split_mode alone", "split_k too, the number of parts")
+    if (parts or 1) == 1:
+        return
+    if (parts or 1) > arch.max_cluster_size:
+        raise cannot_schedule(
+            where,
+            f"split_k={parts} in a cluster",
+            f"at most {arch.max_cluster_size} parts, the blocks of a cluster",
+        )
+    if persistent:
+        raise cannot_schedule(
+            where,
+            f"split_k={parts} with persistent={persistent}",
+            "a cluster for each output tile, persistent=0",
+        )
+    if store is not None:
+        raise cannot_schedule(
+            where,
+            f"split_k={parts} with store={store!r}",
+            "threads that store their own part of the sum, store=None",
+        )

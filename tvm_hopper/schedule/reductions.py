@@ -1,0 +1,131 @@
+"""Reductions whose parts thread blocks compute: the loop they share, and how its parts meet.
+
+    C[...] = 0                                                a kernel of its own
+    for bx in blockIdx.x:
+        for part in range(16):                                hs.across_blocks(sch, part)
+            tile[...] = ...                                   one part's share
+            C[...] = C[...] + tile[...]                       hs.async_store(..., reduce="add")
+
+TVM binds no loop of a reduction to thread blocks, since plain updates of an element would race;
+those that the hardware makes as atomic operations do not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.updates import find_update
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts import reductions
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.requests import keys
+
+from .arguments import as_choice, as_loop
+from .asking import ask
+from .trial import all_or_nothing
+
+AXES = ("blockIdx.z", "blockIdx.y")
+
+
+def check_update(
+    sch: s_tir.Schedule, where: str, block: Any, mechanism: str, reduce: str | None
+) -> str | None:
+    """Return the operation that a store is asked to combine by; refuse a block that does not."""
+    reduce = as_choice(where, "reduce", reduce, reductions.OPERATIONS)
+    if reduce is None:
+        return None
+    if mechanism == keys.BY_THREADS:
+        raise cannot_schedule(
+            where,
+            f"reduce={reduce!r} by threads, whose updates of one element would race",
+            'a mechanism of the hardware: "auto", "tma" or "bulk"',
+        )
+    stores = ir.find_all(sch.get(block).body, ir.BufferStore)
+    update = find_update(stores[0]) if len(stores) == 1 else None
+    if update is None or update.operation != reduce:
+        found = "no update in place" if update is None else f"an update by {update.operation!r}"
+        raise cannot_schedule(
+            where,
+            found,
+            f"C[...] = C[...] {reduce} tile[...], with the initial value set elsewhere",
+            "decompose_reduction at the outermost loop, then cache_read what is added into "
+            '"shared.dyn"',
+        )
+    return reduce
+
+
+@all_or_nothing("a serial loop around updates that the hardware makes")
+def across_blocks(sch: s_tir.Schedule, loop: Any, axis: str = "blockIdx.z") -> None:
+    """Let thread blocks share the iterations of a loop that meet in reductions alone.
+
+    What the loop writes to global memory has to be stores with `reduce`; tiles are those of one
+    iteration. The initial value is set by a kernel of its own, in front.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    loop : LoopRV
+        A serial loop inside of the loops bound to thread blocks, around all else of the kernel.
+    axis : str
+        "blockIdx.z" or "blockIdx.y", which no other loop of the kernel is bound to.
+
+    Raises
+    ------
+    ScheduleError
+        The loop is bound or not serial, or no block in it asks for a reduction.
+    """
+    loop = as_loop(sch, loop)
+    node = sch.get(loop)
+    where = f"loop {node.loop_var.name}"
+    axis = as_choice(where, "axis", axis, AXES) or AXES[0]
+    if node.kind != ir.ForKind.SERIAL:
+        kind = ir.ForKind(node.kind).name.lower()
+        raise cannot_schedule(where, f"a loop of kind {kind}", "a serial loop, bound to nothing")
+    if not ir.find_blocks(node, keys.REDUCE):
+        raise cannot_schedule(
+            where,
+            "no store that combines what it moves with what is there",
+            "at least one, by which the iterations meet",
+            'ask for it first: hs.async_store(..., reduce="add")',
+        )
+    ask(sch, where, loop, keys.ACROSS_BLOCKS, axis)
+
+
+@all_or_nothing("a serial loop around the pipelined loop of a product")
+def across_cluster(sch: s_tir.Schedule, loop: Any) -> None:
+    """Let the thread blocks of a cluster share the iterations of a product's sum.
+
+    Each block sums one iteration from 0; then the sums are added in the order of the iterations,
+    through shared memory, and each block stores a part of the tile. The same bits come in each run.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    loop : LoopRV
+        A serial loop of 2 to 8 iterations around the pipelined loop of a product by WGMMA, inside
+        of the loops bound to thread blocks and warp groups, behind the initial value
+        (`decompose_reduction` at this loop). No loop is bound to blockIdx.z.
+
+    Raises
+    ------
+    ScheduleError
+        The loop is bound or not serial, or has another number of iterations.
+    """
+    loop = as_loop(sch, loop)
+    node = sch.get(loop)
+    where = f"loop {node.loop_var.name}"
+    extent, most = ir.static_int(node.extent), SM_90A.max_cluster_size
+    if node.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
+        kind = ir.ForKind(node.kind).name.lower()
+        raise cannot_schedule(
+            where,
+            f"a loop of kind {kind} and {node.extent} iterations",
+            f"a serial loop of 2 to {most} iterations, the thread blocks of a cluster",
+            "split the sum by that number",
+        )
+    ask(sch, where, loop, keys.ACROSS_CLUSTER, 1)

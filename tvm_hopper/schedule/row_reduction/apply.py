@@ -1,0 +1,155 @@
+"""Reductions of rows in one call, made of TVM's primitives: one pass over memory.
+
+  hs.row_reduction(sch)
+->
+  blockIdx.x        thread blocks
+    threadIdx.y     rows of one
+      load W, X     vectors, all in flight: threadIdx.x
+      S = sum       of registers, then across the row's threads
+      Y = f(X, S)   in registers
+      store Y
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule import origins
+from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
+from tvm_hopper.schedule.memory_bound.arrays import find_reads
+from tvm_hopper.schedule.memory_bound.inline import inline_parts
+from tvm_hopper.schedule.memory_bound.nests import (
+    WHOLE_VECTORS,
+    Work,
+    in_memory,
+    keep_in_registers,
+    merge,
+    one_thread,
+    row_loop,
+)
+from tvm_hopper.schedule.memory_bound.program import find_parts
+from tvm_hopper.schedule.memory_bound.tiles import deal_out, widest_vector
+from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
+from tvm_hopper.schedule.trial import as_one_step, rehearse
+
+from .config import RowReductionConfig
+from .model import RowChoice, RowWork, choose_rows
+from .recognize import find_rows
+
+
+def row_reduction(
+    sch: s_tir.Schedule, block: Any = None, config: RowReductionConfig | None = None
+) -> None:
+    """Schedule a function of row reductions and what surrounds them as one kernel.
+
+    Each tensor is read from memory once: a row stays in the registers of its threads.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place; left as it was when the program is refused. The function that it works on
+        is plain loops: reductions over the last dimension, and elementwise blocks around them.
+    block : SBlockRV or str, optional
+        One of its reductions, to say which is meant.
+    config : RowReductionConfig, optional
+        How to cut it up; what it leaves open is chosen from the shape.
+
+    Raises
+    ------
+    ScheduleError
+        The function is no program of row reductions that can be served, or the configuration does
+        not fit it.
+    """
+    check_schedule("row_reduction", sch)
+    check_type("row_reduction", "config", config, RowReductionConfig, "an hs.RowReductionConfig")
+    if block is not None:
+        _check_block(sch.copy(), block)
+    given = config or RowReductionConfig()
+    rehearse(sch, lambda copy, _same: _schedule(copy, given))
+    with origins.noted(sch), as_one_step():
+        _schedule(sch, given)
+
+
+def _check_block(sch: s_tir.Schedule, block: Any) -> None:
+    node = sch.get(as_block(sch, block))
+    parts = find_parts(sch, "row_reduction")
+    part = next((p for p in parts if p.node.same_as(node)), None)
+    if part is None or not part.reduced:
+        need = "a block with a reduction axis"
+        raise cannot_schedule(f"block {node.name_hint}", "no reduction", need)
+
+
+def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
+    try:
+        _apply(sch, given)
+    except TVM_ERRORS as error:
+        found = f"what TVM cannot schedule{in_words(error)}"
+        raise cannot_schedule("row_reduction", found, "plain loops over whole rows") from error
+
+
+def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
+    choice = _choose(sch, given)
+    tile = choice.tile
+    parts = inline_parts(sch, "row_reduction", choice.recompute)
+    program = find_rows(parts)
+    reads = find_reads(sch, parts)
+    row = (program.columns,)
+    nests = keep_in_registers(sch, parts, program.full, program.rows, row, reads, tile)
+
+    shared = [x for x in nests if x.work is Work.LOAD_COLUMNS]
+    block = merge(sch, [row_loop(sch, nest) for nest in nests if nest not in shared])
+    for nest in shared:  # in front of the reductions, or right before what reads it
+        sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
+    for nest in nests:
+        if nest.work is Work.STORE_ROWS:
+            one_thread(sch, nest.block, tile.threads)
+        elif nest.work is not Work.COMPUTE_ROWS:
+            loop = list(sch.get_loops(nest.block))[-1]
+            deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS)
+    if tile.rows > 1:
+        block, inner = sch.split(block, [None, tile.rows])
+        sch.bind(inner, "threadIdx.y")
+    sch.bind(block, "blockIdx.x")
+    sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
+    sch.annotate(block, keys.CHOSEN, choice.text)
+
+
+def _choose(sch: s_tir.Schedule, given: RowReductionConfig) -> RowChoice:
+    """Inline a copy of the program, and choose by what is left of it."""
+    copy = sch.copy()
+    parts = inline_parts(copy, "row_reduction")
+    program = find_rows(parts)
+    reads = find_reads(copy, parts)
+    results = in_memory(copy, parts, program.full)
+    tensors = [*(x.tensor for x in reads), *results]
+    kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in results]
+    count = [ir.static_int(x) for x in program.rows]
+    rows = None if None in count else prod(x or 0 for x in count)
+    work = RowWork(
+        rows=rows,
+        columns=program.columns,
+        vector=widest_vector(program.columns, tensors, given.vector) if tensors else 1,
+        loaded=_bytes(x.tensor for x in reads if x.has_rows),
+        shared=_bytes(x.tensor for x in reads if not x.has_rows),
+        kept=_bytes(kept),
+        reductions=sum(bool(p.reduced) for p in parts),
+    )
+    if given.vector is not None and work.vector != given.vector:
+        raise cannot_schedule(
+            "RowReductionConfig",
+            f"vector={given.vector} for rows of {program.columns} elements",
+            f"at most 16 bytes of the widest tensor, and whole vectors: {work.vector}",
+        )
+    return choose_rows(f"block {parts[0].name}", work, given)
+
+
+def _bytes(tensors: Iterable[Any]) -> int:
+    return sum(dtype_bytes(ir.dtype_of(x)) for x in tensors)

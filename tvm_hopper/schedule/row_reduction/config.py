@@ -1,0 +1,76 @@
+"""How a kernel over rows is cut up: threads of a row, its vectors, rows of a thread block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.schedule.arguments import as_int, check_type
+
+MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
+
+
+@dataclass(frozen=True)
+class RowReductionConfig:
+    """One way to compute reductions of rows; what is left out is chosen from the shape.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads that share a row: 1, 2, 4, 8, 16, or a multiple of 32 up to 1024.
+    rows : int, optional
+        Rows of a thread block, each with threads of its own.
+    vector : int, optional
+        Elements that a thread loads and stores at once: a power of two up to 16, and at most 16
+        bytes of the widest tensor.
+    preload : bool, optional
+        Whether tensors that all rows share are loaded before the reductions, together with the row,
+        and wait in registers; else where they are used.
+    recompute : bool, optional
+        Whether what is dear and used twice, as the exponentials of a softmax, is computed again;
+        else it waits in registers.
+
+    Raises
+    ------
+    ScheduleError
+        A value is illegal, or the threads of a thread block are no whole warps or above 1024.
+    """
+
+    threads: int | None = None
+    rows: int | None = None
+    vector: int | None = None
+    preload: bool | None = None
+    recompute: bool | None = None
+
+    def __post_init__(self) -> None:
+        where = "RowReductionConfig"
+        threads = as_int(where, "threads", self.threads, 1, MAX_THREADS)
+        rows = as_int(where, "rows", self.rows, 1, MAX_THREADS)
+        vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
+        object.__setattr__(self, "threads", threads)
+        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "vector", vector)
+        for name in ("preload", "recompute"):
+            check_type(where, name, getattr(self, name), bool, "a bool")
+        if vector is not None and vector & (vector - 1):
+            raise cannot_schedule(where, f"vector={vector}", "a power of two")
+        if threads is not None and not is_row(threads):
+            need = f"a power of two, or a multiple of {THREADS_PER_WARP}"
+            raise cannot_schedule(where, f"threads={threads}", need)
+        if threads is not None and rows is not None and not fits_block(threads, rows):
+            found = f"{threads} x {rows} = {threads * rows} threads of a thread block"
+            need = f"a multiple of {THREADS_PER_WARP}, at most {MAX_THREADS}"
+            raise cannot_schedule(where, found, need)
+
+
+def is_row(threads: int) -> bool:
+    """Tell whether so many threads can reduce a row: whole warps, or an equal part of one."""
+    if threads < THREADS_PER_WARP:
+        return threads & (threads - 1) == 0
+    return threads % THREADS_PER_WARP == 0
+
+
+def fits_block(threads: int, rows: int) -> bool:
+    """Tell whether the rows of a thread block are whole warps, and not too many."""
+    return threads * rows <= MAX_THREADS and threads * rows % THREADS_PER_WARP == 0

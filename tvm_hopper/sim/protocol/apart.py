@@ -1,0 +1,68 @@
+"""CTAs of a cluster that share nothing but the cluster barrier: one is followed after the other.
+
+Eight CTAs that each run a pipeline of their own, and meet at two cluster barriers, have as many
+states as all ways to combine theirs. Between the meetings no order of steps of different CTAs
+matters, so that it suffices to let one of them go on as far as it can (a persistent set: Godefroid,
+"Partial-order methods for the verification of concurrent systems", 1996).
+
+Let G be CTAs whose agents touch no mbarrier and no block barrier of others, nor others theirs.
+What others do without G changes nothing that a step of G reads or writes but the cluster barrier.
+There, arrivals and exits of agents that come by turns commute, and a wait that can pass will always
+be able to (`System.cluster_in_turns`). A wait of G that cannot pass could be let pass by others
+alone only if the generation needed nobody of G any more. Where some agent of G has neither come to
+it nor exited, all steps that G can take are thus a persistent set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tvm_hopper.sim.protocol.system import CLUSTER, System, SystemState
+
+
+class Apart:
+    """The sets of agents of one system that share the cluster barrier alone."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.groups = self._groups() if system.cluster_in_turns else []
+        if len(self.groups) < 2:
+            self.groups = []
+
+    def _groups(self) -> list[frozenset[int]]:
+        home = {agent.cta: agent.cta for agent in self.system.agents}
+
+        def find(cta: int) -> int:
+            while home.setdefault(cta, cta) != cta:
+                cta = home[cta]
+            return cta
+
+        for agent in self.system.agents:
+            for op in agent.ops:
+                for (cta, *_), _, _ in op.targets:
+                    home[find(cta)] = find(agent.cta)
+        found: dict[int, set[int]] = {}
+        for number, agent in enumerate(self.system.agents):
+            found.setdefault(find(agent.cta), set()).add(number)
+        return [frozenset(members) for members in found.values()]
+
+    def able(self, state: SystemState) -> Iterator[frozenset[int]]:
+        """Yield the sets whose steps, if any can be taken, need no step of others beside them."""
+        system = self.system
+        if not self.groups:
+            return
+        generation = state.meetings[system.meeting_index[CLUSTER]][0]
+        for members in self.groups:
+            if any(
+                state.positions[n] < system.parts[n].ends and state.tickets[n] != generation
+                for n in members
+            ):
+                yield members
+
+    def successors(self, state: SystemState, movers: Sequence[int]) -> list[SystemState]:
+        """Return the steps of the first set that can take any; none if no set may go alone."""
+        for members in self.able(state):
+            own = [number for number in movers if number in members]
+            if found := self.system.successors(state, own, members):
+                return found
+        return []

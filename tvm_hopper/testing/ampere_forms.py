@@ -1,0 +1,235 @@
+"""Schedules for Ampere in the forms of TVM's tests, at any size, for tests and benchmarks.
+
+Nothing here has a word of this package: TVM builds each with `tirx.use_async_copy`, and under the
+option `tvm_hopper.async_copy` it is built for a chip of Hopper or of Ampere.
+"""
+
+# mypy: disable-error-code="valid-type"
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import s_tir, te
+from tvm.script import tirx as T
+
+from tvm_hopper.codegen_patches.ptx import cp_async
+
+from .pointwise import BLOCK
+
+COLUMNS_OF_ROWS, ROWS_OF_BLOCK = 128, 32
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a program is cut up; `vectors` of `ampere_schedules` is one of these.
+
+    Parameters
+    ----------
+    tile : tuple of int
+        Elements of one trip of the pipeline.
+    steps : int
+        Trips of a thread block, tiles one below the other.
+    threads : int
+        Threads of a block.
+    chunk, vector : int
+        Elements that one thread copies at once, and that it computes at once.
+    stages : int
+        Of the pipeline.
+    store : int, optional
+        Elements that one thread copies out at once, from a tile of what was computed; None: what
+        is computed goes to global memory.
+    """
+
+    tile: tuple[int, int]
+    steps: int = 8
+    threads: int = 256
+    chunk: int = 4
+    vector: int = 4
+    stages: int = 4
+    store: int | None = None
+
+
+def scaled(rows: int, columns: int, form: Form, dtype: str = "float32") -> tvm.IRModule:
+    """Schedule C = 2 A."""
+    a = te.placeholder((rows, columns), dtype, name="A")
+    c = te.compute(a.shape, lambda i, j: a[i, j] * te.const(2, dtype), name=BLOCK)
+    return _scheduled(te.create_prim_func([a, c]), form)
+
+
+def five_point(rows: int, columns: int, form: Form) -> tvm.IRModule:
+    """Schedule the stencil of `neighbors`, each element from those beside it.
+
+    A has two rows and four columns more than C, whose number is a multiple of 4: its rows are some
+    times 16 bytes, and one more column than C has is read on either side.
+    """
+    a = te.placeholder((rows + 2, columns + 4), "float32", name="A")
+
+    def value(i: Any, j: Any) -> Any:
+        around = a[i, j + 1] + a[i + 1, j] + a[i + 1, j + 2] + a[i + 2, j + 1]
+        return around * te.const(0.25, "float32") + a[i + 1, j + 1]
+
+    c = te.compute((rows, columns), value, name=BLOCK)
+    return _scheduled(te.create_prim_func([a, c]), form)
+
+
+def _scheduled(func: tvm.tirx.PrimFunc, form: Form) -> tvm.IRModule:
+    sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
+    tile = sch.cache_read(BLOCK, 0, "shared")
+    i, j = sch.get_loops(BLOCK)
+    outer, k0, i = sch.split(i, [None, form.steps, form.tile[0]])
+    block, j = sch.split(j, [None, form.tile[1]])
+    sch.reorder(outer, block, k0, i, j)
+    sch.bind(sch.fuse(outer, block), "blockIdx.x")
+    sch.compute_at(tile, k0)
+    _deal_out(sch, sch.get_loops(tile)[-2:], form.threads, form.chunk)
+    if form.store is not None:
+        out = sch.cache_write(BLOCK, 0, "shared")
+        sch.reverse_compute_at(out, k0)
+        _deal_out(sch, sch.get_loops(out)[-2:], form.threads, form.store)
+    _deal_out(sch, [i, j], form.threads, form.vector)
+    parts = 2 if form.store is None else 3
+    sch.annotate(k0, "software_pipeline_stage", [0] + [form.stages - 1] * (parts - 1))
+    sch.annotate(k0, "software_pipeline_order", list(range(parts)))
+    sch.annotate(k0, "software_pipeline_async_stages", [0])
+    return sch.mod
+
+
+def _deal_out(sch: s_tir.Schedule, loops: list[Any], threads: int, vector: int) -> None:
+    _, thread, elements = sch.split(sch.fuse(*loops), [None, threads, vector])
+    sch.bind(thread, "threadIdx.x")
+    if vector > 1:
+        sch.vectorize(elements)
+
+
+def rows(blocks: int, dtype: str, width: int) -> tvm.IRModule:
+    """Copy a row for each thread through shared memory, as `inject_async_copy` of TVM's tests.
+
+    The copy waits for itself; it is made by `width` elements at once, and out by one.
+    """
+    count, steps = blocks * ROWS_OF_BLOCK, COLUMNS_OF_ROWS // width
+    commit, wait = cp_async.commit_group(), cp_async.wait_group(0)
+
+    @T.prim_func(s_tir=True)
+    def vectors(
+        A: T.Buffer((count, COLUMNS_OF_ROWS), dtype), B: T.Buffer((count, COLUMNS_OF_ROWS), dtype)
+    ):
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        bx = T.env_thread("blockIdx.x")
+        tx = T.env_thread("threadIdx.x")
+        T.launch_thread(bx, blocks)
+        T.launch_thread(tx, ROWS_OF_BLOCK)
+        with T.sblock():
+            a = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), dtype, scope="shared")
+            T.reads(A[bx * 32 : bx * 32 + 32, 0:128])
+            T.writes(B[bx * 32 : bx * 32 + 32, 0:128])
+            T.attr("default", "async_scope", 1)
+            for i in range(steps):
+                for j in T.vectorized(width):
+                    a[tx, i * width + j] = A[bx * 32 + tx, i * width + j]
+            T.evaluate(commit)
+            T.evaluate(wait)
+            for i in range(128):
+                B[bx * 32 + tx, i] = a[tx, i]
+
+    return tvm.IRModule({"main": vectors})
+
+
+def doubled_rows(blocks: int) -> tvm.IRModule:
+    """Copy a row for each thread to shared memory, double it there, and copy it out by elements."""
+    count = blocks * ROWS_OF_BLOCK
+    commit, wait = cp_async.commit_group(), cp_async.wait_group(0)
+
+    @T.prim_func(s_tir=True)
+    def func(
+        A: T.Buffer((count, COLUMNS_OF_ROWS), "float32"),
+        B: T.Buffer((count, COLUMNS_OF_ROWS), "float32"),
+    ):
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        bx = T.env_thread("blockIdx.x")
+        tx = T.env_thread("threadIdx.x")
+        T.launch_thread(bx, blocks)
+        T.launch_thread(tx, ROWS_OF_BLOCK)
+        with T.sblock():
+            a = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), "float32", scope="shared")
+            b = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), "float32", scope="shared")
+            T.reads(A[bx * 32 : bx * 32 + 32, 0:128])
+            T.writes(B[bx * 32 : bx * 32 + 32, 0:128])
+            T.attr("default", "async_scope", 1)
+            for i in range(32):
+                for j in T.vectorized(4):
+                    a[tx, i * 4 + j] = A[bx * 32 + tx, i * 4 + j]
+            T.evaluate(commit)
+            T.evaluate(wait)
+            for i in range(128):
+                b[tx, i] = a[tx, i] * T.float32(2)
+            for i in range(128):
+                B[bx * 32 + tx, i] = b[tx, i]
+
+    return tvm.IRModule({"main": func})
+
+
+def columns(blocks: int, threads: int, trips: int, pad: bool = False) -> tvm.IRModule:
+    """Add two tensors by columns, a row for each thread, as `async_producer_interleaving`.
+
+    With `pad` between two columns of zeros, as `cp_async_in_if_then_else`.
+    """
+    count = blocks * threads
+    width = trips - 2 if pad else trips
+    notes = {
+        "software_pipeline_stage": [0, 0, 3],
+        "software_pipeline_order": [0, 2, 1],
+        "software_pipeline_async_stages": [0],
+    }
+
+    @T.prim_func(s_tir=True)
+    def plain(
+        A: T.Buffer((count, width), "float32"),
+        B: T.Buffer((count, width), "float32"),
+        C: T.Buffer((count, trips), "float32"),
+    ):
+        T.func_attr({"global_symbol": "main"})
+        for bx in T.thread_binding(blocks, thread="blockIdx.x"):
+            for tx in T.thread_binding(threads, thread="threadIdx.x"):
+                for i in T.serial(trips, annotations=notes):
+                    with T.sblock("compute"):
+                        a = T.sblock_alloc_buffer((threads, 1), scope="shared")
+                        b = T.sblock_alloc_buffer((threads, 1), scope="shared")
+                        with T.sblock("a"):
+                            a[tx, 0] = A[bx * threads + tx, i]
+                        with T.sblock("b"):
+                            b[tx, 0] = B[bx * threads + tx, i]
+                        with T.sblock("sum"):
+                            C[bx * threads + tx, i] = a[tx, 0] + b[tx, 0]
+
+    @T.prim_func(s_tir=True)
+    def padded(
+        A: T.Buffer((count, width), "float32"),
+        B: T.Buffer((count, width), "float32"),
+        C: T.Buffer((count, trips), "float32"),
+    ):
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        for bx in T.thread_binding(blocks, thread="blockIdx.x"):
+            for tx in T.thread_binding(threads, thread="threadIdx.x"):
+                for i in T.serial(trips, annotations=notes):
+                    with T.sblock("compute"):
+                        a = T.sblock_alloc_buffer((threads, 1), scope="shared")
+                        b = T.sblock_alloc_buffer((threads, 1), scope="shared")
+                        with T.sblock("a"):
+                            a[tx, 0] = T.if_then_else(
+                                i >= 1 and i < trips - 1,
+                                A[bx * threads + tx, i - 1],
+                                T.float32(0),
+                            )
+                        with T.sblock("b"):
+                            b[tx, 0] = T.if_then_else(
+                                i >= 1 and i < trips - 1,
+                                B[bx * threads + tx, i - 1],
+                                T.float32(0),
+                            )
+                        with T.sblock("sum"):
+                            C[bx * threads + tx, i] = a[tx, 0] + b[tx, 0]
+
+    return tvm.IRModule({"main": padded if pad else plain})

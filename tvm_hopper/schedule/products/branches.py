@@ -47,7 +47,7 @@ ONE_KERNEL = "take one kernel: hs.matmul(..., classes=())"
 
 
 @dataclass(frozen=True)
-class Part:
+class RootPart:
     """One statement of a function's root block, and what it touches."""
 
     stmt: Any
@@ -226,10 +226,10 @@ def _branch(func: Any, block: str, rows: Any, bounds: tuple[int, ...]) -> tirx.P
     return func.with_body(ir.SBlockRealize(func.body.iter_values, func.body.predicate, new))
 
 
-def _part(stmt: Any) -> Part:
+def _part(stmt: Any) -> RootPart:
     blocks = ir.find_all(stmt, ir.SBlock)
     loops = ir.find_all(stmt, ir.For)
-    return Part(
+    return RootPart(
         stmt,
         tuple(str(x.name_hint) for x in blocks),
         tuple(region.source for x in blocks for region in x.reads),
@@ -239,7 +239,7 @@ def _part(stmt: Any) -> Part:
     )
 
 
-def find_group(parts: Sequence[Part], product: int) -> frozenset[int]:
+def find_group(parts: Sequence[RootPart], product: int) -> frozenset[int]:
     """Return the places of the statements that become one kernel with a product."""
     group = {product}
     while True:  # what reads the product, or what is made of it
@@ -264,14 +264,16 @@ def find_group(parts: Sequence[Part], product: int) -> frozenset[int]:
         group |= more
 
 
-def _is_read_outside(parts: Sequence[Part], i: int, group: frozenset[int], product: int) -> bool:
+def _is_read_outside(
+    parts: Sequence[RootPart], i: int, group: frozenset[int], product: int
+) -> bool:
     """Tell whether a statement in front of the product is needed by another one, too."""
     others = [part for j, part in enumerate(parts) if j not in group]
     return i < product and any(_share(part.reads, parts[i].writes) for part in others)
 
 
 def _check_order(
-    parts: Sequence[Part], group: frozenset[int], product: int, staying: Sequence[int]
+    parts: Sequence[RootPart], group: frozenset[int], product: int, staying: Sequence[int]
 ) -> None:
     """Refuse statements that cannot move to the product's place past those in between.
 
@@ -295,7 +297,7 @@ def _check_order(
             )
 
 
-def _copy_of(parts: Sequence[Part], buffers: Sequence[Any], block: str, bound: int) -> Any:
+def _copy_of(parts: Sequence[RootPart], buffers: Sequence[Any], block: str, bound: int) -> Any:
     """Build one class: a block of its own, whose scope TVM's primitives see alone."""
     regions = {}
     for kind in ("reads", "writes"):

@@ -273,7 +273,7 @@ def cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
 def estimate_all(
     wanted: Sequence[ProductShape], configs: Sequence[MatmulConfig], chip: Chip | None = None
 ) -> Floats:
-    """Estimate products with each of several configurations.
+    """Estimate products with each of several configurations; a sum in parts counts as a whole one.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ _BITS = 32  # of what a shuffle moves
 
 
 @dataclass(frozen=True)
-class Reduction:
+class ThreadReduction:
     """One reduction of a kernel: what each thread has, and where the result goes."""
 
     scope: tirx.AttrStmt
@@ -67,7 +67,7 @@ class Reduction:
         return -(-self.num_threads // WARP)
 
 
-def plan_reductions(kernel: ir.For) -> tuple[Reduction, ...]:
+def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
     """Find the reductions of a kernel; refuse those that shuffles do not make."""
     return tuple(
         _plan(kernel, scope, scope.body.value)
@@ -76,7 +76,7 @@ def plan_reductions(kernel: ir.For) -> tuple[Reduction, ...]:
     )
 
 
-def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> Reduction:
+def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReduction:
     count = int(call.args[0])
     sources, condition = call.args[1 : 1 + count], call.args[1 + count]
     results, threads = call.args[2 + count : 2 + 2 * count], call.args[2 + 2 * count :]
@@ -100,10 +100,10 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> Reduction:
             fix = "reduce in float32: cast the input"
             raise cannot_lower(where, ir.dtype_of(source), f"{_BITS} bits to shuffle", fix)
     rows = prod(x or 1 for tag, x in sizes.items() if tag != "threadIdx.x")
-    return Reduction(scope, scope.node, tuple(sources), tuple(results), axis, rows)
+    return ThreadReduction(scope, scope.node, tuple(sources), tuple(results), axis, rows)
 
 
-def rewrite_reductions(kernel: ir.For, plan: tuple[Reduction, ...]) -> ir.For:
+def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.For:
     """Put shuffles in the place of each reduction."""
     row = _row_number(kernel)
     names = ir.Names(var.name for var in ir.find_all(kernel, ir.Var))
@@ -142,7 +142,7 @@ def _allocate(kernel: ir.For, buffers: list[ir.Var]) -> ir.For:
     return ir.replace_nodes(kernel, ir.SBlock, {block: more})
 
 
-def _reduce(one: Reduction, room: list[tuple[ir.Var, int]], row: Any) -> ir.Stmt:
+def _reduce(one: ThreadReduction, room: list[tuple[ir.Var, int]], row: Any) -> ir.Stmt:
     tx = one.axis.loop_var
     stmts = [_store(to, source) for to, source in zip(one.results, one.sources, strict=True)]
     stmts += _butterfly(one, min(one.num_threads, WARP))
@@ -160,7 +160,9 @@ def _reduce(one: Reduction, room: list[tuple[ir.Var, int]], row: Any) -> ir.Stmt
     return ir.seq([*stmts, *_butterfly(one, warps_together(one))])
 
 
-def _partial(one: Reduction, buffer: ir.Var, place: list[Any], lane: Any, identity: Any) -> Any:
+def _partial(
+    one: ThreadReduction, buffer: ir.Var, place: list[Any], lane: Any, identity: Any
+) -> Any:
     """Return what a lane takes of the warps' values: that of its own number, or none."""
     width = warps_together(one)
     value = tirx.BufferLoad(buffer, [*place, lane % width])
@@ -169,12 +171,12 @@ def _partial(one: Reduction, buffer: ir.Var, place: list[Any], lane: Any, identi
     return tirx.if_then_else(lane % width < one.num_warps, value, identity)
 
 
-def warps_together(one: Reduction) -> int:
+def warps_together(one: ThreadReduction) -> int:
     """Return how many neighbouring lanes combine the values of a row's warps."""
     return 1 << (one.num_warps - 1).bit_length()
 
 
-def _butterfly(one: Reduction, width: int) -> list[ir.Stmt]:
+def _butterfly(one: ThreadReduction, width: int) -> list[ir.Stmt]:
     """Combine the values of `width` neighbouring lanes; each of them has the result."""
     steps: list[ir.Stmt] = []
     distance = width // 2
@@ -196,7 +198,7 @@ def _butterfly(one: Reduction, width: int) -> list[ir.Stmt]:
     return steps
 
 
-def _combine(one: Reduction, values: dict[Any, Any]) -> list[ir.Stmt]:
+def _combine(one: ThreadReduction, values: dict[Any, Any]) -> list[ir.Stmt]:
     return [
         _store(to, ir.substitute(value, values))
         for to, value in zip(one.results, one.reducer.result, strict=True)

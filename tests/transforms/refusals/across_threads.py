@@ -39,5 +39,5 @@ ACROSS_THREADS = [
     _case("a part of a warp", "need whole warps of 32 threads", count="8"),
     _case("a row along y", "found threads ty; need a row's threads along", axis="ty"),
     _case("threads that stay away", "the condition tx < 3; need threads that", condition="tx < 3"),
-    _case("a sum of halves", "found float16; need 32 bits to shuffle", dtype='"float16"'),
+    _case("halves across threads", "found float16; need 32 bits to shuffle", dtype='"float16"'),
 ]

@@ -172,8 +172,9 @@ def _place_loads(
             return new
         notes = {k: v for k, v in new.annotations.items() if k not in PIPELINE_KEYS}
         if node in num_slots:
-            by_group = all(x.by_group for x in plan.pipelines if node.same_as(x.loop))
-            rolled = {} if by_group or UNROLL in notes else ROLLED
+            own = [x for x in plan.pipelines if node.same_as(x.loop)]
+            by_threads = all(x.by_group and x.processor.has_threads for x in own)
+            rolled = {} if by_threads or UNROLL in notes else ROLLED
             notes = {**notes, **rolled, NUM_SLOTS: num_slots[node]}
         body = put_first(in_front.get(node, []), _bare(new.body))
         return ir.with_body(new, body, annotations=notes)

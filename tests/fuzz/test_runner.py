@@ -86,7 +86,7 @@ def test_the_report_names_seed_commit_and_versions():
     assert "--seed 5" in page
     assert "apache-tvm 0" in page
     assert "2 cases" in page
-    assert "| wrong (fault) | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in page
+    assert f"| wrong (fault) | 1 |{' 0 |' * (len(FAMILIES) - 1)} 1 |" in page
     assert report.commit() in page
 
 

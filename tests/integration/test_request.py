@@ -15,6 +15,13 @@ def test_key_on_a_loop_bound_to_another_axis_is_refused():
         check_request("main", request)
 
 
+def test_key_of_a_serial_loop_on_a_bound_one_is_refused():
+    request = Request(keys.LOOP, "part", keys.ACROSS_BLOCKS, "blockIdx.z", axis="threadIdx.y")
+    need = r"across_blocks on a loop bound to threadIdx\.y; need it on a serial loop"
+    with pytest.raises(HopperError, match=need):
+        check_request("main", request)
+
+
 def test_host_without_llvm_is_refused():
     with pytest.raises(HopperError, match=r"main: found host target c; need llvm: tensor maps"):
         check_host("main", Target("nvidia/nvidia-h200", host="c"))

@@ -219,9 +219,6 @@ def check_request(function: str, request: Request) -> None:
     if key.axis and request.place == keys.LOOP and request.axis != key.axis:
         found = f"{key.name} on a loop bound to {request.axis or 'no thread axis'}"
         raise cannot_lower(where, found, f"it on the loop bound to {key.axis}")
-    if not key.axis and request.place == keys.LOOP and request.axis:
-        found = f"{key.name} on a loop bound to {request.axis}"
-        raise cannot_lower(where, found, "it on a serial loop")
     value = options.plain(request.value)
     if not options.value_fits(key, value):
         raise cannot_lower(where, f"{key.name} = {value!r}", options.value_need(key))
@@ -230,6 +227,9 @@ def check_request(function: str, request: Request) -> None:
         raise cannot_lower(
             where, f"{key.name} without {partner}", f"both on the same {request.place}"
         )
+    if not key.axis and request.place == keys.LOOP and request.axis:
+        found = f"{key.name} on a loop bound to {request.axis}"
+        raise cannot_lower(where, found, "it on a serial loop")
 
 
 def _where(function: str, request: Request) -> str:

@@ -29,7 +29,8 @@ from tvm_hopper.schedule.products.model import RASTER_GROUP, choose_raster_group
 
 FOLDS = 6
 WEIGHTS = ((1.15, 1.0), (1.5, 0.5), (2.5, 0.15), (math.inf, 0.03))  # up to so many times the best
-NAMES = [field.name for field in dataclasses.fields(Rates)]
+UNFITTED = {"cut_share"}  # of which the times do not tell
+NAMES = [field.name for field in dataclasses.fields(Rates) if field.name not in UNFITTED]
 STEP = 1e-4  # of a constant's logarithm
 TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "rates.py"
 
@@ -152,7 +153,7 @@ def fit(data: list[Measured], start: Rates, rounds: int = 60) -> Rates:
         logs, errors, damping = logs + move, trial, max(damping / 5, 1e-8)
         if gain < 1e-6:
             break
-    return Rates(**dict(zip(NAMES, np.exp(logs).tolist(), strict=True)))
+    return dataclasses.replace(start, **dict(zip(NAMES, np.exp(logs).tolist(), strict=True)))
 
 
 def losses(data: list[Measured], rates: Rates) -> list[float]:

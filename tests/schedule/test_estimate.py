@@ -33,6 +33,7 @@ PLAIN = Rates(
     partial=0.0,
     flop_power=0.0,
     load_power=0.0,
+    cut_share=0.0,
     step_norm=200.0,
     time_norm=200.0,
 )
@@ -161,3 +162,10 @@ def test_every_candidate_is_legal():
         tile, stages = found.tile(i), int(found.stages[i])
         assert find_violations(tile, stages, config, "bfloat16", ARCH) == []
         assert stages == min(8, most_stages(tile, "bfloat16", ARCH))
+
+
+def test_edges_that_cut_tiles_cost_a_share():
+    even, cut = cycles(SQUARE, tiles()), cycles(SQUARE, tiles(), cut_share=0.5)
+    assert cut == even  # no edge of it cuts a tile
+    ragged = replace(SQUARE, m=SQUARE.m - 1)
+    assert cycles(ragged, tiles(), cut_share=0.5) == 1.5 * cycles(ragged, tiles()).expected

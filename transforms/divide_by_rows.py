@@ -1,16 +1,19 @@
 """Divide by what a whole row shares once, and multiply each element.
 
-    for c, v in unroll: Y_local[c, v] = T.Cast("bfloat16", E_local[c, v] / S_local[0])
+    for c, v in unroll: Y_local[c, v] = T.Cast("bfloat16", E_local[c, v] / S[0])
   ->
-    for c, v in unroll: Y_local[c, v] = T.Cast("bfloat16", E_local[c, v] * (1 / S_local[0]))
+    for c, v in unroll: Y_local[c, v] = T.Cast("bfloat16", E_local[c, v] * k * (1 / (S[0] * k)))
+
+    k = 2^64 where |S[0]| < 2^-64, 2^-64 where |S[0]| > 2^64, else 1
 
 A division is a dozen instructions with a branch; as many as all else that a softmax does to an
-element. The reciprocal is the same for all of a thread's elements, so that it is computed once.
+element. The reciprocal is the same for all of a thread's elements, so that it is computed once. The
+power of two keeps it a normal number whatever the divisor is, and rounds nothing.
 
 The product has two roundings in float32, so up to 1.5 units in the last place where the division
-has 0.5. It is done where the result goes to a type of 16 bits straight away, whose own unit is 256
-times as large or more; nowhere else. A divisor below 2^-126, whose reciprocal may be infinite, is
-the sum of no softmax, whose greatest term is 1.
+has 0.5. It is done where the quotient, or a product with it, goes to a type of 16 bits straight
+away, whose own unit is 8192 times as large or more; nowhere else, since a sum may cancel. It is
+noted for `explain`, and `tvm_hopper.functions` = "library" keeps the division.
 
 Before: elements are dealt out to threads.  After: no such quotient, in kernels bound by memory.
 """
@@ -24,9 +27,16 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.short_functions import HALVES
+from tvm_hopper.requests import options
 from tvm_hopper.requests.bodies import is_memory_bound
+from tvm_hopper.requests.keys import FUNCTIONS
 
-NARROW = ("bfloat16", "float16")
+FAR = 64  # a power of two: a divisor beyond it, or below its inverse, is scaled by as much
+NOTE = (
+    f'quotients by a row become products, to 1.5 units in float32; {FUNCTIONS} = "library" divides'
+)
 
 
 @dataclass(frozen=True)
@@ -46,14 +56,21 @@ def plan_quotients(kernel: ir.For) -> tuple[Quotient, ...]:
     found = []
     for store in ir.find_all(kernel, ir.BufferStore):
         value = store.value
-        if not isinstance(value, tirx.Cast) or ir.dtype_of(value) not in NARROW:
+        if not isinstance(value, tirx.Cast) or ir.dtype_of(value) not in HALVES:
             continue
         if not ir.depends_on(list(store.indices), elements):
             continue
-        for division in ir.find_all(value.value, tirx.Div):
+        for division in _factors(value.value):
             if ir.dtype_of(division) == "float32" and _is_of_row(division, elements):
                 found.append(Quotient(division, store))
     return tuple(found)
+
+
+def _factors(value: Any) -> list[tirx.Div]:
+    """Return the quotients that a value is the product of: what rounds them rounds it as much."""
+    if isinstance(value, tirx.Mul):
+        return [*_factors(value.a), *_factors(value.b)]
+    return [value] if isinstance(value, tirx.Div) else []
 
 
 def _is_of_row(division: tirx.Div, elements: list[ir.Var]) -> bool:
@@ -73,9 +90,22 @@ def rewrite_quotients(kernel: ir.For, plan: tuple[Quotient, ...]) -> Any:
         after = mutator.default_mutate(node)
         if not any(node.same_as(x) for x in planned):
             return after
-        return after.a * (tirx.const(1.0, "float32") / after.b)
+        scale = _scale(after.b)
+        return after.a * scale * (_float32(1) / (after.b * scale))
 
     return ir.mutate(kernel, [(tirx.Div, visit)])
+
+
+def _scale(divisor: Any) -> Any:
+    """Return the power of two by which a divisor is neither subnormal nor has such a reciprocal."""
+    small = tirx.abs(divisor) < _float32(2.0**-FAR)
+    large = tirx.abs(divisor) > _float32(2.0**FAR)
+    to_small = tirx.Select(large, _float32(2.0**-FAR), _float32(1))
+    return tirx.Select(small, _float32(2.0**FAR), to_small)
+
+
+def _float32(number: float) -> Any:
+    return tirx.const(number, "float32")
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.DivideByRows")
@@ -84,12 +114,16 @@ class DivideByRows:
 
     def transform_function(self, func, mod, ctx):
         """Rewrite the quotients of one function's memory-bound kernels."""
+        if options.read(FUNCTIONS, func) == "library":
+            return func
+        notes = {}
 
         def divide(kernel: ir.For) -> Any:
             if not is_memory_bound(kernel) or not (plan := plan_quotients(kernel)):
                 return kernel
             after = rewrite_quotients(kernel, plan)
             assert not plan_quotients(after), "DivideByRows left a division"
+            notes[ir.number_of(func, kernel)] = [RemarkNote(NOTE)]
             return after
 
-        return ir.map_kernels(func, divide)
+        return note_kernels(ir.map_kernels(func, divide), notes)

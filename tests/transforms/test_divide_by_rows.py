@@ -23,7 +23,13 @@ def func(Y: T.Buffer((8, 2048), "bfloat16"), Z: T.Buffer((8, 2048), "float32")):
                         STORE
 """
 DIVISION = 'Y[bx, tx * 8 + v] = T.Cast("bfloat16", e[v] / s[0])'
-PRODUCT = 'Y[bx, tx * 8 + v] = T.Cast("bfloat16", e[v] * (T.float32(1) / s[0]))'
+SCALE = (
+    "T.Select(T.fabs(s[0]) < T.float32(2.0**-64), T.float32(2.0**64), "
+    "T.Select(T.fabs(s[0]) > T.float32(2.0**64), T.float32(2.0**-64), T.float32(1)))"
+)
+PRODUCT = (
+    f'Y[bx, tx * 8 + v] = T.Cast("bfloat16", e[v] * {SCALE} * (T.float32(1) / (s[0] * {SCALE})))'
+)
 
 
 def test_a_quotient_becomes_a_product():
@@ -50,8 +56,15 @@ def test_other_kernels_stay():
         'Y[bx, tx * 8 + v] = T.Cast("bfloat16", s[0] / e[v])',  # by an element
         'Y[bx, tx * 8 + v] = T.Cast("bfloat16", e[v] / T.float32(3))',  # TVM's own business
         'Y[bx, 0] = T.Cast("bfloat16", e[0] / s[0])',  # once a row
+        'Y[bx, tx * 8 + v] = T.Cast("bfloat16", e[v] / s[0] - T.float32(1))',  # may cancel
+        'Y[bx, tx * 8 + v] = T.Cast("bfloat16", T.exp(e[v] / s[0]))',  # may grow
     ],
 )
 def test_other_quotients_stay(store):
     func = parse(BEFORE, ("STORE", store))
+    check(run(func, DivideByRows()), func)
+
+
+def test_the_option_keeps_divisions():
+    func = parse(BEFORE, ("STORE", DIVISION)).with_attr("tvm_hopper.functions", "library")
     check(run(func, DivideByRows()), func)

@@ -7,7 +7,7 @@ from collections import Counter
 import ml_dtypes
 import numpy as np
 import pytest
-from tvm import s_tir
+from tvm import s_tir, te
 
 from tests.sim_kernels.mutate import change
 from tvm_hopper import ir
@@ -145,3 +145,17 @@ def test_rows_that_are_no_numbers_are_as_the_program_says():
     np.testing.assert_allclose(y[[0, 3]], want, rtol=1e-5)
     assert np.isnan(y[1]).all()
     assert np.isnan(y[2]).any()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-40, 3e-39, 1e38])
+def test_rows_by_their_greatest_element_however_small_or_large(scale):
+    x, k = te.placeholder((4, 256), "float32", name="X"), te.reduce_axis((0, 256), "k")
+    most = te.compute((4,), lambda i: te.max(x[i, k], k), "M")
+    y = te.compute((4, 256), lambda i, j: (x[i, j] / most[i]).astype("bfloat16"), "Y")
+    sch = s_tir.Schedule(te.create_prim_func([x, y]))
+    hs.row_reduction(sch)
+    given = np.random.default_rng(5).uniform(0.5, 1.5, (4, 256)).astype(np.float32)
+    given *= np.float32(scale)
+    got = simulate(sch, {"X": given}).outputs["Y"].astype(np.float64)
+    want = given.astype(np.float64) / given.max(1, keepdims=True)
+    np.testing.assert_allclose(got, want, rtol=2**-8)

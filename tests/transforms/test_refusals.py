@@ -20,9 +20,10 @@ from tvm import tirx
 
 from tests.transforms.refusals.across_threads import ACROSS_THREADS
 from tests.transforms.refusals.case import Case
-from tests.transforms.refusals.copies import COPIES, LOADS, TILES
+from tests.transforms.refusals.copies import COPIES, TILES
 from tests.transforms.refusals.dma import DMA
 from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
+from tests.transforms.refusals.loads import LOADS
 from tests.transforms.refusals.mechanisms import MECHANISMS
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS

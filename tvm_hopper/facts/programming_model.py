@@ -24,3 +24,7 @@ SETMAXNREG_MAX = 256
 SETMAXNREG_STEP = 8
 
 BULK_ALIGNMENT = 16  # bytes; PTX ISA, `cp.async.bulk`: size and both addresses
+
+# CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory"
+SECTOR_BYTES = 32  # of memory that the caches read and write at once
+LINE_BYTES = 128  # four sectors of one line

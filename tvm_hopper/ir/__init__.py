@@ -6,6 +6,7 @@ The simulator and the checks walk by themselves: they judge what is made with th
 
 from .build import (
     as_int32,
+    block_of_store,
     call_op,
     cast_like,
     full_region,
@@ -106,6 +107,7 @@ __all__ = [
     "Var",
     "accesses",
     "as_int32",
+    "block_of_store",
     "call_op",
     "cast_like",
     "conjunction",

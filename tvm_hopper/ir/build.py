@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvm import ir, sym, tirx
@@ -124,6 +124,21 @@ def opaque_block(name: str, body: Stmt, **fields: Any) -> SBlockRealize:
     """Build a realized block without iteration variables."""
     fields = {"reads": [], "writes": [], **fields}
     return SBlockRealize([], True, SBlock([], name_hint=name, body=body, **fields))
+
+
+def block_of_store(store: Any, loads: Sequence[Any], annotations: Mapping[str, Any]) -> Any:
+    """Put a store that has no block of its own into one, with the elements that it touches."""
+
+    def element(buffer: Var, indices: Any) -> Any:
+        return tirx.BufferRegion(buffer, [ir.Range.from_min_extent(x, 1) for x in indices])
+
+    return opaque_block(
+        store.buffer.name,
+        store,
+        reads=[element(x.source, x.indices) for x in loads],
+        writes=[element(store.buffer, store.indices)],
+        annotations=annotations,
+    )
 
 
 def full_region(buffer: Var) -> TensorRegion:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of, strides_bytes
+from tvm_hopper.facts.programming_model import SECTOR_BYTES
 from tvm_hopper.requests.keys import BY_OPTION
 
 from .copy_nests import CopyNest, fills_tile
 
-SECTOR_BYTES = 32  # what the caches read and write at once
 SIDE_BY_SIDE = f"by hardware: less than {SECTOR_BYTES} bytes lie between what its threads store"
-
-
 UNDER_A_CONDITION = "by hardware: it stands under a condition, which threads may disagree about"
 
 

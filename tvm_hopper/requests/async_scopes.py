@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import ir as tvm_ir
 from tvm import tirx
 
 from tvm_hopper import ir
@@ -221,16 +220,7 @@ def _in_block(mechanism: str) -> Any:
         if not _is_plain_copy(store):
             return store
 
-        def element(buffer: ir.Var, indices: Any) -> Any:
-            ranges = [tvm_ir.Range.from_min_extent(x, 1) for x in indices]
-            return tirx.BufferRegion(buffer, ranges)
-
-        return ir.opaque_block(
-            store.buffer.name,
-            store,
-            reads=[element(x.source, x.indices) for x in _loads(store)],
-            writes=[element(store.buffer, store.indices)],
-            annotations={keys.ASYNC_COPY: mechanism, keys.BY_OPTION: 1},
-        )
+        asking = {keys.ASYNC_COPY: mechanism, keys.BY_OPTION: 1}
+        return ir.block_of_store(store, _loads(store), asking)
 
     return visit

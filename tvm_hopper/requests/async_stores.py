@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import ir as tvm_ir
 from tvm import tirx
 
 from tvm_hopper import ir
@@ -58,17 +57,7 @@ def _bare(store: ir.BufferStore, _mutator: Any) -> ir.Stmt:
     if not _is_copy_out(store):
         return store
 
-    def element(buffer: ir.Var, indices: Any) -> Any:
-        ranges = [tvm_ir.Range.from_min_extent(x, 1) for x in indices]
-        return tirx.BufferRegion(buffer, ranges)
-
-    return ir.opaque_block(
-        store.buffer.name,
-        store,
-        reads=[element(store.value.source, store.value.indices)],
-        writes=[element(store.buffer, store.indices)],
-        annotations=ASKING,
-    )
+    return ir.block_of_store(store, [store.value], ASKING)
 
 
 def _is_copy_out(store: Any) -> bool:

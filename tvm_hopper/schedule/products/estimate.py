@@ -18,14 +18,13 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
 
 from .candidates import Candidates
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 INSTRUCTION_ROWS = 64
-LINE_BYTES = 128  # that rows of a tensor begin at, or else each box touches one line more
-SECTOR_BYTES = 32
 WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
 
 
@@ -170,6 +169,7 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     own = instructions * (depth * size / 32) * instruction
     turn = rates.turn_cycles * np.where(tiles.pending > 0, rates.turn_left, 1)
 
+    # Rows begin at lines, or else each box touches one line more.
     along_k = [product.k * size % LINE_BYTES == 0] * 2
     along_mn = [extent * size % LINE_BYTES == 0 for extent in (product.m, product.n)]
     pairs = zip(along_k, along_mn, product.majors, strict=True)

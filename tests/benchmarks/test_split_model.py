@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_hopper.schedule.products.split_model import (
+from benchmarks.calibration.split_model import (
     CLUSTERS,
     choose_parts,
     estimate_split_cycles,

@@ -32,6 +32,7 @@ LAYERS = [
     ("transforms",),
     ("pipeline",),
     ("cuda_build", "schedule"),
+    ("dlight",),
     ("testing",),
     ("verification",),
     ("simulation",),

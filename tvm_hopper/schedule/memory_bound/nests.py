@@ -20,7 +20,7 @@ from tvm_hopper import ir
 
 from .arrays import Read, keep_output, keep_read
 from .program import Part, params
-from .tiles import RegisterTile, first_of_row, flat, lay_out, lay_out_rows
+from .tiles import RegisterTile, first_of_row, flat, lay_out, lay_out_rows, zero_of
 
 
 class Work(Enum):
@@ -116,7 +116,7 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
         return
 
     def index(*i: Any) -> list[Any]:
-        rows = [] if shared else flat(i[:first], extents[:first]) or [0]
+        rows = [] if shared else flat(i[:first], extents[:first]) or [zero_of(i)]
         return [*rows, *flat(i[first:], extents[first:])]
 
     dtype = ir.dtype_of(axes[0].var)

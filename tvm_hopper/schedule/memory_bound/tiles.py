@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
@@ -93,7 +93,7 @@ def lay_out(sch: s_tir.Schedule, block: Any, tile: RegisterTile, num_row_dims: i
     whole, vector = tile.threads * tile.vector, tile.vector
 
     def index(*i: Any) -> list[Any]:
-        (column,) = flat(i[first:], shape[first:]) or [0]
+        (column,) = flat(i[first:], shape[first:]) or [zero_of(i)]
         place = [column // whole, column % whole // vector, column % vector]
         return [*flat(i[:first], shape[:first]), *place]
 
@@ -105,7 +105,7 @@ def lay_out_rows(sch: s_tir.Schedule, block: Any) -> None:
     """Index the register array that a block writes, one value a row, by the number of the row."""
     shape = list(sch.get(block).writes[0].source.shape)
     if len(shape) > 1:
-        sch.transform_layout(block, ("write", 0), lambda *i: flat(i, shape) or [0])
+        sch.transform_layout(block, ("write", 0), lambda *i: flat(i, shape) or [zero_of(i)])
 
 
 def first_of_row(extents: list[Any], count: int) -> int:
@@ -122,6 +122,11 @@ def flat(indices: Any, extents: Any) -> list[Any]:
             continue
         number = index if number is None else number * ir.cast_like(extent, index) + index
     return [] if number is None else [number]
+
+
+def zero_of(indices: Any) -> Any:
+    """Return the one index of what has one element, in the type of its indices."""
+    return tirx.IntImm(ir.dtype_of(indices[0]), 0)
 
 
 def widest_vector(columns: Any, tensors: list[Any], most: int | None = None) -> int:

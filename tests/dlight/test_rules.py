@@ -1,0 +1,129 @@
+"""Rules take what is theirs, leave the rest to the next one, and say why."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import tvm
+from tvm import relax, tirx
+from tvm.s_tir import dlight as dl
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+
+from tvm_hopper import dlight, ir
+from tvm_hopper.dlight.collection import STOCK, GuardedRule
+from tvm_hopper.dlight.rule import warn_of_generic_arch
+from tvm_hopper.requests import keys
+from tvm_hopper.testing import memory_bound, workloads
+
+H200 = Target("nvidia/nvidia-h200")
+
+
+def apply(mod, decisions, target=H200, **options):
+    with target:
+        return dl.ApplyDefaultSchedule(*dlight.rules(decisions, **options))(mod)
+
+
+def taken(decisions):
+    return {x.function: x.rule for x in decisions if x.taken}
+
+
+def module(**functions):
+    """Return one module of several, each named by its keyword."""
+    return tvm.IRModule(
+        {name: mod["main"].with_attr("global_symbol", name) for name, mod in functions.items()}
+    )
+
+
+def test_each_rule_takes_its_own():
+    mod = module(
+        product=workloads.matmul(128, 128, 64),
+        norm=memory_bound.rms_norm(16, 256),
+        gate=memory_bound.silu_mul(16, 256),
+    )
+    before, decisions = dict(mod.functions_items()), []
+    out = apply(mod, decisions)
+    assert taken(decisions) == {"product": "Matmul", "norm": "RowReduction", "gate": "Pointwise"}
+    assert all(func.attrs["tirx.is_scheduled"] for func in out.functions.values())
+    (kernel,) = ir.kernels(out["norm"])
+    assert kernel.annotations[keys.MEMORY_BOUND] == keys.ROW_REDUCTION
+    by_name = dlight.by_name(before, decisions)
+    assert [x.rule for x in by_name["gate"]] == ["Matmul", "RowReduction", "Pointwise"]
+    assert "no product" in by_name["norm"][0].reason
+
+
+def test_as_it_is_written_without_a_list():
+    rules = [dlight.Matmul(), dlight.RowReduction(), dlight.Pointwise(), *dlight.stock()]
+    with H200:
+        dl.ApplyDefaultSchedule(*rules)(module(norm=memory_bound.rms_norm(16, 256)))
+    assert [x.taken for rule in rules[:2] for x in rule.decisions] == [False, True]
+    assert rules[3].decisions == []
+
+
+def test_scheduled_functions_are_left_alone():
+    func = workloads.matmul(128, 128, 64)["main"].with_attr("tirx.is_scheduled", True)
+    decisions = []
+    mod = tvm.IRModule({"main": func})
+    assert apply(mod, decisions)["main"].same_as(func)
+    for rule in dlight.rules(decisions):
+        assert rule.apply(func, H200, False) is None
+    assert {x.reason for x in decisions} == {"scheduled already"}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_other_targets_are_left_to_tvm(arch):
+    warn_of_generic_arch.cache_clear()
+    target = Target({"kind": "cuda", "arch": arch}, host="llvm")
+    func = memory_bound.rms_norm(16, 256)["main"]
+    rules = [dlight.Matmul(), dlight.RowReduction(), dlight.Pointwise()]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        assert [rule.apply(func, target, False) for rule in rules] == [None] * 3
+    texts = [str(x.message) for x in found]
+    assert len(texts) == (arch == "sm_90")
+    assert all("WGMMA and setmaxnreg exist on sm_90a alone" in x for x in texts)
+    assert rules[0].decisions[0].reason == f"target cuda {arch}; need cuda sm_90a"
+
+
+def test_sums_in_16_bits():
+    mod = workloads.matmul(128, 128, 64, out_dtype="float16", acc_dtype="float16")
+    decisions = []
+    apply(module(product=mod), decisions)
+    assert decisions[-1].reason == "sums in float32 instead of float16"
+    strict = dlight.Matmul(accumulate=None)
+    assert strict.apply(mod["main"], H200, False) is None
+    assert "found a sum in float16; need a sum in float32" in strict.decisions[0].reason
+
+
+class Crashing(ScheduleRule):
+    def apply(self, func, target, tunable):
+        raise AssertionError("r_loops")
+
+
+def test_a_crash_is_a_refusal():
+    rule = GuardedRule(Crashing(), "Crashing")
+    assert rule.apply(workloads.matmul(64, 64, 64)["main"], H200, False) is None
+    assert rule.decisions[0].reason == "crashed: AssertionError r_loops"
+    ours = dlight.Matmul()
+    ours.schedule = Crashing().apply
+    with pytest.warns(UserWarning, match=r"tvm_hopper.dlight.Matmul: crashed: TypeError"):
+        assert ours.apply(workloads.matmul(64, 64, 64)["main"], H200, False) is None
+
+
+def test_stock_rules_in_their_order():
+    assert [type(rule.rule).__name__ for rule in dlight.stock()] == list(STOCK)
+
+
+def test_reshapes_are_left_to_relax():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 64), "float16"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.reshape(x, (256,)))
+        builder.emit_func_output(out)
+    mod = relax.transform.LegalizeOps()(builder.finalize())
+    (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+    rule = dlight.Pointwise()
+    assert rule.apply(func, H200, False) is None
+    assert "found a reshape, which relax does without a kernel" in rule.decisions[0].reason

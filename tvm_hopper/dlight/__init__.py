@@ -1,0 +1,17 @@
+"""Schedule rules for `dlight.ApplyDefaultSchedule`: ours in front, TVM's own behind them.
+
+dl.ApplyDefaultSchedule(
+    tvm_hopper.dlight.Matmul(),
+    tvm_hopper.dlight.RowReduction(),
+    tvm_hopper.dlight.Pointwise(),
+    *tvm_hopper.dlight.stock(),
+)(mod)
+"""
+
+from .collection import rules, stock
+from .decisions import Decision, by_name
+from .memory_bound import PointwiseRule as Pointwise
+from .memory_bound import RowReductionRule as RowReduction
+from .product import MatmulRule as Matmul
+
+__all__ = ["Decision", "Matmul", "Pointwise", "RowReduction", "by_name", "rules", "stock"]

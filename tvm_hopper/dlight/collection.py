@@ -1,0 +1,90 @@
+"""TVM's own rules, of which none may take a build down, and all rules in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.s_tir import dlight as dl
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+
+from tvm_hopper import schedule as hs
+
+from .decisions import Decision, crash_text, is_scheduled, name_of
+from .memory_bound import PointwiseRule, RowReductionRule
+from .product import MatmulRule
+
+STOCK = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")  # TVM's order for CUDA
+
+
+class GuardedRule(ScheduleRule):
+    """A rule whose crash is a refusal: the next one is asked.
+
+    Parameters
+    ----------
+    rule : ScheduleRule
+        The rule; its result is passed on as it is.
+    name : str
+        What it is called in decisions.
+    decisions : list of Decision, optional
+        Where to note what becomes of each function; None: a list of the rule's own.
+    """
+
+    def __init__(
+        self, rule: ScheduleRule, name: str, decisions: list[Decision] | None = None
+    ) -> None:
+        self.rule, self.name = rule, name
+        self.decisions: list[Decision] = [] if decisions is None else decisions
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Any:
+        """Apply the rule; where it fails in any way, return None and note how."""
+        result: s_tir.Schedule | list[s_tir.Schedule] | None = None
+        reason = "scheduled already"
+        if not is_scheduled(func):
+            try:
+                result, reason = self.rule.apply(func, target, tunable), ""
+            except Exception as error:  # whatever it is: the build goes on without this rule
+                reason = crash_text(error)
+        taken = result is not None
+        reason = reason or ("" if taken else "not applicable")
+        self.decisions.append(Decision(name_of(func), self.name, taken, reason, func))
+        return result
+
+
+def stock(decisions: list[Decision] | None = None) -> list[GuardedRule]:
+    """Return TVM's rules for CUDA in TVM's order, each guarded: a crash is a refusal.
+
+    Parameters
+    ----------
+    decisions : list of Decision, optional
+        Where to note what becomes of each function.
+    """
+    decisions = [] if decisions is None else decisions
+    return [GuardedRule(getattr(dl.gpu, x)(), f"dl.gpu.{x}", decisions) for x in STOCK]
+
+
+def rules(
+    decisions: list[Decision] | None = None,
+    *,
+    accumulate: str | None = "float32",
+    classes: Sequence[int] | Mapping[int, hs.MatmulConfig] | None = None,
+    config: hs.MatmulConfig | None = None,
+) -> list[ScheduleRule]:
+    """Return all rules in their order: Matmul, RowReduction, Pointwise, then TVM's.
+
+    Parameters
+    ----------
+    decisions : list of Decision, optional
+        Where each rule notes what becomes of each function that it is asked about.
+    accumulate, classes, config
+        Of `Matmul`; `accumulate` of `RowReduction` as well.
+    """
+    decisions = [] if decisions is None else decisions
+    return [
+        MatmulRule(accumulate, classes=classes, config=config, decisions=decisions),
+        RowReductionRule(decisions),
+        PointwiseRule(decisions),
+        *stock(decisions),
+    ]

@@ -1,0 +1,88 @@
+"""Products, by `hs.matmul`: with symbolic rows a kernel for each size class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from tvm import s_tir
+from tvm.tirx import IterVar
+
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import cannot_schedule
+
+from .decisions import Decision
+from .rule import HopperRule
+
+
+class MatmulRule(HopperRule):
+    """One product a function on tensor cores, with what surrounds it.
+
+    Parameters
+    ----------
+    accumulate : str, optional
+        Type in which sums are made that the function makes in 16 bits; they are rounded once, at
+        the end. None: such a function is refused.
+    classes : sequence of int, or mapping of int to MatmulConfig, optional
+        Size classes of symbolic rows, see `hs.matmul`; None: by the model.
+    config : MatmulConfig, optional
+        What is decided of every product.
+    decisions : list of Decision, optional
+        Where to note what becomes of each function.
+    """
+
+    name: ClassVar[str] = "Matmul"
+
+    def __init__(
+        self,
+        accumulate: str | None = "float32",
+        *,
+        classes: Sequence[int] | Mapping[int, hs.MatmulConfig] | None = None,
+        config: hs.MatmulConfig | None = None,
+        decisions: list[Decision] | None = None,
+    ) -> None:
+        super().__init__(decisions)
+        self.accumulate, self.classes, self.config = accumulate, classes, config
+
+    def schedule(self, sch: s_tir.Schedule) -> str:
+        """Schedule the product of a function."""
+        blocks = products(sch)
+        if not blocks:
+            raise cannot_schedule("function", "no product", "one sum over two tensors")
+        if len(blocks) > 1:
+            found = f"{len(blocks)} products ({', '.join(blocks)})"
+            raise cannot_schedule("function", found, "one")
+        (block,) = blocks
+        dtype = _sum_dtype(sch, block)
+        wide = self.accumulate if self.accumulate not in (None, dtype) else None
+        config = self.config or hs.MatmulConfig()
+        if wide is not None:
+            config = replace(config, accumulate=wide)
+        hs.matmul(sch, block, config, classes=self.classes if _has_symbols(sch) else None)
+        return f"sums in {wide} instead of {dtype}" if wide else ""
+
+
+def products(sch: s_tir.Schedule) -> list[str]:
+    """Return the names of the blocks that reduce over elements of two tensors."""
+    found: list[str] = []
+    root = sch.mod["main"].body
+    if not isinstance(root, ir.SBlockRealize):
+        return found
+    for block in sch.get_child_blocks(sch.get_sblock(str(root.block.name_hint))):
+        node = sch.get(block)
+        reduces = any(x.iter_type == IterVar.CommReduce for x in node.iter_vars)
+        if node.init is not None and reduces and len(node.reads) == 2:
+            found.append(str(node.name_hint))
+    return found
+
+
+def _sum_dtype(sch: s_tir.Schedule, block: str) -> str:
+    return ir.dtype_of(sch.get(sch.get_sblock(block)).writes[0].source)
+
+
+def _has_symbols(sch: s_tir.Schedule) -> bool:
+    func = sch.mod["main"]
+    shapes = [x.ty.shape for x in func.params if hasattr(x.ty, "shape")]
+    return any(ir.static_int(extent) is None for shape in shapes for extent in shape)

@@ -1,0 +1,112 @@
+"""What our rules have in common: which functions they look at, and what becomes of a refusal."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any, ClassVar
+
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+
+from tvm_hopper import ir
+from tvm_hopper.errors import HopperError
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.requests.targets import name_target, target_arch
+from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
+
+from .decisions import Decision, crash_text, is_scheduled, name_of
+
+GENERIC_ARCH = SM_90A.name.rstrip("a")
+
+
+class HopperRule(ScheduleRule):
+    """A rule that a schedule helper stands behind; what that refuses is left to the next rule.
+
+    Parameters
+    ----------
+    decisions : list of Decision, optional
+        Where to note what becomes of each function; None: a list of the rule's own.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, decisions: list[Decision] | None = None) -> None:
+        self.decisions: list[Decision] = [] if decisions is None else decisions
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        """Schedule a function, or return None and note why not.
+
+        Parameters
+        ----------
+        func : PrimFunc
+            Plain loops. One that is scheduled already (`tirx.is_scheduled`) is left alone.
+        target : Target
+            What it is built for; kernels of ours are for sm_90a.
+        tunable : bool
+            Not looked at: there is one schedule.
+        """
+        sch, reason = self._try(func, target)
+        self.decisions.append(Decision(name_of(func), self.name, sch is not None, reason, func))
+        return sch
+
+    def _try(self, func: Any, target: Target) -> tuple[s_tir.Schedule | None, str]:
+        if is_scheduled(func):
+            return None, "scheduled already"
+        if not self.is_target_available(target):
+            if target_arch(target) == GENERIC_ARCH:
+                warn_of_generic_arch()
+            return None, f"target {name_target(target)}; need cuda {SM_90A.name}"
+        try:
+            with target:
+                sch = s_tir.Schedule(func)
+                reason = self.schedule(sch)
+        except HopperError as error:
+            return None, str(error)
+        except TVM_ERRORS as error:
+            return None, f"what TVM cannot schedule{in_words(error)}"
+        except Exception as error:  # a fault of ours: the build goes on, and that is said
+            reason = crash_text(error)
+            warnings.warn(f"tvm_hopper.dlight.{self.name}: {reason}", stacklevel=3)
+            return None, reason
+        left = outside_of_kernels(sch.mod["main"])
+        if left:
+            return None, f"block {', '.join(left)}: found no kernel around it; need one for each"
+        return sch, reason
+
+    def is_target_available(self, target: Target) -> bool:
+        """Tell whether kernels of ours run on a target."""
+        return target_arch(target) == SM_90A.name
+
+    def schedule(self, sch: s_tir.Schedule) -> str:
+        """Schedule the one function of a schedule; return what should be known of it.
+
+        Raises
+        ------
+        HopperError
+            The function is none of this rule's.
+        """
+        raise NotImplementedError
+
+
+@functools.cache
+def warn_of_generic_arch() -> None:
+    """Say once what a Hopper target without the `a` costs."""
+    warnings.warn(
+        f"target cuda {GENERIC_ARCH}: no kernel of tvm_hopper is made for it. WGMMA and setmaxnreg "
+        f"exist on {SM_90A.name} alone, with which TVM's own schedules work, too: take "
+        f'Target("nvidia/nvidia-h200") or {{"kind": "cuda", "arch": "{SM_90A.name}"}}',
+        stacklevel=4,
+    )
+
+
+def outside_of_kernels(func: tirx.PrimFunc) -> list[str]:
+    """Return the names of the blocks that no kernel computes."""
+    inside = {block for kernel in ir.kernels(func) for block in ir.find_all(kernel, ir.SBlock)}
+    stores = [
+        block
+        for block in ir.find_all(func.body, ir.SBlock)
+        if not ir.find_all(block.body, ir.SBlock) and block not in inside
+    ]
+    return [str(block.name_hint) for block in stores]

@@ -62,6 +62,31 @@ def test_heavy_modules_wait_for_the_first_build(fresh) -> None:
     fresh("-c", check)
 
 
+LIGHT = {  # what `import tvm` loads of this package: a handful of small files, nothing of others
+    "tvm_hopper",
+    *(f"tvm_hopper.{x}" for x in ("facts", "facts.devices")),
+    *(f"tvm_hopper.integration{x}" for x in ("", ".autoload", ".foreign", ".gate")),
+    *(f"tvm_hopper.requests{x}" for x in ("", ".pins", ".tags")),
+}
+
+
+def test_import_loads_few_modules(fresh) -> None:
+    check = (
+        "import sys, tvm, tvm.s_tir.pipeline; before = set(sys.modules);"
+        "import tvm_hopper; print(*sorted(set(sys.modules) - before))"
+    )
+    found = fresh("-c", check, TVM_DEVICE_BACKEND_AUTOLOAD="0").stdout.split()
+    driver = {f"tvm_hopper.cuda_build{x}" for x in ("", ".runtime")}  # where there is one
+    assert set(found) - driver == LIGHT
+
+
+def test_arch_of_the_tags() -> None:
+    from tvm_hopper.facts.arch import SM_90A
+    from tvm_hopper.requests import tags
+
+    assert SM_90A.name == tags.ARCH
+
+
 @pytest.mark.timing
 def test_import_costs_under_50_ms(fresh) -> None:
     check = (

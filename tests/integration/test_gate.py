@@ -244,9 +244,9 @@ def test_a_gate_in_front_of_another_gate_wraps_it(lowered, monkeypatch) -> None:
 def test_tags_follow_tvm_and_never_replace(monkeypatch) -> None:
     h100, h200 = Target("nvidia/nvidia-h100"), Target("nvidia/nvidia-h200")
     assert {**h200.attrs} == {**h100.attrs, "feature.num_sms": 132}
-    from tvm_hopper.requests import targets
+    from tvm_hopper.requests import tags
 
     registered = []
     monkeypatch.setattr("tvm.target.register_tag", lambda name, _: registered.append(name))
-    targets.register_tags()
+    tags.register_tags()
     assert registered == []

@@ -2,6 +2,7 @@
 
 `build.py` checks the kernels, lets TVM print them, and has the text compiled; `compilers.py` are
 NVRTC and nvcc, `assembler_log.py` judges what they say, `records.py` keeps what was built,
-`runtime.py` finds pip's CUDA runtime, `disassembler.py` reads machine code.
-`build.py` and `records.py` alone import TVM.
+`runtime.py` finds pip's CUDA runtime, `disassembler.py` reads machine code; `foreign.py` compiles
+TVM's own kernels where TVM finds no CUDA headers.  `build.py` and `records.py` alone import TVM at
+their top.
 """

@@ -9,7 +9,8 @@ TVM builds CUDA modules one by one, each by the global function `target.build.cu
 All of it happens in one call, in one thread.  A module of ours is checked in front of that call,
 and known inside of it; there its text is recorded, compiled as its build asked, and the log is
 judged.  Any other module goes through with the callbacks that were there before.  TVM's functions
-are wrapped when the first kernel of ours is lowered, not at import.
+are wrapped when the first kernel of ours is lowered, not at import; `integration/foreign.py`, which
+is asked for kernels of TVM's own, stands behind them.
 
 TVM hands the finalised device module to this step as it is.  What else the step needs, the host
 half and the options, travels on that module as an attribute.

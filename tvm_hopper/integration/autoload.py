@@ -1,8 +1,9 @@
 """What `import tvm` runs when this package is installed (entry point group `tvm.backends`).
 
-A leaf on purpose: `tvm` and `tvm_hopper` may both be half imported when it is called.  It does
-nothing where TVM's compiler is missing, and `TVM_HOPPER_AUTOLOAD=0` leaves TVM's default pipeline
-as it is (the pipeline named "tvm_hopper" can still be asked for).
+A leaf on purpose: `tvm` and `tvm_hopper` may both be half imported when it is called.  Where TVM's
+compiler is missing it only helps to load modules (`foreign`). `TVM_HOPPER_AUTOLOAD=0` leaves TVM's
+default pipeline and its callbacks as they are (the pipeline named "tvm_hopper" can still be asked
+for).
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ def register() -> None:
     check_pins()
     from tvm.base import _RUNTIME_ONLY
 
-    if _RUNTIME_ONLY or _done:
+    if _done:
         return
     _done = True
+    asked = os.environ.get("TVM_HOPPER_AUTOLOAD", "1") != "0"
+    if asked:
+        from tvm_hopper.integration import foreign
+
+        foreign.install()
+        foreign.load_runtime()
+    if _RUNTIME_ONLY:
+        return
     from tvm_hopper.integration import gate
-    from tvm_hopper.requests import targets
+    from tvm_hopper.requests import tags
 
     gate.register_named()
-    targets.register_tags()
+    tags.register_tags()
     gate.accept_options()
-    if os.environ.get("TVM_HOPPER_AUTOLOAD", "1") != "0":
+    if asked:
         gate.install()

@@ -79,14 +79,14 @@ def accept_options() -> None:
     """Let PassContext take the keys of our options and show them in its `config`, once."""
     from tvm.ir.transform import PassContext
 
-    from tvm_hopper.requests import options
-
     stock = PassContext.__init__
     if hasattr(stock, "gate_of"):
         return
 
     @functools.wraps(stock)
     def init(self: PassContext, *arguments: Any, **named: Any) -> None:
+        from tvm_hopper.requests import options  # late: `import tvm` reads no options
+
         if len(arguments) > _CONFIG:
             config = options.to_carrier(arguments[_CONFIG])
             arguments = (*arguments[:_CONFIG], config, *arguments[_CONFIG + 1 :])
@@ -97,6 +97,8 @@ def accept_options() -> None:
     stock_config = PassContext.config
 
     def config(self: PassContext) -> Any:
+        from tvm_hopper.requests import options
+
         return options.from_carrier(stock_config.fget(self))
 
     init.gate_of = stock  # type: ignore[attr-defined]

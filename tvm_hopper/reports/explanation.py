@@ -273,9 +273,13 @@ def _grid(order: TilesNote) -> str:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Every kernel of ours in a module; print it, show it with rich, or take `as_dict()`."""
+    """Every kernel of ours in a module; print it, show it with rich, or take `as_dict()`.
+
+    `foreign` says what was done to kernels beside them that are TVM's own.
+    """
 
     kernels: tuple[Kernel, ...]
+    foreign: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         blocks = []
@@ -285,12 +289,13 @@ class Explanation:
             under = "\n" + " " * (width + 4)  # where a text of several lines goes on
             lines = [f"  {topic:<{width}}  {text}".replace("\n", under) for topic, text in rows]
             blocks.append("\n".join([f"kernel {kernel.name}", *lines]))
+        blocks += self.foreign
         return "\n\n".join(blocks)
 
     def __rich__(self) -> Any:
         from rich.console import Group
 
-        return Group(*map(_table, self.kernels))
+        return Group(*map(_table, self.kernels), *self.foreign)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as JSON has them."""
@@ -337,7 +342,7 @@ def explain(module: Any, target: Any = None) -> Explanation:
             "explain: found no kernel of ours; need a function that carries one of the "
             f"{keys.PREFIX}* annotations; schedule it with tvm_hopper.schedule first"
         )
-    return Explanation(kernels)
+    return Explanation(kernels, tuple(_of_foreign(module)))
 
 
 def _kernels(module: Any, target: Any) -> Iterator[Kernel]:
@@ -375,6 +380,19 @@ def _of_executable(executable: Any) -> Iterator[Kernel]:
             said = Assembled(fact.registers, spilled, fact.stack_bytes, built.compiler)
             spills = (f"kernel {fact.name}: {SPILLS}",) if spilled else ()
             yield replace(kernel, assembled=said, fallbacks=(*kernel.fallbacks, *spills))
+
+
+def _of_foreign(module: Any) -> Iterator[str]:
+    """Say which CUDA modules of an executable, not of ours, were compiled by a fallback."""
+    from tvm_hopper.cuda_build import foreign, records
+
+    try:
+        sources = records.cuda_sources(module)
+    except TypeError:
+        return  # nothing was built yet
+    for source in sources:
+        if foreign.is_compiled_here(source):
+            yield f"kernels of TVM's own: {foreign.COMPILED}"
 
 
 def _of_host(module: Any, device_names: tuple[str, ...]) -> Iterator[Kernel]:

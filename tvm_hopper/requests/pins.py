@@ -7,8 +7,6 @@ fault, which no `except` can catch.
 
 from __future__ import annotations
 
-from packaging.version import InvalidVersion, Version
-
 TVM = "0.27.0.post1"
 FFI = "0.1.14"
 REMEDY = f'pip install "apache-tvm=={TVM}" "apache-tvm-ffi>=0.1.14.post0,<0.1.15"'
@@ -33,6 +31,10 @@ def check_pins() -> None:
 
 def is_release(version: str, release: str) -> bool:
     """Tell whether two versions have the same numbers: 0.1.14.post1 is of release 0.1.14."""
+    if version == release or version.startswith(f"{release}.post"):
+        return True  # without `packaging`, which would be a third of the time that an import takes
+    from packaging.version import InvalidVersion, Version
+
     try:
         return Version(version).release == Version(release).release
     except InvalidVersion:

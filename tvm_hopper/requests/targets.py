@@ -1,7 +1,4 @@
-"""Targets: the processor that one names, and tags for the Hopper parts that TVM has no name for.
-
-A tag says what TVM's own schedules may assume, so ours copy those of TVM's `nvidia/nvidia-h100`
-(48 KiB of static shared memory); what our kernels may use comes from `facts.arch`.
+"""Targets: the processor that one names.
 
 `feature.num_sms` says how many SMs there are: of the attributes that TVM gives a meaning to none
 does, and one named `feature.` survives export and JSON. Only the choice of a configuration reads
@@ -15,29 +12,13 @@ from typing import TYPE_CHECKING
 
 from tvm_hopper.errors import cannot_lower, cannot_schedule
 from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch, Processor
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, NUM_SMS, Chip, chip_of
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, Chip, chip_of
 from tvm_hopper.facts.hexagon import HEXAGONS, Hexagon
+from tvm_hopper.requests.tags import NUM_SMS_ATTR
 
 if TYPE_CHECKING:
     from tvm import tirx
     from tvm.target import Target
-
-NUM_SMS_ATTR = "feature.num_sms"
-
-HOPPER_TAGS: dict[str, dict[str, object]] = {
-    f"nvidia/nvidia-{part}": {
-        "kind": "cuda",
-        "keys": ["cuda", "gpu"],
-        "arch": SM_90A.name,
-        "max_shared_memory_per_block": 49152,
-        "max_threads_per_block": 1024,
-        "thread_warp_size": 32,
-        "registers_per_block": 65536,
-        "l2_cache_size_bytes": 52428800,
-        NUM_SMS_ATTR: num_sms,
-    }
-    for part, num_sms in NUM_SMS.items()
-}
 
 
 def target_arch(target: Target | None) -> str:
@@ -133,13 +114,3 @@ def chip_of_target(target: Target | None = None) -> Chip:
     target = Target.current(allow_none=True) if target is None else target
     tag = str(target.tag) if target is not None else ""
     return chip_of(tag.removeprefix("nvidia/nvidia-"), num_sms(target))
-
-
-def register_tags() -> None:
-    """Add the tags that are not there yet; an existing tag is never touched."""
-    from tvm.target import list_tags, register_tag
-
-    known = list_tags() or {}
-    for name, config in HOPPER_TAGS.items():
-        if name not in known:
-            register_tag(name, config)

@@ -1,0 +1,95 @@
+"""Kernels that are not ours, on a machine whose only CUDA is pip's.
+
+TVM compiles them by NVRTC with the headers of a CUDA toolkit, and without one not at all.  pip's
+packages have the same headers in other folders.  So where TVM finds none, its own function is
+called again with those folders: options, flags and formats are TVM's, fast math among them.
+
+    tvm_callback_cuda_compile(text)
+      TVM's own                            RuntimeError: Cannot find CUDA headers in /usr/local
+      TVM's own, with pip's headers
+
+A callback that somebody put in TVM's place keeps the last word: only TVM's own words about headers
+are answered here.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tvm_hopper.errors import CompileError
+
+from .compilers import INSTALL, KEPT, source_hash
+from .runtime import pip_folders
+
+NO_HEADERS = ("Cannot find CUDA headers", "Cannot find CUDA path", 'open source file "cuda/std/')
+NEEDED = ("cuda_runtime.h", "cccl/cuda/std/cstdint")
+COMPILED = "compiled by TVM's own options with the CUDA headers of pip: TVM found none"
+
+_lock = threading.Lock()
+_compiled: OrderedDict[str, None] = OrderedDict()
+
+
+def compile_again(text: str, error: Exception) -> Any:
+    """Compile a text for which TVM found no headers; raise what TVM raised for any other reason.
+
+    Parameters
+    ----------
+    text : str
+        CUDA text of kernels that are not ours.
+    error : Exception
+        What the callback before raised.
+
+    Returns
+    -------
+    cubin : bytearray
+        As TVM's callback returns it.
+
+    Raises
+    ------
+    CompileError
+        pip's headers are not there either.
+    """
+    if not any(words in str(error) for words in NO_HEADERS):
+        raise error
+    home = next((f for f in pip_folders() if _has_headers(f)), None)
+    if home is None:
+        reason = str(error).strip().splitlines()[-1]
+        raise CompileError(
+            f"kernels of TVM's own: found no CUDA headers ({reason}); need those of a CUDA toolkit "
+            f"or of pip; {INSTALL}"
+        ) from error
+    cubin = _stock_compiler(home)(text, "cubin", options=[f"-I{home / 'include' / 'cccl'}"])
+    with _lock:
+        _compiled[source_hash(text)] = None
+        while len(_compiled) > KEPT:
+            _compiled.popitem(last=False)
+    return cubin
+
+
+def is_compiled_here(text: str) -> bool:
+    """Tell whether a text was compiled with pip's headers in this process."""
+    with _lock:
+        return source_hash(text) in _compiled
+
+
+def _has_headers(folder: Path) -> bool:
+    return all((folder / "include" / name).is_file() for name in NEEDED)
+
+
+def _stock_compiler(home: Path) -> Callable[..., Any]:
+    """Return TVM's function with another answer to where CUDA is; the process goes on with its own.
+
+    An environment variable would say the same to every thread.
+    """
+    from tvm.support import nvcc
+
+    stock = nvcc._compile_cuda_nvrtc
+    names = {**stock.__globals__, "find_cuda_path": lambda: str(home)}
+    return types.FunctionType(
+        stock.__code__, names, stock.__name__, stock.__defaults__, stock.__closure__
+    )

@@ -1,0 +1,38 @@
+"""Tags for the Hopper parts that TVM has no name for.
+
+A tag says what TVM's own schedules may assume, so ours copy those of TVM's `nvidia/nvidia-h100`
+(48 KiB of static shared memory); what our kernels may use comes from `facts.arch`.  `import tvm`
+registers them, so that this file imports little.
+"""
+
+from __future__ import annotations
+
+from tvm_hopper.facts.devices import NUM_SMS
+
+NUM_SMS_ATTR = "feature.num_sms"
+ARCH = "sm_90a"  # `facts.arch.SM_90A.name`, which is not imported for it
+
+HOPPER_TAGS: dict[str, dict[str, object]] = {
+    f"nvidia/nvidia-{part}": {
+        "kind": "cuda",
+        "keys": ["cuda", "gpu"],
+        "arch": ARCH,
+        "max_shared_memory_per_block": 49152,
+        "max_threads_per_block": 1024,
+        "thread_warp_size": 32,
+        "registers_per_block": 65536,
+        "l2_cache_size_bytes": 52428800,
+        NUM_SMS_ATTR: num_sms,
+    }
+    for part, num_sms in NUM_SMS.items()
+}
+
+
+def register_tags() -> None:
+    """Add the tags that are not there yet; an existing tag is never touched."""
+    from tvm.target import list_tags, register_tag
+
+    known = list_tags() or {}
+    for name, config in HOPPER_TAGS.items():
+        if name not in known:
+            register_tag(name, config)

@@ -84,7 +84,7 @@ def rules(
     decisions = [] if decisions is None else decisions
     return [
         MatmulRule(accumulate, classes=classes, config=config, decisions=decisions),
-        RowReductionRule(decisions),
+        RowReductionRule(accumulate, decisions=decisions),
         PointwiseRule(decisions),
         *stock(decisions),
     ]

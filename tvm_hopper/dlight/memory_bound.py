@@ -6,21 +6,45 @@ from typing import ClassVar
 
 from tvm import relax, s_tir
 
+from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.schedule.memory_bound.widen import WIDE, half_sums
 
+from .decisions import Decision
 from .rule import HopperRule
 
 
 class RowReductionRule(HopperRule):
-    """Reductions of rows and what surrounds them, each tensor read once."""
+    """Reductions of rows and what surrounds them, each tensor read once.
+
+    Parameters
+    ----------
+    accumulate : str, optional
+        "float32": functions that reduce in 16 bits do so in float32, see `hs.widen_sums`. None:
+        they are refused.
+    decisions : list of Decision, optional
+        Where to note what becomes of each function.
+    """
 
     name: ClassVar[str] = "RowReduction"
 
+    def __init__(
+        self, accumulate: str | None = WIDE, *, decisions: list[Decision] | None = None
+    ) -> None:
+        super().__init__(decisions)
+        if accumulate not in (None, WIDE):
+            raise cannot_schedule("RowReduction", f"{accumulate=}", f"{WIDE!r} or None")
+        self.accumulate = accumulate
+
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole function of row reductions."""
+        func = sch.mod["main"]
+        halves = half_sums(func) if self.accumulate else []
+        if halves:
+            ir.replace_schedule(sch, s_tir.Schedule(hs.widen_sums(func)))
         hs.row_reduction(sch)
-        return ""
+        return f"reductions in {self.accumulate} instead of {', '.join(halves)}" if halves else ""
 
 
 class PointwiseRule(HopperRule):

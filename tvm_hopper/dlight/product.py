@@ -34,6 +34,7 @@ class MatmulRule(HopperRule):
     """
 
     name: ClassVar[str] = "Matmul"
+    is_lowered: ClassVar[bool] = True
 
     def __init__(
         self,

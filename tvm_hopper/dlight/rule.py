@@ -6,14 +6,17 @@ import functools
 import warnings
 from typing import Any, ClassVar
 
+import tvm
 from tvm import s_tir, tirx
+from tvm.ir.transform import PassContext
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from tvm_hopper import ir
+from tvm_hopper import ir, pipeline
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests.targets import name_target, target_arch
+from tvm_hopper.schedule.dry_run import LAST
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 
 from .decisions import Decision, crash_text, is_scheduled, name_of
@@ -31,6 +34,7 @@ class HopperRule(ScheduleRule):
     """
 
     name: ClassVar[str]
+    is_lowered: ClassVar[bool] = False  # whether the helper lowers what it accepts, for a look
 
     def __init__(self, decisions: list[Decision] | None = None) -> None:
         self.decisions: list[Decision] = [] if decisions is None else decisions
@@ -62,6 +66,8 @@ class HopperRule(ScheduleRule):
             with target:
                 sch = s_tir.Schedule(func)
                 reason = self.schedule(sch)
+                if not self.is_lowered:
+                    check_function(sch.mod["main"], target)
         except HopperError as error:
             return None, str(error)
         except TVM_ERRORS as error:
@@ -88,6 +94,18 @@ class HopperRule(ScheduleRule):
             The function is none of this rule's.
         """
         raise NotImplementedError
+
+
+def check_function(func: tirx.PrimFunc, target: Target) -> None:
+    """Lower a scheduled function for a look: what a build would refuse, the rule refuses.
+
+    Raises
+    ------
+    LoweringError
+        What the build would raise.
+    """
+    with PassContext():
+        pipeline.lower(tvm.IRModule({"main": func}), target, until=LAST)
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from tvm_hopper import schedule as hs
 
 from tvm_hopper.requests.keys import BY_DEVICE
 
+from .memory_bound.widen import widen_sums
 from .pointwise.apply import pointwise
 from .pointwise.config import PointwiseConfig
 from .products.apply import matmul
@@ -42,4 +43,5 @@ __all__ = [
     "row_reduction",
     "size_classes",
     "wgmma",
+    "widen_sums",
 ]

@@ -29,13 +29,14 @@ from tvm_hopper.schedule.memory_bound.nests import (
     merge,
     row_loop,
 )
+from tvm_hopper.schedule.memory_bound.program import Part, params
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from .config import PointwiseConfig
 from .model import choose_elements
-from .recognize import ElementProgram, check_elements, find_elements
+from .recognize import ElementProgram, check_elements, find_elements, group_by_shape
 
 FLAT = 16  # elements that are numbered all along: SplitTails takes the last ones apart
 
@@ -81,6 +82,12 @@ def _schedule(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
 
 def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
     parts = inline_parts(sch, "pointwise")
+    for group in group_by_shape(parts, list(params(sch))):
+        _apply_kernel(sch, group, given)
+
+
+def _apply_kernel(sch: s_tir.Schedule, parts: list[Part], given: PointwiseConfig) -> None:
+    """Schedule blocks of one shape as one kernel."""
     check_elements(parts)
     reads = find_reads(sch, parts)
     program = find_elements(parts, reads)

@@ -31,6 +31,36 @@ class ElementProgram:
         return prod(self.row[1:], start=self.row[0])
 
 
+def group_by_shape(parts: list[Part], outputs: list[Any]) -> list[list[Part]]:
+    """Part a program into kernels: blocks of one shape each, that share no temporary.
+
+    One where its blocks have several shapes and hand values to one another: `check_elements` says
+    then what is wrong with it.
+
+    Parameters
+    ----------
+    parts : list of Part
+        What is left of the function after inlining, in order.
+    outputs : list of buffer
+        Arguments of the function: what is stored there may be read by a kernel behind.
+    """
+    groups: list[list[Part]] = []
+    for part in parts:
+        same = groups and _same_shape(part, groups[-1][0])
+        groups[-1].append(part) if same else groups.append([part])
+    for group in groups:
+        inner = [x for p in group for x in p.outputs if not any(x.same_as(y) for y in outputs)]
+        others = [p for other in groups if other is not group for p in other]
+        if any(x.source.same_as(y) for p in others for x in p.loads for y in inner):
+            return [parts]
+    return groups
+
+
+def _same_shape(one: Part, other: Part) -> bool:
+    own, extents = ([x.dom.extent for x in p.spatial] for p in (one, other))
+    return len(own) == len(extents) and all(map(equal, own, extents))
+
+
 def check_elements(parts: list[Part]) -> None:
     """Refuse a program that is not elementwise, with one shape.
 
@@ -47,8 +77,8 @@ def check_elements(parts: list[Part]) -> None:
         if part.reduced:
             fix = "schedule reductions of rows by hs.row_reduction"
             raise cannot_schedule(where, "a reduction", "elementwise blocks alone", fix)
-        own, others = ([x.dom.extent for x in p.spatial] for p in (part, first))
-        if len(own) != len(others) or not all(map(equal, own, others)):
+        if not _same_shape(part, first):
+            own, others = ([x.dom.extent for x in p.spatial] for p in (part, first))
             found = f"{own} elements beside {others} of block {first.name}"
             raise cannot_schedule(where, found, "outputs of one shape", SEPARATE)
         if not _is_own(part.store, variables):

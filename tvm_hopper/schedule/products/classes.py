@@ -26,6 +26,7 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.facts.devices import Chip
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import as_bounds, as_int, as_size, check_type
 
@@ -164,8 +165,8 @@ def _by_model(found: ProductSite, given: MatmulConfig) -> tuple[int, ...]:
     m, n, k = problem.m.extent, problem.n.extent, problem.k.extent
     if isinstance(m, int) or not isinstance(n, int) or not isinstance(k, int):
         return ()
-    if not found.is_outermost:
-        return ()
+    if not found.is_outermost or problem.lhs.dtype not in OPERAND_DTYPES:
+        return ()  # what is refused is refused as one kernel, whose words name the tensor
     majors = problem.lhs.major, problem.rhs.major
     return choose_classes(n, k, problem.lhs.dtype, given, majors=majors, out_dtype=found.out_dtype)
 

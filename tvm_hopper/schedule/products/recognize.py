@@ -229,7 +229,7 @@ def check_plain_loops(where: str, loops: list[Any], node: Any) -> dict[Any, int]
             need = "one loop for each of the block's dimensions"
             raise cannot_schedule(where, f"{var.var.name} bound to {value}", need)
     for loop, i in position.items():
-        if i not in bound.values():
+        if i not in bound.values() and not ir.is_const(loops[i].extent, 1):
             raise cannot_schedule(where, f"loop {loop.name} that repeats it", "one product")
     return bound
 

@@ -107,19 +107,24 @@ def math_flags(fast_math: bool) -> list[str]:
     return ["--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"]
 
 
-@lru_cache(maxsize=1)
-def header_folders() -> tuple[str, ...]:
-    """Find the headers of pip's CUDA packages, or those of an installed toolkit.
-
-    PyTorch brings `cuda_fp16.h` but not libcu++, so the two are looked for one by one.
-    """
+def include_folders() -> list[Path]:
+    """Return where headers may be: pip's CUDA packages first, then installed toolkits."""
     roots = pip_folders()
     roots += [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
     nvcc = shutil.which("nvcc")
     if nvcc:
         roots.append(Path(nvcc).resolve().parent.parent)
     roots.append(Path("/usr/local/cuda"))
-    folders = [folder for root in roots for folder in (root / "include", root / "include" / "cccl")]
+    return [folder for root in roots for folder in (root / "include", root / "include" / "cccl")]
+
+
+@lru_cache(maxsize=1)
+def header_folders() -> tuple[str, ...]:
+    """Find the headers of pip's CUDA packages, or those of an installed toolkit.
+
+    PyTorch brings `cuda_fp16.h` but not libcu++, so the two are looked for one by one.
+    """
+    folders = include_folders()
     found = [next((f for f in folders if (f / name).is_file()), None) for name in _NEEDED]
     return tuple(dict.fromkeys(map(str, found))) if None not in found else ()
 

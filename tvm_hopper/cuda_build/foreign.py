@@ -1,12 +1,13 @@
 """Kernels that are not ours, on a machine whose only CUDA is pip's.
 
 TVM compiles them by NVRTC with the headers of a CUDA toolkit, and without one not at all.  pip's
-packages have the same headers in other folders.  So where TVM finds none, its own function is
-called again with those folders: options, flags and formats are TVM's, fast math among them.
+packages have the same headers in other folders, and our own kernels are compiled with them.  So
+where TVM finds none, its own function is called again with those folders: options, flags and
+formats are TVM's, fast math among them.
 
     tvm_callback_cuda_compile(text)
       TVM's own                            RuntimeError: Cannot find CUDA headers in /usr/local
-      TVM's own, with pip's headers
+      TVM's own, told where pip's headers are
 
 A callback that somebody put in TVM's place keeps the last word: only TVM's own words about headers
 are answered here.
@@ -23,12 +24,11 @@ from typing import Any
 
 from tvm_hopper.errors import CompileError
 
-from .compilers import INSTALL, KEPT, source_hash
-from .runtime import pip_folders
+from .compilers import INSTALL, KEPT, include_folders, source_hash
 
 NO_HEADERS = ("Cannot find CUDA headers", "Cannot find CUDA path", 'open source file "cuda/std/')
-NEEDED = ("cuda_runtime.h", "cccl/cuda/std/cstdint")
-COMPILED = "compiled by TVM's own options with the CUDA headers of pip: TVM found none"
+NEEDED = ("cuda_runtime.h", "cuda/std/cstdint")
+COMPILED = "compiled with TVM's own options and CUDA headers where TVM did not look: it found none"
 
 _lock = threading.Lock()
 _compiled: OrderedDict[str, None] = OrderedDict()
@@ -52,18 +52,18 @@ def compile_again(text: str, error: Exception) -> Any:
     Raises
     ------
     CompileError
-        pip's headers are not there either.
+        There are none at all.
     """
     if not any(words in str(error) for words in NO_HEADERS):
         raise error
-    home = next((f for f in pip_folders() if _has_headers(f)), None)
-    if home is None:
+    runtime, library = map(_folder_of, NEEDED)
+    if runtime is None or library is None:
         reason = str(error).strip().splitlines()[-1]
         raise CompileError(
             f"kernels of TVM's own: found no CUDA headers ({reason}); need those of a CUDA toolkit "
             f"or of pip; {INSTALL}"
         ) from error
-    cubin = _stock_compiler(home)(text, "cubin", options=[f"-I{home / 'include' / 'cccl'}"])
+    cubin = _stock_compiler(runtime.parent)(text, "cubin", options=[f"-I{library}"])
     with _lock:
         _compiled[source_hash(text)] = None
         while len(_compiled) > KEPT:
@@ -72,13 +72,13 @@ def compile_again(text: str, error: Exception) -> Any:
 
 
 def is_compiled_here(text: str) -> bool:
-    """Tell whether a text was compiled with pip's headers in this process."""
+    """Tell whether a text was compiled by this fallback in this process."""
     with _lock:
         return source_hash(text) in _compiled
 
 
-def _has_headers(folder: Path) -> bool:
-    return all((folder / "include" / name).is_file() for name in NEEDED)
+def _folder_of(header: str) -> Path | None:
+    return next((folder for folder in include_folders() if (folder / header).is_file()), None)
 
 
 def _stock_compiler(home: Path) -> Callable[..., Any]:

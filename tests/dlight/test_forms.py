@@ -49,6 +49,11 @@ def parts(x):
     return [relax.TupleGetItem(split, i) for i in range(3)]
 
 
+def parts_of_heads(x):
+    split = op.split(op.reshape(x, (x.ty.shape[1], 12, 64)), [4, 8], 1)
+    return [relax.TupleGetItem(split, i) for i in range(3)]
+
+
 def through_float32(x):
     wide = op.multiply(op.astype(x, "float32"), relax.const(2.0, "float32"))
     return op.astype(wide, "bfloat16")
@@ -98,17 +103,19 @@ FORMS = {  # expression, tensors, rule, what it says
     "silu times": (
         lambda x, y: op.multiply(op.nn.silu(x), y), [brain("s", 256)] * 2, "Pointwise", "",
     ),
-    "split, silu, times": (silu_of_split, [half("s", 512)], "Pointwise", ""),
+    "split, silu, times": (silu_of_split, [half("n", "s", 512)], "Pointwise", ""),
     "casts": (through_float32, [half(6, 256)], "Pointwise", ""),
     "bias": (op.add, [half(1, "s", 256), half(256)], "Pointwise", ""),
     "permuted heads": (
-        lambda x: op.permute_dims(x, [0, 2, 1, 3]), [half(2, 16, 4, 64)], "Pointwise", "",
+        lambda x: op.permute_dims(x, [0, 2, 1, 3]), [half("n", "s", 4, 64)], "Pointwise", "",
     ),
     "transposed": (lambda x: op.permute_dims(x), [half(32, 48)], "Pointwise", ""),
     "concatenated": (
         lambda x, y: op.concat([x, y], axis=-1), [half(6, 64), half(6, 32)], "Pointwise", "",
     ),
     "parts of three widths": (parts, [half(6, 64, 16)], "Pointwise", ""),
+    "parts of heads": (parts_of_heads, [half(1, "s", 768)], "Pointwise", ""),
+    "seven columns": (op.add, [half("s", 7), half(7)], "Pointwise", ""),
     "repeated heads": (lambda x: op.repeat(x, 4, 2), [half(1, 16, 2, 64)], "Pointwise", ""),
     "rows by index": (
         lambda x, i: op.take(x, i, axis=0), [half(100, 256), (("s",), "int32")], "Pointwise", "",
@@ -145,7 +152,7 @@ def apply(func, **options):
 def arrays(func, rng):
     """Return the arguments of symbolic shape: they fix it; indices lie in their table."""
     found = {}
-    for param in func.params[:-1]:
+    for param in func.params:
         shape = [ROWS[n.name] if hasattr(n, "name") else int(n) for n in param.ty.shape]
         if any(hasattr(n, "name") for n in param.ty.shape):
             kind = ir.dtype_of(param)

@@ -14,6 +14,7 @@ from typing import Any
 
 from tvm import s_tir
 
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
@@ -29,7 +30,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     merge,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import Part, params
+from tvm_hopper.schedule.memory_bound.program import Part, find_parts, params
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
@@ -81,9 +82,19 @@ def _schedule(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
 
 
 def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
+    _inline_moves(sch)
     parts = inline_parts(sch, "pointwise")
     for group in group_by_shape(parts, list(params(sch))):
         _apply_kernel(sch, group, given)
+
+
+def _inline_moves(sch: s_tir.Schedule) -> None:
+    """Inline blocks that only move elements, as a reshape does: each reader finds its own."""
+    outputs = list(params(sch))
+    for part in find_parts(sch, "pointwise"):
+        moves = isinstance(part.store.value, ir.TensorLoad) and not part.reduced
+        if moves and not any(x.same_as(y) for x in part.outputs for y in outputs):
+            sch.compute_inline(part.block)
 
 
 def _apply_kernel(sch: s_tir.Schedule, parts: list[Part], given: PointwiseConfig) -> None:

@@ -56,7 +56,10 @@ def choose_elements(
     """
     loaded = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads) or 1
     first = DEAR_CHUNKS if dear and len(reads) > 1 else 1
-    counts = range(first, MOST_CHUNKS + 1) if given.chunks is None else (given.chunks,)
+    most_chunks = _most_chunks(program, vector, given.threads or THREADS_PER_WARP)
+    counts = range(min(first, most_chunks), most_chunks + 1)
+    if given.chunks is not None:
+        counts = range(given.chunks, given.chunks + 1)
     found = []
     for chunks in counts:
         most = DEAR_THREADS if dear else THREADS
@@ -69,6 +72,14 @@ def choose_elements(
     best = enough[0]
     said = "; then ".join([f"{best.text} in flight", *rest])
     return ElementChoice(best.tile, best.flight, said)
+
+
+def _most_chunks(program: ElementProgram, vector: int, threads: int) -> int:
+    """Return the most vectors of a thread: along rows, no more than a row has for each."""
+    columns = ir.static_int(program.columns)
+    if not program.rows or columns is None:
+        return MOST_CHUNKS
+    return max(1, min(MOST_CHUNKS, -(-columns // (threads * vector))))
 
 
 def _threads(program: ElementProgram, elements: int, most: int) -> int:

@@ -108,12 +108,16 @@ def find_elements(parts: list[Part], reads: list[Read]) -> ElementProgram:
     """Say whether vectors run along all elements, or along rows.
 
     Along rows where a tensor has one value for each column, or where 32 bits do not number all.
+    So, too, behind a symbolic dimension that is not the first: no simplifier gets indices back
+    from the number of an element there. A row is then all that is behind it.
     """
     axes = parts[0].spatial
     extents = tuple(x.dom.extent for x in axes) or (1,)
-    if all(x.has_rows for x in reads) and (len(extents) == 1 or _fits(axes)):
-        return ElementProgram((), extents)
-    return ElementProgram(extents[:-1], extents[-1:])
+    if not all(x.has_rows for x in reads) or (len(extents) > 1 and not _fits(axes)):
+        return ElementProgram(extents[:-1], extents[-1:])
+    symbolic = [i for i, x in enumerate(extents[:-1]) if ir.static_int(x) is None]
+    first = symbolic[-1] + 1 if symbolic and symbolic[-1] else 0
+    return ElementProgram(extents[:first], extents[first:])
 
 
 def _fits(axes: Any) -> bool:

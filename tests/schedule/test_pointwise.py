@@ -6,7 +6,7 @@ import pytest
 import tvm
 from tvm import s_tir, te
 
-from tvm_hopper import explain, ir
+from tvm_hopper import capture, explain, ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
@@ -93,6 +93,22 @@ def test_dear_arithmetic_has_more_vectors_in_flight():
 
 def test_a_reduction():
     refuse(memory_bound.row_sum(4, 64), "a reduction; need elementwise blocks alone; .*row_reduc")
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_element(shape):
+    x = tensor(*shape)
+    y = te.compute(shape, lambda *i: x(*i) + 1.0, name="Y")
+    refuse(module(x, y), "block Y: found a result of one element; need two or more")
+
+
+def test_vectors_of_bool():
+    x = te.placeholder((512,), "float16", name="X")
+    mod = module(x, te.compute((512,), lambda i: x[i] > x[0], name="Y"))
+    assert "vectors of 4 each" in chosen(mod)[1]
+    sch = s_tir.Schedule(mod)
+    hs.pointwise(sch)
+    assert capture.lookup(tvm.compile(sch.mod, TARGET)).compile().cubin
 
 
 def test_outputs_of_two_shapes():

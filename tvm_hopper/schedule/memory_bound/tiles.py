@@ -131,8 +131,10 @@ def zero_of(indices: Any) -> Any:
 
 def widest_vector(columns: Any, tensors: list[Any], most: int | None = None) -> int:
     """Return the elements of the widest vectors in which rows of tensors can be loaded."""
-    widest = max(dtype_bytes(ir.dtype_of(x)) for x in tensors)
-    vector = min(16 // widest, most or 16)
+    dtypes = [ir.dtype_of(x) for x in tensors]
+    vector = min(16 // max(map(dtype_bytes, dtypes)), most or 16)
+    if "bool" in dtypes:  # TVM prints no CUDA type for longer ones
+        vector = min(vector, 4)
     while vector > 1 and not ir.is_const(ir.simplify(columns % vector), 0):
         vector //= 2
     return vector

@@ -74,6 +74,9 @@ def check_elements(parts: list[Part]) -> None:
     for part in parts:
         where = f"block {part.name}"
         variables = [x.var for x in part.spatial]
+        if not part.spatial and not part.reduced:
+            need = "two or more of them: a kernel deals them out to threads"
+            raise cannot_schedule(where, "a result of one element", need)
         if part.reduced:
             fix = "schedule reductions of rows by hs.row_reduction"
             raise cannot_schedule(where, "a reduction", "elementwise blocks alone", fix)

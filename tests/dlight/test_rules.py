@@ -12,6 +12,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from tvm_hopper import dlight, ir
+from tvm_hopper import schedule as hs
 from tvm_hopper.dlight.collection import STOCK, GuardedRule
 from tvm_hopper.dlight.rule import warn_of_generic_arch
 from tvm_hopper.requests import keys
@@ -94,6 +95,17 @@ def test_sums_in_16_bits():
     strict = dlight.Matmul(accumulate=None)
     assert strict.apply(mod["main"], H200, False) is None
     assert "found a sum in float16; need a sum in float32" in strict.decisions[0].reason
+
+
+@pytest.mark.parametrize("classes", [(16, 64), {16: hs.MatmulConfig(), 64: hs.MatmulConfig()}])
+def test_size_classes_are_handed_on(classes):
+    mod = workloads.matmul("m", 128, 64, out_dtype="float16", acc_dtype="float16")
+    rule = dlight.Matmul(classes=classes)
+    sch = rule.apply(mod["main"], H200, False)
+    assert len(ir.kernels(sch.mod["main"])) == 2
+    assert rule.decisions[0].reason == "sums in float32 instead of float16"
+    static = workloads.matmul(64, 128, 64)["main"]
+    assert len(ir.kernels(rule.apply(static, H200, False).mod["main"])) == 1
 
 
 class Crashing(ScheduleRule):

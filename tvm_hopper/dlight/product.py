@@ -58,10 +58,16 @@ class MatmulRule(HopperRule):
         (block,) = blocks
         dtype = _sum_dtype(sch, block)
         wide = self.accumulate if self.accumulate not in (None, dtype) else None
-        config = self.config or hs.MatmulConfig()
+        config, classes = self.config or hs.MatmulConfig(), self.classes
         if wide is not None:
             config = replace(config, accumulate=wide)
-        hs.matmul(sch, block, config, classes=self.classes if _has_symbols(sch) else None)
+        if not _has_symbols(sch):
+            hs.matmul(sch, block, config)
+        elif isinstance(classes, Mapping):
+            own = {bound: replace(x, accumulate=config.accumulate) for bound, x in classes.items()}
+            hs.matmul(sch, block, classes=own)
+        else:
+            hs.matmul(sch, block, config, classes=classes)
         return f"sums in {wide} instead of {dtype}" if wide else ""
 
 

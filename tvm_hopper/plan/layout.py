@@ -45,7 +45,7 @@ from .shared_layout import SharedLayout
 from .shares import Share, find_share, fragment_stores, loop_over, widened
 from .transfer import Transfer, find_transfers
 
-NO_BOUND = 2**31 - 1  # TVM's extent of a dimension that nothing bounds
+_NO_BOUND = 2**31 - 1  # TVM's extent of a dimension that nothing bounds
 WIDEST_FIRST = (128, 64, 32, 0)  # fewer, longer boxes
 BOX_ALIGNMENT = 128  # bytes, of where a box lands (PTX ISA 9.1, 5.5.6)
 
@@ -136,12 +136,12 @@ def plan_shapes(kernel: ir.For) -> dict[ir.Var, tuple[int, ...]]:
 def has_bounds(tile: ir.Var) -> bool:
     """Tell whether TVM found a bound for each extent of a tile."""
     known = [ir.static_int(extent) for extent in tile.shape]
-    return all(extent is not None and extent < NO_BOUND for extent in known)
+    return all(extent is not None and extent < _NO_BOUND for extent in known)
 
 
 def _will_do(copy: Transfer, axis: int) -> bool:
     known, loop = ir.static_int(copy.tile.buffer.shape[axis]), copy.tile.loop_of(axis)
-    if known is None or known >= NO_BOUND:
+    if known is None or known >= _NO_BOUND:
         return False
     scheduled = ir.static_int(loop.extent) if loop is not None else None
     return not copy.fills_shared or scheduled is None or scheduled <= known

@@ -11,13 +11,16 @@ A tile that hardware copies has the extents of its copy (plan/layout.py); this i
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from tvm import sym
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 
-from .layout import NO_BOUND, has_bounds, takes_address
+from .layout import has_bounds, takes_address
+
+LARGEST = (1 << 31) - 1  # an extent; bounds of products of symbols are larger than TVM's integers
 
 
 def plan_bounds_of_tiles(kernel: ir.For) -> dict[ir.Var, tuple[int, ...]]:
@@ -46,7 +49,10 @@ def _extents(kernel: ir.For, buffer: ir.Var) -> tuple[int, ...]:
         size if old is None else min(size, old)
         for size, old in zip(needed, map(ir.static_int, buffer.shape), strict=True)
     ]
-    if not is_within_reach or any(size >= NO_BOUND for size in kept):
+    if not is_within_reach or max(kept) > LARGEST:
+        raise _not_bounded(buffer)
+    new: Any = ir.new_buffer(buffer.name, tuple(kept), ir.dtype_of(buffer), buffer.scope())
+    if not has_bounds(new):
         raise _not_bounded(buffer)
     return tuple(kept)
 

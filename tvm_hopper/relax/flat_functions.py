@@ -160,7 +160,7 @@ def count_rows(dims: Sequence[Any]) -> Any:
 
 
 def _name_rows(func: tirx.PrimFunc, dims: Sequence[Any]) -> tirx.PrimFunc | None:
-    """Give the number of rows a name; None where a call would not say what its factors are."""
+    """Give the number of rows a name; None where its factors are needed beside it."""
     total = count_rows(dims)
     if isinstance(total, (tirx.IntImm, tirx.Var)):
         return func
@@ -170,9 +170,7 @@ def _name_rows(func: tirx.PrimFunc, dims: Sequence[Any]) -> tirx.PrimFunc | None
         return rows if tvm_ffi.structural_equal(node, total) else node
 
     func = tvm_ffi.structural_map(func, [(tirx.Mul, named)])
-    said = [x for param in func.params for x in param.ty.shape if isinstance(x, tirx.Var)]
     factors = [x for x in dims if isinstance(x, tirx.Var)]
-    factors = [x for x in factors if not any(x.same_as(y) for y in said)]
     shapes = [x for param in func.params for x in param.ty.shape]
     if any(ir.depends_on(x, factors) for x in shapes) or any(
         ir.uses(func.body, x) for x in factors

@@ -25,6 +25,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from .flat_functions import FlatFunction, count_rows, flatten_function
 
 SUFFIX = "_rows"
+RESHAPE = tvm.ir.Op.get("relax.reshape")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FlattenBatch")
@@ -68,8 +69,10 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
         self.builder_.update_func(gv, self.visit_expr(func))
 
     def visit_call_(self, call: relax.Call) -> Any:
-        """Call the flat function between two views."""
+        """Call the flat function between two views; look at what a view was made of."""
         call = super().visit_call_(call)
+        if call.op == RESHAPE:
+            return self._view(call.args[0], list(call.ty.shape.values), call)
         if call.op != tvm.ir.Op.get("relax.call_tir") or call.args[0] not in self.flat:
             return call
         if len(call.args) != 2:
@@ -104,13 +107,17 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
         return relax.Tuple(parts)
 
     def _as_rows(self, x: Any, lead: int) -> Any:
-        flat = flat_shape(x.ty.shape.values, lead)
-        made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
-        if isinstance(made, relax.Call) and made.op == tvm.ir.Op.get("relax.reshape"):
-            source = made.args[0]
-            if _same(list(source.ty.shape.values), flat):
-                return source
-        return self.builder_.emit(relax.op.reshape(x, flat))
+        view = self._view(x, flat_shape(x.ty.shape.values, lead))
+        return view if isinstance(view, relax.Var) else self.builder_.emit(view)
+
+    def _view(self, x: Any, shape: list[Any], made: Any = None) -> Any:
+        """View a tensor, or what it is a view of; `made` is a view of it that there is already."""
+        source = self.lookup_binding(x) if isinstance(x, relax.Var) else None
+        if isinstance(source, relax.Call) and source.op == RESHAPE:
+            x, made = source.args[0], None
+        if _same(list(x.ty.shape.values), shape):
+            return x
+        return relax.op.reshape(x, shape) if made is None else made
 
 
 def flat_shape(shape: Sequence[Any], lead: int) -> list[Any]:

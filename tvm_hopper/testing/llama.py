@@ -39,7 +39,7 @@ class LlamaShape:
     inner : int
         Width between gate, up and down.
     vocabulary, layers : int
-        Tokens, and blocks one after another.
+        Tokens, of which 0 leaves out the product that scores them; and blocks one after another.
     """
 
     hidden: int = 4096
@@ -154,15 +154,17 @@ class Llama(nn.Module):
             [LlamaBlock(shape, attention, index) for index in range(shape.layers)]
         )
         self.norm = nn.RMSNorm(shape.hidden, -1, 1e-5, bias=False)
-        self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False, out_dtype="float32")
+        if shape.vocabulary:
+            self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False, out_dtype="float32")
 
     def run(self, x: Any, total: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Return scores of the tokens, and what each block's attention keeps."""
+        """Return the tokens' scores, and what each block's attention keeps."""
         kept = []
         for block, state in zip(self.blocks, states, strict=True):
             x, state = block(x, total, state)
             kept.append(state)
-        return self.head(self.norm(x)), kept
+        x = self.norm(x)
+        return (self.head(x) if self.shape.vocabulary else x), kept
 
     def plain(self, x: Any, total: Any, *past: Any) -> Any:
         """Run with keys and values as tensors."""

@@ -123,7 +123,7 @@ def run_torch(shape: LlamaShape, x: Any, weights: Sequence[Any], past: Sequence[
 # -- TVM --------------------------------------------------------------------------------
 
 
-def build(shape: LlamaShape, dtype: str, attention: str, pipeline: str) -> Any:
+def build(shape: LlamaShape, dtype: str, attention: str, pipeline: Any) -> Any:
     """Compile the model and load it on the device."""
     import tvm
     from tvm import relax
@@ -132,7 +132,8 @@ def build(shape: LlamaShape, dtype: str, attention: str, pipeline: str) -> Any:
     begin = time.process_time()
     ex = relax.build(mod, target=TARGET, relax_pipeline=pipeline)
     machine_ = relax.VirtualMachine(ex, tvm.cuda(0))
-    print(f"  {pipeline}, attention {attention}: {time.process_time() - begin:.1f} s", flush=True)
+    seconds = time.process_time() - begin
+    print(f"  {shape.layers} layers, attention {attention}: built in {seconds:.1f} s", flush=True)
     return machine_
 
 
@@ -280,13 +281,19 @@ def main(argv: list[str]) -> int:
         help="mode of torch.compile; no leaves it out, since it takes long to start",
     )
     parser.add_argument("--no-stock", action="store_true", help="leave TVM's own pipeline out")
+    parser.add_argument("--classes", default="", help="bounds of size classes; by the model")
     parser.add_argument("--only", default="", help="passes whose name contains this")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each row")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
+    from tvm.relax import get_pipeline
+
     shape = LlamaShape(layers=arguments.layers, vocabulary=0)
     weights = draw_weights(shape, arguments.dtype)
-    pipelines = {OURS: "tvm_hopper"} | ({} if arguments.no_stock else {STOCK: "default"})
+    classes = tuple(map(int, arguments.classes.split(","))) if arguments.classes else None
+    pipelines: dict[str, Any] = {OURS: get_pipeline("tvm_hopper", classes=classes)}
+    if not arguments.no_stock:
+        pipelines[STOCK] = "default"
     table, wrong = [], []
     for attention in arguments.attention.split(","):
         models, single = {}, {}

@@ -122,7 +122,7 @@ def test_two_kernels_of_ours_in_a_function():
 
 
 def test_types_of_shared_memory_are_told_apart():
-    """CUDA takes `extern __shared__ T name[]` with one T: kernels of a text share what they name."""
+    """CUDA takes `extern __shared__ T name[]` with one T in all kernels of a text."""
 
     def total(tensors, i, j):
         return sum(z[i, j].astype("float32") for z in tensors)

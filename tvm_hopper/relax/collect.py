@@ -30,15 +30,21 @@ from .records import (
     ProductRecord,
     TensorRecord,
 )
+from .tuned import TunedChoice, describe
 
 STOCK_RULE = "dl.gpu."
+KEYS_OF_OURS = "tvm_hopper."
 CALL_TIR = ("relax.call_tir", "relax.call_tir_inplace")
 CALL_LIBRARY = ("relax.call_dps_packed", "relax.call_pure_packed")
 RUNTIME = ("vm.builtin.", "runtime.")  # functions of the virtual machine compute nothing
 
 
 def of_scheduled(
-    name: str, plain: tirx.PrimFunc, now: tirx.PrimFunc | None, said: Sequence[Decision]
+    name: str,
+    plain: tirx.PrimFunc,
+    now: tirx.PrimFunc | None,
+    said: Sequence[Decision],
+    tuned: TunedChoice | None = None,
 ) -> FunctionRecord:
     """Record what rules made of a function.
 
@@ -52,6 +58,8 @@ def of_scheduled(
         As the last of them left it; None where all refused.
     said : sequence of Decision
         Theirs, in order.
+    tuned : TunedChoice, optional
+        What a database decided of it.
     """
     taken = next((x for x in said if x.taken), None)
     if taken is None or now is None:
@@ -64,7 +72,7 @@ def of_scheduled(
         rule=taken.rule if taken else "",
         note=(taken.reason or "") if taken else "",
         tensors=_tensors(plain),
-        kernels=tuple(_kernels(now)) if now is not None and by == OURS else (),
+        kernels=_kernels(now, tuned) if now is not None and by == OURS else (),
         product=_product(plain) if by == OURS else None,
         refused=tuple((x.rule, x.reason or "") for x in said if not x.taken),
     )
@@ -138,11 +146,14 @@ def _tensors(func: tirx.PrimFunc) -> tuple[TensorRecord, ...]:
 
 
 def _is_ours(kernel: Any) -> bool:
-    return any(str(key).startswith("tvm_hopper.") for key in kernel.annotations)
+    """Tell whether something in a kernel asks for our lowering."""
+    nodes = [*ir.find_all(kernel, ir.For), *ir.find_all(kernel, ir.SBlock)]
+    return any(str(key).startswith(KEYS_OF_OURS) for x in nodes for key in x.annotations)
 
 
-def _kernels(func: tirx.PrimFunc) -> list[KernelRecord]:
+def _kernels(func: tirx.PrimFunc, tuned: TunedChoice | None) -> tuple[KernelRecord, ...]:
     """Read what the schedule noted on a function's kernels."""
+    given = tuned.configs if tuned is not None else {}
     found = []
     for kernel in ir.kernels(func):
         loops = ir.find_all(kernel, ir.For)
@@ -158,15 +169,18 @@ def _kernels(func: tirx.PrimFunc) -> list[KernelRecord]:
             text += " stages"
         if tenths is None and time:
             tenths = round(10 * float(time.split()[0]))
+        rows = None if rows is None else int(rows)
+        if not text and rows in given:
+            text = f"{describe(given[rows])}, tuned"
         found.append(
             KernelRecord(
                 launched_for=as_text(conditions_around(func.body, kernel)),
-                rows=None if rows is None else int(rows),
+                rows=rows,
                 configuration=text,
                 microseconds=None if tenths is None else int(tenths) / 10,
             )
         )
-    return found
+    return tuple(found)
 
 
 def _product(func: tirx.PrimFunc) -> ProductRecord | None:

@@ -25,7 +25,7 @@ from . import collect
 from .check_builds import find_fault
 from .options import ModelOptions
 from .records import FunctionRecord, to_text
-from .tuned import find_tuned
+from .tuned import TunedChoice, find_tuned
 
 ATTR = "tvm_hopper.model"
 
@@ -54,10 +54,12 @@ class ScheduleFunctions:
                 records.append(collect.of_given(name, func))
                 continue
             said: list[Decision] = []
-            done = self._schedule(name, func, said)
+            target = func.attrs.get("target") or Target.current(allow_none=False)
+            tuned = find_tuned(self.options.database, name, func, target)
+            done = self._schedule(name, func, target, tuned, said)
             if done is not None:
                 new[gv] = done
-            records.append(collect.of_scheduled(name, func, done, said))
+            records.append(collect.of_scheduled(name, func, done, said, tuned))
         calls, libraries = collect.find_calls(mod)
         records += [collect.of_library(name) for name in libraries]
         counted = [_with_calls(x, calls) for x in records]
@@ -65,15 +67,20 @@ class ScheduleFunctions:
         changed = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
         return changed.with_attr(ATTR, to_text(counted))
 
-    def _schedule(self, name: str, func: tirx.PrimFunc, said: list[Decision]) -> Any:
+    def _schedule(
+        self,
+        name: str,
+        func: tirx.PrimFunc,
+        target: Target,
+        tuned: TunedChoice,
+        said: list[Decision],
+    ) -> Any:
         """Ask the rules in turn; return the function as the first that takes it leaves it."""
-        target = func.attrs.get("target") or Target.current(allow_none=False)
-        found = find_tuned(self.options.database, name, func, target)
         rules = dlight.rules(
             said,
             accumulate=self.options.accumulate,
-            classes=found.classes if found.classes is not None else self.options.classes,
-            config=found.config,
+            classes=tuned.classes if tuned.configs else self.options.classes,
+            config=tuned.config,
         )
         for rule in rules:
             result = rule.apply(func, target, False)

@@ -29,6 +29,24 @@ class TunedChoice:
     config: MatmulConfig | None = None
     classes: Mapping[int, MatmulConfig] | None = None
 
+    @property
+    def configs(self) -> dict[int | None, MatmulConfig]:
+        """The configuration of each class by its bound; None stands for all rows."""
+        found: dict[int | None, MatmulConfig] = {}
+        found.update((self.classes or {}).items())
+        if self.config is not None:
+            found[None] = self.config
+        return found
+
+
+def describe(config: MatmulConfig) -> str:
+    """Write what a configuration says of tile, consumers and stages."""
+    tile = "x".join(map(str, config.tile or ()))
+    parts = [tile, "transposed" if config.transposed else ""]
+    parts += [f"{config.consumers} consumers"] if config.consumers else []
+    parts += [f"{config.stages} stages"] if config.stages else []
+    return ", ".join(x for x in parts if x)
+
 
 def find_tuned(database: Any, name: str, func: tirx.PrimFunc, target: Target) -> TunedChoice:
     """Ask a database for the configuration of a function.

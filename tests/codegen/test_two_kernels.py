@@ -140,7 +140,7 @@ def test_types_of_shared_memory_are_told_apart():
         for index in range(len(tensors)):
             staged = sch.cache_read(block, index, "shared.dyn")
             sch.compute_at(staged, i)
-            hs.async_copy(sch, staged, "cp.async")
+            hs.async_copy(sch, staged, "cp_async")
         kernels[name] = sch.mod["main"].with_attr("global_symbol", name)
     ex = tvm.compile(tvm.IRModule(kernels), target=TARGET)
     (record,) = capture.lookup_all(ex)

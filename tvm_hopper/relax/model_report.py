@@ -6,6 +6,7 @@ tvm_hopper.relax.report(mod, target, sizes={"length": 2048})    # before it is b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -89,11 +90,13 @@ class ModelReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as JSON has them."""
-        return {
+        found = {
             "sizes": dict(self.sizes),
             "functions": [asdict(x) for x in self.functions],
             "microseconds": {caller: self.times(caller) for caller in self.callers},
         }
+        plain: dict[str, Any] = json.loads(json.dumps(found))
+        return plain
 
     def __str__(self) -> str:
         return as_text(self)

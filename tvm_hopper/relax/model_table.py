@@ -5,19 +5,34 @@ Names come from the model, and configurations hold brackets: both are escaped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from .records import LIBRARY, NOBODY, OURS, FunctionRecord, KernelRecord, TensorRecord
-
-if TYPE_CHECKING:
-    from .model_report import ModelReport
 
 WIDTH = 130  # columns of a text
 HEADS = ("function", "by", "tensors", "kernels", "calls")
 NOT_APPLICABLE = "not applicable"
+
+
+class Reported(Protocol):
+    """What a table is made of, see `ModelReport`."""
+
+    @property
+    def functions(self) -> tuple[FunctionRecord, ...]: ...  # noqa: D102
+
+    @property
+    def others(self) -> tuple[FunctionRecord, ...]: ...  # noqa: D102
+
+    @property
+    def callers(self) -> tuple[str, ...]: ...  # noqa: D102
+
+    @property
+    def sizes(self) -> Mapping[str, int]: ...  # noqa: D102
+
+    def times(self, caller: str) -> dict[str, float | None]: ...  # noqa: D102
 
 
 def rows_of(record: FunctionRecord) -> tuple[str, ...]:
@@ -49,7 +64,7 @@ def _kernel(kernel: KernelRecord) -> str:
     return f"{when}{kernel.configuration or 'as it was given'}{time}"
 
 
-def reasons(report: ModelReport) -> Iterator[tuple[str, str, str]]:
+def reasons(report: Reported) -> Iterator[tuple[str, str, str]]:
     """Yield (function, rule, reason) of functions that are not ours, where there is one to tell."""
     for record in report.others:
         told = [(rule, why) for rule, why in record.refused if why not in ("", NOT_APPLICABLE)]
@@ -59,7 +74,7 @@ def reasons(report: ModelReport) -> Iterator[tuple[str, str, str]]:
             yield record.name, rule, why
 
 
-def summary(report: ModelReport) -> str:
+def summary(report: Reported) -> str:
     """Say how many functions are whose."""
     counts: dict[str, int] = {}
     for record in report.functions:
@@ -72,7 +87,7 @@ def summary(report: ModelReport) -> str:
     return ", ".join(parts)
 
 
-def time_rows(report: ModelReport) -> Iterator[tuple[str, str, str, str]]:
+def time_rows(report: Reported) -> Iterator[tuple[str, str, str, str]]:
     """Yield (caller, function, microseconds, share) of what is called, where times are known."""
     for caller in report.callers:
         times = report.times(caller)
@@ -93,7 +108,7 @@ TIME_HEADS = ("called from", "function", "us by estimate", "share of these")
 REASON_HEADS = ("not ours", "rule", "reason")
 
 
-def as_text(report: ModelReport) -> str:
+def as_text(report: Reported) -> str:
     """Return the report's tables for a terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -109,7 +124,7 @@ def as_text(report: ModelReport) -> str:
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
-def as_html(report: ModelReport) -> str:
+def as_html(report: Reported) -> str:
     """Return the report's tables for a notebook."""
     parts = []
     for title, heads, rows in _tables(report):
@@ -125,7 +140,7 @@ def _cell(text: str) -> str:
     return escape(text).replace("\n", "<br>")
 
 
-def _tables(report: ModelReport) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+def _tables(report: Reported) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     """Yield (title, heads, rows) of each table that has rows."""
     yield summary(report), HEADS, [rows_of(x) for x in report.functions]
     times: list[tuple[str, ...]] = list(time_rows(report))

@@ -21,7 +21,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.dlight import rule
 from tvm_hopper.errors import OptionError
 from tvm_hopper.relax import disable, enable, report
-from tvm_hopper.relax.options import ModelOptions
+from tvm_hopper.relax.options import CLASSES, ModelOptions
 from tvm_hopper.relax.records import GIVEN, LIBRARY, OURS, STOCK
 from tvm_hopper.relax.tuned import TunedChoice, find_tuned
 from tvm_hopper.testing.llama import SMALL, llama
@@ -78,6 +78,13 @@ def test_by_name():
         assert one.product.columns == 96
         assert "transpose" not in ex.as_text()
         assert "wgmma" in tvm_hopper.capture.cuda_sources(ex)[0]
+
+
+def test_classes_by_default_and_by_the_model():
+    (one,) = report(Linear, models.H200).functions
+    assert [x.rows for x in one.kernels] == list(CLASSES)
+    (one,) = report(Linear, models.H200, classes=None).functions
+    assert [x.rows for x in one.kernels] == list(hs.choose_classes(96, 72))
 
 
 def test_one_kernel_by_option():

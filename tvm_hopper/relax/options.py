@@ -13,6 +13,7 @@ from tvm_hopper.schedule.products.classes import MOST_CLASSES
 from tvm_hopper.schedule.products.config import ACCUMULATE
 
 WHERE = "relax pipeline tvm_hopper"
+CLASSES = (8, 16, 64, 128, 512, 4096)  # decoding of one and of many, prefill
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,15 @@ class ModelOptions:
         Type in which sums of 16 bits are made: "float32". None: as the model says; TVM's own rules
         then compute those products.
     classes : sequence of int, optional
-        Up to how many rows each kernel of a product with symbolic rows runs; None: by the model of
-        times, see `hs.choose_classes`. Empty: one kernel.
+        Up to how many rows each kernel of a product with symbolic rows runs. None: for each product
+        by the model of times, see `hs.choose_classes`, mostly eight; a kernel takes 0.3 s to build.
+        Empty: one kernel.
     database : str or Database, optional
         Configurations that a tuning found: a folder, or what `tvm_hopper.meta_schedule` opened.
     """
 
     accumulate: str | None = "float32"
-    classes: Sequence[int] | None = None
+    classes: Sequence[int] | None = CLASSES
     database: Any = None
 
     def __post_init__(self) -> None:

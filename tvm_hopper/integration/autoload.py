@@ -32,11 +32,11 @@ def register() -> None:
         foreign.load_runtime()
     if _RUNTIME_ONLY:
         return
-    from tvm_hopper.integration import gate, relax_pipeline
+    from tvm_hopper.integration import gate
     from tvm_hopper.requests import tags
 
     gate.register_named()
-    relax_pipeline.register_model_pipeline()
+    gate.register_model_pipeline()
     tags.register_tags()
     gate.accept_options()
     if asked:

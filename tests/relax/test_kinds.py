@@ -15,6 +15,7 @@ from tvm_hopper.relax.records import OURS, STOCK
 
 PRODUCTS = {"encoder": 4, "convolutions": 1, "experts": 1}
 STOCK_WORD = {"encoder": "attention", "convolutions": "conv2d", "experts": "matmul"}
+SLOW = ("encoder", "experts")
 SIZES = {
     "encoder": {"batch": 2, "length": 3},
     "convolutions": {"batch": 2},
@@ -37,7 +38,7 @@ def test_builds_and_is_right(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param("encoder", marks=pytest.mark.slow), "convolutions", "experts"]
+    "kind", ["convolutions", *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW)]
 )
 def test_values(kind):
     mod = kinds.export(kind)

@@ -78,7 +78,7 @@ def test_of_a_plain_module():
 
 
 def test_of_an_executable_and_of_what_is_loaded(tmp_path):
-    mod = models.schedule(llama(SMALL, attention="none"))
+    mod = models.scheduled_llama("float16", "none")
     rest = relax.backend.cuda.pipeline
     with Target(models.H200) as target:
         passes = [*rest.dataflow_lower_passes(target), *rest.finalize_passes(target)]

@@ -100,7 +100,7 @@ def plan_shared(func: tirx.PrimFunc) -> tuple[SharedPlan, ...]:
         allocations = ir.find_all(
             kernel,
             tirx.AllocBuffer,
-            lambda x: x.buffer.scope() == "shared.dyn" and x.buffer.name != NAME,
+            lambda x: x.buffer.scope() == "shared.dyn" and not x.buffer.name.startswith(NAME),
         )
         if allocations:
             buffers = tuple(x.buffer for x in allocations)
@@ -135,7 +135,7 @@ def rewrite_shared(func: tirx.PrimFunc, plans: tuple[SharedPlan, ...]) -> tirx.P
 def _rewrite_kernel(plan: SharedPlan) -> ir.Stmt:
     dtype = _allocated_type(plan)
     shape = (plan.num_bytes // dtype_bytes(dtype),)
-    merged = ir.new_buffer(NAME, shape, dtype, "shared.dyn", TILE_ALIGNMENT)
+    merged = ir.new_buffer(_name(dtype), shape, dtype, "shared.dyn", TILE_ALIGNMENT)
     views = {p.buffer: (_view(p.buffer), p.offset) for p in plan.placements}
 
     def load(node: ir.TensorLoad, mutator: Any) -> ir.TensorLoad:
@@ -181,6 +181,11 @@ def _rewrite_kernel(plan: SharedPlan) -> ir.Stmt:
     return tirx.AttrStmt(
         kernel.node, kernel.attr_key, kernel.value, ir.seq(tirx.AllocBuffer(merged), declared, body)
     )
+
+
+def _name(dtype: str) -> str:
+    """Return the allocation's name: CUDA takes one type for a name, in all kernels of a text."""
+    return NAME if dtype == "uint8" else f"{NAME}_{dtype}"
 
 
 def _allocated_type(plan: SharedPlan) -> str:

@@ -1,10 +1,13 @@
 """A function or a module with a kernel of ours and another: ours is lowered, the other is TVM's."""
 
+import functools
+
 import numpy as np
 import pytest
 import tvm
 from tvm import s_tir, te
 
+import tvm_hopper
 from tvm_hopper import capture, pipeline
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import simulate
@@ -116,3 +119,31 @@ def test_two_kernels_of_ours_in_a_function():
     for name, right in (("E", "B"), ("F", "D")):
         want = values["A"].astype(float) @ values[right].astype(float).T
         np.testing.assert_array_equal(result.outputs[name], want)
+
+
+def test_types_of_shared_memory_are_told_apart():
+    """CUDA takes `extern __shared__ T name[]` with one T in all kernels of a text."""
+
+    def total(tensors, i, j):
+        return sum(z[i, j].astype("float32") for z in tensors)
+
+    kernels = {}
+    for name, dtype in (("whole", "float32"), ("half", "float16"), ("both", None)):
+        x, y = (te.placeholder((64, 64), dtype or t, "X") for t in ("float32", "float16"))
+        tensors = [x] if dtype else [x, y]
+        out = te.compute((64, 64), functools.partial(total, tensors))
+        sch = s_tir.Schedule(te.create_prim_func([*tensors, out]))
+        block = sch.get_child_blocks(sch.get_sblock("root"))[0]
+        i, j = sch.get_loops(block)
+        sch.bind(i, "blockIdx.x")
+        sch.bind(j, "threadIdx.x")
+        for index in range(len(tensors)):
+            staged = sch.cache_read(block, index, "shared.dyn")
+            sch.compute_at(staged, i)
+            hs.async_copy(sch, staged, "cp_async")
+        kernels[name] = sch.mod["main"].with_attr("global_symbol", name)
+    ex = tvm.compile(tvm.IRModule(kernels), target=TARGET)
+    (record,) = capture.lookup_all(ex)
+    declared = {line.strip() for line in record.source.splitlines() if "extern __shared__" in line}
+    assert len(declared) == 3, declared
+    assert tvm_hopper.cubin(ex)

@@ -44,7 +44,7 @@ def test_where_no_hardware_stores_they_are_dealt_out_anew():
     mod = ampere_forms.rows(2, "float32", 4)
     ex = built(mod, A100)
     assert "copy B: left to threads" in str(tvm_hopper.explain(ex))
-    (store,) = re.findall(r"B_ptr\[(.*)\] = dyn_smem_ptr\[(.*)\];", text_of(ex))
+    (store,) = re.findall(r"B_ptr\[(.*)\] = dyn_smem_float32_ptr\[(.*)\];", text_of(ex))
     assert not re.search(r"threadIdx\.x\) \* 128", store[0])
     with PassContext(config={keys.ASYNC_COPY: keys.AUTO}):
         plain = copies.copy(64, 128, dtype="float32")

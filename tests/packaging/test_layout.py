@@ -33,6 +33,7 @@ LAYERS = [
     ("pipeline",),
     ("cuda_build", "schedule"),
     ("dlight",),
+    ("relax",),
     ("testing",),
     ("verification",),
     ("simulation",),

@@ -36,6 +36,7 @@ def register() -> None:
     from tvm_hopper.requests import tags
 
     gate.register_named()
+    gate.register_model_pipeline()
     tags.register_tags()
     gate.accept_options()
     if asked:

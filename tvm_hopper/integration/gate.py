@@ -113,3 +113,17 @@ def register_named() -> None:
 
     if NAME not in compilation_pipeline.PIPELINE_MAP:
         compilation_pipeline.register_tir_pipeline(NAME, gated(default_s_tir_pipeline))
+
+
+def register_model_pipeline() -> None:
+    """Register the Relax pipeline's name, for `relax_pipeline="tvm_hopper"`; it imports nothing."""
+    from tvm.relax import pipeline
+
+    if NAME not in pipeline.PIPELINE_MAP:
+        pipeline.register_pipeline(NAME)(_make_model_pipeline)
+
+
+def _make_model_pipeline(**options: Any) -> Any:
+    from tvm_hopper.relax.lowering import model_pipeline
+
+    return model_pipeline(**options)

@@ -1,0 +1,57 @@
+"""A small Llama on the device, in the size classes that its calls fall into, against float32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tests.relax import models
+from tvm_hopper.relax import report
+from tvm_hopper.relax.records import OURS
+from tvm_hopper.testing.llama import SMALL, llama
+
+pytestmark = pytest.mark.gpu
+
+SHAPE = replace(SMALL, hidden=256, heads=4, kv_heads=2, head=64, inner=384, layers=2)
+CASES = [("prefill", 1, 100), ("prefill", 3, 7), ("decode", 1, 1), ("decode", 70, 1)]
+
+
+def as_float32(value):
+    if isinstance(value, list):
+        return [as_float32(x) for x in value]
+    return value.astype("float32") if isinstance(value, np.ndarray) else value
+
+
+def on_device(value, device):
+    if isinstance(value, list):
+        return [on_device(x, device) for x in value]
+    if isinstance(value, np.ndarray):
+        return tvm.runtime.tensor(value, device)
+    return tvm.runtime.ShapeTuple([value])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("attention", ["none", "plain"])
+def test_against_float32(attention, dtype):
+    if not tvm.cuda(0).exist or tvm.cuda(0).compute_version != "9.0":
+        pytest.skip("no GPU of compute capability 9.0")
+    mod = llama(SHAPE, dtype, attention)
+    wide = models.legalized(llama(SHAPE, "float32", attention))
+    pipeline = relax.get_pipeline("tvm_hopper", classes=models.CLASSES)
+    ex = relax.build(mod, target=models.H200, relax_pipeline=pipeline)
+    assert sum(x.product is not None for x in report(ex).functions if x.computed_by == OURS) == 5
+    device = tvm.cuda(0)
+    machine = relax.VirtualMachine(ex, device)
+    for name, batch, length in CASES:
+        sizes = {"batch": batch, "length": length, "past": 5, "total": 5 + length}
+        given = models.inputs_of(mod, name, sizes)
+        (want, *_) = models.on_processor(wide, name, as_float32(given))
+        got = machine[name](*(on_device(x, device) for x in given))
+        got = (got if attention == "none" else got[0]).numpy()
+        assert got.shape == want.shape
+        error = np.linalg.norm(got - want) / np.linalg.norm(want)
+        assert error < (0.002 if dtype == "float16" else 0.016), (name, batch, length, error)

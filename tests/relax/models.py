@@ -1,0 +1,132 @@
+"""Small models of several kinds, and runs of them on this machine's processor."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.target import Target
+
+from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.relax.flatten_batch import FlattenBatch
+from tvm_hopper.relax.keep_records import records_of
+from tvm_hopper.relax.lowering import legalize_passes
+from tvm_hopper.relax.options import ModelOptions
+from tvm_hopper.relax.records import OURS
+from tvm_hopper.simulation import verify
+from tvm_hopper.testing.llama import SMALL, llama
+
+H200 = "nvidia/nvidia-h200"
+CLASSES = (16, 64)  # few, so that tests build quickly
+
+
+def legalized(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return what our pipeline has before it flattens."""
+    passes = [
+        relax.transform.FuseTransposeMatmul(),
+        relax.get_pipeline("zero"),
+        relax.transform.RewriteDataflowReshape(),
+    ]
+    with Target(H200):
+        return tvm.transform.Sequential(passes)(mod)
+
+
+def plain_functions(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
+    """Return a model's functions as the rules are given them, by name."""
+    mod = relax.transform.DeadCodeElimination()(FlattenBatch()(legalized(mod)))
+    return {gv.name_hint: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
+
+
+def schedule(mod: tvm.IRModule, **options) -> tvm.IRModule:
+    """Return a model as our passes leave it."""
+    given = ModelOptions(**{"classes": CLASSES, **options})
+    with Target(H200):
+        return tvm.transform.Sequential(legalize_passes(given))(mod)
+
+
+@functools.cache
+def scheduled_llama(dtype: str, attention: str = "plain") -> tvm.IRModule:
+    """Return a small Llama as our passes leave it."""
+    return schedule(llama(SMALL, dtype, attention))
+
+
+def draw(func: tirx.PrimFunc, rows: int) -> dict[str, np.ndarray]:
+    """Draw what a function reads; symbols are rows."""
+    rng = np.random.default_rng(0)
+    found = {}
+    blocks = ir.find_all(func.body, ir.SBlock)
+    written = [x.source for block in blocks for x in block.writes]
+    for param in func.params:
+        if any(param.same_as(x) for x in written):
+            continue
+        shape = [rows if ir.static_int(x) is None else int(x) for x in param.ty.shape]
+        values = rng.standard_normal(shape) * shape[-1] ** -0.25
+        found[str(param.name)] = values.astype(DTYPES[ir.dtype_of(param)].numpy)
+    return found
+
+
+def with_names_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Give parameters names of their own: outputs of a split all have one, and are found by it."""
+    new = {
+        x: ir.new_buffer(f"{x.name}_{i}", tuple(x.ty.shape), ir.dtype_of(x), "global")
+        for i, x in enumerate(func.params)
+    }
+    body = ir.substitute(func.body, new)
+    return tirx.PrimFunc(list(new.values()), body, func.ret_type).with_attrs(dict(func.attrs))
+
+
+def check_values(mod: tvm.IRModule, plain: dict[str, tirx.PrimFunc], rows: tuple[int, ...]) -> int:
+    """Verify every function of ours against its plain loops; return how many runs there were."""
+    ours = [x for x in records_of(mod) if x.computed_by == OURS]
+    count = 0
+    for record in ours:
+        func = with_names_apart(mod[record.name])
+        kernel = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        wanted = plain[record.name].with_attr("global_symbol", "main")
+        for number in rows if record.product else rows[:1]:
+            given = draw(func, number)
+            report = verify(kernel, given, target=Target(H200), against=wanted, progress=False)
+            assert report.verdict == "clean", f"{record.name}, {number} rows\n{report.table()}"
+            count += 1
+    return count
+
+
+def on_processor(mod: tvm.IRModule, name: str, arguments: list) -> list[np.ndarray]:
+    """Run a function of a Relax module by llvm, as it is."""
+    ex = relax.build(mod, target="llvm", relax_pipeline="default_build")
+    machine = relax.VirtualMachine(ex, tvm.cpu())
+    given = [_to_tvm(x) for x in arguments]
+    return _to_numpy(machine[name](*given))
+
+
+def _to_tvm(value):
+    if isinstance(value, np.ndarray):
+        return tvm.runtime.tensor(value)
+    if isinstance(value, (list, tuple)):
+        return tvm.runtime.convert([_to_tvm(x) for x in value])
+    return tvm.runtime.ShapeTuple([value]) if isinstance(value, int) else value
+
+
+def _to_numpy(value) -> list[np.ndarray]:
+    if hasattr(value, "numpy"):
+        return [value.numpy()]
+    return [x for part in value for x in _to_numpy(part)]
+
+
+def inputs_of(mod: tvm.IRModule, name: str, sizes: dict[str, int], seed: int = 0) -> list:
+    """Draw the arguments of a function: normal numbers, small weights, sizes for scalars."""
+    rng = np.random.default_rng(seed)
+
+    def draw(ty):
+        if isinstance(ty, relax.TupleType):
+            return [draw(x) for x in ty.fields]
+        if isinstance(ty, relax.ShapeType):
+            return sizes["total"]
+        shape = [sizes[str(x)] if isinstance(x, tvm.tirx.Var) else int(x) for x in ty.shape.values]
+        scale = 1.0 if len(shape) != 2 else shape[-1] ** -0.5
+        return (scale * rng.standard_normal(shape)).astype(str(ty.dtype))
+
+    return [draw(x.ty) for x in mod[name].params]

@@ -1,0 +1,12 @@
+"""Relax models in one line: the pipeline "tvm_hopper", a switch for plain builds, the report.
+
+ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
+print(tvm_hopper.relax.report(ex))
+"""
+
+from .lowering import model_pipeline
+from .model_report import ModelReport, report
+from .options import ModelOptions
+from .switch import disable, enable
+
+__all__ = ["ModelOptions", "ModelReport", "disable", "enable", "model_pipeline", "report"]

@@ -1,0 +1,202 @@
+"""Find out what became of a function: its kernels, its product, its calls."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, s_tir, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.analysis.launches import as_text, conditions_around
+from tvm_hopper.dlight import Decision
+from tvm_hopper.dlight.product import products
+from tvm_hopper.errors import HopperError
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule.products.branches import look_at
+
+from .records import (
+    GIVEN,
+    LIBRARY,
+    NOBODY,
+    OURS,
+    STOCK,
+    CallRecord,
+    FunctionRecord,
+    KernelRecord,
+    ProductRecord,
+    TensorRecord,
+)
+from .tuned import TunedChoice, describe
+
+STOCK_RULE = "dl.gpu."
+KEYS_OF_OURS = "tvm_hopper."
+CALL_TIR = ("relax.call_tir", "relax.call_tir_inplace")
+CALL_LIBRARY = ("relax.call_dps_packed", "relax.call_pure_packed")
+RUNTIME = ("vm.builtin.", "runtime.")  # functions of the virtual machine compute nothing
+
+
+def of_scheduled(
+    name: str,
+    plain: tirx.PrimFunc,
+    now: tirx.PrimFunc | None,
+    said: Sequence[Decision],
+    tuned: TunedChoice | None = None,
+) -> FunctionRecord:
+    """Record what rules made of a function.
+
+    Parameters
+    ----------
+    name : str
+        In the module.
+    plain : PrimFunc
+        As the rules were given it.
+    now : PrimFunc or None
+        As the last of them left it; None where all refused.
+    said : sequence of Decision
+        Theirs, in order.
+    tuned : TunedChoice, optional
+        What a database decided of it.
+    """
+    taken = next((x for x in said if x.taken), None)
+    if taken is None or now is None:
+        by = NOBODY
+    else:
+        by = STOCK if taken.rule.startswith(STOCK_RULE) else OURS
+    return FunctionRecord(
+        name=name,
+        computed_by=by,
+        rule=taken.rule if taken else "",
+        note=(taken.reason or "") if taken else "",
+        tensors=_tensors(plain),
+        kernels=_kernels(now, tuned) if now is not None and by == OURS else (),
+        product=_product(plain) if by == OURS else None,
+        refused=tuple((x.rule, x.reason or "") for x in said if not x.taken),
+    )
+
+
+def of_given(name: str, func: tirx.PrimFunc) -> FunctionRecord:
+    """Record a function that came scheduled."""
+    by = GIVEN if not any(map(_is_ours, ir.kernels(func))) else OURS
+    return FunctionRecord(name, by, "scheduled already", tensors=_tensors(func))
+
+
+def of_library(name: str) -> FunctionRecord:
+    """Record an external function."""
+    return FunctionRecord(name, LIBRARY)
+
+
+def find_calls(mod: tvm.IRModule) -> tuple[dict[str, list[CallRecord]], list[str]]:
+    """Count the calls of functions, and find libraries among them.
+
+    Returns
+    -------
+    calls : dict
+        Of each function, by its name in the module.
+    libraries : list of str
+        External functions that compute something, in the order of their first calls.
+    """
+    counts: Counter[tuple[str, str, tuple[tuple[str, ...], ...]]] = Counter()
+    libraries: dict[str, None] = {}
+    for gv, func in mod.functions.items():
+        if not isinstance(func, relax.Function):
+            continue
+
+        def visit(node: Any, caller: str = str(gv.name_hint)) -> None:
+            if not isinstance(node, relax.Call) or not isinstance(node.op, tvm.ir.Op):
+                return
+            if node.op.name in CALL_TIR:
+                shapes = [_shape(x.ty) for x in node.args[1].fields]
+                shapes += [_shape(x) for out in node.ty_args for x in getattr(out, "fields", [out])]
+                counts[caller, str(node.args[0].name_hint), tuple(shapes)] += 1
+            elif node.op.name in CALL_LIBRARY and isinstance(node.args[0], relax.ExternFunc):
+                name = str(node.args[0].global_symbol)
+                if not name.startswith(RUNTIME):
+                    libraries[name] = None
+                    counts[caller, name, ()] += 1
+
+        relax.analysis.post_order_visit(func, visit)
+    found: dict[str, list[CallRecord]] = {}
+    for (caller, callee, shapes), count in counts.items():
+        found.setdefault(callee, []).append(CallRecord(caller, shapes, count))
+    return found, list(libraries)
+
+
+def _shape(ty: Any) -> tuple[str, ...]:
+    shape = getattr(ty, "shape", None)
+    values = getattr(shape, "values", None)
+    return tuple(extent_text(x) for x in values) if values is not None else ()
+
+
+def extent_text(extent: Any) -> str:
+    """Write an extent as Python would: integers without their type."""
+    static = ir.static_int(extent)
+    return str(static) if static is not None else re.sub(r"T\.int\d+\((\d+)\)", r"\1", str(extent))
+
+
+def _tensors(func: tirx.PrimFunc) -> tuple[TensorRecord, ...]:
+    return tuple(
+        TensorRecord(str(x.name), tuple(map(extent_text, x.ty.shape)), ir.dtype_of(x))
+        for x in func.params
+        if tirx.is_buffer_var(x)
+    )
+
+
+def _is_ours(kernel: Any) -> bool:
+    """Tell whether something in a kernel asks for our lowering."""
+    nodes = [*ir.find_all(kernel, ir.For), *ir.find_all(kernel, ir.SBlock)]
+    return any(str(key).startswith(KEYS_OF_OURS) for x in nodes for key in x.annotations)
+
+
+def _kernels(func: tirx.PrimFunc, tuned: TunedChoice | None) -> tuple[KernelRecord, ...]:
+    """Read what the schedule noted on a function's kernels."""
+    given = tuned.configs if tuned is not None else {}
+    found = []
+    for kernel in ir.kernels(func):
+        loops = ir.find_all(kernel, ir.For)
+        rows, tenths = next(
+            (x.annotations[keys.CHOSEN_FOR] for x in loops if keys.CHOSEN_FOR in x.annotations),
+            (None, None),
+        )
+        texts = [str(x.annotations[keys.CHOICE]) for x in ir.find_blocks(kernel, keys.CHOICE)]
+        texts += [str(x.annotations[keys.CHOSEN]) for x in loops if keys.CHOSEN in x.annotations]
+        best = re.split(r"\n|; then ", texts[0])[0] if texts else ""
+        text, _, time = best.partition(" stages: ")
+        if time:
+            text += " stages"
+        if tenths is None and time:
+            tenths = round(10 * float(time.split()[0]))
+        rows = None if rows is None else int(rows)
+        if not text and rows in given:
+            text = f"{describe(given[rows])}, tuned"
+        found.append(
+            KernelRecord(
+                launched_for=as_text(conditions_around(func.body, kernel)),
+                rows=rows,
+                configuration=text,
+                microseconds=None if tenths is None else int(tenths) / 10,
+            )
+        )
+    return tuple(found)
+
+
+def _product(func: tirx.PrimFunc) -> ProductRecord | None:
+    """Describe the product of a function of ours; None where it has none."""
+    sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
+    names = products(sch)
+    if len(names) != 1:
+        return None
+    try:
+        found = look_at(sch, names[0])
+    except HopperError:
+        return None
+    problem = found.problem
+    columns, depth = problem.n.extent, problem.k.extent
+    if not isinstance(columns, int) or not isinstance(depth, int):
+        return None
+    majors = problem.lhs.major, problem.rhs.major
+    dtype, out = problem.lhs.dtype, found.out_dtype
+    return ProductRecord(extent_text(problem.m.extent), columns, depth, dtype, out, majors)

@@ -1,0 +1,132 @@
+"""Hand linear layers their tokens as rows: `flatten_function`, and views at the calls.
+
+    y = R.call_tir(linear, (x, w), R.Tensor((b, s, N)))             x: (b, s, K)
+  ->
+    x1 = R.reshape(x, (b * s, K))
+    y1 = R.call_tir(linear_rows, (x1, w), R.Tensor((b * s, N)))
+    y = R.reshape(y1, (b, s, N))
+
+Needs: fused functions (FuseTIR), so that epilogues are part of them.
+Leaves: reshapes, which become views in the executable; where one would undo the other none is made.
+Functions that prefill and decode have in common become one.  What is left over is for
+DeadCodeElimination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from .flat_functions import FlatFunction, count_rows, flatten_function
+
+SUFFIX = "_rows"
+RESHAPE = tvm.ir.Op.get("relax.reshape")
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FlattenBatch")
+class FlattenBatch:
+    """The pass; see the module."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Flatten the functions of a module and their calls."""
+        flat = {}
+        for gv, func in mod.functions.items():
+            if isinstance(func, tirx.PrimFunc) and is_plain(func):
+                found = flatten_function(func)
+                if found is not None:
+                    flat[gv] = found
+        if not flat:
+            return mod
+        calls = _Calls(mod, flat)
+        for gv, func in mod.functions.items():
+            if isinstance(func, relax.Function):
+                calls.enter(gv, func)
+        return calls.builder_.get()
+
+
+def is_plain(func: tirx.PrimFunc) -> bool:
+    """Tell a function of plain loops that nobody has scheduled yet."""
+    attrs = func.attrs or {}
+    return bool(attrs.get("s_tir", False)) and not attrs.get("tirx.is_scheduled", False)
+
+
+@mutator
+class _Calls(PyExprMutator):  # type: ignore[misc]
+    """Rewrites the calls of flattened functions."""
+
+    def __init__(self, mod: tvm.IRModule, flat: dict[Any, FlatFunction]) -> None:
+        super().__init__(mod)
+        self.flat = flat
+        self.added: dict[Any, Any] = {}
+
+    def enter(self, gv: Any, func: relax.Function) -> None:
+        """Rewrite one function."""
+        self.builder_.update_func(gv, self.visit_expr(func))
+
+    def visit_call_(self, call: relax.Call) -> Any:
+        """Call the flat function between two views; look at what a view was made of."""
+        call = super().visit_call_(call)
+        if call.op == RESHAPE:
+            return self._view(call.args[0], list(call.ty.shape.values), call)
+        if call.op != tvm.ir.Op.get("relax.call_tir") or call.args[0] not in self.flat:
+            return call
+        if len(call.args) != 2:
+            return call
+        gv, (out,) = call.args[0], call.ty_args
+        outs = list(out.fields) if isinstance(out, relax.TupleType) else [out]
+        given = list(call.args[1].fields)
+        found = self.flat[gv]
+        if len(found.flattened) != len(given) + len(outs):
+            return call
+        if gv not in self.added:
+            self.added[gv] = self.builder_.add_func(found.func, gv.name_hint + SUFFIX)
+        flags = iter(found.flattened)
+        args = [self._as_rows(x, found.lead) if next(flags) else x for x in given]
+        is_flat = list(flags)
+        types = [
+            relax.TensorType(flat_shape(x.shape.values, found.lead), x.dtype) if flat else x
+            for x, flat in zip(outs, is_flat, strict=True)
+        ]
+        made = self.builder_.emit(
+            relax.call_tir(self.added[gv], args, types[0] if len(types) == 1 else types)
+        )
+        if len(outs) == 1:
+            return relax.op.reshape(made, list(out.shape.values)) if is_flat[0] else made
+        parts = []
+        for i, (x, flat) in enumerate(zip(outs, is_flat, strict=True)):
+            part = self.builder_.emit(relax.TupleGetItem(made, i))
+            view = (
+                self.builder_.emit(relax.op.reshape(part, list(x.shape.values))) if flat else part
+            )
+            parts.append(view)
+        return relax.Tuple(parts)
+
+    def _as_rows(self, x: Any, lead: int) -> Any:
+        view = self._view(x, flat_shape(x.ty.shape.values, lead))
+        return view if isinstance(view, relax.Var) else self.builder_.emit(view)
+
+    def _view(self, x: Any, shape: list[Any], made: Any = None) -> Any:
+        """View a tensor, or what it is a view of; `made` is a view of it that there is already."""
+        source = self.lookup_binding(x) if isinstance(x, relax.Var) else None
+        if isinstance(source, relax.Call) and source.op == RESHAPE:
+            x, made = source.args[0], None
+        if _same(list(x.ty.shape.values), shape):
+            return x
+        return relax.op.reshape(x, shape) if made is None else made
+
+
+def flat_shape(shape: Sequence[Any], lead: int) -> list[Any]:
+    """Return a shape with its first dimensions made one."""
+    dims = list(shape)
+    return [count_rows(dims[:lead]), *dims[lead:]]
+
+
+def _same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(
+        tvm_ffi.structural_equal(a, b) for a, b in zip(one, other, strict=True)
+    )

@@ -1,0 +1,105 @@
+"""The passes that take a Relax model to kernels, in order, one reason a line.
+
+    ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
+
+TVM's own pipeline for CUDA stands around ours: libraries are dispatched before, memory is planned
+behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.backend.cuda import pipeline as stock
+from tvm.target import Target
+
+from tvm_hopper.errors import cannot_configure
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.requests.targets import name_target, target_arch
+
+from .flatten_batch import FlattenBatch
+from .keep_records import KeepRecords
+from .options import WHERE, ModelOptions, as_options
+from .schedule_functions import ScheduleFunctions
+
+GENERIC_ARCH = SM_90A.name.rstrip("a")
+
+
+def legalize_passes(options: ModelOptions) -> list[Any]:
+    """Return what stands in place of TVM's `legalize_passes` for CUDA.
+
+    Parameters
+    ----------
+    options : ModelOptions
+        How products are computed.
+    """
+    return [
+        relax.transform.FuseTransposeMatmul(),  # weights stay as they lie, instead of a copy a call
+        relax.get_pipeline("zero"),  # legalize, fuse
+        relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
+        FlattenBatch(),  # batch and sequence are rows
+        relax.transform.DeadCodeElimination(),  # functions that nobody calls any more
+        ScheduleFunctions(
+            options
+        ),  # a kernel for each function, ours where a rule of ours takes it
+        KeepRecords(),  # for `report`, on the executable too
+    ]
+
+
+def model_pipeline(**given: Any) -> tvm.transform.Pass:
+    """Return the Relax pipeline that is registered as "tvm_hopper".
+
+    Parameters
+    ----------
+    given
+        Options, see `ModelOptions`: accumulate, classes, database.
+
+    Raises
+    ------
+    OptionError
+        There is no such option, or it cannot be so.
+    """
+    options = as_options(given)
+
+    @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.Model")
+    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        target = Target.current(allow_none=True)
+        if target is None:
+            raise cannot_configure(
+                WHERE, "no target", f"a cuda target with arch {SM_90A.name}",
+                'give it: relax.build(mod, target="nvidia/nvidia-h200", ...)',
+            )  # fmt: skip
+        if not is_ours(target):
+            _warn_of_target(target)
+            return relax.get_default_pipeline(target)(mod)
+        passes = [
+            *stock.library_dispatch_passes(target),
+            *legalize_passes(options),
+            *stock.dataflow_lower_passes(target),
+            *stock.finalize_passes(target),
+        ]
+        return tvm.transform.Sequential(passes)(mod)
+
+    return run
+
+
+def is_ours(target: Target) -> bool:
+    """Tell whether kernels of ours run on a target."""
+    return target_arch(target) == SM_90A.name
+
+
+def _warn_of_target(target: Target) -> None:
+    import warnings
+
+    from tvm_hopper.dlight.rule import warn_of_generic_arch
+
+    if target_arch(target) == GENERIC_ARCH:
+        warn_of_generic_arch()
+        return
+    warnings.warn(
+        f"{WHERE}: found target {name_target(target)}; need cuda {SM_90A.name}; TVM's own pipeline "
+        "computes all of it",
+        stacklevel=2,
+    )

@@ -1,0 +1,67 @@
+"""What can be asked of the pipeline, checked when it is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tvm_hopper.errors import OptionError, cannot_configure
+from tvm_hopper.schedule.arguments import as_bounds
+from tvm_hopper.schedule.products.classes import MOST_CLASSES
+from tvm_hopper.schedule.products.config import ACCUMULATE
+
+WHERE = "relax pipeline tvm_hopper"
+CLASSES = (8, 16, 64, 128, 512, 4096)  # decoding of one and of many, prefill
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How a model is lowered.
+
+    Parameters
+    ----------
+    accumulate : str, optional
+        Type in which sums of 16 bits are made: "float32". None: as the model says; TVM's own rules
+        then compute those products.
+    classes : sequence of int, optional
+        Up to how many rows each kernel of a product with symbolic rows runs. None: for each product
+        by the model of times, see `hs.choose_classes`, mostly eight; a kernel takes 0.3 s to build.
+        Empty: one kernel.
+    database : str or Database, optional
+        Configurations that a tuning found: a folder, or what `tvm_hopper.meta_schedule` opened.
+    """
+
+    accumulate: str | None = "float32"
+    classes: Sequence[int] | None = CLASSES
+    database: Any = None
+
+    def __post_init__(self) -> None:
+        if self.accumulate is not None and self.accumulate not in ACCUMULATE:
+            need = f"{' or '.join(map(repr, ACCUMULATE))}, or None"
+            raise cannot_configure(WHERE, f"accumulate={self.accumulate!r}", need)
+        if self.classes is not None and len(tuple(self.classes)):
+            bounds = as_bounds(WHERE, "classes", tuple(self.classes), MOST_CLASSES)
+            object.__setattr__(self, "classes", bounds)
+        if isinstance(self.database, (str, os.PathLike)) and not os.path.isdir(self.database):
+            found = f"database={str(self.database)!r}, which is no folder"
+            raise cannot_configure(WHERE, found, "the work_dir of a tuning that was run")
+
+
+def as_options(given: dict[str, Any]) -> ModelOptions:
+    """Check options by name.
+
+    Raises
+    ------
+    OptionError
+        There is no such option.
+    """
+    known = [field.name for field in fields(ModelOptions)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise cannot_configure(WHERE, f"option {', '.join(unknown)}", f"one of {', '.join(known)}")
+    return ModelOptions(**given)
+
+
+__all__ = ["ModelOptions", "OptionError", "as_options"]

@@ -1,0 +1,112 @@
+"""Ask the rules about each function of a model, and record who took it.
+
+    @T.prim_func                                  T.func_attr({"tirx.is_scheduled": True})
+    def linear(x, w, y): plain loops      ->      def linear(x, w, y): a kernel for each class
+
+Needs: plain loops; what is marked `tirx.is_scheduled` is left as it is.
+Leaves: `ATTR` on the module, the records as JSON text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from tvm_hopper import dlight
+from tvm_hopper.dlight.decisions import Decision, is_scheduled
+from tvm_hopper.dlight.rule import HopperRule
+from tvm_hopper.errors import HopperError
+
+from . import collect
+from .check_builds import find_fault
+from .options import ModelOptions
+from .records import FunctionRecord, to_text
+from .tuned import TunedChoice, find_tuned
+
+ATTR = "tvm_hopper.model"
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.ScheduleFunctions")
+class ScheduleFunctions:
+    """The pass; see the module.
+
+    Parameters
+    ----------
+    options : ModelOptions
+        How products are computed.
+    """
+
+    def __init__(self, options: ModelOptions) -> None:
+        self.options = options
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Schedule every function that is plain loops."""
+        new, records = {}, []
+        for gv, func in mod.functions_items():
+            name = str(gv.name_hint)
+            if not isinstance(func, tirx.PrimFunc):
+                continue
+            if is_scheduled(func):
+                records.append(collect.of_given(name, func))
+                continue
+            said: list[Decision] = []
+            target = func.attrs.get("target") or Target.current(allow_none=False)
+            tuned = find_tuned(self.options.database, name, func, target)
+            done = self._schedule(name, func, target, tuned, said)
+            if done is not None:
+                new[gv] = done
+            records.append(collect.of_scheduled(name, func, done, said, tuned))
+        calls, libraries = collect.find_calls(mod)
+        records += [collect.of_library(name) for name in libraries]
+        counted = [_with_calls(x, calls) for x in records]
+        functions = {gv: new.get(gv, func) for gv, func in mod.functions.items()}
+        changed = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        return changed.with_attr(ATTR, to_text(counted))
+
+    def _schedule(
+        self,
+        name: str,
+        func: tirx.PrimFunc,
+        target: Target,
+        tuned: TunedChoice,
+        said: list[Decision],
+    ) -> Any:
+        """Ask the rules in turn; return the function as the first that takes it leaves it."""
+        rules = dlight.rules(
+            said,
+            accumulate=self.options.accumulate,
+            classes=tuned.classes if tuned.configs else self.options.classes,
+            config=tuned.config,
+        )
+        for rule in rules:
+            result = rule.apply(func, target, False)
+            if result is None:
+                continue
+            sch = result[0] if isinstance(result, list) else result
+            if len(sch.mod.functions) != 1:
+                raise HopperError(
+                    f"function {name}: found {len(sch.mod.functions)} functions in the schedule of "
+                    f"{type(rule).__name__}; need one"
+                )
+            (new,) = sch.mod.functions.values()
+            fault = find_fault(new, target) if isinstance(rule, HopperRule) else None
+            if fault is not None:
+                said[-1] = replace(said[-1], taken=False, reason=fault)
+                continue
+            return _named_as(func, new).with_attr("tirx.is_scheduled", True)
+        return None
+
+
+def _named_as(old: tirx.PrimFunc, new: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Keep a private function private: a Schedule calls its function `main`."""
+    if old.attrs and "global_symbol" in old.attrs:
+        return new.with_attr("global_symbol", old.attrs["global_symbol"])
+    return new.without_attr("global_symbol")
+
+
+def _with_calls(record: FunctionRecord, calls: dict[str, Any]) -> FunctionRecord:
+    return replace(record, calls=tuple(calls.get(record.name, ())))

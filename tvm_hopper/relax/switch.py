@@ -1,0 +1,57 @@
+"""Let plain `relax.build` take our road, for this process, until it is switched off.
+
+`relax.get_default_pipeline` and `relax.pipeline.legalize_passes` read one function under two names.
+Both get a wrapper, which hands over to what stood there for any target that is not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax
+from tvm.relax.backend.cuda import pipeline as stock
+from tvm.target import Target
+
+from .lowering import is_ours, legalize_passes
+from .options import ModelOptions, as_options
+
+PLACES = (stock, relax.backend.cuda)
+NAME = "legalize_passes"
+
+Legalize = Callable[[Target], list[Any]]
+
+
+def enable(**options: Any) -> None:
+    """Make `relax.build(mod, target)` compute what it can by this package, on sm_90a.
+
+    A second call changes the options.
+
+    Parameters
+    ----------
+    options
+        Those of the pipeline "tvm_hopper": accumulate, classes, database.
+
+    Raises
+    ------
+    OptionError
+        There is no such option, or it cannot be so.
+    """
+    given = as_options(options)
+    disable()
+    for place in PLACES:
+        setattr(place, NAME, _wrapped(getattr(place, NAME), given))
+
+
+def disable() -> None:
+    """Undo `enable`; nothing where it was not called."""
+    for place in PLACES:
+        setattr(place, NAME, getattr(getattr(place, NAME), "switch_of", getattr(place, NAME)))
+
+
+def _wrapped(previous: Legalize, options: ModelOptions) -> Legalize:
+    def passes(target: Target) -> list[Any]:
+        return legalize_passes(options) if is_ours(target) else previous(target)
+
+    passes.switch_of = previous  # type: ignore[attr-defined]  # how `disable` finds it
+    return passes

@@ -33,6 +33,9 @@ PLAIN = Rates(
     partial=0.0,
     flop_power=0.0,
     load_power=0.0,
+    meeting_cycles=0.0,
+    peer_cycles=0.0,
+    exchange_bytes=1e9,
     cut_share=0.0,
     step_norm=200.0,
     time_norm=200.0,
@@ -40,10 +43,10 @@ PLAIN = Rates(
 ONE_MEGAHERTZ = Chip(megahertz=1.0)  # a cycle is a microsecond
 
 
-def tiles(rows=128, columns=128, depth=64, consumers=2, stages=4, pending=0):
+def tiles(rows=128, columns=128, depth=64, consumers=2, stages=4, pending=0, parts=1):
     by_rows = rows % (64 * consumers) == 0
     width = instruction_columns(columns if by_rows else columns // consumers, consumers, "float16")
-    fields = (rows, columns, depth, consumers, by_rows, width, stages, pending)
+    fields = (rows, columns, depth, consumers, by_rows, width, stages, pending, parts)
     return Candidates(*(np.array([int(x)]) for x in fields))
 
 
@@ -162,6 +165,34 @@ def test_every_candidate_is_legal():
         tile, stages = found.tile(i), int(found.stages[i])
         assert find_violations(tile, stages, config, "bfloat16", ARCH) == []
         assert stages == min(8, most_stages(tile, "bfloat16", ARCH))
+
+
+def test_blocks_that_share_a_sum_take_its_steps_in_turn():
+    """Ten steps in four parts are three of 512 cycles."""
+    assert cycles(SQUARE, tiles(parts=4)) == 3 * 512
+    assert cycles(SQUARE, tiles(parts=10)) == 512
+
+
+def test_clusters_that_do_not_fit_take_another_turn():
+    """The chip holds 66 clusters of two, and 15 of eight."""
+    wide = ProductShape(66 * 128, 128, 640)
+    assert cycles(wide, tiles(parts=2)) == 5 * 512
+    assert cycles(replace(wide, m=67 * 128), tiles(parts=2)) == 2 * 5 * 512
+    assert cycles(replace(wide, m=16 * 128), tiles(parts=8)) == 2 * 2 * 512
+    half = replace(ONE_MEGAHERTZ, num_sms=66)
+    assert cycles(replace(wide, m=8 * 128), tiles(parts=8), half) == 2 * 2 * 512
+
+
+def test_blocks_of_a_cluster_meet_and_read_one_anothers_sums():
+    """128 x 128 x 4 bytes at 16 a cycle are 4096; a whole tile has nothing to exchange."""
+    costs = {"meeting_cycles": 1000.0, "peer_cycles": 10.0, "exchange_bytes": 16.0}
+    assert cycles(SQUARE, tiles(parts=4), **costs) == 3 * 512 + 1000 + 4 * 10 + 4096
+    assert cycles(SQUARE, tiles(), **costs) == 5120
+
+
+def test_each_block_of_a_cluster_stores_its_part_of_the_tile():
+    """128 x 128 x 2 bytes at 2 a cycle, by four."""
+    assert cycles(SQUARE, tiles(parts=4), wide_bytes=2.0) == 3 * 512 + 4096
 
 
 def test_edges_that_cut_tiles_cost_a_share():

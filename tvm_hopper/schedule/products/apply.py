@@ -371,8 +371,12 @@ def _choices(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> 
     """Return the best configurations for `explain`, a line each; nothing where a tile is given."""
     if kernel.config.tile is not None:
         return ""
-    wanted = _product(problem, kernel, outputs)
-    return "\n".join(map(str, rank_both(wanted, kernel.config, chip_of_target(), SHOWN)))
+    wanted, chip = _product(problem, kernel, outputs), chip_of_target()
+    lines = [*map(str, rank_both(wanted, kernel.config, chip, SHOWN))]
+    if kernel.config.batch_invariant:
+        (free,) = rank_both(wanted, replace(kernel.config, batch_invariant=False), chip, 1)
+        lines.append(f"without batch_invariant: {free}")
+    return "\n".join(lines)
 
 
 def _chosen_for(

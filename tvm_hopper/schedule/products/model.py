@@ -25,6 +25,7 @@ from tvm_hopper.schedule.arguments import as_choice, as_int, as_size, as_sizes, 
 from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .estimate import ProductShape, estimate
+from .parts import in_parts
 from .rates import MEASURED
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
@@ -45,12 +46,14 @@ class RankedTile:
     stages: int
     microseconds: float
     transposed: bool = False
+    parts: int = 1
 
     def __str__(self) -> str:
         tile = "x".join(map(str, self.tile))
         groups = f"{self.consumers} consumer{'s' * (self.consumers > 1)}"
         way = ", transposed" * self.transposed
-        return f"{tile}{way}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
+        shared = f" in {self.parts} parts" if self.parts > 1 else ""
+        return f"{tile}{shared}{way}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
 
 
 def choose_config(
@@ -121,6 +124,8 @@ def choose_config(
         config = replace(config, tile=best.tile, consumers=best.consumers)
         if best.transposed:
             config = replace(config, transposed=True)
+        if best.parts > 1:
+            config = replace(config, split_k=best.parts)
         if best.pending and config.wgmma_pending is None:
             config = replace(config, wgmma_pending=best.pending)
     if config.transposed:
@@ -133,7 +138,8 @@ def choose_config(
     if config.stages is None and config.last_stage is None:
         largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
         most = most_stages(largest, dtype, ARCH)
-        config = replace(config, stages=max(1, _stages(most, depth, max(1, min(sizes[2])))))
+        step = max(1, min(sizes[2])) * config.parts
+        config = replace(config, stages=max(1, _stages(most, depth, step)))
     smallest = min(sizes[0]), min(sizes[1])
     if config.raster_group is None:
         group = min(RASTER_GROUP, -(-rows // smallest[0]))
@@ -143,7 +149,8 @@ def choose_config(
     if config.persistent is None:
         static = isinstance(m, int) and isinstance(n, int) and all(len(x) == 1 for x in sizes[:2])
         alone = static and num_tiles(rows, columns, smallest) <= num_sms  # each SM gets one at most
-        config = replace(config, persistent=0 if alone else BY_DEVICE)
+        # Blocks that share a sum compute one tile each.
+        config = replace(config, persistent=0 if alone or config.parts > 1 else BY_DEVICE)
     return config
 
 
@@ -157,7 +164,9 @@ def as_product(
 ) -> ProductShape:
     """Describe a product for the estimate; symbolic extents are taken to be large."""
     rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
-    return ProductShape(rows, columns, depth, dtype, majors, dtype_bytes(out_dtype))
+    symbolic = not all(isinstance(e, int) for e in (m, n, k))
+    out_bytes = dtype_bytes(out_dtype)
+    return ProductShape(rows, columns, depth, dtype, majors, out_bytes, is_symbolic=symbolic)
 
 
 def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> list[RankedTile]:
@@ -179,7 +188,7 @@ def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> l
     ScheduleError
         No tile is legal with what is given.
     """
-    tiles = candidates(wanted.dtype, given)
+    tiles = in_parts(candidates(wanted.dtype, given), wanted, given, chip)
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
@@ -190,8 +199,9 @@ def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> l
             tiles.tile(i),
             int(tiles.consumers[i]),
             int(tiles.pending[i]),
-            _stages(int(tiles.stages[i]), wanted.k, int(tiles.depth[i])),
+            _stages(int(tiles.stages[i]), wanted.k, int(tiles.depth[i] * tiles.parts[i])),
             float(times[i]),
+            parts=int(tiles.parts[i]),
         )
         for i in order.tolist()
         if math.isfinite(times[i])

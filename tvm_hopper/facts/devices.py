@@ -24,7 +24,7 @@ NUM_SMS = {
 DEFAULT_NUM_SMS = 132  # what a part is taken for that nothing is said of
 # Clusters of 2, 3 and so on to 16 thread blocks, each of which fills an SM, that an H200's 132 SMs
 # hold at once (cuOccupancyMaxActiveClusters).
-CLUSTERS = (66, 39, 30, 22, 17, 15, 15, 8, 8, 8, 7, 7, 7, 7, 7)
+CLUSTERS = (66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,9 @@ def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
         m, n = n, m
     group = choose_raster_group(m, n, k, (rows, columns), dtype, Chip().num_sms)
     measured = config.get("raster_group", min(RASTER_GROUP, math.ceil(m / rows)))
-    return set(config) <= FIELDS and (measured == group or n <= columns)  # in one column is one order
+    return set(config) <= FIELDS and (
+        measured == group or n <= columns
+    )  # in one column is one order
 
 
 def key_of(config: dict[str, Any], k: int) -> tuple[int, ...]:

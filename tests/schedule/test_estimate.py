@@ -23,6 +23,7 @@ PLAIN = Rates(
     latency_cycles=0.0,
     off_line=0.0,
     l2_bytes=1e9,
+    apart=0.0,
     outside_cycles=0.0,
     start_cycles=0.0,
     epilogue_cycles=0.0,
@@ -181,6 +182,12 @@ def test_clusters_that_do_not_fit_take_another_turn():
     assert cycles(replace(wide, m=16 * 128), tiles(parts=8)) == 2 * 2 * 512
     half = replace(ONE_MEGAHERTZ, num_sms=66)
     assert cycles(replace(wide, m=8 * 128), tiles(parts=8), half) == 2 * 2 * 512
+
+
+def test_blocks_of_a_cluster_have_no_loads_in_common():
+    """Four blocks load 256 rows of 128 bytes each at 64 a cycle, by the root of four."""
+    assert cycles(SQUARE, tiles(parts=4), l2_bytes=64.0) == 4 * 256 * 128 / 64 * 3
+    assert cycles(SQUARE, tiles(parts=4), l2_bytes=64.0, apart=0.5) == 8 * 256 * 128 / 64 * 3
 
 
 def test_blocks_of_a_cluster_meet_and_read_one_anothers_sums():

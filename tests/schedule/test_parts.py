@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
+from itertools import groupby
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tvm import s_tir, tirx
@@ -11,10 +16,13 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule.products.candidates import candidates
+from tvm_hopper.schedule.products.classes import estimate_all
 from tvm_hopper.schedule.products.estimate import ProductShape
+from tvm_hopper.schedule.products.model import as_product, listed
 from tvm_hopper.schedule.products.parts import TRIED, in_parts
 from tvm_hopper.testing import workloads
 
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 DEEP = (128, 256, 16384)
 
 
@@ -115,6 +123,45 @@ def test_a_promise_of_bits_keeps_the_sum_whole_and_says_what_it_costs():
     listed, _, cost = text.partition("without batch_invariant: ")
     assert " parts" not in listed
     assert " parts" in cost.splitlines()[0]
+
+
+def test_more_parts_than_run_everywhere_are_told_of_and_not_taken():
+    wanted = ProductShape(88, 392, 59328)
+    config = hs.choose_config(88, 392, 59328)
+    assert config.split_k in TRIED
+    *five, more = listed(wanted, hs.MatmulConfig(), Chip())
+    assert len(five) == 5
+    assert more.startswith("on request, where the chip holds clusters of ")
+    assert len(listed(wanted, hs.MatmulConfig(split_k=8), Chip())) == 5
+    assert len(listed(ProductShape(4096, 4096, 4096), hs.MatmulConfig(), Chip())) == 5
+
+
+def times_of(name):
+    """Return problem, configuration and microseconds of each row that `benchmarks.split_k` took."""
+    rows = json.loads((RESULTS / name).read_text())["rows"]
+    return [
+        (tuple(map(int, row["size"].split("x"))), row["config"], row["ours"]["median_us"])
+        for row in rows
+        if row["config"]
+    ]
+
+
+def guess(size, config):
+    given = hs.MatmulConfig(tuple(config["tile"]), split_k=config.get("split_k", 1))
+    whole = hs.choose_config(*size, "bfloat16", given=given)
+    wanted = as_product(*size, "bfloat16", ("k", "k"), "bfloat16")
+    return float(estimate_all([wanted], [whole], Chip())[0, 0])
+
+
+def test_times_that_were_not_fitted_are_near_the_estimates():
+    found = times_of("split_k_2026-11-22_1929.json")
+    assert len(found) > 50
+    errors = [math.log(guess(size, config) / us) for size, config, us in found]
+    assert math.sqrt(sum(x * x for x in errors) / len(errors)) < 0.15
+    for _, group in groupby(found, key=lambda row: row[0]):
+        rows = list(group)
+        chosen = min(rows, key=lambda row: guess(*row[:2]))
+        assert chosen[2] <= 1.06 * min(us for *_, us in rows), chosen
 
 
 @pytest.mark.parametrize(

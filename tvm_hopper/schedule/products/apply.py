@@ -37,7 +37,7 @@ from .branches import branched, class_block
 from .classes import ClassKernel, as_asked, estimate_all, find_kernels
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .estimate import ProductShape
-from .model import SHOWN, SYMBOLIC_EXTENT, as_product, choose_config, rank_both
+from .model import SYMBOLIC_EXTENT, as_product, choose_config, listed
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
@@ -371,12 +371,8 @@ def _choices(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> 
     """Return the best configurations for `explain`, a line each; nothing where a tile is given."""
     if kernel.config.tile is not None:
         return ""
-    wanted, chip = _product(problem, kernel, outputs), chip_of_target()
-    lines = [*map(str, rank_both(wanted, kernel.config, chip, SHOWN))]
-    if kernel.config.batch_invariant:
-        (free,) = rank_both(wanted, replace(kernel.config, batch_invariant=False), chip, 1)
-        lines.append(f"without batch_invariant: {free}")
-    return "\n".join(lines)
+    wanted = _product(problem, kernel, outputs)
+    return "\n".join(listed(wanted, kernel.config, chip_of_target()))
 
 
 def _chosen_for(

@@ -57,6 +57,9 @@ class Rates:
         Share by which an operand costs more whose rows begin off a line.
     l2_bytes
         Bytes a cycle of the whole L2 cache.
+    apart
+        Power of the number of parts of a sum by which the L2 cache gives less: thread blocks that
+        lie together read the same lines at once, which counts once, but not those of a cluster.
     outside_cycles
         Of a row of a box that lies outside of its tensor, for each thread block.
     start_cycles
@@ -98,6 +101,7 @@ class Rates:
     latency_cycles: float = 1000.0
     off_line: float = 0.6
     l2_bytes: float = 9200.0
+    apart: float = 0.4
     outside_cycles: float = 0.15
     start_cycles: float = 7800.0
     epilogue_cycles: float = 670.0
@@ -195,7 +199,7 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     right_fill = right * _narrow(rates, product.majors[1], columns_of_one * size)
     fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
     loaded = (np.minimum(rows, m) * left + np.minimum(columns, n) * right) * depth * size
-    through_l2 = loaded * active / rates.l2_bytes
+    through_l2 = loaded * active / rates.l2_bytes * parts**rates.apart
     beyond = np.maximum(rows - m, 0) + np.maximum(columns - n, 0)
     outside = rates.outside_cycles * active * beyond
     latency = rates.latency_cycles / np.maximum(tiles.stages - 1.0, 0.5)

@@ -25,7 +25,7 @@ from tvm_hopper.schedule.arguments import as_choice, as_int, as_size, as_sizes, 
 from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .estimate import ProductShape, estimate
-from .parts import in_parts
+from .parts import BEYOND, TRIED, in_parts
 from .rates import MEASURED
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
@@ -33,6 +33,7 @@ RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order 
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
 MOST_TRANSPOSED = 128  # rows of an output that may lie on an instruction's columns
+WORTH_ASKING = 0.05  # of the time, by which parts that do not run everywhere are told of
 SHOWN = 5  # of the best configurations, by `explain`
 
 
@@ -169,7 +170,13 @@ def as_product(
     return ProductShape(rows, columns, depth, dtype, majors, out_bytes, is_symbolic=symbolic)
 
 
-def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> list[RankedTile]:
+def rank(
+    wanted: ProductShape,
+    given: MatmulConfig,
+    chip: Chip,
+    count: int,
+    sizes: tuple[int, ...] = TRIED,
+) -> list[RankedTile]:
     """Return the configurations with the least estimated times, the best one first.
 
     Parameters
@@ -182,13 +189,15 @@ def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> l
         Where.
     count : int
         How many, at most.
+    sizes : tuple of int
+        Numbers of parts of a sum to try beside the whole one.
 
     Raises
     ------
     ScheduleError
         No tile is legal with what is given.
     """
-    tiles = in_parts(candidates(wanted.dtype, given), wanted, given, chip)
+    tiles = in_parts(candidates(wanted.dtype, given), wanted, given, chip, sizes)
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
@@ -209,7 +218,11 @@ def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> l
 
 
 def rank_both(
-    wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int
+    wanted: ProductShape,
+    given: MatmulConfig,
+    chip: Chip,
+    count: int,
+    sizes: tuple[int, ...] = TRIED,
 ) -> list[RankedTile]:
     """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
 
@@ -222,8 +235,21 @@ def rank_both(
     found = []
     for way in ways:
         shape = wanted.transposed if way else wanted
-        found += [replace(x, transposed=bool(way)) for x in rank(shape, given, chip, count)]
+        found += [replace(x, transposed=bool(way)) for x in rank(shape, given, chip, count, sizes)]
     return sorted(found, key=lambda x: x.microseconds)[:count]
+
+
+def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
+    """List the best configurations for people, and what a request or a promise would change."""
+    best = rank_both(wanted, given, chip, SHOWN)
+    lines = [*map(str, best)]
+    more, *_ = rank_both(wanted, given, chip, 1, BEYOND)
+    if more.microseconds < (1 - WORTH_ASKING) * best[0].microseconds:
+        lines.append(f"on request, where the chip holds clusters of {more.parts} blocks: {more}")
+    if given.batch_invariant:
+        free, *_ = rank_both(wanted, replace(given, batch_invariant=False), chip, 1)
+        lines.append(f"without batch_invariant: {free}")
+    return lines
 
 
 def _too_large(wanted: ProductShape, tiles: Candidates) -> Any:

@@ -19,7 +19,8 @@ from .candidates import Candidates, Ints
 from .config import MatmulConfig
 from .estimate import ProductShape
 
-TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))
+TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))  # which run everywhere
+BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1))
 MOST_WAVES = 3  # of tiles; where there are more the last one is a small part of the time
 FEWEST_STEPS = 2  # of a part: the ring is filled once
 
@@ -32,7 +33,11 @@ def may_share_sums(given: MatmulConfig) -> bool:
 
 
 def in_parts(
-    tiles: Candidates, product: ProductShape, given: MatmulConfig, chip: Chip
+    tiles: Candidates,
+    product: ProductShape,
+    given: MatmulConfig,
+    chip: Chip,
+    sizes: tuple[int, ...] = TRIED,
 ) -> Candidates:
     """Return the tiles in each number of parts that may be worth it, whole ones in front.
 
@@ -46,6 +51,8 @@ def in_parts(
         A number of parts in it is taken as it is.
     chip : Chip
         Where.
+    sizes : tuple of int
+        The numbers of parts to try where none is given.
     """
     if given.parts > 1:
         return _with(tiles, np.arange(len(tiles)), np.full(len(tiles), given.parts))
@@ -55,7 +62,7 @@ def in_parts(
     steps = -(-product.k // tiles.depth)
     few = np.flatnonzero(count <= MOST_WAVES * chip.num_sms)
     places, parts = [np.arange(len(tiles))], [tiles.parts]
-    for size in TRIED:
+    for size in sizes:
         able = few[steps[few] >= FEWEST_STEPS * size]
         places.append(able)
         parts.append(np.full(len(able), size))

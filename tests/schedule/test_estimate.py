@@ -128,6 +128,12 @@ def test_waves_and_epilogues():
     assert cycles(shape, tiles(), start_cycles=1000.0, epilogue_cycles=100.0) == 1000 + 2 * 5220
 
 
+def test_narrow_stores_hide_behind_nothing():
+    shape = ProductShape(128 * 133, 128, 640, output_bytes=4)
+    found = cycles(shape, tiles(), narrow_bytes=32.0, overlap=0.5)
+    assert found == 2 * (5120 + 2048)
+
+
 def test_only_instructions_of_whole_32_columns_store_16_bytes_a_thread():
     """For three consumers 224 columns are two instructions of 112."""
     assert instruction_columns(224, 3, "float16") == 112

@@ -69,7 +69,8 @@ class Rates:
     wide_bytes, narrow_bytes
         Bytes a cycle of stores of 16 bytes and of 4 bytes a thread.
     overlap
-        Share of an epilogue that the loads of the next tile hide.
+        Share of an epilogue that the loads of the next tile hide, where stores are wide: behind
+        narrow ones, fitted, nothing is hidden.
     memory_bytes
         Bytes a cycle of the device's memory.
     partial
@@ -213,7 +214,7 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     meeting = rates.meeting_cycles + rates.peer_cycles * parts
     meeting += rows * columns * SUM_BYTES / rates.exchange_bytes
     # Blocks that share a sum compute one tile each: the next begins after the epilogue.
-    hidden = np.where(shared, 0, rates.overlap * (waves - 1) * epilogue)
+    hidden = np.where(wide & ~shared, rates.overlap * (waves - 1) * epilogue, 0)
     in_tiles = rates.start_cycles + waves * (steps * step + epilogue) - hidden
     in_tiles += np.where(shared, meeting * waves, 0)
 

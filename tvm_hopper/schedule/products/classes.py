@@ -39,14 +39,14 @@ from .recognize import Matmul
 
 MOST_CLASSES = 8  # kernels that one function is worth
 LEAST_GAIN = 0.05  # of the time over an octave of row counts, for which a kernel more is built
-UNSURE = 0.08  # by which another kernel than the best may be slower than estimated
-MUCH, STEEPER = 0.05, 5  # a loss of more than this part of the time counts so many times more
+UNSURE = 0.04  # by which another kernel than the best may be slower than estimated
+MUCH, STEEPER = 0.12, 40  # a loss of more than this part of the time counts so many times more
 LADDER = (
     *(8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
     *(1024, 1280, 1536, 2048, 3072, 4096, 8192),
 )
 POINTS = tuple(sorted({round(2 ** (i / 8)) for i in range(113)}))  # to 16384, eight an octave
-ROUND = 4  # weight of a power of two among them: batches are padded to it
+ROUND = 6  # weight of a power of two among them: batches are padded to it
 OCTAVE = 7 + ROUND  # weight of the points in an octave
 CUTS = ("tile", "stages", "last_stage", "consumers", "registers")  # fields that cut one kernel
 

@@ -65,6 +65,7 @@ class Measured:
         for product, tiles in self.parts:
             if i < len(tiles):
                 way = " transposed" * product.is_transposed
+                way += f" in {tiles.parts[i]}" * bool(tiles.parts[i] > 1)
                 return f"{'x'.join(map(str, tiles.tile(i)))}/{tiles.consumers[i]}{way}"
             i -= len(tiles)
         raise IndexError(i)
@@ -96,7 +97,7 @@ def read(path: Path) -> list[Measured]:
     return found
 
 
-FIELDS = {"tile", "consumers", "wgmma_pending", "stages", "raster_group", "transposed"}
+FIELDS = {"tile", "consumers", "wgmma_pending", "stages", "raster_group", "transposed", "split_k"}
 
 
 def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
@@ -107,7 +108,9 @@ def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
         m, n = n, m
     group = choose_raster_group(m, n, k, (rows, columns), dtype, Chip().num_sms)
     measured = config.get("raster_group", min(RASTER_GROUP, math.ceil(m / rows)))
-    return set(config) <= FIELDS and measured == group
+    return set(config) <= FIELDS and (
+        measured == group or n <= columns
+    )  # in one column is one order
 
 
 def key_of(config: dict[str, Any], k: int) -> tuple[int, ...]:
@@ -115,10 +118,13 @@ def key_of(config: dict[str, Any], k: int) -> tuple[int, ...]:
     rows, columns, depth = config["tile"]
     consumers = config["consumers"]
     by_rows = int(rows % (64 * consumers) == 0)
-    stages = min(6, 232448 // ((rows + columns) * depth * 2 + 16), max(2, -(-k // depth)))
+    parts = config.get("split_k", 1)
+    steps = max(2, -(-k // (depth * parts)))
+    stages = min(6, 232448 // ((rows + columns) * depth * 2 + 16), steps)
     width = instruction_columns(columns if by_rows else columns // consumers, consumers, "float16")
     stages = config.get("stages", stages)
-    return rows, columns, depth, consumers, by_rows, width, stages, config.get("wgmma_pending", 0)
+    pending = config.get("wgmma_pending", 0)
+    return rows, columns, depth, consumers, by_rows, width, stages, pending, parts
 
 
 def residuals(logs: Any, data: list[Measured]) -> Any:

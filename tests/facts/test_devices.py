@@ -2,7 +2,7 @@
 
 import pytest
 
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, NUM_SMS, balanced_blocks
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, NUM_SMS, Chip, balanced_blocks
 
 
 def test_sms_of_the_parts():
@@ -39,3 +39,14 @@ def test_nobody_takes_more_turns_than_the_device_forces(num_sms):
         blocks = balanced_blocks(tiles, num_sms)
         assert 1 <= blocks <= min(tiles, num_sms)
         assert -(-tiles // blocks) == -(-tiles // num_sms)
+
+
+def test_clusters_that_run_at_once():
+    """As cuOccupancyMaxActiveClusters says of an H200; a smaller chip has as many for each SM."""
+    whole = Chip()
+    sizes = [132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7]
+    assert [whole.clusters(size) for size in range(1, 17)] == sizes
+    assert whole.clusters(0) == 132
+    assert all(size * whole.clusters(size) <= 132 for size in range(1, 17))
+    assert Chip(num_sms=78).clusters(4) == 17
+    assert Chip(num_sms=4).clusters(8) == 1

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from benchmarks.matmul_case import Case, build, check
+from tvm_hopper import schedule as hs
 
 pytestmark = pytest.mark.gpu
 
@@ -33,7 +34,7 @@ def _gpu():
 
 def case(m, n, k, tile, parts, **form):
     dtype = form.pop("dtype", "bfloat16")
-    config = {"tile": tile, "split_k": parts}
+    config = {"tile": tile, "split_k": parts, "transposed": form.pop("transposed", None)}
     return Case(m, n, k, "NT", dtype, form.pop("out_dtype", dtype), config, form)
 
 
@@ -42,6 +43,57 @@ def case(m, n, k, tile, parts, **form):
 def test_values(m, n, k, tile, parts, out_dtype):
     one = case(m, n, k, tile, parts, out_dtype=out_dtype)
     check(one, build(one)["main"])
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tile", "parts"),
+    [
+        (1, 1024, 4096, (64, 8, 128), 6),
+        (17, 200, 5000, (128, 24, 64), 4),  # ragged, and one that stores nothing
+        (100, 520, 2056, (64, 56, 128), 3),
+        (64, 3072, 13824, (256, 64, 64), 5),
+    ],
+)
+@pytest.mark.parametrize("epilogue", [(), ("bias_col", "relu", "residual")])
+def test_transposed(m, n, k, tile, parts, epilogue):
+    one = case(m, n, k, tile, parts, transposed=True, epilogue=epilogue)
+    check(one, build(one)["main"])
+
+
+@pytest.mark.parametrize("parts", [9, 12, 16])
+def test_more_parts_than_every_chip_has_room_for(parts):
+    one = case(88, 392, 20000, (64, 56, 128), parts)
+    check(one, build(one)["main"])
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(1, 1536, 3072), (16, 1024, 24576), (64, 88, 53568), (224, 744, 12864), (1000, 1000, 20000)],
+)
+def test_what_is_chosen(m, n, k):
+    one = Case(m, n, k, "NT", "bfloat16", "bfloat16")
+    assert hs.choose_config(m, n, k, "bfloat16").split_k
+    check(one, build(one)["main"])
+
+
+ROWS = (1, 2, 7, 8, 17, 64, 100, 128, 129, 300, 1000)
+
+
+@pytest.mark.parametrize(("n", "k"), [(512, 16384), (2048, 2048), (136, 5000)])
+def test_bits_that_do_not_depend_on_the_number_of_rows(n, k):
+    """Where that is promised; where it is not, few rows of a deep sum are added in parts."""
+    torch.manual_seed(0)
+    a = torch.randn(max(ROWS), k, device="cuda").bfloat16()
+    b = torch.randn(n, k, device="cuda").bfloat16()
+    outputs = []
+    for m in ROWS:
+        one = Case(m, n, k, "NT", "bfloat16", "float32", {"batch_invariant": True})
+        c = torch.full((m, n), float("nan"), device="cuda")
+        build(one)["main"](a[:m].contiguous(), b, c)
+        outputs.append(c)
+    torch.cuda.synchronize()
+    for c in outputs:
+        assert torch.equal(c, outputs[-1][: len(c)]), f"{len(c)} rows"
 
 
 def test_an_epilogue_sees_the_whole_sum():

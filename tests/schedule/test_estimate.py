@@ -23,6 +23,7 @@ PLAIN = Rates(
     latency_cycles=0.0,
     off_line=0.0,
     l2_bytes=1e9,
+    apart=0.0,
     outside_cycles=0.0,
     start_cycles=0.0,
     epilogue_cycles=0.0,
@@ -33,6 +34,9 @@ PLAIN = Rates(
     partial=0.0,
     flop_power=0.0,
     load_power=0.0,
+    meeting_cycles=0.0,
+    peer_cycles=0.0,
+    exchange_bytes=1e9,
     cut_share=0.0,
     step_norm=200.0,
     time_norm=200.0,
@@ -40,10 +44,10 @@ PLAIN = Rates(
 ONE_MEGAHERTZ = Chip(megahertz=1.0)  # a cycle is a microsecond
 
 
-def tiles(rows=128, columns=128, depth=64, consumers=2, stages=4, pending=0):
+def tiles(rows=128, columns=128, depth=64, consumers=2, stages=4, pending=0, parts=1):
     by_rows = rows % (64 * consumers) == 0
     width = instruction_columns(columns if by_rows else columns // consumers, consumers, "float16")
-    fields = (rows, columns, depth, consumers, by_rows, width, stages, pending)
+    fields = (rows, columns, depth, consumers, by_rows, width, stages, pending, parts)
     return Candidates(*(np.array([int(x)]) for x in fields))
 
 
@@ -124,6 +128,12 @@ def test_waves_and_epilogues():
     assert cycles(shape, tiles(), start_cycles=1000.0, epilogue_cycles=100.0) == 1000 + 2 * 5220
 
 
+def test_narrow_stores_hide_behind_nothing():
+    shape = ProductShape(128 * 133, 128, 640, output_bytes=4)
+    found = cycles(shape, tiles(), narrow_bytes=32.0, overlap=0.5)
+    assert found == 2 * (5120 + 2048)
+
+
 def test_only_instructions_of_whole_32_columns_store_16_bytes_a_thread():
     """For three consumers 224 columns are two instructions of 112."""
     assert instruction_columns(224, 3, "float16") == 112
@@ -162,6 +172,40 @@ def test_every_candidate_is_legal():
         tile, stages = found.tile(i), int(found.stages[i])
         assert find_violations(tile, stages, config, "bfloat16", ARCH) == []
         assert stages == min(8, most_stages(tile, "bfloat16", ARCH))
+
+
+def test_blocks_that_share_a_sum_take_its_steps_in_turn():
+    """Ten steps in four parts are three of 512 cycles."""
+    assert cycles(SQUARE, tiles(parts=4)) == 3 * 512
+    assert cycles(SQUARE, tiles(parts=10)) == 512
+
+
+def test_clusters_that_do_not_fit_take_another_turn():
+    """The chip holds 66 clusters of two, and 15 of eight."""
+    wide = ProductShape(66 * 128, 128, 640)
+    assert cycles(wide, tiles(parts=2)) == 5 * 512
+    assert cycles(replace(wide, m=67 * 128), tiles(parts=2)) == 2 * 5 * 512
+    assert cycles(replace(wide, m=16 * 128), tiles(parts=8)) == 2 * 2 * 512
+    half = replace(ONE_MEGAHERTZ, num_sms=66)
+    assert cycles(replace(wide, m=8 * 128), tiles(parts=8), half) == 2 * 2 * 512
+
+
+def test_blocks_of_a_cluster_have_no_loads_in_common():
+    """Four blocks load 256 rows of 128 bytes each at 64 a cycle, by the root of four."""
+    assert cycles(SQUARE, tiles(parts=4), l2_bytes=64.0) == 4 * 256 * 128 / 64 * 3
+    assert cycles(SQUARE, tiles(parts=4), l2_bytes=64.0, apart=0.5) == 8 * 256 * 128 / 64 * 3
+
+
+def test_blocks_of_a_cluster_meet_and_read_one_anothers_sums():
+    """128 x 128 x 4 bytes at 16 a cycle are 4096; a whole tile has nothing to exchange."""
+    costs = {"meeting_cycles": 1000.0, "peer_cycles": 10.0, "exchange_bytes": 16.0}
+    assert cycles(SQUARE, tiles(parts=4), **costs) == 3 * 512 + 1000 + 4 * 10 + 4096
+    assert cycles(SQUARE, tiles(), **costs) == 5120
+
+
+def test_each_block_of_a_cluster_stores_its_part_of_the_tile():
+    """128 x 128 x 2 bytes at 2 a cycle, by four."""
+    assert cycles(SQUARE, tiles(parts=4), wide_bytes=2.0) == 3 * 512 + 4096
 
 
 def test_edges_that_cut_tiles_cost_a_share():

@@ -106,7 +106,7 @@ def test_another_axis():
     ("fields", "match"),
     [
         ({"split_mode": "cluster"}, r"found split_mode alone; need split_k too"),
-        ({"split_k": 9}, r"found split_k=9 in a cluster; need at most 8 parts"),
+        ({"split_k": 17}, r"found split_k=17 in a cluster; need at most 16 parts"),
         ({"split_k": 0}, r"split_k=0"),
         ({"split_k": 2, "split_mode": "serial"}, r"split_mode='serial'; need one of"),
         ({"split_k": 2, "persistent": 4}, r"split_k=2 with persistent=4; need a cluster for each"),
@@ -172,7 +172,7 @@ def test_parts_step_by_step():
 def test_a_loop_that_no_cluster_shares():
     sch = s_tir.Schedule(workloads.matmul(64, 64, 64))
     i, _, k = sch.get_loops("C")
-    match = "found a loop of kind serial and 64 iterations; need a serial loop of 2 to 8"
+    match = "found a loop of kind serial and 64 iterations; need a serial loop of 2 to 16"
     with pytest.raises(ScheduleError, match=match):
         hs.across_cluster(sch, k)
     sch.bind(i, "blockIdx.x")

@@ -44,6 +44,29 @@ def test_sums_of_several_blocks(m, n, k, parts):
     check({"m": m, "n": n, "k": k}, TILE, parts, stages=2, consumers=1)
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tile", "parts"),
+    [
+        (8, 64, 64, (64, 8, 16), 3),
+        pytest.param(17, 72, 80, (64, 24, 16), 2, marks=SLOW),  # ragged
+        pytest.param(1, 128, 144, (128, 8, 16), 4, marks=SLOW),  # two blocks of four store
+    ],
+)
+def test_few_rows_transposed(m, n, k, tile, parts):
+    check({"m": m, "n": n, "k": k}, tile, parts, stages=2, consumers=1, transposed=True)
+
+
+@SLOW
+def test_more_blocks_than_run_everywhere():
+    """Right, and said: a part of the chip may hold no cluster of ten."""
+    problem = {"m": 64, "n": 16, "k": 176}
+    mod, module = scheduled(problem, TILE, split_k=10, stages=2, consumers=1)
+    report = verify(module, against=mod)
+    assert report.verdict == "review", str(report)
+    assert {x.rule for x in report.findings} == {"CLUSTER_NOT_PORTABLE"}
+    assert "values compared" in str(report)
+
+
 @SLOW
 @pytest.mark.parametrize("out_dtype", ["float32", "float16", "bfloat16"])
 def test_types_and_epilogues(out_dtype):

@@ -101,6 +101,9 @@ class Arch(Processor):
         Whether registers move between the warp groups of a running thread block.
     max_cluster_size
         The portable size of a cluster, in thread blocks; 1: there are no clusters.
+    largest_cluster_size
+        Thread blocks of a cluster at most, where the kernel is allowed sizes that are not portable
+        (CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) and the part has as many SMs together.
     is_specific
         Code for it runs on chips of this compute capability alone, and on no later one (the suffix
         `a`). Else it is shipped as PTX, which the driver compiles for the chip at hand.
@@ -118,6 +121,7 @@ class Arch(Processor):
     max_blocks_per_sm: int
     has_setmaxnreg: bool
     max_cluster_size: int
+    largest_cluster_size: int
     is_specific: bool = False
 
     @property
@@ -167,6 +171,7 @@ SM_90A = Arch(
     proxies=(GENERIC, ASYNC),
     has_setmaxnreg=True,
     max_cluster_size=8,
+    largest_cluster_size=16,
     is_specific=True,
 )
 
@@ -186,6 +191,7 @@ SM_80 = Arch(
     proxies=(GENERIC,),
     has_setmaxnreg=False,
     max_cluster_size=1,
+    largest_cluster_size=1,
 )
 
 ARCHS = {arch.name: arch for arch in (SM_80, SM_90A)}  # by the `arch` of a cuda target

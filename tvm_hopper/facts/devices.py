@@ -22,6 +22,9 @@ NUM_SMS = {
     "gh200": 132,
 }
 DEFAULT_NUM_SMS = 132  # what a part is taken for that nothing is said of
+# Clusters of 2, 3 and so on to 16 thread blocks, each of which fills an SM, that an H200's 132 SMs
+# hold at once (cuOccupancyMaxActiveClusters).
+CLUSTERS = (66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,16 @@ class Chip:
     memory_rate: float = 1.0
     tensor_rate: float = 1.0
     power_rate: float = 1.0
+
+    def clusters(self, size: int) -> int:
+        """Return how many clusters of so many thread blocks run at once, one block an SM.
+
+        A cluster lies in one part of the chip (GPC), and these have no multiple of every size.
+        Other parts than the one measured are taken to have as many for each SM.
+        """
+        if size <= 1:
+            return self.num_sms
+        return max(CLUSTERS[size - 2] * self.num_sms // DEFAULT_NUM_SMS, 1)
 
 
 CHIPS = {

@@ -91,7 +91,7 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
         found = f"{len(loops)} such loops in one kernel"
         raise cannot_lower(where, found, "one: its iterations are the blocks of a cluster")
     size = ir.static_int(loop.extent)
-    most = arch.max_cluster_size
+    most = arch.largest_cluster_size
     if size is None or not 2 <= size <= most or not ir.is_const(loop.min, 0):
         raise cannot_lower(
             where,

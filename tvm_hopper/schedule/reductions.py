@@ -107,7 +107,7 @@ def across_cluster(sch: s_tir.Schedule, loop: Any) -> None:
     sch : Schedule
         Changed in place.
     loop : LoopRV
-        A serial loop of 2 to 8 iterations around the pipelined loop of a product by WGMMA, inside
+        A serial loop of 2 to 16 iterations around the pipelined loop of a product by WGMMA, inside
         of the loops bound to thread blocks and warp groups, behind the initial value
         (`decompose_reduction` at this loop). No loop is bound to blockIdx.z.
 
@@ -119,7 +119,7 @@ def across_cluster(sch: s_tir.Schedule, loop: Any) -> None:
     loop = as_loop(sch, loop)
     node = sch.get(loop)
     where = f"loop {node.loop_var.name}"
-    extent, most = ir.static_int(node.extent), SM_90A.max_cluster_size
+    extent, most = ir.static_int(node.extent), SM_90A.largest_cluster_size
     if node.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
         kind = ir.ForKind(node.kind).name.lower()
         raise cannot_schedule(

@@ -161,9 +161,9 @@ REDUCTIONS = [
     ),
     cluster(
         "more blocks than a cluster has",
-        r"loop part, tvm_hopper.across_cluster: found a loop from 0 of 9 iterations; need from 0, "
-        r"2 to 8: as many blocks as a cluster may have; split the sum into fewer parts",
-        ("T.serial(4,", "T.serial(9,"),
+        r"loop part, tvm_hopper.across_cluster: found a loop from 0 of 17 iterations; need from 0, "
+        r"2 to 16: as many blocks as a cluster may have; split the sum into fewer parts",
+        ("T.serial(4,", "T.serial(17,"),
     ),
     cluster(
         "an axis that a cluster needs",

@@ -37,7 +37,7 @@ from .branches import branched, class_block
 from .classes import ClassKernel, as_asked, estimate_all, find_kernels
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .estimate import ProductShape
-from .model import SHOWN, SYMBOLIC_EXTENT, as_product, choose_config, rank_both
+from .model import SYMBOLIC_EXTENT, as_product, choose_config, listed
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
@@ -372,7 +372,7 @@ def _choices(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> 
     if kernel.config.tile is not None:
         return ""
     wanted = _product(problem, kernel, outputs)
-    return "\n".join(map(str, rank_both(wanted, kernel.config, chip_of_target(), SHOWN)))
+    return "\n".join(listed(wanted, kernel.config, chip_of_target()))
 
 
 def _chosen_for(

@@ -33,6 +33,7 @@ ROWS = tuple(wgmma.INSTRUCTION_M * count for count in (1, 2, 3, 4))
 MOST_COLUMNS = wgmma.MAX_N  # of a tile; a wider one is one with more rows, the other way round
 FINE_COLUMNS = 64  # below, columns go in eights, above in sixteens
 SPANS = (1, 2)  # of the widest swizzle, that a tile is deep
+MOST_PARTS = ARCH.largest_cluster_size  # of a sum
 MAX_STAGES = 8  # enough to cover the latency of memory with the smallest tile
 FEWEST_DEEP = 3  # of a tile of two spans: two slots were slower than four of half the depth
 
@@ -58,6 +59,8 @@ class Candidates:
         Slots that fit into shared memory, up to `MAX_STAGES`.
     pending
         Groups of instructions that a consumer leaves in flight from one slot to the next.
+    parts
+        Thread blocks that share the sum of a tile.
     """
 
     rows: Ints
@@ -68,6 +71,7 @@ class Candidates:
     instruction: Ints
     stages: Ints
     pending: Ints
+    parts: Ints
 
     def tile(self, i: int) -> Tile:
         """Return one tile."""
@@ -85,7 +89,7 @@ def candidates(dtype: str, given: MatmulConfig) -> Candidates:
     dtype : str
         Type of the operands.
     given : MatmulConfig
-        A tile in it is not looked at.
+        A tile and parts of the sum in it are not looked at: these are for `parts.in_parts`.
     """
     last = given.last_stage
     stages = given.stages or (last + 1 if isinstance(last, int) else None)
@@ -109,9 +113,9 @@ def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Ca
         assert config.tile is not None
         count = config.consumers or 1
         slots = config.stages or config.last_stage + 1
-        if slots >= -(-depth // config.tile[2]):
+        if slots >= -(-depth // (config.tile[2] * config.parts)):
             slots = max(slots, min(most_stages(config.tile, dtype, ARCH), MAX_STAGES))
-        found.append(_row(config.tile, count, slots, config.wgmma_pending, dtype))
+        found.append(_row(config.tile, count, slots, config.wgmma_pending, dtype, config.parts))
     return _as_arrays(found)
 
 
@@ -141,16 +145,18 @@ def _candidates(
     return _as_arrays(found)
 
 
-def _row(tile: Tile, count: int, slots: int, pending: int | None, dtype: str) -> tuple[int, ...]:
+def _row(
+    tile: Tile, count: int, slots: int, pending: int | None, dtype: str, parts: int = 1
+) -> tuple[int, ...]:
     """Return one tile as the fields of `Candidates`."""
     by_rows = split_axis(tile[0], tile[1], count) == "m"
     width = instruction_columns(tile[1] if by_rows else tile[1] // count, count, dtype)
     flying = int(count == 1 and slots > 1) if pending is None else pending
-    return (*tile, count, by_rows, width, slots, flying)
+    return (*tile, count, by_rows, width, slots, flying, parts)
 
 
 def _as_arrays(rows: list[tuple[int, ...]]) -> Candidates:
-    return Candidates(*np.array(rows, dtype=np.int64).reshape(-1, 8).T)
+    return Candidates(*np.array(rows, dtype=np.int64).reshape(-1, 9).T)
 
 
 @functools.cache

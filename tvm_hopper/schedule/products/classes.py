@@ -40,14 +40,14 @@ from .recognize import Matmul
 
 MOST_CLASSES = 8  # kernels that one function is worth
 LEAST_GAIN = 0.05  # of the time over an octave of row counts, for which a kernel more is built
-UNSURE = 0.08  # by which another kernel than the best may be slower than estimated
-MUCH, STEEPER = 0.05, 5  # a loss of more than this part of the time counts so many times more
+UNSURE = 0.04  # by which another kernel than the best may be slower than estimated
+MUCH, STEEPER = 0.12, 40  # a loss of more than this part of the time counts so many times more
 LADDER = (
     *(8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
     *(1024, 1280, 1536, 2048, 3072, 4096, 8192),
 )
 POINTS = tuple(sorted({round(2 ** (i / 8)) for i in range(113)}))  # to 16384, eight an octave
-ROUND = 4  # weight of a power of two among them: batches are padded to it
+ROUND = 6  # weight of a power of two among them: batches are padded to it
 OCTAVE = 7 + ROUND  # weight of the points in an octave
 CUTS = ("tile", "stages", "last_stage", "consumers", "registers")  # fields that cut one kernel
 
@@ -226,7 +226,7 @@ def choose_classes(
     configs = [*map(choose, LADDER[:-1]), largest]
     wanted = [as_product(m, n, k, dtype, majors, out_dtype or dtype) for m in POINTS]
     times = estimate_all(wanted, configs, replace(chip, num_sms=num_sms)).tolist()
-    cuts = [(config.tile, config.consumers, config.transposed) for config in configs]
+    cuts = [(x.tile, x.consumers, x.transposed, x.split_k) for x in configs]
     losses: list[list[float]] = [[] for _ in configs]
     for m, row in zip(POINTS, times, strict=True):
         best = LADDER.index(m) if m in LADDER else row.index(min(row))
@@ -274,7 +274,7 @@ def cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
 def estimate_all(
     wanted: Sequence[ProductShape], configs: Sequence[MatmulConfig], chip: Chip | None = None
 ) -> Floats:
-    """Estimate products with each of several configurations; a sum in parts counts as a whole one.
+    """Estimate products with each of several configurations.
 
     Parameters
     ----------

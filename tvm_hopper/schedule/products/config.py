@@ -119,6 +119,10 @@ class MatmulConfig:
         Parts of each tensor of the output's shape that the epilogue reads (a residual) that the
         hardware loads ahead, into shared memory of their own; 0: each thread loads what it needs,
         as it does of a tensor that TMA cannot load. None: as many as fit.
+    batch_invariant : bool, optional
+        True promises that an output depends on its row of A and its column of B alone: every sum
+        runs in ascending order of k in one accumulator, whatever the number of rows. It excludes
+        sums in parts.
     transposed : bool, optional
         True multiplies C^T = B^T A^T: rows of the tile are columns of the output, so that an output
         of few rows, as M lies on the instruction's columns, needs no tile of 64 rows. Elements are
@@ -141,6 +145,7 @@ class MatmulConfig:
     split_mode: str | None = None
     operand_slots: int | None = None
     transposed: bool | None = None
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -170,6 +175,12 @@ class MatmulConfig:
         )
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         check_pending(where, stages, last_stage, self.wgmma_pending)
+        if self.batch_invariant not in (False, True):
+            found = f"batch_invariant={self.batch_invariant!r}"
+            raise cannot_schedule(where, found, "True or False")
+        if self.batch_invariant and self.parts > 1:
+            need = "one of the two: parts of a sum are added in another order"
+            raise cannot_schedule(where, f"split_k={self.split_k} with batch_invariant=True", need)
         if self.transposed not in (None, False, True):
             raise cannot_schedule(where, f"transposed={self.transposed!r}", "True, False or None")
         if self.transposed and self.store is not None:

@@ -1,7 +1,7 @@
 """How long a product takes in each of many configurations: the formula.
 
     time  = norm(tiles, memory, power)                               microseconds
-    tiles = start + waves x (steps x step + epilogue)                cycles of an SM
+    tiles = start + waves x (steps x step + epilogue) + meetings     cycles of an SM
     step  = norm(multiply, turn, fill, latency, L2, out of bounds)   of one slot of the ring
 
 `norm` is a p-norm: close to the largest of its arguments, more where several are large. Every
@@ -20,11 +20,12 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
 
-from .candidates import Candidates
+from .candidates import MOST_PARTS, Candidates
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 INSTRUCTION_ROWS = 64
+SUM_BYTES = 4  # of an accumulator
 WIDE_COLUMNS = 32  # an instruction of a multiple of them stores 16 bytes a thread, else 4
 
 
@@ -56,6 +57,9 @@ class Rates:
         Share by which an operand costs more whose rows begin off a line.
     l2_bytes
         Bytes a cycle of the whole L2 cache.
+    apart
+        Power of the number of parts of a sum by which the L2 cache gives less: thread blocks that
+        lie together read the same lines at once, which counts once, but not those of a cluster.
     outside_cycles
         Of a row of a box that lies outside of its tensor, for each thread block.
     start_cycles
@@ -65,7 +69,8 @@ class Rates:
     wide_bytes, narrow_bytes
         Bytes a cycle of stores of 16 bytes and of 4 bytes a thread.
     overlap
-        Share of an epilogue that the loads of the next tile hide.
+        Share of an epilogue that the loads of the next tile hide, where stores are wide: behind
+        narrow ones, fitted, nothing is hidden.
     memory_bytes
         Bytes a cycle of the device's memory.
     partial
@@ -73,6 +78,12 @@ class Rates:
     flop_power, load_power
         Share of the chip's rate that 1e9 multiply-adds, and 1e9 bytes through L2, take of power:
         in microseconds.
+    meeting_cycles
+        Of a launch in clusters and of the barriers of one, where blocks share a sum.
+    peer_cycles
+        More for each block of the cluster.
+    exchange_bytes
+        Bytes a cycle that an SM reads of other SMs' sums.
     cut_share
         Share of the time that edges of the output cost which cut tiles: stores behind conditions.
         Not fitted, since the times of the fit do not tell between 0 and 0.04: the same kernel with
@@ -91,6 +102,7 @@ class Rates:
     latency_cycles: float = 1000.0
     off_line: float = 0.6
     l2_bytes: float = 9200.0
+    apart: float = 0.4
     outside_cycles: float = 0.15
     start_cycles: float = 7800.0
     epilogue_cycles: float = 670.0
@@ -101,6 +113,9 @@ class Rates:
     partial: float = 1.4
     flop_power: float = 1.7
     load_power: float = 17.0
+    meeting_cycles: float = 3000.0
+    peer_cycles: float = 100.0
+    exchange_bytes: float = 32.0
     cut_share: float = 0.035
     step_norm: float = 5.3
     time_norm: float = 3.0
@@ -118,6 +133,8 @@ class ProductShape:
         Of an element of C.
     is_transposed
         Whether m runs along the rows of C in memory: elements are then stored one by one.
+    is_symbolic
+        Whether an extent is a guess.
     """
 
     m: int
@@ -127,6 +144,7 @@ class ProductShape:
     majors: tuple[str, str] = ("k", "k")
     output_bytes: int = 2
     is_transposed: bool = False
+    is_symbolic: bool = False
 
     @property
     def transposed(self) -> ProductShape:
@@ -156,9 +174,12 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     columns_of_one = np.where(tiles.by_rows, columns, columns / tiles.consumers)
 
     count = np.ceil(m / rows) * np.ceil(n / columns)
-    waves = np.ceil(count / chip.num_sms)
-    active = np.ceil(count / waves)
-    steps = np.ceil(k / depth)
+    parts = tiles.parts.astype(float)
+    shared = parts > 1
+    at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[tiles.parts]
+    waves = np.ceil(count / at_once)
+    active = np.ceil(count / waves) * parts
+    steps = np.ceil(np.ceil(k / depth) / parts)
 
     held = rows_of_one * columns_of_one / 128  # accumulators of a thread
     crowd = 1 + rates.crowded * np.maximum(held - 160, 0) / 32
@@ -179,7 +200,7 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     right_fill = right * _narrow(rates, product.majors[1], columns_of_one * size)
     fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
     loaded = (np.minimum(rows, m) * left + np.minimum(columns, n) * right) * depth * size
-    through_l2 = loaded * active / rates.l2_bytes
+    through_l2 = loaded * active / rates.l2_bytes * parts**rates.apart
     beyond = np.maximum(rows - m, 0) + np.maximum(columns - n, 0)
     outside = rates.outside_cycles * active * beyond
     latency = rates.latency_cycles / np.maximum(tiles.stages - 1.0, 0.5)
@@ -188,16 +209,20 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
 
     wide = (tiles.instruction % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
     wide &= not product.is_transposed
-    stored = rows * columns * product.output_bytes
+    stored = rows * columns * product.output_bytes / parts
     epilogue = rates.epilogue_cycles + stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)
-    hidden = rates.overlap * (waves - 1) * epilogue
+    meeting = rates.meeting_cycles + rates.peer_cycles * parts
+    meeting += rows * columns * SUM_BYTES / rates.exchange_bytes
+    # Blocks that share a sum compute one tile each: the next begins after the epilogue.
+    hidden = np.where(wide & ~shared, rates.overlap * (waves - 1) * epilogue, 0)
     in_tiles = rates.start_cycles + waves * (steps * step + epilogue) - hidden
+    in_tiles += np.where(shared, meeting * waves, 0)
 
     row = product.m if product.is_transposed else product.n
     off_sector = row * product.output_bytes % SECTOR_BYTES != 0
     moved = size * (m + n) * k + product.output_bytes * m * n * (1 + rates.partial * off_sector)
     in_memory = moved / (rates.memory_bytes * chip.memory_rate)
-    power = rates.flop_power * m * n * k + rates.load_power * count * steps * loaded
+    power = rates.flop_power * m * n * k + rates.load_power * count * np.ceil(k / depth) * loaded
     in_power = power / 1e9 * chip.megahertz / chip.power_rate
     cycles = _norm(rates.time_norm, in_tiles, np.full_like(in_tiles, in_memory), in_power)
     cut = (m % rows != 0) | (n % columns != 0)

@@ -25,6 +25,7 @@ from tvm_hopper.schedule.arguments import as_choice, as_int, as_size, as_sizes, 
 from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .estimate import ProductShape, estimate
+from .parts import BEYOND, TRIED, in_parts
 from .rates import MEASURED
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
@@ -32,6 +33,7 @@ RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order 
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
 MOST_TRANSPOSED = 128  # rows of an output that may lie on an instruction's columns
+WORTH_ASKING = 0.05  # of the time, by which parts that do not run everywhere are told of
 SHOWN = 5  # of the best configurations, by `explain`
 
 
@@ -45,12 +47,14 @@ class RankedTile:
     stages: int
     microseconds: float
     transposed: bool = False
+    parts: int = 1
 
     def __str__(self) -> str:
         tile = "x".join(map(str, self.tile))
         groups = f"{self.consumers} consumer{'s' * (self.consumers > 1)}"
         way = ", transposed" * self.transposed
-        return f"{tile}{way}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
+        shared = f" in {self.parts} parts" if self.parts > 1 else ""
+        return f"{tile}{shared}{way}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
 
 
 def choose_config(
@@ -121,6 +125,8 @@ def choose_config(
         config = replace(config, tile=best.tile, consumers=best.consumers)
         if best.transposed:
             config = replace(config, transposed=True)
+        if best.parts > 1:
+            config = replace(config, split_k=best.parts)
         if best.pending and config.wgmma_pending is None:
             config = replace(config, wgmma_pending=best.pending)
     if config.transposed:
@@ -133,7 +139,8 @@ def choose_config(
     if config.stages is None and config.last_stage is None:
         largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
         most = most_stages(largest, dtype, ARCH)
-        config = replace(config, stages=max(1, _stages(most, depth, max(1, min(sizes[2])))))
+        step = max(1, min(sizes[2])) * config.parts
+        config = replace(config, stages=max(1, _stages(most, depth, step)))
     smallest = min(sizes[0]), min(sizes[1])
     if config.raster_group is None:
         group = min(RASTER_GROUP, -(-rows // smallest[0]))
@@ -143,7 +150,8 @@ def choose_config(
     if config.persistent is None:
         static = isinstance(m, int) and isinstance(n, int) and all(len(x) == 1 for x in sizes[:2])
         alone = static and num_tiles(rows, columns, smallest) <= num_sms  # each SM gets one at most
-        config = replace(config, persistent=0 if alone else BY_DEVICE)
+        # Blocks that share a sum compute one tile each.
+        config = replace(config, persistent=0 if alone or config.parts > 1 else BY_DEVICE)
     return config
 
 
@@ -157,10 +165,18 @@ def as_product(
 ) -> ProductShape:
     """Describe a product for the estimate; symbolic extents are taken to be large."""
     rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
-    return ProductShape(rows, columns, depth, dtype, majors, dtype_bytes(out_dtype))
+    symbolic = not all(isinstance(e, int) for e in (m, n, k))
+    out_bytes = dtype_bytes(out_dtype)
+    return ProductShape(rows, columns, depth, dtype, majors, out_bytes, is_symbolic=symbolic)
 
 
-def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> list[RankedTile]:
+def rank(
+    wanted: ProductShape,
+    given: MatmulConfig,
+    chip: Chip,
+    count: int,
+    sizes: tuple[int, ...] = TRIED,
+) -> list[RankedTile]:
     """Return the configurations with the least estimated times, the best one first.
 
     Parameters
@@ -173,13 +189,15 @@ def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> l
         Where.
     count : int
         How many, at most.
+    sizes : tuple of int
+        Numbers of parts of a sum to try beside the whole one.
 
     Raises
     ------
     ScheduleError
         No tile is legal with what is given.
     """
-    tiles = candidates(wanted.dtype, given)
+    tiles = in_parts(candidates(wanted.dtype, given), wanted, given, chip, sizes)
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
@@ -190,8 +208,9 @@ def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> l
             tiles.tile(i),
             int(tiles.consumers[i]),
             int(tiles.pending[i]),
-            _stages(int(tiles.stages[i]), wanted.k, int(tiles.depth[i])),
+            _stages(int(tiles.stages[i]), wanted.k, int(tiles.depth[i] * tiles.parts[i])),
             float(times[i]),
+            parts=int(tiles.parts[i]),
         )
         for i in order.tolist()
         if math.isfinite(times[i])
@@ -199,7 +218,11 @@ def rank(wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int) -> l
 
 
 def rank_both(
-    wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int
+    wanted: ProductShape,
+    given: MatmulConfig,
+    chip: Chip,
+    count: int,
+    sizes: tuple[int, ...] = TRIED,
 ) -> list[RankedTile]:
     """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
 
@@ -212,8 +235,21 @@ def rank_both(
     found = []
     for way in ways:
         shape = wanted.transposed if way else wanted
-        found += [replace(x, transposed=bool(way)) for x in rank(shape, given, chip, count)]
+        found += [replace(x, transposed=bool(way)) for x in rank(shape, given, chip, count, sizes)]
     return sorted(found, key=lambda x: x.microseconds)[:count]
+
+
+def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
+    """List the best configurations for people, and what a request or a promise would change."""
+    best = rank_both(wanted, given, chip, SHOWN)
+    lines = [*map(str, best)]
+    more, *_ = rank_both(wanted, given, chip, 1, BEYOND)
+    if more.microseconds < (1 - WORTH_ASKING) * best[0].microseconds:
+        lines.append(f"on request, where the chip holds clusters of {more.parts} blocks: {more}")
+    if given.batch_invariant:
+        free, *_ = rank_both(wanted, replace(given, batch_invariant=False), chip, 1)
+        lines.append(f"without batch_invariant: {free}")
+    return lines
 
 
 def _too_large(wanted: ProductShape, tiles: Candidates) -> Any:

@@ -25,11 +25,11 @@ def check_request(
         raise cannot_schedule(where, "split_mode alone", "split_k too, the number of parts")
     if (parts or 1) == 1:
         return
-    if (parts or 1) > arch.max_cluster_size:
+    if (parts or 1) > arch.largest_cluster_size:
         raise cannot_schedule(
             where,
             f"split_k={parts} in a cluster",
-            f"at most {arch.max_cluster_size} parts, the blocks of a cluster",
+            f"at most {arch.largest_cluster_size} parts, the blocks of a cluster",
         )
     if persistent:
         raise cannot_schedule(

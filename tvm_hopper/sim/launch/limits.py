@@ -15,7 +15,6 @@ from tvm_hopper.sim.findings import Finding, finding
 
 MAX_GRID_X = (1 << 31) - 1
 MAX_BLOCK_Z = 64
-MAX_CLUSTER = 16  # thread blocks; beyond the portable size with an attribute, on some devices
 
 
 def check_launch(
@@ -51,7 +50,7 @@ def check_launch(
     found = [finding("LAUNCH_LIMITS", f"launch of {kernel}: {text}") for text in broken]
     size = _product(setup["cluster"])
     most = arch.max_cluster_size
-    if arch.has_clusters and most < size <= MAX_CLUSTER:
+    if arch.has_clusters and most < size <= arch.largest_cluster_size:
         text = f"launch of {kernel}: found a cluster of {size} thread blocks"
         found.append(finding("CLUSTER_NOT_PORTABLE", f"{text}; {most} run everywhere"))
     return found
@@ -103,9 +102,9 @@ def _extents(setup: dict[str, Any], arch: Arch) -> list[str]:
                 f"found a grid of {extent} blocks in {axis} with clusters of {part}; need a "
                 "multiple"
             )
-    most = MAX_CLUSTER if arch.has_clusters else 1
+    most = arch.largest_cluster_size
     if not 1 <= _product(cluster) <= most:
-        need = f"1 to {MAX_CLUSTER}" if arch.has_clusters else f"1 on {arch.name}"
+        need = f"1 to {most}" if arch.has_clusters else f"1 on {arch.name}"
         found.append(f"found a cluster of {_product(cluster)} thread blocks; need {need}")
     return found
 

@@ -1,0 +1,74 @@
+"""In how many parts the sum of a tile is worth a look: the tiles of a choice, once for each number.
+
+    128x128x64                    one thread block sums all of it
+    128x128x64 in 2, 3, 4 ..      as many share it, where tiles alone would not fill the chip
+
+What a part costs is for the estimate to say; here is only what is tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.devices import Chip
+
+from .candidates import Candidates, Ints
+from .config import MatmulConfig
+from .estimate import ProductShape
+
+TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))  # which run everywhere
+BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1))
+MOST_WAVES = 3  # of tiles; where there are more the last one is a small part of the time
+FEWEST_STEPS = 2  # of a part: the ring is filled once
+
+
+def may_share_sums(given: MatmulConfig) -> bool:
+    """Tell whether a configuration leaves open in how many parts a sum is taken."""
+    decided = (given.split_k, given.store, given.persistent or None, given.operand_slots or None)
+    is_sampled = not isinstance(given.last_stage, (int, type(None)))
+    return not given.batch_invariant and not is_sampled and all(x is None for x in decided)
+
+
+def in_parts(
+    tiles: Candidates,
+    product: ProductShape,
+    given: MatmulConfig,
+    chip: Chip,
+    sizes: tuple[int, ...] = TRIED,
+) -> Candidates:
+    """Return the tiles in each number of parts that may be worth it, whole ones in front.
+
+    Parameters
+    ----------
+    tiles : Candidates
+        Whole ones.
+    product : ProductShape
+        What is computed.
+    given : MatmulConfig
+        A number of parts in it is taken as it is.
+    chip : Chip
+        Where.
+    sizes : tuple of int
+        The numbers of parts to try where none is given.
+    """
+    if given.parts > 1:
+        return _with(tiles, np.arange(len(tiles)), np.full(len(tiles), given.parts))
+    if not may_share_sums(given) or product.is_symbolic:
+        return tiles
+    count = -(-product.m // tiles.rows) * -(-product.n // tiles.columns)
+    steps = -(-product.k // tiles.depth)
+    few = np.flatnonzero(count <= MOST_WAVES * chip.num_sms)
+    places, parts = [np.arange(len(tiles))], [tiles.parts]
+    for size in sizes:
+        able = few[steps[few] >= FEWEST_STEPS * size]
+        places.append(able)
+        parts.append(np.full(len(able), size))
+    return _with(tiles, np.concatenate(places), np.concatenate(parts))
+
+
+def _with(tiles: Candidates, places: Ints, parts: Ints) -> Candidates:
+    names = [field.name for field in fields(Candidates) if field.name != "parts"]
+    return Candidates(**{name: getattr(tiles, name)[places] for name in names}, parts=parts)

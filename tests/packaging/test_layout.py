@@ -37,6 +37,7 @@ LAYERS = [
     ("simulation",),
     ("integration",),
     ("reports",),
+    ("meta_schedule",),
     ("__init__",),
     ("cli",),
     ("__main__",),

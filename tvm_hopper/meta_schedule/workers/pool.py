@@ -1,0 +1,271 @@
+"""A queue in front of workers that may break: deadlines, second tries, retirement.
+
+A task that breaks its worker is tried once more on another one. What breaks both is the task's
+fault; what only one of them could not do is that one's. A worker at fault several times in a row
+is retired and the others go on. With none left, every task fails at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .process import WorkerGone, WorkerLost, WorkerNotStarted
+
+logger = logging.getLogger("tvm_hopper.meta_schedule")
+CLOSE_SECONDS = 5.0
+MOST_VANISHED = 5  # workers that may go away over one task
+LAST_CHANCES = 4  # times as often may the last worker break: nobody is left to compare it with
+
+
+class Station(Protocol):
+    """What answers requests: a process, or a connection to one elsewhere."""
+
+    name: str
+
+    def call(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Return the reply; raise WorkerLost where the worker broke."""
+
+    def stop(self) -> None:
+        """Give up what is held; called by the thread that calls."""
+
+    def interrupt(self) -> None:
+        """Make a call under way end soon; called by any thread."""
+
+
+class QueuedTask:
+    """A request on its way, and its reply: `{"error": ...}` if there is no other."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self.request = request
+        self.reply: dict[str, Any] = {}
+        self.worker = ""  # name of the one that has answered
+        self.losses: list[tuple[str, str]] = []  # name of a worker that it broke, and how
+        self.vanished: list[str] = []  # workers that went away over it
+        self._finished = threading.Event()
+
+    def done(self) -> bool:
+        """Tell whether the reply is there."""
+        return self._finished.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the reply, at most so long; tell whether it is there."""
+        return self._finished.wait(seconds)
+
+    def finish(self, reply: dict[str, Any], worker: str = "") -> None:
+        """Set the reply, once."""
+        if not self.done():
+            self.reply, self.worker = reply, worker
+            self._finished.set()
+
+
+@dataclass(eq=False)
+class _Place:
+    """A worker's place in the pool, with what it has to answer for."""
+
+    station: Station
+    strikes: list[QueuedTask] = field(
+        default_factory=list
+    )  # broken in a row, by nobody else so far
+    is_busy: bool = False
+    idle_since: float = field(default_factory=time.monotonic)
+    is_leaving: bool = False
+    thread: threading.Thread | None = None
+
+
+class WorkerPool:
+    """Workers that take tasks from one queue, a thread for each.
+
+    Parameters
+    ----------
+    stations : sequence of Station
+        To begin with.
+    seconds : float
+        Deadline of a task.
+    attempts : int
+        Workers that a task may break before it fails.
+    retire_after : int
+        Times in a row that a worker may break.
+    waits : bool
+        Whether tasks wait while there is no worker, since others may come (`add`).
+    """
+
+    def __init__(
+        self,
+        stations: Sequence[Station] = (),
+        *,
+        seconds: float,
+        attempts: int = 2,
+        retire_after: int = 3,
+        waits: bool = False,
+    ) -> None:
+        self.seconds = seconds
+        self.retired: dict[str, str] = {}  # name -> what it did last
+        self._attempts = attempts
+        self._retire_after = retire_after
+        self._waits = waits
+        self._queue: deque[QueuedTask] = deque()
+        self._places: list[_Place] = []
+        self._changed = threading.Condition(threading.RLock())
+        self._failure = ""  # why no task can be answered any more
+        for station in stations:
+            self.add(station)
+
+    # -- for those who have tasks
+
+    def submit(self, request: Mapping[str, Any]) -> QueuedTask:
+        """Queue a request; its task is done at once where nobody can answer."""
+        task = QueuedTask(request)
+        with self._changed:
+            if self._failure:
+                task.finish({"error": self._failure})
+            else:
+                self._queue.append(task)
+                self._changed.notify_all()
+        return task
+
+    def fail(self, message: str) -> None:
+        """Fail what waits and what is submitted from now on."""
+        with self._changed:
+            self._failure = message
+            while self._queue:
+                self._queue.popleft().finish({"error": message})
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop all workers."""
+        self.fail("the runner was closed")
+        with self._changed:
+            places, self._places = self._places, []
+            for place in places:
+                place.is_leaving = True
+            self._changed.notify_all()
+        for place in places:
+            place.station.interrupt()
+        for place in places:
+            if place.thread is not None:
+                place.thread.join(CLOSE_SECONDS)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the workers that are left."""
+        with self._changed:
+            return [place.station.name for place in self._places]
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that no worker has taken."""
+        with self._changed:
+            return len(self._queue)
+
+    @property
+    def idle(self) -> int:
+        """Workers with nothing to do."""
+        with self._changed:
+            return sum(not place.is_busy for place in self._places)
+
+    # -- for those who bring workers
+
+    def add(self, station: Station) -> None:
+        """Let another worker take tasks."""
+        place = _Place(station)
+        with self._changed:
+            self._places.append(place)
+        name = f"worker {station.name}"
+        place.thread = threading.Thread(target=self._serve, args=(place,), name=name, daemon=True)
+        place.thread.start()
+
+    def release_idle(self, seconds: float) -> None:
+        """Let workers go that have had nothing to do for so long."""
+        with self._changed:
+            if self._queue:
+                return
+            now = time.monotonic()
+            for place in self._places:
+                if not place.is_busy and now - place.idle_since >= seconds:
+                    place.is_leaving = True
+            self._changed.notify_all()
+
+    # -- a worker's thread
+
+    def _serve(self, place: _Place) -> None:
+        while (task := self._next(place)) is not None:
+            try:
+                reply = place.station.call(task.request, self.seconds)
+            except WorkerLost as error:
+                self._lost(place, task, error)
+            except Exception as error:
+                self._lost(place, task, WorkerLost(f"{type(error).__name__}: {error}"))
+            else:
+                self._answered(place, task, reply)
+        place.station.stop()
+
+    def _next(self, place: _Place) -> QueuedTask | None:
+        with self._changed:
+            place.is_busy, place.idle_since = False, time.monotonic()
+            while not place.is_leaving:
+                for task in self._queue:
+                    if place.station.name not in [name for name, _ in task.losses]:
+                        self._queue.remove(task)
+                        place.is_busy = True
+                        return task
+                self._changed.wait()
+            if place in self._places:
+                self._places.remove(place)
+            return None
+
+    def _answered(self, place: _Place, task: QueuedTask, reply: dict[str, Any]) -> None:
+        with self._changed:
+            place.strikes.clear()
+        task.finish(reply, place.station.name)
+
+    def _lost(self, place: _Place, task: QueuedTask, error: WorkerLost) -> None:
+        name = place.station.name
+        with self._changed:
+            if place.is_leaving:  # closed while it was busy
+                task.finish({"error": self._failure or str(error)})
+                return
+            logger.info("%s: %s", name, error)
+            if isinstance(error, WorkerGone):
+                task.vanished.append(f"{name}: {error}")
+                place.is_leaving = True
+                self._places.remove(place)
+            else:
+                place.strikes.append(task)
+                if not isinstance(error, WorkerNotStarted):
+                    task.losses.append((name, str(error)))
+            if len(task.losses) > 1:  # the task's fault
+                for other in self._places:
+                    other.strikes[:] = [x for x in other.strikes if x is not task]
+            self._queue.appendleft(task)
+            chances = 1 if self._waits or len(self._places) > 1 else LAST_CHANCES
+            if len(place.strikes) >= self._retire_after * chances:
+                self._retire(place, str(error))
+            self._sweep()
+            self._changed.notify_all()
+
+    def _retire(self, place: _Place, message: str) -> None:
+        name, times = place.station.name, len(place.strikes)
+        logger.warning("%s: retired, it broke %d times in a row; last: %s", name, times, message)
+        self.retired[name] = message
+        place.is_leaving = True
+        self._places.remove(place)
+        if not self._places and not self._waits:
+            lost = "; ".join(f"{name} ({text})" for name, text in self.retired.items())
+            self.fail(f"no worker is left: {lost}")
+
+    def _sweep(self) -> None:
+        """Fail the tasks that have been tried often enough, or that nobody is left to try."""
+        for task in list(self._queue):
+            tried = [name for name, _ in task.losses]
+            someone = self._waits or any(x.station.name not in tried for x in self._places)
+            if someone and len(tried) < self._attempts and len(task.vanished) < MOST_VANISHED:
+                continue
+            self._queue.remove(task)
+            said = [f"{name}: {text}" for name, text in task.losses] + task.vanished
+            task.finish({"error": "; then ".join(said)}, tried[-1] if tried else "")

@@ -25,7 +25,7 @@ MANIFEST, HOST, DEVICE = "manifest.json", "host.ll", "device.cubin"
 
 
 @dataclass(frozen=True)
-class Argument:
+class TensorArgument:
     """A tensor that the function takes."""
 
     name: str
@@ -57,7 +57,7 @@ class Manifest:
     """
 
     entry: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[TensorArgument, ...]
     kernels: dict[str, dict[str, Any]]
     target: dict[str, Any]
     versions: dict[str, str]
@@ -117,7 +117,7 @@ def parse(data: bytes) -> Manifest:
         if plain["version"] != VERSION:
             raise _broken(MANIFEST, f"version {plain['version']!r}; this is {VERSION}")
         arguments = tuple(
-            Argument(
+            TensorArgument(
                 _as(str, x["name"]),
                 tuple(_as(int, extent) for extent in x["shape"]),
                 _as(str, x["dtype"]),

@@ -75,7 +75,7 @@ def _take_device_code() -> Taken:
 def build_artifact(
     mod: tvm.IRModule, target: tvm.target.Target, folder: Path, taken: Taken
 ) -> Path:
-    """Compile a module and write its artifact into a new folder; return the path of its manifest."""
+    """Compile a module, write its artifact into a new folder; return the path of the manifest."""
     entry, func = _entry(mod)
     arguments = arguments_of(func)
     begin = time.perf_counter()
@@ -126,7 +126,7 @@ def _entry(mod: tvm.IRModule) -> tuple[str, tirx.PrimFunc]:
     return next(iter(found.items()))
 
 
-def arguments_of(func: tirx.PrimFunc) -> tuple[artifact.Argument, ...]:
+def arguments_of(func: tirx.PrimFunc) -> tuple[artifact.TensorArgument, ...]:
     """Return the tensors that a function takes, and which of them it writes."""
     written = [region.source for block in ir.find_all(func.body, SBlock) for region in block.writes]
     written += [store.buffer for store in ir.find_all(func.body, tirx.BufferStore)]
@@ -143,7 +143,7 @@ def arguments_of(func: tirx.PrimFunc) -> tuple[artifact.Argument, ...]:
             )
         is_written = any(buffer.same_as(param) for buffer in written)
         dtype = str(getattr(param.ty.dtype, "dtype", param.ty.dtype))
-        found.append(artifact.Argument(str(param.name), extents, dtype, is_written))
+        found.append(artifact.TensorArgument(str(param.name), extents, dtype, is_written))
     return tuple(found)
 
 

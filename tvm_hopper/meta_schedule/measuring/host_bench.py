@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 
 from . import tensors
-from .artifact import Argument
+from .artifact import TensorArgument
 
 REPEATS = 5
 
@@ -20,7 +20,10 @@ class HostBench:
     about: dict[str, Any] = {"name": "CPU"}  # noqa: RUF012
 
     def run(
-        self, function: Callable[..., Any], arguments: tuple[Argument, ...], repeats: int | None
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[TensorArgument, ...],
+        repeats: int | None,
     ) -> dict[str, Any]:
         """Time a function; there is no clock to correct by."""
         values = []

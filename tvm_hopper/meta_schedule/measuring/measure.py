@@ -69,7 +69,7 @@ def measure(bench: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 def given_arguments(
     manifest: artifact.Manifest, given: list[Any] | None
-) -> tuple[artifact.Argument, ...]:
+) -> tuple[artifact.TensorArgument, ...]:
     """Compare the tensors that a trial names with those of the artifact; return these."""
     if given is None:
         return manifest.arguments
@@ -101,13 +101,13 @@ class GpuBench:
         self._flush = driver.allocate(self._flush_bytes)
         self._clocks = driver.allocate(MOST * CLOCK_BYTES)
         self._events = [(driver.event(), driver.event()) for _ in range(MOST)]
-        self._kept: OrderedDict[tuple[int, artifact.Argument], Any] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, artifact.TensorArgument], Any] = OrderedDict()
         self._repeat(lambda: None, FEWEST)  # the device answers
 
     def run(
         self,
         function: Callable[..., Any],
-        arguments: tuple[artifact.Argument, ...],
+        arguments: tuple[artifact.TensorArgument, ...],
         repeats: int | None,
     ) -> dict[str, Any]:
         """Time a function; refuse one that leaves an output as it was."""
@@ -145,7 +145,7 @@ class GpuBench:
         seconds = [driver.seconds_between(*pair) for pair in self._events[:count]]
         return seconds, driver.read_clocks(self._clocks, count)
 
-    def _tensors(self, arguments: tuple[artifact.Argument, ...]) -> list[Any]:
+    def _tensors(self, arguments: tuple[artifact.TensorArgument, ...]) -> list[Any]:
         """Return a tensor for each argument: one that is kept, or a new one."""
         import tvm
 
@@ -163,13 +163,15 @@ class GpuBench:
             del self._kept[key]
         return [self._kept[key] for key in keys]
 
-    def _poison(self, arguments: tuple[artifact.Argument, ...], values: list[Any]) -> None:
+    def _poison(self, arguments: tuple[artifact.TensorArgument, ...], values: list[Any]) -> None:
         for argument, tensor in zip(arguments, values, strict=True):
             if argument.is_written:
                 size = _num_bytes(argument)
                 self._driver.fill(tensor.data_ptr(), tensors.POISON, size)
 
-    def _check_written(self, arguments: tuple[artifact.Argument, ...], values: list[Any]) -> None:
+    def _check_written(
+        self, arguments: tuple[artifact.TensorArgument, ...], values: list[Any]
+    ) -> None:
         for argument, tensor in zip(arguments, values, strict=True):
             kind = tensors.numpy_type(argument.dtype)
             if not argument.is_written or kind.kind in "iub":  # -1 may be a result
@@ -187,5 +189,5 @@ class GpuBench:
                     )
 
 
-def _num_bytes(argument: artifact.Argument) -> int:
+def _num_bytes(argument: artifact.TensorArgument) -> int:
     return math.prod(argument.shape) * tensors.numpy_type(argument.dtype).itemsize

@@ -19,21 +19,21 @@ from tvm_hopper.schedule.products.config import MatmulConfig
 from tvm_hopper.schedule.products.estimate import ProductShape, estimate
 from tvm_hopper.schedule.products.rates import MEASURED
 
-from .artifact import Argument
+from .artifact import TensorArgument
 
 CHIP = CHIPS["h200"]
 BYTES_A_SECOND = 4.0e12
 LAUNCH_SECONDS = 3e-6
 
 
-def predicted_seconds(host: tvm.IRModule | None, arguments: Sequence[Argument]) -> float:
+def predicted_seconds(host: tvm.IRModule | None, arguments: Sequence[TensorArgument]) -> float:
     """Return how long the model takes a call for: of its products, else of its bytes.
 
     Parameters
     ----------
     host : IRModule, optional
         The lowered host functions, with what was noted of our kernels; None where there are none.
-    arguments : sequence of Argument
+    arguments : sequence of TensorArgument
         What it is called with.
 
     Returns
@@ -49,7 +49,7 @@ def predicted_seconds(host: tvm.IRModule | None, arguments: Sequence[Argument]) 
     return LAUNCH_SECONDS + num_bytes / BYTES_A_SECOND
 
 
-def _product_seconds(kernel: Kernel, arguments: Sequence[Argument]) -> float | None:
+def _product_seconds(kernel: Kernel, arguments: Sequence[TensorArgument]) -> float | None:
     shapes = {x.name: [e for e in x.shape if e > 1] for x in arguments}
     outputs = [shapes[x.name] for x in arguments if x.is_written]
     maps = [shapes.get(x.tensor) for x in kernel.tensor_maps]

@@ -1,4 +1,4 @@
-"""The measuring half of tuning: trials a second, spread, agreement with timing.py, what is survived.
+"""The measuring half of tuning: trials a second, spread, agreement with timing.py, survival.
 
 python -m benchmarks.measuring --build-only        # no GPU: the builder alone
 python -m benchmarks.measuring                     # one GPU: all of it
@@ -7,10 +7,14 @@ python -m benchmarks.measuring                     # one GPU: all of it
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import time
+from pathlib import Path
 from typing import Any
+
+from tvm_hopper.meta_schedule.measuring import artifact
 
 TARGET = "nvidia/nvidia-h200"
 SHAPES = ((4096, 4096, 4096), (512, 4096, 14336))
@@ -63,13 +67,16 @@ def build_rate(builder: Any, wanted: list[tuple[str, Any, Any]]) -> list[str]:
     results = builder.build(inputs)
     seconds = time.perf_counter() - begin
     failed = [str(x.error_msg) for x in results if x.error_msg]
+    paths = [str(x.artifact_path) for x in results]
+    built = [artifact.parse(Path(path).read_bytes()).built for path in paths]
+    cpu = statistics.mean(x["cpu"] for x in built)
     print(
-        f"builder: first results after {start:.1f} s; then {len(inputs)} trials in {seconds:.1f} s, "
-        f"{len(inputs) / seconds:.2f} a second on {len(os.sched_getaffinity(0))} CPUs, "
-        f"{len(failed)} failed {failed[:1]}",
+        f"builder: first results after {start:.1f} s; then {len(inputs)} trials in {seconds:.1f} s,"
+        f" {len(inputs) / seconds:.2f} a second on {len(os.sched_getaffinity(0))} CPUs; {cpu:.2f} s"
+        f" of CPU a trial; {len(failed)} failed {failed[:1]}",
         flush=True,
     )
-    return [str(x.artifact_path) for x in results]
+    return paths
 
 
 def tuning_rate(builder: Any, runner: Any, wanted: list[tuple[str, Any, Any]]) -> None:
@@ -92,8 +99,8 @@ def tuning_rate(builder: Any, runner: Any, wanted: list[tuple[str, Any, Any]]) -
     seconds = time.perf_counter() - begin
     failed = [str(x.error_msg) for x in results if x.error_msg]
     print(
-        f"builder and GPU: {len(results)} trials in {seconds:.1f} s, {len(results) / seconds:.2f} a "
-        f"second, {len(failed)} failed {failed[:2]}",
+        f"builder and GPU: {len(results)} trials in {seconds:.1f} s, {len(results) / seconds:.2f}"
+        f" a second, {len(failed)} failed {failed[:2]}",
         flush=True,
     )
 
@@ -136,14 +143,10 @@ def spread(runner: Any, wanted: list[tuple[str, Any, Any]], paths: list[str]) ->
 
 def agreement(runner: Any, wanted: list[tuple[str, Any, Any]], paths: list[str]) -> None:
     """Time kernels by timing.py and by the runner, from the same artifacts."""
-    import math
-    from pathlib import Path
-
     import torch
     import tvm_ffi
 
     from benchmarks import timing
-    from tvm_hopper.meta_schedule.measuring import artifact
 
     for first in range(0, len(paths), len(paths) // len(SHAPES)):
         chosen = [first + i for i in range(0, len(paths) // len(SHAPES), 2)]
@@ -155,7 +158,7 @@ def agreement(runner: Any, wanted: list[tuple[str, Any, Any]], paths: list[str])
         for i in chosen:
             files = artifact.read_files(paths[i])
             run = artifact.load(Path(paths[i]).parent, artifact.check(paths[i], files))
-            call = lambda j, run=run: run(*sets[j])  # noqa: E731
+            call = lambda j, run=run, sets=sets: run(*sets[j])  # noqa: E731
             contenders.append(timing.Contender(wanted[i][0], call, tvm_ffi.use_torch_stream))
         warm = timing.measure(contenders, count, 30, warmup_seconds=1.0)
         cold = timing.measure_cold(contenders, count)
@@ -166,8 +169,8 @@ def agreement(runner: Any, wanted: list[tuple[str, Any, Any]], paths: list[str])
                 continue
             raw, at_clock = (1e6 * statistics.median(x) for x in (mine.seconds, mine.corrected))
             print(
-                f"  {wanted[i][0]:32s} timing.py {hot.median_us:8.2f} us ({hot.method}), cold graph "
-                f"{one.median_us:8.2f}; runner {raw:8.2f}, at the highest clock {at_clock:8.2f}",
+                f"  {wanted[i][0]:32s} timing.py {hot.median_us:8.2f} us ({hot.method}), cold"
+                f" graph {one.median_us:8.2f}; runner {raw:8.2f}, at the highest clock {at_clock:8.2f}",
                 flush=True,
             )
 

@@ -78,7 +78,7 @@ def build_artifact(
     """Compile a module, write its artifact into a new folder; return the path of the manifest."""
     entry, func = _entry(mod)
     arguments = arguments_of(func)
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     executable = tvm.compile(mod, target=target)
     compiled = time.perf_counter()
     if len(taken) > 1:
@@ -100,7 +100,11 @@ def build_artifact(
         versions=_versions(),
         digests={name: artifact.digest(data) for name, data in files.items()},
         predicted_seconds=predicted_seconds(record.host if record else None, arguments),
-        built={"compile": compiled - begin, "assemble": assembled - compiled},
+        built={
+            "compile": compiled - begin,
+            "assemble": assembled - compiled,
+            "cpu": time.process_time() - cpu,
+        },
     )
     return artifact.write(place, manifest, files)
 

@@ -170,7 +170,7 @@ def agreement(runner: Any, wanted: list[tuple[str, Any, Any]], paths: list[str])
             raw, at_clock = (1e6 * statistics.median(x) for x in (mine.seconds, mine.corrected))
             print(
                 f"  {wanted[i][0]:32s} timing.py {hot.median_us:8.2f} us ({hot.method}), cold"
-                f" graph {one.median_us:8.2f}; runner {raw:8.2f}, at the highest clock {at_clock:8.2f}",
+                f" graph {one.median_us:8.2f}; runner {raw:8.2f}, at full clock {at_clock:8.2f}",
                 flush=True,
             )
 

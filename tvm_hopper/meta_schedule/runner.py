@@ -98,6 +98,20 @@ class GpuRunner(PyRunner):
 
 def gpu_workers(gpus: str | Sequence[int | str]) -> dict[str, WorkerProcess]:
     """Return a worker for each GPU, not started yet, by its name."""
+    return {
+        f"GPU {x}": WorkerProcess(f"GPU {x}", "measure", environment={VISIBLE: x})
+        for x in wanted_gpus(gpus)
+    }
+
+
+def wanted_gpus(gpus: str | Sequence[int | str]) -> list[str]:
+    """Return the GPUs that are meant, as CUDA_VISIBLE_DEVICES names them.
+
+    Raises
+    ------
+    HopperError
+        There is none, or not the one that is meant.
+    """
     visible = visible_gpus()
     if isinstance(gpus, str):
         wanted = visible if gpus == "all" else gpus.split(",")
@@ -111,9 +125,7 @@ def gpu_workers(gpus: str | Sequence[int | str]) -> dict[str, WorkerProcess]:
     unknown = [x for x in wanted if x not in visible and not x.startswith(("GPU-", "MIG-"))]
     if unknown or not wanted or len(set(wanted)) < len(wanted):
         raise HopperError(f'gpus: found {gpus!r}; need "all" or some of {", ".join(visible)}')
-    return {
-        f"GPU {x}": WorkerProcess(f"GPU {x}", "measure", environment={VISIBLE: x}) for x in wanted
-    }
+    return wanted
 
 
 def visible_gpus() -> list[str]:

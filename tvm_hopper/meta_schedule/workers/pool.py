@@ -133,6 +133,11 @@ class WorkerPool:
         """Fail what waits and what is submitted from now on."""
         with self._changed:
             self._failure = message
+            self.fail_waiting(message)
+
+    def fail_waiting(self, message: str) -> None:
+        """Fail what waits."""
+        with self._changed:
             while self._queue:
                 self._queue.popleft().finish({"error": message})
             self._changed.notify_all()

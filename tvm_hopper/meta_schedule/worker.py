@@ -53,10 +53,11 @@ def main(argv: list[str]) -> int:
 
 
 def _text(error: Exception) -> str:
-    """Return an exception in one line, with where it was raised if it is none of ours."""
-    text = f"{type(error).__name__}: {error}"
+    """Return an exception as text, with its kind and place if it is none of ours."""
+    if isinstance(error, messages.CannotGoOn) or "; need " in str(error):
+        return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    return text if "; need " in text else f"{text} ({frame.filename}:{frame.lineno})"
+    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
 
 
 if __name__ == "__main__":

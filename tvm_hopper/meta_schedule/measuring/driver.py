@@ -68,6 +68,8 @@ class Driver:
         There is no driver, or no GPU.
     """
 
+    kind = "cuda"  # TVM's name of the device
+
     def __init__(self) -> None:
         from cuda.bindings import driver
 

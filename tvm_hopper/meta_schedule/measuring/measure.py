@@ -26,6 +26,7 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.meta_schedule.workers.messages import CannotGoOn
 
 from . import artifact, tensors
+from .driver import CLOCK_BYTES, Driver
 
 KEPT_BYTES = 8 << 30  # of tensors, from one measurement to the next
 SAMPLES, SAMPLE_BYTES = 64, 1 << 12  # of an output, that are looked at
@@ -42,7 +43,7 @@ def answerer(settings: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict[
 
         bench: Any = HostBench()
     else:
-        bench = GpuBench()
+        bench = open_gpu()
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         return measure(bench, request)
@@ -80,20 +81,25 @@ def given_arguments(
     return manifest.arguments
 
 
+def open_gpu() -> GpuBench:
+    """Return the GPU of this process; raise HopperError without one."""
+    from tvm_hopper.cuda_build import runtime
+
+    from .driver import Driver
+
+    if not runtime.ensure():
+        raise HopperError(
+            "measuring: found no CUDA driver or no CUDA 13 runtime; need both; "
+            "`python -m tvm_hopper doctor` says which"
+        )
+    return GpuBench(Driver())
+
+
 class GpuBench:
     """The GPU of this process, with what measurements share: tensors, events, a flushed cache."""
 
-    def __init__(self) -> None:
-        from tvm_hopper.cuda_build import runtime
-
-        from .driver import CLOCK_BYTES, Driver
-
-        if not runtime.ensure():
-            raise HopperError(
-                "measuring: found no CUDA driver or no CUDA 13 runtime; need both; "
-                "`python -m tvm_hopper doctor` says which"
-            )
-        self._driver = driver = Driver()
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         facts = driver.facts()
         self.about = asdict(facts)
         self._megahertz = facts.megahertz
@@ -154,7 +160,9 @@ class GpuBench:
             if key not in self._kept:
                 index, argument = key
                 values = tensors.random_values(argument.shape, argument.dtype, index)
-                tensor = tvm.runtime.empty(argument.shape, argument.dtype, tvm.cuda(0))
+                tensor = tvm.runtime.empty(
+                    argument.shape, argument.dtype, tvm.device(self._driver.kind)
+                )
                 self._kept[key] = tensor.copyfrom(values)
             self._kept.move_to_end(key)
         for key in [key for key in self._kept if key not in keys]:

@@ -1,8 +1,9 @@
 """A queue in front of workers that may break: deadlines, second tries, retirement.
 
 A task that breaks its worker is tried once more on another one. What breaks both is the task's
-fault; what only one of them could not do is that one's. A worker at fault several times in a row
-is retired and the others go on. With none left, every task fails at once.
+fault; what only one of them could not do is that one's. A worker at fault several times, with no
+success of its own in between, is retired and the others go on. With none left, every task fails at
+once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .process import WorkerGone, WorkerLost, WorkerNotStarted
 logger = logging.getLogger("tvm_hopper.meta_schedule")
 CLOSE_SECONDS = 5.0
 MOST_VANISHED = 5  # workers that may go away over one task
-LAST_CHANCES = 4  # times as often may the last worker break: nobody is left to compare it with
+UNJUDGED = 4  # times as often may a worker break where no other one has judged its tasks
 
 
 class Station(Protocol):
@@ -69,12 +70,12 @@ class _Place:
     """A worker's place in the pool, with what it has to answer for."""
 
     station: Station
-    strikes: list[QueuedTask] = field(
-        default_factory=list
-    )  # broken in a row, by nobody else so far
+    lost: list[QueuedTask] = field(default_factory=list)  # since its last success
+    faults: int = 0  # of these, how many are its own
     is_busy: bool = False
     idle_since: float = field(default_factory=time.monotonic)
     is_leaving: bool = False
+    last_words: str = ""
     thread: threading.Thread | None = None
 
 
@@ -226,7 +227,12 @@ class WorkerPool:
 
     def _answered(self, place: _Place, task: QueuedTask, reply: dict[str, Any]) -> None:
         with self._changed:
-            place.strikes.clear()
+            place.lost.clear()
+            place.faults = 0
+            for other in list(self._places):
+                if task in other.lost:
+                    other.faults += 1
+                    self._judge(other)
         task.finish(reply, place.station.name)
 
     def _lost(self, place: _Place, task: QueuedTask, error: WorkerLost) -> None:
@@ -241,28 +247,35 @@ class WorkerPool:
                 place.is_leaving = True
                 self._places.remove(place)
             else:
-                place.strikes.append(task)
-                if not isinstance(error, WorkerNotStarted):
+                place.last_words = str(error)
+                place.lost.append(task)
+                if isinstance(error, WorkerNotStarted):
+                    place.faults += 1
+                else:
                     task.losses.append((name, str(error)))
             if len(task.losses) > 1:  # the task's fault
                 for other in self._places:
-                    other.strikes[:] = [x for x in other.strikes if x is not task]
+                    other.lost[:] = [x for x in other.lost if x is not task]
             self._queue.appendleft(task)
-            chances = 1 if self._waits or len(self._places) > 1 else LAST_CHANCES
-            if len(place.strikes) >= self._retire_after * chances:
-                self._retire(place, str(error))
+            self._judge(place)
             self._sweep()
             self._changed.notify_all()
 
-    def _retire(self, place: _Place, message: str) -> None:
-        name, times = place.station.name, len(place.strikes)
-        logger.warning("%s: retired, it broke %d times in a row; last: %s", name, times, message)
-        self.retired[name] = message
+    def _judge(self, place: _Place) -> None:
+        """Retire a worker that has broken too often in a row."""
+        most = self._retire_after
+        if place not in self._places or (place.faults < most and len(place.lost) < UNJUDGED * most):
+            return
+        name, text = place.station.name, place.last_words
+        logger.warning("%s: retired, it broke %d times in a row: %s", name, len(place.lost), text)
+        self.retired[name] = text
         place.is_leaving = True
         self._places.remove(place)
         if not self._places and not self._waits:
             lost = "; ".join(f"{name} ({text})" for name, text in self.retired.items())
             self.fail(f"no worker is left: {lost}")
+        self._sweep()
+        self._changed.notify_all()
 
     def _sweep(self) -> None:
         """Fail the tasks that have been tried often enough, or that nobody is left to try."""

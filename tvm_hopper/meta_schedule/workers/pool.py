@@ -238,14 +238,15 @@ class WorkerPool:
     def _lost(self, place: _Place, task: QueuedTask, error: WorkerLost) -> None:
         name = place.station.name
         with self._changed:
-            if place.is_leaving:  # closed while it was busy
-                task.finish({"error": self._failure or str(error)})
+            if self._failure:  # closed while it was busy
+                task.finish({"error": self._failure})
                 return
             logger.info("%s: %s", name, error)
             if isinstance(error, WorkerGone):
                 task.vanished.append(f"{name}: {error}")
                 place.is_leaving = True
-                self._places.remove(place)
+                if place in self._places:
+                    self._places.remove(place)
             else:
                 place.last_words = str(error)
                 place.lost.append(task)

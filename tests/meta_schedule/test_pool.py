@@ -84,13 +84,30 @@ def test_a_worker_that_always_breaks_is_retired_and_nothing_is_lost():
 
 
 def test_a_task_that_breaks_two_workers_fails_and_neither_is_blamed():
-    pool = WorkerPool([Station(x, breaks_over(*range(0, 20))) for x in "ab"], seconds=1)
+    pool = WorkerPool([Station(x, breaks_over(*range(0, 20, 2))) for x in "ab"], seconds=1)
     tasks = submit(pool, 20)
     replies = answers(tasks)
     assert pool.names == ["a", "b"]
-    for n, reply in enumerate(replies):
+    for n, reply in list(enumerate(replies))[::2]:
         texts = {f"a: broke over {n}", f"b: broke over {n}"}
         assert set(reply["error"].split("; then ")) == texts
+    pool.close()
+
+
+def test_two_sick_workers_of_three_lose_nothing():
+    stations = [Station("a", breaks), Station("b", breaks), Station("c", works)]
+    pool = WorkerPool(stations, seconds=1)
+    assert [x.get("n") for x in answers(submit(pool, 30))] == list(range(30))
+    assert "c" in pool.names
+    pool.close()
+
+
+def test_workers_that_do_nothing_but_break_are_retired_even_if_tasks_are_to_blame():
+    stations = [Station(x, breaks) for x in "ab"]
+    pool = WorkerPool(stations, seconds=1, retire_after=1)
+    replies = answers(submit(pool, 30))
+    assert replies[-1]["error"].startswith("no worker is left: ")
+    assert sum(len(x.seen) for x in stations) <= 2 * pools.UNJUDGED
     pool.close()
 
 

@@ -18,6 +18,7 @@ from .workers.process import WorkerProcess
 
 PREFIX = "tvm_hopper_build_"
 SECONDS = 60.0
+KEPT = 256  # folders of trials; older ones go when they are empty
 
 _open: weakref.WeakSet[ArtifactBuilder] = weakref.WeakSet()
 
@@ -49,6 +50,7 @@ class ArtifactBuilder(PyBuilder):
         super().__init__()
         count = workers or len(os.sched_getaffinity(0))
         self._is_mine = folder is None
+        self._made: list[Path] = []
         if folder is None:
             remove_stale(Path(tempfile.gettempdir()))
             folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}_")
@@ -79,8 +81,12 @@ class ArtifactBuilder(PyBuilder):
         results = []
         for task in tasks:
             task.wait()
-            error = task.reply.get("error")
-            results.append(BuilderResult(task.reply.get("artifact"), error))
+            path, error = task.reply.get("artifact"), task.reply.get("error")
+            results.append(BuilderResult(path, error))
+            if path is not None:
+                self._made.append(Path(path).parent)
+        if len(self._made) > KEPT:
+            self._made = [folder for folder in self._made if not _remove_if_empty(folder)]
         return results
 
     def close(self) -> None:
@@ -96,6 +102,17 @@ def remove_stale(folder: Path) -> None:
         pid = path.name.removeprefix(PREFIX).partition("_")[0]
         if pid.isdigit() and path.stat().st_uid == os.getuid() and not _is_running(int(pid)):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_if_empty(folder: Path) -> bool:
+    """Remove the folder of a trial that was measured; tell whether it is gone."""
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _is_running(pid: int) -> bool:

@@ -46,9 +46,6 @@ class FakeRunner(PyRunner):
         self._found: dict[str, Measurement] = {}
         logger.warning("FakeRunner: %s", WARNING)
 
-    def __repr__(self) -> str:
-        return f"FakeRunner({WARNING}; {self._settings})"
-
     def run(self, runner_inputs: list[RunnerInput]) -> list[RunnerFuture]:
         """Return futures that are done."""
         return [self._one(str(item.artifact_path)) for item in runner_inputs]
@@ -70,6 +67,13 @@ class FakeRunner(PyRunner):
 
     def close(self) -> None:
         """Do nothing: there is nobody to stop."""
+
+
+def _say_fake(self: Any) -> str:
+    return f"FakeRunner({WARNING}; {self._settings})"
+
+
+setattr(FakeRunner, "__repr__", _say_fake)  # noqa: B010  (TVM's class stands before ours)
 
 
 def fake_gpus(
@@ -98,27 +102,32 @@ def fake_gpus(
         Of GpuRunner.
     """
     folder = Path(tempfile.mkdtemp(prefix="tvm_hopper_fake_"))
-    workers = fake_workers(count, faults, folder, seed, noise, measuring_seconds)
+    told = fake_settings(count, faults, folder, seed, noise, measuring_seconds)
+    names = [f"fake GPU {i}" for i in range(count)]
+    workers = {
+        name: WorkerProcess(name, "fake", settings)
+        for name, settings in zip(names, told, strict=True)
+    }
     logger.warning("fake_gpus: %s", WARNING)
     runner = GpuRunner(_workers=workers, **options)
     weakref.finalize(runner, shutil.rmtree, folder, ignore_errors=True)
     return runner
 
 
-def fake_workers(
+def fake_settings(
     count: int,
     faults: Mapping[int, tuple[str, int]] | None,
     folder: Path,
     seed: int,
     noise: float,
     measuring_seconds: float,
-) -> dict[str, WorkerProcess]:
-    """Return the workers of fake GPUs by name; counters of their requests go into a folder."""
-    found = {}
+) -> list[dict[str, Any]]:
+    """Return what each fake GPU's worker is told; counters of their requests go into a folder."""
+    found = []
     for i in range(count):
         settings: dict[str, Any] = {"seed": seed, "noise": noise, "seconds": measuring_seconds}
         if faults and i in faults:
             settings["fault"], settings["every"] = faults[i]
             settings["counter"] = str(folder / f"requests_{i}")
-        found[f"fake GPU {i}"] = WorkerProcess(f"fake GPU {i}", "fake", settings)
+        found.append(settings)
     return found

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -143,12 +142,9 @@ def parse(data: bytes) -> Manifest:
 
 
 def remove(path: str | Path) -> None:
-    """Remove the files of an artifact and its folder; what else lies there, stays."""
-    folder = folder_of(path)
+    """Remove the files of an artifact; the folder stays, since TVM's callback expects one."""
     for name in (MANIFEST, HOST, DEVICE):
-        (folder / name).unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
-        shutil.rmtree(folder, ignore_errors=True)
+        (folder_of(path) / name).unlink(missing_ok=True)
 
 
 def load(folder: Path, manifest: Manifest) -> Callable[..., Any]:

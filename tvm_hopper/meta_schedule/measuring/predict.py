@@ -13,7 +13,8 @@ import tvm
 
 from tvm_hopper.facts.devices import CHIPS
 from tvm_hopper.facts.dtypes import DTYPES, dtype_bytes
-from tvm_hopper.reports.explanation import Kernel, explain
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
+from tvm_hopper.plan.notes import MmaNote, Note, RingNote, RolesNote, TensorMapNote, read_notes
 from tvm_hopper.schedule.products.candidates import as_candidates
 from tvm_hopper.schedule.products.config import MatmulConfig
 from tvm_hopper.schedule.products.estimate import ProductShape, estimate
@@ -40,7 +41,9 @@ def predicted_seconds(host: tvm.IRModule | None, arguments: Sequence[TensorArgum
     -------
     seconds : float
     """
-    kernels = explain(host).kernels if host is not None else ()
+    functions = host.functions.values() if host is not None else ()
+    noted = [notes for func in functions if (notes := read_notes(func)) is not None]
+    kernels = [kernel for notes in noted for kernel in notes.kernels.values()]
     found = [_product_seconds(kernel, arguments) for kernel in kernels]
     known = [seconds for seconds in found if seconds is not None]
     if known:
@@ -49,31 +52,40 @@ def predicted_seconds(host: tvm.IRModule | None, arguments: Sequence[TensorArgum
     return LAUNCH_SECONDS + num_bytes / BYTES_A_SECOND
 
 
-def _product_seconds(kernel: Kernel, arguments: Sequence[TensorArgument]) -> float | None:
-    shapes = {x.name: [e for e in x.shape if e > 1] for x in arguments}
-    outputs = [shapes[x.name] for x in arguments if x.is_written]
-    maps = [shapes.get(x.tensor) for x in kernel.tensor_maps]
-    if kernel.product is None or not kernel.rings or not outputs or not maps or not maps[0]:
+def _product_seconds(kernel: Sequence[Note], arguments: Sequence[TensorArgument]) -> float | None:
+    """Read tile, ring and consumers off the notes of a kernel, and ask the estimate."""
+    product = next((x for x in kernel if isinstance(x, MmaNote)), None)
+    roles = next((x for x in kernel if isinstance(x, RolesNote)), None)
+    rings = [x for x in kernel if isinstance(x, RingNote)]
+    loaded = [x.tensor for x in kernel if isinstance(x, TensorMapNote)]
+    known = {x.name: x for x in arguments}
+    outputs = [_extents(x) for x in arguments if x.is_written]
+    if product is None or not rings or not outputs or not loaded or loaded[0] not in known:
         return None
-    dtype = next(x.dtype for x in arguments if x.name == kernel.tensor_maps[0].tensor)
     m, n = ([1, 1] + outputs[-1])[-2:]
-    k = math.prod(maps[0]) // (m if math.prod(maps[0]) % m == 0 else n)
-    rows, columns, depth = kernel.product.tile
-    consumers = kernel.consumers or 1
-    ring = max(kernel.rings, key=lambda x: x.stage_bytes)
-    if ring.stage_bytes == (rows * consumers + columns) * depth * dtype_bytes(dtype):
+    count = math.prod(_extents(known[loaded[0]]))
+    k = max(1, count // (m if count % m == 0 else n))
+    rows, columns, depth = product.tile
+    dtype = known[loaded[0]].dtype
+    consumers = max(1, roles.consumer_threads // WARP_GROUP_THREADS) if roles else 1
+    ring = max(rings, key=lambda x: x.tx_bytes)
+    if ring.tx_bytes == (rows * consumers + columns) * depth * dtype_bytes(dtype):
         rows *= consumers
     else:
         columns *= consumers
     config = MatmulConfig(
         (rows, columns, depth),
-        stages=ring.stages,
+        stages=ring.num_slots,
         consumers=consumers,
-        wgmma_pending=kernel.wgmma_pending,
+        wgmma_pending=roles.pending if roles else None,
     )
-    shape = ProductShape(m, n, max(k, 1), dtype)
-    tiles = as_candidates([config], dtype, shape.k)
+    shape = ProductShape(m, n, k, dtype)
+    tiles = as_candidates([config], dtype, k)
     return float(estimate(shape, tiles, CHIP, MEASURED)[0]) * 1e-6
+
+
+def _extents(argument: TensorArgument) -> list[int]:
+    return [extent for extent in argument.shape if extent > 1]
 
 
 def _bytes(dtype: str) -> int:

@@ -1,9 +1,9 @@
 """A queue in front of workers that may break: deadlines, second tries, retirement.
 
-A task that breaks its worker is tried once more on another one. What breaks both is the task's
-fault; what only one of them could not do is that one's. A worker at fault several times, with no
-success of its own in between, is retired and the others go on. With none left, every task fails at
-once.
+A task that breaks its worker is tried again on others. What breaks all of them is the task's fault;
+what another one could do is the fault of those that could not. A worker at fault several times,
+with no success of its own in between, is retired and the others go on; so is one that does nothing
+but break, whosesoever fault it is. With none left, every task fails at once.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class _Place:
     station: Station
     lost: list[QueuedTask] = field(default_factory=list)  # since its last success
     faults: int = 0  # of these, how many are its own
+    losses: int = 0  # of these and of those that were the task's fault, all of them
     is_busy: bool = False
     idle_since: float = field(default_factory=time.monotonic)
     is_leaving: bool = False
@@ -101,7 +102,7 @@ class WorkerPool:
         stations: Sequence[Station] = (),
         *,
         seconds: float,
-        attempts: int = 2,
+        attempts: int = 3,
         retire_after: int = 3,
         waits: bool = False,
     ) -> None:
@@ -228,7 +229,7 @@ class WorkerPool:
     def _answered(self, place: _Place, task: QueuedTask, reply: dict[str, Any]) -> None:
         with self._changed:
             place.lost.clear()
-            place.faults = 0
+            place.faults = place.losses = 0
             for other in list(self._places):
                 if task in other.lost:
                     other.faults += 1
@@ -250,13 +251,11 @@ class WorkerPool:
             else:
                 place.last_words = str(error)
                 place.lost.append(task)
+                place.losses += 1
                 if isinstance(error, WorkerNotStarted):
                     place.faults += 1
                 else:
                     task.losses.append((name, str(error)))
-            if len(task.losses) > 1:  # the task's fault
-                for other in self._places:
-                    other.lost[:] = [x for x in other.lost if x is not task]
             self._queue.appendleft(task)
             self._judge(place)
             self._sweep()
@@ -265,10 +264,10 @@ class WorkerPool:
     def _judge(self, place: _Place) -> None:
         """Retire a worker that has broken too often in a row."""
         most = self._retire_after
-        if place not in self._places or (place.faults < most and len(place.lost) < UNJUDGED * most):
+        if place not in self._places or (place.faults < most and place.losses < UNJUDGED * most):
             return
         name, text = place.station.name, place.last_words
-        logger.warning("%s: retired, it broke %d times in a row: %s", name, len(place.lost), text)
+        logger.warning("%s: retired, it broke %d times in a row: %s", name, place.losses, text)
         self.retired[name] = text
         place.is_leaving = True
         self._places.remove(place)
@@ -286,5 +285,8 @@ class WorkerPool:
             if someone and len(tried) < self._attempts and len(task.vanished) < MOST_VANISHED:
                 continue
             self._queue.remove(task)
+            if len(tried) > 1:  # the task's fault
+                for place in self._places:
+                    place.lost[:] = [other for other in place.lost if other is not task]
             said = [f"{name}: {text}" for name, text in task.losses] + task.vanished
             task.finish({"error": "; then ".join(said)}, tried[-1] if tried else "")

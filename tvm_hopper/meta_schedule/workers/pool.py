@@ -66,7 +66,7 @@ class QueuedTask:
 
 
 @dataclass(eq=False)
-class _Place:
+class _Post:
     """A worker's place in the pool, with what it has to answer for."""
 
     station: Station
@@ -112,7 +112,7 @@ class WorkerPool:
         self._retire_after = retire_after
         self._waits = waits
         self._queue: deque[QueuedTask] = deque()
-        self._places: list[_Place] = []
+        self._places: list[_Post] = []
         self._changed = threading.Condition(threading.RLock())
         self._failure = ""  # why no task can be answered any more
         for station in stations:
@@ -180,7 +180,7 @@ class WorkerPool:
 
     def add(self, station: Station) -> None:
         """Let another worker take tasks."""
-        place = _Place(station)
+        place = _Post(station)
         with self._changed:
             self._places.append(place)
         name = f"worker {station.name}"
@@ -200,7 +200,7 @@ class WorkerPool:
 
     # -- a worker's thread
 
-    def _serve(self, place: _Place) -> None:
+    def _serve(self, place: _Post) -> None:
         while (task := self._next(place)) is not None:
             try:
                 reply = place.station.call(task.request, self.seconds)
@@ -212,7 +212,7 @@ class WorkerPool:
                 self._answered(place, task, reply)
         place.station.stop()
 
-    def _next(self, place: _Place) -> QueuedTask | None:
+    def _next(self, place: _Post) -> QueuedTask | None:
         with self._changed:
             place.is_busy, place.idle_since = False, time.monotonic()
             while not place.is_leaving:
@@ -226,7 +226,7 @@ class WorkerPool:
                 self._places.remove(place)
             return None
 
-    def _answered(self, place: _Place, task: QueuedTask, reply: dict[str, Any]) -> None:
+    def _answered(self, place: _Post, task: QueuedTask, reply: dict[str, Any]) -> None:
         with self._changed:
             place.lost.clear()
             place.faults = place.losses = 0
@@ -236,7 +236,7 @@ class WorkerPool:
                     self._judge(other)
         task.finish(reply, place.station.name)
 
-    def _lost(self, place: _Place, task: QueuedTask, error: WorkerLost) -> None:
+    def _lost(self, place: _Post, task: QueuedTask, error: WorkerLost) -> None:
         name = place.station.name
         with self._changed:
             if self._failure:  # closed while it was busy
@@ -261,7 +261,7 @@ class WorkerPool:
             self._sweep()
             self._changed.notify_all()
 
-    def _judge(self, place: _Place) -> None:
+    def _judge(self, place: _Post) -> None:
         """Retire a worker that has broken too often in a row."""
         most = self._retire_after
         if place not in self._places or (place.faults < most and place.losses < UNJUDGED * most):

@@ -48,7 +48,7 @@ class Servers:
         told = fake_runner.fake_settings(count, faults, folder, 0, 0.01, 0.02)
         devices = serve.fake_devices(count, dict(enumerate(told)))
         self.group = serve.ServerGroup(tracker, KEY, "127.0.0.1", devices)
-        self.thread = threading.Thread(target=self.group.run)
+        self.thread = threading.Thread(target=self.group.run, daemon=True)
         self.thread.start()
         self.client = TrackerClient(tracker)
         assert comes(self.client, count), "servers did not come"
@@ -65,12 +65,13 @@ def run_and_kill(tracker, make_artifact, tmp_path, count, faults, trials, kills)
     runner = RpcRunner(str(tracker), seconds=0.5)
     try:
         paths = [make_artifact(f"k{i}", model_seconds(i)) for i in range(trials)]
+        victims = servers.group.processes
         futures = runner.run(inputs(paths))
         assert not all(future.done() for future in futures)
         for i in range(kills):
             while sum(future.done() for future in futures) < (i + 1) * trials // (kills + 2):
                 time.sleep(0.02)
-            os.kill(servers.group.processes[i], signal.SIGKILL)
+            os.kill(victims[i], signal.SIGKILL)
         assert best(paths, futures) == paths[17]
         found = runner.take(paths[17])
         assert found.is_fake

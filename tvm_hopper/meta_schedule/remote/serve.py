@@ -103,8 +103,10 @@ class ServerGroup:
 
     @property
     def processes(self) -> list[int]:
-        """Process ids of the servers."""
-        return [server.proc._proc.pid for server in self._servers.values() if server.proc._proc]
+        """Process ids of the servers, but for one that is being started anew."""
+        workers = [server.proc for server in self._servers.values()]
+        running = [worker._proc for worker in workers if worker is not None]
+        return [process.pid for process in running if process is not None]
 
     def run(self) -> None:
         """Replace servers that end, until `stop`."""

@@ -42,10 +42,9 @@ class RemoteStation:
             self._session = rpc.connect(host, port, match)
             self._measure = self._session.get_function(MEASURE)
         except Exception as error:  # whatever TVM raises: its own errors have no class in common
-            text = str(error).strip().splitlines()
             raise HopperError(
-                f"{self.name}: found no session with {MEASURE} ({text[-1] if text else error!r}); "
-                "need a server that `python -m tvm_hopper serve` has started"
+                f"{self.name}: found no session with {MEASURE} ({_last_line(error)}); need a "
+                "server that `python -m tvm_hopper serve` has started"
             ) from None
         threading.Thread(target=self._run, name=self.name, daemon=True).start()
 
@@ -70,8 +69,7 @@ class RemoteStation:
         most = seconds + MORE_SECONDS + (0 if self._is_warm else START_SECONDS)
         reply = self._wait(answer, most)
         if isinstance(reply, Exception):
-            text = str(reply).strip().splitlines()
-            raise WorkerGone(f"the session ended: {text[-1] if text else reply!r}")
+            raise WorkerGone(f"the session ended: {_last_line(reply)}")
         self._is_warm = True
         found = dict(json.loads(reply))
         if "not_started" in found:
@@ -96,3 +94,9 @@ class RemoteStation:
     def interrupt(self) -> None:
         """Wait no longer for the call under way."""
         self._interrupted.set()
+
+
+def _last_line(error: Exception) -> str:
+    """Return what TVM's errors say behind their traces."""
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else repr(error)

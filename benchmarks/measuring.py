@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
+from tvm_hopper.meta_schedule.builder import usable_cpus
 from tvm_hopper.meta_schedule.measuring import artifact
 
 TARGET = "nvidia/nvidia-h200"
@@ -61,7 +61,7 @@ def build_rate(builder: Any, wanted: list[tuple[str, Any, Any]]) -> list[str]:
     target = tvm.target.Target(TARGET)
     inputs = [ms.builder.BuilderInput(mod, target) for _, mod, _ in wanted]
     begin = time.perf_counter()
-    builder.build(inputs[:1] * len(os.sched_getaffinity(0)))
+    builder.build(inputs[:1] * usable_cpus())
     start = time.perf_counter() - begin
     begin = time.perf_counter()
     results = builder.build(inputs)
@@ -72,7 +72,7 @@ def build_rate(builder: Any, wanted: list[tuple[str, Any, Any]]) -> list[str]:
     cpu = statistics.mean(x["cpu"] for x in built)
     print(
         f"builder: first results after {start:.1f} s; then {len(inputs)} trials in {seconds:.1f} s,"
-        f" {len(inputs) / seconds:.2f} a second on {len(os.sched_getaffinity(0))} CPUs; {cpu:.2f} s"
+        f" {len(inputs) / seconds:.2f} a second on {usable_cpus()} CPUs; {cpu:.2f} s"
         f" of CPU a trial; {len(failed)} failed {failed[:1]}",
         flush=True,
     )

@@ -48,7 +48,7 @@ class ArtifactBuilder(PyBuilder):
         folder: str | Path | None = None,
     ) -> None:
         super().__init__()
-        count = workers or len(os.sched_getaffinity(0))
+        count = workers or usable_cpus()
         self._is_mine = folder is None
         self._made: list[Path] = []
         if folder is None:
@@ -94,6 +94,13 @@ class ArtifactBuilder(PyBuilder):
         self._pool.close()
         if self._is_mine:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def remove_stale(folder: Path) -> None:

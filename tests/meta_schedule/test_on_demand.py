@@ -30,6 +30,10 @@ def test_the_function_that_clients_call_is_known_and_nothing_is_loaded_for_it():
     assert done.stdout == "known\n", done.stderr
 
 
+def test_both_mean_the_same_loader():
+    assert on_demand.LOADER == runtime.LOADER
+
+
 @pytest.fixture
 def loader():
     """Keep what is registered as the loader of CUDA modules."""

@@ -9,13 +9,12 @@ import importlib
 from typing import Any
 
 MEASURE = "tvm_hopper.rpc.measure"
+LOADER = "ffi.Module.load_from_bytes.cuda"  # as in cuda_build/runtime.py, which `import tvm` spares
 
 
 def register() -> None:
     """Register them, but for a loader of CUDA modules where TVM has its own."""
     import tvm_ffi
-
-    from tvm_hopper.cuda_build.runtime import LOADER
 
     @tvm_ffi.register_global_func(MEASURE, override=True)
     def measure(*arguments: Any) -> str:
@@ -38,4 +37,4 @@ def _load_cuda(data: bytes) -> Any:
             "library with CUDA kernels: found no CUDA driver or no CUDA 13 runtime; need both to "
             "load it; `python -m tvm_hopper doctor` says which is missing"
         )
-    return tvm_ffi.get_global_func(runtime.LOADER)(data)
+    return tvm_ffi.get_global_func(LOADER)(data)

@@ -13,6 +13,7 @@ import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
 
+from .workers.leftovers import remove_stale
 from .workers.pool import WorkerPool
 from .workers.process import WorkerProcess
 
@@ -52,7 +53,7 @@ class ArtifactBuilder(PyBuilder):
         self._is_mine = folder is None
         self._made: list[Path] = []
         if folder is None:
-            remove_stale(Path(tempfile.gettempdir()))
+            remove_stale(Path(tempfile.gettempdir()), PREFIX)
             folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}_")
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -103,14 +104,6 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def remove_stale(folder: Path) -> None:
-    """Remove what builders left whose process was killed."""
-    for path in folder.glob(f"{PREFIX}*"):
-        pid = path.name.removeprefix(PREFIX).partition("_")[0]
-        if pid.isdigit() and path.stat().st_uid == os.getuid() and not _is_running(int(pid)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def _remove_if_empty(folder: Path) -> bool:
     """Remove the folder of a trial that was measured; tell whether it is gone."""
     try:
@@ -119,16 +112,6 @@ def _remove_if_empty(folder: Path) -> bool:
         return True
     except OSError:
         return False
-    return True
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
     return True
 
 

@@ -7,15 +7,18 @@ import functools
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from tvm_hopper.errors import HopperError
 from tvm_hopper.meta_schedule.workers import parent
+from tvm_hopper.meta_schedule.workers.leftovers import remove_stale
 from tvm_hopper.meta_schedule.workers.process import ROOT
 
-from .session import SERVED, served
+from .session import PREFIX, SERVED, served
 from .tracker import TrackerAddress, TrackerClient
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -132,6 +135,7 @@ def prepare_server(told: str, starter: int) -> None:
     parent.die_with_parent(starter)
     parent.watch_parent(starter)
     autoload.register()
+    remove_stale(Path(tempfile.gettempdir()), PREFIX)  # of sessions that were killed
     threading.Thread(target=_watch_listener, name="listener watch", daemon=True).start()
 
 

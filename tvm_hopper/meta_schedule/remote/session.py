@@ -20,6 +20,8 @@ from tvm_hopper.meta_schedule.workers.process import WorkerLost, WorkerNotStarte
 
 SERVED = "TVM_HOPPER_SERVED"  # environment: what `serve` has this server measure on, as JSON
 
+PREFIX = "tvm_hopper_rpc_"  # of the folders that hold what clients send
+
 _worker: WorkerProcess | None = None
 
 
@@ -53,7 +55,7 @@ def measure(request: str, manifest: Any, host: Any, device: Any) -> str:
         known = artifact.check("of a client", files)
     except HopperError as error:
         return json.dumps({"error": str(error)})
-    with tempfile.TemporaryDirectory(prefix="tvm_hopper_rpc_") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_") as folder:
         del files[artifact.MANIFEST]
         path = artifact.write(Path(folder), known, files)
         seconds = float(asked.pop("seconds"))

@@ -65,7 +65,7 @@ def test_heavy_modules_wait_for_the_first_build(fresh) -> None:
 LIGHT = {  # what `import tvm` loads of this package: a handful of small files, nothing of others
     "tvm_hopper",
     *(f"tvm_hopper.{x}" for x in ("facts", "facts.devices")),
-    *(f"tvm_hopper.integration{x}" for x in ("", ".autoload", ".foreign", ".gate")),
+    *(f"tvm_hopper.integration{x}" for x in ("", ".autoload", ".foreign", ".gate", ".on_demand")),
     *(f"tvm_hopper.requests{x}" for x in ("", ".pins", ".tags")),
 }
 

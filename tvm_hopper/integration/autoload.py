@@ -32,9 +32,10 @@ def register() -> None:
         foreign.load_runtime()
     if _RUNTIME_ONLY:
         return
-    from tvm_hopper.integration import gate
+    from tvm_hopper.integration import gate, on_demand
     from tvm_hopper.requests import tags
 
+    on_demand.register()
     gate.register_named()
     gate.register_model_pipeline()
     tags.register_tags()

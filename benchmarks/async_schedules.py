@@ -237,13 +237,13 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.async_schedules")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--only", nargs="+", choices=("small", "large"), default=["small", "large"])
-    parser.add_argument("--match", default="", help="a part of the names of programs to run")
+    parser.add_argument("--match", nargs="+", default=[""], help="parts of programs' names")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
     table: list[dict[str, Any]] = []
     programs = small() if "small" in arguments.only else {}
     for name, program in {**programs, **(LARGE if "large" in arguments.only else {})}.items():
-        if arguments.match not in name:
+        if not any(part in name for part in arguments.match):
             continue
         table += run(name, program, arguments.repeats)
         print(*table[-3:], sep="\n", flush=True)

@@ -99,3 +99,17 @@ def test_every_form(name, target):
     want = computes(*(x.astype("float64") for x in inputs)).astype(str(out.ty.dtype))
     got = run(mod, target, *inputs, shape=want.shape, dtype=str(want.dtype))
     np.testing.assert_array_equal(got, want)
+
+
+@TARGETS
+@pytest.mark.parametrize("store", [None, 2], ids=["computed", "copied out"])
+def test_in_place(store, target):
+    """Each tile is read before any of it is stored, and no other tile reads what it stores."""
+    mod = ampere_forms.scaled(1024, 512, Form((32, 64), vector=2, store=store))
+    with PassContext(config={keys.ASYNC_COPY: keys.AUTO}):
+        kernel = tvm.compile(mod, target=target)["main"]
+    x = torch.randint(-64, 64, (1024, 512), device="cuda").float()
+    want = x * 2
+    kernel(x, x)
+    torch.cuda.synchronize()
+    assert torch.equal(x, want)

@@ -40,9 +40,7 @@ there is a slot to spare. Where asynchronous stores read the slots, `stores_in_f
 left to these: loads run that many trips less ahead.
 Loads that complete in groups (cp.async) are a block for each trip, also in front of the loop, since
 each group is waited for by itself. Where a group must not be empty (DMA), or chunks go behind what
-feeds tensor cores, or the last iterations are half of all, these are peeled off the loop, each with
-a wait of its own, and none for a slot that nothing is loaded into. A loop as short as that may be
-unrolled.
+feeds tensor cores, the last iterations are peeled off the loop, each with a wait of its own.
 
 Before: loads have channels, and loops that are split between roles are marked no more.  After: no
 `num_slots` is left.
@@ -89,8 +87,7 @@ def rewrite_loop(plan: ExpansionPlan) -> ir.Stmt:
         load = _with_notes(ir.substitute(one.load, {k: k + ahead, trip: trip + ahead}), [ahead])
         condition = ir.simplify(k < loop.extent - ahead)
         moved[one.load] = load if plan.peels else ir.IfThenElse(condition, load, None)
-    spent = {NUM_SLOTS, *(ROLLED if plan.is_short else ())}
-    notes = {n: v for n, v in loop.annotations.items() if n not in spent}
+    notes = {n: v for n, v in loop.annotations.items() if n != NUM_SLOTS}
     after = ir.with_body(
         loop,
         _body(plan, moved, {x.load: x.behind for x in plan.loads if x.load in moved}),

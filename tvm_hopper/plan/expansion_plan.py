@@ -9,7 +9,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.row_pointers import reads_rows
-from tvm_hopper.facts.async_ops import ASYNC_OPS, WGMMA_GROUP
+from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, FILL_SLOT, STORES_IN_FLIGHT
 
 from .channel import completes_by_group, find_calls, is_load, trip_variable
@@ -76,31 +76,13 @@ class ExpansionPlan:
         """Tell whether iterations that load nothing are not part of the loop.
 
         A condition around chunks that threads issue would part them from what feeds tensor cores:
-        the assembler moves nothing over a branch. Of a short loop half of the iterations or more
-        load nothing, and have no slot to wait for.
+        the assembler moves nothing over a branch.
         """
-        return self.ahead > 0 and (
-            self.is_short
-            or any(
-                ASYNC_OPS[str(one.load.block.annotations[ASYNC_OP])].opens_group
-                or one.behind is not None
-                for one in self.loads
-            )
+        return self.ahead > 0 and any(
+            ASYNC_OPS[str(one.load.block.annotations[ASYNC_OP])].opens_group
+            or one.behind is not None
+            for one in self.loads
         )
-
-    @property
-    def is_short(self) -> bool:
-        """Tell whether at least every second iteration of those known loads nothing.
-
-        Not of products by WGMMA, which the assembler serialises where iterations stand side by side
-        (C7519).
-        """
-        extent = ir.static_int(self.loop.extent)
-        if extent is None or not self.ahead < extent <= 2 * self.ahead:
-            return False
-        inside = ir.find_blocks(self.loop.body, ASYNC_OP)
-        names = [str(x.annotations[ASYNC_OP]) for x in inside]
-        return all(ASYNC_OPS[x].completion != WGMMA_GROUP for x in names)
 
 
 def plan_expansions(kernel: Any) -> tuple[ExpansionPlan, ...]:

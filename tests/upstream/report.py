@@ -64,8 +64,9 @@ What was timed on an H200 at 2 GiB, tensors in and out together, each form built
 by TVM (`cp.async`) and by us, values compared with float64 first: all forms, also those without
 gain (`python -m benchmarks.async_schedules --only large`; tables of
 [19:17](../benchmarks/results/async_schedules_2026-11-22_1917.md),
-[19:48](../benchmarks/results/async_schedules_2026-11-22_1948.md) and
-[22:44](../benchmarks/results/async_schedules_2026-11-22_2244.md); the programs are those of
+[19:48](../benchmarks/results/async_schedules_2026-11-22_1948.md),
+[22:44](../benchmarks/results/async_schedules_2026-11-22_2244.md) and
+[23:17](../benchmarks/results/async_schedules_2026-11-22_2317.md); the programs are those of
 `tvm_hopper/testing/ampere_forms.py`). TVM's tests have one form: a thread for each row of a tile,
 which it copies, computes and stores by itself. The others are what a schedule for copy speed
 looks like.
@@ -77,6 +78,7 @@ looks like.
 | rows of float32, by 4 | TVM's test | 8.22 | 8.35 | 0.12 |
 | rows of float32, by 1 | TVM's test | 8.63 | 8.77 | 0.11 |
 | rows of float32, doubled between | TVM's test, a second tile | 2.40 | 6.72 | 0.10 |
+| five-point stencil of rows, stored by each thread | TVM's test | 1.01 | 1.03 | 0.11 |
 | columns of two tensors, added (TVM's values are wrong) | TVM's test | 1.14 | 1.13 | 0.10 |
 | columns, padded (TVM's values are wrong) | TVM's test | 1.04 | 1.04 | 0.11 |
 | copied and doubled, float16 by 16 bytes | tiles side by side | 0.99 | 1.00 | 0.93 |

@@ -91,14 +91,14 @@ looks like.
 | five-point stencil, 16 x 128, 3 stages | tiles side by side | 1.08 | 0.88 | 0.90 |
 
 Where TVM's kernel is at 0.92 of copy speed or more nothing can be 1.1 times as fast. For sm_80
-three stages are too few: one barrier a trip, in front of which the trip waits, leaves two groups
-under way while it does, where TVM's two barriers leave three; with four stages that is no loss.
+three stages are slow, perhaps since a trip that waits in front of its one barrier has two groups
+under way, where TVM's two barriers leave three; with four stages that is no loss.
 
 Small kernels of one thread block, as TVM's tests are, take as long as their start. The products
 at 128 x 128 x 192 are [0.98 (simple) and 0.95 (nested) times as fast for sm_90a, 1.07 and 1.04
-for sm_80](../benchmarks/results/async_schedules_2026-11-22_2200.md): the thread that issues boxes
-does so through a loop that the assembler puts around each `UTMALDG`, as it cannot see that one
-lane is there (`BRA.U.ANY`). Iterations side by side instead of a loop took 2% longer.
+for sm_80](../benchmarks/results/async_schedules_2026-11-22_2200.md): what SASS shows, not measured by
+itself, is a loop that the assembler puts around each `UTMALDG`, as it cannot see that one lane
+issues it (`BRA.U.ANY`). Iterations side by side instead of a loop took 2% longer.
 """
 
 

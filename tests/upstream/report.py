@@ -96,9 +96,9 @@ under way, where TVM's two barriers leave three; with four stages that is no los
 
 Small kernels of one thread block, as TVM's tests are, take as long as their start. The products
 at 128 x 128 x 192 are [0.98 (simple) and 0.95 (nested) times as fast for sm_90a, 1.07 and 1.04
-for sm_80](../benchmarks/results/async_schedules_2026-11-22_2200.md): what SASS shows, not measured by
-itself, is a loop that the assembler puts around each `UTMALDG`, as it cannot see that one lane
-issues it (`BRA.U.ANY`). Iterations side by side instead of a loop took 2% longer.
+for sm_80](../benchmarks/results/async_schedules_2026-11-22_2200.md): SASS shows a
+loop, not timed by itself, that the assembler puts around each `UTMALDG`, as it cannot see that
+one lane issues it (`BRA.U.ANY`). Iterations side by side instead of a loop took 2% longer.
 """
 
 

@@ -70,6 +70,11 @@ def _stencil(x: Any) -> Any:
     return around * 0.25 + x[1:-1, 1:-3]
 
 
+def _stencil_of_rows(x: Any) -> Any:
+    around = x[:-2, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] + x[2:, 1:-1]
+    return around * 0.25 + x[1:-1, 1:-1]
+
+
 def _scaled(form: Form, dtype: str) -> Program:
     """2 GiB in all."""
     shape = (131072, 4096 if dtype == "float16" else 2048)
@@ -95,6 +100,14 @@ def _doubled_rows() -> Program:
     shape = (blocks * 32, 128)
     module = partial(ampere_forms.doubled_rows, blocks)
     return Program(module, [shape], shape, "float32", lambda a: a * 2)
+
+
+def _stencil_rows() -> Program:
+    blocks = GIB // (32 * 128 * 4)
+    module = partial(ampere_forms.stencil_rows, blocks)
+    return Program(
+        module, [(blocks * 30 + 2, 128)], (blocks * 30, 126), "float32", _stencil_of_rows
+    )
 
 
 def _columns(pad: bool) -> Program:
@@ -123,6 +136,7 @@ LARGE = {
     "rows of float32 by 4": _rows("float32", 4),
     "rows of float32 by 1": _rows("float32", 1),
     "rows of float32 by 4, doubled between": _doubled_rows(),
+    "five-point stencil, rows": _stencil_rows(),
     "columns": _columns(pad=False),
     "columns, padded": _columns(pad=True),
 }
@@ -237,13 +251,13 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.async_schedules")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--only", nargs="+", choices=("small", "large"), default=["small", "large"])
-    parser.add_argument("--match", default="", help="a part of the names of programs to run")
+    parser.add_argument("--match", nargs="+", default=[""], help="parts of programs' names")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
     table: list[dict[str, Any]] = []
     programs = small() if "small" in arguments.only else {}
     for name, program in {**programs, **(LARGE if "large" in arguments.only else {})}.items():
-        if arguments.match not in name:
+        if not any(part in name for part in arguments.match):
             continue
         table += run(name, program, arguments.repeats)
         print(*table[-3:], sep="\n", flush=True)

@@ -60,12 +60,28 @@ ROUTES = {
     "bulk, bulk, 1 row, 4 steps": Route((1, COLUMNS), 4, "bulk", "bulk"),
     "tma, tma, 2 x 2048, 4 steps": Route((2, COLUMNS), 4, "tma", "tma"),
     "bulk, bulk, 2 rows, 4 steps": Route((2, COLUMNS), 4, "bulk", "bulk"),
+    **{
+        f"{how}, {how}, 1 x {columns}, {steps} steps, {stages} stages": Route(
+            (1, columns), steps, how, how, stages
+        )
+        for how in ("tma", "bulk")
+        for columns, steps, stages in (
+            (COLUMNS // 2, 4, 4),
+            (COLUMNS // 4, 4, 4),
+            (COLUMNS // 2, 8, 4),
+            (COLUMNS // 2, 8, 8),
+            (COLUMNS, 2, 2),
+            (COLUMNS, 3, 3),
+        )
+    },
     "bulk, bulk": Route((8, COLUMNS), 4, "bulk", "bulk"),
     "bulk, bulk, one row": Route((4, COLUMNS), 8, "bulk", "bulk"),
     "bulk, bulk, no ring": Route((8, COLUMNS), 1, "bulk", "bulk", stages=None),
     "tma, vectors": Route((16, 256), 16, "tma", None),
     "cp_async, bulk": Route((4, COLUMNS), 8, "cp_async", "bulk"),
     "cp_async, vectors": Route((4, COLUMNS), 8, "cp_async", None, threads=256),
+    "cp_async, vectors, 1 row, 4 steps": Route((1, COLUMNS), 4, "cp_async", None, threads=256),
+    "cp_async, bulk, 1 row, 4 steps": Route((1, COLUMNS), 4, "cp_async", "bulk", threads=256),
     "vectors, tma": Route((16, 256), 16, None, "tma", stages=None, threads=256),
     **{
         f"vectors, {store}, {slots} slots": Route(
@@ -141,10 +157,14 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.copies", description=__doc__)
     parser.add_argument("--gib", type=float, default=2.0, help="size of the tensor")
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--only", default="", help="routes whose name contains this")
+    parser.add_argument("--only", nargs="+", default=[""], help="routes whose name contains one")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
-    routes = {name: route for name, route in ROUTES.items() if arguments.only in name}
+    routes = {
+        name: route
+        for name, route in ROUTES.items()
+        if any(part in name for part in arguments.only)
+    }
     table = run(arguments.gib, routes, arguments.repeats)
     columns = ["load, store", "right", "us", "TB/s", "of the faster PyTorch copy"]
     print(machine.save(arguments.out, "copies", f"Copies of {arguments.gib:g} GiB", columns, table))

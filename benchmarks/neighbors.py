@@ -121,10 +121,17 @@ def main(argv: list[str]) -> int:
     """Print the table and write it to `results/`; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.neighbors", description=__doc__)
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--only", nargs="+", default=[""], help="tilings whose name contains one")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
-    table = run("five_point", STENCILS, arguments.repeats)
-    table += run("transpose", TRANSPOSES, arguments.repeats)
+    table = []
+    for name, tilings in (("five_point", STENCILS), ("transpose", TRANSPOSES)):
+        chosen = {
+            label: tiling
+            for label, tiling in tilings.items()
+            if any(part in label for part in arguments.only)
+        }
+        table += run(name, chosen, arguments.repeats)
     columns = ["program", "tiling", "right", "us", "TB/s", "of the faster PyTorch copy"]
     title = f"A stencil and a transpose of {SIZE} x {SIZE} floats"
     print(machine.save(arguments.out, "neighbors", title, columns, table))

@@ -131,16 +131,20 @@ class Fragment:
         return {self.nest.row.loop_var: row, self.nest.column.loop_var: column, **units}
 
     def _element(
-        self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any
+        self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any, anywhere: bool = False
     ) -> tuple[ir.BufferStore, Any]:
-        """Return the store of register 4 g + 2 h + e and the condition under which it runs."""
+        """Return the store of register 4 g + 2 h + e and the condition under which it runs.
+
+        Its value may be computed where the condition does not hold if `anywhere` is asked for.
+        """
         i = g * 4 + h * 2 + e
         analyzer = bounds({h: 2, e: 2})
         column = ir.simplify(fragment.column(i, self.lane), analyzer)
         column = chunk * self.plan.instruction_n + column
         register = tirx.BufferLoad(self.registers, [ir.simplify(self._register(subtile, chunk, i))])
         values = self._at(self._row(subtile, h), column)
-        new = ir.substitute(self._read(register), values)
+        store = self._readable_anywhere() if anywhere else self.store
+        new = ir.substitute(self._read(register, store), values)
         if self.is_fill:
             new = ir.BufferStore(
                 self.registers, _as(self.plan.accumulate, new.value), register.indices
@@ -150,13 +154,34 @@ class Fragment:
     def _register(self, subtile: Any, chunk: Any, i: Any) -> Any:
         return self.plan.register(subtile, chunk, i)
 
-    def _read(self, register: Any) -> ir.BufferStore:
+    def _read(self, register: Any, store: ir.BufferStore) -> ir.BufferStore:
         """Read the register where the program reads the accumulator, in the type it had there."""
         value = _as(ir.dtype_of(self.plan.accumulator), register)
 
         def load(node: ir.TensorLoad, mutator: Any) -> Any:
             mine = node.source.same_as(self.plan.accumulator)
             return value if mine else mutator.default_mutate(node)
+
+        return ir.mutate(store, [(ir.TensorLoad, load)])
+
+    def _readable_anywhere(self) -> ir.BufferStore:
+        """Read the first element of a tensor where the predicate keeps the store from reading it.
+
+        A condition around each value would be a branch, over which the assembler moves no load:
+        each would be waited for by itself. Of a bias by columns each element is read by some row in
+        bounds: a term that has no variable to do with an index says nothing about it.
+        """
+        predicate = self.nest.realize.predicate
+
+        def load(node: ir.TensorLoad, mutator: Any) -> Any:
+            node = mutator.default_mutate(node)
+            if node.source.same_as(self.plan.accumulator):
+                return node
+            needed = ir.terms_about(predicate, node.indices)
+            if ir.is_const(needed, 1):
+                return node
+            places = [tirx.Select(needed, x, ir.cast_like(0, x)) for x in node.indices]
+            return tirx.BufferLoad(node.source, places)
 
         return ir.mutate(self.store, [(ir.TensorLoad, load)])
 
@@ -189,11 +214,6 @@ class Fragment:
                 self.store.value, ir.TensorLoad, lambda x: x.source.same_as(self.store.buffer)
             )
         )
-
-    def _loads_elsewhere(self) -> bool:
-        """Tell whether an element's value reads memory beside the accumulator: it needs bounds."""
-        loads = ir.find_all(self.store.value, ir.TensorLoad)
-        return any(not load.source.same_as(self.plan.accumulator) for load in loads)
 
 
 def only_if(condition: Any, body: ir.Stmt) -> ir.Stmt:

@@ -91,15 +91,12 @@ class StagedFragment(Fragment):
         return self.plan.register(first + subtile, chunk, self.nest.column_start // 2 + i)
 
     def _element(
-        self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any
+        self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any, anywhere: bool = True
     ) -> tuple[ir.BufferStore, Any]:
-        new, condition = super()._element(subtile, chunk, g, h, e)
-        value = new.value
-        if not ir.is_const(condition, 1) and self._loads_elsewhere():
-            value = tirx.if_then_else(condition, value, tirx.const(0, self.dtype))
+        new, _ = super()._element(subtile, chunk, g, h, e, anywhere)
         analyzer = bounds({h: 2, e: 2})
         indices = [ir.simplify(x, analyzer) for x in new.indices]
-        return ir.BufferStore(new.buffer, value, indices), tirx.const(True, "bool")
+        return ir.BufferStore(new.buffer, new.value, indices), tirx.const(True, "bool")
 
     def _matrices(self, subtile: Any, first: Any, wide: int) -> ir.Stmt:
         """Store sixteen rows by `wide` times eight columns from `first` times eight on."""

@@ -77,11 +77,8 @@ class StoredFragment(Fragment):
         e = ir.Var("e", "int32")
 
         def one(j: Any, x: int) -> ir.Stmt:
-            new, condition = self._element(subtile, chunk, g * ROW_THREADS + j, h, x)
-            value = new.value
-            if not ir.is_const(condition, 1) and self._loads_elsewhere():
-                value = tirx.if_then_else(condition, value, tirx.const(0, self.dtype))
-            return ir.BufferStore(run, value, [j * 2 + x])
+            new, _ = self._element(subtile, chunk, g * ROW_THREADS + j, h, x, anywhere=True)
+            return ir.BufferStore(run, new.value, [j * 2 + x])
 
         compute = ir.make_loop(
             "j", ROW_THREADS, lambda j: ir.seq([one(j, x) for x in PAIR]), unroll=True

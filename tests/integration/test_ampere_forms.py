@@ -37,6 +37,7 @@ FORMS = {
     "rows by 8": lambda: ampere_forms.rows(2, "float16", 8),
     "rows by 1": lambda: ampere_forms.rows(2, "float32", 1),
     "rows, doubled between": lambda: ampere_forms.doubled_rows(2),
+    "rows, stencil": lambda: ampere_forms.stencil_rows(2),
     "columns": lambda: ampere_forms.columns(2, 64, 9),
     "columns, padded": lambda: ampere_forms.columns(2, 16, 7, pad=True),
 }
@@ -49,10 +50,21 @@ def _doubled() -> tvm.IRModule:
     )
 
 
+def _stencil() -> tvm.IRModule:
+    a = te.placeholder((62, 128), "float32", name="A")
+
+    def value(i, j):
+        around = a[i, j + 1] + a[i + 1, j] + a[i + 1, j + 2] + a[i + 2, j + 1]
+        return around * te.const(0.25, "float32") + a[i + 1, j + 1]
+
+    return tvm.IRModule({"main": te.create_prim_func([a, te.compute((60, 126), value)])})
+
+
 PLAIN = {
     "rows by 8": lambda: copies.copy(64, 128, dtype="float16"),
     "rows by 1": lambda: copies.copy(64, 128, dtype="float32"),
     "rows, doubled between": lambda: _doubled(),
+    "rows, stencil": lambda: _stencil(),
 }  # where groups and waits stand in the schedule
 
 

@@ -405,3 +405,50 @@ def main(A: T.Buffer((96, 64), "float16"), B: T.Buffer((64, 64), "float16"), c: 
     result = simulate(program, {"A": a, "B": b, "C": larger[16:112, 64:128]}).require_clean()
     assert np.array_equal(result.outputs["C"], a.astype("float64") @ b.astype("float64").T)
     assert (larger == 7).all()
+
+
+# -- memory in common -----------------------------------------------------------------------------
+
+
+def total():
+    """Build C = A + B."""
+    return tvm.script.from_source(
+        """
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((8, 32), "float32"), B: T.Buffer((8, 32), "float32"),
+         C: T.Buffer((8, 32), "float32")):
+    T.func_attr({"global_symbol": "main"})
+    bx = T.launch_thread("blockIdx.x", 8)
+    tx = T.launch_thread("threadIdx.x", 32)
+    C[bx, tx] = A[bx, tx] + B[bx, tx]
+""",
+        {"T": T},
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "pairs"),
+    [
+        ("nothing", []),
+        ("A and B", []),  # which nobody stores to
+        ("halves", []),
+        ("A and C", ["C, which kernels store to, has memory in common with A"]),
+        ("a part", ["C, which kernels store to, has memory in common with B"]),
+    ],
+)
+def test_nothing_is_certified_of_a_tensor_in_the_memory_of_one_that_is_stored_to(share, pairs):
+    a, b, c = (filled((M, N)) for _ in "abc")
+    base = filled((2 * M, N))
+    if share == "A and B":
+        b = a
+    elif share == "A and C":
+        c = a
+    elif share == "halves":
+        b, c = base[:M], base[M:]
+    elif share == "a part":
+        b, c = base[:M], base[M - 1 : -1]
+    program = load(lower(total()))
+    result = simulate(program, {"A": a, "B": b, "C": c})
+    assert [f.message for f in result.findings] == pairs
+    assert result.verdict == ("incomplete" if pairs else "clean")
+    assert np.array_equal(result.outputs["C"], a + b)

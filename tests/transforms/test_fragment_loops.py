@@ -138,3 +138,28 @@ def test_one_by_one_where_neighbours_are_in_bounds_apart():
                         ] = T.Cast("float16", acc[g * 4 + h * 2 + 1])
 
     tvm.ir.assert_structural_equal(store_of(31, "float16"), first_loop(want), map_free_vars=True)
+
+
+def test_a_load_outside_of_the_tensor_reads_its_first_element_without_a_branch():
+    func = parse(
+        PRODUCT,
+        ("N", "24"),
+        ("DTYPE", "float16"),
+        ('C: T.Buffer((64, 24), "float16")', 'C: T.Buffer((64, 24), "float16"), X: T.handle'),
+        ("    for bx", "    E = T.match_buffer(X, (70, 24), 'float16')\n    for bx"),
+        ('T.Cast("float16", acc[i, j])', 'T.Cast("float16", acc[i, j]) + E[i, j] + E[i, 3]'),
+    )
+    (block,) = ir.find_all(run(func, LowerMma()).body, ir.SBlock, lambda x: x.name_hint == "store")
+    text = block.body.script()
+    assert "if_then_else" not in text
+    (whole, rows, *_) = ir.find_all(block.body, ir.TensorLoad, lambda x: x.source.name == "E")
+    assert all(isinstance(x, tirx.Select) for x in whole.indices)
+    assert not ir.find_all(list(rows.indices), tirx.Select)  # that columns end says nothing of rows
+
+
+def test_terms_of_a_condition_are_about_an_expression_by_way_of_others():
+    i, j, k, n = (ir.Var(x, "int32") for x in "ijkn")
+    condition = tirx.And(tirx.And(i < 8, i + j < n), k < 5)
+    got = list(ir.conjuncts(ir.terms_about(condition, [j])))
+    assert [str(x) for x in got] == ["i < 8", "i + j < n"]
+    assert ir.is_const(ir.terms_about(condition, [3]), 1)

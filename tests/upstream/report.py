@@ -57,6 +57,48 @@ The two products at 4096 in each direction, with TVM's own intrinsics, timed on 
 | sm_80, `cp.async` | nested | 438.6 | 1.008 |
 
 cuBLAS, which multiplies by WGMMA and stores float16, took 201.6 us.
+
+## At real size
+
+What was timed on an H200 at 2 GiB, tensors in and out together, each form built from one schedule
+by TVM (`cp.async`) and by us, values compared with float64 first: all forms, also those without
+gain (`python -m benchmarks.async_schedules --only large`; tables of
+[19:17](../benchmarks/results/async_schedules_2026-11-22_1917.md),
+[19:48](../benchmarks/results/async_schedules_2026-11-22_1948.md),
+[22:44](../benchmarks/results/async_schedules_2026-11-22_2244.md) and
+[23:17](../benchmarks/results/async_schedules_2026-11-22_2317.md); the programs are those of
+`tvm_hopper/testing/ampere_forms.py`). TVM's tests have one form: a thread for each row of a tile,
+which it copies, computes and stores by itself. The others are what a schedule for copy speed
+looks like.
+
+| form | of the kind | sm_90a | sm_80 | TVM's, of copy speed |
+|---|---|---|---|---|
+| rows of float16, copied by 8 elements | TVM's test | 14.74 | 15.05 | 0.07 |
+| rows of float16, by 4 | TVM's test | 14.87 | 15.19 | 0.06 |
+| rows of float32, by 4 | TVM's test | 8.22 | 8.35 | 0.12 |
+| rows of float32, by 1 | TVM's test | 8.63 | 8.77 | 0.11 |
+| rows of float32, doubled between | TVM's test, a second tile | 2.40 | 6.72 | 0.10 |
+| five-point stencil of rows, stored by each thread | TVM's test | 1.01 | 1.03 | 0.11 |
+| columns of two tensors, added (TVM's values are wrong) | TVM's test | 1.14 | 1.13 | 0.10 |
+| columns, padded (TVM's values are wrong) | TVM's test | 1.04 | 1.04 | 0.11 |
+| copied and doubled, float16 by 16 bytes | tiles side by side | 0.99 | 1.00 | 0.93 |
+| float32 by 16 bytes | tiles side by side | 1.00 | 1.00 | 0.97 |
+| float32 by 8 bytes | tiles side by side | 1.00 | 1.01 | 0.97 |
+| float32 by 4 bytes | tiles side by side | 1.04 | 1.05 | 0.92 |
+| copied, doubled, copied out by 16 bytes | tiles side by side | 1.00 | 1.00 | 0.97 |
+| the same by 4 bytes | tiles side by side | 1.05 | 1.05 | 0.92 |
+| five-point stencil, tiles of 8 x 128, 4 stages | tiles side by side | 1.10 | 1.09 | 0.88 |
+| five-point stencil, 16 x 128, 3 stages | tiles side by side | 1.08 | 0.88 | 0.90 |
+
+Where TVM's kernel is at 0.92 of copy speed or more nothing can be 1.1 times as fast. For sm_80
+three stages are slow, perhaps since a trip that waits in front of its one barrier has two groups
+under way, where TVM's two barriers leave three; with four stages that is no loss.
+
+Small kernels of one thread block, as TVM's tests are, take as long as their start. The products
+at 128 x 128 x 192 are [0.98 (simple) and 0.95 (nested) times as fast for sm_90a, 1.07 and 1.04
+for sm_80](../benchmarks/results/async_schedules_2026-11-22_2200.md): SASS shows a
+loop, not timed by itself, that the assembler puts around each `UTMALDG`, as it cannot see that
+one lane issues it (`BRA.U.ANY`). Iterations side by side instead of a loop took 2% longer.
 """
 
 

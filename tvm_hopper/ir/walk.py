@@ -119,6 +119,17 @@ def conjunction(terms: Iterable[Any]) -> Any:
     return tirx.const(True, "bool") if result is None else result
 
 
+def terms_about(condition: Any, exprs: Iterable[Any]) -> Any:
+    """Return the terms of a condition that share variables with expressions, or with such terms."""
+    known = find_all(list(exprs), ir.Var)
+    terms = list(conjuncts(condition))
+    while more := [x for x in terms if depends_on(x, known)]:
+        terms = [x for x in terms if not any(x.same_as(y) for y in more)]
+        known += find_all(more, ir.Var)
+    kept = [x for x in conjuncts(condition) if not any(x.same_as(y) for y in terms)]
+    return conjunction(kept)
+
+
 def is_const(expr: Any, value: int) -> bool:
     """Tell whether an expression is a given integer constant."""
     return isinstance(expr, (int, bool, tirx.IntImm)) and int(expr) == value

@@ -17,7 +17,7 @@ from tvm_hopper.sim.ending import uncovered
 from tvm_hopper.sim.findings import finding
 from tvm_hopper.sim.launch.host import Launch
 from tvm_hopper.sim.launch.overlap import LaunchesInFlight
-from tvm_hopper.sim.launch.tensors import Pointer, Workspace, place
+from tvm_hopper.sim.launch.tensors import Pointer, Workspace, find_shared_memory, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.leave_out import of_kernel
 from tvm_hopper.sim.races.writers import ElementWriters
@@ -164,6 +164,10 @@ def run_launches(
     if launches and not stopped:
         holes = memory.holes(set(outputs))
         findings += [finding("OUTPUT_COVERAGE", policy=policy, seed=seed, **hole) for hole in holes]
+    for stored, other in find_shared_memory(arrays, memory.stored):
+        text = f"{stored}, which kernels store to, has memory in common with {other}"
+        hint = "give each tensor memory of its own"
+        findings.append(finding("INCOMPLETE", text, policy=policy, seed=seed, hint=hint))
     results = {name: memory.arrays[name] for name in arrays}
     return Result(
         results,

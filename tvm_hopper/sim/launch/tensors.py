@@ -11,12 +11,14 @@ The last line is what `tvm.runtime.Tensor._create_view` makes, the first what DL
 that another framework made.  TVM checks a constant `elem_offset` against `byte_offset`: a view that
 begins earlier than that is passed as it is, and the host function's own check refuses it.
 
-Each tensor has its own copy of its base: two views of one base do not see each other's writes.
+Each tensor has its own copy of its base: two views of one base do not see each other's writes, so
+that nothing is certified where one of them is stored to (`find_shared_memory`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +134,29 @@ def place(array: np.ndarray) -> TensorPlacement:
         root, low, high = array, first, last
     base = np.asarray(_Memory(low, high - low, root))
     return TensorPlacement(array, base, array.__array_interface__["data"][0] - low)
+
+
+def find_shared_memory(
+    arrays: Mapping[str, np.ndarray], stored: Iterable[str]
+) -> list[tuple[str, str]]:
+    """Return pairs of tensors that have memory in common: one that is stored to, and another one.
+
+    Parameters
+    ----------
+    arrays : dict
+        The tensors of a call, as they were given.
+    stored : iterable of str
+        Names of those that some kernel stores to.
+    """
+    names = [name for name in stored if name in arrays]
+    pairs = {
+        (name, other)
+        for name in names
+        for other in arrays
+        if other != name and (other not in names or name < other)
+        if np.may_share_memory(arrays[name], arrays[other])
+    }
+    return sorted(pairs)
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:

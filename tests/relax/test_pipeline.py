@@ -20,7 +20,7 @@ from tests.relax import models
 from tvm_hopper import schedule as hs
 from tvm_hopper.dlight import rule
 from tvm_hopper.errors import OptionError
-from tvm_hopper.relax import disable, enable, report
+from tvm_hopper.relax import disable, enable, report, schedule_functions
 from tvm_hopper.relax.options import CLASSES, ModelOptions
 from tvm_hopper.relax.records import GIVEN, LIBRARY, OURS, STOCK
 from tvm_hopper.relax.tuned import TunedChoice, find_tuned
@@ -318,3 +318,19 @@ def test_nobody_reads_databases(monkeypatch):
     with pytest.raises(OptionError, match=r"tvm_hopper\.meta_schedule\.lookup, which"):
         find_tuned("work", "linear", None, None)
     assert find_tuned(None, "linear", None, None) == TunedChoice()
+
+
+def test_a_rule_that_returns_two_functions(monkeypatch):
+    class Doubling:
+        def apply(self, func, target, tunable):
+            named = func.with_attr("global_symbol", "main")
+            return tvm.s_tir.Schedule(tvm.IRModule({"main": named, "other": named}))
+
+    monkeypatch.setattr(schedule_functions.dlight, "rules", lambda *_, **__: [Doubling()])
+    with pytest.raises(tvm_hopper.HopperError, match="found 2 functions in the schedule of Doubl"):
+        models.schedule(elementwise())
+
+
+def test_an_attention_that_nobody_wrote():
+    with pytest.raises(ValueError, match="attention 'flash': need one of plain, paged, none"):
+        llama(SMALL, attention="flash")

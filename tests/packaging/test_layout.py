@@ -36,6 +36,7 @@ LAYERS = [
     ("verification",),
     ("simulation",),
     ("integration",),
+    ("meta_schedule",),
     ("reports",),
     ("__init__",),
     ("cli",),

@@ -1,0 +1,72 @@
+"""Tuning with TVM's MetaSchedule: search, build and measure configurations, and lose nothing.
+
+Names are loaded on first use: worker processes import a part of this package without TVM.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
+    from tvm_hopper.meta_schedule.annotations import annotate, configurations_of
+    from tvm_hopper.meta_schedule.applying import apply
+    from tvm_hopper.meta_schedule.database import Database, merge
+    from tvm_hopper.meta_schedule.finding import lookup
+    from tvm_hopper.meta_schedule.mutators import MutateSample
+    from tvm_hopper.meta_schedule.postprocs import RefuseIllegal
+    from tvm_hopper.meta_schedule.scheduling import schedule_with
+    from tvm_hopper.meta_schedule.spaces import ExplicitSpace, SampledSpace, space
+    from tvm_hopper.meta_schedule.strategies import ConfigurationStrategy
+    from tvm_hopper.meta_schedule.tasks import Task, find_tasks
+    from tvm_hopper.meta_schedule.tuning import tune
+
+_NAMES = {  # public name -> module that holds it
+    "ConfigurationStrategy": "strategies",
+    "Database": "database",
+    "ExplicitSpace": "spaces",
+    "MutateSample": "mutators",
+    "RefuseIllegal": "postprocs",
+    "SampledSpace": "spaces",
+    "Task": "tasks",
+    "annotate": "annotations",
+    "apply": "applying",
+    "configurations_of": "annotations",
+    "find_tasks": "tasks",
+    "lookup": "finding",
+    "merge": "database",
+    "schedule_with": "scheduling",
+    "space": "spaces",
+    "tune": "tuning",
+}
+
+__all__ = [
+    "ConfigurationStrategy",
+    "Database",
+    "ExplicitSpace",
+    "MutateSample",
+    "RefuseIllegal",
+    "SampledSpace",
+    "Task",
+    "annotate",
+    "apply",
+    "configurations_of",
+    "find_tasks",
+    "lookup",
+    "merge",
+    "schedule_with",
+    "space",
+    "tune",
+]
+
+
+if not TYPE_CHECKING:  # which would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name in _NAMES:
+            return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,115 @@
+"""Batches of trials under way: built by a stock builder, run by a stock runner.
+
+    flights = Flights(builder, runner, target)
+    flights.start(task, candidates)          builds, hands over to the runner, and returns
+    flights.finished()                       outcomes, one batch at a time
+
+While GPUs run a batch the next one is proposed and built.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from .search import Candidate
+from .tasks import Task
+
+MOST = 2  # batches: one on the GPUs while one is built
+POLL = 0.01  # seconds between two looks at a runner, so that Ctrl-C is heard
+SAID = 600  # characters of an error that a record keeps
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What came of one candidate: its times in seconds, or why there are none."""
+
+    task: Task
+    candidate: Candidate
+    seconds: list[float] | None
+    error: str | None
+
+
+@dataclass(eq=False)
+class _Flight:
+    task: Task
+    candidates: list[Candidate]
+    built: list[Any]
+    futures: list[Any]  # of the candidates that were built, None of the others
+
+
+class Flights:
+    """Batches under way.
+
+    Parameters
+    ----------
+    builder : tvm.s_tir.meta_schedule.builder.Builder
+        Any; `build` returns once all are built.
+    runner : tvm.s_tir.meta_schedule.runner.Runner
+        Any; `run` returns futures at once, or results that are there already.
+    target : Target
+        What is built for.
+    """
+
+    def __init__(self, builder: Any, runner: Any, target: Target) -> None:
+        self._builder, self._runner, self._target = builder, runner, target
+        self._flying: deque[_Flight] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a batch must be collected before the next one starts."""
+        return len(self._flying) >= MOST
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._flying
+
+    def count(self, task: Task | None = None) -> int:
+        """Return how many trials are under way, of one task or of all."""
+        return sum(len(x.candidates) for x in self._flying if task is None or x.task is task)
+
+    def start(self, task: Task, candidates: list[Candidate]) -> None:
+        """Build a batch and hand it to the runner."""
+        inputs = [ms.builder.BuilderInput(x.sch.mod, self._target, None) for x in candidates]
+        built = list(self._builder.build(inputs))
+        arguments = ms.arg_info.ArgInfo.from_entry_func(task.problem.mod, True)
+        runs = [
+            ms.runner.RunnerInput(str(x.artifact_path), self._target.kind.name, arguments)
+            for x in built
+            if x.artifact_path is not None
+        ]
+        futures = iter(self._runner.run(runs) if runs else [])
+        handed = [None if x.artifact_path is None else next(futures) for x in built]
+        self._flying.append(_Flight(task, candidates, built, handed))
+
+    def finished(self) -> Iterator[Outcome]:
+        """Wait for the oldest batch, and yield its outcomes one by one."""
+        if not self._flying:
+            return
+        flight = self._flying[0]
+        parts = zip(flight.candidates, flight.built, flight.futures, strict=True)
+        for candidate, built, future in parts:
+            yield _outcome(flight.task, candidate, built, future)
+        self._flying.popleft()
+
+
+def _outcome(task: Task, candidate: Candidate, built: Any, future: Any) -> Outcome:
+    if future is None:
+        return Outcome(task, candidate, None, f"build: {built.error_msg}"[:SAID])
+    while not future.done():
+        time.sleep(POLL)
+    result = future.result()
+    ms.utils.remove_build_dir(str(built.artifact_path))
+    if result.run_secs is None:
+        return Outcome(task, candidate, None, f"run: {result.error_msg}"[:SAID])
+    times = [float(x) for x in result.run_secs]
+    if not times or not all(0 < x < 1e9 for x in times):
+        return Outcome(task, candidate, None, f"run: found times {times[:3]}")
+    return Outcome(task, candidate, times, None)

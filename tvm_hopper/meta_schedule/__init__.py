@@ -12,9 +12,11 @@ if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
     from tvm_hopper.meta_schedule.annotations import annotate, configurations_of
     from tvm_hopper.meta_schedule.applying import apply
     from tvm_hopper.meta_schedule.database import Database, merge
+    from tvm_hopper.meta_schedule.drawing import draw
     from tvm_hopper.meta_schedule.finding import lookup
     from tvm_hopper.meta_schedule.mutators import MutateSample
     from tvm_hopper.meta_schedule.postprocs import RefuseIllegal
+    from tvm_hopper.meta_schedule.report import TuningReport
     from tvm_hopper.meta_schedule.scheduling import schedule_with
     from tvm_hopper.meta_schedule.spaces import ExplicitSpace, SampledSpace, space
     from tvm_hopper.meta_schedule.strategies import ConfigurationStrategy
@@ -29,9 +31,11 @@ _NAMES = {  # public name -> module that holds it
     "RefuseIllegal": "postprocs",
     "SampledSpace": "spaces",
     "Task": "tasks",
+    "TuningReport": "report",
     "annotate": "annotations",
     "apply": "applying",
     "configurations_of": "annotations",
+    "draw": "drawing",
     "find_tasks": "tasks",
     "lookup": "finding",
     "merge": "database",
@@ -48,9 +52,11 @@ __all__ = [
     "RefuseIllegal",
     "SampledSpace",
     "Task",
+    "TuningReport",
     "annotate",
     "apply",
     "configurations_of",
+    "draw",
     "find_tasks",
     "lookup",
     "merge",

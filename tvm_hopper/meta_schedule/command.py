@@ -9,7 +9,7 @@ from typing import Any
 from tvm_hopper.errors import cannot_tune
 from tvm_hopper.requests.kernel_file import load_kernel
 
-from .report import Report, wide_console
+from .report import TuningReport, wide_console
 from .tuning import tune
 
 
@@ -24,7 +24,7 @@ def tune_command(arguments: argparse.Namespace) -> int:
         work_dir=arguments.work_dir,
         progress=False if arguments.quiet else None,
     )
-    report = Report(database)
+    report = TuningReport(database)
     if arguments.json:
         print(json.dumps(report.to_json(), indent=1))
     else:

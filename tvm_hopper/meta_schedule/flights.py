@@ -9,10 +9,11 @@ While GPUs run a batch the next one is proposed and built.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm.s_tir import meta_schedule as ms
@@ -23,17 +24,28 @@ from .tasks import Task
 
 MOST = 2  # batches: one on the GPUs while one is built
 POLL = 0.01  # seconds between two looks at a runner, so that Ctrl-C is heard
+LONGEST = 1e9  # seconds, above which TVM means a failure
 SAID = 600  # characters of an error that a record keeps
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What came of one candidate: its times in seconds, or why there are none."""
+    """What came of one candidate: its times in seconds, or why there are none.
+
+    Attributes
+    ----------
+    device : dict
+        What the GPU says of itself, where the runner tells.
+    details : dict
+        What else the runner tells: its worker, times as they were measured, the clock.
+    """
 
     task: Task
     candidate: Candidate
     seconds: list[float] | None
     error: str | None
+    device: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -96,20 +108,37 @@ class Flights:
         flight = self._flying[0]
         parts = zip(flight.candidates, flight.built, flight.futures, strict=True)
         for candidate, built, future in parts:
-            yield _outcome(flight.task, candidate, built, future)
+            yield self._outcome(flight.task, candidate, built, future)
         self._flying.popleft()
 
+    def _outcome(self, task: Task, candidate: Candidate, built: Any, future: Any) -> Outcome:
+        if future is None:
+            return Outcome(task, candidate, None, f"build: {built.error_msg}"[:SAID])
+        while not future.done():
+            time.sleep(POLL)
+        result, path = future.result(), str(built.artifact_path)
+        with contextlib.suppress(OSError):  # some runners clean up by themselves
+            ms.utils.remove_build_dir(path)
+        device, details = _told(self._runner, path)
+        if result.run_secs is None:
+            error = f"run: {result.error_msg}"[:SAID]
+            return Outcome(task, candidate, None, error, device, details)
+        times = [float(x) for x in result.run_secs]
+        if not times or not all(0 < x < LONGEST for x in times):
+            return Outcome(task, candidate, None, f"run: found times {times[:3]}", device, details)
+        return Outcome(task, candidate, times, None, device, details)
 
-def _outcome(task: Task, candidate: Candidate, built: Any, future: Any) -> Outcome:
-    if future is None:
-        return Outcome(task, candidate, None, f"build: {built.error_msg}"[:SAID])
-    while not future.done():
-        time.sleep(POLL)
-    result = future.result()
-    ms.utils.remove_build_dir(str(built.artifact_path))
-    if result.run_secs is None:
-        return Outcome(task, candidate, None, f"run: {result.error_msg}"[:SAID])
-    times = [float(x) for x in result.run_secs]
-    if not times or not all(0 < x < 1e9 for x in times):
-        return Outcome(task, candidate, None, f"run: found times {times[:3]}")
-    return Outcome(task, candidate, times, None)
+
+def _told(runner: Any, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a runner of this package knows of a measurement beside its times."""
+    take = getattr(runner, "take", None)
+    found = take(path) if take is not None else None
+    if found is None:
+        return {}, {}
+    details = {
+        "worker": str(found.worker),
+        "as_measured": [float(x) for x in found.seconds],
+        "megahertz": float(found.megahertz),
+    }
+    device = {str(k): v for k, v in found.device.items()}
+    return {**device, "is_fake": True} if found.is_fake else device, details

@@ -1,6 +1,6 @@
 """What a work folder holds, as a table: for a terminal, as HTML, and for machines.
 
-report = Report(Database("tuned"))
+report = TuningReport(Database("tuned"))
 print(report)
 report.html("tuned.html")
 """
@@ -57,7 +57,7 @@ class TunedRow:
     verdict: str
 
 
-class Report:
+class TuningReport:
     """The rows of a database.
 
     Parameters
@@ -71,9 +71,15 @@ class Report:
         self.machines = database.machines
         self.rows = [_row(database, key) for key in database.workloads]
 
+    @property
+    def is_fake(self) -> bool:
+        """Whether times came from a runner that says of itself that it measures nothing."""
+        return any(machine.get("is_fake") for machine in self.machines)
+
     def table(self) -> Table:
         """Return the table for a terminal."""
-        title = f"{escape(str(self.folder))}: {sum(x.trials for x in self.rows)} trials"
+        fake = ", of a FAKE runner: nothing was measured" * self.is_fake
+        title = f"{escape(str(self.folder))}: {sum(x.trials for x in self.rows)} trials{fake}"
         table = Table(title=title, title_justify="left")
         for name in ("kernel", "trials", "failed", "built-in us", "best us", "gain", "rate"):
             is_text = name == "kernel"
@@ -102,8 +108,8 @@ class Report:
         console = Console(record=True, file=io.StringIO(), width=WIDTH)
         console.print(self.table())
         for machine in self.machines:
-            for gpu in machine.get("gpus", []):
-                console.print(escape(", ".join(f"{k} {v}" for k, v in gpu.items())))
+            told = {k: v for k, v in machine.items() if k not in ("is", "number")}
+            console.print(escape(", ".join(f"{k} {v}" for k, v in told.items())))
         Path(path).write_text(console.export_html(inline_styles=True))
 
     def to_json(self) -> dict[str, Any]:
@@ -179,7 +185,7 @@ def _rate(row: TunedRow) -> str:
 def report_command(arguments: argparse.Namespace) -> int:
     """Print what a work folder holds; with a path also as HTML, or drawn."""
     database = Database(arguments.work_dir)
-    report = Report(database)
+    report = TuningReport(database)
     if arguments.html is not None:
         report.html(arguments.html)
     if arguments.picture is not None:

@@ -8,6 +8,7 @@ killed at any moment and begun again with the same words.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import sys
@@ -31,9 +32,9 @@ from .journal import Journal
 from .neighbours import near_trials
 from .problems import Problem
 from .progress import Progress
-from .report import Report, wide_console
+from .report import TuningReport, wide_console
 from .search import Measured, Search
-from .tasks import TaskList, Task, as_target, look_for_tasks
+from .tasks import Task, TaskList, as_target, look_for_tasks
 from .versions import machine, part
 
 BATCH = 8  # trials of a task at once: both workers of a builder have some, and the model learns
@@ -108,18 +109,25 @@ def tune(
         raise cannot_tune("tune", said[:1000], need)
     with Journal(Path(work_dir)) as journal:
         run = Run(journal, found, where, check or Simulated(), progress)
-        if run.left(trials) > 0:
-            builder = builder if builder is not None else _own_builder()
-            runner = runner if runner is not None else _own_runner(gpus, tracker)
-        try:
-            run.search(trials, batch, builder, runner)
-        except KeyboardInterrupt:
-            print("interrupted: keeping what was found; again to leave at once", file=sys.stderr)
-            run.finish()
-            raise
+        with contextlib.ExitStack() as own:
+            if run.left(trials) > 0:
+                if runner is None:
+                    runner = _own_runner(gpus, tracker)
+                    own.callback(runner.close)
+                if builder is None:
+                    builder = _measuring("ArtifactBuilder")()
+                    own.callback(builder.close)
+            try:
+                run.search(trials, batch, builder, runner)
+            except KeyboardInterrupt:
+                print(
+                    "interrupted: keeping what was found; again to leave at once", file=sys.stderr
+                )
+                run.finish()
+                raise
         run.finish()
         if progress or (progress is None and sys.stderr.isatty()):
-            wide_console(stderr=True).print(Report(run.database).table())
+            wide_console(stderr=True).print(TuningReport(run.database).table())
         return run.database
 
 
@@ -133,7 +141,7 @@ class Run:
         self._target = target
         self.database = Database.of(journal)
         self._announce(found)
-        self._machine = self._find_machine()
+        self._here = machine()
         self.accounts = [self._open(task) for task in found.tasks]
 
     def left(self, trials: int) -> int:
@@ -204,8 +212,8 @@ class Run:
             if self.database.classes.get(classes.key) != row:
                 self._append(row)
 
-    def _find_machine(self) -> int:
-        told = machine()
+    def _machine(self, told: dict[str, Any]) -> int:
+        """Return the number of a machine, under which the log says once what it is."""
         for row in self.database.machines:
             if {k: v for k, v in row.items() if k not in ("is", "number")} == told:
                 return int(row["number"])
@@ -240,6 +248,7 @@ class Run:
     def _keep(self, outcome: Outcome) -> None:
         """Write a trial into the log, and let its search learn from it."""
         account, candidate = self._account(outcome.task), outcome.candidate
+        where = self._machine(outcome.device or self._here)
         self._append(
             {
                 "is": "trial",
@@ -248,7 +257,8 @@ class Run:
                 "kernel": candidate.kernel,
                 "seconds": outcome.seconds,
                 "error": outcome.error,
-                "machine": self._machine,
+                "machine": where,
+                **outcome.details,
                 "predicted": candidate.predicted_us,
                 "at": round(time.time(), 3),
             }
@@ -308,10 +318,6 @@ def _record(problem: Problem, trial: Trial) -> str | None:
 def _check_number(name: str, value: Any, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise cannot_tune("tune", f"{name}={value!r}", f"a number from 1 to {most}")
-
-
-def _own_builder() -> Any:
-    return _measuring("ArtifactBuilder")()
 
 
 def _own_runner(gpus: Any, tracker: str | None) -> Any:

@@ -9,11 +9,12 @@ While GPUs run a batch the next one is proposed and built.
 
 from __future__ import annotations
 
-import contextlib
+import shutil
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tvm.s_tir import meta_schedule as ms
@@ -117,8 +118,7 @@ class Flights:
         while not future.done():
             time.sleep(POLL)
         result, path = future.result(), str(built.artifact_path)
-        with contextlib.suppress(OSError):  # some runners clean up by themselves
-            ms.utils.remove_build_dir(path)
+        shutil.rmtree(Path(path).parent, ignore_errors=True)  # some runners did that by themselves
         device, details = _told(self._runner, path)
         if result.run_secs is None:
             error = f"run: {result.error_msg}"[:SAID]

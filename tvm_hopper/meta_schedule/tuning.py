@@ -120,9 +120,7 @@ def tune(
             try:
                 run.search(trials, batch, builder, runner)
             except KeyboardInterrupt:
-                print(
-                    "interrupted: keeping what was found; again to leave at once", file=sys.stderr
-                )
+                print("interrupted: checking what was found; again to leave", file=sys.stderr)
                 run.finish()
                 raise
         run.finish()

@@ -68,9 +68,9 @@ class Simulated:
         if report.verdict == "error":
             found = "; ".join(f"{x.rule}: {x.message}" for x in report.findings)
             return Verdict(WRONG, "simulator", found[:DETAIL])
-        if report.verdict == "incomplete":
-            return Verdict(UNCHECKED, "simulator", f"no verdict within {self.seconds:g} s")
-        return Verdict(EQUAL, "simulator")
+        if report.verdict == "incomplete" and not report.values.checked:
+            return Verdict(UNCHECKED, "simulator", report.values.text[:DETAIL])
+        return Verdict(EQUAL, "simulator", report.values.text[:DETAIL])
 
 
 def no_check(problem: Problem, config: Configuration) -> Verdict:

@@ -36,7 +36,7 @@ _WORDS = {  # how a field reads in a table
     "split_k": "{} parts",
     "wgmma_pending": "{} pending",
     "raster_group": "raster {}",
-    "accumulate": "",
+    "accumulate": "",  # goes without saying: there is no other
 }
 _WORD = re.compile(r"([a-z_]+)=([a-z0-9_-]+)")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
@@ -98,7 +98,8 @@ def say(config: Configuration) -> str:
     tile = given.pop("tile", None)
     words = ["x".join(map(str, tile))] if tile else []
     for name, value in given.items():
-        form = _WORDS.get(name, f"{name.replace('_', ' ')} {{}}")
+        plain = name.replace("_", " ")
+        form = _WORDS.get(name, plain if value is True else f"{plain} {{}}")
         words.append(form.format(_plain(value)))
     return ", ".join(filter(None, words)) or "built-in choice"
 

@@ -103,9 +103,8 @@ class Database:
             self.header = row
         elif row["is"] == "workload":
             self.workloads.setdefault(row["key"], row)
-            known = self.modules.setdefault(row["key"], [])
-            if row["module"] not in known:
-                known.append(row["module"])
+            if not self.has_module(row["key"], row["module"]):
+                self.modules.setdefault(row["key"], []).append(row["module"])
         elif row["is"] == "classes":
             self.classes[row["key"]] = row
         elif row["is"] == "machine":
@@ -114,6 +113,11 @@ class Database:
             self._trials.setdefault(row["workload"], []).append(_trial(row, self.folder))
         else:
             self._checks[row["workload"], row["configuration"]] = row
+
+    def has_module(self, key: str, text: str) -> bool:
+        """Tell whether a function is known by a module: in both texts its hash comes first."""
+        hashes = {x.partition(",")[0] for x in self.modules.get(key, [])}
+        return text.partition(",")[0] in hashes
 
     @property
     def other_versions(self) -> list[str]:

@@ -1,10 +1,10 @@
 """Batches of trials under way: built by a stock builder, run by a stock runner.
 
     flights = Flights(builder, runner, target)
-    flights.start(task, candidates)          builds, hands over to the runner, and returns
+    flights.start(task, candidates)          returns at once
     flights.finished()                       outcomes, one batch at a time
 
-While GPUs run a batch the next one is proposed and built.
+While GPUs run a batch, and while another one is built, the next one is proposed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from tvm.target import Target
 from .search import Candidate
 from .tasks import Task
 
-MOST = 2  # batches: one on the GPUs while one is built
+MOST = 2  # batches: one that is built while one is on the GPUs
 POLL = 0.01  # seconds between two looks at a runner, so that Ctrl-C is heard
 LONGEST = 1e9  # seconds, above which TVM means a failure
 SAID = 600  # characters of an error that a record keeps
@@ -53,8 +54,7 @@ class Outcome:
 class _Flight:
     task: Task
     candidates: list[Candidate]
-    built: list[Any]
-    futures: list[Any]  # of the candidates that were built, None of the others
+    handed: Future[list[tuple[Any, Any]]]  # what was built, and its run; None where nothing was
 
 
 class Flights:
@@ -68,11 +68,22 @@ class Flights:
         Any; `run` returns futures at once, or results that are there already.
     target : Target
         What is built for.
+    while_waiting : callable, optional
+        Called again and again while a runner is waited for; it may raise.
     """
 
-    def __init__(self, builder: Any, runner: Any, target: Target) -> None:
+    def __init__(
+        self,
+        builder: Any,
+        runner: Any,
+        target: Target,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> None:
         self._builder, self._runner, self._target = builder, runner, target
+        self._while_waiting = while_waiting
         self._flying: deque[_Flight] = deque()
+        # A builder blocks, and most of the time it is other processes that work.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="build")
 
     @property
     def is_full(self) -> bool:
@@ -89,7 +100,15 @@ class Flights:
         return sum(len(x.candidates) for x in self._flying if task is None or x.task is task)
 
     def start(self, task: Task, candidates: list[Candidate]) -> None:
-        """Build a batch and hand it to the runner."""
+        """Let a batch be built and handed to the runner."""
+        handed = self._thread.submit(self._hand_over, task, candidates)
+        self._flying.append(_Flight(task, candidates, handed))
+
+    def close(self) -> None:
+        """Begin nothing more; what is under way is left behind."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _hand_over(self, task: Task, candidates: list[Candidate]) -> list[tuple[Any, Any]]:
         inputs = [ms.builder.BuilderInput(x.sch.mod, self._target, None) for x in candidates]
         built = list(self._builder.build(inputs))
         arguments = ms.arg_info.ArgInfo.from_entry_func(task.problem.mod, True)
@@ -99,24 +118,28 @@ class Flights:
             if x.artifact_path is not None
         ]
         futures = iter(self._runner.run(runs) if runs else [])
-        handed = [None if x.artifact_path is None else next(futures) for x in built]
-        self._flying.append(_Flight(task, candidates, built, handed))
+        return [(x, None if x.artifact_path is None else next(futures)) for x in built]
 
     def finished(self) -> Iterator[Outcome]:
         """Wait for the oldest batch, and yield its outcomes one by one."""
         if not self._flying:
             return
         flight = self._flying[0]
-        parts = zip(flight.candidates, flight.built, flight.futures, strict=True)
-        for candidate, built, future in parts:
+        self._wait(flight.handed.done)
+        handed = flight.handed.result()
+        for candidate, (built, future) in zip(flight.candidates, handed, strict=True):
             yield self._outcome(flight.task, candidate, built, future)
         self._flying.popleft()
+
+    def _wait(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            self._while_waiting()
+            time.sleep(POLL)
 
     def _outcome(self, task: Task, candidate: Candidate, built: Any, future: Any) -> Outcome:
         if future is None:
             return Outcome(task, candidate, None, f"build: {built.error_msg}"[:SAID])
-        while not future.done():
-            time.sleep(POLL)
+        self._wait(future.done)
         result, path = future.result(), str(built.artifact_path)
         shutil.rmtree(Path(path).parent, ignore_errors=True)  # some runners did that by themselves
         device, details = _told(self._runner, path)

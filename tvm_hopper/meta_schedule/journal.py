@@ -14,6 +14,7 @@ file is run: configurations are read as such, and everything else is numbers and
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import math
@@ -180,23 +181,20 @@ class Journal:
         if folder.exists() and not folder.is_dir():
             raise cannot_tune(f"work_dir {folder}", "a file", "a folder, or a path to make one at")
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (folder / LOCK).open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            found = "another process that tunes into it"
-            raise cannot_tune(f"work_dir {folder}", found, "a folder of its own") from error
-        try:
+        with contextlib.ExitStack() as opened:  # closes them if anything is refused
+            lock = opened.enter_context((folder / LOCK).open("w"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                found = "another process that tunes into it"
+                raise cannot_tune(f"work_dir {folder}", found, "a folder of its own") from error
             self.rows = read_lines(folder, mend=True)
-            self._file = (folder / FILE).open("ab")
+            self._file = opened.enter_context((folder / FILE).open("ab"))
             if self.rows:
                 check_versions(self.rows[0], folder)
             else:
                 self.append({"is": "header", "format": FORMAT, **versions()})
-        except BaseException:
-            self._lock.close()
-            raise
+            self._opened = opened.pop_all()
 
     def append(self, row: dict[str, Any]) -> None:
         """Write one line, and return once it is on the disk."""
@@ -215,8 +213,7 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
-        self._lock.close()
+        self._opened.close()
 
 
 def check_versions(header: dict[str, Any], folder: Path) -> None:

@@ -28,6 +28,7 @@ from .checking import WRONG, Check, Simulated
 from .configurations import as_text
 from .database import RECORDS, Database, Trial
 from .flights import Flights, Outcome
+from .interrupts import InterruptNoted
 from .journal import Journal
 from .neighbours import near_trials
 from .problems import Problem
@@ -117,13 +118,10 @@ def tune(
                 if builder is None:
                     builder = _measuring("ArtifactBuilder")()
                     own.callback(builder.close)
-            try:
-                run.search(trials, batch, builder, runner)
-            except KeyboardInterrupt:
-                print("interrupted: checking what was found; again to leave", file=sys.stderr)
+            with InterruptNoted() as interrupt:
+                run.search(trials, batch, builder, runner, interrupt)
                 run.finish()
-                raise
-        run.finish()
+                interrupt.check()
         if progress or (progress is None and sys.stderr.isatty()):
             wide_console(stderr=True).print(TuningReport(run.database).table())
         return run.database
@@ -146,13 +144,20 @@ class Run:
         """Return how many of so many trials are not made yet."""
         return trials - sum(account.trials for account in self.accounts)
 
-    def search(self, trials: int, batch: int, builder: Any, runner: Any) -> None:
-        """Propose, build and measure until the trials are used up or nothing is worth one."""
+    def search(
+        self, trials: int, batch: int, builder: Any, runner: Any, interrupt: InterruptNoted
+    ) -> None:
+        """Propose, build and measure until the trials are used up or nothing is worth one.
+
+        After Ctrl-C what is under way is left behind.
+        """
         if self.left(trials) <= 0:
             return
-        flights = Flights(builder, runner, self._target)
-        with Progress(self.accounts, trials, self._shown) as shown:
+        flights = Flights(builder, runner, self._target, interrupt.check)
+        shown = Progress(self.accounts, trials, self._shown)
+        with contextlib.closing(flights), contextlib.suppress(KeyboardInterrupt), shown:
             while True:
+                interrupt.check()
                 self._stop_what_is_done()
                 left = self.left(trials) - flights.count()
                 account = choose(self.accounts) if left > 0 and not flights.is_full else None
@@ -197,7 +202,7 @@ class Run:
             }
             for module in [problem.mod, *task.modules]:
                 text = json.dumps(ms.database.Workload(module).as_json())
-                if text not in self.database.modules.get(problem.key, []):
+                if not self.database.has_module(problem.key, text):
                     self._append({**row, "module": text})
         for classes in found.classes:
             row = {

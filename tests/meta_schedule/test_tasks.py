@@ -97,3 +97,19 @@ def test_the_target_in_scope_is_taken():
 def test_what_is_no_module():
     with pytest.raises(TuningError, match="found int; need an IRModule"):
         find_tasks(3, TARGET)
+
+
+def test_calls_of_a_relax_function_are_the_weight():
+    from tvm import relax
+
+    block = relax.BlockBuilder()
+    kind = relax.TensorType((64, 64), "bfloat16")
+    x = relax.Var("x", kind)
+    with block.function("run", [x]):
+        gv = block.add_func(memory_bound.copy(64, 64)["main"], "copy")
+        made = x
+        for _ in range(3):
+            made = block.emit(relax.call_tir(gv, (made,), kind))
+        block.emit_func_output(made)
+    (task,) = find_tasks(block.get(), TARGET)
+    assert (task.name, task.weight) == ("copy", 3)

@@ -180,7 +180,7 @@ def test_illegal_arguments(tmp_path):
         tune(COPY, tmp_path, 4, tracker="127.0.0.1:9190/h200")
     with pytest.raises(TuningError, match="found str; need an IRModule"):
         tune("module.py", tmp_path, 4)
-    with pytest.raises(TuningError, match="found no functions; need a function in plain loops"):
+    with pytest.raises(TuningError, match="found no PrimFunc; need a PrimFunc in plain loops"):
         tune(tvm.IRModule({}), tmp_path, 4)
     with pytest.raises(TuningError, match="found cuda sm_80; need a Hopper GPU"):
         tvm_hopper.tune(COPY, {"kind": "cuda", "arch": "sm_80"}, work_dir=tmp_path)

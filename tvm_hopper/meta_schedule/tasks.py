@@ -9,6 +9,7 @@ functions: a trace of a static one would not fit it, a configuration does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +42,7 @@ class Task:
     name : str
         Of the function in its module, with its rows where these are symbolic there.
     weight : int
-        How many functions of the module it stands for.
+        How often the module calls it; of functions that nothing calls, how many there are.
     modules : list of IRModule
         The functions as they stand in the module: what TVM's own look-up asks for.
     """
@@ -119,31 +120,40 @@ def look_for_tasks(mod: Any, target: Target) -> TaskList:
         raise cannot_tune("tune", type(mod).__name__, "an IRModule or a PrimFunc in plain loops")
     found = TaskList([], [], {})
     known: dict[str, Task] = {}
+    calls = _calls(mod)
     for name, func in sorted((gv.name_hint, f) for gv, f in mod.functions.items()):
         if not isinstance(func, tirx.PrimFunc):
             continue
         if marks.find_requests(func) or _is_scheduled(func):
             found.left[name] = "scheduled already"
         elif symbols := symbols_of(func):
-            _add_symbolic(name, func, symbols, target, found, known)
-        elif (task := _add(name, func, func, target, found, known)) is None:
+            _add_symbolic(name, func, symbols, target, found, known, max(1, calls[name]))
+        elif (task := _add(name, func, target, found, known, max(1, calls[name]))) is None:
             found.left[name] = "no product, reduction of rows or elementwise program"
         else:
             task.modules.append(as_stock(func))
     return found
 
 
+def _calls(mod: tvm.IRModule) -> Counter[str]:
+    """Count how often the functions of a module that are no PrimFuncs name each other one."""
+    others = [f for f in mod.functions.values() if not isinstance(f, tirx.PrimFunc)]
+    return Counter(
+        str(gv.name_hint) for func in others for gv in ir.find_all(func, tvm.ir.GlobalVar)
+    )
+
+
 def _add(
-    name: str, func: Any, original: Any, target: Target, found: TaskList, known: dict[str, Task]
+    name: str, func: Any, target: Target, found: TaskList, known: dict[str, Task], weight: int
 ) -> Task | None:
     key = key_of(canonical(func), target)
     if key in known:
-        known[key].weight += 1
+        known[key].weight += weight
         return known[key]
     problem = next((x for kind in KINDS if (x := kind(func, target)) is not None), None)
     if problem is None:
         return None
-    known[key] = Task(name, problem)
+    known[key] = Task(name, problem, weight)
     found.tasks.append(known[key])
     return known[key]
 
@@ -155,6 +165,7 @@ def _add_symbolic(
     target: Target,
     found: TaskList,
     known: dict[str, Task],
+    weight: int,
 ) -> None:
     """Add the size classes of a product with symbolic rows."""
     if len(symbols) > 1:
@@ -185,7 +196,7 @@ def _add_symbolic(
             static = bind_rows(func, symbols[0], rows)
         except HopperError:
             continue
-        task = _add(f"{name} [{rows} rows]", static, func, target, found, known)
+        task = _add(f"{name} [{rows} rows]", static, target, found, known, weight)
         if task is not None:
             keys.append((rows, task.problem.key))
     if not keys:

@@ -105,8 +105,9 @@ def tune(
     where = as_target(target)
     found = look_for_tasks(mod, where)
     if not found.tasks:
-        said = "; ".join(f"{name}: {why}" for name, why in found.left.items()) or "no functions"
-        need = "a function in plain loops: a product, reductions of rows, or elementwise"
+        said = "; ".join(f"{name}: {why}" for name, why in found.left.items()) or "no PrimFunc"
+        need = "a PrimFunc in plain loops: a product, reductions of rows, or elementwise (Relax"
+        need += " functions become some by LegalizeOps and FuseTIR, as in the pipeline that builds)"
         raise cannot_tune("tune", said[:1000], need)
     with Journal(Path(work_dir)) as journal:
         run = Run(journal, found, where, check or Simulated(), progress)

@@ -52,6 +52,15 @@ def test_rows(folder):
     assert copy.terabytes == pytest.approx(2 * 2 * 64 * 256 / copy.best_us / 1e6)
 
 
+def test_functions_of_one_name_are_told_apart(tmp_path):
+    given = {"runner": FormulaRunner(), "builder": NoteBuilder(), "check": no_check}
+    for rows in (64, 128):
+        mod = memory_bound.copy(rows, 256)
+        tvm_hopper.tune(mod, TARGET, trials=1, work_dir=tmp_path, progress=False, **given)
+    names = {x.name for x in TuningReport(Database(tmp_path)).rows}
+    assert names == {"main 64x256", "main 128x256"}
+
+
 def test_a_table_and_a_page(folder, tmp_path):
     report = TuningReport(Database(folder))
     assert "product[0]" in str(report)

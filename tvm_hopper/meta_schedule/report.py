@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,11 @@ class TuningReport:
     def __init__(self, database: Database) -> None:
         self.folder = database.folder
         self.machines = database.machines
-        self.rows = [_row(database, key) for key in database.workloads]
+        times = Counter(row["name"] for row in database.workloads.values())
+        self.rows = [
+            _row(database, key, with_extents=times[row["name"]] > 1)
+            for key, row in database.workloads.items()
+        ]
 
     @property
     def is_fake(self) -> bool:
@@ -128,8 +133,9 @@ def wide_console(stderr: bool = False) -> Console:
     return found if found.width >= LEAST_WIDTH else Console(stderr=stderr, width=LEAST_WIDTH)
 
 
-def _row(database: Database, key: str) -> TunedRow:
+def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
     told = database.workloads[key]
+    extents = f" {'x'.join(map(str, told['extents']))}" * with_extents  # of functions of one name
     trials = database.trials(key)
     right = [x for x in database.ranked(key) if database.verdict(key, x) != "wrong"]
     best = right[0] if right else None
@@ -139,7 +145,7 @@ def _row(database: Database, key: str) -> TunedRow:
     amount, moved = float(told.get("multiply_adds", 0)), float(told.get("bytes", 0))
     bound = float(told.get("bound_us", 0))
     return TunedRow(
-        told["name"],
+        told["name"] + extents,
         key,
         len(trials),
         sum(x.seconds is None for x in trials),

@@ -10,6 +10,7 @@ measured before, by this run or another one, is learnt from in the same way.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from tvm import s_tir
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
 from tvm_hopper.requests import keys
+from tvm_hopper.schedule.dry_run import left_to_the_build
 
 from .configurations import Configuration
 from .cost_model import WORST, CostModel, Residuals
@@ -161,8 +163,11 @@ class Search:
         """Schedule a configuration, and take it if it is legal and makes a kernel of its own."""
         if (place := self._place.get(config)) is not None:
             self._open[place] = False
+        # A build lowers it anyway, in another process; of the first one all is to be as ever.
+        unseen = left_to_the_build() if place is not None else contextlib.nullcontext()
         try:
-            sch = self.problem.schedule(config)
+            with unseen:
+                sch = self.problem.schedule(config)
         except HopperError:
             self.refused += 1
             return False

@@ -124,12 +124,45 @@ def add_report(commands: Any) -> None:
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the searches, too")
 
 
+def add_serve(commands: Any) -> None:
+    """Add `serve`: measure for tuning runs elsewhere, on the GPUs of this machine."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        _load_tvm()
+        from tvm_hopper.meta_schedule.remote.serve import serve_command
+
+        return serve_command(arguments)
+
+    text = "measure for tuning runs elsewhere, by TVM's RPC: a server for each GPU"
+    parser = _command(commands, "serve", text, run)
+    parser.epilog = (
+        "TVM's RPC knows no authentication: whoever reaches a server runs code on this machine"
+    )
+    parser.add_argument("--tracker", required=True, metavar="HOST:PORT", help="TVM's tracker")
+    parser.add_argument("--key", required=True, help="under which clients ask for these servers")
+    parser.add_argument("--gpus", default="all", help='"all", or numbers, "0,1" (default: all)')
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="that the servers listen on (default: %(default)s, this machine alone)",
+    )
+    parser.add_argument(
+        "--fake",
+        type=_positive(int),
+        default=0,
+        metavar="N",
+        help="serve N fake GPUs, which measure nothing: to try a set-up",
+    )
+
+
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_doctor,
     add_verify,
     add_explain,
     add_tune,
     add_report,
+    add_serve,
 )
 
 

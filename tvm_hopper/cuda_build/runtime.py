@@ -12,6 +12,7 @@ import importlib.util
 from pathlib import Path
 
 CUDART = "libcudart.so.13"
+LOADER = "ffi.Module.load_from_bytes.cuda"  # of CUDA modules inside of libraries
 
 
 def pip_folders(*parts: str) -> list[Path]:
@@ -51,9 +52,13 @@ def ensure() -> bool:
     pip = pip_library(CUDART)
     if not loadable(CUDART) and (pip is None or not loadable(pip)):
         return False
+    import tvm_ffi
     from tvm.base import _LOADED_LIBS
     from tvm_ffi.libinfo import load_lib_ctypes
 
+    # Ours leads here (integration/on_demand.py), and the library does not replace what is there.
+    if tvm_ffi.get_global_func(LOADER, allow_missing=True) is not None:
+        tvm_ffi.registry.remove_global_func(LOADER)
     folder = Path(_LOADED_LIBS["tvm_runtime"]._name).resolve().parent
     try:
         _LOADED_LIBS["tvm_runtime_cuda"] = load_lib_ctypes(

@@ -23,9 +23,10 @@ def register() -> None:
     if _RUNTIME_ONLY or _done:
         return
     _done = True
-    from tvm_hopper.integration import gate
+    from tvm_hopper.integration import gate, on_demand
     from tvm_hopper.requests import targets
 
+    on_demand.register()
     gate.register_named()
     targets.register_tags()
     gate.accept_options()

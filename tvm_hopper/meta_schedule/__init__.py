@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
     from tvm_hopper.meta_schedule.annotations import annotate, configurations_of
     from tvm_hopper.meta_schedule.applying import apply
+    from tvm_hopper.meta_schedule.builder import ArtifactBuilder
     from tvm_hopper.meta_schedule.database import Database, merge
     from tvm_hopper.meta_schedule.drawing import draw
+    from tvm_hopper.meta_schedule.fake_runner import FakeRunner, fake_gpus
     from tvm_hopper.meta_schedule.finding import lookup
     from tvm_hopper.meta_schedule.mutators import MutateSample
     from tvm_hopper.meta_schedule.postprocs import RefuseIllegal
     from tvm_hopper.meta_schedule.report import TuningReport
+    from tvm_hopper.meta_schedule.rpc_runner import RpcRunner
+    from tvm_hopper.meta_schedule.runner import GpuRunner
     from tvm_hopper.meta_schedule.scheduling import schedule_with
     from tvm_hopper.meta_schedule.spaces import ExplicitSpace, SampledSpace, space
     from tvm_hopper.meta_schedule.strategies import ConfigurationStrategy
@@ -24,11 +28,15 @@ if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
     from tvm_hopper.meta_schedule.tuning import tune
 
 _NAMES = {  # public name -> module that holds it
+    "ArtifactBuilder": "builder",
     "ConfigurationStrategy": "strategies",
     "Database": "database",
     "ExplicitSpace": "spaces",
+    "FakeRunner": "fake_runner",
+    "GpuRunner": "runner",
     "MutateSample": "mutators",
     "RefuseIllegal": "postprocs",
+    "RpcRunner": "rpc_runner",
     "SampledSpace": "spaces",
     "Task": "tasks",
     "TuningReport": "report",
@@ -36,6 +44,7 @@ _NAMES = {  # public name -> module that holds it
     "apply": "applying",
     "configurations_of": "annotations",
     "draw": "drawing",
+    "fake_gpus": "fake_runner",
     "find_tasks": "tasks",
     "lookup": "finding",
     "merge": "database",
@@ -45,11 +54,15 @@ _NAMES = {  # public name -> module that holds it
 }
 
 __all__ = [
+    "ArtifactBuilder",
     "ConfigurationStrategy",
     "Database",
     "ExplicitSpace",
+    "FakeRunner",
+    "GpuRunner",
     "MutateSample",
     "RefuseIllegal",
+    "RpcRunner",
     "SampledSpace",
     "Task",
     "TuningReport",
@@ -57,6 +70,7 @@ __all__ = [
     "apply",
     "configurations_of",
     "draw",
+    "fake_gpus",
     "find_tasks",
     "lookup",
     "merge",

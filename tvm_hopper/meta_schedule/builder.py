@@ -1,0 +1,121 @@
+"""Build trials in warm processes: machine code and a manifest, nothing that needs a compiler."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+import tvm
+from tvm.ir.utils import derived_object
+from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
+
+from .workers.leftovers import remove_stale
+from .workers.pool import WorkerPool
+from .workers.process import WorkerProcess
+
+PREFIX = "tvm_hopper_build_"
+SECONDS = 60.0
+KEPT = 256  # folders of trials; older ones go when they are empty
+
+_open: weakref.WeakSet[ArtifactBuilder] = weakref.WeakSet()
+
+
+@derived_object
+class ArtifactBuilder(PyBuilder):
+    """Compiles trials in processes that stay, into artifacts that any runner of ours can take.
+
+    A process that dies or passes the deadline is replaced; its trial fails with a message. Results
+    are the paths of manifests, each in a folder of its own.
+
+    Parameters
+    ----------
+    workers : int, optional
+        Processes; None: one for each CPU that this process may use.
+    seconds : float
+        Deadline of one build.
+    folder : path, optional
+        Where artifacts are made; None: a new folder of the system's, removed by `close()` and at
+        exit. Those of builders that were killed are removed by the next.
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        seconds: float = SECONDS,
+        folder: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        count = workers or usable_cpus()
+        self._is_mine = folder is None
+        self._made: list[Path] = []
+        if folder is None:
+            remove_stale(Path(tempfile.gettempdir()), PREFIX)
+            folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}_")
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # The user's processors are ours while we build: one thread a process.
+        one = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
+        self._pool = WorkerPool(
+            [WorkerProcess(f"build worker {i}", "build", environment=one) for i in range(count)],
+            seconds=seconds,
+            attempts=1,
+            retire_after=8,
+        )
+        _open.add(self)
+
+    def build(self, build_inputs: list[BuilderInput]) -> list[BuilderResult]:
+        """Build trials; return the path of each one's manifest, or what went wrong."""
+        tasks = [
+            self._pool.submit(
+                {
+                    "mod": tvm.ir.save_json(item.mod),
+                    "target": str(item.target),
+                    "folder": str(self.folder),
+                }
+            )
+            for item in build_inputs
+        ]
+        results = []
+        for task in tasks:
+            task.wait()
+            path, error = task.reply.get("artifact"), task.reply.get("error")
+            results.append(BuilderResult(path, error))
+            if path is not None:
+                self._made.append(Path(path).parent)
+        if len(self._made) > KEPT:
+            self._made = [folder for folder in self._made if not _remove_if_empty(folder)]
+        return results
+
+    def close(self) -> None:
+        """Stop the workers and remove the artifacts that are left."""
+        self._pool.close()
+        if self._is_mine:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _remove_if_empty(folder: Path) -> bool:
+    """Remove the folder of a trial that was measured; tell whether it is gone."""
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+@atexit.register
+def _close_all() -> None:
+    for builder in list(_open):
+        builder.close()

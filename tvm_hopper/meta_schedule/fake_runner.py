@@ -1,0 +1,133 @@
+"""Runners that measure nothing, to try a tuning run where there is no GPU. They say so."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tvm.ir.utils import derived_object
+from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerInput, RunnerResult
+
+from tvm_hopper.errors import HopperError
+
+from .measurement import Measurement, as_measurement
+from .measuring import artifact
+from .measuring.fake import fake_measurement
+from .runner import GpuRunner
+from .workers.process import WorkerProcess
+
+logger = logging.getLogger("tvm_hopper.meta_schedule")
+WARNING = "FAKE: nothing is measured; the times are those of the written model, with noise"
+
+
+@derived_object
+class FakeRunner(PyRunner):
+    """Reports the written model's times with noise, the same ones for the same seed.
+
+    Parameters
+    ----------
+    seed : int
+        Of the noise.
+    noise : float
+        Its standard deviation, as a share of the time.
+    keep_artifacts : bool
+        Whether artifacts are left where they are.
+    """
+
+    def __init__(self, seed: int = 0, noise: float = 0.01, keep_artifacts: bool = False) -> None:
+        super().__init__()
+        self._settings = {"seed": seed, "noise": noise}
+        self._keep_artifacts = keep_artifacts
+        self._found: dict[str, Measurement] = {}
+        logger.warning("FakeRunner: %s", WARNING)
+
+    def run(self, runner_inputs: list[RunnerInput]) -> list[RunnerFuture]:
+        """Return futures that are done."""
+        return [self._one(str(item.artifact_path)) for item in runner_inputs]
+
+    def _one(self, path: str) -> RunnerFuture:
+        try:
+            reply = fake_measurement(path, self._settings)
+            self._found[path] = as_measurement(reply, "fake GPU", {"name": "fake GPU"})
+            result = RunnerResult(reply["seconds"], None)
+        except HopperError as error:
+            result = RunnerResult(None, str(error))
+        if not self._keep_artifacts:
+            artifact.remove(path)
+        return RunnerFuture(lambda: True, lambda: result)
+
+    def take(self, path: str) -> Measurement | None:
+        """Return all that is said of an artifact, once; it is marked as fake."""
+        return self._found.pop(path, None)
+
+    def close(self) -> None:
+        """Do nothing: there is nobody to stop."""
+
+
+def _say_fake(self: Any) -> str:
+    return f"FakeRunner({WARNING}; {self._settings})"
+
+
+setattr(FakeRunner, "__repr__", _say_fake)  # noqa: B010  (TVM's class stands before ours)
+
+
+def fake_gpus(
+    count: int,
+    faults: Mapping[int, tuple[str, int]] | None = None,
+    *,
+    seed: int = 0,
+    noise: float = 0.01,
+    measuring_seconds: float = 0.0,
+    **options: Any,
+) -> Any:
+    """Return a GpuRunner with worker processes that measure nothing, and break where told.
+
+    Parameters
+    ----------
+    count : int
+        Fake GPUs.
+    faults : mapping, optional
+        GPU -> what befalls it ("segfault", "hang", with Python's lock in hand, "exit" or
+        "exception") and which of its measurements: 3 is every third one.
+    seed, noise : int, float
+        As of FakeRunner.
+    measuring_seconds : float
+        That a measurement takes.
+    **options
+        Of GpuRunner.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tvm_hopper_fake_"))
+    told = fake_settings(count, faults, folder, seed, noise, measuring_seconds)
+    names = [f"fake GPU {i}" for i in range(count)]
+    workers = {
+        name: WorkerProcess(name, "fake", settings)
+        for name, settings in zip(names, told, strict=True)
+    }
+    logger.warning("fake_gpus: %s", WARNING)
+    runner = GpuRunner(_workers=workers, **options)
+    weakref.finalize(runner, shutil.rmtree, folder, ignore_errors=True)
+    return runner
+
+
+def fake_settings(
+    count: int,
+    faults: Mapping[int, tuple[str, int]] | None,
+    folder: Path,
+    seed: int,
+    noise: float,
+    measuring_seconds: float,
+) -> list[dict[str, Any]]:
+    """Return what each fake GPU's worker is told; counters of their requests go into a folder."""
+    found = []
+    for i in range(count):
+        settings: dict[str, Any] = {"seed": seed, "noise": noise, "seconds": measuring_seconds}
+        if faults and i in faults:
+            settings["fault"], settings["every"] = faults[i]
+            settings["counter"] = str(folder / f"requests_{i}")
+        found.append(settings)
+    return found

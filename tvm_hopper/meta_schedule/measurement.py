@@ -1,0 +1,57 @@
+"""One measurement of one artifact, with what it was made on."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a runner found out about an artifact.
+
+    Attributes
+    ----------
+    seconds
+        Of each repeat, between events of the device.
+    corrected
+        What they would be at the highest clock: seconds times the clock that was read beside them,
+        over the highest. Of a kernel that waits for memory this says too little.
+    megahertz
+        Clock of an SM, the median over the repeats.
+    worker
+        Which GPU, and for a remote one, of which server.
+    device
+        What that GPU says of itself: name, driver, power limit, number of SMs.
+    is_fake
+        Whether nothing was measured.
+    """
+
+    seconds: tuple[float, ...]
+    corrected: tuple[float, ...]
+    megahertz: float
+    worker: str
+    device: Mapping[str, Any] = field(default_factory=dict)
+    is_fake: bool = False
+
+    @property
+    def spread(self) -> float:
+        """Half of what lies between the 10th and the 90th of a hundred repeats, over the median."""
+        if len(self.corrected) < 3:
+            return 0.0
+        tenths = statistics.quantiles(self.corrected, n=10)
+        return (tenths[-1] - tenths[0]) / 2 / statistics.median(self.corrected)
+
+
+def as_measurement(reply: Mapping[str, Any], worker: str, device: Mapping[str, Any]) -> Measurement:
+    """Read the reply of a worker."""
+    return Measurement(
+        seconds=tuple(float(x) for x in reply["seconds"]),
+        corrected=tuple(float(x) for x in reply["corrected"]),
+        megahertz=float(reply["megahertz"]),
+        worker=worker,
+        device=dict(device),
+        is_fake=bool(reply.get("is_fake", False)),
+    )

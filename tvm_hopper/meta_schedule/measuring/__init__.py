@@ -1,0 +1,1 @@
+"""What workers do: compile an artifact, measure one."""

@@ -1,0 +1,201 @@
+"""The runner's worker: load an artifact, call it on random tensors, say how long it took.
+
+One repeat, all of it queued ahead of the device:
+
+    clock kernel     the clock of an SM, as it is just then
+    memset           twice the L2 cache, so that nothing of the tensors is in it
+    event, function, event
+
+Seconds are between the events. What they would be at the highest clock is reported beside them, so
+that a clock that drifts, or differs from GPU to GPU, does not rank configurations.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tvm_hopper.errors import HopperError
+from tvm_hopper.meta_schedule.workers.messages import CannotGoOn
+
+from . import artifact, tensors
+from .driver import CLOCK_BYTES, Driver
+
+KEPT_BYTES = 8 << 30  # of tensors, from one measurement to the next
+SAMPLES, SAMPLE_BYTES = 64, 1 << 12  # of an output, that are looked at
+FEWEST, MOST, SECONDS = 7, 40, 0.03  # repeats, and how long they may take together
+
+
+def answerer(settings: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict[str, Any]], Any]:
+    """Return what measures one artifact a request; the device is tried first."""
+    from tvm_hopper.integration import autoload
+
+    autoload.register()
+    if settings.get("device", "cuda") == "cpu":
+        from .host_bench import HostBench
+
+        bench: Any = HostBench()
+    else:
+        bench = open_gpu()
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        return measure(bench, request)
+
+    return answer, bench.about
+
+
+def measure(bench: Any, request: dict[str, Any]) -> dict[str, Any]:
+    """Measure the artifact of a request: `artifact`, a path, and `arguments`, as MetaSchedule's."""
+    begin = time.perf_counter()
+    files = artifact.read_files(request["artifact"])
+    manifest = artifact.check(request["artifact"], files)
+    arguments = given_arguments(manifest, request.get("arguments"))
+    # What was checked is what is loaded, whoever writes to the artifact's folder.
+    with tempfile.TemporaryDirectory() as folder:
+        for name in manifest.digests:
+            Path(folder, name).write_bytes(files[name])
+        function = artifact.load(Path(folder), manifest)
+        repeats = request.get("repeats")
+        found = bench.run(function, arguments, int(repeats) if repeats else None)
+    found["worker_seconds"] = time.perf_counter() - begin
+    return dict(found)
+
+
+def given_arguments(
+    manifest: artifact.Manifest, given: list[Any] | None
+) -> tuple[artifact.TensorArgument, ...]:
+    """Compare the tensors that a trial names with those of the artifact; return these."""
+    if given is None:
+        return manifest.arguments
+    asked = [(str(x[1]), tuple(int(e) for e in x[2])) for x in given if x[0] == "TENSOR"]
+    built = [(x.dtype, x.shape) for x in manifest.arguments]
+    if len(asked) != len(given) or asked != built:
+        raise HopperError(f"arguments: found {given}; need those that were built for, {built}")
+    return manifest.arguments
+
+
+def open_gpu() -> GpuBench:
+    """Return the GPU of this process; raise HopperError without one."""
+    from tvm_hopper.cuda_build import runtime
+
+    from .driver import Driver
+
+    if not runtime.ensure():
+        raise HopperError(
+            "measuring: found no CUDA driver or no CUDA 13 runtime; need both; "
+            "`python -m tvm_hopper doctor` says which"
+        )
+    return GpuBench(Driver())
+
+
+class GpuBench:
+    """The GPU of this process, with what measurements share: tensors, events, a flushed cache."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        facts = driver.facts()
+        self.about = asdict(facts)
+        self._megahertz = facts.megahertz
+        self._flush_bytes = 2 * max(facts.l2_bytes, 32 << 20)
+        self._flush = driver.allocate(self._flush_bytes)
+        self._clocks = driver.allocate(MOST * CLOCK_BYTES)
+        self._events = [(driver.event(), driver.event()) for _ in range(MOST)]
+        self._kept: OrderedDict[tuple[int, artifact.TensorArgument], Any] = OrderedDict()
+        self._repeat(lambda: None, FEWEST)  # the device answers
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[artifact.TensorArgument, ...],
+        repeats: int | None,
+    ) -> dict[str, Any]:
+        """Time a function; refuse one that leaves an output as it was."""
+        values = self._tensors(arguments)
+        self._poison(arguments, values)
+        try:
+            function(*values)
+            self._driver.synchronize()
+            self._check_written(arguments, values)
+            seconds, _ = self._repeat(lambda: function(*values), 3)
+            count = math.ceil(SECONDS / max(min(seconds), 1e-6))
+            count = min(max(repeats or count, 1 if repeats else FEWEST), MOST)
+            seconds, clocks = self._repeat(lambda: function(*values), count)
+        except CannotGoOn:
+            raise
+        except Exception as error:  # of TVM's runtime: after most of them the context is lost
+            self._driver.synchronize()
+            raise error
+        share = [clock / self._megahertz for clock in clocks]
+        return {
+            "seconds": seconds,
+            "corrected": [s * x for s, x in zip(seconds, share, strict=True)],
+            "megahertz": statistics.median(clocks),
+        }
+
+    def _repeat(self, call: Callable[[], Any], count: int) -> tuple[list[float], list[float]]:
+        driver = self._driver
+        for i in range(count):
+            driver.queue_clock(self._clocks, i)
+            driver.fill(self._flush, i % 256, self._flush_bytes)
+            driver.record(self._events[i][0])
+            call()
+            driver.record(self._events[i][1])
+        driver.synchronize()
+        seconds = [driver.seconds_between(*pair) for pair in self._events[:count]]
+        return seconds, driver.read_clocks(self._clocks, count)
+
+    def _tensors(self, arguments: tuple[artifact.TensorArgument, ...]) -> list[Any]:
+        """Return a tensor for each argument: one that is kept, or a new one."""
+        import tvm
+
+        keys = list(enumerate(arguments))
+        for key in keys:
+            if key not in self._kept:
+                index, argument = key
+                values = tensors.random_values(argument.shape, argument.dtype, index)
+                tensor = tvm.runtime.empty(
+                    argument.shape, argument.dtype, tvm.device(self._driver.kind)
+                )
+                self._kept[key] = tensor.copyfrom(values)
+            self._kept.move_to_end(key)
+        for key in [key for key in self._kept if key not in keys]:
+            if sum(_num_bytes(argument) for _, argument in self._kept) <= KEPT_BYTES:
+                break
+            del self._kept[key]
+        return [self._kept[key] for key in keys]
+
+    def _poison(self, arguments: tuple[artifact.TensorArgument, ...], values: list[Any]) -> None:
+        for argument, tensor in zip(arguments, values, strict=True):
+            if argument.is_written:
+                size = _num_bytes(argument)
+                self._driver.fill(tensor.data_ptr(), tensors.POISON, size)
+
+    def _check_written(
+        self, arguments: tuple[artifact.TensorArgument, ...], values: list[Any]
+    ) -> None:
+        for argument, tensor in zip(arguments, values, strict=True):
+            kind = tensors.numpy_type(argument.dtype)
+            if not argument.is_written or kind.kind in "iub":  # -1 may be a result
+                continue
+            size = _num_bytes(argument)
+            step = max(size // SAMPLES // kind.itemsize, 1) * kind.itemsize
+            most = SAMPLE_BYTES // kind.itemsize * kind.itemsize
+            for start in range(0, size, step):
+                sample = self._driver.download(tensor.data_ptr() + start, min(most, size - start))
+                left = tensors.unwritten(sample, kind.itemsize)
+                if left:
+                    raise HopperError(
+                        f"output {argument.name}: found {left} elements that the function did not "
+                        f"write, at byte {start} and on; need all of them written"
+                    )
+
+
+def _num_bytes(argument: artifact.TensorArgument) -> int:
+    return math.prod(argument.shape) * tensors.numpy_type(argument.dtype).itemsize

@@ -1,0 +1,92 @@
+"""What the written model says of a built function; what fake devices report as its time.
+
+Products of ours are asked of the estimate that chooses configurations (docs/choice.md), by what the
+build says of the kernel: tile, ring, consumers. Everything else is taken to move its tensors once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import tvm
+
+from tvm_hopper.facts.devices import CHIPS
+from tvm_hopper.facts.dtypes import DTYPES, dtype_bytes
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
+from tvm_hopper.plan.notes import MmaNote, Note, RingNote, RolesNote, TensorMapNote, read_notes
+from tvm_hopper.schedule.products.candidates import as_candidates
+from tvm_hopper.schedule.products.config import MatmulConfig
+from tvm_hopper.schedule.products.estimate import ProductShape, estimate
+from tvm_hopper.schedule.products.rates import MEASURED
+
+from .artifact import TensorArgument
+
+CHIP = CHIPS["h200"]
+BYTES_A_SECOND = 4.0e12
+LAUNCH_SECONDS = 3e-6
+
+
+def predicted_seconds(host: tvm.IRModule | None, arguments: Sequence[TensorArgument]) -> float:
+    """Return how long the model takes a call for: of its products, else of its bytes.
+
+    Parameters
+    ----------
+    host : IRModule, optional
+        The lowered host functions, with what was noted of our kernels; None where there are none.
+    arguments : sequence of TensorArgument
+        What it is called with.
+
+    Returns
+    -------
+    seconds : float
+    """
+    functions = host.functions.values() if host is not None else ()
+    noted = [notes for func in functions if (notes := read_notes(func)) is not None]
+    kernels = [kernel for notes in noted for kernel in notes.kernels.values()]
+    found = [_product_seconds(kernel, arguments) for kernel in kernels]
+    known = [seconds for seconds in found if seconds is not None]
+    if known:
+        return max(known)  # of size classes one runs
+    num_bytes = sum(math.prod(x.shape) * _bytes(x.dtype) for x in arguments)
+    return LAUNCH_SECONDS + num_bytes / BYTES_A_SECOND
+
+
+def _product_seconds(kernel: Sequence[Note], arguments: Sequence[TensorArgument]) -> float | None:
+    """Read tile, ring and consumers off the notes of a kernel, and ask the estimate."""
+    product = next((x for x in kernel if isinstance(x, MmaNote)), None)
+    roles = next((x for x in kernel if isinstance(x, RolesNote)), None)
+    rings = [x for x in kernel if isinstance(x, RingNote)]
+    loaded = [x.tensor for x in kernel if isinstance(x, TensorMapNote)]
+    known = {x.name: x for x in arguments}
+    outputs = [_extents(x) for x in arguments if x.is_written]
+    if product is None or not rings or not outputs or not loaded or loaded[0] not in known:
+        return None
+    m, n = ([1, 1] + outputs[-1])[-2:]
+    count = math.prod(_extents(known[loaded[0]]))
+    k = max(1, count // (m if count % m == 0 else n))
+    rows, columns, depth = product.tile
+    dtype = known[loaded[0]].dtype
+    consumers = max(1, roles.consumer_threads // WARP_GROUP_THREADS) if roles else 1
+    ring = max(rings, key=lambda x: x.tx_bytes)
+    if ring.tx_bytes == (rows * consumers + columns) * depth * dtype_bytes(dtype):
+        rows *= consumers
+    else:
+        columns *= consumers
+    config = MatmulConfig(
+        (rows, columns, depth),
+        stages=ring.num_slots,
+        consumers=consumers,
+        wgmma_pending=roles.pending if roles else None,
+    )
+    shape = ProductShape(m, n, k, dtype)
+    tiles = as_candidates([config], dtype, k)
+    return float(estimate(shape, tiles, CHIP, MEASURED)[0]) * 1e-6
+
+
+def _extents(argument: TensorArgument) -> list[int]:
+    return [extent for extent in argument.shape if extent > 1]
+
+
+def _bytes(dtype: str) -> int:
+    return DTYPES[dtype].num_bytes if dtype in DTYPES else 4

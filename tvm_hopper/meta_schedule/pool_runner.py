@@ -1,0 +1,103 @@
+"""What every runner of ours is to MetaSchedule: a pool of workers behind futures."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tvm.s_tir.meta_schedule.runner import RunnerFuture, RunnerInput, RunnerResult
+
+from .measurement import Measurement, as_measurement
+from .measuring import artifact
+from .workers.pool import QueuedTask, WorkerPool
+
+KEPT = 4096  # measurements, until they are taken
+
+_open: weakref.WeakSet[Measuring] = weakref.WeakSet()
+
+
+class Measuring:
+    """Measures artifacts by a pool of workers; futures are there at once.
+
+    Parameters
+    ----------
+    pool : WorkerPool
+        Who measures.
+    about : function
+        Returns what is known of a worker's device, by the worker's name.
+    correct : bool
+        Whether the seconds that MetaSchedule gets are those at the highest clock.
+    keep_artifacts : bool
+        Whether an artifact stays where it is when it has been measured.
+    request : function
+        Makes the request to a worker of an artifact's path and its arguments.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        about: Callable[[str], Mapping[str, Any]],
+        correct: bool,
+        keep_artifacts: bool,
+        request: Callable[[str, list[Any]], dict[str, Any]],
+    ) -> None:
+        self.pool = pool
+        self._about = about
+        self._correct = correct
+        self._keep_artifacts = keep_artifacts
+        self._request = request
+        self._found: OrderedDict[str, Measurement] = OrderedDict()
+        _open.add(self)
+
+    def run(self, inputs: Sequence[RunnerInput]) -> list[RunnerFuture]:
+        """Queue measurements."""
+        return [self._start(item) for item in inputs]
+
+    def _start(self, item: RunnerInput) -> RunnerFuture:
+        path = str(item.artifact_path)
+        arguments = [info.as_json() for info in item.args_info]
+        task = self.pool.submit(self._request(path, arguments))
+        answer: list[RunnerResult] = []
+
+        def result() -> RunnerResult:
+            task.wait()
+            if not answer:  # TVM asks once; others may ask again
+                answer.append(self._finish(path, task))
+            return answer[0]
+
+        return RunnerFuture(task.done, result)
+
+    def _finish(self, path: str, task: QueuedTask) -> RunnerResult:
+        if not self._keep_artifacts:
+            artifact.remove(path)
+        reply = task.reply
+        if "error" in reply:
+            text = str(reply["error"])
+            name = task.worker
+            return RunnerResult(
+                None, text if not name or text.startswith(name) else f"{name}: {text}"
+            )
+        worker = str(reply.get("worker", task.worker))
+        found = as_measurement(reply, worker, reply.get("device") or self._about(task.worker))
+        self._found[path] = found
+        while len(self._found) > KEPT:
+            self._found.popitem(last=False)
+        seconds = found.corrected if self._correct else found.seconds
+        return RunnerResult(list(seconds), None)
+
+    def take(self, path: str) -> Measurement | None:
+        """Return all that is known of a measured artifact, once."""
+        return self._found.pop(str(path), None)
+
+    def close(self) -> None:
+        """Stop the workers."""
+        self.pool.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    for measuring in list(_open):
+        measuring.close()

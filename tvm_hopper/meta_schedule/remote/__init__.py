@@ -1,0 +1,1 @@
+"""Measuring on other hosts, by TVM's own tracker, servers and sessions."""

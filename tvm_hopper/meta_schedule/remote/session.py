@@ -1,0 +1,87 @@
+"""The server's side of a session: the function that clients call, and the process behind it.
+
+TVM serves each client in a process of its own. Kernels do not run in it: it hands artifacts on to a
+worker process with a deadline, so that what a kernel breaks is neither the session nor the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tvm_hopper.errors import HopperError
+from tvm_hopper.meta_schedule.measuring import artifact
+from tvm_hopper.meta_schedule.workers import parent
+from tvm_hopper.meta_schedule.workers.process import WorkerLost, WorkerNotStarted, WorkerProcess
+
+SERVED = "TVM_HOPPER_SERVED"  # environment: what `serve` has this server measure on, as JSON
+
+PREFIX = "tvm_hopper_rpc_"  # of the folders that hold what clients send
+
+_worker: WorkerProcess | None = None
+
+
+def served(name: str, role: str, settings: dict[str, Any], visible: str | None) -> str:
+    """Return what a server is told, in its environment, of the device behind it."""
+    known = {"name": name, "role": role, "settings": settings, "visible": visible}
+    return json.dumps(known)
+
+
+def measure(request: str, manifest: Any, host: Any, device: Any) -> str:
+    """Measure an artifact: what clients call as `tvm_hopper.rpc.measure`.
+
+    Parameters
+    ----------
+    request : str
+        JSON: `arguments`, `repeats`, and `seconds`, the deadline.
+    manifest, host, device : bytes
+        The artifact's files; the last one empty if there are no kernels.
+
+    Returns
+    -------
+    reply : str
+        JSON: the measurement, or `error`; `lost` where the worker broke over it.
+    """
+    worker = _own_worker()
+    asked = json.loads(request)
+    try:
+        files = {artifact.MANIFEST: bytes(manifest), artifact.HOST: bytes(host)}
+        if len(device):
+            files[artifact.DEVICE] = bytes(device)
+        known = artifact.check("of a client", files)
+    except HopperError as error:
+        return json.dumps({"error": str(error)})
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_") as folder:
+        del files[artifact.MANIFEST]
+        path = artifact.write(Path(folder), known, files)
+        seconds = float(asked.pop("seconds"))
+        try:
+            reply = worker.call({**asked, "artifact": str(path)}, seconds)
+        except WorkerNotStarted as error:
+            reply = {"not_started": str(error)}
+        except WorkerLost as error:
+            reply = {"lost": str(error)}
+    reply |= {"worker": f"{platform.node()} {worker.name}", "device": worker.about}
+    return json.dumps(reply)
+
+
+def _own_worker() -> WorkerProcess:
+    """Return the worker of this session, which ends with it."""
+    global _worker
+    if _worker is None:
+        if SERVED not in os.environ:
+            raise HopperError(
+                "measuring for a client: found a server that was not told of a device; need one "
+                "that `python -m tvm_hopper serve` has started"
+            )
+        told = json.loads(os.environ[SERVED])
+        server = os.getppid()
+        parent.die_with_parent(server)
+        parent.watch_parent(server)
+        visible = {} if told["visible"] is None else {"CUDA_VISIBLE_DEVICES": told["visible"]}
+        _worker = WorkerProcess(told["name"], told["role"], told["settings"], visible)
+    return _worker

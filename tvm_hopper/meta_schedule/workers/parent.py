@@ -1,0 +1,49 @@
+"""A worker does not outlive its parent, nor a deadline, whatever it is busy with.
+
+Three means, since each alone leaves a gap: the kernel's signal on the parent's death (Linux), the
+end of file on the request pipe (everywhere, but only between requests), and an alarm whose default
+action kills, also a process that holds Python's lock in C.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+GRACE = 5.0  # seconds that an alarm leaves to the parent, whose message is the better one
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when the thread that started it ends.
+
+    Parameters
+    ----------
+    parent : int
+        Process id that the parent has said of itself: it may be gone by now.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def watch_parent(parent: int, period: float = 0.5) -> None:
+    """End this process soon after its parent has ended; for processes that others start."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(period)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()
+
+
+def alarm(seconds: float) -> None:
+    """Be killed after some seconds; 0 takes the alarm back."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds + GRACE if seconds else 0)

@@ -1,38 +1,43 @@
-"""Note for how many rows a kernel was chosen, and drop the annotation that says so.
+"""Note for how many rows and with which configuration a kernel was made, and drop what says so.
 
     for bx in thread_binding(64, "blockIdx.x", annotations={"tvm_hopper.chosen_for": [64, 203]}):
   ->
     for bx in thread_binding(64, "blockIdx.x"):                  64 rows, 20.3 us: noted
 
-Before: what is asked of an axis stands on it.  After: no `chosen_for` is left.
+Before: what is asked of an axis stands on it.  After: no `chosen_for` or `configuration` is left.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.plan.notes import RowsNote, note_kernels
-from tvm_hopper.requests.keys import CHOSEN_FOR
+from tvm_hopper.plan.notes import ConfigurationNote, Note, RowsNote, note_kernels
+from tvm_hopper.requests.keys import CHOSEN_FOR, CONFIGURATION
+
+NOTED: dict[str, Callable[[Any], Note]] = {
+    CHOSEN_FOR: lambda value: RowsNote(*map(int, value)),
+    CONFIGURATION: lambda value: ConfigurationNote(str(value)),
+}
 
 
-def plan_rows(kernel: ir.For) -> RowsNote | None:
-    """Read the annotation; None without one."""
+def plan_rows(kernel: ir.For) -> tuple[Note, ...]:
+    """Read the annotations."""
     axis = ir.thread_axes(kernel).get("blockIdx.x")
-    if axis is None or CHOSEN_FOR not in axis.annotations:
-        return None
-    return RowsNote(*map(int, axis.annotations[CHOSEN_FOR]))
+    found = axis.annotations if axis is not None else {}
+    return tuple(make(found[key]) for key, make in NOTED.items() if key in found)
 
 
 def rewrite_rows(kernel: ir.For) -> Any:
-    """Take the annotation off its axis."""
+    """Take the annotations off their axis."""
 
     def without(loop: ir.For) -> ir.For:
-        if CHOSEN_FOR not in loop.annotations:
+        rest = {k: v for k, v in loop.annotations.items() if k not in NOTED}
+        if len(rest) == len(loop.annotations):
             return loop
-        rest = {k: v for k, v in loop.annotations.items() if k != CHOSEN_FOR}
         return ir.with_body(loop, loop.body, annotations=rest)
 
     return ir.replace(kernel, ir.For, without)
@@ -47,11 +52,11 @@ class NoteRows:
         notes = {}
 
         def note(kernel: ir.For) -> Any:
-            if (plan := plan_rows(kernel)) is None:
+            if not (plan := plan_rows(kernel)):
                 return kernel
-            notes[ir.number_of(func, kernel)] = [plan]
+            notes[ir.number_of(func, kernel)] = plan
             after = rewrite_rows(kernel)
-            assert plan_rows(after) is None, "NoteRows left an annotation behind"
+            assert not plan_rows(after), "NoteRows left an annotation behind"
             return after
 
         return note_kernels(ir.map_kernels(func, note), notes)

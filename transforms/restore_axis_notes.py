@@ -20,9 +20,16 @@ from typing import Any
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import CHOSEN, CHOSEN_FOR, MEMORY_BOUND, PERSISTENT, RASTER_GROUP
+from tvm_hopper.requests import keys
 
-RESTORED = (RASTER_GROUP, PERSISTENT, CHOSEN_FOR, MEMORY_BOUND, CHOSEN)
+RESTORED = (
+    keys.RASTER_GROUP,
+    keys.PERSISTENT,
+    keys.CHOSEN_FOR,
+    keys.CONFIGURATION,
+    keys.MEMORY_BOUND,
+    keys.CHOSEN,
+)
 AXIS_KEYS = dict.fromkeys(RESTORED, "blockIdx.x")
 
 

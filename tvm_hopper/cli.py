@@ -83,6 +83,47 @@ def add_explain(commands: Any) -> None:
     _add_kernel(parser)
 
 
+def add_tune(commands: Any) -> None:
+    """Add `tune`: search for the best configurations of a module's functions."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        _load_tvm()
+        from tvm_hopper.meta_schedule.command import tune_command
+
+        return tune_command(arguments)
+
+    parser = _command(commands, "tune", "search for the best configurations of kernels", run)
+    parser.epilog = "exit code: 0; 2 a mistake in the command line, or nothing that can be tuned"
+    _add_kernel(parser)
+    parser.add_argument(
+        "--trials",
+        type=_positive(int),
+        default=64,
+        metavar="N",
+        help="measured kernels in all, those in the work folder included (default: %(default)s)",
+    )
+    _add_work_dir(parser, "--work-dir", default="tuned")
+    parser.add_argument("--gpus", default="all", metavar="LIST", help='"all", or e.g. 0,1')
+    parser.add_argument("--tracker", metavar="HOST:PORT/KEY", help="a TVM RPC tracker instead")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def add_report(commands: Any) -> None:
+    """Add `report`: what a tuning run found."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        _load_tvm()
+        from tvm_hopper.meta_schedule.report import report_command
+
+        return report_command(arguments)
+
+    parser = _command(commands, "report", "what a tuning run found", run)
+    parser.epilog = "exit code: 0; 2 a mistake in the command line, or no records"
+    _add_work_dir(parser, "work_dir")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the table as a page, too")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the searches, too")
+
+
 def add_serve(commands: Any) -> None:
     """Add `serve`: measure for tuning runs elsewhere, on the GPUs of this machine."""
 
@@ -115,7 +156,14 @@ def add_serve(commands: Any) -> None:
     )
 
 
-COMMANDS: tuple[Callable[[Any], None], ...] = (add_doctor, add_verify, add_explain, add_serve)
+COMMANDS: tuple[Callable[[Any], None], ...] = (
+    add_doctor,
+    add_verify,
+    add_explain,
+    add_tune,
+    add_report,
+    add_serve,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -180,6 +228,10 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
         help="a module, a schedule, or a function without arguments that returns one",
     )
     parser.add_argument("--target", default=TARGET, help="of the lowering (default: %(default)s)")
+
+
+def _add_work_dir(parser: argparse.ArgumentParser, name: str, **given: Any) -> None:
+    parser.add_argument(name, type=Path, metavar="FOLDER", help="where records are kept", **given)
 
 
 def _kernel(spec: str) -> tuple[Path, str]:

@@ -42,6 +42,11 @@ class VerifyError(HopperError):
     """A check of a lowered kernel found a broken synchronisation rule."""
 
 
+@tvm_ffi.register_error("tvm_hopper.TuningError")
+class TuningError(HopperError):
+    """A tuning run, or the records of one, ask for something that cannot be done."""
+
+
 def _message(where: str, found: str, need: str, fix: str) -> str:
     return f"{where}: found {found}; need {need}" + (f"; {fix}" if fix else "")
 
@@ -65,3 +70,8 @@ def cannot_schedule(where: str, found: str, need: str, fix: str = "") -> Schedul
 def cannot_configure(where: str, found: str, need: str, fix: str = "") -> OptionError:
     """Build the one form that every refusal of a PassContext's key takes."""
     return OptionError(_message(where, found, need, fix))
+
+
+def cannot_tune(where: str, found: str, need: str, fix: str = "") -> TuningError:
+    """Build the one form that every refusal of a tuner and of its records takes."""
+    return TuningError(_message(where, found, need, fix))

@@ -41,6 +41,7 @@ EVERY = (
     n.TilesNote(8, -1, "512"),
     n.TilesNote(1, None),
     n.RowsNote(64, 203),
+    n.ConfigurationNote("matmul tile=128x256x64"),
     n.SmemNote("ring", 0, 65536),
     n.RemarkNote("what was asked for"),
     n.FallbackNote("slower"),

@@ -43,6 +43,13 @@ def test_a_refusal_of_the_lowering_is_one_of_the_schedule(refusing):
     assert not sch.trace.insts
 
 
+def test_it_can_be_left_to_the_build(refusing):
+    with dry_run.left_to_the_build():
+        assert scheduled(workloads.matmul(128, 128, 128)).trace.insts
+    with pytest.raises(ScheduleError, match="block X"):
+        scheduled(workloads.matmul(128, 128, 128))
+
+
 def test_a_failure_of_tvm_is_told_in_words(monkeypatch):
     def lower(*_args, **_options):
         raise tvm.error.InternalError("Check failed: (false) is false")

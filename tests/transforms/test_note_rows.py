@@ -1,7 +1,7 @@
 """NoteRows: what a kernel was chosen for is noted, and the annotation is gone."""
 
 from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
-from tvm_hopper.plan.notes import RowsNote
+from tvm_hopper.plan.notes import ConfigurationNote, RowsNote
 from tvm_hopper.transforms.note_rows import NoteRows
 
 KERNEL = """
@@ -20,6 +20,13 @@ def test_rows_and_time_are_noted():
     got = run(parse(KERNEL), NoteRows())
     check(got, parse(KERNEL, WITHOUT))
     assert notes_of(got) == (RowsNote(64, 203),)
+
+
+def test_a_configuration_is_noted():
+    with_one = ('"tvm_hopper.chosen_for": [64, 203]', '"tvm_hopper.configuration": "matmul"')
+    got = run(parse(KERNEL, with_one), NoteRows())
+    check(got, parse(KERNEL, WITHOUT))
+    assert notes_of(got) == (ConfigurationNote("matmul"),)
 
 
 def test_again_finds_nothing():

@@ -1,4 +1,4 @@
-"""Tuning with TVM's MetaSchedule: build and measure many configurations, and lose nothing.
+"""Tuning with TVM's MetaSchedule: search, build and measure configurations, and lose nothing.
 
 Names are loaded on first use: worker processes import a part of this package without TVM.
 """
@@ -9,20 +9,75 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
+    from tvm_hopper.meta_schedule.annotations import annotate, configurations_of
+    from tvm_hopper.meta_schedule.applying import apply
     from tvm_hopper.meta_schedule.builder import ArtifactBuilder
+    from tvm_hopper.meta_schedule.database import Database, merge
+    from tvm_hopper.meta_schedule.drawing import draw
     from tvm_hopper.meta_schedule.fake_runner import FakeRunner, fake_gpus
+    from tvm_hopper.meta_schedule.finding import lookup
+    from tvm_hopper.meta_schedule.mutators import MutateSample
+    from tvm_hopper.meta_schedule.postprocs import RefuseIllegal
+    from tvm_hopper.meta_schedule.report import TuningReport
     from tvm_hopper.meta_schedule.rpc_runner import RpcRunner
     from tvm_hopper.meta_schedule.runner import GpuRunner
+    from tvm_hopper.meta_schedule.scheduling import schedule_with
+    from tvm_hopper.meta_schedule.spaces import ExplicitSpace, SampledSpace, space
+    from tvm_hopper.meta_schedule.strategies import ConfigurationStrategy
+    from tvm_hopper.meta_schedule.tasks import Task, find_tasks
+    from tvm_hopper.meta_schedule.tuning import tune
 
 _NAMES = {  # public name -> module that holds it
     "ArtifactBuilder": "builder",
+    "ConfigurationStrategy": "strategies",
+    "Database": "database",
+    "ExplicitSpace": "spaces",
     "FakeRunner": "fake_runner",
     "GpuRunner": "runner",
+    "MutateSample": "mutators",
+    "RefuseIllegal": "postprocs",
     "RpcRunner": "rpc_runner",
+    "SampledSpace": "spaces",
+    "Task": "tasks",
+    "TuningReport": "report",
+    "annotate": "annotations",
+    "apply": "applying",
+    "configurations_of": "annotations",
+    "draw": "drawing",
     "fake_gpus": "fake_runner",
+    "find_tasks": "tasks",
+    "lookup": "finding",
+    "merge": "database",
+    "schedule_with": "scheduling",
+    "space": "spaces",
+    "tune": "tuning",
 }
 
-__all__ = ["ArtifactBuilder", "FakeRunner", "GpuRunner", "RpcRunner", "fake_gpus"]
+__all__ = [
+    "ArtifactBuilder",
+    "ConfigurationStrategy",
+    "Database",
+    "ExplicitSpace",
+    "FakeRunner",
+    "GpuRunner",
+    "MutateSample",
+    "RefuseIllegal",
+    "RpcRunner",
+    "SampledSpace",
+    "Task",
+    "TuningReport",
+    "annotate",
+    "apply",
+    "configurations_of",
+    "draw",
+    "fake_gpus",
+    "find_tasks",
+    "lookup",
+    "merge",
+    "schedule_with",
+    "space",
+    "tune",
+]
 
 
 if not TYPE_CHECKING:  # which would take any name for one of these

@@ -120,6 +120,13 @@ class RowsNote:
 
 
 @dataclass(frozen=True)
+class ConfigurationNote:
+    """What a tuner scheduled the kernel with."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class SmemNote:
     """A part of a thread block's shared memory, in bytes."""
 
@@ -152,6 +159,7 @@ Note = (
     | RolesNote
     | TilesNote
     | RowsNote
+    | ConfigurationNote
     | SmemNote
     | RemarkNote
     | FallbackNote

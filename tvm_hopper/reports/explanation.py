@@ -26,6 +26,7 @@ from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP, WARP_GROUP_THREADS
 from tvm_hopper.plan.notes import (
     ArrivalsNote,
+    ConfigurationNote,
     FallbackNote,
     MmaNote,
     Note,
@@ -101,6 +102,7 @@ class Kernel:
     assembled: Assembled | None = None
     launched_for: str = ""  # the condition under which the host launches it
     chosen_for: RowsNote | None = None
+    configuration: str = ""  # that a tuner scheduled it with
 
     @property
     def stages(self) -> int | None:
@@ -151,6 +153,8 @@ class Kernel:
         """Yield what is computed, by whom, and for which tiles."""
         if self.launched_for:
             yield "launched for", self.launched_for
+        if self.configuration:
+            yield "tuned", self.configuration
         if self.chosen_for:
             time = f"{self.chosen_for.tenths / 10:.1f} us by estimate"
             yield "chosen for", f"{_count(self.chosen_for.rows, 'row')}, {time}"
@@ -456,6 +460,7 @@ def kernel_of(name: str, notes: Iterable[Note], arch: Arch = SM_90A) -> Kernel:
         roles=next(iter(of(RolesNote)), None),
         order=next(iter(of(TilesNote)), None),
         chosen_for=next(iter(of(RowsNote)), None),
+        configuration=next((note.text for note in of(ConfigurationNote)), ""),
         rings=tuple(rings),
         store_rings=of(StoreRingNote),
         smem=of(SmemNote),

@@ -58,6 +58,8 @@ CHOSEN_FOR = "tvm_hopper.chosen_for"
 # -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
 MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
+# -- on the loop bound to blockIdx.x of a kernel of a tuner's
+CONFIGURATION = "tvm_hopper.configuration"
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
 # -- options of a whole compilation (function attribute or PassContext)
@@ -213,6 +215,13 @@ KEYS: dict[str, Key] = {
             (LOOP,),
             str,
             "what a model chose for the kernel, and what came after it, for `explain`",
+            axis="blockIdx.x",
+        ),
+        Key(
+            CONFIGURATION,
+            (LOOP,),
+            str,
+            "what a tuner scheduled the kernel with, as a record of it keeps it",
             axis="blockIdx.x",
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),

@@ -49,6 +49,7 @@ FORMS = {
     "tvm_hopper.memory_bound": Form(("j0",), str, usual='"pointwise"'),
     "tvm_hopper.chosen": Form(("j0",), str, usual='"1"'),
     "tvm_hopper.chosen_for": Form(("j0",), int, True, "[64, 53]"),
+    "tvm_hopper.configuration": Form(("j0",), str, usual='"matmul"'),
     "tvm_hopper.choice": Form(("wgmma",), str, usual='"1"'),
     "tvm_hopper.wgmma": Form(("wgmma",), int),
     "tvm_hopper.accumulate": Form(("wgmma",), str, usual='"float32"'),

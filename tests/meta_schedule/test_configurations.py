@@ -1,0 +1,57 @@
+"""Configurations as text: read back exactly, and nothing else is read."""
+
+import pytest
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import TuningError
+from tvm_hopper.meta_schedule.configurations import as_text, from_text, kind_of, say
+
+CONFIGS = {
+    "matmul": hs.MatmulConfig(),
+    "matmul consumers=2 persistent=-1 registers=40x232 stages=4 tile=128x256x64": hs.MatmulConfig(
+        (128, 256, 64), 4, 2, registers=(40, 232), persistent=-1
+    ),
+    "matmul accumulate=float32 split_k=2 transposed=yes": hs.MatmulConfig(
+        accumulate="float32", split_k=2, transposed=True
+    ),
+    "row_reduction preload=no threads=128": hs.RowReductionConfig(threads=128, preload=False),
+    "pointwise chunks=2 vector=8": hs.PointwiseConfig(chunks=2, vector=8),
+}
+
+
+@pytest.mark.parametrize("text", CONFIGS)
+def test_a_text_is_read_back_exactly(text):
+    config = CONFIGS[text]
+    assert as_text(config) == text
+    assert from_text(text) == config
+    assert kind_of(config) == text.split(" ")[0]
+
+
+def test_words_for_tables():
+    assert say(hs.MatmulConfig(accumulate="float32")) == "built-in choice"
+    config = hs.MatmulConfig((128, 256, 64), 4, 2, transposed=True, store=None)
+    assert say(config) == "128x256x64, 4 stages, 2 consumers, transposed"
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (3, "need a kind of kernel and its fields"),
+        ("matmul " + "a" * 5000, "need a kind of kernel and its fields"),
+        ("", "need one of the kinds matmul"),
+        ("conv tile=1x2x3", "need one of the kinds matmul"),
+        ("matmul tile", "need a kind of kernel and its fields"),
+        ("matmul  stages=4", "need a kind of kernel and its fields"),
+        ("matmul stages=4 stages=5", "need a kind of kernel and its fields"),
+        ("matmul stages=__import__", "need a legal configuration"),
+        ("matmul threads=4", "found 'threads' in .*need fields of a MatmulConfig"),
+        ("matmul tile=128x256", "need a legal configuration"),
+        ("matmul stages=yes", "need a legal configuration"),
+        ("matmul stages=99999999999999999999999", "need a legal configuration"),
+        ("pointwise threads=33", "need a legal configuration"),
+    ],
+)
+def test_anything_else_is_refused(text, match):
+    with pytest.raises(TuningError, match=match) as error:
+        from_text(text, "here")
+    assert str(error.value).startswith("here: found")

@@ -1,0 +1,145 @@
+"""Problems: what is listed is legal, estimates are those of the model, features tell them apart."""
+
+import random
+
+import numpy as np
+import pytest
+from tvm.target import Target
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import HopperError
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.meta_schedule.matmul_problems import as_matmul, find_product
+from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
+from tvm_hopper.meta_schedule.problems import LAUNCH_US, bytes_of, key_of
+from tvm_hopper.schedule.products.config import find_violations
+from tvm_hopper.testing import memory_bound, workloads
+
+H200 = Target("nvidia/nvidia-h200")
+PRODUCT = workloads.matmul(256, 384, 512, out_dtype="float16")["main"]
+
+
+@pytest.fixture(scope="module")
+def product():
+    return as_matmul(PRODUCT, H200)
+
+
+def test_a_product_is_described(product):
+    assert product.form == "matmul float16 float16 k k"
+    assert product.extents == (256, 384, 512)
+    assert product.multiply_adds == 256 * 384 * 512
+    assert product.moved_bytes == 2 * (256 * 512 + 384 * 512 + 256 * 384)
+    assert product.bound_us == LAUNCH_US
+
+
+def test_a_large_product_is_bound_by_its_tensor_cores():
+    large = as_matmul(workloads.matmul(8192, 8192, 8192)["main"], H200)
+    rate = 2048 * 132 * 1755
+    assert large.bound_us == pytest.approx(8192**3 / rate)
+
+
+def test_a_copy_of_much_is_bound_by_memory():
+    problem = as_memory_bound(memory_bound.copy(1 << 15, 1 << 14)["main"], H200)
+    beyond = problem.moved_bytes - (50 << 20)
+    assert problem.bound_us == pytest.approx(beyond / 4.8e6)
+    assert bytes_of(problem.mod["main"]) == 2 * 2 * (1 << 29)
+
+
+def test_keys_depend_on_the_part(product):
+    other = Target("nvidia/nvidia-h20")
+    assert key_of(product.mod, H200) != key_of(product.mod, other)
+    assert key_of(product.mod, other).endswith("-sm_90a-78")
+
+
+def test_listed_products_are_legal(product):
+    configs = product.configurations()
+    assert len(configs) == len(set(configs)) > 1000
+    for config in configs:
+        assert not find_violations(config.tile, config.stages, config, "float16", SM_90A)
+    assert {c.parts for c in configs} == {1, 2}  # 512 deep: no part of four steps more
+    assert {c.store for c in configs} == {None, "tma"}
+    assert {c.persistent for c in configs if c.tile[:2] == (64, 64)} == {0}  # one wave
+
+
+def test_few_of_them_are_refused(product):
+    some = random.Random(1).sample(product.configurations(), 10)
+    refused = 0
+    for config in some:
+        try:
+            product.schedule(config)
+        except HopperError:
+            refused += 1
+    assert refused <= 4
+
+
+def test_the_choice_has_the_least_estimate(product):
+    configs = product.configurations()
+    times = product.estimates(configs)
+    choice = product.resolved(product.built_in())
+    assert choice.tile is not None
+    assert product.estimates([choice])[0] <= 1.05 * times.min()
+
+
+def test_several_waves_have_orders():
+    large = as_matmul(workloads.matmul(4096, 4096, 4096)["main"], H200)
+    same = [c for c in large.configurations() if c.tile == (128, 256, 64) and c.stages == 4]
+    assert {(c.raster_group, c.persistent) for c in same} >= {(1, -1), (16, -1), (16, 0)}
+
+
+def test_few_rows_are_tried_both_ways():
+    problem = as_matmul(workloads.matmul(16, 512, 512)["main"], H200)
+    assert {bool(c.transposed) for c in problem.configurations()} == {False, True}
+
+
+def test_features_are_of_one_scale_and_tell_configurations_apart(product):
+    some = random.Random(0).sample(product.configurations(), 200)
+    features = product.features(some)
+    assert features.shape[0] == 200
+    assert np.isfinite(features).all()
+    assert np.abs(features).max() < 12
+    assert len(np.unique(features, axis=0)) > 190
+
+
+def test_half_precision_sums_are_accumulated_in_float32():
+    func = workloads.matmul(64, 64, 64, acc_dtype="float16", cast="none", out_dtype="float16")[
+        "main"
+    ]
+    problem = as_matmul(func, H200)
+    assert problem.built_in().accumulate == "float32"
+    assert all(c.accumulate == "float32" for c in problem.configurations())
+
+
+def test_what_is_no_product_is_none():
+    assert as_matmul(memory_bound.softmax(64, 64)["main"], H200) is None
+    assert as_matmul(workloads.matmul("m", 64, 64)["main"], H200) is None
+    assert find_product(memory_bound.copy(64, 64)["main"], H200) is None
+    assert as_memory_bound(PRODUCT, H200) is None
+
+
+@pytest.mark.parametrize(
+    ("mod", "kind"),
+    [
+        (memory_bound.rms_norm(512, 1024), hs.RowReductionConfig),
+        (memory_bound.silu_mul(512, 1000), hs.PointwiseConfig),
+    ],
+    ids=("rows", "elements"),
+)
+def test_memory_bound_kernels_begin_near_the_choice(mod, kind):
+    problem = as_memory_bound(mod["main"], H200)
+    configs = problem.configurations()
+    assert {type(c) for c in configs} == {kind}
+    assert problem.built_in() == kind()
+    assert problem.resolved(kind()) == problem.choice
+    assert problem.resolved(kind(threads=64)).threads == 64
+    times = problem.estimates(configs)
+    assert times.min() >= problem.estimates([problem.choice])[0] * 0.999
+    assert problem.features(configs).shape[0] == len(configs)
+    order = np.argsort(times, kind="stable")
+    served = 0
+    for place in order[:6]:
+        try:
+            problem.schedule(configs[place])
+            served += 1
+        except HopperError:
+            continue
+    assert served >= 3

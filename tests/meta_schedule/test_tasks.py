@@ -1,0 +1,115 @@
+"""What there is to tune: each function once, symbolic rows by classes, the rest named."""
+
+import pytest
+import tvm
+from tvm.target import Target
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import TuningError
+from tvm_hopper.meta_schedule import tasks
+from tvm_hopper.meta_schedule.scheduling import schedule_with
+from tvm_hopper.meta_schedule.tasks import as_target, bind_rows, find_tasks, look_for_tasks
+from tvm_hopper.meta_schedule.tasks import symbols_of as symbols
+from tvm_hopper.testing import memory_bound, workloads
+
+TARGET = "nvidia/nvidia-h200"
+PRODUCT = workloads.matmul(64, 64, 64)["main"]
+
+
+def module(**functions):
+    return tvm.IRModule({k: f.with_attr("global_symbol", k) for k, f in functions.items()})
+
+
+def test_each_function_once_with_its_weight():
+    mod = module(a=PRODUCT, b=memory_bound.copy(64, 64)["main"], c=PRODUCT)
+    found = find_tasks(mod, TARGET)
+    assert [(x.name, x.weight, len(x.modules)) for x in found] == [("a", 2, 2), ("b", 1, 1)]
+
+
+def test_a_function_alone_is_a_module():
+    assert [x.name for x in find_tasks(PRODUCT, TARGET)] == ["main"]
+
+
+def test_what_is_left_is_named_with_the_reason():
+    scheduled = schedule_with(PRODUCT, hs.MatmulConfig())
+    mod = module(
+        ours=scheduled.mod["main"],
+        marked=PRODUCT.with_attr("tirx.is_scheduled", True),
+        rows=memory_bound.rms_norm("n", 64)["main"],
+        depth=workloads.matmul(64, 64, "k")["main"],
+        both=workloads.matmul("m", "n", 64)["main"],
+        float32=workloads.matmul(64, 64, 64, dtype="float32", cast="none")["main"],
+    )
+    assert look_for_tasks(mod, Target(TARGET)).tasks == []
+    assert look_for_tasks(mod, Target(TARGET)).left == {
+        "ours": "scheduled already",
+        "marked": "scheduled already",
+        "rows": "symbolic extents of something else than a product",
+        "depth": "a symbolic extent that is not the rows",
+        "both": "2 symbolic extents; one of them is tuned",
+        "float32": "no product, reduction of rows or elementwise program",
+    }
+
+
+def test_symbolic_rows_are_static_tasks(monkeypatch):
+    monkeypatch.setattr(hs, "choose_classes", lambda *args, **given: (16, 256))
+    mod = module(s=workloads.matmul("m", 64, 64)["main"], t=workloads.matmul(16, 64, 64)["main"])
+    found = look_for_tasks(mod, Target(TARGET))
+    assert [(x.name, x.weight) for x in found.tasks] == [("s [16 rows]", 2), ("s [256 rows]", 1)]
+    (classes,) = found.classes
+    assert [rows for rows, _ in classes.bounds] == [16, 256]
+    assert [key for _, key in classes.bounds] == [x.problem.key for x in found.tasks]
+
+
+def test_bounds_are_those_of_the_package():
+    found = look_for_tasks(module(s=workloads.matmul("m", 4096, 64)["main"]), Target(TARGET))
+    with Target(TARGET):
+        bounds = hs.choose_classes(4096, 64, out_dtype="float32")
+    assert tuple(rows for rows, _ in found.classes[0].bounds) == bounds
+
+
+def test_classes_that_cannot_be_scheduled_are_left(monkeypatch):
+    monkeypatch.setattr(hs, "choose_classes", lambda *args, **given: (16,))
+    monkeypatch.setattr(tasks, "KINDS", ())
+    found = look_for_tasks(module(s=workloads.matmul("m", 64, 64)["main"]), Target(TARGET))
+    assert found.left == {"s": "a product that cannot be scheduled"}
+
+
+def test_binding_leaves_nothing_symbolic():
+    func = workloads.matmul("m", 64, 64)["main"]
+    (m,) = symbols(func)
+    assert symbols(bind_rows(func, m, 128)) == []
+
+
+@pytest.mark.parametrize(
+    "target", ["llvm", {"kind": "cuda", "arch": "sm_80"}, {"kind": "cuda", "arch": "sm_100a"}, None]
+)
+def test_targets_that_are_no_hopper_gpu(target):
+    with pytest.raises(TuningError, match=r"target: found .*; need a Hopper GPU"):
+        as_target(target)
+
+
+def test_the_target_in_scope_is_taken():
+    with Target(TARGET):
+        assert as_target(None).attrs["arch"] == "sm_90a"
+
+
+def test_what_is_no_module():
+    with pytest.raises(TuningError, match="found int; need an IRModule"):
+        find_tasks(3, TARGET)
+
+
+def test_calls_of_a_relax_function_are_the_weight():
+    from tvm import relax
+
+    block = relax.BlockBuilder()
+    kind = relax.TensorType((64, 64), "bfloat16")
+    x = relax.Var("x", kind)
+    with block.function("run", [x]):
+        gv = block.add_func(memory_bound.copy(64, 64)["main"], "copy")
+        made = x
+        for _ in range(3):
+            made = block.emit(relax.call_tir(gv, (made,), kind))
+        block.emit_func_output(made)
+    (task,) = find_tasks(block.get(), TARGET)
+    assert (task.name, task.weight) == ("copy", 3)

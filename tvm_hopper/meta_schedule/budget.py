@@ -1,0 +1,75 @@
+"""Which function the next trials go to, and when enough is enough.
+
+Every function has its choice of the package measured first. Then the one comes next at which a
+trial is expected to save most of the module's time: the model's expected improvement, times the
+time of the function, times how often the module has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .search import Search
+from .tasks import Task
+
+CLOSE = 1.02  # times the bound: nothing is left to gain
+LEAST_GAIN = 5e-4  # of the time, that a trial must be expected to save
+FEWEST = 16  # trials before the model's word on that is taken
+
+
+@dataclass(eq=False)
+class Account:
+    """One task, its search, and how many of its trials there are."""
+
+    task: Task
+    search: Search
+    trials: int = 0
+    under_way: int = 0
+    failed: int = 0
+    stopped: str = field(default="")
+
+    @property
+    def worth(self) -> float:
+        """The microseconds of the module that the next trial is expected to save."""
+        best = self.search.best
+        time = math.inf if best is None or best.microseconds is None else best.microseconds
+        gain = self.search.expected_gain()
+        return math.inf if math.isinf(gain) else self.task.weight * time * gain
+
+
+def why_enough(account: Account) -> str:
+    """Say why no more trials of a task are worth it; an empty string while they are."""
+    search = account.search
+    if search.is_exhausted:
+        return "every configuration was tried"
+    best = search.best
+    if best is None or best.microseconds is None:
+        return ""
+    if best.microseconds <= CLOSE * search.problem.bound_us:
+        return "at the bound"
+    if account.trials >= FEWEST and search.expected_gain() < LEAST_GAIN:
+        return "nothing more to gain, by the model"
+    return ""
+
+
+def choose(accounts: Sequence[Account]) -> Account | None:
+    """Return the account whose trials come next, None if none is worth any.
+
+    One of which a batch is under way waits for it, as long as another one has something to try.
+    """
+    open_ = [x for x in accounts if not x.stopped]
+    idle = [x for x in open_ if not x.under_way]
+    return max(idle or open_, key=lambda x: x.worth, default=None)
+
+
+def share(account: Account, accounts: Sequence[Account], left: int, batch: int) -> int:
+    """Return how many trials a task gets at once.
+
+    Before every task has had some, none gets more than its part of what is left.
+    """
+    fresh = [x for x in accounts if not x.trials and not x.under_way and not x.stopped]
+    if account in fresh:
+        return max(1, min(batch, left // len(fresh)))
+    return min(batch, left)

@@ -1,0 +1,48 @@
+"""The shell command `tune`: python -m tvm_hopper tune module.py:make --trials 200."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from tvm_hopper.errors import cannot_tune
+from tvm_hopper.requests.kernel_file import load_kernel
+
+from .report import TuningReport, wide_console
+from .tuning import tune
+
+
+def tune_command(arguments: argparse.Namespace) -> int:
+    """Tune what a Python file makes, and print the table."""
+    database = tune(
+        load_kernel(*arguments.kernel),
+        arguments.target,
+        trials=arguments.trials,
+        gpus=as_gpus(arguments.gpus),
+        tracker=arguments.tracker,
+        work_dir=arguments.work_dir,
+        progress=False if arguments.quiet else None,
+    )
+    report = TuningReport(database)
+    if arguments.json:
+        print(json.dumps(report.to_json(), indent=1))
+    else:
+        wide_console().print(report.table())
+    return 0
+
+
+def as_gpus(text: str) -> Any:
+    """Read "all", or numbers of GPUs.
+
+    Raises
+    ------
+    TuningError
+        It is neither.
+    """
+    if text == "all":
+        return text
+    parts = text.split(",")
+    if not all(x.strip().isdigit() for x in parts):
+        raise cannot_tune("--gpus", repr(text), '"all", or numbers of GPUs, e.g. 0,1')
+    return [int(x) for x in parts]

@@ -1,0 +1,127 @@
+"""Configurations as text, and back: what a record and an annotation of a kernel keep.
+
+    matmul consumers=2 stages=4 tile=128x256x64 transposed=yes
+    row_reduction threads=128
+    pointwise
+
+What a configuration leaves open is left out: the kind alone is the choice of the package. A text
+is data and is read as such; anything else than a configuration in it is one error. It has no
+quotation marks, which TVM does not escape where it writes a trace.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+from tvm_hopper.errors import HopperError, cannot_tune
+from tvm_hopper.schedule import MatmulConfig, PointwiseConfig, RowReductionConfig
+
+Configuration = MatmulConfig | RowReductionConfig | PointwiseConfig
+CLASSES: dict[str, type[Any]] = {
+    "matmul": MatmulConfig,
+    "row_reduction": RowReductionConfig,
+    "pointwise": PointwiseConfig,
+}
+_KINDS = {made: kind for kind, made in CLASSES.items()}
+MOST_TEXT = 4096  # characters; a configuration has a few hundred
+_WORDS = {  # how a field reads in a table
+    "stages": "{} stages",
+    "consumers": "{} consumers",
+    "threads": "{} threads",
+    "rows": "{} rows",
+    "chunks": "{} vectors",
+    "vector": "of {}",
+    "split_k": "{} parts",
+    "wgmma_pending": "{} pending",
+    "raster_group": "raster {}",
+    "accumulate": "",  # goes without saying: there is no other
+}
+_WORD = re.compile(r"([a-z_]+)=([a-z0-9_-]+)")
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+def kind_of(config: Configuration) -> str:
+    """Return the kind of kernel that a configuration is for."""
+    return _KINDS[type(config)]
+
+
+def as_text(config: Configuration) -> str:
+    """Return a configuration as one line; `from_text` reads it back exactly."""
+    given = [f"{name}={_plain(value)}" for name, value in sorted(_given(config).items())]
+    return " ".join([kind_of(config), *given])
+
+
+def from_text(text: Any, where: str = "configuration") -> Configuration:
+    """Read a configuration.
+
+    Parameters
+    ----------
+    text : str
+        What `as_text` returned.
+    where : str
+        Names the place of the text in an error message.
+
+    Raises
+    ------
+    TuningError
+        The text is no configuration, or one that the package refuses.
+    """
+    need = "a kind of kernel and its fields, e.g. matmul stages=4 tile=128x256x64"
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise cannot_tune(where, f"{str(text)[:80]!r}", need)
+    kind, *words = text.split(" ")
+    made = CLASSES.get(kind)
+    if made is None:
+        raise cannot_tune(where, f"{text[:80]!r}", f"one of the kinds {', '.join(CLASSES)}")
+    known = {field.name for field in fields(made)}
+    values: dict[str, Any] = {}
+    for word in words:
+        found = _WORD.fullmatch(word)
+        if found is None or found[1] in values:
+            raise cannot_tune(where, f"{text[:80]!r}", need)
+        if found[1] not in known:
+            fields_of = f"fields of a {made.__name__}: {', '.join(sorted(known))}"
+            raise cannot_tune(where, f"{found[1]!r} in {text[:80]!r}", fields_of)
+        values[found[1]] = _value(found[2])
+    try:
+        config: Configuration = made(**values)
+    except (HopperError, TypeError, ValueError) as error:
+        raise cannot_tune(where, f"{text[:200]!r} ({error})", "a legal configuration") from error
+    return config
+
+
+def say(config: Configuration) -> str:
+    """Return a configuration in words, for tables."""
+    given = _given(config)
+    tile = given.pop("tile", None)
+    words = ["x".join(map(str, tile))] if tile else []
+    for name, value in given.items():
+        plain = name.replace("_", " ")
+        form = _WORDS.get(name, plain if value is True else f"{plain} {{}}")
+        words.append(form.format(_plain(value)))
+    return ", ".join(filter(None, words)) or "built-in choice"
+
+
+def _given(config: Configuration) -> dict[str, Any]:
+    """Return what a configuration does not leave open."""
+    values = ((field, getattr(config, field.name)) for field in fields(config))
+    return {field.name: value for field, value in values if value != field.default}
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _value(text: str) -> Any:
+    """Read a value as `_plain` writes it."""
+    if text in ("yes", "no"):
+        return text == "yes"
+    parts = text.split("x")
+    if all(_NUMBER.fullmatch(x) for x in parts):
+        numbers = tuple(map(int, parts))
+        return numbers if len(numbers) > 1 else numbers[0]
+    return text

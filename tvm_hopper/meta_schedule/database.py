@@ -1,0 +1,249 @@
+"""What a work folder knows: functions, trials, and which winners were found right.
+
+    database = Database("tuned")
+    database.winner(key)                    the best checked trial of a function, or None
+    merge("all", "tuned_here", "tuned_there")
+
+Beside the log lie the two files of TVM's JSONDatabase, with the checked winners alone. They are
+made from the log, and made anew whenever they differ from it: whoever knows TVM only can apply them
+with `MetaScheduleApplyDatabase`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tvm_hopper.errors import cannot_tune
+
+from .configurations import Configuration, from_text
+from .journal import FILE, Journal, check_versions, differing, read_lines
+from .search import Measured
+
+WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
+RIGHT = ("equal", "unchecked")  # verdicts of a check with which a trial may win
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One measured configuration.
+
+    Attributes
+    ----------
+    seconds : float or None
+        The median of its times; None: it failed.
+    error : str
+        Why, if it did.
+    predicted_us : float
+        What the model expected before, in microseconds.
+    """
+
+    config: Configuration
+    text: str
+    kernel: str
+    seconds: float | None
+    error: str
+    predicted_us: float
+
+    @property
+    def measured(self) -> Measured:
+        """The trial as a search takes it."""
+        time = None if self.seconds is None else self.seconds * 1e6
+        return Measured(self.config, self.kernel, time)
+
+
+class Database:
+    """The records of a work folder.
+
+    Parameters
+    ----------
+    work_dir : str or Path
+        What `tvm_hopper.tune` was given.
+
+    Raises
+    ------
+    TuningError
+        There is no such folder, or a line of its log is not ours; the message names file and line.
+    """
+
+    def __init__(self, work_dir: str | Path) -> None:
+        self.folder = Path(work_dir)
+        if not (self.folder / FILE).is_file():
+            need = f"the work_dir of a tuning run, with {FILE}"
+            raise cannot_tune(f"database {work_dir}", "no records", need, "tune first")
+        self._read(read_lines(self.folder))
+
+    @classmethod
+    def of(cls, journal: Journal) -> Database:
+        """Return what an open log says so far; later lines are for `add`."""
+        made = cls.__new__(cls)
+        made.folder = journal.folder
+        made._read(journal.rows)
+        return made
+
+    def _read(self, rows: Iterable[dict[str, Any]]) -> None:
+        self.header: dict[str, Any] = {}
+        self.workloads: dict[str, dict[str, Any]] = {}
+        self.modules: dict[str, list[str]] = {}
+        self.classes: dict[str, dict[str, Any]] = {}
+        self.machines: list[dict[str, Any]] = []
+        self._trials: dict[str, list[Trial]] = {}
+        self._checks: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Take one line of the log into account."""
+        if row["is"] == "header":
+            self.header = row
+        elif row["is"] == "workload":
+            self.workloads.setdefault(row["key"], row)
+            if not self.has_module(row["key"], row["module"]):
+                self.modules.setdefault(row["key"], []).append(row["module"])
+        elif row["is"] == "classes":
+            self.classes[row["key"]] = row
+        elif row["is"] == "machine":
+            self.machines.append(row)
+        elif row["is"] == "trial":
+            self._trials.setdefault(row["workload"], []).append(_trial(row, self.folder))
+        else:
+            self._checks[row["workload"], row["configuration"]] = row
+
+    def has_module(self, key: str, text: str) -> bool:
+        """Tell whether a function is known by a module: in both texts its hash comes first."""
+        hashes = {x.partition(",")[0] for x in self.modules.get(key, [])}
+        return text.partition(",")[0] in hashes
+
+    @property
+    def other_versions(self) -> list[str]:
+        """What wrote the records in another version than this process': their names, or nothing."""
+        return differing(self.header)
+
+    def trials(self, key: str) -> list[Trial]:
+        """Return the trials of a function, in the order in which they were made."""
+        return list(self._trials.get(key, ()))
+
+    def verdict(self, key: str, trial: Trial) -> str:
+        """Return what a check found of a trial; an empty string without a check."""
+        row = self._checks.get((key, trial.text))
+        return "" if row is None else str(row["verdict"])
+
+    def ranked(self, key: str) -> list[Trial]:
+        """Return the trials that ran, the fastest one first."""
+        timed = [x for x in self.trials(key) if x.seconds is not None]
+        return sorted(timed, key=lambda x: x.seconds or 0.0)
+
+    def winner(self, key: str) -> Trial | None:
+        """Return the fastest trial whose kernel was found right, or None."""
+        found = (x for x in self.ranked(key) if self.verdict(key, x) in RIGHT)
+        return next(found, None)
+
+    def write_stock(self) -> None:
+        """Write the two files of TVM's JSONDatabase, if they are not there as they should be."""
+        workloads: list[str] = []
+        records: list[str] = []
+        for key, modules in self.modules.items():
+            winner = self.winner(key)
+            record = self._checks[key, winner.text]["record"] if winner is not None else None
+            if record is None:
+                continue
+            for module in modules:
+                records.append(f"[{len(workloads)},{record}]\n")
+                workloads.append(f"{module}\n")
+        _replace(self.folder / RECORDS, "".join(records))
+        _replace(self.folder / WORKLOADS, "".join(workloads))
+
+
+def _trial(row: dict[str, Any], folder: Path) -> Trial:
+    config = from_text(row["configuration"], f"{folder / FILE}, a trial")
+    seconds = None if row["seconds"] is None else median(row["seconds"])
+    return Trial(
+        config,
+        row["configuration"],
+        row["kernel"],
+        seconds,
+        row["error"] or "",
+        float(row["predicted"]),
+    )
+
+
+def _replace(path: Path, text: str) -> None:
+    """Put a file in the place of another one at once."""
+    if path.exists() and path.read_text() == text:
+        return
+    fresh = path.with_suffix(".new")
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def merge(into: str | Path, *sources: str | Path) -> Database:
+    """Add the records of other work folders to one.
+
+    Parameters
+    ----------
+    into : str or Path
+        A work folder; made if it is not there.
+    sources : str or Path
+        Work folders, which are only read. What `into` has already is not added again.
+
+    Returns
+    -------
+    database : Database
+        Of `into`.
+
+    Raises
+    ------
+    TuningError
+        A folder has no records, or such that cannot be read or mixed.
+    """
+    read = []
+    for source in sources:
+        database = Database(source)
+        check_versions(database.header, database.folder)
+        read.append(read_lines(database.folder))
+    with Journal(Path(into)) as journal:
+        known = {_content(row, journal.rows) for row in journal.rows}
+        for rows in read:
+            for row in rows:
+                content = _content(row, rows)
+                if row["is"] == "header" or content in known:
+                    continue
+                known.add(content)
+                journal.append(_renumbered(row, rows, journal.rows))
+        database = Database.of(journal)
+        database.write_stock()
+    return database
+
+
+def _content(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Return a line as a text that does not depend on the numbers of its file."""
+    same = {k: v for k, v in row.items() if k != "number"}
+    if row["is"] == "trial":
+        same["machine"] = _machine(rows, row["machine"])
+    return json.dumps(same, sort_keys=True)
+
+
+def _renumbered(
+    row: dict[str, Any], source: list[dict[str, Any]], into: list[dict[str, Any]]
+) -> dict[str, Any]:
+    machines = [x for x in into if x["is"] == "machine"]
+    if row["is"] == "machine":
+        return {**row, "number": len(machines)}
+    if row["is"] != "trial":
+        return row
+    wanted = _machine(source, row["machine"])
+    same = [x["number"] for x in machines if _machine([x], x["number"]) == wanted]
+    return {**row, "machine": same[0] if same else 0}
+
+
+def _machine(rows: list[dict[str, Any]], number: int) -> dict[str, Any]:
+    found = (x for x in rows if x["is"] == "machine" and x["number"] == number)
+    return {k: v for k, v in next(found, {}).items() if k != "number"}

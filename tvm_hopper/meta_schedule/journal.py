@@ -1,0 +1,232 @@
+"""The log of a work folder: one JSON object a line, appended whole or not at all.
+
+    {"is": "header", "format": 1, "package": "0.1.0", ...}      what wrote the rest
+    {"is": "workload", "key": "1f..", "form": "matmul ..", ...}  a function that is tuned
+    {"is": "classes", "key": "9c..", "bounds": [[16, "1f.."]]}  size classes of symbolic rows
+    {"is": "machine", "number": 0, "gpu": "NVIDIA H200", ...}   where trials ran
+    {"is": "trial", "workload": "1f..", "configuration": "matmul {..}", "seconds": [..], ...}
+    {"is": "check", "workload": "1f..", "configuration": "..", "verdict": "equal", ...}
+
+A line is on the disk before the next trial begins, so that a process may be killed at any moment:
+of what it wrote all lines are whole but the last one, which is dropped with a note. Nothing in the
+file is run: configurations are read as such, and everything else is numbers and names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tvm_hopper.errors import cannot_tune
+
+from .versions import FORMAT, versions
+
+FILE = "trials.jsonl"
+LOCK = "lock"
+MOST_LINE = 16 << 20  # bytes: a workload's module is a few ten thousand
+
+# What a line has beside "is": the types of its fields. Others may stand there, too.
+FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "header": {"format": (int,), "package": (str,), "passes": (str,), "tvm": (str,)},
+    "workload": {
+        "key": (str,),
+        "name": (str,),
+        "form": (str,),
+        "extents": (list,),
+        "arch": (str,),
+        "num_sms": (int,),
+        "target": (str,),
+        "module": (str,),
+    },
+    "classes": {
+        "key": (str,),
+        "name": (str,),
+        "arch": (str,),
+        "num_sms": (int,),
+        "bounds": (list,),
+    },
+    "machine": {"number": (int,)},
+    "trial": {
+        "workload": (str,),
+        "configuration": (str,),
+        "kernel": (str,),
+        "seconds": (list, type(None)),
+        "error": (str, type(None)),
+        "machine": (int,),
+        "predicted": (int, float),
+    },
+    "check": {
+        "workload": (str,),
+        "configuration": (str,),
+        "verdict": (str,),
+        "by": (str,),
+        "record": (str, type(None)),
+    },
+}
+
+
+def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
+    """Read the log of a folder; an empty list where there is none.
+
+    Parameters
+    ----------
+    folder : Path
+        The work folder.
+    mend : bool
+        Cut off a last line that is not whole, which else is only left out.
+
+    Raises
+    ------
+    TuningError
+        A line is no JSON object of ours; the message names file and line.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    torn = lines.pop()  # nothing, if the last line is whole
+    if torn:
+        warnings.warn(f"{path}:{len(lines) + 1}: dropped a line that is not whole", stacklevel=2)
+        if mend:
+            with path.open("r+b") as file:
+                file.truncate(path.stat().st_size - len(torn))
+                os.fsync(file.fileno())
+    found = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    if found:
+        _check_header(found[0], path)
+    return found
+
+
+def _parse(line: bytes, where: str) -> dict[str, Any]:
+    fix = "take the line away, or begin with another work_dir"
+    if len(line) > MOST_LINE:
+        raise cannot_tune(where, f"{len(line)} bytes", f"a line of at most {MOST_LINE} bytes", fix)
+    try:
+        row = json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise cannot_tune(where, f"{line[:60]!r}", "a JSON object", fix) from error
+    known = FIELDS.get(row.get("is")) if _is_row(row) else None
+    if known is None:
+        raise cannot_tune(where, f"{line[:60]!r}", f'an object with "is": {", ".join(FIELDS)}', fix)
+    for name, types in known.items():
+        value = row.get(name)
+        if name not in row or not isinstance(value, types) or isinstance(value, bool):
+            need = f'"{name}" of type {" or ".join(t.__name__ for t in types)}'
+            raise cannot_tune(where, f'"{name}": {str(value)[:60]!r}', need, fix)
+    _check_values(row, where, fix)
+    return dict(row)
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, dict) and isinstance(row.get("is"), str)
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"found {text}")
+
+
+def _check_values(row: dict[str, Any], where: str, fix: str) -> None:
+    """Refuse times that are none, extents that are no numbers, and bounds that are no pairs."""
+    if row["is"] == "trial" and row["seconds"] is not None:
+        times = row["seconds"]
+        if not times or not all(_is_number(x) and 0 < x < math.inf for x in times):
+            found = f'"seconds": {str(times)[:60]}'
+            raise cannot_tune(where, found, "times above 0, at least one", fix)
+    if row["is"] == "workload" and not all(isinstance(x, int) and x > 0 for x in row["extents"]):
+        raise cannot_tune(where, f'"extents": {str(row["extents"])[:60]}', "numbers above 0", fix)
+    if row["is"] == "classes" and not all(
+        isinstance(x, list) and len(x) == 2 and isinstance(x[0], int) and isinstance(x[1], str)
+        for x in row["bounds"]
+    ):
+        found = f'"bounds": {str(row["bounds"])[:60]}'
+        raise cannot_tune(where, found, "pairs of rows and a workload's key", fix)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_header(row: dict[str, Any], path: Path) -> None:
+    """Refuse a file that another form of this module wrote."""
+    if row["is"] != "header" or row["format"] != FORMAT:
+        found = f"format {row['format']}" if row["is"] == "header" else f"a {row['is']} first"
+        need = f"a header of format {FORMAT}"
+        raise cannot_tune(f"{path}:1", found, need, "begin with another work_dir")
+
+
+class Journal:
+    """The log of a work folder, open for one process that appends to it.
+
+    Parameters
+    ----------
+    folder : Path
+        The work folder; made if it is not there.
+
+    Raises
+    ------
+    TuningError
+        Another process writes there, what is there is no work folder of ours, or other versions
+        than this process' wrote it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if folder.exists() and not folder.is_dir():
+            raise cannot_tune(f"work_dir {folder}", "a file", "a folder, or a path to make one at")
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as opened:  # closes them if anything is refused
+            lock = opened.enter_context((folder / LOCK).open("w"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                found = "another process that tunes into it"
+                raise cannot_tune(f"work_dir {folder}", found, "a folder of its own") from error
+            self.rows = read_lines(folder, mend=True)
+            self._file = opened.enter_context((folder / FILE).open("ab"))
+            if self.rows:
+                check_versions(self.rows[0], folder)
+            else:
+                self.append({"is": "header", "format": FORMAT, **versions()})
+            self._opened = opened.pop_all()
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Write one line, and return once it is on the disk."""
+        line = json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        self._file.write(line)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.rows.append(row)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._opened.close()
+
+
+def check_versions(header: dict[str, Any], folder: Path) -> None:
+    """Refuse times of kernels that this process would not make again."""
+    if different := differing(header):
+        raise cannot_tune(
+            f"work_dir {folder}",
+            "records of " + ", ".join(f"{name} {header.get(name)}" for name in different),
+            "those of this process: " + ", ".join(f"{x} {versions()[x]}" for x in different),
+            "begin with another work_dir",
+        )
+
+
+def differing(header: dict[str, Any]) -> list[str]:
+    """Return which versions are not those of this process."""
+    return [name for name, value in versions().items() if header.get(name) != value]

@@ -1,0 +1,238 @@
+"""Products: every legal tile, with the rings, orders and parts of a sum that go with it.
+
+tiles        what the chip can hold: `schedule/products/candidates.py`, both ways to multiply
+stages       the deepest ring, and one that leaves room for what else an SM holds
+order        tiles as the grid has them, or in groups of rows by as many blocks as SMs
+parts        1; 2, 4, 8 where tiles alone leave SMs without work
+store        by each thread, or through shared memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from tvm import s_tir
+
+import tvm_hopper.schedule as hs
+from tvm_hopper.errors import HopperError
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.schedule import BY_DEVICE, MatmulConfig
+from tvm_hopper.schedule.products.branches import ProductSite, look_at
+from tvm_hopper.schedule.products.candidates import candidates
+from tvm_hopper.schedule.products.classes import estimate_all
+from tvm_hopper.schedule.products.config import find_violations, most_stages
+from tvm_hopper.schedule.products.model import MOST_TRANSPOSED, as_product, num_tiles
+
+from .configurations import Configuration
+from .problems import Floats, Problem, bytes_of
+from .scheduling import canonical, reductions_of
+
+PARTS = (1, 2, 4, 8)
+MOST_WAVES = 2  # of tiles, above which parts of a sum are not tried
+FEWEST_STEPS = 4  # of the ring, for each part
+GROUPS = (1, 4, 8, 16)  # rows of tiles that are visited together
+WIDEST_STORE = 16  # columns of which a tile that leaves through shared memory is a multiple
+
+
+@dataclass(frozen=True, eq=False)
+class MatmulProblem(Problem):
+    """A product with static extents, its casts and its epilogue."""
+
+    dtype: str
+    out_dtype: str
+    majors: tuple[str, str]
+    accumulate: str | None
+
+    def built_in(self) -> MatmulConfig:
+        """Return what leaves all choices to the package."""
+        return MatmulConfig(accumulate=self.accumulate)
+
+    def resolved(self, config: Configuration) -> MatmulConfig:
+        """Return the configuration with the choices of `hs.choose_config`."""
+        given = cast(MatmulConfig, config)
+        with self.target:
+            m, n, k = self.extents
+            return hs.choose_config(
+                m,
+                n,
+                k,
+                self.dtype,
+                given=given,
+                majors=self.majors,
+                out_dtype=self.out_dtype,
+            )
+
+    def configurations(self) -> list[Configuration]:
+        """List every legal tile with what goes with it."""
+        m, n, _ = self.extents
+        ways = [False, True] if m <= MOST_TRANSPOSED else [False]
+        found: dict[MatmulConfig, None] = {}
+        for way in ways:
+            rows, columns = (n, m) if way else (m, n)
+            for tile, consumers in _tiles(self.dtype):
+                if not _reaches_too_far(tile, rows, columns):
+                    for config in self._around(tile, consumers, rows, columns, way):
+                        found[config] = None
+        return list(found)
+
+    def _around(
+        self, tile: tuple[int, int, int], consumers: int, rows: int, columns: int, way: bool
+    ) -> Iterator[MatmulConfig]:
+        """Yield what a tile is tried with."""
+        plain = MatmulConfig(
+            tile=tile, consumers=consumers, accumulate=self.accumulate, transposed=way or None
+        )
+        count = num_tiles(rows, columns, tile)
+        sms = self.chip.num_sms
+        steps = -(-self.extents[2] // tile[2])
+        most = min(most_stages(tile, self.dtype, SM_90A), 8)
+        for parts in PARTS:
+            if parts > 1 and (count > MOST_WAVES * sms or steps < FEWEST_STEPS * parts):
+                continue
+            depth = max(2, -(-steps // parts))
+            slots = sorted({min(most, depth), min(max(2, most - 1), depth)})
+            for stages in slots:
+                if find_violations(tile, stages, plain, self.dtype, SM_90A):
+                    continue
+                for pending in (0, 1) if consumers == 1 else (0,):
+                    base = replace(
+                        plain,
+                        stages=stages,
+                        wgmma_pending=pending,
+                        split_k=parts if parts > 1 else None,
+                    )
+                    yield from _orders(base, count, sms, -(-rows // tile[0]))
+            if parts == 1 and not way and tile[1] % WIDEST_STORE == 0 and most > 2:
+                through = replace(plain, stages=min(most - 1, depth), store="tma")
+                yield from _orders(through, count, sms, -(-rows // tile[0]))
+
+    def estimates(self, configs: list[Configuration]) -> Floats:
+        """Return the estimates of `schedule/products/estimate.py`; what it leaves out counts 1."""
+        m, n, k = self.extents
+        shape = as_product(m, n, k, self.dtype, self.majors, self.out_dtype)
+        given = cast("list[MatmulConfig]", configs)
+        with self.target:
+            times = estimate_all([shape], given, self.chip)[0]
+        sms = self.chip.num_sms
+        for place, config in enumerate(given):
+            assert config.tile is not None
+            rows, columns = self._oriented(config)
+            several = num_tiles(rows, columns, config.tile) > sms
+            late = several and not config.persistent and config.parts == 1
+            times[place] *= 1 + 0.02 * late + 0.01 * (several and config.raster_group == 1)
+            times[place] *= 1 + 0.02 * (config.store is not None)
+        return np.asarray(times, dtype=np.float64)
+
+    def features(self, configs: list[Configuration]) -> Floats:
+        """Return waves, tail, steps, ring, registers, bytes, and what is set of the rest."""
+        return np.array([self._row(cast(MatmulConfig, config)) for config in configs])
+
+    def _oriented(self, config: MatmulConfig) -> tuple[int, int]:
+        m, n, _ = self.extents
+        return (n, m) if config.transposed else (m, n)
+
+    def _row(self, config: MatmulConfig) -> list[float]:
+        assert config.tile is not None
+        tile_m, tile_n, tile_k = config.tile
+        m, n = self._oriented(config)
+        k, parts, sms = self.extents[2], config.parts, self.chip.num_sms
+        consumers = config.consumers or 1
+        count = num_tiles(m, n, config.tile) * parts
+        waves = count / sms
+        steps = -(-k // (tile_k * parts))
+        size = dtype_bytes(self.dtype)
+        stages = config.stages or 2
+        slot = (tile_m + tile_n) * tile_k * size
+        loaded = count * steps * slot
+        return [
+            np.log2(max(waves, 1 / sms)) / 3,
+            2 * (np.ceil(waves) / waves - 1) if waves > 1 else 0.0,
+            np.log2(steps) / 3,
+            stages * slot / (100 << 10),
+            (stages - 4) / 3,
+            tile_m * tile_n / consumers / 128 / 64,
+            np.log2(loaded / (m * n + (m + n) * k) / size) / 2,
+            np.log2(tile_m) / 1.5,
+            np.log2(tile_n) / 1.5,
+            np.log2(tile_k) / 0.7,
+            float(consumers),
+            float(config.wgmma_pending or 0),
+            np.log2(config.raster_group or 1) / 3,
+            1.5 * float((config.persistent or 0) == 0),
+            np.log2(parts),
+            2 * float(bool(config.transposed)),
+            1.5 * float(config.store is not None),
+            float(tile_n % 64 == 0),
+        ]
+
+
+def _orders(base: MatmulConfig, count: int, sms: int, rows: int) -> Iterator[MatmulConfig]:
+    """Yield the orders of tiles that differ: of one wave, groups of rows alone."""
+    groups = sorted({min(group, rows) for group in GROUPS})
+    if base.parts > 1 or count <= sms:
+        for group in {1, groups[-1]}:
+            yield replace(base, raster_group=group, persistent=0)
+        return
+    for group in groups:
+        yield replace(base, raster_group=group, persistent=BY_DEVICE)
+    yield replace(base, raster_group=groups[-1], persistent=0)
+
+
+def _tiles(dtype: str) -> Iterator[tuple[tuple[int, int, int], int]]:
+    """Yield every legal tile with every number of consumers."""
+    found = candidates(dtype, MatmulConfig())
+    for place in range(len(found)):
+        yield found.tile(place), int(found.consumers[place])
+
+
+def _reaches_too_far(tile: tuple[int, int, int], rows: int, columns: int) -> bool:
+    """Tell a tile of which a smaller one covers the output as well."""
+    return tile[0] > max(64, -(-rows // 64) * 64) or tile[1] > max(8, -(-columns // 8) * 8)
+
+
+def find_product(func: Any, target: Any) -> ProductSite | None:
+    """Recognise the product of a function, static or with symbolic rows; None without one."""
+    mod = hs.normalize(canonical(func))
+    sch = s_tir.Schedule(mod)
+    with target:
+        for name in reductions_of(sch):
+            try:
+                return look_at(sch, name)
+            except HopperError:
+                continue
+    return None
+
+
+def as_matmul(func: Any, target: Any) -> MatmulProblem | None:
+    """Return the problem of a static function with one product, None if it is none."""
+    site = find_product(func, target)
+    if site is None:
+        return None
+    found = site.problem
+    extents = tuple(axis.extent for axis in (found.m, found.n, found.k))
+    if not all(isinstance(x, int) for x in extents):
+        return None
+    majors = (found.lhs.major, found.rhs.major)
+    m, n, k = extents
+    mod = canonical(func)
+    problem = MatmulProblem(
+        mod,
+        target,
+        f"matmul {found.lhs.dtype} {site.out_dtype} {majors[0]} {majors[1]}",
+        (m, n, k),
+        bytes_of(mod["main"]),
+        m * n * k,
+        found.lhs.dtype,
+        site.out_dtype,
+        majors,
+        None if found.acc_dtype == "float32" else "float32",
+    )
+    try:
+        problem.schedule(problem.built_in())
+    except HopperError:
+        return None
+    return problem

@@ -1,0 +1,73 @@
+"""Trials of problems like one, out of a database: what a search starts from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm_hopper.errors import HopperError
+
+from .configurations import from_text
+from .database import Database
+from .matmul_problems import MatmulProblem
+from .memory_problems import MemoryProblem
+from .problems import Problem
+from .search import Measured
+
+MOST = 4  # problems
+
+
+def near_trials(database: Database, problem: Problem) -> list[tuple[Problem, list[Measured]]]:
+    """Return the trials of the nearest problems of the same form and part, the nearest one first.
+
+    Parameters
+    ----------
+    database : Database
+        Where they are.
+    problem : Problem
+        What they are to be like.
+    """
+    found: list[tuple[float, Problem, list[Measured]]] = []
+    for key, row in database.workloads.items():
+        if key == problem.key or row["form"] != problem.form or not _same_part(row, problem):
+            continue
+        trials = [x.measured for x in database.trials(key)]
+        if any(x.microseconds is not None for x in trials):
+            try:
+                other = _rebuilt(row, problem)
+            except (HopperError, KeyError, TypeError):
+                continue  # written by hand: no help, and no harm
+            found.append((_distance(other.extents, problem.extents), other, trials))
+    found.sort(key=lambda x: x[0])
+    return [(other, trials) for _, other, trials in found[:MOST]]
+
+
+def _same_part(row: dict[str, Any], problem: Problem) -> bool:
+    return str(row["key"]).split("-")[1:] == problem.key.split("-")[1:]
+
+
+def _rebuilt(row: dict[str, Any], like: Problem) -> Problem:
+    """Return the problem of a row as far as estimates and features need it: without its module."""
+    extents = tuple(row["extents"])
+    if len(extents) != len(like.extents):
+        raise TypeError("extents")
+    amounts = (int(row["bytes"]), int(row["multiply_adds"]))
+    if isinstance(like, MatmulProblem):
+        return MatmulProblem(
+            like.mod,
+            like.target,
+            like.form,
+            extents,
+            *amounts,
+            like.dtype,
+            like.out_dtype,
+            like.majors,
+            like.accumulate,
+        )
+    assert isinstance(like, MemoryProblem)
+    choice = from_text(row["choice"])
+    return MemoryProblem(like.mod, like.target, like.form, extents, *amounts, choice)
+
+
+def _distance(left: tuple[int, ...], right: tuple[int, ...]) -> float:
+    return sum(abs(math.log2(a / b)) for a, b in zip(left, right, strict=True))

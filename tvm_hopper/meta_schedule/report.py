@@ -1,0 +1,205 @@
+"""What a work folder holds, as a table: for a terminal, as HTML, and for machines.
+
+report = TuningReport(Database("tuned"))
+print(report)
+report.html("tuned.html")
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .configurations import as_text, from_text, kind_of, say
+from .database import Database
+
+WIDTH = 140  # characters of a table that goes into a file
+NAMES = 16  # characters of the names of kernels, at least
+LEAST_WIDTH = 120  # of one where no terminal says how wide it is, or a narrow one
+
+
+@dataclass(frozen=True)
+class TunedRow:
+    """One tuned function.
+
+    Attributes
+    ----------
+    built_in_us, best_us : float or None
+        Times of the package's own choice, and of the best configuration that was not found wrong.
+    tflops, terabytes : float or None
+        A second, of the best one: of products, and of bytes of all tensors.
+    bound_share : float or None
+        The bound as a part of the best time: 1 is as fast as can be.
+    verdict : str
+        Of the check of the best one: "equal", "unchecked", or nothing yet.
+    """
+
+    name: str
+    key: str
+    trials: int
+    failed: int
+    wrong: int
+    built_in_us: float | None
+    best_us: float | None
+    gain: float | None
+    tflops: float | None
+    terabytes: float | None
+    bound_share: float | None
+    configuration: str
+    verdict: str
+
+
+class TuningReport:
+    """The rows of a database.
+
+    Parameters
+    ----------
+    database : Database
+        What is reported; later trials are not in it.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.folder = database.folder
+        self.machines = database.machines
+        times = Counter(row["name"] for row in database.workloads.values())
+        self.rows = [
+            _row(database, key, with_extents=times[row["name"]] > 1)
+            for key, row in database.workloads.items()
+        ]
+
+    @property
+    def is_fake(self) -> bool:
+        """Whether times came from a runner that says of itself that it measures nothing."""
+        return any(machine.get("is_fake") for machine in self.machines)
+
+    def table(self) -> Table:
+        """Return the table for a terminal."""
+        fake = ", of a FAKE runner: nothing was measured" * self.is_fake
+        title = f"{escape(str(self.folder))}: {sum(x.trials for x in self.rows)} trials{fake}"
+        table = Table(title=title, title_justify="left")
+        for name in ("kernel", "trials", "failed", "built-in us", "best us", "gain", "rate"):
+            is_text = name == "kernel"
+            least = NAMES if is_text else None
+            side: Any = "left" if is_text else "right"
+            table.add_column(name, justify=side, no_wrap=not is_text, min_width=least)
+        table.add_column("configuration")
+        table.add_column("checked", no_wrap=True)
+        for row in self.rows:
+            failed = f"{row.failed}" + (f" + {row.wrong} wrong" if row.wrong else "")
+            table.add_row(
+                escape(row.name),
+                str(row.trials),
+                failed,
+                _number(row.built_in_us),
+                _number(row.best_us),
+                "-" if row.gain is None else f"{row.gain:.2f}x",
+                _rate(row),
+                escape(row.configuration) or "-",
+                row.verdict or "not yet",
+            )
+        return table
+
+    def html(self, path: str | Path) -> None:
+        """Write the table as a page of its own."""
+        console = Console(record=True, file=io.StringIO(), width=WIDTH)
+        console.print(self.table())
+        for machine in self.machines:
+            told = {k: v for k, v in machine.items() if k not in ("is", "number")}
+            console.print(escape(", ".join(f"{k} {v}" for k, v in told.items())))
+        Path(path).write_text(console.export_html(inline_styles=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rows and the machines as plain data."""
+        return {"rows": [asdict(row) for row in self.rows], "machines": self.machines}
+
+    def __str__(self) -> str:
+        console = Console(record=True, file=io.StringIO(), width=WIDTH)
+        console.print(self.table())
+        return console.export_text()
+
+
+def wide_console(stderr: bool = False) -> Console:
+    """Return where a table is printed: lines of a narrow terminal wrap, but no column is lost."""
+    found = Console(stderr=stderr)
+    return found if found.width >= LEAST_WIDTH else Console(stderr=stderr, width=LEAST_WIDTH)
+
+
+def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
+    told = database.workloads[key]
+    extents = f" {'x'.join(map(str, told['extents']))}" * with_extents  # of functions of one name
+    trials = database.trials(key)
+    right = [x for x in database.ranked(key) if database.verdict(key, x) != "wrong"]
+    best = right[0] if right else None
+    first = next((x for x in trials if x.text == _built_in(told, x)), None)
+    choice = first.seconds if first is not None else None
+    time = best.seconds if best is not None else None
+    amount, moved = float(told.get("multiply_adds", 0)), float(told.get("bytes", 0))
+    bound = float(told.get("bound_us", 0))
+    return TunedRow(
+        told["name"] + extents,
+        key,
+        len(trials),
+        sum(x.seconds is None for x in trials),
+        sum(database.verdict(key, x) == "wrong" for x in trials),
+        None if choice is None else choice * 1e6,
+        None if time is None else time * 1e6,
+        choice / time if choice and time else None,
+        2 * amount / time / 1e12 if time and amount else None,
+        moved / time / 1e12 if time else None,
+        bound / (time * 1e6) if time else None,
+        _said(told, best),
+        database.verdict(key, best) if best is not None else "",
+    )
+
+
+def _said(told: dict[str, Any], best: Any) -> str:
+    if best is None:
+        return ""
+    if best.text == _built_in(told, best):
+        choice = say(from_text(told["choice"])) if isinstance(told.get("choice"), str) else ""
+        return f"built-in choice: {choice}"
+    return say(best.config)
+
+
+def _built_in(told: dict[str, Any], trial: Any) -> str:
+    """Return the text of the configuration that leaves every choice to the package."""
+    made = type(trial.config)
+    accumulate = getattr(trial.config, "accumulate", None)
+    plain = made(accumulate=accumulate) if kind_of(trial.config) == "matmul" else made()
+    return as_text(plain)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}" if value < 100 else f"{value:.1f}"
+
+
+def _rate(row: TunedRow) -> str:
+    if row.tflops is not None:
+        return f"{row.tflops:.0f} TFLOP/s"
+    return "-" if row.terabytes is None else f"{row.terabytes:.2f} TB/s"
+
+
+def report_command(arguments: argparse.Namespace) -> int:
+    """Print what a work folder holds; with a path also as HTML, or drawn."""
+    database = Database(arguments.work_dir)
+    report = TuningReport(database)
+    if arguments.html is not None:
+        report.html(arguments.html)
+    if arguments.picture is not None:
+        from .drawing import draw
+
+        draw(database).savefig(arguments.picture)
+    if arguments.json:
+        print(json.dumps(report.to_json(), indent=1))
+    else:
+        wide_console().print(report.table())
+    return 0

@@ -1,0 +1,171 @@
+"""From a function in plain loops and a configuration to a schedule that carries it.
+
+    sch = schedule_with(func, hs.MatmulConfig(tile=(128, 256, 64)))
+    sch = schedule_with(func, [(16, small), (4096, large)])         symbolic rows: a kernel each
+
+The schedule begins at the function itself, or, where TVM's primitives cannot tile it as it is, at
+what `hs.normalize` makes of it (`canonical`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import HopperError, ScheduleError, cannot_schedule, cannot_tune
+from tvm_hopper.schedule import BY_DEVICE, MatmulConfig, PointwiseConfig, RowReductionConfig
+
+from .annotations import annotate
+from .configurations import Configuration
+
+KEPT = ("s_tir",)  # attributes that say how a body is to be read
+Classes = Sequence[tuple[int, MatmulConfig]]
+
+
+def canonical(func: tirx.PrimFunc) -> tvm.IRModule:
+    """Return the module that MetaSchedule knows a function by: one function called main.
+
+    Attributes that say nothing of what is computed are left out, as TVM's own look-up does.
+    """
+    plain = tirx.PrimFunc(func.params, func.body, func.ret_type)
+    for name in KEPT:
+        if func.attrs and name in func.attrs:
+            plain = plain.with_attr(name, func.attrs[name])
+    plain = plain.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
+    return tvm.IRModule({"main": plain})
+
+
+def reductions_of(sch: s_tir.Schedule) -> list[str]:
+    """List the names of the blocks that reduce, in the order of the program."""
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    nodes = [sch.get(block) for block in blocks]
+    return [
+        str(node.name_hint)
+        for node in nodes
+        if any(int(x.iter_type) == tirx.IterVar.CommReduce for x in node.iter_vars)
+    ]
+
+
+def schedule_with(
+    func: tirx.PrimFunc | tvm.IRModule, found: Configuration | Classes
+) -> s_tir.Schedule:
+    """Schedule a function with a configuration, or one for each size class of its rows.
+
+    Parameters
+    ----------
+    func : PrimFunc or IRModule
+        Plain loops, static or with symbolic rows; a module holds this one function.
+    found : configuration, or sequence of (int, MatmulConfig)
+        What `lookup` returned: rows up to which each is launched, ascending; the last one also runs
+        above its own.
+
+    Returns
+    -------
+    sch : Schedule
+        Each kernel carries its configuration.
+
+    Raises
+    ------
+    ScheduleError
+        The configuration does not fit the function.
+    TuningError
+        `found` is no configuration.
+    """
+    mod = func if isinstance(func, tvm.IRModule) else canonical(func)
+    if isinstance(found, (list, tuple)):
+        return _schedule_classes(mod, list(found))
+    sch = s_tir.Schedule(mod)
+    if isinstance(found, RowReductionConfig):
+        hs.row_reduction(sch, config=found)
+    elif isinstance(found, PointwiseConfig):
+        hs.pointwise(sch, config=found)
+    elif isinstance(found, MatmulConfig):
+        _schedule_product(sch, found)
+    else:
+        need = "a MatmulConfig, a RowReductionConfig, a PointwiseConfig, or (rows, config) pairs"
+        raise cannot_tune("schedule_with", f"{type(found).__name__}", need)
+    _check_all_bound(sch)
+    annotate(sch, found)
+    return sch
+
+
+def _schedule_product(sch: s_tir.Schedule, config: MatmulConfig) -> None:
+    """Schedule the first block that is a product; say why the last one is none otherwise."""
+    error: HopperError = cannot_schedule("function", "no reduction", "a product")
+    for name in reductions_of(sch):
+        try:
+            hs.matmul(sch, name, config)
+        except ScheduleError as refused:
+            error = refused
+            continue
+        return
+    raise error
+
+
+def _schedule_classes(mod: tvm.IRModule, found: list[tuple[int, MatmulConfig]]) -> s_tir.Schedule:
+    """Schedule a kernel for each class; the one above all others balances by the device."""
+    if not found or not all(isinstance(config, MatmulConfig) for _, config in found):
+        raise cannot_tune("schedule_with", f"{found!r}", "(rows, MatmulConfig) pairs, at least one")
+    bound, last = found[-1]
+    if last.tile is not None and last.parts == 1:
+        last = replace(last, persistent=BY_DEVICE)
+    classes = dict([*found[:-1], (bound, last)])
+    sch = s_tir.Schedule(mod)
+    error: HopperError = cannot_schedule("function", "no reduction", "a product")
+    for name in reductions_of(sch):
+        try:
+            if len(classes) == 1 and last.tile is None:
+                hs.matmul(sch, name, last, rows=bound)
+            else:
+                hs.matmul(sch, name, classes=classes)
+        except ScheduleError as refused:
+            error = refused
+            continue
+        _check_all_bound(sch)
+        _annotate_classes(sch, list(classes.values()))
+        return sch
+    raise error
+
+
+def _annotate_classes(sch: s_tir.Schedule, configs: list[MatmulConfig]) -> None:
+    """Annotate the kernels of the branches: their blocks are below the root's own children."""
+    kernels = [loop for loop in ir.find_all(sch.mod["main"].body, ir.For) if _is_grid(loop)]
+    if len(kernels) != len(configs):
+        return  # kernels beside the product: `explain` tells tiles, records are by class
+    for config in configs:
+        annotate(sch, config)
+
+
+def _is_grid(loop: Any) -> bool:
+    return loop.thread_binding is not None and str(loop.thread_binding.thread_tag) == "blockIdx.x"
+
+
+def _check_all_bound(sch: s_tir.Schedule) -> None:
+    """Refuse a function of which a block is in no kernel: TVM would refuse the build."""
+    for func in sch.mod.functions.values():
+        for block in _outside(func.body, False):
+            raise cannot_schedule(
+                f"block {block.name_hint}",
+                "a block outside of every kernel",
+                "a function that one configuration schedules as a whole",
+                "schedule it by hand, or leave the function to TVM",
+            )
+
+
+def _outside(stmt: Any, bound: bool) -> list[Any]:
+    """List the innermost blocks that no loop over threads is around."""
+    found: list[Any] = []
+    blocks = ir.find_all(stmt, ir.SBlock)
+    kernels = [x for x in ir.find_all(stmt, ir.For) if x.thread_binding is not None]
+    inside = [b for k in kernels for b in ir.find_all(k.body, ir.SBlock)]
+    around = [b for b in blocks if any(k for k in ir.find_all(b.body, ir.For) if k in kernels)]
+    for block in blocks:
+        if not any(block.same_as(x) for x in [*inside, *around]):
+            found.append(block)
+    return found

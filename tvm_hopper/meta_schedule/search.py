@@ -1,0 +1,264 @@
+"""Which configurations of a problem are measured next.
+
+    trial 0      the choice of the package, as it is without tuning
+    trials 1..3  the best of problems like this one, as far as they are legal here
+    the rest     by expected improvement: the model's time, and how unsure it is of it
+
+No kernel is measured twice: two configurations that make the same one are known by it. What was
+measured before, by this run or another one, is learnt from in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import s_tir
+
+from tvm_hopper import ir
+from tvm_hopper.errors import HopperError
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule.dry_run import left_to_the_build
+
+from .configurations import Configuration
+from .cost_model import WORST, CostModel, Residuals
+from .problems import Floats, Problem
+
+MOST_STARTS = 3  # configurations of other problems that are tried before the model is asked
+MOST_REFUSED = 64  # configurations in a row that turn out illegal before the search gives up
+NOTES = (keys.CHOICE, keys.CHOSEN, keys.CHOSEN_FOR, keys.CONFIGURATION)  # that change no code
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A configuration that is worth a trial.
+
+    Attributes
+    ----------
+    kernel : str
+        Names the kernel, whatever configuration made it.
+    predicted_us : float
+        What the model expected before the trial, in microseconds.
+    """
+
+    config: Configuration
+    sch: s_tir.Schedule
+    kernel: str
+    predicted_us: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A configuration that was tried, and its time in microseconds; None: it failed."""
+
+    config: Configuration
+    kernel: str
+    microseconds: float | None
+
+
+class Search:
+    """The search of one problem.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is searched.
+    known : iterable of Measured
+        Trials of this problem, of earlier runs.
+    near : sequence of (Problem, sequence of Measured)
+        Trials of problems of the same form, the nearest one first.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        known: Iterable[Measured] = (),
+        near: Sequence[tuple[Problem, Sequence[Measured]]] = (),
+    ) -> None:
+        self.problem = problem
+        self.refused = 0
+        self._space = problem.configurations()
+        self._estimates = problem.estimates(self._space)
+        self._features = problem.features(self._space)
+        self._open = np.ones(len(self._space), dtype=bool)
+        self._place = {config: i for i, config in enumerate(self._space)}
+        self._kernels: set[str] = set()
+        self._measured: list[Measured] = []
+        self._model = CostModel()
+        self._own = Residuals(self._features[:0], np.zeros(0))
+        self._is_stale = True
+        self._near = [points_of(other, trials) for other, trials in near]
+        built_in = problem.built_in()
+        self._first = [built_in]
+        self._starts = [x for x in _starts(near) if x in self._place]
+        for trial in known:
+            self.report(trial)
+        if any(trial.config == built_in for trial in self._measured):
+            self._first = []
+
+    @property
+    def best(self) -> Measured | None:
+        """The fastest configuration so far."""
+        timed = [x for x in self._measured if x.microseconds is not None]
+        return min(timed, key=lambda x: x.microseconds or math.inf, default=None)
+
+    @property
+    def first_us(self) -> float | None:
+        """The time of the package's own choice, if it was measured."""
+        built_in = self.problem.built_in()
+        found = (x.microseconds for x in self._measured if x.config == built_in)
+        return next(found, None)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether every configuration was tried or refused."""
+        return not self._first and not self._open.any()
+
+    def report(self, trial: Measured) -> None:
+        """Learn from a trial."""
+        self._measured.append(trial)
+        self._kernels.add(trial.kernel)
+        if (place := self._place.get(trial.config)) is not None:
+            self._open[place] = False
+        self._own = points_of(self.problem, self._measured)
+        self._is_stale = True
+
+    def expected_gain(self) -> float:
+        """Return the part of the best time that the next trial is expected to save."""
+        if self._first or self.best is None:
+            return math.inf
+        if not self._open.any():
+            return 0.0
+        return float(self._improvements().max())
+
+    def propose(self, count: int) -> list[Candidate]:
+        """Return up to so many candidates; fewer where no more are left.
+
+        Parameters
+        ----------
+        count : int
+            How many.
+        """
+        found: list[Candidate] = []
+        while len(found) < count and self._first:
+            self._try(self._first.pop(0), found)
+        while len(found) < count and self._starts:
+            self._try(self._starts.pop(0), found)
+        refused = 0
+        pending: list[int] = []
+        while len(found) < count and self._open.any() and refused < MOST_REFUSED:
+            scores = np.where(self._open, self._improvements(pending), -np.inf)
+            place = int(scores.argmax())
+            pending.append(place)
+            if not self._try(self._space[place], found):
+                refused += 1
+        return found
+
+    def _try(self, config: Configuration, found: list[Candidate]) -> bool:
+        """Schedule a configuration, and take it if it is legal and makes a kernel of its own."""
+        if (place := self._place.get(config)) is not None:
+            self._open[place] = False
+        # A build lowers it anyway, in another process; of the first one all is to be as ever.
+        unseen = left_to_the_build() if place is not None else contextlib.nullcontext()
+        try:
+            with unseen:
+                sch = self.problem.schedule(config)
+        except HopperError:
+            self.refused += 1
+            return False
+        kernel = kernel_name(sch)
+        if kernel in self._kernels:
+            return False
+        self._kernels.add(kernel)
+        found.append(Candidate(config, sch, kernel, self.predicted_us(config)))
+        return True
+
+    def predicted_us(self, config: Configuration) -> float:
+        """Return the time that the model expects of a configuration, in microseconds."""
+        self._refit()
+        complete = [self.problem.resolved(config)]
+        (mean,), _ = self._model.predict(self.problem.features(complete))
+        return float(self.problem.estimates(complete)[0] * np.exp(mean))
+
+    def _refit(self) -> None:
+        if self._is_stale:
+            self._model.fit(self._own, self._near)
+            self._predicted = self._model.predict(self._features)
+            self._is_stale = False
+
+    def _improvements(self, pending: Sequence[int] = ()) -> Floats:
+        """Return the part of the best time that each configuration is expected to save.
+
+        Those near one that is under way are worth less: it will tell of them.
+        """
+        self._refit()
+        mean, deviation = self._predicted
+        for place in pending:
+            away = ((self._features - self._features[place]) ** 2).sum(axis=1)
+            deviation = deviation * np.sqrt(1 - 0.98 * np.exp(-away / 2))
+        times = np.log(self._estimates) + mean
+        best = self.best.microseconds if self.best is not None else None
+        least = float(np.log(best)) if best else float(times.min())
+        score = (least - times) / deviation
+        gain = deviation * (score * _below(score) + np.exp(-(score**2) / 2) / math.sqrt(2 * np.pi))
+        # All but certain losses: the smaller loss first.
+        return np.asarray(np.maximum(gain, 0) + 1e-9 / (1 + np.exp(np.clip(-score, -50, 50))))
+
+
+def _below(score: Floats) -> Floats:
+    """Return the share of a normal distribution below each score."""
+    return np.asarray([0.5 * math.erfc(-x / math.sqrt(2)) for x in score.tolist()])
+
+
+def points_of(problem: Problem, trials: Sequence[Measured]) -> Residuals:
+    """Return trials as the cost model takes them: failures count as slow as anything."""
+    configs = [problem.resolved(x.config) for x in trials]
+    if not configs:
+        return Residuals(np.zeros((0, 1)), np.zeros(0))
+    estimates = problem.estimates(configs)
+    timed = [
+        math.log(x.microseconds / estimate)
+        for x, estimate in zip(trials, estimates.tolist(), strict=True)
+        if x.microseconds is not None
+    ]
+    worst = (float(np.median(timed)) if timed else 0.0) + WORST
+    residuals = [
+        worst if x.microseconds is None else math.log(x.microseconds / estimate)
+        for x, estimate in zip(trials, estimates.tolist(), strict=True)
+    ]
+    return Residuals(problem.features(configs), np.array(residuals))
+
+
+def _starts(near: Sequence[tuple[Problem, Sequence[Measured]]]) -> list[Configuration]:
+    """Return the best configurations of other problems, without repetition."""
+    found: dict[Any, None] = {}
+    for other, trials in near:
+        timed = [x for x in trials if x.microseconds is not None]
+        best = min(timed, key=lambda x: x.microseconds or math.inf, default=None)
+        if best is not None:
+            found[best.config] = None
+            found[other.resolved(best.config)] = None
+    return list(found)[: 2 * MOST_STARTS]
+
+
+def kernel_name(sch: s_tir.Schedule) -> str:
+    """Name what a schedule computes and how, without the notes that change no code."""
+
+    def without(node: Any) -> Any:
+        rest = {k: v for k, v in node.annotations.items() if k not in NOTES}
+        if len(rest) == len(node.annotations):
+            return node
+        if isinstance(node, ir.For):
+            return ir.with_body(node, node.body, annotations=rest)
+        return ir.with_block(node, annotations=rest)
+
+    mod = sch.mod
+    body = mod["main"].body
+    for kind in (ir.For, ir.SBlock):
+        body = ir.replace(body, kind, without)
+    return f"{int(tvm_ffi.structural_hash(mod['main'].with_body(body))) & (1 << 64) - 1:016x}"

@@ -1,0 +1,157 @@
+"""Spaces of schedules for MetaSchedule's own entries.
+
+    ms.tir_integration.tune_tir(mod, target, work_dir, 64, space=tvm_hopper.meta_schedule.space(),
+                                cost_model="random", builder=..., runner=...)
+
+SampledSpace    a product's tile and ring are sampled, so that TVM's evolutionary search mutates
+                them; `RefuseIllegal` refuses what no chip holds before it is built
+ExplicitSpace   one design, for `ConfigurationStrategy`, which schedules by itself
+
+Functions that are no kernels of ours get the schedule that TVM's dlight has for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import s_tir
+from tvm.ir.utils import derived_object
+from tvm.s_tir import dlight as dl
+from tvm.s_tir import meta_schedule as ms
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import HopperError
+
+from .matmul_problems import MatmulProblem
+from .mutators import MutateSample
+from .postprocs import RefuseIllegal
+from .problems import Problem
+from .scheduling import reductions_of
+from .strategies import find_problem
+
+STRUCTURES = ((64, 1), (128, 1), (128, 2), (192, 3), (256, 2))  # rows of a tile and consumers
+COLUMNS = (32, 64, 96, 128, 192, 256)
+DEPTHS = (64, 128)
+LAST_STAGES = (1, 2, 3, 4, 5, 6, 7)
+MOST_DESIGNS = 24  # of a kernel over rows or elements
+
+
+def space() -> Any:
+    """Return the space for TVM's evolutionary search, with what belongs to it."""
+    return SampledSpace()
+
+
+@derived_object
+class SampledSpace(ms.space_generator.PySpaceGenerator):
+    """A design for each number of consumers, of which columns, depth and ring are sampled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sch_rules: list[Any] = []
+        self.postprocs = [RefuseIllegal()]
+        self.mutator_probs = {MutateSample(): 1.0}
+        self._target: Any = None
+
+    def _initialize_with_tune_context(self, context: Any) -> None:
+        self._target = context.target
+
+    def generate_design_space(self, mod: Any) -> list[s_tir.Schedule]:
+        """Return the designs of a function."""
+        problem = find_problem(mod, self._target)
+        if problem is None:
+            return [by_dlight(mod, self._target)]
+        if isinstance(problem, MatmulProblem):
+            return sampled_products(mod, problem) or [problem.schedule(problem.built_in())]
+        return explicit_designs(problem)
+
+    def clone(self) -> Any:
+        """Return a space like this one."""
+        return SampledSpace()
+
+
+@derived_object
+class ExplicitSpace(ms.space_generator.PySpaceGenerator):
+    """The choice of the package alone: the strategy proposes the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sch_rules: list[Any] = []
+        self.postprocs: list[Any] = []
+        self.mutator_probs: dict[Any, float] = {}
+        self._target: Any = None
+
+    def _initialize_with_tune_context(self, context: Any) -> None:
+        self._target = context.target
+
+    def generate_design_space(self, mod: Any) -> list[s_tir.Schedule]:
+        """Return the one design of a function."""
+        problem = find_problem(mod, self._target)
+        if problem is None:
+            return [by_dlight(mod, self._target)]
+        return [problem.schedule(problem.built_in())]
+
+    def clone(self) -> Any:
+        """Return a space like this one."""
+        return ExplicitSpace()
+
+
+def sampled_products(mod: Any, problem: MatmulProblem) -> list[s_tir.Schedule]:
+    """Return a schedule for each structure, whose sizes are random variables.
+
+    All four are sampled, rows among one candidate: so a trace tells them in this order, see
+    `postprocs`.
+    """
+    m, n, k = problem.extents
+    columns = [x for x in COLUMNS if x < 2 * n] or [COLUMNS[0]]
+    depths = [x for x in DEPTHS if x < 2 * k] or [DEPTHS[0]]
+    designs = []
+    for rows, consumers in STRUCTURES:
+        if rows >= 2 * max(m, 64):
+            continue
+        for name in reductions_of(s_tir.Schedule(mod)):
+            sch = s_tir.Schedule(mod)
+            sizes = [_sample(sch, x) for x in ([rows], columns, depths, LAST_STAGES)]
+            config = hs.MatmulConfig(
+                tile=(sizes[0], sizes[1], sizes[2]),
+                consumers=consumers,
+                last_stage=sizes[3],
+                accumulate=problem.accumulate,
+            )
+            try:
+                with problem.target:
+                    hs.matmul(sch, name, config)
+            except HopperError:
+                continue
+            designs.append(sch)
+            break
+    return designs
+
+
+def _sample(sch: s_tir.Schedule, values: Any) -> Any:
+    return sch.sample_categorical(list(values), [1 / len(values)] * len(values))
+
+
+def explicit_designs(problem: Problem) -> list[s_tir.Schedule]:
+    """Return the package's choice and the configurations nearest to it, a schedule each."""
+    configs = problem.configurations()
+    order = np.argsort(problem.estimates(configs), kind="stable")
+    designs = [problem.schedule(problem.built_in())]
+    for place in order.tolist():
+        if len(designs) == MOST_DESIGNS:
+            break
+        try:
+            designs.append(problem.schedule(configs[place]))
+        except HopperError:
+            continue
+    return designs
+
+
+def by_dlight(mod: Any, target: Any) -> s_tir.Schedule:
+    """Return TVM's default schedule of a function for GPUs."""
+    with target:
+        for rule in (dl.gpu.Reduction(), dl.gpu.GeneralReduction(), dl.gpu.Fallback()):
+            found = rule.apply(mod["main"], target, False)
+            if found is not None:
+                return found[0] if isinstance(found, list) else found
+    return s_tir.Schedule(mod)

@@ -1,0 +1,243 @@
+"""What there is to tune in a module: each function once, symbolic rows once for each size class.
+
+    tasks = find_tasks(mod, target)
+    tasks[0].name, tasks[0].weight, tasks[0].problem
+
+A function with a symbolic number of rows is tuned at the bounds of its size classes, as static
+functions: a trace of a static one would not fit it, a configuration does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.target import Target
+
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import HopperError, cannot_tune
+from tvm_hopper.requests import marks
+from tvm_hopper.requests.targets import find_processor, name_target
+
+from .matmul_problems import as_matmul, find_product
+from .memory_problems import as_memory_bound
+from .problems import Problem, key_of
+from .scheduling import canonical
+
+KINDS: tuple[Callable[[Any, Any], Problem | None], ...] = (as_matmul, as_memory_bound)
+
+
+@dataclass(eq=False)
+class Task:
+    """One static function to tune.
+
+    Attributes
+    ----------
+    name : str
+        Of the function in its module, with its rows where these are symbolic there.
+    weight : int
+        How often the module calls it; of functions that nothing calls, how many there are.
+    modules : list of IRModule
+        The functions as they stand in the module: what TVM's own look-up asks for.
+    """
+
+    name: str
+    problem: Problem
+    weight: int = 1
+    modules: list[tvm.IRModule] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SizeClasses:
+    """A function with symbolic rows: the rows up to which each kernel runs, and whose it is."""
+
+    name: str
+    key: str
+    bounds: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class TaskList:
+    """Tasks, size classes, and the functions that are left to TVM, with the reason."""
+
+    tasks: list[Task]
+    classes: list[SizeClasses]
+    left: dict[str, str]
+
+
+def as_target(target: Any) -> Target:
+    """Return the target that is meant: the one in scope if none is.
+
+    Raises
+    ------
+    TuningError
+        There is none, or it names no GPU that is scheduled for.
+    """
+    made = Target.current(allow_none=True) if target is None else Target(target)
+    need = 'a Hopper GPU, e.g. target="nvidia/nvidia-h200"'
+    if made is None:
+        raise cannot_tune("target", "none", need)
+    processor = find_processor(made)
+    if processor is None or not processor.has_threads or made.kind.name != "cuda":
+        raise cannot_tune("target", name_target(made), need)
+    if getattr(processor, "name", "") != "sm_90a":
+        raise cannot_tune("target", name_target(made), f"{need}: other chips have no space here")
+    return made
+
+
+def find_tasks(mod: Any, target: Any = None) -> list[Task]:
+    """List what there is to tune in a module.
+
+    Parameters
+    ----------
+    mod : IRModule or PrimFunc
+        Functions in plain loops; of a Relax module the PrimFuncs that it has, so it must have gone
+        through the passes that make these.
+    target : Target, str or dict, optional
+        A Hopper GPU; left out, the one in scope.
+
+    Raises
+    ------
+    TuningError
+        `mod` is no module, or `target` no such GPU.
+    """
+    return look_for_tasks(mod, as_target(target)).tasks
+
+
+def look_for_tasks(mod: Any, target: Target) -> TaskList:
+    """Find tasks, size classes, and what is left."""
+    if isinstance(mod, s_tir.Schedule):
+        mod = mod.mod
+    if isinstance(mod, tirx.PrimFunc):
+        mod = tvm.IRModule({"main": mod})
+    if not isinstance(mod, tvm.IRModule):
+        raise cannot_tune("tune", type(mod).__name__, "an IRModule or a PrimFunc in plain loops")
+    found = TaskList([], [], {})
+    known: dict[str, Task] = {}
+    calls = _calls(mod)
+    for name, func in sorted((gv.name_hint, f) for gv, f in mod.functions.items()):
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        if marks.find_requests(func) or _is_scheduled(func):
+            found.left[name] = "scheduled already"
+        elif symbols := symbols_of(func):
+            _add_symbolic(name, func, symbols, target, found, known, max(1, calls[name]))
+        elif (task := _add(name, func, target, found, known, max(1, calls[name]))) is None:
+            found.left[name] = "no product, reduction of rows or elementwise program"
+        else:
+            task.modules.append(as_stock(func))
+    return found
+
+
+def _calls(mod: tvm.IRModule) -> Counter[str]:
+    """Count how often the functions of a module that are no PrimFuncs name each other one."""
+    others = [f for f in mod.functions.values() if not isinstance(f, tirx.PrimFunc)]
+    return Counter(
+        str(gv.name_hint) for func in others for gv in ir.find_all(func, tvm.ir.GlobalVar)
+    )
+
+
+def _add(
+    name: str, func: Any, target: Target, found: TaskList, known: dict[str, Task], weight: int
+) -> Task | None:
+    key = key_of(canonical(func), target)
+    if key in known:
+        known[key].weight += weight
+        return known[key]
+    problem = next((x for kind in KINDS if (x := kind(func, target)) is not None), None)
+    if problem is None:
+        return None
+    known[key] = Task(name, problem, weight)
+    found.tasks.append(known[key])
+    return known[key]
+
+
+def _add_symbolic(
+    name: str,
+    func: Any,
+    symbols: list[Any],
+    target: Target,
+    found: TaskList,
+    known: dict[str, Task],
+    weight: int,
+) -> None:
+    """Add the size classes of a product with symbolic rows."""
+    if len(symbols) > 1:
+        found.left[name] = f"{len(symbols)} symbolic extents; one of them is tuned"
+        return
+    site = find_product(func, target)
+    if site is None:
+        found.left[name] = "symbolic extents of something else than a product"
+        return
+    problem = site.problem
+    n, k = problem.n.extent, problem.k.extent
+    if isinstance(problem.m.extent, int) or not isinstance(n, int) or not isinstance(k, int):
+        found.left[name] = "a symbolic extent that is not the rows"
+        return
+    accumulate = None if problem.acc_dtype == "float32" else "float32"
+    with target:
+        bounds = hs.choose_classes(
+            n,
+            k,
+            problem.lhs.dtype,
+            hs.MatmulConfig(accumulate=accumulate),
+            majors=(problem.lhs.major, problem.rhs.major),
+            out_dtype=site.out_dtype,
+        )
+    keys = []
+    for rows in bounds:
+        try:
+            static = bind_rows(func, symbols[0], rows)
+        except HopperError:
+            continue
+        task = _add(f"{name} [{rows} rows]", static, target, found, known, weight)
+        if task is not None:
+            keys.append((rows, task.problem.key))
+    if not keys:
+        found.left[name] = "a product that cannot be scheduled"
+        return
+    own = key_of(canonical(func), target)
+    found.classes.append(SizeClasses(name, own, tuple(keys)))
+
+
+def symbols_of(func: tirx.PrimFunc) -> list[Any]:
+    """Return the variables in the shapes of a function's tensors, each once."""
+    found: list[Any] = []
+    for param in func.params:
+        if tirx.is_buffer_var(param):
+            for extent in param.ty.shape:
+                if ir.static_int(extent) is not None:
+                    continue
+                names = [extent] if isinstance(extent, tirx.Var) else ir.find_all(extent, tirx.Var)
+                found += [x for x in names if not any(x.same_as(y) for y in found)]
+    return found
+
+
+def bind_rows(func: tirx.PrimFunc, symbol: Any, rows: int) -> tirx.PrimFunc:
+    """Return a function with its one symbolic extent set to a number."""
+    number = tirx.IntImm(ir.dtype_of(symbol), rows)
+
+    def bind(variable: Any) -> Any:
+        return number if variable.same_as(symbol) else variable
+
+    bound: tirx.PrimFunc = tvm_ffi.structural_map(func, [(tirx.Var, bind)])
+    return bound
+
+
+def as_stock(func: tirx.PrimFunc) -> tvm.IRModule:
+    """Return the module under which TVM's own databases know a function of a module."""
+    if not (func.attrs and "global_symbol" in func.attrs):
+        func = func.with_attr("global_symbol", "main")
+    return tvm.IRModule({"main": func.with_attr("tirx.noalias", True)})
+
+
+def _is_scheduled(func: tirx.PrimFunc) -> bool:
+    if func.attrs and int(func.attrs.get("tirx.is_scheduled", 0) or 0):
+        return True
+    return bool(ir.find_all(func.body, ir.For, lambda x: x.thread_binding is not None))

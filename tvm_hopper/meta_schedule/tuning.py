@@ -1,0 +1,333 @@
+"""Tune a module: search, build, measure, check, and keep what was found.
+
+    database = tvm_hopper.tune(mod, target, trials=512, gpus="all", work_dir="tuned")
+
+Every trial is on the disk before the next one is asked for, so that a run may be interrupted or
+killed at any moment and begun again with the same words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import cannot_tune
+
+from .budget import Account, choose, share, why_enough
+from .checking import WRONG, Check, Simulated
+from .configurations import as_text
+from .database import RECORDS, Database, Trial
+from .flights import Flights, Outcome
+from .interrupts import InterruptNoted
+from .journal import Journal
+from .neighbours import near_trials
+from .problems import Problem
+from .progress import Progress
+from .report import TuningReport, wide_console
+from .search import Measured, Search
+from .tasks import Task, TaskList, as_target, look_for_tasks
+from .versions import machine, part
+
+BATCH = 8  # trials of a task at once: both workers of a builder have some, and the model learns
+MOST_TRIALS = 1_000_000
+
+
+def tune(
+    mod: Any,
+    target: Any = None,
+    *,
+    trials: int = 64,
+    gpus: Any = "all",
+    runner: Any = None,
+    builder: Any = None,
+    tracker: str | None = None,
+    work_dir: str | Path = "tuned",
+    batch: int = BATCH,
+    check: Check | None = None,
+    progress: bool | None = None,
+) -> Database:
+    """Tune the functions of a module, and keep the best configurations that were found right.
+
+    Parameters
+    ----------
+    mod : IRModule or PrimFunc
+        Functions in plain loops. Of a Relax module the PrimFuncs that it has: it must have gone
+        through the passes that make them, as the pipeline that builds it does.
+    target : Target, str or dict, optional
+        A Hopper GPU, e.g. "nvidia/nvidia-h200"; left out, the target in scope.
+    trials : int
+        Measured kernels in all, those that are in `work_dir` already included.
+    gpus : str or list of int
+        Which GPUs of this machine measure; "all" are all of them.
+    runner : tvm.s_tir.meta_schedule.runner.Runner, optional
+        What measures instead.
+    builder : tvm.s_tir.meta_schedule.builder.Builder, optional
+        What builds; left out, warm worker processes of this machine.
+    tracker : str, optional
+        "host:port/key" of a TVM RPC tracker whose servers measure.
+    work_dir : str or Path
+        Where records are kept. A run with the same folder goes on where the last one ended.
+    batch : int
+        Trials of one function at once.
+    check : callable, optional
+        Judges winners, see `meta_schedule.checking`; left out, the simulator does.
+    progress : bool, optional
+        Whether progress and a table are shown on stderr; None: if it is a terminal.
+
+    Returns
+    -------
+    database : Database
+        Of `work_dir`: for `relax.get_pipeline("tvm_hopper", database=...)`, `meta_schedule.apply`
+        and `meta_schedule.lookup`.
+
+    Raises
+    ------
+    TuningError
+        An argument is illegal, nothing in the module can be tuned, or the records in `work_dir` are
+        of other versions or cannot be read.
+    KeyboardInterrupt
+        Ctrl-C, once what was measured so far is checked and kept.
+    """
+    _check_number("trials", trials, MOST_TRIALS)
+    _check_number("batch", batch, 1024)
+    if runner is not None and tracker is not None:
+        raise cannot_tune("tune", "a runner and a tracker", "one of the two: a tracker has its own")
+    where = as_target(target)
+    found = look_for_tasks(mod, where)
+    if not found.tasks:
+        said = "; ".join(f"{name}: {why}" for name, why in found.left.items()) or "no PrimFunc"
+        need = "a PrimFunc in plain loops: a product, reductions of rows, or elementwise (Relax"
+        need += " functions become some by LegalizeOps and FuseTIR, as in the pipeline that builds)"
+        raise cannot_tune("tune", said[:1000], need)
+    with Journal(Path(work_dir)) as journal:
+        run = Run(journal, found, where, check or Simulated(), progress)
+        with contextlib.ExitStack() as own:
+            if run.left(trials) > 0:
+                if runner is None:
+                    runner = _own_runner(gpus, tracker)
+                    own.callback(runner.close)
+                if builder is None:
+                    builder = _measuring("ArtifactBuilder")()
+                    own.callback(builder.close)
+            with InterruptNoted() as interrupt:
+                run.search(trials, batch, builder, runner, interrupt)
+                run.finish()
+                interrupt.check()
+        if progress or (progress is None and sys.stderr.isatty()):
+            wide_console(stderr=True).print(TuningReport(run.database).table())
+        return run.database
+
+
+class Run:
+    """One tuning run over the log of a work folder."""
+
+    def __init__(
+        self, journal: Journal, found: TaskList, target: Target, check: Check, shown: bool | None
+    ) -> None:
+        self._journal, self._check, self._shown = journal, check, shown
+        self._target = target
+        self.database = Database.of(journal)
+        self._announce(found)
+        self._here = machine()
+        self.accounts = [self._open(task) for task in found.tasks]
+
+    def left(self, trials: int) -> int:
+        """Return how many of so many trials are not made yet."""
+        return trials - sum(account.trials for account in self.accounts)
+
+    def search(
+        self, trials: int, batch: int, builder: Any, runner: Any, interrupt: InterruptNoted
+    ) -> None:
+        """Propose, build and measure until the trials are used up or nothing is worth one.
+
+        After Ctrl-C what is under way is left behind.
+        """
+        if self.left(trials) <= 0:
+            return
+        flights = Flights(builder, runner, self._target, interrupt.check)
+        shown = Progress(self.accounts, trials, self._shown)
+        with contextlib.closing(flights), contextlib.suppress(KeyboardInterrupt), shown:
+            while True:
+                interrupt.check()
+                self._stop_what_is_done()
+                left = self.left(trials) - flights.count()
+                account = choose(self.accounts) if left > 0 and not flights.is_full else None
+                if account is not None:
+                    self._start(account, share(account, self.accounts, left, batch), flights)
+                elif flights.is_empty:
+                    break
+                else:
+                    for outcome in flights.finished():
+                        self._keep(outcome)
+                        done = sum(x.trials for x in self.accounts)
+                        shown.update(self._account(outcome.task), done)
+
+    def finish(self) -> None:
+        """Check the winners, and write what TVM's own database reads."""
+        for account in self.accounts:
+            self._check_winner(account)
+        self.database.write_stock()
+
+    def _append(self, row: dict[str, Any]) -> None:
+        self._journal.append(row)
+        self.database.add(row)
+
+    def _announce(self, found: TaskList) -> None:
+        """Write the functions and their size classes into the log, those that it lacks."""
+        for task in found.tasks:
+            problem = task.problem
+            choice = problem.resolved(problem.built_in())
+            row = {
+                "is": "workload",
+                "key": problem.key,
+                "name": task.name,
+                "weight": task.weight,
+                "form": problem.form,
+                "extents": list(problem.extents),
+                **part(self._target),
+                "target": str(self._target),
+                "choice": as_text(choice),
+                "bytes": problem.moved_bytes,
+                "multiply_adds": problem.multiply_adds,
+                "bound_us": problem.bound_us,
+            }
+            for module in [problem.mod, *task.modules]:
+                text = json.dumps(ms.database.Workload(module).as_json())
+                if not self.database.has_module(problem.key, text):
+                    self._append({**row, "module": text})
+        for classes in found.classes:
+            row = {
+                "is": "classes",
+                "key": classes.key,
+                "name": classes.name,
+                **part(self._target),
+                "bounds": [list(x) for x in classes.bounds],
+            }
+            if self.database.classes.get(classes.key) != row:
+                self._append(row)
+
+    def _machine(self, told: dict[str, Any]) -> int:
+        """Return the number of a machine, under which the log says once what it is."""
+        for row in self.database.machines:
+            if {k: v for k, v in row.items() if k not in ("is", "number")} == told:
+                return int(row["number"])
+        number = len(self.database.machines)
+        self._append({"is": "machine", "number": number, **told})
+        return number
+
+    def _open(self, task: Task) -> Account:
+        """Begin the search of a task with what the log knows of it and of problems like it."""
+        known = self.database.trials(task.problem.key)
+        near = near_trials(self.database, task.problem)
+        search = Search(task.problem, [x.measured for x in known], near)
+        failed = sum(x.seconds is None for x in known)
+        return Account(task, search, trials=len(known), failed=failed)
+
+    def _account(self, task: Task) -> Account:
+        return next(x for x in self.accounts if x.task is task)
+
+    def _stop_what_is_done(self) -> None:
+        for account in self.accounts:
+            if not account.stopped and not account.under_way:
+                account.stopped = why_enough(account)
+
+    def _start(self, account: Account, count: int, flights: Flights) -> None:
+        candidates = account.search.propose(count)
+        if not candidates:
+            account.stopped = account.stopped or "no other configuration is legal"
+            return
+        account.under_way += len(candidates)
+        flights.start(account.task, candidates)
+
+    def _keep(self, outcome: Outcome) -> None:
+        """Write a trial into the log, and let its search learn from it."""
+        account, candidate = self._account(outcome.task), outcome.candidate
+        where = self._machine(outcome.device or self._here)
+        self._append(
+            {
+                "is": "trial",
+                "workload": outcome.task.problem.key,
+                "configuration": as_text(candidate.config),
+                "kernel": candidate.kernel,
+                "seconds": outcome.seconds,
+                "error": outcome.error,
+                "machine": where,
+                **outcome.details,
+                "predicted": candidate.predicted_us,
+                "at": round(time.time(), 3),
+            }
+        )
+        trial: Trial = self.database.trials(outcome.task.problem.key)[-1]
+        measured: Measured = trial.measured
+        account.search.report(measured)
+        account.trials += 1
+        account.under_way -= 1
+        account.failed += outcome.seconds is None
+
+    def _check_winner(self, account: Account) -> None:
+        """Check the fastest trial; a wrong one is recorded as such, and the next one is taken."""
+        problem = account.task.problem
+        for trial in self.database.ranked(problem.key):
+            verdict = self.database.verdict(problem.key, trial)
+            if not verdict:
+                told = self._check(problem, trial.config)
+                verdict = told.verdict
+                record = None if verdict == WRONG else _record(problem, trial)
+                self._append(
+                    {
+                        "is": "check",
+                        "workload": problem.key,
+                        "configuration": trial.text,
+                        "verdict": verdict,
+                        "by": told.by,
+                        "detail": told.detail,
+                        "record": record,
+                    }
+                )
+            if verdict != WRONG:
+                return
+
+
+def _record(problem: Problem, trial: Trial) -> str | None:
+    """Return a trial as a record of TVM's JSONDatabase; None where it cannot replay the trace.
+
+    A function that has to be rewritten first is scheduled from there on.
+    """
+    if not hs.normalize(problem.mod).same_as(problem.mod):
+        return None
+    with tempfile.TemporaryDirectory() as folder:  # in C++ alone: Python cannot write index maps
+        stock = ms.database.JSONDatabase(work_dir=folder)
+        record = ms.database.TuningRecord(
+            problem.schedule(trial.config).trace,
+            stock.commit_workload(problem.mod),
+            [trial.seconds],
+            problem.target,
+            ms.arg_info.ArgInfo.from_entry_func(problem.mod, True),
+        )
+        stock.commit_tuning_record(record)
+        text = (Path(folder) / RECORDS).read_text().strip()
+    return text.removeprefix("[0,").removesuffix("]")
+
+
+def _check_number(name: str, value: Any, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise cannot_tune("tune", f"{name}={value!r}", f"a number from 1 to {most}")
+
+
+def _own_runner(gpus: Any, tracker: str | None) -> Any:
+    return _measuring("GpuRunner")(gpus) if tracker is None else _measuring("RpcRunner")(tracker)
+
+
+def _measuring(name: str) -> Any:
+    """Return a builder or runner of the package, which is loaded only where none is given."""
+    return getattr(importlib.import_module("tvm_hopper.meta_schedule"), name)

@@ -24,6 +24,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
     Nest,
     Work,
+    hint_loads,
     in_memory,
     keep_in_registers,
     merge,
@@ -88,7 +89,7 @@ def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
     tensors = [*(x.tensor for x in reads), *in_memory(sch, parts, full)]
     vector = _vector(program, tensors, given.vector)
     dear = any(is_dear(p.store.value) for p in parts)
-    choice = choose_elements(program, reads, vector, dear, given)
+    choice = choose_elements(program, tensors, reads, vector, dear, given)
     tile = choice.tile
     nests = keep_in_registers(sch, parts, full, program.rows, program.row, reads, tile)
 
@@ -100,6 +101,8 @@ def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
     sch.bind(block, "blockIdx.x")
     sch.annotate(block, keys.MEMORY_BOUND, keys.POINTWISE)
     sch.annotate(block, keys.CHOSEN, choice.text)
+    if choice.hint:
+        hint_loads(sch, nests)
 
 
 def _tile_loop(sch: s_tir.Schedule, nest: Nest, program: ElementProgram, tile: RegisterTile) -> Any:

@@ -24,11 +24,12 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
-from tvm_hopper.schedule.memory_bound.arrays import find_reads
+from tvm_hopper.schedule.memory_bound.arrays import find_reads, load_again
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
     Work,
+    hint_loads,
     in_memory,
     keep_in_registers,
     merge,
@@ -101,6 +102,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     parts = inline_parts(sch, "row_reduction", choice.recompute)
     program = find_rows(parts)
     reads = find_reads(sch, parts)
+    reads = load_again(reads, parts) if choice.reload else reads
     row = (program.columns,)
     nests = keep_in_registers(sch, parts, program.full, program.rows, row, reads, tile)
 
@@ -120,6 +122,10 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     sch.bind(block, "blockIdx.x")
     sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
     sch.annotate(block, keys.CHOSEN, choice.text)
+    if choice.blocks > 1:
+        sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
+    if choice.hint:
+        hint_loads(sch, nests)
 
 
 def _choose(sch: s_tir.Schedule, given: RowReductionConfig) -> RowChoice:
@@ -133,6 +139,8 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig) -> RowChoice:
     kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in results]
     count = [ir.static_int(x) for x in program.rows]
     rows = None if None in count else prod(x or 0 for x in count)
+    again = copy.copy()
+    early = inline_parts(again, "row_reduction", recompute=True) if kept else parts
     work = RowWork(
         rows=rows,
         columns=program.columns,
@@ -141,6 +149,8 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig) -> RowChoice:
         shared=_bytes(x.tensor for x in reads if not x.has_rows),
         kept=_bytes(kept),
         reductions=sum(bool(p.reduced) for p in parts),
+        again=any(x.again for x in load_again(find_reads(again, early), early)),
+        moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(results),
     )
     if given.vector is not None and work.vector != given.vector:
         raise cannot_schedule(

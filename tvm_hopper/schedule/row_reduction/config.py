@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
@@ -30,6 +31,13 @@ class RowReductionConfig:
     recompute : bool, optional
         Whether what is dear and used twice, as the exponentials of a softmax, is computed again;
         else it waits in registers.
+    reload : bool, optional
+        Whether a row is loaded a second time, out of the caches, where it is used behind the last
+        reduction; else it waits in registers. What is dear is computed again then.
+    blocks : int, optional
+        Thread blocks that are to share an SM: the assembler takes no more registers than that.
+    hint : bool, optional
+        Whether the caches are told to give up last what is loaded of a row.
 
     Raises
     ------
@@ -42,6 +50,9 @@ class RowReductionConfig:
     vector: int | None = None
     preload: bool | None = None
     recompute: bool | None = None
+    reload: bool | None = None
+    blocks: int | None = None
+    hint: bool | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
@@ -51,7 +62,9 @@ class RowReductionConfig:
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "vector", vector)
-        for name in ("preload", "recompute"):
+        blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
+        object.__setattr__(self, "blocks", blocks)
+        for name in ("preload", "recompute", "reload", "hint"):
             check_type(where, name, getattr(self, name), bool, "a bool")
         if vector is not None and vector & (vector - 1):
             raise cannot_schedule(where, f"vector={vector}", "a power of two")

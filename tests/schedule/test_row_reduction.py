@@ -167,8 +167,8 @@ def test_one_element_and_none():
 
 
 def test_rows_that_do_not_fit():
-    match = "rows of 262144 elements, 2 bytes loaded for each; need rows that fit the registers"
-    refuse(memory_bound.rms_norm(4, 262144), match)
+    match = "block S, tensor H: found a row of results that does not fit .*; need results that only"
+    refuse(memory_bound.add_rms_norm(4, 262144), match)
 
 
 def test_no_row_to_reduce():
@@ -238,6 +238,7 @@ def test_no_schedule_and_no_configuration():
         ({"reload": 1}, "reload=1; need a bool"),
         ({"hint": "last"}, "hint='last'; need a bool"),
         ({"blocks": 33}, "blocks=33; need at most 32"),
+        ({"chunks": 17}, "chunks=17; need at most 16"),
     ],
 )
 def test_illegal_configurations(given, match):
@@ -323,6 +324,19 @@ def test_one_thread_block_alone_lets_memory_wait():
     tile = choose_rows("here", _rows_of(32768), hs.RowReductionConfig(threads=1024)).tile
     long = _rows_of(32768)
     assert model.rate(long, tile, 1) < model.rate(long, tile, 2, reload=True)
+
+
+@pytest.mark.parametrize("given", [{}, {"threads": 512, "chunks": 2}], ids=str)
+def test_rows_that_do_not_fit_are_streamed(given):
+    choice = choose_rows("here", _rows_of(1 << 18), hs.RowReductionConfig(**given))
+    assert choice.is_streamed
+    assert choice.tile.columns == 1024 * 4 * 8 or choice.tile.columns == 512 * 2 * 8
+    assert "in parts" in choice.text
+
+
+def test_a_tile_that_is_as_long_as_the_row_is_not_streamed():
+    config = hs.RowReductionConfig(threads=128, chunks=4)
+    assert not choose_rows("here", _rows_of(4096), config).is_streamed
 
 
 @pytest.mark.parametrize(("rows", "hint"), [(64, False), (1 << 17, True), (None, True)])

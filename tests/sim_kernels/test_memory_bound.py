@@ -110,6 +110,23 @@ def test_rows_that_are_loaded_again(name, monkeypatch):
     assert read["X"] == 2 * rows * columns
 
 
+@pytest.mark.parametrize(("name", "passes"), [("rms_norm", 2), ("softmax", 3), ("row_sum", 1)])
+def test_rows_that_are_streamed(name, passes, monkeypatch):
+    read = Counter()
+    monkeypatch.setattr(LoadStore, "gather", _counting(LoadStore.gather, read))
+    rows, columns = 3, 1032
+    run(name, rows, columns, config=hs.RowReductionConfig(32, 1, chunks=2, hint=True))
+    assert read["X"] == passes * rows * columns
+
+
+def test_verified_clean_when_streamed():
+    config = hs.RowReductionConfig(64, 1, chunks=1, hint=True)
+    report = verify(
+        scheduled("rms_norm", 2, 1544, config=config), against=FORMS["rms_norm"](2, 1544)
+    )
+    assert report.verdict == "clean", report.table()
+
+
 def _counting(gather, read):
     def counting(self, region, offsets, dtype, count):
         read[region.name] += np.size(offsets) * count * dtype.itemsize // 2

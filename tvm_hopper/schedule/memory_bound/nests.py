@@ -93,7 +93,10 @@ def keep_in_registers(
     ]
     for part in parts:
         again = [x for x in reads if x.again and x.readers[0] is part]
-        nests += [Nest(keep_read(sch, read), Work.LOAD_AGAIN) for read in again]
+        nests += [
+            Nest(keep_read(sch, read), Work.LOAD_AGAIN if read.has_rows else Work.LOAD_COLUMNS)
+            for read in again
+        ]
         work = Work.COMPUTE if part.name in full else Work.COMPUTE_ROWS
         nests.append(Nest(part.block, Work.REDUCE if part.reduced else work))
         nests += [stores[part.name]] if part.name in stores else []

@@ -44,6 +44,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
 from .recognize import find_rows
+from .stream import deal_out_passes, plan_passes, read_apart
 
 
 def row_reduction(
@@ -102,18 +103,25 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     parts = inline_parts(sch, "row_reduction", choice.recompute)
     program = find_rows(parts)
     reads = find_reads(sch, parts)
-    reads = load_again(reads, parts) if choice.reload else reads
+    if choice.is_streamed:
+        reads = read_apart(reads, parts, program.full)
+    elif choice.reload:
+        reads = load_again(reads, parts)
     row = (program.columns,)
     nests = keep_in_registers(sch, parts, program.full, program.rows, row, reads, tile)
 
-    shared = [x for x in nests if x.work is Work.LOAD_COLUMNS]
-    block = merge(sch, [row_loop(sch, nest) for nest in nests if nest not in shared])
+    passes = plan_passes(nests) if choice.is_streamed else []
+    inside = [x for one in passes for x in (*one.loads, *one.stores)]
+    shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
+    outside = [x for x in nests if x not in (*shared, *inside)]
+    block = merge(sch, [row_loop(sch, nest) for nest in outside])
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
+    deal_out_passes(sch, passes, tile)
     for nest in nests:
         if nest.work is Work.STORE_ROWS:
             one_thread(sch, nest.block, tile.threads)
-        elif nest.work is not Work.COMPUTE_ROWS:
+        elif nest.work is not Work.COMPUTE_ROWS and not passes:
             loop = list(sch.get_loops(nest.block))[-1]
             deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS)
     if tile.rows > 1:

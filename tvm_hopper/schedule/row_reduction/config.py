@@ -9,6 +9,7 @@ from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.schedule.arguments import as_int, check_type
 
+MOST_CHUNKS = 16  # vectors of a thread: their registers are few
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 
 
@@ -38,6 +39,9 @@ class RowReductionConfig:
         Thread blocks that are to share an SM: the assembler takes no more registers than that.
     hint : bool, optional
         Whether the caches are told to give up last what is loaded of a row.
+    chunks : int, optional
+        Vectors of a thread that are in flight together. A row of more is streamed: each reduction,
+        and what is behind the last one, loads it for itself, a part after another.
 
     Raises
     ------
@@ -53,14 +57,17 @@ class RowReductionConfig:
     reload: bool | None = None
     blocks: int | None = None
     hint: bool | None = None
+    chunks: int | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
         threads = as_int(where, "threads", self.threads, 1, MAX_THREADS)
         rows = as_int(where, "rows", self.rows, 1, MAX_THREADS)
+        chunks = as_int(where, "chunks", self.chunks, 1, MOST_CHUNKS)
         vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "chunks", chunks)
         object.__setattr__(self, "vector", vector)
         blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
         object.__setattr__(self, "blocks", blocks)

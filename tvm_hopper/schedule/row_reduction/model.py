@@ -24,7 +24,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import log2
 
-from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
@@ -50,6 +49,7 @@ MOST_CHUNKS = 8  # vectors of a thread: code grows with them, bytes in flight ar
 BEST_BYTES = 64  # that a thread loads at once
 FEWEST_THREADS = 128  # of a thread block
 FEW_ROWS = 4  # of an SM: below, its thread blocks are all at the same place
+STREAMED = 0.7  # of memory's share: L2 answers the second pass over a row
 CACHE_BYTES = 50 << 20  # of L2: what fits is wanted there by whoever comes next
 ALIKE = 0.99  # of the best rate: as fast
 RUNNERS_UP = 2  # that `explain` shows
@@ -105,6 +105,7 @@ class RowChoice:
     hint: bool
     rate: float  # bytes a cycle
     text: str = ""
+    is_streamed: bool = False
 
 
 def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
@@ -158,20 +159,10 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     given : RowReductionConfig
         What is decided already.
 
-    Raises
-    ------
-    ScheduleError
-        A row does not fit into the registers of a thread block.
     """
     found = [x for x in _candidates(work, given) if x is not None]
-    if not found:
-        most = _longest(work)
-        raise cannot_schedule(
-            where,
-            f"rows of {work.columns} elements, {work.loaded} bytes loaded for each",
-            f"rows that fit the registers of {MAX_THREADS} threads: {most} elements of these types",
-            "leave the function to TVM, or reduce parts of rows first",
-        )
+    if not found or given.chunks is not None:
+        found = [x for x in found if x.tile.chunks == given.chunks] or [_streamed(work, given)]
     best = max(x.rate for x in found)
     found.sort(key=lambda x: _order(x, best, work))
     texts = [_say(x, work) for x in found[: 1 + RUNNERS_UP]]
@@ -242,23 +233,32 @@ def _candidate(
     if blocks is None:
         blocks = 1 if _few_rows(work) else blocks_of_sm(work, tile, need + early, reload)
     if hint is None:
-        hint = work.rows is None or work.rows * work.columns * work.moved > CACHE_BYTES
+        hint = _outgrows_cache(work)
     speed = rate(work, tile, blocks, reload)
     return RowChoice(tile, preload, recompute, reload, blocks, hint, speed)
+
+
+def _streamed(work: RowWork, given: RowReductionConfig) -> RowChoice:
+    """Return the choice for rows that no thread block holds, nor loads at once."""
+    threads = given.threads or MAX_THREADS
+    chunks = given.chunks or max(1, BEST_BYTES // (work.vector * max(work.loaded, 1)))
+    tile = RegisterTile(threads, work.vector, chunks, given.rows or 1)
+    most = min(THREADS_PER_SM // (threads * tile.rows), MOST_BLOCKS_PER_SM)
+    flight = tile.rows * tile.columns * work.loaded
+    blocks = given.blocks or max(1, min(ENOUGH_BYTES // (flight or 1), most))
+    hint = _outgrows_cache(work) if given.hint is None else given.hint
+    speed = STREAMED * BYTES_PER_CYCLE
+    choice = RowChoice(tile, False, True, False, blocks, hint, speed)
+    return replace(choice, is_streamed=True)
+
+
+def _outgrows_cache(work: RowWork) -> bool:
+    return work.rows is None or work.rows * work.columns * work.moved > CACHE_BYTES
 
 
 def _too_wide(work: RowWork, threads: int) -> bool:
     """Tell threads of which half would have nothing to load."""
     return threads > SIZES[0] and threads // 2 * work.vector >= work.columns
-
-
-def _longest(work: RowWork) -> int:
-    """Return the longest row that fits, of these types."""
-    chunks = MOST_CHUNKS
-    most = REGISTERS_PER_SM // MAX_THREADS
-    while chunks and least_registers(work, chunks, True, work.again) > most:
-        chunks -= 1
-    return chunks * work.vector * MAX_THREADS
 
 
 def _say(choice: RowChoice, work: RowWork) -> str:
@@ -267,6 +267,7 @@ def _say(choice: RowChoice, work: RowWork) -> str:
     early = ", what rows share first" if work.shared and choice.preload else ""
     again = ", exponentials and the like twice" if work.kept and choice.recompute else ""
     again += ", rows loaded twice" if choice.reload else ""
+    again += ", rows loaded in parts by each pass" if choice.is_streamed else ""
     share = f"{100 * choice.rate / BYTES_PER_CYCLE:.0f}% of memory"
     text = f"{tile.threads} threads a row, {tile.chunks} vectors of {tile.vector} each"
     room = f", {choice.blocks} thread blocks an SM" if choice.blocks > 1 else ""

@@ -111,6 +111,31 @@ def test_threads_of_a_row(threads, rows):
     )
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        hs.RowReductionConfig(512, reload=True, recompute=True, blocks=2, hint=True),
+        hs.RowReductionConfig(256, blocks=3, hint=True),
+        hs.RowReductionConfig(256, chunks=2, hint=True),
+    ],
+    ids=["loaded again", "in registers", "streamed"],
+)
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "softmax", "row_sum"])
+def test_hints_and_rows_that_are_loaded_more_than_once(name, config):
+    check(name, 70, 16384, "bfloat16", config)
+    check(name, 5, 16392, "float32", config)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "softmax"])
+def test_rows_that_no_thread_block_holds(name):
+    check(name, 3, 262144, "bfloat16")
+
+
+def test_hinted_elements():
+    check("gelu_mul", 33, 4104, "bfloat16", hs.PointwiseConfig(hint=True))
+    check("sum_and_difference", 7, 101, "float32", hs.PointwiseConfig(hint=True))
+
+
 def test_more_than_32_bits_count():
     rows, columns = (1 << 16) + 1, 1 << 15
     run, _ = build("copy", rows, columns, "bfloat16")

@@ -37,6 +37,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 from .config import PointwiseConfig
 from .model import choose_elements
 from .recognize import ElementProgram, check_elements, find_elements
+from .transpose import apply_transposition, find_transposition
 
 FLAT = 16  # elements that are numbered all along: SplitTails takes the last ones apart
 
@@ -83,6 +84,10 @@ def _schedule(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
 def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
     parts = inline_parts(sch, "pointwise")
     check_elements(parts)
+    crossed = find_transposition(parts, given)
+    if crossed is not None:
+        apply_transposition(sch, crossed, given, bool(given.hint))
+        return
     reads = find_reads(sch, parts)
     program = find_elements(parts, reads)
     full = frozenset(p.name for p in parts)

@@ -39,7 +39,8 @@ CROWDED = 0.965  # of memory's share is left above that
 LULL = 0.08  # of the time, with one thread block on an SM
 BARRIER, PER_THREAD = 300, 2  # cycles of a barrier, and for each thread that comes to it
 BASE_REGISTERS = 30  # of a thread, beside its part of the row
-BASE_AGAIN = 24  # the same, of rows that are loaded again
+BASE_AGAIN = 20  # the same, of rows that are loaded again, with a vector of what rows share
+MOST_AGAIN = 3  # thread blocks of such rows on an SM: registers are worth more than a fourth
 PER_REDUCTION = 8  # registers of each reduction behind the first, of rows that are loaded again
 REGISTER_STEP = 8  # in which threads get them
 REGISTERS_PER_SM = 65536
@@ -112,7 +113,8 @@ def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
     """Estimate the registers of a thread: of its part of a row, and of what it meets there."""
     row = -(-chunks * work.vector * work.loaded // 4)
     if reload:
-        return BASE_AGAIN + row + PER_REDUCTION * (work.reductions - 1)
+        shared = -(-work.vector * work.shared // 4)
+        return BASE_AGAIN + row + shared + PER_REDUCTION * (work.reductions - 1)
     kept = 0 if recompute else -(-chunks * work.vector * work.kept // 4)
     return BASE_REGISTERS + row + max(row, kept)
 
@@ -129,6 +131,7 @@ def blocks_of_sm(work: RowWork, tile: RegisterTile, num_registers: int, reload: 
     given = -(-num_registers // REGISTER_STEP) * REGISTER_STEP
     room = min(REGISTERS_PER_SM // (given * threads), THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
     enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
+    room = min(room, MOST_AGAIN) if reload else room
     return max(1, min(room, enough // (tile.rows * work.columns * work.loaded or 1)))
 
 
@@ -246,7 +249,7 @@ def _streamed(work: RowWork, given: RowReductionConfig) -> RowChoice:
     most = min(THREADS_PER_SM // (threads * tile.rows), MOST_BLOCKS_PER_SM)
     flight = tile.rows * tile.columns * work.loaded
     blocks = given.blocks or max(1, min(ENOUGH_BYTES // (flight or 1), most))
-    hint = _outgrows_cache(work) if given.hint is None else given.hint
+    hint = bool(given.hint)  # lines that are wanted until the second pass leave no room for others
     speed = STREAMED * BYTES_PER_CYCLE
     choice = RowChoice(tile, False, True, False, blocks, hint, speed)
     return replace(choice, is_streamed=True)

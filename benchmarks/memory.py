@@ -30,8 +30,11 @@ CACHE_BYTES = 200 << 20  # of all sets of a small case, so that none stays in th
 ROWS_CHECKED = 48  # from the start, the middle and the end
 TOLERANCE = 0.02  # relative: of bfloat16, at 2^-8 a rounding
 COLUMNS = {
-    **dict.fromkeys(("rms_norm", "softmax"), (1024, 2048, 4096, 8192, 16384, 32768)),
-    **dict.fromkeys(("layer_norm", "add_rms_norm"), (1024, 4096, 8192, 32768)),
+    **dict.fromkeys(
+        ("rms_norm", "softmax"), (1024, 2048, 4096, 8192, 16384, 32768, 131072, 262144)
+    ),
+    "layer_norm": (1024, 4096, 8192, 32768, 131072),
+    "add_rms_norm": (1024, 4096, 8192, 32768),
 }
 SMALL = (1, 8, 64, 256, 512)
 
@@ -68,15 +71,15 @@ INPUTS = {
 COLUMN_TENSORS = "WB"
 
 
-def cases(gib: float, only: str) -> list[Case]:
-    """List the cases whose name contains a word."""
+def cases(gib: float, only: list[str]) -> list[Case]:
+    """List the cases whose name contains one of some words; all, if there are none."""
     found = []
     for program, lengths in COLUMNS.items():
         found += [_sized(program, columns, gib) for columns in lengths]
     found += [_sized(program, 14336, gib) for program in ("gelu_mul", "silu_mul")]
     found += [Case(x, 10007, 4104) for x in ("rms_norm", "softmax", "gelu_mul")]
     found += [Case("rms_norm", rows, 4096) for rows in SMALL]
-    return [x for x in found if only in x.name]
+    return [x for x in found if not only or any(word in x.name for word in only)]
 
 
 def _sized(program: str, columns: int, gib: float) -> Case:
@@ -293,7 +296,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("--gib", type=float, default=2.0, help="bytes read and written")
     parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", nargs="*", default=[], help="cases whose name contains one")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
     table = []

@@ -12,9 +12,11 @@ from .divide_by_rows import DivideByRows
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
+from .hint_loads import HintLoads
 from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
+from .limit_registers import LimitRegisters
 from .lower_channels import LowerChannels
 from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
@@ -47,9 +49,11 @@ __all__ = [
     "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",
+    "HintLoads",
     "IndexRows",
     "InsertSyncs",
     "LayoutShared",
+    "LimitRegisters",
     "LowerChannels",
     "LowerCopies",
     "LowerMma",

@@ -8,9 +8,12 @@
 the tensor cores waiting: 1 + tanhf(u) takes 17 instructions, the form above 4. With
 `tvm_hopper.functions` = "approximate" tanh(u) is the chip's, one instruction of 11 bits.
 
-Left alone: values that are stored as float32, vectorized loops (TVM would take them apart), kernels
-without asynchronous copies, and everything where `tvm_hopper.functions` is "library" or TVM's
-`tirx.enable_fast_math` is on, which has approximations of its own.
+In kernels that are bound by memory exponentials and quotients are shortened, too; there they also
+wait in registers of float32, or are summed up, before all that the kernel stores has 16 bits.
+
+Left alone: values that stay float32, vectorized loops (TVM would take them apart), kernels that are
+neither bound by memory nor have asynchronous copies, and everything where `tvm_hopper.functions` is
+"library" or TVM's `tirx.enable_fast_math` is on, which has approximations of its own.
 
 Before: plain stores.  After: the same stores, and a note for `explain`.
 """
@@ -24,12 +27,15 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.plan.short_functions import (
+    HALVES,
+    OF_MEMORY_BOUND,
     SHORT_FUNCTIONS,
     ShortFunction,
     ShortValue,
     shorten,
 )
 from tvm_hopper.requests import options
+from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import ASYNC_COPY, FUNCTIONS
 
 
@@ -37,14 +43,22 @@ def plan_functions(
     kernel: ir.For, rows: tuple[ShortFunction, ...]
 ) -> dict[ir.BufferStore, ShortValue]:
     """Return the stores whose values have a shorter form."""
+    rounded = is_memory_bound(kernel) and _stores_halves(kernel)
+    rows = (*rows, *OF_MEMORY_BOUND) if is_memory_bound(kernel) else rows
     vectors = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
     kept = [store for loop in vectors for store in ir.find_all(loop, ir.BufferStore)]
     found = {}
     for store in ir.find_all(kernel, ir.BufferStore):
-        short = shorten(store.value, rows)
+        short = shorten(store.value, rows, rounded)
         if short is not None and not any(store.same_as(x) for x in kept):
             found[store] = short
     return found
+
+
+def _stores_halves(kernel: ir.For) -> bool:
+    """Tell whether all that a kernel leaves in memory is rounded to 16 bits."""
+    stored = [x.buffer for x in ir.find_all(kernel, ir.BufferStore)]
+    return all(ir.dtype_of(x) in HALVES for x in stored if str(x.scope()) == "global")
 
 
 def rewrite_functions(kernel: ir.For, plan: dict[ir.BufferStore, ShortValue]) -> Any:
@@ -80,7 +94,8 @@ class ShortenFunctions:
         notes = {}
 
         def build(kernel: ir.For) -> Any:
-            if not ir.find_blocks(kernel, ASYNC_COPY) or not (plan := plan_functions(kernel, rows)):
+            is_ours = is_memory_bound(kernel) or ir.find_blocks(kernel, ASYNC_COPY)
+            if not is_ours or not (plan := plan_functions(kernel, rows)):
                 return kernel
             notes[ir.number_of(func, kernel)] = [_remark(plan)]
             after = rewrite_functions(kernel, plan)

@@ -17,6 +17,15 @@ def create_policy(policy: Any, hint: str) -> Any:
     return T.ptx[f"createpolicy.fractional.L2::{hint}.b64"](policy)
 
 
+def load_hinted(words: list[Any], source: Any, hint: str, policy: Any) -> Any:
+    """Load 2 or 4 words of 32 bits, neighbours in memory, and say how long they are wanted.
+
+    `ld.global.L1::x.L2::cache_hint`, 9.7.9.8; `words` are registers, `hint` is that of the policy.
+    """
+    name = f"ld.global.L1::{hint}{_HINT}.v{len(words)}.b32"
+    return T.ptx[name](*words, source, policy)
+
+
 def hinted(name: str, policy: Any) -> tuple[str, tuple[Any, ...]]:
     """Return the name of a copy with a policy, and its operand; without one the name as it is."""
     return (name, ()) if policy is None else (name + _HINT, (policy,))

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import memory
 from tvm_hopper.testing import memory_bound
 
-CASES = memory.cases(2.0, "")
+CASES = memory.cases(2.0, [])
 
 
 def test_names_are_unique():
@@ -15,8 +15,8 @@ def test_names_are_unique():
 
 
 def test_cases_are_chosen_by_name():
-    assert {case.program for case in memory.cases(2.0, "gelu")} == {"gelu_mul"}
-    assert [case.rows for case in memory.cases(2.0, "rms_norm 1 x")] == [1]
+    assert {case.program for case in memory.cases(2.0, ["gelu"])} == {"gelu_mul"}
+    assert [case.rows for case in memory.cases(2.0, ["rms_norm 1 x"])] == [1]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

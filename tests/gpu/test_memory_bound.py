@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, te
 
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
@@ -109,6 +109,47 @@ def test_threads_of_a_row(threads, rows):
         "bfloat16",
         hs.RowReductionConfig(threads, rows),
     )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        hs.RowReductionConfig(512, reload=True, recompute=True, blocks=2, hint=True),
+        hs.RowReductionConfig(256, blocks=3, hint=True),
+        hs.RowReductionConfig(256, chunks=2, hint=True),
+    ],
+    ids=["loaded again", "in registers", "streamed"],
+)
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "softmax", "row_sum"])
+def test_hints_and_rows_that_are_loaded_more_than_once(name, config):
+    check(name, 70, 16384, "bfloat16", config)
+    check(name, 5, 16392, "float32", config)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "softmax"])
+def test_rows_that_no_thread_block_holds(name):
+    check(name, 3, 262144, "bfloat16")
+
+
+@pytest.mark.parametrize("shape", [(128, 64), (1024, 4096)], ids=str)
+def test_transposed_tensors(shape):
+    n, m = shape
+    x, z = (te.placeholder(s, "bfloat16", name=c) for s, c in (((m, n), "X"), ((n, m), "Z")))
+    y = te.compute((n, m), lambda i, j: x[j, i] + z[i, j], name="Y")
+    func = te.create_prim_func([x, z, y]).with_attr("global_symbol", "main")
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    hs.pointwise(sch)
+    run = tvm.compile(sch.mod, target="nvidia/nvidia-h200")["main"]
+    one, two = (torch.randn(s, device="cuda").bfloat16() for s in ((m, n), (n, m)))
+    whole, out = poisoned(func.params[2])
+    run(one, two, out)
+    assert torch.equal(out, one.t() + two)
+    assert bool((whole[:64] == whole[0]).all() and (whole[-64:] == whole[0]).all())
+
+
+def test_hinted_elements():
+    check("gelu_mul", 33, 4104, "bfloat16", hs.PointwiseConfig(hint=True))
+    check("sum_and_difference", 7, 101, "float32", hs.PointwiseConfig(hint=True))
 
 
 def test_more_than_32_bits_count():

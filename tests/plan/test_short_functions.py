@@ -12,10 +12,17 @@ from tvm import te, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches import approximations
-from tvm_hopper.plan.short_functions import SHORT_FUNCTIONS, shorten, split_constant, times
+from tvm_hopper.plan.short_functions import (
+    OF_MEMORY_BOUND,
+    SHORT_FUNCTIONS,
+    shorten,
+    split_constant,
+    times,
+)
 from tvm_hopper.sim.translate.device_math import MATH
 
 SHORT, APPROXIMATE = SHORT_FUNCTIONS["short"], SHORT_FUNCTIONS["approximate"]
+OF_ALL = (*SHORT, *OF_MEMORY_BOUND)
 X = ir.Var("x", "float32")
 ONE = te.const(1, "float32")
 erfc = np.vectorize(math.erfc, otypes=[float])
@@ -102,6 +109,46 @@ def test_the_bound_is_no_multiple_of_the_error():
         off = off[np.isfinite(off) & (np.abs(want) > 1e-30)]
         (row,) = [row for row in SHORT if row.form == form]
         assert off.max() > row.error / 8, (name, off.max())
+
+
+def test_the_error_of_an_exponential():
+    (row,) = [x for x in OF_MEMORY_BOUND if x.form == "exp(x)"]
+    x = numbers()
+    with np.errstate(all="ignore"):
+        got = evaluate(shorten(tirx.Cast("float16", te.exp(X)), (row,)).value.value, {X: x})
+        want = np.exp(x.astype(float))
+    off = np.abs(got.astype(float)[np.abs(x) < 88] - want[np.abs(x) < 88])
+    most = row.error * want[np.abs(x) < 88]
+    assert (off <= most - 3 * 2.0**-23 * want[np.abs(x) < 88] + 2.0**-125).all()
+    assert off.max() > 0
+    assert (off > most / 8).any()
+    assert np.isinf(got[x > 89]).all()
+    assert (got[x < -89] == 0).all()
+    assert np.isnan(got[np.isnan(x)]).all()
+
+
+def test_a_quotient_by_one_and_an_exponential():
+    silu = X / (ONE + te.exp(te.const(0, "float32") - X))
+    assert shorten(tirx.Cast("bfloat16", silu), SHORT) is None
+    short = shorten(tirx.Cast("bfloat16", silu), OF_ALL)
+    assert {x.form for x in short.rows} == {
+        "x / (1 + exp(y))",
+        "1 / (1 + exp(y))",
+        "exp(x)",
+    }
+    x = numbers()
+    with np.errstate(all="ignore"):
+        got = evaluate(short.value.value, {X: x}).astype(float)
+        want = x.astype(float) * sigmoid(x.astype(float))
+    judged = np.isfinite(want) & (np.abs(want) > 2.0**-100)
+    got, want = got[judged], want[judged]
+    assert (np.abs(got - want) <= 2.0**-15 * np.abs(want)).all()
+
+
+def test_values_that_are_rounded_later():
+    assert shorten(te.exp(X), OF_ALL) is None
+    assert shorten(te.exp(X), OF_ALL, rounded_later=True) is not None
+    assert shorten(te.exp(ir.Var("d", "float64")), OF_ALL, rounded_later=True) is None
 
 
 def test_what_cancels_in_the_program_does_not_here():

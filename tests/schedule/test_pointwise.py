@@ -44,7 +44,7 @@ def test_explain_shows_the_choice_and_what_came_after_it():
     sch = s_tir.Schedule(memory_bound.gelu_mul(64, 4096))
     hs.pointwise(sch)
     (kernel,) = explain(sch, TARGET).kernels
-    (note,) = kernel.notes
+    (note,) = [x for x in kernel.notes if x.startswith("pointwise")]
     assert note.startswith("pointwise: ")
     assert "KiB of an SM in flight; then " in note
 
@@ -186,3 +186,42 @@ def test_vectors_that_are_too_wide():
     refuse(memory_bound.copy(4, 64), "at most 16 bytes of the widest tensor", config)
     config = hs.PointwiseConfig(vector=4)
     refuse(memory_bound.scale_shift(4, 102), "vector=4 for rows of 102 elements", config)
+
+
+# -- tensors that are read across their rows -----------------------------------------------------
+
+
+def transposed(n, m, dtype="bfloat16", more=False, batch=()):
+    """Build Y[.., i, j] = X[.., j, i], or that plus Z[.., i, j]."""
+    x = te.placeholder((*batch, m, n), dtype, name="X")
+    z = te.placeholder((*batch, n, m), dtype, name="Z")
+
+    def value(*index):
+        *first, i, j = index
+        turned = x[(*first, j, i)]
+        return turned + z[(*first, i, j)] if more else turned
+
+    y = te.compute((*batch, n, m), value, name="Y")
+    tensors = [x, z, y] if more else [x, y]
+    func = te.create_prim_func(tensors).with_attr("global_symbol", "main")
+    return tvm.IRModule({"main": func})
+
+
+def test_a_transposed_tensor_goes_through_shared_memory():
+    kernel, text = chosen(transposed(128, 192))
+    assert ir.static_int(kernel.extent) == 2 * 3
+    assert text == "256 threads, tiles of 64 x 64 through shared memory"
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "dtype", "config"),
+    [
+        (128, 100, "bfloat16", None),
+        (128, 192, "float32", None),
+        (128, 192, "bfloat16", hs.PointwiseConfig(chunks=1)),
+    ],
+    ids=["part of a tile", "float32", "chunks"],
+)
+def test_what_tiles_do_not_serve_is_read_one_by_one(n, m, dtype, config):
+    _, text = chosen(transposed(n, m, dtype), config)
+    assert "shared memory" not in text

@@ -90,11 +90,55 @@ def test_types(dtype):
         hs.RowReductionConfig(64, 2, preload=True),
         hs.RowReductionConfig(96, 1),
         hs.RowReductionConfig(32, 1, 2, recompute=True),
+        hs.RowReductionConfig(32, 4, reload=True, recompute=True, hint=True),
+        hs.RowReductionConfig(64, 1, blocks=2, hint=True),
     ],
     ids=str,
 )
 def test_configurations(config):
     run("softmax", 5, 128, config=config)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "softmax"])
+def test_rows_that_are_loaded_again(name, monkeypatch):
+    """Once for the reductions, once behind the last of them: by vectors, in words of the caches."""
+    read = Counter()
+    monkeypatch.setattr(LoadStore, "gather", _counting(LoadStore.gather, read))
+    rows, columns = 3, 520
+    config = hs.RowReductionConfig(64, 1, reload=True, recompute=True, hint=True)
+    run(name, rows, columns, config=config)
+    assert read["X"] == 2 * rows * columns
+
+
+@pytest.mark.parametrize(("name", "passes"), [("rms_norm", 2), ("softmax", 3), ("row_sum", 1)])
+def test_rows_that_are_streamed(name, passes, monkeypatch):
+    read = Counter()
+    monkeypatch.setattr(LoadStore, "gather", _counting(LoadStore.gather, read))
+    rows, columns = 3, 1032
+    run(name, rows, columns, config=hs.RowReductionConfig(32, 1, chunks=2, hint=True))
+    assert read["X"] == passes * rows * columns
+
+
+def test_verified_clean_when_streamed():
+    config = hs.RowReductionConfig(64, 1, chunks=1, hint=True)
+    report = verify(
+        scheduled("rms_norm", 2, 1544, config=config), against=FORMS["rms_norm"](2, 1544)
+    )
+    assert report.verdict == "clean", report.table()
+
+
+def _counting(gather, read):
+    def counting(self, region, offsets, dtype, count):
+        read[region.name] += np.size(offsets) * count * dtype.itemsize // 2
+        return gather(self, region, offsets, dtype, count)
+
+    return counting
+
+
+def test_verified_clean_with_hints():
+    config = hs.RowReductionConfig(64, 1, reload=True, recompute=True, blocks=2, hint=True)
+    report = verify(scheduled("softmax", 3, 520, config=config), against=FORMS["softmax"](3, 520))
+    assert report.verdict == "clean", report.table()
 
 
 def test_verified_clean():

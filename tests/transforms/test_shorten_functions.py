@@ -84,6 +84,35 @@ def test_kernels_without_copies_stay_as_they_are():
     check(run(func, ShortenFunctions()), func)
 
 
+ROWS = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((64, 128), "float16"), D: T.Buffer((64, 128), "float16")):
+    for bx in T.thread_binding(64, thread="blockIdx.x",
+            annotations={"tvm_hopper.memory_bound": "row_reduction"}):
+        for j in T.thread_binding(128, thread="threadIdx.x"):
+            with T.sblock("work"):
+                T.reads(A[bx, j])
+                T.writes(D[bx, j])
+                E = T.sblock_alloc_buffer((1,), scope="local")
+                E[0] = T.exp(T.Cast("float32", A[bx, j]))
+                D[bx, j] = T.Cast("float16", E[0] / (T.float32(1) + T.exp(E[0])))
+"""
+
+
+def test_exponentials_and_quotients_of_kernels_bound_by_memory():
+    text = run(parse(ROWS), ShortenFunctions()).body.script()
+    assert "T.exp(" not in text
+    assert " / " not in text
+    assert text.count("tvm_hopper_ex2_ftz") == 2
+
+
+def test_what_waits_for_a_result_of_float32_stays():
+    wide = [('D: T.Buffer((64, 128), "float16")', 'D: T.Buffer((64, 128), "float32")')]
+    wide.append(('T.Cast("float16", E[0] / (T.float32(1) + T.exp(E[0])))', "E[0]"))
+    func = parse(ROWS, *wide)
+    check(run(func, ShortenFunctions()), func)
+
+
 def test_the_library_by_the_option_and_the_chip_by_fast_math():
     func = kernel()
     asked = func.with_attr(FUNCTIONS, "library")

@@ -77,8 +77,10 @@ def hook_passes() -> list[Pass]:
         transforms.LowerChannels(),  # slots that are handed over become mbarriers
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide
+        transforms.LimitRegisters(),  # threads are final
         transforms.SkipEmpty(),  # around a kernel whose grid no pass changes any more
         transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
+        transforms.HintLoads(),  # vectors become instructions, which no pass above looks for
         transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
     ]
 

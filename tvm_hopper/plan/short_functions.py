@@ -13,7 +13,12 @@ makes one of 2^-12, to bfloat16 of 2^-9. Where that is all that is asked for, th
 
     tanh(u)            tanh.approx.f32, 2^-11
 
-in all of these sums, by the option alone.
+in all of these sums, by the option alone.  Kernels whose time is that of their bytes have two more,
+
+    x / (1 + exp(y))   x times the reciprocal
+    exp(x)             2^(x log2 e)
+
+since CUDA's division and exponential take more instructions than such a kernel has time for.
 """
 
 from __future__ import annotations
@@ -105,6 +110,14 @@ def _one_over(node: Any) -> Any | None:
     return node.b if found and _is(node.a, 1) else None
 
 
+def _over_one_plus(node: Any) -> Any | None:
+    """Match x / (1 + exp(y)), and return x times one over it."""
+    if not isinstance(node, tirx.Div):
+        return None
+    inverse = tirx.Div(_f32(1), node.b)
+    return None if _one_over(inverse) is None else node.a * inverse
+
+
 # -- what stands for it
 
 
@@ -165,6 +178,10 @@ def _sigmoid(x: Any) -> Any:
     return reciprocal(_f32(1) + tirx.exp(times(-1, x)))
 
 
+def _exp(x: Any) -> Any:
+    return power_of_two(times(LOG2_E, x))
+
+
 def _tanh(x: Any) -> Any:
     def of(u: Any) -> Any:
         far = _f32(1) - _f32(2) * reciprocal(_f32(1) + power_of_two(_f32(2 * LOG2_E) * u))
@@ -186,6 +203,11 @@ _SHORT = (
 )
 SHORT_FUNCTIONS = {"short": _SHORT, "approximate": (_TANH_BY_CHIP, *_SHORT[1:-1])}
 """By the option's value: the forms, those that contain another one first."""
+OF_MEMORY_BOUND = (
+    ShortFunction("x / (1 + exp(y))", _over_one_plus, lambda product: product, 2.0**-19),
+    ShortFunction("exp(x)", lambda x: _argument(x, "exp"), _exp, 2.0**-16),
+)
+"""The forms that are replaced behind those, in kernels that are bound by memory."""
 
 
 # -- a value that is stored
@@ -199,7 +221,9 @@ class ShortValue:
     rows: tuple[ShortFunction, ...]
 
 
-def shorten(value: Any, rows: tuple[ShortFunction, ...]) -> ShortValue | None:
+def shorten(
+    value: Any, rows: tuple[ShortFunction, ...], rounded_later: bool = False
+) -> ShortValue | None:
     """Replace every form in a value that is rounded to 16 bits; None if there is none.
 
     Parameters
@@ -208,9 +232,12 @@ def shorten(value: Any, rows: tuple[ShortFunction, ...]) -> ShortValue | None:
         What a statement stores.
     rows : tuple of ShortFunction
         The forms.
+    rounded_later : bool
+        Whether a value of float32, too, becomes one of 16 bits, or part of such values.
     """
     is_rounded = isinstance(value, tirx.Cast) and ir.dtype_of(value) in HALVES
-    if not is_rounded or ir.dtype_of(value.value) != "float32":
+    inner = value.value if is_rounded else value
+    if not (is_rounded or rounded_later) or ir.dtype_of(inner) != "float32":
         return None
     found: list[ShortFunction] = []
 

@@ -30,6 +30,8 @@ INT32_MAX = 2**31 - 1  # tiles and thread blocks are counted by 32 bits
 ASYNC_COPY = "tvm_hopper.async_copy"
 SWIZZLE = "tvm_hopper.swizzle"
 CACHE_HINT = "tvm_hopper.cache_hint"
+# -- on the block that loads a vector into registers
+LOAD_HINT = "tvm_hopper.load_hint"
 # -- on the block that copies a tile from shared to global memory
 STORE_SLOTS = "tvm_hopper.store_slots"
 REDUCE = "tvm_hopper.reduce"
@@ -58,6 +60,8 @@ CHOSEN_FOR = "tvm_hopper.chosen_for"
 # -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
 MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
+BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
+MOST_BLOCKS_PER_SM = 32
 # -- on the loop bound to blockIdx.x of a kernel of a tuner's
 CONFIGURATION = "tvm_hopper.configuration"
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
@@ -128,6 +132,13 @@ KEYS: dict[str, Key] = {
             (BLOCK,),
             str,
             "what L2 is to do with the bytes of a load: give them up first, or last",
+            CACHE_HINTS,
+        ),
+        Key(
+            LOAD_HINT,
+            (BLOCK,),
+            str,
+            "what L1 and L2 are to do with a vector that a thread loads: give it up first, or last",
             CACHE_HINTS,
         ),
         Key(
@@ -222,6 +233,14 @@ KEYS: dict[str, Key] = {
             (LOOP,),
             str,
             "what a tuner scheduled the kernel with, as a record of it keeps it",
+            axis="blockIdx.x",
+        ),
+        Key(
+            BLOCKS_PER_SM,
+            (LOOP,),
+            int,
+            "thread blocks of the kernel that are to share an SM, as far as registers go",
+            bounds=(1, MOST_BLOCKS_PER_SM),
             axis="blockIdx.x",
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),

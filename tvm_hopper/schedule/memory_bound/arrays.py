@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import s_tir
@@ -23,11 +23,15 @@ from .program import Part, equal, params, plain_index
 
 @dataclass(frozen=True)
 class Read:
-    """A tensor in memory, the blocks that read it, and whether it has a dimension of rows."""
+    """A tensor in memory, the blocks that read it, and whether it has a dimension of rows.
+
+    `again` tells one that was loaded before, for other blocks.
+    """
 
     tensor: Any
     readers: tuple[Part, ...]
     has_rows: bool
+    again: bool = False
 
 
 def find_reads(sch: s_tir.Schedule, parts: list[Part]) -> list[Read]:
@@ -44,6 +48,21 @@ def find_reads(sch: s_tir.Schedule, parts: list[Part]) -> list[Read]:
         kinds = {_kind(load, part) for load, part in loads}
         if kinds in ({"full"}, {"column"}):
             found.append(Read(tensor, tuple(readers), kinds == {"full"}))
+    return found
+
+
+def load_again(reads: list[Read], parts: list[Part]) -> list[Read]:
+    """Part the readers of each row's tensors: those behind the last reduction load it again."""
+    reduces = [i for i, p in enumerate(parts) if p.reduced]
+    late = parts[reduces[-1] + 1 :] if reduces else []
+    found = []
+    for read in reads:
+        behind = tuple(p for p in read.readers if p in late)
+        before = tuple(p for p in read.readers if p not in late)
+        if read.has_rows and behind and before:
+            found += [replace(read, readers=before), replace(read, readers=behind, again=True)]
+        else:
+            found.append(read)
     return found
 
 

@@ -17,6 +17,7 @@ from tvm import s_tir
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
+from tvm_hopper.requests import keys
 
 from .arrays import Read, keep_output, keep_read
 from .program import Part, params
@@ -27,6 +28,7 @@ class Work(Enum):
     """What a nest does."""
 
     LOAD = "load elements"
+    LOAD_AGAIN = "load elements again"
     LOAD_COLUMNS = "load what all rows share"
     COMPUTE = "compute elements"
     REDUCE = "reduce rows"
@@ -35,7 +37,8 @@ class Work(Enum):
     STORE_ROWS = "store one value a row"
 
 
-WHOLE_VECTORS = (Work.LOAD, Work.LOAD_COLUMNS, Work.STORE)
+LOADS = (Work.LOAD, Work.LOAD_AGAIN, Work.LOAD_COLUMNS)
+WHOLE_VECTORS = (*LOADS, Work.STORE)
 BY_ROW = (Work.COMPUTE_ROWS, Work.STORE_ROWS)  # without a loop over columns
 
 
@@ -86,15 +89,21 @@ def keep_in_registers(
     nests = [
         Nest(keep_read(sch, read), Work.LOAD if read.has_rows else Work.LOAD_COLUMNS)
         for read in reads
+        if not read.again
     ]
     for part in parts:
+        again = [x for x in reads if x.again and x.readers[0] is part]
+        nests += [
+            Nest(keep_read(sch, read), Work.LOAD_AGAIN if read.has_rows else Work.LOAD_COLUMNS)
+            for read in again
+        ]
         work = Work.COMPUTE if part.name in full else Work.COMPUTE_ROWS
         nests.append(Nest(part.block, Work.REDUCE if part.reduced else work))
         nests += [stores[part.name]] if part.name in stores else []
     for nest in nests:
         number_elements(sch, nest, len(rows), row)
     for nest in nests:
-        if nest.work in (Work.LOAD, Work.LOAD_COLUMNS, Work.COMPUTE):
+        if nest.work in (*LOADS, Work.COMPUTE):
             lay_out(sch, nest.block, tile, len(row))
         elif nest.work in (Work.REDUCE, Work.COMPUTE_ROWS):
             lay_out_rows(sch, nest.block)
@@ -122,6 +131,14 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
     dtype = ir.dtype_of(axes[0].var)
     numbered = IndexMap.from_func(index, ndim=len(axes), index_dtype=dtype)
     sch.transform_block_layout(nest.block, numbered)
+
+
+def hint_loads(sch: s_tir.Schedule, nests: list[Nest]) -> None:
+    """Tell the caches that rows are wanted longest, and no longer when they are loaded again."""
+    hints = {Work.LOAD: "evict_last", Work.LOAD_AGAIN: "evict_first"}
+    for nest in nests:
+        if nest.work in hints:
+            sch.annotate(nest.block, keys.LOAD_HINT, hints[nest.work])
 
 
 def row_loop(sch: s_tir.Schedule, nest: Nest) -> Any:

@@ -26,6 +26,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
     Nest,
     Work,
+    hint_loads,
     in_memory,
     keep_in_registers,
     merge,
@@ -39,6 +40,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 from .config import PointwiseConfig
 from .model import choose_elements
 from .recognize import ElementProgram, check_elements, find_elements, group_by_shape
+from .transpose import apply_transposition, find_transposition
 
 FLAT = 16  # elements that are numbered all along: SplitTails takes the last ones apart
 
@@ -102,13 +104,17 @@ def _inline_moves(sch: s_tir.Schedule) -> None:
 def _apply_kernel(sch: s_tir.Schedule, parts: list[Part], given: PointwiseConfig) -> None:
     """Schedule blocks of one shape as one kernel."""
     check_elements(parts)
+    crossed = find_transposition(parts, given)
+    if crossed is not None:
+        apply_transposition(sch, crossed, given, bool(given.hint))
+        return
     reads = find_reads(sch, parts)
     program = find_elements(parts, reads)
     full = frozenset(p.name for p in parts)
     tensors = [*(x.tensor for x in reads), *in_memory(sch, parts, full)]
     vector = _vector(program, tensors, given.vector)
     dear = any(is_dear(p.store.value) for p in parts)
-    choice = choose_elements(program, reads, vector, dear, given)
+    choice = choose_elements(program, tensors, reads, vector, dear, given)
     tile = choice.tile
     nests = keep_in_registers(sch, parts, full, program.rows, program.row, reads, tile)
 
@@ -120,6 +126,8 @@ def _apply_kernel(sch: s_tir.Schedule, parts: list[Part], given: PointwiseConfig
     sch.bind(block, "blockIdx.x")
     sch.annotate(block, keys.MEMORY_BOUND, keys.POINTWISE)
     sch.annotate(block, keys.CHOSEN, choice.text)
+    if choice.hint:
+        hint_loads(sch, nests)
 
 
 def _tile_loop(sch: s_tir.Schedule, nest: Nest, program: ElementProgram, tile: RegisterTile) -> Any:

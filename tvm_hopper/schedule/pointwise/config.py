@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.schedule.arguments import as_int
+from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
@@ -25,6 +25,8 @@ class PointwiseConfig:
     vector : int, optional
         Elements that a thread loads and stores at once: a power of two up to 16, and at most 16
         bytes of the widest tensor.
+    hint : bool, optional
+        Whether the caches are told to give up last what is loaded.
 
     Raises
     ------
@@ -35,6 +37,7 @@ class PointwiseConfig:
     threads: int | None = None
     chunks: int | None = None
     vector: int | None = None
+    hint: bool | None = None
 
     def __post_init__(self) -> None:
         where = "PointwiseConfig"
@@ -44,6 +47,7 @@ class PointwiseConfig:
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "chunks", chunks)
         object.__setattr__(self, "vector", vector)
+        check_type(where, "hint", self.hint, bool, "a bool")
         if threads is not None and threads % THREADS_PER_WARP:
             need = f"a multiple of {THREADS_PER_WARP}"
             raise cannot_schedule(where, f"threads={threads}", need)

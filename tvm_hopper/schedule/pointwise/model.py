@@ -8,7 +8,8 @@ exponential or the like for each element, wants two vectors a thread (docs/memor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
@@ -24,6 +25,7 @@ THREADS_PER_SM = 2048
 BYTES_IN_FLIGHT = 32 << 10  # on an SM: bytes a cycle x latency
 THREADS = 256  # of a thread block
 DEAR_THREADS, DEAR_CHUNKS = 512, 2  # the same, and vectors of a thread, of dear arithmetic
+CACHE_BYTES = 50 << 20  # of L2: what fits is wanted there by whoever comes next
 RUNNERS_UP = 2  # that `explain` shows
 
 
@@ -33,11 +35,17 @@ class ElementChoice:
 
     tile: RegisterTile
     flight: int  # bytes on an SM
+    hint: bool
     text: str
 
 
 def choose_elements(
-    program: ElementProgram, reads: list[Read], vector: int, dear: bool, given: PointwiseConfig
+    program: ElementProgram,
+    tensors: list[Any],
+    reads: list[Read],
+    vector: int,
+    dear: bool,
+    given: PointwiseConfig,
 ) -> ElementChoice:
     """Choose what a configuration leaves open.
 
@@ -45,6 +53,8 @@ def choose_elements(
     ----------
     program : ElementProgram
         What there is to do.
+    tensors : list of Buffer
+        All that it touches in memory, one element for each of the program's.
     reads : list of Read
         Tensors that are loaded by vectors.
     vector : int
@@ -60,18 +70,34 @@ def choose_elements(
     counts = range(min(first, most_chunks), most_chunks + 1)
     if given.chunks is not None:
         counts = range(given.chunks, given.chunks + 1)
+    hint = _outgrows_cache(program, tensors) if given.hint is None else given.hint
     found = []
     for chunks in counts:
         most = DEAR_THREADS if dear else THREADS
         threads = given.threads or _threads(program, chunks * vector, most)
         flight = THREADS_PER_SM * chunks * vector * loaded
         text = f"{threads} threads, {chunks} vectors of {vector} each: {flight >> 10} KiB of an SM"
-        found.append(ElementChoice(RegisterTile(threads, vector, chunks), flight, text))
+        found.append(ElementChoice(RegisterTile(threads, vector, chunks), flight, hint, text))
     enough = [x for x in found if x.flight >= BYTES_IN_FLIGHT] or found[-1:]
     rest = [x.text for x in enough[1 : 1 + RUNNERS_UP]]
     best = enough[0]
     said = "; then ".join([f"{best.text} in flight", *rest])
-    return ElementChoice(best.tile, best.flight, said)
+    return replace(best, text=said)
+
+
+def _outgrows_cache(program: ElementProgram, tensors: list[Any]) -> bool:
+    total = _elements(program)
+    moved = sum(dtype_bytes(ir.dtype_of(x)) for x in tensors)
+    return total is None or total * moved > CACHE_BYTES
+
+
+def _elements(program: ElementProgram) -> int | None:
+    """Return the number of all elements, None if it is known at run time only."""
+    total = ir.static_int(program.columns)
+    for extent in program.rows:
+        size = ir.static_int(extent)
+        total = None if total is None or size is None else total * size
+    return total
 
 
 def _most_chunks(program: ElementProgram, vector: int, threads: int) -> int:
@@ -84,11 +110,7 @@ def _most_chunks(program: ElementProgram, vector: int, threads: int) -> int:
 
 def _threads(program: ElementProgram, elements: int, most: int) -> int:
     """Return the threads of a block: fewer where else SMs, or threads of a row, had nothing."""
-    columns = ir.static_int(program.columns)
-    total = columns
-    for extent in program.rows:
-        size = ir.static_int(extent)
-        total = None if total is None or size is None else total * size
+    columns, total = ir.static_int(program.columns), _elements(program)
     threads = most
     while threads > THREADS_PER_WARP and (
         (total is not None and total < threads * elements * DEFAULT_NUM_SMS)

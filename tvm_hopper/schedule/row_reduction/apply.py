@@ -24,11 +24,12 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
-from tvm_hopper.schedule.memory_bound.arrays import find_reads
+from tvm_hopper.schedule.memory_bound.arrays import find_reads, load_again
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
     Work,
+    hint_loads,
     in_memory,
     keep_in_registers,
     merge,
@@ -43,6 +44,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
 from .recognize import find_rows
+from .stream import deal_out_passes, plan_passes, read_apart
 
 
 def row_reduction(
@@ -101,17 +103,25 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     parts = inline_parts(sch, "row_reduction", choice.recompute)
     program = find_rows(parts)
     reads = find_reads(sch, parts)
+    if choice.is_streamed:
+        reads = read_apart(reads, parts, program.full)
+    elif choice.reload:
+        reads = load_again(reads, parts)
     row = (program.columns,)
     nests = keep_in_registers(sch, parts, program.full, program.rows, row, reads, tile)
 
-    shared = [x for x in nests if x.work is Work.LOAD_COLUMNS]
-    block = merge(sch, [row_loop(sch, nest) for nest in nests if nest not in shared])
+    passes = plan_passes(nests) if choice.is_streamed else []
+    inside = [x for one in passes for x in (*one.loads, *one.stores)]
+    shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
+    outside = [x for x in nests if x not in (*shared, *inside)]
+    block = merge(sch, [row_loop(sch, nest) for nest in outside])
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
+    deal_out_passes(sch, passes, tile)
     for nest in nests:
         if nest.work is Work.STORE_ROWS:
             one_thread(sch, nest.block, tile.threads)
-        elif nest.work is not Work.COMPUTE_ROWS:
+        elif nest.work is not Work.COMPUTE_ROWS and not passes:
             loop = list(sch.get_loops(nest.block))[-1]
             deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS)
     if tile.rows > 1:
@@ -120,6 +130,10 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     sch.bind(block, "blockIdx.x")
     sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
     sch.annotate(block, keys.CHOSEN, choice.text)
+    if choice.blocks > 1:
+        sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
+    if choice.hint:
+        hint_loads(sch, nests)
 
 
 def _choose(sch: s_tir.Schedule, given: RowReductionConfig) -> RowChoice:
@@ -133,6 +147,8 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig) -> RowChoice:
     kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in results]
     count = [ir.static_int(x) for x in program.rows]
     rows = None if None in count else prod(x or 0 for x in count)
+    again = copy.copy()
+    early = inline_parts(again, "row_reduction", recompute=True) if kept else parts
     work = RowWork(
         rows=rows,
         columns=program.columns,
@@ -141,6 +157,8 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig) -> RowChoice:
         shared=_bytes(x.tensor for x in reads if not x.has_rows),
         kept=_bytes(kept),
         reductions=sum(bool(p.reduced) for p in parts),
+        again=any(x.again for x in load_again(find_reads(again, early), early)),
+        moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(results),
     )
     if given.vector is not None and work.vector != given.vector:
         raise cannot_schedule(

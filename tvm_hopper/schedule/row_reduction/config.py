@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.schedule.arguments import as_int, check_type
 
+MOST_CHUNKS = 16  # vectors of a thread: their registers are few
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 
 
@@ -30,6 +32,16 @@ class RowReductionConfig:
     recompute : bool, optional
         Whether what is dear and used twice, as the exponentials of a softmax, is computed again;
         else it waits in registers.
+    reload : bool, optional
+        Whether a row is loaded a second time, out of the caches, where it is used behind the last
+        reduction; else it waits in registers. What is dear is computed again then.
+    blocks : int, optional
+        Thread blocks that are to share an SM: the assembler takes no more registers than that.
+    hint : bool, optional
+        Whether the caches are told to give up last what is loaded of a row.
+    chunks : int, optional
+        Vectors of a thread that are in flight together. A row of more is streamed: each reduction,
+        and what is behind the last one, loads it for itself, a part after another.
 
     Raises
     ------
@@ -42,16 +54,24 @@ class RowReductionConfig:
     vector: int | None = None
     preload: bool | None = None
     recompute: bool | None = None
+    reload: bool | None = None
+    blocks: int | None = None
+    hint: bool | None = None
+    chunks: int | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
         threads = as_int(where, "threads", self.threads, 1, MAX_THREADS)
         rows = as_int(where, "rows", self.rows, 1, MAX_THREADS)
+        chunks = as_int(where, "chunks", self.chunks, 1, MOST_CHUNKS)
         vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "chunks", chunks)
         object.__setattr__(self, "vector", vector)
-        for name in ("preload", "recompute"):
+        blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
+        object.__setattr__(self, "blocks", blocks)
+        for name in ("preload", "recompute", "reload", "hint"):
             check_type(where, name, getattr(self, name), bool, "a bool")
         if vector is not None and vector & (vector - 1):
             raise cannot_schedule(where, f"vector={vector}", "a power of two")

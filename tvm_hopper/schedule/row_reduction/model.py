@@ -4,38 +4,55 @@ Its currency is bytes in flight on an SM. Memory brings what is asked for after 
 thread block asks for a row, waits, reduces and stores before the next one takes its place:
 
     bytes a cycle = min(memory's share of an SM, bytes in flight / (latency + barriers x wait))
-    bytes in flight = thread blocks on an SM x bytes that one loads at once
+                    x (1 - lull / n^2)
+    bytes in flight = n x bytes that a thread block loads at once, n thread blocks on an SM
 
-More than memory can use cost a little: reads and writes get in each other's way.
-Of configurations that are as fast, the one with the smallest thread block is taken, of at least
-four warps: more of them are at different places of their work, and memory always has something to
-do. Constants are fitted to RMSNorm, LayerNorm and softmax on an H200 (docs/memory_bound.md).
+The fewer thread blocks there are, the less there is to load while one of them reduces and stores.
+Registers say how many: a thread has 64 where 1024 are on an SM, with four vectors each, 64 KiB
+together. More than memory can use cost a little: reads and writes get in each other's way.
+
+Long rows leave room for one or two thread blocks. They are loaded a second time, out of L1 or L2,
+where they are used behind the last reduction, so that no register holds them while it runs.
+
+Of configurations that are as fast, those with four vectors a thread are taken, and the smallest
+thread block of at least four warps. Constants are fitted to RMSNorm, LayerNorm and softmax on an
+H200 (docs/memory_bound.md).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import log2
 
-from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
 from .config import RowReductionConfig, fits_block
 
-BYTES_PER_CYCLE = 9.3  # that an SM's share of memory brings, while as many are stored
+BYTES_PER_CYCLE = 9.4  # that an SM's share of memory brings, while as many are stored
 LATENCY = 2400  # cycles from a load to its data, of a memory that is busy
-CROWDED_BYTES = 50 << 10  # in flight on an SM, above which
-CROWDED = 0.965  # of memory's share is left
+ENOUGH_BYTES = 64 << 10  # in flight on an SM: registers are kept for no more
+ENOUGH_AGAIN = 128 << 10  # the same, of rows that are loaded again
+CROWDED = 0.965  # of memory's share is left above that
+LULL = 0.08  # of the time, with one thread block on an SM
 BARRIER, PER_THREAD = 300, 2  # cycles of a barrier, and for each thread that comes to it
 BASE_REGISTERS = 30  # of a thread, beside its part of the row
+BASE_AGAIN = 20  # the same, of rows that are loaded again, with a vector of what rows share
+MOST_AGAIN = 3  # thread blocks of such rows on an SM: registers are worth more than a fourth
+PER_REDUCTION = 8  # registers of each reduction behind the first, of rows that are loaded again
+REGISTER_STEP = 8  # in which threads get them
 REGISTERS_PER_SM = 65536
+REGISTERS_PER_THREAD = 255
 THREADS_PER_SM = 2048
-BLOCKS_PER_SM = 32
 MOST_CHUNKS = 8  # vectors of a thread: code grows with them, bytes in flight are enough
+BEST_BYTES = 64  # that a thread loads at once
 FEWEST_THREADS = 128  # of a thread block
 FEW_ROWS = 4  # of an SM: below, its thread blocks are all at the same place
-ALIKE = 0.98  # of the best rate: as fast
+STREAMED = 0.7  # of memory's share: L2 answers the second pass over a row
+CACHE_BYTES = 50 << 20  # of L2: what fits is wanted there by whoever comes next
+ALIKE = 0.99  # of the best rate: as fast
 RUNNERS_UP = 2  # that `explain` shows
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -60,6 +77,10 @@ class RowWork:
         Bytes of results for each element that wait in registers.
     reductions : int
         One after another.
+    again : bool
+        Whether a row can be loaded again behind the last of them.
+    moved : int
+        Bytes that are loaded and stored for each element.
     """
 
     rows: int | None
@@ -69,6 +90,8 @@ class RowWork:
     shared: int
     kept: int
     reductions: int
+    again: bool = False
+    moved: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,31 +101,53 @@ class RowChoice:
     tile: RegisterTile
     preload: bool
     recompute: bool
+    reload: bool
+    blocks: int  # of an SM
+    hint: bool
     rate: float  # bytes a cycle
     text: str = ""
+    is_streamed: bool = False
 
 
-def registers(work: RowWork, chunks: int, preload: bool, recompute: bool) -> int:
-    """Estimate the registers of a thread."""
-    held = work.loaded + (work.shared if preload else 0)
-    held = max(held, 0 if recompute else work.kept + work.loaded // 2)
-    return BASE_REGISTERS + -(-chunks * work.vector * held // 4)
+def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
+    """Estimate the registers of a thread: of its part of a row, and of what it meets there."""
+    row = -(-chunks * work.vector * work.loaded // 4)
+    if reload:
+        shared = -(-work.vector * work.shared // 4)
+        return BASE_AGAIN + row + shared + PER_REDUCTION * (work.reductions - 1)
+    kept = 0 if recompute else -(-chunks * work.vector * work.kept // 4)
+    return BASE_REGISTERS + row + max(row, kept)
 
 
-def rate(work: RowWork, tile: RegisterTile, num_registers: int) -> float:
-    """Estimate the bytes that an SM loads in a cycle."""
+def least_registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
+    """Return the registers that a thread cannot do without: those of its part of a row."""
+    held = max(work.loaded, 0 if recompute else work.kept + work.loaded // 2)
+    return (BASE_AGAIN if reload else BASE_REGISTERS) + -(-chunks * work.vector * held // 4)
+
+
+def blocks_of_sm(work: RowWork, tile: RegisterTile, num_registers: int, reload: bool) -> int:
+    """Return how many thread blocks an SM has room for, and no more than bring enough bytes."""
     threads = tile.threads * tile.rows
-    blocks = min(
-        REGISTERS_PER_SM // (num_registers * threads), THREADS_PER_SM // threads, BLOCKS_PER_SM
-    )
+    given = -(-num_registers // REGISTER_STEP) * REGISTER_STEP
+    room = min(REGISTERS_PER_SM // (given * threads), THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
+    enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
+    room = min(room, MOST_AGAIN) if reload else room
+    return max(1, min(room, enough // (tile.rows * work.columns * work.loaded or 1)))
+
+
+def rate(work: RowWork, tile: RegisterTile, blocks: int, reload: bool = False) -> float:
+    """Estimate the bytes that an SM, with so many thread blocks, loads in a cycle."""
+    threads = tile.threads * tile.rows
     if work.rows is not None:  # a grid that leaves SMs empty has few to wait for
         blocks = min(blocks, -(-work.rows // (tile.rows * DEFAULT_NUM_SMS)))
     flight = blocks * tile.rows * work.columns * work.loaded
     barriers = work.reductions if tile.threads > THREADS_PER_WARP else 0
     wait = barriers * (BARRIER + PER_THREAD * threads)
     waste = work.columns / tile.columns
-    share = BYTES_PER_CYCLE * (CROWDED if flight > CROWDED_BYTES else 1)
-    return min(share, waste * flight / (LATENCY + wait))
+    enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
+    share = BYTES_PER_CYCLE * (CROWDED if flight > enough else 1)
+    lull = 1 - LULL / max(1, blocks) ** 2
+    return lull * min(share, waste * flight / (LATENCY + wait))
 
 
 def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoice:
@@ -117,20 +162,10 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     given : RowReductionConfig
         What is decided already.
 
-    Raises
-    ------
-    ScheduleError
-        A row does not fit into the registers of a thread block.
     """
     found = [x for x in _candidates(work, given) if x is not None]
-    if not found:
-        most = _longest(work)
-        raise cannot_schedule(
-            where,
-            f"rows of {work.columns} elements, {work.loaded} bytes loaded for each",
-            f"rows that fit the registers of {MAX_THREADS} threads: {most} elements of these types",
-            "leave the function to TVM, or reduce parts of rows first",
-        )
+    if not found or given.chunks is not None:
+        found = [x for x in found if x.tile.chunks == given.chunks] or [_streamed(work, given)]
     best = max(x.rate for x in found)
     found.sort(key=lambda x: _order(x, best, work))
     texts = [_say(x, work) for x in found[: 1 + RUNNERS_UP]]
@@ -143,13 +178,19 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
 
     Where SMs have a row or none, nothing hides a latency: many threads load few vectors each.
     """
-    tile = choice.tile
-    if work.rows is not None and work.rows <= FEW_ROWS * DEFAULT_NUM_SMS:
+    tile, again = choice.tile, choice.reload
+    if _few_rows(work):
         waste = tile.columns * tile.rows
-        return (choice.recompute, tile.chunks, not choice.preload, waste, tile.threads)
+        return (again, choice.recompute, tile.chunks, not choice.preload, waste, tile.threads)
     group = 0.0 if choice.rate >= ALIKE * best else best - choice.rate
     threads = max(tile.threads * tile.rows, FEWEST_THREADS)
-    return (choice.recompute, group, threads, tile.chunks, choice.preload)
+    together = tile.rows > 1 and tile.threads > THREADS_PER_WARP  # rows wait for one another
+    off = abs(log2(tile.chunks * tile.vector * max(work.loaded, 1) / BEST_BYTES))
+    return (group, again, together, off, threads, choice.recompute, choice.preload)
+
+
+def _few_rows(work: RowWork) -> bool:
+    return work.rows is not None and work.rows <= FEW_ROWS * DEFAULT_NUM_SMS
 
 
 def _candidates(work: RowWork, given: RowReductionConfig) -> list[RowChoice | None]:
@@ -157,11 +198,14 @@ def _candidates(work: RowWork, given: RowReductionConfig) -> list[RowChoice | No
     sizes = SIZES if given.threads is None else (given.threads,)
     preloads = (True, False) if given.preload is None else (given.preload,)
     recomputes = (False, True) if given.recompute is None else (given.recompute,)
+    reloads = (False, True) if given.reload is None else (given.reload,)
     return [
-        _candidate(work, given, threads, -(-vectors // threads), preload, recompute)
+        _candidate(work, given, threads, -(-vectors // threads), preload, recompute, reload)
         for threads in sizes
         for preload in (preloads if work.shared else preloads[:1])
         for recompute in (recomputes if work.kept else recomputes[:1])
+        for reload in (reloads if work.again else (False,))
+        if recompute or not (reload and work.kept) or given.recompute is not None
     ]
 
 
@@ -172,18 +216,47 @@ def _candidate(
     chunks: int,
     preload: bool,
     recompute: bool,
+    reload: bool,
 ) -> RowChoice | None:
     rows = given.rows or max(1, FEWEST_THREADS // threads)
-    need = registers(work, chunks, preload, recompute)
-    most = min(255, REGISTERS_PER_SM // (threads * rows))
-    if not fits_block(threads, rows) or need > most:
+    need = registers(work, chunks, recompute, reload)
+    early = -(-chunks * work.vector * work.shared // 4) if preload else 0
+    most = min(REGISTERS_PER_THREAD, REGISTERS_PER_SM // (threads * rows))
+    if (
+        not fits_block(threads, rows)
+        or least_registers(work, chunks, recompute, reload) + early > most
+    ):
         return None
     if given.threads is None and (
         chunks > MOST_CHUNKS or (chunks == 1 and _too_wide(work, threads))
     ):
         return None
     tile = RegisterTile(threads, work.vector, chunks, rows)
-    return RowChoice(tile, preload, recompute, rate(work, tile, need))
+    blocks, hint = given.blocks, given.hint
+    if blocks is None:
+        blocks = 1 if _few_rows(work) else blocks_of_sm(work, tile, need + early, reload)
+    if hint is None:
+        hint = _outgrows_cache(work)
+    speed = rate(work, tile, blocks, reload)
+    return RowChoice(tile, preload, recompute, reload, blocks, hint, speed)
+
+
+def _streamed(work: RowWork, given: RowReductionConfig) -> RowChoice:
+    """Return the choice for rows that no thread block holds, nor loads at once."""
+    threads = given.threads or MAX_THREADS
+    chunks = given.chunks or max(1, BEST_BYTES // (work.vector * max(work.loaded, 1)))
+    tile = RegisterTile(threads, work.vector, chunks, given.rows or 1)
+    most = min(THREADS_PER_SM // (threads * tile.rows), MOST_BLOCKS_PER_SM)
+    flight = tile.rows * tile.columns * work.loaded
+    blocks = given.blocks or max(1, min(ENOUGH_BYTES // (flight or 1), most))
+    hint = bool(given.hint)  # lines that are wanted until the second pass leave no room for others
+    speed = STREAMED * BYTES_PER_CYCLE
+    choice = RowChoice(tile, False, True, False, blocks, hint, speed)
+    return replace(choice, is_streamed=True)
+
+
+def _outgrows_cache(work: RowWork) -> bool:
+    return work.rows is None or work.rows * work.columns * work.moved > CACHE_BYTES
 
 
 def _too_wide(work: RowWork, threads: int) -> bool:
@@ -191,19 +264,14 @@ def _too_wide(work: RowWork, threads: int) -> bool:
     return threads > SIZES[0] and threads // 2 * work.vector >= work.columns
 
 
-def _longest(work: RowWork) -> int:
-    """Return the longest row that fits, of these types."""
-    chunks = MOST_CHUNKS
-    while chunks and registers(work, chunks, False, True) > REGISTERS_PER_SM // MAX_THREADS:
-        chunks -= 1
-    return chunks * work.vector * MAX_THREADS
-
-
 def _say(choice: RowChoice, work: RowWork) -> str:
     tile = choice.tile
     rows = f", {tile.rows} rows a thread block" if tile.rows > 1 else ""
     early = ", what rows share first" if work.shared and choice.preload else ""
     again = ", exponentials and the like twice" if work.kept and choice.recompute else ""
+    again += ", rows loaded twice" if choice.reload else ""
+    again += ", rows loaded in parts by each pass" if choice.is_streamed else ""
     share = f"{100 * choice.rate / BYTES_PER_CYCLE:.0f}% of memory"
     text = f"{tile.threads} threads a row, {tile.chunks} vectors of {tile.vector} each"
-    return f"{text}{rows}{early}{again} ({share})"
+    room = f", {choice.blocks} thread blocks an SM" if choice.blocks > 1 else ""
+    return f"{text}{rows}{early}{again}{room} ({share})"

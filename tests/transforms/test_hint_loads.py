@@ -1,0 +1,103 @@
+"""HintLoads: vectors that are loaded with a word to the caches."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper import ir, pipeline
+from tvm_hopper.transforms.hint_loads import HintLoads
+
+BEFORE = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((8, 512), "float16"), Y: T.Buffer((8, 512), "float16")):
+    for bx in T.thread_binding(8, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("work"):
+                T.reads(X[bx, 0:512])
+                T.writes(Y[bx, 0:512])
+                kept = T.sblock_alloc_buffer((2, 8), "float16", scope="local")
+                for c in T.unroll(2):
+                    for v in T.vectorized(8):
+                        with T.sblock("load"):
+                            T.where(WHERE)
+                            T.reads(X[bx, c * 256 + tx * 8 + v])
+                            T.writes(kept[c, v])
+                            T.sblock_attr({"tvm_hopper.load_hint": "evict_last"})
+                            kept[c, v] = X[bx, c * 256 + tx * 8 + v]
+"""
+AFTER = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((8, 512), "float16"), Y: T.Buffer((8, 512), "float16")):
+    for bx in T.thread_binding(8, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("work"):
+                T.reads(X[bx, 0:512])
+                T.writes(Y[bx, 0:512])
+                kept = T.sblock_alloc_buffer((2, 8), "float16", scope="local")
+                policy = T.sblock_alloc_buffer((1,), "uint64", scope="local")
+                T.ptx["createpolicy.fractional.L2::evict_last.b64"](policy[0])
+                for c in T.unroll(2):
+                    words = T.decl_buffer((8,), "uint32", data=kept.data, scope="local")
+                    T.ptx["ld.global.L1::evict_last.L2::cache_hint.v4.b32"](
+                        words[c * 4], words[c * 4 + 1], words[c * 4 + 2], words[c * 4 + 3],
+                        T.address_of(X[bx, c * 256 + tx * 8]), policy[0])
+"""
+ALWAYS = ("                            T.where(WHERE)\n", "")
+
+
+def loads(func):
+    """Return the PTX loads of a function, as text."""
+    return [x.script() for x in ir.find_all(func.body, ir.Call) if "ld_vec" in str(x.op)]
+
+
+def test_a_vector_is_loaded_with_a_policy():
+    check(run(parse(BEFORE, ALWAYS), HintLoads()), parse(AFTER))
+
+
+def test_the_condition_of_a_load_stays():
+    got = run(parse(BEFORE, ("WHERE", "tx < 7")), HintLoads())
+    (branch,) = ir.find_all(got.body, ir.IfThenElse)
+    tvm.ir.assert_structural_equal(
+        branch.condition, ir.thread_axes(got.body)["threadIdx.x"].loop_var < 7
+    )
+
+
+def test_each_kind_has_a_policy_of_its_own():
+    twice = BEFORE + BEFORE[BEFORE.index("                for c in") :].replace(
+        "evict_last", "evict_first"
+    ).replace('"load"', '"again"')
+    text = run(parse(twice, ALWAYS), HintLoads()).script()
+    assert text.count("createpolicy") == 2
+    assert '"L1::evict_first", "L2::cache_hint"' in text
+
+
+@pytest.mark.parametrize(
+    "vector", [("T.vectorized(8)", "T.unroll(8)"), ("T.vectorized(8)", "T.vectorized(2)")]
+)
+def test_what_is_no_long_vector_is_loaded_without(vector):
+    got = run(parse(BEFORE, ALWAYS, vector), HintLoads())
+    plain = '                            T.sblock_attr({"tvm_hopper.load_hint": "evict_last"})\n'
+    check(got, parse(BEFORE, ALWAYS, vector, (plain, "")))
+
+
+def test_vectors_of_8_bytes_have_two_words():
+    half = [("T.vectorized(8)", "T.vectorized(4)"), ("(2, 8)", "(2, 4)")]
+    assert '"v2", "b32"' in run(parse(BEFORE, ALWAYS, *half), HintLoads()).script()
+
+
+def test_what_has_no_hint_stays():
+    plain = (
+        '                            T.sblock_attr({"tvm_hopper.load_hint": "evict_last"})\n',
+        "",
+    )
+    func = parse(BEFORE, ALWAYS, plain)
+    check(run(func, HintLoads()), func)
+
+
+def test_alignment_is_asked_for_and_fallbacks_are_found_before():
+    names = pipeline.passes.names(pipeline.passes.hook_passes())
+    place = names.index("tvm_hopper.HintLoads")
+    assert names.index("tvm_hopper.RequireAlignment") < place
+    assert names.index("tvm_hopper.NoteChoices") < place

@@ -1,0 +1,86 @@
+"""Rows that no thread block can hold: each pass over a row loads it, a part after another.
+
+  for k: S[i] += X[i, k]                 for j: Y[i, j] = f(X[i, j], S[i], W[j])
+->
+  for part: load X; S += ...             out of memory
+  reduce S across threads
+  for part: load X, W; compute; store Y  out of L2, if it still has the row
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.schedule.memory_bound.arrays import Read
+from tvm_hopper.schedule.memory_bound.nests import LOADS, Nest, Work
+from tvm_hopper.schedule.memory_bound.program import Part
+from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out
+
+
+@dataclass
+class Pass:
+    """One pass over a row: what is loaded for it, the block itself, and what is stored."""
+
+    nest: Nest
+    loads: list[Nest]
+    stores: list[Nest] = field(default_factory=list)
+
+
+def read_apart(reads: list[Read], parts: list[Part], full: frozenset[str]) -> list[Read]:
+    """Let each block that runs along a row load what it reads for itself.
+
+    Raises
+    ------
+    ScheduleError
+        A block reads elements that another one computes: nothing holds them until then.
+    """
+    for part in parts:
+        made = [x for p in parts if p.name in full for x in p.outputs]
+        for load in part.loads:
+            if any(load.source.same_as(x) for x in made):
+                raise cannot_schedule(
+                    f"block {part.name}, tensor {load.source.name}",
+                    "a row of results that does not fit the registers of a thread block",
+                    "results that only memory holds",
+                    "compute it in a function of its own",
+                )
+    found = []
+    for read in reads:
+        for part in read.readers:
+            found.append(replace(read, readers=(part,), again=True))
+    return found
+
+
+def plan_passes(nests: list[Nest]) -> list[Pass]:
+    """Tell which load and which store belong to which pass: they stand around it."""
+    passes: list[Pass] = []
+    loads: list[Nest] = []
+    for nest in nests:
+        if nest.work in LOADS:
+            loads.append(nest)
+        elif nest.work in (Work.REDUCE, Work.COMPUTE):
+            passes.append(Pass(nest, loads))
+            loads = []
+        elif nest.work is Work.STORE:
+            passes[-1].stores.append(nest)
+    return passes
+
+
+def deal_out_passes(sch: s_tir.Schedule, passes: list[Pass], tile: RegisterTile) -> None:
+    """Put loads and stores into the loop over parts of a row that their pass has."""
+    for one in passes:
+        outer = deal_out(sch, _columns(sch, one.nest), tile, whole=False)
+        for nest in one.loads:
+            sch.compute_at(nest.block, outer)
+            deal_out(sch, _columns(sch, nest), tile, whole=True)
+        for nest in one.stores:
+            sch.reverse_compute_at(nest.block, outer)
+            deal_out(sch, _columns(sch, nest), tile, whole=True)
+
+
+def _columns(sch: s_tir.Schedule, nest: Nest) -> Any:
+    return list(sch.get_loops(nest.block))[-1]

@@ -29,6 +29,7 @@ ROW_THREADS = (4, 8, 16, 32, 64, 128, 192, 256, 384, 512, 1024)
 ROWS = (1, 2, 4, 8)
 ELEMENT_THREADS = (64, 128, 256, 512, 1024)
 CHUNKS = (1, 2, 3, 4, 8)
+AGAIN = ((False, False), (True, False), (True, True))  # what is computed again, and loaded again
 FAR = 0.03  # by which a configuration is taken to be slower for each doubling away from the choice
 EFFICIENCY = 0.85  # share of the bound that a kernel reaches
 CHOSEN = (  # what `explain` says of a choice, and the fields of it
@@ -36,6 +37,7 @@ CHOSEN = (  # what `explain` says of a choice, and the fields of it
     (r"(\d+) vectors? of \d+", "chunks"),
     (r"\d+ vectors? of (\d+)", "vector"),
     (r"(\d+) rows a thread block", "rows"),
+    (r"(\d+) thread blocks an SM", "blocks"),
 )
 
 
@@ -71,9 +73,9 @@ class MemoryProblem(Problem):
                 for threads, chunks, vector in product(ELEMENT_THREADS, CHUNKS, vectors)
             ]
         return [
-            RowReductionConfig(threads, rows, vector, preload, recompute)
-            for threads, rows, vector, preload, recompute in product(
-                ROW_THREADS, ROWS, vectors, (True, False), (False, True)
+            RowReductionConfig(threads, rows, vector, preload, recompute, reload)
+            for threads, rows, vector, preload, (recompute, reload) in product(
+                ROW_THREADS, ROWS, vectors, (True, False), AGAIN
             )
             if fits_block(threads, rows)
         ]
@@ -100,7 +102,7 @@ class MemoryProblem(Problem):
             rows = config.rows or 1
             blocks = max(1.0, self.extents[0] / rows)
             chunks = max(1.0, self.extents[1] / (threads * vector))
-            flags = 0.7 * bool(config.preload) + 2 * bool(config.recompute)
+            flags = 0.7 * bool(config.preload) + 2 * bool(config.recompute) + bool(config.reload)
             rest = [np.log2(rows), flags]
         waves = blocks / self.chip.num_sms
         return [
@@ -149,7 +151,10 @@ def _choice_of(func: tirx.PrimFunc, made: type[Any]) -> Any:
     if made is RowReductionConfig:
         given.setdefault("rows", 1)
         given["preload"] = "share first" in text
-        given["recompute"] = "twice" in text
+        given["recompute"] = "and the like twice" in text
+        given["reload"] = "loaded twice" in text
+        if "by each pass" not in text:  # else a row has more vectors than are in flight together
+            given.pop("chunks", None)
     choice = made(**given)
     assert kind_of(choice)
     return choice

@@ -27,6 +27,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cache
+from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests.keys import LOAD_HINT
 
@@ -50,7 +51,15 @@ class HintedLoad:
 
 
 def plan_hints(kernel: ir.For) -> tuple[HintedLoad, ...]:
-    """Find the vectors that are loaded with a hint."""
+    """Find the vectors that are loaded with a hint; refuse those that do not go to registers."""
+    for block in ir.find_blocks(kernel, LOAD_HINT):
+        store = block.body
+        if not isinstance(store, ir.BufferStore) or str(store.buffer.scope()) != "local":
+            raise cannot_lower(
+                f"block {block.name_hint}, {LOAD_HINT}",
+                "a block that does not load into registers",
+                "one that stores what it loads to a local buffer",
+            )
     found = []
     for loop in ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):
         realize = loop.body

@@ -7,6 +7,8 @@ import tvm
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir, pipeline
+from tvm_hopper.errors import LoweringError
+from tvm_hopper.requests import marks
 from tvm_hopper.transforms.hint_loads import HintLoads
 
 BEFORE = """
@@ -80,6 +82,20 @@ def test_what_is_no_long_vector_is_loaded_without(vector):
     got = run(parse(BEFORE, ALWAYS, vector), HintLoads())
     plain = '                            T.sblock_attr({"tvm_hopper.load_hint": "evict_last"})\n'
     check(got, parse(BEFORE, ALWAYS, vector, (plain, "")))
+
+
+def test_what_goes_elsewhere_is_refused():
+    shared = [('"float16", scope="local"', '"float16", scope="shared"')]
+    with pytest.raises(LoweringError, match="found a block that does not load into registers"):
+        run(parse(BEFORE, ALWAYS, *shared), HintLoads())
+
+
+def test_a_copy_by_hardware_has_a_word_of_its_own():
+    beside = frozenset({"tvm_hopper.load_hint", "tvm_hopper.async_copy"})
+    request = marks.Request("block", "A_shared", "tvm_hopper.load_hint", "evict_last", "", beside)
+    match = r"load_hint beside tvm_hopper\.async_copy; need tvm_hopper\.cache_hint there"
+    with pytest.raises(LoweringError, match=match):
+        marks.check_request("main", request)
 
 
 def test_vectors_of_8_bytes_have_two_words():

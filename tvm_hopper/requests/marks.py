@@ -39,6 +39,9 @@ _PARTNER = {  # a key that says how, and the one that says what; alone it would 
     keys.CHOSEN: keys.MEMORY_BOUND,
     keys.BLOCKS_PER_SM: keys.MEMORY_BOUND,
 }
+_INSTEAD = {  # a key, another one that it does not stand beside, and what is meant there
+    keys.LOAD_HINT: (keys.ASYNC_COPY, keys.CACHE_HINT),
+}
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,9 @@ def check_request(function: str, request: Request) -> None:
         raise cannot_lower(
             where, f"{key.name} without {partner}", f"both on the same {request.place}"
         )
+    other, instead = _INSTEAD.get(request.name, ("", ""))
+    if other in request.beside:
+        raise cannot_lower(where, f"{key.name} beside {other}", f"{instead} there")
     if not key.axis and request.place == keys.LOOP and request.axis:
         found = f"{key.name} on a loop bound to {request.axis}"
         raise cannot_lower(where, found, "it on a serial loop")

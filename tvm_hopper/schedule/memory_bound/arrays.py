@@ -30,14 +30,27 @@ class Read:
     has_rows: bool
 
 
-def find_reads(sch: s_tir.Schedule, parts: list[Part]) -> list[Read]:
+def find_reads(
+    sch: s_tir.Schedule, parts: list[Part], by_element: frozenset[str] | None = None
+) -> list[Read]:
     """Return the tensors whose elements are read where they are computed with, each once.
 
     What is read elsewhere, one value a row or at an index that is computed, stays a plain load.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Only read.
+    parts : list of Part
+        The program, inlined.
+    by_element : frozenset of str, optional
+        Names of the blocks that read along rows, if others compute one value a row. What those
+        gather, as the logit of a label, is a load of its own.
     """
     found = []
+    along = [p for p in parts if by_element is None or p.name in by_element or p.reduced]
     for tensor in params(sch):
-        readers = [p for p in parts if any(x.source.same_as(tensor) for x in p.loads)]
+        readers = [p for p in along if any(x.source.same_as(tensor) for x in p.loads)]
         if any(x.same_as(tensor) for p in parts for x in p.outputs) or not readers:
             continue
         loads = [(x, p) for p in readers for x in p.loads if x.source.same_as(tensor)]

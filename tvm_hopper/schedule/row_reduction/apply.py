@@ -100,7 +100,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     tile = choice.tile
     parts = inline_parts(sch, "row_reduction", choice.recompute)
     program = find_rows(parts)
-    reads = find_reads(sch, parts)
+    reads = find_reads(sch, parts, program.full)
     row = (program.columns,)
     nests = keep_in_registers(sch, parts, program.full, program.rows, row, reads, tile)
 
@@ -127,7 +127,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig) -> RowChoice:
     copy = sch.copy()
     parts = inline_parts(copy, "row_reduction")
     program = find_rows(parts)
-    reads = find_reads(copy, parts)
+    reads = find_reads(copy, parts, program.full)
     results = in_memory(copy, parts, program.full)
     tensors = [*(x.tensor for x in reads), *results]
     kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in results]

@@ -12,6 +12,7 @@ from .divide_by_rows import DivideByRows
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
+from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
@@ -47,6 +48,7 @@ __all__ = [
     "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",
+    "HoistInitials",
     "IndexRows",
     "InsertSyncs",
     "LayoutShared",

@@ -28,9 +28,11 @@ reduction and the next, whatever elements of shared memory they touch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
@@ -42,7 +44,7 @@ from tvm_hopper.requests.bodies import is_memory_bound
 
 ALLREDUCE = "tirx.tvm_thread_allreduce"
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-_BITS = 32  # of what a shuffle moves
+SHUFFLED = ("float32", "int32", "uint32", "int64")  # the last by two shuffles
 
 
 @dataclass(frozen=True)
@@ -96,11 +98,40 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
     if not ir.is_const(condition, 1):
         raise cannot_lower(where, f"the condition {condition}", "threads that all take part")
     for source in sources:
-        if ir.dtype_of(source) not in ("float32", "int32", "uint32"):
+        if ir.dtype_of(source) not in SHUFFLED:
             fix = "reduce in float32: cast the input"
-            raise cannot_lower(where, ir.dtype_of(source), f"{_BITS} bits to shuffle", fix)
+            raise cannot_lower(where, ir.dtype_of(source), "32 bits to shuffle", fix)
+    if count > 1:
+        _check_order(where, scope.node)
     rows = prod(x or 1 for tag, x in sizes.items() if tag != "threadIdx.x")
     return ThreadReduction(scope, scope.node, tuple(sources), tuple(results), axis, rows)
+
+
+def _check_order(where: str, reducer: Any) -> None:
+    """Refuse to combine tuples by a rule that depends on their order: threads meet in any."""
+    count = len(reducer.lhs)
+    for numbers in product((1, 2), repeat=2 * count):
+        found = [_combined(reducer, *x) for x in (_halves(numbers), _halves(numbers)[::-1])]
+        if not all(map(tvm_ffi.structural_equal, *found)):
+            raise cannot_lower(
+                where,
+                f"{', '.join(map(str, found[0]))} of {_halves(numbers)}, and "
+                f"{', '.join(map(str, found[1]))} of the same in the other order",
+                "a rule that does not ask for their order, since threads meet in any",
+                "of equal values take the lower index: a > b or (a == b and index a < index b)",
+            )
+
+
+def _halves(numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
+    half = len(numbers) // 2
+    return [numbers[:half], numbers[half:]]
+
+
+def _combined(reducer: Any, one: tuple[int, ...], other: tuple[int, ...]) -> list[Any]:
+    """Return what a reducer makes of two tuples of numbers."""
+    values = zip([*reducer.lhs, *reducer.rhs], [*one, *other], strict=True)
+    known = {var: tirx.const(x, ir.dtype_of(var)) for var, x in values}
+    return [ir.simplify(ir.substitute(x, known)) for x in reducer.result]
 
 
 def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.For:

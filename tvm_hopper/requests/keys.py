@@ -107,7 +107,8 @@ HINTED = ("tma", "bulk")
 
 # Of memory-bound kernels.
 POINTWISE, ROW_REDUCTION = "pointwise", "row_reduction"
-KINDS = (POINTWISE, ROW_REDUCTION)
+COLUMN_REDUCTION = "column_reduction"
+KINDS = (POINTWISE, ROW_REDUCTION, COLUMN_REDUCTION)
 
 KEYS: dict[str, Key] = {
     key.name: key

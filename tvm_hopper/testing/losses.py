@@ -37,7 +37,7 @@ def cross_entropy(
 def argmax(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build the place of the greatest element of each row, the first of several."""
     (x,) = _tensors("X", [(rows, columns)], dtype)
-    return _module([x, topi.argmax(x, axis=1)])
+    return _module([x, topi.argmax(topi.cast(x, "float32"), axis=1)])
 
 
 def top_one(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:

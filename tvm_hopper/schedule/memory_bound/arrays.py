@@ -18,7 +18,7 @@ from tvm import s_tir
 
 from tvm_hopper import ir
 
-from .program import Part, equal, params, plain_index
+from .program import Part, equal, plain_index, tensors_read
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def find_reads(
     """
     found = []
     along = [p for p in parts if by_element is None or p.name in by_element or p.reduced]
-    for tensor in params(sch):
+    for tensor in tensors_read(sch, parts):
         readers = [p for p in along if any(x.source.same_as(tensor) for x in p.loads)]
         if any(x.same_as(tensor) for p in parts for x in p.outputs) or not readers:
             continue
@@ -88,7 +88,7 @@ def keep_read(sch: s_tir.Schedule, read: Read) -> Any:
     return sch.cache_read(first.block, index, "local", consumer_blocks=blocks)
 
 
-def keep_output(sch: s_tir.Schedule, part: Part, readers: list[Part]) -> Any:
-    """Let a block write registers; return the block that stores them to the output."""
+def keep_output(sch: s_tir.Schedule, part: Part, number: int, readers: list[Part]) -> Any:
+    """Let a block write one of its outputs to registers; return the block that stores them."""
     blocks = [p.block for p in readers] or None
-    return sch.cache_write(part.block, 0, "local", consumer_blocks=blocks)
+    return sch.cache_write(part.block, number, "local", consumer_blocks=blocks)

@@ -22,7 +22,12 @@ MOST_NODES = 24  # operations of an expression that is computed once for each of
 _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
 
 
-def inline_parts(sch: s_tir.Schedule, helper: str, recompute: bool = False) -> list[Part]:
+def inline_parts(
+    sch: s_tir.Schedule,
+    helper: str,
+    recompute: bool = False,
+    other: frozenset[str] = frozenset(),
+) -> list[Part]:
     """Inline elementwise blocks, from the first on; return what is left.
 
     Parameters
@@ -33,9 +38,11 @@ def inline_parts(sch: s_tir.Schedule, helper: str, recompute: bool = False) -> l
         Names the schedule helper in an error message.
     recompute : bool
         Whether to inline what is dear, too, if it has one value for each element.
+    other : frozenset of str
+        Names of blocks that belong to another kernel of the function.
     """
     while True:
-        parts = find_parts(sch, helper)
+        parts = find_parts(sch, helper, other)
         outputs = list(params(sch))
         inner = [p for p in parts if _may_inline(p, outputs)]
         ready = [p for p in inner if not _is_kept(p, parts, recompute)]

@@ -74,15 +74,16 @@ def keep_in_registers(
         How elements are dealt out to threads.
     """
     outputs = list(params(sch))
-    stores: dict[str, Nest] = {}
+    stores: dict[str, list[Nest]] = {}
     for part in parts:
-        (buffer,) = part.outputs
-        if any(buffer.same_as(x) for x in outputs):
-            readers = [p for p in parts if any(x.source.same_as(buffer) for x in p.loads)]
-            work = Work.STORE if part.name in full else Work.STORE_ROWS
-            stores[part.name] = Nest(keep_output(sch, part, readers), work)
-        else:
-            sch.set_scope(part.block, 0, "local")
+        stores[part.name] = []
+        for number, buffer in enumerate(part.outputs):
+            if any(buffer.same_as(x) for x in outputs):
+                readers = [p for p in parts if any(x.source.same_as(buffer) for x in p.loads)]
+                work = Work.STORE if part.name in full else Work.STORE_ROWS
+                stores[part.name].append(Nest(keep_output(sch, part, number, readers), work))
+            else:
+                sch.set_scope(part.block, number, "local")
     nests = [
         Nest(keep_read(sch, read), Work.LOAD if read.has_rows else Work.LOAD_COLUMNS)
         for read in reads
@@ -90,7 +91,7 @@ def keep_in_registers(
     for part in parts:
         work = Work.COMPUTE if part.name in full else Work.COMPUTE_ROWS
         nests.append(Nest(part.block, Work.REDUCE if part.reduced else work))
-        nests += [stores[part.name]] if part.name in stores else []
+        nests += stores[part.name]
     for nest in nests:
         number_elements(sch, nest, len(rows), row)
     for nest in nests:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir
@@ -62,7 +62,9 @@ class Part:
         return [x for x in found if not any(x.source.same_as(b) for b in own)]
 
 
-def find_parts(sch: s_tir.Schedule, helper: str) -> list[Part]:
+def find_parts(
+    sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozenset()
+) -> list[Part]:
     """Return the blocks of the function that a schedule works on, in order; refuse scheduled ones.
 
     Parameters
@@ -71,6 +73,8 @@ def find_parts(sch: s_tir.Schedule, helper: str) -> list[Part]:
         Only read.
     helper : str
         Names the schedule helper in an error message.
+    other : frozenset of str
+        Names of blocks that belong to another kernel of the function.
 
     Raises
     ------
@@ -81,7 +85,8 @@ def find_parts(sch: s_tir.Schedule, helper: str) -> list[Part]:
         names = ", ".join(sorted(gv.name_hint for gv in sch.mod.get_global_vars()))
         fix = "say which one: sch.work_on(name)"
         raise cannot_schedule(helper, f"a module of several functions ({names})", "one", fix)
-    parts = [_part(sch, block) for block in _blocks(sch)]
+    blocks = [x for x in _blocks(sch) if str(sch.get(x).name_hint) not in other]
+    parts = [_part(sch, block) for block in blocks]
     if not parts:
         raise cannot_schedule(helper, "a function without blocks", "a program in plain loops")
     return parts
@@ -147,12 +152,21 @@ def _extents(part: Part) -> list[Any]:
 
 
 def _check_statement(where: str, part: Part) -> None:
-    if not isinstance(part.node.body, ir.BufferStore):
-        found = f"{type(part.node.body).__name__} in it"
-        raise cannot_schedule(where, found, "a block that stores one element", SEPARATE)
+    body = part.node.body
+    if not isinstance(body, ir.BufferStore) and not (part.reduced and _is_tuple(body)):
+        found = f"{type(body).__name__} in it"
+        need = "a block that stores one element, or reduces pairs and the like"
+        raise cannot_schedule(where, found, need, SEPARATE)
     if bool(part.reduced) != (part.node.init is not None):
         found = "no initial value" if part.reduced else "an initial value without a reduction"
         raise cannot_schedule(where, found, "T.init in a block with a reduction axis, and nowhere")
+
+
+def _is_tuple(body: Any) -> bool:
+    """Tell what te makes of a reduction of tuples: values that are named, then stored."""
+    return isinstance(body, tirx.SeqStmt) and all(
+        isinstance(x, tirx.Bind | ir.BufferStore) for x in body.seq
+    )
 
 
 def _check_bindings(where: str, sch: s_tir.Schedule, part: Part) -> None:
@@ -220,3 +234,14 @@ def params(sch: s_tir.Schedule) -> Iterator[Any]:
     for param in func.params:
         if hasattr(param.ty, "shape"):
             yield param
+
+
+def tensors_read(sch: s_tir.Schedule, parts: list[Part]) -> list[Any]:
+    """Return the tensors that blocks read and do not make: arguments first, then others' results."""
+    made = [x for p in parts for x in p.outputs]
+    arguments = list(params(sch))
+    found = list(arguments)
+    for source in (x.source for p in parts for x in p.loads):
+        if not any(source.same_as(x) for x in (*found, *made)):
+            found.append(source)
+    return found

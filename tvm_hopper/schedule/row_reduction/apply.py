@@ -89,16 +89,29 @@ def _check_block(sch: s_tir.Schedule, block: Any) -> None:
 
 def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     try:
-        _apply(sch, given)
+        schedule_rows(sch, given)
     except TVM_ERRORS as error:
         found = f"what TVM cannot schedule{in_words(error)}"
         raise cannot_schedule("row_reduction", found, "plain loops over whole rows") from error
 
 
-def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
-    choice = _choose(sch, given)
+def schedule_rows(
+    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str] = frozenset()
+) -> None:
+    """Make one kernel of a function's blocks, but for those of another kernel.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    given : RowReductionConfig
+        How to cut it up.
+    other : frozenset of str
+        Names of blocks that stay as they are, whose results are read from memory.
+    """
+    choice = _choose(sch, given, other)
     tile = choice.tile
-    parts = inline_parts(sch, "row_reduction", choice.recompute)
+    parts = inline_parts(sch, "row_reduction", choice.recompute, other)
     program = find_rows(parts)
     reads = find_reads(sch, parts, program.full)
     row = (program.columns,)
@@ -122,10 +135,12 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     sch.annotate(block, keys.CHOSEN, choice.text)
 
 
-def _choose(sch: s_tir.Schedule, given: RowReductionConfig) -> RowChoice:
+def _choose(
+    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]
+) -> RowChoice:
     """Inline a copy of the program, and choose by what is left of it."""
     copy = sch.copy()
-    parts = inline_parts(copy, "row_reduction")
+    parts = inline_parts(copy, "row_reduction", other=other)
     program = find_rows(parts)
     reads = find_reads(copy, parts, program.full)
     results = in_memory(copy, parts, program.full)

@@ -29,8 +29,9 @@ from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
-from tvm_hopper.schedule.memory_bound.program import Part
-from tvm_hopper.schedule.memory_bound.tiles import flat, widest_vector
+from tvm_hopper.schedule.memory_bound.partial import leave_partial
+from tvm_hopper.schedule.memory_bound.program import Part, is_plain
+from tvm_hopper.schedule.memory_bound.tiles import widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.row_reduction.apply import schedule_rows
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
@@ -38,7 +39,7 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from .config import ColumnReductionConfig
 from .model import ColumnTile, ColumnWork, choose_columns
-from .recognize import ColumnProgram, find_columns, is_plain
+from .recognize import ColumnProgram, find_columns
 
 HELPER = "column_reduction"
 
@@ -134,30 +135,12 @@ def _choose(
 
 def _split_rows(sch: s_tir.Schedule, part: Part, tile: ColumnTile) -> Any:
     """Let a reduction leave a partial result for each part of the rows; return the block of it."""
-    number_rows(sch, part.block, len(part.node.iter_vars) - len(part.reduced))
-    column, row = sch.get_loops(part.block)
-    _, share, flight = sch.split(row, [None, tile.parts, tile.flight])
-    partial = sch.rfactor(share, len(sch.get(part.block).writes[0].source.shape))
-    rest = len(sch.get(part.block).iter_vars)  # TVM puts what is left to reduce in front
-    sch.reorder_block_iter_var(part.block, [*range(1, rest), 0])
+    partial = leave_partial(sch, part, tile.parts, tile.flight)
     column, trip, share, flight = sch.get_loops(partial)
     strip, thread, element = sch.split(column, [None, tile.threads, tile.vector])
     blocks, below = sch.split(share, [tile.blocks, tile.rows])
     sch.reorder(strip, blocks, below, thread, trip, flight, element)
     return partial
-
-
-def number_rows(sch: s_tir.Schedule, block: Any, first: int) -> None:
-    """Let a block number what it computes by one variable, and what it reduces by another."""
-    axes = list(sch.get(block).iter_vars)
-    if len(axes) == 2 and len(list(sch.get_loops(block))) == 2:
-        return
-    extents = [x.dom.extent for x in axes]
-
-    def index(*i: Any) -> list[Any]:
-        return [*flat(i[:first], extents[:first]), *flat(i[first:], extents[first:])]
-
-    sch.transform_block_layout(block, index)
 
 
 def _first_kernel(

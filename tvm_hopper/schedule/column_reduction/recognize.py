@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.schedule.memory_bound.program import SEPARATE, Part, equal, plain_index
+from tvm_hopper.schedule.memory_bound.program import SEPARATE, Part, equal, is_plain
 
 SUMS = ("float32", "int32", "uint32", "int64")
 
@@ -88,16 +88,6 @@ def _check(part: Part, made: list[Any]) -> None:
         if dtype not in SUMS:
             fix = "cast the input to float32 before it is reduced"
             raise cannot_schedule(where, f"a reduction in {dtype}", " or ".join(SUMS), fix)
-
-
-def is_plain(load: Any, variables: list[Any]) -> bool:
-    """Tell whether a tensor is read by all the variables, in their order."""
-    index = plain_index(load, variables)
-    return (
-        index is not None
-        and len(index) == len(variables)
-        and all(x.same_as(v) for x, v in zip(index, variables, strict=True))
-    )
 
 
 def _extents(axes: Any) -> tuple[Any, ...]:

@@ -62,7 +62,7 @@ def find_reads(
 
 def _kind(load: Any, part: Part) -> str | None:
     """Say whether an access is by row and column, by column alone, or anything else."""
-    axes = [*part.spatial, *part.reduced]
+    axes = list(part.axes)
     index = plain_index(load, [x.var for x in axes])
     if not index:
         return None

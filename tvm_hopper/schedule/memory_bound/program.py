@@ -55,11 +55,26 @@ class Part:
         )
 
     @property
+    def axes(self) -> tuple[Any, ...]:
+        """Iteration variables in the order of the elements that it reads: rows, then columns."""
+        if is_column_sum(self):
+            return (*self.reduced, *self.spatial)
+        return (*self.spatial, *self.reduced)
+
+    @property
     def loads(self) -> list[Any]:
         """Loads of other buffers than its own outputs."""
         own = self.outputs
         found = ir.find_all(self.node.body, ir.TensorLoad)
         return [x for x in found if not any(x.source.same_as(b) for b in own)]
+
+
+def is_column_sum(part: Part) -> bool:
+    """Tell a reduction of columns: over all dimensions of what it reads but the last ones."""
+    variables = [x.var for x in (*part.reduced, *part.spatial)]
+    return bool(part.reduced and part.spatial) and any(
+        is_plain(x, variables) for x in part.loads
+    )
 
 
 def find_parts(
@@ -220,6 +235,16 @@ def plain_index(load: Any, variables: list[Any]) -> list[Any] | None:
             return None
         found.append(index)
     return found
+
+
+def is_plain(load: Any, variables: list[Any]) -> bool:
+    """Tell whether an access is by all the variables, in their order."""
+    index = plain_index(load, variables)
+    return (
+        index is not None
+        and len(index) == len(variables)
+        and all(x.same_as(v) for x, v in zip(index, variables, strict=True))
+    )
 
 
 def load_shape(load: Any) -> Any:

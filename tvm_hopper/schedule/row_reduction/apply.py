@@ -35,13 +35,15 @@ from tvm_hopper.schedule.memory_bound.nests import (
     one_thread,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import find_parts
+from tvm_hopper.schedule.memory_bound.program import find_parts, is_column_sum
 from tvm_hopper.schedule.memory_bound.tiles import deal_out, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
+from .persistent import schedule_persistent
+from .persistent_model import choose_persistent, split_program
 from .recognize import find_rows
 
 
@@ -89,10 +91,23 @@ def _check_block(sch: s_tir.Schedule, block: Any) -> None:
 
 def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     try:
-        schedule_rows(sch, given)
+        _apply(sch, given)
     except TVM_ERRORS as error:
         found = f"what TVM cannot schedule{in_words(error)}"
         raise cannot_schedule("row_reduction", found, "plain loops over whole rows") from error
+
+
+def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
+    parts = find_parts(sch, "row_reduction")
+    if not any(is_column_sum(p) for p in parts) or all(is_column_sum(p) for p in parts if p.reduced):
+        schedule_rows(sch, given)
+        return
+    parts = inline_parts(sch, "row_reduction", bool(given.recompute))
+    own, sums = split_program(parts)
+    program = find_rows(own)
+    reads = find_reads(sch, [*own, *sums], program.full)
+    choice = choose_persistent(sch, own, sums, program, reads, given)
+    schedule_persistent(sch, own, sums, program, choice, schedule_rows)
 
 
 def schedule_rows(

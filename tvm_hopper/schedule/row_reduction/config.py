@@ -9,6 +9,7 @@ from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
+MOST_BLOCKS = 1 << 16  # of a grid whose thread blocks each leave sums of columns
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class RowReductionConfig:
     recompute : bool, optional
         Whether what is dear and used twice, as the exponentials of a softmax, is computed again;
         else it waits in registers.
+    blocks : int, optional
+        Thread blocks that share all rows, where columns are summed beside them.
 
     Raises
     ------
@@ -42,12 +45,15 @@ class RowReductionConfig:
     vector: int | None = None
     preload: bool | None = None
     recompute: bool | None = None
+    blocks: int | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
         threads = as_int(where, "threads", self.threads, 1, MAX_THREADS)
         rows = as_int(where, "rows", self.rows, 1, MAX_THREADS)
         vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
+        blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS)
+        object.__setattr__(self, "blocks", blocks)
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "vector", vector)

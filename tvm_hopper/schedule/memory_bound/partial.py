@@ -1,0 +1,60 @@
+"""Sums of columns in parts, each over some of the rows, and the rest of the sum over the parts.
+
+  S[j] += X[k, j]                                      k < 1000
+->
+  partial[j, share] += X[trip * 16 + share, j]         trip < 63, where the row exists
+  S[j] += partial[j, share]
+
+`partial` is an array of the function, in memory: it belongs to the built function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+
+from .program import Part
+from .tiles import flat
+
+
+def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | None = None) -> Any:
+    """Split a sum of columns into parts of its rows.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    part : Part
+        The sum; what is left of it adds up rows of `count` partial sums.
+    count : int
+        Parts.
+    flight : int, optional
+        Neighbouring rows that belong together.
+
+    Returns
+    -------
+    block : SBlockRV
+        Of the partial sums; its loops are columns, trips, parts, and rows that belong together.
+    """
+    _number_rows(sch, part)
+    _, row = sch.get_loops(part.block)
+    _, share, *_ = sch.split(row, [None, count, *([] if flight is None else [flight])])
+    partial = sch.rfactor(share, len(sch.get(part.block).writes[0].source.shape))
+    rest = len(sch.get(part.block).iter_vars)  # TVM puts what is left to reduce in front
+    sch.reorder_block_iter_var(part.block, [*range(1, rest), 0])
+    return partial
+
+
+def _number_rows(sch: s_tir.Schedule, part: Part) -> None:
+    """Let a block number columns by one variable, and rows by another."""
+    axes = list(part.node.iter_vars)
+    if len(axes) == 2:
+        return
+    first = len(axes) - len(part.reduced)
+    extents = [x.dom.extent for x in axes]
+
+    def index(*i: Any) -> list[Any]:
+        return [*flat(i[:first], extents[:first]), *flat(i[first:], extents[first:])]
+
+    sch.transform_block_layout(part.block, index)

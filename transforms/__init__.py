@@ -26,6 +26,7 @@ from .note_rows import NoteRows
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
 from .plan_pipeline import PlanPipeline
+from .prefetch_rows import PrefetchRows
 from .reduce_across_threads import ReduceAcrossThreads
 from .refuse_leftovers import RefuseLeftovers
 from .resolve_bounds import ResolveBounds
@@ -62,6 +63,7 @@ __all__ = [
     "OverlayShared",
     "OwnRegisters",
     "PlanPipeline",
+    "PrefetchRows",
     "ReduceAcrossThreads",
     "RefuseLeftovers",
     "RequireAlignment",

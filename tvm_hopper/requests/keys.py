@@ -58,6 +58,9 @@ CHOSEN_FOR = "tvm_hopper.chosen_for"
 # -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
 MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
+# -- on the loop over rows of such a kernel
+PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
+MOST_TURNS_AHEAD = 8  # of rows that are brought into L2
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
 # -- options of a whole compilation (function attribute or PassContext)
@@ -215,6 +218,13 @@ KEYS: dict[str, Key] = {
             str,
             "what a model chose for the kernel, and what came after it, for `explain`",
             axis="blockIdx.x",
+        ),
+        Key(
+            PREFETCH_ROWS,
+            (LOOP,),
+            int,
+            "turns of the loop by which rows are brought into L2 before they are loaded",
+            bounds=(1, MOST_TURNS_AHEAD),
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),
         Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),

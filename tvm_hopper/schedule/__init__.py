@@ -5,6 +5,8 @@ from tvm_hopper import schedule as hs
 
 from tvm_hopper.requests.keys import BY_DEVICE
 
+from .column_reduction.apply import column_reduction
+from .column_reduction.config import ColumnReductionConfig
 from .pointwise.apply import pointwise
 from .pointwise.config import PointwiseConfig
 from .products.apply import matmul
@@ -21,6 +23,7 @@ from .steps import async_copy, async_store, pad, pipeline, raster, wgmma
 
 __all__ = [
     "BY_DEVICE",
+    "ColumnReductionConfig",
     "MatmulConfig",
     "PointwiseConfig",
     "Roles",
@@ -31,6 +34,7 @@ __all__ = [
     "async_store",
     "choose_classes",
     "choose_config",
+    "column_reduction",
     "fuse_epilogue",
     "fuse_prologue",
     "matmul",

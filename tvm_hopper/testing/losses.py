@@ -45,15 +45,21 @@ def top_one(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule
     (x,) = _tensors("X", [(rows, columns)], dtype)
     k = te.reduce_axis((0, columns), name="k")
 
-    def better(a: Any, b: Any) -> Any:
-        first = tirx.any(a[1] > b[1], tirx.all(a[1] == b[1], a[0] < b[0]))
-        return tirx.Select(first, a[0], b[0]), tirx.Select(a[1] > b[1], a[1], b[1])
-
-    reducer = te.comm_reducer(better, lambda i, v: (tirx.const(-1, i), te.min_value(v)), "best")
+    reducer = first_greatest()
     place, most = te.compute(
         x.shape[:1], lambda i: reducer((k, _f(x[i, k])), axis=k), name="Y"
     )
     return _module([x, place, most])
+
+
+def first_greatest() -> Any:
+    """Build a reducer of pairs, index and value: the greatest value, and its lowest index."""
+
+    def better(a: Any, b: Any) -> Any:
+        first = tirx.any(a[1] > b[1], tirx.all(a[1] == b[1], a[0] < b[0]))
+        return tirx.Select(first, a[0], b[0]), tirx.Select(a[1] > b[1], a[1], b[1])
+
+    return te.comm_reducer(better, lambda i, v: (tirx.const(-1, i), te.min_value(v)), "best")
 
 
 LOSSES = {f.__name__: f for f in (cross_entropy, argmax, top_one)}

@@ -20,7 +20,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from tvm import s_tir
+from tvm import s_tir, tirx
+from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
@@ -31,7 +32,7 @@ from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.partial import leave_partial
 from tvm_hopper.schedule.memory_bound.program import Part, is_plain
-from tvm_hopper.schedule.memory_bound.tiles import widest_vector
+from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.row_reduction.apply import schedule_rows
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
@@ -96,14 +97,14 @@ def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> None:
     partial = [_split_rows(sch, part, tile) for part in sums]
     names = frozenset(str(sch.get(x).name_hint) for x in partial)
     schedule_rows(sch, RowReductionConfig(), names)  # the second kernel: of what the first leaves
-    _first_kernel(sch, partial, tensors, tile, text)
+    _first_kernel(sch, partial, tensors, tile, text, len(program.columns))
 
 
 def _tensors(sums: list[Part]) -> list[Any]:
     """Return the tensors with a value for each element, in the order that they are read."""
     found: list[Any] = []
     for part in sums:
-        variables = [x.var for x in (*part.reduced, *part.spatial)]
+        variables = [x.var for x in part.by_column]
         for load in part.loads:
             known = any(load.source.same_as(x) for x in found)
             if not known and is_plain(load, variables):
@@ -116,11 +117,12 @@ def _choose(
 ) -> tuple[ColumnTile, str]:
     count = [ir.static_int(x) for x in program.rows]
     columns = prod(ir.static_int(x) or 0 for x in program.columns)
-    vector = widest_vector(columns, tensors, given.vector)
+    side = ir.static_int(program.columns[-1])  # by side in each tensor, and in what is left
+    vector = widest_vector(side, tensors, given.vector)
     if given.vector is not None and vector != given.vector:
         raise cannot_schedule(
             "ColumnReductionConfig",
-            f"vector={given.vector} for {columns} columns",
+            f"vector={given.vector} for {side} columns",
             f"at most 16 bytes of the widest tensor, and whole vectors: {vector}",
         )
     work = ColumnWork(
@@ -144,7 +146,12 @@ def _split_rows(sch: s_tir.Schedule, part: Part, tile: ColumnTile) -> Any:
 
 
 def _first_kernel(
-    sch: s_tir.Schedule, partial: list[Any], tensors: list[Any], tile: ColumnTile, text: str
+    sch: s_tir.Schedule,
+    partial: list[Any],
+    tensors: list[Any],
+    tile: ColumnTile,
+    text: str,
+    num_columns: int,
 ) -> None:
     trips = [sch.get_loops(x)[4] for x in partial]
     if len(trips) > 1:
@@ -163,26 +170,38 @@ def _first_kernel(
         sch.unroll(flight)
         sch.unroll(element)
     for tensor in tensors:
-        _load(sch, partial, tensor, tile)
+        _load(sch, partial, tensor, tile, num_columns)
     for block in partial:
-        for number in range(len(sch.get(block).writes)):
-            store = sch.cache_write(block, number, "local")
+        count = len(sch.get(block).writes)
+        for store in [sch.cache_write(block, i, "local") for i in range(count)]:
             sch.reverse_compute_at(store, sch.get_loops(block)[2])
             sch.unroll(sch.get_loops(store)[-1])
 
 
-def _flatten(sch: s_tir.Schedule, load: Any, tensor: Any) -> None:
-    raise NotImplementedError
+def _number(sch: s_tir.Schedule, load: Any, tensor: Any, num_columns: int) -> None:
+    """Index what a block loads by the number of the row, and that of the column."""
+    shape = list(tensor.shape)
+    first = first_of_row(shape, num_columns)
+    dtype = ir.dtype_of(sch.get(load).iter_vars[0].var)
+
+    def index(*i: Any) -> list[Any]:
+        row = flat(i[:first], shape[:first]) or [tirx.IntImm(dtype, 0)]
+        return [*row, *flat(i[first:], shape[first:])]
+
+    sch.transform_layout(load, ("write", 0), index)
+    sch.transform_block_layout(load, IndexMap.from_func(index, len(shape), index_dtype=dtype))
 
 
-def _load(sch: s_tir.Schedule, partial: list[Any], tensor: Any, tile: ColumnTile) -> None:
+def _load(
+    sch: s_tir.Schedule, partial: list[Any], tensor: Any, tile: ColumnTile, num_columns: int
+) -> None:
     """Load a tensor's rows of a trip at once, for all reductions that read it."""
     readers = [x for x in partial if _position(sch, x, tensor) is not None]
     load = sch.cache_read(
         readers[0], _position(sch, readers[0], tensor), "local", consumer_blocks=readers
     )
     if len(tensor.shape) > 2:
-        _flatten(sch, load, tensor)
+        _number(sch, load, tensor, num_columns)
     sch.compute_at(load, sch.get_loops(readers[0])[3])
     *_, flight, element = sch.get_loops(load)
     sch.unroll(flight)

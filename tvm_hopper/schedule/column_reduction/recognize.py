@@ -60,7 +60,7 @@ def find_columns(parts: list[Part]) -> ColumnProgram:
 
 def _check(part: Part, made: list[Any]) -> None:
     where = f"block {part.name}"
-    variables = [x.var for x in (*part.reduced, *part.spatial)]
+    variables = [x.var for x in part.by_column]
     if not part.spatial:
         fix = "reduce rows first, then what they leave: two functions"
         raise cannot_schedule(where, "a reduction to one value", "one for each column", fix)

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import s_tir
+from tvm import s_tir, tirx
+from tvm.tirx import IndexMap
+
+from tvm_hopper import ir
 
 from .program import Part
 from .tiles import flat
@@ -38,23 +41,28 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
         Of the partial sums; its loops are columns, trips, parts, and rows that belong together.
     """
     _number_rows(sch, part)
-    _, row = sch.get_loops(part.block)
+    *_, row = sch.get_loops(part.block)
     _, share, *_ = sch.split(row, [None, count, *([] if flight is None else [flight])])
     partial = sch.rfactor(share, len(sch.get(part.block).writes[0].source.shape))
     rest = len(sch.get(part.block).iter_vars)  # TVM puts what is left to reduce in front
     sch.reorder_block_iter_var(part.block, [*range(1, rest), 0])
+    columns = list(sch.get_loops(partial))[: rest - 1]
+    if len(columns) > 1:
+        sch.fuse(*columns)
     return partial
 
 
 def _number_rows(sch: s_tir.Schedule, part: Part) -> None:
-    """Let a block number columns by one variable, and rows by another."""
+    """Let a block number rows by one variable."""
     axes = list(part.node.iter_vars)
-    if len(axes) == 2:
-        return
     first = len(axes) - len(part.reduced)
+    if len(part.reduced) == 1 and len(part.loops) == len(axes):
+        return
     extents = [x.dom.extent for x in axes]
+    dtype = ir.dtype_of(axes[0].var)
 
     def index(*i: Any) -> list[Any]:
-        return [*flat(i[:first], extents[:first]), *flat(i[first:], extents[first:])]
+        return [*i[:first], *(flat(i[first:], extents[first:]) or [tirx.IntImm(dtype, 0)])]
 
-    sch.transform_block_layout(part.block, index)
+    numbered = IndexMap.from_func(index, len(axes), index_dtype=dtype)
+    sch.transform_block_layout(part.block, numbered)

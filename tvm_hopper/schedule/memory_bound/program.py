@@ -55,10 +55,16 @@ class Part:
         )
 
     @property
+    def by_column(self) -> tuple[Any, ...]:
+        """Iteration variables of a reduction of columns: rows first, without those of extent one."""
+        rows = [x for x in self.reduced if not ir.is_const(x.dom.extent, 1)]
+        return (*rows, *self.spatial)
+
+    @property
     def axes(self) -> tuple[Any, ...]:
         """Iteration variables in the order of the elements that it reads: rows, then columns."""
         if is_column_sum(self):
-            return (*self.reduced, *self.spatial)
+            return self.by_column
         return (*self.spatial, *self.reduced)
 
     @property
@@ -71,10 +77,8 @@ class Part:
 
 def is_column_sum(part: Part) -> bool:
     """Tell a reduction of columns: over all dimensions of what it reads but the last ones."""
-    variables = [x.var for x in (*part.reduced, *part.spatial)]
-    return bool(part.reduced and part.spatial) and any(
-        is_plain(x, variables) for x in part.loads
-    )
+    variables = [x.var for x in part.by_column]
+    return bool(part.reduced and part.spatial) and any(is_plain(x, variables) for x in part.loads)
 
 
 def find_parts(

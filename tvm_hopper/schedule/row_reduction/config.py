@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.requests.keys import MOST_TURNS_AHEAD
 from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
@@ -33,6 +34,8 @@ class RowReductionConfig:
         else it waits in registers.
     blocks : int, optional
         Thread blocks that share all rows, where columns are summed beside them.
+    ahead : int, optional
+        Rows of each by which memory is asked in advance, in that case; 0 for none, up to 8.
 
     Raises
     ------
@@ -46,6 +49,7 @@ class RowReductionConfig:
     preload: bool | None = None
     recompute: bool | None = None
     blocks: int | None = None
+    ahead: int | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
@@ -54,6 +58,8 @@ class RowReductionConfig:
         vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
         blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS)
         object.__setattr__(self, "blocks", blocks)
+        ahead = as_int(where, "ahead", self.ahead, 0, MOST_TURNS_AHEAD)
+        object.__setattr__(self, "ahead", ahead)
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "vector", vector)

@@ -43,6 +43,7 @@ class Persistent:
 
     tile: RegisterTile
     blocks: int
+    ahead: int  # rows of a thread block that are brought into L2 in advance
     text: str
 
     @property
@@ -115,7 +116,9 @@ def _share_rows(
         trip, share = sch.split(row, [None, choice.parts])
         sch.reorder(share, trip)
         trips.append(trip)
-    sch.merge(*trips)
+    trip = sch.merge(*trips)
+    if choice.ahead:
+        sch.annotate(trip, keys.PREFETCH_ROWS, choice.ahead)
     share = list(sch.get_loops(own[0].block))[0]
     grid, below = sch.split(share, [choice.blocks, choice.tile.rows])
     sch.bind(grid, "blockIdx.x")

@@ -24,7 +24,7 @@ from .config import RowReductionConfig, fits_block
 from .persistent import Persistent
 from .recognize import RowProgram
 
-BASE_REGISTERS = 40  # of a thread, beside its parts of rows and sums
+BASE_REGISTERS = 24  # of a thread, beside its parts of rows and sums
 MOST_REGISTERS = 255
 REGISTERS_PER_SM = 65536
 THREADS_PER_SM = 2048
@@ -83,4 +83,4 @@ def choose_persistent(
     if None not in count:
         blocks = max(1, min(blocks, -(-prod(x or 0 for x in count) // tile.rows)))
     text = f"{tile.threads} threads a row, {tile.chunks} vectors of {tile.vector}, {tile.rows} rows a block, {blocks} blocks, {need} registers: {flight}"
-    return Persistent(tile, given.blocks or blocks, text)
+    return Persistent(tile, given.blocks or blocks, given.ahead or 0, text)

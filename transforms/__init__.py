@@ -12,6 +12,7 @@ from .divide_by_rows import DivideByRows
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
+from .guard_turns import GuardTurns
 from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
@@ -49,6 +50,7 @@ __all__ = [
     "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",
+    "GuardTurns",
     "HoistInitials",
     "IndexRows",
     "InsertSyncs",

@@ -30,8 +30,8 @@ from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
-from tvm_hopper.schedule.memory_bound.partial import leave_partial
-from tvm_hopper.schedule.memory_bound.program import Part, is_plain
+from tvm_hopper.schedule.memory_bound.partial import leave_columns, leave_partial
+from tvm_hopper.schedule.memory_bound.program import Part, block_names, find_parts, is_plain
 from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.row_reduction.apply import schedule_rows
@@ -90,12 +90,16 @@ def _schedule(sch: s_tir.Schedule, given: ColumnReductionConfig) -> None:
 
 def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> None:
     parts = inline_parts(sch, HELPER)
+    if any(p.reduced and not p.spatial for p in parts):
+        columns = leave_columns(sch, parts)
+        schedule_rows(sch, RowReductionConfig(), columns)  # the last kernel: one row of all columns
+        parts = find_parts(sch, HELPER, block_names(sch) - columns)
     program = find_columns(parts)
     sums = [p for p in parts if p.name in program.sums]
     tensors = _tensors(sums)
     tile, text = _choose(program, sums, tensors, given)
     partial = [_split_rows(sch, part, tile) for part in sums]
-    names = frozenset(str(sch.get(x).name_hint) for x in partial)
+    names = block_names(sch) - {p.name for p in parts}
     schedule_rows(sch, RowReductionConfig(), names)  # the second kernel: of what the first leaves
     _first_kernel(sch, partial, tensors, tile, text, len(program.columns))
 

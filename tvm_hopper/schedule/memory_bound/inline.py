@@ -16,7 +16,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 
-from .program import Part, find_parts, params
+from .program import Part, find_parts, results
 
 MOST_NODES = 24  # operations of an expression that is computed once for each of its uses
 _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
@@ -43,7 +43,7 @@ def inline_parts(
     """
     while True:
         parts = find_parts(sch, helper, other)
-        outputs = list(params(sch))
+        outputs = results(sch, parts)
         inner = [p for p in parts if _may_inline(p, outputs)]
         ready = [p for p in inner if not _is_kept(p, parts, recompute)]
         if not ready:

@@ -19,7 +19,7 @@ from tvm.tirx import IndexMap
 from tvm_hopper import ir
 
 from .arrays import Read, keep_output, keep_read
-from .program import Part, params
+from .program import Part, results
 from .tiles import RegisterTile, first_of_row, flat, lay_out, lay_out_rows
 
 
@@ -73,7 +73,7 @@ def keep_in_registers(
     tile : RegisterTile
         How elements are dealt out to threads.
     """
-    outputs = list(params(sch))
+    outputs = results(sch, parts)
     stores: dict[str, list[Nest]] = {}
     for part in parts:
         stores[part.name] = []
@@ -140,7 +140,7 @@ def merge(sch: s_tir.Schedule, loops: list[Any]) -> Any:
 
 def in_memory(sch: s_tir.Schedule, parts: list[Part], full: frozenset[str]) -> list[Any]:
     """Return the outputs that have one value for each element."""
-    outputs = list(params(sch))
+    outputs = results(sch, parts)
     written = [p.outputs[0] for p in parts if p.name in full]
     return [x for x in written if any(x.same_as(y) for y in outputs)]
 

@@ -16,9 +16,12 @@ from tvm import s_tir, tirx
 from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
 
 from .program import Part
 from .tiles import flat
+
+MOST_COLUMNS = 2048  # that a single dimension is cut into
 
 
 def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | None = None) -> Any:
@@ -66,3 +69,47 @@ def _number_rows(sch: s_tir.Schedule, part: Part) -> None:
 
     numbered = IndexMap.from_func(index, len(axes), index_dtype=dtype)
     sch.transform_block_layout(part.block, numbered)
+
+
+def leave_columns(sch: s_tir.Schedule, parts: list[Part]) -> frozenset[str]:
+    """Make a reduction to one value one of columns, and one of the row that they leave.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    parts : list of Part
+        All blocks; of the reductions each is over all dimensions.
+
+    Returns
+    -------
+    names : frozenset of str
+        Of the blocks that reduce columns.
+
+    Raises
+    ------
+    ScheduleError
+        One has a single dimension of a number of elements that is known at run time only, or odd.
+    """
+    names = []
+    for part in parts:
+        if part.reduced:
+            *outer, last = sch.get_loops(part.block)
+            if not outer:
+                _, last = sch.split(last, [None, _columns_of(part)])
+            names.append(str(sch.get(sch.rfactor(last, 0)).name_hint))
+    return frozenset(names)
+
+
+def _columns_of(part: Part) -> int:
+    """Return into how many columns a single dimension is cut: a power of two that divides it."""
+    extent = ir.static_int(part.loops[0].extent) or 0
+    columns = min(extent & -extent, MOST_COLUMNS)
+    if columns < 2:
+        raise cannot_schedule(
+            f"block {part.name}",
+            f"a reduction of {part.loops[0].extent} elements to one value",
+            "an even number that is known",
+            "reshape the tensor to two dimensions",
+        )
+    return columns

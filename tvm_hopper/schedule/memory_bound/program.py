@@ -265,6 +265,20 @@ def params(sch: s_tir.Schedule) -> Iterator[Any]:
             yield param
 
 
+def block_names(sch: s_tir.Schedule) -> frozenset[str]:
+    """Return the names of a function's outermost blocks."""
+    return frozenset(str(sch.get(x).name_hint) for x in _blocks(sch))
+
+
+def results(sch: s_tir.Schedule, parts: list[Part]) -> list[Any]:
+    """Return what blocks of a kernel leave in memory: arguments, and what other kernels read."""
+    own = {p.name for p in parts}
+    others = [x for x in map(sch.get, _blocks(sch)) if str(x.name_hint) not in own]
+    read = [x.source for node in others for x in ir.find_all(node.body, ir.TensorLoad)]
+    made = [x for p in parts for x in p.outputs]
+    return [*params(sch), *(x for x in made if any(x.same_as(y) for y in read))]
+
+
 def tensors_read(sch: s_tir.Schedule, parts: list[Part]) -> list[Any]:
     """Return the tensors that blocks read and do not make: arguments first, then others' results."""
     made = [x for p in parts for x in p.outputs]

@@ -30,7 +30,7 @@ from tvm_hopper.requests import keys
 from tvm_hopper.schedule.memory_bound.arrays import find_reads, keep_output, keep_read
 from tvm_hopper.schedule.memory_bound.nests import one_thread
 from tvm_hopper.schedule.memory_bound.partial import leave_partial
-from tvm_hopper.schedule.memory_bound.program import Part, params
+from tvm_hopper.schedule.memory_bound.program import Part, results
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, lay_out, lay_out_rows
 
 from .config import RowReductionConfig
@@ -130,7 +130,7 @@ def _share_rows(
 def _keep_results(place: _Place, own: list[Part], program: RowProgram) -> None:
     """Let results wait in registers; store those that are outputs."""
     sch = place.sch
-    outputs = list(params(sch))
+    outputs = results(sch, own)
     for part in own:
         full = part.name in program.full
         for number, buffer in enumerate(part.outputs):

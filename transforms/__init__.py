@@ -6,6 +6,7 @@ if __name__ != "tvm_hopper.transforms":
 from .across_cluster import ShareSums
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .bind_across_blocks import BindAcrossBlocks
+from .bound_registers import BoundRegisters
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
 from .divide_by_rows import DivideByRows
@@ -44,6 +45,7 @@ from .widen_indices import WidenIndices
 __all__ = [
     "AssertAlignment",
     "BindAcrossBlocks",
+    "BoundRegisters",
     "CountBlocks",
     "CutVectors",
     "DivideByRows",

@@ -101,9 +101,7 @@ def rewrite_guards(kernel: ir.For, plan: tuple[Turns, ...]) -> Any:
             if not _has(realize, term):
                 return realize
             kept = [
-                x
-                for x in ir.conjuncts(realize.predicate)
-                if not tvm_ffi.structural_equal(x, term)
+                x for x in ir.conjuncts(realize.predicate) if not tvm_ffi.structural_equal(x, term)
             ]
             return ir.SBlockRealize([], ir.conjunction(kept), realize.block)
 

@@ -20,9 +20,16 @@ from typing import Any
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import CHOSEN, CHOSEN_FOR, MEMORY_BOUND, PERSISTENT, RASTER_GROUP
+from tvm_hopper.requests.keys import (
+    BLOCKS_PER_SM,
+    CHOSEN,
+    CHOSEN_FOR,
+    MEMORY_BOUND,
+    PERSISTENT,
+    RASTER_GROUP,
+)
 
-RESTORED = (RASTER_GROUP, PERSISTENT, CHOSEN_FOR, MEMORY_BOUND, CHOSEN)
+RESTORED = (RASTER_GROUP, PERSISTENT, CHOSEN_FOR, MEMORY_BOUND, CHOSEN, BLOCKS_PER_SM)
 AXIS_KEYS = dict.fromkeys(RESTORED, "blockIdx.x")
 
 

@@ -81,6 +81,7 @@ def hook_passes() -> list[Pass]:
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide
         transforms.SkipEmpty(),  # around a kernel whose grid no pass changes any more
+        transforms.BoundRegisters(),  # around all that a thread does
         transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
         transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
     ]

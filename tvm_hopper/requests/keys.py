@@ -58,6 +58,8 @@ CHOSEN_FOR = "tvm_hopper.chosen_for"
 # -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
 MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
+BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
+MOST_BLOCKS_PER_SM = 32
 # -- on the loop over rows of such a kernel
 PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
 MOST_TURNS_AHEAD = 8  # of rows that are brought into L2
@@ -217,6 +219,14 @@ KEYS: dict[str, Key] = {
             (LOOP,),
             str,
             "what a model chose for the kernel, and what came after it, for `explain`",
+            axis="blockIdx.x",
+        ),
+        Key(
+            BLOCKS_PER_SM,
+            (LOOP,),
+            int,
+            "thread blocks that an SM is to have at once: bounds the registers of a thread",
+            bounds=(1, MOST_BLOCKS_PER_SM),
             axis="blockIdx.x",
         ),
         Key(

@@ -37,6 +37,7 @@ _PARTNER = {  # a key that says how, and the one that says what; alone it would 
     keys.REGISTERS: keys.STAGE,
     keys.WGMMA_PENDING: keys.STAGE,
     keys.CHOSEN: keys.MEMORY_BOUND,
+    keys.BLOCKS_PER_SM: keys.MEMORY_BOUND,
 }
 
 

@@ -45,8 +45,16 @@ def layer_norm_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> 
     def normal(i: Any, j: Any) -> Any:
         return (_f(x[i, j]) - m[i]) * r[i]
 
-    g = _sum(x.shape[0], columns, lambda i, k: _f(dy[i, k]) * _f(w[k]), "G")
-    h = _sum(x.shape[0], columns, lambda i, k: _f(dy[i, k]) * _f(w[k]) * normal(i, k), "H")
+    k = te.reduce_axis((0, columns), name="k")
+    both = te.comm_reducer(  # two sums that are known at the same time: one barrier
+        lambda a, b: (a[0] + b[0], a[1] + b[1]), lambda p, q: (tirx.const(0, p),) * 2, "both"
+    )
+
+    def terms(i: Any) -> tuple[Any, Any]:
+        inner = _f(dy[i, k]) * _f(w[k])
+        return inner, inner * normal(i, k)
+
+    g, h = te.compute(x.shape[:1], lambda i: both(terms(i), axis=k), name="G")
 
     def value(i: Any, j: Any) -> Any:
         inner = g[i] * _const(1 / columns) + normal(i, j) * (h[i] * _const(1 / columns))

@@ -46,9 +46,7 @@ def column_argmax(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IR
     (x,) = _tensors("X", [(rows, columns)], dtype)
     k = te.reduce_axis((0, x.shape[0]), name="k")
     best = first_greatest()
-    place, most = te.compute(
-        (columns,), lambda j: best((k, _f(x[k, j])), axis=k), name="Y"
-    )
+    place, most = te.compute((columns,), lambda j: best((k, _f(x[k, j])), axis=k), name="Y")
     return _module([x, place, most])
 
 

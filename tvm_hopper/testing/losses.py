@@ -46,9 +46,7 @@ def top_one(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule
     k = te.reduce_axis((0, columns), name="k")
 
     reducer = first_greatest()
-    place, most = te.compute(
-        x.shape[:1], lambda i: reducer((k, _f(x[i, k])), axis=k), name="Y"
-    )
+    place, most = te.compute(x.shape[:1], lambda i: reducer((k, _f(x[i, k])), axis=k), name="Y")
     return _module([x, place, most])
 
 

@@ -110,6 +110,8 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
     """
     axes = list(sch.get(nest.block).iter_vars)
     extents = [x.dom.extent for x in axes]
+    if all(ir.is_const(x, 1) for x in extents) and nest.work in BY_ROW:
+        return  # one value
     count = 0 if nest.work in BY_ROW else 1 if nest.work is Work.REDUCE else len(row)
     first = first_of_row(extents, count)
     shared = nest.work is Work.LOAD_COLUMNS or not num_rows  # by all rows; there may be none

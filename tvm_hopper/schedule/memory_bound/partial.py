@@ -21,8 +21,6 @@ from tvm_hopper.errors import cannot_schedule
 from .program import Part
 from .tiles import flat
 
-MOST_COLUMNS = 2048  # that a single dimension is cut into
-
 
 def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | None = None) -> Any:
     """Split a sum of columns into parts of its rows.
@@ -89,27 +87,23 @@ def leave_columns(sch: s_tir.Schedule, parts: list[Part]) -> frozenset[str]:
     Raises
     ------
     ScheduleError
-        One has a single dimension of a number of elements that is known at run time only, or odd.
+        One is over a single dimension.
     """
     names = []
     for part in parts:
-        if part.reduced:
-            *outer, last = sch.get_loops(part.block)
-            if not outer:
-                _, last = sch.split(last, [None, _columns_of(part)])
-            names.append(str(sch.get(sch.rfactor(last, 0)).name_hint))
+        if not part.loops:  # TVM's rfactor takes a block without loops for the one that it splits
+            sch.add_unit_loop(part.block)
+    for part in parts:
+        if not part.reduced:
+            continue
+        *outer, last = sch.get_loops(part.block)
+        if len(part.reduced) < 2:
+            raise cannot_schedule(
+                f"block {part.name}",
+                f"a reduction of {part.loops[-1].extent} elements of one dimension to one value",
+                "two dimensions or more",
+                "reshape the tensor, or schedule it by hs.row_reduction if it is one row",
+            )
+        sch.reorder(last, *outer)
+        names.append(str(sch.get(sch.rfactor(last, 0)).name_hint))
     return frozenset(names)
-
-
-def _columns_of(part: Part) -> int:
-    """Return into how many columns a single dimension is cut: a power of two that divides it."""
-    extent = ir.static_int(part.loops[0].extent) or 0
-    columns = min(extent & -extent, MOST_COLUMNS)
-    if columns < 2:
-        raise cannot_schedule(
-            f"block {part.name}",
-            f"a reduction of {part.loops[0].extent} elements to one value",
-            "an even number that is known",
-            "reshape the tensor to two dimensions",
-        )
-    return columns

@@ -81,9 +81,7 @@ def is_column_sum(part: Part) -> bool:
     return bool(part.reduced and part.spatial) and any(is_plain(x, variables) for x in part.loads)
 
 
-def find_parts(
-    sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozenset()
-) -> list[Part]:
+def find_parts(sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozenset()) -> list[Part]:
     """Return the blocks of the function that a schedule works on, in order; refuse scheduled ones.
 
     Parameters
@@ -197,7 +195,11 @@ def _check_bindings(where: str, sch: s_tir.Schedule, part: Part) -> None:
     )
     if not ir.is_const(realize.predicate, 1):
         raise cannot_schedule(where, f"the predicate {realize.predicate}", "none")
-    loops = [x.loop_var for x in part.loops]
+    loops = [
+        x.loop_var
+        for x in part.loops
+        if not ir.is_const(x.extent, 1) or any(x.loop_var.same_as(v) for v in realize.iter_values)
+    ]
     values = [
         v
         for v, x in zip(realize.iter_values, part.node.iter_vars, strict=True)

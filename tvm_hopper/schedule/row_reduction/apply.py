@@ -42,8 +42,8 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
-from .persistent import schedule_persistent
-from .persistent_model import choose_persistent, split_program
+from .persistent import schedule_persistent, split_program
+from .persistent_model import choose_persistent, find_work
 from .recognize import find_rows
 
 
@@ -99,14 +99,17 @@ def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
 
 def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     parts = find_parts(sch, "row_reduction")
-    if not any(is_column_sum(p) for p in parts) or all(is_column_sum(p) for p in parts if p.reduced):
+    if not any(is_column_sum(p) for p in parts) or all(
+        is_column_sum(p) for p in parts if p.reduced
+    ):
         schedule_rows(sch, given)
         return
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)
     program = find_rows(own)
     reads = find_reads(sch, [*own, *sums], program.full)
-    choice = choose_persistent(sch, own, sums, program, reads, given)
+    work = find_work(sch, own, sums, program, reads, given)
+    choice = choose_persistent(f"block {sums[0].name}", work, given)
     schedule_persistent(sch, own, sums, program, choice, schedule_rows)
 
 
@@ -150,9 +153,7 @@ def schedule_rows(
     sch.annotate(block, keys.CHOSEN, choice.text)
 
 
-def _choose(
-    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]
-) -> RowChoice:
+def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:
     """Inline a copy of the program, and choose by what is left of it."""
     copy = sch.copy()
     parts = inline_parts(copy, "row_reduction", other=other)

@@ -30,7 +30,7 @@ from tvm_hopper.requests import keys
 from tvm_hopper.schedule.memory_bound.arrays import find_reads, keep_output, keep_read
 from tvm_hopper.schedule.memory_bound.nests import one_thread
 from tvm_hopper.schedule.memory_bound.partial import leave_partial
-from tvm_hopper.schedule.memory_bound.program import Part, results
+from tvm_hopper.schedule.memory_bound.program import Part, is_column_sum, results
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, lay_out, lay_out_rows
 
 from .config import RowReductionConfig
@@ -43,6 +43,7 @@ class Persistent:
 
     tile: RegisterTile
     blocks: int
+    on_one: int  # of them on an SM
     ahead: int  # rows of a thread block that are brought into L2 in advance
     text: str
 
@@ -50,6 +51,21 @@ class Persistent:
     def parts(self) -> int:
         """Partial results of a column."""
         return self.blocks * self.tile.rows
+
+
+def split_program(parts: list[Part]) -> tuple[list[Part], list[Part]]:
+    """Return what is computed of rows, and the sums of columns; what reads those is neither."""
+    sums = [p for p in parts if is_column_sum(p)]
+    made = [x for p in sums for x in p.outputs]
+    own = []
+    for part in parts:
+        if any(part is x for x in sums):
+            continue
+        if any(x.source.same_as(y) for x in part.loads for y in made):
+            made += part.outputs
+        else:
+            own.append(part)
+    return own, sums
 
 
 def schedule_persistent(
@@ -125,6 +141,7 @@ def _share_rows(
     sch.bind(below, "threadIdx.y")
     sch.annotate(grid, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
     sch.annotate(grid, keys.CHOSEN, choice.text)
+    sch.annotate(grid, keys.BLOCKS_PER_SM, choice.on_one)
 
 
 def _keep_results(place: _Place, own: list[Part], program: RowProgram) -> None:
@@ -189,8 +206,6 @@ class _Place:
             column = i[0]
             return [i[-1], column // whole, column % whole // vector, column % vector]
 
-        self.sch.transform_layout(
-            block, ("write", 0), index, assume_injective_transform=True
-        )
+        self.sch.transform_layout(block, ("write", 0), index, assume_injective_transform=True)
         self.sch.reverse_compute_at(store, self.thread)
         deal_out(self.sch, list(self.sch.get_loops(store))[-1], self.tile, whole=False)

@@ -1,13 +1,16 @@
 """The configuration of a persistent kernel over rows, whose threads keep sums of columns.
 
-Registers bound how many rows an SM has in flight: a thread holds its part of a row, and of the
-sums. Of sizes the one that has the most bytes of rows on an SM is taken.
+Its currency is bytes in flight on an SM, as for other kernels over rows: those that thread blocks
+load at once, and those of later rows that are on their way to L2. Registers bound the former: a
+thread holds its part of a row, and of the sums. Where they leave room for little, memory is asked
+for rows in advance; more in flight than memory can use only gets in its own way
+(docs/memory_bound.md).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from tvm import s_tir
 
@@ -15,6 +18,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import MAX_THREADS
 from tvm_hopper.schedule.memory_bound.arrays import Read
 from tvm_hopper.schedule.memory_bound.nests import in_memory
 from tvm_hopper.schedule.memory_bound.program import Part
@@ -24,63 +28,158 @@ from .config import RowReductionConfig, fits_block
 from .persistent import Persistent
 from .recognize import RowProgram
 
-BASE_REGISTERS = 24  # of a thread, beside its parts of rows and sums
-MOST_REGISTERS = 255
+BASE_REGISTERS = 16  # of a thread, beside its parts of rows and sums
+MOST_REGISTERS = 224  # that may be needed; above, the compiler runs out of the 255 there are
 REGISTERS_PER_SM = 65536
 THREADS_PER_SM = 2048
 MOST_BLOCKS_PER_SM = 8
+FEWEST_THREADS = 128  # of a thread block
+FLIGHT = 96 << 10  # bytes of rows on an SM: loaded, or on their way to L2
+MOST_AHEAD = 2  # rows of a thread block on their way to L2
 SIZES = (32, 64, 128, 256, 384, 512, 768, 1024)
+RUNNERS_UP = 2  # that `explain` shows
 
 
-def split_program(parts: list[Part]) -> tuple[list[Part], list[Part]]:
-    """Return what is computed of rows, and the sums of columns; what reads those is neither."""
-    from tvm_hopper.schedule.memory_bound.program import is_column_sum
+@dataclass(frozen=True)
+class PersistentWork:
+    """What a kernel does to a row.
 
-    sums = [p for p in parts if is_column_sum(p)]
-    made = [x for p in sums for x in p.outputs]
-    own = []
-    for part in parts:
-        if part in sums:
-            continue
-        if any(x.source.same_as(y) for x in part.loads for y in made):
-            made += part.outputs
-        else:
-            own.append(part)
-    return own, sums
+    Parameters
+    ----------
+    rows : int or None
+        Rows, None if they are known at run time only.
+    columns : int
+        Elements of a row.
+    vector : int
+        Elements of the widest vector that is legal.
+    loaded : int
+        Bytes that are loaded for each element.
+    held : int
+        Bytes of registers for each element: of rows, of what all rows share, and of sums.
+    """
+
+    rows: int | None
+    columns: int
+    vector: int
+    loaded: int
+    held: int
 
 
-def choose_persistent(
+def find_work(
     sch: s_tir.Schedule,
     own: list[Part],
     sums: list[Part],
     program: RowProgram,
     reads: list[Read],
     given: RowReductionConfig,
-) -> Persistent:
-    results = in_memory(sch, own, program.full)
-    tensors = [*(x.tensor for x in reads), *results]
+) -> PersistentWork:
+    """Count what a program of rows with sums of columns does to a row.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Only read.
+    own, sums : list of Part
+        What is computed of rows, and the sums of columns.
+    program : RowProgram
+        What the former are.
+    reads : list of Read
+        Tensors to load once.
+    given : RowReductionConfig
+        What is decided already.
+
+    Raises
+    ------
+    ScheduleError
+        The vectors asked for do not fit the rows.
+    """
+    tensors = [*(x.tensor for x in reads), *in_memory(sch, own, program.full)]
     vector = widest_vector(program.columns, tensors, given.vector)
-    row = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads if x.has_rows)
-    held = row + sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads if not x.has_rows)
-    held += sum(dtype_bytes(ir.dtype_of(x)) for p in sums for x in p.outputs)
-    vectors = -(-program.columns // vector)
-    found = []
-    for threads in SIZES if given.threads is None else (given.threads,):
-        rows = given.rows or max(1, 128 // threads)
-        chunks = -(-vectors // threads)
-        need = BASE_REGISTERS + -(-chunks * vector * held // 4)
-        on_one = min(REGISTERS_PER_SM // (need * threads * rows), THREADS_PER_SM // (threads * rows), MOST_BLOCKS_PER_SM)
-        if not fits_block(threads, rows) or need > MOST_REGISTERS or not on_one:
-            continue
-        tile = RegisterTile(threads, vector, chunks, rows)
-        flight = on_one * rows * program.columns * row
-        found.append((flight * program.columns / tile.columns, -threads, on_one, tile, need))
-    if not found:
-        raise cannot_schedule("row_reduction", "rows", "shorter")
-    flight, _, on_one, tile, need = max(found, key=lambda x: x[:2])
+    if given.vector is not None and vector != given.vector:
+        raise cannot_schedule(
+            "RowReductionConfig",
+            f"vector={given.vector} for rows of {program.columns} elements",
+            f"at most 16 bytes of the widest tensor, and whole vectors: {vector}",
+        )
     count = [ir.static_int(x) for x in program.rows]
+    loaded = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads if x.has_rows)
+    shared = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads if not x.has_rows)
+    summed = sum(dtype_bytes(ir.dtype_of(x)) for p in sums for x in p.outputs)
+    return PersistentWork(
+        rows=None if None in count else prod(x or 0 for x in count),
+        columns=program.columns,
+        vector=vector,
+        loaded=loaded,
+        held=loaded + shared + summed,
+    )
+
+
+def choose_persistent(where: str, work: PersistentWork, given: RowReductionConfig) -> Persistent:
+    """Choose what a configuration leaves open.
+
+    Parameters
+    ----------
+    where : str
+        Names the program in an error message.
+    work : PersistentWork
+        What there is to do.
+    given : RowReductionConfig
+        What is decided already.
+
+    Raises
+    ------
+    ScheduleError
+        A row and its sums do not fit into the registers of a thread block.
+    """
+    sizes = SIZES if given.threads is None else (given.threads,)
+    found = [x for x in (_candidate(work, given, t) for t in sizes) if x is not None]
+    if not found:
+        most = (REGISTERS_PER_SM // MAX_THREADS - BASE_REGISTERS) * 4 // work.held * MAX_THREADS
+        raise cannot_schedule(
+            where,
+            f"rows of {work.columns} elements beside sums of columns, {work.held} bytes of "
+            "registers for each",
+            f"rows that fit the registers of a thread block: about {most} elements of these types",
+            "compute the sums in a function of their own, by hs.column_reduction",
+        )
+    found.sort(key=lambda x: _order(x, work))
+    texts = [x.text for x in found[: 1 + RUNNERS_UP]]
+    best = found[0]
+    text = "; then ".join(["; ".join(texts[:1]), *texts[1:]])
+    return Persistent(best.tile, best.blocks, best.on_one, best.ahead, text)
+
+
+def _order(choice: Persistent, work: PersistentWork) -> tuple[float, ...]:
+    """Sort the most bytes in flight first, up to what memory can use; then the most threads."""
+    tile = choice.tile
+    row = work.columns * work.loaded * tile.rows
+    flight = min(FLIGHT, choice.on_one * (1 + choice.ahead) * row) * work.columns / tile.columns
+    return (-flight, -min(choice.on_one, 2), choice.ahead, tile.threads * tile.rows)
+
+
+def _candidate(work: PersistentWork, given: RowReductionConfig, threads: int) -> Persistent | None:
+    rows = given.rows or max(1, FEWEST_THREADS // threads)
+    chunks = -(-work.columns // (work.vector * threads))
+    need = BASE_REGISTERS + -(-chunks * work.vector * work.held // 4)
+    count = threads * rows
+    on_one = min(REGISTERS_PER_SM // (need * count), THREADS_PER_SM // count, MOST_BLOCKS_PER_SM)
+    if not fits_block(threads, rows) or need > MOST_REGISTERS or not on_one:
+        return None
+    if given.threads is None and chunks == 1 and threads // 2 * work.vector >= work.columns:
+        if threads > SIZES[0]:
+            return None  # half of the threads would have nothing to load
+    tile = RegisterTile(threads, work.vector, chunks, rows)
+    row = work.columns * work.loaded * rows
+    ahead = min(MOST_AHEAD, max(0, FLIGHT // (on_one * row) - 1, int(on_one == 1)))
+    ahead = ahead if given.ahead is None else given.ahead
     blocks = on_one * DEFAULT_NUM_SMS
-    if None not in count:
-        blocks = max(1, min(blocks, -(-prod(x or 0 for x in count) // tile.rows)))
-    text = f"{tile.threads} threads a row, {tile.chunks} vectors of {tile.vector}, {tile.rows} rows a block, {blocks} blocks, {need} registers: {flight}"
-    return Persistent(tile, given.blocks or blocks, given.ahead or 0, text)
+    if work.rows is not None:
+        blocks = max(1, min(blocks, -(-work.rows // rows)))
+    if given.blocks is not None:
+        blocks, on_one = given.blocks, min(on_one, -(-given.blocks // DEFAULT_NUM_SMS))
+    text = (
+        f"{threads} threads a row, {chunks} vectors of {work.vector} each, "
+        f"{rows} rows a thread block, {blocks} thread blocks, {on_one} on an SM: "
+        f"{on_one * row >> 10} KiB of it in flight, {ahead} times as much ahead"
+    )
+    return Persistent(tile, blocks, on_one, ahead, text)

@@ -8,9 +8,9 @@
         for tx in thread_binding(512, "threadIdx.x"):
             with attr(0, "tirx.launch_bounds_min_blocks_per_sm", 2): ...
 
-The grid of a persistent kernel is as large as all SMs have room for.  The compiler keeps in registers
-what it could compute again, and knows nothing of the grid: a register too many a thread and half of
-the thread blocks wait for the others to end.
+The grid of a persistent kernel is as large as all SMs have room for.  The compiler keeps in
+registers what it could compute again, and knows nothing of the grid: a register too many a thread
+and half of the thread blocks wait for the others to end.
 
 Before: what is asked of an axis stands on it.  After: no request for it is left.
 """

@@ -16,9 +16,9 @@
 What stands under conditions of their own, with a barrier in between, the compiler computes again:
 the conversion of an element from 16 bits is half of what the gradient of a norm does with it.
 
-Before: conditions stand on opaque blocks, and initial values in front of loops.  After: no condition
-that is the same for all threads of a thread block stands on every block of a turn that leaves a
-result behind, in kernels that are bound by memory.
+Before: conditions stand on opaque blocks, and initial values in front of loops.  After: no
+condition that is the same for all threads of a thread block stands on every block of a turn that
+leaves a result behind, in kernels that are bound by memory.
 """
 
 from __future__ import annotations

@@ -32,11 +32,9 @@ reduction and the next, whatever elements of shared memory they touch.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
@@ -45,6 +43,8 @@ from tvm_hopper.codegen_patches.ptx import fences, registers
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.requests.bodies import is_memory_bound
+
+from .reducer_order import check_order
 
 ALLREDUCE = "tirx.tvm_thread_allreduce"
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -118,36 +118,9 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
             fix = "reduce in float32: cast the input"
             raise cannot_lower(where, ir.dtype_of(source), "32 bits to shuffle", fix)
     if count > 1:
-        _check_order(where, scope.node)
+        check_order(where, scope.node)
     rows = prod(x or 1 for tag, x in sizes.items() if tag != "threadIdx.x")
     return ThreadReduction(scope, scope.node, tuple(sources), tuple(results), axis, rows)
-
-
-def _check_order(where: str, reducer: Any) -> None:
-    """Refuse to combine tuples by a rule that depends on their order: threads meet in any."""
-    count = len(reducer.lhs)
-    for numbers in product((1, 2), repeat=2 * count):
-        found = [_combined(reducer, *x) for x in (_halves(numbers), _halves(numbers)[::-1])]
-        if not all(map(tvm_ffi.structural_equal, *found)):
-            raise cannot_lower(
-                where,
-                f"{', '.join(map(str, found[0]))} of {_halves(numbers)}, and "
-                f"{', '.join(map(str, found[1]))} of the same in the other order",
-                "a rule that does not ask for their order, since threads meet in any",
-                "of equal values take the lower index: a > b or (a == b and index a < index b)",
-            )
-
-
-def _halves(numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
-    half = len(numbers) // 2
-    return [numbers[:half], numbers[half:]]
-
-
-def _combined(reducer: Any, one: tuple[int, ...], other: tuple[int, ...]) -> list[Any]:
-    """Return what a reducer makes of two tuples of numbers."""
-    values = zip([*reducer.lhs, *reducer.rhs], [*one, *other], strict=True)
-    known = {var: tirx.const(x, ir.dtype_of(var)) for var, x in values}
-    return [ir.simplify(ir.substitute(x, known)) for x in reducer.result]
 
 
 def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.For:

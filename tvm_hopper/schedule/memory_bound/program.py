@@ -56,7 +56,7 @@ class Part:
 
     @property
     def by_column(self) -> tuple[Any, ...]:
-        """Iteration variables of a reduction of columns: rows first, without those of extent one."""
+        """Iteration variables of a reduction of columns: rows that are longer than one first."""
         rows = [x for x in self.reduced if not ir.is_const(x.dom.extent, 1)]
         return (*rows, *self.spatial)
 
@@ -282,7 +282,7 @@ def results(sch: s_tir.Schedule, parts: list[Part]) -> list[Any]:
 
 
 def tensors_read(sch: s_tir.Schedule, parts: list[Part]) -> list[Any]:
-    """Return the tensors that blocks read and do not make: arguments first, then others' results."""
+    """Return the tensors that blocks read and do not make: arguments, then others' results."""
     made = [x for p in parts for x in p.outputs]
     arguments = list(params(sch))
     found = list(arguments)

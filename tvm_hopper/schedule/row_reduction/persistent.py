@@ -135,7 +135,7 @@ def _share_rows(
     trip = sch.merge(*trips)
     if choice.ahead:
         sch.annotate(trip, keys.PREFETCH_ROWS, choice.ahead)
-    share = list(sch.get_loops(own[0].block))[0]
+    share = next(iter(sch.get_loops(own[0].block)))
     grid, below = sch.split(share, [choice.blocks, choice.tile.rows])
     sch.bind(grid, "blockIdx.x")
     sch.bind(below, "threadIdx.y")

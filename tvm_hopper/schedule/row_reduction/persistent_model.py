@@ -9,7 +9,7 @@ for rows in advance; more in flight than memory can use only gets in its own way
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tvm import s_tir
@@ -145,8 +145,7 @@ def choose_persistent(where: str, work: PersistentWork, given: RowReductionConfi
     found.sort(key=lambda x: _order(x, work))
     texts = [x.text for x in found[: 1 + RUNNERS_UP]]
     best = found[0]
-    text = "; then ".join(["; ".join(texts[:1]), *texts[1:]])
-    return Persistent(best.tile, best.blocks, best.on_one, best.ahead, text)
+    return replace(best, text="; then ".join(texts))
 
 
 def _order(choice: Persistent, work: PersistentWork) -> tuple[float, ...]:
@@ -165,9 +164,9 @@ def _candidate(work: PersistentWork, given: RowReductionConfig, threads: int) ->
     on_one = min(REGISTERS_PER_SM // (need * count), THREADS_PER_SM // count, MOST_BLOCKS_PER_SM)
     if not fits_block(threads, rows) or need > MOST_REGISTERS or not on_one:
         return None
-    if given.threads is None and chunks == 1 and threads // 2 * work.vector >= work.columns:
-        if threads > SIZES[0]:
-            return None  # half of the threads would have nothing to load
+    idle = chunks == 1 and threads > SIZES[0] and threads // 2 * work.vector >= work.columns
+    if given.threads is None and idle:
+        return None  # half of the threads would have nothing to load
     tile = RegisterTile(threads, work.vector, chunks, rows)
     row = work.columns * work.loaded * rows
     ahead = min(MOST_AHEAD, max(0, FLIGHT // (on_one * row) - 1, int(on_one == 1)))

@@ -40,37 +40,57 @@ _TURNS = (ir.ForKind.SERIAL, ir.ForKind.UNROLLED)
 
 @dataclass(frozen=True)
 class InitialValue:
-    """A condition on first turns, the outermost loop of those, and the loops around the store."""
+    """Stores of initial values, and the loops in front of which they go."""
 
-    condition: tirx.IfThenElse
-    outermost: ir.For
-    around: tuple[ir.For, ...]  # inside of it, but for those of which the condition asks
+    stmt: Any  # as it stands in its block: a condition, or the store itself
+    stores: Any
+    outermost: Any  # a loop, or the block where there is none
+    around: tuple[ir.For, ...]  # inside of it, but for those whose first turn it is
+    turns: tuple[ir.For, ...]
 
 
 def plan_initials(kernel: ir.For) -> tuple[InitialValue, ...]:
-    """Find the initial values of registers that loops of a kernel store in their first turn."""
+    """Find the initial values of registers that loops of a kernel store in their first turn.
+
+    Where the loops are of one turn, a condition on the block is what they have to leave.
+    """
     found = []
     loops = ir.find_all(kernel, ir.For, lambda x: x.kind in _TURNS)
-    for block in ir.find_all(kernel, ir.SBlock):
-        for stmt in ir.statements(block.body):
+    for realize in ir.find_all(kernel, ir.SBlockRealize):
+        for stmt in ir.statements(realize.block.body):
             firsts = _first_turns(stmt)
+            if not firsts and not _is_conditional(realize, stmt):
+                continue
             inside = [x for x in loops if ir.uses_node(x, stmt)]  # outermost first
             turns = [x for x in inside if any(x.loop_var.same_as(v) for v in firsts)]
-            if not firsts or len(turns) != len(firsts):
-                continue
-            nest = inside[inside.index(turns[0]) :]
+            nest = inside[inside.index(turns[0]) :] if turns else inside
             around = tuple(x for x in nest if x not in turns)
-            if all(_is_own(turns[0], block, x.buffer) for x in ir.statements(stmt.then_case)):
-                found.append(InitialValue(stmt, turns[0], around))
+            stores = stmt.then_case if firsts else stmt
+            written = ir.statements(stores)
+            indices = [x for store in written for x in store.indices]
+            if len(turns) != len(firsts) or not all(
+                ir.is_const(x.extent, 1) or ir.depends_on(indices, [x.loop_var]) for x in around
+            ):
+                continue  # a value for each turn, which is no initial one
+            outermost = nest[0] if nest else realize
+            if all(_is_own(outermost, realize.block, x.buffer) for x in written):
+                found.append(InitialValue(stmt, stores, outermost, around, tuple(turns)))
     return tuple(found)
+
+
+def _is_conditional(realize: ir.SBlockRealize, stmt: Any) -> bool:
+    """Tell an initial value under its block's condition, which the block goes on to update."""
+    if ir.is_const(realize.predicate, 1) or not _is_constant(stmt):
+        return False
+    loads = ir.find_all(realize.block.body, ir.TensorLoad)
+    return any(x.source.same_as(stmt.buffer) for x in loads)
 
 
 def _first_turns(stmt: Any) -> list[Any]:
     """Return the variables that are 0 where registers are given constants; none if it is not so."""
     if not isinstance(stmt, tirx.IfThenElse) or stmt.else_case is not None:
         return []
-    stores = ir.statements(stmt.then_case)
-    if not all(_is_constant(x) for x in stores):
+    if not all(_is_constant(x) for x in ir.statements(stmt.then_case)):
         return []
     terms = list(ir.conjuncts(stmt.condition))
     if not all(isinstance(x, tirx.EQ) and ir.is_const(x.b, 0) for x in terms):
@@ -86,32 +106,32 @@ def _is_constant(stmt: Any) -> bool:
     )
 
 
-def _is_own(loop: ir.For, block: Any, buffer: ir.Var) -> bool:
+def _is_own(place: Any, block: Any, buffer: ir.Var) -> bool:
     """Tell whether in all of a loop one block alone touches a register array."""
-    return len(ir.accesses(loop, buffer)) == len(ir.accesses(block, buffer))
+    return len(ir.accesses(place, buffer)) == len(ir.accesses(block, buffer))
 
 
 def rewrite_initials(kernel: ir.For, plan: tuple[InitialValue, ...]) -> Any:
-    """Put the stores in front of the outermost loops, and take the conditions away."""
-    fronts: dict[ir.For, list[ir.Stmt]] = {}
+    """Put the stores in front of the outermost loops, and take them out of their blocks."""
+    fronts: dict[Any, list[ir.Stmt]] = {}
     for one in plan:
         fronts.setdefault(one.outermost, []).append(_front(one))
-    gone = {one.condition for one in plan}
+    gone = [one.stmt for one in plan]
 
     def drop(block: ir.SBlock) -> ir.SBlock:
-        kept = [x for x in ir.statements(block.body) if x not in gone]
-        same = len(kept) == len(ir.statements(block.body))
-        return block if same else ir.with_block(block, body=ir.seq(kept))
+        stmts = ir.statements(block.body)
+        kept = [x for x in stmts if not any(x.same_as(y) for y in gone)]
+        return block if len(kept) == len(stmts) else ir.with_block(block, body=ir.seq(kept))
 
-    planned = {
-        loop: ir.seq([*front, ir.replace(loop, ir.SBlock, drop)]) for loop, front in fronts.items()
-    }
-    return ir.replace_nodes(kernel, ir.For, planned)
+    for place, front in fronts.items():
+        kind = ir.For if isinstance(place, ir.For) else ir.SBlockRealize
+        after = ir.seq([*front, ir.replace(place, ir.SBlock, drop)])
+        kernel = ir.replace_nodes(kernel, kind, {place: after})
+    return kernel
 
 
 def _front(one: InitialValue) -> ir.Stmt:
-    zeros = {x.a: 0 for x in ir.conjuncts(one.condition.condition)}
-    stmt = ir.substitute(one.condition.then_case, zeros)
+    stmt = ir.substitute(one.stores, {x.loop_var: 0 for x in one.turns})
     for loop in reversed(one.around):
         stmt = ir.with_body(loop, stmt)
     return ir.fresh_variables(stmt)

@@ -63,6 +63,14 @@ def weighted_sum(batch: Extent, rows: int, columns: int, dtype: str = "bfloat16"
     return _module([x, dy, a, te.compute(s.shape, lambda j: s[j] * _f(a[j]), name="Y")])
 
 
+def mean(rows: int, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
+    """Build the mean of all elements, in float32."""
+    (x,) = _tensors("X", [(rows, columns)], dtype)
+    k, m = te.reduce_axis((0, rows), name="k"), te.reduce_axis((0, columns), name="m")
+    s = te.compute((1,), lambda i: te.sum(_f(x[k, m]), axis=[k, m]), name="S")
+    return _module([x, te.compute((1,), lambda i: s[i] / float(rows * columns), name="Y")])
+
+
 COLUMNS = {f.__name__: f for f in (column_sum, column_max, batch_moments, column_argmax)}
 
 

@@ -91,13 +91,24 @@ def choose_columns(work: ColumnWork, given: ColumnReductionConfig) -> tuple[Colu
             f"{threads} x {rows} = {threads * rows} threads of a thread block",
             f"a multiple of {THREADS_PER_WARP}, at most 1024",
         )
+    if work.rows is not None and given.rows is None and 2 * rows > work.rows:
+        rows, threads = 1, given.threads or max(threads, THREADS_PER_WARP)
     wide = FLIGHT * 16 // max(1, work.vector * work.loaded)
     flight = given.flight or max(1, min(MOST_FLIGHT, wide))
+    if work.rows is not None and given.flight is None:
+        flight = max(1, min(flight, work.rows // (2 * rows)))
     strips = -(-vectors // threads)
     blocks = given.blocks or _blocks(work, threads * rows, rows * flight, strips)
     if blocks * rows < 2:
         found = f"blocks={blocks} of one row of threads: one partial result"
         raise cannot_schedule("ColumnReductionConfig", found, "2 or more for each column")
+    if work.rows is not None and blocks * rows * flight > work.rows:
+        raise cannot_schedule(
+            "ColumnReductionConfig",
+            f"{work.rows} rows for {blocks} thread blocks of {rows} x {flight} rows",
+            "a row for each of them, or more",
+            "leave blocks=, rows= and flight= to the model" if work.rows > 1 else "",
+        )
     tile = ColumnTile(threads, rows, work.vector, flight, blocks)
     return tile, _say(tile, work, strips)
 
@@ -116,7 +127,8 @@ def _blocks(work: ColumnWork, threads: int, step: int, strips: int) -> int:
     most = max(1, BLOCKS_PER_SM * DEFAULT_NUM_SMS * THREADS // threads // strips)
     if work.rows is not None:
         most = max(1, min(most, work.rows // (step * FEWEST_TRIPS)))
-    return most // VECTORS_OF_SUMS * VECTORS_OF_SUMS or max(most, 2)
+    whole = most // VECTORS_OF_SUMS * VECTORS_OF_SUMS
+    return whole or (2 if work.rows is None or work.rows >= 2 * step else 1)
 
 
 def _say(tile: ColumnTile, work: ColumnWork, strips: int) -> str:

@@ -105,5 +105,6 @@ def leave_columns(sch: s_tir.Schedule, parts: list[Part]) -> frozenset[str]:
                 "reshape the tensor, or schedule it by hs.row_reduction if it is one row",
             )
         sch.reorder(last, *outer)
-        names.append(str(sch.get(sch.rfactor(last, 0)).name_hint))
+        column = sch.rfactor(last, len(part.outputs[0].shape))
+        names.append(str(sch.get(column).name_hint))
     return frozenset(names)

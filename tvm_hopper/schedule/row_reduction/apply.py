@@ -108,6 +108,9 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     own, sums = split_program(parts)
     program = find_rows(own)
     reads = find_reads(sch, [*own, *sums], program.full)
+    if not program.rows:
+        found, need = "one row beside sums of columns", "two rows or more"
+        raise cannot_schedule(f"block {sums[0].name}", found, need, "write it without the sums")
     work = find_work(sch, own, sums, program, reads, given)
     choice = choose_persistent(f"block {sums[0].name}", work, given)
     schedule_persistent(sch, own, sums, program, choice, schedule_rows)

@@ -133,6 +133,12 @@ def choose_persistent(where: str, work: PersistentWork, given: RowReductionConfi
     """
     sizes = SIZES if given.threads is None else (given.threads,)
     found = [x for x in (_candidate(work, given, t) for t in sizes) if x is not None]
+    if not found and work.rows is not None and work.rows < (given.blocks or 1) * (given.rows or 1):
+        raise cannot_schedule(
+            where,
+            f"{work.rows} rows for {given.blocks or 1} thread blocks of {given.rows or 1}",
+            "a row for each of them, or more",
+        )
     if not found:
         most = (REGISTERS_PER_SM // MAX_THREADS - BASE_REGISTERS) * 4 // work.held * MAX_THREADS
         raise cannot_schedule(
@@ -158,6 +164,8 @@ def _order(choice: Persistent, work: PersistentWork) -> tuple[float, ...]:
 
 def _candidate(work: PersistentWork, given: RowReductionConfig, threads: int) -> Persistent | None:
     rows = given.rows or max(1, FEWEST_THREADS // threads)
+    if work.rows is not None and given.rows is None and work.rows < rows:
+        rows = 1
     chunks = -(-work.columns // (work.vector * threads))
     need = BASE_REGISTERS + -(-chunks * work.vector * work.held // 4)
     count = threads * rows
@@ -173,7 +181,9 @@ def _candidate(work: PersistentWork, given: RowReductionConfig, threads: int) ->
     ahead = ahead if given.ahead is None else given.ahead
     blocks = on_one * DEFAULT_NUM_SMS
     if work.rows is not None:
-        blocks = max(1, min(blocks, -(-work.rows // rows)))
+        blocks = max(1, min(blocks, work.rows // rows))  # a partial sum of no row is none
+    if work.rows is not None and work.rows < (given.blocks or 1) * rows:
+        return None
     if given.blocks is not None:
         blocks, on_one = given.blocks, min(on_one, -(-given.blocks // DEFAULT_NUM_SMS))
     text = (

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 POISON = 12345.0
 TOLERANCE = 1e-2  # relative, of results in bfloat16
-SHAPES = [(64, 4096), (1000, 1032), (3, 8192), (1, 520)]
+SHAPES = [(64, 4096), (1000, 1032), (3, 8192)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,8 +59,6 @@ def close(got: list[np.ndarray], wanted: list[np.ndarray]) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", backward.BACKWARD)
 def test_gradients(name, shape):
-    if shape[0] == 1 and "norm" in name:
-        pytest.skip("one row")
     given, got = run(
         backward.BACKWARD[name](*shape), hs.row_reduction, backward.inputs(name, *shape)
     )

@@ -107,7 +107,7 @@ def schedule_persistent(
     for part in own:
         if part.reduced or part.name in program.full:
             deal_out(sch, list(sch.get_loops(part.block))[-1], choice.tile, whole=False)
-    place = _Place(sch, own[0].block, choice.tile)
+    place = _RowPlace(sch, own[0].block, choice.tile)
     _keep_results(place, own, program)
     for read in reads:
         readers = tuple(of_sums.get(p.name, p) for p in read.readers)
@@ -144,7 +144,7 @@ def _share_rows(
     sch.annotate(grid, keys.BLOCKS_PER_SM, choice.on_one)
 
 
-def _keep_results(place: _Place, own: list[Part], program: RowProgram) -> None:
+def _keep_results(place: _RowPlace, own: list[Part], program: RowProgram) -> None:
     """Let results wait in registers; store those that are outputs."""
     sch = place.sch
     outputs = results(sch, own)
@@ -163,7 +163,7 @@ def _keep_results(place: _Place, own: list[Part], program: RowProgram) -> None:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _RowPlace:
     """Where loads and stores of a persistent kernel go: around its loop over rows, and inside."""
 
     sch: s_tir.Schedule

@@ -90,7 +90,8 @@ def _schedule(sch: s_tir.Schedule, given: ColumnReductionConfig) -> None:
 
 def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> None:
     parts = inline_parts(sch, HELPER)
-    if any(p.reduced and not p.spatial for p in parts):
+    reductions = [p for p in parts if p.reduced]
+    if reductions and not any(p.spatial for p in reductions):
         columns = leave_columns(sch, parts)
         schedule_rows(sch, RowReductionConfig(), columns)  # the last kernel: one row of all columns
         parts = find_parts(sch, HELPER, block_names(sch) - columns)

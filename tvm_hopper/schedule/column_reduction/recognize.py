@@ -61,9 +61,6 @@ def find_columns(parts: list[Part]) -> ColumnProgram:
 def _check(part: Part, made: list[Any]) -> None:
     where = f"block {part.name}"
     variables = [x.var for x in part.by_column]
-    if not part.spatial:
-        fix = "reduce rows first, then what they leave: two functions"
-        raise cannot_schedule(where, "a reduction to one value", "one for each column", fix)
     if any(ir.static_int(x.dom.extent) is None for x in part.spatial):
         found = f"{_times(_extents(part.spatial))} columns"
         raise cannot_schedule(where, found, "a number that is known", "make it static")

@@ -148,6 +148,19 @@ def test_ways_to_cut_up_a_gradient(config):
     gradient("rms_norm_backward", 11, 200, config)
 
 
+@pytest.mark.parametrize("rows", [0, 5])
+def test_a_gradient_of_rows_known_at_run_time(rows):
+    mod = backward.rms_norm_backward("n", 72)
+    x, dy, w, r = backward.inputs("rms_norm_backward", 5, 72)
+    sch = scheduled(mod, config=hs.RowReductionConfig(32, 4, blocks=2, ahead=1))
+    half = {"X": x[:rows], "DY": dy[:rows], "W": w}
+    given = {k: v.astype(ml_dtypes.bfloat16) for k, v in half.items()}
+    result = simulate(sch, {**given, "R": r[:rows].astype(np.float32)})
+    assert not result.findings, result.findings
+    _, dw = backward.reference("rms_norm_backward", [*map(np.float64, given.values()), r[:rows]])
+    assert np.abs(result.outputs["DW"].astype(np.float64) - dw).max() < 0.05
+
+
 def test_ties_go_to_the_first():
     x = np.zeros((3, 264), ml_dtypes.bfloat16)
     x[1, 70::31] = 2

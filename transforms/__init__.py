@@ -12,7 +12,9 @@ from .divide_by_rows import DivideByRows
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
+from .guard_turns import GuardTurns
 from .hint_loads import HintLoads
+from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
@@ -27,6 +29,7 @@ from .note_rows import NoteRows
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
 from .plan_pipeline import PlanPipeline
+from .prefetch_rows import PrefetchRows
 from .reduce_across_threads import ReduceAcrossThreads
 from .refuse_leftovers import RefuseLeftovers
 from .resolve_bounds import ResolveBounds
@@ -49,7 +52,9 @@ __all__ = [
     "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",
+    "GuardTurns",
     "HintLoads",
+    "HoistInitials",
     "IndexRows",
     "InsertSyncs",
     "LayoutShared",
@@ -64,6 +69,7 @@ __all__ = [
     "OverlayShared",
     "OwnRegisters",
     "PlanPipeline",
+    "PrefetchRows",
     "ReduceAcrossThreads",
     "RefuseLeftovers",
     "RequireAlignment",

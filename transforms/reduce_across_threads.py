@@ -20,6 +20,10 @@ hold the same bits. Each reduction has room of its own in shared memory: none wa
 
 Rows of 32 threads and less, a power of two, need no shared memory.
 
+A reduction that is alone in a loop over rows has room for two of them, by turns: a warp that
+stores the next row's value has seen all warps behind the barrier of this one, and one that still
+reads the last row's value has its own.  Of several in a loop each waits for the others' barriers.
+
 Before: blocks are opaque, thread axes unified.  After: no tvm_thread_allreduce is left in kernels
 that are bound by memory.  A kernel with a barrier is ours: stock ThreadSync puts one more between a
 reduction and the next, whatever elements of shared memory they touch.
@@ -27,7 +31,7 @@ reduction and the next, whatever elements of shared memory they touch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -40,9 +44,11 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.requests.bodies import is_memory_bound
 
+from .reducer_order import check_order
+
 ALLREDUCE = "tirx.tvm_thread_allreduce"
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-_BITS = 32  # of what a shuffle moves
+SHUFFLED = ("float32", "int32", "uint32", "int64")  # the last by two shuffles
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class ThreadReduction:
     results: tuple[Any, ...]
     axis: ir.For  # of the threads of a row
     rows: int  # of a thread block
+    turn: Any = 0  # which of its two rooms it uses, where it is alone in a loop
 
     @property
     def num_threads(self) -> int:
@@ -69,11 +76,22 @@ class ThreadReduction:
 
 def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
     """Find the reductions of a kernel; refuse those that shuffles do not make."""
-    return tuple(
+    found = [
         _plan(kernel, scope, scope.body.value)
         for scope in ir.find_all(kernel, tirx.AttrStmt, lambda x: x.attr_key == "reduce_scope")
         if isinstance(scope.body, ir.Evaluate) and scope.body.value.op.name == ALLREDUCE
+    ]
+    loops = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.SERIAL and _repeats(x))
+    around = [[x for x in loops if ir.uses_node(x, one.scope)] for one in found]
+    own = [x[-1] if x and one.num_warps > 1 else None for one, x in zip(found, around, strict=True)]
+    return tuple(
+        one if loop is None or own.count(loop) > 1 else replace(one, turn=loop.loop_var % 2)
+        for one, loop in zip(found, own, strict=True)
     )
+
+
+def _repeats(loop: ir.For) -> bool:
+    return not ir.is_const(loop.extent, 1)
 
 
 def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReduction:
@@ -96,9 +114,11 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
     if not ir.is_const(condition, 1):
         raise cannot_lower(where, f"the condition {condition}", "threads that all take part")
     for source in sources:
-        if ir.dtype_of(source) not in ("float32", "int32", "uint32"):
+        if ir.dtype_of(source) not in SHUFFLED:
             fix = "reduce in float32: cast the input"
-            raise cannot_lower(where, ir.dtype_of(source), f"{_BITS} bits to shuffle", fix)
+            raise cannot_lower(where, ir.dtype_of(source), "32 bits to shuffle", fix)
+    if count > 1:
+        check_order(where, scope.node)
     rows = prod(x or 1 for tag, x in sizes.items() if tag != "threadIdx.x")
     return ThreadReduction(scope, scope.node, tuple(sources), tuple(results), axis, rows)
 
@@ -109,15 +129,16 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
     names = ir.Names(var.name for var in ir.find_all(kernel, ir.Var))
     values = [(one, i) for one in plan if one.num_warps > 1 for i in range(len(one.results))]
     rooms: dict[str, ir.Var] = {}
-    slots: dict[tirx.AttrStmt, list[tuple[ir.Var, int]]] = {}
+    slots: dict[tirx.AttrStmt, list[tuple[ir.Var, Any]]] = {}
     for one, i in values:  # one array a type: of several, stock passes would let bytes be shared
         dtype = ir.dtype_of(one.results[i])
         same = [x for x in values if ir.dtype_of(x[0].results[x[1]]) == dtype]
         if dtype not in rooms:
-            shape = (len(same), one.rows, one.num_warps)
+            turns = 2 if any(not ir.is_const(x[0].turn, 0) for x in same) else 1
+            shape = (turns * len(same), one.rows, one.num_warps)
             rooms[dtype] = ir.new_buffer(names.take("of_warps"), shape, dtype, "shared.dyn")
         number = next(n for n, x in enumerate(same) if x[0] is one and x[1] == i)
-        slots.setdefault(one.scope, []).append((rooms[dtype], number))
+        slots.setdefault(one.scope, []).append((rooms[dtype], number + len(same) * one.turn))
     planned = {one.scope: _reduce(one, slots.get(one.scope, []), row) for one in plan}
     body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
     return _allocate(body, list(rooms.values()))
@@ -142,7 +163,7 @@ def _allocate(kernel: ir.For, buffers: list[ir.Var]) -> ir.For:
     return ir.replace_nodes(kernel, ir.SBlock, {block: more})
 
 
-def _reduce(one: ThreadReduction, room: list[tuple[ir.Var, int]], row: Any) -> ir.Stmt:
+def _reduce(one: ThreadReduction, room: list[tuple[ir.Var, Any]], row: Any) -> ir.Stmt:
     tx = one.axis.loop_var
     stmts = [_store(to, source) for to, source in zip(one.results, one.sources, strict=True)]
     stmts += _butterfly(one, min(one.num_threads, WARP))

@@ -29,6 +29,7 @@ RESTORED = (
     keys.CONFIGURATION,
     keys.MEMORY_BOUND,
     keys.CHOSEN,
+    keys.BLOCKS_PER_SM,
 )
 AXIS_KEYS = dict.fromkeys(RESTORED, "blockIdx.x")
 

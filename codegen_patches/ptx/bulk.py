@@ -53,6 +53,14 @@ def store(tensor: Any, tile: Any, num_bytes: Any) -> Any:
     return T.ptx[_STORE](tensor, tile, unsigned(num_bytes))
 
 
+def prefetch(tensor: Any, num_bytes: Any) -> Any:
+    """Bring bytes of global memory into L2; a hint, which nothing has to wait for.
+
+    `cp.async.bulk.prefetch.L2` (PTX ISA 9.1, 9.7.9.25.5.3): address and size are multiples of 16.
+    """
+    return T.ptx["cp.async.bulk.prefetch.L2.global"](tensor, unsigned(num_bytes))
+
+
 def reduce(tensor: Any, tile: Any, num_bytes: Any, suffix: str) -> Any:
     """Combine elements of shared memory with those of global memory, in this thread's next group.
 

@@ -34,13 +34,14 @@ def change(
     new: Callable[[tvm_ir.Call], Any] | None = None,
 ) -> Program:
     """Return the program without an instruction (`which`; None: all) or with another."""
-    ((kernel, func),) = program.kernels.items()
+    have = [x for x in program.kernels.items() if instructions(x[1], name)]
+    assert len(have) == 1, f"{len(have)} kernels have {name}"
+    ((kernel, func),) = have
     found = instructions(func, name)
-    assert found, f"the kernel has no {name}"
     chosen = found if which is None else [found[which]]
     planned = {x: ir.seq() if new is None else tirx.Evaluate(new(x.value)) for x in chosen}
     body = ir.replace_nodes(func.body, tirx.Evaluate, planned)
-    return Program(program.host, {kernel: func.with_body(body)})
+    return Program(program.host, {**program.kernels, kernel: func.with_body(body)})
 
 
 def with_argument(index: int, value: Any) -> Callable[[tvm_ir.Call], tvm_ir.Call]:

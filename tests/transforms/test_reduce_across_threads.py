@@ -88,7 +88,7 @@ def test_a_pair_is_taken_before_it_is_changed():
 with T.sblock("cross"):
                         T.attr(
                             T.comm_reducer(
-                                lambda x, y, u, v: (x + u, y * u + v), [T.float32(0), T.float32(0)]
+                                lambda x, y, u, v: (x + u, y + v + x * u), [T.float32(0)] * 2
                             ),
                             "reduce_scope",
                             0,
@@ -100,6 +100,26 @@ with T.sblock("cross"):
     first_store = text.index("total[0] = own_1 + other")
     assert text.count("tvm_warp_shuffle_xor") == 2
     assert text.rindex("tvm_warp_shuffle_xor") < first_store
+
+
+ROWS = """\
+for r in T.serial(9):
+                        with T.sblock("cross"):
+                            T.attr(
+                                T.comm_reducer(lambda x, y: x + y, [T.float32(0)]),
+                                "reduce_scope",
+                                0,
+                            )
+                            T.tvm_thread_allreduce(
+                                T.uint32(1), own[0], T.bool(True), total[0], tx
+                            )"""
+
+
+def test_alone_in_a_loop_it_has_two_rooms_by_turns():
+    text = lowered(64, 1, ROWS)
+    assert "(2, 1, 2)" in text
+    assert text.count("tvm_storage_sync") == 1
+    assert "of_warps[r % 2, ty, tx // 32]" in text
 
 
 def test_again_finds_nothing():

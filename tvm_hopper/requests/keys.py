@@ -64,6 +64,9 @@ BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
 MOST_BLOCKS_PER_SM = 32
 # -- on the loop bound to blockIdx.x of a kernel of a tuner's
 CONFIGURATION = "tvm_hopper.configuration"
+# -- on the loop over rows of such a kernel
+PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
+MOST_TURNS_AHEAD = 8  # of rows that are brought into L2
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
 # -- options of a whole compilation (function attribute or PassContext)
@@ -113,7 +116,8 @@ HINTED = ("tma", "bulk")
 
 # Of memory-bound kernels.
 POINTWISE, ROW_REDUCTION = "pointwise", "row_reduction"
-KINDS = (POINTWISE, ROW_REDUCTION)
+COLUMN_REDUCTION = "column_reduction"
+KINDS = (POINTWISE, ROW_REDUCTION, COLUMN_REDUCTION)
 
 KEYS: dict[str, Key] = {
     key.name: key
@@ -242,6 +246,13 @@ KEYS: dict[str, Key] = {
             "thread blocks of the kernel that are to share an SM, as far as registers go",
             bounds=(1, MOST_BLOCKS_PER_SM),
             axis="blockIdx.x",
+        ),
+        Key(
+            PREFETCH_ROWS,
+            (LOOP,),
+            int,
+            "turns of the loop by which rows are brought into L2 before they are loaded",
+            bounds=(1, MOST_TURNS_AHEAD),
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),
         Key(VERIFY, (FUNCTION,), bool, "check the synchronisation of the result", option=True),

@@ -5,6 +5,8 @@ from tvm_hopper import schedule as hs
 
 from tvm_hopper.requests.keys import BY_DEVICE
 
+from .column_reduction.apply import column_reduction
+from .column_reduction.config import ColumnReductionConfig
 from .memory_bound.widen import widen_sums
 from .pointwise.apply import pointwise
 from .pointwise.config import PointwiseConfig
@@ -22,6 +24,7 @@ from .steps import async_copy, async_store, pad, pipeline, raster, wgmma
 
 __all__ = [
     "BY_DEVICE",
+    "ColumnReductionConfig",
     "MatmulConfig",
     "PointwiseConfig",
     "Roles",
@@ -32,6 +35,7 @@ __all__ = [
     "async_store",
     "choose_classes",
     "choose_config",
+    "column_reduction",
     "fuse_epilogue",
     "fuse_prologue",
     "matmul",

@@ -9,7 +9,7 @@ Results are computed in float32 and rounded once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -220,7 +220,7 @@ def _max(rows: Any, columns: int, value: Callable[[Any, Any], Any], name: str) -
     return te.compute((rows,), lambda i: te.max(value(i, k), axis=k), name=name)
 
 
-def _tensors(names: str, shapes: list[tuple[Extent, ...]], dtype: str) -> list[Any]:
+def _tensors(names: Sequence[str], shapes: list[tuple[Extent, ...]], dtype: str) -> list[Any]:
     variables: dict[str, Any] = {}
 
     def extent(x: Extent) -> Any:

@@ -33,7 +33,24 @@ def _case(
     return case(name, REDUCTION, (ReduceAcrossThreads,), match, *words.items())
 
 
+PAIR = REDUCTION.replace(
+    "T.comm_reducer(lambda x, y: x + y, [T.Cast(DTYPE, 0)])",
+    "T.comm_reducer(lambda x, y, u, v: (x, y + v), [T.float32(0), T.float32(0)])",
+).replace(
+    "T.uint32(1), own[0], CONDITION, total[0], AXIS",
+    "T.uint32(2), own[0], own[0], CONDITION, total[0], total[0], AXIS",
+)
+PAIR_WORDS = {"ROWS": "1", "COUNT": "32", "DTYPE": '"float32"', "CONDITION": "T.bool(True)"}
+
 ACROSS_THREADS = [
+    case(
+        "pairs by their order",
+        PAIR,
+        (ReduceAcrossThreads,),
+        "need a rule that does not ask for their order, since threads meet in any",
+        *PAIR_WORDS.items(),
+        ("AXIS", "tx"),
+    ),
     _case("threads that are no part of a warp", "24 threads of a row; need a multiple", "4", "24"),
     _case("threads that cross warps", "48 threads of a row; need a multiple of 32", "2", "48"),
     _case("a part of a warp", "need whole warps of 32 threads", count="8"),

@@ -18,7 +18,7 @@ from tvm import s_tir
 
 from tvm_hopper import ir
 
-from .program import Part, equal, params, plain_index
+from .program import Part, equal, plain_index, tensors_read
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,27 @@ class Read:
     again: bool = False
 
 
-def find_reads(sch: s_tir.Schedule, parts: list[Part]) -> list[Read]:
+def find_reads(
+    sch: s_tir.Schedule, parts: list[Part], by_element: frozenset[str] | None = None
+) -> list[Read]:
     """Return the tensors whose elements are read where they are computed with, each once.
 
     What is read elsewhere, one value a row or at an index that is computed, stays a plain load.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Only read.
+    parts : list of Part
+        The program, inlined.
+    by_element : frozenset of str, optional
+        Names of the blocks that read along rows, if others compute one value a row. What those
+        gather, as the logit of a label, is a load of its own.
     """
     found = []
-    for tensor in params(sch):
-        readers = [p for p in parts if any(x.source.same_as(tensor) for x in p.loads)]
+    along = [p for p in parts if by_element is None or p.name in by_element or p.reduced]
+    for tensor in tensors_read(sch, parts):
+        readers = [p for p in along if any(x.source.same_as(tensor) for x in p.loads)]
         if any(x.same_as(tensor) for p in parts for x in p.outputs) or not readers:
             continue
         loads = [(x, p) for p in readers for x in p.loads if x.source.same_as(tensor)]
@@ -68,7 +81,7 @@ def load_again(reads: list[Read], parts: list[Part]) -> list[Read]:
 
 def _kind(load: Any, part: Part) -> str | None:
     """Say whether an access is by row and column, by column alone, or anything else."""
-    axes = [*part.spatial, *part.reduced]
+    axes = list(part.axes)
     index = plain_index(load, [x.var for x in axes])
     if not index:
         return None
@@ -94,7 +107,7 @@ def keep_read(sch: s_tir.Schedule, read: Read) -> Any:
     return sch.cache_read(first.block, index, "local", consumer_blocks=blocks)
 
 
-def keep_output(sch: s_tir.Schedule, part: Part, readers: list[Part]) -> Any:
-    """Let a block write registers; return the block that stores them to the output."""
+def keep_output(sch: s_tir.Schedule, part: Part, number: int, readers: list[Part]) -> Any:
+    """Let a block write one of its outputs to registers; return the block that stores them."""
     blocks = [p.block for p in readers] or None
-    return sch.cache_write(part.block, 0, "local", consumer_blocks=blocks)
+    return sch.cache_write(part.block, number, "local", consumer_blocks=blocks)

@@ -16,13 +16,18 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 
-from .program import Part, find_parts, params
+from .program import Part, find_parts, results
 
 MOST_NODES = 24  # operations of an expression that is computed once for each of its uses
 _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
 
 
-def inline_parts(sch: s_tir.Schedule, helper: str, recompute: bool = False) -> list[Part]:
+def inline_parts(
+    sch: s_tir.Schedule,
+    helper: str,
+    recompute: bool = False,
+    other: frozenset[str] = frozenset(),
+) -> list[Part]:
     """Inline elementwise blocks, from the first on; return what is left.
 
     Parameters
@@ -33,10 +38,12 @@ def inline_parts(sch: s_tir.Schedule, helper: str, recompute: bool = False) -> l
         Names the schedule helper in an error message.
     recompute : bool
         Whether to inline what is dear, too, if it has one value for each element.
+    other : frozenset of str
+        Names of blocks that belong to another kernel of the function.
     """
     while True:
-        parts = find_parts(sch, helper)
-        outputs = list(params(sch))
+        parts = find_parts(sch, helper, other)
+        outputs = results(sch, parts)
         inner = [p for p in parts if _may_inline(p, outputs)]
         ready = [p for p in inner if not _is_kept(p, parts, recompute)]
         if not ready:

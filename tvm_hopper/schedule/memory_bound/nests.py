@@ -20,7 +20,7 @@ from tvm_hopper import ir
 from tvm_hopper.requests import keys
 
 from .arrays import Read, keep_output, keep_read
-from .program import Part, params
+from .program import Part, results
 from .tiles import RegisterTile, first_of_row, flat, lay_out, lay_out_rows, zero_of
 
 
@@ -76,16 +76,17 @@ def keep_in_registers(
     tile : RegisterTile
         How elements are dealt out to threads.
     """
-    outputs = list(params(sch))
-    stores: dict[str, Nest] = {}
+    outputs = results(sch, parts)
+    stores: dict[str, list[Nest]] = {}
     for part in parts:
-        (buffer,) = part.outputs
-        if any(buffer.same_as(x) for x in outputs):
-            readers = [p for p in parts if any(x.source.same_as(buffer) for x in p.loads)]
-            work = Work.STORE if part.name in full else Work.STORE_ROWS
-            stores[part.name] = Nest(keep_output(sch, part, readers), work)
-        else:
-            sch.set_scope(part.block, 0, "local")
+        stores[part.name] = []
+        for number, buffer in enumerate(part.outputs):
+            if any(buffer.same_as(x) for x in outputs):
+                readers = [p for p in parts if any(x.source.same_as(buffer) for x in p.loads)]
+                work = Work.STORE if part.name in full else Work.STORE_ROWS
+                stores[part.name].append(Nest(keep_output(sch, part, number, readers), work))
+            else:
+                sch.set_scope(part.block, number, "local")
     nests = [
         Nest(keep_read(sch, read), Work.LOAD if read.has_rows else Work.LOAD_COLUMNS)
         for read in reads
@@ -99,7 +100,7 @@ def keep_in_registers(
         ]
         work = Work.COMPUTE if part.name in full else Work.COMPUTE_ROWS
         nests.append(Nest(part.block, Work.REDUCE if part.reduced else work))
-        nests += [stores[part.name]] if part.name in stores else []
+        nests += stores[part.name]
     for nest in nests:
         number_elements(sch, nest, len(rows), row)
     for nest in nests:
@@ -118,6 +119,8 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
     """
     axes = list(sch.get(nest.block).iter_vars)
     extents = [x.dom.extent for x in axes]
+    if all(ir.is_const(x, 1) for x in extents) and nest.work in BY_ROW:
+        return  # one value
     count = 0 if nest.work in BY_ROW else 1 if nest.work is Work.REDUCE else len(row)
     first = first_of_row(extents, count)
     shared = nest.work is Work.LOAD_COLUMNS or not num_rows  # by all rows; there may be none
@@ -156,7 +159,7 @@ def merge(sch: s_tir.Schedule, loops: list[Any]) -> Any:
 
 def in_memory(sch: s_tir.Schedule, parts: list[Part], full: frozenset[str]) -> list[Any]:
     """Return the outputs that have one value for each element."""
-    outputs = list(params(sch))
+    outputs = results(sch, parts)
     written = [p.outputs[0] for p in parts if p.name in full]
     return [x for x in written if any(x.same_as(y) for y in outputs)]
 

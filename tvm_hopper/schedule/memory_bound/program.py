@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir
@@ -55,6 +55,19 @@ class Part:
         )
 
     @property
+    def by_column(self) -> tuple[Any, ...]:
+        """Iteration variables of a reduction of columns: rows that are longer than one first."""
+        rows = [x for x in self.reduced if not ir.is_const(x.dom.extent, 1)]
+        return (*rows, *self.spatial)
+
+    @property
+    def axes(self) -> tuple[Any, ...]:
+        """Iteration variables in the order of the elements that it reads: rows, then columns."""
+        if is_column_sum(self):
+            return self.by_column
+        return (*self.spatial, *self.reduced)
+
+    @property
     def loads(self) -> list[Any]:
         """Loads of other buffers than its own outputs."""
         own = self.outputs
@@ -62,7 +75,13 @@ class Part:
         return [x for x in found if not any(x.source.same_as(b) for b in own)]
 
 
-def find_parts(sch: s_tir.Schedule, helper: str) -> list[Part]:
+def is_column_sum(part: Part) -> bool:
+    """Tell a reduction of columns: over all dimensions of what it reads but the last ones."""
+    variables = [x.var for x in part.by_column]
+    return bool(part.reduced and part.spatial) and any(is_plain(x, variables) for x in part.loads)
+
+
+def find_parts(sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozenset()) -> list[Part]:
     """Return the blocks of the function that a schedule works on, in order; refuse scheduled ones.
 
     Parameters
@@ -71,6 +90,8 @@ def find_parts(sch: s_tir.Schedule, helper: str) -> list[Part]:
         Only read.
     helper : str
         Names the schedule helper in an error message.
+    other : frozenset of str
+        Names of blocks that belong to another kernel of the function.
 
     Raises
     ------
@@ -81,7 +102,8 @@ def find_parts(sch: s_tir.Schedule, helper: str) -> list[Part]:
         names = ", ".join(sorted(gv.name_hint for gv in sch.mod.get_global_vars()))
         fix = "say which one: sch.work_on(name)"
         raise cannot_schedule(helper, f"a module of several functions ({names})", "one", fix)
-    parts = [_part(sch, block) for block in _blocks(sch)]
+    blocks = [x for x in _blocks(sch) if str(sch.get(x).name_hint) not in other]
+    parts = [_part(sch, block) for block in blocks]
     if not parts:
         raise cannot_schedule(helper, "a function without blocks", "a program in plain loops")
     return parts
@@ -147,12 +169,21 @@ def _extents(part: Part) -> list[Any]:
 
 
 def _check_statement(where: str, part: Part) -> None:
-    if not isinstance(part.node.body, ir.BufferStore):
-        found = f"{type(part.node.body).__name__} in it"
-        raise cannot_schedule(where, found, "a block that stores one element", SEPARATE)
+    body = part.node.body
+    if not isinstance(body, ir.BufferStore) and not (part.reduced and _is_tuple(body)):
+        found = f"{type(body).__name__} in it"
+        need = "a block that stores one element, or reduces pairs and the like"
+        raise cannot_schedule(where, found, need, SEPARATE)
     if bool(part.reduced) != (part.node.init is not None):
         found = "no initial value" if part.reduced else "an initial value without a reduction"
         raise cannot_schedule(where, found, "T.init in a block with a reduction axis, and nowhere")
+
+
+def _is_tuple(body: Any) -> bool:
+    """Tell what te makes of a reduction of tuples: values that are named, then stored."""
+    return isinstance(body, tirx.SeqStmt) and all(
+        isinstance(x, tirx.Bind | ir.BufferStore) for x in body.seq
+    )
 
 
 def _check_bindings(where: str, sch: s_tir.Schedule, part: Part) -> None:
@@ -164,7 +195,11 @@ def _check_bindings(where: str, sch: s_tir.Schedule, part: Part) -> None:
     )
     if not ir.is_const(realize.predicate, 1):
         raise cannot_schedule(where, f"the predicate {realize.predicate}", "none")
-    loops = [x.loop_var for x in part.loops]
+    loops = [
+        x.loop_var
+        for x in part.loops
+        if not ir.is_const(x.extent, 1) or any(x.loop_var.same_as(v) for v in realize.iter_values)
+    ]
     values = [
         v
         for v, x in zip(realize.iter_values, part.node.iter_vars, strict=True)
@@ -208,6 +243,16 @@ def plain_index(load: Any, variables: list[Any]) -> list[Any] | None:
     return found
 
 
+def is_plain(load: Any, variables: list[Any]) -> bool:
+    """Tell whether an access is by all the variables, in their order."""
+    index = plain_index(load, variables)
+    return (
+        index is not None
+        and len(index) == len(variables)
+        and all(x.same_as(v) for x, v in zip(index, variables, strict=True))
+    )
+
+
 def load_shape(load: Any) -> Any:
     """Return the shape of the buffer that a load or a store touches."""
     buffer = load.buffer if isinstance(load, ir.BufferStore) else load.source
@@ -220,3 +265,28 @@ def params(sch: s_tir.Schedule) -> Iterator[Any]:
     for param in func.params:
         if hasattr(param.ty, "shape"):
             yield param
+
+
+def block_names(sch: s_tir.Schedule) -> frozenset[str]:
+    """Return the names of a function's outermost blocks."""
+    return frozenset(str(sch.get(x).name_hint) for x in _blocks(sch))
+
+
+def results(sch: s_tir.Schedule, parts: list[Part]) -> list[Any]:
+    """Return what blocks of a kernel leave in memory: arguments, and what other kernels read."""
+    own = {p.name for p in parts}
+    others = [x for x in map(sch.get, _blocks(sch)) if str(x.name_hint) not in own]
+    read = [x.source for node in others for x in ir.find_all(node.body, ir.TensorLoad)]
+    made = [x for p in parts for x in p.outputs]
+    return [*params(sch), *(x for x in made if any(x.same_as(y) for y in read))]
+
+
+def tensors_read(sch: s_tir.Schedule, parts: list[Part]) -> list[Any]:
+    """Return the tensors that blocks read and do not make: arguments, then others' results."""
+    made = [x for p in parts for x in p.outputs]
+    arguments = list(params(sch))
+    found = list(arguments)
+    for source in (x.source for p in parts for x in p.loads):
+        if not any(source.same_as(x) for x in (*found, *made)):
+            found.append(source)
+    return found

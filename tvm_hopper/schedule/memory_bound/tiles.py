@@ -102,10 +102,15 @@ def lay_out(sch: s_tir.Schedule, block: Any, tile: RegisterTile, num_row_dims: i
 
 
 def lay_out_rows(sch: s_tir.Schedule, block: Any) -> None:
-    """Index the register array that a block writes, one value a row, by the number of the row."""
-    shape = list(sch.get(block).writes[0].source.shape)
-    if len(shape) > 1:
-        sch.transform_layout(block, ("write", 0), lambda *i: flat(i, shape) or [zero_of(i)])
+    """Index the register arrays that a block writes, one value a row, by the number of the row."""
+    for number, region in enumerate(sch.get(block).writes):
+        shape = list(region.source.shape)
+        if len(shape) > 1:
+            _number(sch, block, number, shape)
+
+
+def _number(sch: s_tir.Schedule, block: Any, number: int, shape: list[Any]) -> None:
+    sch.transform_layout(block, ("write", number), lambda *i: flat(i, shape) or [zero_of(i)])
 
 
 def first_of_row(extents: list[Any], count: int) -> int:

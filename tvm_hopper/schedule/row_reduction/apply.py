@@ -36,13 +36,15 @@ from tvm_hopper.schedule.memory_bound.nests import (
     one_thread,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import find_parts
+from tvm_hopper.schedule.memory_bound.program import find_parts, is_column_sum
 from tvm_hopper.schedule.memory_bound.tiles import deal_out, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
+from .persistent import schedule_persistent, split_program
+from .persistent_model import choose_persistent, find_work
 from .recognize import find_rows
 from .stream import deal_out_passes, plan_passes, read_apart
 
@@ -98,11 +100,55 @@ def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
 
 
 def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
-    choice = _choose(sch, given)
+    parts = find_parts(sch, "row_reduction")
+    if not any(is_column_sum(p) for p in parts) or all(
+        is_column_sum(p) for p in parts if p.reduced
+    ):
+        _refuse_given(
+            given, ("persistent", "ahead"), "a program without sums of columns beside rows"
+        )
+        schedule_rows(sch, given)
+        return
+    for_rows = ("reload", "blocks", "hint", "chunks")
+    _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
+    parts = inline_parts(sch, "row_reduction", bool(given.recompute))
+    own, sums = split_program(parts)
+    program = find_rows(own)
+    reads = find_reads(sch, [*own, *sums], program.full)
+    if not program.rows:
+        found, need = "one row beside sums of columns", "two rows or more"
+        raise cannot_schedule(f"block {sums[0].name}", found, need, "write it without the sums")
+    work = find_work(sch, own, sums, program, reads, given)
+    choice = choose_persistent(f"block {sums[0].name}", work, given)
+    schedule_persistent(sch, own, sums, program, choice, schedule_rows)
+
+
+def _refuse_given(given: RowReductionConfig, names: tuple[str, ...], program: str) -> None:
+    for name in names:
+        if value := getattr(given, name):
+            found = f"{name}={value} for {program}"
+            raise cannot_schedule("RowReductionConfig", found, f"{name}= left out there")
+
+
+def schedule_rows(
+    sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str] = frozenset()
+) -> None:
+    """Make one kernel of a function's blocks, but for those of another kernel.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    given : RowReductionConfig
+        How to cut it up.
+    other : frozenset of str
+        Names of blocks that stay as they are, whose results are read from memory.
+    """
+    choice = _choose(sch, given, other)
     tile = choice.tile
-    parts = inline_parts(sch, "row_reduction", choice.recompute)
+    parts = inline_parts(sch, "row_reduction", choice.recompute, other)
     program = find_rows(parts)
-    reads = find_reads(sch, parts)
+    reads = find_reads(sch, parts, program.full)
     if choice.is_streamed:
         reads = read_apart(reads, parts, program.full)
     elif choice.reload:
@@ -136,12 +182,12 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
         hint_loads(sch, nests)
 
 
-def _choose(sch: s_tir.Schedule, given: RowReductionConfig) -> RowChoice:
+def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:
     """Inline a copy of the program, and choose by what is left of it."""
     copy = sch.copy()
-    parts = inline_parts(copy, "row_reduction")
+    parts = inline_parts(copy, "row_reduction", other=other)
     program = find_rows(parts)
-    reads = find_reads(copy, parts)
+    reads = find_reads(copy, parts, program.full)
     results = in_memory(copy, parts, program.full)
     tensors = [*(x.tensor for x in reads), *results]
     kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in results]

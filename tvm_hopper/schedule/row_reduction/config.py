@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_TURNS_AHEAD
 from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
+MOST_BLOCKS = 1 << 16  # of a grid whose thread blocks each leave sums of columns
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class RowReductionConfig:
     chunks : int, optional
         Vectors of a thread that are in flight together. A row of more is streamed: each reduction,
         and what is behind the last one, loads it for itself, a part after another.
+    persistent : int, optional
+        Thread blocks that share all rows, where columns are summed beside them.
+    ahead : int, optional
+        Rows of each by which memory is asked in advance, in that case; 0 for none, up to 8.
 
     Raises
     ------
@@ -58,6 +63,8 @@ class RowReductionConfig:
     blocks: int | None = None
     hint: bool | None = None
     chunks: int | None = None
+    persistent: int | None = None
+    ahead: int | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
@@ -65,6 +72,10 @@ class RowReductionConfig:
         rows = as_int(where, "rows", self.rows, 1, MAX_THREADS)
         chunks = as_int(where, "chunks", self.chunks, 1, MOST_CHUNKS)
         vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
+        persistent = as_int(where, "persistent", self.persistent, 1, MOST_BLOCKS)
+        object.__setattr__(self, "persistent", persistent)
+        ahead = as_int(where, "ahead", self.ahead, 0, MOST_TURNS_AHEAD)
+        object.__setattr__(self, "ahead", ahead)
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "chunks", chunks)

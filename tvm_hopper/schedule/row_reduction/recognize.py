@@ -119,10 +119,10 @@ def _shape(part: Part) -> tuple[tuple[Any, ...], int]:
             "a row for each result: every dimension by its own variable",
             SEPARATE,
         )
-    if ir.dtype_of(part.outputs[0]) not in BITS_32:
-        dtype = ir.dtype_of(part.outputs[0])
-        fix = "cast the input to float32 before it is reduced, or take hs.widen_sums(mod)"
-        raise cannot_schedule(where, f"a reduction in {dtype}", " or ".join(BITS_32), fix)
+    for dtype in map(ir.dtype_of, part.outputs):
+        if dtype not in BITS_32 and not (dtype == "int64" and len(part.outputs) > 1):
+            fix = "cast the input to float32 before it is reduced, or take hs.widen_sums(mod)"
+            raise cannot_schedule(where, f"a reduction in {dtype}", " or ".join(BITS_32), fix)
     return tuple(x.dom.extent for x in part.spatial), columns
 
 

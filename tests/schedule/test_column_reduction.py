@@ -1,0 +1,184 @@
+"""hs.column_reduction, and sums of columns beside rows: what they choose, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import s_tir, te
+
+from tvm_hopper import explain, ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
+from tvm_hopper.requests import keys
+from tvm_hopper.testing import backward, columns, memory_bound
+
+TARGET = "nvidia/nvidia-h200"
+
+
+def refuse(mod, match, config=None, helper=hs.column_reduction):
+    sch = s_tir.Schedule(mod)
+    before = sch.mod
+    with pytest.raises(ScheduleError, match=match):
+        helper(sch, config=config)
+    assert sch.mod.same_as(before)
+
+
+def module(*tensors):
+    return tvm.IRModule({"main": te.create_prim_func(list(tensors))})
+
+
+def test_explain_shows_both_kernels():
+    sch = s_tir.Schedule(columns.column_sum(4096, 1024))
+    hs.column_reduction(sch, "S")
+    first, second = explain(sch, TARGET).kernels
+    assert first.notes[0].startswith("column reduction: ")
+    assert "partial results of a column" in first.notes[0]
+    assert second.notes[0].startswith("row reduction: ")
+
+
+def test_a_persistent_kernel_says_what_is_in_flight():
+    sch = s_tir.Schedule(backward.rms_norm_backward(4096, 4096))
+    hs.row_reduction(sch)
+    note = explain(sch, TARGET).kernels[0].notes[0]
+    assert "in flight" in note
+    assert "; then " in note
+
+
+@pytest.mark.parametrize(
+    ("mod", "helper"),
+    [
+        (columns.batch_moments(64, 72), hs.column_reduction),
+        (columns.mean(64, 72), hs.column_reduction),
+        (backward.layer_norm_backward(64, 72), hs.row_reduction),
+    ],
+    ids=["columns", "all", "rows"],
+)
+def test_a_trace_replays_without_this_package(mod, helper):
+    sch = s_tir.Schedule(mod)
+    helper(sch)
+    again = s_tir.Schedule(mod)
+    sch.trace.apply_to_schedule(again, remove_postproc=False)
+    tvm.ir.assert_structural_equal(again.mod, sch.mod)
+
+
+def test_a_configuration_is_taken_as_it_is():
+    sch = s_tir.Schedule(columns.column_sum(512, 1024))
+    config = hs.ColumnReductionConfig(threads=64, rows=2, flight=2, blocks=4, vector=4)
+    hs.column_reduction(sch, config=config)
+    kernel = ir.kernels(sch.mod["main"])[0]
+    assert ir.static_int(kernel.extent) == 16
+    assert "8 partial results" in str(kernel.annotations[keys.CHOSEN])
+
+
+def test_rows_ask_for_their_blocks():
+    sch = s_tir.Schedule(backward.rms_norm_backward(512, 1024))
+    hs.row_reduction(sch, config=hs.RowReductionConfig(threads=64, rows=2, persistent=200, ahead=2))
+    kernel = ir.kernels(sch.mod["main"])[0]
+    assert ir.static_int(kernel.extent) == 200
+    assert int(kernel.annotations[keys.BLOCKS_PER_SM]) == 2
+    loops = ir.find_all(kernel, ir.For, lambda x: keys.PREFETCH_ROWS in x.annotations)
+    assert [int(x.annotations[keys.PREFETCH_ROWS]) for x in loops] == [2]
+
+
+# -- what is refused
+
+
+def test_programs_that_reduce_no_columns():
+    refuse(memory_bound.copy(4, 64), "no block with a reduction axis; need one; .*hs.pointwise")
+    refuse(memory_bound.row_sum(4, 64), "of what is reduced; need .*: rows first, columns last")
+
+
+def test_columns_of_unknown_number():
+    x, k = te.placeholder((8, te.var("n")), "float32", name="X"), te.reduce_axis((0, 8), "k")
+    y = te.compute((x.shape[1],), lambda j: te.sum(x[k, j], axis=k), name="Y")
+    refuse(module(x, y), "n columns; need a number that is known")
+
+
+def test_sums_in_sixteen_bits():
+    x, k = te.placeholder((8, 64), "float16", name="X"), te.reduce_axis((0, 8), "k")
+    y = te.compute((64,), lambda j: te.sum(x[k, j], axis=k), name="Y")
+    refuse(module(x, y), "a reduction in float16; need float32 or .*; cast the input")
+
+
+def test_reductions_of_several_shapes_and_of_results():
+    x, z = (te.placeholder((8, n), "float32", name=s) for n, s in ((64, "X"), (32, "Z")))
+    k, m = te.reduce_axis((0, 8), "k"), te.reduce_axis((0, 8), "m")
+    y = te.compute((64,), lambda j: te.sum(x[k, j], axis=k), name="Y")
+    w = te.compute((32,), lambda j: te.sum(z[m, j], axis=m), name="W")
+    refuse(module(x, z, y, w), "8 rows of 32 columns beside 8 of 64 in block Y")
+    v = te.compute((64,), lambda j: te.sum((x[m, j] - y[j]) * x[m, j], axis=m), name="V")
+    refuse(module(x, y, v), "tensor Y: found a reduction of what another block")
+
+
+def test_one_value_of_one_dimension_and_one_beside_columns():
+    x, k = te.placeholder((64,), "float32", name="X"), te.reduce_axis((0, 64), "k")
+    y = te.compute((1,), lambda i: te.sum(x[k], axis=k), name="Y")
+    refuse(module(x, y), "64 elements of one dimension to one value; need two dimensions")
+    z = te.placeholder((8, 8), "float32", name="Z")
+    a, b, d = (te.reduce_axis((0, 8), name) for name in "abd")
+    all_of = te.compute((1,), lambda i: te.sum(z[a, b], axis=[a, b]), name="all")
+    each = te.compute((8,), lambda j: te.sum(z[d, j], axis=d), name="each")
+    refuse(module(z, all_of, each), "block each: found 8 rows of 8 columns beside 8 x 8 of 1")
+
+
+def test_one_row():
+    refuse(columns.column_sum(1, 64), "one partial result; need 2 or more")
+    match = "one row beside sums of columns; need two rows"
+    refuse(backward.rms_norm_backward(1, 64), match, helper=hs.row_reduction)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"threads": 24}, "24 x 10 = 240 threads of a thread block; need a multiple of 32"),
+        ({"vector": 16}, "vector=16 for 64 columns; need at most 16 bytes"),
+        ({"blocks": 16, "rows": 4, "threads": 32}, "64 rows for 16 thread blocks of 4 x "),
+    ],
+)
+def test_configurations_that_do_not_fit(given, match):
+    refuse(columns.column_sum(64, 64), match, hs.ColumnReductionConfig(flight=4, **given))
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"threads": 24, "rows": 1}, "24 x 1 = 24 threads of a thread block; need a multiple"),
+        ({"vector": 3}, "vector=3; need a power of two"),
+        ({"flight": 0}, "flight=0; need 1 or more"),
+    ],
+)
+def test_illegal_configurations(given, match):
+    with pytest.raises(ScheduleError, match=match):
+        hs.ColumnReductionConfig(**given)
+
+
+def test_gradients_that_do_not_fit():
+    match = "rows of 65536 elements beside sums of columns, 10 bytes of registers for each"
+    refuse(backward.rms_norm_backward(64, 65536), match, helper=hs.row_reduction)
+    config = hs.RowReductionConfig(persistent=100)
+    match = "64 rows for 100 thread blocks of 1; need a row for each"
+    refuse(backward.rms_norm_backward(64, 512), match, config, hs.row_reduction)
+    config = hs.RowReductionConfig(vector=8)
+    match = "vector=8 for rows of 100 elements"
+    refuse(backward.rms_norm_backward(64, 100), match, config, hs.row_reduction)
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "match"),
+    [
+        (
+            memory_bound.rms_norm(64, 512),
+            {"persistent": 4},
+            "persistent=4 for a program without sums of",
+        ),
+        (
+            memory_bound.rms_norm(64, 512),
+            {"ahead": 1},
+            "ahead=1 for a program without sums of columns",
+        ),
+        (backward.rms_norm_backward(64, 512), {"blocks": 2}, "blocks=2 for sums of columns"),
+        (backward.rms_norm_backward(64, 512), {"reload": True}, "reload=True for sums of columns"),
+    ],
+)
+def test_options_of_the_other_kind_of_kernel(program, given, match):
+    refuse(program, match, hs.RowReductionConfig(**given), hs.row_reduction)

@@ -1,0 +1,219 @@
+"""Losses, gradients and reductions of columns in the simulator: values, reads, the barriers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tvm import s_tir
+
+from tests.sim_kernels.mutate import change
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.sim.machine.load_store import LoadStore
+from tvm_hopper.simulation import load, simulate, verify
+from tvm_hopper.testing import backward, columns, losses
+
+KINDS = {"bfloat16": ml_dtypes.bfloat16}
+
+
+def scheduled(mod, helper=hs.row_reduction, config=None):
+    sch = s_tir.Schedule(mod)
+    helper(sch, config=config)
+    return sch
+
+
+def compare(sch, mod, inputs, wanted):
+    """Simulate a schedule; compare with what `wanted` makes of the inputs as they are rounded."""
+    params = list(mod["main"].params)
+    kinds = [KINDS.get(ir.dtype_of(p), ir.dtype_of(p)) for p in params]
+    given = [np.asarray(x).astype(k) for x, k in zip(inputs, kinds, strict=False)]
+    names = [p.name for p in params]
+    result = simulate(sch, dict(zip(names, given, strict=False)))
+    assert not result.findings, result.findings
+    for name, want in zip(names[len(given) :], wanted(given), strict=True):
+        got = result.outputs[name].astype(np.float64)
+        scale = np.abs(want) + np.abs(want).mean() / 10 + 1e-6
+        assert np.all(np.abs(got - want) / scale < 1e-2), name
+    return dict(zip(names, given, strict=False))
+
+
+def gradient(name, rows, width, config=None):
+    mod = backward.BACKWARD[name](rows, width)
+
+    def wanted(given):
+        return backward.reference(name, [x.astype(np.float64) for x in given])
+
+    inputs = backward.inputs(name, rows, width)
+    return compare(scheduled(mod, config=config), mod, inputs, wanted)
+
+
+def loss(name, rows, width):
+    rng = np.random.default_rng(1)
+    x, labels = rng.standard_normal((rows, width)), rng.integers(0, width, rows)
+    labels[::3] = losses.IGNORED
+    inputs = [x, labels] if name == "cross_entropy" else [x]
+    mod = losses.LOSSES[name](rows, width)
+    return compare(scheduled(mod), mod, inputs, lambda given: losses.reference(name, *given))
+
+
+def column(name, rows, width, config=None):
+    mod = columns.COLUMNS[name](rows, width)
+    x = np.random.default_rng(1).standard_normal((rows, width))
+    sch = scheduled(mod, hs.column_reduction, config)
+    return compare(sch, mod, [x], lambda given: columns.reference(name, *given))
+
+
+# -- values, and how often each element is read
+
+
+@pytest.fixture
+def read(monkeypatch):
+    counts: Counter[str] = Counter()
+    gather = LoadStore.gather
+
+    def counting(self, region, offsets, dtype, count):
+        counts[region.name] += np.size(offsets) * count
+        return gather(self, region, offsets, dtype, count)
+
+    monkeypatch.setattr(LoadStore, "gather", counting)
+    return counts
+
+
+@pytest.mark.parametrize("name", backward.BACKWARD)
+def test_gradients_read_each_element_once(name, read):
+    inputs = gradient(name, 7, 520)
+    for tensor, values in inputs.items():
+        if values.ndim == 2:
+            assert read[tensor] == values.size, tensor
+
+
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_losses_read_each_element_once(name, read):
+    inputs = loss(name, 5, 520)
+    assert read["X"] == inputs["X"].size  # by vectors: the logit of a label is a load of its own
+
+
+@pytest.mark.parametrize("name", columns.COLUMNS)
+def test_columns_read_each_element_once(name, read):
+    inputs = column(name, 203, 264, hs.ColumnReductionConfig(threads=32, rows=2, blocks=3))
+    assert read["X"] == inputs["X"].size
+
+
+@pytest.mark.parametrize("shape", [(3, 264), (70, 33), (2, 8)], ids=str)
+def test_shapes_of_columns(shape):
+    column("column_sum", *shape)
+
+
+def test_columns_of_three_dimensions_by_rows_known_at_run_time():
+    rng = np.random.default_rng(1)
+    mod = columns.weighted_sum("b", 7, 136)
+    x, dy, a = rng.standard_normal((3, 7, 136)), rng.standard_normal((3, 7, 136)), np.ones(136)
+
+    def wanted(given):
+        x, dy, a = (v.astype(np.float64) for v in given)
+        return [(x * dy).sum((0, 1)) * a]
+
+    config = hs.ColumnReductionConfig(threads=32, rows=1, blocks=2)
+    compare(scheduled(mod, hs.column_reduction, config), mod, [x, dy, a], wanted)
+
+
+def test_no_rows_have_sums_of_nothing():
+    config = hs.ColumnReductionConfig(threads=32, rows=1, blocks=2)
+    sch = scheduled(columns.column_sum("n", 72), hs.column_reduction, config)
+    result = simulate(sch, {"X": np.zeros((0, 72), ml_dtypes.bfloat16)})
+    assert not result.findings
+    assert not result.outputs["Y"].astype(np.float64).any()
+
+
+def test_a_mean_of_all_elements():
+    mod = columns.mean(37, 72)
+    x = np.random.default_rng(1).standard_normal((37, 72)) + 1
+    sch = scheduled(mod, hs.column_reduction)
+    compare(sch, mod, [x], lambda given: [given[0].astype(np.float64).mean().reshape(1)])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        hs.RowReductionConfig(32, 2, persistent=3, ahead=1),
+        hs.RowReductionConfig(64, 1, persistent=4),
+        hs.RowReductionConfig(96, 1, 2, persistent=2, ahead=2),
+    ],
+    ids=str,
+)
+def test_ways_to_cut_up_a_gradient(config):
+    gradient("rms_norm_backward", 11, 200, config)
+
+
+@pytest.mark.parametrize("rows", [0, 5])
+def test_a_gradient_of_rows_known_at_run_time(rows):
+    mod = backward.rms_norm_backward("n", 72)
+    x, dy, w, r = backward.inputs("rms_norm_backward", 5, 72)
+    sch = scheduled(mod, config=hs.RowReductionConfig(32, 4, blocks=2, ahead=1))
+    half = {"X": x[:rows], "DY": dy[:rows], "W": w}
+    given = {k: v.astype(ml_dtypes.bfloat16) for k, v in half.items()}
+    result = simulate(sch, {**given, "R": r[:rows].astype(np.float32)})
+    assert not result.findings, result.findings
+    _, dw = backward.reference("rms_norm_backward", [*map(np.float64, given.values()), r[:rows]])
+    assert np.abs(result.outputs["DW"].astype(np.float64) - dw).max() < 0.05
+
+
+def test_ties_go_to_the_first():
+    x = np.zeros((3, 264), ml_dtypes.bfloat16)
+    x[1, 70::31] = 2
+    x[2, 200:] = 1
+    result = simulate(scheduled(losses.top_one(3, 264)), {"X": x})
+    place = next(v for v in result.outputs.values() if v.dtype == np.int32)
+    assert place.tolist() == [0, 70, 200]
+
+
+def test_what_is_no_number_stays_in_its_row_and_column():
+    name = "rms_norm_backward"
+    given = backward.inputs(name, 6, 72)
+    given[1][3, 5] = np.inf
+    params = list(backward.BACKWARD[name](6, 72)["main"].params)
+    kinds = [KINDS.get(ir.dtype_of(p), ir.dtype_of(p)) for p in params]
+    named = {p.name: x.astype(k) for p, x, k in zip(params, given, kinds, strict=False)}
+    out = simulate(scheduled(backward.BACKWARD[name](6, 72)), named).outputs
+    good = np.isfinite(out["DX"].astype(np.float64)).all(1)
+    assert good.tolist() == [True] * 3 + [False] + [True] * 2
+    assert np.isfinite(out["DW"].astype(np.float64)).sum() == 71
+
+
+# -- verified, and what each barrier is for
+
+
+@pytest.mark.parametrize("target", [None, {"kind": "cuda", "arch": "sm_80"}], ids=["90", "80"])
+def test_a_gradient_is_clean(target):
+    mod = backward.rms_norm_backward(9, 264)
+    sch = scheduled(mod, config=hs.RowReductionConfig(64, 1, persistent=3, ahead=1))
+    report = verify(sch, target=target, against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+@pytest.mark.parametrize("target", [None, {"kind": "cuda", "arch": "sm_80"}], ids=["90", "80"])
+def test_columns_are_clean(target):
+    mod = columns.column_sum(40, 72)
+    report = verify(scheduled(mod, hs.column_reduction), target=target, against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+def test_a_loss_is_clean():
+    mod = losses.top_one(3, 264)
+    report = verify(scheduled(mod), against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+def test_without_the_barrier_the_simulator_objects():
+    mod = backward.rms_norm_backward(6, 520)
+    program = load(scheduled(mod, config=hs.RowReductionConfig(64, 1, persistent=2)))
+    given = backward.inputs("rms_norm_backward", 6, 520)
+    params = list(mod["main"].params)
+    kinds = [KINDS.get(ir.dtype_of(p), ir.dtype_of(p)) for p in params]
+    named = {p.name: x.astype(k) for p, x, k in zip(params, given, kinds, strict=False)}
+    assert not simulate(program, named).findings
+    found = simulate(change(program, "tvm_storage_sync", 0), named).findings
+    assert any(f.rule.startswith("RACE") for f in found), found

@@ -1,0 +1,1 @@
+"""Reductions of columns, split between thread blocks: recognise, choose, apply."""

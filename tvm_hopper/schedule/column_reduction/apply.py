@@ -1,0 +1,221 @@
+"""Reductions of columns in one call, made of TVM's primitives: each tensor is read once.
+
+  hs.column_reduction(sch)
+->
+  blockIdx.x            strips of columns, and parts of their rows
+    threadIdx.y, x      a thread's columns: its own sums in registers
+      for rows of the part:
+        load X          vectors, several rows in flight
+        sum += X
+      partial[j, part] = sum
+  blockIdx.x            columns: rows of `partial`, a kernel of row reductions
+    S[j] = sum(partial[j, :]), in a fixed order
+    Y[j] = g(S[j])
+
+`partial` is float32, or what the sums are, in memory that belongs to the built function.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.tirx import IndexMap
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule import origins
+from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
+from tvm_hopper.schedule.memory_bound.inline import inline_parts
+from tvm_hopper.schedule.memory_bound.partial import leave_columns, leave_partial
+from tvm_hopper.schedule.memory_bound.program import Part, block_names, find_parts, is_plain
+from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, widest_vector
+from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
+from tvm_hopper.schedule.row_reduction.apply import schedule_rows
+from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
+from tvm_hopper.schedule.trial import as_one_step, rehearse
+
+from .config import ColumnReductionConfig
+from .model import ColumnTile, ColumnWork, choose_columns
+from .recognize import ColumnProgram, find_columns
+
+HELPER = "column_reduction"
+
+
+def column_reduction(
+    sch: s_tir.Schedule, block: Any = None, config: ColumnReductionConfig | None = None
+) -> None:
+    """Schedule a function that reduces columns as two kernels, with the same bits in every run.
+
+    Each tensor is read from memory once. Partial results wait in memory that belongs to the
+    function, and are combined in a fixed order.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place; left as it was when the program is refused. The function that it works on
+        is plain loops: reductions over all dimensions but the last ones, elementwise blocks in
+        front of them, and blocks that compute with what they leave.
+    block : SBlockRV or str, optional
+        One of its blocks, to say which function is meant.
+    config : ColumnReductionConfig, optional
+        How to cut it up; what it leaves open is chosen from the shape.
+
+    Raises
+    ------
+    ScheduleError
+        The function is no program of column reductions that can be served, or the configuration
+        does not fit it.
+    """
+    check_schedule(HELPER, sch)
+    check_type(HELPER, "config", config, ColumnReductionConfig, "an hs.ColumnReductionConfig")
+    if block is not None:
+        as_block(sch.copy(), block)  # a look-up would stay in the trace
+    given = config or ColumnReductionConfig()
+    rehearse(sch, lambda copy, _same: _schedule(copy, given))
+    with origins.noted(sch), as_one_step():
+        _schedule(sch, given)
+
+
+def _schedule(sch: s_tir.Schedule, given: ColumnReductionConfig) -> None:
+    try:
+        _apply(sch, given)
+    except TVM_ERRORS as error:
+        found = f"what TVM cannot schedule{in_words(error)}"
+        raise cannot_schedule(HELPER, found, "plain loops over rows and columns") from error
+
+
+def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> None:
+    parts = inline_parts(sch, HELPER)
+    reductions = [p for p in parts if p.reduced]
+    if reductions and not any(p.spatial for p in reductions):
+        columns = leave_columns(sch, parts)
+        schedule_rows(sch, RowReductionConfig(), columns)  # the last kernel: one row of all columns
+        parts = find_parts(sch, HELPER, block_names(sch) - columns)
+    program = find_columns(parts)
+    sums = [p for p in parts if p.name in program.sums]
+    tensors = _tensors(sums)
+    tile, text = _choose(program, sums, tensors, given)
+    partial = [_split_rows(sch, part, tile) for part in sums]
+    names = block_names(sch) - {p.name for p in parts}
+    schedule_rows(sch, RowReductionConfig(), names)  # the second kernel: of what the first leaves
+    _first_kernel(sch, partial, tensors, tile, text, len(program.columns))
+
+
+def _tensors(sums: list[Part]) -> list[Any]:
+    """Return the tensors with a value for each element, in the order that they are read."""
+    found: list[Any] = []
+    for part in sums:
+        variables = [x.var for x in part.by_column]
+        for load in part.loads:
+            known = any(load.source.same_as(x) for x in found)
+            if not known and is_plain(load, variables):
+                found.append(load.source)
+    return found
+
+
+def _choose(
+    program: ColumnProgram, sums: list[Part], tensors: list[Any], given: ColumnReductionConfig
+) -> tuple[ColumnTile, str]:
+    count = [ir.static_int(x) for x in program.rows]
+    columns = prod(ir.static_int(x) or 0 for x in program.columns)
+    side = ir.static_int(program.columns[-1])  # by side in each tensor, and in what is left
+    vector = widest_vector(side, tensors, given.vector)
+    if given.vector is not None and vector != given.vector:
+        raise cannot_schedule(
+            "ColumnReductionConfig",
+            f"vector={given.vector} for {side} columns",
+            f"at most 16 bytes of the widest tensor, and whole vectors: {vector}",
+        )
+    work = ColumnWork(
+        rows=None if None in count else prod(x or 0 for x in count),
+        columns=columns,
+        vector=vector,
+        loaded=sum(dtype_bytes(ir.dtype_of(x)) for x in tensors),
+        written=sum(dtype_bytes(ir.dtype_of(x)) for p in sums for x in p.outputs),
+    )
+    return choose_columns(work, given)
+
+
+def _split_rows(sch: s_tir.Schedule, part: Part, tile: ColumnTile) -> Any:
+    """Let a reduction leave a partial result for each part of the rows; return the block of it."""
+    partial = leave_partial(sch, part, tile.parts, tile.flight)
+    column, trip, share, flight = sch.get_loops(partial)
+    strip, thread, element = sch.split(column, [None, tile.threads, tile.vector])
+    blocks, below = sch.split(share, [tile.blocks, tile.rows])
+    sch.reorder(strip, blocks, below, thread, trip, flight, element)
+    return partial
+
+
+def _first_kernel(
+    sch: s_tir.Schedule,
+    partial: list[Any],
+    tensors: list[Any],
+    tile: ColumnTile,
+    text: str,
+    num_columns: int,
+) -> None:
+    trips = [sch.get_loops(x)[4] for x in partial]
+    if len(trips) > 1:
+        sch.merge(*trips)
+    # All loops are bound before a block is added: TVM asks then whether rows behind the end of a
+    # part still belong to one variable, and its answer is no.
+    strip, blocks, below, thread, *_ = sch.get_loops(partial[0])
+    grid = sch.fuse(strip, blocks)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(below, "threadIdx.y")
+    sch.bind(thread, "threadIdx.x")
+    sch.annotate(grid, keys.MEMORY_BOUND, keys.COLUMN_REDUCTION)
+    sch.annotate(grid, keys.CHOSEN, text)
+    for block in partial:
+        *_, flight, element = sch.get_loops(block)
+        sch.unroll(flight)
+        sch.unroll(element)
+    for tensor in tensors:
+        _load(sch, partial, tensor, tile, num_columns)
+    for block in partial:
+        count = len(sch.get(block).writes)
+        for store in [sch.cache_write(block, i, "local") for i in range(count)]:
+            sch.reverse_compute_at(store, sch.get_loops(block)[2])
+            sch.unroll(sch.get_loops(store)[-1])
+
+
+def _number(sch: s_tir.Schedule, load: Any, tensor: Any, num_columns: int) -> None:
+    """Index what a block loads by the number of the row, and that of the column."""
+    shape = list(tensor.shape)
+    first = first_of_row(shape, num_columns)
+    dtype = ir.dtype_of(sch.get(load).iter_vars[0].var)
+
+    def index(*i: Any) -> list[Any]:
+        row = flat(i[:first], shape[:first]) or [tirx.IntImm(dtype, 0)]
+        return [*row, *flat(i[first:], shape[first:])]
+
+    sch.transform_layout(load, ("write", 0), index)
+    sch.transform_block_layout(load, IndexMap.from_func(index, len(shape), index_dtype=dtype))
+
+
+def _load(
+    sch: s_tir.Schedule, partial: list[Any], tensor: Any, tile: ColumnTile, num_columns: int
+) -> None:
+    """Load a tensor's rows of a trip at once, for all reductions that read it."""
+    readers = [x for x in partial if _position(sch, x, tensor) is not None]
+    load = sch.cache_read(
+        readers[0], _position(sch, readers[0], tensor), "local", consumer_blocks=readers
+    )
+    if len(tensor.shape) > 2:
+        _number(sch, load, tensor, num_columns)
+    sch.compute_at(load, sch.get_loops(readers[0])[3])
+    *_, flight, element = sch.get_loops(load)
+    sch.unroll(flight)
+    if tile.vector > 1:
+        sch.vectorize(element)
+    else:
+        sch.unroll(element)
+
+
+def _position(sch: s_tir.Schedule, block: Any, tensor: Any) -> int | None:
+    regions = sch.get(block).reads
+    return next((i for i, x in enumerate(regions) if x.source.same_as(tensor)), None)

@@ -1,0 +1,63 @@
+"""How a reduction of columns is cut up: threads, rows in flight, thread blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.schedule.arguments import as_int
+
+MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
+MOST_FLIGHT = 16  # rows that a thread loads at once: their registers are few
+MOST_BLOCKS = 1 << 16  # that share a strip of columns: each has a value a column in memory
+
+
+@dataclass(frozen=True)
+class ColumnReductionConfig:
+    """One way to reduce columns; what is left out is chosen from the shape.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads side by side, of which each has some columns.
+    rows : int, optional
+        As many threads below one another, of which each has some rows.
+    flight : int, optional
+        Rows that a thread loads at once, up to 16.
+    blocks : int, optional
+        Thread blocks that share the rows of a strip of columns.
+    vector : int, optional
+        Columns of a thread: a power of two up to 16, and at most 16 bytes of the widest tensor.
+
+    Raises
+    ------
+    ScheduleError
+        A value is illegal, or the threads of a thread block are no whole warps or above 1024.
+    """
+
+    threads: int | None = None
+    rows: int | None = None
+    flight: int | None = None
+    blocks: int | None = None
+    vector: int | None = None
+
+    def __post_init__(self) -> None:
+        where = "ColumnReductionConfig"
+        most = {
+            "threads": MAX_THREADS,
+            "rows": MAX_THREADS,
+            "flight": MOST_FLIGHT,
+            "blocks": MOST_BLOCKS,
+            "vector": MOST_VECTOR,
+        }
+        for name, bound in most.items():
+            object.__setattr__(self, name, as_int(where, name, getattr(self, name), 1, bound))
+        if self.vector is not None and self.vector & (self.vector - 1):
+            raise cannot_schedule(where, f"vector={self.vector}", "a power of two")
+        if self.threads is not None and self.rows is not None:
+            count = self.threads * self.rows
+            if count > MAX_THREADS or count % THREADS_PER_WARP:
+                found = f"{self.threads} x {self.rows} = {count} threads of a thread block"
+                need = f"a multiple of {THREADS_PER_WARP}, at most {MAX_THREADS}"
+                raise cannot_schedule(where, found, need)

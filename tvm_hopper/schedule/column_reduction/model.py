@@ -1,0 +1,144 @@
+"""The configuration that a reduction of columns gets when the user names none.
+
+Its currency is bytes in flight on an SM, as for kernels over rows. Each thread sums its own
+columns and writes one value a column to memory, which a second kernel reads: thread blocks are as
+many as fill the device once, and fewer where each would have few rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+
+from .config import MOST_FLIGHT, ColumnReductionConfig
+
+THREADS = 256  # of a thread block
+BLOCKS_PER_SM = 6
+FLIGHT = 4  # rows that a thread loads at once
+FEWEST_TRIPS = 4  # of a thread's loop: below, what it writes is too much of what it reads
+VECTORS_OF_SUMS = 4  # floats of 16 bytes: the second kernel loads as many partial sums at once
+
+
+@dataclass(frozen=True)
+class ColumnTile:
+    """How rows and columns are dealt out.
+
+    Parameters
+    ----------
+    threads, rows : int
+        Threads side by side, and below one another.
+    vector : int
+        Columns of a thread.
+    flight : int
+        Rows that it loads at once.
+    blocks : int
+        Thread blocks that share a strip of columns.
+    """
+
+    threads: int
+    rows: int
+    vector: int
+    flight: int
+    blocks: int
+
+    @property
+    def parts(self) -> int:
+        """Partial results of a column."""
+        return self.blocks * self.rows
+
+
+@dataclass(frozen=True)
+class ColumnWork:
+    """What there is to do.
+
+    Parameters
+    ----------
+    rows : int or None
+        Rows, None if they are known at run time only.
+    columns : int
+    vector : int
+        Elements of the widest vector that is legal.
+    loaded : int
+        Bytes that are loaded for each element.
+    written : int
+        Bytes of the partial results of a column.
+    """
+
+    rows: int | None
+    columns: int
+    vector: int
+    loaded: int
+    written: int
+
+
+def choose_columns(work: ColumnWork, given: ColumnReductionConfig) -> tuple[ColumnTile, str]:
+    """Choose what a configuration leaves open; return it, and what to say of it.
+
+    Raises
+    ------
+    ScheduleError
+        The threads of a thread block would be no whole warps, or too many.
+    """
+    vectors = -(-work.columns // work.vector)
+    threads = given.threads or _threads(vectors, given.rows)
+    rows = given.rows or max(1, THREADS // threads)
+    if threads * rows % THREADS_PER_WARP or threads * rows > 1024:
+        raise cannot_schedule(
+            "ColumnReductionConfig",
+            f"{threads} x {rows} = {threads * rows} threads of a thread block",
+            f"a multiple of {THREADS_PER_WARP}, at most 1024",
+        )
+    if work.rows is not None and given.rows is None and 2 * rows > work.rows:
+        rows, threads = 1, given.threads or max(threads, THREADS_PER_WARP)
+    wide = FLIGHT * 16 // max(1, work.vector * work.loaded)
+    flight = given.flight or max(1, min(MOST_FLIGHT, wide))
+    if work.rows is not None and given.flight is None:
+        flight = max(1, min(flight, work.rows // (2 * rows)))
+    strips = -(-vectors // threads)
+    blocks = given.blocks or _blocks(work, threads * rows, rows * flight, strips)
+    if blocks * rows < 2:
+        found = f"blocks={blocks} of one row of threads: one partial result"
+        raise cannot_schedule("ColumnReductionConfig", found, "2 or more for each column")
+    if work.rows is not None and blocks * rows * flight > work.rows:
+        raise cannot_schedule(
+            "ColumnReductionConfig",
+            f"{work.rows} rows for {blocks} thread blocks of {rows} x {flight} rows",
+            "a row for each of them, or more",
+            "leave blocks=, rows= and flight= to the model" if work.rows > 1 else "",
+        )
+    tile = ColumnTile(threads, rows, work.vector, flight, blocks)
+    return tile, _say(tile, work, strips)
+
+
+def _threads(vectors: int, rows: int | None) -> int:
+    """Return the threads side by side: as many as have columns, a power of two."""
+    most = THREADS if rows is None else max(1, THREADS // rows)
+    threads = 1
+    while threads < most and threads < vectors:
+        threads *= 2
+    return threads
+
+
+def _blocks(work: ColumnWork, threads: int, step: int, strips: int) -> int:
+    """Return how many thread blocks share a strip: with room for all of them at once."""
+    most = max(1, BLOCKS_PER_SM * DEFAULT_NUM_SMS * THREADS // threads // strips)
+    if work.rows is not None:
+        most = max(1, min(most, work.rows // (step * FEWEST_TRIPS)))
+    whole = most // VECTORS_OF_SUMS * VECTORS_OF_SUMS
+    return whole or (2 if work.rows is None or work.rows >= 2 * step else 1)
+
+
+def _say(tile: ColumnTile, work: ColumnWork, strips: int) -> str:
+    count = strips * tile.blocks
+    on_one = min(BLOCKS_PER_SM, -(-count // DEFAULT_NUM_SMS))
+    bytes_each = tile.threads * tile.rows * tile.vector * tile.flight * work.loaded
+    sums = tile.parts * work.columns * work.written
+    return (
+        f"{count} thread blocks of {tile.threads} x {tile.rows} threads, {tile.flight} vectors of "
+        f"{tile.vector} each: {on_one * bytes_each >> 10} KiB of an SM in flight; "
+        f"{tile.parts} partial results of a column, {-(-sums >> 10)} KiB in all, combined in their "
+        "order"
+    )

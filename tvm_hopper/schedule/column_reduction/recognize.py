@@ -1,0 +1,99 @@
+"""What a reduction of columns is, and why a function is none.
+
+S[j] += f(X[k, j], W[j])       k runs over all dimensions of what it reads but the last ones
+Y[j] = g(S[j])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.schedule.memory_bound.program import SEPARATE, Part, equal, is_plain
+
+SUMS = ("float32", "int32", "uint32", "int64")
+
+
+@dataclass(frozen=True)
+class ColumnProgram:
+    """Reductions over the same rows: extents that number rows, and columns."""
+
+    rows: tuple[Any, ...]
+    columns: tuple[Any, ...]
+    sums: tuple[str, ...]  # names of the reductions
+
+
+def find_columns(parts: list[Part]) -> ColumnProgram:
+    """Recognise a program of reductions of columns.
+
+    Parameters
+    ----------
+    parts : list of Part
+        What is left of the function after inlining.
+
+    Raises
+    ------
+    ScheduleError
+        There is no reduction, or one that is not of columns, or one that reads another's result.
+    """
+    reductions = [p for p in parts if p.reduced]
+    if not reductions:
+        fix = "schedule elementwise programs by hs.pointwise"
+        raise cannot_schedule("column_reduction", "no block with a reduction axis", "one", fix)
+    first, *others = [(p, _extents(p.reduced), _extents(p.spatial)) for p in reductions]
+    for part, rows, columns in others:
+        if not _same(rows, first[1]) or not _same(columns, first[2]):
+            raise cannot_schedule(
+                f"block {part.name}",
+                f"{_times(rows)} rows of {_times(columns)} columns beside {_times(first[1])} of "
+                f"{_times(first[2])} in block {first[0].name}",
+                "reductions of as many rows and columns",
+                SEPARATE,
+            )
+    made = [x for p in parts for x in p.outputs]
+    for part in reductions:
+        _check(part, made)
+    return ColumnProgram(first[1], first[2], tuple(p.name for p in reductions))
+
+
+def _check(part: Part, made: list[Any]) -> None:
+    where = f"block {part.name}"
+    variables = [x.var for x in part.by_column]
+    if any(ir.static_int(x.dom.extent) is None for x in part.spatial):
+        found = f"{_times(_extents(part.spatial))} columns"
+        raise cannot_schedule(where, found, "a number that is known", "make it static")
+    for load in part.loads:
+        if any(load.source.same_as(x) for x in made):
+            raise cannot_schedule(
+                f"{where}, tensor {load.source.name}",
+                "a reduction of what another block of the function computes",
+                "arguments of the function",
+                SEPARATE,
+            )
+    over = [x for x in part.loads if ir.depends_on(list(x.indices), [v.var for v in part.reduced])]
+    if not any(is_plain(x, variables) for x in over):
+        index = ", ".join(map(str, over[0].indices)) if over else "none"
+        raise cannot_schedule(
+            where,
+            f"the index [{index}] of what is reduced",
+            f"[{', '.join(v.name for v in variables)}]: rows first, columns last",
+            "reductions of the last dimension are for hs.row_reduction",
+        )
+    for dtype in map(ir.dtype_of, part.outputs):
+        if dtype not in SUMS:
+            fix = "cast the input to float32 before it is reduced"
+            raise cannot_schedule(where, f"a reduction in {dtype}", " or ".join(SUMS), fix)
+
+
+def _extents(axes: Any) -> tuple[Any, ...]:
+    return tuple(x.dom.extent for x in axes)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and all(equal(x, y) for x, y in zip(one, other, strict=True))
+
+
+def _times(extents: Any) -> str:
+    return " x ".join(str(ir.static_int(x) or x) for x in extents) or "1"

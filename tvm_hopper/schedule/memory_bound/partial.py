@@ -1,0 +1,110 @@
+"""Sums of columns in parts, each over some of the rows, and the rest of the sum over the parts.
+
+  S[j] += X[k, j]                                      k < 1000
+->
+  partial[j, share] += X[trip * 16 + share, j]         trip < 63, where the row exists
+  S[j] += partial[j, share]
+
+`partial` is an array of the function, in memory: it belongs to the built function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.tirx import IndexMap
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+
+from .program import Part
+from .tiles import flat
+
+
+def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | None = None) -> Any:
+    """Split a sum of columns into parts of its rows.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    part : Part
+        The sum; what is left of it adds up rows of `count` partial sums.
+    count : int
+        Parts.
+    flight : int, optional
+        Neighbouring rows that belong together.
+
+    Returns
+    -------
+    block : SBlockRV
+        Of the partial sums; its loops are columns, trips, parts, and rows that belong together.
+    """
+    _number_rows(sch, part)
+    *_, row = sch.get_loops(part.block)
+    _, share, *_ = sch.split(row, [None, count, *([] if flight is None else [flight])])
+    partial = sch.rfactor(share, len(sch.get(part.block).writes[0].source.shape))
+    rest = len(sch.get(part.block).iter_vars)  # TVM puts what is left to reduce in front
+    sch.reorder_block_iter_var(part.block, [*range(1, rest), 0])
+    columns = list(sch.get_loops(partial))[: rest - 1]
+    if len(columns) > 1:
+        sch.fuse(*columns)
+    return partial
+
+
+def _number_rows(sch: s_tir.Schedule, part: Part) -> None:
+    """Let a block number rows by one variable."""
+    axes = list(part.node.iter_vars)
+    first = len(axes) - len(part.reduced)
+    if len(part.reduced) == 1 and len(part.loops) == len(axes):
+        return
+    extents = [x.dom.extent for x in axes]
+    dtype = ir.dtype_of(axes[0].var)
+
+    def index(*i: Any) -> list[Any]:
+        return [*i[:first], *(flat(i[first:], extents[first:]) or [tirx.IntImm(dtype, 0)])]
+
+    numbered = IndexMap.from_func(index, len(axes), index_dtype=dtype)
+    sch.transform_block_layout(part.block, numbered)
+
+
+def leave_columns(sch: s_tir.Schedule, parts: list[Part]) -> frozenset[str]:
+    """Make a reduction to one value one of columns, and one of the row that they leave.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    parts : list of Part
+        All blocks; of the reductions each is over all dimensions.
+
+    Returns
+    -------
+    names : frozenset of str
+        Of the blocks that reduce columns.
+
+    Raises
+    ------
+    ScheduleError
+        One is over a single dimension.
+    """
+    names = []
+    for part in parts:
+        if not part.loops:  # TVM's rfactor takes a block without loops for the one that it splits
+            sch.add_unit_loop(part.block)
+    for part in parts:
+        if not part.reduced:
+            continue
+        *outer, last = sch.get_loops(part.block)
+        if len(part.reduced) < 2:
+            raise cannot_schedule(
+                f"block {part.name}",
+                f"a reduction of {part.loops[-1].extent} elements of one dimension to one value",
+                "two dimensions or more",
+                "reshape the tensor, or schedule it by hs.row_reduction if it is one row",
+            )
+        sch.reorder(last, *outer)
+        column = sch.rfactor(last, len(part.outputs[0].shape))
+        names.append(str(sch.get(column).name_hint))
+    return frozenset(names)

@@ -12,7 +12,6 @@ from .divide_by_rows import DivideByRows
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
-from .guard_turns import GuardTurns
 from .hint_loads import HintLoads
 from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
@@ -52,7 +51,6 @@ __all__ = [
     "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",
-    "GuardTurns",
     "HintLoads",
     "HoistInitials",
     "IndexRows",

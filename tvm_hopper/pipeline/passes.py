@@ -56,7 +56,6 @@ def hook_passes() -> list[Pass]:
         transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part
         transforms.HoistInitials(),  # a thread without rows has its sums' initial values, too
         transforms.PrefetchRows(),  # what a turn loads is a block yet, with its condition
-        transforms.GuardTurns(),  # prefetches asked for the condition of a later turn
         transforms.SplitTails(),  # of a condition on an element TVM makes a loop over all
         transforms.DivideByRows(),  # while stores still name the row that they belong to
         transforms.ReduceAcrossThreads(),  # stock passes reduce by two barriers, and only warps

@@ -152,7 +152,7 @@ def test_ways_to_cut_up_a_gradient(config):
 def test_a_gradient_of_rows_known_at_run_time(rows):
     mod = backward.rms_norm_backward("n", 72)
     x, dy, w, r = backward.inputs("rms_norm_backward", 5, 72)
-    sch = scheduled(mod, config=hs.RowReductionConfig(32, 4, blocks=2, ahead=1))
+    sch = scheduled(mod, config=hs.RowReductionConfig(32, 4, persistent=2, ahead=1))
     half = {"X": x[:rows], "DY": dy[:rows], "W": w}
     given = {k: v.astype(ml_dtypes.bfloat16) for k, v in half.items()}
     result = simulate(sch, {**given, "R": r[:rows].astype(np.float32)})

@@ -135,7 +135,7 @@ def added(form):
 @pytest.mark.parametrize("form", ["red", "atom", "red.v2", "atom.v2"])
 def test_atomics_without_flushing(form):
     x = np.full(128, 1e-42, "float32")
-    result = simulate(added(form), {"X": x, "Y": x}).require_clean()
+    result = simulate(added(form), {"X": x, "Y": x.copy()}).require_clean()
     assert np.array_equal(result.outputs["Y"], x + x)
 
 

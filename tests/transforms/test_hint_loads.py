@@ -84,12 +84,6 @@ def test_what_is_no_long_vector_is_loaded_without(vector):
     check(got, parse(BEFORE, ALWAYS, vector, (plain, "")))
 
 
-def test_what_goes_elsewhere_is_refused():
-    shared = [('"float16", scope="local"', '"float16", scope="shared"')]
-    with pytest.raises(LoweringError, match="found a block that does not load into registers"):
-        run(parse(BEFORE, ALWAYS, *shared), HintLoads())
-
-
 def test_a_copy_by_hardware_has_a_word_of_its_own():
     beside = frozenset({"tvm_hopper.load_hint", "tvm_hopper.async_copy"})
     request = marks.Request("block", "A_shared", "tvm_hopper.load_hint", "evict_last", "", beside)

@@ -25,6 +25,7 @@ from tests.transforms.refusals.dma import DMA
 from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
 from tests.transforms.refusals.loads import LOADS
 from tests.transforms.refusals.mechanisms import MECHANISMS
+from tests.transforms.refusals.memory_bound import MEMORY_BOUND
 from tests.transforms.refusals.pipelines import PIPELINES
 from tests.transforms.refusals.products import PRODUCT, PRODUCTS
 from tests.transforms.refusals.reductions import REDUCTIONS
@@ -44,6 +45,7 @@ CASES = [
     *TILES,
     *LOADS,
     *MECHANISMS,
+    *MEMORY_BOUND,
     *PRODUCTS,
     *RINGS,
     *PIPELINES,

@@ -95,7 +95,7 @@ def _inline_moves(sch: s_tir.Schedule) -> None:
     """Inline blocks that only move elements, as a reshape does: each reader finds its own."""
     outputs = list(params(sch))
     for part in find_parts(sch, "pointwise"):
-        moves = isinstance(part.store.value, ir.TensorLoad) and not part.reduced
+        moves = not part.reduced and isinstance(part.store.value, ir.TensorLoad)
         if moves and not any(x.same_as(y) for x in part.outputs for y in outputs):
             with contextlib.suppress(*TVM_ERRORS):  # `inline_parts` says which block it was
                 sch.compute_inline(part.block)

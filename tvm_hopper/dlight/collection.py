@@ -70,7 +70,7 @@ def rules(
     *,
     accumulate: str | None = "float32",
     classes: Sequence[int] | Mapping[int, hs.MatmulConfig] | None = None,
-    config: hs.MatmulConfig | None = None,
+    config: hs.MatmulConfig | hs.RowReductionConfig | hs.PointwiseConfig | None = None,
 ) -> list[ScheduleRule]:
     """Return all rules in their order: Matmul, RowReduction, Pointwise, then TVM's.
 
@@ -78,13 +78,18 @@ def rules(
     ----------
     decisions : list of Decision, optional
         Where each rule notes what becomes of each function that it is asked about.
-    accumulate, classes, config
+    accumulate, classes
         Of `Matmul`; `accumulate` of `RowReduction` as well.
+    config : configuration, optional
+        What is decided of every function that the rule for such configurations takes.
     """
     decisions = [] if decisions is None else decisions
+    product = config if isinstance(config, hs.MatmulConfig) else None
+    rows = config if isinstance(config, hs.RowReductionConfig) else None
+    elements = config if isinstance(config, hs.PointwiseConfig) else None
     return [
-        MatmulRule(accumulate, classes=classes, config=config, decisions=decisions),
-        RowReductionRule(accumulate, decisions=decisions),
-        PointwiseRule(decisions),
+        MatmulRule(accumulate, classes=classes, config=product, decisions=decisions),
+        RowReductionRule(accumulate, config=rows, decisions=decisions),
+        PointwiseRule(decisions, config=elements),
         *stock(decisions),
     ]

@@ -23,6 +23,8 @@ class RowReductionRule(HopperRule):
     accumulate : str, optional
         "float32": functions that reduce in 16 bits do so in float32, see `hs.widen_sums`. None:
         they are refused.
+    config : RowReductionConfig, optional
+        What is decided of every one.
     decisions : list of Decision, optional
         Where to note what becomes of each function.
     """
@@ -30,12 +32,16 @@ class RowReductionRule(HopperRule):
     name: ClassVar[str] = "RowReduction"
 
     def __init__(
-        self, accumulate: str | None = WIDE, *, decisions: list[Decision] | None = None
+        self,
+        accumulate: str | None = WIDE,
+        *,
+        config: hs.RowReductionConfig | None = None,
+        decisions: list[Decision] | None = None,
     ) -> None:
         super().__init__(decisions)
         if accumulate not in (None, WIDE):
             raise cannot_schedule("RowReduction", f"{accumulate=}", f"{WIDE!r} or None")
-        self.accumulate = accumulate
+        self.accumulate, self.config = accumulate, config
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole function of row reductions."""
@@ -43,14 +49,31 @@ class RowReductionRule(HopperRule):
         halves = half_sums(func) if self.accumulate else []
         if halves:
             ir.replace_schedule(sch, s_tir.Schedule(hs.widen_sums(func)))
-        hs.row_reduction(sch)
+        hs.row_reduction(sch, config=self.config)
         return f"reductions in {self.accumulate} instead of {', '.join(halves)}" if halves else ""
 
 
 class PointwiseRule(HopperRule):
-    """Elementwise functions."""
+    """Elementwise functions.
+
+    Parameters
+    ----------
+    decisions : list of Decision, optional
+        Where to note what becomes of each function.
+    config : PointwiseConfig, optional
+        What is decided of every one.
+    """
 
     name: ClassVar[str] = "Pointwise"
+
+    def __init__(
+        self,
+        decisions: list[Decision] | None = None,
+        *,
+        config: hs.PointwiseConfig | None = None,
+    ) -> None:
+        super().__init__(decisions)
+        self.config = config
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole elementwise function.
@@ -61,5 +84,5 @@ class PointwiseRule(HopperRule):
             raise cannot_schedule(
                 "function", "a reshape, which relax does without a kernel", "a computation"
             )
-        hs.pointwise(sch)
+        hs.pointwise(sch, config=self.config)
         return ""

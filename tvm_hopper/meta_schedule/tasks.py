@@ -16,12 +16,13 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import relax, s_tir, tirx
 from tvm.target import Target
 
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import HopperError, cannot_tune
+from tvm_hopper.relax import prepare
 from tvm_hopper.requests import marks
 from tvm_hopper.requests.targets import find_processor, name_target
 
@@ -97,8 +98,8 @@ def find_tasks(mod: Any, target: Any = None) -> list[Task]:
     Parameters
     ----------
     mod : IRModule or PrimFunc
-        Functions in plain loops; of a Relax module the PrimFuncs that it has, so it must have gone
-        through the passes that make these.
+        Functions in plain loops. A Relax model that has none yet is prepared as the pipeline does
+        that builds it; of any other Relax module the PrimFuncs that it has.
     target : Target, str or dict, optional
         A Hopper GPU; left out, the one in scope.
 
@@ -110,6 +111,13 @@ def find_tasks(mod: Any, target: Any = None) -> list[Task]:
     return look_for_tasks(mod, as_target(target)).tasks
 
 
+def _is_model(mod: tvm.IRModule) -> bool:
+    """Tell a Relax model that no pass has made functions in plain loops of."""
+    functions = list(mod.functions.values())
+    has_loops = any(isinstance(x, tirx.PrimFunc) for x in functions)
+    return not has_loops and any(isinstance(x, relax.Function) for x in functions)
+
+
 def look_for_tasks(mod: Any, target: Target) -> TaskList:
     """Find tasks, size classes, and what is left."""
     if isinstance(mod, s_tir.Schedule):
@@ -118,6 +126,8 @@ def look_for_tasks(mod: Any, target: Target) -> TaskList:
         mod = tvm.IRModule({"main": mod})
     if not isinstance(mod, tvm.IRModule):
         raise cannot_tune("tune", type(mod).__name__, "an IRModule or a PrimFunc in plain loops")
+    if _is_model(mod):
+        mod = prepare(mod, target)
     found = TaskList([], [], {})
     known: dict[str, Task] = {}
     calls = _calls(mod)

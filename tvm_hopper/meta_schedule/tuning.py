@@ -61,8 +61,8 @@ def tune(
     Parameters
     ----------
     mod : IRModule or PrimFunc
-        Functions in plain loops. Of a Relax module the PrimFuncs that it has: it must have gone
-        through the passes that make them, as the pipeline that builds it does.
+        Functions in plain loops, or a Relax model: one without PrimFuncs is prepared as the
+        pipeline does that builds it, of another one those are tuned that it has.
     target : Target, str or dict, optional
         A Hopper GPU, e.g. "nvidia/nvidia-h200"; left out, the target in scope.
     trials : int
@@ -107,7 +107,7 @@ def tune(
     if not found.tasks:
         said = "; ".join(f"{name}: {why}" for name, why in found.left.items()) or "no PrimFunc"
         need = "a PrimFunc in plain loops: a product, reductions of rows, or elementwise (Relax"
-        need += " functions become some by LegalizeOps and FuseTIR, as in the pipeline that builds)"
+        need += " operators become some by tvm_hopper.relax.prepare)"
         raise cannot_tune("tune", said[:1000], need)
     with Journal(Path(work_dir)) as journal:
         run = Run(journal, found, where, check or Simulated(), progress)

@@ -4,9 +4,17 @@ ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
 print(tvm_hopper.relax.report(ex))
 """
 
-from .lowering import model_pipeline
+from .lowering import model_pipeline, prepare
 from .model_report import ModelReport, report
 from .options import ModelOptions
 from .switch import disable, enable
 
-__all__ = ["ModelOptions", "ModelReport", "disable", "enable", "model_pipeline", "report"]
+__all__ = [
+    "ModelOptions",
+    "ModelReport",
+    "disable",
+    "enable",
+    "model_pipeline",
+    "prepare",
+    "report",
+]

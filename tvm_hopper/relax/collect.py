@@ -170,8 +170,8 @@ def _kernels(func: tirx.PrimFunc, tuned: TunedChoice | None) -> tuple[KernelReco
         if tenths is None and time:
             tenths = round(10 * float(time.split()[0]))
         rows = None if rows is None else int(rows)
-        if not text and rows in given:
-            text = f"{describe(given[rows])}, tuned"
+        if rows in given:
+            text = f"{text or describe(given[rows])}, tuned"
         found.append(
             KernelRecord(
                 launched_for=as_text(conditions_around(func.body, kernel)),

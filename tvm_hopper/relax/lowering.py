@@ -27,6 +27,17 @@ from .schedule_functions import ScheduleFunctions
 GENERIC_ARCH = SM_90A.name.rstrip("a")
 
 
+def prepare_passes() -> list[Any]:
+    """Return what makes functions in plain loops of a model, behind the dispatch of libraries."""
+    return [
+        relax.transform.FuseTransposeMatmul(),  # weights stay as they lie, instead of a copy a call
+        relax.get_pipeline("zero"),  # legalize, fuse
+        relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
+        FlattenBatch(),  # batch and sequence are rows
+        relax.transform.DeadCodeElimination(),  # functions that nobody calls any more
+    ]
+
+
 def legalize_passes(options: ModelOptions) -> list[Any]:
     """Return what stands in place of TVM's `legalize_passes` for CUDA.
 
@@ -36,16 +47,28 @@ def legalize_passes(options: ModelOptions) -> list[Any]:
         How products are computed.
     """
     return [
-        relax.transform.FuseTransposeMatmul(),  # weights stay as they lie, instead of a copy a call
-        relax.get_pipeline("zero"),  # legalize, fuse
-        relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
-        FlattenBatch(),  # batch and sequence are rows
-        relax.transform.DeadCodeElimination(),  # functions that nobody calls any more
-        ScheduleFunctions(
-            options
-        ),  # a kernel for each function, ours where a rule of ours takes it
+        *prepare_passes(),
+        ScheduleFunctions(options),  # a kernel each, ours where a rule of ours takes the function
         KeepRecords(),  # for `report`, on the executable too
     ]
+
+
+def prepare(mod: tvm.IRModule, target: Any = None) -> tvm.IRModule:
+    """Return a model as the pipeline schedules it: functions in plain loops, and calls of them.
+
+    Tuning looks at these functions, so that what it finds is found again by a build.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A Relax model.
+    target : Target, str or dict, optional
+        What it is built for; left out, the target in scope.
+    """
+    where = Target.current(allow_none=False) if target is None else Target(target)
+    with where:
+        passes = [*stock.library_dispatch_passes(where), *prepare_passes()]
+        return tvm.transform.Sequential(passes)(mod)
 
 
 def model_pipeline(**given: Any) -> tvm.transform.Pass:

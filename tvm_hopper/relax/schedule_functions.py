@@ -25,7 +25,7 @@ from . import collect
 from .check_builds import find_fault
 from .options import ModelOptions
 from .records import FunctionRecord, to_text
-from .tuned import TunedChoice, find_tuned
+from .tuned import TunedChoice, find_tuned, open_records
 
 ATTR = "tvm_hopper.model"
 
@@ -46,6 +46,7 @@ class ScheduleFunctions:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule every function that is plain loops."""
         new, records = {}, []
+        database = open_records(self.options.database)
         for gv, func in mod.functions_items():
             name = str(gv.name_hint)
             if not isinstance(func, tirx.PrimFunc):
@@ -55,7 +56,7 @@ class ScheduleFunctions:
                 continue
             said: list[Decision] = []
             target = func.attrs.get("target") or Target.current(allow_none=False)
-            tuned = find_tuned(self.options.database, name, func, target)
+            tuned = find_tuned(database, name, func, target)
             done = self._schedule(name, func, target, tuned, said)
             if done is not None:
                 new[gv] = done

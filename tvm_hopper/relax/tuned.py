@@ -7,45 +7,74 @@ for each size class as (bound, configuration), ascending, or with None.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tvm import tirx
 from tvm.target import Target
 
 from tvm_hopper.errors import cannot_configure
-from tvm_hopper.schedule.products.config import MatmulConfig
+from tvm_hopper.schedule import MatmulConfig, PointwiseConfig, RowReductionConfig
 
 from .options import WHERE
 
 LOOKUP = "tvm_hopper.meta_schedule"
+CONFIGURATIONS = (MatmulConfig, RowReductionConfig, PointwiseConfig)
 
 
 @dataclass(frozen=True)
 class TunedChoice:
     """What is decided of one function: nothing, a configuration, or one for each class."""
 
-    config: MatmulConfig | None = None
+    config: Any = None
     classes: Mapping[int, MatmulConfig] | None = None
 
     @property
-    def configs(self) -> dict[int | None, MatmulConfig]:
+    def configs(self) -> dict[int | None, Any]:
         """The configuration of each class by its bound; None stands for all rows."""
-        found: dict[int | None, MatmulConfig] = {}
+        found: dict[int | None, Any] = {}
         found.update((self.classes or {}).items())
         if self.config is not None:
             found[None] = self.config
         return found
 
 
-def describe(config: MatmulConfig) -> str:
-    """Write what a configuration says of tile, consumers and stages."""
+def describe(config: Any) -> str:
+    """Write what a configuration says of tile, consumers and stages, or all that it says."""
+    if not isinstance(config, MatmulConfig):
+        given = ((x.name, getattr(config, x.name)) for x in fields(config))
+        return ", ".join(f"{name}={value}" for name, value in given if value is not None)
     tile = "x".join(map(str, config.tile or ()))
     parts = [tile, "transposed" if config.transposed else ""]
     parts += [f"{config.consumers} consumers"] if config.consumers else []
     parts += [f"{config.stages} stages"] if config.stages else []
     return ", ".join(x for x in parts if x)
+
+
+def open_records(database: Any) -> Any:
+    """Open the records of a folder once for all functions of a model.
+
+    Raises
+    ------
+    OptionError
+        There is nothing that reads databases.
+    TuningError
+        There are no records in the folder, or they cannot be read.
+    """
+    is_folder = isinstance(database, (str, os.PathLike))
+    return _reader(database).Database(database) if is_folder else database
+
+
+def _reader(database: Any) -> Any:
+    try:
+        module = importlib.import_module(LOOKUP)
+        module.lookup  # noqa: B018 - loaded on first use
+    except (ImportError, AttributeError) as error:
+        need = f"{LOOKUP}.lookup, which this installation has not ({error})"
+        raise cannot_configure(WHERE, f"database={database!r}", need) from error
+    return module
 
 
 def find_tuned(database: Any, name: str, func: tirx.PrimFunc, target: Target) -> TunedChoice:
@@ -58,15 +87,10 @@ def find_tuned(database: Any, name: str, func: tirx.PrimFunc, target: Target) ->
     """
     if database is None:
         return TunedChoice()
-    try:
-        lookup = importlib.import_module(LOOKUP).lookup
-    except (ImportError, AttributeError) as error:
-        need = f"{LOOKUP}.lookup, which this installation has not ({error})"
-        raise cannot_configure(WHERE, f"database={database!r}", need) from error
-    found = lookup(database, func, target)
+    found = _reader(database).lookup(database, func, target)
     if found is None:
         return TunedChoice()
-    if isinstance(found, MatmulConfig):
+    if isinstance(found, CONFIGURATIONS):
         return TunedChoice(config=found)
     try:
         classes = {int(bound): config for bound, config in found}
@@ -74,5 +98,5 @@ def find_tuned(database: Any, name: str, func: tirx.PrimFunc, target: Target) ->
         classes = {}
     if not classes or not all(isinstance(x, MatmulConfig) for x in classes.values()):
         what = f"{found!r} for function {name} in database={database!r}"
-        raise cannot_configure(WHERE, what, "an hs.MatmulConfig, or (bound, MatmulConfig) pairs")
+        raise cannot_configure(WHERE, what, "a configuration, or (bound, MatmulConfig) pairs")
     return TunedChoice(classes=classes)

@@ -178,6 +178,10 @@ def _sigmoid(x: Any) -> Any:
     return reciprocal(_f32(1) + tirx.exp(times(-1, x)))
 
 
+def _short_sigmoid(x: Any) -> Any:
+    return reciprocal(_f32(1) + power_of_two(times(-LOG2_E, x)))
+
+
 def _exp(x: Any) -> Any:
     return power_of_two(times(LOG2_E, x))
 
@@ -203,6 +207,9 @@ _SHORT = (
 )
 SHORT_FUNCTIONS = {"short": _SHORT, "approximate": (_TANH_BY_CHIP, *_SHORT[1:-1])}
 """By the option's value: the forms, those that contain another one first."""
+FIRST_OF_MEMORY_BOUND = (  # its exponential is one of those that are replaced behind it
+    ShortFunction("sigmoid(x)", lambda x: _argument(x, "sigmoid"), _short_sigmoid, 2.0**-16),
+)
 OF_MEMORY_BOUND = (
     ShortFunction("x / (1 + exp(y))", _over_one_plus, lambda product: product, 2.0**-19),
     ShortFunction("exp(x)", lambda x: _argument(x, "exp"), _exp, 2.0**-16),

@@ -116,8 +116,8 @@ HINTED = ("tma", "bulk")
 
 # Of memory-bound kernels.
 POINTWISE, ROW_REDUCTION = "pointwise", "row_reduction"
-COLUMN_REDUCTION = "column_reduction"
-KINDS = (POINTWISE, ROW_REDUCTION, COLUMN_REDUCTION)
+COLUMN_REDUCTION, DOT_PRODUCTS = "column_reduction", "dot_products"
+KINDS = (POINTWISE, ROW_REDUCTION, COLUMN_REDUCTION, DOT_PRODUCTS)
 
 KEYS: dict[str, Key] = {
     key.name: key

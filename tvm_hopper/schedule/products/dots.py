@@ -1,0 +1,261 @@
+"""Products of few rows as dot products: weights pass through registers once.
+
+    B[n, k], rows along k                           B[k, n], rows along n
+  blockIdx.x, threadIdx.y   columns of C          blockIdx.x, threadIdx.x   vectors of columns of C
+    threadIdx.x             share a sum             threadIdx.y             share a sum
+      for k0:                                         for k0:
+        load B      vectors, all in flight              load B    vectors, all in flight
+        load A      vectors, out of L1                  load A    vectors, out of L1
+        C += A * B  float32, in registers               C += A * B
+    add up          by shuffles                     add up        through shared memory, in order
+    store           with the epilogue               store         with the epilogue
+
+A tensor core has little to do here: its tile of 64 is mostly empty, and its operands go through
+shared memory.  The order of a sum is fixed, and another one than a tensor core's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+from tvm.tirx import IndexMap
+
+from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule import steps
+
+from . import fuse
+from .dot_shape import VECTOR_BYTES, DotShape
+from .outputs import keep_in_registers, separate_outputs
+from .recognize import find_matmul
+
+PARTIAL_VECTOR = 4  # float32 values that a thread puts into shared memory at once
+
+
+@dataclass(frozen=True)
+class DotSite:
+    """What both ways to share a sum out start from.
+
+    Attributes
+    ----------
+    block : SBlockRV
+        The product, padded to whole tiles.
+    stores : list of SBlockRV
+        Those of its outputs.
+    grid, m, n, k : LoopRV
+        The loops over tiles of rows, over the rows of one, over all columns and over the sum.
+    operands : tuple of int
+        Which of the block's reads are A and B.
+    """
+
+    block: Any
+    stores: list[Any]
+    grid: Any
+    m: Any
+    n: Any
+    k: Any
+    operands: tuple[int, int]
+
+
+def apply_dots(
+    sch: s_tir.Schedule, block: Any, rows: int, shape: DotShape, outputs: int, chosen: str
+) -> Any:
+    """Schedule a product as dot products.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    block : SBlockRV
+        The multiply-add, in plain loops; its casts are inlined.
+    rows : int
+        Of the output, that a thread block computes together.
+    shape : DotShape
+        How the work is dealt out.
+    outputs : int
+        Tensors that the kernel leaves in memory.
+    chosen : str
+        What `explain` says of it.
+
+    Returns
+    -------
+    block : SBlockRV
+        The block that adds up what threads have summed.
+    """
+    problem = find_matmul(sch, block)
+    vector = VECTOR_BYTES // dtype_bytes(problem.rhs.dtype)
+    along_k = problem.rhs.major == "k"
+    steps.pad(sch, block, (rows, *shape.tile(along_k, vector)))
+    site = _prepare(sch, block, rows, outputs)
+    inner = (_along_rows if along_k else _along_columns)(sch, site, shape, vector)
+    sch.bind(site.grid, "blockIdx.y")
+    sch.bind(inner, "blockIdx.x")
+    sch.annotate(inner, keys.MEMORY_BOUND, keys.DOT_PRODUCTS)
+    sch.annotate(inner, keys.CHOSEN, chosen)
+    return block
+
+
+def _prepare(sch: s_tir.Schedule, block: Any, rows: int, outputs: int) -> DotSite:
+    """Give a product stores of its own, and loops in an order that both ways start from."""
+    if outputs > 1:
+        stores = keep_in_registers(sch, block, separate_outputs(sch, block))
+    else:
+        stores = [sch.cache_write(block, 0, "local")]
+    problem = find_matmul(sch, block)  # its operands may be pads now
+    loops = sch.get_loops(block)
+    lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
+    m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
+    outer, inner = sch.split(m, [None, rows])
+    sch.reorder(*lead, outer, n, k, inner)
+    grid = sch.fuse(*lead, outer) if lead else outer
+    reads = [x.source for x in sch.get(block).reads]
+    operands = [
+        next(i for i, x in enumerate(reads) if x.same_as(side.buffer))
+        for side in (problem.lhs, problem.rhs)
+    ]
+    return DotSite(block, stores, grid, inner, n, k, (operands[0], operands[1]))
+
+
+def _along_rows(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int) -> Any:
+    """Share each sum out between neighbouring threads; return the loop over thread blocks."""
+    block = site.block
+    n_block, n_group, n_own = sch.split(site.n, [None, shape.groups, shape.columns])
+    vectors, element = sch.split(site.k, [None, vector])
+    step, chunk, thread = sch.split(vectors, [None, shape.vectors, shape.threads])
+    order = [thread, step, chunk, n_own, site.m, element]
+    sch.reorder(n_block, n_group, *order)
+    part = sch.rfactor(thread, 0)
+    axes = _axes_of(sch, part, 3)
+    thread_, step_, chunk_, n_, _, element_ = axes
+    a = _keep(sch, part, site.operands[0], [axes[4], step_, chunk_, thread_, element_])
+    b = _keep(sch, part, site.operands[1], [n_, step_, chunk_, thread_, element_])
+    sch.set_scope(part, 0, "local")
+
+    _, n_block, n_group, thread, n_own, m = sch.get_loops(block)
+    sch.reorder(n_own, m, thread)
+    sch.bind(n_group, "threadIdx.y")
+    sch.bind(thread, "threadIdx.x")
+    pairs = sch.fuse(n_own, m)
+    if shape.threads <= THREADS_PER_WARP:  # else sums meet in shared memory, in turns of a loop
+        sch.unroll(pairs)
+
+    sch.compute_at(part, n_group, preserve_unit_loops=True)
+    loops = list(sch.get_loops(part))[3:]
+    inside = [loops[x] for x in axes]
+    sch.reorder(*inside)
+    sch.bind(inside[0], "threadIdx.x")
+    for loop in inside[2:]:
+        sch.unroll(loop)
+    for copy in (b, a):
+        _load_vectors(sch, copy, inside[1], sch.get(part).iter_vars[element_])
+    _hint(sch, b, shape)
+
+    sch.set_scope(block, 0, "local")
+    for store in site.stores:
+        sch.reverse_compute_at(store, n_group, preserve_unit_loops=True)
+        fuse.fuse_epilogue(sch, store)
+        for loop in list(sch.get_loops(store))[3:]:
+            sch.unroll(loop)
+        _, first = sch.split(sch.add_unit_loop(store), [None, shape.threads])
+        sch.bind(first, "threadIdx.x")  # all of them know the sum
+    return n_block
+
+
+def _along_columns(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int) -> Any:
+    """Let each thread sum the columns of a vector; return the loop over thread blocks."""
+    block = site.block
+    n_block, n_group, element = sch.split(site.n, [None, shape.groups, vector])
+    step, thread, chunk = sch.split(site.k, [None, shape.threads, shape.vectors])
+    sch.reorder(n_block, n_group, thread, step, chunk, site.m, element)
+    part = sch.rfactor(thread, 0)
+    axes = _axes_of(sch, part, 3)
+    thread_, step_, chunk_, m_, n_ = axes
+    a = _keep(sch, part, site.operands[0], [m_, step_, thread_, chunk_])
+    b = _keep(sch, part, site.operands[1], [step_, thread_, chunk_, n_])
+    partial = sch.cache_write(part, 0, "local")
+    sch.set_scope(partial, 0, "shared.dyn")
+
+    _, n_block, n_group, thread, m, element = sch.get_loops(block)
+    sch.reorder(m, n_group, element, thread)
+    own = sch.fuse(m, n_group, element)
+    sch.unroll(thread)
+
+    sch.compute_at(partial, n_block, preserve_unit_loops=True)
+    thread, *rows, columns = list(sch.get_loops(partial))[2:]
+    group, column = sch.split(columns, [shape.groups, vector])
+    sch.reorder(thread, group, *rows, column)
+    sch.bind(thread, "threadIdx.y")
+    sch.bind(group, "threadIdx.x")
+    outer, words = sch.split(column, [None, PARTIAL_VECTOR])
+    for loop in (*rows, outer):
+        sch.unroll(loop)
+    sch.vectorize(words)
+    sch.compute_at(part, group, preserve_unit_loops=True)
+    loops = list(sch.get_loops(part))[4:]
+    inside = [loops[x] for x in axes]
+    sch.reorder(*inside)
+    for loop in inside[2:]:
+        sch.unroll(loop)
+    for copy, axis in ((b, n_), (a, chunk_)):
+        _load_vectors(sch, copy, inside[1], sch.get(part).iter_vars[axis])
+    _hint(sch, b, shape)
+
+    sch.set_scope(block, 0, "local")
+    for store in site.stores:
+        sch.reverse_compute_at(store, own, preserve_unit_loops=True)
+        fuse.fuse_epilogue(sch, store)
+    # Split last: TVM would lose the bound that threads without an element need.
+    _, thread, group = sch.split(own, [None, shape.threads, shape.groups])
+    sch.bind(thread, "threadIdx.y")
+    sch.bind(group, "threadIdx.x")
+    return n_block
+
+
+def _axes_of(sch: s_tir.Schedule, block: Any, skipped: int) -> list[int]:
+    """Return for each loop around a block but the outer ones which of its axes it moves."""
+    loops, realize = ir.loop_nest(sch.get(list(sch.get_loops(block))[0]))
+    return [
+        next(i for i, x in enumerate(realize.iter_values) if ir.depends_on(x, [loop.loop_var]))
+        for loop in loops[skipped:]
+    ]
+
+
+def _keep(sch: s_tir.Schedule, block: Any, read: int, axes: list[int]) -> Any:
+    """Load an operand into registers, indexed by axes of the block, and inline its pad."""
+    node = sch.get(block)
+    region = [x.min for x in node.reads[read].region]
+    others = [  # of extent one, in front
+        i
+        for i, x in enumerate(node.iter_vars)
+        if i not in axes and ir.is_const(x.dom.extent, 1) and ir.depends_on(region, [x.var])
+    ]
+    index = IndexMap.from_func(
+        lambda *i: [i[x] for x in (*others, *axes)],
+        len(node.iter_vars),
+        index_dtype=ir.dtype_of(node.iter_vars[0].var),
+    )
+    copy = sch.reindex_cache_read(block, read, "local", index)
+    for producer in sch.get_producers(copy):
+        steps.inline_copies(sch, producer)
+    return copy
+
+
+def _load_vectors(sch: s_tir.Schedule, copy: Any, place: Any, axis: Any) -> None:
+    """Load an operand in a loop, by vectors along one of the product's axes."""
+    sch.compute_at(copy, place, preserve_unit_loops=True)
+    names = [str(x.var.name) for x in sch.get(copy).iter_vars]
+    loops = list(sch.get_loops(copy))[-len(names) :]
+    vector = loops.pop(names.index(str(axis.var.name)))
+    sch.reorder(*loops, vector)
+    for loop in loops:
+        sch.unroll(loop)
+    sch.vectorize(vector)
+
+
+def _hint(sch: s_tir.Schedule, load: Any, shape: DotShape) -> None:
+    if shape.hint:
+        sch.annotate(load, keys.LOAD_HINT, shape.hint)

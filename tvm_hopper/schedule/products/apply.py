@@ -36,8 +36,11 @@ from . import fuse
 from .branches import branched, class_block
 from .classes import ClassKernel, as_asked, estimate_all, find_kernels
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
+from .dot_choice import choose_dots, choose_shape, find_unserved, may_be_dots, refuse
+from .dot_shape import DotShape
+from .dots import apply_dots
 from .estimate import ProductShape
-from .model import SYMBOLIC_EXTENT, as_product, choose_config, listed
+from .model import SYMBOLIC_EXTENT, as_product, choose_config, listed, rank_both
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
@@ -58,6 +61,7 @@ from .staging import (
     through_shared_memory,
 )
 from .views import make_views
+from .wide_sums import WIDE, widen_product
 
 
 def matmul(
@@ -194,6 +198,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
     choices = _choices(problem, kernel, epilogue.outputs)
+    if dots := _find_dots(problem, kernel, views, epilogue):
+        return _apply_dots(sch, block, problem, kernel, dots, len(epilogue.outputs))
     config, axis = _fit(sch, problem, kernel, epilogue)
     noted = _chosen_for(problem, kernel, config, epilogue.outputs)
     assert config.tile is not None
@@ -280,6 +286,44 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         wgmma_pending=config.wgmma_pending,
     )
     return product
+
+
+def _find_dots(
+    problem: Matmul, kernel: ClassKernel, views: Sequence[Any], epilogue: EpilogueTypes
+) -> DotShape | None:
+    """Return how dot products are dealt out, None where the product goes to tensor cores."""
+    config = kernel.config
+    if not may_be_dots(config):
+        return None
+    rows = _extents(problem, kernel)[0]
+    why = find_unserved(problem, rows, views)
+    if why and config.dots:
+        raise refuse(problem, why)
+    if why:
+        return None
+    if isinstance(config.dots, tuple):
+        return DotShape(*config.dots)
+    wanted, chip = _product(problem, kernel, epilogue.outputs), chip_of_target()
+    if not config.dots:
+        best, *_ = rank_both(wanted, config, chip, 1)
+        if not choose_dots(wanted, config, best.microseconds, chip):
+            return None
+    return choose_shape(rows, problem.k.extent, problem.rhs.dtype)
+
+
+def _apply_dots(
+    sch: s_tir.Schedule,
+    block: Any,
+    problem: Matmul,
+    kernel: ClassKernel,
+    shape: DotShape,
+    outputs: int,
+) -> Any:
+    """Schedule a product as dot products."""
+    if problem.acc_dtype != WIDE:
+        block = widen_product(sch, block)
+    rows = _extents(problem, kernel)[0]
+    return apply_dots(sch, block, rows, shape, outputs, str(shape))
 
 
 def _fit(

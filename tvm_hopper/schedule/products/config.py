@@ -8,7 +8,7 @@ candidates, and what a single sample breaks is refused by the lowering.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tvm_hopper.errors import cannot_schedule, found_and_need
@@ -25,6 +25,7 @@ from tvm_hopper.requests.keys import BY_DEVICE, MOST_CONSUMERS
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
 
 from . import split
+from .dot_shape import as_dots
 
 ARCH = SM_90A  # that products are scheduled for: its warp groups multiply
 CONSUMERS = (1, 2, 3)  # of a product
@@ -127,6 +128,11 @@ class MatmulConfig:
         True multiplies C^T = B^T A^T: rows of the tile are columns of the output, so that an output
         of few rows, as M lies on the instruction's columns, needs no tile of 64 rows. Elements are
         then stored one by one. None: from the shape, where the tile is chosen too.
+    dots : bool or tuple of int, optional
+        True computes dot products by plain threads instead of tiles by tensor cores, of up to 8 rows
+        of A[m, k] and B[n, k]: nothing of the rest can be given beside it. A tuple says how: threads
+        that share a sum, such groups in a thread block, columns of the output that each sums, and
+        vectors of weights that a thread has in flight for each column. None: from the shape.
     """
 
     tile: tuple[Any, Any, Any] | None = None
@@ -146,6 +152,7 @@ class MatmulConfig:
     operand_slots: int | None = None
     transposed: bool | None = None
     batch_invariant: bool = False
+    dots: tuple[int, ...] | bool | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -181,6 +188,9 @@ class MatmulConfig:
         if self.batch_invariant and self.parts > 1:
             need = "one of the two: parts of a sum are added in another order"
             raise cannot_schedule(where, f"split_k={self.split_k} with batch_invariant=True", need)
+        _store(self, dots=as_dots(where, self.dots))
+        if self.dots:
+            self._check_alone(where)
         if self.transposed not in (None, False, True):
             raise cannot_schedule(where, f"transposed={self.transposed!r}", "True, False or None")
         if self.transposed and self.store is not None:
@@ -191,6 +201,17 @@ class MatmulConfig:
         if self.operand_slots and self.store is None:
             need = 'store="tma" too: operands come in the parts that the output leaves in'
             raise cannot_schedule(where, "operand_slots alone", need)
+
+    def _check_alone(self, where: str) -> None:
+        """Refuse what speaks of tiles beside dot products."""
+        if self.batch_invariant:
+            need = "one of the two: threads add the parts of a sum in another order"
+            raise cannot_schedule(where, "dots with batch_invariant=True", need)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and field.name not in ("dots", "accumulate", "batch_invariant"):
+                need = "dots alone: threads compute no tiles"
+                raise cannot_schedule(where, f"dots with {field.name}={value}", need)
 
     @property
     def parts(self) -> int:

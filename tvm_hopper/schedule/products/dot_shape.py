@@ -9,9 +9,9 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.schedule.arguments import as_int
 
-MOST_ROWS = 8  # of the output that a thread sums together
+MOST_ROWS = 8  # of the output that a thread block computes together
+MOST_COLUMNS = 8  # of the output that a thread sums together
 MOST_VECTORS = 16  # of weights that a thread has in flight for one column
-MOST_COLUMNS = 8  # of the output that a thread sums together, where rows of weights run along k
 VECTOR_BYTES = 16  # that a thread loads at once
 FIELDS = ("threads", "groups", "columns", "vectors")
 
@@ -23,37 +23,33 @@ class DotShape:
     Attributes
     ----------
     threads : int
-        Threads that share a sum.
+        Threads that share a sum, neighbours by their number.
     groups : int
-        Such groups in a thread block, side by side along the output's columns.
+        Such groups in a thread block, each with columns of the output of its own.
     columns : int
-        Columns of the output that a group sums together. Where rows of the weights run along them,
-        they are those of one vector, and this is 1.
+        Columns of the output that a group sums together.
     vectors : int
         Vectors of weights that a thread has in flight, for each of these columns.
-    hint : str
-        What the caches do with the weights; empty: as they do with everything.
     """
 
     threads: int
     groups: int
-    columns: int = 1
-    vectors: int = 4
-    hint: str = ""
+    columns: int
+    vectors: int
 
-    def tile(self, along_k: bool, vector: int) -> tuple[int, int]:
-        """Return the columns of a thread block, and the part of the sum that it has in flight."""
-        if along_k:
-            return self.groups * self.columns, self.threads * self.vectors * vector
-        return self.groups * vector, self.threads * self.vectors
+    def __str__(self) -> str:
+        several = f", {self.columns} columns each" * (self.columns > 1)
+        return (
+            f"{self.threads} threads a sum, {self.groups} beside each other{several}, "
+            f"{self.vectors} vectors in flight"
+        )
 
-    @property
-    def num_threads(self) -> int:
-        """Threads of a thread block."""
-        return self.threads * self.groups
+    def step(self, vector: int) -> int:
+        """Return the length of the part of a sum that is in flight, in elements."""
+        return self.threads * self.vectors * vector
 
 
-def as_dots(where: str, value: Any) -> tuple[int, int, int, int] | bool | None:
+def as_dots(where: str, value: Any) -> tuple[int, ...] | bool | None:
     """Check what a configuration says of dot products.
 
     Raises
@@ -67,16 +63,12 @@ def as_dots(where: str, value: Any) -> tuple[int, int, int, int] | bool | None:
         need = f"True, False, or {len(FIELDS)} ints: {', '.join(FIELDS)}"
         raise cannot_schedule(where, f"dots={value!r}", need)
     most = (MAX_THREADS, MAX_THREADS, MOST_COLUMNS, MOST_VECTORS)
-    found = [
+    found = tuple(
         as_int(where, f"dots, {name}", x, 1, limit) or 1
         for name, x, limit in zip(FIELDS, value, most, strict=True)
-    ]
-    threads, groups, columns, vectors = found
-    if threads & (threads - 1) or vectors & (vectors - 1):
-        need = "powers of two"
-        raise cannot_schedule(where, f"dots with {threads} threads, {vectors} vectors", need)
-    if threads * groups % THREADS_PER_WARP or threads * groups > MAX_THREADS:
-        found_text = f"dots with {threads} x {groups} = {threads * groups} threads"
-        need = f"a multiple of {THREADS_PER_WARP}, at most {MAX_THREADS}"
-        raise cannot_schedule(where, found_text, need)
-    return threads, groups, columns, vectors
+    )
+    threads, groups, *_ = found
+    if threads % THREADS_PER_WARP or threads * groups > MAX_THREADS:
+        need = f"whole warps of {THREADS_PER_WARP} that share a sum, at most {MAX_THREADS} threads"
+        raise cannot_schedule(where, f"dots with {groups} groups of {threads} threads", need)
+    return found

@@ -1,14 +1,16 @@
 """Products of few rows as dot products: weights pass through registers once.
 
-    B[n, k], rows along k                           B[k, n], rows along n
-  blockIdx.x, threadIdx.y   columns of C          blockIdx.x, threadIdx.x   vectors of columns of C
-    threadIdx.x             share a sum             threadIdx.y             share a sum
-      for k0:                                         for k0:
-        load B      vectors, all in flight              load B    vectors, all in flight
-        load A      vectors, out of L1                  load A    vectors, out of L1
-        C += A * B  float32, in registers               C += A * B
-    add up          by shuffles                     add up        through shared memory, in order
-    store           with the epilogue               store         with the epilogue
+    C[i, j] += A[i, k] * B[j, k]                                       few i
+  ->
+  blockIdx.y          tiles of rows
+    blockIdx.x, threadIdx.y     columns of C: rows of B
+      threadIdx.x                 threads that share a sum
+        for k0:
+          load B                    vectors, all in flight, given up first by the caches
+          load A                    vectors, out of L1
+          own += A * B              float32, in registers
+      C = sum of own              by shuffles, and one barrier where several warps share it
+      store                       with the epilogue
 
 A tensor core has little to do here: its tile of 64 is mostly empty, and its operands go through
 shared memory.  The order of a sum is fixed, and another one than a tensor core's.
@@ -33,12 +35,10 @@ from .dot_shape import VECTOR_BYTES, DotShape
 from .outputs import keep_in_registers, separate_outputs
 from .recognize import find_matmul
 
-PARTIAL_VECTOR = 4  # float32 values that a thread puts into shared memory at once
-
 
 @dataclass(frozen=True)
 class DotSite:
-    """What both ways to share a sum out start from.
+    """A product that is ready to be shared out.
 
     Attributes
     ----------
@@ -86,12 +86,10 @@ def apply_dots(
     block : SBlockRV
         The block that adds up what threads have summed.
     """
-    problem = find_matmul(sch, block)
-    vector = VECTOR_BYTES // dtype_bytes(problem.rhs.dtype)
-    along_k = problem.rhs.major == "k"
-    steps.pad(sch, block, (rows, *shape.tile(along_k, vector)))
+    vector = VECTOR_BYTES // dtype_bytes(find_matmul(sch, block).rhs.dtype)
+    steps.pad(sch, block, (rows, shape.groups * shape.columns, shape.step(vector)))
     site = _prepare(sch, block, rows, outputs)
-    inner = (_along_rows if along_k else _along_columns)(sch, site, shape, vector)
+    inner = _share_out(sch, site, shape, vector)
     sch.bind(site.grid, "blockIdx.y")
     sch.bind(inner, "blockIdx.x")
     sch.annotate(inner, keys.MEMORY_BOUND, keys.DOT_PRODUCTS)
@@ -100,7 +98,7 @@ def apply_dots(
 
 
 def _prepare(sch: s_tir.Schedule, block: Any, rows: int, outputs: int) -> DotSite:
-    """Give a product stores of its own, and loops in an order that both ways start from."""
+    """Give a product stores of its own, and loops in the order of the kernel's."""
     if outputs > 1:
         stores = keep_in_registers(sch, block, separate_outputs(sch, block))
     else:
@@ -120,7 +118,7 @@ def _prepare(sch: s_tir.Schedule, block: Any, rows: int, outputs: int) -> DotSit
     return DotSite(block, stores, grid, inner, n, k, (operands[0], operands[1]))
 
 
-def _along_rows(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int) -> Any:
+def _share_out(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int) -> Any:
     """Share each sum out between neighbouring threads; return the loop over thread blocks."""
     block = site.block
     n_block, n_group, n_own = sch.split(site.n, [None, shape.groups, shape.columns])
@@ -152,7 +150,7 @@ def _along_rows(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int
         sch.unroll(loop)
     for copy in (b, a):
         _load_vectors(sch, copy, inside[1], sch.get(part).iter_vars[element_])
-    _hint(sch, b, shape)
+    sch.annotate(b, keys.LOAD_HINT, "evict_first")
 
     sch.set_scope(block, 0, "local")
     for store in site.stores:
@@ -162,56 +160,6 @@ def _along_rows(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int
             sch.unroll(loop)
         _, first = sch.split(sch.add_unit_loop(store), [None, shape.threads])
         sch.bind(first, "threadIdx.x")  # all of them know the sum
-    return n_block
-
-
-def _along_columns(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int) -> Any:
-    """Let each thread sum the columns of a vector; return the loop over thread blocks."""
-    block = site.block
-    n_block, n_group, element = sch.split(site.n, [None, shape.groups, vector])
-    step, thread, chunk = sch.split(site.k, [None, shape.threads, shape.vectors])
-    sch.reorder(n_block, n_group, thread, step, chunk, site.m, element)
-    part = sch.rfactor(thread, 0)
-    axes = _axes_of(sch, part, 3)
-    thread_, step_, chunk_, m_, n_ = axes
-    a = _keep(sch, part, site.operands[0], [m_, step_, thread_, chunk_])
-    b = _keep(sch, part, site.operands[1], [step_, thread_, chunk_, n_])
-    partial = sch.cache_write(part, 0, "local")
-    sch.set_scope(partial, 0, "shared.dyn")
-
-    _, n_block, n_group, thread, m, element = sch.get_loops(block)
-    sch.reorder(m, n_group, element, thread)
-    own = sch.fuse(m, n_group, element)
-    sch.unroll(thread)
-
-    sch.compute_at(partial, n_block, preserve_unit_loops=True)
-    thread, *rows, columns = list(sch.get_loops(partial))[2:]
-    group, column = sch.split(columns, [shape.groups, vector])
-    sch.reorder(thread, group, *rows, column)
-    sch.bind(thread, "threadIdx.y")
-    sch.bind(group, "threadIdx.x")
-    outer, words = sch.split(column, [None, PARTIAL_VECTOR])
-    for loop in (*rows, outer):
-        sch.unroll(loop)
-    sch.vectorize(words)
-    sch.compute_at(part, group, preserve_unit_loops=True)
-    loops = list(sch.get_loops(part))[4:]
-    inside = [loops[x] for x in axes]
-    sch.reorder(*inside)
-    for loop in inside[2:]:
-        sch.unroll(loop)
-    for copy, axis in ((b, n_), (a, chunk_)):
-        _load_vectors(sch, copy, inside[1], sch.get(part).iter_vars[axis])
-    _hint(sch, b, shape)
-
-    sch.set_scope(block, 0, "local")
-    for store in site.stores:
-        sch.reverse_compute_at(store, own, preserve_unit_loops=True)
-        fuse.fuse_epilogue(sch, store)
-    # Split last: TVM would lose the bound that threads without an element need.
-    _, thread, group = sch.split(own, [None, shape.threads, shape.groups])
-    sch.bind(thread, "threadIdx.y")
-    sch.bind(group, "threadIdx.x")
     return n_block
 
 
@@ -254,8 +202,3 @@ def _load_vectors(sch: s_tir.Schedule, copy: Any, place: Any, axis: Any) -> None
     for loop in loops:
         sch.unroll(loop)
     sch.vectorize(vector)
-
-
-def _hint(sch: s_tir.Schedule, load: Any, shape: DotShape) -> None:
-    if shape.hint:
-        sch.annotate(load, keys.LOAD_HINT, shape.hint)

@@ -34,13 +34,11 @@ from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from . import fuse
 from .branches import branched, class_block
-from .classes import ClassKernel, as_asked, estimate_all, find_kernels
+from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .dot_choice import choose_dots, choose_shape, find_unserved, may_be_dots, refuse
-from .dot_shape import DotShape
 from .dots import apply_dots
-from .estimate import ProductShape
-from .model import SYMBOLIC_EXTENT, as_product, choose_config, listed, rank_both
+from .few_rows import find_dots
+from .model import SYMBOLIC_EXTENT, as_product, choose_config, listed
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
@@ -61,7 +59,6 @@ from .staging import (
     through_shared_memory,
 )
 from .views import make_views
-from .wide_sums import WIDE, widen_product
 
 
 def matmul(
@@ -198,8 +195,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
     choices = _choices(problem, kernel, epilogue.outputs)
-    if dots := _find_dots(problem, kernel, views, epilogue):
-        return _apply_dots(sch, block, problem, kernel, dots, len(epilogue.outputs))
+    if dots := find_dots(problem, kernel, views, epilogue.outputs):
+        return apply_dots(sch, block, dots, len(epilogue.outputs))
     config, axis = _fit(sch, problem, kernel, epilogue)
     noted = _chosen_for(problem, kernel, config, epilogue.outputs)
     assert config.tile is not None
@@ -288,44 +285,6 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     return product
 
 
-def _find_dots(
-    problem: Matmul, kernel: ClassKernel, views: Sequence[Any], epilogue: EpilogueTypes
-) -> DotShape | None:
-    """Return how dot products are dealt out, None where the product goes to tensor cores."""
-    config = kernel.config
-    if not may_be_dots(config):
-        return None
-    rows = _extents(problem, kernel)[0]
-    why = find_unserved(problem, rows, views)
-    if why and config.dots:
-        raise refuse(problem, why)
-    if why:
-        return None
-    if isinstance(config.dots, tuple):
-        return DotShape(*config.dots)
-    wanted, chip = _product(problem, kernel, epilogue.outputs), chip_of_target()
-    if not config.dots:
-        best, *_ = rank_both(wanted, config, chip, 1)
-        if not choose_dots(wanted, config, best.microseconds, chip):
-            return None
-    return choose_shape(rows, problem.k.extent, problem.rhs.dtype)
-
-
-def _apply_dots(
-    sch: s_tir.Schedule,
-    block: Any,
-    problem: Matmul,
-    kernel: ClassKernel,
-    shape: DotShape,
-    outputs: int,
-) -> Any:
-    """Schedule a product as dot products."""
-    if problem.acc_dtype != WIDE:
-        block = widen_product(sch, block)
-    rows = _extents(problem, kernel)[0]
-    return apply_dots(sch, block, rows, shape, outputs, str(shape))
-
-
 def _fit(
     sch: s_tir.Schedule, problem: Matmul, kernel: ClassKernel, epilogue: EpilogueTypes
 ) -> tuple[MatmulConfig, str]:
@@ -406,16 +365,11 @@ def _majors(problem: Matmul) -> tuple[str, str]:
     return problem.lhs.major, problem.rhs.major
 
 
-def _product(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> ProductShape:
-    extents = _extents(problem, kernel)
-    return as_product(*extents, problem.lhs.dtype, _majors(problem), outputs[0])
-
-
 def _choices(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> str:
     """Return the best configurations for `explain`, a line each; nothing where a tile is given."""
     if kernel.config.tile is not None:
         return ""
-    wanted = _product(problem, kernel, outputs)
+    wanted = product_of(problem, kernel, outputs)
     return "\n".join(listed(wanted, kernel.config, chip_of_target()))
 
 
@@ -425,7 +379,7 @@ def _chosen_for(
     """Return what `keys.CHOSEN_FOR` says; nothing of rows that are known, or of a sampled tile."""
     if kernel.rows is None or is_sampled(config):
         return []
-    (time,) = estimate_all([_product(problem, kernel, outputs)], [config])[0]
+    (time,) = estimate_all([product_of(problem, kernel, outputs)], [config])[0]
     return [kernel.rows, min(max(1, round(10 * time)), keys.INT32_MAX)]
 
 

@@ -33,6 +33,7 @@ from tvm_hopper.schedule.arguments import as_bounds, as_int, as_size, check_type
 from .branches import ProductSite, check_rows, look_at
 from .candidates import as_candidates
 from .config import MatmulConfig
+from .dot_choice import MOST_CHOSEN, choose_dots, estimate_dots
 from .estimate import Floats, ProductShape, estimate
 from .model import as_product, choose_config
 from .rates import MEASURED
@@ -42,8 +43,9 @@ MOST_CLASSES = 8  # kernels that one function is worth
 LEAST_GAIN = 0.05  # of the time over an octave of row counts, for which a kernel more is built
 UNSURE = 0.04  # by which another kernel than the best may be slower than estimated
 MUCH, STEEPER = 0.12, 40  # a loss of more than this part of the time counts so many times more
+NEVER = 1e3  # times as long takes what is not to be chosen
 LADDER = (
-    *(8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
+    *(1, 2, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
     *(1024, 1280, 1536, 2048, 3072, 4096, 8192),
 )
 POINTS = tuple(sorted({round(2 ** (i / 8)) for i in range(113)}))  # to 16384, eight an octave
@@ -117,6 +119,14 @@ class ClassKernel:
     rows: int | None
     config: MatmulConfig
     is_open: bool = False
+
+
+def product_of(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -> ProductShape:
+    """Describe a product for the estimate: a class has the rows of its bound."""
+    majors = problem.lhs.major, problem.rhs.major
+    rows = problem.m.extent if kernel.rows is None else kernel.rows
+    extents = rows, problem.n.extent, problem.k.extent
+    return as_product(*extents, problem.lhs.dtype, majors, outputs[0])
 
 
 def find_kernels(
@@ -225,8 +235,14 @@ def choose_classes(
         return LADDER[-1:]  # one kernel for all
     configs = [*map(choose, LADDER[:-1]), largest]
     wanted = [as_product(m, n, k, dtype, majors, out_dtype or dtype) for m in POINTS]
-    times = estimate_all(wanted, configs, replace(chip, num_sms=num_sms)).tolist()
-    cuts = [(x.tile, x.consumers, x.transposed, x.split_k) for x in configs]
+    chip = replace(chip, num_sms=num_sms)
+    times = estimate_all(wanted, configs, chip)
+    by_dots = _choose_dots(wanted, times, given or MatmulConfig(), chip)
+    cuts = [
+        (x.tile, x.consumers, x.transposed, x.split_k, rung in by_dots)
+        for rung, x in zip(LADDER, configs, strict=True)
+    ]
+    times = times.tolist()
     losses: list[list[float]] = [[] for _ in configs]
     for m, row in zip(POINTS, times, strict=True):
         best = LADDER.index(m) if m in LADDER else row.index(min(row))
@@ -234,6 +250,26 @@ def choose_classes(
             beyond = max(0.0, time / row[best] - 1) + UNSURE
             loss.append(0.0 if one == cuts[best] else _weigh(m, beyond))
     return cut(losses)
+
+
+def _choose_dots(
+    wanted: Sequence[ProductShape], times: Floats, given: MatmulConfig, chip: Chip
+) -> tuple[int, ...]:
+    """Choose the rungs whose kernel computes dot products, and put down its times in their place.
+
+    It computes as many rows at each call as its bound says; no class goes on above one.
+    """
+    found = []
+    for place, rung in enumerate(LADDER):
+        product = next((x for x in wanted if x.m == rung), None)
+        if product is None or rung > MOST_CHOSEN:
+            continue
+        tile_us = float(times[wanted.index(product), place])
+        if choose_dots(product, given, tile_us, chip):
+            found.append(rung)
+            times[:, place] *= NEVER
+            times[[x.m <= rung for x in wanted], place] = estimate_dots(product, chip)
+    return tuple(found)
 
 
 def _weigh(m: int, loss: float) -> float:

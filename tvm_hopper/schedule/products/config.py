@@ -129,10 +129,11 @@ class MatmulConfig:
         of few rows, as M lies on the instruction's columns, needs no tile of 64 rows. Elements are
         then stored one by one. None: from the shape, where the tile is chosen too.
     dots : bool or tuple of int, optional
-        True computes dot products by plain threads instead of tiles by tensor cores, of up to 8 rows
-        of A[m, k] and B[n, k]: nothing of the rest can be given beside it. A tuple says how: threads
-        that share a sum, such groups in a thread block, columns of the output that each sums, and
-        vectors of weights that a thread has in flight for each column. None: from the shape.
+        True computes dot products by plain threads instead of tiles by tensor cores, of up to 8
+        rows of A[m, k] and B[n, k]; of the rest only `accumulate` goes with it. A tuple says how:
+        threads that share a sum, such groups in a thread block, columns of the output that each
+        sums, and vectors of weights that a thread has in flight for each column. None: from the
+        shape.
     """
 
     tile: tuple[Any, Any, Any] | None = None

@@ -32,8 +32,10 @@ from tvm_hopper.schedule import steps
 
 from . import fuse
 from .dot_shape import VECTOR_BYTES, DotShape
+from .few_rows import DotKernel
 from .outputs import keep_in_registers, separate_outputs
 from .recognize import find_matmul
+from .wide_sums import widen_product
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,7 @@ class DotSite:
     operands: tuple[int, int]
 
 
-def apply_dots(
-    sch: s_tir.Schedule, block: Any, rows: int, shape: DotShape, outputs: int, chosen: str
-) -> Any:
+def apply_dots(sch: s_tir.Schedule, block: Any, kernel: DotKernel, outputs: int) -> Any:
     """Schedule a product as dot products.
 
     Parameters
@@ -72,28 +72,29 @@ def apply_dots(
         Changed in place.
     block : SBlockRV
         The multiply-add, in plain loops; its casts are inlined.
-    rows : int
-        Of the output, that a thread block computes together.
-    shape : DotShape
-        How the work is dealt out.
+    kernel : DotKernel
+        How.
     outputs : int
         Tensors that the kernel leaves in memory.
-    chosen : str
-        What `explain` says of it.
 
     Returns
     -------
     block : SBlockRV
         The block that adds up what threads have summed.
     """
+    if kernel.is_narrow:
+        block = widen_product(sch, block)
+    shape = kernel.shape
     vector = VECTOR_BYTES // dtype_bytes(find_matmul(sch, block).rhs.dtype)
-    steps.pad(sch, block, (rows, shape.groups * shape.columns, shape.step(vector)))
-    site = _prepare(sch, block, rows, outputs)
+    steps.pad(sch, block, (kernel.rows, shape.groups * shape.columns, shape.step(vector)))
+    site = _prepare(sch, block, kernel.rows, outputs)
     inner = _share_out(sch, site, shape, vector)
     sch.bind(site.grid, "blockIdx.y")
     sch.bind(inner, "blockIdx.x")
     sch.annotate(inner, keys.MEMORY_BOUND, keys.DOT_PRODUCTS)
-    sch.annotate(inner, keys.CHOSEN, chosen)
+    sch.annotate(inner, keys.CHOSEN, kernel.chosen)
+    if kernel.chosen_for:
+        sch.annotate(inner, keys.CHOSEN_FOR, list(kernel.chosen_for))
     return block
 
 
@@ -165,7 +166,7 @@ def _share_out(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int)
 
 def _axes_of(sch: s_tir.Schedule, block: Any, skipped: int) -> list[int]:
     """Return for each loop around a block but the outer ones which of its axes it moves."""
-    loops, realize = ir.loop_nest(sch.get(list(sch.get_loops(block))[0]))
+    loops, realize = ir.loop_nest(sch.get(next(iter(sch.get_loops(block)))))
     return [
         next(i for i, x in enumerate(realize.iter_values) if ir.depends_on(x, [loop.loop_var]))
         for loop in loops[skipped:]

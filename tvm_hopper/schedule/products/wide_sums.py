@@ -41,7 +41,8 @@ def widen_product(sch: s_tir.Schedule, block: Any) -> Any:
     summed = _summed(name, node, wide)
     copied = _rounded(sch.get(rounded), old, wide)
     nests = {
-        loops_around(sch, x)[0]: {sch.get(x): new} for x, new in ((block, summed), (rounded, copied))
+        loops_around(sch, x)[0]: {sch.get(x): new}
+        for x, new in ((block, summed), (rounded, copied))
     }
     target = sch.func_working_on
     func = sch.mod[target]
@@ -51,7 +52,9 @@ def widen_product(sch: s_tir.Schedule, block: Any) -> Any:
         {nest: ir.replace_nodes(nest, ir.SBlock, new) for nest, new in nests.items()},
     )
     module = tvm.IRModule(sch.mod.functions, attrs=sch.mod.attrs, global_infos=sch.mod.global_infos)
-    module.update_func(sch.mod.get_global_var(target.name_hint), func.with_body(ir.reallocate(body, old, wide)))
+    module.update_func(
+        sch.mod.get_global_var(target.name_hint), func.with_body(ir.reallocate(body, old, wide))
+    )
     fresh = s_tir.Schedule(module)
     fresh.work_on(target.name_hint)
     ir.replace_schedule(sch, fresh)

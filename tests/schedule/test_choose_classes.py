@@ -116,10 +116,11 @@ def test_a_class_that_gains_next_to_nothing_is_not_built():
     assert cut(small) == (8192,)
 
 
-def test_there_are_never_more_than_eight():
+def test_there_are_never_more_than_eight_and_one_of_dot_products():
     every = {f"to_{rung}": 0 for rung in LADDER}
     found = cut(losses(**every))
-    assert len(found) == classes.MOST_CLASSES
+    assert len(found) == classes.TILE_CLASSES
+    assert len(cut(losses(**every), classes.MOST_CLASSES)) == classes.MOST_CLASSES
     assert list(found) == sorted(found)
 
 

@@ -38,7 +38,7 @@ from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .dots import apply_dots
 from .few_rows import find_dots
-from .model import SYMBOLIC_EXTENT, as_product, choose_config, listed
+from .model import SYMBOLIC_EXTENT, choose_config, listed
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
@@ -83,7 +83,7 @@ def matmul(
     config : MatmulConfig, optional
         How to cut it up; what it leaves open is chosen from the shape.
     classes : sequence of int, or mapping of int to MatmulConfig, optional
-        Of symbolic rows: up to how many each kernel runs, ascending, at most eight; the last one
+        Of symbolic rows: up to how many each kernel runs, ascending, at most nine; the last one
         also runs above. Each is chosen for its bound, or has the configuration that it is mapped
         to. None: by the model (`hs.choose_classes`), one kernel if `config` has a tile, stages,
         consumers or registers. Empty: one kernel, which is chosen for many rows.
@@ -129,7 +129,7 @@ def matmul(
     try:
         attempt(kernel)
     except ScheduleError:
-        if not leaves_operands_open(kernel.config):
+        if kernel.config.dots or not leaves_operands_open(kernel.config):
             raise
         # What is chosen for operands of the epilogue may be what does not fit.
         kernel = replace(kernel, config=replace(kernel.config, operand_slots=0))

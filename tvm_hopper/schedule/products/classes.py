@@ -39,7 +39,8 @@ from .model import as_product, choose_config
 from .rates import MEASURED
 from .recognize import Matmul
 
-MOST_CLASSES = 8  # kernels that one function is worth
+TILE_CLASSES = 8  # kernels of tiles that one function is worth
+MOST_CLASSES = TILE_CLASSES + 1  # and one of dot products
 LEAST_GAIN = 0.05  # of the time over an octave of row counts, for which a kernel more is built
 UNSURE = 0.04  # by which another kernel than the best may be slower than estimated
 MUCH, STEEPER = 0.12, 40  # a loss of more than this part of the time counts so many times more
@@ -51,7 +52,7 @@ LADDER = (
 POINTS = tuple(sorted({round(2 ** (i / 8)) for i in range(113)}))  # to 16384, eight an octave
 ROUND = 6  # weight of a power of two among them: batches are padded to it
 OCTAVE = 7 + ROUND  # weight of the points in an octave
-CUTS = ("tile", "stages", "last_stage", "consumers", "registers")  # fields that cut one kernel
+CUTS = ("tile", "stages", "last_stage", "consumers", "registers", "dots")  # of one kernel
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
         need = "one of the two: rows chooses one kernel"
         raise cannot_schedule("matmul", f"classes and rows={rows}", need)
     given = config or MatmulConfig()
-    decided = next((x for x in CUTS if getattr(given, x) is not None), None)
+    decided = next((x for x in CUTS if getattr(given, x) not in (None, False)), None)
     if classes is None:
         return Asked({} if rows is not None or decided is not None else None, rows)
     configs: dict[int, MatmulConfig] = {}
@@ -215,8 +216,9 @@ def choose_classes(
     Returns
     -------
     bounds : tuple of int
-        Rows up to which each class goes, ascending, eight at most. The kernel of a class is the one
-        that `choose_config` takes for as many rows; the last one also runs above its bound.
+        Rows up to which each class goes, ascending, eight at most, and one of dot products. The
+        kernel of a class is the one that `hs.matmul` takes for as many rows; the last one also runs
+        above its bound.
 
     Raises
     ------
@@ -249,7 +251,7 @@ def choose_classes(
         for loss, one, time in zip(losses, cuts, row, strict=True):
             beyond = max(0.0, time / row[best] - 1) + UNSURE
             loss.append(0.0 if one == cuts[best] else _weigh(m, beyond))
-    return cut(losses)
+    return cut(losses, MOST_CLASSES if by_dots else TILE_CLASSES)
 
 
 def _choose_dots(
@@ -277,7 +279,7 @@ def _weigh(m: int, loss: float) -> float:
     return (ROUND if m & (m - 1) == 0 else 1) * (loss + STEEPER * max(0.0, loss - MUCH))
 
 
-def cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
+def cut(losses: Sequence[Sequence[float]], most: int = TILE_CLASSES) -> tuple[int, ...]:
     """Pick bounds out of the ladder; the last rung is always one.
 
     Parameters
@@ -285,6 +287,8 @@ def cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
     losses
         For the kernel of each rung what it loses at each of POINTS, as a part of the time,
         weighted.
+    most : int
+        Bounds, at most.
     """
     price = LEAST_GAIN * OCTAVE
     sums = [list(itertools.accumulate(row, initial=0.0)) for row in losses]
@@ -304,7 +308,7 @@ def cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
                 ways.append((own + rest, (LADDER[rung], *bounds)))
         return min(ways)
 
-    return above(-1, MOST_CLASSES)[1]
+    return above(-1, most)[1]
 
 
 def estimate_all(

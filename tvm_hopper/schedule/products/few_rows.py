@@ -98,7 +98,7 @@ def _unserved(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
         if operand.major != "k":
             return f"{operand.name} with rows that do not run along k; A[m, k] and B[n, k]"
         if len(operand.buffer.ty.strides) or any(operand.buffer.same_as(x) for x in views):
-            return f"{operand.name} as a part of a tensor, or with strides; whole compact tensors"
+            return "an operand that is a part of a tensor, or has strides; whole compact tensors"
     if not isinstance(rows, int) or rows > MOST_ROWS:
         return f"{rows} rows; at most {MOST_ROWS}, or a size class of as many"
     for name, axis in (("N", problem.n), ("K", problem.k)):

@@ -1,0 +1,131 @@
+"""Dot products of few rows: when they are chosen, what serves them, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import s_tir, te
+
+import tvm_hopper
+from tests.schedule.refuse import refuse
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
+from tvm_hopper.meta_schedule.configurations import as_text, from_text
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule.products.dot_shape import MOST_ROWS
+from tvm_hopper.schedule.products.wide_sums import widen_product
+from tvm_hopper.testing import workloads
+
+TARGET = "nvidia/nvidia-h200"
+SHAPE = (32, 4, 1, 4)
+
+
+def kinds(mod, config=None, **options):
+    """Return for each kernel of a scheduled product whether it computes dot products."""
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", config, **options)
+    axes = [ir.thread_axes(kernel)["blockIdx.x"] for kernel in ir.kernels(sch.mod["main"])]
+    return [axis.annotations.get(keys.MEMORY_BOUND) == keys.DOT_PRODUCTS for axis in axes]
+
+
+@pytest.mark.parametrize(
+    ("m", "layout", "config", "chosen"),
+    [
+        (1, "NT", None, True),
+        (1, "NT", hs.MatmulConfig(accumulate="float32"), True),
+        (1, "NN", None, False),
+        (16, "NT", None, False),
+        (1, "NT", hs.MatmulConfig(dots=False), False),
+        (1, "NT", hs.MatmulConfig(batch_invariant=True), False),
+        (1, "NT", hs.MatmulConfig((64, 64, 64)), False),
+        (1, "NT", hs.MatmulConfig(raster_group=1), False),
+        (MOST_ROWS, "NT", hs.MatmulConfig(dots=True), True),
+    ],
+)
+def test_what_becomes_dot_products(m, layout, config, chosen):
+    assert kinds(workloads.matmul(m, 4096, 4096, layout), config) == [chosen]
+
+
+def test_a_part_of_a_tensor_goes_to_tensor_cores():
+    a = te.placeholder((1, 512), "float16", name="A")
+    b = te.placeholder((64, 1024), "float16", name="B")
+    k = te.reduce_axis((0, 512), "k")
+    c = te.compute(
+        (1, 64),
+        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k + 256].astype("float32"), axis=k),
+        name="C",
+    )
+    mod = tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+    assert kinds(mod) == [False]
+    refuse(mod, "found an operand that is a part of a tensor", config=hs.MatmulConfig(dots=True))
+
+
+def test_symbolic_rows_have_a_class_of_them_where_it_pays():
+    bounds = hs.choose_classes(28672, 4096)
+    assert bounds[0] <= 2
+    assert kinds(workloads.matmul("m", 28672, 4096)) == [True] + [False] * (len(bounds) - 1)
+    invariant = hs.choose_classes(28672, 4096, given=hs.MatmulConfig(batch_invariant=True))
+    assert invariant[0] > 2
+
+
+def test_explain_says_how_and_what_came_after():
+    sch = s_tir.Schedule(workloads.matmul(1, 4096, 4096))
+    hs.matmul(sch, "C")
+    told = str(tvm_hopper.explain(sch, TARGET))
+    assert "dot products: 128 threads a sum" in told
+    assert "us by estimate; then 64x8x" in told
+    one = s_tir.Schedule(workloads.matmul("m", 4096, 4096))
+    hs.matmul(one, "C", hs.MatmulConfig(dots=SHAPE), rows=1)
+    told = str(tvm_hopper.explain(one, TARGET))
+    assert "chosen for" in told
+    assert "1 row," in told
+
+
+@pytest.mark.parametrize(
+    ("form", "match"),
+    [
+        ({"m": 9}, "found 9 rows; need at most 8, or a size class"),
+        ({"m": "m"}, "found m rows; need at most 8"),
+        ({"layout": "NN"}, "found B with rows that do not run along k; need A"),
+        ({"n": "n"}, "found N = n, symbolic; need static N and K"),
+        ({"k": 8 * workloads.ir.Var("q", "int32")}, "found K = .*, symbolic; need static"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_where_it_was_asked_for(form, match):
+    mod = workloads.matmul(**{"m": 1, "n": 64, "k": 512} | form)
+    refuse(mod, match, config=hs.MatmulConfig(dots=SHAPE))
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"dots": (32, 4)}, r"dots=\(32, 4\); need True, False, or 4 ints"),
+        ({"dots": "yes"}, "dots='yes'; need True"),
+        ({"dots": (16, 2, 1, 4)}, "2 groups of 16 threads; need whole warps"),
+        ({"dots": (1024, 2, 1, 4)}, "2 groups of 1024 threads; need whole warps"),
+        ({"dots": (32, 1, 9, 4)}, "dots, columns=9; need at most 8"),
+        ({"dots": True, "batch_invariant": True}, "dots with batch_invariant=True"),
+        ({"dots": SHAPE, "stages": 3}, "dots with stages=3; need dots alone"),
+    ],
+)
+def test_configurations_that_are_none(given, match):
+    with pytest.raises(ScheduleError, match=match):
+        hs.MatmulConfig(**given)
+
+
+@pytest.mark.parametrize("dots", [True, False, SHAPE])
+def test_a_configuration_is_text_and_back(dots):
+    config = hs.MatmulConfig(dots=dots)
+    assert from_text(as_text(config)) == config
+
+
+def test_a_sum_is_widened_and_rounded_behind_it():
+    form = {"acc_dtype": "float16", "cast": "none", "out_dtype": "float16"}
+    sch = s_tir.Schedule(workloads.matmul(1, 8, 64, **form, epilogue=("scale",)))
+    block = widen_product(sch, sch.get_sblock("C"))
+    text = sch.mod.script()
+    assert ir.dtype_of(sch.get(block).writes[0].source) == "float32"
+    assert 'T.Cast("float32", A[v_i0, v_k]) * T.Cast("float32", B[v_i1, v_k])' in text
+    assert 'T.Cast("float16", C_global_wide[v0, v1])' in text
+    assert "* T.float16(0.125)" in text  # what is behind it stays in its own type

@@ -27,6 +27,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.plan.short_functions import (
+    FIRST_OF_MEMORY_BOUND,
     HALVES,
     OF_MEMORY_BOUND,
     SHORT_FUNCTIONS,
@@ -44,7 +45,8 @@ def plan_functions(
 ) -> dict[ir.BufferStore, ShortValue]:
     """Return the stores whose values have a shorter form."""
     rounded = is_memory_bound(kernel) and _stores_halves(kernel)
-    rows = (*rows, *OF_MEMORY_BOUND) if is_memory_bound(kernel) else rows
+    if is_memory_bound(kernel):
+        rows = (*FIRST_OF_MEMORY_BOUND, *rows, *OF_MEMORY_BOUND)
     vectors = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
     kept = [store for loop in vectors for store in ir.find_all(loop, ir.BufferStore)]
     found = {}

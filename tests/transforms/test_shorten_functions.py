@@ -106,6 +106,14 @@ def test_exponentials_and_quotients_of_kernels_bound_by_memory():
     assert text.count("tvm_hopper_ex2_ftz") == 2
 
 
+def test_the_exponential_of_a_sigmoid_is_one_of_them():
+    sigmoid = ("E[0] / (T.float32(1) + T.exp(E[0]))", "E[0] * T.sigmoid(E[0])")
+    text = run(parse(ROWS, sigmoid), ShortenFunctions()).body.script()
+    assert "T.exp(" not in text
+    assert "sigmoid" not in text
+    assert text.count("tvm_hopper_ex2_ftz") == 2
+
+
 def test_what_waits_for_a_result_of_float32_stays():
     wide = [('D: T.Buffer((64, 128), "float16")', 'D: T.Buffer((64, 128), "float32")')]
     wide.append(('T.Cast("float16", E[0] / (T.float32(1) + T.exp(E[0])))', "E[0]"))

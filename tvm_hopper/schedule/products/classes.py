@@ -33,20 +33,19 @@ from tvm_hopper.schedule.arguments import as_bounds, as_int, as_size, check_type
 from .branches import ProductSite, check_rows, look_at
 from .candidates import as_candidates
 from .config import MatmulConfig
-from .dot_choice import MOST_CHOSEN, choose_dots, estimate_dots
+from .dot_choice import choose_dots
 from .estimate import Floats, ProductShape, estimate
 from .model import as_product, choose_config
 from .rates import MEASURED
 from .recognize import Matmul
 
 TILE_CLASSES = 8  # kernels of tiles that one function is worth
-MOST_CLASSES = TILE_CLASSES + 1  # and one of dot products
+MOST_CLASSES = TILE_CLASSES + 1  # and one of dot products, for one row
 LEAST_GAIN = 0.05  # of the time over an octave of row counts, for which a kernel more is built
 UNSURE = 0.04  # by which another kernel than the best may be slower than estimated
 MUCH, STEEPER = 0.12, 40  # a loss of more than this part of the time counts so many times more
-NEVER = 1e3  # times as long takes what is not to be chosen
 LADDER = (
-    *(1, 2, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
+    *(8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
     *(1024, 1280, 1536, 2048, 3072, 4096, 8192),
 )
 POINTS = tuple(sorted({round(2 ** (i / 8)) for i in range(113)}))  # to 16384, eight an octave
@@ -238,40 +237,17 @@ def choose_classes(
     configs = [*map(choose, LADDER[:-1]), largest]
     wanted = [as_product(m, n, k, dtype, majors, out_dtype or dtype) for m in POINTS]
     chip = replace(chip, num_sms=num_sms)
-    times = estimate_all(wanted, configs, chip)
-    by_dots = _choose_dots(wanted, times, given or MatmulConfig(), chip)
-    cuts = [
-        (x.tile, x.consumers, x.transposed, x.split_k, rung in by_dots)
-        for rung, x in zip(LADDER, configs, strict=True)
-    ]
-    times = times.tolist()
+    times = estimate_all(wanted, configs, chip).tolist()
+    cuts = [(x.tile, x.consumers, x.transposed, x.split_k) for x in configs]
     losses: list[list[float]] = [[] for _ in configs]
     for m, row in zip(POINTS, times, strict=True):
         best = LADDER.index(m) if m in LADDER else row.index(min(row))
         for loss, one, time in zip(losses, cuts, row, strict=True):
             beyond = max(0.0, time / row[best] - 1) + UNSURE
             loss.append(0.0 if one == cuts[best] else _weigh(m, beyond))
-    return cut(losses, MOST_CLASSES if by_dots else TILE_CLASSES)
-
-
-def _choose_dots(
-    wanted: Sequence[ProductShape], times: Floats, given: MatmulConfig, chip: Chip
-) -> tuple[int, ...]:
-    """Choose the rungs whose kernel computes dot products, and put down its times in their place.
-
-    It computes as many rows at each call as its bound says; no class goes on above one.
-    """
-    found = []
-    for place, rung in enumerate(LADDER):
-        product = next((x for x in wanted if x.m == rung), None)
-        if product is None or rung > MOST_CHOSEN:
-            continue
-        tile_us = float(times[wanted.index(product), place])
-        if choose_dots(product, given, tile_us, chip):
-            found.append(rung)
-            times[:, place] *= NEVER
-            times[[x.m <= rung for x in wanted], place] = estimate_dots(product, chip)
-    return tuple(found)
+    bounds = cut(losses)
+    own = choose_dots(wanted[0], given or MatmulConfig(), times[0][0], chip)
+    return (wanted[0].m, *bounds) if own else bounds
 
 
 def _weigh(m: int, loss: float) -> float:
@@ -279,7 +255,7 @@ def _weigh(m: int, loss: float) -> float:
     return (ROUND if m & (m - 1) == 0 else 1) * (loss + STEEPER * max(0.0, loss - MUCH))
 
 
-def cut(losses: Sequence[Sequence[float]], most: int = TILE_CLASSES) -> tuple[int, ...]:
+def cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
     """Pick bounds out of the ladder; the last rung is always one.
 
     Parameters
@@ -287,8 +263,6 @@ def cut(losses: Sequence[Sequence[float]], most: int = TILE_CLASSES) -> tuple[in
     losses
         For the kernel of each rung what it loses at each of POINTS, as a part of the time,
         weighted.
-    most : int
-        Bounds, at most.
     """
     price = LEAST_GAIN * OCTAVE
     sums = [list(itertools.accumulate(row, initial=0.0)) for row in losses]
@@ -308,7 +282,7 @@ def cut(losses: Sequence[Sequence[float]], most: int = TILE_CLASSES) -> tuple[in
                 ways.append((own + rest, (LADDER[rung], *bounds)))
         return min(ways)
 
-    return above(-1, most)[1]
+    return above(-1, TILE_CLASSES)[1]
 
 
 def estimate_all(

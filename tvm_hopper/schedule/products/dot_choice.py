@@ -1,10 +1,10 @@
-"""When few rows are computed by dot products, and how they are dealt out.
+"""When a row is computed by dot products, and how they are dealt out.
 
-    time = start + norm(bytes / memory, rows of weights and of A / instructions)
+    time = start + bytes / memory
 
-The constants are fitted to times of an H200 (docs/choice.md).  Up to `MOST_CHOSEN` rows the time is
-set beside that of the best tile; above, tensor cores win: each value of 16 bits that a thread
-multiplies is converted first.
+Both constants are fitted to times of an H200 (docs/choice.md).  Of one row the time is set beside
+that of the best tile; of two it is about the same, and above tensor cores win: a thread converts
+each value of 16 bits before it multiplies.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .config import MatmulConfig
-from .dot_shape import VECTOR_BYTES, DotShape
+from .dot_shape import MOST_VECTORS, VECTOR_BYTES, DotShape
 from .estimate import ProductShape
 
 # Fields of a configuration that dot products go with; whatever else is given asks for a tile.
 BESIDE = ("dots", "accumulate", "batch_invariant")
-MOST_CHOSEN = 2  # rows up to which dot products may be chosen
+SHORT, LONG = 256, 1024  # vectors of a sum
+MOST_CHOSEN = 1  # rows up to which dot products are chosen without being asked for
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,13 @@ class DotRates:
     Attributes
     ----------
     start_us
-        Launch, and the first and the last vectors' way.
+        Launch, the first vectors' way and the last sums'.
     memory_bytes
         Bytes a microsecond of the device's memory.
     """
 
-    start_us: float = 2.6
-    memory_bytes: float = 4.52e6
+    start_us: float = 2.5
+    memory_bytes: float = 4.67e6
 
 
 RATES = DotRates()
@@ -58,25 +59,26 @@ def estimate_dots(product: ProductShape, chip: Chip) -> float:
     return RATES.start_us + moved / (RATES.memory_bytes * chip.memory_rate)
 
 
-def choose_shape(rows: int, k: int, dtype: str) -> DotShape:
-    """Choose how sums are dealt out: as few vectors as can be reach beyond the end of a sum."""
-    vector = VECTOR_BYTES // dtype_bytes(dtype)
-    count = -(-k // vector)
-    best = None
-    for threads in (128, 256, 64, 32, 224, 192, 160, 96):
-        for vectors in (4, 8, 7, 6, 5, 3, 2, 1):
-            steps = -(-count // (threads * vectors))
-            beyond = steps * threads * vectors / count - 1
-            few = max(0, 4 - vectors) / 4
-            key = beyond + 0.1 * few
-            if best is None or key < best[0] - 1e-9:
-                best = key, DotShape(threads, max(1, 128 // threads), 1, vectors)
-    assert best is not None
-    return best[1]
-
-
 def choose_dots(product: ProductShape, given: MatmulConfig, tile_us: float, chip: Chip) -> bool:
     """Tell whether dot products are estimated to take less than the best tile."""
     few = not product.is_symbolic and product.m <= MOST_CHOSEN
     is_served = product.majors == ("k", "k")
     return few and is_served and may_be_dots(given) and estimate_dots(product, chip) < tile_us
+
+
+def choose_shape(rows: int, n: int, k: int, dtype: str, chip: Chip) -> DotShape:
+    """Choose how sums are dealt out: all of a sum in flight at once, and one a thread block.
+
+    More threads share it where it is long, and most where SMs have few sums to compute.
+    """
+    count = -(-k * dtype_bytes(dtype) // VECTOR_BYTES)
+    if count <= SHORT:
+        threads = 32 if count <= SHORT // 4 else 64
+        return DotShape(threads, 128 // threads, 1, -(-count // threads))
+    threads = 128 if count <= LONG else 256
+    if count > LONG and n <= chip.num_sms:
+        threads = 1024
+    steps = -(-count // (threads * MOST_VECTORS))
+    columns = 2 if rows > 1 else 1  # vectors of A are converted once for both
+    vectors = -(-count // (threads * steps))
+    return DotShape(threads, 1, columns, max(1, vectors // columns))

@@ -52,6 +52,8 @@ class DotSite:
         The loops over tiles of rows, over the rows of one, over all columns and over the sum.
     operands : tuple of int
         Which of the block's reads are A and B.
+    row : str
+        Name of the block's axis of rows.
     """
 
     block: Any
@@ -61,6 +63,7 @@ class DotSite:
     n: Any
     k: Any
     operands: tuple[int, int]
+    row: str
 
 
 def apply_dots(sch: s_tir.Schedule, block: Any, kernel: DotKernel, outputs: int) -> Any:
@@ -105,9 +108,10 @@ def _prepare(sch: s_tir.Schedule, block: Any, rows: int, outputs: int) -> DotSit
     else:
         stores = [sch.cache_write(block, 0, "local")]
     problem = find_matmul(sch, block)  # its operands may be pads now
-    loops = sch.get_loops(block)
-    lead = [loops[a.loop] for a in problem.lead if a.loop >= 0]
-    m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
+    loops = list(sch.get_loops(block))
+    places = [a.loop for a in (problem.m, problem.n, problem.k)]
+    m, n, k = (loops[x] for x in places)
+    lead = [loop for i, loop in enumerate(loops) if i not in places]  # of extent one
     outer, inner = sch.split(m, [None, rows])
     sch.reorder(*lead, outer, n, k, inner)
     grid = sch.fuse(*lead, outer) if lead else outer
@@ -116,7 +120,8 @@ def _prepare(sch: s_tir.Schedule, block: Any, rows: int, outputs: int) -> DotSit
         next(i for i, x in enumerate(reads) if x.same_as(side.buffer))
         for side in (problem.lhs, problem.rhs)
     ]
-    return DotSite(block, stores, grid, inner, n, k, (operands[0], operands[1]))
+    row = str(problem.m.iter_var.var.name)
+    return DotSite(block, stores, grid, inner, n, k, (operands[0], operands[1]), row)
 
 
 def _share_out(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int) -> Any:
@@ -128,7 +133,7 @@ def _share_out(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int)
     order = [thread, step, chunk, n_own, site.m, element]
     sch.reorder(n_block, n_group, *order)
     part = sch.rfactor(thread, 0)
-    axes = _axes_of(sch, part, 3)
+    axes = _axes_of(sch, part, 3, site.row)
     thread_, step_, chunk_, n_, _, element_ = axes
     a = _keep(sch, part, site.operands[0], [axes[4], step_, chunk_, thread_, element_])
     b = _keep(sch, part, site.operands[1], [n_, step_, chunk_, thread_, element_])
@@ -164,11 +169,16 @@ def _share_out(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int)
     return n_block
 
 
-def _axes_of(sch: s_tir.Schedule, block: Any, skipped: int) -> list[int]:
-    """Return for each loop around a block but the outer ones which of its axes it moves."""
+def _axes_of(sch: s_tir.Schedule, block: Any, skipped: int, row: str) -> list[int]:
+    """Return for each loop around a block but the outer ones which of its axes it moves.
+
+    A loop over one row may move none: TVM's simplifier takes it out of the axis.
+    """
     loops, realize = ir.loop_nest(sch.get(next(iter(sch.get_loops(block)))))
+    rows = [str(x.var.name) for x in realize.block.iter_vars].index(row)
+    values = list(enumerate(realize.iter_values))
     return [
-        next(i for i, x in enumerate(realize.iter_values) if ir.depends_on(x, [loop.loop_var]))
+        next((i for i, x in values if ir.depends_on(x, [loop.loop_var])), rows)
         for loop in loops[skipped:]
     ]
 

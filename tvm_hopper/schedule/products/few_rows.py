@@ -76,7 +76,7 @@ def find_dots(
         return None
     wanted, chip = product_of(problem, kernel, outputs), chip_of_target()
     time = estimate_dots(wanted, chip)
-    shape = choose_shape(rows, problem.k.extent, problem.rhs.dtype)
+    shape = choose_shape(rows, wanted.n, wanted.k, wanted.dtype, chip)
     chosen = f"{shape}: {time:.1f} us by estimate"
     if isinstance(config.dots, tuple):
         shape = DotShape(*config.dots)

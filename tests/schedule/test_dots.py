@@ -13,7 +13,9 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.meta_schedule.configurations import as_text, from_text
 from tvm_hopper.requests import keys
-from tvm_hopper.schedule.products.dot_shape import MOST_ROWS
+from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.schedule.products.dot_choice import choose_shape
+from tvm_hopper.schedule.products.dot_shape import MOST_ROWS, DotShape
 from tvm_hopper.schedule.products.wide_sums import widen_product
 from tvm_hopper.testing import workloads
 
@@ -69,6 +71,22 @@ def test_symbolic_rows_have_a_class_of_them_where_it_pays():
     assert invariant[0] > 2
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "shape"),
+    [
+        (4096, 4096, (128, 1, 1, 4)),  # all of a sum in flight
+        (4096, 14336, (256, 1, 1, 7)),
+        (4096, 2560, (160, 1, 1, 2)),  # 320 vectors, which 128 threads cannot share alike
+        (3000, 1000, (64, 2, 1, 2)),
+        (9, 64, (32, 4, 1, 1)),
+        (128, 29440, (1024, 1, 1, 4)),  # fewer sums than SMs
+        (4096, 40000, (256, 1, 1, 10)),  # in two steps
+    ],
+)
+def test_how_a_sum_is_dealt_out(n, k, shape):
+    assert choose_shape(1, n, k, "float16", chip_of_target()) == DotShape(*shape)
+
+
 def test_explain_says_how_and_what_came_after():
     sch = s_tir.Schedule(workloads.matmul(1, 4096, 4096))
     hs.matmul(sch, "C")
@@ -80,6 +98,13 @@ def test_explain_says_how_and_what_came_after():
     told = str(tvm_hopper.explain(one, TARGET))
     assert "chosen for" in told
     assert "1 row," in told
+
+
+def test_explain_says_what_a_promise_costs():
+    sch = s_tir.Schedule(workloads.matmul(1, 4096, 4096))
+    hs.matmul(sch, "C", hs.MatmulConfig(batch_invariant=True))
+    told = str(tvm_hopper.explain(sch, TARGET))
+    assert "without batch_invariant: dot products: 9." in told
 
 
 @pytest.mark.parametrize(

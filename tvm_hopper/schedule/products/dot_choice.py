@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import MAX_THREADS
 
 from .config import MatmulConfig
 from .dot_shape import MOST_VECTORS, VECTOR_BYTES, DotShape
@@ -21,6 +22,8 @@ from .estimate import ProductShape
 # Fields of a configuration that dot products go with; whatever else is given asks for a tile.
 BESIDE = ("dots", "accumulate", "batch_invariant")
 SHORT, LONG = 256, 1024  # vectors of a sum
+SIZES = (128, 160, 96, 192, 224)  # threads that share one of up to so many, the best ones first
+LARGE_SIZES = (256, 224, 192, 288, 320, 160, 128)
 MOST_CHOSEN = 1  # rows up to which dot products are chosen without being asked for
 
 
@@ -69,15 +72,18 @@ def choose_dots(product: ProductShape, given: MatmulConfig, tile_us: float, chip
 def choose_shape(rows: int, n: int, k: int, dtype: str, chip: Chip) -> DotShape:
     """Choose how sums are dealt out: all of a sum in flight at once, and one a thread block.
 
-    More threads share it where it is long, and most where SMs have few sums to compute.
+    More threads share it where it is long, and most where SMs have few sums to compute; so many
+    that no vector reaches beyond its end, if there are any.
     """
     count = -(-k * dtype_bytes(dtype) // VECTOR_BYTES)
     if count <= SHORT:
         threads = 32 if count <= SHORT // 4 else 64
         return DotShape(threads, 128 // threads, 1, -(-count // threads))
-    threads = 128 if count <= LONG else 256
+    sizes, fewest = (SIZES, 2) if count <= LONG else (LARGE_SIZES, 4)
+    whole = (x for x in sizes if count % x == 0 and fewest <= count // x <= MOST_VECTORS)
+    threads = next(whole, sizes[0])
     if count > LONG and n <= chip.num_sms:
-        threads = 1024
+        threads = MAX_THREADS
     steps = -(-count // (threads * MOST_VECTORS))
     columns = 2 if rows > 1 else 1  # vectors of A are converted once for both
     vectors = -(-count // (threads * steps))

@@ -24,6 +24,7 @@ from tvm_hopper.schedule.arguments import as_choice, as_int, as_size, as_sizes, 
 
 from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
+from .dot_choice import choose_dots, estimate_dots
 from .estimate import ProductShape, estimate
 from .parts import BEYOND, TRIED, in_parts
 from .rates import MEASURED
@@ -247,8 +248,12 @@ def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
     if more.microseconds < (1 - WORTH_ASKING) * best[0].microseconds:
         lines.append(f"on request, where the chip holds clusters of {more.parts} blocks: {more}")
     if given.batch_invariant:
-        free, *_ = rank_both(wanted, replace(given, batch_invariant=False), chip, 1)
-        lines.append(f"without batch_invariant: {free}")
+        variant = replace(given, batch_invariant=False)
+        free, *_ = rank_both(wanted, variant, chip, 1)
+        other = str(free)
+        if choose_dots(wanted, variant, free.microseconds, chip):
+            other = f"dot products: {estimate_dots(wanted, chip):.1f} us"
+        lines.append(f"without batch_invariant: {other}")
     return lines
 
 

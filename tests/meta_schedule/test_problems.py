@@ -91,6 +91,20 @@ def test_few_rows_are_tried_both_ways():
     assert {bool(c.transposed) for c in problem.configurations()} == {False, True}
 
 
+def test_one_row_is_tried_by_dot_products():
+    problem = as_matmul(workloads.matmul(1, 4096, 4096)["main"], H200)
+    dots = [x for x in problem.configurations() if x.dots]
+    choice = problem.resolved(problem.built_in())
+    assert len(dots) > 5
+    assert choice.dots == problem.resolved(hs.MatmulConfig(dots=True)).dots == (128, 1, 1, 4)
+    assert problem.resolved(dots[0]) == dots[0]
+    assert np.isfinite(problem.estimates(dots)).all()
+    tiles = [x for x in problem.configurations() if not x.dots][:3]
+    rows = problem.features([*tiles, *dots])
+    assert len(np.unique(rows, axis=0)) == len(rows)
+    assert problem.schedule(dots[0])
+
+
 def test_features_are_of_one_scale_and_tell_configurations_apart(product):
     some = random.Random(0).sample(product.configurations(), 200)
     features = product.features(some)

@@ -4,13 +4,14 @@ tiles        what the chip can hold: `schedule/products/candidates.py`, both way
 stages       the deepest ring, and one that leaves room for what else an SM holds
 order        tiles as the grid has them, or in groups of rows by as many blocks as SMs
 parts        1; 2, 4, 8 where tiles alone leave SMs without work
+dots         of one or two rows, dot products by threads
 store        by each thread, or through shared memory
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -25,7 +26,20 @@ from tvm_hopper.schedule.products.branches import ProductSite, look_at
 from tvm_hopper.schedule.products.candidates import candidates
 from tvm_hopper.schedule.products.classes import estimate_all
 from tvm_hopper.schedule.products.config import find_violations, most_stages
-from tvm_hopper.schedule.products.model import MOST_TRANSPOSED, as_product, num_tiles
+from tvm_hopper.schedule.products.dot_choice import (
+    choose_dots,
+    choose_shape,
+    estimate_dots,
+    may_be_dots,
+)
+from tvm_hopper.schedule.products.dot_shape import VECTOR_BYTES
+from tvm_hopper.schedule.products.estimate import ProductShape
+from tvm_hopper.schedule.products.model import (
+    MOST_TRANSPOSED,
+    as_product,
+    num_tiles,
+    rank_both,
+)
 
 from .configurations import Configuration
 from .problems import Floats, Problem, bytes_of
@@ -35,6 +49,19 @@ PARTS = (1, 2, 4, 8)
 MOST_WAVES = 2  # of tiles, above which parts of a sum are not tried
 FEWEST_STEPS = 4  # of the ring, for each part
 GROUPS = (1, 4, 8, 16)  # rows of tiles that are visited together
+NUM_FEATURES = 18
+MOST_DOT_ROWS = 2  # of the output, above which dot products are not tried
+DOT_THREADS = (
+    (32, 4),
+    (64, 1),
+    (64, 2),
+    (128, 1),
+    (128, 2),
+    (192, 1),
+    (256, 1),
+    (512, 1),
+)  # and groups
+DOT_VECTORS = (2, 4, 5, 7, 8, 14)
 WIDEST_STORE = 16  # columns of which a tile that leaves through shared memory is a multiple
 
 
@@ -54,8 +81,16 @@ class MatmulProblem(Problem):
     def resolved(self, config: Configuration) -> MatmulConfig:
         """Return the configuration with the choices of `hs.choose_config`."""
         given = cast(MatmulConfig, config)
+        m, n, k = self.extents
+        if may_be_dots(given) and not isinstance(given.dots, tuple):
+            with self.target:
+                best, *_ = rank_both(self._shape(), given, self.chip, 1)
+            if given.dots or choose_dots(self._shape(), given, best.microseconds, self.chip):
+                shape = choose_shape(m, n, k, self.dtype, self.chip)
+                return replace(given, dots=astuple(shape))
+        if given.dots:
+            return given
         with self.target:
-            m, n, k = self.extents
             return hs.choose_config(
                 m,
                 n,
@@ -77,7 +112,24 @@ class MatmulProblem(Problem):
                 if not _reaches_too_far(tile, rows, columns):
                     for config in self._around(tile, consumers, rows, columns, way):
                         found[config] = None
-        return list(found)
+        return [*found, *self._dots()]
+
+    def _shape(self) -> ProductShape:
+        m, n, k = self.extents
+        return as_product(m, n, k, self.dtype, self.majors, self.out_dtype)
+
+    def _dots(self) -> Iterator[MatmulConfig]:
+        """Yield ways to compute dot products, of few rows."""
+        m, _, k = self.extents
+        if m > MOST_DOT_ROWS or self.majors != ("k", "k"):
+            return
+        count = -(-k * dtype_bytes(self.dtype) // VECTOR_BYTES)
+        for threads, groups in DOT_THREADS:
+            for columns in (1, 2):
+                for vectors in DOT_VECTORS:
+                    if threads * vectors < 2 * count and columns <= m:
+                        dots = (threads, groups, columns, vectors)
+                        yield MatmulConfig(accumulate=self.accumulate, dots=dots)
 
     def _around(
         self, tile: tuple[int, int, int], consumers: int, rows: int, columns: int, way: bool
@@ -112,14 +164,17 @@ class MatmulProblem(Problem):
 
     def estimates(self, configs: list[Configuration]) -> Floats:
         """Return the estimates of `schedule/products/estimate.py`; what it leaves out counts 1."""
-        m, n, k = self.extents
-        shape = as_product(m, n, k, self.dtype, self.majors, self.out_dtype)
+        shape = self._shape()
         given = cast("list[MatmulConfig]", configs)
-        with self.target:
-            times = estimate_all([shape], given, self.chip)[0]
+        times = np.full(len(given), estimate_dots(shape, self.chip))
+        tiled = [i for i, config in enumerate(given) if not config.dots]
+        if tiled:
+            with self.target:
+                times[tiled] = estimate_all([shape], [given[i] for i in tiled], self.chip)[0]
         sms = self.chip.num_sms
         for place, config in enumerate(given):
-            assert config.tile is not None
+            if config.tile is None:
+                continue
             rows, columns = self._oriented(config)
             several = num_tiles(rows, columns, config.tile) > sms
             late = several and not config.persistent and config.parts == 1
@@ -129,13 +184,16 @@ class MatmulProblem(Problem):
 
     def features(self, configs: list[Configuration]) -> Floats:
         """Return waves, tail, steps, ring, registers, bytes, and what is set of the rest."""
-        return np.array([self._row(cast(MatmulConfig, config)) for config in configs])
+        rows = [self._row(cast(MatmulConfig, config)) for config in configs]
+        return np.array([row + [0.0] * (NUM_FEATURES - len(row)) for row in rows])
 
     def _oriented(self, config: MatmulConfig) -> tuple[int, int]:
         m, n, _ = self.extents
         return (n, m) if config.transposed else (m, n)
 
     def _row(self, config: MatmulConfig) -> list[float]:
+        if isinstance(config.dots, tuple):
+            return [0.0, 5.0, *(float(np.log2(x)) for x in config.dots)]  # far from all tiles
         assert config.tile is not None
         tile_m, tile_n, tile_k = config.tile
         m, n = self._oriented(config)

@@ -69,7 +69,7 @@ def choose_config(
     majors: tuple[str, str] = ("k", "k"),
     out_dtype: str | None = None,
 ) -> MatmulConfig:
-    """Choose what a configuration leaves open, from the shape.
+    """Choose what a configuration leaves open, from the shape: the best way by tiles.
 
     Parameters
     ----------

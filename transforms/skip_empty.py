@@ -8,6 +8,8 @@
 A launch of no thread blocks is an error of the driver's (cuLaunchKernel: invalid value), and a
 tensor without rows is none of the user's.
 
+So it is along each axis of the grid that is known at run time only.
+
 Before: grids are final.  After: each kernel that is bound by memory has thread blocks when it is
 launched.
 """
@@ -22,15 +24,19 @@ from tvm_hopper import ir
 from tvm_hopper.requests.bodies import is_memory_bound
 
 
-def plan_guard(kernel: ir.For) -> Any:
-    """Return the number of thread blocks, if it is known at run time only; else None."""
-    extent = ir.thread_axes(kernel)["blockIdx.x"].extent
-    return extent if ir.static_int(extent) is None else None
+def plan_guard(kernel: ir.For) -> list[Any]:
+    """Return the numbers of thread blocks along axes where they are known at run time only."""
+    axes = ir.thread_axes(kernel)
+    extents = [axes[tag].extent for tag in sorted(axes) if tag.startswith("blockIdx")]
+    return [x for x in extents if ir.static_int(x) is None]
 
 
-def rewrite_guard(kernel: ir.For, num_blocks: Any) -> ir.Stmt:
-    """Put the kernel under a condition."""
-    return ir.IfThenElse(num_blocks > 0, kernel, None)
+def rewrite_guard(kernel: ir.For, extents: list[Any]) -> ir.Stmt:
+    """Put the kernel under a condition for each of them."""
+    guarded: ir.Stmt = kernel
+    for extent in reversed(extents):
+        guarded = ir.IfThenElse(extent > 0, guarded, None)
+    return guarded
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.SkipEmpty")
@@ -41,7 +47,7 @@ class SkipEmpty:
         """Guard the memory-bound kernels of one function."""
 
         def guard(kernel: ir.For) -> ir.Stmt:
-            num_blocks = plan_guard(kernel) if is_memory_bound(kernel) else None
-            return kernel if num_blocks is None else rewrite_guard(kernel, num_blocks)
+            extents = plan_guard(kernel) if is_memory_bound(kernel) else []
+            return rewrite_guard(kernel, extents) if extents else kernel
 
         return ir.map_kernels(func, guard)

@@ -35,7 +35,7 @@ def _gpu():
             *(2, 2056, 512, "NT", "float16", "float16", {"dots": True}),
             {"epilogue": ("bias_col", "silu", "residual")},
         ),
-        Case(None, 4096, 4096, "NT", "float16", "float16", sizes=(1, 2, 8, 9, 100)),
+        Case(None, 4096, 4096, "NT", "float16", "float16", sizes=(0, 1, 2, 8, 9, 100)),
     ],
     ids=lambda case: case.name,
 )

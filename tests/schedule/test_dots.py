@@ -78,6 +78,7 @@ def test_symbolic_rows_have_a_class_of_them_where_it_pays():
         (4096, 14336, (256, 1, 1, 7)),
         (4096, 2560, (160, 1, 1, 2)),  # 320 vectors, which 128 threads cannot share alike
         (3000, 1000, (64, 2, 1, 2)),
+        (6144, 2112, (96, 1, 1, 3)),  # 264 vectors: 128 threads would have room for 384
         (9, 64, (32, 4, 1, 1)),
         (128, 29440, (1024, 1, 1, 4)),  # fewer sums than SMs
         (4096, 40000, (256, 1, 1, 10)),  # in two steps

@@ -55,7 +55,7 @@ def test_a_sum_in_16_bits_is_one_in_float32():
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 70])
+@pytest.mark.parametrize("rows", [0, 1, 3])
 def test_a_size_class_of_them(rows):
     few = hs.MatmulConfig(dots=(32, 2, 1, 2))
     classes = {2: few, 64: hs.MatmulConfig((64, 64, 64), stages=2, consumers=1)}

@@ -9,6 +9,7 @@ each value of 16 bits before it multiplies.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from tvm_hopper.facts.devices import Chip
@@ -21,9 +22,15 @@ from .estimate import ProductShape
 
 # Fields of a configuration that dot products go with; whatever else is given asks for a tile.
 BESIDE = ("dots", "accumulate", "batch_invariant")
-SHORT, LONG = 256, 1024  # vectors of a sum
-SIZES = (128, 160, 96, 192, 224)  # threads that share one of up to so many, the best ones first
-LARGE_SIZES = (256, 224, 192, 288, 320, 160, 128)
+# Threads that share a sum of up to so many vectors, the best ones first.
+SIZES: tuple[tuple[float, tuple[int, ...]], ...] = (
+    (64, (32,)),
+    (256, (64, 32)),
+    (1024, (128, 160, 96, 192, 224)),
+    (math.inf, (256, 224, 192, 288, 320, 160, 128)),
+)
+UNEVEN = 0.05  # of a sum, that threads may have to do beyond the most even way
+SIDE_BY_SIDE = 128  # threads of a thread block that has several short sums
 MOST_CHOSEN = 1  # rows up to which dot products are chosen without being asked for
 
 
@@ -73,18 +80,23 @@ def choose_shape(rows: int, n: int, k: int, dtype: str, chip: Chip) -> DotShape:
     """Choose how sums are dealt out: all of a sum in flight at once, and one a thread block.
 
     More threads share it where it is long, and most where SMs have few sums to compute; so many
-    that no vector reaches beyond its end, if there are any.
+    that next to no vectors reach beyond its end.
     """
     count = -(-k * dtype_bytes(dtype) // VECTOR_BYTES)
-    if count <= SHORT:
-        threads = 32 if count <= SHORT // 4 else 64
-        return DotShape(threads, 128 // threads, 1, -(-count // threads))
-    sizes, fewest = (SIZES, 2) if count <= LONG else (LARGE_SIZES, 4)
-    whole = (x for x in sizes if count % x == 0 and fewest <= count // x <= MOST_VECTORS)
-    threads = next(whole, sizes[0])
-    if count > LONG and n <= chip.num_sms:
-        threads = MAX_THREADS
-    steps = -(-count // (threads * MOST_VECTORS))
+    sizes = next(sizes for most, sizes in SIZES if count <= most)
+    if n <= chip.num_sms and sizes is SIZES[-1][1]:
+        sizes = (MAX_THREADS,)
+    padded = {x: _steps(count, x) * _vectors(count, x) * x for x in sizes}
+    least = min(padded.values()) + UNEVEN * count
+    threads = next(x for x in sizes if padded[x] <= least)
     columns = 2 if rows > 1 else 1  # vectors of A are converted once for both
-    vectors = -(-count // (threads * steps))
-    return DotShape(threads, 1, columns, max(1, vectors // columns))
+    vectors = max(1, _vectors(count, threads) // columns)
+    return DotShape(threads, max(1, SIDE_BY_SIDE // threads), columns, vectors)
+
+
+def _steps(count: int, threads: int) -> int:
+    return -(-count // (threads * MOST_VECTORS))
+
+
+def _vectors(count: int, threads: int) -> int:
+    return -(-count // (threads * _steps(count, threads)))

@@ -14,6 +14,7 @@ from tvm_hopper.errors import ScheduleError
 from tvm_hopper.meta_schedule.configurations import as_text, from_text
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.schedule.products import apply
 from tvm_hopper.schedule.products.dot_choice import choose_shape
 from tvm_hopper.schedule.products.dot_shape import MOST_ROWS, DotShape
 from tvm_hopper.schedule.products.wide_sums import widen_product
@@ -69,6 +70,19 @@ def test_symbolic_rows_have_a_class_of_them_where_it_pays():
     assert kinds(workloads.matmul("m", 28672, 4096)) == [True] + [False] * (len(bounds) - 1)
     invariant = hs.choose_classes(28672, 4096, given=hs.MatmulConfig(batch_invariant=True))
     assert invariant[0] > 2
+
+
+@pytest.mark.parametrize("m", [1, "m"])
+def test_what_they_cannot_do_is_left_to_tiles(monkeypatch, m):
+    def fail(*_):
+        raise ScheduleError("block C: found something odd; need something else")
+
+    mod = workloads.matmul(m, 512, 1024)
+    assert kinds(mod)[0]
+    monkeypatch.setattr(apply, "apply_dots", fail)
+    assert not any(kinds(mod))
+    with pytest.raises(ScheduleError, match="something odd"):
+        kinds(mod, hs.MatmulConfig(dots=True), **{} if m == 1 else {"rows": 1})
 
 
 @pytest.mark.parametrize(

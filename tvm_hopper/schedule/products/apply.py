@@ -36,6 +36,7 @@ from . import fuse
 from .branches import branched, class_block
 from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
+from .dot_choice import may_be_dots
 from .dots import apply_dots
 from .few_rows import find_dots
 from .model import SYMBOLIC_EXTENT, choose_config, listed
@@ -111,7 +112,7 @@ def matmul(
     if len(kernels) > 1:
         for kernel in kernels:
             _check_nothing_sampled(kernel.config, "hs.size_classes(mod, ...)")
-        fresh = _schedule_classes(plain, block, kernels)
+        fresh = _schedule_classes_somehow(plain, block, kernels)
         with origins.noted(sch):
             ir.replace_schedule(sch, fresh)
         return
@@ -131,7 +132,8 @@ def matmul(
     except ScheduleError:
         if kernel.config.dots or not leaves_operands_open(kernel.config):
             raise
-        # What is chosen for operands of the epilogue may be what does not fit.
+        # What is chosen for operands of the epilogue may be what does not fit; so may dot products,
+        # which go with no choice of it.
         kernel = replace(kernel, config=replace(kernel.config, operand_slots=0))
         attempt(kernel)
     with origins.noted(sch):
@@ -139,6 +141,20 @@ def matmul(
             ir.replace_schedule(sch, fresh)
         with as_one_step():
             _schedule(sch, block, kernel)
+
+
+def _schedule_classes_somehow(
+    plain: s_tir.Schedule, block: Any, kernels: tuple[ClassKernel, ...]
+) -> s_tir.Schedule:
+    """Schedule the size classes; where dot products do not fit what is behind them, by tiles."""
+    try:
+        return _schedule_classes(plain, block, kernels)
+    except ScheduleError:
+        first, *others = kernels
+        if first.config.dots is not None or not may_be_dots(first.config):
+            raise
+        by_tiles = replace(first, config=replace(first.config, dots=False))
+        return _schedule_classes(plain, block, (by_tiles, *others))
 
 
 def _schedule_classes(

@@ -6,22 +6,23 @@ comes first, and what is close to it next, until measured times say more.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
-from tvm_hopper.requests import keys
 from tvm_hopper.schedule import PointwiseConfig, RowReductionConfig
+from tvm_hopper.schedule.pointwise.apply import chosen_elements
+from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.schedule.row_reduction.config import fits_block
 
-from .configurations import CLASSES, Configuration, kind_of
+from .configurations import CLASSES, Configuration
 from .problems import Floats, Problem, bytes_of
 from .scheduling import canonical, schedule_with
 
@@ -32,13 +33,10 @@ CHUNKS = (1, 2, 3, 4, 8)
 AGAIN = ((False, False), (True, False), (True, True))  # what is computed again, and loaded again
 FAR = 0.03  # by which a configuration is taken to be slower for each doubling away from the choice
 EFFICIENCY = 0.85  # share of the bound that a kernel reaches
-CHOSEN = (  # what `explain` says of a choice, and the fields of it
-    (r"(\d+) threads", "threads"),
-    (r"(\d+) vectors? of \d+", "chunks"),
-    (r"\d+ vectors? of (\d+)", "vector"),
-    (r"(\d+) rows a thread block", "rows"),
-    (r"(\d+) thread blocks an SM", "blocks"),
-)
+CHOOSERS: dict[str, Callable[[s_tir.Schedule], Any]] = {
+    "row_reduction": chosen_rows,
+    "pointwise": chosen_elements,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,41 +121,18 @@ def _vectors(most: int | None) -> tuple[int, ...]:
 
 def as_memory_bound(func: Any, target: Any) -> MemoryProblem | None:
     """Return the problem of a static function that is a kernel over rows or elements, or None."""
-    for kind in ("row_reduction", "pointwise"):
-        made = CLASSES[kind]
+    mod = canonical(func)
+    for kind, chosen in CHOOSERS.items():
         try:
             with target:
-                sch = schedule_with(func, made())
+                schedule_with(mod, CLASSES[kind]())
+                choice = chosen(s_tir.Schedule(mod))
         except HopperError:
             continue
-        choice = _choice_of(sch.mod["main"], made)
-        mod = canonical(func)
         shape = _largest(mod["main"])
         form = f"{kind} {_signature(mod['main'])}"
         return MemoryProblem(mod, target, form, shape, bytes_of(mod["main"]), 0, choice)
     return None
-
-
-def _choice_of(func: tirx.PrimFunc, made: type[Any]) -> Any:
-    """Read the choice of the package off the sentence that it leaves for `explain`."""
-    loops = ir.find_all(func.body, ir.For, lambda x: keys.CHOSEN in x.annotations)
-    text = str(loops[0].annotations[keys.CHOSEN]).split("; then")[0] if loops else ""
-    names = {field.name for field in fields(made)}
-    given: dict[str, Any] = {}
-    for pattern, name in CHOSEN:
-        found = re.search(pattern, text)
-        if found and name in names:
-            given[name] = int(found[1])
-    if made is RowReductionConfig:
-        given.setdefault("rows", 1)
-        given["preload"] = "share first" in text
-        given["recompute"] = "and the like twice" in text
-        given["reload"] = "loaded twice" in text
-        if "by each pass" not in text:  # else a row has more vectors than are in flight together
-            given.pop("chunks", None)
-    choice = made(**given)
-    assert kind_of(choice)
-    return choice
 
 
 def _largest(func: tirx.PrimFunc) -> tuple[int, int]:

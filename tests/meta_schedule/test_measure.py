@@ -123,10 +123,10 @@ def test_tensors_are_kept_and_outputs_are_never_taken_for_inputs():
     driver = HostDriver()
     bench = measure.GpuBench(driver)
     bench.run(kernel(driver), ARGUMENTS, 1)
-    first = bench._tensors(ARGUMENTS)
-    assert [x.data_ptr() for x in bench._tensors(ARGUMENTS)] == [x.data_ptr() for x in first]
+    first = bench.tensors(ARGUMENTS)
+    assert [x.data_ptr() for x in bench.tensors(ARGUMENTS)] == [x.data_ptr() for x in first]
     swapped = tuple(TensorArgument(x.name, x.shape, x.dtype, not x.is_written) for x in ARGUMENTS)
-    fresh = bench._tensors(swapped)
+    fresh = bench.tensors(swapped)
     assert fresh[1].data_ptr() != first[1].data_ptr()
     want = tensors.random_values((64, 32), "float16", 1)
     assert np.array_equal(fresh[1].numpy(), want)
@@ -136,8 +136,8 @@ def test_too_many_kept_tensors_go_oldest_first(monkeypatch):
     monkeypatch.setattr(measure, "KEPT_BYTES", 3 * 64 * 32 * 2)
     bench = measure.GpuBench(HostDriver())
     for name in "ABC":
-        bench._tensors((TensorArgument(name, (64, 32), "float16", False),) * 2)
-    assert [key[1].name for key in bench._kept] == ["B", "C", "C"]
+        bench.tensors((TensorArgument(name, (64, 32), "float16", False),) * 2)
+    assert [key[2].name for key in bench._kept] == ["B", "C", "C"]
 
 
 def test_an_error_of_the_runtime_is_the_devices_last_word_if_that_is_lost(monkeypatch):

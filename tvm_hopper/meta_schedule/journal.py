@@ -5,6 +5,7 @@
     {"is": "classes", "key": "9c..", "bounds": [[16, "1f.."]]}  size classes of symbolic rows
     {"is": "machine", "number": 0, "gpu": "NVIDIA H200", ...}   where trials ran
     {"is": "trial", "workload": "1f..", "configuration": "matmul {..}", "seconds": [..], ...}
+    {"is": "final", "workload": "1f..", "finalists": [".."], "winner": "..", "gain": 1.04, ...}
     {"is": "check", "workload": "1f..", "configuration": "..", "verdict": "equal", ...}
 
 A line is on the disk before the next trial begins, so that a process may be killed at any moment:
@@ -62,6 +63,7 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
         "machine": (int,),
         "predicted": (int, float),
     },
+    "final": {"workload": (str,), "finalists": (list,), "winner": (str,)},
     "check": {
         "workload": (str,),
         "configuration": (str,),
@@ -139,6 +141,9 @@ def _check_values(row: dict[str, Any], where: str, fix: str) -> None:
         if not times or not all(_is_number(x) and 0 < x < math.inf for x in times):
             found = f'"seconds": {str(times)[:60]}'
             raise cannot_tune(where, found, "times above 0, at least one", fix)
+    if row["is"] == "final" and row["winner"] not in row["finalists"]:
+        found = f'"winner": {row["winner"][:60]!r}'
+        raise cannot_tune(where, found, "one of its finalists", fix)
     if row["is"] == "workload" and not all(isinstance(x, int) and x > 0 for x in row["extents"]):
         raise cannot_tune(where, f'"extents": {str(row["extents"])[:60]}', "numbers above 0", fix)
     if row["is"] == "classes" and not all(

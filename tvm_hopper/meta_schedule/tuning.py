@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import json
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,17 @@ from typing import Any
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_hopper import schedule as hs
 from tvm_hopper.errors import cannot_tune
 
 from .budget import Account, choose, share, why_enough
-from .checking import WRONG, Check, Simulated
+from .checking import Check, Simulated
 from .configurations import as_text
-from .database import RECORDS, Database, Trial
+from .database import Database, Trial
+from .finals import Finals, is_open
 from .flights import Flights, Outcome
 from .interrupts import InterruptNoted
 from .journal import Journal
 from .neighbours import near_trials
-from .problems import Problem
 from .progress import Progress
 from .report import TuningReport, wide_console
 from .search import Measured, Search
@@ -80,7 +78,8 @@ def tune(
     batch : int
         Trials of one function at once.
     check : callable, optional
-        Judges winners, see `meta_schedule.checking`; left out, the simulator does.
+        Judges winners, see `meta_schedule.checking`; left out, the GPU that compares the last few
+        runs the program as TVM schedules it, too, or else the simulator does.
     progress : bool, optional
         Whether progress and a table are shown on stderr; None: if it is a terminal.
 
@@ -110,9 +109,9 @@ def tune(
         need += " operators become some by tvm_hopper.relax.prepare)"
         raise cannot_tune("tune", said[:1000], need)
     with Journal(Path(work_dir)) as journal:
-        run = Run(journal, found, where, check or Simulated(), progress)
+        run = Run(journal, found, where, check, progress)
         with contextlib.ExitStack() as own:
-            if run.left(trials) > 0:
+            if run.left(trials) > 0 or run.is_undecided:
                 if runner is None:
                     runner = _own_runner(gpus, tracker)
                     own.callback(runner.close)
@@ -121,7 +120,7 @@ def tune(
                     own.callback(builder.close)
             with InterruptNoted() as interrupt:
                 run.search(trials, batch, builder, runner, interrupt)
-                run.finish()
+                run.finish(builder, runner)
                 interrupt.check()
         if progress or (progress is None and sys.stderr.isatty()):
             wide_console(stderr=True).print(TuningReport(run.database).table())
@@ -132,7 +131,12 @@ class Run:
     """One tuning run over the log of a work folder."""
 
     def __init__(
-        self, journal: Journal, found: TaskList, target: Target, check: Check, shown: bool | None
+        self,
+        journal: Journal,
+        found: TaskList,
+        target: Target,
+        check: Check | None,
+        shown: bool | None,
     ) -> None:
         self._journal, self._check, self._shown = journal, check, shown
         self._target = target
@@ -172,10 +176,24 @@ class Run:
                         done = sum(x.trials for x in self.accounts)
                         shown.update(self._account(outcome.task), done)
 
-    def finish(self) -> None:
-        """Check the winners, and write what TVM's own database reads."""
-        for account in self.accounts:
-            self._check_winner(account)
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the fastest trials of a function have not been compared yet."""
+        return any(is_open(self.database, x.task.problem) for x in self.accounts)
+
+    def finish(self, builder: Any, runner: Any) -> None:
+        """Compare the fastest, check the winners, and write what TVM's own database reads."""
+        check = self._check or Simulated()
+        finals = Finals(
+            self.database,
+            self._append,
+            builder,
+            runner,
+            self._target,
+            check,
+            is_own=self._check is not None,
+        )
+        finals.hold([x.task.problem for x in self.accounts])
         self.database.write_stock()
 
     def _append(self, row: dict[str, Any]) -> None:
@@ -273,50 +291,6 @@ class Run:
         account.trials += 1
         account.under_way -= 1
         account.failed += outcome.seconds is None
-
-    def _check_winner(self, account: Account) -> None:
-        """Check the fastest trial; a wrong one is recorded as such, and the next one is taken."""
-        problem = account.task.problem
-        for trial in self.database.ranked(problem.key):
-            verdict = self.database.verdict(problem.key, trial)
-            if not verdict:
-                told = self._check(problem, trial.config)
-                verdict = told.verdict
-                record = None if verdict == WRONG else _record(problem, trial)
-                self._append(
-                    {
-                        "is": "check",
-                        "workload": problem.key,
-                        "configuration": trial.text,
-                        "verdict": verdict,
-                        "by": told.by,
-                        "detail": told.detail,
-                        "record": record,
-                    }
-                )
-            if verdict != WRONG:
-                return
-
-
-def _record(problem: Problem, trial: Trial) -> str | None:
-    """Return a trial as a record of TVM's JSONDatabase; None where it cannot replay the trace.
-
-    A function that has to be rewritten first is scheduled from there on.
-    """
-    if not hs.normalize(problem.mod).same_as(problem.mod):
-        return None
-    with tempfile.TemporaryDirectory() as folder:  # in C++ alone: Python cannot write index maps
-        stock = ms.database.JSONDatabase(work_dir=folder)
-        record = ms.database.TuningRecord(
-            problem.schedule(trial.config).trace,
-            stock.commit_workload(problem.mod),
-            [trial.seconds],
-            problem.target,
-            ms.arg_info.ArgInfo.from_entry_func(problem.mod, True),
-        )
-        stock.commit_tuning_record(record)
-        text = (Path(folder) / RECORDS).read_text().strip()
-    return text.removeprefix("[0,").removesuffix("]")
 
 
 def _check_number(name: str, value: Any, most: int) -> None:

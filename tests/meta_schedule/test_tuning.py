@@ -64,7 +64,7 @@ def test_failures_are_recorded_and_do_not_win(tmp_path):
         return None if "chunks=2" in text else formula(text)
 
     builder = NoteBuilder(lambda text: "threads=64" in text)
-    database = tune(COPY, tmp_path, 16, runner=FormulaRunner(some), builder=builder)
+    database = tune(COPY, tmp_path, 30, runner=FormulaRunner(some), builder=builder)
     errors = {x.error for x in database.trials(KEY) if x.seconds is None}
     assert errors == {"build: ptxas: no room", "run: GPU 0: illegal address"}
     assert database.winner(KEY).seconds is not None

@@ -45,6 +45,8 @@ def tune(
     target: Any = None,
     *,
     trials: int = 64,
+    each: int | None = None,
+    seconds: float | None = None,
     gpus: Any = "all",
     runner: Any = None,
     builder: Any = None,
@@ -65,6 +67,10 @@ def tune(
         A Hopper GPU, e.g. "nvidia/nvidia-h200"; left out, the target in scope.
     trials : int
         Measured kernels in all, those that are in `work_dir` already included.
+    each : int, optional
+        Trials that one function gets at most.
+    seconds : float, optional
+        After which no more trials begin.
     gpus : str or list of int
         Which GPUs of this machine measure; "all" are all of them.
     runner : tvm.s_tir.meta_schedule.runner.Runner, optional
@@ -99,6 +105,10 @@ def tune(
     """
     _check_number("trials", trials, MOST_TRIALS)
     _check_number("batch", batch, 1024)
+    if each is not None:
+        _check_number("each", each, MOST_TRIALS)
+    if seconds is not None and not seconds > 0:
+        raise cannot_tune("tune", f"seconds={seconds!r}", "a number above 0")
     if runner is not None and tracker is not None:
         raise cannot_tune("tune", "a runner and a tracker", "one of the two: a tracker has its own")
     where = as_target(target)
@@ -109,7 +119,7 @@ def tune(
         need += " operators become some by tvm_hopper.relax.prepare)"
         raise cannot_tune("tune", said[:1000], need)
     with Journal(Path(work_dir)) as journal:
-        run = Run(journal, found, where, check, progress)
+        run = Run(journal, found, where, check, progress, each, seconds)
         with contextlib.ExitStack() as own:
             if run.left(trials) > 0 or run.is_undecided:
                 if runner is None:
@@ -137,7 +147,11 @@ class Run:
         target: Target,
         check: Check | None,
         shown: bool | None,
+        each: int | None = None,
+        seconds: float | None = None,
     ) -> None:
+        self._each = each
+        self._end = None if seconds is None else time.monotonic() + seconds
         self._journal, self._check, self._shown = journal, check, shown
         self._target = target
         self.database = Database.of(journal)
@@ -147,6 +161,8 @@ class Run:
 
     def left(self, trials: int) -> int:
         """Return how many of so many trials are not made yet."""
+        if self._each is not None:
+            trials = min(trials, self._each * len(self.accounts))
         return trials - sum(account.trials for account in self.accounts)
 
     def search(
@@ -165,9 +181,11 @@ class Run:
                 interrupt.check()
                 self._stop_what_is_done()
                 left = self.left(trials) - flights.count()
-                account = choose(self.accounts) if left > 0 and not flights.is_full else None
+                may_start = left > 0 and not flights.is_full and not self._is_late
+                account = choose(self.accounts, 2 * batch, self._each) if may_start else None
                 if account is not None:
-                    self._start(account, share(account, self.accounts, left, batch), flights)
+                    count = share(account, self.accounts, left, batch, self._each)
+                    self._start(account, count, flights)
                 elif flights.is_empty:
                     break
                 else:
@@ -195,6 +213,10 @@ class Run:
         )
         finals.hold([x.task.problem for x in self.accounts])
         self.database.write_stock()
+
+    @property
+    def _is_late(self) -> bool:
+        return self._end is not None and time.monotonic() > self._end
 
     def _append(self, row: dict[str, Any]) -> None:
         self._journal.append(row)
@@ -257,7 +279,7 @@ class Run:
     def _stop_what_is_done(self) -> None:
         for account in self.accounts:
             if not account.stopped and not account.under_way:
-                account.stopped = why_enough(account)
+                account.stopped = why_enough(account, self._each)
 
     def _start(self, account: Account, count: int, flights: Flights) -> None:
         candidates = account.search.propose(count)

@@ -164,8 +164,11 @@ class Database:
             for module in modules:
                 records.append(f"[{len(workloads)},{record}]\n")
                 workloads.append(f"{module}\n")
+        place = self.folder / WORKLOADS
+        if not place.exists() or place.read_text() != "".join(workloads):
+            _replace(self.folder / RECORDS, "")  # which name workloads by their lines: never others
+        _replace(place, "".join(workloads))
         _replace(self.folder / RECORDS, "".join(records))
-        _replace(self.folder / WORKLOADS, "".join(workloads))
 
 
 def _trial(row: dict[str, Any], folder: Path) -> Trial:

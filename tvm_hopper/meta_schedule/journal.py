@@ -157,6 +157,11 @@ def _check_values(row: dict[str, Any], where: str, fix: str) -> None:
 
 
 def _check_final(row: dict[str, Any], where: str, fix: str) -> None:
+    times = row.get("sustained_us")
+    is_list = times is None or isinstance(times, list)
+    if not is_list or not all(isinstance(x, str) for x in row["finalists"]):
+        found = f'"finalists": {str(row["finalists"])[:60]}'
+        raise cannot_tune(where, found, "configurations as texts, and a list of their times", fix)
     if row["winner"] not in row["finalists"]:
         found = f'"winner": {row["winner"][:60]!r}'
         raise cannot_tune(where, found, "one of its finalists", fix)

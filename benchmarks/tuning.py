@@ -23,7 +23,10 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from . import machine, matmul_case, timing
@@ -37,8 +40,10 @@ NORMS = (
     ("add_rms_norm", 2048, 8192),
 )
 SWEPT = ("4x5120x29568", "16x29568x4096", "2792x2088x168")  # the smallest spaces of their kinds
-FINALISTS = 6  # of a sweep, that are timed beside the winner
+FINALISTS = 8  # of a sweep, that are timed beside the winner
 BATCH = 16  # configurations of a sweep that are built at once
+REPEATS = 7  # of each configuration of a sweep
+RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928x784x19840")
 SET_BYTES = 256 << 20  # of tensors that a timing rotates through, beyond the L2 cache
 MOST_SETS = 16
 WARM_SECONDS = 1.0
@@ -237,7 +242,7 @@ def rates(tools: Tools) -> list[dict[str, Any]]:
         try:
             each = 4 if tools.is_fake else 32
             given = {"runner": runner, "work_dir": folder, "check": no_check, "each": each}
-            chosen = dict(list(products(10).items())[1:6])
+            chosen = {k: v for k, v in products(10).items() if k.split(" ")[0] in RATED}
             tune(chosen, tools, max(5.0, min(40.0, tools.left)), **given)
         finally:
             runner.close()
@@ -273,17 +278,20 @@ def rate_of(folder: Path) -> dict[str, Any]:
 def sweep_part(arguments: argparse.Namespace) -> int:
     """Measure a part of all configurations of problems on one GPU; a line for each, at once."""
     from tvm_hopper import meta_schedule as hms
+    from tvm_hopper.meta_schedule.runner import visible_gpus
     from tvm_hopper.meta_schedule.tasks import find_tasks
 
     end = time.monotonic() + arguments.seconds
     part, parts = (int(x) for x in arguments.part.split("/"))
     matmul_case.register()
     builder = hms.ArtifactBuilder(arguments.workers)
-    runner = hms.FakeRunner() if arguments.fake else hms.GpuRunner([part])
+    gpus = visible_gpus()
+    runner = hms.FakeRunner() if arguments.fake else hms.GpuRunner([gpus[part]], repeats=REPEATS)
     try:
         for name, (mod, _) in products(arguments.problems).items():
             if name.split(" ")[0] in arguments.swept:
                 (task,) = find_tasks(mod, matmul_case.TARGET)
+                task.name = name
                 with swept_file(arguments.work_dir, task.problem, part).open("a") as file:
                     for row in _swept(task, builder, runner, (part, parts), end, arguments):
                         file.write(json.dumps(row) + "\n")
@@ -321,15 +329,17 @@ def _swept(
     end: float,
     arguments: argparse.Namespace,
 ) -> Iterator[dict[str, Any]]:
-    from tvm_hopper.errors import HopperError
-    from tvm_hopper.meta_schedule.configurations import as_text
+    import tvm
+
+    from tvm_hopper.meta_schedule.configurations import as_text, from_text
     from tvm_hopper.meta_schedule.flights import Flights
-    from tvm_hopper.meta_schedule.search import Candidate, kernel_name
-    from tvm_hopper.schedule.dry_run import left_to_the_build
+    from tvm_hopper.meta_schedule.search import Candidate
 
     problem = task.problem
     done = read_sweep(arguments.work_dir, problem)
-    configs = problem.configurations()[part[0] :: part[1]][: arguments.most]
+    space = problem.configurations()
+    order = problem.estimates(space).argsort(kind="stable").tolist()  # a part says the most, too
+    configs = [space[i] for i in order][part[0] :: part[1]][: arguments.most]
     flights = Flights(builder, runner, problem.target)
     known: set[str] = set()
     waiting: list[Candidate] = []
@@ -339,21 +349,19 @@ def _swept(
             text, times = as_text(x.candidate.config), x.seconds
             yield {"configuration": text, "seconds": statistics.median(times) if times else None}
 
-    for config in configs:
+    texts = [text for text in map(as_text, configs) if text not in done]
+    for text, kernel, module in _scheduled(arguments, task.name, texts):
         if time.monotonic() > end:
             break
-        if as_text(config) in done:
+        if not kernel:
+            yield {"configuration": text, "seconds": None}
             continue
-        try:
-            with left_to_the_build():
-                sch = problem.schedule(config)
-        except HopperError:
-            yield {"configuration": as_text(config), "seconds": None}
-            continue
-        if (kernel := kernel_name(sch)) in known:
+        if kernel in known:
+            yield {"configuration": text, "seconds": None, "same_as_another": True}
             continue
         known.add(kernel)
-        waiting.append(Candidate(config, sch, kernel, 0.0))
+        sch: Any = SimpleNamespace(mod=tvm.ir.load_json(module))
+        waiting.append(Candidate(from_text(text), sch, kernel, 0.0))
         if len(waiting) == BATCH:
             if flights.is_full:
                 yield from rows()
@@ -364,6 +372,39 @@ def _swept(
     while not flights.is_empty:
         yield from rows()
     flights.close()
+
+
+def _scheduled(
+    arguments: argparse.Namespace, name: str, texts: list[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Schedule configurations in processes of their own: text, kernel, module; in order."""
+    with ProcessPoolExecutor(arguments.schedulers, get_context("spawn")) as pool:
+        yield from pool.map(_schedule, [(name, arguments.problems, x) for x in texts], chunksize=8)
+
+
+_problems: dict[str, Any] = {}
+
+
+def _schedule(asked: tuple[str, int, str]) -> tuple[str, str, str]:
+    """Return a configuration, its kernel's name and its module; nothing of one that is refused."""
+    import tvm
+
+    from tvm_hopper.errors import HopperError
+    from tvm_hopper.meta_schedule.configurations import from_text
+    from tvm_hopper.meta_schedule.search import kernel_name
+    from tvm_hopper.meta_schedule.tasks import find_tasks
+    from tvm_hopper.schedule.dry_run import left_to_the_build
+
+    name, count, text = asked
+    if name not in _problems:
+        (task,) = find_tasks(products(count)[name][0], matmul_case.TARGET)
+        _problems[name] = task.problem
+    try:
+        with left_to_the_build():
+            sch = _problems[name].schedule(from_text(text))
+    except HopperError:
+        return text, "", ""
+    return text, kernel_name(sch), tvm.ir.save_json(sch.mod)
 
 
 def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
@@ -381,10 +422,11 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
     }
     database = tune(chosen, tools, max(5.0, min(60.0, tools.left - 60)))
     tools.close()  # what measures stands aside
-    workers = max(1, (os.cpu_count() or 2) // count)
+    workers = arguments.workers or max(1, (os.cpu_count() or 2) // count)
     seconds = tools.left - arguments.reserve
     command = [sys.executable, "-m", "benchmarks.tuning", "sweep-part"]
     command += ["--work-dir", str(tools.work_dir), "--seconds", str(seconds)]
+    command += ["--schedulers", str(max(2, workers // 3))]
     command += ["--workers", str(workers), "--problems", str(arguments.problems)]
     command += ["--swept", *arguments.swept, *["--fake"] * tools.is_fake]
     command += ["--most", str(arguments.most)] if arguments.most else []
@@ -526,6 +568,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--most", type=int, default=0, help="configurations of a part of a sweep")
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--workers", type=int)
+    parser.add_argument("--schedulers", type=int, default=2, help="processes of a part of a sweep")
     parser.add_argument("--fake", action="store_true", help="no GPU: times of a model")
     arguments = parser.parse_args(argv)
     arguments.most = arguments.most or None

@@ -153,17 +153,21 @@ def test_ones_own_check_has_the_last_word(tmp_path):
     assert database._checks[KEY, database.winner(KEY).text]["by"] == "mine"
 
 
-def test_what_does_not_build_again_is_ranked_as_measured(tmp_path):
+def test_the_choice_stays_where_comparing_failed_and_the_next_run_tries_again(tmp_path):
     counts = {}
 
     def second_time(text):
         counts[text] = counts.get(text, 0) + 1
         return counts[text] > 1
 
-    database = tune(tmp_path, ContestRunner(formula), builder=NoteBuilder(second_time))
+    runner = ContestRunner(formula)
+    database = tune(tmp_path, runner, builder=NoteBuilder(second_time))
     row = database.finals[KEY]
     assert row["why"] == "not built: ptxas: no room"
-    assert row["winner"] == database.ranked(KEY)[0].text
+    assert database.winner(KEY).text == CHOICE != database.ranked(KEY)[0].text
+    again = tune(tmp_path, runner)
+    assert len(runner.held) == 1
+    assert again.finals[KEY]["gain"] >= 1
 
 
 def test_a_plain_product_has_a_library():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 import weakref
@@ -19,9 +20,11 @@ from .measurement import Contested, Measurement, as_contested, as_measurement
 from .measuring import artifact
 from .measuring.fake import fake_contest, fake_measurement
 from .runner import GpuRunner
+from .workers.leftovers import remove_stale
 from .workers.process import WorkerProcess
 
 logger = logging.getLogger("tvm_hopper.meta_schedule")
+PREFIX = "tvm_hopper_fake_"  # of folders that count the requests of fake GPUs
 WARNING = "FAKE: nothing is measured; the times are those of the written model, with noise"
 
 
@@ -118,7 +121,8 @@ def fake_gpus(
     **options
         Of GpuRunner.
     """
-    folder = Path(tempfile.mkdtemp(prefix="tvm_hopper_fake_"))
+    remove_stale(Path(tempfile.gettempdir()), PREFIX)
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}_"))
     told = fake_settings(count, faults, folder, seed, noise, measuring_seconds)
     names = [f"fake GPU {i}" for i in range(count)]
     workers = {

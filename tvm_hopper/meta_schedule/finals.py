@@ -5,7 +5,8 @@
 
 Times of a search are of single calls, minutes and GPUs apart. A configuration replaces the
 package's choice only if it is certainly faster where both were measured in turn on one GPU, back to
-back at full load, and is no slower in single calls. What no runner compares is ranked as measured.
+back at full load, and is no slower in single calls. What no runner compares is ranked as measured;
+where comparing failed the package's choice stays until the next run tries it again.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Finals:
     def hold(self, problems: Sequence[Problem]) -> None:
         """Find a checked winner of each problem that has a trial which ran."""
         left = [x for x in problems if finalists(self._database, x)]
-        while left:
+        while left:  # again for those whose winner turns out to be wrong
             new = [x for x in left if is_open(self._database, x)]
             for problem, result in zip(new, self._begin(new), strict=True):
                 self._settle(problem, result() if result is not None else BY_TIME)
@@ -173,6 +174,8 @@ class Finals:
         }
         if isinstance(result, str):
             best = min(trials, key=lambda x: x.seconds or math.inf)
+            if result != BY_TIME:  # one of them may hang at full load: the choice is the safe one
+                best, row = trials[0], {**row, "is_broken": True}
             self._append({**row, "winner": best.text, "gain": None, "why": result[:300]})
             return
         count = len(trials)
@@ -244,7 +247,9 @@ def is_open(database: Database, problem: Problem) -> bool:
     """Tell whether those who would be compared now have not been compared yet."""
     names = [x.text for x in finalists(database, problem)]
     row = database.finals.get(problem.key)
-    return bool(names) and (row is None or set(row["finalists"]) != set(names))
+    if row is None or row.get("is_broken"):
+        return bool(names)
+    return bool(names) and set(row["finalists"]) != set(names)
 
 
 def _is_wrong(database: Database, problem: Problem, trial: Trial) -> bool:

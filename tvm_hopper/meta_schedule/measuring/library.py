@@ -32,7 +32,8 @@ def find(
         return "", None
     try:
         torch: Any = importlib.import_module("torch")
-        if not torch.cuda.is_available():
+        device: Any = importlib.import_module("torch.cuda")
+        if not device.is_available():
             return "", None
     except Exception:  # a torch that does not load is none
         return "", None
@@ -41,11 +42,10 @@ def find(
     def call(*values: Any) -> None:
         import tvm_ffi
 
-        device = tvm_ffi.device("cuda", 0)
         a, b, c = (torch.from_dlpack(x) for x in values)
         a, b = a.mT if turn_a else a, b.mT if turn_b else b
-        stream = tvm_ffi.get_raw_stream(device)
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream) if stream else None):
+        stream = tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", 0))
+        with device.stream(device.ExternalStream(stream) if stream else None):
             torch.matmul(a, b, out=c)
 
     return NAME, call

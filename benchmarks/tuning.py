@@ -2,6 +2,7 @@
 
     python -m benchmarks.tuning products --work-dir tuned     64 trials x 10 problems, timed anew
     python -m benchmarks.tuning norms --work-dir tuned        64 trials x 4 norms, timed anew
+    python -m benchmarks.tuning others --work-dir tuned       gradients, columns, any rows
     python -m benchmarks.tuning rates --work-dir tuned        trials a second by GPUs in the loop
     python -m benchmarks.tuning sweeps --work-dir tuned       every configuration of three problems
     python -m benchmarks.tuning products norms rates sweeps --work-dir tuned --fake      no figures
@@ -38,6 +39,13 @@ NORMS = (
     ("layer_norm", 8192, 5120),
     ("softmax", 16384, 2048),
     ("add_rms_norm", 2048, 8192),
+)
+OTHERS = (  # gradients, sums of columns, rows in parts, and a norm of any number of rows
+    ("backward", "rms_norm_backward", 4096, 4096),
+    ("backward", "layer_norm_backward", 4096, 4096),
+    ("columns", "column_sum", 16384, 4096),
+    ("memory_bound", "softmax", 64, 300000),
+    ("memory_bound", "rms_norm", "n", 8192),
 )
 SWEPT = ("4x5120x29568", "16x29568x4096", "2792x2088x168")  # the smallest spaces of their kinds
 FINALISTS = 8  # of a sweep, that are timed beside the winner
@@ -86,6 +94,17 @@ def norms(count: int) -> dict[str, Module]:
     return {
         f"{name} {rows}x{columns}": (getattr(memory_bound, name)(rows, columns), None)
         for name, rows, columns in NORMS[:count]
+    }
+
+
+def others(count: int) -> dict[str, Module]:
+    """Return gradients and others by name."""
+    import importlib
+
+    made = {kind: importlib.import_module(f"tvm_hopper.testing.{kind}") for kind, *_ in OTHERS}
+    return {
+        f"{name} {rows}x{columns}": (getattr(made[kind], name)(rows, columns), None)
+        for kind, name, rows, columns in OTHERS[:count]
     }
 
 
@@ -550,7 +569,7 @@ def table(said: dict[str, Any], results: list[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-PARTS = ("products", "norms", "rates", "sweeps")
+PARTS = ("products", "norms", "others", "rates", "sweeps")
 
 
 def main(argv: list[str]) -> int:
@@ -594,6 +613,8 @@ def main(argv: list[str]) -> int:
                 results += tuned(products(arguments.problems), tools, 110.0)
             elif part == "norms":
                 results += tuned(norms(arguments.norms), tools, 60.0)
+            elif part == "others":
+                results += tuned(others(len(OTHERS)), tools, 60.0)
             elif part == "rates":
                 said["rates"] = rates(tools)
             else:

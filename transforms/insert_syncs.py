@@ -36,13 +36,23 @@ from tvm_hopper.facts.arch import Processor
 from tvm_hopper.plan.channel import find_split
 from tvm_hopper.plan.sync_body import check_operations
 from tvm_hopper.requests.bodies import map_bodies
-from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, CHANNEL, PIPELINE_KEYS
+from tvm_hopper.requests.keys import (
+    ASYNC_COPY,
+    ASYNC_OP,
+    CHANNEL,
+    HANDED_ON,
+    LATE,
+    PIPELINE_KEYS,
+    SHIFT,
+)
 from tvm_hopper.requests.targets import processor_of
 
 from .fuse_threads import fuse_threads
 from .plan_pipeline import open_channels
 from .role_syncs import RoleSyncs
 from .swizzled_accesses import swizzle_plain_copies
+
+SERVED = (ASYNC_OP, SHIFT, LATE, HANDED_ON)
 
 
 def find_consumers(kernel: ir.For) -> tuple[ir.Stmt, int] | None:
@@ -100,9 +110,9 @@ def without_operations(kernel: Any) -> Any:
     """
 
     def done(block: ir.SBlock) -> ir.SBlock:
-        if ASYNC_OP not in block.annotations:
+        notes = {k: v for k, v in block.annotations.items() if k not in SERVED}
+        if len(notes) == len(block.annotations):
             return block
-        notes = {k: v for k, v in block.annotations.items() if k != ASYNC_OP}
         return ir.with_block(block, annotations=notes)
 
     def plain(loop: ir.For) -> ir.For:

@@ -69,12 +69,14 @@ def rewrite_skew(plan: SkewPlan) -> ir.Stmt:
             new = ir.with_block(block, body=body, alloc_buffers=own)
             body = ir.SBlockRealize([], True, new)
     after = [_left_behind(plan, later, turn) for turn in range(max(plan.shifts))]
-    return ir.opaque_block(
+    work = ir.opaque_block(
         "stages",
         ir.seq(ir.with_body(loop, body), after),
-        alloc_buffers=list(held.values()),
+        alloc_buffers=[x for tile, x in held.items() if x is not tile],
         annotations={HANDED_ON: plan.channel},
     )
+    kept = [x for tile, x in held.items() if x is tile]
+    return ir.opaque_block("outlive", work, alloc_buffers=kept) if kept else work
 
 
 def _in_time(plan: SkewPlan, shift: int, part: ir.SBlockRealize) -> ir.Stmt:

@@ -187,3 +187,49 @@ def test_each_barrier_is_needed(roles):
     ]
     assert len(found) == 3  # in the loop, and in front of each turn behind it
     assert all({"RACE_READ_INFLIGHT", "RACE_OVERWRITE_BUSY"} & x for x in found), found
+
+
+STORED = """
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((80, 128), "float32"), C: T.Buffer((80, 128), "float32")):
+    T.func_attr({{"global_symbol": "main"}})
+    for i in T.thread_binding(2, thread="blockIdx.x"):
+        for tx in T.thread_binding(128, thread="threadIdx.x"):
+{lines}
+"""
+LEAVES = """\
+for r, c_o in T.grid(8, 128):
+    with T.sblock("leave"):
+        T.reads(o[r, c_o])
+        T.writes(C[{row} + r, c_o])
+        T.sblock_attr({{"tvm_hopper.async_copy": "{by}"}})
+        C[{row} + r, c_o] = o[r, c_o]
+"""
+
+
+@pytest.mark.parametrize(
+    ("stages", "by", "roles"),
+    [([0, 1, 2, 2], "tma", False), ([0, 1, 2, 3], "bulk", False), ([0, 1, 2, 4], "tma", True)],
+)
+def test_stores_go_with_what_writes_their_tile(stages, by, roles):
+    row = "(i * 5 + k) * 8"
+    work = loop(
+        f"for k in T.serial(5, {annotated(stages, sorted({0, stages[3]}), roles)})",
+        block(
+            new("a", "c", "o"),
+            copy("a", "A", row, by),
+            DOUBLE,
+            "for r in range(8):\n    o[r, tx] = c[r, tx] + T.float32(1)\n",
+            LEAVES.format(row=row, by=by),
+        ),
+    )
+    text = STORED.format(lines=indent(indent(indent(work))))
+    mod = tvm.IRModule({"main": tvm.script.from_source(text, extra_vars={"T": T})})
+    assert "1 trip behind" in str(explain(tvm.compile(mod, target=H200)))
+    program = load(mod)
+    a = np.random.default_rng(3).integers(-3, 4, (80, 128)).astype("float32")
+    result = simulate(program, {"A": a})
+    assert not result.findings, "\n".join(map(str, result.findings))
+    np.testing.assert_array_equal(result.outputs["C"], 2 * a[:, ::-1] + 1)
+    report = verify(program, {"A": a}, RUNS)
+    assert report.verdict == "clean", str(report)

@@ -30,7 +30,7 @@ class Lateness:
     Attributes
     ----------
     trips
-        0 for loads, and for stores from what no late statement writes.
+        0 for loads; of stores that of what writes their tile.
     stages
         Those that compute.
     reason
@@ -62,12 +62,24 @@ def find_lateness(loop: ir.For) -> Lateness:
     stages = read_stages(loop, parts).stages
     computing = [s for s, part in zip(stages, parts, strict=True) if _computes(part)]
     first = min(computing, default=0)
-    trips = tuple(
-        stage - first if _computes(part) else 0 for stage, part in zip(stages, parts, strict=True)
-    )
+    trips = [s - first if _computes(part) else 0 for s, part in zip(stages, parts, strict=True)]
     own = tuple(sorted(set(computing)))
-    reason = _find_obstacle(loop, parts, trips) if any(trips) else None
-    return Lateness(parts, trips if reason is None else (0,) * len(parts), own, reason)
+    reason = None
+    if any(trips):
+        for n, part in enumerate(parts):  # a store goes with what writes its tile
+            if is_store(part):
+                trips[n] = max(trips[i] for i in range(n + 1) if _writes_for(parts[i], part))
+        reason = _find_obstacle(loop, parts, trips)
+    if reason is not None:
+        trips = [0] * len(parts)
+    return Lateness(parts, tuple(trips), own, reason)
+
+
+def _writes_for(part: ir.Stmt, store: ir.SBlockRealize) -> bool:
+    if part.same_as(store):
+        return True
+    tiles = [region.source for region in store.block.reads if ir.is_shared(region.source)]
+    return _computes(part) and any(ir.uses(part, tile) for tile in tiles)
 
 
 def staged_loops(body: ir.Stmt) -> list[ir.For]:
@@ -100,6 +112,7 @@ def _find_obstacle(loop: ir.For, parts: Sequence[ir.Stmt], trips: Sequence[int])
     own = list(body.block.alloc_buffers) if isinstance(body, ir.SBlockRealize) else []
     loaded = [region.source for x in parts if is_load(x) for region in x.block.writes]
     effects = [find_effects(part) for part in parts]
+    stored = [region.source for x in parts if is_store(x) for region in x.block.reads]
     pairs = combinations(range(len(parts)), 2)
     for a, b in ((a, b) for a, b in pairs if trips[a] != trips[b]):
         if is_load(parts[a]) or is_load(parts[b]):
@@ -107,7 +120,7 @@ def _find_obstacle(loop: ir.For, parts: Sequence[ir.Stmt], trips: Sequence[int])
         for tile in _shared_by(effects[a], effects[b]):
             if trips[a] > trips[b]:
                 return f"a later statement needs {tile.name} of an earlier stage's"
-            if is_store(parts[b]) or is_store(parts[a]):
+            if any(tile.same_as(x) for x in stored):
                 return f"{tile.name} is stored asynchronously"
             if any(tile.same_as(x) for x in loaded):
                 continue

@@ -31,7 +31,8 @@ class SkewPlan:
     channel
         The one whose trips count the slots of what is handed on.
     handed_on
-        What an iteration allocates and a later one reads: its slots, 0 for registers.
+        What an iteration allocates and a later one, or what follows the loop, touches: its slots, 0
+        where one is enough.
     kept
         For each channel whose slots are read later: how many trips.
     released
@@ -74,8 +75,9 @@ def _plan_loop(kernel: Any, loop: ir.For) -> SkewPlan:
     handed_on = {}
     for tile in [] if block is None else block.block.alloc_buffers:
         touched = [n for n, part in zip(shifts, parts, strict=True) if ir.uses(part, tile)]
-        if len(set(touched)) > 1:
-            handed_on[tile] = max(touched) - min(touched) + 1 if ir.is_shared(tile) else 0
+        if any(touched):
+            between = max(touched) - min(touched)
+            handed_on[tile] = between + 1 if between and ir.is_shared(tile) else 0
     kept, slots = {}, {}
     for load in find_loads(kernel):
         rings = [region.source for region in load.block.writes]

@@ -45,7 +45,7 @@ def find_rings(kernel: Any) -> RingNames:
         names = {**dict.fromkeys(rings, name), **names}
     handed_on: dict[int, list[ir.Var]] = {}
     for block in ir.find_blocks(kernel, HANDED_ON):
-        for ring in filter(ir.is_shared, block.alloc_buffers):
+        for ring in block.alloc_buffers:
             handed_on.setdefault(int(block.annotations[HANDED_ON]), []).append(ring)
             names[ring] = f"{ring.name}#{len(names)} handed on"
             slots[names[ring]] = int(ring.shape[0])

@@ -26,6 +26,7 @@ Not here: the barriers of channels (lower_channels.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tvm.tirx.transform import prim_func_pass
@@ -39,6 +40,7 @@ from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     ASYNC_OP,
+    ASYNC_STAGES,
     CHANNEL,
     HANDED_ON,
     LATE,
@@ -115,13 +117,22 @@ def without_operations(kernel: Any) -> Any:
             return block
         return ir.with_block(block, annotations=notes)
 
+    return without_notes(ir.replace(kernel, ir.SBlock, done), PIPELINE_KEYS)
+
+
+def without_notes(kernel: Any, keys: Iterable[str]) -> Any:
+    """Take annotations of loops away.
+
+    Where threads have come to make all copies, nothing is asynchronous for TVM's own pipelines.
+    """
+
     def plain(loop: ir.For) -> ir.For:
-        notes = {k: v for k, v in loop.annotations.items() if k not in PIPELINE_KEYS}
+        notes = {k: v for k, v in loop.annotations.items() if k not in keys}
         if len(notes) == len(loop.annotations):
             return loop
         return ir.with_body(loop, loop.body, annotations=notes)
 
-    return ir.replace(ir.replace(kernel, ir.SBlock, done), ir.For, plain)
+    return ir.replace(kernel, ir.For, plain)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.InsertSyncs")
@@ -134,6 +145,8 @@ class InsertSyncs:
 
         def insert(kernel: Any) -> Any:
             check_operations(kernel, processor)
-            return rewrite_syncs(kernel, processor) if needs_syncs(kernel) else kernel
+            if needs_syncs(kernel):
+                return rewrite_syncs(kernel, processor)
+            return without_notes(kernel, (ASYNC_STAGES,))
 
         return map_bodies(func, insert)

@@ -98,10 +98,14 @@ def test_persistent_blocks_go_on_where_their_last_tile_ended(roles):
     judge(case(5, [0, 0, 1, 2, 3], "tma", roles, persistent=1), 5)
 
 
-def test_registers_two_stages_apart_stay_in_one_iteration():
-    mod = case(5, [0, 0, 1, 1, 3], through="registers")
+@pytest.mark.parametrize("stages", [[0, 0, 1, 1, 3], [0, 0, 1, 2, 4]])
+def test_what_hands_registers_on_runs_together(stages):
+    mod = case(5, stages, through="registers")
     said = str(explain(tvm.compile(mod, target=H200)))
-    assert "stages [1, 3] compute in one iteration: registers e would need versions" in said
+    if stages[3] == 1:
+        assert "stages [1, 3] compute in one iteration: registers e are handed on in it" in said
+    else:
+        assert "of stages [1, 2, 4] the later compute 1 trip behind" in said
     judge(mod, 5, "registers")
 
 

@@ -207,6 +207,37 @@ OBSTACLES = {
         (SECOND, "C[tx] = C[tx] + sum[tx]"),
         ("c[63 - tx]", "sum[63 - tx]"),
     ],
+    "a later one multiplies by warp groups, whose groups no branch may hold": [
+        (
+            SECOND,
+            f"with T.sblock('mma'):\n                        T.reads(c[0:64])\n"
+            "                        T.writes()\n"
+            "                        T.sblock_attr({'tvm_hopper.async_op': 'wgmma'})\n"
+            f"                        {SECOND}",
+        )
+    ],
+    "copies stand inside of a later one": [
+        (
+            SECOND,
+            f"for j in range(2):\n                        with T.sblock('inner'):\n"
+            "                            T.reads()\n"
+            "                            T.writes(sum[0:64])\n"
+            "                            T.sblock_attr({'tvm_hopper.async_op': 'tma_load'})\n"
+            f"                            {SECOND}",
+        )
+    ],
+    "sum is stored asynchronously": [
+        (STAGE, STAGE.replace("2]", "2, 2]")),
+        ('order": [0, 1, 2]', 'order": [0, 1, 2, 3]'),
+        ("c[63 - tx]", "sum[63 - tx]"),
+        (
+            SECOND,
+            "sum[tx] = sum[tx] + c[tx]\n                    with T.sblock('store'):\n"
+            "                        T.reads(sum[0:64])\n                        T.writes()\n"
+            "                        T.sblock_attr({'tvm_hopper.async_op': 'tma_store'})\n"
+            f"                        {SECOND}",
+        ),
+    ],
     "m is bound among them": [
         (STAGE, STAGE.replace("2]", "1, 2]")),
         ('order": [0, 1, 2]', 'order": [0, 1, 2, 3]'),

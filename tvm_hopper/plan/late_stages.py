@@ -18,7 +18,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import Effect, find_effects
-from tvm_hopper.requests.keys import SHIFT, STAGE
+from tvm_hopper.requests.keys import ASYNC_OP, SHIFT, STAGE
 
 from .channel import find_loads, is_load, is_store
 from .pipeline_stages import parts_of, read_stages
@@ -141,6 +141,8 @@ def _find_obstacle(loop: ir.For, parts: Sequence[ir.Stmt], trips: Sequence[int])
             return f"{part.var.name} is bound among them"
         if late and find_loads(part):
             return "copies stand inside of a later one"
+        if late and not is_store(part) and ir.find_blocks(part, ASYNC_OP):
+            return "a later one multiplies by warp groups, whose groups no branch may hold"
     body = loop.body
     own = list(body.block.alloc_buffers) if isinstance(body, ir.SBlockRealize) else []
     loaded = [region.source for x in parts if is_load(x) for region in x.block.writes]

@@ -49,7 +49,7 @@ OTHERS = (  # gradients, sums of columns, rows in parts, and a norm of any numbe
 )
 SWEPT = ("4x5120x29568", "16x29568x4096", "2792x2088x168")  # the smallest spaces of their kinds
 FINALISTS = 8  # of a sweep, that are timed beside the winner
-BATCH = 16  # configurations of a sweep that are built at once
+BATCH = 48  # configurations of a sweep that are built at once
 REPEATS = 7  # of each configuration of a sweep
 RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928x784x19840")
 SET_BYTES = 256 << 20  # of tensors that a timing rotates through, beyond the L2 cache

@@ -410,17 +410,15 @@ def _schedule(asked: tuple[str, int, str]) -> tuple[str, str, str]:
 
     from tvm_hopper.errors import HopperError
     from tvm_hopper.meta_schedule.configurations import from_text
-    from tvm_hopper.meta_schedule.search import kernel_name
+    from tvm_hopper.meta_schedule.search import kernel_name, schedule_fast
     from tvm_hopper.meta_schedule.tasks import find_tasks
-    from tvm_hopper.schedule.dry_run import left_to_the_build
 
     name, count, text = asked
     if name not in _problems:
         (task,) = find_tasks(products(count)[name][0], matmul_case.TARGET)
         _problems[name] = task.problem
     try:
-        with left_to_the_build():
-            sch = _problems[name].schedule(from_text(text))
+        sch = schedule_fast(_problems[name], from_text(text))
     except HopperError:
         return text, "", ""
     return text, kernel_name(sch), tvm.ir.save_json(sch.mod)

@@ -7,10 +7,18 @@ import pytest
 from tvm.target import Target
 
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
 from tvm_hopper.meta_schedule.matmul_problems import as_matmul
 from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
 from tvm_hopper.meta_schedule.scheduling import schedule_with
-from tvm_hopper.meta_schedule.search import Measured, Search, kernel_name, points_of
+from tvm_hopper.meta_schedule.search import (
+    Measured,
+    Search,
+    kernel_name,
+    points_of,
+    schedule_fast,
+)
+from tvm_hopper.schedule.dry_run import left_to_the_build
 from tvm_hopper.testing import memory_bound, workloads
 
 H200 = Target("nvidia/nvidia-h200")
@@ -105,3 +113,27 @@ def test_kernels_are_told_apart_by_what_changes_code():
     other = hs.MatmulConfig((64, 64, 64), stages=1, consumers=1, raster_group=1, persistent=0)
     names = [kernel_name(schedule_with(func, x)) for x in (config, same, other)]
     assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize(
+    ("mod", "find"),
+    [
+        (workloads.matmul(256, 512, 128, "TN", out_dtype="float16"), as_matmul),
+        (memory_bound.layer_norm(256, 512), as_memory_bound),
+        (memory_bound.silu_mul(256, 500), as_memory_bound),
+    ],
+    ids=("product", "rows", "elements"),
+)
+def test_schedules_without_a_rehearsal_are_the_same(mod, find):
+    problem = find(mod["main"], H200)
+    configs = problem.configurations()
+    for config in configs[:: len(configs) // 4]:
+        with left_to_the_build():
+            fast, slow = schedule_fast(problem, config), problem.schedule(config)
+        assert kernel_name(fast) == kernel_name(slow)
+        assert str(fast.trace) == str(slow.trace)
+
+
+def test_what_does_not_fit_is_refused_without_a_rehearsal_too(rows):
+    with pytest.raises(ScheduleError, match="whole vectors"):
+        schedule_fast(rows, hs.RowReductionConfig(vector=16))

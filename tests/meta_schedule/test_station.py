@@ -131,6 +131,54 @@ class Client:
         pass
 
 
+class OddClient(Client):
+    """A tracker that answers nonsense at first."""
+
+    odd = 2
+
+    def free(self):
+        OddClient.odd -= 1
+        if OddClient.odd >= 0:
+            raise KeyError("queue_info")
+        return 0
+
+
+def test_nonsense_of_a_tracker_does_not_end_the_search_for_servers(monkeypatch):
+    monkeypatch.setattr(rpc_runner, "TrackerClient", OddClient)
+    monkeypatch.setattr(rpc_runner, "PERIOD", 0.02)
+    pool = WorkerPool(seconds=1, waits=True)
+    address = rpc_runner.TrackerAddress("10.0.0.1", 9190, "k")
+    finder = rpc_runner.ServerFinder(OddClient(address), pool, patience=0.4)
+    task = pool.submit({})
+    assert task.wait(10)
+    assert "found no server for 0.4 s" in task.reply["error"]
+    assert OddClient.odd < 0
+    finder.stop()
+    pool.close()
+
+
+def test_a_server_that_comes_when_all_is_over_is_given_back(connect):
+    pool = WorkerPool(seconds=1, waits=True)
+    address = rpc_runner.TrackerAddress("10.0.0.1", 9190, "k")
+    finder = rpc_runner.ServerFinder(Client(address), pool, patience=0.5)
+    connect(lambda *_: "{}")
+    finder.stop()
+    pool.close()
+    finder._connect("10.0.0.1", 9090, "key")
+    assert pool.names == []
+    stopped = []
+
+    class Late:
+        name = "late"
+
+        def stop(self):
+            stopped.append(self.name)
+
+    pool.add(Late())
+    assert stopped == ["late"]
+    assert pool.names == []
+
+
 def test_a_retired_server_is_kept_away_from_the_queue(connect, make_artifact):
     measure = connect(lambda *_: json.dumps({"seconds": []}))._measure
     assert measure is not None

@@ -158,7 +158,7 @@ class MatmulProblem(Problem):
                         split_k=parts if parts > 1 else None,
                     )
                     yield from _orders(base, count, sms, -(-rows // tile[0]))
-            if parts == 1 and not way and tile[1] % WIDEST_STORE == 0 and most > 2:
+            if parts == 1 and not way and rows > 1 and tile[1] % WIDEST_STORE == 0 and most > 2:
                 through = replace(plain, stages=min(most - 1, depth), store="tma")
                 yield from _orders(through, count, sms, -(-rows // tile[0]))
 

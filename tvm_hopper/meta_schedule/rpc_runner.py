@@ -143,6 +143,7 @@ class ServerFinder:
         self._kept: list[RemoteStation] = []
         self._problem = ""
         self._asked = 0  # servers that are being connected to
+        self._lock = threading.Lock()  # of that number: `-=` of two threads may lose one
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="servers", daemon=True)
         self._thread.start()
@@ -168,8 +169,8 @@ class ServerFinder:
                 )
             try:
                 self._look()
-            except (OSError, HopperError, ValueError) as error:
-                self._problem = str(error)
+            except Exception as error:  # whatever answers there: this thread has to go on
+                self._problem = f"{error}" or type(error).__name__
                 if self._client is not None:
                     self._client.close()
                 self._client = None  # connected to anew on the next turn
@@ -184,8 +185,12 @@ class ServerFinder:
             self._client = TrackerClient(self._address)
         for _ in range(min(self._client.free(), self._pool.waiting) - self._asked):
             place = self._client.request()
-            self._asked += 1
+            self._count(1)
             threading.Thread(target=self._connect, args=place, daemon=True).start()
+
+    def _count(self, more: int) -> None:
+        with self._lock:
+            self._asked += more
 
     def _connect(self, host: str, port: int, match: str) -> None:
         try:
@@ -195,8 +200,10 @@ class ServerFinder:
             logger.warning("%s", error)
             return
         finally:
-            self._asked -= 1
-        if station.name in self._pool.retired:
+            self._count(-1)
+        if self._stopped.is_set():
+            station.stop()
+        elif station.name in self._pool.retired:
             self._kept.append(station)
         else:
             logger.info("%s: in use", station.name)

@@ -10,7 +10,6 @@ measured before, by this run or another one, is learnt from in the same way.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.dry_run import left_to_the_build
+from tvm_hopper.schedule.trial import thrown_away_if_refused
 
 from .configurations import Configuration
 from .cost_model import WORST, CostModel, Residuals
@@ -165,11 +165,11 @@ class Search:
         """Schedule a configuration, and take it if it is legal and makes a kernel of its own."""
         if (place := self._place.get(config)) is not None:
             self._open[place] = False
-        # A build lowers it anyway, in another process; of the first one all is to be as ever.
-        unseen = left_to_the_build() if place is not None else contextlib.nullcontext()
         try:
-            with unseen:
+            if place is None:  # the choice of the package: all is to be as ever
                 sch = self.problem.schedule(config)
+            else:
+                sch = schedule_fast(self.problem, config)
         except HopperError:
             self.refused += 1
             return False
@@ -212,6 +212,22 @@ class Search:
         gain = deviation * (score * _below(score) + np.exp(-(score**2) / 2) / math.sqrt(2 * np.pi))
         # All but certain losses: the smaller loss first.
         return np.asarray(np.maximum(gain, 0) + 1e-9 / (1 + np.exp(np.clip(-score, -50, 50))))
+
+
+def schedule_fast(problem: Problem, config: Configuration) -> s_tir.Schedule:
+    """Schedule a configuration that is built at once, elsewhere: nothing is tried or lowered here.
+
+    Raises
+    ------
+    ScheduleError
+        It does not fit.
+    """
+    with left_to_the_build():
+        try:
+            with thrown_away_if_refused():
+                return problem.schedule(config)
+        except HopperError:  # some are served on a second try
+            return problem.schedule(config)
 
 
 def _below(score: Floats) -> Floats:

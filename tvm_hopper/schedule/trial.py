@@ -25,6 +25,7 @@ from . import arguments, origins, reasons
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 _inside: ContextVar[bool] = ContextVar("tvm_hopper.schedule.trial", default=False)
+_thrown_away: ContextVar[bool] = ContextVar("tvm_hopper.schedule.thrown_away", default=False)
 
 
 @contextlib.contextmanager
@@ -35,6 +36,21 @@ def as_one_step() -> Iterator[None]:
         yield
     finally:
         _inside.reset(token)
+
+
+@contextlib.contextmanager
+def thrown_away_if_refused() -> Iterator[None]:
+    """Try nothing on a copy first: whoever schedules here has no use for what is refused."""
+    token = _thrown_away.set(True)
+    try:
+        yield
+    finally:
+        _thrown_away.reset(token)
+
+
+def is_thrown_away() -> bool:
+    """Tell whether a schedule that is refused here is thrown away."""
+    return _thrown_away.get()
 
 
 def rehearse(
@@ -54,6 +70,8 @@ def rehearse(
     accept : callable, optional
         Takes the copy and what the step returned; raises where that will not do.
     """
+    if accept is None and is_thrown_away():
+        return
     with as_one_step():
         copy, same = twin(sch)
         result = step(copy, same)

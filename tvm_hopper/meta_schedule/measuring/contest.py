@@ -36,7 +36,13 @@ MOST_SETS, SETS_BYTES = 16, 4 << 30  # of tensors, that calls go through
 # An element may be off by so many roundings of its type, of its own size and of the root mean
 # square of all: sums of thousands of float32 products in another order are far below.
 ROUNDINGS = 4
-DIGITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-17}
+DIGITS = {
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float32": 2.0**-17,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
 
 Function = Callable[..., Any]
 Arguments = tuple[artifact.TensorArgument, ...]
@@ -221,7 +227,7 @@ def num_bytes(argument: artifact.TensorArgument) -> int:
 
 def differ(name: str, found: Any, wanted: Any, dtype: str) -> tuple[bool, str]:
     """Tell whether two results differ by more than roundings, and in what."""
-    if dtype not in DIGITS:  # integers, bool, and types of eight bits, whose results are exact
+    if dtype not in DIGITS:  # integers and bool
         count = int((found.view(np.uint8) != wanted.view(np.uint8)).sum())
         return bool(count), f"{name}: {count} bytes differ" if count else f"{name}: the same bytes"
     a, b = (np.asarray(x, dtype=np.float32) for x in (found, wanted))

@@ -115,6 +115,7 @@ class WorkerPool:
         self._queue: deque[QueuedTask] = deque()
         self._places: list[_Post] = []
         self._changed = threading.Condition(threading.RLock())
+        self._is_closed = False
         self._failure = ""  # why no task can be answered any more
         for station in stations:
             self.add(station)
@@ -157,6 +158,7 @@ class WorkerPool:
         """Stop all workers."""
         self.fail("the runner was closed")
         with self._changed:
+            self._is_closed = True
             places, self._places = self._places, []
             for place in places:
                 place.is_leaving = True
@@ -191,6 +193,9 @@ class WorkerPool:
         """Let another worker take tasks."""
         place = _Post(station)
         with self._changed:
+            if self._is_closed:
+                station.stop()
+                return
             self._places.append(place)
         name = f"worker {station.name}"
         place.thread = threading.Thread(target=self._serve, args=(place,), name=name, daemon=True)

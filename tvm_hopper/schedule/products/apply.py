@@ -30,7 +30,7 @@ from tvm_hopper.schedule import origins, reductions, steps
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
-from tvm_hopper.schedule.trial import as_one_step, rehearse
+from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse
 
 from . import fuse
 from .branches import branched, class_block
@@ -128,7 +128,8 @@ def matmul(
         rehearse(plain, lambda copy, same: _schedule(copy, same(block), kernel), accept)
 
     try:
-        attempt(kernel)
+        if not is_thrown_away():
+            attempt(kernel)
     except ScheduleError:
         if kernel.config.dots or not leaves_operands_open(kernel.config):
             raise
@@ -140,7 +141,9 @@ def matmul(
         if fresh is not None:
             ir.replace_schedule(sch, fresh)
         with as_one_step():
-            _schedule(sch, block, kernel)
+            product = _schedule(sch, block, kernel)
+            if is_thrown_away():
+                accept(sch, product)
 
 
 def _schedule_classes_somehow(

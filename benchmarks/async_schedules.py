@@ -22,7 +22,7 @@ from benchmarks.timing import Contender, measure
 from tests.upstream.catalogue import BY_NAME, Schedule
 from tests.upstream.products import index_maps
 from tvm_hopper.requests import keys
-from tvm_hopper.testing import ampere_forms
+from tvm_hopper.testing import ampere_forms, ampere_products
 from tvm_hopper.testing.ampere_forms import Form
 from tvm_hopper.testing.ampere_schedules import A100, padded
 
@@ -36,7 +36,7 @@ WAYS = {
 }
 RUNS = 3
 CALLS = 1000  # of a graph: launching it costs as much as several kernels of 2 us
-GIB = 2**30
+GIB, PRODUCT = 2**30, 4096
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,20 @@ def _columns(pad: bool) -> Program:
     return Program(module, [given, given], shape, "float32", reference)
 
 
+def _product(notes: ampere_products.Notes) -> Program:
+    """Multiply by `mma.sync`, 4096 in each direction, with TVM's own intrinsics."""
+    shape = (PRODUCT, PRODUCT)
+
+    def module() -> Any:
+        names = ampere_products.of_tvm()
+        return ampere_products.schedule((PRODUCT, PRODUCT, PRODUCT), notes, names)
+
+    def reference(a: Any, b: Any) -> Any:
+        return a.double() @ b.double()
+
+    return Program(module, [shape, shape], shape, "float16", reference, "float32")
+
+
 LARGE = {
     "copy-compute, float16 by 16 bytes": _scaled(Form((64, 64), chunk=8, vector=4), "float16"),
     "copy-compute, float32 by 16 bytes": _scaled(Form((32, 64), chunk=4, vector=2), "float32"),
@@ -139,6 +153,8 @@ LARGE = {
     "five-point stencil, rows": _stencil_rows(),
     "columns": _columns(pad=False),
     "columns, padded": _columns(pad=True),
+    "product by mma.sync, simple": _product(ampere_products.SIMPLE),
+    "product by mma.sync, nested": _product(ampere_products.IDEAL),
 }
 
 

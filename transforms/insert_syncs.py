@@ -26,7 +26,7 @@ Not here: the barriers of channels (lower_channels.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 from tvm.tirx.transform import prim_func_pass
@@ -40,7 +40,6 @@ from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     ASYNC_OP,
-    ASYNC_STAGES,
     CHANNEL,
     HANDED_ON,
     LATE,
@@ -117,18 +116,19 @@ def without_operations(kernel: Any) -> Any:
             return block
         return ir.with_block(block, annotations=notes)
 
-    return without_notes(ir.replace(kernel, ir.SBlock, done), PIPELINE_KEYS)
+    return without_pipelines(ir.replace(kernel, ir.SBlock, done), lambda _: True)
 
 
-def without_notes(kernel: Any, keys: Iterable[str]) -> Any:
-    """Take annotations of loops away.
+def without_pipelines(kernel: Any, where: Callable[[ir.For], bool]) -> Any:
+    """Let loops run in the order of the program.
 
-    Where threads have come to make all copies, nothing is asynchronous for TVM's own pipelines.
+    Where threads have come to make all copies, TVM's own pass pipelines them: of one turn it would
+    wait for groups whose number it does not know, and print none in vectors.
     """
 
     def plain(loop: ir.For) -> ir.For:
-        notes = {k: v for k, v in loop.annotations.items() if k not in keys}
-        if len(notes) == len(loop.annotations):
+        notes = {k: v for k, v in loop.annotations.items() if k not in PIPELINE_KEYS}
+        if len(notes) == len(loop.annotations) or not where(loop):
             return loop
         return ir.with_body(loop, loop.body, annotations=notes)
 
@@ -147,6 +147,6 @@ class InsertSyncs:
             check_operations(kernel, processor)
             if needs_syncs(kernel):
                 return rewrite_syncs(kernel, processor)
-            return without_notes(kernel, (ASYNC_STAGES,))
+            return without_pipelines(kernel, lambda loop: ir.static_int(loop.extent) in (0, 1))
 
         return map_bodies(func, insert)

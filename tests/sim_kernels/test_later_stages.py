@@ -76,6 +76,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("stages", "by", "roles"), ROWS)
 def test_what_each_stage_leaves_the_next_one_finds(stages, by, roles):
     mod = case(5, stages, by, roles)
@@ -85,6 +86,7 @@ def test_what_each_stage_leaves_the_next_one_finds(stages, by, roles):
     judge(mod, 5)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("trips", [0, 1, 2, 3, 4])
 def test_turns_around_the_number_of_stages(trips, roles):
@@ -92,13 +94,15 @@ def test_turns_around_the_number_of_stages(trips, roles):
     judge(case(trips, [0, 0, 1, 2, 3], by, roles, "registers"), trips, "registers")
 
 
-@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("roles", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_persistent_blocks_go_on_where_their_last_tile_ended(roles):
     """Five trips over two slots and over four: the next tile begins with another one."""
     judge(case(5, [0, 0, 1, 2, 3], "tma", roles, persistent=1), 5)
 
 
-@pytest.mark.parametrize("stages", [[0, 0, 1, 1, 3], [0, 0, 1, 2, 4]])
+@pytest.mark.parametrize(
+    "stages", [[0, 0, 1, 1, 3], pytest.param([0, 0, 1, 2, 4], marks=pytest.mark.slow)]
+)
 def test_what_hands_registers_on_runs_together(stages):
     mod = case(5, stages, through="registers")
     said = str(explain(tvm.compile(mod, target=H200)))
@@ -138,7 +142,7 @@ def test_turns_that_run_time_counts(extent, by, roles):
     program = load(counted(by, roles, extent))
     rng = np.random.default_rng(2)
     a, b = (rng.integers(-3, 4, (80, 128)).astype("float32") for _ in range(2))
-    for turns in range(6):
+    for turns in (0, 1, 2, 5):
         values = {"A": a, "B": b, "L": np.array([turns, 5 - turns], "int32"), "n": turns}
         values["C"] = np.full((2, 128), 99, "float32")
         each = [turns, turns] if extent == "n" else [turns, 5 - turns]
@@ -211,6 +215,7 @@ for r, c_o in T.grid(8, 128):
 """
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("stages", "by", "roles"),
     [([0, 1, 2, 2], "tma", False), ([0, 1, 2, 3], "bulk", False), ([0, 1, 2, 4], "tma", True)],

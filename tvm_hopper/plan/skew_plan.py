@@ -78,7 +78,8 @@ def _plan_loop(kernel: Any, loop: ir.For) -> SkewPlan:
         if any(touched):
             between = max(touched) - min(touched)
             handed_on[tile] = between + 1 if between and ir.is_shared(tile) else 0
-    kept, slots = {}, {}
+    kept: dict[int, int] = {}
+    slots: dict[int, int] = {}
     for load in find_loads(kernel):
         rings = [region.source for region in load.block.writes]
         users = [n for n, x in zip(shifts, parts, strict=True) if any(ir.uses(x, r) for r in rings)]

@@ -76,6 +76,10 @@ def run_and_kill(tracker, make_artifact, tmp_path, count, faults, trials, kills)
         found = runner.take(paths[17])
         assert found.is_fake
         assert "fake GPU" in found.worker
+        last = runner.contest([make_artifact("x", 2e-4), make_artifact("y", 1e-4)])()
+        assert not isinstance(last, str), last
+        assert last.sustained[0][0] > 1.5 * last.sustained[1][0]
+        assert "fake GPU" in last.worker
         assert comes(servers.client, count - len(runner.retired)), "killed servers come back"
         return dict(runner.retired)
     finally:

@@ -27,6 +27,7 @@ from .note_choices import NoteChoices
 from .note_rows import NoteRows
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
+from .own_workspace import OwnWorkspace
 from .plan_pipeline import PlanPipeline
 from .prefetch_rows import PrefetchRows
 from .reduce_across_threads import ReduceAcrossThreads
@@ -67,6 +68,7 @@ __all__ = [
     "NoteRows",
     "OverlayShared",
     "OwnRegisters",
+    "OwnWorkspace",
     "PlanPipeline",
     "PrefetchRows",
     "ReduceAcrossThreads",

@@ -105,6 +105,7 @@ def host_passes() -> list[Pass]:
 
     return [
         transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
+        transforms.OwnWorkspace(),  # what lies between two kernels outlives the call, on its stream
         transforms.CountBlocks(),  # only now is the device of a call known
     ]
 

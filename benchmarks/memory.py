@@ -3,7 +3,8 @@
 Each case moves `--gib` of bytes read and written, and is checked against float64 before it is
 timed, on inputs drawn anew and outputs poisoned. The baseline is the faster one of `copy_` and
 `torch.add(x, 0, out=y)` of as many bytes; beside it PyTorch eager, torch.compile and, where it is
-installed, Liger. What reads alone stands beside a kernel that only reads, too. All of a case take turns in one process. Kernels of few rows are replayed from a
+installed, Liger. What reads alone stands beside a kernel that only reads, too. All of a case take
+turns in one process. Kernels of few rows are replayed from a
 graph, on as many sets of tensors as exceed the cache, beside a copy kernel of ours of the same
 bytes.
 """

@@ -342,9 +342,7 @@ def others(name: str, inputs: list[Any]) -> dict[str, Callable[[], Any]]:
         return {"eager": lambda: eager(*inputs), "torch.compile": lambda: compiled(*inputs)}
     found = {
         "eager": _gradient(program.forward, name, inputs),
-        "torch.compile": _gradient(
-            torch.compile(program.forward, dynamic=False), name, inputs
-        ),
+        "torch.compile": _gradient(torch.compile(program.forward, dynamic=False), name, inputs),
     }
     with contextlib.suppress(ImportError):
         found |= {k: _gradient(x, name, inputs) for k, x in _liger(name).items()}

@@ -36,6 +36,7 @@ Not here: sums of other functions of a row and what was reduced of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import tvm_ffi
@@ -83,7 +84,7 @@ def plan_online_sums(kernel: ir.For) -> tuple[OnlineSum, ...]:
     found = []
     for block in ir.find_all(kernel, ir.SBlock):
         passes = [_row_pass(x) for x in ir.statements(block.body)]
-        for one, other in zip(passes, passes[1:], strict=False):
+        for one, other in pairwise(passes):
             if one is not None and other is not None and _belongs(one, other):
                 found.append(OnlineSum(one, other))
     return tuple(found)

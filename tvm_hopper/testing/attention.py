@@ -23,9 +23,7 @@ def rope(tokens: Extent, columns: int, dtype: str = "bfloat16", head: int = HEAD
     """Build Y: the pairs (d, d + head / 2) of each head, turned by the angle of the token."""
     half = head // 2
     (x,) = _tensors(["X"], [(tokens, columns)], dtype)
-    c, s = (
-        te.placeholder((x.shape[0], head), "float32", name=name) for name in ("cosine", "sine")
-    )
+    c, s = (te.placeholder((x.shape[0], head), "float32", name=name) for name in ("cosine", "sine"))
 
     def other(t: Any, j: Any) -> Any:
         return te.if_then_else(j % head < half, -_f(x[t, j + half]), _f(x[t, j - half]))

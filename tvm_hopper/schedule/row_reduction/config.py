@@ -105,3 +105,12 @@ def is_row(threads: int) -> bool:
 def fits_block(threads: int, rows: int) -> bool:
     """Tell whether the rows of a thread block are whole warps, and not too many."""
     return threads * rows <= MAX_THREADS and threads * rows % THREADS_PER_WARP == 0
+
+
+def of_partial(vector: int) -> RowReductionConfig:
+    """Return how partial sums are combined that lie in groups of so many columns.
+
+    A thread block has the columns of whole groups, of which a thread loads one: what it leaves of a
+    sector of memory another one takes.
+    """
+    return RowReductionConfig(vector=1, rows=vector if vector > 1 else None)

@@ -29,11 +29,11 @@ from tvm import s_tir
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.memory_bound.arrays import find_reads, keep_output, keep_read
 from tvm_hopper.schedule.memory_bound.nests import one_thread
-from tvm_hopper.schedule.memory_bound.partial import leave_partial
+from tvm_hopper.schedule.memory_bound.partial import leave_partial, pack_partial
 from tvm_hopper.schedule.memory_bound.program import Part, is_column_sum, results
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, lay_out, lay_out_rows
 
-from .config import RowReductionConfig
+from .config import RowReductionConfig, of_partial
 from .recognize import RowProgram
 
 
@@ -100,7 +100,7 @@ def schedule_persistent(
         sch.reorder(share, trip, column)
         deal_out(sch, column, choice.tile, whole=False)
     other = {p.name for p in own} | {str(sch.get(x).name_hint) for x in partial}
-    second(sch, RowReductionConfig(), frozenset(other))
+    second(sch, of_partial(choice.tile.vector), frozenset(other))
 
     of_sums = {p.name: replace(p, block=x) for p, x in zip(sums, partial, strict=True)}
     _share_rows(sch, own, partial, program, choice)
@@ -208,4 +208,5 @@ class _RowPlace:
 
         self.sch.transform_layout(block, ("write", 0), index, assume_injective_transform=True)
         self.sch.reverse_compute_at(store, self.thread)
-        deal_out(self.sch, list(self.sch.get_loops(store))[-1], self.tile, whole=False)
+        deal_out(self.sch, list(self.sch.get_loops(store))[-1], self.tile, whole=True)
+        pack_partial(self.sch, store, vector)

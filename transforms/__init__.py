@@ -40,6 +40,7 @@ from .skip_empty import SkipEmpty
 from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
 from .split_warps import SplitWarps
+from .spread_rows import SpreadRows
 from .widen_indices import WidenIndices
 
 __all__ = [
@@ -81,5 +82,6 @@ __all__ = [
     "SpecializeWarps",
     "SplitTails",
     "SplitWarps",
+    "SpreadRows",
     "WidenIndices",
 ]

@@ -31,6 +31,7 @@ reduction and the next, whatever elements of shared memory they touch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -39,12 +40,14 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import fences, registers
+from tvm_hopper.codegen_patches.ptx import cluster, fences, registers
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.requests.bodies import is_memory_bound
 
+from .cluster_exchange import send
 from .reducer_order import check_order
+from .spread_rows import AXIS, CLUSTER_AXIS
 
 ALLREDUCE = "tirx.tvm_thread_allreduce"
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -61,6 +64,7 @@ class ThreadReduction:
     results: tuple[Any, ...]
     axis: ir.For  # of the threads of a row
     rows: int  # of a thread block
+    cluster: ir.For | None = None  # of the thread blocks that share a row
     turn: Any = 0  # which of its two rooms it uses, where it is alone in a loop
 
     @property
@@ -73,6 +77,11 @@ class ThreadReduction:
         """Warps of a row."""
         return -(-self.num_threads // WARP)
 
+    @property
+    def num_partials(self) -> int:
+        """Warps of a row in all thread blocks that share it."""
+        return self.num_warps * (int(self.cluster.extent) if self.cluster is not None else 1)
+
 
 def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
     """Find the reductions of a kernel; refuse those that shuffles do not make."""
@@ -83,7 +92,7 @@ def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
     ]
     loops = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.SERIAL and _repeats(x))
     around = [[x for x in loops if ir.uses_node(x, one.scope)] for one in found]
-    own = [x[-1] if x and one.num_warps > 1 else None for one, x in zip(found, around, strict=True)]
+    own = [x[-1] if x and one.num_partials > 1 else None for one, x in zip(found, around, strict=True)]
     return tuple(
         one if loop is None or own.count(loop) > 1 else replace(one, turn=loop.loop_var % 2)
         for one, loop in zip(found, own, strict=True)
@@ -101,7 +110,9 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
     axes = ir.thread_axes(kernel)
     where = f"reduction to {results[0].source.name}"
     axis = axes.get("threadIdx.x")
-    if axis is None or len(threads) != 1 or not threads[0].same_as(axis.loop_var):
+    together = axes.get(AXIS) if CLUSTER_AXIS in axes else None
+    known = [x.loop_var for x in (together, axis) if x is not None]
+    if axis is None or len(threads) != len(known) or not all(map(_is_among(known), threads)):
         names = ", ".join(x.name for x in threads)
         raise cannot_lower(where, f"threads {names}", "a row's threads along threadIdx.x")
     sizes = {tag: ir.static_int(axes[tag].extent) for tag in THREADS if tag in axes}
@@ -120,14 +131,21 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
     if count > 1:
         check_order(where, scope.node)
     rows = prod(x or 1 for tag, x in sizes.items() if tag != "threadIdx.x")
-    return ThreadReduction(scope, scope.node, tuple(sources), tuple(results), axis, rows)
+    if together is not None and size % WARP:
+        found, need = f"{size} threads of a row", "whole warps where a cluster shares it"
+        raise cannot_lower(where, found, need)
+    return ThreadReduction(scope, scope.node, tuple(sources), tuple(results), axis, rows, together)
+
+
+def _is_among(variables: list[ir.Var]) -> Callable[[Any], bool]:
+    return lambda x: any(x.same_as(y) for y in variables)
 
 
 def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.For:
     """Put shuffles in the place of each reduction."""
     row = _row_number(kernel)
     names = ir.Names(var.name for var in ir.find_all(kernel, ir.Var))
-    values = [(one, i) for one in plan if one.num_warps > 1 for i in range(len(one.results))]
+    values = [(one, i) for one in plan if one.num_partials > 1 for i in range(len(one.results))]
     rooms: dict[str, ir.Var] = {}
     slots: dict[tirx.AttrStmt, list[tuple[ir.Var, Any]]] = {}
     for one, i in values:  # one array a type: of several, stock passes would let bytes be shared
@@ -135,13 +153,18 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
         same = [x for x in values if ir.dtype_of(x[0].results[x[1]]) == dtype]
         if dtype not in rooms:
             turns = 2 if any(not ir.is_const(x[0].turn, 0) for x in same) else 1
-            shape = (turns * len(same), one.rows, one.num_warps)
+            shape = (turns * len(same), one.rows, one.num_partials)
             rooms[dtype] = ir.new_buffer(names.take("of_warps"), shape, dtype, "shared.dyn")
         number = next(n for n, x in enumerate(same) if x[0] is one and x[1] == i)
         slots.setdefault(one.scope, []).append((rooms[dtype], number + len(same) * one.turn))
     planned = {one.scope: _reduce(one, slots.get(one.scope, []), row) for one in plan}
+    start: list[Any] = []
+    if any(one.cluster is not None for one in plan):
+        first = plan[0].scope
+        planned[first] = ir.seq(cluster.wait(), planned[first])
+        start = [cluster.arrive_relaxed()]
     body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
-    return _allocate(body, list(rooms.values()))
+    return _allocate(body, list(rooms.values()), start)
 
 
 def _row_number(kernel: ir.For) -> Any:
@@ -153,12 +176,12 @@ def _row_number(kernel: ir.For) -> Any:
     return number
 
 
-def _allocate(kernel: ir.For, buffers: list[ir.Var]) -> ir.For:
-    """Allocate shared memory in the outermost block of a kernel."""
+def _allocate(kernel: ir.For, buffers: list[ir.Var], start: list[Any]) -> ir.For:
+    """Allocate shared memory in the outermost block of a kernel, and begin with something."""
     if not buffers:
         return kernel
     block = ir.find_all(kernel, ir.SBlock)[0]
-    own = ir.mark_ours(block.body)
+    own = ir.mark_ours(ir.seq(*start, block.body))
     more = ir.with_block(block, body=own, alloc_buffers=[*block.alloc_buffers, *buffers])
     return ir.replace_nodes(kernel, ir.SBlock, {block: more})
 
@@ -170,6 +193,11 @@ def _reduce(one: ThreadReduction, room: list[tuple[ir.Var, Any]], row: Any) -> i
     if not room:
         return ir.seq(stmts)
     warp, lane = tx // WARP, tx % WARP
+    if one.cluster is not None:
+        places = [(buffer, [slot, row]) for buffer, slot in room]
+        stmts += send(one.cluster, one.num_warps, places, one.results, warp, lane)
+        stmts += [cluster.arrive(), cluster.wait()]
+        return ir.seq([*stmts, *_gather(one, places, lane), *_butterfly(one, warps_together(one))])
     partial = [
         ir.BufferStore(buffer, result, [slot, row, warp])
         for (buffer, slot), result in zip(room, one.results, strict=True)
@@ -192,9 +220,29 @@ def _partial(
     return tirx.if_then_else(lane % width < one.num_warps, value, identity)
 
 
+def _gather(one: ThreadReduction, places: list[tuple[ir.Var, list[Any]]], lane: Any) -> list[Any]:
+    """Let each lane combine what it takes of the values of all warps of a row."""
+    width, identities, stmts = warps_together(one), one.reducer.identity_element, []
+    for first in range(0, one.num_partials, width):
+        taken = [ir.Var("taken", ir.dtype_of(x)) for x in one.results]
+        values: list[Any] = []
+        for (buffer, place), identity in zip(places, identities, strict=True):
+            value: Any = tirx.BufferLoad(buffer, [*place, first + lane % width])
+            if first + width > one.num_partials:
+                inside = lane % width < one.num_partials - first
+                value = tirx.if_then_else(inside, value, identity)
+            values.append(value)
+        if not first:
+            stmts += [_store(x, value) for x, value in zip(one.results, values, strict=True)]
+            continue
+        stmts += [tirx.Bind(var, value) for var, value in zip(taken, values, strict=True)]
+        stmts += _combine_all(one, taken)
+    return stmts
+
+
 def warps_together(one: ThreadReduction) -> int:
     """Return how many neighbouring lanes combine the values of a row's warps."""
-    return 1 << (one.num_warps - 1).bit_length()
+    return min(WARP, 1 << (one.num_partials - 1).bit_length())
 
 
 def _butterfly(one: ThreadReduction, width: int) -> list[ir.Stmt]:
@@ -210,13 +258,18 @@ def _butterfly(one: ThreadReduction, width: int) -> list[ir.Stmt]:
         else:  # a result may depend on all of the others: take them before one is changed
             taken = [ir.Var("other", ir.dtype_of(x)) for x in others]
             steps += [tirx.Bind(var, x) for var, x in zip(taken, others, strict=True)]
-            kept = [ir.Var("own", ir.dtype_of(x)) for x in others]
-            steps += [tirx.Bind(var, x) for var, x in zip(kept, one.results, strict=True)]
-            values = dict(zip(one.reducer.lhs, kept, strict=True))
-            values |= dict(zip(one.reducer.rhs, taken, strict=True))
-            steps += _combine(one, values)
+            steps += _combine_all(one, taken)
         distance //= 2
     return steps
+
+
+def _combine_all(one: ThreadReduction, taken: list[ir.Var]) -> list[ir.Stmt]:
+    """Combine the results with values that variables hold."""
+    kept = [ir.Var("own", ir.dtype_of(x)) for x in taken]
+    values = dict(zip(one.reducer.lhs, kept, strict=True))
+    values |= dict(zip(one.reducer.rhs, taken, strict=True))
+    bound = [tirx.Bind(var, x) for var, x in zip(kept, one.results, strict=True)]
+    return [*bound, *_combine(one, values)]
 
 
 def _combine(one: ThreadReduction, values: dict[Any, Any]) -> list[ir.Stmt]:

@@ -13,7 +13,8 @@ A schedule has no word for thread blocks that reduce together: TVM knows reducti
 So the parts of a row are numbered by a thread axis until here.
 
 Before: thread axes are unified, reductions across threads are TVM's calls.  After: no `row_cluster`
-is left; a reduction over both axes is one across the cluster.
+is left; a reduction over both axes is one across the cluster.  On a chip without clusters each thread
+block has all parts of its rows, in turn (parts_in_turn.py), which `explain` reports.
 Not here: what the thread blocks send each other (reduce_across_threads.py).
 """
 
@@ -27,13 +28,17 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
+from tvm_hopper.plan.notes import FallbackNote, note_kernels
+from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ROW_CLUSTER
 from tvm_hopper.requests.targets import arch_of
+
+from .parts_in_turn import rewrite_in_turn
 
 PART_AXIS, AXIS, CLUSTER_AXIS = "threadIdx.z", "blockIdx.z", "clusterCtaIdx.z"
 
 
-def plan_spread(kernel: ir.For, arch: Arch) -> ir.For | None:
+def plan_spread(kernel: ir.For) -> ir.For | None:
     """Return the loop over parts of a row, if thread blocks of a cluster are to share rows."""
     axes = ir.thread_axes(kernel)
     count = axes["blockIdx.x"].annotations.get(ROW_CLUSTER) if "blockIdx.x" in axes else None
@@ -46,14 +51,19 @@ def plan_spread(kernel: ir.For, arch: Arch) -> ir.For | None:
         raise cannot_lower(where, f"a loop on {PART_AXIS}: {found}", f"one of {count}, over parts")
     if AXIS in axes:
         raise cannot_lower(where, f"another loop on {AXIS}", "an axis of its own")
-    if int(count) > arch.largest_cluster_size:
-        raise cannot_lower(
-            where,
-            f"{arch.name}, whose clusters have {arch.largest_cluster_size} thread blocks at most",
-            "so many thread blocks in a cluster",
-            "schedule inside of `with target:`, or give hs.RowReductionConfig(cluster=1)",
-        )
     return loop
+
+
+def without_request(kernel: ir.For) -> Any:
+    """Take the request off a kernel."""
+
+    def plain(loop: ir.For) -> ir.For:
+        if ROW_CLUSTER not in loop.annotations:
+            return loop
+        rest = {k: v for k, v in loop.annotations.items() if k != ROW_CLUSTER}
+        return ir.with_body(loop, loop.body, annotations=rest)
+
+    return ir.replace(kernel, ir.For, plain)
 
 
 def rewrite_spread(kernel: ir.For, part: ir.For) -> ir.For:
@@ -61,14 +71,9 @@ def rewrite_spread(kernel: ir.For, part: ir.For) -> ir.For:
 
     def visit(loop: ir.For, mutator: Any) -> Any:
         loop = mutator.default_mutate(loop)
-        if loop.loop_var.same_as(part.loop_var):
-            return loop.body
-        if ROW_CLUSTER not in loop.annotations:
-            return loop
-        rest = {k: v for k, v in loop.annotations.items() if k != ROW_CLUSTER}
-        return ir.with_body(loop, loop.body, annotations=rest)
+        return loop.body if loop.loop_var.same_as(part.loop_var) else loop
 
-    kernel = ir.mutate(kernel, [(ir.For, visit)])
+    kernel = ir.mutate(without_request(kernel), [(ir.For, visit)])
     kernel = _bind(kernel, ir.Var("rank", "int32"), part.extent, CLUSTER_AXIS)
     return _bind(kernel, part.loop_var, part.extent, AXIS)
 
@@ -86,13 +91,27 @@ class SpreadRows:
 
     def transform_function(self, func, mod, ctx):
         """Spread the rows of one function's kernels."""
-        arch = arch_of(func)
+        arch, notes = arch_of(func), {}
 
         def spread(kernel: ir.For) -> ir.For:
-            if (part := plan_spread(kernel, arch)) is None:
+            if (part := plan_spread(kernel)) is None:
                 return kernel
-            after = rewrite_spread(kernel, part)
-            assert plan_spread(after, arch) is None, "SpreadRows left a loop over parts"
+            if arch.has_clusters:
+                after = rewrite_spread(kernel, part)
+            else:
+                slow = report(func, [_in_turn(part, arch)])
+                notes[ir.number_of(func, kernel)] = [FallbackNote(x) for x in slow]
+                after = rewrite_in_turn(without_request(kernel), part)
+            assert plan_spread(after) is None, "SpreadRows left a loop over parts"
             return after
 
-        return ir.map_kernels(func, spread)
+        return note_kernels(ir.map_kernels(func, spread), notes)
+
+
+def _in_turn(part: ir.For, arch: Arch) -> Fallback:
+    return Fallback(
+        f"rows of {part.extent} thread blocks",
+        f"each by one thread block, a part after another: {arch.name} has no clusters",
+        "a configuration for it",
+        "schedule inside of `with target:`, or give hs.RowReductionConfig(cluster=1)",
+    )

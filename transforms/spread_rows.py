@@ -13,8 +13,8 @@ A schedule has no word for thread blocks that reduce together: TVM knows reducti
 So the parts of a row are numbered by a thread axis until here.
 
 Before: thread axes are unified, reductions across threads are TVM's calls.  After: no `row_cluster`
-is left; a reduction over both axes is one across the cluster.  On a chip without clusters each thread
-block has all parts of its rows, in turn (parts_in_turn.py), which `explain` reports.
+is left; a reduction over both axes is one across the cluster.  On a chip without clusters each
+thread block has all parts of its rows, in turn (parts_in_turn.py), which `explain` reports.
 Not here: what the thread blocks send each other (reduce_across_threads.py).
 """
 
@@ -67,7 +67,7 @@ def without_request(kernel: ir.For) -> Any:
 
 
 def rewrite_spread(kernel: ir.For, part: ir.For) -> ir.For:
-    """Number the parts of a row by the thread blocks of a cluster."""
+    """Let the thread blocks of a cluster count the parts of a row."""
 
     def visit(loop: ir.For, mutator: Any) -> Any:
         loop = mutator.default_mutate(loop)
@@ -81,7 +81,12 @@ def rewrite_spread(kernel: ir.For, part: ir.For) -> ir.For:
 def _bind(kernel: ir.For, var: ir.Var, extent: Any, tag: str) -> ir.For:
     axis = tirx.IterVar(None, ir.Var(tag, ir.dtype_of(var)), tirx.IterVar.ThreadIndex, tag)
     return ir.For(
-        var, ir.cast_like(0, var), ir.cast_like(extent, var), ir.ForKind.THREAD_BINDING, kernel, axis
+        var,
+        ir.cast_like(0, var),
+        ir.cast_like(extent, var),
+        ir.ForKind.THREAD_BINDING,
+        kernel,
+        axis,
     )
 
 

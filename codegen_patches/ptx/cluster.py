@@ -41,6 +41,10 @@ def load_float32(out: Any, address: Any) -> Any:
     return T.ptx["ld.shared::cluster.f32"](out, address)
 
 
-def store(address: Any, value: Any, dtype: str) -> Any:
-    """Store a value to an address of `peer_address` (`st.shared::cluster`, 9.7.9.11)."""
-    return T.ptx[f"st.shared::cluster.{_SUFFIXES[dtype]}"](address, value)
+def store_async(address: Any, value: Any, barrier: Any, dtype: str) -> Any:
+    """Store a value to another thread block, and complete its bytes on an mbarrier there.
+
+    `st.async`, PTX ISA 9.1, 9.7.9.12; both are addresses of `peer_address`, in one thread block.
+    """
+    name = "st_async.shared::cluster.mbarrier::complete_tx::bytes"
+    return T.ptx[f"{name}.{_SUFFIXES[dtype]}"](address, value, barrier)

@@ -109,7 +109,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
         )
         schedule_rows(sch, given)
         return
-    for_rows = ("reload", "blocks", "hint", "chunks")
+    for_rows = ("reload", "blocks", "hint", "chunks", "cluster")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)

@@ -44,8 +44,8 @@ class RowReductionConfig:
         Vectors of a thread that are in flight together. A row of more is streamed: each reduction,
         and what is behind the last one, loads it for itself, a part after another.
     cluster : int, optional
-        Thread blocks that share a row, each with a part of it: 1, 2, 4, 8 or 16. They are a cluster,
-        and send each other what they have reduced.
+        Thread blocks that share a row, each with a part of it: 1, 2, 4, 8 or 16. They are a
+        cluster, and send each other what they have reduced.
     persistent : int, optional
         Thread blocks that share all rows, where columns are summed beside them.
     ahead : int, optional

@@ -24,9 +24,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import log2
 
+from tvm.target import Target
+
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
+from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
 from .config import RowReductionConfig, fits_block
@@ -40,6 +44,7 @@ LULL = 0.08  # of the time, with one thread block on an SM
 BARRIER, PER_THREAD = 300, 2  # cycles of a barrier, and for each thread that comes to it
 CLUSTER_BARRIER = 1500  # cycles more where a cluster waits
 CLUSTERS = (1, 2, 4, 8)  # that every chip with clusters runs
+LONG_BYTES = 32 << 10  # of a row: below, thread blocks have it to themselves
 BASE_REGISTERS = 30  # of a thread, beside its part of the row
 BASE_AGAIN = 20  # the same, of rows that are loaded again, with a vector of what rows share
 MOST_AGAIN = 3  # thread blocks of such rows on an SM: registers are worth more than a fourth
@@ -197,20 +202,29 @@ def _few_rows(work: RowWork) -> bool:
 
 
 def _candidates(work: RowWork, given: RowReductionConfig) -> list[RowChoice | None]:
-    clusters = CLUSTERS if given.cluster is None else (given.cluster,)
     sizes = SIZES if given.threads is None else (given.threads,)
     preloads = (True, False) if given.preload is None else (given.preload,)
     recomputes = (False, True) if given.recompute is None else (given.recompute,)
     reloads = (False, True) if given.reload is None else (given.reload,)
     return [
         _candidate(work, given, cluster, threads, preload, recompute, reload)
-        for cluster in clusters
+        for cluster in _clusters(work, given)
         for threads in sizes
         for preload in (preloads if work.shared else preloads[:1])
         for recompute in (recomputes if work.kept else recomputes[:1])
         for reload in (reloads if work.again else (False,))
         if recompute or not (reload and work.kept) or given.recompute is not None
     ]
+
+
+def _clusters(work: RowWork, given: RowReductionConfig) -> tuple[int, ...]:
+    """List the numbers of thread blocks that may share a row: one, unless it is long."""
+    if given.cluster is not None:
+        return (given.cluster,)
+    is_own = all(x is None for x in (given.threads, given.rows, given.chunks))
+    chip = find_processor(Target.current(allow_none=True))
+    may = not isinstance(chip, Arch) or chip.has_clusters
+    return CLUSTERS if is_own and may and work.columns * work.loaded > LONG_BYTES else (1,)
 
 
 def _candidate(

@@ -74,8 +74,11 @@ def rewrite_spread(kernel: ir.For, part: ir.For) -> ir.For:
         return loop.body if loop.loop_var.same_as(part.loop_var) else loop
 
     kernel = ir.mutate(without_request(kernel), [(ir.For, visit)])
+    # TVM's CUDA text counts the threads of __launch_bounds__ by variables of that name, too
+    number = ir.Var("part", ir.dtype_of(part.loop_var))
+    kernel = ir.substitute(kernel, {part.loop_var: number})
     kernel = _bind(kernel, ir.Var("rank", "int32"), part.extent, CLUSTER_AXIS)
-    return _bind(kernel, part.loop_var, part.extent, AXIS)
+    return _bind(kernel, number, part.extent, AXIS)
 
 
 def _bind(kernel: ir.For, var: ir.Var, extent: Any, tag: str) -> ir.For:

@@ -31,14 +31,16 @@ OURS = "tvm_hopper"
 READER = "reads only"
 CACHE_BYTES = 200 << 20  # of all sets of a small case, so that none stays in the cache
 ROWS_CHECKED = 48  # from the start, the middle and the end
-TOLERANCE = 0.02  # relative: of bfloat16, at 2^-8 a rounding
+TOLERANCE = {"bfloat16": 0.02, "float16": 0.003, "float32": 2e-4}  # relative, of an element
+SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
 COLUMNS = {
     **dict.fromkeys(
         ("rms_norm", "softmax"), (1024, 2048, 4096, 8192, 16384, 32768, 131072, 262144)
     ),
-    "layer_norm": (1024, 4096, 8192, 32768, 131072),
-    "add_rms_norm": (1024, 4096, 8192, 32768),
+    "layer_norm": (1024, 4096, 8192, 16384, 32768, 131072, 262144),
+    "add_rms_norm": (1024, 4096, 8192, 32768, 131072, 262144),
 }
+OTHER_TYPES = {"float16": (4096, 32768), "float32": (4096, 32768)}
 SMALL = (1, 8, 64, 256, 512)
 
 
@@ -49,11 +51,13 @@ class Case:
     program: str
     rows: int
     columns: int
+    dtype: str = "bfloat16"
 
     @property
     def name(self) -> str:
         """Name in the table."""
-        return f"{self.program} {self.rows} x {self.columns}"
+        dtype = "" if self.dtype == "bfloat16" else f" {self.dtype}"
+        return f"{self.program} {self.rows} x {self.columns}{dtype}"
 
     @property
     def is_small(self) -> bool:
@@ -80,15 +84,17 @@ def cases(gib: float, only: list[str]) -> list[Case]:
     for program, lengths in COLUMNS.items():
         found += [_sized(program, columns, gib) for columns in lengths]
     found += [_sized(program, 14336, gib) for program in ("gelu_mul", "silu_mul")]
+    for dtype, lengths in OTHER_TYPES.items():
+        found += [_sized(x, columns, gib, dtype) for x in COLUMNS for columns in lengths]
     found += [Case(x, 10007, 4104) for x in ("rms_norm", "softmax", "gelu_mul")]
     found += [Case("rms_norm", rows, 4096) for rows in SMALL]
     found += [_sized(name, length, gib) for name, x in PROGRAMS.items() for length in x.columns]
     return [x for x in found if not only or any(word in x.name for word in only)]
 
 
-def _sized(program: str, columns: int, gib: float) -> Case:
-    elements = int(gib * 2**30) // (2 * full_tensors(program))
-    return Case(program, elements // columns, columns)
+def _sized(program: str, columns: int, gib: float, dtype: str = "bfloat16") -> Case:
+    elements = int(gib * 2**30) // (SIZES[dtype] * full_tensors(program))
+    return Case(program, elements // columns, columns, dtype)
 
 
 def full_tensors(program: str) -> int:
@@ -110,9 +116,9 @@ def build(case: Case) -> Callable[..., None]:
         getattr(hs, program.helper)(sch)
         return _compiled(sch)
     if case.program == "copy":
-        module = memory_bound.copy(case.rows, case.columns)
+        module = memory_bound.copy(case.rows, case.columns, case.dtype)
     else:
-        module = getattr(memory_bound, case.program)(case.rows, case.columns)
+        module = getattr(memory_bound, case.program)(case.rows, case.columns, case.dtype)
     sch = s_tir.Schedule(module)
     if case.program in memory_bound.ROW_REDUCTIONS:
         hs.row_reduction(sch)
@@ -207,8 +213,10 @@ def is_right(
         else:
             wanted = [formula(case)(*exact)]
         for one, want in zip(got, wanted, strict=True):
-            error = (one - want).abs() / (want.abs() + want.abs().mean() / 100)
-            if not bool((error < TOLERANCE).all()):  # what is no number is not
+            kind = torch.finfo(outputs[0].dtype)  # the last place of what is nearly 0
+            error = (one - want).abs() - kind.tiny * kind.eps
+            error /= want.abs() + want.abs().mean() / 100
+            if not bool((error < TOLERANCE[case.dtype]).all()):  # what is no number is not
                 return False
     return not any(bool(torch.isnan(out).any()) for out in outputs)
 
@@ -229,7 +237,7 @@ def tensors(case: Case) -> tuple[list[Any], list[Any]]:
 
     def new(name: str) -> Any:
         shape = (case.columns,) if name in COLUMN_TENSORS else (case.rows, case.columns)
-        return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+        return torch.randn(shape, device="cuda", dtype=getattr(torch, case.dtype))
 
     inputs = [new(name) for name in INPUTS[case.program]]
     count = 2 if case.program == "add_rms_norm" else 1
@@ -260,7 +268,7 @@ def _large(
     import torch
 
     moved = full_tensors(case.program) * inputs[0].numel()
-    x = torch.zeros(moved // 2, device="cuda", dtype=torch.bfloat16)
+    x = torch.zeros(moved // 2, device="cuda", dtype=inputs[0].dtype)
     y = torch.empty_like(x)
     calls: dict[str, Callable[[int], Any]] = {
         "copy_": lambda _: y.copy_(x),
@@ -316,7 +324,7 @@ def _small(case: Case, kernel: Callable[..., None], repeats: int) -> dict[str, f
 
 def _row(case: Case, right: bool, times: dict[str, float]) -> dict[str, Any]:
     base = min(times[x] for x in BASELINES)
-    moved = 2 * full_tensors(case.program) * case.rows * case.columns
+    moved = SIZES[case.dtype] * full_tensors(case.program) * case.rows * case.columns
     row: dict[str, Any] = {
         "case": case.name,
         "right": right,

@@ -41,6 +41,7 @@ from .skip_empty import SkipEmpty
 from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
 from .split_warps import SplitWarps
+from .spread_rows import SpreadRows
 from .sum_online import SumOnline
 from .widen_indices import WidenIndices
 
@@ -84,6 +85,7 @@ __all__ = [
     "SpecializeWarps",
     "SplitTails",
     "SplitWarps",
+    "SpreadRows",
     "SumOnline",
     "WidenIndices",
 ]

@@ -21,12 +21,12 @@ def test_cases_are_chosen_by_name():
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_case_moves_what_was_asked_for(case):
-    func = getattr(memory_bound, case.program)(case.rows, case.columns)["main"]
+    func = getattr(memory_bound, case.program)(case.rows, case.columns, case.dtype)["main"]
     names = [param.name for param in func.params]
     assert "".join(names).startswith(memory.INPUTS[case.program])
     full = [p for p in func.params if len(p.shape) == 2]
     assert len(full) == memory.FULL_TENSORS.get(case.program, 2)
-    moved = 2 * len(full) * case.rows * case.columns
+    moved = memory.SIZES[case.dtype] * len(full) * case.rows * case.columns
     if not case.is_small and case.rows != 10007:
         assert 0.99 < moved / 2**31 <= 1
 

@@ -17,9 +17,11 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import PointwiseConfig, RowReductionConfig
 from tvm_hopper.schedule.row_reduction.config import fits_block
+from tvm_hopper.schedule.row_reduction.model import CLUSTERS
 
 from .configurations import CLASSES, Configuration, kind_of
 from .problems import Floats, Problem, bytes_of
@@ -38,6 +40,7 @@ CHOSEN = (  # what `explain` says of a choice, and the fields of it
     (r"\d+ vectors? of (\d+)", "vector"),
     (r"(\d+) rows a thread block", "rows"),
     (r"(\d+) thread blocks an SM", "blocks"),
+    (r"each of (\d+) thread blocks of a cluster", "cluster"),
 )
 
 
@@ -72,13 +75,19 @@ class MemoryProblem(Problem):
                 PointwiseConfig(threads=threads, chunks=chunks, vector=vector)
                 for threads, chunks, vector in product(ELEMENT_THREADS, CHUNKS, vectors)
             ]
-        return [
+        found = [
             RowReductionConfig(threads, rows, vector, preload, recompute, reload)
             for threads, rows, vector, preload, (recompute, reload) in product(
                 ROW_THREADS, ROWS, vectors, (True, False), AGAIN
             )
             if fits_block(threads, rows)
         ]
+        one = self.choice.cluster
+        if one is None:
+            return found
+        alone = [x for x in found if x.rows == 1 and (x.threads or 0) >= THREADS_PER_WARP]
+        sizes = sorted({max(1, one // 2), one, min(CLUSTERS[-1], 2 * one)})
+        return [replace(x, cluster=size) for size in sizes for x in alone]
 
     def estimates(self, configs: list[Configuration]) -> Floats:
         """Return the bound, and more the further a configuration is from the package's choice."""
@@ -101,7 +110,7 @@ class MemoryProblem(Problem):
         else:
             rows = config.rows or 1
             blocks = max(1.0, self.extents[0] / rows)
-            chunks = max(1.0, self.extents[1] / (threads * vector))
+            chunks = max(1.0, self.extents[1] / (threads * vector * (config.cluster or 1)))
             flags = 0.7 * bool(config.preload) + 2 * bool(config.recompute) + bool(config.reload)
             rest = [np.log2(rows), flags]
         waves = blocks / self.chip.num_sms

@@ -59,6 +59,7 @@ def hook_passes() -> list[Pass]:
         transforms.PrefetchRows(),  # what a turn loads is a block yet, with its condition
         transforms.SplitTails(),  # of a condition on an element TVM makes a loop over all
         transforms.DivideByRows(),  # while stores still name the row that they belong to
+        transforms.SpreadRows(),  # registers are a thread's own; the next asks who reduces together
         transforms.ReduceAcrossThreads(),  # stock passes reduce by two barriers, and only warps
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
         transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole

@@ -62,6 +62,8 @@ MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
 BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
 MOST_BLOCKS_PER_SM = 32
+ROW_CLUSTER = "tvm_hopper.row_cluster"
+MOST_ROW_CLUSTER = 16  # of a chip that we know
 # -- on the loop bound to blockIdx.x of a kernel of a tuner's
 CONFIGURATION = "tvm_hopper.configuration"
 # -- on the loop over rows of such a kernel
@@ -245,6 +247,14 @@ KEYS: dict[str, Key] = {
             int,
             "thread blocks of the kernel that are to share an SM, as far as registers go",
             bounds=(1, MOST_BLOCKS_PER_SM),
+            axis="blockIdx.x",
+        ),
+        Key(
+            ROW_CLUSTER,
+            (LOOP,),
+            int,
+            "thread blocks of a cluster that share a row: threadIdx.z of the schedule counts them",
+            bounds=(2, MOST_ROW_CLUSTER),
             axis="blockIdx.x",
         ),
         Key(

@@ -4,7 +4,8 @@ from tests.transforms.refusals.case import case
 from tests.transforms.test_hint_loads import ALWAYS
 from tests.transforms.test_hint_loads import BEFORE as HINTS
 from tests.transforms.test_limit_registers import BEFORE as LIMITS
-from tvm_hopper.transforms import HintLoads, LimitRegisters
+from tests.transforms.test_spread_rows import BEFORE as ROWS
+from tvm_hopper.transforms import HintLoads, LimitRegisters, SpreadRows
 
 MEMORY_BOUND = [
     case(
@@ -13,6 +14,30 @@ MEMORY_BOUND = [
         (LimitRegisters,),
         "9 thread blocks of 256 threads; need at most 2048 threads of an SM",
         ('sm": 4', 'sm": 9'),
+    ),
+    case(
+        "a cluster without a loop over parts",
+        ROWS,
+        (SpreadRows,),
+        "found a loop on threadIdx.z: none; need one of 4, over parts",
+        ('"threadIdx.z"', '"threadIdx.y"'),
+    ),
+    case(
+        "a cluster of another size",
+        ROWS,
+        (SpreadRows,),
+        "found a loop on threadIdx.z: one of 4; need one of 8, over parts",
+        ('cluster": 4', 'cluster": 8'),
+    ),
+    case(
+        "a cluster along an axis that is taken",
+        ROWS,
+        (SpreadRows,),
+        "found another loop on blockIdx.z; need an axis of its own",
+        (
+            "for tz in",
+            'for bz in T.thread_binding(2, thread="blockIdx.z"):\n         for tz in',
+        ),
     ),
     case(
         "a hint on what does not load into registers",

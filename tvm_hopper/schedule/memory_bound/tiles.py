@@ -25,6 +25,8 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
 
+PART_AXIS = "threadIdx.z"  # counts a row's thread blocks until SpreadRows makes a cluster of them
+
 
 @dataclass(frozen=True)
 class RegisterTile:
@@ -40,17 +42,20 @@ class RegisterTile:
         Vectors that one of them has, which are in flight together.
     rows : int
         Rows of a thread block.
+    cluster : int
+        Thread blocks that share a row, each with a part of it.
     """
 
     threads: int
     vector: int
     chunks: int
     rows: int = 1
+    cluster: int = 1
 
     @property
     def columns(self) -> int:
         """Elements of a row that its threads have room for."""
-        return self.threads * self.vector * self.chunks
+        return self.threads * self.vector * self.chunks * self.cluster
 
 
 def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool) -> Any:
@@ -73,7 +78,13 @@ def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool)
         The loop over tiles.
     """
     vectors, element = sch.split(loop, [None, tile.vector])
-    outer, chunk, thread = sch.split(vectors, [None, tile.chunks, tile.threads])
+    if tile.cluster > 1:
+        outer, part, chunk, thread = sch.split(
+            vectors, [None, tile.cluster, tile.chunks, tile.threads]
+        )
+        sch.bind(part, PART_AXIS)
+    else:
+        outer, chunk, thread = sch.split(vectors, [None, tile.chunks, tile.threads])
     sch.bind(thread, "threadIdx.x")
     sch.unroll(chunk)
     if not whole:

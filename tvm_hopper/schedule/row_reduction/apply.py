@@ -109,7 +109,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
         )
         schedule_rows(sch, given)
         return
-    for_rows = ("reload", "blocks", "hint", "chunks")
+    for_rows = ("reload", "blocks", "hint", "chunks", "cluster")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)
@@ -166,7 +166,7 @@ def schedule_rows(
     deal_out_passes(sch, passes, tile)
     for nest in nests:
         if nest.work is Work.STORE_ROWS:
-            one_thread(sch, nest.block, tile.threads)
+            one_thread(sch, nest.block, tile)
         elif nest.work is not Work.COMPUTE_ROWS and not passes:
             loop = list(sch.get_loops(nest.block))[-1]
             deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS)
@@ -176,6 +176,8 @@ def schedule_rows(
     sch.bind(block, "blockIdx.x")
     sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
     sch.annotate(block, keys.CHOSEN, choice.text)
+    if tile.cluster > 1:
+        sch.annotate(block, keys.ROW_CLUSTER, tile.cluster)
     if choice.blocks > 1:
         sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
     if choice.hint:

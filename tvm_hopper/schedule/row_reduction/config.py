@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_TURNS_AHEAD
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_ROW_CLUSTER, MOST_TURNS_AHEAD
 from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
@@ -43,6 +43,9 @@ class RowReductionConfig:
     chunks : int, optional
         Vectors of a thread that are in flight together. A row of more is streamed: each reduction,
         and what is behind the last one, loads it for itself, a part after another.
+    cluster : int, optional
+        Thread blocks that share a row, each with a part of it: 1, 2, 4, 8 or 16. They are a
+        cluster, and send each other what they have reduced.
     persistent : int, optional
         Thread blocks that share all rows, where columns are summed beside them.
     ahead : int, optional
@@ -63,6 +66,7 @@ class RowReductionConfig:
     blocks: int | None = None
     hint: bool | None = None
     chunks: int | None = None
+    cluster: int | None = None
     persistent: int | None = None
     ahead: int | None = None
 
@@ -71,6 +75,8 @@ class RowReductionConfig:
         threads = as_int(where, "threads", self.threads, 1, MAX_THREADS)
         rows = as_int(where, "rows", self.rows, 1, MAX_THREADS)
         chunks = as_int(where, "chunks", self.chunks, 1, MOST_CHUNKS)
+        cluster = as_int(where, "cluster", self.cluster, 1, MOST_ROW_CLUSTER)
+        object.__setattr__(self, "cluster", cluster)
         vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
         persistent = as_int(where, "persistent", self.persistent, 1, MOST_BLOCKS)
         object.__setattr__(self, "persistent", persistent)
@@ -84,8 +90,9 @@ class RowReductionConfig:
         object.__setattr__(self, "blocks", blocks)
         for name in ("preload", "recompute", "reload", "hint"):
             check_type(where, name, getattr(self, name), bool, "a bool")
-        if vector is not None and vector & (vector - 1):
-            raise cannot_schedule(where, f"vector={vector}", "a power of two")
+        for name, value in (("vector", vector), ("cluster", cluster)):
+            if value is not None and value & (value - 1):
+                raise cannot_schedule(where, f"{name}={value}", "a power of two")
         if threads is not None and not is_row(threads):
             need = f"a power of two, or a multiple of {THREADS_PER_WARP}"
             raise cannot_schedule(where, f"threads={threads}", need)

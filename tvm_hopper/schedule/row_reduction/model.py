@@ -24,9 +24,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import log2
 
+from tvm.target import Target
+
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
+from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
 from .config import RowReductionConfig, fits_block
@@ -38,6 +42,9 @@ ENOUGH_AGAIN = 128 << 10  # the same, of rows that are loaded again
 CROWDED = 0.965  # of memory's share is left above that
 LULL = 0.08  # of the time, with one thread block on an SM
 BARRIER, PER_THREAD = 300, 2  # cycles of a barrier, and for each thread that comes to it
+CLUSTER_BARRIER = 1500  # cycles more where a cluster waits
+CLUSTERS = (1, 2, 4, 8)  # that every chip with clusters runs
+LONG_BYTES = 32 << 10  # of a row: below, thread blocks have it to themselves
 BASE_REGISTERS = 30  # of a thread, beside its part of the row
 BASE_AGAIN = 20  # the same, of rows that are loaded again, with a vector of what rows share
 MOST_AGAIN = 3  # thread blocks of such rows on an SM: registers are worth more than a fourth
@@ -127,22 +134,23 @@ def least_registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -
 
 def blocks_of_sm(work: RowWork, tile: RegisterTile, num_registers: int, reload: bool) -> int:
     """Return how many thread blocks an SM has room for, and no more than bring enough bytes."""
-    threads = tile.threads * tile.rows
+    threads, columns = tile.threads * tile.rows, -(-work.columns // tile.cluster)
     given = -(-num_registers // REGISTER_STEP) * REGISTER_STEP
     room = min(REGISTERS_PER_SM // (given * threads), THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
     enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
     room = min(room, MOST_AGAIN) if reload else room
-    return max(1, min(room, enough // (tile.rows * work.columns * work.loaded or 1)))
+    return max(1, min(room, enough // (tile.rows * columns * work.loaded or 1)))
 
 
 def rate(work: RowWork, tile: RegisterTile, blocks: int, reload: bool = False) -> float:
     """Estimate the bytes that an SM, with so many thread blocks, loads in a cycle."""
     threads = tile.threads * tile.rows
     if work.rows is not None:  # a grid that leaves SMs empty has few to wait for
-        blocks = min(blocks, -(-work.rows // (tile.rows * DEFAULT_NUM_SMS)))
-    flight = blocks * tile.rows * work.columns * work.loaded
-    barriers = work.reductions if tile.threads > THREADS_PER_WARP else 0
-    wait = barriers * (BARRIER + PER_THREAD * threads)
+        blocks = min(blocks, -(-work.rows * tile.cluster // (tile.rows * DEFAULT_NUM_SMS)))
+    flight = blocks * tile.rows * work.columns * work.loaded // tile.cluster
+    barriers = work.reductions if tile.threads > THREADS_PER_WARP or tile.cluster > 1 else 0
+    far = CLUSTER_BARRIER if tile.cluster > 1 else 0
+    wait = barriers * (BARRIER + PER_THREAD * threads + far)
     waste = work.columns / tile.columns
     enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
     share = BYTES_PER_CYCLE * (CROWDED if flight > enough else 1)
@@ -194,13 +202,13 @@ def _few_rows(work: RowWork) -> bool:
 
 
 def _candidates(work: RowWork, given: RowReductionConfig) -> list[RowChoice | None]:
-    vectors = -(-work.columns // work.vector)
     sizes = SIZES if given.threads is None else (given.threads,)
     preloads = (True, False) if given.preload is None else (given.preload,)
     recomputes = (False, True) if given.recompute is None else (given.recompute,)
     reloads = (False, True) if given.reload is None else (given.reload,)
     return [
-        _candidate(work, given, threads, -(-vectors // threads), preload, recompute, reload)
+        _candidate(work, given, cluster, threads, preload, recompute, reload)
+        for cluster in _clusters(work, given)
         for threads in sizes
         for preload in (preloads if work.shared else preloads[:1])
         for recompute in (recomputes if work.kept else recomputes[:1])
@@ -209,29 +217,41 @@ def _candidates(work: RowWork, given: RowReductionConfig) -> list[RowChoice | No
     ]
 
 
+def _clusters(work: RowWork, given: RowReductionConfig) -> tuple[int, ...]:
+    """List the numbers of thread blocks that may share a row: one, unless it is long."""
+    if given.cluster is not None:
+        return (given.cluster,)
+    is_own = all(x is None for x in (given.threads, given.rows, given.chunks))
+    chip = find_processor(Target.current(allow_none=True))
+    may = not isinstance(chip, Arch) or chip.has_clusters
+    return CLUSTERS if is_own and may and work.columns * work.loaded > LONG_BYTES else (1,)
+
+
 def _candidate(
     work: RowWork,
     given: RowReductionConfig,
+    cluster: int,
     threads: int,
-    chunks: int,
     preload: bool,
     recompute: bool,
     reload: bool,
 ) -> RowChoice | None:
     rows = given.rows or max(1, FEWEST_THREADS // threads)
+    chunks = -(-work.columns // (work.vector * threads * cluster))
     need = registers(work, chunks, recompute, reload)
     early = -(-chunks * work.vector * work.shared // 4) if preload else 0
     most = min(REGISTERS_PER_THREAD, REGISTERS_PER_SM // (threads * rows))
     if (
         not fits_block(threads, rows)
+        or (cluster > 1 and threads % THREADS_PER_WARP)
         or least_registers(work, chunks, recompute, reload) + early > most
     ):
         return None
     if given.threads is None and (
-        chunks > MOST_CHUNKS or (chunks == 1 and _too_wide(work, threads))
+        chunks > MOST_CHUNKS or (chunks == 1 and _too_wide(work, threads * cluster))
     ):
         return None
-    tile = RegisterTile(threads, work.vector, chunks, rows)
+    tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
     blocks, hint = given.blocks, given.hint
     if blocks is None:
         blocks = 1 if _few_rows(work) else blocks_of_sm(work, tile, need + early, reload)
@@ -272,6 +292,7 @@ def _say(choice: RowChoice, work: RowWork) -> str:
     again += ", rows loaded twice" if choice.reload else ""
     again += ", rows loaded in parts by each pass" if choice.is_streamed else ""
     share = f"{100 * choice.rate / BYTES_PER_CYCLE:.0f}% of memory"
-    text = f"{tile.threads} threads a row, {tile.chunks} vectors of {tile.vector} each"
+    part = f" in each of {tile.cluster} thread blocks of a cluster" if tile.cluster > 1 else ""
+    text = f"{tile.threads} threads a row{part}, {tile.chunks} vectors of {tile.vector} each"
     room = f", {choice.blocks} thread blocks an SM" if choice.blocks > 1 else ""
     return f"{text}{rows}{early}{again}{room} ({share})"

@@ -42,6 +42,7 @@ from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
 from .split_warps import SplitWarps
 from .spread_rows import SpreadRows
+from .stage_rows import StageRows
 from .sum_online import SumOnline
 from .widen_indices import WidenIndices
 
@@ -86,6 +87,7 @@ __all__ = [
     "SplitTails",
     "SplitWarps",
     "SpreadRows",
+    "StageRows",
     "SumOnline",
     "WidenIndices",
 ]

@@ -105,11 +105,11 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
         is_column_sum(p) for p in parts if p.reduced
     ):
         _refuse_given(
-            given, ("persistent", "ahead"), "a program without sums of columns beside rows"
+            given, ("persistent", "ahead", "stage"), "a program without sums of columns beside rows"
         )
         schedule_rows(sch, given)
         return
-    for_rows = ("reload", "blocks", "hint", "chunks", "cluster")
+    for_rows = ("blocks", "hint", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)

@@ -50,6 +50,8 @@ class RowReductionConfig:
         Thread blocks that share all rows, where columns are summed beside them.
     ahead : int, optional
         Rows of each by which memory is asked in advance, in that case; 0 for none, up to 8.
+    stage : bool, optional
+        Whether these rows are copied to shared memory; else L2 gets them.
 
     Raises
     ------
@@ -69,6 +71,7 @@ class RowReductionConfig:
     cluster: int | None = None
     persistent: int | None = None
     ahead: int | None = None
+    stage: bool | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
@@ -88,7 +91,7 @@ class RowReductionConfig:
         object.__setattr__(self, "vector", vector)
         blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
         object.__setattr__(self, "blocks", blocks)
-        for name in ("preload", "recompute", "reload", "hint"):
+        for name in ("preload", "recompute", "reload", "hint", "stage"):
             check_type(where, name, getattr(self, name), bool, "a bool")
         for name, value in (("vector", vector), ("cluster", cluster)):
             if value is not None and value & (value - 1):

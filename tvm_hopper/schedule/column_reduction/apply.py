@@ -101,7 +101,7 @@ def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> None:
     tile, text = _choose(program, sums, tensors, given)
     partial = [_split_rows(sch, part, tile) for part in sums]
     names = block_names(sch) - {p.name for p in parts}
-    schedule_rows(sch, of_partial(tile.vector), names)  # the second: of what the first leaves
+    schedule_rows(sch, of_partial(tile.vector, tile.parts), names)  # of what the first leaves
     _first_kernel(sch, partial, tensors, tile, text, len(program.columns))
 
 

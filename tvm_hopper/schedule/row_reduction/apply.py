@@ -46,7 +46,7 @@ from .model import RowChoice, RowWork, choose_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import find_rows
-from .stream import deal_out_passes, plan_passes, read_apart
+from .stream import count_passes, deal_out_passes, plan_passes, read_apart
 
 
 def row_reduction(
@@ -207,6 +207,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
         reductions=sum(bool(p.reduced) for p in parts),
         again=any(x.again for x in load_again(find_reads(again, early), early)),
         moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(results),
+        passes=count_passes(early, program.full),
     )
     if given.vector is not None and work.vector != given.vector:
         raise cannot_schedule(

@@ -10,6 +10,7 @@ from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_ROW_CLUSTER, MOST_
 from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
+FEW_CHUNKS = 8  # of them that a thread of a row has in flight at most by default
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 MOST_BLOCKS = 1 << 16  # of a grid whose thread blocks each leave sums of columns
 
@@ -117,10 +118,13 @@ def fits_block(threads: int, rows: int) -> bool:
     return threads * rows <= MAX_THREADS and threads * rows % THREADS_PER_WARP == 0
 
 
-def of_partial(vector: int) -> RowReductionConfig:
-    """Return how partial sums are combined that lie in groups of so many columns.
+def of_partial(vector: int, parts: int) -> RowReductionConfig:
+    """Return how so many partial sums are combined that lie in groups of so many columns.
 
     A thread block has the columns of whole groups, of which a thread loads one: what it leaves of a
-    sector of memory another one takes.
+    sector of memory another one takes. Where there are many parts, each row gets more threads.
     """
-    return RowReductionConfig(vector=1, rows=vector if vector > 1 else None)
+    rows = vector
+    while rows > 1 and MAX_THREADS // rows * FEW_CHUNKS < parts:
+        rows //= 2
+    return RowReductionConfig(vector=1, rows=rows if rows > 1 else None)

@@ -44,6 +44,7 @@ from .split_warps import SplitWarps
 from .spread_rows import SpreadRows
 from .stage_rows import StageRows
 from .sum_online import SumOnline
+from .values_ahead import ValuesAhead
 from .widen_indices import WidenIndices
 
 __all__ = [
@@ -89,5 +90,6 @@ __all__ = [
     "SpreadRows",
     "StageRows",
     "SumOnline",
+    "ValuesAhead",
     "WidenIndices",
 ]

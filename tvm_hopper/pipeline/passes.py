@@ -56,6 +56,7 @@ def hook_passes() -> list[Pass]:
         transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part
         transforms.HoistInitials(),  # a thread without rows has its sums' initial values, too
         transforms.SumOnline(),  # whole loops over parts of rows, before a tail comes apart
+        transforms.ValuesAhead(),  # loops that ask for rows still say so
         transforms.StageRows(),  # what a turn loads is a block yet, with its condition
         transforms.PrefetchRows(),  # what a turn loads is a block yet, with its condition
         transforms.SplitTails(),  # of a condition on an element TVM makes a loop over all

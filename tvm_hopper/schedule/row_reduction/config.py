@@ -124,7 +124,7 @@ def of_partial(vector: int, parts: int) -> RowReductionConfig:
     A thread block has the columns of whole groups, of which a thread loads one: what it leaves of a
     sector of memory another one takes. Where there are many parts, each row gets more threads.
     """
-    rows = vector
+    rows = vector if parts >= THREADS_PER_WARP else 1
     while rows > 1 and MAX_THREADS // rows * FEW_CHUNKS < parts:
         rows //= 2
     return RowReductionConfig(vector=1, rows=rows if rows > 1 else None)

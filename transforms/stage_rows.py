@@ -175,7 +175,8 @@ def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:
         there = _at(landed, [room])
         stmts = [mbarrier.arrive_expect_tx(there, one.num_bytes)]
         for x in one.tensors:
-            source = [ir.substitute(i, {one.loop.loop_var: turn}) for i in x.first]
+            place = {one.loop.loop_var: turn}
+            source = [ir.simplify(ir.substitute(i, place)) for i in x.first]
             target = _at(rooms[x.tensor], [room, tirx.IntImm("int32", 0)])
             stmts.append(bulk.load(target, _at(x.tensor, source), x.num_bytes, there))
         exists = ir.simplify(ir.substitute(one.exists, {one.loop.loop_var: turn}))

@@ -128,13 +128,11 @@ def _belongs(most: RowPass, sums: RowPass) -> bool:
         ir.is_const(x.extent - y.extent, 0) for x, y in zip(first, second, strict=True)
     ):
         return False
-    other = ir.substitute(
-        _updates(other)[0], {y.loop_var: x.loop_var for x, y in zip(first, second, strict=True)}
-    )
-    conditions = [_conditions(x) for x in (last, ir.statements(_of_first(most, sums))[-1])]
-    if any(not ir.is_const(x, 1) for y in conditions for x in y):
+    loops = {y.loop_var: x.loop_var for x, y in zip(first, second, strict=True)}
+    conditions = [ir.substitute(x, loops) for x in _conditions(other)]
+    if not all(map(_same, _conditions(last), conditions)):
         return False
-    element, argument = _compared(most), _summed(other)
+    element, argument = _compared(most), _summed(ir.substitute(_updates(other)[0], loops))
     return (
         element is not None
         and argument is not None

@@ -32,11 +32,10 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.plan.staged_rows import PART_AXIS, loaded_element
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import PREFETCH_ROWS
 from tvm_hopper.requests.targets import processor_of
-
-from .spread_rows import PART_AXIS
 
 _BULK_BYTES = 16  # of which addresses and sizes are multiples
 
@@ -76,15 +75,6 @@ def plan_prefetches(kernel: ir.For) -> tuple[RowPrefetch, ...]:
 
 def _requested(kernel: ir.For) -> list[ir.For]:
     return ir.find_all(kernel, ir.For, lambda x: PREFETCH_ROWS in x.annotations)
-
-
-def loaded_element(stmt: Any) -> Any:
-    """Return the element of memory that a statement copies into registers, if it does."""
-    if not isinstance(stmt, ir.BufferStore) or str(stmt.buffer.scope()) != "local":
-        return None
-    value = stmt.value
-    outside = isinstance(value, ir.TensorLoad) and str(value.source.scope()) in ("", "global")
-    return value if outside else None
 
 
 def _row_bytes(buffer: ir.Var, index: list[Any], part: ir.For | None) -> int:

@@ -21,9 +21,8 @@
             for v in vectorized(8): tile[c, v] = rows[r % 4, c * 1024 + tx * 8 + v]
         ...
 
-A row that waits in shared memory takes no registers, and is there at once when its turn comes. What
-a copy overwrites was loaded two turns before: each thread has told the async proxy since, and come
-to the barrier of the turn between.
+A row that waits takes no registers, and is there when its turn comes. What a copy overwrites was
+loaded two turns before: each thread has told the async proxy since, and come to a turn's barrier.
 
 Before: loads of rows are blocks that copy elements into registers.  After: no request for it is
 left.
@@ -32,125 +31,27 @@ Not here: processors without bulk copies, which load as before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk, fences, mbarrier
-from tvm_hopper.errors import cannot_lower
-from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+from tvm_hopper.plan.staged_rows import StagedLoop, plan_stages, requested
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import STAGE_ROWS
 from tvm_hopper.requests.targets import processor_of
 
-from .prefetch_rows import loaded_element
-from .spread_rows import PART_AXIS
-
 ALLREDUCE = "tirx.tvm_thread_allreduce"
 ALIGNMENT = 128  # bytes of a room
-_BULK_BYTES = 16  # of which addresses and sizes are multiples
-
-
-@dataclass(frozen=True)
-class StagedTensor:
-    """A tensor of which a loop loads a row a turn."""
-
-    tensor: ir.Var
-    first: tuple[Any, ...]  # index of the first element of a thread block's part of a row
-    columns: int  # of that part
-    loads: tuple[ir.BufferStore, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the part of a row."""
-        return self.columns * dtype_bytes(ir.dtype_of(self.tensor))
-
-
-@dataclass(frozen=True)
-class StagedLoop:
-    """A loop over rows, when its rows exist, and by how many turns they are asked for ahead."""
-
-    loop: ir.For
-    exists: Any
-    ahead: int
-    tensors: tuple[StagedTensor, ...]
-
-    @property
-    def rooms(self) -> int:
-        """Rows that wait, the one that is computed with, and the one before."""
-        return self.ahead + 2
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of a turn."""
-        return sum(x.num_bytes for x in self.tensors)
-
-
-def plan_stages(kernel: ir.For) -> tuple[StagedLoop, ...]:
-    """Find the loops with a request, and the rows that they load."""
-    return tuple(_plan(kernel, loop) for loop in _requested(kernel))
-
-
-def _requested(kernel: ir.For) -> list[ir.For]:
-    return ir.find_all(kernel, ir.For, lambda x: STAGE_ROWS in x.annotations)
-
-
-def _plan(kernel: ir.For, loop: ir.For) -> StagedLoop:
-    axes = ir.thread_axes(kernel)
-    part = axes.get(PART_AXIS)
-    inside = [x.loop_var for x in ir.find_all(loop.body, ir.For)]
-    threads = [x.loop_var for tag, x in axes.items() if tag in ("threadIdx.x", "threadIdx.y")]
-    zero = dict.fromkeys([*inside, *threads], 0)
-    found: dict[ir.Var, StagedTensor] = {}
-    conditions = []
-    for realize in ir.find_all(loop.body, ir.SBlockRealize):
-        load = loaded_element(realize.block.body)
-        if load is None or not ir.depends_on(list(load.indices), [loop.loop_var]):
-            continue
-        first = [ir.simplify(ir.substitute(x, zero)) for x in load.indices]
-        columns = _columns(load.source, first[-1], part)
-        known = found.get(load.source)
-        loads = (*(known.loads if known is not None else ()), realize.block.body)
-        found[load.source] = StagedTensor(load.source, tuple(first), columns, loads)
-        conditions.append(ir.simplify(ir.substitute(realize.predicate, zero)))
-    alike = all(tvm_ffi.structural_equal(x, conditions[0]) for x in conditions)
-    rows = axes.get("threadIdx.y")
-    if not found or not alike or (rows is not None and not ir.is_const(rows.extent, 1)):
-        raise cannot_lower(
-            f"loop {loop.loop_var.name}, {STAGE_ROWS}",
-            "no rows of a thread block, one a turn",
-            "loads of whole rows into registers, under one condition",
-            "leave the request out",
-        )
-    return StagedLoop(loop, conditions[0], int(loop.annotations[STAGE_ROWS]), tuple(found.values()))
-
-
-def _columns(tensor: ir.Var, first: Any, part: ir.For | None) -> int:
-    """Return the columns of a thread block's part of a row; refuse what no bulk copy brings."""
-    columns, count = ir.static_int(tensor.shape[-1]), 1 if part is None else int(part.extent)
-    begin = 0 if part is None or not columns else part.loop_var * (columns // count)
-    size = (columns or 0) // count * dtype_bytes(ir.dtype_of(tensor))
-    whole = columns is not None and columns % count == 0 and size % _BULK_BYTES == 0
-    if not whole or tensor.ty.strides or not ir.is_zero(ir.simplify(first - begin)):
-        raise cannot_lower(
-            f"tensor {tensor.name}, {STAGE_ROWS}",
-            f"rows of {tensor.shape[-1]} elements for {count} thread blocks",
-            f"contiguous parts, each of a multiple of {_BULK_BYTES} bytes",
-            "leave the request out",
-        )
-    return (columns or 0) // count
 
 
 def rewrite_stages(kernel: ir.For, plan: tuple[StagedLoop, ...]) -> Any:
     """Copy the planned rows ahead, and load them from shared memory."""
-    for one in plan:
-        kernel = _stage(kernel, one)
-    return kernel
+    return reduce(_stage, plan, kernel)
 
 
 def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:
@@ -228,8 +129,7 @@ def _turns(
     count = int(axes["threadIdx.x"].extent)
     if count <= THREADS_PER_WARP or not _has_barrier(one.loop):
         body.append(ir.seq(fences.sync_threads(count)))
-    rest = {k: v for k, v in one.loop.annotations.items() if k != STAGE_ROWS}
-    return ir.with_body(one.loop, ir.seq(*body), annotations=rest)
+    return ir.with_body(one.loop, ir.seq(*body), annotations=_rest(one.loop))
 
 
 def _has_barrier(loop: ir.For) -> bool:
@@ -250,7 +150,7 @@ class StageRows:
         is_there = "bulk" in processor_of(func).mechanisms(is_load=True)
 
         def stage(kernel: ir.For) -> Any:
-            if not is_memory_bound(kernel) or not _requested(kernel):
+            if not is_memory_bound(kernel) or not requested(kernel):
                 return kernel
             after = rewrite_stages(kernel, plan_stages(kernel)) if is_there else _plain(kernel)
             assert not _requested(after), "StageRows left a request"
@@ -261,8 +161,9 @@ class StageRows:
 
 def _plain(kernel: ir.For) -> ir.For:
     """Take the requests away."""
-    planned = {}
-    for loop in _requested(kernel):
-        rest = {k: v for k, v in loop.annotations.items() if k != STAGE_ROWS}
-        planned[loop] = ir.with_body(loop, loop.body, annotations=rest)
+    planned = {x: ir.with_body(x, x.body, annotations=_rest(x)) for x in requested(kernel)}
     return ir.replace_nodes(kernel, ir.For, planned)
+
+
+def _rest(loop: ir.For) -> dict[str, Any]:
+    return {k: v for k, v in loop.annotations.items() if k != STAGE_ROWS}

@@ -45,30 +45,13 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.row_passes import RowPass, find_row_pass
 from tvm_hopper.requests.bodies import is_memory_bound
 
 NOTE = RemarkNote(
     "exponentials are summed as the greatest element is found: one pass over each row, in which "
     "the sum so far is multiplied where a greater one comes"
 )
-
-
-@dataclass(frozen=True)
-class RowPass:
-    """A reduction of a row that is loaded in parts: its loop, and what is around it."""
-
-    realize: ir.SBlockRealize
-    front: tuple[Any, ...]
-    loop: ir.For
-    part: ir.SBlock  # the body of the loop
-    back: tuple[Any, ...]
-    update: ir.BufferStore  # of a thread's own value
-    result: ir.BufferStore  # of the row's
-
-    @property
-    def own(self) -> Any:
-        """A thread's own value."""
-        return tirx.BufferLoad(self.update.buffer, list(self.update.indices))
 
 
 @dataclass(frozen=True)
@@ -83,34 +66,11 @@ def plan_online_sums(kernel: ir.For) -> tuple[OnlineSum, ...]:
     """Find sums of exponentials of what the pass in front of them finds the greatest of."""
     found = []
     for block in ir.find_all(kernel, ir.SBlock):
-        passes = [_row_pass(x) for x in ir.statements(block.body)]
+        passes = [find_row_pass(x) for x in ir.statements(block.body)]
         for one, other in pairwise(passes):
             if one is not None and other is not None and _belongs(one, other):
                 found.append(OnlineSum(one, other))
     return tuple(found)
-
-
-def _row_pass(stmt: Any) -> RowPass | None:
-    if not isinstance(stmt, ir.SBlockRealize) or not ir.is_const(stmt.predicate, 1):
-        return None
-    stmts = ir.statements(stmt.block.body)
-    loops = [x for x in stmts if isinstance(x, ir.For) and x.kind == ir.ForKind.SERIAL]
-    if len(loops) != 1 or not isinstance(loops[0].body, ir.SBlockRealize):
-        return None
-    place = next(i for i, x in enumerate(stmts) if x.same_as(loops[0]))
-    part, back = loops[0].body.block, tuple(stmts[place + 1 :])
-    updates = [x for x in ir.find_all(part, ir.BufferStore) if _reads_itself(x)]
-    results = [x for y in back for x in ir.find_all(y, ir.BufferStore)]
-    across = [x for y in back for x in ir.find_all(y, tirx.AttrStmt)]
-    plain = ir.is_const(loops[0].body.predicate, 1)
-    if len(updates) != 1 or not results or len(across) != 1 or not plain:
-        return None
-    return RowPass(stmt, tuple(stmts[:place]), loops[0], part, back, updates[0], results[-1])
-
-
-def _reads_itself(store: ir.BufferStore) -> bool:
-    loads = ir.find_all(store.value, ir.TensorLoad)
-    return any(x.source.same_as(store.buffer) for x in loads)
 
 
 def _belongs(most: RowPass, sums: RowPass) -> bool:

@@ -153,7 +153,7 @@ class StageRows:
             if not is_memory_bound(kernel) or not requested(kernel):
                 return kernel
             after = rewrite_stages(kernel, plan_stages(kernel)) if is_there else _plain(kernel)
-            assert not _requested(after), "StageRows left a request"
+            assert not requested(after), "StageRows left a request"
             return after
 
         return ir.map_kernels(func, stage)

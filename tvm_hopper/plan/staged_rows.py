@@ -57,6 +57,7 @@ def plan_stages(kernel: ir.For) -> tuple[StagedLoop, ...]:
 
 
 def requested(kernel: ir.For) -> list[ir.For]:
+    """Return the loops with a request."""
     return ir.find_all(kernel, ir.For, lambda x: STAGE_ROWS in x.annotations)
 
 

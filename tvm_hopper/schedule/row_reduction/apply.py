@@ -28,6 +28,7 @@ from tvm_hopper.schedule.memory_bound.arrays import find_reads, load_again
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
+    Nest,
     Work,
     hint_loads,
     in_memory,
@@ -46,6 +47,7 @@ from .model import RowChoice, RowWork, choose_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import find_rows
+from .stage import ask_for_bulk, stage_rows
 from .stream import deal_out_passes, plan_passes, read_apart
 
 
@@ -149,6 +151,9 @@ def schedule_rows(
     parts = inline_parts(sch, "row_reduction", choice.recompute, other)
     program = find_rows(parts)
     reads = find_reads(sch, parts, program.full)
+    staged: list[Nest] = []
+    if choice.stage:
+        staged, reads = stage_rows(sch, reads)
     if choice.is_streamed:
         reads = read_apart(reads, parts, program.full)
     elif choice.reload:
@@ -156,6 +161,8 @@ def schedule_rows(
     row = (program.columns,)
     nests = keep_in_registers(sch, parts, program.full, program.rows, row, reads, tile)
 
+    ask_for_bulk(sch, staged, len(program.rows), program.columns, tile, choice.hint)
+    nests = [*staged, *nests]
     passes = plan_passes(nests) if choice.is_streamed else []
     inside = [x for one in passes for x in (*one.loads, *one.stores)]
     shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
@@ -167,7 +174,7 @@ def schedule_rows(
     for nest in nests:
         if nest.work is Work.STORE_ROWS:
             one_thread(sch, nest.block, tile)
-        elif nest.work is not Work.COMPUTE_ROWS and not passes:
+        elif nest.work not in (Work.COMPUTE_ROWS, Work.STAGE) and not passes:
             loop = list(sch.get_loops(nest.block))[-1]
             deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS)
     if tile.rows > 1:
@@ -180,7 +187,7 @@ def schedule_rows(
         sch.annotate(block, keys.ROW_CLUSTER, tile.cluster)
     if choice.blocks > 1:
         sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
-    if choice.hint:
+    if choice.hint and not choice.stage:
         hint_loads(sch, nests)
 
 

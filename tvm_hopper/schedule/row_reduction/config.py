@@ -67,6 +67,7 @@ class RowReductionConfig:
     hint: bool | None = None
     chunks: int | None = None
     cluster: int | None = None
+    stage: bool | None = None
     persistent: int | None = None
     ahead: int | None = None
 
@@ -88,7 +89,7 @@ class RowReductionConfig:
         object.__setattr__(self, "vector", vector)
         blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
         object.__setattr__(self, "blocks", blocks)
-        for name in ("preload", "recompute", "reload", "hint"):
+        for name in ("preload", "recompute", "reload", "hint", "stage"):
             check_type(where, name, getattr(self, name), bool, "a bool")
         for name, value in (("vector", vector), ("cluster", cluster)):
             if value is not None and value & (value - 1):

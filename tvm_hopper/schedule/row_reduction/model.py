@@ -114,6 +114,7 @@ class RowChoice:
     rate: float  # bytes a cycle
     text: str = ""
     is_streamed: bool = False
+    stage: bool = False
 
 
 def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
@@ -265,14 +266,14 @@ def _streamed(work: RowWork, given: RowReductionConfig) -> RowChoice:
     """Return the choice for rows that no thread block holds, nor loads at once."""
     threads = given.threads or MAX_THREADS
     chunks = given.chunks or max(1, BEST_BYTES // (work.vector * max(work.loaded, 1)))
-    tile = RegisterTile(threads, work.vector, chunks, given.rows or 1)
+    tile = RegisterTile(threads, work.vector, chunks, given.rows or 1, given.cluster or 1)
     most = min(THREADS_PER_SM // (threads * tile.rows), MOST_BLOCKS_PER_SM)
     flight = tile.rows * tile.columns * work.loaded
     blocks = given.blocks or max(1, min(ENOUGH_BYTES // (flight or 1), most))
     hint = bool(given.hint)  # lines that are wanted until the second pass leave no room for others
     speed = STREAMED * BYTES_PER_CYCLE
     choice = RowChoice(tile, False, True, False, blocks, hint, speed)
-    return replace(choice, is_streamed=True)
+    return replace(choice, is_streamed=True, stage=bool(given.stage))
 
 
 def _outgrows_cache(work: RowWork) -> bool:

@@ -72,14 +72,15 @@ def plan_passes(nests: list[Nest]) -> list[Pass]:
 
 def deal_out_passes(sch: s_tir.Schedule, passes: list[Pass], tile: RegisterTile) -> None:
     """Put loads and stores into the loop over parts of a row that their pass has."""
+    inner = replace(tile, cluster=1)  # of what stands inside of a thread block's part already
     for one in passes:
         outer = deal_out(sch, _columns(sch, one.nest), tile, whole=False)
         for nest in one.loads:
             sch.compute_at(nest.block, outer)
-            deal_out(sch, _columns(sch, nest), tile, whole=True)
+            deal_out(sch, _columns(sch, nest), inner, whole=True)
         for nest in one.stores:
             sch.reverse_compute_at(nest.block, outer)
-            deal_out(sch, _columns(sch, nest), tile, whole=True)
+            deal_out(sch, _columns(sch, nest), inner, whole=True)
 
 
 def _columns(sch: s_tir.Schedule, nest: Nest) -> Any:

@@ -41,6 +41,7 @@ from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
 from .split_warps import SplitWarps
 from .spread_rows import SpreadRows
+from .unstage_rows import UnstageRows
 from .widen_indices import WidenIndices
 
 __all__ = [
@@ -83,5 +84,6 @@ __all__ = [
     "SplitTails",
     "SplitWarps",
     "SpreadRows",
+    "UnstageRows",
     "WidenIndices",
 ]

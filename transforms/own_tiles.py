@@ -55,7 +55,9 @@ def _cut(kernel: ir.For, old: ir.Var, part: ir.For) -> Any:
         return [first(x) if n == dim else x for n, x in enumerate(indices)]
 
     def region(ranges: list[Any]) -> list[Any]:
-        return [_within(first(x.min), x.extent, size) if n == dim else x for n, x in enumerate(ranges)]
+        return [
+            _within(first(x.min), x.extent, size) if n == dim else x for n, x in enumerate(ranges)
+        ]
 
     return ir.reindex(ir.reallocate(kernel, old, new), old, new, index, region)
 

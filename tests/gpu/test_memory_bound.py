@@ -143,7 +143,8 @@ def test_rows_that_no_thread_block_holds(name):
 )
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "softmax", "row_sum"])
 def test_rows_that_a_cluster_shares(name, config, columns):
-    check(name, 301, columns, "bfloat16" if columns % 2 else "float16", config)
+    half = "float16" if name == "layer_norm" else "bfloat16"  # small for a softmax of such rows
+    check(name, 301, columns, half, config)
 
 
 def test_rows_of_float32_that_a_cluster_shares():

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+
 from tvm import s_tir
 
 from tvm_hopper.requests import keys
@@ -41,7 +42,12 @@ def stage_rows(sch: s_tir.Schedule, reads: list[Read]) -> tuple[list[Nest], list
 
 
 def ask_for_bulk(
-    sch: s_tir.Schedule, nests: list[Nest], num_rows: int, columns: int, tile: RegisterTile, hint: bool
+    sch: s_tir.Schedule,
+    nests: list[Nest],
+    num_rows: int,
+    columns: int,
+    tile: RegisterTile,
+    hint: bool,
 ) -> None:
     """Number the elements of copies to shared memory by rows and columns; make them in bulk."""
     for nest in nests:

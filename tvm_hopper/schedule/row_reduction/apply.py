@@ -21,6 +21,7 @@ from tvm import s_tir
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
@@ -37,7 +38,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     one_thread,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import find_parts, is_column_sum
+from tvm_hopper.schedule.memory_bound.program import Part, find_parts, is_column_sum
 from tvm_hopper.schedule.memory_bound.tiles import deal_out, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
@@ -46,9 +47,9 @@ from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
-from .recognize import find_rows
+from .recognize import RowProgram, find_rows
 from .stage import ask_for_bulk, stage_rows
-from .stream import deal_out_passes, plan_passes, read_apart
+from .stream import deal_out_passes, find_kept, plan_passes, read_apart
 
 
 def row_reduction(
@@ -111,7 +112,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
         )
         schedule_rows(sch, given)
         return
-    for_rows = ("reload", "blocks", "hint", "chunks", "cluster")
+    for_rows = ("reload", "blocks", "hint", "chunks", "cluster", "stage")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)
@@ -214,6 +215,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
         reductions=sum(bool(p.reduced) for p in parts),
         again=any(x.again for x in load_again(find_reads(again, early), early)),
         moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(results),
+        unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
     )
     if given.vector is not None and work.vector != given.vector:
         raise cannot_schedule(
@@ -222,6 +224,16 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
             f"at most 16 bytes of the widest tensor, and whole vectors: {work.vector}",
         )
     return choose_rows(f"block {parts[0].name}", work, given)
+
+
+def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) -> str:
+    """Say why rows cannot wait in shared memory; nothing if they can."""
+    if (kept := find_kept(parts, program.full)) is not None:
+        return f"elements of {kept[1].source.name} that are computed and read again"
+    for tensor in tensors:
+        if program.columns * dtype_bytes(ir.dtype_of(tensor)) % BULK_ALIGNMENT:
+            return f"rows of {program.columns} elements of {ir.dtype_of(tensor)}"
+    return "" if tensors else "no tensor of rows"
 
 
 def _bytes(tensors: Iterable[Any]) -> int:

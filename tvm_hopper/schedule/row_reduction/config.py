@@ -46,6 +46,9 @@ class RowReductionConfig:
     cluster : int, optional
         Thread blocks that share a row, each with a part of it: 1, 2, 4, 8 or 16. They are a
         cluster, and send each other what they have reduced.
+    stage : bool, optional
+        Whether bulk copies bring a row to shared memory, where it waits for each of its passes;
+        `chunks` vectors of a thread are loaded from there together.
     persistent : int, optional
         Thread blocks that share all rows, where columns are summed beside them.
     ahead : int, optional

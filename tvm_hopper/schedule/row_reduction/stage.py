@@ -49,7 +49,7 @@ def ask_for_bulk(
     tile: RegisterTile,
     hint: bool,
 ) -> None:
-    """Number the elements of copies to shared memory by rows and columns; make them in bulk."""
+    """Let bulk copies bring rows to shared memory, a thread block's part of each."""
     for nest in nests:
         number_elements(sch, nest, num_rows, (columns,))
         if tile.cluster > 1:

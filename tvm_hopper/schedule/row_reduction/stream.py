@@ -38,21 +38,26 @@ def read_apart(reads: list[Read], parts: list[Part], full: frozenset[str]) -> li
     ScheduleError
         A block reads elements that another one computes: nothing holds them until then.
     """
-    for part in parts:
-        made = [x for p in parts if p.name in full for x in p.outputs]
-        for load in part.loads:
-            if any(load.source.same_as(x) for x in made):
-                raise cannot_schedule(
-                    f"block {part.name}, tensor {load.source.name}",
-                    "a row of results that does not fit the registers of a thread block",
-                    "results that only memory holds",
-                    "compute it in a function of its own",
-                )
+    if (kept := find_kept(parts, full)) is not None:
+        part, load = kept
+        raise cannot_schedule(
+            f"block {part.name}, tensor {load.source.name}",
+            "a row of results that does not fit the registers of a thread block",
+            "results that only memory holds",
+            "compute it in a function of its own",
+        )
     found = []
     for read in reads:
         for part in read.readers:
             found.append(replace(read, readers=(part,), again=True))
     return found
+
+
+def find_kept(parts: list[Part], full: frozenset[str]) -> tuple[Part, Any] | None:
+    """Return the first block that reads elements which another one computes, and the load."""
+    made = [x for p in parts if p.name in full for x in p.outputs]
+    loads = [(part, load) for part in parts for load in part.loads]
+    return next((x for x in loads if any(x[1].source.same_as(y) for y in made)), None)
 
 
 def plan_passes(nests: list[Nest]) -> list[Pass]:

@@ -61,7 +61,12 @@ def rewrite_unstaged(kernel: ir.For, plan: tuple[StagedRow, ...]) -> Any:
             return ir.seq()
         return mutator.default_mutate(realize)
 
-    kernel = ir.mutate(kernel, [(ir.SBlockRealize, drop)])
+    def empty(loop: ir.For, mutator: Any) -> Any:
+        loop = mutator.default_mutate(loop)
+        is_done = isinstance(loop.body, ir.Evaluate) and ir.is_const(loop.body.value, 0)
+        return loop.body if is_done else loop
+
+    kernel = ir.mutate(kernel, [(ir.SBlockRealize, drop), (ir.For, empty)])
     for one in plan:
         old, source = one.store.buffer, one.store.value
         row = list(source.indices)[:-1]

@@ -35,6 +35,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     in_memory,
     keep_in_registers,
     merge,
+    number_elements,
     one_thread,
     row_loop,
 )
@@ -162,7 +163,8 @@ def schedule_rows(
     row = (program.columns,)
     nests = keep_in_registers(sch, parts, program.full, program.rows, row, reads, tile)
 
-    ask_for_bulk(sch, staged, len(program.rows), program.columns, tile, choice.hint)
+    for nest in staged:
+        number_elements(sch, nest, len(program.rows), row)
     nests = [*staged, *nests]
     passes = plan_passes(nests) if choice.is_streamed else []
     inside = [x for one in passes for x in (*one.loads, *one.stores)]
@@ -171,6 +173,7 @@ def schedule_rows(
     block = merge(sch, [row_loop(sch, nest) for nest in outside])
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
+    ask_for_bulk(sch, staged, program.columns, tile, choice.hint)
     deal_out_passes(sch, passes, tile)
     for nest in nests:
         if nest.work is Work.STORE_ROWS:

@@ -263,7 +263,7 @@ def _staged(work: RowWork, given: RowReductionConfig) -> list[RowChoice]:
         for threads in STAGED_SIZES if given.threads is None else (given.threads,):
             for chunks in STAGED_CHUNKS if given.chunks is None else (given.chunks,):
                 tile = RegisterTile(threads, work.vector, chunks, given.rows or 1, cluster)
-                if given.chunks is None and tile.columns > work.columns:
+                if given.chunks is None and chunks > 1 and tile.columns > work.columns:
                     continue
                 blocks = given.blocks or blocks_of_staged(work, tile)
                 if blocks and (cluster == 1 or threads % THREADS_PER_WARP == 0):
@@ -283,7 +283,8 @@ def blocks_of_staged(work: RowWork, tile: RegisterTile) -> int:
     if need > SM_90A.smem_per_block:
         return 0
     held = SM_90A.smem_per_sm // (need + SM_90A.smem_reserved_per_block)
-    return max(1, min(held, THREADS_PER_SM // threads, REGISTERS_PER_SM // (given * threads)))
+    room = min(REGISTERS_PER_SM // (given * threads), THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
+    return max(1, min(held, room))
 
 
 def _check_staged(

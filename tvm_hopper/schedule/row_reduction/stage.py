@@ -16,7 +16,7 @@ from tvm import s_tir
 
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.memory_bound.arrays import Read, keep_read
-from tvm_hopper.schedule.memory_bound.nests import Nest, Work, number_elements
+from tvm_hopper.schedule.memory_bound.nests import Nest, Work
 from tvm_hopper.schedule.memory_bound.tiles import PART_AXIS, RegisterTile
 
 
@@ -42,16 +42,10 @@ def stage_rows(sch: s_tir.Schedule, reads: list[Read]) -> tuple[list[Nest], list
 
 
 def ask_for_bulk(
-    sch: s_tir.Schedule,
-    nests: list[Nest],
-    num_rows: int,
-    columns: int,
-    tile: RegisterTile,
-    hint: bool,
+    sch: s_tir.Schedule, nests: list[Nest], columns: int, tile: RegisterTile, hint: bool
 ) -> None:
     """Let bulk copies bring rows to shared memory, a thread block's part of each."""
     for nest in nests:
-        number_elements(sch, nest, num_rows, (columns,))
         if tile.cluster > 1:
             whole = tile.columns
             loop = list(sch.get_loops(nest.block))[-1]

@@ -147,6 +147,21 @@ def test_rows_that_a_cluster_shares(name, config, columns):
     check(name, 301, columns, half, config)
 
 
+@pytest.mark.parametrize("columns", [16384, 40008])
+@pytest.mark.parametrize(
+    "config",
+    [
+        hs.RowReductionConfig(512, 1, chunks=2, stage=True, hint=True),
+        hs.RowReductionConfig(256, 1, chunks=2, stage=True, cluster=4, hint=True),
+        hs.RowReductionConfig(128, 2, chunks=1, stage=True, cluster=8),
+    ],
+    ids=["alone", "4", "8, of two rows"],
+)
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "softmax", "row_sum"])
+def test_rows_that_wait_in_shared_memory(name, config, columns):
+    check(name, 1001, columns, "bfloat16", config)
+
+
 def test_rows_of_float32_that_a_cluster_shares():
     check("layer_norm", 1000, 65536, "float32")
     check("softmax", 130, 131072, "float32", hs.RowReductionConfig(512, 1, cluster=16))

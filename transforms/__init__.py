@@ -44,6 +44,7 @@ from .split_warps import SplitWarps
 from .spread_rows import SpreadRows
 from .stage_rows import StageRows
 from .sum_online import SumOnline
+from .unstage_rows import UnstageRows
 from .values_ahead import ValuesAhead
 from .widen_indices import WidenIndices
 
@@ -90,6 +91,7 @@ __all__ = [
     "SpreadRows",
     "StageRows",
     "SumOnline",
+    "UnstageRows",
     "ValuesAhead",
     "WidenIndices",
 ]

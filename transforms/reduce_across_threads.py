@@ -44,6 +44,7 @@ from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.requests.bodies import is_memory_bound
+from tvm_hopper.requests.keys import ASYNC_COPY
 
 from .butterflies import ThreadReduction, butterfly, gather, store, warps_together
 from .cluster_exchange import Exchange, plan_exchange
@@ -127,19 +128,24 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
     row = _row_number(kernel)
     names = ir.Names(var.name for var in ir.find_all(kernel, ir.Var))
     values = [(one, i) for one in plan if one.num_partials > 1 for i in range(len(one.results))]
-    rooms: dict[str, ir.Var] = {}
+    # beside asynchronous copies InsertSyncs places what the threads need between their accesses
+    is_engines = bool(ir.find_blocks(kernel, ASYNC_COPY))
+    rooms: dict[Any, ir.Var] = {}
     slots: dict[tirx.AttrStmt, list[tuple[ir.Var, Any]]] = {}
     for one, i in values:  # one array a type: of several, stock passes would let bytes be shared
         dtype = ir.dtype_of(one.results[i])
         same = [x for x in values if ir.dtype_of(x[0].results[x[1]]) == dtype]
-        if dtype not in rooms:
+        same = [(one, i)] if is_engines else same  # which takes an array as a whole
+        key = (dtype, one.scope, i) if is_engines else dtype
+        if key not in rooms:
             turns = 2 if any(not ir.is_const(x[0].turn, 0) for x in same) else 1
             shape = (turns * len(same), one.rows, one.num_partials)
-            rooms[dtype] = ir.new_buffer(names.take("of_warps"), shape, dtype, "shared.dyn")
+            rooms[key] = ir.new_buffer(names.take("of_warps"), shape, dtype, "shared.dyn")
         number = next(n for n, x in enumerate(same) if x[0] is one and x[1] == i)
-        slots.setdefault(one.scope, []).append((rooms[dtype], number + len(same) * one.turn))
+        slots.setdefault(one.scope, []).append((rooms[key], number + len(same) * one.turn))
     far = plan_exchange(plan, names)
-    planned = {one.scope: _reduce(one, slots.get(one.scope, []), row, far) for one in plan}
+    meet = [] if is_engines else [fences.sync_threads()]
+    planned = {one.scope: _reduce(one, slots.get(one.scope, []), row, far, meet) for one in plan}
     body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
     if far is None:
         return _allocate(body, list(rooms.values()), [])
@@ -170,6 +176,7 @@ def _reduce(
     room: list[tuple[ir.Var, Any]],
     row: Any,
     far: Exchange | TurnExchange | None,
+    meet: list[Any],
 ) -> ir.Stmt:
     tx = one.axis.loop_var
     stmts = [store(to, source) for to, source in zip(one.results, one.sources, strict=True)]
@@ -185,7 +192,7 @@ def _reduce(
             ir.BufferStore(buffer, result, [*place, warp])
             for (buffer, place), result in zip(places, one.results, strict=True)
         ]
-        stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), fences.sync_threads()]
+        stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), *meet]
     return ir.seq([*stmts, *gather(one, places, lane), *butterfly(one, warps_together(one))])
 
 

@@ -33,6 +33,7 @@ from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import ROW_CLUSTER
 from tvm_hopper.requests.targets import arch_of
 
+from .own_tiles import own_tiles
 from .parts_in_turn import rewrite_in_turn
 
 PART_AXIS, AXIS, CLUSTER_AXIS = "threadIdx.z", "blockIdx.z", "clusterCtaIdx.z"
@@ -73,7 +74,8 @@ def rewrite_spread(kernel: ir.For, part: ir.For) -> ir.For:
         loop = mutator.default_mutate(loop)
         return loop.body if loop.loop_var.same_as(part.loop_var) else loop
 
-    kernel = ir.mutate(without_request(kernel), [(ir.For, visit)])
+    kernel = own_tiles(without_request(kernel), part)
+    kernel = ir.mutate(kernel, [(ir.For, visit)])
     # TVM's CUDA text counts the threads of __launch_bounds__ by variables of that name, too
     number = ir.Var("part", ir.dtype_of(part.loop_var))
     kernel = ir.substitute(kernel, {part.loop_var: number})

@@ -180,11 +180,6 @@ def test_gradients_that_do_not_fit():
             "ahead=1 for a program without sums of columns",
         ),
         (backward.rms_norm_backward(64, 512), {"blocks": 2}, "blocks=2 for sums of columns"),
-        (
-            memory_bound.rms_norm(64, 512),
-            {"stage": True},
-            "stage=True for a program without sums of columns",
-        ),
     ],
 )
 def test_options_of_the_other_kind_of_kernel(program, given, match):

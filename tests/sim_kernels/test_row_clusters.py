@@ -96,3 +96,55 @@ def test_pairs_of_a_cluster():
     hs.row_reduction(sch, config=hs.RowReductionConfig(threads=32, rows=1, cluster=2))
     report = verify(sch, against=mod)
     assert report.verdict == "clean", report.table()
+
+
+STAGED = {"threads": 64, "chunks": 1, "stage": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "dtype", "config"),
+    [
+        ("rms_norm", 1032, "bfloat16", hs.RowReductionConfig(32, 2, chunks=2, stage=True)),
+        ("softmax", 1000, "float16", hs.RowReductionConfig(64, 1, stage=True, cluster=2)),
+        ("layer_norm", 900, "float32", hs.RowReductionConfig(32, 1, stage=True, cluster=4)),
+        ("row_mean", 1544, "bfloat16", hs.RowReductionConfig(32, 4, stage=True, cluster=1)),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_staged_values(name, columns, dtype, config):
+    run(name, 3, columns, dtype, config)
+
+
+def test_staged_rows_are_verified_clean():
+    sch = scheduled("layer_norm", 2, 1544, cluster=2, hint=True, **STAGED)
+    report = verify(sch, against=memory_bound.layer_norm(2, 1544))
+    assert report.verdict == "clean", report.table()
+
+
+def test_staged_rows_on_ampere():
+    sch = scheduled("softmax", 2, 1032, cluster=2, hint=True, **STAGED)
+    report = verify(sch, against=memory_bound.softmax(2, 1032), target=AMPERE)
+    assert report.verdict == "clean", report.table()
+
+
+STAGED_SYNCS = [
+    ("tvm_storage_sync", 0, None),
+    *[(name, i, None) for name in ("mbarrier_init", "mbarrier_wait") for i in range(3)],
+    *[("mbarrier_arrive_expect_tx", i, None) for i in range(3)],
+    ("fence_mbarrier_init", 1, None),  # which tells of the barriers in front of the first, too
+    ("barrier_cluster_wait", None, None),
+]
+
+
+@pytest.fixture(scope="module")
+def staged():
+    return load(scheduled("softmax", 1, 1024, cluster=2, **STAGED))
+
+
+def test_staged_as_it_is_the_simulator_has_nothing_to_say(staged):
+    assert not found(staged)
+
+
+@pytest.mark.parametrize(("name", "which", "new"), STAGED_SYNCS, ids=str)
+def test_without_each_sync_of_staged_rows_it_has(staged, name, which, new):
+    assert found(change(staged, name, which, new))

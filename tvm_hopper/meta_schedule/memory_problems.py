@@ -83,11 +83,10 @@ class MemoryProblem(Problem):
             if fits_block(threads, rows)
         ]
         one = self.choice.cluster
-        if one is None:
-            return found
+        sizes = sorted({max(1, one // 2), one, min(CLUSTERS[-1], 2 * one)}) if one else []
         alone = [x for x in found if x.rows == 1 and (x.threads or 0) >= THREADS_PER_WARP]
-        sizes = sorted({max(1, one // 2), one, min(CLUSTERS[-1], 2 * one)})
-        return [replace(x, cluster=size) for size in sizes for x in alone]
+        of_clusters = [replace(x, cluster=size) for size in sizes for x in alone]
+        return [*(of_clusters or found)]
 
     def estimates(self, configs: list[Configuration]) -> Floats:
         """Return the bound, and more the further a configuration is from the package's choice."""

@@ -61,6 +61,7 @@ def hook_passes() -> list[Pass]:
         transforms.PrefetchRows(),  # what a turn loads is a block yet, with its condition
         transforms.SplitTails(),  # of a condition on an element TVM makes a loop over all
         transforms.DivideByRows(),  # while stores still name the row that they belong to
+        transforms.UnstageRows(),  # the next cuts what is staged to what a thread block has of it
         transforms.SpreadRows(),  # registers are a thread's own; the next asks who reduces together
         transforms.ReduceAcrossThreads(),  # stock passes reduce by two barriers, and only warps
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to

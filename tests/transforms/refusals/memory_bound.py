@@ -41,6 +41,16 @@ MEMORY_BOUND = [
         ),
     ),
     case(
+        "a shared array that parts of a row do not share out",
+        ROWS,
+        (SpreadRows,),
+        "found an array in shared memory that thread blocks of a cluster do not share out; need an",
+        (
+            'own = T.sblock_alloc_buffer((1,), "float32", scope="local")',
+            'own = T.sblock_alloc_buffer((1,), "float32", scope="shared")',
+        ),
+    ),
+    case(
         "a hint on what does not load into registers",
         HINTS,
         (HintLoads,),

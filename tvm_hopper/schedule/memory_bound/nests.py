@@ -27,6 +27,7 @@ from .tiles import PART_AXIS, RegisterTile, first_of_row, flat, lay_out, lay_out
 class Work(Enum):
     """What a nest does."""
 
+    STAGE = "copy rows to shared memory"
     LOAD = "load elements"
     LOAD_AGAIN = "load elements again"
     LOAD_COLUMNS = "load what all rows share"

@@ -77,11 +77,12 @@ def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool)
     outer : LoopRV
         The loop over tiles.
     """
+    extent = sch.get(loop).extent
     vectors, element = sch.split(loop, [None, tile.vector])
     if tile.cluster > 1:
-        outer, part, chunk, thread = sch.split(
-            vectors, [None, tile.cluster, tile.chunks, tile.threads]
-        )
+        turns = -(-int(extent) // tile.columns)  # TVM takes one more for None here
+        factors = [tile.cluster, turns, tile.chunks, tile.threads]
+        part, outer, chunk, thread = sch.split(vectors, factors)
         sch.bind(part, PART_AXIS)
     else:
         outer, chunk, thread = sch.split(vectors, [None, tile.chunks, tile.threads])

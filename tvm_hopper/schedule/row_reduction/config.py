@@ -47,12 +47,13 @@ class RowReductionConfig:
     cluster : int, optional
         Thread blocks that share a row, each with a part of it: 1, 2, 4, 8 or 16. They are a
         cluster, and send each other what they have reduced.
+    stage : bool, optional
+        Whether bulk copies bring a row to shared memory, where it waits for each of its passes;
+        `chunks` vectors of a thread are loaded from there together.
     persistent : int, optional
         Thread blocks that share all rows, where columns are summed beside them.
     ahead : int, optional
         Rows of each by which memory is asked in advance, in that case; 0 for none, up to 8.
-    stage : bool, optional
-        Whether these rows are copied to shared memory; else L2 gets them.
 
     Raises
     ------
@@ -70,9 +71,9 @@ class RowReductionConfig:
     hint: bool | None = None
     chunks: int | None = None
     cluster: int | None = None
+    stage: bool | None = None
     persistent: int | None = None
     ahead: int | None = None
-    stage: bool | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"

@@ -26,9 +26,10 @@ from math import log2
 
 from tvm.target import Target
 
-from tvm_hopper.facts.arch import Arch
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
-from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
@@ -45,6 +46,10 @@ BARRIER, PER_THREAD = 300, 2  # cycles of a barrier, and for each thread that co
 CLUSTER_BARRIER = 1500  # cycles more where a cluster waits
 CLUSTERS = (1, 2, 4, 8)  # that every chip with clusters runs
 LONG_BYTES = 32 << 10  # of a row: below, thread blocks have it to themselves
+STAGED_SIZES = (128, 256, 512, 1024)
+STAGED_CHUNKS = (1, 2, 4)
+ROOM_OF_SUMS = 2048  # bytes of shared memory beside rows: sums of warps, barriers, alignment
+BASE_STAGED = 24  # registers of a thread, beside the vectors that it loads from there
 BASE_REGISTERS = 30  # of a thread, beside its part of the row
 BASE_AGAIN = 20  # the same, of rows that are loaded again, with a vector of what rows share
 MOST_AGAIN = 3  # thread blocks of such rows on an SM: registers are worth more than a fourth
@@ -93,6 +98,8 @@ class RowWork:
         Bytes that are loaded and stored for each element.
     passes : int
         Times that a kernel which streams rows loads them.
+    unstaged : str
+        Why rows cannot wait in shared memory, if they cannot.
     """
 
     rows: int | None
@@ -105,6 +112,7 @@ class RowWork:
     again: bool = False
     moved: int = 0
     passes: int = 2
+    unstaged: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,7 @@ class RowChoice:
     rate: float  # bytes a cycle
     text: str = ""
     is_streamed: bool = False
+    stage: bool = False
 
 
 def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
@@ -148,7 +157,9 @@ def blocks_of_sm(work: RowWork, tile: RegisterTile, num_registers: int, reload: 
     return max(1, min(room, enough // (tile.rows * columns * work.loaded or 1)))
 
 
-def rate(work: RowWork, tile: RegisterTile, blocks: int, reload: bool = False) -> float:
+def rate(
+    work: RowWork, tile: RegisterTile, blocks: int, reload: bool = False, staged: bool = False
+) -> float:
     """Estimate the bytes that an SM, with so many thread blocks, loads in a cycle."""
     threads = tile.threads * tile.rows
     if work.rows is not None:  # a grid that leaves SMs empty has few to wait for
@@ -158,7 +169,7 @@ def rate(work: RowWork, tile: RegisterTile, blocks: int, reload: bool = False) -
     far = CLUSTER_BARRIER if tile.cluster > 1 else 0
     wait = barriers * (BARRIER + PER_THREAD * threads + far)
     waste = work.columns / tile.columns
-    enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
+    enough = ENOUGH_AGAIN if reload or staged else ENOUGH_BYTES
     share = BYTES_PER_CYCLE * (CROWDED if flight > enough else 1)
     lull = 1 - LULL / max(1, blocks) ** 2
     return lull * min(share, waste * flight / (LATENCY + wait))
@@ -176,13 +187,23 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     given : RowReductionConfig
         What is decided already.
 
+    Raises
+    ------
+    ScheduleError
+        Rows are to be staged in shared memory, and cannot be.
     """
     if _passes_once(work, given):
         one = _streamed(work, given)
         return replace(one, text=_say(one, work))
-    found = [x for x in _candidates(work, given) if x is not None]
-    if not found or given.chunks is not None:
-        found = [x for x in found if x.tile.chunks == given.chunks] or [_streamed(work, given)]
+    if given.stage:
+        found = _staged(work, given)
+        _check_staged(where, work, given, found)
+    else:
+        found = [x for x in _candidates(work, given) if x is not None]
+        if given.stage is None and _is_long(work, given):
+            found += _staged(work, given)
+        if not found or given.chunks is not None:
+            found = [x for x in found if x.tile.chunks == given.chunks] or [_streamed(work, given)]
     best = max(x.rate for x in found)
     found.sort(key=lambda x: _order(x, best, work))
     texts = [_say(x, work) for x in found[: 1 + RUNNERS_UP]]
@@ -230,10 +251,67 @@ def _clusters(work: RowWork, given: RowReductionConfig) -> tuple[int, ...]:
     """List the numbers of thread blocks that may share a row: one, unless it is long."""
     if given.cluster is not None:
         return (given.cluster,)
+    return CLUSTERS if _is_long(work, given) else (1,)
+
+
+def _is_long(work: RowWork, given: RowReductionConfig) -> bool:
+    """Tell rows that clusters and shared memory are for, if nothing says how to cut them up."""
     is_own = all(x is None for x in (given.threads, given.rows, given.chunks))
     chip = find_processor(Target.current(allow_none=True))
     may = not isinstance(chip, Arch) or chip.has_clusters
-    return CLUSTERS if is_own and may and work.columns * work.loaded > LONG_BYTES else (1,)
+    return is_own and may and work.columns * work.loaded > LONG_BYTES
+
+
+def _staged(work: RowWork, given: RowReductionConfig) -> list[RowChoice]:
+    """List the choices by which rows wait in shared memory."""
+    if work.unstaged:
+        return []
+    hint = _outgrows_cache(work) if given.hint is None else given.hint
+    found = []
+    for cluster in CLUSTERS if given.cluster is None else (given.cluster,):
+        for threads in STAGED_SIZES if given.threads is None else (given.threads,):
+            for chunks in STAGED_CHUNKS if given.chunks is None else (given.chunks,):
+                tile = RegisterTile(threads, work.vector, chunks, given.rows or 1, cluster)
+                if given.chunks is None and chunks > 1 and tile.columns > work.columns:
+                    continue
+                blocks = given.blocks or blocks_of_staged(work, tile)
+                if blocks and (cluster == 1 or threads % THREADS_PER_WARP == 0):
+                    speed = rate(work, tile, blocks, staged=True)
+                    choice = RowChoice(tile, False, True, False, blocks, hint, speed)
+                    found.append(replace(choice, is_streamed=True, stage=True))
+    return found
+
+
+def blocks_of_staged(work: RowWork, tile: RegisterTile) -> int:
+    """Return how many thread blocks with rows in shared memory an SM has room for; 0 for none."""
+    whole = -(-work.columns // tile.columns) * tile.columns // tile.cluster
+    need = tile.rows * whole * work.loaded + ROOM_OF_SUMS
+    threads = tile.threads * tile.rows
+    shared = -(-tile.chunks * tile.vector * (work.loaded + work.shared) // 4)
+    given = -(-(BASE_STAGED + shared) // REGISTER_STEP) * REGISTER_STEP
+    if need > SM_90A.smem_per_block:
+        return 0
+    held = SM_90A.smem_per_sm // (need + SM_90A.smem_reserved_per_block)
+    room = min(REGISTERS_PER_SM // (given * threads), THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
+    return max(1, min(held, room))
+
+
+def _check_staged(
+    where: str, work: RowWork, given: RowReductionConfig, found: list[RowChoice]
+) -> None:
+    """Refuse to stage rows that cannot be, or that have no room."""
+    if work.unstaged:
+        need = f"rows of a multiple of {BULK_ALIGNMENT} bytes, of which each pass computes its own"
+        found_text = f"stage=True for {work.unstaged}"
+        raise cannot_schedule(where, found_text, need, "leave stage= out")
+    if not found:
+        raise cannot_schedule(
+            where,
+            f"stage=True for rows of {work.columns * work.loaded} bytes",
+            f"at most {SM_90A.smem_per_block - ROOM_OF_SUMS} bytes in each thread block, and whole "
+            "warps in a cluster",
+            "give cluster=, or fewer rows",
+        )
 
 
 def _candidate(
@@ -292,7 +370,7 @@ def _streamed(work: RowWork, given: RowReductionConfig) -> RowChoice:
     """Return the choice for rows that no thread block holds, nor loads at once."""
     chunks = given.chunks or _stream_chunks(work)
     threads = given.threads or min(_stream_threads(work, chunks), MAX_THREADS // (given.rows or 1))
-    tile = RegisterTile(threads, work.vector, chunks, given.rows or 1)
+    tile = RegisterTile(threads, work.vector, chunks, given.rows or 1, given.cluster or 1)
     most = min(THREADS_PER_SM // (threads * tile.rows), MOST_BLOCKS_PER_SM)
     flight = tile.rows * tile.columns * work.loaded
     blocks = given.blocks or max(1, min(ENOUGH_BYTES // (flight or 1), most))
@@ -317,7 +395,8 @@ def _say(choice: RowChoice, work: RowWork) -> str:
     early = ", what rows share first" if work.shared and choice.preload else ""
     again = ", exponentials and the like twice" if work.kept and choice.recompute else ""
     again += ", rows loaded twice" if choice.reload else ""
-    again += ", rows loaded in parts by each pass" if choice.is_streamed else ""
+    passes = "from shared memory" if choice.stage else "in parts"
+    again += f", rows loaded {passes} by each pass" if choice.is_streamed else ""
     share = f"{100 * choice.rate / BYTES_PER_CYCLE:.0f}% of memory"
     part = f" in each of {tile.cluster} thread blocks of a cluster" if tile.cluster > 1 else ""
     text = f"{tile.threads} threads a row{part}, {tile.chunks} vectors of {tile.vector} each"

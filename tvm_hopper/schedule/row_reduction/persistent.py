@@ -202,7 +202,7 @@ class _RowPlace:
         if full:
             deal_out(self.sch, list(self.sch.get_loops(block))[-1], self.tile, whole=True)
         else:
-            one_thread(self.sch, block, self.tile.threads)
+            one_thread(self.sch, block, self.tile)
 
     def store_sums(self, block: Any) -> None:
         """Keep sums of columns in registers, and store them behind the last row."""

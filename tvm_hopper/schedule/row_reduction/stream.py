@@ -40,16 +40,14 @@ def read_apart(reads: list[Read], parts: list[Part], full: frozenset[str]) -> li
     ScheduleError
         A block reads elements that another one computes: nothing holds them until then.
     """
-    for part in parts:
-        made = [x for p in parts if p.name in full for x in p.outputs]
-        for load in part.loads:
-            if any(load.source.same_as(x) for x in made):
-                raise cannot_schedule(
-                    f"block {part.name}, tensor {load.source.name}",
-                    "a row of results that does not fit the registers of a thread block",
-                    "results that only memory holds",
-                    "compute it in a function of its own",
-                )
+    if (kept := find_kept(parts, full)) is not None:
+        part, load = kept
+        raise cannot_schedule(
+            f"block {part.name}, tensor {load.source.name}",
+            "a row of results that does not fit the registers of a thread block",
+            "results that only memory holds",
+            "compute it in a function of its own",
+        )
     found = []
     for read in reads:
         for part in read.readers:
@@ -77,6 +75,13 @@ def _is_online(most: Part, other: Part) -> bool:
     return isinstance(greatest, ir.TensorLoad) and greatest.source.same_as(most.outputs[0])
 
 
+def find_kept(parts: list[Part], full: frozenset[str]) -> tuple[Part, Any] | None:
+    """Return the first block that reads elements which another one computes, and the load."""
+    made = [x for p in parts if p.name in full for x in p.outputs]
+    loads = [(part, load) for part in parts for load in part.loads]
+    return next((x for x in loads if any(x[1].source.same_as(y) for y in made)), None)
+
+
 def plan_passes(nests: list[Nest]) -> list[Pass]:
     """Tell which load and which store belong to which pass: they stand around it."""
     passes: list[Pass] = []
@@ -94,14 +99,15 @@ def plan_passes(nests: list[Nest]) -> list[Pass]:
 
 def deal_out_passes(sch: s_tir.Schedule, passes: list[Pass], tile: RegisterTile) -> None:
     """Put loads and stores into the loop over parts of a row that their pass has."""
+    inner = replace(tile, cluster=1)  # of what stands inside of a thread block's part already
     for one in passes:
         outer = deal_out(sch, _columns(sch, one.nest), tile, whole=False)
         for nest in one.loads:
             sch.compute_at(nest.block, outer)
-            deal_out(sch, _columns(sch, nest), tile, whole=True)
+            deal_out(sch, _columns(sch, nest), inner, whole=True)
         for nest in one.stores:
             sch.reverse_compute_at(nest.block, outer)
-            deal_out(sch, _columns(sch, nest), tile, whole=True)
+            deal_out(sch, _columns(sch, nest), inner, whole=True)
 
 
 def _columns(sch: s_tir.Schedule, nest: Nest) -> Any:

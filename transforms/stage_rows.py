@@ -40,7 +40,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk, fences, mbarrier
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
-from tvm_hopper.plan.staged_rows import StagedLoop, plan_stages, requested
+from tvm_hopper.plan.staged_rows import PART_AXIS, StagedLoop, plan_stages, requested
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import STAGE_ROWS
 from tvm_hopper.requests.targets import processor_of
@@ -56,29 +56,35 @@ def rewrite_stages(kernel: ir.For, plan: tuple[StagedLoop, ...]) -> Any:
 
 def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:
     names = ir.Names(x.name for x in ir.find_all(kernel, ir.Var))
+    axes = ir.thread_axes(kernel)
+    part, parts = _part(axes)
     rooms = {
         x.tensor: ir.new_buffer(
             names.take(f"{x.tensor.name}_rows"),
-            (one.rooms, x.columns),
+            (one.rooms, parts * x.columns),
             ir.dtype_of(x.tensor),
             "shared.dyn",
             ALIGNMENT,
         )
         for x in one.tensors
     }
-    landed = ir.new_buffer(names.take("landed"), (one.rooms,), "uint64", "shared.dyn", 8)
-    axes = ir.thread_axes(kernel)
+    size = parts * one.rooms
+    landed = ir.new_buffer(names.take("landed"), (size,), "uint64", "shared.dyn", 8)
+
+    def arrival(room: Any) -> Any:
+        return _at(landed, [ir.as_int32(tirx.convert(part * one.rooms + room))])
+
     threads = [axes[tag].loop_var for tag in ("threadIdx.x", "threadIdx.y") if tag in axes]
     first = [x.equal(0) for x in threads]
 
     def ask(turn: Any) -> ir.Stmt:
         room = ir.as_int32(ir.simplify(turn % one.rooms))
-        there = _at(landed, [room])
+        there = arrival(room)
         stmts = [mbarrier.arrive_expect_tx(there, one.num_bytes)]
         for x in one.tensors:
             place = {one.loop.loop_var: turn}
             source = [ir.simplify(ir.substitute(i, place)) for i in x.first]
-            target = _at(rooms[x.tensor], [room, tirx.IntImm("int32", 0)])
+            target = _at(rooms[x.tensor], [room, ir.as_int32(tirx.convert(part * x.columns))])
             stmts.append(bulk.load(target, _at(x.tensor, source), x.num_bytes, there))
         exists = ir.simplify(ir.substitute(one.exists, {one.loop.loop_var: turn}))
         within = ir.simplify(turn < one.loop.extent)
@@ -86,15 +92,13 @@ def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:
         conditions = [x for x in conditions if not ir.is_const(x, 1)]
         return ir.IfThenElse(ir.conjunction(conditions), ir.seq(*stmts), None)
 
-    start: list[Any] = [
-        mbarrier.init(_at(landed, [tirx.IntImm("int32", n)]), 1) for n in range(one.rooms)
-    ]
+    start: list[Any] = [mbarrier.init(arrival(n), 1) for n in range(one.rooms)]
     start = [
         ir.IfThenElse(ir.conjunction(first), ir.seq(*start, mbarrier.fence_init()), None),
         fences.sync_threads(),
         *(ask(tirx.IntImm(ir.dtype_of(one.loop.loop_var), n)) for n in range(one.ahead)),
     ]
-    kernel = ir.replace_nodes(kernel, ir.For, {one.loop: _turns(one, rooms, landed, ask, axes)})
+    kernel = ir.replace_nodes(kernel, ir.For, {one.loop: _turns(one, rooms, arrival, ask, axes)})
     block = ir.find_all(kernel, ir.SBlock)[0]
     body = ir.mark_ours(ir.seq(*start, block.body))
     buffers = [*block.alloc_buffers, *rooms.values(), landed]
@@ -104,13 +108,13 @@ def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:
 
 
 def _turns(
-    one: StagedLoop, rooms: dict[ir.Var, ir.Var], landed: ir.Var, ask: Any, axes: dict[str, ir.For]
+    one: StagedLoop, rooms: dict[ir.Var, ir.Var], arrival: Any, ask: Any, axes: dict[str, ir.For]
 ) -> ir.For:
     """Return the loop, which asks for a later row, waits for its own, and loads that."""
-    turn = one.loop.loop_var
+    turn, (part, _) = one.loop.loop_var, _part(axes)
     room = ir.as_int32(turn % one.rooms)
     parity = ir.as_int32(turn // one.rooms % 2)
-    wait = ir.seq(mbarrier.wait(_at(landed, [room]), parity))
+    wait = ir.seq(mbarrier.wait(arrival(room), parity))
     if not ir.is_const(one.exists, 1):
         wait = ir.IfThenElse(one.exists, wait, None)
 
@@ -119,6 +123,7 @@ def _turns(
         for x in one.tensors:
             if any(store.same_as(y) for y in x.loads):
                 column = ir.as_int32(ir.simplify(store.value.indices[-1] - x.first[-1]))
+                column = column + part * x.columns
                 value = tirx.BufferLoad(rooms[x.tensor], [room, column])
                 store = ir.BufferStore(store.buffer, value, list(store.indices))
                 return ir.with_block(block, body=store, reads=[], writes=[])
@@ -130,6 +135,13 @@ def _turns(
     if count <= THREADS_PER_WARP or not _has_barrier(one.loop):
         body.append(ir.seq(fences.sync_threads(count)))
     return ir.with_body(one.loop, ir.seq(*body), annotations=_rest(one.loop))
+
+
+def _part(axes: dict[str, ir.For]) -> tuple[Any, int]:
+    """Return which part of a row, and of the arrays, a thread block has, and of how many."""
+    if PART_AXIS not in axes:
+        return 0, 1
+    return ir.as_int32(axes[PART_AXIS].loop_var), int(axes[PART_AXIS].extent)
 
 
 def _has_barrier(loop: ir.For) -> bool:

@@ -67,7 +67,7 @@ def test_a_part_of_a_row_for_each_thread_block_of_a_cluster():
         ("= X[r * 16 + bx, tx * 4 + v]", "= X[r * 16 + bx, tz * 128 + tx * 4 + v]"),
     )
     assert any("X[r * 16 + bx + 32, tz * 128]" in x and "T.uint32(256)" in x for x in got)
-    assert "tile[v] = X_rows[r % 4, tx * 4 + v]" in got
+    assert "tile[v] = X_rows[r % 4, tx * 4 + v + tz * 128]" in got  # until SpreadRows
 
 
 def test_without_bulk_copies_rows_are_loaded_as_before():

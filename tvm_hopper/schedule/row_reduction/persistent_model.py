@@ -39,6 +39,12 @@ THREADS_PER_SM = 2048
 MOST_BLOCKS_PER_SM = 8
 FEWEST_THREADS = 128  # of a thread block
 FLIGHT = 96 << 10  # bytes of rows on an SM: loaded, or on their way to L2
+LONG_BYTES = 32 << 10  # of a row: from here on it is loaded twice from shared memory
+STAGED_FLIGHT = 128 << 10  # bytes of rows on their way to shared memory, of an SM
+BULK_BYTES = 16  # of which bulk copies bring multiples
+APART = 0.04  # more where an SM has three thread blocks: they are never all at the same place
+PER_CHUNK, PER_BLOCK = 0.01, 0.03  # less for a vector of a thread, and a block of staged rows, more
+SCATTERED = 0.2  # less where a cluster has more than two: some SMs find no neighbours
 BYTES_PER_CYCLE = 18.7  # that memory moves for an SM
 LATENCY, L2_LATENCY, SHARED_LATENCY = 1600, 900, 60  # cycles from a load to its data
 BARRIER, PER_THREAD = 200, 0.5  # cycles of a barrier, and for each thread that comes to it
@@ -47,7 +53,6 @@ OPERATIONS, PER_SUM = 8, 10  # instructions for an element, and for each sum of 
 ISSUED = 4  # instructions of warps that an SM issues in a cycle
 CROWDED = 0.2  # of memory's rate is lost to twice as many bytes in flight
 LEAST_FLIGHT = 40 << 10  # bytes in flight that memory needs
-ALIKE = 0.02  # of memory's rate: as fast
 PAIR, GROUP = 2, 16  # SMs of a cluster, and of neighbours that larger ones come from
 SHARED_BYTES = 220 << 10  # of an SM, for rows that wait
 CLUSTERS = (1, 2, 4, 8)  # thread blocks that share a row, of which each has a part
@@ -77,6 +82,8 @@ class PersistentWork:
         Bytes that are loaded and stored for each element.
     sums : int
         Sums of columns.
+    narrow : int
+        Bytes of the narrowest element that is loaded of a row.
     """
 
     rows: int | None
@@ -86,6 +93,7 @@ class PersistentWork:
     held: int
     moved: int
     sums: int
+    narrow: int = 2
 
 
 def find_work(
@@ -136,6 +144,7 @@ def find_work(
         held=loaded + shared + summed,
         moved=loaded + sum(dtype_bytes(ir.dtype_of(x)) for x in in_memory(sch, own, program.full)),
         sums=sum(len(p.outputs) for p in sums),
+        narrow=min(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads if x.has_rows),
     )
 
 
@@ -178,7 +187,7 @@ def choose_persistent(where: str, work: PersistentWork, given: RowReductionConfi
             f"cluster: about {most} elements of these types",
             "compute the sums in a function of their own, by hs.column_reduction",
         )
-    found.sort(key=lambda x: _order(x, work))
+    found.sort(key=lambda x: -rate(x, work))
     texts = [x.text for x in found[: 1 + RUNNERS_UP]]
     best = found[0]
     return replace(best, text="; then ".join(texts))
@@ -200,34 +209,55 @@ def rate(choice: Persistent, work: PersistentWork) -> float:
     wait = L2_LATENCY if choice.ahead else LATENCY
     if choice.is_staged:
         wait = SHARED_LATENCY
-    wait += BARRIER + threads * PER_THREAD + (CLUSTER_WAIT if tile.cluster > 1 else 0)
+    if tile.threads > THREADS_PER_WARP or tile.cluster > 1:
+        wait += BARRIER + threads * PER_THREAD
+    wait += CLUSTER_WAIT if tile.cluster > 1 else 0
     turn = wait + choice.on_one * issue
     flight = choice.on_one * (choice.ahead + (not choice.is_staged)) * row * work.loaded
-    crowded = 1 - CROWDED * max(0.0, flight / FLIGHT - 1)
+    lost = PER_CHUNK * (tile.chunks - 1) + (SCATTERED if tile.cluster > PAIR else 0)
+    if choice.is_staged:
+        lost += PER_BLOCK * (choice.on_one - 1)
+    else:
+        lost += CROWDED * max(0.0, flight / FLIGHT - 1) - (APART if choice.on_one > 2 else 0)
     enough = min(1.0, flight / LEAST_FLIGHT)
     waste = tile.columns / work.columns
-    return crowded * enough * (1 + (waste * turn / memory) ** 4) ** -0.25
-
-
-def _order(choice: Persistent, work: PersistentWork) -> tuple[float, ...]:
-    """Sort the fastest first; of those that are alike, the fewest thread blocks of a cluster."""
-    speed = rate(choice, work)
-    return (-round(speed / ALIKE), choice.tile.cluster, -speed)
+    return (1 - lost) * enough * (1 + (waste * turn / memory) ** 4) ** -0.25
 
 
 def _candidates(work: PersistentWork, given: RowReductionConfig) -> list[Persistent]:
-    sizes = SIZES if given.threads is None else (given.threads,)
     found = []
-    for cluster in _clusters(given):
-        for threads in sizes:
-            most = _room(work, given, threads, cluster)
-            count = most if given.persistent is None else _asked(given, cluster, most)
-            first = 1 if given.persistent is None else count
-            found += [
-                _candidate(work, given, threads, cluster, on_one)
-                for on_one in range(max(1, first), count + 1)
-            ]
+    for way in _ways(given):
+        for cluster in _clusters(given):
+            for threads in SIZES if given.threads is None else (given.threads,):
+                most = _room(work, way, given, threads, cluster)
+                count = most if given.persistent is None else _asked(given, cluster, most)
+                first = 1 if given.persistent is None else count
+                found += [
+                    _candidate(work, way, given, threads, cluster, on_one)
+                    for on_one in range(max(1, first), count + 1)
+                ]
     return [x for x in found if x is not None]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Whether rows wait in shared memory, and whether they are loaded twice."""
+
+    stage: bool
+    reload: bool
+
+
+def _ways(given: RowReductionConfig) -> list[_Way]:
+    staged = (False, True) if given.stage is None else (given.stage,)
+    if given.stage is None and (given.ahead == 0 or not _has_clusters()):
+        staged = (False,)
+    reloads = (True, False) if given.reload is None else (given.reload,)
+    return [
+        _Way(stage, reload)
+        for stage in staged
+        for reload in reloads
+        if stage or not reload or given.reload
+    ]
 
 
 def _asked(given: RowReductionConfig, cluster: int, most: int) -> int:
@@ -241,51 +271,59 @@ def _clusters(given: RowReductionConfig) -> tuple[int, ...]:
     return CLUSTERS if _has_clusters() else CLUSTERS[:1]
 
 
-def _rows(work: PersistentWork, given: RowReductionConfig, threads: int) -> int:
-    rows = given.rows or (1 if given.stage else max(1, FEWEST_THREADS // threads))
+def _rows(work: PersistentWork, way: _Way, given: RowReductionConfig, threads: int) -> int:
+    rows = given.rows or (1 if way.stage else max(1, FEWEST_THREADS // threads))
     few = work.rows is not None and given.rows is None and work.rows < rows
     return 1 if few else rows
 
 
 def _registers(
-    work: PersistentWork, given: RowReductionConfig, threads: int, cluster: int
+    work: PersistentWork, way: _Way, given: RowReductionConfig, threads: int, cluster: int
 ) -> tuple[int, int]:
     """Return the vectors of a thread, and the registers that it needs."""
     chunks = -(-work.columns // (work.vector * threads * cluster))
     base = BASE_REGISTERS if given.threads is None else FEWEST_REGISTERS
     held = chunks * work.vector * work.held
-    if given.reload:  # one vector of a row at a time
+    if way.reload:  # one vector of a row at a time
         held -= (chunks - 1) * work.vector * work.loaded
     return chunks, base + -(-held // 4)
 
 
-def _room(work: PersistentWork, given: RowReductionConfig, threads: int, cluster: int) -> int:
+def _room(
+    work: PersistentWork, way: _Way, given: RowReductionConfig, threads: int, cluster: int
+) -> int:
     """Return the thread blocks that an SM has room for."""
-    count = threads * _rows(work, given, threads)
-    _, need = _registers(work, given, threads, cluster)
+    count = threads * _rows(work, way, given, threads)
+    _, need = _registers(work, way, given, threads, cluster)
     if need > MOST_REGISTERS or (cluster > 1 and threads % THREADS_PER_WARP):
         return 0
     return min(REGISTERS_PER_SM // (need * count), THREADS_PER_SM // count, MOST_BLOCKS_PER_SM)
 
 
 def _candidate(
-    work: PersistentWork, given: RowReductionConfig, threads: int, cluster: int, on_one: int
+    work: PersistentWork,
+    way: _Way,
+    given: RowReductionConfig,
+    threads: int,
+    cluster: int,
+    on_one: int,
 ) -> Persistent | None:
-    rows = _rows(work, given, threads)
+    rows = _rows(work, way, given, threads)
     if not fits_block(threads, rows) or on_one < 1:
         return None
-    chunks, _ = _registers(work, given, threads, cluster)
+    chunks, _ = _registers(work, way, given, threads, cluster)
     wide = threads * cluster
     idle = chunks == 1 and wide > SIZES[0] and wide // 2 * work.vector >= work.columns
-    if given.threads is None and idle:
-        return None  # half of the threads would have nothing to load
-    if given.threads is None and chunks == 1 and cluster > 1:
-        return None  # what there is to wait for is more than what there is to load
-    stage = bool(given.stage)
+    if given.threads is None and (idle or (chunks == 1 and cluster > 1)):
+        return None  # half of the threads would have nothing to load, or a cluster too little
     tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
     row = work.columns * work.loaded * rows // cluster
-    ahead = _ahead(given, on_one, row, stage)
-    if stage and (ahead < 1 or (ahead + 2) * on_one * row > SHARED_BYTES or rows > 1):
+    if way.reload and given.reload is None and row < LONG_BYTES:
+        return None  # registers have room for it
+    ahead = _ahead(given, on_one, row, way.stage)
+    if way.stage and (
+        not _fits_rooms(work, tile) or ahead < 1 or (ahead + 2) * on_one * row > SHARED_BYTES
+    ):
         return None
     sms = DEFAULT_NUM_SMS if cluster <= PAIR else DEFAULT_NUM_SMS // GROUP * GROUP
     blocks = max(1, on_one * sms // cluster)
@@ -295,13 +333,20 @@ def _candidate(
         return None
     blocks = given.persistent or blocks
     what = f"clusters of {cluster} thread blocks" if cluster > 1 else "thread blocks"
+    where = " in shared memory" if way.stage else ""
     text = (
         f"{threads} threads a row, {chunks} vectors of {work.vector} each, "
         f"{rows} rows a thread block, {blocks} {what}, {on_one} on an SM: "
-        f"{on_one * row >> 10} KiB of it in flight, {ahead} times as much ahead"
-        f"{' in shared memory' if stage else ''}"
+        f"{on_one * row >> 10} KiB of it in flight, {ahead} times as much ahead{where}"
     )
-    return Persistent(tile, blocks, on_one, ahead, text, stage, bool(given.reload))
+    return Persistent(tile, blocks, on_one, ahead, text, way.stage, way.reload)
+
+
+def _fits_rooms(work: PersistentWork, tile: RegisterTile) -> bool:
+    """Tell whether bulk copies bring the parts of a row that thread blocks have."""
+    part = work.columns // tile.cluster
+    whole = tile.cluster == 1 or tile.columns == work.columns
+    return whole and tile.rows == 1 and part * work.narrow % BULK_BYTES == 0
 
 
 def _ahead(given: RowReductionConfig, on_one: int, row: int, stage: bool) -> int:
@@ -310,7 +355,7 @@ def _ahead(given: RowReductionConfig, on_one: int, row: int, stage: bool) -> int
         return given.ahead
     if stage:
         room = SHARED_BYTES // (on_one * row) - 2
-        return min(room, max(1, FLIGHT // (on_one * row)), MOST_STAGED)
+        return min(room, max(1, STAGED_FLIGHT // (on_one * row)), MOST_STAGED)
     return min(MOST_AHEAD, max(0, FLIGHT // (on_one * row) - 1, int(on_one == 1)))
 
 

@@ -51,7 +51,7 @@ ALIGNMENT = 128  # bytes of a room
 
 def rewrite_stages(kernel: ir.For, plan: tuple[StagedLoop, ...]) -> Any:
     """Copy the planned rows ahead, and load them from shared memory."""
-    return reduce(_stage, plan, kernel)
+    return _plain(reduce(_stage, plan, kernel))
 
 
 def _stage(kernel: ir.For, one: StagedLoop) -> ir.For:

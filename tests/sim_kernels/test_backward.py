@@ -216,7 +216,7 @@ def named_inputs(name, rows, width):
 
 def test_without_the_barrier_the_simulator_objects():
     mod = backward.rms_norm_backward(6, 520)
-    program = load(scheduled(mod, config=hs.RowReductionConfig(64, 1, persistent=2)))
+    program = load(scheduled(mod, config=hs.RowReductionConfig(64, 1, persistent=2, stage=False)))
     named = named_inputs("rms_norm_backward", 6, 520)
     assert not simulate(program, named).findings
     found = simulate(change(program, "tvm_storage_sync", 0), named).findings
@@ -226,7 +226,7 @@ def test_without_the_barrier_the_simulator_objects():
 # -- rows that wait in shared memory, and those that a cluster shares
 
 STAGED = hs.RowReductionConfig(64, persistent=2, ahead=1, stage=True)
-SHARED = hs.RowReductionConfig(32, persistent=1, cluster=2, ahead=1)
+SHARED = hs.RowReductionConfig(32, persistent=1, cluster=2, ahead=1, stage=False)
 BOTH = hs.RowReductionConfig(32, persistent=2, cluster=2, ahead=2, stage=True, reload=True)
 
 

@@ -52,8 +52,9 @@ class StagedLoop:
 
 
 def plan_stages(kernel: ir.For) -> tuple[StagedLoop, ...]:
-    """Find the loops with a request, and the rows that they load."""
-    return tuple(_plan(kernel, loop) for loop in requested(kernel))
+    """Find the loops with a request, and the rows that they load; one turn has none to come."""
+    loops = [x for x in requested(kernel) if not ir.is_const(x.extent, 1)]
+    return tuple(_plan(kernel, loop) for loop in loops)
 
 
 def requested(kernel: ir.For) -> list[ir.For]:

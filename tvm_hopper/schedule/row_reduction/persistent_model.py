@@ -53,7 +53,7 @@ OPERATIONS, PER_SUM = 8, 10  # instructions for an element, and for each sum of 
 ISSUED = 4  # instructions of warps that an SM issues in a cycle
 CROWDED = 0.2  # of memory's rate is lost to twice as many bytes in flight
 LEAST_FLIGHT = 40 << 10  # bytes in flight that memory needs
-PAIR, GROUP = 2, 16  # SMs of a cluster, and of neighbours that larger ones come from
+PAIR, GROUPED_SMS = 2, 112  # SMs that are sure to find neighbours for clusters of more than two
 SHARED_BYTES = 220 << 10  # of an SM, for rows that wait
 CLUSTERS = (1, 2, 4, 8)  # thread blocks that share a row, of which each has a part
 MOST_STAGED = 6  # rows of a thread block on their way to shared memory
@@ -325,7 +325,7 @@ def _candidate(
         not _fits_rooms(work, tile) or ahead < 1 or (ahead + 2) * on_one * row > SHARED_BYTES
     ):
         return None
-    sms = DEFAULT_NUM_SMS if cluster <= PAIR else DEFAULT_NUM_SMS // GROUP * GROUP
+    sms = DEFAULT_NUM_SMS if cluster <= PAIR else GROUPED_SMS
     blocks = max(1, on_one * sms // cluster)
     if work.rows is not None:
         blocks = max(1, min(blocks, work.rows // rows))  # a partial sum of no row is none

@@ -66,6 +66,19 @@ def test_gradients(name, shape):
     close(got, backward.reference(name, given))
 
 
+LONG = [(600, 1024), (700, 4096), (400, 16384), (200, 32768), (70, 65536), (40, 131072)]
+
+
+@pytest.mark.parametrize("shape", LONG, ids=str)
+@pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward"])
+def test_gradients_in_several_turns(name, shape):
+    """Rows wait in shared memory, and clusters share the long ones."""
+    given, got = run(
+        backward.BACKWARD[name](*shape), hs.row_reduction, backward.inputs(name, *shape)
+    )
+    close(got, backward.reference(name, given))
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", losses.LOSSES)
 def test_losses(name, shape):

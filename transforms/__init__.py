@@ -27,6 +27,7 @@ from .note_choices import NoteChoices
 from .note_rows import NoteRows
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
+from .own_workspace import OwnWorkspace
 from .plan_pipeline import PlanPipeline
 from .prefetch_rows import PrefetchRows
 from .reduce_across_threads import ReduceAcrossThreads
@@ -41,7 +42,10 @@ from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
 from .split_warps import SplitWarps
 from .spread_rows import SpreadRows
+from .stage_rows import StageRows
+from .sum_online import SumOnline
 from .unstage_rows import UnstageRows
+from .values_ahead import ValuesAhead
 from .widen_indices import WidenIndices
 
 __all__ = [
@@ -68,6 +72,7 @@ __all__ = [
     "NoteRows",
     "OverlayShared",
     "OwnRegisters",
+    "OwnWorkspace",
     "PlanPipeline",
     "PrefetchRows",
     "ReduceAcrossThreads",
@@ -84,6 +89,9 @@ __all__ = [
     "SplitTails",
     "SplitWarps",
     "SpreadRows",
+    "StageRows",
+    "SumOnline",
     "UnstageRows",
+    "ValuesAhead",
     "WidenIndices",
 ]

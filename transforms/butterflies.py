@@ -30,6 +30,7 @@ class ThreadReduction:
     rows: int  # of a thread block
     cluster: ir.For | None = None  # of the thread blocks that share a row
     turn: Any = 0  # which of its two rooms it uses, where it is alone in a loop
+    in_loop: bool = False
 
     @property
     def num_threads(self) -> int:

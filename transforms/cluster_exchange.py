@@ -25,6 +25,7 @@ from tvm_hopper.codegen_patches.ptx import address, cluster, mbarrier
 from tvm_hopper.facts.dtypes import dtype_bytes
 
 from .butterflies import ThreadReduction
+from .cluster_turns import TurnExchange
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Exchange:
 
     reductions: tuple[ThreadReduction, ...]
     arrived: ir.Var
+
+    @property
+    def barriers(self) -> tuple[ir.Var, ...]:
+        """Arrays that it needs."""
+        return (self.arrived,)
 
     def start(self, kernel: ir.For) -> list[Any]:
         """Initialise the barriers, say what each waits for, and tell the cluster."""
@@ -87,10 +93,14 @@ class Exchange:
         return _at(self.arrived, [tirx.IntImm("int32", number)])
 
 
-def plan_exchange(plan: Sequence[ThreadReduction], names: ir.Names) -> Exchange | None:
+def plan_exchange(
+    plan: Sequence[ThreadReduction], names: ir.Names
+) -> Exchange | TurnExchange | None:
     """Declare a barrier for each reduction, if clusters make them; None if thread blocks do."""
     if not any(one.cluster is not None for one in plan):
         return None
+    if any(one.in_loop for one in plan):
+        return TurnExchange()
     arrived = ir.new_buffer(names.take("arrived"), (len(plan),), "uint64", "shared.dyn", 8)
     return Exchange(tuple(plan), arrived)
 

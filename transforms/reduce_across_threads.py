@@ -48,6 +48,7 @@ from tvm_hopper.requests.keys import ASYNC_COPY
 
 from .butterflies import ThreadReduction, butterfly, gather, store, warps_together
 from .cluster_exchange import Exchange, plan_exchange
+from .cluster_turns import TurnExchange
 from .reducer_order import check_order
 from .spread_rows import AXIS, CLUSTER_AXIS
 
@@ -68,18 +69,16 @@ def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
     own = [
         x[-1] if x and one.num_partials > 1 else None for one, x in zip(found, around, strict=True)
     ]
-    for one, loop in zip(found, own, strict=True):
-        if loop is not None and one.cluster is not None:
-            raise cannot_lower(
-                f"reduction to {one.results[0].source.name}",
-                f"the loop {loop.loop_var.name} around it, in thread blocks of a cluster",
-                "one reduction for each: its barrier is waited for once",
-                "give each thread block rows of its own",
-            )
     return tuple(
-        one if loop is None or own.count(loop) > 1 else replace(one, turn=loop.loop_var % 2)
-        for one, loop in zip(found, own, strict=True)
+        _in_turns(one, loop, own.count(loop) == 1) for one, loop in zip(found, own, strict=True)
     )
+
+
+def _in_turns(one: ThreadReduction, loop: ir.For | None, is_alone: bool) -> ThreadReduction:
+    """Say which room a reduction has in which turn of a loop around it."""
+    if loop is None:
+        return one
+    return replace(one, turn=loop.loop_var % 2 if is_alone else 0, in_loop=True)
 
 
 def _repeats(loop: ir.For) -> bool:
@@ -150,7 +149,7 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
     body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
     if far is None:
         return _allocate(body, list(rooms.values()), [])
-    return _allocate(body, [*rooms.values(), far.arrived], far.start(kernel))
+    return _allocate(body, [*rooms.values(), *far.barriers], far.start(kernel))
 
 
 def _row_number(kernel: ir.For) -> Any:
@@ -176,7 +175,7 @@ def _reduce(
     one: ThreadReduction,
     room: list[tuple[ir.Var, Any]],
     row: Any,
-    far: Exchange | None,
+    far: Exchange | TurnExchange | None,
     meet: list[Any],
 ) -> ir.Stmt:
     tx = one.axis.loop_var

@@ -109,6 +109,7 @@ class SpreadRows:
             if arch.has_clusters:
                 after = rewrite_spread(kernel, part)
             else:
+                _check_turns(kernel, part, arch)
                 slow = report(func, [_in_turn(part, arch)])
                 notes[ir.number_of(func, kernel)] = [FallbackNote(x) for x in slow]
                 after = rewrite_in_turn(without_request(kernel), part)
@@ -116,6 +117,19 @@ class SpreadRows:
             return after
 
         return note_kernels(ir.map_kernels(func, spread), notes)
+
+
+def _check_turns(kernel: ir.For, part: ir.For, arch: Arch) -> None:
+    """Refuse parts of rows that a loop takes one after another: their sums stay in registers."""
+    for loop in ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.SERIAL):
+        scopes = ir.find_all(loop, tirx.AttrStmt, lambda x: x.attr_key == "reduce_scope")
+        if scopes and not ir.is_const(loop.extent, 1):
+            raise cannot_lower(
+                f"loop {loop.loop_var.name}",
+                f"rows of {part.extent} thread blocks of a cluster in it, for {arch.name}",
+                "a processor with clusters",
+                "schedule inside of `with target:`, or give hs.RowReductionConfig(cluster=1)",
+            )
 
 
 def _in_turn(part: ir.For, arch: Arch) -> Fallback:

@@ -48,3 +48,8 @@ def store_async(address: Any, value: Any, barrier: Any, dtype: str) -> Any:
     """
     name = "st_async.shared::cluster.mbarrier::complete_tx::bytes"
     return T.ptx[f"{name}.{_SUFFIXES[dtype]}"](address, value, barrier)
+
+
+def store(address: Any, value: Any, dtype: str) -> Any:
+    """Store a value to an address of `peer_address` (`st.shared::cluster`, 9.7.9.11)."""
+    return T.ptx[f"st.shared::cluster.{_SUFFIXES[dtype]}"](address, value)

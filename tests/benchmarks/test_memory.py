@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import memory
+from benchmarks.memory_programs import HEAD, PROGRAMS
 from tvm_hopper.testing import memory_bound
 
-CASES = memory.cases(2.0, [])
+ALL = memory.cases(2.0, [])
+CASES = [case for case in ALL if case.program not in PROGRAMS]
+OTHERS = [case for case in ALL if case.program in PROGRAMS]
 
 
 def test_names_are_unique():
-    assert len({case.name for case in CASES}) == len(CASES)
+    assert len({case.name for case in ALL}) == len(ALL)
 
 
 def test_cases_are_chosen_by_name():
@@ -33,3 +36,23 @@ def test_a_case_moves_what_was_asked_for(case):
 
 def test_small_cases_are_those_of_few_rows():
     assert [case.rows for case in CASES if case.is_small] == list(memory.SMALL)
+
+
+@pytest.mark.parametrize("case", OTHERS, ids=lambda case: case.name)
+def test_a_gradient_or_a_sum_moves_what_was_asked_for(case):
+    program = PROGRAMS[case.program]
+    params = list(program.build(case.rows, case.columns)["main"].params)
+    assert len(params) == len(program.inputs) + len(program.outputs)
+    shapes = {
+        **dict.fromkeys("XYD", (case.rows, case.columns)),
+        **dict.fromkeys("WS", (case.columns,)),
+        **dict.fromkeys("RMLP", (case.rows,)),
+        **dict.fromkeys("CQ", (case.rows, HEAD)),
+        "T": (1,),
+    }
+    letters = program.inputs + program.outputs
+    for letter, param in zip(letters, params, strict=True):
+        assert tuple(int(x) for x in param.shape) == shapes[letter], letter
+    assert program.full == sum(x in "XYD" for x in letters)
+    assert 0.99 < 2 * program.full * case.rows * case.columns / 2**31 <= 1
+    assert program.reads_only == (program.full == 1)

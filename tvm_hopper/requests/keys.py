@@ -68,6 +68,7 @@ MOST_ROW_CLUSTER = 16  # of a chip that we know
 CONFIGURATION = "tvm_hopper.configuration"
 # -- on the loop over rows of such a kernel
 PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
+STAGE_ROWS = "tvm_hopper.stage_rows"
 MOST_TURNS_AHEAD = 8  # of rows that are brought into L2
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
@@ -262,6 +263,13 @@ KEYS: dict[str, Key] = {
             (LOOP,),
             int,
             "turns of the loop by which rows are brought into L2 before they are loaded",
+            bounds=(1, MOST_TURNS_AHEAD),
+        ),
+        Key(
+            STAGE_ROWS,
+            (LOOP,),
+            int,
+            "turns of the loop by which rows are copied to shared memory before they are loaded",
             bounds=(1, MOST_TURNS_AHEAD),
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),

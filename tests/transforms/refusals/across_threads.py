@@ -70,11 +70,15 @@ ACROSS_THREADS = [
         ),
     ),
     case(
-        "a reduction of a cluster in a loop",
+        "a reduction of a cluster in a loop, without clusters",
         CLUSTER,
-        (SpreadRows, ReduceAcrossThreads),
-        "found the loop r around it, in thread blocks of a cluster; need one reduction for each",
+        (SpreadRows,),
+        "found rows of 4 thread blocks of a cluster in it, for sm_80; need a processor with",
         ('with T.sblock("cross"):', "for r in range(3):\n                     with T.sblock():"),
+        (
+            "    for bx in",
+            '    T.func_attr({"target": T.target("nvidia/nvidia-a100")})\n    for bx in',
+        ),
     ),
     _case("halves across threads", "found float16; need 32 bits to shuffle", dtype='"float16"'),
 ]

@@ -5,7 +5,8 @@ from tests.transforms.test_hint_loads import ALWAYS
 from tests.transforms.test_hint_loads import BEFORE as HINTS
 from tests.transforms.test_limit_registers import BEFORE as LIMITS
 from tests.transforms.test_spread_rows import BEFORE as ROWS
-from tvm_hopper.transforms import HintLoads, LimitRegisters, SpreadRows
+from tests.transforms.test_stage_rows import KERNEL as STAGED
+from tvm_hopper.transforms import HintLoads, LimitRegisters, SpreadRows, StageRows
 
 MEMORY_BOUND = [
     case(
@@ -56,5 +57,19 @@ MEMORY_BOUND = [
         "found a block that does not load into registers; need one that stores what it loads",
         ALWAYS,
         ('"float16", scope="local"', '"float16", scope="shared"'),
+    ),
+    case(
+        "staged rows of no multiple of 16 bytes",
+        STAGED,
+        (StageRows,),
+        "rows of 257 elements for 1 thread blocks; need contiguous parts, each of a multiple of 16",
+        ("X: T.Buffer((1000, 256)", "X: T.Buffer((1000, 257)"),
+    ),
+    case(
+        "the same row staged in each turn",
+        STAGED,
+        (StageRows,),
+        "found no rows of a thread block, one a turn; need loads of whole rows into registers",
+        ("= X[r * 16 + bx, tx", "= X[bx, tx"),
     ),
 ]

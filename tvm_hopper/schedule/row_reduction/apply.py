@@ -50,7 +50,7 @@ from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
 from .stage import ask_for_bulk, stage_rows
-from .stream import deal_out_passes, find_kept, plan_passes, read_apart
+from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
 
 
 def row_reduction(
@@ -113,7 +113,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
         )
         schedule_rows(sch, given)
         return
-    for_rows = ("reload", "blocks", "hint", "chunks", "cluster", "stage")
+    for_rows = ("blocks", "hint", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)
@@ -218,6 +218,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
         reductions=sum(bool(p.reduced) for p in parts),
         again=any(x.again for x in load_again(find_reads(again, early), early)),
         moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(results),
+        passes=count_passes(early, program.full),
         unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
     )
     if given.vector is not None and work.vector != given.vector:

@@ -10,6 +10,7 @@ from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_ROW_CLUSTER, MOST_
 from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
+FEW_CHUNKS = 8  # of them that a thread of a row has in flight at most by default
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 MOST_BLOCKS = 1 << 16  # of a grid whose thread blocks each leave sums of columns
 
@@ -116,3 +117,15 @@ def is_row(threads: int) -> bool:
 def fits_block(threads: int, rows: int) -> bool:
     """Tell whether the rows of a thread block are whole warps, and not too many."""
     return threads * rows <= MAX_THREADS and threads * rows % THREADS_PER_WARP == 0
+
+
+def of_partial(vector: int, parts: int) -> RowReductionConfig:
+    """Return how so many partial sums are combined that lie in groups of so many columns.
+
+    A thread block has the columns of whole groups, of which a thread loads one: what it leaves of a
+    sector of memory another one takes. Where there are many parts, each row gets more threads.
+    """
+    rows = vector if parts >= THREADS_PER_WARP else 1
+    while rows > 1 and MAX_THREADS // rows * FEW_CHUNKS < parts:
+        rows //= 2
+    return RowReductionConfig(vector=1, rows=rows if rows > 1 else None)

@@ -68,6 +68,9 @@ MOST_CHUNKS = 8  # vectors of a thread: code grows with them, bytes in flight ar
 BEST_BYTES = 64  # that a thread loads at once
 FEWEST_THREADS = 128  # of a thread block
 FEW_ROWS = 4  # of an SM: below, its thread blocks are all at the same place
+STREAM_BYTES = 32  # that a thread loads at once of rows that are streamed
+STREAM_THREADS = (256, 512)  # of a row that is streamed once
+FEWEST_PARTS = 2  # of such a row
 STREAMED = 0.7  # of memory's share: L2 answers the second pass over a row
 CACHE_BYTES = 50 << 20  # of L2: what fits is wanted there by whoever comes next
 ALIKE = 0.99  # of the best rate: as fast
@@ -99,6 +102,8 @@ class RowWork:
         Whether a row can be loaded again behind the last of them.
     moved : int
         Bytes that are loaded and stored for each element.
+    passes : int
+        Times that a kernel which streams rows loads them.
     unstaged : str
         Why rows cannot wait in shared memory, if they cannot.
     """
@@ -112,6 +117,7 @@ class RowWork:
     reductions: int
     again: bool = False
     moved: int = 0
+    passes: int = 2
     unstaged: str = ""
 
 
@@ -198,6 +204,9 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     ScheduleError
         Rows are to be staged in shared memory, and cannot be.
     """
+    if _passes_once(work, given):
+        one = _streamed(work, given)
+        return replace(one, text=_say(one, work))
     if given.stage:
         found = _staged(work, given)
         _check_staged(where, work, given, found)
@@ -361,16 +370,34 @@ def _candidate(
     return RowChoice(tile, preload, recompute, reload, blocks, hint, speed)
 
 
+def _passes_once(work: RowWork, given: RowReductionConfig) -> bool:
+    """Tell long rows of which nothing has to wait: they are streamed as fast as memory goes."""
+    parts = -(-work.columns // (work.vector * _stream_chunks(work) * STREAM_THREADS[0]))
+    return work.passes == 1 and parts >= FEWEST_PARTS and given == RowReductionConfig()
+
+
+def _stream_threads(work: RowWork, chunks: int) -> int:
+    """Return many threads of few rows where L2 has to keep them, else fewer that end apart."""
+    if work.passes > 1:
+        return MAX_THREADS
+    sizes = [x for x in STREAM_THREADS if x * chunks * work.vector * FEWEST_PARTS <= work.columns]
+    return max(sizes, default=STREAM_THREADS[0])
+
+
+def _stream_chunks(work: RowWork) -> int:
+    return max(1, STREAM_BYTES // (work.vector * max(work.loaded, 1)))
+
+
 def _streamed(work: RowWork, given: RowReductionConfig) -> RowChoice:
     """Return the choice for rows that no thread block holds, nor loads at once."""
-    threads = given.threads or MAX_THREADS
-    chunks = given.chunks or max(1, BEST_BYTES // (work.vector * max(work.loaded, 1)))
+    chunks = given.chunks or _stream_chunks(work)
+    threads = given.threads or min(_stream_threads(work, chunks), MAX_THREADS // (given.rows or 1))
     tile = RegisterTile(threads, work.vector, chunks, given.rows or 1, given.cluster or 1)
     most = min(THREADS_PER_SM // (threads * tile.rows), MOST_BLOCKS_PER_SM)
     flight = tile.rows * tile.columns * work.loaded
     blocks = given.blocks or max(1, min(ENOUGH_BYTES // (flight or 1), most))
     hint = bool(given.hint)  # lines that are wanted until the second pass leave no room for others
-    speed = STREAMED * BYTES_PER_CYCLE
+    speed = (1 if work.passes == 1 else STREAMED) * BYTES_PER_CYCLE
     choice = RowChoice(tile, False, True, False, blocks, hint, speed)
     return replace(choice, is_streamed=True)
 

@@ -10,10 +10,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.memory_bound.arrays import Read
 from tvm_hopper.schedule.memory_bound.nests import LOADS, Nest, Work
@@ -51,6 +53,26 @@ def read_apart(reads: list[Read], parts: list[Part], full: frozenset[str]) -> li
         for part in read.readers:
             found.append(replace(read, readers=(part,), again=True))
     return found
+
+
+def count_passes(parts: list[Part], full: frozenset[str]) -> int:
+    """Count the times that a kernel which streams rows loads them.
+
+    A sum of exponentials is made as their greatest is found (`transforms/sum_online.py`).
+    """
+    along = [p for p in parts if p.reduced or p.name in full]
+    return len(along) - sum(_is_online(*x) for x in pairwise(along))
+
+
+def _is_online(most: Part, other: Part) -> bool:
+    if not most.reduced or not other.reduced or len(most.outputs) > 1:
+        return False
+    calls = [x for x in ir.find_all(other.node.body, ir.Call) if x.op.name == "tirx.exp"]
+    if len(calls) != 1 or not ir.find_all(most.node.body, tirx.Max):
+        return False
+    argument = calls[0].args[0]
+    greatest = argument.b if isinstance(argument, tirx.Sub) else None
+    return isinstance(greatest, ir.TensorLoad) and greatest.source.same_as(most.outputs[0])
 
 
 def find_kept(parts: list[Part], full: frozenset[str]) -> tuple[Part, Any] | None:

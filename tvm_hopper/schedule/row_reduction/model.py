@@ -49,7 +49,13 @@ LONG_BYTES = 32 << 10  # of a row: below, thread blocks have it to themselves
 STAGED_SIZES = (128, 256, 512, 1024)
 STAGED_CHUNKS = (1, 2, 4)
 ROOM_OF_SUMS = 2048  # bytes of shared memory beside rows: sums of warps, barriers, alignment
-BASE_STAGED = 24  # registers of a thread, beside the vectors that it loads from there
+STAGED_REGISTERS = 40  # of a thread
+STAGED_BYTES = 128  # of a row that a thread reads from there, all its turns together
+STAGED_AT_ONCE = 128  # bytes that it loads together, with what rows share
+STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; the latter if rows share tensors
+STAGED_SHARE = 0.97  # of memory's share
+CLUSTER_SHARE = 0.88  # the same, of clusters that have rows in registers
+TWICE = 0.89  # the same, of one thread block that reduces long rows twice out of registers
 BASE_REGISTERS = 30  # of a thread, beside its part of the row
 BASE_AGAIN = 20  # the same, of rows that are loaded again, with a vector of what rows share
 MOST_AGAIN = 3  # thread blocks of such rows on an SM: registers are worth more than a fourth
@@ -169,9 +175,15 @@ def rate(
     far = CLUSTER_BARRIER if tile.cluster > 1 else 0
     wait = barriers * (BARRIER + PER_THREAD * threads + far)
     waste = work.columns / tile.columns
-    enough = ENOUGH_AGAIN if reload or staged else ENOUGH_BYTES
+    if staged:
+        return min(STAGED_SHARE * BYTES_PER_CYCLE, waste * flight / (LATENCY + wait))
+    enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
     share = BYTES_PER_CYCLE * (CROWDED if flight > enough else 1)
     lull = 1 - LULL / max(1, blocks) ** 2
+    if tile.cluster > 1:
+        lull *= CLUSTER_SHARE
+    elif work.reductions > 1 and work.columns * work.loaded > LONG_BYTES:
+        lull *= TWICE
     return lull * min(share, waste * flight / (LATENCY + wait))
 
 
@@ -221,10 +233,21 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
         waste = tile.columns * tile.rows
         return (again, choice.recompute, tile.chunks, not choice.preload, waste, tile.threads)
     group = 0.0 if choice.rate >= ALIKE * best else best - choice.rate
+    if choice.stage:
+        return (group, *_order_staged(tile, work), 0, 0, 0)
     threads = max(tile.threads * tile.rows, FEWEST_THREADS)
     together = tile.rows > 1 and tile.threads > THREADS_PER_WARP  # rows wait for one another
     off = abs(log2(tile.chunks * tile.vector * max(work.loaded, 1) / BEST_BYTES))
     return (group, again, together, off, threads, choice.recompute, choice.preload)
+
+
+def _order_staged(tile: RegisterTile, work: RowWork) -> tuple[float, ...]:
+    """Sort staged rows by how far their parts, threads and vectors are from what was fastest."""
+    part = tile.rows * work.columns * work.loaded / tile.cluster
+    wanted = STAGED_PARTS[bool(work.shared)]
+    at_once = tile.chunks * tile.vector * (work.loaded + work.shared)
+    far = abs(log2(part / wanted)) + abs(log2(part / (tile.threads * tile.rows * STAGED_BYTES)))
+    return (at_once > STAGED_AT_ONCE, far, tile.cluster, -tile.chunks)
 
 
 def _few_rows(work: RowWork) -> bool:
@@ -287,12 +310,11 @@ def blocks_of_staged(work: RowWork, tile: RegisterTile) -> int:
     whole = -(-work.columns // tile.columns) * tile.columns // tile.cluster
     need = tile.rows * whole * work.loaded + ROOM_OF_SUMS
     threads = tile.threads * tile.rows
-    shared = -(-tile.chunks * tile.vector * (work.loaded + work.shared) // 4)
-    given = -(-(BASE_STAGED + shared) // REGISTER_STEP) * REGISTER_STEP
     if need > SM_90A.smem_per_block:
         return 0
     held = SM_90A.smem_per_sm // (need + SM_90A.smem_reserved_per_block)
-    room = min(REGISTERS_PER_SM // (given * threads), THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
+    of_registers = REGISTERS_PER_SM // (STAGED_REGISTERS * threads)
+    room = min(of_registers, THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
     return max(1, min(held, room))
 
 

@@ -136,6 +136,23 @@ class RowChoice:
     is_streamed: bool = False
     stage: bool = False
 
+    @property
+    def config(self) -> RowReductionConfig:
+        """The same as a request: a schedule with it is this one."""
+        return RowReductionConfig(
+            threads=self.tile.threads,
+            rows=self.tile.rows,
+            vector=self.tile.vector,
+            preload=self.preload,
+            recompute=self.recompute,
+            reload=self.reload,
+            blocks=self.blocks,
+            hint=self.hint,
+            chunks=self.tile.chunks if self.is_streamed or self.stage else None,
+            cluster=self.tile.cluster,
+            stage=self.stage,
+        )
+
 
 def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
     """Estimate the registers of a thread: of its part of a row, and of what it meets there."""

@@ -332,6 +332,7 @@ def _candidate(
     if work.rows is not None and work.rows < (given.persistent or 1) * rows:
         return None
     blocks = given.persistent or blocks
+    on_one = min(on_one, -(-blocks * cluster // DEFAULT_NUM_SMS))  # registers for no more
     what = f"clusters of {cluster} thread blocks" if cluster > 1 else "thread blocks"
     where = " in shared memory" if way.stage else ""
     text = (

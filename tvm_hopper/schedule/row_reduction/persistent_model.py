@@ -206,7 +206,7 @@ def rate(choice: Persistent, work: PersistentWork) -> float:
     memory = choice.on_one * row * work.moved / BYTES_PER_CYCLE
     elements = tile.chunks * tile.vector
     issue = elements * (OPERATIONS + PER_SUM * work.sums) * threads / THREADS_PER_WARP / ISSUED
-    wait = L2_LATENCY if choice.ahead else LATENCY
+    wait: float = L2_LATENCY if choice.ahead else LATENCY
     if choice.is_staged:
         wait = SHARED_LATENCY
     if tile.threads > THREADS_PER_WARP or tile.cluster > 1:

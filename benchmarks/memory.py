@@ -3,7 +3,8 @@
 Each case moves `--gib` of bytes read and written, and is checked against float64 before it is
 timed, on inputs drawn anew and outputs poisoned. The baseline is the faster one of `copy_` and
 `torch.add(x, 0, out=y)` of as many bytes; beside it PyTorch eager, torch.compile and, where it is
-installed, Liger. All of a case take turns in one process. Kernels of few rows are replayed from a
+installed, Liger. What reads alone stands beside a kernel that only reads, too. All of a case take
+turns in one process. Kernels of few rows are replayed from a
 graph, on as many sets of tensors as exceed the cache, beside a copy kernel of ours of the same
 bytes.
 """
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
+from benchmarks import machine, memory_programs
+from benchmarks.memory_programs import PROGRAMS
 from benchmarks.timing import Contender, measure
 from tvm_hopper.testing import memory_bound
 
@@ -26,16 +28,19 @@ TARGET = "nvidia/nvidia-h200"
 RESULTS = Path(__file__).parent / "results"
 BASELINES = ("copy_", "torch.add")
 OURS = "tvm_hopper"
+READER = "reads only"
 CACHE_BYTES = 200 << 20  # of all sets of a small case, so that none stays in the cache
 ROWS_CHECKED = 48  # from the start, the middle and the end
-TOLERANCE = 0.02  # relative: of bfloat16, at 2^-8 a rounding
+TOLERANCE = {"bfloat16": 0.02, "float16": 0.003, "float32": 2e-4}  # relative, of an element
+SIZES = {"bfloat16": 2, "float16": 2, "float32": 4}
 COLUMNS = {
     **dict.fromkeys(
         ("rms_norm", "softmax"), (1024, 2048, 4096, 8192, 16384, 32768, 131072, 262144)
     ),
-    "layer_norm": (1024, 4096, 8192, 32768, 131072),
-    "add_rms_norm": (1024, 4096, 8192, 32768),
+    "layer_norm": (1024, 4096, 8192, 16384, 32768, 131072, 262144),
+    "add_rms_norm": (1024, 4096, 8192, 32768, 131072, 262144),
 }
+OTHER_TYPES = {"float16": (4096, 32768), "float32": (4096, 32768)}
 SMALL = (1, 8, 64, 256, 512)
 
 
@@ -46,11 +51,13 @@ class Case:
     program: str
     rows: int
     columns: int
+    dtype: str = "bfloat16"
 
     @property
     def name(self) -> str:
         """Name in the table."""
-        return f"{self.program} {self.rows} x {self.columns}"
+        dtype = "" if self.dtype == "bfloat16" else f" {self.dtype}"
+        return f"{self.program} {self.rows} x {self.columns}{dtype}"
 
     @property
     def is_small(self) -> bool:
@@ -77,32 +84,52 @@ def cases(gib: float, only: list[str]) -> list[Case]:
     for program, lengths in COLUMNS.items():
         found += [_sized(program, columns, gib) for columns in lengths]
     found += [_sized(program, 14336, gib) for program in ("gelu_mul", "silu_mul")]
+    for dtype, lengths in OTHER_TYPES.items():
+        found += [_sized(x, columns, gib, dtype) for x in COLUMNS for columns in lengths]
     found += [Case(x, 10007, 4104) for x in ("rms_norm", "softmax", "gelu_mul")]
     found += [Case("rms_norm", rows, 4096) for rows in SMALL]
+    found += [_sized(name, length, gib) for name, x in PROGRAMS.items() for length in x.columns]
     return [x for x in found if not only or any(word in x.name for word in only)]
 
 
-def _sized(program: str, columns: int, gib: float) -> Case:
-    elements = int(gib * 2**30) // (2 * FULL_TENSORS.get(program, 2))
-    return Case(program, elements // columns, columns)
+def _sized(program: str, columns: int, gib: float, dtype: str = "bfloat16") -> Case:
+    elements = int(gib * 2**30) // (SIZES[dtype] * full_tensors(program))
+    return Case(program, elements // columns, columns, dtype)
+
+
+def full_tensors(program: str) -> int:
+    """Return how many tensors of all elements a program reads and writes."""
+    if program in PROGRAMS:
+        return PROGRAMS[program].full
+    return FULL_TENSORS.get(program, 2)
 
 
 def build(case: Case) -> Callable[..., None]:
     """Compile one program."""
-    import tvm
     from tvm import s_tir
 
     from tvm_hopper import schedule as hs
 
+    if case.program in PROGRAMS:
+        program = PROGRAMS[case.program]
+        sch = s_tir.Schedule(program.build(case.rows, case.columns))
+        getattr(hs, program.helper)(sch)
+        return _compiled(sch)
     if case.program == "copy":
-        module = memory_bound.copy(case.rows, case.columns)
+        module = memory_bound.copy(case.rows, case.columns, case.dtype)
     else:
-        module = getattr(memory_bound, case.program)(case.rows, case.columns)
+        module = getattr(memory_bound, case.program)(case.rows, case.columns, case.dtype)
     sch = s_tir.Schedule(module)
     if case.program in memory_bound.ROW_REDUCTIONS:
         hs.row_reduction(sch)
     else:
         hs.pointwise(sch)
+    return _compiled(sch)
+
+
+def _compiled(sch: Any) -> Callable[..., None]:
+    import tvm
+
     kernel: Callable[..., None] = tvm.compile(sch.mod, target=TARGET)["main"]
     return kernel
 
@@ -135,6 +162,8 @@ def others(case: Case, inputs: list[Any]) -> dict[str, Callable[[], Any]]:
     """Return what else computes the same, by name."""
     import torch
 
+    if case.program in PROGRAMS:
+        return memory_programs.others(case.program, inputs)
     eager = formula(case)
     compiled = torch.compile(eager, dynamic=False)
     found: dict[str, Callable[[], Any]] = {
@@ -166,9 +195,11 @@ def is_right(
     import torch
 
     for out in outputs:
-        out.fill_(float("nan"))
+        out.fill_(float("nan") if out.is_floating_point() else -1)
     kernel(*inputs, *outputs)
     torch.cuda.synchronize()
+    if case.program in PROGRAMS:
+        return memory_programs.are_right(case.program, inputs, outputs)
     part = max(1, ROWS_CHECKED // 3)
     for start in (0, case.rows // 2, max(0, case.rows - part)):
         rows = slice(start, min(case.rows, start + part))
@@ -182,8 +213,10 @@ def is_right(
         else:
             wanted = [formula(case)(*exact)]
         for one, want in zip(got, wanted, strict=True):
-            error = (one - want).abs() / (want.abs() + want.abs().mean() / 100)
-            if not bool((error < TOLERANCE).all()):  # what is no number is not
+            kind = torch.finfo(outputs[0].dtype)  # the last place of what is nearly 0
+            error = (one - want).abs() - kind.tiny * kind.eps
+            error /= want.abs() + want.abs().mean() / 100
+            if not bool((error < TOLERANCE[case.dtype]).all()):  # what is no number is not
                 return False
     return not any(bool(torch.isnan(out).any()) for out in outputs)
 
@@ -199,16 +232,19 @@ def tensors(case: Case) -> tuple[list[Any], list[Any]]:
     """Draw the inputs of a case, and make room for its outputs."""
     import torch
 
+    if case.program in PROGRAMS:
+        return memory_programs.draw(case.program, case.rows, case.columns)
+
     def new(name: str) -> Any:
         shape = (case.columns,) if name in COLUMN_TENSORS else (case.rows, case.columns)
-        return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+        return torch.randn(shape, device="cuda", dtype=getattr(torch, case.dtype))
 
     inputs = [new(name) for name in INPUTS[case.program]]
     count = 2 if case.program == "add_rms_norm" else 1
     return inputs, [torch.empty_like(inputs[0]) for _ in range(count)]
 
 
-def run(case: Case, repeats: int) -> dict[str, Any]:
+def run(case: Case, repeats: int, alone: bool = False) -> dict[str, Any]:
     """Check and time one case; return its row of the table."""
     kernel = build(case)
     inputs, outputs = tensors(case)
@@ -217,23 +253,34 @@ def run(case: Case, repeats: int) -> dict[str, Any]:
         print(f"{case.name}: wrong", file=sys.stderr)
     if case.is_small:
         return _row(case, right, _small(case, kernel, repeats))
-    return _row(case, right, _large(case, kernel, inputs, outputs, repeats))
+    calls = {} if alone else others(case, inputs)
+    return _row(case, right, _large(case, kernel, inputs, outputs, calls, repeats))
 
 
 def _large(
-    case: Case, kernel: Callable[..., None], inputs: list[Any], outputs: list[Any], repeats: int
+    case: Case,
+    kernel: Callable[..., None],
+    inputs: list[Any],
+    outputs: list[Any],
+    more: dict[str, Callable[[], Any]],
+    repeats: int,
 ) -> dict[str, float]:
     import torch
 
-    moved = FULL_TENSORS.get(case.program, 2) * inputs[0].numel()
-    x = torch.zeros(moved // 2, device="cuda", dtype=torch.bfloat16)
+    moved = full_tensors(case.program) * inputs[0].numel()
+    x = torch.zeros(moved // 2, device="cuda", dtype=inputs[0].dtype)
     y = torch.empty_like(x)
     calls: dict[str, Callable[[int], Any]] = {
         "copy_": lambda _: y.copy_(x),
         "torch.add": lambda _: torch.add(x, 0, out=y),
         OURS: lambda _: kernel(*inputs, *outputs),
     }
-    for name, call in others(case, inputs).items():
+    if case.program in PROGRAMS and PROGRAMS[case.program].reads_only:
+        with contextlib.suppress(ImportError):
+            from benchmarks import read_only
+
+            more = {READER: read_only.reader(inputs[0]), **more}
+    for name, call in more.items():
         try:
             call()
         except Exception as error:  # another's kernel may not take the shape
@@ -277,7 +324,7 @@ def _small(case: Case, kernel: Callable[..., None], repeats: int) -> dict[str, f
 
 def _row(case: Case, right: bool, times: dict[str, float]) -> dict[str, Any]:
     base = min(times[x] for x in BASELINES)
-    moved = 2 * FULL_TENSORS.get(case.program, 2) * case.rows * case.columns
+    moved = SIZES[case.dtype] * full_tensors(case.program) * case.rows * case.columns
     row: dict[str, Any] = {
         "case": case.name,
         "right": right,
@@ -286,7 +333,7 @@ def _row(case: Case, right: bool, times: dict[str, float]) -> dict[str, Any]:
         "ours, us": round(times[OURS], 2),
         "ours": round(base / times[OURS], 4),
     }
-    for name in ("torch.compile", "eager", "Liger"):
+    for name in ("torch.compile", "eager", "Liger", READER):
         row[name] = round(base / times[name], 3) if name in times else ""
     return row
 
@@ -297,11 +344,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--gib", type=float, default=2.0, help="bytes read and written")
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--only", nargs="*", default=[], help="cases whose name contains one")
+    parser.add_argument("--alone", action="store_true", help="time no others' kernels of a case")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
     table = []
     for case in cases(arguments.gib, arguments.only):
-        table.append(run(case, arguments.repeats))
+        table.append(run(case, arguments.repeats, arguments.alone))
         print(*table[-1].values(), sep="  ", flush=True)
     title = f"Memory-bound kernels, {arguments.gib:g} GiB read and written, as shares of a copy"
     print(machine.save(arguments.out, "memory", title, list(table[0]), table))

@@ -27,6 +27,7 @@ from .note_choices import NoteChoices
 from .note_rows import NoteRows
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
+from .own_workspace import OwnWorkspace
 from .plan_pipeline import PlanPipeline
 from .prefetch_rows import PrefetchRows
 from .reduce_across_threads import ReduceAcrossThreads
@@ -41,6 +42,11 @@ from .skip_empty import SkipEmpty
 from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
 from .split_warps import SplitWarps
+from .spread_rows import SpreadRows
+from .stage_rows import StageRows
+from .sum_online import SumOnline
+from .unstage_rows import UnstageRows
+from .values_ahead import ValuesAhead
 from .widen_indices import WidenIndices
 
 __all__ = [
@@ -67,6 +73,7 @@ __all__ = [
     "NoteRows",
     "OverlayShared",
     "OwnRegisters",
+    "OwnWorkspace",
     "PlanPipeline",
     "PrefetchRows",
     "ReduceAcrossThreads",
@@ -83,5 +90,10 @@ __all__ = [
     "SpecializeWarps",
     "SplitTails",
     "SplitWarps",
+    "SpreadRows",
+    "StageRows",
+    "SumOnline",
+    "UnstageRows",
+    "ValuesAhead",
     "WidenIndices",
 ]

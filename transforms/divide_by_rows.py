@@ -12,8 +12,9 @@ power of two keeps it a normal number whatever the divisor is, and rounds nothin
 
 The product has two roundings in float32, so up to 1.5 units in the last place where the division
 has 0.5. It is done where the quotient, or a product with it, goes to a type of 16 bits straight
-away, whose own unit is 8192 times as large or more; nowhere else, since a sum may cancel. It is
-noted for `explain`, and `tvm_hopper.functions` = "library" keeps the division.
+away, whose own unit is 8192 times as large or more. Sums may cancel: a quotient in one stays, but
+for those of exponentials, which ShortenFunctions leaves 2^-16 of their value off. It is noted for
+`explain`, and `tvm_hopper.functions` = "library" keeps the division.
 
 Before: elements are dealt out to threads.  After: no such quotient, in kernels bound by memory.
 """
@@ -54,23 +55,42 @@ def plan_quotients(kernel: ir.For) -> tuple[Quotient, ...]:
         for loop in ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING)
     ]
     found = []
+    powers = _exponentials(kernel)
     for store in ir.find_all(kernel, ir.BufferStore):
         value = store.value
         if not isinstance(value, tirx.Cast) or ir.dtype_of(value) not in HALVES:
             continue
         if not ir.depends_on(list(store.indices), elements):
             continue
-        for division in _factors(value.value):
+        for division in _factors(value.value, powers):
             if ir.dtype_of(division) == "float32" and _is_of_row(division, elements):
                 found.append(Quotient(division, store))
     return tuple(found)
 
 
-def _factors(value: Any) -> list[tirx.Div]:
-    """Return the quotients that a value is the product of: what rounds them rounds it as much."""
-    if isinstance(value, tirx.Mul):
-        return [*_factors(value.a), *_factors(value.b)]
-    return [value] if isinstance(value, tirx.Div) else []
+def _factors(value: Any, powers: list[Any], in_sum: bool = False) -> list[tirx.Div]:
+    """Return the quotients that a value is the product of: what rounds them rounds it as much.
+
+    Of sums in it those of exponentials are returned, too.
+    """
+    if isinstance(value, tirx.Mul | tirx.Add | tirx.Sub):
+        in_sum = in_sum or not isinstance(value, tirx.Mul)
+        return [*_factors(value.a, powers, in_sum), *_factors(value.b, powers, in_sum)]
+    if not isinstance(value, tirx.Div):
+        return []
+    return [value] if not in_sum or _is_exponential(value.a, powers) else []
+
+
+def _is_exponential(value: Any, powers: list[Any]) -> bool:
+    if isinstance(value, ir.TensorLoad):
+        return any(value.source.same_as(x) for x in powers)
+    return isinstance(value, ir.Call) and value.op.name == "tirx.exp"
+
+
+def _exponentials(kernel: ir.For) -> list[Any]:
+    """Return the registers that hold exponentials."""
+    stores = ir.find_all(kernel, ir.BufferStore, lambda x: str(x.buffer.scope()) == "local")
+    return [x.buffer for x in stores if _is_exponential(x.value, [])]
 
 
 def _is_of_row(division: tirx.Div, elements: list[ir.Var]) -> bool:

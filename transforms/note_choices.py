@@ -5,7 +5,8 @@
   ->
     for bx in thread_binding(8, "blockIdx.x")                   the text is noted for `explain`
 
-Where no access is as wide as 16 bytes, as rows of odd lengths have it, that is a fallback.
+Where no access is as wide as 16 bytes, as rows of odd lengths have it, that is a fallback; not of a
+kernel that reads what another one of its function leaves, as partial sums, in a width that suits.
 
 Before: all passes that ask for the mark have run.  After: no mark is left.
 """
@@ -35,8 +36,14 @@ def plan_choice(kernel: ir.For) -> RemarkNote | None:
     return RemarkNote(f"{kind}: {notes[CHOSEN]}" if CHOSEN in notes else kind)
 
 
-def find_fallback(kernel: ir.For) -> Fallback | None:
-    """Return what to say of a kernel whose widest access of memory is narrow."""
+def find_fallback(kernel: ir.For, own: list[ir.Var]) -> Fallback | None:
+    """Return what to say of a kernel whose widest access of memory is narrow.
+
+    `own` are arrays of the function, which one of its kernels leaves to another.
+    """
+    loads = [x.source for x in ir.find_all(kernel, ir.TensorLoad)]
+    if any(x.same_as(y) for x in loads for y in own):
+        return None
     widest = 0
     for loop in ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED):
         widest = max(widest, int(loop.extent) * _widest_element(loop))
@@ -79,11 +86,13 @@ class NoteChoices:
     def transform_function(self, func, mod, ctx):
         """Note what was chosen for one function's kernels."""
         notes: dict[int, list[Note]] = {}
+        own = [x for block in ir.find_all(func.body, ir.SBlock) for x in block.alloc_buffers]
+        own = [x for x in own if x.scope() in ("", "global")]
 
         def note(kernel: ir.For) -> Any:
             if (choice := plan_choice(kernel)) is None:
                 return kernel
-            slower = find_fallback(kernel)
+            slower = find_fallback(kernel, own)
             texts = report(func, [slower] if slower is not None else [])
             notes[ir.number_of(func, kernel)] = [choice, *map(FallbackNote, texts)]
             return rewrite_marks(kernel)

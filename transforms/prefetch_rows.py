@@ -17,7 +17,8 @@ thread asks for a whole row, with one instruction.
 Before: loads of rows are blocks that copy elements into registers.  After: no request for it is
 left.
 Not here: rows that are no multiple of 16 bytes, and processors without the instruction (PTX ISA
-9.1, cp.async.bulk.prefetch: sm_90), which load as before.
+9.1, cp.async.bulk.prefetch: sm_90), which load as before. Of rows that a cluster shares each thread
+block asks for its part.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.plan.staged_rows import PART_AXIS, loaded_element
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import PREFETCH_ROWS
 from tvm_hopper.requests.targets import processor_of
@@ -50,18 +52,19 @@ class RowPrefetch:
 
 def plan_prefetches(kernel: ir.For) -> tuple[RowPrefetch, ...]:
     """Find the rows that loops with a request load."""
-    threads = [x.loop_var for t, x in ir.thread_axes(kernel).items() if t == "threadIdx.x"]
+    axes = ir.thread_axes(kernel)
+    threads = [x.loop_var for t, x in axes.items() if t == "threadIdx.x"]
     found: list[RowPrefetch] = []
     for loop in _requested(kernel):
         inner = [x.loop_var for x in ir.find_all(loop.body, ir.For)]
         turn = loop.loop_var + int(loop.annotations[PREFETCH_ROWS])
         place = {loop.loop_var: turn, **dict.fromkeys([*inner, *threads], 0)}
         for realize in ir.find_all(loop.body, ir.SBlockRealize):
-            load = _loaded(realize.block.body)
+            load = loaded_element(realize.block.body)
             if load is None or not ir.depends_on(list(load.indices), [loop.loop_var]):
                 continue
             index = [ir.simplify(ir.substitute(x, place)) for x in load.indices]
-            size = _row_bytes(load.source, index)
+            size = _row_bytes(load.source, index, axes.get(PART_AXIS))
             known = any(x.loop.same_as(loop) and x.first.source.same_as(load.source) for x in found)
             if size and not known:
                 exists = ir.simplify(ir.substitute(realize.predicate, place))
@@ -74,22 +77,14 @@ def _requested(kernel: ir.For) -> list[ir.For]:
     return ir.find_all(kernel, ir.For, lambda x: PREFETCH_ROWS in x.annotations)
 
 
-def _loaded(stmt: Any) -> Any:
-    """Return the element of memory that a statement copies into registers, if it does."""
-    if not isinstance(stmt, ir.BufferStore) or str(stmt.buffer.scope()) != "local":
-        return None
-    value = stmt.value
-    outside = isinstance(value, ir.TensorLoad) and str(value.source.scope()) in ("", "global")
-    return value if outside else None
-
-
-def _row_bytes(buffer: ir.Var, index: list[Any]) -> int:
-    """Return the bytes of a whole row, 0 where it is none or no multiple of 16."""
-    columns = ir.static_int(buffer.shape[-1])
-    if columns is None or not ir.is_zero(index[-1]) or buffer.ty.strides:
+def _row_bytes(buffer: ir.Var, index: list[Any], part: ir.For | None) -> int:
+    """Return the bytes of a thread block's part of a row, 0 where that is none of 16 bytes each."""
+    columns, count = ir.static_int(buffer.shape[-1]), 1 if part is None else int(part.extent)
+    if columns is None or columns % count or buffer.ty.strides:
         return 0
-    size = columns * dtype_bytes(ir.dtype_of(buffer))
-    return 0 if size % _BULK_BYTES else size
+    begin = 0 if part is None else part.loop_var * (columns // count)
+    size = columns // count * dtype_bytes(ir.dtype_of(buffer))
+    return 0 if size % _BULK_BYTES or not ir.is_zero(ir.simplify(index[-1] - begin)) else size
 
 
 def rewrite_prefetches(kernel: ir.For, plan: tuple[RowPrefetch, ...]) -> Any:

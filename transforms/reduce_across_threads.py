@@ -31,7 +31,8 @@ reduction and the next, whatever elements of shared memory they touch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -39,39 +40,21 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import fences, registers
+from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.requests.bodies import is_memory_bound
+from tvm_hopper.requests.keys import ASYNC_COPY
 
+from .butterflies import ThreadReduction, butterfly, gather, store, warps_together
+from .cluster_exchange import Exchange, plan_exchange
+from .cluster_turns import TurnExchange
 from .reducer_order import check_order
+from .spread_rows import AXIS, CLUSTER_AXIS
 
 ALLREDUCE = "tirx.tvm_thread_allreduce"
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 SHUFFLED = ("float32", "int32", "uint32", "int64")  # the last by two shuffles
-
-
-@dataclass(frozen=True)
-class ThreadReduction:
-    """One reduction of a kernel: what each thread has, and where the result goes."""
-
-    scope: tirx.AttrStmt
-    reducer: Any
-    sources: tuple[Any, ...]
-    results: tuple[Any, ...]
-    axis: ir.For  # of the threads of a row
-    rows: int  # of a thread block
-    turn: Any = 0  # which of its two rooms it uses, where it is alone in a loop
-
-    @property
-    def num_threads(self) -> int:
-        """Threads of a row."""
-        return int(self.axis.extent)
-
-    @property
-    def num_warps(self) -> int:
-        """Warps of a row."""
-        return -(-self.num_threads // WARP)
 
 
 def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
@@ -83,11 +66,19 @@ def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
     ]
     loops = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.SERIAL and _repeats(x))
     around = [[x for x in loops if ir.uses_node(x, one.scope)] for one in found]
-    own = [x[-1] if x and one.num_warps > 1 else None for one, x in zip(found, around, strict=True)]
+    own = [
+        x[-1] if x and one.num_partials > 1 else None for one, x in zip(found, around, strict=True)
+    ]
     return tuple(
-        one if loop is None or own.count(loop) > 1 else replace(one, turn=loop.loop_var % 2)
-        for one, loop in zip(found, own, strict=True)
+        _in_turns(one, loop, own.count(loop) == 1) for one, loop in zip(found, own, strict=True)
     )
+
+
+def _in_turns(one: ThreadReduction, loop: ir.For | None, is_alone: bool) -> ThreadReduction:
+    """Say which room a reduction has in which turn of a loop around it."""
+    if loop is None:
+        return one
+    return replace(one, turn=loop.loop_var % 2 if is_alone else 0, in_loop=True)
 
 
 def _repeats(loop: ir.For) -> bool:
@@ -101,7 +92,9 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
     axes = ir.thread_axes(kernel)
     where = f"reduction to {results[0].source.name}"
     axis = axes.get("threadIdx.x")
-    if axis is None or len(threads) != 1 or not threads[0].same_as(axis.loop_var):
+    together = axes.get(AXIS) if CLUSTER_AXIS in axes else None
+    known = [x.loop_var for x in (together, axis) if x is not None]
+    if axis is None or len(threads) != len(known) or not all(map(_is_among(known), threads)):
         names = ", ".join(x.name for x in threads)
         raise cannot_lower(where, f"threads {names}", "a row's threads along threadIdx.x")
     sizes = {tag: ir.static_int(axes[tag].extent) for tag in THREADS if tag in axes}
@@ -120,28 +113,43 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
     if count > 1:
         check_order(where, scope.node)
     rows = prod(x or 1 for tag, x in sizes.items() if tag != "threadIdx.x")
-    return ThreadReduction(scope, scope.node, tuple(sources), tuple(results), axis, rows)
+    if together is not None and size % WARP:
+        found, need = f"{size} threads of a row", "whole warps where a cluster shares it"
+        raise cannot_lower(where, found, need)
+    return ThreadReduction(scope, scope.node, tuple(sources), tuple(results), axis, rows, together)
+
+
+def _is_among(variables: list[ir.Var]) -> Callable[[Any], bool]:
+    return lambda x: any(x.same_as(y) for y in variables)
 
 
 def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.For:
     """Put shuffles in the place of each reduction."""
     row = _row_number(kernel)
     names = ir.Names(var.name for var in ir.find_all(kernel, ir.Var))
-    values = [(one, i) for one in plan if one.num_warps > 1 for i in range(len(one.results))]
-    rooms: dict[str, ir.Var] = {}
+    values = [(one, i) for one in plan if one.num_partials > 1 for i in range(len(one.results))]
+    # beside asynchronous copies InsertSyncs places what the threads need between their accesses
+    is_engines = bool(ir.find_blocks(kernel, ASYNC_COPY))
+    rooms: dict[Any, ir.Var] = {}
     slots: dict[tirx.AttrStmt, list[tuple[ir.Var, Any]]] = {}
     for one, i in values:  # one array a type: of several, stock passes would let bytes be shared
         dtype = ir.dtype_of(one.results[i])
         same = [x for x in values if ir.dtype_of(x[0].results[x[1]]) == dtype]
-        if dtype not in rooms:
+        same = [(one, i)] if is_engines else same  # which takes an array as a whole
+        key = (dtype, one.scope, i) if is_engines else dtype
+        if key not in rooms:
             turns = 2 if any(not ir.is_const(x[0].turn, 0) for x in same) else 1
-            shape = (turns * len(same), one.rows, one.num_warps)
-            rooms[dtype] = ir.new_buffer(names.take("of_warps"), shape, dtype, "shared.dyn")
+            shape = (turns * len(same), one.rows, one.num_partials)
+            rooms[key] = ir.new_buffer(names.take("of_warps"), shape, dtype, "shared.dyn")
         number = next(n for n, x in enumerate(same) if x[0] is one and x[1] == i)
-        slots.setdefault(one.scope, []).append((rooms[dtype], number + len(same) * one.turn))
-    planned = {one.scope: _reduce(one, slots.get(one.scope, []), row) for one in plan}
+        slots.setdefault(one.scope, []).append((rooms[key], number + len(same) * one.turn))
+    far = plan_exchange(plan, names)
+    meet = [] if is_engines else [fences.sync_threads()]
+    planned = {one.scope: _reduce(one, slots.get(one.scope, []), row, far, meet) for one in plan}
     body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
-    return _allocate(body, list(rooms.values()))
+    if far is None:
+        return _allocate(body, list(rooms.values()), [])
+    return _allocate(body, [*rooms.values(), *far.barriers], far.start(kernel))
 
 
 def _row_number(kernel: ir.For) -> Any:
@@ -153,81 +161,39 @@ def _row_number(kernel: ir.For) -> Any:
     return number
 
 
-def _allocate(kernel: ir.For, buffers: list[ir.Var]) -> ir.For:
-    """Allocate shared memory in the outermost block of a kernel."""
+def _allocate(kernel: ir.For, buffers: list[ir.Var], start: list[Any]) -> ir.For:
+    """Allocate shared memory in the outermost block of a kernel, and begin with something."""
     if not buffers:
         return kernel
     block = ir.find_all(kernel, ir.SBlock)[0]
-    own = ir.mark_ours(block.body)
+    own = ir.mark_ours(ir.seq(*start, block.body))
     more = ir.with_block(block, body=own, alloc_buffers=[*block.alloc_buffers, *buffers])
     return ir.replace_nodes(kernel, ir.SBlock, {block: more})
 
 
-def _reduce(one: ThreadReduction, room: list[tuple[ir.Var, Any]], row: Any) -> ir.Stmt:
+def _reduce(
+    one: ThreadReduction,
+    room: list[tuple[ir.Var, Any]],
+    row: Any,
+    far: Exchange | TurnExchange | None,
+    meet: list[Any],
+) -> ir.Stmt:
     tx = one.axis.loop_var
-    stmts = [_store(to, source) for to, source in zip(one.results, one.sources, strict=True)]
-    stmts += _butterfly(one, min(one.num_threads, WARP))
+    stmts = [store(to, source) for to, source in zip(one.results, one.sources, strict=True)]
+    stmts += butterfly(one, min(one.num_threads, WARP))
     if not room:
         return ir.seq(stmts)
     warp, lane = tx // WARP, tx % WARP
-    partial = [
-        ir.BufferStore(buffer, result, [slot, row, warp])
-        for (buffer, slot), result in zip(room, one.results, strict=True)
-    ]
-    stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), fences.sync_threads()]
-    identities = one.reducer.identity_element
-    for (buffer, slot), result, identity in zip(room, one.results, identities, strict=True):
-        stmts.append(_store(result, _partial(one, buffer, [slot, row], lane, identity)))
-    return ir.seq([*stmts, *_butterfly(one, warps_together(one))])
-
-
-def _partial(
-    one: ThreadReduction, buffer: ir.Var, place: list[Any], lane: Any, identity: Any
-) -> Any:
-    """Return what a lane takes of the warps' values: that of its own number, or none."""
-    width = warps_together(one)
-    value = tirx.BufferLoad(buffer, [*place, lane % width])
-    if width == one.num_warps:
-        return value
-    return tirx.if_then_else(lane % width < one.num_warps, value, identity)
-
-
-def warps_together(one: ThreadReduction) -> int:
-    """Return how many neighbouring lanes combine the values of a row's warps."""
-    return 1 << (one.num_warps - 1).bit_length()
-
-
-def _butterfly(one: ThreadReduction, width: int) -> list[ir.Stmt]:
-    """Combine the values of `width` neighbouring lanes; each of them has the result."""
-    steps: list[ir.Stmt] = []
-    distance = width // 2
-    while distance:
-        others = [registers.shuffle_xor(x, distance) for x in one.results]
-        values = dict(zip(one.reducer.lhs, one.results, strict=True))
-        if len(others) == 1:
-            values |= dict(zip(one.reducer.rhs, others, strict=True))
-            steps += _combine(one, values)
-        else:  # a result may depend on all of the others: take them before one is changed
-            taken = [ir.Var("other", ir.dtype_of(x)) for x in others]
-            steps += [tirx.Bind(var, x) for var, x in zip(taken, others, strict=True)]
-            kept = [ir.Var("own", ir.dtype_of(x)) for x in others]
-            steps += [tirx.Bind(var, x) for var, x in zip(kept, one.results, strict=True)]
-            values = dict(zip(one.reducer.lhs, kept, strict=True))
-            values |= dict(zip(one.reducer.rhs, taken, strict=True))
-            steps += _combine(one, values)
-        distance //= 2
-    return steps
-
-
-def _combine(one: ThreadReduction, values: dict[Any, Any]) -> list[ir.Stmt]:
-    return [
-        _store(to, ir.substitute(value, values))
-        for to, value in zip(one.results, one.reducer.result, strict=True)
-    ]
-
-
-def _store(to: ir.TensorLoad, value: Any) -> ir.Stmt:
-    return ir.BufferStore(to.source, value, list(to.indices))
+    places = [(buffer, [slot, row]) for buffer, slot in room]
+    if far is not None:
+        stmts += far.send(one, places, warp, lane)
+    else:
+        partial = [
+            ir.BufferStore(buffer, result, [*place, warp])
+            for (buffer, place), result in zip(places, one.results, strict=True)
+        ]
+        stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), *meet]
+    return ir.seq([*stmts, *gather(one, places, lane), *butterfly(one, warps_together(one))])
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.ReduceAcrossThreads")

@@ -30,6 +30,7 @@ RESTORED = (
     keys.MEMORY_BOUND,
     keys.CHOSEN,
     keys.BLOCKS_PER_SM,
+    keys.ROW_CLUSTER,
 )
 AXIS_KEYS = dict.fromkeys(RESTORED, "blockIdx.x")
 

@@ -9,7 +9,9 @@ the tensor cores waiting: 1 + tanhf(u) takes 17 instructions, the form above 4. 
 `tvm_hopper.functions` = "approximate" tanh(u) is the chip's, one instruction of 11 bits.
 
 In kernels that are bound by memory exponentials and quotients are shortened, too; there they also
-wait in registers of float32, or are summed up, before all that the kernel stores has 16 bits.
+wait in registers of float32, or are summed up, before all that the kernel stores has 16 bits. So do
+they where rows of 16 bits are read, and one value of each is stored, as a loss: what is in the
+exponential was rounded to 2^-9 of itself or 2^-12 before.
 
 Left alone: values that stay float32, vectorized loops (TVM would take them apart), kernels that are
 neither bound by memory nor have asynchronous copies, and everything where `tvm_hopper.functions` is
@@ -44,7 +46,7 @@ def plan_functions(
     kernel: ir.For, rows: tuple[ShortFunction, ...]
 ) -> dict[ir.BufferStore, ShortValue]:
     """Return the stores whose values have a shorter form."""
-    rounded = is_memory_bound(kernel) and _stores_halves(kernel)
+    rounded = is_memory_bound(kernel) and (_stores_halves(kernel) or _reduces_halves(kernel))
     if is_memory_bound(kernel):
         rows = (*FIRST_OF_MEMORY_BOUND, *rows, *OF_MEMORY_BOUND)
     vectors = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
@@ -61,6 +63,21 @@ def _stores_halves(kernel: ir.For) -> bool:
     """Tell whether all that a kernel leaves in memory is rounded to 16 bits."""
     stored = [x.buffer for x in ir.find_all(kernel, ir.BufferStore)]
     return all(ir.dtype_of(x) in HALVES for x in stored if str(x.scope()) == "global")
+
+
+def _reduces_halves(kernel: ir.For) -> bool:
+    """Tell a kernel that reads rows of 16 bits, and leaves nothing that has an element of them."""
+    axes = ir.thread_axes(kernel)
+    blocks = [axes[tag].loop_var for tag in ("blockIdx.x", "threadIdx.y") if tag in axes]
+    loops = [x.loop_var for x in ir.find_all(kernel, ir.For)]
+    along = [x for x in loops if not any(x.same_as(y) for y in blocks)]
+    stores = ir.find_all(kernel, ir.BufferStore)
+    left = [x for x in stores if str(x.buffer.scope()) == "global"]
+    if not left or any(ir.depends_on(list(x.indices), along) for x in left):
+        return False
+    loads = ir.find_all(kernel, ir.TensorLoad, lambda x: str(x.source.scope()) == "global")
+    read = [x.source for x in loads if ir.depends_on(list(x.indices), along)]
+    return bool(read) and all(ir.dtype_of(x) in HALVES for x in read)
 
 
 def rewrite_functions(kernel: ir.For, plan: dict[ir.BufferStore, ShortValue]) -> Any:

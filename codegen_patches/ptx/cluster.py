@@ -6,6 +6,8 @@ from typing import Any
 
 from tvm.script import tirx as T
 
+_SUFFIXES = {"float32": "f32", "int32": "s32", "uint32": "u32", "int64": "s64"}
+
 
 def arrive() -> Any:
     """Arrive at the cluster's barrier; this thread's earlier accesses are known behind it.
@@ -14,6 +16,11 @@ def arrive() -> Any:
     waits for threads that have exited.
     """
     return T.ptx.barrier.cluster.arrive.release.aligned()
+
+
+def arrive_relaxed() -> Any:
+    """Arrive at the cluster's barrier, with nothing to be known behind it but the arrival."""
+    return T.ptx.barrier.cluster.arrive.relaxed.aligned()
 
 
 def wait() -> Any:
@@ -32,3 +39,17 @@ def peer_address(out: Any, address: Any, rank: Any) -> Any:
 def load_float32(out: Any, address: Any) -> Any:
     """Load a float32 from an address of `peer_address` into `out` (`ld.shared::cluster.f32`)."""
     return T.ptx["ld.shared::cluster.f32"](out, address)
+
+
+def store_async(address: Any, value: Any, barrier: Any, dtype: str) -> Any:
+    """Store a value to another thread block, and complete its bytes on an mbarrier there.
+
+    `st.async`, PTX ISA 9.1, 9.7.9.12; both are addresses of `peer_address`, in one thread block.
+    """
+    name = "st_async.shared::cluster.mbarrier::complete_tx::bytes"
+    return T.ptx[f"{name}.{_SUFFIXES[dtype]}"](address, value, barrier)
+
+
+def store(address: Any, value: Any, dtype: str) -> Any:
+    """Store a value to an address of `peer_address` (`st.shared::cluster`, 9.7.9.11)."""
+    return T.ptx[f"st.shared::cluster.{_SUFFIXES[dtype]}"](address, value)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import memory
+from benchmarks.memory_programs import HEAD, PROGRAMS
 from tvm_hopper.testing import memory_bound
 
-CASES = memory.cases(2.0, [])
+ALL = memory.cases(2.0, [])
+CASES = [case for case in ALL if case.program not in PROGRAMS]
+OTHERS = [case for case in ALL if case.program in PROGRAMS]
 
 
 def test_names_are_unique():
-    assert len({case.name for case in CASES}) == len(CASES)
+    assert len({case.name for case in ALL}) == len(ALL)
 
 
 def test_cases_are_chosen_by_name():
@@ -21,15 +24,35 @@ def test_cases_are_chosen_by_name():
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_case_moves_what_was_asked_for(case):
-    func = getattr(memory_bound, case.program)(case.rows, case.columns)["main"]
+    func = getattr(memory_bound, case.program)(case.rows, case.columns, case.dtype)["main"]
     names = [param.name for param in func.params]
     assert "".join(names).startswith(memory.INPUTS[case.program])
     full = [p for p in func.params if len(p.shape) == 2]
     assert len(full) == memory.FULL_TENSORS.get(case.program, 2)
-    moved = 2 * len(full) * case.rows * case.columns
+    moved = memory.SIZES[case.dtype] * len(full) * case.rows * case.columns
     if not case.is_small and case.rows != 10007:
         assert 0.99 < moved / 2**31 <= 1
 
 
 def test_small_cases_are_those_of_few_rows():
     assert [case.rows for case in CASES if case.is_small] == list(memory.SMALL)
+
+
+@pytest.mark.parametrize("case", OTHERS, ids=lambda case: case.name)
+def test_a_gradient_or_a_sum_moves_what_was_asked_for(case):
+    program = PROGRAMS[case.program]
+    params = list(program.build(case.rows, case.columns)["main"].params)
+    assert len(params) == len(program.inputs) + len(program.outputs)
+    shapes = {
+        **dict.fromkeys("XYD", (case.rows, case.columns)),
+        **dict.fromkeys("WS", (case.columns,)),
+        **dict.fromkeys("RMLP", (case.rows,)),
+        **dict.fromkeys("CQ", (case.rows, HEAD)),
+        "T": (1,),
+    }
+    letters = program.inputs + program.outputs
+    for letter, param in zip(letters, params, strict=True):
+        assert tuple(int(x) for x in param.shape) == shapes[letter], letter
+    assert program.full == sum(x in "XYD" for x in letters)
+    assert 0.99 < 2 * program.full * case.rows * case.columns / 2**31 <= 1
+    assert program.reads_only == (program.full == 1)

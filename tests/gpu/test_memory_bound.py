@@ -126,9 +126,56 @@ def test_hints_and_rows_that_are_loaded_more_than_once(name, config):
     check(name, 5, 16392, "float32", config)
 
 
-@pytest.mark.parametrize("name", ["rms_norm", "softmax"])
+@pytest.mark.parametrize("name", ["rms_norm", "softmax", "layer_norm", "add_rms_norm"])
 def test_rows_that_no_thread_block_holds(name):
     check(name, 3, 262144, "bfloat16")
+
+
+@pytest.mark.parametrize("columns", [16384, 20001, 40008])
+@pytest.mark.parametrize(
+    "config",
+    [
+        hs.RowReductionConfig(256, 1, cluster=2),
+        hs.RowReductionConfig(512, 1, cluster=4, reload=True, blocks=2, hint=True),
+        hs.RowReductionConfig(128, 2, cluster=8, hint=True),
+    ],
+    ids=["2", "4, loaded again", "8, of two rows"],
+)
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "softmax", "row_sum"])
+def test_rows_that_a_cluster_shares(name, config, columns):
+    half = "float16" if name == "layer_norm" else "bfloat16"  # small for a softmax of such rows
+    check(name, 301, columns, half, config)
+
+
+@pytest.mark.parametrize("columns", [16384, 40008])
+@pytest.mark.parametrize(
+    "config",
+    [
+        hs.RowReductionConfig(512, 1, chunks=2, stage=True, hint=True),
+        hs.RowReductionConfig(256, 1, chunks=2, stage=True, cluster=4, hint=True),
+        hs.RowReductionConfig(128, 2, chunks=1, stage=True, cluster=8),
+    ],
+    ids=["alone", "4", "8, of two rows"],
+)
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "softmax", "row_sum"])
+def test_rows_that_wait_in_shared_memory(name, config, columns):
+    check(name, 1001, columns, "bfloat16", config)
+
+
+def test_rows_of_float32_that_a_cluster_shares():
+    check("layer_norm", 1000, 65536, "float32")
+    check("softmax", 130, 131072, "float32", hs.RowReductionConfig(512, 1, cluster=16))
+
+
+def test_many_turns_of_a_cluster_give_the_same_bits():
+    run, _ = build("softmax", 4096, 65536, "bfloat16", hs.RowReductionConfig(512, 1, cluster=8))
+    x = torch.randn((4096, 65536), device="cuda").bfloat16()
+    first, again = torch.empty_like(x), torch.empty_like(x)
+    run(x, first)
+    for _ in range(20):
+        again.fill_(POISON)
+        run(x, again)
+        assert torch.equal(first, again)
 
 
 @pytest.mark.parametrize("shape", [(128, 64), (1024, 4096)], ids=str)

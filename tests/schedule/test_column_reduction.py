@@ -153,8 +153,11 @@ def test_illegal_configurations(given, match):
 
 
 def test_gradients_that_do_not_fit():
-    match = "rows of 65536 elements beside sums of columns, 10 bytes of registers for each"
-    refuse(backward.rms_norm_backward(64, 65536), match, helper=hs.row_reduction)
+    match = "rows of 1048576 elements beside sums of columns, 10 bytes of registers for each"
+    refuse(backward.rms_norm_backward(64, 1 << 20), match, helper=hs.row_reduction)
+    match = "rows that fit the registers of a thread block, or of 1 in a cluster"
+    one = hs.RowReductionConfig(cluster=1)
+    refuse(backward.rms_norm_backward(64, 1 << 16), match, one, hs.row_reduction)
     config = hs.RowReductionConfig(persistent=100)
     match = "64 rows for 100 thread blocks of 1; need a row for each"
     refuse(backward.rms_norm_backward(64, 512), match, config, hs.row_reduction)
@@ -177,7 +180,6 @@ def test_gradients_that_do_not_fit():
             "ahead=1 for a program without sums of columns",
         ),
         (backward.rms_norm_backward(64, 512), {"blocks": 2}, "blocks=2 for sums of columns"),
-        (backward.rms_norm_backward(64, 512), {"reload": True}, "reload=True for sums of columns"),
     ],
 )
 def test_options_of_the_other_kind_of_kernel(program, given, match):

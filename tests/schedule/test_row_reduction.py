@@ -168,7 +168,16 @@ def test_one_element_and_none():
 
 def test_rows_that_do_not_fit():
     match = "block S, tensor H: found a row of results that does not fit .*; need results that only"
-    refuse(memory_bound.add_rms_norm(4, 262144), match)
+    refuse(memory_bound.add_rms_norm(4, 1 << 20), match)
+
+
+def test_rows_that_cannot_wait_in_shared_memory():
+    for program, match in (
+        (memory_bound.add_rms_norm(4, 1024), "stage=True for elements of H that are computed and"),
+        (memory_bound.row_sum(4, 1001), "rows of 1001 elements of bfloat16; need rows of a mult"),
+        (memory_bound.row_sum(4, 1 << 20), "rows of 2097152 bytes; need at most 230400 bytes in"),
+    ):
+        refuse(program, match, hs.RowReductionConfig(stage=True))
 
 
 def test_no_row_to_reduce():
@@ -242,6 +251,9 @@ def test_no_schedule_and_no_configuration():
         ({"hint": "last"}, "hint='last'; need a bool"),
         ({"blocks": 33}, "blocks=33; need at most 32"),
         ({"chunks": 17}, "chunks=17; need at most 16"),
+        ({"cluster": 32}, "cluster=32; need at most 16"),
+        ({"cluster": 3}, "cluster=3; need a power of two"),
+        ({"stage": "shared"}, "stage='shared'; need a bool"),
     ],
 )
 def test_illegal_configurations(given, match):
@@ -273,7 +285,7 @@ def test_few_rows_have_many_threads_with_few_vectors():
 
 def test_registers_bound_a_thread_block():
     wide = dataclasses.replace(WORK, columns=1 << 16)
-    choice = choose_rows("here", wide, hs.RowReductionConfig())
+    choice = choose_rows("here", wide, hs.RowReductionConfig(cluster=1, stage=False))
     assert choice.tile.threads == 1024
     assert not choice.preload
 
@@ -331,10 +343,31 @@ def test_one_thread_block_alone_lets_memory_wait():
 
 @pytest.mark.parametrize("given", [{}, {"threads": 512, "chunks": 2}], ids=str)
 def test_rows_that_do_not_fit_are_streamed(given):
-    choice = choose_rows("here", _rows_of(1 << 18), hs.RowReductionConfig(**given))
+    choice = choose_rows("here", _rows_of(1 << 20), hs.RowReductionConfig(**given))
     assert choice.is_streamed
-    assert choice.tile.columns == 1024 * 4 * 8 or choice.tile.columns == 512 * 2 * 8
+    assert choice.tile.columns < 1 << 20
     assert "in parts" in choice.text
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "cluster", "stage"),
+    [
+        (16384, {}, 1, False),
+        (32768, {}, 1, False),
+        (32768, {"reductions": 2}, 1, True),
+        (131072, {}, 4, True),
+        (262144, {"reductions": 2}, 8, True),
+        (131072, {"unstaged": "a reason"}, 8, False),
+    ],
+    ids=str,
+)
+def test_long_rows_wait_in_shared_memory_and_clusters_share_them(columns, more, cluster, stage):
+    work = dataclasses.replace(_rows_of(columns), **more)
+    choice = choose_rows("here", work, hs.RowReductionConfig())
+    assert (choice.tile.cluster, choice.stage) == (cluster, stage)
+    with tvm.target.Target({"kind": "cuda", "arch": "sm_80"}):
+        choice = choose_rows("here", work, hs.RowReductionConfig())
+    assert (choice.tile.cluster, choice.stage) == (1, False)
 
 
 def test_a_tile_that_is_as_long_as_the_row_is_not_streamed():

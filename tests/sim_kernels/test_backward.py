@@ -207,13 +207,84 @@ def test_a_loss_is_clean():
     assert report.verdict == "clean", report.table()
 
 
+def named_inputs(name, rows, width):
+    params = list(backward.BACKWARD[name](rows, width)["main"].params)
+    kinds = [KINDS.get(ir.dtype_of(p), ir.dtype_of(p)) for p in params]
+    given = backward.inputs(name, rows, width)
+    return {p.name: x.astype(k) for p, x, k in zip(params, given, kinds, strict=False)}
+
+
 def test_without_the_barrier_the_simulator_objects():
     mod = backward.rms_norm_backward(6, 520)
-    program = load(scheduled(mod, config=hs.RowReductionConfig(64, 1, persistent=2)))
-    given = backward.inputs("rms_norm_backward", 6, 520)
-    params = list(mod["main"].params)
-    kinds = [KINDS.get(ir.dtype_of(p), ir.dtype_of(p)) for p in params]
-    named = {p.name: x.astype(k) for p, x, k in zip(params, given, kinds, strict=False)}
+    program = load(scheduled(mod, config=hs.RowReductionConfig(64, 1, persistent=2, stage=False)))
+    named = named_inputs("rms_norm_backward", 6, 520)
     assert not simulate(program, named).findings
     found = simulate(change(program, "tvm_storage_sync", 0), named).findings
     assert any(f.rule.startswith("RACE") for f in found), found
+
+
+# -- rows that wait in shared memory, and those that a cluster shares
+
+STAGED = hs.RowReductionConfig(64, persistent=2, ahead=1, stage=True)
+SHARED = hs.RowReductionConfig(32, persistent=1, cluster=2, ahead=1, stage=False)
+BOTH = hs.RowReductionConfig(32, persistent=2, cluster=2, ahead=2, stage=True, reload=True)
+
+
+@pytest.mark.parametrize("config", [STAGED, SHARED, BOTH], ids=["staged", "shared", "both"])
+def test_a_gradient_in_shared_memory_and_across_a_cluster_is_clean(config):
+    mod = backward.layer_norm_backward(9, 512)
+    report = verify(scheduled(mod, config=config), against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+def test_on_a_chip_without_bulk_copies_rows_are_loaded_as_they_come():
+    mod = backward.rms_norm_backward(5, 512)
+    target = {"kind": "cuda", "arch": "sm_80"}
+    report = verify(scheduled(mod, config=STAGED), target=target, against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+@pytest.fixture(scope="module")
+def programs():
+    mod = backward.rms_norm_backward(9, 512)
+    return {x: load(scheduled(mod, config=x)) for x in (STAGED, SHARED)}
+
+
+@pytest.mark.parametrize(
+    ("config", "call", "number"),
+    [
+        *((STAGED, "mbarrier_init", n) for n in range(3)),
+        (STAGED, "fence_mbarrier_init", 0),
+        (STAGED, "tvm_storage_sync", 0),  # the barriers are there
+        *((STAGED, "mbarrier_arrive_expect_tx", n) for n in range(2)),
+        (STAGED, "fence_proxy", 0),
+        (STAGED, "mbarrier_wait", 0),
+        (STAGED, "tvm_storage_sync", 1),  # of the reduction, which each turn has
+        *((SHARED, "barrier_cluster_arrive", n) for n in range(2)),  # all run; values are there
+        *((SHARED, "barrier_cluster_wait", n) for n in range(2)),
+    ],
+    ids=str,
+)
+def test_each_sync_is_needed(programs, config, call, number):
+    named = named_inputs("rms_norm_backward", 9, 512)
+    assert not simulate(programs[config], named).findings
+    assert simulate(change(programs[config], call, number), named).findings
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "argmax"])
+def test_rows_that_are_streamed_are_read_once(name, read):
+    """Exponentials are summed as the greatest is found."""
+    rng = np.random.default_rng(1)
+    x, labels = rng.standard_normal((3, 1100)), rng.integers(0, 1100, 3)
+    mod = losses.LOSSES[name](3, 1100)
+    sch = scheduled(mod, config=hs.RowReductionConfig(threads=32, chunks=2))
+    inputs = [x, labels] if name == "cross_entropy" else [x]
+    compare(sch, mod, inputs, lambda given: losses.reference(name, *given))
+    assert read["X"] - (3 if name == "cross_entropy" else 0) <= x.size
+
+
+def test_a_loss_that_is_streamed_is_clean():
+    mod = losses.cross_entropy(2, 600)
+    sch = scheduled(mod, config=hs.RowReductionConfig(threads=32, chunks=1))
+    report = verify(sch, against=mod)
+    assert report.verdict == "clean", report.table()

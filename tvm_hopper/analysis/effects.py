@@ -50,6 +50,10 @@ POINTERS: dict[str, dict[int, PointerEffect]] = {
     "tirx.ptx.stmatrix": {0: PointerEffect(WRITE)},
     # a register, an address in shared memory, a rank: where a peer has it, whom nobody writes to
     "tirx.ptx.mapa_u32": {1: PointerEffect(READ)},
+    # barriers, which order themselves: no data
+    "tirx.ptx.mbarrier_init": {0: PointerEffect(0)},
+    "tirx.ptx.mbarrier_arrive_expect_tx": {0: PointerEffect(0)},
+    "tirx.cuda.mbarrier_wait": {0: PointerEffect(0)},
     # trans, number, type, registers, their offset, row in shared memory, its offset
     "tirx.ptx_legacy.ldmatrix": {
         3: PointerEffect(WRITE, 4),

@@ -17,12 +17,13 @@ from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.schedule import ColumnReductionConfig, PointwiseConfig, RowReductionConfig
 from tvm_hopper.schedule.column_reduction.apply import chosen_columns
 from tvm_hopper.schedule.pointwise.apply import chosen_elements
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.schedule.row_reduction.config import fits_block
-from tvm_hopper.schedule.row_reduction.model import THREADS_PER_SM
+from tvm_hopper.schedule.row_reduction.model import CLUSTERS, THREADS_PER_SM
 
 from .configurations import CLASSES, Configuration
 from .problems import Floats, Problem, bytes_of
@@ -79,7 +80,7 @@ class MemoryProblem(Problem):
             return list(_of_columns(choice))
         if choice.persistent is not None:
             return list(_of_gradients(choice, self.extents[0], self.chip.num_sms))
-        if choice.chunks is not None:
+        if choice.chunks is not None and not choice.stage:
             return list(_of_streams(choice))
         return list(_of_rows(choice))
 
@@ -108,7 +109,9 @@ class MemoryProblem(Problem):
         else:
             below = config.rows or 1
             blocks = float(config.persistent or max(1.0, rows / below))
-            chunks = float(config.chunks or max(1.0, columns / (threads * vector)))
+            chunks = float(
+                config.chunks or max(1.0, columns / (threads * vector * (config.cluster or 1)))
+            )
             flags = 0.7 * bool(config.preload) + 2 * bool(config.recompute) + bool(config.reload)
             flags += 0.5 * bool(config.hint) + 0.4 * float(config.ahead or 0)
             rest = [np.log2(below), flags, np.log2(config.blocks or 1) / 2]
@@ -137,6 +140,9 @@ def _of_elements(choice: PointwiseConfig) -> Iterator[Configuration]:
 
 def _of_rows(choice: RowReductionConfig) -> Iterator[Configuration]:
     """Yield rows in registers; how many thread blocks an SM has beside the flags of the choice."""
+    if (choice.cluster or 1) > 1:
+        yield from _of_clusters(choice)
+        return
     flags = (choice.preload, choice.recompute, choice.reload)
     for threads, rows, vector, preload, (recompute, reload) in product(
         ROW_THREADS, ROWS, _vectors(choice.vector), (True, False), AGAIN
@@ -150,6 +156,19 @@ def _of_rows(choice: RowReductionConfig) -> Iterator[Configuration]:
                 if blocks * threads * rows <= THREADS_PER_SM:
                     yield replace(plain, blocks=blocks)
             yield replace(plain, hint=not choice.hint)
+
+
+def _of_clusters(choice: RowReductionConfig) -> Iterator[Configuration]:
+    """Yield rows that thread blocks of a cluster share, half of its size and twice as many."""
+    one = choice.cluster or 1
+    for size in sorted({max(1, one // 2), one, min(CLUSTERS[-1], 2 * one)}):
+        for threads, vector, preload, (recompute, reload) in product(
+            ROW_THREADS, _vectors(choice.vector), (True, False), AGAIN
+        ):
+            if threads >= THREADS_PER_WARP:
+                yield RowReductionConfig(
+                    threads, 1, vector, preload, recompute, reload, cluster=size
+                )
 
 
 def _of_streams(choice: RowReductionConfig) -> Iterator[Configuration]:

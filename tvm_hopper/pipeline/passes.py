@@ -55,9 +55,14 @@ def hook_passes() -> list[Pass]:
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
         transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part
         transforms.HoistInitials(),  # a thread without rows has its sums' initial values, too
+        transforms.SumOnline(),  # whole loops over parts of rows, before a tail comes apart
+        transforms.ValuesAhead(),  # loops that ask for rows still say so
+        transforms.StageRows(),  # what a turn loads is a block yet, with its condition
         transforms.PrefetchRows(),  # what a turn loads is a block yet, with its condition
         transforms.SplitTails(),  # of a condition on an element TVM makes a loop over all
         transforms.DivideByRows(),  # while stores still name the row that they belong to
+        transforms.UnstageRows(),  # the next cuts what is staged to what a thread block has of it
+        transforms.SpreadRows(),  # registers are a thread's own; the next asks who reduces together
         transforms.ReduceAcrossThreads(),  # stock passes reduce by two barriers, and only warps
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
         transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole
@@ -105,6 +110,7 @@ def host_passes() -> list[Pass]:
 
     return [
         transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
+        transforms.OwnWorkspace(),  # what lies between two kernels outlives the call, on its stream
         transforms.CountBlocks(),  # only now is the device of a call known
     ]
 

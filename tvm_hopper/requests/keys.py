@@ -62,10 +62,13 @@ MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
 BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
 MOST_BLOCKS_PER_SM = 32
+ROW_CLUSTER = "tvm_hopper.row_cluster"
+MOST_ROW_CLUSTER = 16  # of a chip that we know
 # -- on the loop bound to blockIdx.x of a kernel of a tuner's
 CONFIGURATION = "tvm_hopper.configuration"
 # -- on the loop over rows of such a kernel
 PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
+STAGE_ROWS = "tvm_hopper.stage_rows"
 MOST_TURNS_AHEAD = 8  # of rows that are brought into L2
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
@@ -248,10 +251,25 @@ KEYS: dict[str, Key] = {
             axis="blockIdx.x",
         ),
         Key(
+            ROW_CLUSTER,
+            (LOOP,),
+            int,
+            "thread blocks of a cluster that share a row: threadIdx.z of the schedule counts them",
+            bounds=(2, MOST_ROW_CLUSTER),
+            axis="blockIdx.x",
+        ),
+        Key(
             PREFETCH_ROWS,
             (LOOP,),
             int,
             "turns of the loop by which rows are brought into L2 before they are loaded",
+            bounds=(1, MOST_TURNS_AHEAD),
+        ),
+        Key(
+            STAGE_ROWS,
+            (LOOP,),
+            int,
+            "turns of the loop by which rows are copied to shared memory before they are loaded",
             bounds=(1, MOST_TURNS_AHEAD),
         ),
         Key(STRICT, (FUNCTION,), bool, "a reported fallback becomes an error", option=True),

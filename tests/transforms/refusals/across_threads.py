@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from tests.transforms.refusals.case import case
+from tests.transforms.test_spread_rows import BEFORE as CLUSTER
 from tvm_hopper.transforms.reduce_across_threads import ReduceAcrossThreads
+from tvm_hopper.transforms.spread_rows import SpreadRows
 
 REDUCTION = """
 @T.prim_func(private=True, s_tir=True)
@@ -56,5 +58,27 @@ ACROSS_THREADS = [
     _case("a part of a warp", "need whole warps of 32 threads", count="8"),
     _case("a row along y", "found threads ty; need a row's threads along", axis="ty"),
     _case("threads that stay away", "the condition tx < 3; need threads that", condition="tx < 3"),
+    case(
+        "a part of a warp in a cluster",
+        CLUSTER,
+        (SpreadRows, ReduceAcrossThreads),
+        "16 threads of a row; need whole warps where a cluster shares it",
+        ("(64, thread", "(16, thread"),
+        (
+            "for tx in",
+            'for ty in T.thread_binding(2, thread="threadIdx.y"):\n             for tx in',
+        ),
+    ),
+    case(
+        "a reduction of a cluster in a loop, without clusters",
+        CLUSTER,
+        (SpreadRows,),
+        "found rows of 4 thread blocks of a cluster in it, for sm_80; need a processor with",
+        ('with T.sblock("cross"):', "for r in range(3):\n                     with T.sblock():"),
+        (
+            "    for bx in",
+            '    T.func_attr({"target": T.target("nvidia/nvidia-a100")})\n    for bx in',
+        ),
+    ),
     _case("halves across threads", "found float16; need 32 bits to shuffle", dtype='"float16"'),
 ]

@@ -4,7 +4,9 @@ from tests.transforms.refusals.case import case
 from tests.transforms.test_hint_loads import ALWAYS
 from tests.transforms.test_hint_loads import BEFORE as HINTS
 from tests.transforms.test_limit_registers import BEFORE as LIMITS
-from tvm_hopper.transforms import HintLoads, LimitRegisters
+from tests.transforms.test_spread_rows import BEFORE as ROWS
+from tests.transforms.test_stage_rows import KERNEL as STAGED
+from tvm_hopper.transforms import HintLoads, LimitRegisters, SpreadRows, StageRows
 
 MEMORY_BOUND = [
     case(
@@ -15,11 +17,59 @@ MEMORY_BOUND = [
         ('sm": 4', 'sm": 9'),
     ),
     case(
+        "a cluster without a loop over parts",
+        ROWS,
+        (SpreadRows,),
+        "found a loop on threadIdx.z: none; need one of 4, over parts",
+        ('"threadIdx.z"', '"threadIdx.y"'),
+    ),
+    case(
+        "a cluster of another size",
+        ROWS,
+        (SpreadRows,),
+        "found a loop on threadIdx.z: one of 4; need one of 8, over parts",
+        ('cluster": 4', 'cluster": 8'),
+    ),
+    case(
+        "a cluster along an axis that is taken",
+        ROWS,
+        (SpreadRows,),
+        "found another loop on blockIdx.z; need an axis of its own",
+        (
+            "for tz in",
+            'for bz in T.thread_binding(2, thread="blockIdx.z"):\n         for tz in',
+        ),
+    ),
+    case(
+        "a shared array that parts of a row do not share out",
+        ROWS,
+        (SpreadRows,),
+        "found an array in shared memory that thread blocks of a cluster do not share out; need an",
+        (
+            'own = T.sblock_alloc_buffer((1,), "float32", scope="local")',
+            'own = T.sblock_alloc_buffer((1,), "float32", scope="shared")',
+        ),
+    ),
+    case(
         "a hint on what does not load into registers",
         HINTS,
         (HintLoads,),
         "found a block that does not load into registers; need one that stores what it loads",
         ALWAYS,
         ('"float16", scope="local"', '"float16", scope="shared"'),
+    ),
+    case(
+        "staged rows of no multiple of 16 bytes",
+        STAGED,
+        (StageRows,),
+        "rows of 257 elements for 1 thread blocks; need contiguous parts, each of a multiple of 16",
+        ("X: T.Buffer((1000, 256)", "X: T.Buffer((1000, 257)"),
+    ),
+    case(
+        "the same row staged in each turn",
+        STAGED,
+        (StageRows,),
+        "found no rows of a thread block, one a turn; need loads of whole rows into registers",
+        ("= X[r * 16 + bx, tx", "= X[bx, tx"),
     ),
 ]

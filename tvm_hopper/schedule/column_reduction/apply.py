@@ -30,12 +30,12 @@ from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
-from tvm_hopper.schedule.memory_bound.partial import leave_columns, leave_partial
+from tvm_hopper.schedule.memory_bound.partial import leave_columns, leave_partial, pack_partial
 from tvm_hopper.schedule.memory_bound.program import Part, block_names, find_parts, is_plain
 from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.row_reduction.apply import schedule_rows
-from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
+from tvm_hopper.schedule.row_reduction.config import RowReductionConfig, of_partial
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import ColumnReductionConfig
@@ -123,7 +123,7 @@ def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReduction
     tile, text = _choose(program, sums, tensors, given)
     partial = [_split_rows(sch, part, tile) for part in sums]
     names = block_names(sch) - {p.name for p in parts}
-    schedule_rows(sch, RowReductionConfig(), names)  # the second kernel: of what the first leaves
+    schedule_rows(sch, of_partial(tile.vector, tile.parts), names)  # of what the first leaves
     _first_kernel(sch, partial, tensors, tile, text, len(program.columns))
     return tile.config
 
@@ -203,7 +203,9 @@ def _first_kernel(
         count = len(sch.get(block).writes)
         for store in [sch.cache_write(block, i, "local") for i in range(count)]:
             sch.reverse_compute_at(store, sch.get_loops(block)[2])
-            sch.unroll(sch.get_loops(store)[-1])
+            if tile.vector > 1:
+                sch.vectorize(sch.get_loops(store)[-1])
+            pack_partial(sch, store, tile.vector)
 
 
 def _number(sch: s_tir.Schedule, load: Any, tensor: Any, num_columns: int) -> None:

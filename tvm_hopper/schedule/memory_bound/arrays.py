@@ -98,13 +98,13 @@ def _kind(load: Any, part: Part) -> str | None:
     return "full" if len(index) == len(axes) else "column"
 
 
-def keep_read(sch: s_tir.Schedule, read: Read) -> Any:
-    """Let all readers of a tensor read registers; return the block that loads them."""
+def keep_read(sch: s_tir.Schedule, read: Read, scope: str = "local") -> Any:
+    """Let all readers of a tensor read registers, or shared memory; return what loads them."""
     first = read.readers[0]
     node = sch.get(first.block)
     index = next(i for i, x in enumerate(node.reads) if x.source.same_as(read.tensor))
     blocks = [p.block for p in read.readers]
-    return sch.cache_read(first.block, index, "local", consumer_blocks=blocks)
+    return sch.cache_read(first.block, index, scope, consumer_blocks=blocks)
 
 
 def keep_output(sch: s_tir.Schedule, part: Part, number: int, readers: list[Part]) -> Any:

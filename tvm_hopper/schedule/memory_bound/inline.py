@@ -70,12 +70,25 @@ def _is_kept(part: Part, parts: list[Part], recompute: bool) -> bool:
     """
     (buffer,) = part.outputs
     readers = [p for p in parts for load in p.loads if load.source.same_as(buffer)]
+    by_element = any(len(p.spatial) + len(p.reduced) > len(part.spatial) for p in readers)
+    if by_element and _chooses_loads(part.store.value):
+        return True
     if not is_dear(part.store.value):
         return False
-    if all(len(p.spatial) + len(p.reduced) == len(part.spatial) for p in readers):
+    if not by_element:
         return len(readers) > 1 and not recompute
     sums = [x for p in parts if p.reduced for x in p.outputs]
     return any(load.source.same_as(x) for load in part.loads for x in sums)
+
+
+def _chooses_loads(value: Any) -> bool:
+    """Tell a choice between values of which one is loaded: a branch wherever it stands."""
+    return any(
+        ir.find_all(choice, ir.TensorLoad)
+        for kind in (tirx.Select, ir.Call)
+        for choice in ir.find_all(value, kind)
+        if kind is tirx.Select or choice.op.name == "tirx.if_then_else"
+    )
 
 
 def is_dear(value: Any) -> bool:

@@ -21,12 +21,13 @@ from tvm_hopper.requests import keys
 
 from .arrays import Read, keep_output, keep_read
 from .program import Part, results
-from .tiles import RegisterTile, first_of_row, flat, lay_out, lay_out_rows, zero_of
+from .tiles import PART_AXIS, RegisterTile, first_of_row, flat, lay_out, lay_out_rows, zero_of
 
 
 class Work(Enum):
     """What a nest does."""
 
+    STAGE = "copy rows to shared memory"
     LOAD = "load elements"
     LOAD_AGAIN = "load elements again"
     LOAD_COLUMNS = "load what all rows share"
@@ -164,7 +165,10 @@ def in_memory(sch: s_tir.Schedule, parts: list[Part], full: frozenset[str]) -> l
     return [x for x in written if any(x.same_as(y) for y in outputs)]
 
 
-def one_thread(sch: s_tir.Schedule, block: Any, threads: int) -> None:
+def one_thread(sch: s_tir.Schedule, block: Any, tile: RegisterTile) -> None:
     """Let the first of a row's threads alone run a block, which has no loop over columns."""
-    _, thread = sch.split(sch.add_unit_loop(block), [None, threads])
+    rest, thread = sch.split(sch.add_unit_loop(block), [None, tile.threads])
     sch.bind(thread, "threadIdx.x")
+    if tile.cluster > 1:
+        _, part = sch.split(rest, [None, tile.cluster])
+        sch.bind(part, PART_AXIS)

@@ -5,7 +5,8 @@
   partial[j, share] += X[trip * 16 + share, j]         trip < 63, where the row exists
   S[j] += partial[j, share]
 
-`partial` is an array of the function, in memory: it belongs to the built function.
+`partial` is an array of the function, in memory: it belongs to the built function. A thread's
+columns are neighbours in it, so that it stores them by whole sectors of 32 bytes.
 """
 
 from __future__ import annotations
@@ -51,6 +52,28 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
     if len(columns) > 1:
         sch.fuse(*columns)
     return partial
+
+
+def pack_partial(sch: s_tir.Schedule, store: Any, vector: int) -> None:
+    """Let a thread's columns be neighbours in memory, behind the number of the part.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place, when all that touches the partial sums has its loops.
+    store : SBlockRV
+        The block that writes them, indexed by columns, then by the part.
+    vector : int
+        Columns of a thread; the last dimension of columns is a multiple of it.
+    """
+    if vector == 1:
+        return
+
+    def index(*i: Any) -> list[Any]:
+        *outer, column, part = i
+        return [*outer, column // vector, part, column % vector]
+
+    sch.transform_layout(store, ("write", 0), index)
 
 
 def _number_rows(sch: s_tir.Schedule, part: Part) -> None:

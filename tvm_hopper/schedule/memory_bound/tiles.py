@@ -25,6 +25,8 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
 
+PART_AXIS = "threadIdx.z"  # counts a row's thread blocks until SpreadRows makes a cluster of them
+
 
 @dataclass(frozen=True)
 class RegisterTile:
@@ -40,17 +42,20 @@ class RegisterTile:
         Vectors that one of them has, which are in flight together.
     rows : int
         Rows of a thread block.
+    cluster : int
+        Thread blocks that share a row, each with a part of it.
     """
 
     threads: int
     vector: int
     chunks: int
     rows: int = 1
+    cluster: int = 1
 
     @property
     def columns(self) -> int:
         """Elements of a row that its threads have room for."""
-        return self.threads * self.vector * self.chunks
+        return self.threads * self.vector * self.chunks * self.cluster
 
 
 def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool) -> Any:
@@ -72,8 +77,15 @@ def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool)
     outer : LoopRV
         The loop over tiles.
     """
+    extent = sch.get(loop).extent
     vectors, element = sch.split(loop, [None, tile.vector])
-    outer, chunk, thread = sch.split(vectors, [None, tile.chunks, tile.threads])
+    if tile.cluster > 1:
+        turns = -(-int(extent) // tile.columns)  # TVM takes one more for None here
+        factors = [tile.cluster, turns, tile.chunks, tile.threads]
+        part, outer, chunk, thread = sch.split(vectors, factors)
+        sch.bind(part, PART_AXIS)
+    else:
+        outer, chunk, thread = sch.split(vectors, [None, tile.chunks, tile.threads])
     sch.bind(thread, "threadIdx.x")
     sch.unroll(chunk)
     if not whole:

@@ -22,6 +22,7 @@ from tvm import s_tir
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
@@ -29,15 +30,17 @@ from tvm_hopper.schedule.memory_bound.arrays import find_reads, load_again
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
+    Nest,
     Work,
     hint_loads,
     in_memory,
     keep_in_registers,
     merge,
+    number_elements,
     one_thread,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import find_parts, is_column_sum
+from tvm_hopper.schedule.memory_bound.program import Part, find_parts, is_column_sum
 from tvm_hopper.schedule.memory_bound.tiles import deal_out, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
@@ -46,8 +49,9 @@ from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
-from .recognize import find_rows
-from .stream import deal_out_passes, plan_passes, read_apart
+from .recognize import RowProgram, find_rows
+from .stage import ask_for_bulk, stage_rows
+from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
 
 
 def row_reduction(
@@ -131,7 +135,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
             given, ("persistent", "ahead"), "a program without sums of columns beside rows"
         )
         return schedule_rows(sch, given)
-    for_rows = ("reload", "blocks", "hint", "chunks")
+    for_rows = ("blocks", "hint", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)
@@ -172,6 +176,9 @@ def schedule_rows(
     parts = inline_parts(sch, "row_reduction", choice.recompute, other)
     program = find_rows(parts)
     reads = find_reads(sch, parts, program.full)
+    staged: list[Nest] = []
+    if choice.stage:
+        staged, reads = stage_rows(sch, reads)
     if choice.is_streamed:
         reads = read_apart(reads, parts, program.full)
     elif choice.reload:
@@ -179,6 +186,9 @@ def schedule_rows(
     row = (program.columns,)
     nests = keep_in_registers(sch, parts, program.full, program.rows, row, reads, tile)
 
+    for nest in staged:
+        number_elements(sch, nest, len(program.rows), row)
+    nests = [*staged, *nests]
     passes = plan_passes(nests) if choice.is_streamed else []
     inside = [x for one in passes for x in (*one.loads, *one.stores)]
     shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
@@ -186,11 +196,12 @@ def schedule_rows(
     block = merge(sch, [row_loop(sch, nest) for nest in outside])
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
+    ask_for_bulk(sch, staged, program.columns, tile, choice.hint)
     deal_out_passes(sch, passes, tile)
     for nest in nests:
         if nest.work is Work.STORE_ROWS:
-            one_thread(sch, nest.block, tile.threads)
-        elif nest.work is not Work.COMPUTE_ROWS and not passes:
+            one_thread(sch, nest.block, tile)
+        elif nest.work not in (Work.COMPUTE_ROWS, Work.STAGE) and not passes:
             loop = list(sch.get_loops(nest.block))[-1]
             deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS)
     if tile.rows > 1:
@@ -199,9 +210,11 @@ def schedule_rows(
     sch.bind(block, "blockIdx.x")
     sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
     sch.annotate(block, keys.CHOSEN, choice.text)
+    if tile.cluster > 1:
+        sch.annotate(block, keys.ROW_CLUSTER, tile.cluster)
     if choice.blocks > 1:
         sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
-    if choice.hint:
+    if choice.hint and not choice.stage:
         hint_loads(sch, nests)
     return choice.config
 
@@ -229,6 +242,8 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
         reductions=sum(bool(p.reduced) for p in parts),
         again=any(x.again for x in load_again(find_reads(again, early), early)),
         moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(results),
+        passes=count_passes(early, program.full),
+        unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
     )
     if given.vector is not None and work.vector != given.vector:
         raise cannot_schedule(
@@ -237,6 +252,16 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
             f"at most 16 bytes of the widest tensor, and whole vectors: {work.vector}",
         )
     return choose_rows(f"block {parts[0].name}", work, given)
+
+
+def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) -> str:
+    """Say why rows cannot wait in shared memory; nothing if they can."""
+    if (kept := find_kept(parts, program.full)) is not None:
+        return f"elements of {kept[1].source.name} that are computed and read again"
+    for tensor in tensors:
+        if program.columns * dtype_bytes(ir.dtype_of(tensor)) % BULK_ALIGNMENT:
+            return f"rows of {program.columns} elements of {ir.dtype_of(tensor)}"
+    return "" if tensors else "no tensor of rows"
 
 
 def _bytes(tensors: Iterable[Any]) -> int:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
-from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_TURNS_AHEAD
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM, MOST_ROW_CLUSTER, MOST_TURNS_AHEAD
 from tvm_hopper.schedule.arguments import as_int, check_type
 
 MOST_CHUNKS = 16  # vectors of a thread: their registers are few
+FEW_CHUNKS = 8  # of them that a thread of a row has in flight at most by default
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
 MOST_BLOCKS = 1 << 16  # of a grid whose thread blocks each leave sums of columns
 
@@ -43,6 +44,12 @@ class RowReductionConfig:
     chunks : int, optional
         Vectors of a thread that are in flight together. A row of more is streamed: each reduction,
         and what is behind the last one, loads it for itself, a part after another.
+    cluster : int, optional
+        Thread blocks that share a row, each with a part of it: 1, 2, 4, 8 or 16. They are a
+        cluster, and send each other what they have reduced.
+    stage : bool, optional
+        Whether bulk copies bring a row to shared memory, where it waits for each of its passes;
+        `chunks` vectors of a thread are loaded from there together.
     persistent : int, optional
         Thread blocks that share all rows, where columns are summed beside them.
     ahead : int, optional
@@ -63,6 +70,8 @@ class RowReductionConfig:
     blocks: int | None = None
     hint: bool | None = None
     chunks: int | None = None
+    cluster: int | None = None
+    stage: bool | None = None
     persistent: int | None = None
     ahead: int | None = None
 
@@ -71,6 +80,8 @@ class RowReductionConfig:
         threads = as_int(where, "threads", self.threads, 1, MAX_THREADS)
         rows = as_int(where, "rows", self.rows, 1, MAX_THREADS)
         chunks = as_int(where, "chunks", self.chunks, 1, MOST_CHUNKS)
+        cluster = as_int(where, "cluster", self.cluster, 1, MOST_ROW_CLUSTER)
+        object.__setattr__(self, "cluster", cluster)
         vector = as_int(where, "vector", self.vector, 1, MOST_VECTOR)
         persistent = as_int(where, "persistent", self.persistent, 1, MOST_BLOCKS)
         object.__setattr__(self, "persistent", persistent)
@@ -82,10 +93,11 @@ class RowReductionConfig:
         object.__setattr__(self, "vector", vector)
         blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
         object.__setattr__(self, "blocks", blocks)
-        for name in ("preload", "recompute", "reload", "hint"):
+        for name in ("preload", "recompute", "reload", "hint", "stage"):
             check_type(where, name, getattr(self, name), bool, "a bool")
-        if vector is not None and vector & (vector - 1):
-            raise cannot_schedule(where, f"vector={vector}", "a power of two")
+        for name, value in (("vector", vector), ("cluster", cluster)):
+            if value is not None and value & (value - 1):
+                raise cannot_schedule(where, f"{name}={value}", "a power of two")
         if threads is not None and not is_row(threads):
             need = f"a power of two, or a multiple of {THREADS_PER_WARP}"
             raise cannot_schedule(where, f"threads={threads}", need)
@@ -105,3 +117,15 @@ def is_row(threads: int) -> bool:
 def fits_block(threads: int, rows: int) -> bool:
     """Tell whether the rows of a thread block are whole warps, and not too many."""
     return threads * rows <= MAX_THREADS and threads * rows % THREADS_PER_WARP == 0
+
+
+def of_partial(vector: int, parts: int) -> RowReductionConfig:
+    """Return how so many partial sums are combined that lie in groups of so many columns.
+
+    A thread block has the columns of whole groups, of which a thread loads one: what it leaves of a
+    sector of memory another one takes. Where there are many parts, each row gets more threads.
+    """
+    rows = vector if parts >= THREADS_PER_WARP else 1
+    while rows > 1 and MAX_THREADS // rows * FEW_CHUNKS < parts:
+        rows //= 2
+    return RowReductionConfig(vector=1, rows=rows if rows > 1 else None)

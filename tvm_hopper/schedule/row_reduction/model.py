@@ -24,9 +24,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import log2
 
+from tvm.target import Target
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
-from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
+from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
 from .config import RowReductionConfig, fits_block
@@ -38,6 +43,19 @@ ENOUGH_AGAIN = 128 << 10  # the same, of rows that are loaded again
 CROWDED = 0.965  # of memory's share is left above that
 LULL = 0.08  # of the time, with one thread block on an SM
 BARRIER, PER_THREAD = 300, 2  # cycles of a barrier, and for each thread that comes to it
+CLUSTER_BARRIER = 1500  # cycles more where a cluster waits
+CLUSTERS = (1, 2, 4, 8)  # that every chip with clusters runs
+LONG_BYTES = 32 << 10  # of a row: below, thread blocks have it to themselves
+STAGED_SIZES = (128, 256, 512, 1024)
+STAGED_CHUNKS = (1, 2, 4)
+ROOM_OF_SUMS = 2048  # bytes of shared memory beside rows: sums of warps, barriers, alignment
+STAGED_REGISTERS = 40  # of a thread
+STAGED_BYTES = 128  # of a row that a thread reads from there, all its turns together
+STAGED_AT_ONCE = 128  # bytes that it loads together, with what rows share
+STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; the latter if rows share tensors
+STAGED_SHARE = 0.97  # of memory's share
+CLUSTER_SHARE = 0.88  # the same, of clusters that have rows in registers
+TWICE = 0.89  # the same, of one thread block that reduces long rows twice out of registers
 BASE_REGISTERS = 30  # of a thread, beside its part of the row
 BASE_AGAIN = 20  # the same, of rows that are loaded again, with a vector of what rows share
 MOST_AGAIN = 3  # thread blocks of such rows on an SM: registers are worth more than a fourth
@@ -50,6 +68,9 @@ MOST_CHUNKS = 8  # vectors of a thread: code grows with them, bytes in flight ar
 BEST_BYTES = 64  # that a thread loads at once
 FEWEST_THREADS = 128  # of a thread block
 FEW_ROWS = 4  # of an SM: below, its thread blocks are all at the same place
+STREAM_BYTES = 32  # that a thread loads at once of rows that are streamed
+STREAM_THREADS = (256, 512)  # of a row that is streamed once
+FEWEST_PARTS = 2  # of such a row
 STREAMED = 0.7  # of memory's share: L2 answers the second pass over a row
 CACHE_BYTES = 50 << 20  # of L2: what fits is wanted there by whoever comes next
 ALIKE = 0.99  # of the best rate: as fast
@@ -81,6 +102,10 @@ class RowWork:
         Whether a row can be loaded again behind the last of them.
     moved : int
         Bytes that are loaded and stored for each element.
+    passes : int
+        Times that a kernel which streams rows loads them.
+    unstaged : str
+        Why rows cannot wait in shared memory, if they cannot.
     """
 
     rows: int | None
@@ -92,6 +117,8 @@ class RowWork:
     reductions: int
     again: bool = False
     moved: int = 0
+    passes: int = 2
+    unstaged: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,6 +134,7 @@ class RowChoice:
     rate: float  # bytes a cycle
     text: str = ""
     is_streamed: bool = False
+    stage: bool = False
 
     @property
     def config(self) -> RowReductionConfig:
@@ -120,7 +148,9 @@ class RowChoice:
             reload=self.reload,
             blocks=self.blocks,
             hint=self.hint,
-            chunks=self.tile.chunks if self.is_streamed else None,
+            chunks=self.tile.chunks if self.is_streamed or self.stage else None,
+            cluster=self.tile.cluster,
+            stage=self.stage,
         )
 
 
@@ -142,26 +172,35 @@ def least_registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -
 
 def blocks_of_sm(work: RowWork, tile: RegisterTile, num_registers: int, reload: bool) -> int:
     """Return how many thread blocks an SM has room for, and no more than bring enough bytes."""
-    threads = tile.threads * tile.rows
+    threads, columns = tile.threads * tile.rows, -(-work.columns // tile.cluster)
     given = -(-num_registers // REGISTER_STEP) * REGISTER_STEP
     room = min(REGISTERS_PER_SM // (given * threads), THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
     enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
     room = min(room, MOST_AGAIN) if reload else room
-    return max(1, min(room, enough // (tile.rows * work.columns * work.loaded or 1)))
+    return max(1, min(room, enough // (tile.rows * columns * work.loaded or 1)))
 
 
-def rate(work: RowWork, tile: RegisterTile, blocks: int, reload: bool = False) -> float:
+def rate(
+    work: RowWork, tile: RegisterTile, blocks: int, reload: bool = False, staged: bool = False
+) -> float:
     """Estimate the bytes that an SM, with so many thread blocks, loads in a cycle."""
     threads = tile.threads * tile.rows
     if work.rows is not None:  # a grid that leaves SMs empty has few to wait for
-        blocks = min(blocks, -(-work.rows // (tile.rows * DEFAULT_NUM_SMS)))
-    flight = blocks * tile.rows * work.columns * work.loaded
-    barriers = work.reductions if tile.threads > THREADS_PER_WARP else 0
-    wait = barriers * (BARRIER + PER_THREAD * threads)
+        blocks = min(blocks, -(-work.rows * tile.cluster // (tile.rows * DEFAULT_NUM_SMS)))
+    flight = blocks * tile.rows * work.columns * work.loaded // tile.cluster
+    barriers = work.reductions if tile.threads > THREADS_PER_WARP or tile.cluster > 1 else 0
+    far = CLUSTER_BARRIER if tile.cluster > 1 else 0
+    wait = barriers * (BARRIER + PER_THREAD * threads + far)
     waste = work.columns / tile.columns
+    if staged:
+        return min(STAGED_SHARE * BYTES_PER_CYCLE, waste * flight / (LATENCY + wait))
     enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
     share = BYTES_PER_CYCLE * (CROWDED if flight > enough else 1)
     lull = 1 - LULL / max(1, blocks) ** 2
+    if tile.cluster > 1:
+        lull *= CLUSTER_SHARE
+    elif work.reductions > 1 and work.columns * work.loaded > LONG_BYTES:
+        lull *= TWICE
     return lull * min(share, waste * flight / (LATENCY + wait))
 
 
@@ -177,10 +216,23 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     given : RowReductionConfig
         What is decided already.
 
+    Raises
+    ------
+    ScheduleError
+        Rows are to be staged in shared memory, and cannot be.
     """
-    found = [x for x in _candidates(work, given) if x is not None]
-    if not found or given.chunks is not None:
-        found = [x for x in found if x.tile.chunks == given.chunks] or [_streamed(work, given)]
+    if _passes_once(work, given):
+        one = _streamed(work, given)
+        return replace(one, text=_say(one, work))
+    if given.stage:
+        found = _staged(work, given)
+        _check_staged(where, work, given, found)
+    else:
+        found = [x for x in _candidates(work, given) if x is not None]
+        if given.stage is None and _is_long(work, given):
+            found += _staged(work, given)
+        if not found or given.chunks is not None:
+            found = [x for x in found if x.tile.chunks == given.chunks] or [_streamed(work, given)]
     best = max(x.rate for x in found)
     found.sort(key=lambda x: _order(x, best, work))
     texts = [_say(x, work) for x in found[: 1 + RUNNERS_UP]]
@@ -198,10 +250,21 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
         waste = tile.columns * tile.rows
         return (again, choice.recompute, tile.chunks, not choice.preload, waste, tile.threads)
     group = 0.0 if choice.rate >= ALIKE * best else best - choice.rate
+    if choice.stage:
+        return (group, *_order_staged(tile, work), 0, 0, 0)
     threads = max(tile.threads * tile.rows, FEWEST_THREADS)
     together = tile.rows > 1 and tile.threads > THREADS_PER_WARP  # rows wait for one another
     off = abs(log2(tile.chunks * tile.vector * max(work.loaded, 1) / BEST_BYTES))
     return (group, again, together, off, threads, choice.recompute, choice.preload)
+
+
+def _order_staged(tile: RegisterTile, work: RowWork) -> tuple[float, ...]:
+    """Sort staged rows by how far their parts, threads and vectors are from what was fastest."""
+    part = tile.rows * work.columns * work.loaded / tile.cluster
+    wanted = STAGED_PARTS[bool(work.shared)]
+    at_once = tile.chunks * tile.vector * (work.loaded + work.shared)
+    far = abs(log2(part / wanted)) + abs(log2(part / (tile.threads * tile.rows * STAGED_BYTES)))
+    return (at_once > STAGED_AT_ONCE, far, tile.cluster, -tile.chunks)
 
 
 def _few_rows(work: RowWork) -> bool:
@@ -209,13 +272,13 @@ def _few_rows(work: RowWork) -> bool:
 
 
 def _candidates(work: RowWork, given: RowReductionConfig) -> list[RowChoice | None]:
-    vectors = -(-work.columns // work.vector)
     sizes = SIZES if given.threads is None else (given.threads,)
     preloads = (True, False) if given.preload is None else (given.preload,)
     recomputes = (False, True) if given.recompute is None else (given.recompute,)
     reloads = (False, True) if given.reload is None else (given.reload,)
     return [
-        _candidate(work, given, threads, -(-vectors // threads), preload, recompute, reload)
+        _candidate(work, given, cluster, threads, preload, recompute, reload)
+        for cluster in _clusters(work, given)
         for threads in sizes
         for preload in (preloads if work.shared else preloads[:1])
         for recompute in (recomputes if work.kept else recomputes[:1])
@@ -224,29 +287,97 @@ def _candidates(work: RowWork, given: RowReductionConfig) -> list[RowChoice | No
     ]
 
 
+def _clusters(work: RowWork, given: RowReductionConfig) -> tuple[int, ...]:
+    """List the numbers of thread blocks that may share a row: one, unless it is long."""
+    if given.cluster is not None:
+        return (given.cluster,)
+    return CLUSTERS if _is_long(work, given) else (1,)
+
+
+def _is_long(work: RowWork, given: RowReductionConfig) -> bool:
+    """Tell rows that clusters and shared memory are for, if nothing says how to cut them up."""
+    is_own = all(x is None for x in (given.threads, given.rows, given.chunks))
+    chip = find_processor(Target.current(allow_none=True))
+    may = not isinstance(chip, Arch) or chip.has_clusters
+    return is_own and may and work.columns * work.loaded > LONG_BYTES
+
+
+def _staged(work: RowWork, given: RowReductionConfig) -> list[RowChoice]:
+    """List the choices by which rows wait in shared memory."""
+    if work.unstaged:
+        return []
+    hint = _outgrows_cache(work) if given.hint is None else given.hint
+    found = []
+    for cluster in CLUSTERS if given.cluster is None else (given.cluster,):
+        for threads in STAGED_SIZES if given.threads is None else (given.threads,):
+            for chunks in STAGED_CHUNKS if given.chunks is None else (given.chunks,):
+                tile = RegisterTile(threads, work.vector, chunks, given.rows or 1, cluster)
+                if given.chunks is None and chunks > 1 and tile.columns > work.columns:
+                    continue
+                blocks = given.blocks or blocks_of_staged(work, tile)
+                if blocks and (cluster == 1 or threads % THREADS_PER_WARP == 0):
+                    speed = rate(work, tile, blocks, staged=True)
+                    choice = RowChoice(tile, False, True, False, blocks, hint, speed)
+                    found.append(replace(choice, is_streamed=True, stage=True))
+    return found
+
+
+def blocks_of_staged(work: RowWork, tile: RegisterTile) -> int:
+    """Return how many thread blocks with rows in shared memory an SM has room for; 0 for none."""
+    whole = -(-work.columns // tile.columns) * tile.columns // tile.cluster
+    need = tile.rows * whole * work.loaded + ROOM_OF_SUMS
+    threads = tile.threads * tile.rows
+    if need > SM_90A.smem_per_block:
+        return 0
+    held = SM_90A.smem_per_sm // (need + SM_90A.smem_reserved_per_block)
+    of_registers = REGISTERS_PER_SM // (STAGED_REGISTERS * threads)
+    room = min(of_registers, THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
+    return max(1, min(held, room))
+
+
+def _check_staged(
+    where: str, work: RowWork, given: RowReductionConfig, found: list[RowChoice]
+) -> None:
+    """Refuse to stage rows that cannot be, or that have no room."""
+    if work.unstaged:
+        need = f"rows of a multiple of {BULK_ALIGNMENT} bytes, of which each pass computes its own"
+        found_text = f"stage=True for {work.unstaged}"
+        raise cannot_schedule(where, found_text, need, "leave stage= out")
+    if not found:
+        raise cannot_schedule(
+            where,
+            f"stage=True for rows of {work.columns * work.loaded} bytes",
+            f"at most {SM_90A.smem_per_block - ROOM_OF_SUMS} bytes in each thread block, and whole "
+            "warps in a cluster",
+            "give cluster=, or fewer rows",
+        )
+
+
 def _candidate(
     work: RowWork,
     given: RowReductionConfig,
+    cluster: int,
     threads: int,
-    chunks: int,
     preload: bool,
     recompute: bool,
     reload: bool,
 ) -> RowChoice | None:
     rows = given.rows or max(1, FEWEST_THREADS // threads)
+    chunks = -(-work.columns // (work.vector * threads * cluster))
     need = registers(work, chunks, recompute, reload)
     early = -(-chunks * work.vector * work.shared // 4) if preload else 0
     most = min(REGISTERS_PER_THREAD, REGISTERS_PER_SM // (threads * rows))
     if (
         not fits_block(threads, rows)
+        or (cluster > 1 and threads % THREADS_PER_WARP)
         or least_registers(work, chunks, recompute, reload) + early > most
     ):
         return None
     if given.threads is None and (
-        chunks > MOST_CHUNKS or (chunks == 1 and _too_wide(work, threads))
+        chunks > MOST_CHUNKS or (chunks == 1 and _too_wide(work, threads * cluster))
     ):
         return None
-    tile = RegisterTile(threads, work.vector, chunks, rows)
+    tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
     blocks, hint = given.blocks, given.hint
     if blocks is None:
         blocks = 1 if _few_rows(work) else blocks_of_sm(work, tile, need + early, reload)
@@ -256,16 +387,34 @@ def _candidate(
     return RowChoice(tile, preload, recompute, reload, blocks, hint, speed)
 
 
+def _passes_once(work: RowWork, given: RowReductionConfig) -> bool:
+    """Tell long rows of which nothing has to wait: they are streamed as fast as memory goes."""
+    parts = -(-work.columns // (work.vector * _stream_chunks(work) * STREAM_THREADS[0]))
+    return work.passes == 1 and parts >= FEWEST_PARTS and given == RowReductionConfig()
+
+
+def _stream_threads(work: RowWork, chunks: int) -> int:
+    """Return many threads of few rows where L2 has to keep them, else fewer that end apart."""
+    if work.passes > 1:
+        return MAX_THREADS
+    sizes = [x for x in STREAM_THREADS if x * chunks * work.vector * FEWEST_PARTS <= work.columns]
+    return max(sizes, default=STREAM_THREADS[0])
+
+
+def _stream_chunks(work: RowWork) -> int:
+    return max(1, STREAM_BYTES // (work.vector * max(work.loaded, 1)))
+
+
 def _streamed(work: RowWork, given: RowReductionConfig) -> RowChoice:
     """Return the choice for rows that no thread block holds, nor loads at once."""
-    threads = given.threads or MAX_THREADS
-    chunks = given.chunks or max(1, BEST_BYTES // (work.vector * max(work.loaded, 1)))
-    tile = RegisterTile(threads, work.vector, chunks, given.rows or 1)
+    chunks = given.chunks or _stream_chunks(work)
+    threads = given.threads or min(_stream_threads(work, chunks), MAX_THREADS // (given.rows or 1))
+    tile = RegisterTile(threads, work.vector, chunks, given.rows or 1, given.cluster or 1)
     most = min(THREADS_PER_SM // (threads * tile.rows), MOST_BLOCKS_PER_SM)
     flight = tile.rows * tile.columns * work.loaded
     blocks = given.blocks or max(1, min(ENOUGH_BYTES // (flight or 1), most))
     hint = bool(given.hint)  # lines that are wanted until the second pass leave no room for others
-    speed = STREAMED * BYTES_PER_CYCLE
+    speed = (1 if work.passes == 1 else STREAMED) * BYTES_PER_CYCLE
     choice = RowChoice(tile, False, True, False, blocks, hint, speed)
     return replace(choice, is_streamed=True)
 
@@ -285,8 +434,10 @@ def _say(choice: RowChoice, work: RowWork) -> str:
     early = ", what rows share first" if work.shared and choice.preload else ""
     again = ", exponentials and the like twice" if work.kept and choice.recompute else ""
     again += ", rows loaded twice" if choice.reload else ""
-    again += ", rows loaded in parts by each pass" if choice.is_streamed else ""
+    passes = "from shared memory" if choice.stage else "in parts"
+    again += f", rows loaded {passes} by each pass" if choice.is_streamed else ""
     share = f"{100 * choice.rate / BYTES_PER_CYCLE:.0f}% of memory"
-    text = f"{tile.threads} threads a row, {tile.chunks} vectors of {tile.vector} each"
+    part = f" in each of {tile.cluster} thread blocks of a cluster" if tile.cluster > 1 else ""
+    text = f"{tile.threads} threads a row{part}, {tile.chunks} vectors of {tile.vector} each"
     room = f", {choice.blocks} thread blocks an SM" if choice.blocks > 1 else ""
     return f"{text}{rows}{early}{again}{room} ({share})"

@@ -27,13 +27,13 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_hopper.requests import keys
-from tvm_hopper.schedule.memory_bound.arrays import find_reads, keep_output, keep_read
+from tvm_hopper.schedule.memory_bound.arrays import find_reads, keep_output, keep_read, load_again
 from tvm_hopper.schedule.memory_bound.nests import one_thread
-from tvm_hopper.schedule.memory_bound.partial import leave_partial
+from tvm_hopper.schedule.memory_bound.partial import leave_partial, pack_partial
 from tvm_hopper.schedule.memory_bound.program import Part, is_column_sum, results
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, lay_out, lay_out_rows
 
-from .config import RowReductionConfig
+from .config import RowReductionConfig, of_partial
 from .recognize import RowProgram
 
 
@@ -42,10 +42,12 @@ class Persistent:
     """How a persistent kernel is cut up: a tile of registers, thread blocks, what to say."""
 
     tile: RegisterTile
-    blocks: int
-    on_one: int  # of them on an SM
+    blocks: int  # or clusters of them
+    on_one: int  # thread blocks on an SM
     ahead: int  # rows of a thread block that are brought into L2 in advance
     text: str
+    is_staged: bool = False  # into shared memory instead
+    reload: bool = False  # a row is loaded a second time behind the reduction
 
     @property
     def parts(self) -> int:
@@ -61,6 +63,9 @@ class Persistent:
             vector=self.tile.vector,
             persistent=self.blocks,
             ahead=self.ahead,
+            cluster=self.tile.cluster,
+            stage=self.is_staged,
+            reload=self.reload,
         )
 
 
@@ -105,13 +110,15 @@ def schedule_persistent(
         Schedules the blocks of the function but for those that it is told: `schedule_rows`.
     """
     reads = find_reads(sch, [*own, *sums], program.full)
+    if choice.reload:
+        reads = load_again(reads, own)
     partial = [leave_partial(sch, part, choice.parts) for part in sums]
     for block in partial:  # TVM binds no loop of a block that reads rows behind their end, later
         column, trip, share = sch.get_loops(block)
         sch.reorder(share, trip, column)
         deal_out(sch, column, choice.tile, whole=False)
     other = {p.name for p in own} | {str(sch.get(x).name_hint) for x in partial}
-    second(sch, RowReductionConfig(), frozenset(other))
+    second(sch, of_partial(choice.tile.vector, choice.parts), frozenset(other))
 
     of_sums = {p.name: replace(p, block=x) for p, x in zip(sums, partial, strict=True)}
     _share_rows(sch, own, partial, program, choice)
@@ -145,7 +152,8 @@ def _share_rows(
         trips.append(trip)
     trip = sch.merge(*trips)
     if choice.ahead:
-        sch.annotate(trip, keys.PREFETCH_ROWS, choice.ahead)
+        key = keys.STAGE_ROWS if choice.is_staged else keys.PREFETCH_ROWS
+        sch.annotate(trip, key, choice.ahead)
     share = next(iter(sch.get_loops(own[0].block)))
     grid, below = sch.split(share, [choice.blocks, choice.tile.rows])
     sch.bind(grid, "blockIdx.x")
@@ -153,6 +161,8 @@ def _share_rows(
     sch.annotate(grid, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
     sch.annotate(grid, keys.CHOSEN, choice.text)
     sch.annotate(grid, keys.BLOCKS_PER_SM, choice.on_one)
+    if choice.tile.cluster > 1:
+        sch.annotate(grid, keys.ROW_CLUSTER, choice.tile.cluster)
 
 
 def _keep_results(place: _RowPlace, own: list[Part], program: RowProgram) -> None:
@@ -206,7 +216,7 @@ class _RowPlace:
         if full:
             deal_out(self.sch, list(self.sch.get_loops(block))[-1], self.tile, whole=True)
         else:
-            one_thread(self.sch, block, self.tile.threads)
+            one_thread(self.sch, block, self.tile)
 
     def store_sums(self, block: Any) -> None:
         """Keep sums of columns in registers, and store them behind the last row."""
@@ -219,4 +229,5 @@ class _RowPlace:
 
         self.sch.transform_layout(block, ("write", 0), index, assume_injective_transform=True)
         self.sch.reverse_compute_at(store, self.thread)
-        deal_out(self.sch, list(self.sch.get_loops(store))[-1], self.tile, whole=False)
+        deal_out(self.sch, list(self.sch.get_loops(store))[-1], self.tile, whole=True)
+        pack_partial(self.sch, store, vector)

@@ -262,6 +262,8 @@ class HostInterpreter:
         """Evaluate one call."""
         name = short_name(node)
         args = list(node.args)
+        if name == "call_extern":
+            name, *args = self.expr(args[0]), *args[1:]
         if name in _CALLS:
             return _CALLS[name](*[self.expr(a) for a in args])
         if name == "if_then_else":
@@ -369,6 +371,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "reinterpret": lambda p: p,
     "handle_add_byte_offset": _offset,
     "TVMBackendAllocWorkspace": _allocate,
+    "TVMFFIEnvGetDLPackManagedTensorAllocator": lambda: None,  # TVM's own pool is modelled
     "TVMBackendFreeWorkspace": lambda *_: 0,  # a device that is in order: later launches reuse it
     "likely": lambda p: p,
     "ret": _ret,

@@ -1,0 +1,112 @@
+"""Combine values of neighbouring lanes so that each of them has the result.
+
+    for each distance 16, 8, 4, 2, 1:
+        total[0] = total[0] + shuffle_xor(total[0], distance)
+
+Both operands of a step are the same in both lanes but for their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import registers
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
+
+
+@dataclass(frozen=True)
+class ThreadReduction:
+    """One reduction of a kernel: what each thread has, and where the result goes."""
+
+    scope: tirx.AttrStmt
+    reducer: Any
+    sources: tuple[Any, ...]
+    results: tuple[Any, ...]
+    axis: ir.For  # of the threads of a row
+    rows: int  # of a thread block
+    cluster: ir.For | None = None  # of the thread blocks that share a row
+    turn: Any = 0  # which of its two rooms it uses, where it is alone in a loop
+    in_loop: bool = False
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a row."""
+        return int(self.axis.extent)
+
+    @property
+    def num_warps(self) -> int:
+        """Warps of a row."""
+        return -(-self.num_threads // WARP)
+
+    @property
+    def num_partials(self) -> int:
+        """Warps of a row in all thread blocks that share it."""
+        return self.num_warps * (int(self.cluster.extent) if self.cluster is not None else 1)
+
+
+def gather(one: ThreadReduction, places: list[tuple[ir.Var, list[Any]]], lane: Any) -> list[Any]:
+    """Let each lane combine what it takes of the values of all warps of a row."""
+    width, identities, stmts = warps_together(one), one.reducer.identity_element, []
+    for first in range(0, one.num_partials, width):
+        taken = [ir.Var("taken", ir.dtype_of(x)) for x in one.results]
+        values: list[Any] = []
+        for (buffer, place), identity in zip(places, identities, strict=True):
+            value: Any = tirx.BufferLoad(buffer, [*place, first + lane % width])
+            if first + width > one.num_partials:
+                inside = lane % width < one.num_partials - first
+                value = tirx.if_then_else(inside, value, identity)
+            values.append(value)
+        if not first:
+            stmts += [store(x, value) for x, value in zip(one.results, values, strict=True)]
+            continue
+        stmts += [tirx.Bind(var, value) for var, value in zip(taken, values, strict=True)]
+        stmts += _combine_all(one, taken)
+    return stmts
+
+
+def warps_together(one: ThreadReduction) -> int:
+    """Return how many neighbouring lanes combine the values of a row's warps."""
+    return min(WARP, 1 << (one.num_partials - 1).bit_length())
+
+
+def butterfly(one: ThreadReduction, width: int) -> list[ir.Stmt]:
+    """Combine the values of `width` neighbouring lanes; each of them has the result."""
+    steps: list[ir.Stmt] = []
+    distance = width // 2
+    while distance:
+        others = [registers.shuffle_xor(x, distance) for x in one.results]
+        values = dict(zip(one.reducer.lhs, one.results, strict=True))
+        if len(others) == 1:
+            values |= dict(zip(one.reducer.rhs, others, strict=True))
+            steps += _combine(one, values)
+        else:  # a result may depend on all of the others: take them before one is changed
+            taken = [ir.Var("other", ir.dtype_of(x)) for x in others]
+            steps += [tirx.Bind(var, x) for var, x in zip(taken, others, strict=True)]
+            steps += _combine_all(one, taken)
+        distance //= 2
+    return steps
+
+
+def _combine_all(one: ThreadReduction, taken: list[ir.Var]) -> list[ir.Stmt]:
+    """Combine the results with values that variables hold."""
+    kept = [ir.Var("own", ir.dtype_of(x)) for x in taken]
+    values = dict(zip(one.reducer.lhs, kept, strict=True))
+    values |= dict(zip(one.reducer.rhs, taken, strict=True))
+    bound = [tirx.Bind(var, x) for var, x in zip(kept, one.results, strict=True)]
+    return [*bound, *_combine(one, values)]
+
+
+def _combine(one: ThreadReduction, values: dict[Any, Any]) -> list[ir.Stmt]:
+    return [
+        store(to, ir.substitute(value, values))
+        for to, value in zip(one.results, one.reducer.result, strict=True)
+    ]
+
+
+def store(to: ir.TensorLoad, value: Any) -> ir.Stmt:
+    """Store a value where a load takes it from."""
+    return ir.BufferStore(to.source, value, list(to.indices))

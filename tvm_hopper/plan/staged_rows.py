@@ -1,0 +1,117 @@
+"""Rows that a loop of a persistent kernel loads, one a turn, to be staged in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.requests.keys import STAGE_ROWS
+
+PART_AXIS = "threadIdx.z"  # counts the parts of a row that a cluster shares
+_BULK_BYTES = 16  # of which addresses and sizes are multiples
+
+
+@dataclass(frozen=True)
+class StagedTensor:
+    """A tensor of which a loop loads a row a turn."""
+
+    tensor: ir.Var
+    first: tuple[Any, ...]  # index of the first element of a thread block's part of a row
+    columns: int  # of that part
+    loads: tuple[ir.BufferStore, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the part of a row."""
+        return self.columns * dtype_bytes(ir.dtype_of(self.tensor))
+
+
+@dataclass(frozen=True)
+class StagedLoop:
+    """A loop over rows, when its rows exist, and by how many turns they are asked for ahead."""
+
+    loop: ir.For
+    exists: Any
+    ahead: int
+    tensors: tuple[StagedTensor, ...]
+
+    @property
+    def rooms(self) -> int:
+        """Rows that wait, the one that is computed with, and the one before."""
+        return self.ahead + 2
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a turn."""
+        return sum(x.num_bytes for x in self.tensors)
+
+
+def plan_stages(kernel: ir.For) -> tuple[StagedLoop, ...]:
+    """Find the loops with a request, and the rows that they load; one turn has none to come."""
+    loops = [x for x in requested(kernel) if not ir.is_const(x.extent, 1)]
+    return tuple(_plan(kernel, loop) for loop in loops)
+
+
+def requested(kernel: ir.For) -> list[ir.For]:
+    """Return the loops with a request."""
+    return ir.find_all(kernel, ir.For, lambda x: STAGE_ROWS in x.annotations)
+
+
+def _plan(kernel: ir.For, loop: ir.For) -> StagedLoop:
+    axes = ir.thread_axes(kernel)
+    part = axes.get(PART_AXIS)
+    inside = [x.loop_var for x in ir.find_all(loop.body, ir.For)]
+    threads = [x.loop_var for tag, x in axes.items() if tag in ("threadIdx.x", "threadIdx.y")]
+    zero = dict.fromkeys([*inside, *threads], 0)
+    found: dict[ir.Var, StagedTensor] = {}
+    conditions = []
+    for realize in ir.find_all(loop.body, ir.SBlockRealize):
+        load = loaded_element(realize.block.body)
+        if load is None or not ir.depends_on(list(load.indices), [loop.loop_var]):
+            continue
+        first = [ir.simplify(ir.substitute(x, zero)) for x in load.indices]
+        columns = _columns(load.source, first[-1], part)
+        known = found.get(load.source)
+        loads = (*(known.loads if known is not None else ()), realize.block.body)
+        found[load.source] = StagedTensor(load.source, tuple(first), columns, loads)
+        conditions.append(ir.simplify(ir.substitute(realize.predicate, zero)))
+    alike = all(tvm_ffi.structural_equal(x, conditions[0]) for x in conditions)
+    rows = axes.get("threadIdx.y")
+    if not found or not alike or (rows is not None and not ir.is_const(rows.extent, 1)):
+        raise cannot_lower(
+            f"loop {loop.loop_var.name}, {STAGE_ROWS}",
+            "no rows of a thread block, one a turn",
+            "loads of whole rows into registers, under one condition",
+            "leave the request out",
+        )
+    return StagedLoop(loop, conditions[0], int(loop.annotations[STAGE_ROWS]), tuple(found.values()))
+
+
+def _columns(tensor: ir.Var, first: Any, part: ir.For | None) -> int:
+    """Return the columns of a thread block's part of a row; refuse what no bulk copy brings."""
+    columns, count = ir.static_int(tensor.shape[-1]), 1 if part is None else int(part.extent)
+    begin = 0 if part is None or not columns else part.loop_var * (columns // count)
+    size = (columns or 0) // count * dtype_bytes(ir.dtype_of(tensor))
+    whole = columns is not None and columns % count == 0 and size % _BULK_BYTES == 0
+    if not whole or tensor.ty.strides or not ir.is_zero(ir.simplify(first - begin)):
+        raise cannot_lower(
+            f"tensor {tensor.name}, {STAGE_ROWS}",
+            f"rows of {tensor.shape[-1]} elements for {count} thread blocks",
+            f"contiguous parts, each of a multiple of {_BULK_BYTES} bytes",
+            "leave the request out",
+        )
+    return (columns or 0) // count
+
+
+def loaded_element(stmt: Any) -> Any:
+    """Return the element of memory that a statement copies into registers, if it does."""
+    if not isinstance(stmt, ir.BufferStore) or str(stmt.buffer.scope()) != "local":
+        return None
+    value = stmt.value
+    outside = isinstance(value, ir.TensorLoad) and str(value.source.scope()) in ("", "global")
+    return value if outside else None

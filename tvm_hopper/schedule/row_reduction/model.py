@@ -50,7 +50,7 @@ STAGED_SIZES = (128, 256, 512, 1024)
 STAGED_CHUNKS = (1, 2, 4)
 ROOM_OF_SUMS = 2048  # bytes of shared memory beside rows: sums of warps, barriers, alignment
 STAGED_REGISTERS = 40  # of a thread
-STAGED_BYTES = 128  # of a row that a thread reads from there, all its turns together
+STAGED_THREADS = (256, 512)  # of a thread block; the latter if rows share tensors
 STAGED_AT_ONCE = 128  # bytes that it loads together, with what rows share
 STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; the latter if rows share tensors
 STAGED_SHARE = 0.97  # of memory's share
@@ -263,7 +263,8 @@ def _order_staged(tile: RegisterTile, work: RowWork) -> tuple[float, ...]:
     part = tile.rows * work.columns * work.loaded / tile.cluster
     wanted = STAGED_PARTS[bool(work.shared)]
     at_once = tile.chunks * tile.vector * (work.loaded + work.shared)
-    far = abs(log2(part / wanted)) + abs(log2(part / (tile.threads * tile.rows * STAGED_BYTES)))
+    threads = tile.threads * tile.rows / STAGED_THREADS[bool(work.shared)]
+    far = abs(log2(part / wanted)) + abs(log2(threads))
     return (at_once > STAGED_AT_ONCE, far, tile.cluster, -tile.chunks)
 
 

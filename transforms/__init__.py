@@ -35,6 +35,7 @@ from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
 from .schedule_tiles import ScheduleTiles
 from .select_copies import SelectCopies
+from .share_loads import ShareLoads
 from .shorten_functions import ShortenFunctions
 from .skip_empty import SkipEmpty
 from .specialize_warps import SpecializeWarps
@@ -75,6 +76,7 @@ __all__ = [
     "RestoreAxisNotes",
     "ScheduleTiles",
     "SelectCopies",
+    "ShareLoads",
     "ShareSums",
     "ShortenFunctions",
     "SkipEmpty",

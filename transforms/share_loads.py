@@ -32,7 +32,7 @@
                 cluster barrier                             until nobody arrives here any more
 
 A box of B lands in both blocks, on the barriers of both: each expects all of its slot, whoever
-loads it. A slot is free once the consumers of every block of the cluster have released it.
+loads it. A slot is free once the consumers of every block that its loads go to have released it.
 
 Before: one producer and its consumers hand slots over (SpecializeWarps), and boxes fall into as
 many as there are blocks (LowerCopies); every block loads for itself, which is right, too.  After:
@@ -49,7 +49,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cluster
-from tvm_hopper.plan.channel import find_split, make_call, parse_call
+from tvm_hopper.plan.channel import find_calls, find_split, make_call, parse_call
 from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
 from tvm_hopper.plan.shared_loads import BITS, SharedBoxes, SharedLoads, plan_shared_loads
 from tvm_hopper.requests.fallbacks import Fallback, report
@@ -76,15 +76,23 @@ def rewrite_shared_loads(kernel: ir.For, plan: SharedLoads) -> ir.For:
         block = mutator.default_mutate(block)
         if RELEASE not in block.annotations:
             return block
-        arrivals = int(block.annotations[ARRIVALS]) * num_blocks
-        return ir.with_block(block, annotations={**block.annotations, ARRIVALS: arrivals})
+        calls = find_calls(block, FREE_SLOT)  # one for each block that is told
+        return ir.with_block(
+            block,
+            annotations={
+                **block.annotations,
+                ARRIVALS: int(block.annotations[ARRIVALS]) * len(calls),
+            },
+        )
 
     def free(stmt: ir.Evaluate, mutator: Any) -> ir.Stmt:
         call = parse_call(stmt.value)
         if call is None or call.name != FREE_SLOT:
             return mutator.default_mutate(stmt)
-        peers = [tirx.IntImm("uint32", peer) for peer in range(num_blocks)]
-        return ir.seq([make_call(FREE_SLOT, call.channel, call.trip, peer) for peer in peers])
+        columns = zip(*plan.peers(call.channel), strict=True)  # the first peer of each block ...
+        peers = [_of_block(column, rank, "uint32", 4) for column in columns]
+        told = [make_call(FREE_SLOT, call.channel, call.trip, peer) for peer in peers]
+        return ir.seq(told or stmt)
 
     kernel = ir.mutate(kernel, [(ir.SBlock, release), (ir.Evaluate, free)])
     split = find_split(kernel)

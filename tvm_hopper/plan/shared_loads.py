@@ -60,6 +60,7 @@ class Sharing:
 class SharedBoxes:
     """Boxes of one tile: a nest of loops around one call, and who makes which of them."""
 
+    channel: int
     nest: ir.Stmt
     loops: tuple[ir.For, ...]
     call: ir.Call
@@ -89,6 +90,21 @@ class SharedLoads:
     def num_blocks(self) -> int:
         """Blocks of the cluster."""
         return int(self.axis.extent)
+
+    def peers(self, channel: int) -> list[tuple[int, ...]]:
+        """For each block those that fill slots of its channel, itself included; none shared: none.
+
+        Nobody else is told of a free slot: a barrier may only be arrived at by who knows, from what
+        landed since, that its last phase has been waited for.
+        """
+        own = [x.sharing for x in self.boxes if x.channel == channel]
+        if not own:
+            return []
+        blocks = range(self.num_blocks)
+        return [
+            tuple(i for i in blocks if any(x.groups[i] == x.groups[block] for x in own))
+            for block in blocks
+        ]
 
 
 def find_cluster_axis(loops: Iterable[ir.For]) -> ir.For | None:
@@ -142,7 +158,7 @@ def plan_shared_loads(kernel: ir.For, arch: Arch) -> SharedLoads | None:
         if not ir.find_all(block, ir.Call, is_box):
             continue
         for part in ir.statements(block.body):
-            found = _boxes(part, axis, values)
+            found = _boxes(int(block.annotations[CHANNEL]), part, axis, values)
             if found is None or found.sharing.count == 1:
                 continue
             if found.num_boxes % found.sharing.count:
@@ -156,6 +172,16 @@ def plan_shared_loads(kernel: ir.For, arch: Arch) -> SharedLoads | None:
             "one at least that is the same in several blocks, of as many boxes or a multiple",
             "take larger tiles" if own else "bind a loop that one of the tensors is not indexed by",
         )
+    plan = SharedLoads(axis, tuple(boxes), tuple(own))
+    for number in {x.channel for x in boxes}:
+        counts = {len(peers) for peers in plan.peers(number)}
+        if len(counts) > 1:
+            raise cannot_lower(
+                where,
+                f"blocks that load for {' or '.join(map(str, sorted(counts)))} of the cluster",
+                "as many for each: barriers count the same arrivals in all blocks",
+                "fuse the loop over the blocks of no more than two loops over tiles",
+            )
     for loop in ir.find_all(kernel, ir.For, lambda x: x.thread_binding is None):
         around = any(ir.uses_node(loop, x.nest) for x in boxes)
         if around and ir.uses(_resolved([loop.min, loop.extent], values), axis.loop_var):
@@ -165,7 +191,7 @@ def plan_shared_loads(kernel: ir.For, arch: Arch) -> SharedLoads | None:
                 "as many in each block: one would wait for loads that another one never makes",
                 f"take {SHARE_LOADS} away",
             )
-    return SharedLoads(axis, tuple(boxes), tuple(own))
+    return plan
 
 
 def is_box(call: ir.Call) -> bool:
@@ -175,7 +201,9 @@ def is_box(call: ir.Call) -> bool:
     return str(call.args[0].value).partition(WITH_HINT)[0] == TMA_LOAD
 
 
-def _boxes(part: ir.Stmt, axis: ir.For, values: dict[ir.Var, Any]) -> SharedBoxes | None:
+def _boxes(
+    channel: int, part: ir.Stmt, axis: ir.For, values: dict[ir.Var, Any]
+) -> SharedBoxes | None:
     """Take a nest of loads apart, if its boxes can be shared out evenly."""
     loops, inside = [], part
     while isinstance(inside, ir.For):
@@ -187,7 +215,7 @@ def _boxes(part: ir.Stmt, axis: ir.For, values: dict[ir.Var, Any]) -> SharedBoxe
     if not is_box(call) or any(ir.static_int(loop.extent) is None for loop in loops):
         return None
     sharing = sharing_of(_resolved(call.args[2:], values), axis)
-    return SharedBoxes(part, tuple(loops), call, sharing)
+    return SharedBoxes(channel, part, tuple(loops), call, sharing)
 
 
 def _values_of(kernel: ir.For, rank: ir.Var) -> dict[ir.Var, Any]:

@@ -77,13 +77,8 @@ def rewrite_shared_loads(kernel: ir.For, plan: SharedLoads) -> ir.For:
         if RELEASE not in block.annotations:
             return block
         calls = find_calls(block, FREE_SLOT)  # one for each block that is told
-        return ir.with_block(
-            block,
-            annotations={
-                **block.annotations,
-                ARRIVALS: int(block.annotations[ARRIVALS]) * len(calls),
-            },
-        )
+        arrivals = int(block.annotations[ARRIVALS]) * len(calls)
+        return ir.with_block(block, annotations={**block.annotations, ARRIVALS: arrivals})
 
     def free(stmt: ir.Evaluate, mutator: Any) -> ir.Stmt:
         call = parse_call(stmt.value)

@@ -66,6 +66,8 @@ class Measured:
             if i < len(tiles):
                 way = " transposed" * product.is_transposed
                 way += f" in {tiles.parts[i]}" * bool(tiles.parts[i] > 1)
+                blocks = tiles.rows_of_blocks[i], tiles.columns_of_blocks[i]
+                way += f" cluster {blocks[0]}x{blocks[1]}" * (blocks != (1, 1))
                 return f"{'x'.join(map(str, tiles.tile(i)))}/{tiles.consumers[i]}{way}"
             i -= len(tiles)
         raise IndexError(i)
@@ -97,7 +99,16 @@ def read(path: Path) -> list[Measured]:
     return found
 
 
-FIELDS = {"tile", "consumers", "wgmma_pending", "stages", "raster_group", "transposed", "split_k"}
+FIELDS = {
+    "tile",
+    "consumers",
+    "wgmma_pending",
+    "stages",
+    "raster_group",
+    "transposed",
+    "split_k",
+    "cluster",
+}
 
 
 def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
@@ -124,7 +135,8 @@ def key_of(config: dict[str, Any], k: int) -> tuple[int, ...]:
     width = instruction_columns(columns if by_rows else columns // consumers, consumers, "float16")
     stages = config.get("stages", stages)
     pending = config.get("wgmma_pending", 0)
-    return rows, columns, depth, consumers, by_rows, width, stages, pending, parts
+    blocks = config.get("cluster", (1, 1))
+    return rows, columns, depth, consumers, by_rows, width, stages, pending, parts, *blocks
 
 
 def residuals(logs: Any, data: list[Measured]) -> Any:

@@ -226,7 +226,7 @@ def choose_classes(
     configs = [*map(choose, LADDER[:-1]), largest]
     wanted = [as_product(m, n, k, dtype, majors, out_dtype or dtype) for m in POINTS]
     times = estimate_all(wanted, configs, replace(chip, num_sms=num_sms)).tolist()
-    cuts = [(x.tile, x.consumers, x.transposed, x.split_k) for x in configs]
+    cuts = [(x.tile, x.consumers, x.transposed, x.split_k, x.cluster) for x in configs]
     losses: list[list[float]] = [[] for _ in configs]
     for m, row in zip(POINTS, times, strict=True):
         best = LADDER.index(m) if m in LADDER else row.index(min(row))

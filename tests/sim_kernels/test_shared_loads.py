@@ -1,4 +1,4 @@
-"""Products whose thread blocks load for one another: values, verdicts, and that each sync is needed."""
+"""Products whose thread blocks load for one another: values, verdicts, each sync."""
 
 from __future__ import annotations
 

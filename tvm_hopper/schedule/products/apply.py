@@ -314,6 +314,8 @@ def _fit(
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
     if config.parts > 1:  # each output tile has blocks of its own
         config = replace(config, persistent=0)
+    if config.cluster is None and not isinstance(problem.m.extent, int):
+        config = replace(config, cluster=(1, 1))  # few rows would leave blocks of it without any
     given, (rows, n, k) = config, _extents(problem, kernel)
     choose = partial(
         choose_config,

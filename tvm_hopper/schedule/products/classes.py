@@ -216,6 +216,8 @@ def choose_classes(
     n, k = (as_size("choose_classes", name, x) for name, x in (("n", n), ("k", k)))
     chip = chip_of_target()
     num_sms = as_int("choose_classes", "num_sms", num_sms, 1) or chip.num_sms
+    if given is None or given.cluster is None:
+        given = replace(given or MatmulConfig(), cluster=(1, 1))
     choose = functools.partial(
         choose_config, n=n, k=k, dtype=dtype, given=given, num_sms=num_sms,
         majors=majors, out_dtype=out_dtype,

@@ -49,8 +49,8 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cluster
-from tvm_hopper.plan.channel import find_calls, find_split, make_call, parse_call
-from tvm_hopper.plan.notes import FallbackNote, Note, RemarkNote, note_kernels
+from tvm_hopper.plan.channel import find_calls, find_channels, find_split, make_call, parse_call
+from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, Note, RemarkNote, note_kernels
 from tvm_hopper.plan.shared_loads import BITS, SharedBoxes, SharedLoads, plan_shared_loads
 from tvm_hopper.requests.fallbacks import Fallback, report
 from tvm_hopper.requests.keys import (
@@ -175,8 +175,14 @@ class ShareLoads:
             if plan is None:
                 return kernel
             slow = report(func, _find_fallbacks(plan))
-            notes[ir.number_of(func, kernel)] = [*_facts(plan), *map(FallbackNote, slow)]
+            number = ir.number_of(func, kernel)
             kernel = rewrite_shared_loads(kernel, plan)
+            told = [
+                ArrivalsNote(x.number, x.full_count, x.empty_count)
+                for x in find_channels(kernel)
+                if plan.peers(x.number)
+            ]
+            notes[number] = [*told, *_facts(plan), *map(FallbackNote, slow)]
             assert plan_shared_loads(kernel, arch) is None, "ShareLoads left a loop behind"
             return kernel
 

@@ -7,7 +7,7 @@ from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, 
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.plan.notes import FallbackNote, RemarkNote
+from tvm_hopper.plan.notes import ArrivalsNote, FallbackNote, RemarkNote
 from tvm_hopper.plan.shared_loads import Sharing, plan_shared_loads
 from tvm_hopper.transforms import ShareLoads
 
@@ -150,7 +150,8 @@ def test_what_explain_says():
     load = 'T.call_extern("int32", "tvm_hopper.tma_load", T.address_of(a[k % 2, 0, 0, 0]), '
     own = (fill, f"{fill}{IN}{load}T.address_of(B_map), k, 0)\n")
     func = parse(BEFORE, own).with_attr("target", tvm.target.Target("nvidia/nvidia-h200"))
-    shared, slow = notes_of(run(func, ShareLoads()))
+    arrivals, shared, slow = notes_of(run(func, ShareLoads()))
+    assert arrivals == ArrivalsNote(0, full=1, empty=4)
     assert shared == RemarkNote("b: loaded once for 2 blocks of a cluster")
     assert slow == FallbackNote(
         "tile a: 2 blocks of a cluster that load all of it each; faster with 2 boxes or a "

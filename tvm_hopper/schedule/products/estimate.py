@@ -64,6 +64,9 @@ class Rates:
         Of a row of a box that lies outside of its tensor, for each thread block.
     together
         Power of the number of blocks that load for one another by which a load arrives later.
+    tied
+        Share of the time that blocks cost which load for one another: each waits for the slower
+        ones. Not fitted: the choice is best with 0.02 to 0.05, the error of the times with 0.01.
     together_cycles
         Of a launch in such clusters, for each block, and of leaving together.
     start_cycles
@@ -109,6 +112,7 @@ class Rates:
     apart: float = 0.4
     outside_cycles: float = 0.15
     together: float = 0.3
+    tied: float = 0.04
     together_cycles: float = 500.0
     start_cycles: float = 7800.0
     epilogue_cycles: float = 670.0
@@ -247,6 +251,7 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     in_power = power / 1e9 * chip.megahertz / chip.power_rate
     cycles = _norm(rates.time_norm, in_tiles, np.full_like(in_tiles, in_memory), in_power)
     cut = (m % rows != 0) | (n % columns != 0)
+    cycles *= 1 + rates.tied * (together > 1)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 
 

@@ -100,7 +100,9 @@ def test_no_tile_for_what_is_given_is_an_error():
 
 
 def test_a_rank_says_what_it_is():
-    (first,) = best(4096, 4096, 4096, MatmulConfig(consumers=1))
+    (first,) = best(4096, 4096, 4096, MatmulConfig(consumers=1, cluster=(1, 1)))
+    (pair,) = best(4096, 4096, 4096, MatmulConfig(cluster=(2, 1)))
+    assert ", clusters of 2 x 1, " in str(pair)
     text = str(first)
     assert text.startswith("x".join(map(str, first.tile)) + ", 1 consumer, ")
     assert text.endswith(f" stages: {first.microseconds:.1f} us")

@@ -23,6 +23,7 @@ TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))  # which run everywhere
 BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1))
 MOST_WAVES = 3  # of tiles; where there are more the last one is a small part of the time
 PAIRS = ((2, 1), (1, 2))  # rows and columns of tiles: clusters of two, which fill any part
+MOST_ALONE = 64  # rows or columns of outputs of which no clusters were measured
 SWIZZLE_ROWS = 8  # of a repetition
 FEWEST_STEPS = 2  # of a part: the ring is filled once
 
@@ -88,7 +89,8 @@ def in_clusters(tiles: Candidates, product: ProductShape, given: MatmulConfig) -
         shapes = ()
         tiles = _with(tiles, np.arange(len(tiles)), rows_of_blocks=given.cluster[0],
                       columns_of_blocks=given.cluster[1])  # fmt: skip
-    if not may_load_together(given) or product.is_symbolic:
+    few = min(product.m, product.n) <= MOST_ALONE
+    if not may_load_together(given) or product.is_symbolic or few:
         return tiles
     found = [tiles]
     for rows, columns in shapes:

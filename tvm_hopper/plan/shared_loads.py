@@ -112,7 +112,8 @@ def find_cluster_axis(loops: Iterable[ir.For]) -> ir.For | None:
     bound = [loop for loop in loops if loop.thread_binding is not None]
     if not any(SHARE_LOADS in loop.annotations for loop in bound):
         return None
-    return next((x for x in bound if str(x.thread_binding.thread_tag) == AXIS), None)
+    found = (x for x in bound if str(x.thread_binding.thread_tag) == AXIS)
+    return next((x for x in found if ir.static_int(x.extent) is not None), None)
 
 
 def sharing_of(indices: Sequence[Any], axis: ir.For) -> Sharing:
@@ -141,7 +142,9 @@ def plan_shared_loads(kernel: ir.For, arch: Arch) -> SharedLoads | None:
     if axis is None or size is None or not 2 <= size <= arch.max_cluster_size:
         raise cannot_lower(
             where,
-            f"no loop on {AXIS}" if axis is None else f"{axis.extent} iterations on {AXIS}",
+            f"no loop of a known extent on {AXIS}"
+            if axis is None
+            else f"{axis.extent} iterations on {AXIS}",
             f"2 to {arch.max_cluster_size}: the thread blocks of a cluster",
             "split the loop by that number, and bind the inner one",
         )

@@ -82,10 +82,11 @@ def plan_counts(func: tirx.PrimFunc) -> tuple[BlockCount, ...]:
             "a kernel launch without a tensor argument",
             "one, which says on which device",
         )
-    return tuple(
-        BlockCount(bind, *bind.value.args[1:3], devices[0], *map(int, bind.value.args[3:]))
-        for bind in counts
-    )
+    found = []
+    for bind in counts:
+        tiles, slices, *more = bind.value.args[1:]
+        found.append(BlockCount(bind, tiles, slices, devices[0], int(more[0]) if more else None))
+    return tuple(found)
 
 
 def _is_count(value: Any) -> bool:

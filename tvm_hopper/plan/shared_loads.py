@@ -142,7 +142,7 @@ def plan_shared_loads(kernel: ir.For, arch: Arch) -> SharedLoads | None:
     if axis is None or size is None or not 2 <= size <= arch.max_cluster_size:
         raise cannot_lower(
             where,
-            f"no loop of a known extent on {AXIS}"
+            f"no loop of known extent on {AXIS}"
             if axis is None
             else f"{axis.extent} iterations on {AXIS}",
             f"2 to {arch.max_cluster_size}: the thread blocks of a cluster",

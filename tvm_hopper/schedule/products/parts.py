@@ -84,16 +84,15 @@ def in_clusters(tiles: Candidates, product: ProductShape, given: MatmulConfig) -
     given : MatmulConfig
         A cluster in it is taken as it is.
     """
-    shapes = PAIRS
     if given.cluster is not None:
-        shapes = ()
-        tiles = _with(tiles, np.arange(len(tiles)), rows_of_blocks=given.cluster[0],
-                      columns_of_blocks=given.cluster[1])  # fmt: skip
+        rows, columns = given.cluster
+        every = np.arange(len(tiles))
+        return _with(tiles, every, rows_of_blocks=rows, columns_of_blocks=columns)
     few = min(product.m, product.n) <= MOST_ALONE
     if not may_load_together(given) or product.is_symbolic or few:
         return tiles
     found = [tiles]
-    for rows, columns in shapes:
+    for rows, columns in PAIRS:
         able = (tiles.parts == 1) & (product.m > tiles.rows * (rows - 1))
         able &= product.n > tiles.columns * (columns - 1)
         # A tile whose rows run along k is cut into boxes of whole repetitions of its swizzle.
@@ -108,7 +107,7 @@ def in_clusters(tiles: Candidates, product: ProductShape, given: MatmulConfig) -
 def may_load_together(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open whether thread blocks load for one another."""
     is_sampled = not isinstance(given.last_stage, (int, type(None)))
-    return given.cluster is None and given.split_k in (None, 1) and not is_sampled
+    return given.split_k in (None, 1) and not is_sampled
 
 
 def _with(tiles: Candidates, places: Ints, **changed: Ints | int) -> Candidates:

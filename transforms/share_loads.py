@@ -34,6 +34,8 @@
 A box of B lands in both blocks, on the barriers of both: each expects all of its slot, whoever
 loads it. A slot is free once the consumers of every block that its loads go to have released it.
 
+Blocks that share sums, too, have met behind their loads already, and do not once more.
+
 Before: one producer and its consumers hand slots over (SpecializeWarps), and boxes fall into as
 many as there are blocks (LowerCopies); every block loads for itself, which is right, too.  After:
 no `share_loads` is left.
@@ -92,9 +94,10 @@ def rewrite_shared_loads(kernel: ir.For, plan: SharedLoads) -> ir.For:
     kernel = ir.mutate(kernel, [(ir.SBlock, release), (ir.Evaluate, free)])
     split = find_split(kernel)
     assert split is not None, "the plan found a producer"
-    consumer = ir.seq(split.else_case, cluster.arrive(), cluster.wait())
-    left = ir.IfThenElse(split.condition, split.then_case, consumer)
-    kernel = ir.replace_nodes(kernel, ir.IfThenElse, {split: left})
+    if not ir.find_all(split.else_case, ir.Call, lambda x: "barrier_cluster" in str(x.op)):
+        consumer = ir.seq(split.else_case, cluster.arrive(), cluster.wait())
+        left = ir.IfThenElse(split.condition, split.then_case, consumer)
+        kernel = ir.replace_nodes(kernel, ir.IfThenElse, {split: left})
     (axis,) = [x for x in ir.thread_axes(kernel).values() if SHARE_LOADS in x.annotations]
     notes = {k: v for k, v in axis.annotations.items() if k != SHARE_LOADS}
     kernel = ir.replace_nodes(

@@ -69,8 +69,8 @@ def test_loops_that_are_no_cluster():
         ({"cluster": (0, 2)}, r"cluster=\(0, 2\); need rows and columns of tiles"),
         ({"cluster": 2}, r"cluster=2; need rows and columns of tiles, e\.g\. \(2, 1\)"),
         (
-            {"cluster": (2, 1), "split_k": 2},
-            r"cluster=\(2, 1\) with split_k=2; need one of the two",
+            {"cluster": (2, 1), "split_k": 5},
+            r"cluster=\(2, 1\) with split_k=5; need at most 8 blocks",
         ),
     ],
 )

@@ -25,11 +25,11 @@ def check_cluster(
             f"cluster={blocks}",
             f"rows and columns of tiles, from 1, that are at most {most} together",
         )
-    if count > 1 and (parts or 1) > 1:
+    if count > 1 and count * (parts or 1) > most:
         raise cannot_schedule(
             where,
             f"cluster={blocks} with split_k={parts}",
-            "one of the two: blocks that share a sum are a cluster of their own",
+            f"at most {most} blocks: each part of a sum has as many as there are tiles",
         )
 
 

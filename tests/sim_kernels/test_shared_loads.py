@@ -66,6 +66,19 @@ def test_with_what_else_there_is(config):
     check(problem, (rows // 2, 16, 16), (2, 1), stages=2, **config)
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "cluster", "parts"),
+    [
+        (128, 16, 96, (2, 1), 2),
+        pytest.param(100, 40, 112, (1, 2), 3, marks=SLOW),  # ragged, the last part ends early
+        pytest.param(128, 16, 96, (2, 1), 4, marks=SLOW),
+    ],
+)
+def test_parts_of_sums(m, n, k, cluster, parts):
+    """Blocks of one part load for one another, those of one tile add their sums."""
+    check({"m": m, "n": n, "k": k}, TILE, cluster, split_k=parts, stages=2, consumers=1)
+
+
 @SLOW
 def test_transposed():
     check({"m": 24, "n": 260, "k": 40}, TILE, (2, 1), stages=2, consumers=1, transposed=True)

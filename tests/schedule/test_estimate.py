@@ -21,7 +21,7 @@ PLAIN = Rates(
     fill_bytes=1e9,
     narrow_span=0.0,
     latency_cycles=0.0,
-    off_line=0.0,
+    off_sector=0.0,
     l2_bytes=1e9,
     apart=0.0,
     outside_cycles=0.0,
@@ -95,7 +95,7 @@ def test_slots_are_filled_and_rows_off_a_line_cost_more():
     """256 rows of 128 bytes at 16 a cycle are 2048; k = 648 puts rows off a line of 128 bytes."""
     assert cycles(SQUARE, tiles(), fill_bytes=16.0) == 20480
     off = ProductShape(128, 128, 648)
-    assert cycles(off, tiles(), fill_bytes=16.0, off_line=0.5) == 11 * 2048 * 1.5
+    assert cycles(off, tiles(), fill_bytes=16.0, off_sector=0.5) == 11 * 2048 * 1.5
 
 
 @pytest.mark.parametrize(("columns", "factor"), [(128, 1), (96, 2), (80, 4), (72, 8)])
@@ -235,7 +235,7 @@ def test_what_blocks_load_together_goes_through_the_cache_once():
 
 def test_rows_off_a_line_cost_less_where_they_are_loaded_together():
     odd = ProductShape(256, 128, 640 - 8)
-    alone, together = (cycles(odd, tiles(**x), fill_bytes=1.0, off_line=0.5) for x in ({}, PAIR))
+    alone, together = (cycles(odd, tiles(**x), fill_bytes=1.0, off_sector=0.5) for x in ({}, PAIR))
     assert alone == 10 * 1.5 * 256 * 128
     assert together == 10 * (1.5 * 128 + 1.25 * 128) * 128
 

@@ -53,6 +53,7 @@ from .staging import (
     EpilogueTypes,
     choose_staging,
     find_staging_violations,
+    leaves_off_sectors,
     leaves_operands_open,
     stage_output,
     through_shared_memory,
@@ -308,6 +309,7 @@ def _fit(
     A sampled size is judged by the smallest of its candidates, and the axis must serve them all.
     """
     dtype, config = problem.lhs.dtype, kernel.config
+    is_open = config.tile is None
     is_depth_open = config.stages is None and config.last_stage is None
     sizes = None
     if config.tile is not None:
@@ -339,6 +341,8 @@ def _fit(
     plain = config
     if not is_sampled(config):
         config = through_shared_memory(config, problem.output.shape, epilogue)
+        if is_open and leaves_off_sectors(config, problem.output.shape, epilogue, k):
+            config = plain = replace(config, store="tma")
     config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
     if plain.store is None and not config.operand_slots:
         config = plain  # without operands there is no reason for another way out

@@ -206,7 +206,8 @@ def choose_classes(
     -------
     bounds : tuple of int
         Rows up to which each class goes, ascending, eight at most. The kernel of a class is the one
-        that `choose_config` takes for as many rows; the last one also runs above its bound.
+        that `choose_config` takes for as many rows, of blocks that load alone; the last one also
+        runs above its bound.
 
     Raises
     ------

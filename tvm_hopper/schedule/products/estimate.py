@@ -18,7 +18,7 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
+from tvm_hopper.facts.programming_model import SECTOR_BYTES
 
 from .candidates import MOST_PARTS, Candidates
 
@@ -53,8 +53,8 @@ class Rates:
     latency_cycles
         From the load of a slot to its arrival; as many loads are under way as there are slots, but
         for the one in use.
-    off_line
-        Share by which an operand costs more whose rows begin off a line.
+    off_sector
+        Share by which an operand costs more whose rows begin off a sector of 32 bytes.
     l2_bytes
         Bytes a cycle of the whole L2 cache.
     apart
@@ -66,7 +66,7 @@ class Rates:
         Power of the number of blocks that load for one another by which a load arrives later.
     tied
         Share of the time that blocks cost which load for one another: each waits for the slower
-        ones. Not fitted: the choice is best with 0.02 to 0.05, the error of the times with 0.01.
+        ones. Not fitted: the choice is best with 0.02 to 0.04, the error of the times with 0.01.
     together_cycles
         Of a launch in such clusters, for each block, and of leaving together.
     start_cycles
@@ -107,13 +107,13 @@ class Rates:
     fill_bytes: float = 87.0
     narrow_span: float = 0.3
     latency_cycles: float = 1000.0
-    off_line: float = 0.6
+    off_sector: float = 0.676
     l2_bytes: float = 9200.0
     apart: float = 0.4
     outside_cycles: float = 0.15
-    together: float = 0.3
-    tied: float = 0.04
-    together_cycles: float = 500.0
+    together: float = 0.1
+    tied: float = 0.03
+    together_cycles: float = 300.0
     start_cycles: float = 7800.0
     epilogue_cycles: float = 670.0
     wide_bytes: float = 22.0
@@ -204,13 +204,11 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     own = instructions * (depth * size / 32) * instruction
     turn = rates.turn_cycles * np.where(tiles.pending > 0, rates.turn_left, 1)
 
-    # Rows begin at lines, or else each box touches one line more.
-    along_k = [product.k * size % LINE_BYTES == 0] * 2
-    along_mn = [extent * size % LINE_BYTES == 0 for extent in (product.m, product.n)]
-    pairs = zip(along_k, along_mn, product.majors, strict=True)
-    aligned = [a if major == "k" else b for a, b, major in pairs]
+    # Rows begin at sectors, or else each row of a box touches one more.
+    extents = (product.k, product.m), (product.k, product.n)
+    pitches = [x[major != "k"] * size for x, major in zip(extents, product.majors, strict=True)]
+    off_left, off_right = (rates.off_sector * (x % SECTOR_BYTES != 0) for x in pitches)
     # Blocks of a row load A for one another, those of a column B.
-    off_left, off_right = (rates.off_line * (not x) for x in aligned)
     left, right = (1 + off_left) / column_blocks, (1 + off_right) / row_blocks
     left_fill = (1 + off_left / column_blocks) * _narrow(
         rates, product.majors[0], rows_of_one * size

@@ -157,6 +157,13 @@ class ProductShape:
     is_symbolic: bool = False
 
     @property
+    def row_bytes(self) -> tuple[int, int]:
+        """Bytes from one row of A in memory to the next, and of B."""
+        left = self.k if self.majors[0] == "k" else self.m
+        right = self.k if self.majors[1] == "k" else self.n
+        return left * dtype_bytes(self.dtype), right * dtype_bytes(self.dtype)
+
+    @property
     def transposed(self) -> ProductShape:
         """The same product as C^T = B^T A^T."""
         other = not self.is_transposed
@@ -205,9 +212,7 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     turn = rates.turn_cycles * np.where(tiles.pending > 0, rates.turn_left, 1)
 
     # Rows begin at sectors, or else each row of a box touches one more.
-    extents = (product.k, product.m), (product.k, product.n)
-    pitches = [x[major != "k"] * size for x, major in zip(extents, product.majors, strict=True)]
-    off_left, off_right = (rates.off_sector * (x % SECTOR_BYTES != 0) for x in pitches)
+    off_left, off_right = (rates.off_sector * (x % SECTOR_BYTES != 0) for x in product.row_bytes)
     # Blocks of a row load A for one another, those of a column B.
     left, right = (1 + off_left) / column_blocks, (1 + off_right) / row_blocks
     left_fill = (1 + off_left / column_blocks) * _narrow(

@@ -14,6 +14,7 @@ import numpy as np
 
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.devices import Chip
+from tvm_hopper.facts.programming_model import SECTOR_BYTES
 
 from .candidates import Candidates, Ints
 from .config import MatmulConfig
@@ -93,6 +94,8 @@ def in_clusters(tiles: Candidates, product: ProductShape, given: MatmulConfig) -
         return tiles
     found = [tiles]
     for rows, columns in PAIRS:
+        if product.row_bytes[rows > 1] % SECTOR_BYTES == 0:
+            continue  # what is shared costs little: measured, most of such clusters lose
         able = (tiles.parts == 1) & (product.m > tiles.rows * (rows - 1))
         able &= product.n > tiles.columns * (columns - 1)
         # A tile whose rows run along k is cut into boxes of whole repetitions of its swizzle.

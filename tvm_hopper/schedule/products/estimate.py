@@ -66,7 +66,8 @@ class Rates:
         Power of the number of blocks that load for one another by which a load arrives later.
     tied
         Share of the time that blocks cost which load for one another: each waits for the slower
-        ones. Not fitted: the choice is best with 0.02 to 0.04, the error of the times with 0.01.
+        ones. Not fitted: of the problems of
+        benchmarks/results/tile_times_2026-11-23_*.json the choice gains as much with 0 to 0.02.
     together_cycles
         Of a launch in such clusters, for each block, and of leaving together.
     start_cycles
@@ -112,7 +113,7 @@ class Rates:
     apart: float = 0.4
     outside_cycles: float = 0.15
     together: float = 0.1
-    tied: float = 0.03
+    tied: float = 0.01
     together_cycles: float = 300.0
     start_cycles: float = 7800.0
     epilogue_cycles: float = 670.0

@@ -37,6 +37,7 @@ from .schedule_tiles import ScheduleTiles
 from .select_copies import SelectCopies
 from .share_loads import ShareLoads
 from .shorten_functions import ShortenFunctions
+from .skew_stages import SkewStages
 from .skip_empty import SkipEmpty
 from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
@@ -79,6 +80,7 @@ __all__ = [
     "ShareLoads",
     "ShareSums",
     "ShortenFunctions",
+    "SkewStages",
     "SkipEmpty",
     "SpecializeWarps",
     "SplitTails",

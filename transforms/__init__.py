@@ -36,6 +36,7 @@ from .resolve_bounds import ResolveBounds
 from .restore_axis_notes import RestoreAxisNotes
 from .schedule_tiles import ScheduleTiles
 from .select_copies import SelectCopies
+from .share_loads import ShareLoads
 from .shorten_functions import ShortenFunctions
 from .skew_stages import SkewStages
 from .skip_empty import SkipEmpty
@@ -83,6 +84,7 @@ __all__ = [
     "RestoreAxisNotes",
     "ScheduleTiles",
     "SelectCopies",
+    "ShareLoads",
     "ShareSums",
     "ShortenFunctions",
     "SkewStages",

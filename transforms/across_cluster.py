@@ -17,6 +17,9 @@
         for g in range(3): D[..., 3 * rank + g] = f(acc[4 * g : 4 * g + 4])
         cluster barrier: wait                               until no block reads this one's memory
 
+Where blocks of several tiles load for one another each part has as many, on the same axis: block
+`b` of the cluster computes part `b // 2` of tile `b % 2`, and reads the sums of its tile alone.
+
 Sums are added in the order of the parts, so that each run gives the same bits.  Nothing outlives
 the kernel: no memory has to be set to zero or allocated.
 
@@ -34,14 +37,15 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import address, cluster
-from tvm_hopper.plan.across_cluster import AXIS, ClusterSum, Pieces, plan_across_cluster
+from tvm_hopper.codegen_patches.ptx import cluster
+from tvm_hopper.plan.across_cluster import AXIS, ClusterSum, plan_across_cluster
 from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.requests.keys import APART
 from tvm_hopper.requests.targets import arch_of
 
+from .cluster_sums import gather_sums, shared_out
+
 CLUSTER_AXIS = "clusterCtaIdx.z"
-UNROLL = "pragma_unroll"
 
 
 def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
@@ -77,16 +81,34 @@ def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
     # registers hold one share at a time: each store has its sums gathered in front of it
     for n, (stmt, share) in enumerate(zip(plan.stores, plan.shares, strict=True)):
         is_held = n > 0 and share.same_registers(plan.shares[n - 1])
-        gather = None if is_held else _gather(plan, share, sums, rank, thread.loop_var)
-        planned[stmt] = ir.seq(gather, _shared_out(stmt, share, plan, rank))
+        gather = None if is_held else gather_sums(plan, share, sums, rank, thread.loop_var)
+        planned[stmt] = ir.seq(gather, shared_out(stmt, share, plan, rank))
     last = plan.stores[-1]
     *before, store = ir.statements(planned[last])
     planned[last] = ir.seq(before, cluster.arrive(), store, cluster.wait())
     kernel = ir.replace_nodes(kernel, ir.Stmt, planned)
     kernel = _allocate(kernel, accumulator, sums)
+    if plan.beside is not None:
+        return _with_parts(kernel, rank, plan.beside.loop_var, plan.num_blocks)
     for tag in (CLUSTER_AXIS, AXIS):
         kernel = _bind(kernel, rank if tag == AXIS else ir.Var("rank", "int32"), plan, tag)
     return kernel
+
+
+def _with_parts(kernel: ir.For, part: ir.Var, beside: ir.Var, num_parts: int) -> ir.For:
+    """Let each part have blocks for all tiles of the cluster, which is bound later (ShareLoads)."""
+
+    def visit(loop: ir.For, mutator: Any) -> ir.For:
+        if not loop.loop_var.same_as(beside):
+            return mutator.default_mutate(loop)
+        block = ir.Var("block", ir.dtype_of(beside))
+        size = int(loop.extent)
+        values = {beside: block % size, part: ir.as_int32(block // size)}
+        extent = ir.cast_like(size * num_parts, beside)
+        body = ir.substitute(loop.body, values)
+        return ir.with_body(loop, body, loop_var=block, extent=extent)
+
+    return ir.mutate(kernel, [(ir.For, visit)])
 
 
 def _of_first(rank: ir.Var) -> Callable[[ir.BufferStore], ir.BufferStore]:
@@ -109,103 +131,6 @@ def _bind(kernel: ir.For, var: ir.Var, plan: ClusterSum, tag: str) -> ir.For:
     axis = tirx.IterVar(None, ir.Var(tag, "int32"), tirx.IterVar.ThreadIndex, tag)
     extent = tirx.IntImm("int32", plan.num_blocks)
     return ir.For(var, 0, extent, ir.ForKind.THREAD_BINDING, kernel, axis)
-
-
-def _gather(plan: ClusterSum, share: Pieces, sums: ir.Var, rank: ir.Var, thread: ir.Var) -> ir.Stmt:
-    """Add what the blocks of the cluster have summed for this block's share, in their order."""
-    remote = ir.new_buffer("remote", (1,), "uint32", "local")
-    word = ir.new_buffer("word", (1,), "float32", "local")
-    accumulator, count = plan.accumulator, share.per_block(plan.num_blocks)
-
-    def read(register: Any, g: Any, peer: int) -> list[Any]:
-        place = [register + _own(share, plan, rank, g) * share.step, ir.as_int32(thread)]
-        here = address.generic_to_shared(tirx.address_of(tirx.BufferLoad(sums, place)))
-        return [
-            cluster.peer_address(tirx.BufferLoad(remote, [0]), here, tirx.IntImm("uint32", peer)),
-            cluster.load_float32(tirx.BufferLoad(word, [0]), tirx.BufferLoad(remote, [0])),
-        ]
-
-    def add(register: Any, g: Any) -> list[Any]:
-        target = [register + g * share.step]
-        parts: list[Any] = []
-        for peer in range(plan.num_blocks):
-            value: Any = tirx.BufferLoad(word, [0])
-            if peer:
-                value = tirx.BufferLoad(accumulator, target) + value
-            parts += [*read(register, g, peer), ir.BufferStore(accumulator, value, target)]
-        return parts
-
-    def one(g: Any) -> ir.Stmt:
-        stmts = [_runs(share.registers, lambda register: ir.seq(*add(register, g)))]
-        return _if_own(share, plan, rank, g, ir.seq(*stmts))
-
-    return ir.opaque_block(
-        "gather",
-        ir.seq(
-            ir.BufferStore(remote, tirx.IntImm("uint32", 0), [0]),
-            ir.BufferStore(word, tirx.const(0, "float32"), [0]),
-            ir.make_loop("g", count, one, unroll=True),
-        ),
-        alloc_buffers=[remote, word],
-    )
-
-
-def _runs(registers: tuple[int, ...], body: Callable[[Any], Any]) -> ir.Stmt:
-    """Execute something for each register of a list, a loop for each run of neighbours."""
-    runs: list[list[int]] = []
-    for register in registers:
-        if runs and register == runs[-1][0] + runs[-1][1]:
-            runs[-1][1] += 1
-        else:
-            runs.append([register, 1])
-    loops: list[ir.Stmt] = []
-    for first, length in runs:
-        loops.append(ir.make_loop("i", length, _from(first, body), unroll=True))
-    return ir.seq(*loops)
-
-
-def _from(first: int, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda i: body(first + i)
-
-
-def _own(share: Pieces, plan: ClusterSum, rank: ir.Var, g: Any) -> Any:
-    """Return which iteration of the whole loop is number `g` of this block."""
-    return rank * share.per_block(plan.num_blocks) + ir.as_int32(g)
-
-
-def _if_own(share: Pieces, plan: ClusterSum, rank: ir.Var, g: Any, stmt: ir.Stmt) -> ir.Stmt:
-    extent = int(share.loop.extent)
-    if share.per_block(plan.num_blocks) * plan.num_blocks == extent:
-        return stmt
-    return ir.IfThenElse(_own(share, plan, rank, g) < extent, stmt, None)
-
-
-def _shared_out(stmt: ir.Stmt, share: Pieces, plan: ClusterSum, rank: ir.Var) -> ir.Stmt:
-    """Let a store run over this block's iterations; their sums are in the first registers."""
-    loop, accumulator = share.loop, plan.accumulator
-    own = ir.Var(loop.loop_var.name, ir.dtype_of(loop.loop_var))
-    whole = ir.cast_like(_own(share, plan, rank, own), loop.loop_var)
-
-    def visit(node: Any, mutator: Any) -> Any:
-        if isinstance(node, ir.TensorLoad) and node.source.same_as(accumulator):
-            return tirx.BufferLoad(
-                accumulator, [ir.substitute(x, {loop.loop_var: own}) for x in node.indices]
-            )
-        return mutator.default_mutate(node)
-
-    body = ir.mutate(loop.body, [(ir.TensorLoad, visit)])
-    body = ir.substitute(body, {loop.loop_var: whole})
-    body = _if_own(share, plan, rank, own, body)
-    count = share.per_block(plan.num_blocks)
-    if count == 1:
-        return ir.replace_nodes(
-            stmt, ir.Stmt, {loop: ir.substitute(body, {own: ir.cast_like(0, own)})}
-        )
-    notes = {**loop.annotations}
-    if UNROLL in notes:
-        notes[UNROLL] = count
-    new = ir.For(own, 0, ir.cast_like(count, own), loop.kind, body, annotations=notes)
-    return ir.replace_nodes(stmt, ir.Stmt, {loop: new})
 
 
 def _allocate(kernel: ir.For, beside: ir.Var, new: ir.Var) -> ir.For:

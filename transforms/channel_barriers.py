@@ -10,7 +10,15 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import bulk, cp_async, fences, mbarrier, tma
+from tvm_hopper.codegen_patches.ptx import (
+    address,
+    bulk,
+    cluster,
+    cp_async,
+    fences,
+    mbarrier,
+    tma,
+)
 from tvm_hopper.facts import arrivals
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.plan.channel import Channel, ChannelCall, find_calls, parse_call
@@ -68,10 +76,28 @@ class Barriers:
         return mbarrier.wait(_at(self.empty, slot), parity)
 
 
-def emit_start(kernel: Any, barriers: list[Barriers], thread: Any) -> list[ir.Stmt]:
+def arrive_at_peer(call: ChannelCall, own: Barriers, remote: ir.Var, by_warps: bool) -> ir.Stmt:
+    """Tell the producer of a block of the cluster of a slot that is free.
+
+    What warps read by plain loads is in order before what that producer writes; operations that
+    were waited for are.
+    """
+    here = _at(own.empty, own.slot(call.trip + own.channel.num_slots))
+    return ir.seq(
+        cluster.peer_address(
+            tirx.BufferLoad(remote, [0]), address.generic_to_shared(here), call.peer
+        ),
+        mbarrier.arrive_at_peer(tirx.BufferLoad(remote, [0]), of_cluster=by_warps),
+    )
+
+
+def emit_start(
+    kernel: Any, barriers: list[Barriers], thread: Any, in_cluster: bool
+) -> list[ir.Stmt]:
     """Initialise the barriers once and let every thread, and the copy engine, know.
 
-    Tensor maps are fetched before, so that the first copies need not wait for theirs.
+    Tensor maps are fetched before, so that the first copies need not wait for theirs. Where other
+    blocks of the cluster arrive at these barriers, all meet.
     """
     maps: list[ir.Var] = []
     for call in ir.find_all(kernel, ir.Call, lambda x: x.op.name == "tirx.address_of"):
@@ -91,8 +117,10 @@ def emit_start(kernel: Any, barriers: list[Barriers], thread: Any) -> list[ir.St
 
     loops = [ir.make_loop("slot", own.channel.num_slots, partial(init, own)) for own in barriers]
     elected = ir.seq(fetch, loops, mbarrier.fence_init())
-    meet = tirx.Evaluate(fences.sync_threads())
-    return [ir.IfThenElse(thread.equal(0), elected, None), meet]
+    start: list[ir.Stmt] = [ir.IfThenElse(thread.equal(0), elected, None)]
+    if in_cluster:
+        return [*start, ir.seq(cluster.arrive(), cluster.wait())]
+    return [*start, tirx.Evaluate(fences.sync_threads())]
 
 
 def emit_loads(copies: ir.Stmt, own: Barriers, policies: Mapping[str, Any]) -> ir.Stmt:
@@ -110,10 +138,12 @@ def emit_loads(copies: ir.Stmt, own: Barriers, policies: Mapping[str, Any]) -> i
         name, _, hint = str(call.args[0].value).partition(keys.WITH_HINT)
         policy = policies.get(hint)
         match name, list(call.args[1:]):
-            case keys.TMA_LOAD, [address, tensor_map, *coordinates]:
-                return tma.load(address, tensor_map, coordinates, barrier, policy)
-            case keys.BULK_LOAD, [address, tensor, num_bytes]:
-                return bulk.load(address, tensor, num_bytes, barrier, policy)
+            case keys.TMA_LOAD, [tile, tensor_map, *coordinates]:
+                return tma.load(tile, tensor_map, coordinates, barrier, policy)
+            case keys.TMA_MULTICAST, [tile, tensor_map, mask, *coordinates]:
+                return tma.load_multicast(tile, tensor_map, coordinates, barrier, mask, policy)
+            case keys.BULK_LOAD, [tile, tensor, num_bytes]:
+                return bulk.load(tile, tensor, num_bytes, barrier, policy)
         return call
 
     return ir.replace(copies, ir.Call, instruction)

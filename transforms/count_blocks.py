@@ -12,6 +12,12 @@ Which device that is, a host function learns from its tensors, once it is packed
     num_blocks = ceildiv(40, turns)                                 no more than the slowest needs
     launch(kernel, ..., num_blocks)
 
+Clusters do not fill all SMs, since each lies in one part of the chip:
+
+    num_blocks = call_packed("tvm_hopper.count_blocks", 40, 4, 30)  clusters of 4, of which 30 fit
+  ->                                                                on 132 SMs at once
+    turns = ceildiv(40, num_sms * 30 // 132)
+
 TVM's host checks that all tensors are on the same device, and makes it the current one.  The
 function asked is a part of TVM's C++ runtime.  It calls `cudaDeviceGetAttribute`, which is no work
 on a stream and so may be captured in a CUDA graph.  Until here the count is a call that TVM sees
@@ -31,6 +37,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, Chip
 
 COUNT = "tvm_hopper.count_blocks"  # no function has this name: a call that is left is an error
 GET_ATTRIBUTE = "runtime.GetDeviceAttr"
@@ -46,10 +53,17 @@ class BlockCount:
     tiles: Any
     slices: Any
     device: ir.Var
+    clusters: int | None = None  # that as many SMs as usual hold, where slices are blocks of one
 
 
-def ask_count(tiles: Any, slices: Any = 1) -> ir.Call:
-    """Build a host expression for the thread blocks that share output tiles."""
+def ask_count(tiles: Any, slices: Any = 1, in_cluster: bool = False) -> ir.Call:
+    """Build a host expression for the thread blocks that share output tiles.
+
+    With `in_cluster` the slices are the blocks of a cluster.
+    """
+    size = ir.static_int(slices)
+    if in_cluster and size is not None:
+        return tirx.call_packed(COUNT, tiles, slices, Chip().clusters(size))
     return tirx.call_packed(COUNT, tiles, slices)
 
 
@@ -68,9 +82,11 @@ def plan_counts(func: tirx.PrimFunc) -> tuple[BlockCount, ...]:
             "a kernel launch without a tensor argument",
             "one, which says on which device",
         )
-    return tuple(
-        BlockCount(bind, bind.value.args[1], bind.value.args[2], devices[0]) for bind in counts
-    )
+    found = []
+    for bind in counts:
+        tiles, slices, *more = bind.value.args[1:]
+        found.append(BlockCount(bind, tiles, slices, devices[0], int(more[0]) if more else None))
+    return tuple(found)
 
 
 def _is_count(value: Any) -> bool:
@@ -89,6 +105,9 @@ def _compute(count: BlockCount) -> ir.Stmt:
     num_sms, turns = ir.Var("num_sms", "int32"), ir.Var("turns", "int32")
     # There is a tile, or LowerCopies launches nothing; and 2**30 of them would fill a terabyte.
     most = tirx.truncdiv(count.tiles * count.slices + num_sms - 1, num_sms)
+    if count.clusters is not None:
+        at_once = tirx.max(tirx.truncdiv(num_sms * count.clusters, DEFAULT_NUM_SMS), 1)
+        most = tirx.truncdiv(count.tiles + at_once - 1, at_once)
     blocks = tirx.truncdiv(count.tiles + turns - 1, turns)
     return ir.seq(
         tirx.Bind(num_sms, tirx.call_packed(GET_ATTRIBUTE, CUDA, count.device, NUM_SMS)),

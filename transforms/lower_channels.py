@@ -68,19 +68,28 @@ from tvm_hopper.plan.channel import (
     find_channels,
     find_trips,
     is_made_in_parts,
+    is_told_by_warps,
     parse_call,
 )
 from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import (
     ARRIVALS,
     CHANNEL,
+    FREE_SLOT,
     KERNEL,
     READ_SLOT,
     RELEASE,
     WITH_HINT,
 )
 
-from .channel_barriers import Barriers, elect_loader, emit_arrival, emit_loads, emit_start
+from .channel_barriers import (
+    Barriers,
+    arrive_at_peer,
+    elect_loader,
+    emit_arrival,
+    emit_loads,
+    emit_start,
+)
 from .cp_async_chunks import emit_chunks, share_out
 from .store_slots import find_rings, without_slots
 
@@ -96,7 +105,10 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     threads = ir.threads_of(kernel)
     thread = threads.var
     elect = elect_loader(kernel, threads)
-    start = [] if thread is None else emit_start(kernel, list(barriers.values()), thread)
+    remote = _peer_register(kernel, names)
+    start: list[ir.Stmt] = []
+    if thread is not None:
+        start = emit_start(kernel, list(barriers.values()), thread, in_cluster=bool(remote))
     registers = {hint: _new_policy(names, hint) for hint in _find_hints(kernel)}
     policies = {hint: tirx.BufferLoad(register, [0]) for hint, register in registers.items()}
     num_loading = count_loading_threads(kernel)
@@ -128,14 +140,21 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
             mutator.default_mutate(node) if found is None else barriers[found.channel].lower(found)
         )
 
-    kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Call, call)])
+    def tell(stmt: ir.Evaluate, mutator: Any) -> ir.Stmt:
+        found = parse_call(stmt.value)
+        if found is None or found.peer is None:
+            return mutator.default_mutate(stmt)
+        own = barriers[found.channel]
+        return arrive_at_peer(found, own, remote[0], by_warps=is_told_by_warps(kernel, own.channel))
+
+    kernel = ir.mutate(kernel, [(ir.SBlockRealize, load), (ir.Evaluate, tell), (ir.Call, call)])
     (block,) = ir.find_blocks(kernel, KERNEL)
     shared = [buffer for x in barriers.values() for buffer in x.buffers]
     start += [ir.seq(cache.create_policy(policy, hint)) for hint, policy in policies.items()]
     new = ir.with_block(
         block,
         body=_behind_marks(block.body, ir.seq(start)) if start else block.body,
-        alloc_buffers=[*block.alloc_buffers, *shared, *registers.values()],
+        alloc_buffers=[*block.alloc_buffers, *shared, *registers.values(), *remote],
         annotations={k: v for k, v in block.annotations.items() if k != KERNEL},
     )
     return ir.replace_nodes(kernel, ir.SBlock, {block: new})
@@ -146,6 +165,13 @@ def _find_hints(kernel: Any) -> list[str]:
     calls = ir.find_all(kernel, ir.Call, lambda x: x.op.name == "tirx.call_extern")
     hints = [str(x.args[0].value).partition(WITH_HINT)[2] for x in calls]
     return [*dict.fromkeys(hint for hint in hints if hint)]
+
+
+def _peer_register(kernel: Any, names: ir.Names) -> list[ir.Var]:
+    """Return a register for addresses in other blocks, where slots are freed there, too."""
+    if all(call.peer is None for call in find_calls(kernel, FREE_SLOT)):
+        return []
+    return [ir.new_buffer(names.take("remote"), (1,), "uint32", "local")]
 
 
 def _new_policy(names: ir.Names, hint: str) -> ir.Var:

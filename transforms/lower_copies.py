@@ -42,7 +42,8 @@ longer panels take several.
 
 Before: tiles that TMA touches are panels (LayoutShared).  After: no `async_copy` annotation is
 left; a `tma_load` or `bulk_load` call has no barrier yet.
-Not here: barriers, groups and waiting (insert_syncs.py, lower_channels.py), multicast.
+Not here: barriers, groups and waiting (insert_syncs.py, lower_channels.py); loads for other blocks
+(share_loads.py), for which a tile is cut into as many boxes.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ RESTORED = (
     keys.RASTER_GROUP,
     keys.PERSISTENT,
     keys.CHOSEN_FOR,
+    keys.SHARE_LOADS,
     keys.CONFIGURATION,
     keys.MEMORY_BOUND,
     keys.CHOSEN,

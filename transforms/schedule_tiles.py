@@ -36,7 +36,7 @@ Trips through a channel's slots are counted on from tile to tile.
 Before: the kernel is one block inside its thread axes, and what it does for one output tile a block
 in that (`tile_work`), one in each role.  After: no `raster_group`, `persistent` or `tile_work` is
 left.
-Not here: clusters.
+Not here: what blocks of a cluster load for one another (share_loads.py).
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.plan.channel import find_trips
 from tvm_hopper.plan.notes import TilesNote, note_kernels
+from tvm_hopper.plan.shared_loads import find_cluster_axis
 from tvm_hopper.plan.tile_schedule import TileSchedule, kernel_blocks, plan_raster
-from tvm_hopper.requests.keys import BY_DEVICE, PERSISTENT, RASTER_GROUP, TILE_WORK
+from tvm_hopper.requests.keys import BY_DEVICE, PERSISTENT, RASTER_GROUP, SHARE_LOADS, TILE_WORK
 from tvm_hopper.requests.options import read
 
 from .count_blocks import ask_count
@@ -96,7 +97,8 @@ def count_blocks(kernel: ir.For, order: TileSchedule) -> list[ir.Stmt]:
         return []
     slices = ir.thread_axes(kernel).get("blockIdx.z")  # each has the same tiles once more
     number = 1 if slices is None else ir.as_int32(slices.extent)
-    return [tirx.Bind(order.num_blocks, ask_count(order.num_tiles, number))]
+    in_cluster = SHARE_LOADS in order.columns.annotations
+    return [tirx.Bind(order.num_blocks, ask_count(order.num_tiles, number, in_cluster))]
 
 
 def _replace_work(body: ir.Stmt, new: Callable[[ir.Stmt], ir.Stmt]) -> ir.Stmt:
@@ -191,7 +193,7 @@ class ScheduleTiles:
             for plan in plans:
                 kernel = rewrite_raster(kernel, plan)
             if kernel_blocks(kernel):
-                notes[number] = [_facts(plans)]
+                notes[number] = [_facts(kernel, plans)]
                 kernel = _replace_work(kernel, lambda work: work)
             assert not plan_raster(kernel), "ScheduleTiles left an annotation behind"
             return ir.seq(host, kernel)
@@ -199,14 +201,16 @@ class ScheduleTiles:
         return note_kernels(ir.map_kernels(func, order), notes)
 
 
-def _facts(plans: tuple[TileSchedule, ...]) -> TilesNote:
+def _facts(kernel: ir.For, plans: tuple[TileSchedule, ...]) -> TilesNote:
     """Return what `explain` says of an order."""
     if not plans:
         return TilesNote(raster_group=1, persistent=None)
     (plan,) = plans
+    cluster = find_cluster_axis(ir.thread_axes(kernel).values())
+    size = 1 if cluster is None else int(cluster.extent)
     if plan.blocks != BY_DEVICE:
-        return TilesNote(plan.group, plan.blocks)
+        return TilesNote(plan.group, plan.blocks, cluster=size)
     sizes = f"({plan.rows.extent}) x {plan.columns.extent}"
     tiles = ir.static_int(plan.num_tiles)
     text = re.sub(r"T\.int\d+\((\d+)\)", r"\1", sizes) if tiles is None else str(tiles)
-    return TilesNote(plan.group, plan.blocks, text)
+    return TilesNote(plan.group, plan.blocks, text, size)

@@ -26,10 +26,12 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule.products.candidates import Candidates, instruction_columns
 from tvm_hopper.schedule.products.estimate import ProductShape, Rates, estimate
 from tvm_hopper.schedule.products.model import RASTER_GROUP, choose_raster_group
+from tvm_hopper.schedule.products.rates import MEASURED
 
 FOLDS = 6
 WEIGHTS = ((1.15, 1.0), (1.5, 0.5), (2.5, 0.15), (math.inf, 0.03))  # up to so many times the best
-UNFITTED = {"cut_share"}  # of which the times do not tell
+# Of which the times do not tell, or the chosen configurations tell more.
+UNFITTED = {"cut_share", "tied", "together", "together_cycles"}
 NAMES = [field.name for field in dataclasses.fields(Rates) if field.name not in UNFITTED]
 STEP = 1e-4  # of a constant's logarithm
 TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "rates.py"
@@ -66,6 +68,8 @@ class Measured:
             if i < len(tiles):
                 way = " transposed" * product.is_transposed
                 way += f" in {tiles.parts[i]}" * bool(tiles.parts[i] > 1)
+                blocks = tiles.rows_of_blocks[i], tiles.columns_of_blocks[i]
+                way += f" cluster {blocks[0]}x{blocks[1]}" * (blocks != (1, 1))
                 return f"{'x'.join(map(str, tiles.tile(i)))}/{tiles.consumers[i]}{way}"
             i -= len(tiles)
         raise IndexError(i)
@@ -97,7 +101,16 @@ def read(path: Path) -> list[Measured]:
     return found
 
 
-FIELDS = {"tile", "consumers", "wgmma_pending", "stages", "raster_group", "transposed", "split_k"}
+FIELDS = {
+    "tile",
+    "consumers",
+    "wgmma_pending",
+    "stages",
+    "raster_group",
+    "transposed",
+    "split_k",
+    "cluster",
+}
 
 
 def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
@@ -106,6 +119,8 @@ def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
     rows, columns, _ = config["tile"]
     if config.get("transposed"):
         m, n = n, m
+    if config.get("cluster"):
+        return set(config) <= FIELDS  # orders of clusters were not varied
     group = choose_raster_group(m, n, k, (rows, columns), dtype, Chip().num_sms)
     measured = config.get("raster_group", min(RASTER_GROUP, math.ceil(m / rows)))
     return set(config) <= FIELDS and (
@@ -124,12 +139,13 @@ def key_of(config: dict[str, Any], k: int) -> tuple[int, ...]:
     width = instruction_columns(columns if by_rows else columns // consumers, consumers, "float16")
     stages = config.get("stages", stages)
     pending = config.get("wgmma_pending", 0)
-    return rows, columns, depth, consumers, by_rows, width, stages, pending, parts
+    blocks = config.get("cluster", (1, 1))
+    return rows, columns, depth, consumers, by_rows, width, stages, pending, parts, *blocks
 
 
-def residuals(logs: Any, data: list[Measured]) -> Any:
+def residuals(logs: Any, data: list[Measured], start: Rates, names: list[str]) -> Any:
     """Return the weighted errors of the time's logarithm."""
-    rates = Rates(**dict(zip(NAMES, np.exp(logs).tolist(), strict=True)))
+    rates = dataclasses.replace(start, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
     errors = []
     for one in data:
         limits, weights = zip(*WEIGHTS, strict=True)
@@ -138,18 +154,23 @@ def residuals(logs: Any, data: list[Measured]) -> Any:
     return np.concatenate(errors)
 
 
-def fit(data: list[Measured], start: Rates, rounds: int = 60) -> Rates:
-    """Return the constants with the least squares."""
-    logs = np.log([max(getattr(start, name), 1e-6) for name in NAMES])
-    damping, errors = 1e-2, residuals(logs, data)
+def fit(
+    data: list[Measured], start: Rates, rounds: int = 60, names: list[str] | None = None
+) -> Rates:
+    """Return the constants with the least squares; `names` are changed, None: all."""
+    names = names or NAMES
+    logs = np.log([max(getattr(start, name), 1e-6) for name in names])
+    damping, errors = 1e-2, residuals(logs, data, start, names)
     for _ in range(rounds):
         unit = np.eye(len(logs)) * STEP
-        slopes = np.stack([(residuals(logs + u, data) - errors) / STEP for u in unit], axis=1)
+        slopes = np.stack(
+            [(residuals(logs + u, data, start, names) - errors) / STEP for u in unit], axis=1
+        )
         square, slope = slopes.T @ slopes, slopes.T @ errors
         for _ in range(8):
             matrix = square + damping * np.diag(np.diag(square) + 1e-6)
             move = np.clip(-np.linalg.solve(matrix, slope), -0.7, 0.7)
-            trial = residuals(logs + move, data)
+            trial = residuals(logs + move, data, start, names)
             if trial @ trial < errors @ errors:
                 break
             damping *= 4
@@ -159,7 +180,7 @@ def fit(data: list[Measured], start: Rates, rounds: int = 60) -> Rates:
         logs, errors, damping = logs + move, trial, max(damping / 5, 1e-8)
         if gain < 1e-6:
             break
-    return dataclasses.replace(start, **dict(zip(NAMES, np.exp(logs).tolist(), strict=True)))
+    return dataclasses.replace(start, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
 
 def losses(data: list[Measured], rates: Rates) -> list[float]:
@@ -167,13 +188,13 @@ def losses(data: list[Measured], rates: Rates) -> list[float]:
     return [float(x.slower[np.argmin(x.guess(rates))]) for x in data]
 
 
-def held_out(data: list[Measured], start: Rates) -> list[float]:
+def held_out(data: list[Measured], start: Rates, names: list[str] | None = None) -> list[float]:
     """Return the losses of problems that the constants were not fitted to."""
     order = np.random.default_rng(0).permutation(len(data))
     found = [0.0] * len(data)
     for fold in range(FOLDS):
         left_out = set(order[fold::FOLDS].tolist())
-        rates = fit([x for i, x in enumerate(data) if i not in left_out], start, 12)
+        rates = fit([x for i, x in enumerate(data) if i not in left_out], start, 12, names)
         for i in left_out:
             (found[i],) = losses([data[i]], rates)
     return found
@@ -217,10 +238,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--worst", type=int, default=0, help="print so many problems")
+    parser.add_argument("--only", nargs="+", choices=NAMES, help="constants; others stay")
     options = parser.parse_args(arguments)
     data = [x for path in options.files for x in read(path)]
-    rates = fit(data, Rates())
-    inside, outside = losses(data, rates), held_out(data, rates)
+    start = MEASURED if options.only else Rates()
+    rates = fit(data, start, names=options.only)
+    inside, outside = losses(data, rates), held_out(data, rates, options.only)
     comment = describe(data, rates, inside, outside)
     print(module(rates, comment))
     worst = sorted(zip(outside, data, strict=True), key=lambda x: -x[0])[: options.worst]

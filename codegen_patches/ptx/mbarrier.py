@@ -28,6 +28,17 @@ def arrive(barrier: Any) -> Any:
     return T.ptx.mbarrier.arrive.shared.b64(barrier)
 
 
+def arrive_at_peer(address: Any, of_cluster: bool) -> Any:
+    """Arrive once at a barrier of another block of the cluster, by its `cluster.peer_address`.
+
+    `of_cluster`: what this thread read and wrote before is known to that block, too. Operations
+    that are complete and were waited for need no such scope (9.7.13.15.13).
+    """
+    if of_cluster:
+        return T.ptx["mbarrier.arrive.release.cluster.shared::cluster.b64"](address)
+    return T.ptx.mbarrier.arrive.shared__cluster.b64(address)
+
+
 def arrive_expect_tx(barrier: Any, num_bytes: Any) -> Any:
     """Arrive once and expect `num_bytes` more bytes of copies (`mbarrier.arrive.expect_tx`)."""
     return T.ptx.mbarrier.arrive.expect_tx.shared.b64(barrier, T.uint32(num_bytes))

@@ -12,6 +12,7 @@ from .cache import hinted
 _STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
 _REDUCE = "cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{operation}.tile.bulk_group"
 _LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+_MULTICAST = _LOAD + ".multicast::cluster"
 
 
 def prefetch(tensor_map: Any) -> Any:
@@ -43,6 +44,23 @@ def load(
     """
     name, more = hinted(_LOAD.format(rank=len(coordinates)), policy)
     return T.ptx[name](tile, tensor_map, *coordinates, barrier, *more)
+
+
+def load_multicast(
+    tile: Any,
+    tensor_map: Any,
+    coordinates: Sequence[Any],
+    barrier: Any,
+    mask: Any,
+    policy: Any = None,
+) -> Any:
+    """Copy a box to the same place in several blocks of a cluster, and complete on each one's own.
+
+    `mask`, a uint16, has a bit for each block by its rank in the cluster; tile and barrier lie at
+    the same offsets in each of them. The other parameters are those of `load`.
+    """
+    name, more = hinted(_MULTICAST.format(rank=len(coordinates)), policy)
+    return T.ptx[name](tile, tensor_map, *coordinates, barrier, mask, *more)
 
 
 def store(tile: Any, tensor_map: Any, coordinates: Sequence[Any]) -> Any:

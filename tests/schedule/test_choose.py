@@ -57,8 +57,10 @@ def test_no_tile_reaches_further_over_an_edge_than_it_has_to():
 
 
 def test_symbolic_extents_are_taken_to_be_large():
-    symbolic, large = tirx.Var("m", "int32"), MatmulConfig(persistent=BY_DEVICE)
-    assert choose_config(symbolic, 4096, 4096) == choose_config(4096, 4096, 4096, given=large)
+    symbolic, large = tirx.Var("m", "int32"), MatmulConfig(persistent=BY_DEVICE, cluster=(1, 1))
+    given = MatmulConfig(cluster=(1, 1))
+    found = choose_config(symbolic, 4096, 4096, given=given)
+    assert found == choose_config(4096, 4096, 4096, given=large)
 
 
 def test_choosing_is_quick():
@@ -98,7 +100,9 @@ def test_no_tile_for_what_is_given_is_an_error():
 
 
 def test_a_rank_says_what_it_is():
-    (first,) = best(4096, 4096, 4096, MatmulConfig(consumers=1))
+    (first,) = best(4096, 4096, 4096, MatmulConfig(consumers=1, cluster=(1, 1)))
+    (pair,) = best(4096, 4096, 4096, MatmulConfig(cluster=(2, 1)))
+    assert ", clusters of 2 x 1, " in str(pair)
     text = str(first)
     assert text.startswith("x".join(map(str, first.tile)) + ", 1 consumer, ")
     assert text.endswith(f" stages: {first.microseconds:.1f} us")

@@ -21,7 +21,7 @@ PLAIN = Rates(
     fill_bytes=1e9,
     narrow_span=0.0,
     latency_cycles=0.0,
-    off_line=0.0,
+    off_sector=0.0,
     l2_bytes=1e9,
     apart=0.0,
     outside_cycles=0.0,
@@ -38,16 +38,21 @@ PLAIN = Rates(
     peer_cycles=0.0,
     exchange_bytes=1e9,
     cut_share=0.0,
+    together=0.0,
+    together_cycles=0.0,
+    tied=0.0,
     step_norm=200.0,
     time_norm=200.0,
 )
 ONE_MEGAHERTZ = Chip(megahertz=1.0)  # a cycle is a microsecond
 
 
-def tiles(rows=128, columns=128, depth=64, consumers=2, stages=4, pending=0, parts=1):
+def tiles(
+    rows=128, columns=128, depth=64, consumers=2, stages=4, pending=0, parts=1, cluster=(1, 1)
+):
     by_rows = rows % (64 * consumers) == 0
     width = instruction_columns(columns if by_rows else columns // consumers, consumers, "float16")
-    fields = (rows, columns, depth, consumers, by_rows, width, stages, pending, parts)
+    fields = (rows, columns, depth, consumers, by_rows, width, stages, pending, parts, *cluster)
     return Candidates(*(np.array([int(x)]) for x in fields))
 
 
@@ -90,7 +95,7 @@ def test_slots_are_filled_and_rows_off_a_line_cost_more():
     """256 rows of 128 bytes at 16 a cycle are 2048; k = 648 puts rows off a line of 128 bytes."""
     assert cycles(SQUARE, tiles(), fill_bytes=16.0) == 20480
     off = ProductShape(128, 128, 648)
-    assert cycles(off, tiles(), fill_bytes=16.0, off_line=0.5) == 11 * 2048 * 1.5
+    assert cycles(off, tiles(), fill_bytes=16.0, off_sector=0.5) == 11 * 2048 * 1.5
 
 
 @pytest.mark.parametrize(("columns", "factor"), [(128, 1), (96, 2), (80, 4), (72, 8)])
@@ -213,3 +218,41 @@ def test_edges_that_cut_tiles_cost_a_share():
     assert cut == even  # no edge of it cuts a tile
     ragged = replace(SQUARE, m=SQUARE.m - 1)
     assert cycles(ragged, tiles(), cut_share=0.5) == 1.5 * cycles(ragged, tiles()).expected
+
+
+PAIR = {"cluster": (2, 1)}
+
+
+def test_what_blocks_load_together_goes_through_the_cache_once():
+    """Two tiles of 128 x 128 in a column: 256 rows of A, and 128 of B for both."""
+    two = ProductShape(256, 128, 640)
+    alone, together = (cycles(two, tiles(**x), l2_bytes=1.0) for x in ({}, PAIR))
+    assert alone == 10 * 2 * 256 * 128
+    assert together == 10 * (256 + 128) * 128
+    beside = ProductShape(128, 256, 640)
+    assert cycles(beside, tiles(cluster=(1, 2)), l2_bytes=1.0) == 10 * (256 + 128) * 128
+
+
+def test_rows_off_a_line_cost_less_where_they_are_loaded_together():
+    odd = ProductShape(256, 128, 640 - 8)
+    alone, together = (cycles(odd, tiles(**x), fill_bytes=1.0, off_sector=0.5) for x in ({}, PAIR))
+    assert alone == 10 * 1.5 * 256 * 128
+    assert together == 10 * (1.5 * 128 + 1.25 * 128) * 128
+
+
+def test_blocks_that_load_together_cost_a_share_and_more_latency():
+    two = ProductShape(256, 128, 640)
+    plain = cycles(two, tiles(**PAIR)).expected
+    assert cycles(two, tiles(**PAIR), tied=0.5) == 1.5 * plain
+    assert cycles(two, tiles(**PAIR), together_cycles=1e4) == plain + 2e4
+    late = [cycles(two, tiles(**x), latency_cycles=3e4, together=1.0).expected for x in ({}, PAIR)]
+    assert late[1] == pytest.approx(2 * late[0], rel=0.02)
+
+
+def test_a_cluster_with_blocks_without_work_takes_as_long():
+    """Three tiles in clusters of two are two clusters."""
+    one = replace(ONE_MEGAHERTZ, num_sms=2)
+    three = ProductShape(384, 128, 640)
+    assert cycles(three, tiles(**PAIR), one) == cycles(
+        ProductShape(512, 128, 640), tiles(**PAIR), one
+    )

@@ -50,6 +50,9 @@ KERNELS = {
         consumers=1,
         split_k=2,
     ),
+    "blocks that load for one another": functools.partial(
+        MATMUL, {"m": 128, "n": 16, "k": 32}, tile=(64, 16, 16), cluster=(2, 1)
+    ),
     "columns that blocks share": lambda: check_columns(
         reductions.columns(12, 256), reductions.Split(3, mechanism="tma")
     ),

@@ -103,3 +103,11 @@ def test_each_function_of_a_module_asks_about_its_own_device():
         calls = ir.find_all(lowered[name].body, ir.Call, lambda call: len(call.args) == 4)
         asks = [c for c in calls if getattr(c.args[0], "value", "") == "runtime.GetDeviceAttr"]
         assert [call.args[2].name for call in asks] == ["dev_id"]
+
+
+def test_clusters_that_do_not_fill_all_sms():
+    """Of four blocks 30 run at once on 132 SMs, of two 66."""
+    assert counted(128, 132, "4, 30") == 26  # five turns
+    assert counted(128, 132, "2, 66") == 64
+    assert counted(5, 2, "4, 30") == 1
+    assert ask_count(40, 4, in_cluster=True).args[-1].value == 30

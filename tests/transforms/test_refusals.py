@@ -20,6 +20,7 @@ from tvm import tirx
 
 from tests.transforms.refusals.across_threads import ACROSS_THREADS
 from tests.transforms.refusals.case import Case
+from tests.transforms.refusals.clusters import CLUSTERS
 from tests.transforms.refusals.copies import COPIES, TILES
 from tests.transforms.refusals.dma import DMA
 from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
@@ -51,6 +52,7 @@ CASES = [
     *PIPELINES,
     *ACROSS_THREADS,
     *REDUCTIONS,
+    *CLUSTERS,
     *REST,
     *SELECTION,
     *SYNCS,

@@ -82,6 +82,7 @@ def hook_passes() -> list[Pass]:
         transforms.ExpandPipeline(),  # where there is no producer, loads run ahead in the loop
         transforms.OverlayShared(),  # what is dead before another array lives may give it room
         transforms.InsertSyncs(),  # what a role has to wait for depends on all of the above
+        transforms.ShareLoads(),  # last of what is right without: each block loads for itself
         transforms.LowerChannels(),  # slots that are handed over become mbarriers
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide

@@ -22,7 +22,8 @@ from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP
 
-AXIS = "blockIdx.z"
+from .shared_loads import AXIS, find_cluster_axis
+
 MOST_ELEMENTS = 1 << 12  # of an accumulator's accesses that are enumerated
 
 
@@ -43,6 +44,9 @@ class ClusterSum:
     shares
         For each of `stores` the loop whose iterations are shared out, and the registers that one of
         them reads where the loop's variable is 0, with the step from one iteration to the next.
+    beside
+        The loop over blocks of other tiles that load for one another, if there is one: each part
+        has as many.
     """
 
     loop: ir.For
@@ -50,6 +54,7 @@ class ClusterSum:
     start: tuple[ir.Stmt, ...]
     stores: tuple[ir.Stmt, ...]
     shares: tuple[Pieces, ...]
+    beside: ir.For | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -99,8 +104,17 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
             f"from 0, 2 to {most}: as many blocks as a cluster may have",
             "split the sum into fewer parts",
         )
-    if AXIS in ir.thread_axes(kernel):
+    axes = ir.thread_axes(kernel)
+    beside = find_cluster_axis(axes.values())
+    if AXIS in axes and beside is None:
         raise cannot_lower(where, f"another loop on {AXIS}", "an axis of its own")
+    if beside is not None and size * int(beside.extent) > arch.max_cluster_size:
+        raise cannot_lower(
+            where,
+            f"{size} parts of {int(beside.extent)} thread blocks that load for one another",
+            f"at most {arch.max_cluster_size} blocks in a cluster",
+            "take fewer parts, or smaller clusters",
+        )
     accumulator = _accumulator(loop, where)
     before, behind = _around(kernel, loop, where)
     _check_start(before, accumulator, where)
@@ -113,7 +127,7 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
                 "stores of the sum alone: each block would execute the others",
             )
     shares = tuple(_share(stmt, accumulator, where) for stmt in stores)
-    return ClusterSum(loop, accumulator, tuple(before), stores, shares)
+    return ClusterSum(loop, accumulator, tuple(before), stores, shares, beside)
 
 
 def _accumulator(loop: ir.For, where: str) -> ir.Var:

@@ -3,7 +3,8 @@
     fill_slot(channel, trip)       the loads of this block go to slot `trip % num_slots`; a third
                                    argument is their bytes, where they may not fill it
     await_filled(channel, trip)    those loads have landed
-    free_slot(channel, trip)       one arrival of a reader: it reads that slot no more
+    free_slot(channel, trip)       one arrival of a reader: it reads that slot no more; a third
+                                   argument is the block of the cluster that is told
     await_free(channel, trip)      all readers of the slot's last use have arrived
     store_slot(ring, trip)         the stores of this block leave from slot `trip % num_slots` of a
                                    ring of theirs (`store_ring`), which nobody hands over
@@ -53,11 +54,12 @@ class ChannelCall:
     channel: int
     trip: Any
     num_bytes: Any = None  # of a `fill_slot` whose loads may not fill the slot
+    peer: Any = None  # of a `free_slot`: the block of the cluster whose barrier it arrives at
 
 
-def make_call(name: str, channel: int, trip: Any) -> Any:
+def make_call(name: str, channel: int, trip: Any, *more: Any) -> Any:
     """Build a call about the slot of a channel that a trip uses."""
-    return tirx.call_extern("int32", name, channel, trip)
+    return tirx.call_extern("int32", name, channel, trip, *more)
 
 
 def parse_call(node: Any) -> ChannelCall | None:
@@ -67,7 +69,10 @@ def parse_call(node: Any) -> ChannelCall | None:
     name = str(getattr(node.args[0], "value", ""))
     if name not in CHANNEL_CALLS:
         return None
-    return ChannelCall(name, int(node.args[1]), *node.args[2:])
+    trip, *more = node.args[2:]
+    last = more[0] if more else None
+    told, size = (last, None) if name == FREE_SLOT else (None, last)
+    return ChannelCall(name, int(node.args[1]), trip, size, told)
 
 
 def find_calls(root: Any, *names: str) -> list[ChannelCall]:
@@ -233,6 +238,17 @@ def threads_per_arrival(slots: list[ir.Var], readers: list[ir.Stmt]) -> int:
         if any(ir.uses(rest, buffer) for buffer in slots):
             return THREADS_PER_WARP
     return WARP_GROUP_THREADS
+
+
+def is_told_by_warps(kernel: ir.For, channel: Channel) -> bool:
+    """Tell whether each warp that reads a slot speaks for itself, for all blocks of a cluster."""
+    split, threads = find_split(kernel), ir.threads_of(kernel)
+    blocks = [x for tag, x in ir.thread_axes(kernel).items() if tag.startswith("clusterCtaIdx")]
+    assert split is not None, "slots are handed over between roles"
+    readers = int(threads.count) - int(split.condition.b)
+    return (
+        channel.num_arrivals // prod(int(x.extent) for x in blocks) > readers // WARP_GROUP_THREADS
+    )
 
 
 def _of_warp_group(block: ir.SBlock) -> bool:

@@ -109,6 +109,7 @@ class TilesNote:
     raster_group: int
     persistent: int | None  # thread blocks; -1: by the device; None: one for each tile
     tiles: str = ""  # tiles that a launch shares out, where the device counts the blocks
+    cluster: int = 1  # blocks that form a cluster, with a tile each
 
 
 @dataclass(frozen=True)

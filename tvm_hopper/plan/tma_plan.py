@@ -23,6 +23,7 @@ from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.requests.keys import SWIZZLE
 
 from .copy_rules import check_alone, check_once
+from .shared_loads import find_cluster_axis, sharing_of
 from .transfer import Transfer, find_transfers
 
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
@@ -118,7 +119,10 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     bounds, row_bound = _bounds(copy, around, has_rows=not no_axis)
     _check_strides(copy)
     steps = _row_steps(copy, loops)
-    boxes = _row_boxes(copy, [int(loop.extent) for loop in loops], list(steps.values()))
+    axis = find_cluster_axis(around)
+    blocks = 1 if axis is None else sharing_of(tensor.indices, axis).count
+    extents = [int(loop.extent) for loop in loops]
+    boxes = _row_boxes(copy, extents, list(steps.values()), blocks)
     moving = (*copy.loops[1:-1], s)
     start = tensor.start(moving)
     strides = tensor.strides_bytes
@@ -183,8 +187,11 @@ def _row_steps(copy: Transfer, loops: list[ir.For]) -> dict[int, int]:
     }
 
 
-def _row_boxes(copy: Transfer, extents: list[int], steps: list[int]) -> list[int]:
-    """Cut the outermost dimension of the rows into boxes, each where a swizzle begins anew."""
+def _row_boxes(copy: Transfer, extents: list[int], steps: list[int], blocks: int = 1) -> list[int]:
+    """Cut the outermost dimension of the rows into boxes, each where a swizzle begins anew.
+
+    Where blocks of a cluster may share the load: into as many for each block, if that is possible.
+    """
     if not extents:
         return []
     num_rows, *inside = extents
@@ -202,6 +209,8 @@ def _row_boxes(copy: Transfer, extents: list[int], steps: list[int]) -> list[int
     row_bytes = prod(inside) * int(copy.tile.buffer.shape[2]) * copy.tile.element_bytes
     apart = int(copy.tile.buffer.ty.data_alignment)
     whole = [n for n in range(min(num_rows, maps.MAX_BOX // step), 0, -1) if num_rows % n == 0]
+    panels = int(copy.loops[0].extent)
+    whole.sort(key=lambda n: panels * (num_rows // n) % blocks != 0)  # else each loads for itself
     for n in whole:
         if n == num_rows or n * row_bytes % apart == 0:
             return [n, *inside]

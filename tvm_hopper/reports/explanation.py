@@ -264,13 +264,17 @@ def _roles(roles: RolesNote) -> str:
 
 def _grid(order: TilesNote) -> str:
     """Say how many thread blocks share the output tiles."""
-    if order.persistent != keys.BY_DEVICE:
-        return f"{order.persistent} thread blocks share the output tiles"
+    size = order.cluster
+    if order.persistent is not None and order.persistent != keys.BY_DEVICE:
+        return f"{order.persistent * size} thread blocks share the output tiles"
     if not order.tiles.isdigit():
         blocks = "ceil(tiles / ceil(tiles / SMs)) thread blocks"
-        return f"by the device at launch: {blocks}, tiles = {order.tiles}"
-    tiles = int(order.tiles)
-    blocks, *others = (f"{devices.balanced_blocks(tiles, sms)} on {sms} SMs" for sms in EXAMPLE_SMS)
+        each = f", clusters of {size} counted as one" if size > 1 else ""
+        return f"by the device at launch: {blocks}, tiles = {order.tiles}{each}"
+    at_once = {sms: devices.Chip(sms).clusters(size) for sms in EXAMPLE_SMS}
+    counts = {sms: devices.balanced_blocks(int(order.tiles), x) for sms, x in at_once.items()}
+    tiles = int(order.tiles) * size
+    blocks, *others = (f"{count * size} on {sms} SMs" for sms, count in counts.items())
     blocks = blocks.replace(" on", " thread blocks on")
     return f"by the device at launch: {', '.join([blocks, *others])} share {tiles} output tiles"
 

@@ -57,6 +57,7 @@ WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 RASTER_GROUP = "tvm_hopper.raster_group"
 PERSISTENT = "tvm_hopper.persistent"
 CHOSEN_FOR = "tvm_hopper.chosen_for"
+SHARE_LOADS = "tvm_hopper.share_loads"
 # -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
 MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
@@ -218,6 +219,14 @@ KEYS: dict[str, Key] = {
             int,
             "rows that the kernel was chosen for, and the time estimated in tenths of a us; noted",
             length=2,
+            axis="blockIdx.x",
+        ),
+        Key(
+            SHARE_LOADS,
+            (LOOP,),
+            int,
+            "thread blocks along blockIdx.z are a cluster, and load once what several of them need",
+            (1,),
             axis="blockIdx.x",
         ),
         Key(
@@ -394,6 +403,8 @@ BY_OPTION = "tvm_hopper.by_option"
 ASYNC_OP = "tvm_hopper.async_op"
 # call_extern(TMA_LOAD, tile, tensor_map, coordinates...): one box, without a barrier yet.
 TMA_LOAD = "tvm_hopper.tma_load"
+# call_extern(TMA_MULTICAST, tile, tensor_map, mask, coordinates...): to blocks of a cluster.
+TMA_MULTICAST = "tvm_hopper.tma_multicast"
 # call_extern(BULK_LOAD, tile, tensor, num_bytes): contiguous bytes, without a barrier yet.
 BULK_LOAD = "tvm_hopper.bulk_load"
 # call_extern(CP_ASYNC, tile, tensor, num_bytes, source_bytes): a thread's chunk, zeros behind.
@@ -416,7 +427,8 @@ IN_PARTS = "tvm_hopper.in_parts"  # on a block of loads: who makes a part arrive
 FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip[, bytes]): its loads go there
 AWAIT_FILLED = "tvm_hopper.await_filled"  # call_extern(.., channel, trip): its loads have landed
 AWAIT_FREE = "tvm_hopper.await_free"  # call_extern(.., channel, trip): its last readers are done
-FREE_SLOT = "tvm_hopper.free_slot"  # call_extern(.., channel, trip): one arrival of a reader
+# call_extern(.., channel, trip[, peer]): one arrival of a reader, at that block of the cluster
+FREE_SLOT = "tvm_hopper.free_slot"
 READ_SLOT = "tvm_hopper.read_slot"  # call_extern(.., channel, trip): a trip that fills nothing
 # A ring of tiles that threads write and that leave by asynchronous stores: its number, counted on
 # from those of channels, stands on the blocks of its stores.

@@ -5,6 +5,7 @@ from tvm_hopper import schedule as hs
 
 from tvm_hopper.requests.keys import BY_DEVICE
 
+from .cluster import share_loads
 from .column_reduction.apply import column_reduction
 from .column_reduction.config import ColumnReductionConfig
 from .memory_bound.widen import widen_sums
@@ -45,6 +46,7 @@ __all__ = [
     "pointwise",
     "raster",
     "row_reduction",
+    "share_loads",
     "size_classes",
     "wgmma",
     "widen_sums",

@@ -171,6 +171,16 @@ REDUCTIONS = [
         ('thread="blockIdx.x"', 'thread="blockIdx.z"'),
     ),
     cluster(
+        "more parts than a cluster has room for",
+        r"found 4 parts of 4 thread blocks that load for one another; need at most 8 blocks in a",
+        ('thread="blockIdx.x"', 'thread="blockIdx.x", annotations={"tvm_hopper.share_loads": 1}'),
+        (
+            "        for tx in T.thread_binding(128",
+            '      for b in T.thread_binding(4, thread="blockIdx.z"):\n'
+            "        for tx in T.thread_binding(128",
+        ),
+    ),
+    cluster(
         "two loops of one cluster",
         r"found 2 such loops in one kernel; need one: its iterations are the blocks of a cluster",
         ("for k in range(2)", 'for k in T.serial(2, annotations={"tvm_hopper.across_cluster": 1})'),

@@ -26,7 +26,7 @@ from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule import origins, reductions, steps
+from tvm_hopper.schedule import cluster, origins, reductions, steps
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
@@ -55,6 +55,7 @@ from .staging import (
     EpilogueTypes,
     choose_staging,
     find_staging_violations,
+    leaves_off_sectors,
     leaves_operands_open,
     stage_output,
     through_shared_memory,
@@ -232,7 +233,18 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
             "give the tile and the stages, or leave split_k out",
         )
     depth = tile_k * parts
-    in_output = (tile_n, tile_m, depth) if config.transposed else (tile_m, tile_n, depth)
+    rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
+    if config.in_cluster and is_sampled(config):
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"cluster={config.cluster} with a sampled tile or last_stage",
+            "sizes that are known: tiles of a cluster are padded together",
+            "give the tile and the stages, or leave cluster out",
+        )
+    padded = [tile_m, tile_n]
+    if config.in_cluster:
+        padded = [tile_m * rows_of_blocks, tile_n * columns_of_blocks]
+    in_output = (*(padded[::-1] if config.transposed else padded), depth)
     steps.pad(sch, block, in_output)
     problem = oriented(find_matmul(sch, block), config)  # its operands may be pads now
     for producer in sch.get_producers(block):  # what the sum starts from
@@ -244,6 +256,11 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     m, n, k = (loops[a.loop] for a in (problem.m, problem.n, problem.k))
     m_outer, m_tile = sch.split(m, [None, tile_m])
     n_outer, n_tile = sch.split(n, [None, tile_n])
+    blocks = []
+    if config.in_cluster:
+        m_outer, m_block = sch.split(m_outer, [None, rows_of_blocks])
+        n_outer, n_block = sch.split(n_outer, [None, columns_of_blocks])
+        blocks = [m_block, n_block]
     k_outer, k_inner = sch.split(k, [None, tile_k * parts])
     if parts > 1:  # which take the steps in turn: so a symbolic depth divides, too
         k_parts, k_inner = sch.split(k_inner, [parts, tile_k])
@@ -252,10 +269,12 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     else:
         part, n_tile = sch.split(n_tile, [consumers, None])
     steps_of_k = (k_outer,) if parts == 1 else (k_parts, k_outer)
-    sch.reorder(*lead, m_outer, n_outer, part, *steps_of_k, m_tile, n_tile, k_inner)
+    sch.reorder(*lead, m_outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
     rows = sch.fuse(*lead, m_outer) if lead else m_outer
     sch.bind(rows, "blockIdx.y")
     sch.bind(n_outer, "blockIdx.x")
+    if blocks:
+        cluster.share_loads(sch, sch.fuse(*blocks))
     sch.bind(part, "threadIdx.y")
     steps.raster(sch, n_outer, config.raster_group, config.persistent)
     if noted:
@@ -312,12 +331,15 @@ def _fit(
     A sampled size is judged by the smallest of its candidates, and the axis must serve them all.
     """
     dtype, config = problem.lhs.dtype, kernel.config
+    is_open = config.tile is None
     is_depth_open = config.stages is None and config.last_stage is None
     sizes = None
     if config.tile is not None:
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
     if config.parts > 1:  # each output tile has blocks of its own
         config = replace(config, persistent=0)
+    if config.cluster is None and not isinstance(problem.m.extent, int):
+        config = replace(config, cluster=(1, 1))  # few rows would leave blocks of it without any
     given, (rows, n, k) = config, _extents(problem, kernel)
     choose = partial(
         choose_config,
@@ -341,6 +363,8 @@ def _fit(
     plain = config
     if not is_sampled(config):
         config = through_shared_memory(config, problem.output.shape, epilogue)
+        if is_open and leaves_off_sectors(config, problem.output.shape, epilogue, k):
+            config = plain = replace(config, store="tma")
     config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
     if plain.store is None and not config.operand_slots:
         config = plain  # without operands there is no reason for another way out

@@ -61,6 +61,8 @@ class Candidates:
         Groups of instructions that a consumer leaves in flight from one slot to the next.
     parts
         Thread blocks that share the sum of a tile.
+    rows_of_blocks, columns_of_blocks
+        Tiles whose thread blocks load for one another.
     """
 
     rows: Ints
@@ -72,6 +74,8 @@ class Candidates:
     stages: Ints
     pending: Ints
     parts: Ints
+    rows_of_blocks: Ints
+    columns_of_blocks: Ints
 
     def tile(self, i: int) -> Tile:
         """Return one tile."""
@@ -115,7 +119,8 @@ def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Ca
         slots = config.stages or config.last_stage + 1
         if slots >= -(-depth // (config.tile[2] * config.parts)):
             slots = max(slots, min(most_stages(config.tile, dtype, ARCH), MAX_STAGES))
-        found.append(_row(config.tile, count, slots, config.wgmma_pending, dtype, config.parts))
+        more = (config.parts, *(config.cluster or (1, 1)))
+        found.append(_row(config.tile, count, slots, config.wgmma_pending, dtype, more))
     return _as_arrays(found)
 
 
@@ -146,17 +151,22 @@ def _candidates(
 
 
 def _row(
-    tile: Tile, count: int, slots: int, pending: int | None, dtype: str, parts: int = 1
+    tile: Tile,
+    count: int,
+    slots: int,
+    pending: int | None,
+    dtype: str,
+    blocks: tuple[int, int, int] = (1, 1, 1),  # of a sum, and rows and columns of tiles
 ) -> tuple[int, ...]:
     """Return one tile as the fields of `Candidates`."""
     by_rows = split_axis(tile[0], tile[1], count) == "m"
     width = instruction_columns(tile[1] if by_rows else tile[1] // count, count, dtype)
     flying = int(count == 1 and slots > 1) if pending is None else pending
-    return (*tile, count, by_rows, width, slots, flying, parts)
+    return (*tile, count, by_rows, width, slots, flying, *blocks)
 
 
 def _as_arrays(rows: list[tuple[int, ...]]) -> Candidates:
-    return Candidates(*np.array(rows, dtype=np.int64).reshape(-1, 9).T)
+    return Candidates(*np.array(rows, dtype=np.int64).reshape(-1, 11).T)
 
 
 @functools.cache

@@ -229,8 +229,8 @@ def choose_classes(
     -------
     bounds : tuple of int
         Rows up to which each class goes, ascending, eight at most, and one of dot products. The
-        kernel of a class is the one that `hs.matmul` takes for as many rows; the last one also runs
-        above its bound.
+        kernel of a class is the one that `hs.matmul` takes for as many rows, of blocks that load
+        alone; the last one also runs above its bound.
 
     Raises
     ------
@@ -240,6 +240,8 @@ def choose_classes(
     n, k = (as_size("choose_classes", name, x) for name, x in (("n", n), ("k", k)))
     chip = chip_of_target()
     num_sms = as_int("choose_classes", "num_sms", num_sms, 1) or chip.num_sms
+    if given is None or given.cluster is None:
+        given = replace(given or MatmulConfig(), cluster=(1, 1))
     choose = functools.partial(
         choose_config, n=n, k=k, dtype=dtype, given=given, num_sms=num_sms,
         majors=majors, out_dtype=out_dtype,
@@ -251,7 +253,7 @@ def choose_classes(
     wanted = [as_product(m, n, k, dtype, majors, out_dtype or dtype) for m in POINTS]
     chip = replace(chip, num_sms=num_sms)
     times = estimate_all(wanted, configs, chip).tolist()
-    cuts = [(x.tile, x.consumers, x.transposed, x.split_k) for x in configs]
+    cuts = [(x.tile, x.consumers, x.transposed, x.split_k, x.cluster) for x in configs]
     losses: list[list[float]] = [[] for _ in configs]
     for m, row in zip(POINTS, times, strict=True):
         best = LADDER.index(m) if m in LADDER else row.index(min(row))

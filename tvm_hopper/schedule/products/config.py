@@ -116,6 +116,9 @@ class MatmulConfig:
     split_mode : str, optional
         How they do: "cluster", the blocks of a cluster, 2 to 8, add what each has summed in a fixed
         order through shared memory. None: "cluster".
+    cluster : tuple of int, optional
+        Rows and columns of output tiles whose thread blocks form a cluster, 2 to 8 in all: those in
+        a row load A once for all of them, those in a column B. None or (1, 1): each loads its own.
     operand_slots : int, optional
         Parts of each tensor of the output's shape that the epilogue reads (a residual) that the
         hardware loads ahead, into shared memory of their own; 0: each thread loads what it needs,
@@ -150,6 +153,7 @@ class MatmulConfig:
     store_parts: int | None = None
     split_k: int | None = None
     split_mode: str | None = None
+    cluster: tuple[int, int] | None = None
     operand_slots: int | None = None
     transposed: bool | None = None
     batch_invariant: bool = False
@@ -179,9 +183,13 @@ class MatmulConfig:
             store_parts=as_int(where, "store_parts", self.store_parts, 1),
             split_k=as_int(where, "split_k", self.split_k, 1),
             split_mode=as_choice(where, "split_mode", self.split_mode, SPLIT_MODES),
+            cluster=as_pair(
+                where, "cluster", self.cluster, "rows and columns of tiles, e.g. (2, 1)"
+            ),
             operand_slots=as_int(where, "operand_slots", self.operand_slots, 0),
         )
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
+        split.check_cluster(where, self.cluster, self.split_k)
         check_pending(where, stages, last_stage, self.wgmma_pending)
         if self.batch_invariant not in (False, True):
             found = f"batch_invariant={self.batch_invariant!r}"
@@ -218,6 +226,11 @@ class MatmulConfig:
     def parts(self) -> int:
         """Thread blocks that share the sum of an output tile."""
         return self.split_k or 1
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether thread blocks of several output tiles load for one another."""
+        return self.cluster is not None and self.cluster != (1, 1)
 
 
 def check_consumers(where: str, consumers: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
+from tvm_hopper.facts.programming_model import SECTOR_BYTES
 
 from .candidates import MOST_PARTS, Candidates
 
@@ -53,8 +53,8 @@ class Rates:
     latency_cycles
         From the load of a slot to its arrival; as many loads are under way as there are slots, but
         for the one in use.
-    off_line
-        Share by which an operand costs more whose rows begin off a line.
+    off_sector
+        Share by which an operand costs more whose rows begin off a sector of 32 bytes.
     l2_bytes
         Bytes a cycle of the whole L2 cache.
     apart
@@ -62,6 +62,14 @@ class Rates:
         lie together read the same lines at once, which counts once, but not those of a cluster.
     outside_cycles
         Of a row of a box that lies outside of its tensor, for each thread block.
+    together
+        Power of the number of blocks that load for one another by which a load arrives later.
+    tied
+        Share of the time that blocks cost which load for one another: each waits for the slower
+        ones. Not fitted: of the problems of
+        benchmarks/results/tile_times_2026-11-23_*.json the choice gains as much with 0 to 0.02.
+    together_cycles
+        Of a launch in such clusters, for each block, and of leaving together.
     start_cycles
         Launch, barriers and the latency of the first tiles.
     epilogue_cycles
@@ -100,10 +108,13 @@ class Rates:
     fill_bytes: float = 87.0
     narrow_span: float = 0.3
     latency_cycles: float = 1000.0
-    off_line: float = 0.6
+    off_sector: float = 0.676
     l2_bytes: float = 9200.0
     apart: float = 0.4
     outside_cycles: float = 0.15
+    together: float = 0.1
+    tied: float = 0.01
+    together_cycles: float = 300.0
     start_cycles: float = 7800.0
     epilogue_cycles: float = 670.0
     wide_bytes: float = 22.0
@@ -147,6 +158,13 @@ class ProductShape:
     is_symbolic: bool = False
 
     @property
+    def row_bytes(self) -> tuple[int, int]:
+        """Bytes from one row of A in memory to the next, and of B."""
+        left = self.k if self.majors[0] == "k" else self.m
+        right = self.k if self.majors[1] == "k" else self.n
+        return left * dtype_bytes(self.dtype), right * dtype_bytes(self.dtype)
+
+    @property
     def transposed(self) -> ProductShape:
         """The same product as C^T = B^T A^T."""
         other = not self.is_transposed
@@ -173,12 +191,16 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     rows_of_one = np.where(tiles.by_rows, rows / tiles.consumers, rows)
     columns_of_one = np.where(tiles.by_rows, columns, columns / tiles.consumers)
 
-    count = np.ceil(m / rows) * np.ceil(n / columns)
+    row_blocks, column_blocks = (
+        x.astype(float) for x in (tiles.rows_of_blocks, tiles.columns_of_blocks)
+    )
+    count = np.ceil(m / (rows * row_blocks)) * np.ceil(n / (columns * column_blocks))  # clusters
     parts = tiles.parts.astype(float)
     shared = parts > 1
-    at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[tiles.parts]
+    blocks = tiles.parts * tiles.rows_of_blocks * tiles.columns_of_blocks
+    at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[blocks]
     waves = np.ceil(count / at_once)
-    active = np.ceil(count / waves) * parts
+    active = np.ceil(count / waves) * blocks
     steps = np.ceil(np.ceil(k / depth) / parts)
 
     held = rows_of_one * columns_of_one / 128  # accumulators of a thread
@@ -190,20 +212,23 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     own = instructions * (depth * size / 32) * instruction
     turn = rates.turn_cycles * np.where(tiles.pending > 0, rates.turn_left, 1)
 
-    # Rows begin at lines, or else each box touches one line more.
-    along_k = [product.k * size % LINE_BYTES == 0] * 2
-    along_mn = [extent * size % LINE_BYTES == 0 for extent in (product.m, product.n)]
-    pairs = zip(along_k, along_mn, product.majors, strict=True)
-    aligned = [a if major == "k" else b for a, b, major in pairs]
-    left, right = (1 + rates.off_line * (not x) for x in aligned)
-    left_fill = left * _narrow(rates, product.majors[0], rows_of_one * size)
-    right_fill = right * _narrow(rates, product.majors[1], columns_of_one * size)
+    # Rows begin at sectors, or else each row of a box touches one more.
+    off_left, off_right = (rates.off_sector * (x % SECTOR_BYTES != 0) for x in product.row_bytes)
+    # Blocks of a row load A for one another, those of a column B.
+    left, right = (1 + off_left) / column_blocks, (1 + off_right) / row_blocks
+    left_fill = (1 + off_left / column_blocks) * _narrow(
+        rates, product.majors[0], rows_of_one * size
+    )
+    right_fill = (1 + off_right / row_blocks) * _narrow(
+        rates, product.majors[1], columns_of_one * size
+    )
     fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
     loaded = (np.minimum(rows, m) * left + np.minimum(columns, n) * right) * depth * size
     through_l2 = loaded * active / rates.l2_bytes * parts**rates.apart
     beyond = np.maximum(rows - m, 0) + np.maximum(columns - n, 0)
     outside = rates.outside_cycles * active * beyond
-    latency = rates.latency_cycles / np.maximum(tiles.stages - 1.0, 0.5)
+    together = row_blocks * column_blocks
+    latency = rates.latency_cycles * together**rates.together / np.maximum(tiles.stages - 1.0, 0.5)
     several = [own * tiles.consumers, own + turn, fill, latency, through_l2, outside]
     step = _norm(rates.step_norm, *several)
 
@@ -217,15 +242,20 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     hidden = np.where(wide & ~shared, rates.overlap * (waves - 1) * epilogue, 0)
     in_tiles = rates.start_cycles + waves * (steps * step + epilogue) - hidden
     in_tiles += np.where(shared, meeting * waves, 0)
+    in_tiles += np.where(together > 1, rates.together_cycles * together, 0)
 
     row = product.m if product.is_transposed else product.n
     off_sector = row * product.output_bytes % SECTOR_BYTES != 0
     moved = size * (m + n) * k + product.output_bytes * m * n * (1 + rates.partial * off_sector)
     in_memory = moved / (rates.memory_bytes * chip.memory_rate)
-    power = rates.flop_power * m * n * k + rates.load_power * count * np.ceil(k / depth) * loaded
+    power = (
+        rates.flop_power * m * n * k
+        + rates.load_power * count * together * np.ceil(k / depth) * loaded
+    )
     in_power = power / 1e9 * chip.megahertz / chip.power_rate
     cycles = _norm(rates.time_norm, in_tiles, np.full_like(in_tiles, in_memory), in_power)
     cut = (m % rows != 0) | (n % columns != 0)
+    cycles *= 1 + rates.tied * (together > 1)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 
 

@@ -26,7 +26,7 @@ from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .dot_choice import choose_dots, estimate_dots
 from .estimate import ProductShape, estimate
-from .parts import BEYOND, TRIED, in_parts
+from .parts import BEYOND, TRIED, in_clusters, in_parts
 from .rates import MEASURED
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
@@ -49,12 +49,15 @@ class RankedTile:
     microseconds: float
     transposed: bool = False
     parts: int = 1
+    cluster: tuple[int, int] = (1, 1)
 
     def __str__(self) -> str:
         tile = "x".join(map(str, self.tile))
         groups = f"{self.consumers} consumer{'s' * (self.consumers > 1)}"
         way = ", transposed" * self.transposed
         shared = f" in {self.parts} parts" if self.parts > 1 else ""
+        if self.cluster != (1, 1):
+            shared += f", clusters of {self.cluster[0]} x {self.cluster[1]}"
         return f"{tile}{shared}{way}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
 
 
@@ -128,6 +131,8 @@ def choose_config(
             config = replace(config, transposed=True)
         if best.parts > 1:
             config = replace(config, split_k=best.parts)
+        if best.cluster != (1, 1):
+            config = replace(config, cluster=best.cluster)
         if best.pending and config.wgmma_pending is None:
             config = replace(config, wgmma_pending=best.pending)
     if config.transposed:
@@ -142,15 +147,22 @@ def choose_config(
         most = most_stages(largest, dtype, ARCH)
         step = max(1, min(sizes[2])) * config.parts
         config = replace(config, stages=max(1, _stages(most, depth, step)))
-    smallest = min(sizes[0]), min(sizes[1])
+    # Thread blocks of a cluster are one in all orders.
+    row_blocks, column_blocks = config.cluster or (1, 1)
+    smallest = min(sizes[0]) * row_blocks, min(sizes[1]) * column_blocks
     if config.raster_group is None:
-        group = min(RASTER_GROUP, -(-rows // smallest[0]))
+        group = min(max(RASTER_GROUP // row_blocks, 1), -(-rows // smallest[0]))
         if is_open:
-            group = choose_raster_group(rows, columns, depth, smallest, dtype, num_sms)
+            group = choose_raster_group(
+                rows, columns, depth, smallest, dtype, num_sms, row_blocks * column_blocks
+            )
         config = replace(config, raster_group=group)
     if config.persistent is None:
         static = isinstance(m, int) and isinstance(n, int) and all(len(x) == 1 for x in sizes[:2])
-        alone = static and num_tiles(rows, columns, smallest) <= num_sms  # each SM gets one at most
+        clusters = num_sms // (row_blocks * column_blocks)
+        alone = (
+            static and num_tiles(rows, columns, smallest) <= clusters
+        )  # each SM gets one at most
         # Blocks that share a sum compute one tile each.
         config = replace(config, persistent=0 if alone or config.parts > 1 else BY_DEVICE)
     return config
@@ -199,6 +211,7 @@ def rank(
         No tile is legal with what is given.
     """
     tiles = in_parts(candidates(wanted.dtype, given), wanted, given, chip, sizes)
+    tiles = in_clusters(tiles, wanted, given)
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
@@ -212,6 +225,7 @@ def rank(
             _stages(int(tiles.stages[i]), wanted.k, int(tiles.depth[i] * tiles.parts[i])),
             float(times[i]),
             parts=int(tiles.parts[i]),
+            cluster=(int(tiles.rows_of_blocks[i]), int(tiles.columns_of_blocks[i])),
         )
         for i in order.tolist()
         if math.isfinite(times[i])
@@ -275,15 +289,17 @@ def _stages(most: int, depth: int, tile_depth: int) -> int:
     return min(most, MAX_STAGES, max(2, -(-depth // tile_depth)))
 
 
-def choose_raster_group(m: int, n: int, k: int, tile: tuple[int, int], dtype: str, sms: int) -> int:
-    """Choose how many rows of tiles are visited together.
+def choose_raster_group(
+    m: int, n: int, k: int, tile: tuple[int, int], dtype: str, sms: int, blocks: int = 1
+) -> int:
+    """Choose how many rows of tiles are visited together, of such of a cluster of `blocks`.
 
     Where all of B stays in the cache and there are several waves, tiles are visited along rows: a
     row of the output is then written in one go.
     """
     if n <= tile[1]:
         return 1
-    several = num_tiles(m, n, tile) > sms
+    several = num_tiles(m, n, tile) * blocks > sms
     if several and n * k * dtype_bytes(dtype) <= RESIDENT_BYTES:
         return 1
     return min(RASTER_GROUP, -(-m // tile[0]))

@@ -14,6 +14,7 @@ import numpy as np
 
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.devices import Chip
+from tvm_hopper.facts.programming_model import SECTOR_BYTES
 
 from .candidates import Candidates, Ints
 from .config import MatmulConfig
@@ -22,6 +23,9 @@ from .estimate import ProductShape
 TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))  # which run everywhere
 BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1))
 MOST_WAVES = 3  # of tiles; where there are more the last one is a small part of the time
+PAIRS = ((2, 1), (1, 2))  # rows and columns of tiles: clusters of two, which fill any part
+MOST_ALONE = 64  # rows or columns of outputs of which no clusters were measured
+SWIZZLE_ROWS = 8  # of a repetition
 FEWEST_STEPS = 2  # of a part: the ring is filled once
 
 
@@ -55,7 +59,7 @@ def in_parts(
         The numbers of parts to try where none is given.
     """
     if given.parts > 1:
-        return _with(tiles, np.arange(len(tiles)), np.full(len(tiles), given.parts))
+        return _with(tiles, np.arange(len(tiles)), parts=given.parts)
     if not may_share_sums(given) or product.is_symbolic:
         return tiles
     count = -(-product.m // tiles.rows) * -(-product.n // tiles.columns)
@@ -66,9 +70,51 @@ def in_parts(
         able = few[steps[few] >= FEWEST_STEPS * size]
         places.append(able)
         parts.append(np.full(len(able), size))
-    return _with(tiles, np.concatenate(places), np.concatenate(parts))
+    return _with(tiles, np.concatenate(places), parts=np.concatenate(parts))
 
 
-def _with(tiles: Candidates, places: Ints, parts: Ints) -> Candidates:
-    names = [field.name for field in fields(Candidates) if field.name != "parts"]
-    return Candidates(**{name: getattr(tiles, name)[places] for name in names}, parts=parts)
+def in_clusters(tiles: Candidates, product: ProductShape, given: MatmulConfig) -> Candidates:
+    """Return the tiles alone, and in clusters of two that load for one another.
+
+    Parameters
+    ----------
+    tiles : Candidates
+        Whole ones and such in parts.
+    product : ProductShape
+        What is computed.
+    given : MatmulConfig
+        A cluster in it is taken as it is.
+    """
+    if given.cluster is not None:
+        rows, columns = given.cluster
+        every = np.arange(len(tiles))
+        return _with(tiles, every, rows_of_blocks=rows, columns_of_blocks=columns)
+    few = min(product.m, product.n) <= MOST_ALONE
+    if not may_load_together(given) or product.is_symbolic or few:
+        return tiles
+    found = [tiles]
+    for rows, columns in PAIRS:
+        if product.row_bytes[rows > 1] % SECTOR_BYTES == 0:
+            continue  # what is shared costs little: measured, most of such clusters lose
+        able = (tiles.parts == 1) & (product.m > tiles.rows * (rows - 1))
+        able &= product.n > tiles.columns * (columns - 1)
+        # A tile whose rows run along k is cut into boxes of whole repetitions of its swizzle.
+        if product.majors[1] == "k":
+            able &= tiles.columns % (SWIZZLE_ROWS * rows) == 0
+        places = np.flatnonzero(able)
+        found.append(_with(tiles, places, rows_of_blocks=rows, columns_of_blocks=columns))
+    names = [field.name for field in fields(Candidates)]
+    return Candidates(*(np.concatenate([getattr(x, name) for x in found]) for name in names))
+
+
+def may_load_together(given: MatmulConfig) -> bool:
+    """Tell whether a configuration leaves open whether thread blocks load for one another."""
+    is_sampled = not isinstance(given.last_stage, (int, type(None)))
+    return given.split_k in (None, 1) and not is_sampled
+
+
+def _with(tiles: Candidates, places: Ints, **changed: Ints | int) -> Candidates:
+    """Return some of the tiles, with other values of some fields."""
+    kept = {field.name: getattr(tiles, field.name)[places] for field in fields(Candidates)}
+    new = {name: np.broadcast_to(value, places.shape) for name, value in changed.items()}
+    return Candidates(**{**kept, **new})

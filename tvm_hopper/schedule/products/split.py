@@ -12,6 +12,27 @@ from tvm_hopper.facts.arch import SM_90A, Arch
 MODES = ("cluster",)
 
 
+def check_cluster(
+    where: str, blocks: tuple[int, int] | None, parts: int | None, arch: Arch = SM_90A
+) -> None:
+    """Refuse clusters that not every chip holds, and what they cannot go with."""
+    if blocks is None:
+        return
+    count, most = blocks[0] * blocks[1], arch.max_cluster_size
+    if min(blocks) < 1 or count > most:
+        raise cannot_schedule(
+            where,
+            f"cluster={blocks}",
+            f"rows and columns of tiles, from 1, that are at most {most} together",
+        )
+    if count > 1 and count * (parts or 1) > most:
+        raise cannot_schedule(
+            where,
+            f"cluster={blocks} with split_k={parts}",
+            f"at most {most} blocks: each part of a sum has as many as there are tiles",
+        )
+
+
 def check_request(
     where: str,
     parts: int | None,

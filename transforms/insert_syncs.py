@@ -36,7 +36,7 @@ from tvm_hopper.facts.arch import Processor
 from tvm_hopper.plan.channel import find_split
 from tvm_hopper.plan.sync_body import check_operations
 from tvm_hopper.requests.bodies import map_bodies
-from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, CHANNEL, PIPELINE_KEYS
+from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, CHANNEL, PIPELINE_KEYS, TURNS
 from tvm_hopper.requests.targets import processor_of
 
 from .fuse_threads import fuse_threads
@@ -106,7 +106,8 @@ def without_operations(kernel: Any) -> Any:
         return ir.with_block(block, annotations=notes)
 
     def plain(loop: ir.For) -> ir.For:
-        notes = {k: v for k, v in loop.annotations.items() if k not in PIPELINE_KEYS}
+        own = () if loop.kind == ir.ForKind.THREAD_BINDING else (TURNS,)
+        notes = {k: v for k, v in loop.annotations.items() if k not in (*PIPELINE_KEYS, *own)}
         if len(notes) == len(loop.annotations):
             return loop
         return ir.with_body(loop, loop.body, annotations=notes)

@@ -56,6 +56,7 @@ WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
 PERSISTENT = "tvm_hopper.persistent"
+TURNS = "tvm_hopper.turns"
 CHOSEN_FOR = "tvm_hopper.chosen_for"
 # -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
 MEMORY_BOUND = "tvm_hopper.memory_bound"
@@ -66,6 +67,7 @@ MOST_BLOCKS_PER_SM = 32
 CONFIGURATION = "tvm_hopper.configuration"
 # -- on the loop over rows of such a kernel
 PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
+MOST_TURNS = 3  # sets of consumers: a product takes no more of them
 MOST_TURNS_AHEAD = 8  # of rows that are brought into L2
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
@@ -207,6 +209,14 @@ KEYS: dict[str, Key] = {
             int,
             "thread blocks that share all output tiles; -1: counted at launch, by the device",
             beyond=(BY_DEVICE,),
+            axis="blockIdx.x",
+        ),
+        Key(
+            TURNS,
+            (LOOP,),
+            int,
+            "sets of consumers that compute output tiles of a thread block in turn",
+            bounds=(2, MOST_TURNS),
             axis="blockIdx.x",
         ),
         Key(

@@ -214,9 +214,10 @@ def _total(value: Any, threads: list[int], what: SyncEvent) -> int:
     return _number(value, what) * len(threads)
 
 
-def _number(value: Any, what: SyncEvent) -> int:
+def _number(value: Any, what: SyncEvent, span: np.ndarray | None = None) -> int:
+    """Return an operand that is one number for all threads, or for those of a span."""
     if isinstance(value, np.ndarray):
-        chosen = value[what.mask]
+        chosen = value[what.mask] if span is None else value[span][what.mask[span]]
         if (chosen == chosen[0]).all():
             return int(chosen[0])
     if not isinstance(value, int):
@@ -238,7 +239,7 @@ def _ops(
         for key in targets(values[0]):
             yield Op("init", ((key, count, 0),), event=event)
     elif kind == "wait":
-        parity = _number(values[1], event) & 1
+        parity = _number(values[1], event, span) & 1
         for key in targets(values[0]):
             yield Op("wait", ((key, 0, 0),), parity, threads, event)
     elif kind in ("arrive", "drop"):

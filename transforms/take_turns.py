@@ -6,12 +6,11 @@
             for k in serial(8): trip = k; await_filled(0, trip); ...; release of trip - 1
             store
   ->
-    for turn in range((tiles + 1) // 2):
-        tile = turn * 2 + own
-        if tile < tiles:
-            if tile > 0: bar.sync 8 + own                the set before has been given its slots
+    for tile in range(tiles):
+        if tile % 2 == own:
+            if tile > 0: bar.sync 8 + tile % 2           the set before has been given its slots
             for k in serial(8): trip = tile * 8 + k; ...
-            if tile + 1 < tiles: bar.arrive 8 + (own + 1) % 2
+            if tile + 1 < tiles: bar.arrive 8 + (tile + 1) % 2
             with sblock(release=1): free_slot(0, tile * 8 + 7)
             store
 
@@ -68,14 +67,14 @@ def take_turns(
     block = _work(branch)
     assert block is not None, "a branch of find_turns has work"
     turns, own = int(block.annotations[TILE_WORK]), branch.condition.a
-    tile, turn, number, tiles = (ir.Var(x, "int32") for x in ("tile", "turn", "own", "tiles"))
+    tile, number, tiles = (ir.Var(x, "int32") for x in ("tile", "own", "tiles"))
     work = count_on(block.body, tile)
     parts = ir.statements(work)
     (at,) = (n for n, part in enumerate(parts) if find_calls(part, AWAIT_FILLED))
     threads = int(own.b) * turns
-    enter = fences.sync_named(TURN_BARRIER + number, threads)
-    following = tirx.truncmod(number + 1, turns)
-    leave = fences.arrive_named(TURN_BARRIER + following, threads)
+    # Nothing is negative, which floor division would have to check.
+    enter = fences.sync_named(TURN_BARRIER + tirx.truncmod(tile, turns), threads)
+    leave = fences.arrive_named(TURN_BARRIER + tirx.truncmod(tile + 1, turns), threads)
     work = ir.seq(
         parts[:at],
         ir.IfThenElse(tile > 0, tirx.Evaluate(enter), None),
@@ -84,13 +83,10 @@ def take_turns(
         _give_back(parts[at], tile),
         parts[at + 1 :],
     )
-    # With a set's own count for an extent the check of every interleaving could not follow.
-    body = ir.seq(
-        tirx.Bind(tile, turn * turns + number),
-        ir.IfThenElse(tile < tiles, place(work, tile), None),
-    )
-    extent = tirx.truncdiv(tiles + turns - 1, turns)
-    loop = ir.For(turn, 0, extent, ir.ForKind.SERIAL, body, annotations={**ROLLED, TURNS: turns})
+    is_own = tirx.truncmod(tile, turns).equal(number)
+    # All sets run through all tiles, so that trips and phases are the same number for all threads.
+    body = ir.IfThenElse(is_own, place(work, tile), None)
+    loop = ir.For(tile, 0, tiles, ir.ForKind.SERIAL, body, annotations={**ROLLED, TURNS: turns})
     return ir.seq(tirx.Bind(number, ir.as_int32(own)), tirx.Bind(tiles, num_tiles), loop)
 
 

@@ -29,6 +29,7 @@ class Op:
     """One step of an agent.
 
     `targets` are (barrier, count, bytes): arrivals and expected bytes, or delivered bytes.
+    `skipped` are the parities by which other agents waited on the barrier, in turn with this one.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Op:
     value: int = 0
     threads: int = 0
     event: Any = None  # of the trace; None only where an agent is made by hand
+    skipped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,51 @@ def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] 
                 if event.mask[span].any()
                 for op in _ops(event, span, cta, peers, sizes)
             ]
+            ops = _in_turn(ops, span, events, cta)
             agents.append(SkeletonAgent(cta, name, tuple(_until_opaque(ops)), len(span)))
             spans_of.append(span)
     return [
         agent
         for agent in map(_leave_barriers, agents, spans_of, [_whole_meetings(agents)] * len(agents))
         if agent.ops
+    ]
+
+
+def _in_turn(ops: list[Op], span: np.ndarray, events: list[SyncEvent], cta: int) -> list[Op]:
+    """Note of each wait what others have waited for in turn, by the same statement.
+
+    Agents that take the phases of a barrier in turn wait with alternating parities, in the order of
+    the program; each alone would seem to miss some.
+    """
+    waits = [e for e in events if e.kind == "wait"]
+    others = {id(e.node) for e in waits if not e.mask[span].any()}
+    others &= {id(e.node) for e in waits if e.mask[span].any()}
+    if not others:
+        return ops
+    seen: dict[tuple[int, Key], list[int]] = {}  # parities, by statement and barrier
+    own: dict[tuple[int, Key], int | None] = {}
+    skipped: dict[int, tuple[int, ...]] = {}
+    everybody = np.arange(len(waits[0].mask))
+    for event in waits:
+        if id(event.node) not in others:
+            continue
+        mine = bool(event.mask[span].any())
+        who = span if mine else everybody
+        parity = _number(event.values[1], event, who) & 1
+        for key in _targets(event.values[0], event.mask, who, cta, event):
+            place = (id(event.node), key)
+            between = seen.setdefault(place, [])
+            if not mine:
+                between.append(parity)
+                continue
+            row = [own.get(place), *between, parity]
+            steps = [x for x in row if x is not None]
+            if all(a != b for a, b in zip(steps, steps[1:], strict=False)):
+                skipped[id(event)] = tuple(between)
+            own[place], seen[place] = parity, []
+    return [
+        replace(op, skipped=skipped.get(id(op.event), ())) if op.kind == "wait" else op
+        for op in ops
     ]
 
 

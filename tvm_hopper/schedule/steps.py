@@ -460,9 +460,13 @@ def _is_copy(sch: s_tir.Schedule, block: Any) -> bool:
 
 @all_or_nothing("the loop over columns of tiles, bound to blockIdx.x")
 def raster(
-    sch: s_tir.Schedule, loop: Any, group: int | None = None, persistent: int | None = None
+    sch: s_tir.Schedule,
+    loop: Any,
+    group: int | None = None,
+    persistent: int | None = None,
+    turns: int | None = None,
 ) -> None:
-    """Say in which order output tiles are computed, and by how many thread blocks.
+    """Say in which order output tiles are computed, and by how many thread blocks and consumers.
 
     Parameters
     ----------
@@ -475,6 +479,9 @@ def raster(
     persistent : int, optional
         Thread blocks that share all tiles; None or 0 is one block a tile, BY_DEVICE (-1) as many as
         balance on the device at hand, counted at each launch.
+    turns : int, optional
+        Of a persistent product with one consumer: so many of it, 2 or 3, that compute output tiles
+        in turn. None or 1 is one.
 
     Raises
     ------
@@ -485,6 +492,7 @@ def raster(
     where = f"loop {sch.get(loop).loop_var.name}"
     group = as_int(where, "group", group, 1, MOST_BLOCKS)
     persistent = as_int(where, "persistent", persistent, keys.BY_DEVICE, MOST_BLOCKS)
+    turns = as_int(where, "turns", turns, 1, keys.MOST_TURNS)
     binding = sch.get(loop).thread_binding
     if binding is None or str(binding.thread_tag) != "blockIdx.x":
         found = "a loop that is not bound" if binding is None else f"{binding.thread_tag}"
@@ -493,3 +501,5 @@ def raster(
         _ask(sch, where, loop, keys.RASTER_GROUP, group, default=1)
     if persistent is not None:
         _ask(sch, where, loop, keys.PERSISTENT, persistent, default=0)
+    if turns is not None:
+        _ask(sch, where, loop, keys.TURNS, turns, default=1)

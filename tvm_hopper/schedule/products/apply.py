@@ -199,7 +199,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     assert config.tile is not None
     assert config.consumers is not None
     tile_m, tile_n, tile_k = config.tile
-    consumers = config.consumers
+    consumers = config.sharers
 
     parts = config.parts
     if parts > 1 and is_sampled(config):
@@ -235,7 +235,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     sch.bind(rows, "blockIdx.y")
     sch.bind(n_outer, "blockIdx.x")
     sch.bind(part, "threadIdx.y")
-    steps.raster(sch, n_outer, config.raster_group, config.persistent)
+    turns = config.turns if config.takes_turns else None
+    steps.raster(sch, n_outer, config.raster_group, config.persistent, turns)
     if noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
 
@@ -326,7 +327,7 @@ def _fit(
         stages = config.stages
     else:
         stages = min(steps.candidates(sch, config.last_stage)) + 1
-    consumers = config.consumers or 1
+    consumers = config.sharers
     where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
     broken = find_violations(smallest, stages, config, dtype, ARCH)
     broken += find_staging_violations(smallest, stages, config, dtype, epilogue, ARCH)
@@ -418,7 +419,7 @@ def _swizzle_violations(
     span = span_elements(config.swizzle, problem.lhs.dtype)
     broken = []
     for operand, outer, side in ((problem.lhs, tile[0], "m"), (problem.rhs, tile[1], "n")):
-        parts = config.consumers or 1 if axis == side else 1
+        parts = config.sharers if axis == side else 1
         row = tile[2] if operand.major == "k" else outer // parts
         if row % span:
             broken.append(

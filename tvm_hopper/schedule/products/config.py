@@ -31,6 +31,7 @@ CONSUMERS = (1, 2, 3)  # of a product
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
 SPLIT_MODES = split.MODES
+SCHEDULES = ("cooperative", "pingpong")  # of consumers over output tiles
 STORES = ("tma",)  # mechanisms by which outputs leave shared memory
 MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
 
@@ -119,6 +120,10 @@ class MatmulConfig:
         Parts of each tensor of the output's shape that the epilogue reads (a residual) that the
         hardware loads ahead, into shared memory of their own; 0: each thread loads what it needs,
         as it does of a tensor that TMA cannot load. None: as many as fit.
+    schedule : str, optional
+        "cooperative": all consumers share a tile. "pingpong": each computes whole tiles, in turn
+        with the others, so that one multiplies while another one stores; of persistent kernels with
+        2 or 3 consumers. None: "cooperative".
     batch_invariant : bool, optional
         True promises that an output depends on its row of A and its column of B alone: every sum
         runs in ascending order of k in one accumulator, whatever the number of rows. It excludes
@@ -146,6 +151,7 @@ class MatmulConfig:
     operand_slots: int | None = None
     transposed: bool | None = None
     batch_invariant: bool = False
+    schedule: str | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -172,7 +178,10 @@ class MatmulConfig:
             split_k=as_int(where, "split_k", self.split_k, 1),
             split_mode=as_choice(where, "split_mode", self.split_mode, SPLIT_MODES),
             operand_slots=as_int(where, "operand_slots", self.operand_slots, 0),
+            schedule=as_choice(where, "schedule", self.schedule, SCHEDULES),
         )
+        if self.takes_turns:
+            check_turns(where, self)
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         check_pending(where, stages, last_stage, self.wgmma_pending)
         if self.batch_invariant not in (False, True):
@@ -197,11 +206,46 @@ class MatmulConfig:
         """Thread blocks that share the sum of an output tile."""
         return self.split_k or 1
 
+    @property
+    def takes_turns(self) -> bool:
+        """Tell whether each consumer computes output tiles of its own."""
+        return self.schedule == SCHEDULES[1]
+
+    @property
+    def sharers(self) -> int:
+        """Consumers that share an output tile."""
+        return 1 if self.takes_turns else self.consumers or 1
+
+    @property
+    def turns(self) -> int:
+        """Consumers, or sets of them, that compute output tiles in turn."""
+        return (self.consumers or 2) if self.takes_turns else 1
+
 
 def check_consumers(where: str, consumers: int) -> None:
     """Refuse more warp groups than can share the registers that a product takes."""
     if consumers not in CONSUMERS:
         raise cannot_schedule(where, f"consumers={consumers}", "1, 2 or 3 warp groups of a product")
+
+
+def check_turns(where: str, config: MatmulConfig) -> None:
+    """Refuse what consumers that compute tiles in turn cannot have."""
+    asked = f"schedule={config.schedule!r} with "
+    if config.consumers == 1:
+        raise cannot_schedule(where, f"{asked}consumers=1", "2 or 3, or nobody multiplies meanwhile")
+    if config.persistent == 0:
+        need = "thread blocks that compute several tiles, persistent=-1"
+        raise cannot_schedule(where, f"{asked}persistent=0", need)
+    if config.registers is not None:
+        need = "registers left out: those of as many consumers as there are"
+        raise cannot_schedule(where, f"{asked}registers={config.registers}", need)
+    if config.parts > 1:
+        need = "one of the two: blocks that share a sum compute one tile each"
+        raise cannot_schedule(where, f"{asked}split_k={config.split_k}", need)
+    if config.store is not None or config.operand_slots:
+        found = "operand_slots" if config.operand_slots else f"store={config.store!r}"
+        need = "threads that store what they hold: the sets would share the memory"
+        raise cannot_schedule(where, f"{asked}{found}", need)
 
 
 def check_pending(where: str, stages: int | None, last_stage: Any, pending: int | None) -> None:
@@ -265,7 +309,7 @@ def find_violations(
 
     `config` gives consumers and registers.
     """
-    consumers = config.consumers or 1
+    consumers = config.sharers
     tile_m, tile_n, tile_k = tile
     step = wgmma.instruction_k(dtype)
     broken = []
@@ -295,6 +339,8 @@ def find_violations(
             f"{most_stages(tile, dtype, arch)} stages of this tile take"
         )
     consumer = config.registers[1] if config.registers else None
+    if config.takes_turns and consumer is None:
+        consumer = registers.default_split(config.turns)[1]
     budget = registers.accumulator_budget(tile_m, tile_n, consumers, arch, consumer)
     if not budget.fits:
         broken.append(

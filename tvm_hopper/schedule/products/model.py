@@ -135,7 +135,10 @@ def choose_config(
     if sizes is None or given is None or given.tile is None:
         sizes = tuple((size,) for size in config.tile or ())
     if config.consumers is None:
-        config = replace(config, consumers=choose_consumers(sizes, dtype))
+        count = 2 if config.takes_turns else choose_consumers(sizes, dtype)
+        config = replace(config, consumers=count)
+    if config.takes_turns and config.wgmma_pending is None and config.stages != 1:
+        config = replace(config, wgmma_pending=1)  # the others store while one multiplies
     if config.stages is None and config.last_stage is None:
         largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
         most = most_stages(largest, dtype, ARCH)
@@ -151,7 +154,8 @@ def choose_config(
         static = isinstance(m, int) and isinstance(n, int) and all(len(x) == 1 for x in sizes[:2])
         alone = static and num_tiles(rows, columns, smallest) <= num_sms  # each SM gets one at most
         # Blocks that share a sum compute one tile each.
-        config = replace(config, persistent=0 if alone or config.parts > 1 else BY_DEVICE)
+        alone = (alone or config.parts > 1) and not config.takes_turns
+        config = replace(config, persistent=0 if alone else BY_DEVICE)
     return config
 
 

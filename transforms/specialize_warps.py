@@ -215,9 +215,10 @@ def _facts(plan: RolePlan, channels: list[Channel]) -> list[Note]:
     few, many = producer.num_registers, consumer.num_registers
     roles = RolesNote(
         producer.agent.num_threads,
-        consumer.agent.num_threads,
+        consumer.agent.num_threads * plan.turns,
         plan.pending,
         None if few is None or many is None else (few, many),
+        plan.turns,
     )
     handed_over = [channel for channel in channels if channel.num_arrivals]
     return [roles, *(ArrivalsNote(x.number, x.full_count, x.empty_count) for x in handed_over)]

@@ -71,7 +71,7 @@ def take_turns(
     work = count_on(block.body, tile)
     parts = ir.statements(work)
     (at,) = (n for n, part in enumerate(parts) if find_calls(part, AWAIT_FILLED))
-    threads = int(own.b) * turns
+    threads = 2 * int(own.b)  # one set arrives, the next one waits
     # Nothing is negative, which floor division would have to check.
     enter = fences.sync_named(TURN_BARRIER + tirx.truncmod(tile, turns), threads)
     leave = fences.arrive_named(TURN_BARRIER + tirx.truncmod(tile + 1, turns), threads)

@@ -100,6 +100,7 @@ class RolesNote:
     consumer_threads: int
     pending: int  # WGMMA groups in flight over an iteration
     registers: tuple[int, int] | None  # of a producer's and a consumer's thread; None: not moved
+    turns: int = 1  # sets of consumers that compute output tiles in turn
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ class Rates:
         Power of the number of parts of a sum by which the L2 cache gives less: thread blocks that
         lie together read the same lines at once, which counts once, but not those of a cluster.
     outside_cycles
-        Of a row of a box that lies outside of its tensor, for each thread block.
+        Of a row of 128 bytes of a box that lies outside of its tensor; those of all thread blocks
+        come one after another.
     start_cycles
         Launch, barriers and the latency of the first tiles.
     epilogue_cycles
@@ -103,7 +104,7 @@ class Rates:
     off_line: float = 0.6
     l2_bytes: float = 9200.0
     apart: float = 0.4
-    outside_cycles: float = 0.15
+    outside_cycles: float = 0.089
     start_cycles: float = 7800.0
     epilogue_cycles: float = 670.0
     wide_bytes: float = 22.0
@@ -201,8 +202,9 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
     loaded = (np.minimum(rows, m) * left + np.minimum(columns, n) * right) * depth * size
     through_l2 = loaded * active / rates.l2_bytes * parts**rates.apart
-    beyond = np.maximum(rows - m, 0) + np.maximum(columns - n, 0)
-    outside = rates.outside_cycles * active * beyond
+    down, across = np.ceil(m / rows), np.ceil(n / columns)
+    beyond = (down * rows - m) * across + (across * columns - n) * down  # of all blocks' boxes
+    outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)
     latency = rates.latency_cycles / np.maximum(tiles.stages - 1.0, 0.5)
     several = [own * tiles.consumers, own + turn, fill, latency, through_l2, outside]
     step = _norm(rates.step_norm, *several)

@@ -35,13 +35,15 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import address, cluster
-from tvm_hopper.plan.across_cluster import AXIS, ClusterSum, Pieces, plan_across_cluster
+from tvm_hopper.plan.across_cluster import AXIS, ClusterSum, Pieces, find_cluster_loops, plan_across_cluster
 from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.requests.keys import APART
 from tvm_hopper.requests.targets import arch_of
 
+from .sum_kernels import rewrite_across_kernels
+from .sum_shares import allocate, if_own, of_first, own_iteration, runs, shared_out
+
 CLUSTER_AXIS = "clusterCtaIdx.z"
-UNROLL = "pragma_unroll"
 
 
 def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
@@ -73,36 +75,20 @@ def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
     )
     planned: dict[Any, Any] = {plan.loop: ir.seq(body, publish, cluster.arrive(), cluster.wait())}
     for stmt in plan.start:
-        planned[stmt] = ir.replace(stmt, ir.BufferStore, _of_first(rank))
+        planned[stmt] = ir.replace(stmt, ir.BufferStore, of_first(rank))
     # registers hold one share at a time: each store has its sums gathered in front of it
     for n, (stmt, share) in enumerate(zip(plan.stores, plan.shares, strict=True)):
         is_held = n > 0 and share.same_registers(plan.shares[n - 1])
         gather = None if is_held else _gather(plan, share, sums, rank, thread.loop_var)
-        planned[stmt] = ir.seq(gather, _shared_out(stmt, share, plan, rank))
+        planned[stmt] = ir.seq(gather, shared_out(stmt, share, plan, rank))
     last = plan.stores[-1]
     *before, store = ir.statements(planned[last])
     planned[last] = ir.seq(before, cluster.arrive(), store, cluster.wait())
     kernel = ir.replace_nodes(kernel, ir.Stmt, planned)
-    kernel = _allocate(kernel, accumulator, sums)
+    kernel = allocate(kernel, accumulator, sums)
     for tag in (CLUSTER_AXIS, AXIS):
         kernel = _bind(kernel, rank if tag == AXIS else ir.Var("rank", "int32"), plan, tag)
     return kernel
-
-
-def _of_first(rank: ir.Var) -> Callable[[ir.BufferStore], ir.BufferStore]:
-    """Return a change of initial values: the first part begins with them, the others with 0."""
-
-    def change(store: ir.BufferStore) -> ir.BufferStore:
-        if ir.is_zero(store.value) or _is_choice(store.value):
-            return store
-        zero = tirx.const(0, ir.dtype_of(store.buffer))
-        value = tirx.if_then_else(rank.equal(0), store.value, zero)
-        return ir.BufferStore(store.buffer, value, list(store.indices))
-
-    def _is_choice(value: Any) -> bool:
-        return isinstance(value, ir.Call) and ir.uses(value.args[0], rank)
-
-    return change
 
 
 def _bind(kernel: ir.For, var: ir.Var, plan: ClusterSum, tag: str) -> ir.For:
@@ -118,7 +104,7 @@ def _gather(plan: ClusterSum, share: Pieces, sums: ir.Var, rank: ir.Var, thread:
     accumulator, count = plan.accumulator, share.per_block(plan.num_blocks)
 
     def read(register: Any, g: Any, peer: int) -> list[Any]:
-        place = [register + _own(share, plan, rank, g) * share.step, ir.as_int32(thread)]
+        place = [register + own_iteration(share, plan, rank, g) * share.step, ir.as_int32(thread)]
         here = address.generic_to_shared(tirx.address_of(tirx.BufferLoad(sums, place)))
         return [
             cluster.peer_address(tirx.BufferLoad(remote, [0]), here, tirx.IntImm("uint32", peer)),
@@ -136,8 +122,8 @@ def _gather(plan: ClusterSum, share: Pieces, sums: ir.Var, rank: ir.Var, thread:
         return parts
 
     def one(g: Any) -> ir.Stmt:
-        stmts = [_runs(share.registers, lambda register: ir.seq(*add(register, g)))]
-        return _if_own(share, plan, rank, g, ir.seq(*stmts))
+        stmts = [runs(share.registers, lambda register: ir.seq(*add(register, g)))]
+        return if_own(share, plan, rank, g, ir.seq(*stmts))
 
     return ir.opaque_block(
         "gather",
@@ -148,74 +134,6 @@ def _gather(plan: ClusterSum, share: Pieces, sums: ir.Var, rank: ir.Var, thread:
         ),
         alloc_buffers=[remote, word],
     )
-
-
-def _runs(registers: tuple[int, ...], body: Callable[[Any], Any]) -> ir.Stmt:
-    """Execute something for each register of a list, a loop for each run of neighbours."""
-    runs: list[list[int]] = []
-    for register in registers:
-        if runs and register == runs[-1][0] + runs[-1][1]:
-            runs[-1][1] += 1
-        else:
-            runs.append([register, 1])
-    loops: list[ir.Stmt] = []
-    for first, length in runs:
-        loops.append(ir.make_loop("i", length, _from(first, body), unroll=True))
-    return ir.seq(*loops)
-
-
-def _from(first: int, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda i: body(first + i)
-
-
-def _own(share: Pieces, plan: ClusterSum, rank: ir.Var, g: Any) -> Any:
-    """Return which iteration of the whole loop is number `g` of this block."""
-    return rank * share.per_block(plan.num_blocks) + ir.as_int32(g)
-
-
-def _if_own(share: Pieces, plan: ClusterSum, rank: ir.Var, g: Any, stmt: ir.Stmt) -> ir.Stmt:
-    extent = int(share.loop.extent)
-    if share.per_block(plan.num_blocks) * plan.num_blocks == extent:
-        return stmt
-    return ir.IfThenElse(_own(share, plan, rank, g) < extent, stmt, None)
-
-
-def _shared_out(stmt: ir.Stmt, share: Pieces, plan: ClusterSum, rank: ir.Var) -> ir.Stmt:
-    """Let a store run over this block's iterations; their sums are in the first registers."""
-    loop, accumulator = share.loop, plan.accumulator
-    own = ir.Var(loop.loop_var.name, ir.dtype_of(loop.loop_var))
-    whole = ir.cast_like(_own(share, plan, rank, own), loop.loop_var)
-
-    def visit(node: Any, mutator: Any) -> Any:
-        if isinstance(node, ir.TensorLoad) and node.source.same_as(accumulator):
-            return tirx.BufferLoad(
-                accumulator, [ir.substitute(x, {loop.loop_var: own}) for x in node.indices]
-            )
-        return mutator.default_mutate(node)
-
-    body = ir.mutate(loop.body, [(ir.TensorLoad, visit)])
-    body = ir.substitute(body, {loop.loop_var: whole})
-    body = _if_own(share, plan, rank, own, body)
-    count = share.per_block(plan.num_blocks)
-    if count == 1:
-        return ir.replace_nodes(
-            stmt, ir.Stmt, {loop: ir.substitute(body, {own: ir.cast_like(0, own)})}
-        )
-    notes = {**loop.annotations}
-    if UNROLL in notes:
-        notes[UNROLL] = count
-    new = ir.For(own, 0, ir.cast_like(count, own), loop.kind, body, annotations=notes)
-    return ir.replace_nodes(stmt, ir.Stmt, {loop: new})
-
-
-def _allocate(kernel: ir.For, beside: ir.Var, new: ir.Var) -> ir.For:
-    """Allocate a buffer in the block that allocates another one."""
-    planned = {
-        block: ir.with_block(block, alloc_buffers=[*block.alloc_buffers, new])
-        for block in ir.find_all(kernel, ir.SBlock)
-        if any(x.same_as(beside) for x in block.alloc_buffers)
-    }
-    return ir.replace_nodes(kernel, ir.SBlock, planned)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.ShareSums")
@@ -232,8 +150,9 @@ class ShareSums:
             if plan is None:
                 return kernel
             notes[ir.number_of(func, kernel)] = [_remark(plan)]
-            after = rewrite_across_cluster(kernel, plan)
-            assert plan_across_cluster(after, arch) is None, "ShareSums left a loop behind"
+            rewrite = rewrite_across_kernels if plan.by_kernels else rewrite_across_cluster
+            after = rewrite(kernel, plan)
+            assert not find_cluster_loops(after), "ShareSums left a loop behind"
             return after
 
         return note_kernels(ir.map_kernels(func, split), notes)
@@ -243,6 +162,12 @@ def _remark(plan: ClusterSum) -> RemarkNote:
     shares = ", ".join(
         f"{share.per_block(plan.num_blocks)} of {int(share.loop.extent)}" for share in plan.shares
     )
+    if plan.by_kernels:
+        return RemarkNote(
+            f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks sum a part each, in a "
+            "workspace; a second kernel adds their sums in the order of the parts, and each block of "
+            f"it stores {shares} pieces of a tile"
+        )
     return RemarkNote(
         f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks of a cluster sum a part "
         "each; their sums are added in the order of the parts, through shared memory, and each "

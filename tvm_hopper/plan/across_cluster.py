@@ -20,9 +20,10 @@ from tvm_hopper.analysis.access import step_of
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP
+from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP, BY_KERNELS, MOST_PARTS
 
 AXIS = "blockIdx.z"
+WHY_SO_MANY = ": as many blocks as a cluster may have"
 MOST_ELEMENTS = 1 << 12  # of an accumulator's accesses that are enumerated
 
 
@@ -50,6 +51,7 @@ class ClusterSum:
     start: tuple[ir.Stmt, ...]
     stores: tuple[ir.Stmt, ...]
     shares: tuple[Pieces, ...]
+    by_kernels: bool = False  # through global memory, instead of in a cluster
 
     @property
     def num_blocks(self) -> int:
@@ -91,12 +93,14 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
         found = f"{len(loops)} such loops in one kernel"
         raise cannot_lower(where, found, "one: its iterations are the blocks of a cluster")
     size = ir.static_int(loop.extent)
-    most = arch.largest_cluster_size
+    by_kernels = int(loop.annotations[ACROSS_CLUSTER]) == BY_KERNELS
+    most = MOST_PARTS if by_kernels else arch.largest_cluster_size
     if size is None or not 2 <= size <= most or not ir.is_const(loop.min, 0):
         raise cannot_lower(
             where,
             f"a loop from {loop.min} of {loop.extent} iterations",
-            f"from 0, 2 to {most}: as many blocks as a cluster may have",
+            f"from 0, 2 to {most}"
+            + (", as many as are added one by one" if by_kernels else WHY_SO_MANY),
             "split the sum into fewer parts",
         )
     if AXIS in ir.thread_axes(kernel):
@@ -113,7 +117,7 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
                 "stores of the sum alone: each block would execute the others",
             )
     shares = tuple(_share(stmt, accumulator, where) for stmt in stores)
-    return ClusterSum(loop, accumulator, tuple(before), stores, shares)
+    return ClusterSum(loop, accumulator, tuple(before), stores, shares, by_kernels)
 
 
 def _accumulator(loop: ir.For, where: str) -> ir.Var:

@@ -45,6 +45,8 @@ BESIDE_COPY = (
 ACROSS_BLOCKS = "tvm_hopper.across_blocks"
 # -- on a serial loop around the pipelined loop of a product
 ACROSS_CLUSTER = "tvm_hopper.across_cluster"
+BY_CLUSTER, BY_KERNELS = 1, 2  # values of it
+MOST_PARTS = 64  # by kernels
 # -- on the block that multiplies two shared tiles into a register tile
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
@@ -172,8 +174,9 @@ KEYS: dict[str, Key] = {
             ACROSS_CLUSTER,
             (LOOP,),
             int,
-            "thread blocks of a cluster share the iterations of this loop of a sum",
-            (1,),
+            "thread blocks share the iterations of this loop of a sum: 1, those of a cluster; 2, any, "
+            "and a second kernel adds what they have summed",
+            (BY_CLUSTER, BY_KERNELS),
         ),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),

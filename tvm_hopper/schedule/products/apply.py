@@ -268,7 +268,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     _drop_unit_dims(sch, block, problem.output_kept)
     if parts > 1:
         sch.decompose_reduction(block, k_parts)
-        reductions.across_cluster(sch, k_parts)
+        reductions.across_cluster(sch, k_parts, config.split_mode or "cluster")
     product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     if choices:
         sch.annotate(product, keys.CHOICE, choices)

@@ -2,14 +2,16 @@
 
 "cluster"     for part in range(split_k): for k0: ...     parts on the blocks of a cluster,
 added in a fixed order
+"workspace"   the same on any blocks; a second kernel adds, in a fixed order
 """
 
 from __future__ import annotations
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.requests import keys
 
-MODES = ("cluster",)
+MODES = ("cluster", "workspace")
 
 
 def check_request(
@@ -25,11 +27,16 @@ def check_request(
         raise cannot_schedule(where, "split_mode alone", "split_k too, the number of parts")
     if (parts or 1) == 1:
         return
-    if (parts or 1) > arch.largest_cluster_size:
+    if mode == MODES[1]:
+        if (parts or 1) > keys.MOST_PARTS:
+            need = f"at most {keys.MOST_PARTS}, which a second kernel adds one by one"
+            raise cannot_schedule(where, f"split_k={parts} in a workspace", need)
+    elif (parts or 1) > arch.largest_cluster_size:
         raise cannot_schedule(
             where,
             f"split_k={parts} in a cluster",
             f"at most {arch.largest_cluster_size} parts, the blocks of a cluster",
+            'split_mode="workspace" has more',
         )
     if persistent:
         raise cannot_schedule(

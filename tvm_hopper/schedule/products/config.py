@@ -115,7 +115,10 @@ class MatmulConfig:
         Thread blocks that share the sum of one output tile; None or 1: one sums all of it.
     split_mode : str, optional
         How they do: "cluster", the blocks of a cluster, 2 to 8, add what each has summed in a fixed
-        order through shared memory. None: "cluster".
+        order through shared memory; "workspace", up to 64 blocks store it to global memory, and a
+        second kernel adds in a fixed order. That memory is TVM's workspace of the calling thread:
+        right for calls that one stream runs after another. None: "cluster"; "workspace" without
+        `split_k` leaves it to the estimate whether, how and in how many parts.
     operand_slots : int, optional
         Parts of each tensor of the output's shape that the epilogue reads (a residual) that the
         hardware loads ahead, into shared memory of their own; 0: each thread loads what it needs,

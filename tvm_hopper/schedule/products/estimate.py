@@ -85,6 +85,10 @@ class Rates:
         More for each block of the cluster.
     exchange_bytes
         Bytes a cycle that an SM reads of other SMs' sums.
+    kernel_cycles
+        Of a second kernel, which adds what thread blocks have summed in a workspace.
+    workspace_bytes
+        Bytes a cycle that an SM writes to a workspace, or reads from it.
     cut_share
         Share of the time that edges of the output cost which cut tiles: stores behind conditions.
         Not fitted, since the times of the fit do not tell between 0 and 0.04: the same kernel with
@@ -117,6 +121,8 @@ class Rates:
     meeting_cycles: float = 3000.0
     peer_cycles: float = 100.0
     exchange_bytes: float = 32.0
+    kernel_cycles: float = 4000.0
+    workspace_bytes: float = 25.0
     cut_share: float = 0.035
     step_norm: float = 5.3
     time_norm: float = 3.0
@@ -154,7 +160,9 @@ class ProductShape:
         return replace(self, m=self.n, n=self.m, majors=self.majors[::-1], is_transposed=other)
 
 
-def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates) -> Floats:
+def estimate(
+    product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates, by_kernels: bool = False
+) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
     Parameters
@@ -167,6 +175,8 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
         How many SMs there are, and their rates beside those of the one that was measured.
     rates : Rates
         The constants.
+    by_kernels : bool
+        Whether parts of a sum meet in a workspace, and not in a cluster.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = float(product.m), float(product.n), float(product.k)
@@ -177,7 +187,10 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     count = np.ceil(m / rows) * np.ceil(n / columns)
     parts = tiles.parts.astype(float)
     shared = parts > 1
-    at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[tiles.parts]
+    if by_kernels:
+        at_once = chip.num_sms / parts
+    else:
+        at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[tiles.parts]
     waves = np.ceil(count / at_once)
     active = np.ceil(count / waves) * parts
     steps = np.ceil(np.ceil(k / depth) / parts)
@@ -201,7 +214,8 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     right_fill = right * _narrow(rates, product.majors[1], columns_of_one * size)
     fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
     loaded = (np.minimum(rows, m) * left + np.minimum(columns, n) * right) * depth * size
-    through_l2 = loaded * active / rates.l2_bytes * parts**rates.apart
+    apart = 0.0 if by_kernels else rates.apart
+    through_l2 = loaded * active / rates.l2_bytes * parts**apart
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     beyond = (down * rows - m) * across + (across * columns - n) * down  # of all blocks' boxes
     outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)
@@ -213,8 +227,13 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     wide &= not product.is_transposed
     stored = rows * columns * product.output_bytes / parts
     epilogue = rates.epilogue_cycles + stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)
-    meeting = rates.meeting_cycles + rates.peer_cycles * parts
-    meeting += rows * columns * SUM_BYTES / rates.exchange_bytes
+    if by_kernels:
+        sums = m * n * parts * SUM_BYTES / chip.num_sms
+        meeting = rows * columns * SUM_BYTES / rates.workspace_bytes
+        meeting += (rates.kernel_cycles + sums / rates.workspace_bytes) / waves
+    else:
+        meeting = rates.meeting_cycles + rates.peer_cycles * parts
+        meeting += rows * columns * SUM_BYTES / rates.exchange_bytes
     # Blocks that share a sum compute one tile each: the next begins after the epilogue.
     hidden = np.where(wide & ~shared, rates.overlap * (waves - 1) * epilogue, 0)
     in_tiles = rates.start_cycles + waves * (steps * step + epilogue) - hidden

@@ -27,6 +27,7 @@ from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .estimate import ProductShape, estimate
 from .parts import BEYOND, TRIED, in_parts
 from .rates import MEASURED
+from .split import WORKSPACE
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
@@ -48,12 +49,14 @@ class RankedTile:
     microseconds: float
     transposed: bool = False
     parts: int = 1
+    by_kernels: bool = False
 
     def __str__(self) -> str:
         tile = "x".join(map(str, self.tile))
         groups = f"{self.consumers} consumer{'s' * (self.consumers > 1)}"
         way = ", transposed" * self.transposed
         shared = f" in {self.parts} parts" if self.parts > 1 else ""
+        shared += " by two kernels" * self.by_kernels
         return f"{tile}{shared}{way}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
 
 
@@ -126,7 +129,10 @@ def choose_config(
         if best.transposed:
             config = replace(config, transposed=True)
         if best.parts > 1:
-            config = replace(config, split_k=best.parts)
+            mode = WORKSPACE if best.by_kernels else None
+            config = replace(config, split_k=best.parts, split_mode=mode)
+        elif config.parts == 1:
+            config = replace(config, split_mode=None)
         if best.pending and config.wgmma_pending is None:
             config = replace(config, wgmma_pending=best.pending)
     if config.transposed:
@@ -205,7 +211,9 @@ def rank(
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
-    times = np.where(_too_large(wanted, tiles), np.inf, estimate(wanted, tiles, chip, MEASURED))
+    by_kernels = given.split_mode == WORKSPACE
+    times = estimate(wanted, tiles, chip, MEASURED, by_kernels)
+    times = np.where(_too_large(wanted, tiles), np.inf, times)
     order = np.argsort(times, kind="stable")[:count]
     return [
         RankedTile(
@@ -215,6 +223,7 @@ def rank(
             _stages(int(tiles.stages[i]), wanted.k, int(tiles.depth[i] * tiles.parts[i])),
             float(times[i]),
             parts=int(tiles.parts[i]),
+            by_kernels=by_kernels and bool(tiles.parts[i] > 1),
         )
         for i in order.tolist()
         if math.isfinite(times[i])
@@ -230,8 +239,20 @@ def rank_both(
 ) -> list[RankedTile]:
     """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
 
-    Outputs of many rows gain nothing by the other way, and lose wide stores.
+    Outputs of many rows gain nothing by the other way, and lose wide stores. Where a workspace may
+    be used, parts that meet in clusters are tried, too.
     """
+    if given.split_mode == WORKSPACE and given.split_k is None:
+        alone = replace(given, split_mode=None)
+        found = rank_both(wanted, alone, chip, count, sizes)
+        found += [x for x in _rank_ways(wanted, given, chip, count, sizes) if x.by_kernels]
+        return sorted(found, key=lambda x: x.microseconds)[:count]
+    return _rank_ways(wanted, given, chip, count, sizes)
+
+
+def _rank_ways(
+    wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int, sizes: tuple[int, ...]
+) -> list[RankedTile]:
     ways = [given.transposed]
     if given.transposed is None:
         few = given.store is None and wanted.m <= MOST_TRANSPOSED

@@ -11,7 +11,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.requests import keys
 
-MODES = ("cluster", "workspace")
+CLUSTER, WORKSPACE = MODES = ("cluster", "workspace")
 
 
 def check_request(
@@ -23,11 +23,11 @@ def check_request(
     arch: Arch = SM_90A,
 ) -> None:
     """Refuse parts that no mode can share out, and what cannot go with them."""
-    if mode is not None and parts is None:
+    if mode == CLUSTER and parts is None:
         raise cannot_schedule(where, "split_mode alone", "split_k too, the number of parts")
     if (parts or 1) == 1:
         return
-    if mode == MODES[1]:
+    if mode == WORKSPACE:
         if (parts or 1) > keys.MOST_PARTS:
             need = f"at most {keys.MOST_PARTS}, which a second kernel adds one by one"
             raise cannot_schedule(where, f"split_k={parts} in a workspace", need)

@@ -36,7 +36,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import address, cluster
 from tvm_hopper.plan.across_cluster import AXIS, ClusterSum, Pieces, find_cluster_loops, plan_across_cluster
-from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.notes import RemarkNote, note_kernels, renumber_notes
 from tvm_hopper.requests.keys import APART
 from tvm_hopper.requests.targets import arch_of
 
@@ -141,21 +141,25 @@ class ShareSums:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
-        """Pieces the sums of one function's kernels between the blocks of clusters."""
-        notes = {}
+        """Share the sums of one function's kernels out."""
+        notes, doubled = {}, []
         arch = arch_of(func)
 
-        def split(kernel: ir.For) -> ir.For:
+        def split(kernel: ir.For) -> ir.Stmt:
             plan = plan_across_cluster(kernel, arch)
             if plan is None:
                 return kernel
-            notes[ir.number_of(func, kernel)] = [_remark(plan)]
+            number = ir.number_of(func, kernel)
+            notes[number + len(doubled)] = [_remark(plan)]
+            if plan.by_kernels:
+                doubled.append(number)
             rewrite = rewrite_across_kernels if plan.by_kernels else rewrite_across_cluster
             after = rewrite(kernel, plan)
             assert not find_cluster_loops(after), "ShareSums left a loop behind"
             return after
 
-        return note_kernels(ir.map_kernels(func, split), notes)
+        changed = renumber_notes(ir.map_kernels(func, split), doubled)
+        return note_kernels(changed, notes)
 
 
 def _remark(plan: ClusterSum) -> RemarkNote:

@@ -87,12 +87,20 @@ def _store(kernel: ir.For, plan: ClusterSum, sums: ir.Var, place: Any) -> tuple[
         gather = _gather(plan, share, sums, part, place)
         planned[stmt] = ir.seq(gather, shared_out(stmt, share, plan, part))
     kernel = ir.replace_nodes(kernel, ir.Stmt, planned)
-    # What is asked of the order of tiles is for the kernel that loads them.
-    plain = lambda axis: ir.with_body(axis, axis.body, annotations={})  # noqa: E731
-    axes = ir.find_all(kernel, ir.For, lambda x: x.thread_binding is not None)
-    for axis in reversed(axes):
-        kernel = ir.replace_nodes(kernel, ir.For, {axis: plain(axis)}) if axis.annotations else kernel
-    return kernel, part
+    return ir.mutate(kernel, [(ir.For, _with_own_axis)]), part
+
+
+def _with_own_axis(loop: ir.For, mutator: Any) -> ir.Stmt:
+    """Bind a loop to an axis of this kernel; the order of tiles is asked of the other one."""
+    loop = mutator.default_mutate(loop)
+    if loop.thread_binding is None:
+        return loop
+    axis = _axis(str(loop.thread_binding.thread_tag))
+    return ir.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, axis)
+
+
+def _axis(tag: str) -> tirx.IterVar:
+    return tirx.IterVar(None, ir.Var(tag, "int32"), tirx.IterVar.ThreadIndex, tag)
 
 
 def _gather(plan: ClusterSum, share: Pieces, sums: ir.Var, part: ir.Var, place: Any) -> ir.Stmt:
@@ -120,6 +128,5 @@ def _gather(plan: ClusterSum, share: Pieces, sums: ir.Var, part: ir.Var, place: 
 def _bind(made: tuple[ir.For, ir.Var], plan: ClusterSum) -> ir.For:
     """Count the parts by the blocks of an axis."""
     kernel, part = made
-    axis = tirx.IterVar(None, ir.Var(AXIS, "int32"), tirx.IterVar.ThreadIndex, AXIS)
     extent = tirx.IntImm("int32", plan.num_blocks)
-    return ir.For(part, 0, extent, ir.ForKind.THREAD_BINDING, kernel, axis)
+    return ir.For(part, 0, extent, ir.ForKind.THREAD_BINDING, kernel, _axis(AXIS))

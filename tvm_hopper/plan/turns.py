@@ -72,7 +72,7 @@ def check_turns(
             where,
             f"{len(loops)} loops whose loads are handed over",
             "one: the order of turns is that of its trips",
-            "leave operand_slots out, so that threads load what the epilogue reads",
+            "write the second product as a kernel of its own",
         )
     (loop,) = loops
     outside = ir.replace_nodes(body, ir.Stmt, {loop: ir.seq()})

@@ -125,7 +125,8 @@ def choose_config(
     if config.tile is None:
         wanted = as_product(m, n, k, dtype, majors, out_dtype)
         best, *_ = rank_both(wanted, config, replace(chip, num_sms=num_sms), 1)
-        config = replace(config, tile=best.tile, consumers=best.consumers)
+        count = config.turns if config.takes_turns else best.consumers
+        config = replace(config, tile=best.tile, consumers=count)
         if best.transposed:
             config = replace(config, transposed=True)
         if best.parts > 1:

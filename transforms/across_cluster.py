@@ -163,15 +163,14 @@ class ShareSums:
 
 
 def _remark(plan: ClusterSum) -> RemarkNote:
+    if plan.by_kernels:
+        return RemarkNote(
+            f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks sum a part each, into a "
+            "workspace of the calling thread; a second kernel adds their sums in the order of the parts"
+        )
     shares = ", ".join(
         f"{share.per_block(plan.num_blocks)} of {int(share.loop.extent)}" for share in plan.shares
     )
-    if plan.by_kernels:
-        return RemarkNote(
-            f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks sum a part each, in a "
-            "workspace; a second kernel adds their sums in the order of the parts, and each block of "
-            f"it stores {shares} pieces of a tile"
-        )
     return RemarkNote(
         f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks of a cluster sum a part "
         "each; their sums are added in the order of the parts, through shared memory, and each "

@@ -9,10 +9,10 @@
         acc[0:48] = 0                                       or the initial value if part is 0
         ... acc[0:48] += ... part ...
         sums[part, tile, 0:48, thread] = acc[0:48]          in global memory
-    for part in thread_binding(12, "blockIdx.z"):           and another one
+    for piece in thread_binding(12, "blockIdx.z"):          and another one: a block for each g
         for i in range(4):
-            acc[i] = sums[0, tile, 4 * part + i, thread] + sums[1, ...] + ...
-        D[..., part] = f(acc[0:4])
+            acc[i] = sums[0, tile, 4 * piece + i, thread] + sums[1, ...] + ...
+        D[..., piece] = f(acc[0:4])
 
 What a cluster's barrier is there, here is the order of the two kernels.  Nothing holds blocks of one
 tile together, so that all SMs are used, and any number of parts is right.
@@ -20,6 +20,7 @@ tile together, so that all SMs are used, and any number of parts is right.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -45,8 +46,10 @@ def rewrite_across_kernels(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
         index = [part, *tile, register, threads.loop_var]
         return [ir.as_int32(x) if not isinstance(x, int) else tirx.IntImm("int32", x) for x in index]
 
-    first = _bind(_sum(kernel, plan, sums, place), plan)
-    second = _bind(_store(kernel, plan, sums, place), plan)
+    # The second kernel waits for nothing but loads, of which more blocks have more under way.
+    pieces = replace(plan, num_sharers=max(int(x.loop.extent) for x in plan.shares))
+    first = _bind(_sum(kernel, plan, sums, place), plan.num_blocks)
+    second = _bind(_store(kernel, pieces, sums, place), pieces.sharers)
     return ir.opaque_block(
         "parts", ir.seq(first, ir.fresh_variables(second)), alloc_buffers=[sums]
     )
@@ -81,7 +84,7 @@ def _sum(kernel: ir.For, plan: ClusterSum, sums: ir.Var, place: Any) -> tuple[ir
 
 def _store(kernel: ir.For, plan: ClusterSum, sums: ir.Var, place: Any) -> tuple[ir.For, ir.Var]:
     """Return the kernel of which each thread block stores its share of a tile."""
-    part = ir.Var(plan.loop.loop_var.name, "int32")
+    part = ir.Var("piece", "int32")
     planned: dict[Any, Any] = dict.fromkeys((plan.loop, *plan.start), ir.seq())
     for stmt, share in zip(plan.stores, plan.shares, strict=True):
         gather = _gather(plan, share, sums, part, place)
@@ -119,14 +122,14 @@ def _gather(plan: ClusterSum, share: Pieces, sums: ir.Var, part: ir.Var, place: 
 
     return ir.opaque_block(
         "gather",
-        ir.make_loop("g", share.per_block(plan.num_blocks), one, unroll=True),
+        ir.make_loop("g", share.per_block(plan.sharers), one, unroll=True),
         reads=[ir.full_region(sums)],
         writes=[ir.full_region(accumulator)],
     )
 
 
-def _bind(made: tuple[ir.For, ir.Var], plan: ClusterSum) -> ir.For:
-    """Count the parts by the blocks of an axis."""
+def _bind(made: tuple[ir.For, ir.Var], count: int) -> ir.For:
+    """Bind a variable to as many blocks of an axis."""
     kernel, part = made
-    extent = tirx.IntImm("int32", plan.num_blocks)
+    extent = tirx.IntImm("int32", count)
     return ir.For(part, 0, extent, ir.ForKind.THREAD_BINDING, kernel, _axis(AXIS))

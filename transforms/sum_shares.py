@@ -54,12 +54,12 @@ def _at(first: int, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def own_iteration(share: Pieces, plan: ClusterSum, rank: ir.Var, g: Any) -> Any:
     """Return which iteration of the whole loop is number `g` of this block."""
-    return rank * share.per_block(plan.num_blocks) + ir.as_int32(g)
+    return rank * share.per_block(plan.sharers) + ir.as_int32(g)
 
 
 def if_own(share: Pieces, plan: ClusterSum, rank: ir.Var, g: Any, stmt: ir.Stmt) -> ir.Stmt:
     extent = int(share.loop.extent)
-    if share.per_block(plan.num_blocks) * plan.num_blocks == extent:
+    if share.per_block(plan.sharers) * plan.sharers == extent:
         return stmt
     return ir.IfThenElse(own_iteration(share, plan, rank, g) < extent, stmt, None)
 
@@ -80,7 +80,7 @@ def shared_out(stmt: ir.Stmt, share: Pieces, plan: ClusterSum, rank: ir.Var) -> 
     body = ir.mutate(loop.body, [(ir.TensorLoad, visit)])
     body = ir.substitute(body, {loop.loop_var: whole})
     body = if_own(share, plan, rank, own, body)
-    count = share.per_block(plan.num_blocks)
+    count = share.per_block(plan.sharers)
     if count == 1:
         return ir.replace_nodes(
             stmt, ir.Stmt, {loop: ir.substitute(body, {own: ir.cast_like(0, own)})}

@@ -52,6 +52,12 @@ class ClusterSum:
     stores: tuple[ir.Stmt, ...]
     shares: tuple[Pieces, ...]
     by_kernels: bool = False  # through global memory, instead of in a cluster
+    num_sharers: int = 0  # blocks that share the stores; 0: as many as the parts
+
+    @property
+    def sharers(self) -> int:
+        """Blocks that share the stores of a tile."""
+        return self.num_sharers or self.num_blocks
 
     @property
     def num_blocks(self) -> int:

@@ -85,8 +85,9 @@ class Rates:
         More for each block of the cluster.
     exchange_bytes
         Bytes a cycle that an SM reads of other SMs' sums.
-    kernel_cycles
-        Of a second kernel, which adds what thread blocks have summed in a workspace.
+    kernel_cycles, part_cycles
+        Of a second kernel, which adds what thread blocks have summed in a workspace, and more for
+        each part.
     workspace_bytes
         Bytes a cycle that an SM writes to a workspace, or reads from it.
     cut_share
@@ -121,7 +122,8 @@ class Rates:
     meeting_cycles: float = 3000.0
     peer_cycles: float = 100.0
     exchange_bytes: float = 32.0
-    kernel_cycles: float = 4000.0
+    kernel_cycles: float = 1000.0
+    part_cycles: float = 250.0
     workspace_bytes: float = 25.0
     cut_share: float = 0.035
     step_norm: float = 5.3
@@ -230,7 +232,8 @@ def estimate(
     if by_kernels:
         sums = m * n * parts * SUM_BYTES / chip.num_sms
         meeting = rows * columns * SUM_BYTES / rates.workspace_bytes
-        meeting += (rates.kernel_cycles + sums / rates.workspace_bytes) / waves
+        meeting += (rates.kernel_cycles + rates.part_cycles * parts) / waves
+        meeting += sums / rates.workspace_bytes / waves
     else:
         meeting = rates.meeting_cycles + rates.peer_cycles * parts
         meeting += rows * columns * SUM_BYTES / rates.exchange_bytes

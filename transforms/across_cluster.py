@@ -27,7 +27,6 @@ Not here: waiting for the products and for the stores to shared memory (insert_s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -35,7 +34,13 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import address, cluster
-from tvm_hopper.plan.across_cluster import AXIS, ClusterSum, Pieces, find_cluster_loops, plan_across_cluster
+from tvm_hopper.plan.across_cluster import (
+    AXIS,
+    ClusterSum,
+    Pieces,
+    find_cluster_loops,
+    plan_across_cluster,
+)
 from tvm_hopper.plan.notes import RemarkNote, note_kernels, renumber_notes
 from tvm_hopper.requests.keys import APART
 from tvm_hopper.requests.targets import arch_of
@@ -165,8 +170,8 @@ class ShareSums:
 def _remark(plan: ClusterSum) -> RemarkNote:
     if plan.by_kernels:
         return RemarkNote(
-            f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks sum a part each, into a "
-            "workspace of the calling thread; a second kernel adds their sums in the order of the parts"
+            f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks sum a part each, into "
+            "a workspace of the calling thread; a second kernel adds them in the order of the parts"
         )
     shares = ", ".join(
         f"{share.per_block(plan.num_blocks)} of {int(share.loop.extent)}" for share in plan.shares

@@ -14,7 +14,7 @@
             acc[i] = sums[0, tile, 4 * piece + i, thread] + sums[1, ...] + ...
         D[..., piece] = f(acc[0:4])
 
-What a cluster's barrier is there, here is the order of the two kernels.  Nothing holds blocks of one
+What a cluster's barrier is there, the order of the kernels is here.  Nothing holds blocks of one
 tile together, so that all SMs are used, and any number of parts is right.
 """
 
@@ -44,15 +44,15 @@ def rewrite_across_kernels(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
 
     def place(part: Any, register: Any) -> list[Any]:
         index = [part, *tile, register, threads.loop_var]
-        return [ir.as_int32(x) if not isinstance(x, int) else tirx.IntImm("int32", x) for x in index]
+        return [
+            ir.as_int32(x) if not isinstance(x, int) else tirx.IntImm("int32", x) for x in index
+        ]
 
     # The second kernel waits for nothing but loads, of which more blocks have more under way.
     pieces = replace(plan, num_sharers=max(int(x.loop.extent) for x in plan.shares))
     first = _bind(_sum(kernel, plan, sums, place), plan.num_blocks)
     second = _bind(_store(kernel, pieces, sums, place), pieces.sharers)
-    return ir.opaque_block(
-        "parts", ir.seq(first, ir.fresh_variables(second)), alloc_buffers=[sums]
-    )
+    return ir.opaque_block("parts", ir.seq(first, ir.fresh_variables(second)), alloc_buffers=[sums])
 
 
 def _sum(kernel: ir.For, plan: ClusterSum, sums: ir.Var, place: Any) -> tuple[ir.For, ir.Var]:
@@ -67,9 +67,7 @@ def _sum(kernel: ir.For, plan: ClusterSum, sums: ir.Var, place: Any) -> tuple[ir
         ir.make_loop(
             "i",
             count,
-            lambda i: ir.BufferStore(
-                sums, tirx.BufferLoad(plan.accumulator, [i]), place(part, i)
-            ),
+            lambda i: ir.BufferStore(sums, tirx.BufferLoad(plan.accumulator, [i]), place(part, i)),
             unroll=True,
         ),
         reads=[ir.full_region(plan.accumulator)],

@@ -1,8 +1,8 @@
 """What a thread block makes of its share of a sum that several have: parts of ShareSums.
 
-    for g in range(12): D[..., g] = f(acc[4 * g : 4 * g + 4])
-  ->
-    for g in range(3): D[..., 3 * rank + g] = f(acc[4 * g : 4 * g + 4])
+  for g in range(12): D[..., g] = f(acc[4 * g : 4 * g + 4])
+->
+  for g in range(3): D[..., 3 * rank + g] = f(acc[4 * g : 4 * g + 4])
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def own_iteration(share: Pieces, plan: ClusterSum, rank: ir.Var, g: Any) -> Any:
 
 
 def if_own(share: Pieces, plan: ClusterSum, rank: ir.Var, g: Any, stmt: ir.Stmt) -> ir.Stmt:
+    """Execute a statement where the iteration exists: the last blocks may have fewer."""
     extent = int(share.loop.extent)
     if share.per_block(plan.sharers) * plan.sharers == extent:
         return stmt

@@ -1,4 +1,4 @@
-"""Let sets of consumers compute the output tiles of a thread block in turn: a part of ScheduleTiles.
+"""Let sets of consumers compute a thread block's output tiles in turn: a part of ScheduleTiles.
 
     own = (t - 128) // 128
     if own == 0:
@@ -106,5 +106,7 @@ def _give_back(loop: ir.For, tile: ir.Var) -> list[ir.Stmt]:
         for late in range(pending, 0, -1):
             free = make_call(FREE_SLOT, call.channel, end - late)
             elected = ir.IfThenElse(branch.condition.a, tirx.Evaluate(free), None)
-            found.append(ir.opaque_block("give_back", elected, annotations={RELEASE: late, ARRIVALS: 0}))
+            found.append(
+                ir.opaque_block("give_back", elected, annotations={RELEASE: late, ARRIVALS: 0})
+            )
     return found

@@ -5,9 +5,9 @@ import tvm
 from tvm import s_tir
 
 import tvm_hopper
+from tests.transforms.refusals.turns import ONE_GROUP, SHARED
 from tests.transforms.scripts import parse
-from tests.transforms.test_plan_pipeline import PLAIN_READER, PLANNED
-from tests.transforms.test_specialize_warps import asking
+from tests.transforms.test_plan_pipeline import PLANNED
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
@@ -25,7 +25,10 @@ PINGPONG = {"schedule": "pingpong"}
     [
         ({"consumers": 1}, r"schedule='pingpong' with consumers=1; need 2 or 3"),
         ({"persistent": 0}, r"with persistent=0; need thread blocks that compute several tiles"),
-        ({"consumers": 2, "registers": (40, 232)}, r"with registers=\(40, 232\); need registers le"),
+        (
+            {"consumers": 2, "registers": (40, 232)},
+            r"with registers=\(40, 232\); need registers le",
+        ),
         ({"split_k": 2}, r"with split_k=2; need one of the two: blocks that share a sum"),
         ({"store": "tma"}, r"with store='tma'; need threads that store what they hold"),
         ({"store": "tma", "operand_slots": 1}, r"with operand_slots; need threads that store"),
@@ -68,17 +71,6 @@ def test_a_tile_by_the_estimate():
     assert "3 consumer warp groups" in str(tvm_hopper.explain(sch.mod, target=TARGET))
 
 
-def axis(*notes):
-    """Return the change that annotates the axis of PLANNED."""
-    text = ", ".join(f'"tvm_hopper.{note}' for note in notes)
-    old = 'T.thread_binding(3, thread="blockIdx.x")'
-    return old, f'T.thread_binding(3, thread="blockIdx.x", annotations={{{text}}})'
-
-
-ONE_GROUP = ("T.thread_binding(256", "T.thread_binding(128")
-SHARED = axis('persistent": 2', 'turns": 2')
-
-
 def planned(*changes):
     return plan_roles(ir.kernels(parse(PLANNED, *changes))[0], SM_90A)
 
@@ -88,19 +80,6 @@ def test_roles_in_turn():
     assert (plan.turns, plan.num_threads) == (2, 384)
     assert plan.consumer.agent == Agent(128, 128)
     assert (plan.producer.num_registers, plan.consumer.num_registers) == (40, 232)
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ((axis('turns": 2'), ONE_GROUP), r"tvm_hopper.turns = 2: found thread blocks of one output"),
-        ((SHARED,), r"found 2 warp groups a set; need a product by WGMMA, and at most 3"),
-        ((SHARED, PLAIN_READER, asking("consumers", 2)), r"found threads that do not multiply"),
-    ],
-)
-def test_roles_that_cannot_be_in_turn(changes, match):
-    with pytest.raises(LoweringError, match=match):
-        planned(*changes)
 
 
 def test_two_loops_of_products():
@@ -113,7 +92,11 @@ def test_two_loops_of_products():
 @pytest.mark.parametrize(
     ("epilogue", "config", "match"),
     [
-        (("residual",), {"operand_slots": 1}, r"found residual_shared.dyn, shared memory that sets"),
+        (
+            ("residual",),
+            {"operand_slots": 1},
+            r"found residual_shared.dyn, shared memory that sets",
+        ),
         ((), {}, r"found C_shared.dyn, shared memory that sets would use at the same time"),
     ],
 )

@@ -3,7 +3,7 @@
     for bx in thread_binding(8, "blockIdx.x", annotations={"tvm_hopper.persistent": -1,
                                                            "tvm_hopper.turns": 2}):
 
-One set multiplies while the other one stores ("ping-pong").  Slots of the ring go to the sets in the
+One set multiplies while the other one stores ("ping-pong").  Slots of the ring go to sets in the
 order of the tiles, so that nothing but the trips of one pipelined loop may be handed over: a set
 that waited for a slot before its turn could not tell its phase from the one two rounds ago.
 """

@@ -174,7 +174,7 @@ KEYS: dict[str, Key] = {
             ACROSS_CLUSTER,
             (LOOP,),
             int,
-            "thread blocks share the iterations of this loop of a sum: 1, those of a cluster; 2, any, "
+            "thread blocks share the iterations of a sum's loop: 1, those of a cluster; 2, any, "
             "and a second kernel adds what they have summed",
             (BY_CLUSTER, BY_KERNELS),
         ),

@@ -113,7 +113,7 @@ def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> Non
         of the loops bound to thread blocks and warp groups, behind the initial value
         (`decompose_reduction` at this loop). No loop is bound to blockIdx.z.
     mode : str
-        "cluster": the blocks of a cluster, through shared memory; up to 16. "workspace": any blocks,
+        "cluster": those of a cluster, through shared memory; up to 16. "workspace": any blocks,
         through global memory, where a second kernel adds and stores; up to 64. The memory is TVM's
         workspace of the calling thread: right for calls that one stream runs after another.
 

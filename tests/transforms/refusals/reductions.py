@@ -168,7 +168,10 @@ REDUCTIONS = [
     cluster(
         "more parts than a second kernel adds",
         r"found a loop from 0 of 65 iterations; need from 0, 2 to 64, as many as are added one by",
-        ("T.serial(4, annotations={\"tvm_hopper.across_cluster\": 1}", "T.serial(65, annotations={\"tvm_hopper.across_cluster\": 2}"),
+        (
+            'T.serial(4, annotations={"tvm_hopper.across_cluster": 1}',
+            'T.serial(65, annotations={"tvm_hopper.across_cluster": 2}',
+        ),
     ),
     cluster(
         "an axis that a cluster needs",

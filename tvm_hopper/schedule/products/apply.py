@@ -26,7 +26,7 @@ from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule import origins, reductions, steps
+from tvm_hopper.schedule import origins, reductions, steps, tile_order
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
@@ -236,7 +236,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     sch.bind(n_outer, "blockIdx.x")
     sch.bind(part, "threadIdx.y")
     turns = config.turns if config.takes_turns else None
-    steps.raster(sch, n_outer, config.raster_group, config.persistent, turns)
+    tile_order.raster(sch, n_outer, config.raster_group, config.persistent, turns)
     if noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
 

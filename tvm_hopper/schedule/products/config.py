@@ -235,7 +235,9 @@ def check_turns(where: str, config: MatmulConfig) -> None:
     """Refuse what consumers that compute tiles in turn cannot have."""
     asked = f"schedule={config.schedule!r} with "
     if config.consumers == 1:
-        raise cannot_schedule(where, f"{asked}consumers=1", "2 or 3, or nobody multiplies meanwhile")
+        raise cannot_schedule(
+            where, f"{asked}consumers=1", "2 or 3, or nobody multiplies meanwhile"
+        )
     if config.persistent == 0:
         need = "thread blocks that compute several tiles, persistent=-1"
         raise cannot_schedule(where, f"{asked}persistent=0", need)

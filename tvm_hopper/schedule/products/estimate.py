@@ -123,8 +123,8 @@ class Rates:
     peer_cycles: float = 100.0
     exchange_bytes: float = 32.0
     kernel_cycles: float = 1000.0
-    part_cycles: float = 250.0
-    workspace_bytes: float = 25.0
+    part_cycles: float = 600.0
+    workspace_bytes: float = 60.0
     cut_share: float = 0.035
     step_norm: float = 5.3
     time_norm: float = 3.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,7 @@ def _in_turn(ops: list[Op], span: np.ndarray, events: list[SyncEvent], cta: int)
                 continue
             row = [own.get(place), *between, parity]
             steps = [x for x in row if x is not None]
-            if all(a != b for a, b in zip(steps, steps[1:], strict=False)):
+            if all(a != b for a, b in pairwise(steps)):
                 skipped[id(event)] = tuple(between)
             own[place], seen[place] = parity, []
     return [

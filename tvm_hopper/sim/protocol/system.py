@@ -359,7 +359,9 @@ class System:
             self.violate("MBAR_USE_BEFORE_INIT", key, agent, "waits before mbarrier.init", op)
             return self._advance(state, number)
         last = state.targets[number][slot]
-        if last == -2 and not op.skipped:  # a late first wait may mean any phase: take the one that can be tested
+        if (
+            last == -2 and not op.skipped
+        ):  # a late first wait may mean any phase: take the one that can be tested
             wanted = phase - 1 if (phase - 1) & 1 == op.value else phase
         else:
             wanted = _wanted_in_turn(last, op.skipped, op.value)

@@ -170,7 +170,7 @@ class ShareSums:
 def _remark(plan: ClusterSum) -> RemarkNote:
     if plan.by_kernels:
         return RemarkNote(
-            f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks sum a part each, into "
+            f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks sum a part each, in "
             "a workspace of the calling thread; a second kernel adds them in the order of the parts"
         )
     shares = ", ".join(

@@ -50,6 +50,12 @@ KERNELS = {
         consumers=1,
         split_k=2,
     ),
+    "parts by two kernels": functools.partial(
+        MATMUL, {"m": 64, "n": 8, "k": 32}, split_k=2, split_mode="workspace"
+    ),
+    "consumers in turn": functools.partial(
+        MATMUL, {"m": 64, "n": 24, "k": 32}, persistent=1, schedule="pingpong"
+    ),
     "columns that blocks share": lambda: check_columns(
         reductions.columns(12, 256), reductions.Split(3, mechanism="tma")
     ),

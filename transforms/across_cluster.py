@@ -30,7 +30,6 @@ Not here: waiting for the products and for the stores to shared memory (insert_s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -38,12 +37,19 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cluster
-from tvm_hopper.plan.across_cluster import AXIS, ClusterSum, plan_across_cluster
-from tvm_hopper.plan.notes import RemarkNote, note_kernels
+from tvm_hopper.plan.across_cluster import (
+    AXIS,
+    ClusterSum,
+    find_cluster_loops,
+    plan_across_cluster,
+)
+from tvm_hopper.plan.notes import RemarkNote, note_kernels, renumber_notes
 from tvm_hopper.requests.keys import APART
 from tvm_hopper.requests.targets import arch_of
 
-from .cluster_sums import gather_sums, shared_out
+from .cluster_sums import gather_sums
+from .sum_kernels import rewrite_across_kernels
+from .sum_shares import allocate, of_first, shared_out
 
 CLUSTER_AXIS = "clusterCtaIdx.z"
 
@@ -77,7 +83,7 @@ def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
     )
     planned: dict[Any, Any] = {plan.loop: ir.seq(body, publish, cluster.arrive(), cluster.wait())}
     for stmt in plan.start:
-        planned[stmt] = ir.replace(stmt, ir.BufferStore, _of_first(rank))
+        planned[stmt] = ir.replace(stmt, ir.BufferStore, of_first(rank))
     # registers hold one share at a time: each store has its sums gathered in front of it
     for n, (stmt, share) in enumerate(zip(plan.stores, plan.shares, strict=True)):
         is_held = n > 0 and share.same_registers(plan.shares[n - 1])
@@ -87,7 +93,7 @@ def rewrite_across_cluster(kernel: ir.For, plan: ClusterSum) -> ir.For:
     *before, store = ir.statements(planned[last])
     planned[last] = ir.seq(before, cluster.arrive(), store, cluster.wait())
     kernel = ir.replace_nodes(kernel, ir.Stmt, planned)
-    kernel = _allocate(kernel, accumulator, sums)
+    kernel = allocate(kernel, accumulator, sums)
     if plan.beside is not None:
         return _with_parts(kernel, rank, plan.beside.loop_var, plan.num_blocks)
     for tag in (CLUSTER_AXIS, AXIS):
@@ -111,36 +117,12 @@ def _with_parts(kernel: ir.For, part: ir.Var, beside: ir.Var, num_parts: int) ->
     return ir.mutate(kernel, [(ir.For, visit)])
 
 
-def _of_first(rank: ir.Var) -> Callable[[ir.BufferStore], ir.BufferStore]:
-    """Return a change of initial values: the first part begins with them, the others with 0."""
-
-    def change(store: ir.BufferStore) -> ir.BufferStore:
-        if ir.is_zero(store.value) or _is_choice(store.value):
-            return store
-        zero = tirx.const(0, ir.dtype_of(store.buffer))
-        value = tirx.if_then_else(rank.equal(0), store.value, zero)
-        return ir.BufferStore(store.buffer, value, list(store.indices))
-
-    def _is_choice(value: Any) -> bool:
-        return isinstance(value, ir.Call) and ir.uses(value.args[0], rank)
-
-    return change
-
-
 def _bind(kernel: ir.For, var: ir.Var, plan: ClusterSum, tag: str) -> ir.For:
     axis = tirx.IterVar(None, ir.Var(tag, "int32"), tirx.IterVar.ThreadIndex, tag)
     extent = tirx.IntImm("int32", plan.num_blocks)
     return ir.For(var, 0, extent, ir.ForKind.THREAD_BINDING, kernel, axis)
 
 
-def _allocate(kernel: ir.For, beside: ir.Var, new: ir.Var) -> ir.For:
-    """Allocate a buffer in the block that allocates another one."""
-    planned = {
-        block: ir.with_block(block, alloc_buffers=[*block.alloc_buffers, new])
-        for block in ir.find_all(kernel, ir.SBlock)
-        if any(x.same_as(beside) for x in block.alloc_buffers)
-    }
-    return ir.replace_nodes(kernel, ir.SBlock, planned)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.ShareSums")
@@ -148,23 +130,33 @@ class ShareSums:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
-        """Pieces the sums of one function's kernels between the blocks of clusters."""
-        notes = {}
+        """Share the sums of one function's kernels out."""
+        notes, doubled = {}, []
         arch = arch_of(func)
 
-        def split(kernel: ir.For) -> ir.For:
+        def split(kernel: ir.For) -> ir.Stmt:
             plan = plan_across_cluster(kernel, arch)
             if plan is None:
                 return kernel
-            notes[ir.number_of(func, kernel)] = [_remark(plan)]
-            after = rewrite_across_cluster(kernel, plan)
-            assert plan_across_cluster(after, arch) is None, "ShareSums left a loop behind"
+            number = ir.number_of(func, kernel)
+            notes[number + len(doubled)] = [_remark(plan)]
+            if plan.by_kernels:
+                doubled.append(number)
+            rewrite = rewrite_across_kernels if plan.by_kernels else rewrite_across_cluster
+            after = rewrite(kernel, plan)
+            assert not find_cluster_loops(after), "ShareSums left a loop behind"
             return after
 
-        return note_kernels(ir.map_kernels(func, split), notes)
+        changed = renumber_notes(ir.map_kernels(func, split), doubled)
+        return note_kernels(changed, notes)
 
 
 def _remark(plan: ClusterSum) -> RemarkNote:
+    if plan.by_kernels:
+        return RemarkNote(
+            f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks sum a part each, in "
+            "a workspace of the calling thread; a second kernel adds them in the order of the parts"
+        )
     shares = ", ".join(
         f"{share.per_block(plan.num_blocks)} of {int(share.loop.extent)}" for share in plan.shares
     )

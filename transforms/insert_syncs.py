@@ -26,7 +26,7 @@ Not here: the barriers of channels (lower_channels.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tvm.tirx.transform import prim_func_pass
@@ -45,6 +45,7 @@ from tvm_hopper.requests.keys import (
     LATE,
     PIPELINE_KEYS,
     SHIFT,
+    TURNS,
 )
 from tvm_hopper.requests.targets import processor_of
 
@@ -116,10 +117,13 @@ def without_operations(kernel: Any) -> Any:
             return block
         return ir.with_block(block, annotations=notes)
 
-    return without_pipelines(ir.replace(kernel, ir.SBlock, done), lambda _: True)
+    stripped = ir.replace(kernel, ir.SBlock, done)
+    return without_pipelines(stripped, lambda _: True, (*PIPELINE_KEYS, TURNS))
 
 
-def without_pipelines(kernel: Any, where: Callable[[ir.For], bool]) -> Any:
+def without_pipelines(
+    kernel: Any, where: Callable[[ir.For], bool], keys: Iterable[str] = PIPELINE_KEYS
+) -> Any:
     """Let loops run in the order of the program.
 
     Where threads have come to make all copies, TVM's own pass pipelines them: of one turn it would
@@ -127,7 +131,9 @@ def without_pipelines(kernel: Any, where: Callable[[ir.For], bool]) -> Any:
     """
 
     def plain(loop: ir.For) -> ir.For:
-        notes = {k: v for k, v in loop.annotations.items() if k not in PIPELINE_KEYS}
+        # of an axis it is for ScheduleTiles to serve
+        own = [k for k in keys if k != TURNS or loop.thread_binding is None]
+        notes = {k: v for k, v in loop.annotations.items() if k not in own}
         if len(notes) == len(loop.annotations) or not where(loop):
             return loop
         return ir.with_body(loop, loop.body, annotations=notes)

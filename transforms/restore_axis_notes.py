@@ -25,6 +25,7 @@ from tvm_hopper.requests import keys
 RESTORED = (
     keys.RASTER_GROUP,
     keys.PERSISTENT,
+    keys.TURNS,
     keys.CHOSEN_FOR,
     keys.SHARE_LOADS,
     keys.CONFIGURATION,

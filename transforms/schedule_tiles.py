@@ -53,17 +53,29 @@ from tvm_hopper.plan.channel import find_trips
 from tvm_hopper.plan.notes import TilesNote, note_kernels
 from tvm_hopper.plan.shared_loads import find_cluster_axis
 from tvm_hopper.plan.tile_schedule import TileSchedule, kernel_blocks, plan_raster
-from tvm_hopper.requests.keys import BY_DEVICE, PERSISTENT, RASTER_GROUP, SHARE_LOADS, TILE_WORK
+from tvm_hopper.requests.keys import (
+    BY_DEVICE,
+    PERSISTENT,
+    RASTER_GROUP,
+    SHARE_LOADS,
+    TILE_WORK,
+    TURNS,
+)
 from tvm_hopper.requests.options import read
 
 from .count_blocks import ask_count
 from .plan_pipeline import ROLLED
+from .take_turns import find_turns, take_turns
 
 
 def rewrite_raster(kernel: ir.For, order: TileSchedule) -> ir.For:
     """Bind the tile's indices, at the top of the kernel or of each role's loop over tiles."""
     body = order.kernel.body
+    takes_turns = bool(find_turns(body))
     if order.blocks:
+        body = ir.replace_nodes(
+            body, ir.IfThenElse, {x: _turns(x, order) for x in find_turns(body)}
+        )
         body = _replace_work(body, lambda work: _tile_loop(work, order))
     elif order.group > 1:
         linear = ir.as_int32(order.rows.loop_var) * ir.as_int32(order.columns.extent)
@@ -84,7 +96,8 @@ def rewrite_raster(kernel: ir.For, order: TileSchedule) -> ir.For:
             return axis.body
         if not axis.loop_var.same_as(order.columns.loop_var):
             return axis
-        rest = {k: v for k, v in axis.annotations.items() if k not in (RASTER_GROUP, PERSISTENT)}
+        served = (RASTER_GROUP, PERSISTENT, TURNS) if takes_turns else (RASTER_GROUP, PERSISTENT)
+        rest = {k: v for k, v in axis.annotations.items() if k not in served}
         extent = ir.cast_like(order.grid, axis.loop_var) if order.blocks else axis.extent
         return ir.with_body(axis, axis.body, annotations=rest, extent=extent)
 
@@ -109,12 +122,29 @@ def _replace_work(body: ir.Stmt, new: Callable[[ir.Stmt], ir.Stmt]) -> ir.Stmt:
 
 def _tile_loop(work: ir.Stmt, order: TileSchedule) -> ir.For:
     """Do a role's work for all output tiles of a thread block."""
-    block = ir.as_int32(order.columns.loop_var)
     tile = ir.Var("tile", "int32")
+    body = with_tile_index(count_on(work, tile), order, _place(order, tile))
+    return ir.For(tile, 0, _tiles_of_block(order), ir.ForKind.SERIAL, body, annotations=ROLLED)
+
+
+def _turns(branch: ir.IfThenElse, order: TileSchedule) -> ir.Stmt:
+    """Let each set of consumers do the work for its output tiles."""
+
+    def place(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
+        return with_tile_index(work, order, _place(order, tile))
+
+    return take_turns(branch, _tiles_of_block(order), count_on, place)
+
+
+def _place(order: TileSchedule, tile: ir.Var) -> Any:
+    """Return where in the order of all tiles one of a thread block is."""
+    return ir.as_int32(order.columns.loop_var) + tile * order.grid
+
+
+def _tiles_of_block(order: TileSchedule) -> Any:
     # Not negative: no block index reaches the number of tiles.
-    extent = ir.simplify(tirx.truncdiv(order.num_tiles - block + order.grid - 1, order.grid))
-    body = with_tile_index(count_on(work, tile), order, block + tile * order.grid)
-    return ir.For(tile, 0, extent, ir.ForKind.SERIAL, body, annotations=ROLLED)
+    first = ir.as_int32(order.columns.loop_var)
+    return ir.simplify(tirx.truncdiv(order.num_tiles - first + order.grid - 1, order.grid))
 
 
 def count_on(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:

@@ -138,11 +138,15 @@ def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
         filled = make_call(AWAIT_FILLED, *slot_of(loads[0]))
         return [filled], [emit_release(plan, loads, beside, thread)]
 
-    own = thread - plan.consumer.agent.first_thread
-    kept = share(work, keep, plan, is_producer=False)
-    return ir.seq(
-        _move_registers(registers.setmaxnreg_inc, plan.consumer), ir.substitute(kept, {thread: own})
-    )
+    own, threads = thread - plan.consumer.agent.first_thread, plan.consumer.agent.num_threads
+    kept: Any = share(work, keep, plan, is_producer=False)
+    if plan.turns == 1:
+        kept = ir.substitute(kept, {thread: own})
+    else:  # until ScheduleTiles gives the other sets tiles of their own
+        kept = ir.with_block(kept.block, annotations={TILE_WORK: plan.turns})
+        kept = ir.substitute(ir.SBlockRealize([], True, kept), {thread: own % threads})
+        kept = ir.IfThenElse((own // threads).equal(0), kept, None)
+    return ir.seq(_move_registers(registers.setmaxnreg_inc, plan.consumer), kept)
 
 
 def emit_release(
@@ -158,7 +162,9 @@ def emit_release(
     pending = max(pending, int(loads[0].block.annotations.get(STORES_IN_FLIGHT, 0)))
     elected = (thread % unit).equal(0)
     if pending:
-        elected = tirx.And(elected, trip >= pending)
+        # What was left in flight behind another set's tile that set gives back.
+        count = trip if plan.turns == 1 else _within(plan, trip)
+        elected = tirx.And(elected, count >= pending)
     arrive = ir.Evaluate(make_call(FREE_SLOT, channel, trip - pending if pending else trip))
     meet = None if unit > THREADS_PER_WARP else fences.sync_warp()
     return ir.opaque_block(
@@ -166,6 +172,12 @@ def emit_release(
         ir.seq(meet, ir.IfThenElse(elected, arrive, None)),
         annotations={RELEASE: pending, ARRIVALS: plan.consumer.agent.num_threads // unit},
     )
+
+
+def _within(plan: RolePlan, trip: ir.Var) -> Any:
+    """Return the number of a trip, from 0, within an output tile."""
+    (bind,) = ir.find_all(plan.axis, tirx.Bind, lambda x: x.var.same_as(trip))
+    return bind.value
 
 
 def _move_registers(move: Callable[[int], Any], role: Role) -> Any:
@@ -203,9 +215,10 @@ def _facts(plan: RolePlan, channels: list[Channel]) -> list[Note]:
     few, many = producer.num_registers, consumer.num_registers
     roles = RolesNote(
         producer.agent.num_threads,
-        consumer.agent.num_threads,
+        consumer.agent.num_threads * plan.turns,
         plan.pending,
         None if few is None or many is None else (few, many),
+        plan.turns,
     )
     handed_over = [channel for channel in channels if channel.num_arrivals]
     return [roles, *(ArrivalsNote(x.number, x.full_count, x.empty_count) for x in handed_over)]

@@ -31,7 +31,15 @@ from tvm_hopper.schedule.products.rates import MEASURED
 FOLDS = 6
 WEIGHTS = ((1.15, 1.0), (1.5, 0.5), (2.5, 0.15), (math.inf, 0.03))  # up to so many times the best
 # Of which the times do not tell, or the chosen configurations tell more.
-UNFITTED = {"cut_share", "tied", "together", "together_cycles"}
+UNFITTED = {
+    "cut_share",
+    "tied",
+    "together",
+    "together_cycles",
+    "kernel_cycles",
+    "part_cycles",
+    "workspace_bytes",
+}
 NAMES = [field.name for field in dataclasses.fields(Rates) if field.name not in UNFITTED]
 STEP = 1e-4  # of a constant's logarithm
 TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "rates.py"

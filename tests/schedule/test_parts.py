@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
 from tvm import s_tir, tirx
 
 import tvm_hopper
@@ -92,6 +93,23 @@ def test_a_deep_sum_of_few_outputs_is_shared():
     tiles = -(-128 // config.tile[0]) * -(-256 // config.tile[1])
     assert tiles * config.split_k > 40
     assert hs.choose_config(4096, 4096, 4096).split_k is None
+
+
+def test_a_workspace_is_used_where_it_may_be_and_is_worth_it():
+    """Parts beyond a cluster's, and no more blocks than SMs; small sums stay in clusters."""
+    may = hs.MatmulConfig(split_mode="workspace")
+    config = hs.choose_config(344, 296, 55680, given=may)
+    assert config.split_mode == "workspace"
+    tiles = -(-344 // config.tile[0]) * -(-296 // config.tile[1])
+    assert 100 < tiles * config.split_k <= 132
+    assert hs.choose_config(344, 296, 55680).split_mode is None
+    small = hs.choose_config(64, 64, 2048, given=may)
+    assert small.split_mode is None
+    assert hs.choose_config(4096, 4096, 4096, given=may).split_k is None
+    with tvm.target.Target("nvidia/nvidia-h200"):
+        sch = s_tir.Schedule(workloads.matmul(128, 256, 32768))
+        hs.matmul(sch, "C", may)
+        assert "by two kernels" in str(tvm_hopper.explain(sch.mod, target="nvidia/nvidia-h200"))
 
 
 def test_few_rows_are_shared_transposed():

@@ -106,7 +106,11 @@ def test_another_axis():
     ("fields", "match"),
     [
         ({"split_mode": "cluster"}, r"found split_mode alone; need split_k too"),
-        ({"split_k": 17}, r"found split_k=17 in a cluster; need at most 16 parts"),
+        ({"split_k": 17}, r"found split_k=17 in a cluster; need at most 16 parts.*workspace"),
+        (
+            {"split_k": 65, "split_mode": "workspace"},
+            r"found split_k=65 in a workspace; need at most 64",
+        ),
         ({"split_k": 0}, r"split_k=0"),
         ({"split_k": 2, "split_mode": "serial"}, r"split_mode='serial'; need one of"),
         ({"split_k": 2, "persistent": 4}, r"split_k=2 with persistent=4; need a cluster for each"),
@@ -128,6 +132,18 @@ def test_a_ring_that_does_not_fit_is_refused_as_without_parts():
         found.append(str(caught.value))
     assert found[0] == found[1]
     assert "+ alignment 8 = 245848 B of shared memory" in found[0]
+
+
+def test_parts_that_no_mode_has():
+    sch = s_tir.Schedule(workloads.matmul(64, 64, 1040))
+    _, _, k = sch.get_loops("C")
+    part, _ = sch.split(k, [65, None])
+    with pytest.raises(ScheduleError, match="need a serial loop of 2 to 64 iterations, parts that"):
+        hs.across_cluster(sch, part, "workspace")
+    with pytest.raises(ScheduleError, match="need a serial loop of 2 to 16 iterations, the thread"):
+        hs.across_cluster(sch, part)
+    with pytest.raises(ScheduleError, match="mode='atomic'; need one of"):
+        hs.across_cluster(sch, part, "atomic")
 
 
 def test_one_part_is_no_split():

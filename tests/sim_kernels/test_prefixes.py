@@ -53,6 +53,12 @@ KERNELS = {
     "blocks that load for one another": functools.partial(
         MATMUL, {"m": 128, "n": 16, "k": 32}, tile=(64, 16, 16), cluster=(2, 1)
     ),
+    "parts by two kernels": functools.partial(
+        MATMUL, {"m": 64, "n": 8, "k": 32}, split_k=2, split_mode="workspace"
+    ),
+    "consumers in turn": functools.partial(
+        MATMUL, {"m": 64, "n": 24, "k": 32}, persistent=1, schedule="pingpong", consumers=2
+    ),
     "columns that blocks share": lambda: check_columns(
         reductions.columns(12, 256), reductions.Split(3, mechanism="tma")
     ),

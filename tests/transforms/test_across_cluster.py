@@ -197,3 +197,67 @@ def test_what_explain_says():
         "loop part: 4 thread blocks of a cluster sum a part each; their sums are added in the "
         "order of the parts, through shared memory, and each block stores 1 of 4 pieces of the tile"
     )
+
+
+TWO_KERNELS = """
+@T.prim_func(private=True, s_tir=True)
+def func(D: T.Buffer((128, 16), "float32"), E: T.Buffer((128,), "float32")):
+    with T.sblock("root"):
+        T.reads()
+        T.writes()
+        with T.sblock("parts"):
+            T.reads()
+            T.writes()
+            sums = T.sblock_alloc_buffer((4, 2, 8, 128))
+            for part in T.thread_binding(4, thread="blockIdx.z"):
+                for bx in T.thread_binding(2, thread="blockIdx.x"):
+                    for tx in T.thread_binding(128, thread="threadIdx.x"):
+                        with T.sblock("kernel"):
+                            T.reads()
+                            T.writes()
+                            acc = T.sblock_alloc_buffer((8,), scope="local")
+                            for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                                acc[i] = T.float32(0.0)
+                            for k in range(2):
+                                with T.sblock("product"):
+                                    T.reads(acc[0:8])
+                                    T.writes(acc[0:8])
+                                    T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
+                                    T.call_extern("int32", "multiply", acc.data, part * 2 + k)
+                            with T.sblock("publish"):
+                                T.reads(acc[0:8])
+                                T.writes(sums[0:4, 0:2, 0:8, 0:128])
+                                for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                                    sums[part, bx, i, tx] = acc[i]
+            for part in T.thread_binding(4, thread="blockIdx.z"):
+                for bx in T.thread_binding(2, thread="blockIdx.x"):
+                    for tx in T.thread_binding(128, thread="threadIdx.x"):
+                        with T.sblock("kernel"):
+                            T.reads()
+                            T.writes()
+                            acc = T.sblock_alloc_buffer((8,), scope="local")
+                            with T.sblock("gather"):
+                                T.reads(sums[0:4, 0:2, 0:8, 0:128])
+                                T.writes(acc[0:8])
+                                for i in T.serial(2, annotations={"pragma_unroll": 2}):
+                                    acc[i] = (
+                                        sums[0, bx, i + part * 2, tx]
+                                        + sums[1, bx, i + part * 2, tx]
+                                        + sums[2, bx, i + part * 2, tx]
+                                        + sums[3, bx, i + part * 2, tx]
+                                    )
+                            for e in range(2):
+                                D[tx, bx * 8 + part * 2 + e] = acc[e]
+"""
+BY_KERNELS = ('across_cluster": 1', 'across_cluster": 2')
+
+
+def test_two_kernels_that_meet_in_a_workspace():
+    simple = tvm.tirx.transform.StmtSimplify()
+    got = run(parse(BEFORE, BY_KERNELS), ShareSums())
+    check(run(got, simple), run(parse(TWO_KERNELS), simple))
+
+
+def test_the_first_part_alone_begins_with_an_initial_value():
+    got = run(parse(BEFORE, BY_KERNELS, ("T.float32(0.0)", "T.float32(2.0)")), ShareSums())
+    assert "T.if_then_else(part == 0, T.float32(2.0), T.float32(0.0))" in got.script()

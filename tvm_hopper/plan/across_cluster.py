@@ -20,10 +20,11 @@ from tvm_hopper.analysis.access import step_of
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP
+from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP, BY_KERNELS, MOST_PARTS
 
 from .shared_loads import AXIS, find_cluster_axis
 
+WHY_SO_MANY = ": as many blocks as a cluster may have"
 MOST_ELEMENTS = 1 << 12  # of an accumulator's accesses that are enumerated
 
 
@@ -55,6 +56,13 @@ class ClusterSum:
     stores: tuple[ir.Stmt, ...]
     shares: tuple[Pieces, ...]
     beside: ir.For | None = None
+    by_kernels: bool = False  # through global memory, instead of in a cluster
+    num_sharers: int = 0  # blocks that share the stores; 0: as many as the parts
+
+    @property
+    def sharers(self) -> int:
+        """Blocks that share the stores of a tile."""
+        return self.num_sharers or self.num_blocks
 
     @property
     def num_blocks(self) -> int:
@@ -96,18 +104,27 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
         found = f"{len(loops)} such loops in one kernel"
         raise cannot_lower(where, found, "one: its iterations are the blocks of a cluster")
     size = ir.static_int(loop.extent)
-    most = arch.largest_cluster_size
+    by_kernels = int(loop.annotations[ACROSS_CLUSTER]) == BY_KERNELS
+    most = MOST_PARTS if by_kernels else arch.largest_cluster_size
     if size is None or not 2 <= size <= most or not ir.is_const(loop.min, 0):
         raise cannot_lower(
             where,
             f"a loop from {loop.min} of {loop.extent} iterations",
-            f"from 0, 2 to {most}: as many blocks as a cluster may have",
+            f"from 0, 2 to {most}"
+            + (", as many as are added one by one" if by_kernels else WHY_SO_MANY),
             "split the sum into fewer parts",
         )
     axes = ir.thread_axes(kernel)
     beside = find_cluster_axis(axes.values())
     if AXIS in axes and beside is None:
         raise cannot_lower(where, f"another loop on {AXIS}", "an axis of its own")
+    if beside is not None and by_kernels:
+        raise cannot_lower(
+            where,
+            f"{int(beside.extent)} thread blocks that load for one another",
+            "blocks of no cluster: parts of a sum in a workspace run anywhere",
+            "take one of the two requests away",
+        )
     if beside is not None and size * int(beside.extent) > arch.max_cluster_size:
         raise cannot_lower(
             where,
@@ -127,7 +144,9 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
                 "stores of the sum alone: each block would execute the others",
             )
     shares = tuple(_share(stmt, accumulator, where) for stmt in stores)
-    return ClusterSum(loop, accumulator, tuple(before), stores, shares, beside)
+    return ClusterSum(
+        loop, accumulator, tuple(before), stores, shares, beside, by_kernels=by_kernels
+    )
 
 
 def _accumulator(loop: ir.For, where: str) -> ir.Var:

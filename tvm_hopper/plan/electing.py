@@ -26,6 +26,7 @@ from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, CHANNEL
 
 from .group_view import GroupView
 from .overlay import find_overlays
+from .turns import is_in_turns
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ def plan_electing(kernel: Any, body: ir.Stmt, thread: ir.Var | None, first_threa
     """Decide who is elected among threads that run `body`; reasons to refuse are raised here."""
     if thread is None:
         return BY_ROLE
+    if is_in_turns(body):  # each warp group has output tiles of its own
+        return Electing(by_group=False, meets_alone=True)
     view = GroupView.of(thread, first_thread)
     issued = [
         block

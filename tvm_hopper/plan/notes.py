@@ -11,7 +11,7 @@ so after all, later notes are left out rather than told of another kernel.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -100,6 +100,7 @@ class RolesNote:
     consumer_threads: int
     pending: int  # WGMMA groups in flight over an iteration
     registers: tuple[int, int] | None  # of a producer's and a consumer's thread; None: not moved
+    turns: int = 1  # sets of consumers that compute output tiles in turn
 
 
 @dataclass(frozen=True)
@@ -224,13 +225,26 @@ def note_kernels(func: tirx.PrimFunc, notes: Mapping[int, Iterable[Note]]) -> ti
         str(number): [*old.kernels.get(number, ()), *added.get(number, ())]
         for number in sorted({*old.kernels, *added})
     }
-    text = json.dumps(
-        {
-            "arch": old.arch.name,
-            "num_kernels": count,
-            "kernels": {number: list(map(to_json, own)) for number, own in merged.items()},
-        }
-    )
+    return _with_notes(func, old.arch.name, count, merged)
+
+
+def renumber_notes(func: tirx.PrimFunc, doubled: Collection[int]) -> tirx.PrimFunc:
+    """Keep notes by their kernels where some have become two: what is known is of the first."""
+    old = read_notes(func)
+    if old is None or not doubled:
+        return func
+    kernels = {
+        str(number + sum(other < number for other in doubled)): own
+        for number, own in old.kernels.items()
+    }
+    return _with_notes(func, old.arch.name, old.num_kernels + len(doubled), kernels)
+
+
+def _with_notes(
+    func: tirx.PrimFunc, arch: str, count: int, kernels: Mapping[str, Iterable[Note]]
+) -> tirx.PrimFunc:
+    notes = {number: list(map(to_json, own)) for number, own in kernels.items()}
+    text = json.dumps({"arch": arch, "num_kernels": count, "kernels": notes})
     return func.with_attr(ir.PLAN_ATTR, text)
 
 

@@ -26,6 +26,7 @@ from tvm_hopper.requests.keys import (
 from .channel import completes_by_group, find_calls, find_loads, is_made_in_parts
 from .load_sites import uses_warp_groups, wants_roles
 from .pipeline_plan import pipelined_loops
+from .turns import check_turns, turns_of
 
 ROLE_KEYS = (CONSUMERS, REGISTERS, WGMMA_PENDING)
 
@@ -64,6 +65,7 @@ class RolePlan:
     pending: int
     arch: Arch
     loads_in_parts: bool = False
+    turns: int = 1  # sets of consumers, each a whole consumer role, that compute tiles in turn
 
     def __post_init__(self) -> None:
         for loop in self.loops:
@@ -78,9 +80,10 @@ class RolePlan:
                 )
         few, many = self.producer.num_registers, self.consumer.num_registers
         if few is not None and many is not None:
-            broken = registers.check(few, many, self.num_consumers, self.arch)
+            groups = self.num_consumers * self.turns
+            broken = registers.check(few, many, groups, self.arch)
             if broken:
-                usual = self.arch.has_setmaxnreg and registers.DEFAULT_SPLIT.get(self.num_consumers)
+                usual = self.arch.has_setmaxnreg and registers.DEFAULT_SPLIT.get(groups)
                 fix = f"take {list(usual)}, or leave the annotation out" if usual else ""
                 raise cannot_lower(
                     f"loop {self.loops[0].loop_var.name}, {REGISTERS}", *found_and_need(broken), fix
@@ -93,13 +96,13 @@ class RolePlan:
 
     @property
     def num_consumers(self) -> int:
-        """Warp groups of the consumer role."""
+        """Warp groups of the consumer role, of one set."""
         return self.consumer.agent.num_threads // WARP_GROUP_THREADS
 
     @property
     def num_threads(self) -> int:
         """Threads of a block."""
-        return self.producer.agent.num_threads + self.consumer.agent.num_threads
+        return self.producer.agent.num_threads + self.turns * self.consumer.agent.num_threads
 
 
 def plan_roles(kernel: ir.For, arch: Arch, default_pending: int = 0) -> tuple[RolePlan, ...]:
@@ -136,8 +139,11 @@ def plan_roles(kernel: ir.For, arch: Arch, default_pending: int = 0) -> tuple[Ro
                 if by_groups
                 else "bind as many threads, or name as many consumers as there are",
             )
+    turns = turns_of(kernel)
+    if turns > 1:
+        check_turns(kernel, asking, consumers, by_groups, axis.body)
     producer, consumer = (
-        _share_registers(asking, where, consumers, arch)
+        _share_registers(asking, where, consumers, arch, turns)
         if by_groups
         else (_plain_producer(asking, where, threads), Role(Agent(THREADS_PER_WARP, threads)))
     )
@@ -145,7 +151,7 @@ def plan_roles(kernel: ir.For, arch: Arch, default_pending: int = 0) -> tuple[Ro
     _check_readers(axis)
     pending = _pending(asking, default_pending)
     in_parts = any(is_made_in_parts(load.block) for load in find_loads(axis))
-    return (RolePlan(axis, tuple(asking), producer, consumer, pending, arch, in_parts),)
+    return (RolePlan(axis, tuple(asking), producer, consumer, pending, arch, in_parts, turns),)
 
 
 def _check_requests(loops: list[ir.For], asking: list[ir.For]) -> None:
@@ -227,7 +233,7 @@ def _check_readers(axis: ir.For) -> None:
 
 
 def _share_registers(
-    loops: list[ir.For], where: str, consumers: int, arch: Arch
+    loops: list[ir.For], where: str, consumers: int, arch: Arch, turns: int = 1
 ) -> tuple[Role, Role]:
     """Give the producer a warp group of its own, so that registers can move to the consumers."""
     few: int | None = None
@@ -237,7 +243,7 @@ def _share_registers(
         few, many = (int(x) for x in named[0].annotations[REGISTERS])
     elif arch.has_setmaxnreg:
         try:
-            few, many = registers.default_split(consumers)
+            few, many = registers.default_split(consumers * turns)
         except ValueError as error:
             raise cannot_lower(where, f"{consumers} consumer warp groups", "1, 2 or 3") from error
     first = WARP_GROUP_THREADS

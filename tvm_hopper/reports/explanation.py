@@ -259,7 +259,8 @@ def _roles(roles: RolesNote) -> str:
         size, unit = THREADS_PER_WARP, "warp"
     producers, consumers = (each // size for each in threads)
     text = f"{producers} producer and {_count(consumers, f'consumer {unit}')}"
-    return f"{text}, {sum(threads)} threads"
+    turns = ", which compute output tiles in turn" if roles.turns > 1 else ""
+    return f"{text}{turns}, {sum(threads)} threads"
 
 
 def _grid(order: TilesNote) -> str:

@@ -45,6 +45,8 @@ BESIDE_COPY = (
 ACROSS_BLOCKS = "tvm_hopper.across_blocks"
 # -- on a serial loop around the pipelined loop of a product
 ACROSS_CLUSTER = "tvm_hopper.across_cluster"
+BY_CLUSTER, BY_KERNELS = 1, 2  # values of it
+MOST_PARTS = 64  # by kernels
 # -- on the block that multiplies two shared tiles into a register tile
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
@@ -56,6 +58,7 @@ WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
 PERSISTENT = "tvm_hopper.persistent"
+TURNS = "tvm_hopper.turns"
 CHOSEN_FOR = "tvm_hopper.chosen_for"
 SHARE_LOADS = "tvm_hopper.share_loads"
 # -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
@@ -70,6 +73,7 @@ CONFIGURATION = "tvm_hopper.configuration"
 # -- on the loop over rows of such a kernel
 PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
 STAGE_ROWS = "tvm_hopper.stage_rows"
+MOST_TURNS = 3  # sets of consumers: a product takes no more of them
 MOST_TURNS_AHEAD = 8  # of rows that are brought into L2
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # a value of it: as many thread blocks as balance on the device of the launch
@@ -174,8 +178,9 @@ KEYS: dict[str, Key] = {
             ACROSS_CLUSTER,
             (LOOP,),
             int,
-            "thread blocks of a cluster share the iterations of this loop of a sum",
-            (1,),
+            "thread blocks share the iterations of a sum's loop: 1, those of a cluster; 2, any, "
+            "and a second kernel adds what they have summed",
+            (BY_CLUSTER, BY_KERNELS),
         ),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
@@ -211,6 +216,14 @@ KEYS: dict[str, Key] = {
             int,
             "thread blocks that share all output tiles; -1: counted at launch, by the device",
             beyond=(BY_DEVICE,),
+            axis="blockIdx.x",
+        ),
+        Key(
+            TURNS,
+            (LOOP,),
+            int,
+            "sets of consumers that compute output tiles of a thread block in turn",
+            bounds=(2, MOST_TURNS),
             axis="blockIdx.x",
         ),
         Key(

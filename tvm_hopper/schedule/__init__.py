@@ -21,7 +21,8 @@ from .products.normalize import normalize
 from .reductions import across_blocks, across_cluster
 from .row_reduction.apply import row_reduction
 from .row_reduction.config import RowReductionConfig
-from .steps import async_copy, async_store, pad, pipeline, raster, wgmma
+from .steps import async_copy, async_store, pad, pipeline, wgmma
+from .tile_order import raster
 
 __all__ = [
     "BY_DEVICE",

@@ -28,6 +28,8 @@ from .asking import ask
 from .trial import all_or_nothing
 
 AXES = ("blockIdx.z", "blockIdx.y")
+MODES = ("cluster", "workspace")  # by which the parts of a product's sum meet
+OF_A_CLUSTER = ", the thread blocks of a cluster"
 
 
 def check_update(
@@ -96,11 +98,11 @@ def across_blocks(sch: s_tir.Schedule, loop: Any, axis: str = "blockIdx.z") -> N
 
 
 @all_or_nothing("a serial loop around the pipelined loop of a product")
-def across_cluster(sch: s_tir.Schedule, loop: Any) -> None:
-    """Let the thread blocks of a cluster share the iterations of a product's sum.
+def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> None:
+    """Let thread blocks share the iterations of a product's sum.
 
     Each block sums one iteration from 0; then the sums are added in the order of the iterations,
-    through shared memory, and each block stores a part of the tile. The same bits come in each run.
+    and each block stores a part of the tile. The same bits come in each run.
 
     Parameters
     ----------
@@ -110,6 +112,10 @@ def across_cluster(sch: s_tir.Schedule, loop: Any) -> None:
         A serial loop of 2 to 16 iterations around the pipelined loop of a product by WGMMA, inside
         of the loops bound to thread blocks and warp groups, behind the initial value
         (`decompose_reduction` at this loop). No loop is bound to blockIdx.z.
+    mode : str
+        "cluster": those of a cluster, through shared memory; up to 16. "workspace": any blocks,
+        through global memory, where a second kernel adds and stores; up to 64. The memory is TVM's
+        workspace of the calling thread: right for calls that one stream runs after another.
 
     Raises
     ------
@@ -119,13 +125,17 @@ def across_cluster(sch: s_tir.Schedule, loop: Any) -> None:
     loop = as_loop(sch, loop)
     node = sch.get(loop)
     where = f"loop {node.loop_var.name}"
-    extent, most = ir.static_int(node.extent), SM_90A.largest_cluster_size
+    mode = as_choice(where, "mode", mode, MODES) or MODES[0]
+    by_kernels = mode == MODES[1]
+    extent = ir.static_int(node.extent)
+    most = keys.MOST_PARTS if by_kernels else SM_90A.largest_cluster_size
     if node.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
         kind = ir.ForKind(node.kind).name.lower()
         raise cannot_schedule(
             where,
             f"a loop of kind {kind} and {node.extent} iterations",
-            f"a serial loop of 2 to {most} iterations, the thread blocks of a cluster",
+            f"a serial loop of 2 to {most} iterations"
+            + (", parts that a second kernel adds" if by_kernels else OF_A_CLUSTER),
             "split the sum by that number",
         )
-    ask(sch, where, loop, keys.ACROSS_CLUSTER, 1)
+    ask(sch, where, loop, keys.ACROSS_CLUSTER, keys.BY_KERNELS if by_kernels else keys.BY_CLUSTER)

@@ -46,7 +46,6 @@ from .asking import ask as _ask
 from .products import tiles
 from .products.config import (
     ACCUMULATE,
-    MOST_BLOCKS,
     PENDING,
     Roles,
     check_consumers,
@@ -456,40 +455,3 @@ def _is_copy(sch: s_tir.Schedule, block: Any) -> bool:
         and str(node.body.buffer.scope()) == "global"
         and not is_own_kernel(sch, block)
     )
-
-
-@all_or_nothing("the loop over columns of tiles, bound to blockIdx.x")
-def raster(
-    sch: s_tir.Schedule, loop: Any, group: int | None = None, persistent: int | None = None
-) -> None:
-    """Say in which order output tiles are computed, and by how many thread blocks.
-
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    loop : LoopRV
-        The loop over columns of tiles, bound to blockIdx.x; rows of tiles are on blockIdx.y.
-    group : int, optional
-        Rows of tiles that are visited together; None or 1 is the hardware's order.
-    persistent : int, optional
-        Thread blocks that share all tiles; None or 0 is one block a tile, BY_DEVICE (-1) as many as
-        balance on the device at hand, counted at each launch.
-
-    Raises
-    ------
-    ScheduleError
-        The loop is not bound to blockIdx.x, or a count is out of range.
-    """
-    loop = as_loop(sch, loop)
-    where = f"loop {sch.get(loop).loop_var.name}"
-    group = as_int(where, "group", group, 1, MOST_BLOCKS)
-    persistent = as_int(where, "persistent", persistent, keys.BY_DEVICE, MOST_BLOCKS)
-    binding = sch.get(loop).thread_binding
-    if binding is None or str(binding.thread_tag) != "blockIdx.x":
-        found = "a loop that is not bound" if binding is None else f"{binding.thread_tag}"
-        raise cannot_schedule(where, found, "the loop over columns of tiles, bound to blockIdx.x")
-    if group is not None:
-        _ask(sch, where, loop, keys.RASTER_GROUP, group, default=1)
-    if persistent is not None:
-        _ask(sch, where, loop, keys.PERSISTENT, persistent, default=0)

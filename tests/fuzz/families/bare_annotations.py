@@ -39,6 +39,7 @@ FORMS = {
     "tvm_hopper.wgmma_pending": Form(("k0", "func", "context"), int),
     "tvm_hopper.raster_group": Form(("j0", "func", "context"), int, usual="2"),
     "tvm_hopper.persistent": Form(("j0",), int, usual="2"),
+    "tvm_hopper.turns": Form(("j0",), int, usual="2"),
     "tvm_hopper.async_copy": Form(("a_copy", "b_copy", "func", "context"), str, usual='"tma"'),
     "tvm_hopper.swizzle": Form(("a_copy", "b_copy"), int, usual="128"),
     "tvm_hopper.store_slots": Form(("a_copy", "b_copy"), int, usual="2"),

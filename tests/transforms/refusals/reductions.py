@@ -166,6 +166,14 @@ REDUCTIONS = [
         ("T.serial(4,", "T.serial(17,"),
     ),
     cluster(
+        "more parts than a second kernel adds",
+        r"found a loop from 0 of 65 iterations; need from 0, 2 to 64, as many as are added one by",
+        (
+            'T.serial(4, annotations={"tvm_hopper.across_cluster": 1}',
+            'T.serial(65, annotations={"tvm_hopper.across_cluster": 2}',
+        ),
+    ),
+    cluster(
         "an axis that a cluster needs",
         r"found another loop on blockIdx.z; need an axis of its own",
         ('thread="blockIdx.x"', 'thread="blockIdx.z"'),

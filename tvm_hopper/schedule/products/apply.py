@@ -26,7 +26,7 @@ from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.swizzle import span_elements
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule import cluster, origins, reductions, steps
+from tvm_hopper.schedule import cluster, origins, reductions, steps, tile_order
 from tvm_hopper.schedule.arguments import as_block, check_sampled, check_schedule, check_type, label
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
@@ -222,7 +222,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     assert config.tile is not None
     assert config.consumers is not None
     tile_m, tile_n, tile_k = config.tile
-    consumers = config.consumers
+    consumers = config.sharers
 
     parts = config.parts
     if parts > 1 and is_sampled(config):
@@ -276,7 +276,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     if blocks:
         cluster.share_loads(sch, sch.fuse(*blocks))
     sch.bind(part, "threadIdx.y")
-    steps.raster(sch, n_outer, config.raster_group, config.persistent)
+    turns = config.turns if config.takes_turns else None
+    tile_order.raster(sch, n_outer, config.raster_group, config.persistent, turns)
     if noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
 
@@ -308,7 +309,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     _drop_unit_dims(sch, block, problem.output_kept)
     if parts > 1:
         sch.decompose_reduction(block, k_parts)
-        reductions.across_cluster(sch, k_parts)
+        reductions.across_cluster(sch, k_parts, config.split_mode or "cluster")
     product = steps.wgmma(sch, block, accumulate=_accumulate(problem, config))
     if choices:
         sch.annotate(product, keys.CHOICE, choices)
@@ -372,7 +373,7 @@ def _fit(
         stages = config.stages
     else:
         stages = min(steps.candidates(sch, config.last_stage)) + 1
-    consumers = config.consumers or 1
+    consumers = config.sharers
     where = f"block {problem.name}, tile {'x'.join('/'.join(map(str, s)) for s in sizes)}"
     broken = find_violations(smallest, stages, config, dtype, ARCH)
     broken += find_staging_violations(smallest, stages, config, dtype, epilogue, ARCH)
@@ -459,7 +460,7 @@ def _swizzle_violations(
     span = span_elements(config.swizzle, problem.lhs.dtype)
     broken = []
     for operand, outer, side in ((problem.lhs, tile[0], "m"), (problem.rhs, tile[1], "n")):
-        parts = config.consumers or 1 if axis == side else 1
+        parts = config.sharers if axis == side else 1
         row = tile[2] if operand.major == "k" else outer // parts
         if row % span:
             broken.append(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any
 
@@ -97,6 +97,8 @@ def candidates(dtype: str, given: MatmulConfig) -> Candidates:
     """
     last = given.last_stage
     stages = given.stages or (last + 1 if isinstance(last, int) else None)
+    if given.takes_turns:
+        return _in_turns(dtype, given.turns, stages, given.wgmma_pending)
     return _candidates(dtype, given.consumers, given.registers, stages, given.wgmma_pending)
 
 
@@ -148,6 +150,17 @@ def _candidates(
             continue
         found.append(_row(tile, count, slots, pending, dtype))
     return _as_arrays(found)
+
+
+def _in_turns(dtype: str, turns: int, stages: int | None, pending: int | None) -> Candidates:
+    """List the tiles of one consumer that several, which compute them in turn, have room for."""
+    alone = _candidates(dtype, 1, None, stages, pending)
+    config = MatmulConfig(consumers=turns, schedule="pingpong")
+    legal = [
+        not find_violations(alone.tile(i), int(alone.stages[i]), config, dtype, ARCH)
+        for i in range(len(alone))
+    ]
+    return Candidates(**{x.name: getattr(alone, x.name)[legal] for x in fields(Candidates)})
 
 
 def _row(

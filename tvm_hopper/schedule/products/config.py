@@ -32,6 +32,7 @@ CONSUMERS = (1, 2, 3)  # of a product
 PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
 SPLIT_MODES = split.MODES
+SCHEDULES = ("cooperative", "pingpong")  # of consumers over output tiles
 STORES = ("tma",)  # mechanisms by which outputs leave shared memory
 MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
 
@@ -115,7 +116,10 @@ class MatmulConfig:
         Thread blocks that share the sum of one output tile; None or 1: one sums all of it.
     split_mode : str, optional
         How they do: "cluster", the blocks of a cluster, 2 to 8, add what each has summed in a fixed
-        order through shared memory. None: "cluster".
+        order through shared memory; "workspace", up to 64 blocks store it to global memory, and a
+        second kernel adds in a fixed order. That memory is TVM's workspace of the calling thread:
+        right for calls that one stream runs after another. None: "cluster"; "workspace" without
+        `split_k` leaves it to the estimate whether, how and in how many parts.
     cluster : tuple of int, optional
         Rows and columns of output tiles whose thread blocks form a cluster, 2 to 8 in all: those in
         a row load A once for all of them, those in a column B. None or (1, 1): each loads its own.
@@ -123,6 +127,10 @@ class MatmulConfig:
         Parts of each tensor of the output's shape that the epilogue reads (a residual) that the
         hardware loads ahead, into shared memory of their own; 0: each thread loads what it needs,
         as it does of a tensor that TMA cannot load. None: as many as fit.
+    schedule : str, optional
+        "cooperative": all consumers share a tile. "pingpong": each computes whole tiles, in turn
+        with the others, so that one multiplies while another one stores; of persistent kernels with
+        2 or 3 consumers. None: "cooperative".
     batch_invariant : bool, optional
         True promises that an output depends on its row of A and its column of B alone: every sum
         runs in ascending order of k in one accumulator, whatever the number of rows. It excludes
@@ -158,6 +166,7 @@ class MatmulConfig:
     transposed: bool | None = None
     batch_invariant: bool = False
     dots: tuple[int, ...] | bool | None = None
+    schedule: str | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -187,9 +196,12 @@ class MatmulConfig:
                 where, "cluster", self.cluster, "rows and columns of tiles, e.g. (2, 1)"
             ),
             operand_slots=as_int(where, "operand_slots", self.operand_slots, 0),
+            schedule=as_choice(where, "schedule", self.schedule, SCHEDULES),
         )
+        if self.takes_turns:
+            check_turns(where, self)
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
-        split.check_cluster(where, self.cluster, self.split_k)
+        split.check_cluster(where, self.cluster, self.split_k, self.split_mode)
         check_pending(where, stages, last_stage, self.wgmma_pending)
         if self.batch_invariant not in (False, True):
             found = f"batch_invariant={self.batch_invariant!r}"
@@ -232,11 +244,51 @@ class MatmulConfig:
         """Whether thread blocks of several output tiles load for one another."""
         return self.cluster is not None and self.cluster != (1, 1)
 
+    @property
+    def takes_turns(self) -> bool:
+        """Tell whether each consumer computes output tiles of its own."""
+        return self.schedule == SCHEDULES[1]
+
+    @property
+    def sharers(self) -> int:
+        """Consumers that share an output tile."""
+        return 1 if self.takes_turns else self.consumers or 1
+
+    @property
+    def turns(self) -> int:
+        """Consumers, or sets of them, that compute output tiles in turn."""
+        return (self.consumers or 2) if self.takes_turns else 1
+
 
 def check_consumers(where: str, consumers: int) -> None:
     """Refuse more warp groups than can share the registers that a product takes."""
     if consumers not in CONSUMERS:
         raise cannot_schedule(where, f"consumers={consumers}", "1, 2 or 3 warp groups of a product")
+
+
+def check_turns(where: str, config: MatmulConfig) -> None:
+    """Refuse what consumers that compute tiles in turn cannot have."""
+    asked = f"schedule={config.schedule!r} with "
+    if config.consumers == 1:
+        raise cannot_schedule(
+            where, f"{asked}consumers=1", "2 or 3, or nobody multiplies meanwhile"
+        )
+    if config.persistent == 0:
+        need = "thread blocks that compute several tiles, persistent=-1"
+        raise cannot_schedule(where, f"{asked}persistent=0", need)
+    if config.registers is not None:
+        need = "registers left out: those of as many consumers as there are"
+        raise cannot_schedule(where, f"{asked}registers={config.registers}", need)
+    if config.parts > 1:
+        need = "one of the two: blocks that share a sum compute one tile each"
+        raise cannot_schedule(where, f"{asked}split_k={config.split_k}", need)
+    if config.in_cluster:
+        need = "one of the two: slots that blocks fill for one another are released by all at once"
+        raise cannot_schedule(where, f"{asked}cluster={config.cluster}", need)
+    if config.store is not None or config.operand_slots:
+        found = "operand_slots" if config.operand_slots else f"store={config.store!r}"
+        need = "threads that store what they hold: the sets would share the memory"
+        raise cannot_schedule(where, f"{asked}{found}", need)
 
 
 def check_pending(where: str, stages: int | None, last_stage: Any, pending: int | None) -> None:
@@ -300,7 +352,7 @@ def find_violations(
 
     `config` gives consumers and registers.
     """
-    consumers = config.consumers or 1
+    consumers = config.sharers
     tile_m, tile_n, tile_k = tile
     step = wgmma.instruction_k(dtype)
     broken = []
@@ -330,6 +382,8 @@ def find_violations(
             f"{most_stages(tile, dtype, arch)} stages of this tile take"
         )
     consumer = config.registers[1] if config.registers else None
+    if config.takes_turns and consumer is None:
+        consumer = registers.default_split(config.turns)[1]
     budget = registers.accumulator_budget(tile_m, tile_n, consumers, arch, consumer)
     if not budget.fits:
         broken.append(

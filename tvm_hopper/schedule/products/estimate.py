@@ -61,7 +61,8 @@ class Rates:
         Power of the number of parts of a sum by which the L2 cache gives less: thread blocks that
         lie together read the same lines at once, which counts once, but not those of a cluster.
     outside_cycles
-        Of a row of a box that lies outside of its tensor, for each thread block.
+        Of a row of 128 bytes of a box that lies outside of its tensor; those of all thread blocks
+        come one after another.
     together
         Power of the number of blocks that load for one another by which a load arrives later.
     tied
@@ -92,6 +93,11 @@ class Rates:
         More for each block of the cluster.
     exchange_bytes
         Bytes a cycle that an SM reads of other SMs' sums.
+    kernel_cycles, part_cycles
+        Of a second kernel, which adds what thread blocks have summed in a workspace, and more for
+        each part.
+    workspace_bytes
+        Bytes a cycle that an SM writes to a workspace, or reads from it.
     cut_share
         Share of the time that edges of the output cost which cut tiles: stores behind conditions.
         Not fitted, since the times of the fit do not tell between 0 and 0.04: the same kernel with
@@ -111,7 +117,7 @@ class Rates:
     off_sector: float = 0.676
     l2_bytes: float = 9200.0
     apart: float = 0.4
-    outside_cycles: float = 0.15
+    outside_cycles: float = 0.089
     together: float = 0.1
     tied: float = 0.01
     together_cycles: float = 300.0
@@ -127,6 +133,9 @@ class Rates:
     meeting_cycles: float = 3000.0
     peer_cycles: float = 100.0
     exchange_bytes: float = 32.0
+    kernel_cycles: float = 1000.0
+    part_cycles: float = 600.0
+    workspace_bytes: float = 60.0
     cut_share: float = 0.035
     step_norm: float = 5.3
     time_norm: float = 3.0
@@ -171,7 +180,9 @@ class ProductShape:
         return replace(self, m=self.n, n=self.m, majors=self.majors[::-1], is_transposed=other)
 
 
-def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates) -> Floats:
+def estimate(
+    product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates, by_kernels: bool = False
+) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
     Parameters
@@ -184,6 +195,8 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
         How many SMs there are, and their rates beside those of the one that was measured.
     rates : Rates
         The constants.
+    by_kernels : bool
+        Whether parts of a sum meet in a workspace, and not in a cluster.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = float(product.m), float(product.n), float(product.k)
@@ -198,7 +211,10 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     parts = tiles.parts.astype(float)
     shared = parts > 1
     blocks = tiles.parts * tiles.rows_of_blocks * tiles.columns_of_blocks
-    at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[blocks]
+    if by_kernels:
+        at_once = chip.num_sms / parts
+    else:
+        at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[blocks]
     waves = np.ceil(count / at_once)
     active = np.ceil(count / waves) * blocks
     steps = np.ceil(np.ceil(k / depth) / parts)
@@ -224,9 +240,14 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     )
     fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
     loaded = (np.minimum(rows, m) * left + np.minimum(columns, n) * right) * depth * size
-    through_l2 = loaded * active / rates.l2_bytes * parts**rates.apart
-    beyond = np.maximum(rows - m, 0) + np.maximum(columns - n, 0)
-    outside = rates.outside_cycles * active * beyond
+    apart = 0.0 if by_kernels else rates.apart
+    through_l2 = loaded * active / rates.l2_bytes * parts**apart
+    down, across = np.ceil(m / rows), np.ceil(n / columns)
+    # Of all boxes; blocks of a row load those of A once for all of them, those of a column B's.
+    beyond = (down * rows - m) * across / column_blocks + (
+        across * columns - n
+    ) * down / row_blocks
+    outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)
     together = row_blocks * column_blocks
     latency = rates.latency_cycles * together**rates.together / np.maximum(tiles.stages - 1.0, 0.5)
     several = [own * tiles.consumers, own + turn, fill, latency, through_l2, outside]
@@ -236,8 +257,14 @@ def estimate(product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates)
     wide &= not product.is_transposed
     stored = rows * columns * product.output_bytes / parts
     epilogue = rates.epilogue_cycles + stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)
-    meeting = rates.meeting_cycles + rates.peer_cycles * parts
-    meeting += rows * columns * SUM_BYTES / rates.exchange_bytes
+    if by_kernels:
+        sums = m * n * parts * SUM_BYTES / chip.num_sms
+        meeting = rows * columns * SUM_BYTES / rates.workspace_bytes
+        meeting += (rates.kernel_cycles + rates.part_cycles * parts) / waves
+        meeting += sums / rates.workspace_bytes / waves
+    else:
+        meeting = rates.meeting_cycles + rates.peer_cycles * parts
+        meeting += rows * columns * SUM_BYTES / rates.exchange_bytes
     # Blocks that share a sum compute one tile each: the next begins after the epilogue.
     hidden = np.where(wide & ~shared, rates.overlap * (waves - 1) * epilogue, 0)
     in_tiles = rates.start_cycles + waves * (steps * step + epilogue) - hidden

@@ -28,6 +28,7 @@ from .dot_choice import choose_dots, estimate_dots
 from .estimate import ProductShape, estimate
 from .parts import BEYOND, TRIED, in_clusters, in_parts
 from .rates import MEASURED
+from .split import WORKSPACE
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
@@ -50,12 +51,14 @@ class RankedTile:
     transposed: bool = False
     parts: int = 1
     cluster: tuple[int, int] = (1, 1)
+    by_kernels: bool = False
 
     def __str__(self) -> str:
         tile = "x".join(map(str, self.tile))
         groups = f"{self.consumers} consumer{'s' * (self.consumers > 1)}"
         way = ", transposed" * self.transposed
         shared = f" in {self.parts} parts" if self.parts > 1 else ""
+        shared += " by two kernels" * self.by_kernels
         if self.cluster != (1, 1):
             shared += f", clusters of {self.cluster[0]} x {self.cluster[1]}"
         return f"{tile}{shared}{way}, {groups}, {self.stages} stages: {self.microseconds:.1f} us"
@@ -126,11 +129,15 @@ def choose_config(
     if config.tile is None:
         wanted = as_product(m, n, k, dtype, majors, out_dtype)
         best, *_ = rank_both(wanted, config, replace(chip, num_sms=num_sms), 1)
-        config = replace(config, tile=best.tile, consumers=best.consumers)
+        count = config.turns if config.takes_turns else best.consumers
+        config = replace(config, tile=best.tile, consumers=count)
         if best.transposed:
             config = replace(config, transposed=True)
         if best.parts > 1:
-            config = replace(config, split_k=best.parts)
+            mode = WORKSPACE if best.by_kernels else None
+            config = replace(config, split_k=best.parts, split_mode=mode)
+        elif config.parts == 1:
+            config = replace(config, split_mode=None)
         if best.cluster != (1, 1):
             config = replace(config, cluster=best.cluster)
         if best.pending and config.wgmma_pending is None:
@@ -141,7 +148,10 @@ def choose_config(
     if sizes is None or given is None or given.tile is None:
         sizes = tuple((size,) for size in config.tile or ())
     if config.consumers is None:
-        config = replace(config, consumers=choose_consumers(sizes, dtype))
+        count = 2 if config.takes_turns else choose_consumers(sizes, dtype)
+        config = replace(config, consumers=count)
+    if config.takes_turns and config.wgmma_pending is None and config.stages != 1:
+        config = replace(config, wgmma_pending=1)  # the others store while one multiplies
     if config.stages is None and config.last_stage is None:
         largest = max(sizes[0]), max(sizes[1]), max(sizes[2])
         most = most_stages(largest, dtype, ARCH)
@@ -164,7 +174,8 @@ def choose_config(
             static and num_tiles(rows, columns, smallest) <= clusters
         )  # each SM gets one at most
         # Blocks that share a sum compute one tile each.
-        config = replace(config, persistent=0 if alone or config.parts > 1 else BY_DEVICE)
+        alone = (alone or config.parts > 1) and not config.takes_turns
+        config = replace(config, persistent=0 if alone else BY_DEVICE)
     return config
 
 
@@ -215,7 +226,9 @@ def rank(
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
-    times = np.where(_too_large(wanted, tiles), np.inf, estimate(wanted, tiles, chip, MEASURED))
+    by_kernels = given.split_mode == WORKSPACE
+    times = estimate(wanted, tiles, chip, MEASURED, by_kernels)
+    times = np.where(_too_large(wanted, tiles), np.inf, times)
     order = np.argsort(times, kind="stable")[:count]
     return [
         RankedTile(
@@ -226,6 +239,7 @@ def rank(
             float(times[i]),
             parts=int(tiles.parts[i]),
             cluster=(int(tiles.rows_of_blocks[i]), int(tiles.columns_of_blocks[i])),
+            by_kernels=by_kernels and bool(tiles.parts[i] > 1),
         )
         for i in order.tolist()
         if math.isfinite(times[i])
@@ -241,8 +255,20 @@ def rank_both(
 ) -> list[RankedTile]:
     """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
 
-    Outputs of many rows gain nothing by the other way, and lose wide stores.
+    Outputs of many rows gain nothing by the other way, and lose wide stores. Where a workspace may
+    be used, parts that meet in clusters are tried, too.
     """
+    if given.split_mode == WORKSPACE and given.split_k is None:
+        alone = replace(given, split_mode=None)
+        found = rank_both(wanted, alone, chip, count, sizes)
+        found += [x for x in _rank_ways(wanted, given, chip, count, sizes) if x.by_kernels]
+        return sorted(found, key=lambda x: x.microseconds)[:count]
+    return _rank_ways(wanted, given, chip, count, sizes)
+
+
+def _rank_ways(
+    wanted: ProductShape, given: MatmulConfig, chip: Chip, count: int, sizes: tuple[int, ...]
+) -> list[RankedTile]:
     ways = [given.transposed]
     if given.transposed is None:
         few = given.store is None and wanted.m <= MOST_TRANSPOSED

@@ -15,10 +15,12 @@ import numpy as np
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.programming_model import SECTOR_BYTES
+from tvm_hopper.requests.keys import MOST_PARTS
 
 from .candidates import Candidates, Ints
 from .config import MatmulConfig
 from .estimate import ProductShape
+from .split import WORKSPACE
 
 TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))  # which run everywhere
 BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1))
@@ -62,12 +64,16 @@ def in_parts(
         return _with(tiles, np.arange(len(tiles)), parts=given.parts)
     if not may_share_sums(given) or product.is_symbolic:
         return tiles
+    if given.split_mode == WORKSPACE:
+        sizes = tuple(range(2, MOST_PARTS + 1))
     count = -(-product.m // tiles.rows) * -(-product.n // tiles.columns)
     steps = -(-product.k // tiles.depth)
     few = np.flatnonzero(count <= MOST_WAVES * chip.num_sms)
     places, parts = [np.arange(len(tiles))], [tiles.parts]
     for size in sizes:
         able = few[steps[few] >= FEWEST_STEPS * size]
+        if given.split_mode == WORKSPACE:  # nothing but as many as there are SMs is asked of these
+            able = able[count[able] * size <= chip.num_sms]
         places.append(able)
         parts.append(np.full(len(able), size))
     return _with(tiles, np.concatenate(places), parts=np.concatenate(parts))

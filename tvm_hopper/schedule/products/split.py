@@ -2,18 +2,24 @@
 
 "cluster"     for part in range(split_k): for k0: ...     parts on the blocks of a cluster,
 added in a fixed order
+"workspace"   the same on any blocks; a second kernel adds, in a fixed order
 """
 
 from __future__ import annotations
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.requests import keys
 
-MODES = ("cluster",)
+CLUSTER, WORKSPACE = MODES = ("cluster", "workspace")
 
 
 def check_cluster(
-    where: str, blocks: tuple[int, int] | None, parts: int | None, arch: Arch = SM_90A
+    where: str,
+    blocks: tuple[int, int] | None,
+    parts: int | None,
+    mode: str | None = None,
+    arch: Arch = SM_90A,
 ) -> None:
     """Refuse clusters that not every chip holds, and what they cannot go with."""
     if blocks is None:
@@ -24,6 +30,12 @@ def check_cluster(
             where,
             f"cluster={blocks}",
             f"rows and columns of tiles, from 1, that are at most {most} together",
+        )
+    if count > 1 and mode == WORKSPACE:
+        raise cannot_schedule(
+            where,
+            f"cluster={blocks} with split_mode={mode!r}",
+            "one of the two: blocks that meet in a workspace are no cluster",
         )
     if count > 1 and count * (parts or 1) > most:
         raise cannot_schedule(
@@ -42,15 +54,20 @@ def check_request(
     arch: Arch = SM_90A,
 ) -> None:
     """Refuse parts that no mode can share out, and what cannot go with them."""
-    if mode is not None and parts is None:
+    if mode == CLUSTER and parts is None:
         raise cannot_schedule(where, "split_mode alone", "split_k too, the number of parts")
     if (parts or 1) == 1:
         return
-    if (parts or 1) > arch.largest_cluster_size:
+    if mode == WORKSPACE:
+        if (parts or 1) > keys.MOST_PARTS:
+            need = f"at most {keys.MOST_PARTS}, which a second kernel adds one by one"
+            raise cannot_schedule(where, f"split_k={parts} in a workspace", need)
+    elif (parts or 1) > arch.largest_cluster_size:
         raise cannot_schedule(
             where,
             f"split_k={parts} in a cluster",
             f"at most {arch.largest_cluster_size} parts, the blocks of a cluster",
+            'split_mode="workspace" has more',
         )
     if persistent:
         raise cannot_schedule(

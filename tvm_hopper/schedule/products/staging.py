@@ -132,7 +132,7 @@ def leaves_operands_open(config: MatmulConfig) -> bool:
 
     Transposed tiles and blocks that share a sum have no other way than by threads.
     """
-    is_by_threads = config.transposed or config.parts > 1
+    is_by_threads = config.transposed or config.parts > 1 or config.takes_turns
     return config.store is None and config.operand_slots is None and not is_by_threads
 
 
@@ -271,7 +271,7 @@ def find_staging_violations(
 
 
 def _column_groups(tile: Tile, config: MatmulConfig) -> int:
-    consumers = config.consumers or 1
+    consumers = config.sharers
     return consumers if split_axis(tile[0], tile[1], consumers) == "n" else 1
 
 

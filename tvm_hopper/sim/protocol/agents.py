@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ class Op:
     """One step of an agent.
 
     `targets` are (barrier, count, bytes): arrivals and expected bytes, or delivered bytes.
+    `skipped` are the parities by which other agents waited on the barrier, in turn with this one.
     """
 
     kind: str
@@ -36,6 +38,7 @@ class Op:
     value: int = 0
     threads: int = 0
     event: Any = None  # of the trace; None only where an agent is made by hand
+    skipped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,51 @@ def _agents_of(cta: int, trace: Trace, peers: int, sizes: dict[int, int | None] 
                 if event.mask[span].any()
                 for op in _ops(event, span, cta, peers, sizes)
             ]
+            ops = _in_turn(ops, span, events, cta)
             agents.append(SkeletonAgent(cta, name, tuple(_until_opaque(ops)), len(span)))
             spans_of.append(span)
     return [
         agent
         for agent in map(_leave_barriers, agents, spans_of, [_whole_meetings(agents)] * len(agents))
         if agent.ops
+    ]
+
+
+def _in_turn(ops: list[Op], span: np.ndarray, events: list[SyncEvent], cta: int) -> list[Op]:
+    """Note of each wait what others have waited for in turn, by the same statement.
+
+    Agents that take the phases of a barrier in turn wait with alternating parities, in the order of
+    the program; each alone would seem to miss some.
+    """
+    waits = [e for e in events if e.kind == "wait"]
+    others = {id(e.node) for e in waits if not e.mask[span].any()}
+    others &= {id(e.node) for e in waits if e.mask[span].any()}
+    if not others:
+        return ops
+    seen: dict[tuple[int, Key], list[int]] = {}  # parities, by statement and barrier
+    own: dict[tuple[int, Key], int | None] = {}
+    skipped: dict[int, tuple[int, ...]] = {}
+    everybody = np.arange(len(waits[0].mask))
+    for event in waits:
+        if id(event.node) not in others:
+            continue
+        mine = bool(event.mask[span].any())
+        who = span if mine else everybody
+        parity = _number(event.values[1], event, who) & 1
+        for key in _targets(event.values[0], event.mask, who, cta, event):
+            place = (id(event.node), key)
+            between = seen.setdefault(place, [])
+            if not mine:
+                between.append(parity)
+                continue
+            row = [own.get(place), *between, parity]
+            steps = [x for x in row if x is not None]
+            if all(a != b for a, b in pairwise(steps)):
+                skipped[id(event)] = tuple(between)
+            own[place], seen[place] = parity, []
+    return [
+        replace(op, skipped=skipped.get(id(op.event), ())) if op.kind == "wait" else op
+        for op in ops
     ]
 
 
@@ -214,9 +256,10 @@ def _total(value: Any, threads: list[int], what: SyncEvent) -> int:
     return _number(value, what) * len(threads)
 
 
-def _number(value: Any, what: SyncEvent) -> int:
+def _number(value: Any, what: SyncEvent, span: np.ndarray | None = None) -> int:
+    """Return an operand that is one number for all threads, or for those of a span."""
     if isinstance(value, np.ndarray):
-        chosen = value[what.mask]
+        chosen = value[what.mask] if span is None else value[span][what.mask[span]]
         if (chosen == chosen[0]).all():
             return int(chosen[0])
     if not isinstance(value, int):
@@ -238,7 +281,7 @@ def _ops(
         for key in targets(values[0]):
             yield Op("init", ((key, count, 0),), event=event)
     elif kind == "wait":
-        parity = _number(values[1], event) & 1
+        parity = _number(values[1], event, span) & 1
         for key in targets(values[0]):
             yield Op("wait", ((key, 0, 0),), parity, threads, event)
     elif kind in ("arrive", "drop"):

@@ -60,6 +60,13 @@ def _wanted(last: int, parity: int) -> int:
     return last + 1 if (last + 1) & 1 == parity else last + 2
 
 
+def _wanted_in_turn(last: int, skipped: tuple[int, ...], parity: int) -> int:
+    """Return the same where others have waited for the phases between, in turn."""
+    for other in skipped:
+        last = _wanted(last, other)
+    return _wanted(last, parity)
+
+
 @dataclass(frozen=True)
 class ClusterPart:
     """What one agent is to the cluster barrier.
@@ -144,21 +151,22 @@ class System:
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
         self.sites: dict[tuple[Key, int], set[int]] = {}  # of each generation of a block barrier
 
-    def _next_waits(self, agent: SkeletonAgent) -> list[dict[int, int]]:
-        """Return, for each position of an agent, the parity of its next wait on each barrier."""
-        table: list[dict[int, int]] = [{}]
+    def _next_waits(self, agent: SkeletonAgent) -> list[dict[int, Op]]:
+        """Return, for each position of an agent, its next wait on each barrier."""
+        table: list[dict[int, Op]] = [{}]
         for op in reversed(agent.ops):
             after = table[-1]
             if op.kind == "wait":
-                after = {**after, self.index[op.targets[0][0]]: op.value}
+                after = {**after, self.index[op.targets[0][0]]: op}
             table.append(after)
         return table[::-1]
 
     def may_miss(self, state: SystemState, slot: int, phase: int) -> bool:
         """Tell whether some agent still wants to see the phase before `phase` complete."""
         for number, position in enumerate(state.positions):
-            parity = self.next_waits[number][position].get(slot)
-            if parity is not None and _wanted(state.targets[number][slot], parity) < phase:
+            wait = self.next_waits[number][position].get(slot)
+            last = state.targets[number][slot]
+            if wait is not None and _wanted_in_turn(last, wait.skipped, wait.value) < phase:
                 return True
         return False
 
@@ -351,10 +359,12 @@ class System:
             self.violate("MBAR_USE_BEFORE_INIT", key, agent, "waits before mbarrier.init", op)
             return self._advance(state, number)
         last = state.targets[number][slot]
-        if last == -2:  # a late first wait may mean any phase: take the one that can be tested
+        if (
+            last == -2 and not op.skipped
+        ):  # a late first wait may mean any phase: take the one that can be tested
             wanted = phase - 1 if (phase - 1) & 1 == op.value else phase
         else:
-            wanted = _wanted(last, op.value)
+            wanted = _wanted_in_turn(last, op.skipped, op.value)
         passes, complete = (phase & 1) != op.value, phase > wanted
         if passes and last == -2 and phase == 0 and key in self.filled - self.fillers(number):
             self.violate(

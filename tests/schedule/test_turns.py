@@ -1,0 +1,117 @@
+"""Consumers in turn: what is asked for, and what cannot be."""
+
+import pytest
+import tvm
+from tvm import s_tir
+
+import tvm_hopper
+from tests.transforms.refusals.turns import ONE_GROUP, SHARED
+from tests.transforms.scripts import parse
+from tests.transforms.test_plan_pipeline import PLANNED
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.errors import LoweringError, ScheduleError
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.plan.roles import Agent, plan_roles
+from tvm_hopper.plan.turns import check_turns
+from tvm_hopper.testing import workloads
+
+TARGET = "nvidia/nvidia-h200"
+PINGPONG = {"schedule": "pingpong"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"consumers": 1}, r"schedule='pingpong' with consumers=1; need 2 or 3"),
+        ({"persistent": 0}, r"with persistent=0; need thread blocks that compute several tiles"),
+        (
+            {"consumers": 2, "registers": (40, 232)},
+            r"with registers=\(40, 232\); need registers le",
+        ),
+        ({"split_k": 2}, r"with split_k=2; need one of the two: blocks that share a sum"),
+        ({"store": "tma"}, r"with store='tma'; need threads that store what they hold"),
+        ({"store": "tma", "operand_slots": 1}, r"with operand_slots; need threads that store"),
+    ],
+)
+def test_what_does_not_go_with_turns(fields, match):
+    with pytest.raises(ScheduleError, match=match):
+        hs.MatmulConfig(**PINGPONG, **fields)
+
+
+def test_another_schedule_is_none():
+    with pytest.raises(ScheduleError, match="schedule='stream_k'; need one of"):
+        hs.MatmulConfig(schedule="stream_k")
+
+
+def test_accumulators_of_a_whole_tile():
+    """Of one consumer, in the registers that two have."""
+    config = hs.MatmulConfig((128, 208, 64), **PINGPONG)
+    with pytest.raises(ScheduleError, match=r"found 208 accumulators a thread .* need at most 206"):
+        hs.matmul(s_tir.Schedule(workloads.matmul(512, 512, 512)), "C", config)
+
+
+def test_explain_names_them():
+    sch = s_tir.Schedule(workloads.matmul(512, 512, 512))
+    hs.matmul(sch, "C", hs.MatmulConfig((128, 64, 64), **PINGPONG))
+    text = str(tvm_hopper.explain(sch.mod, target=TARGET))
+    assert "2 consumer warp groups, which compute output tiles in turn, 384 threads" in text
+    assert "by the device at launch" in text
+
+
+def test_a_tile_by_the_estimate():
+    """Which one consumer can hold, whatever all of them could together."""
+    for m, n, k in ((1024, 1024, 512), (8192, 8192, 4096)):
+        config = hs.choose_config(m, n, k, given=hs.MatmulConfig(**PINGPONG))
+        assert (config.consumers, config.wgmma_pending) == (2, 1)
+        assert config.tile[0] * config.tile[1] <= 128 * 206
+        assert config.persistent == -1
+    sch = s_tir.Schedule(workloads.matmul(1024, 1024, 512))
+    hs.matmul(sch, "C", hs.MatmulConfig(**PINGPONG, consumers=3))
+    assert "3 consumer warp groups" in str(tvm_hopper.explain(sch.mod, target=TARGET))
+
+
+def planned(*changes):
+    return plan_roles(ir.kernels(parse(PLANNED, *changes))[0], SM_90A)
+
+
+def test_roles_in_turn():
+    (plan,) = planned(SHARED, ONE_GROUP)
+    assert (plan.turns, plan.num_threads) == (2, 384)
+    assert plan.consumer.agent == Agent(128, 128)
+    assert (plan.producer.num_registers, plan.consumer.num_registers) == (40, 232)
+
+
+def test_two_loops_of_products():
+    kernel = ir.kernels(parse(PLANNED, SHARED, ONE_GROUP))[0]
+    loops = ir.find_all(kernel, ir.For, lambda x: "tvm_hopper.num_slots" in x.annotations) * 2
+    with pytest.raises(LoweringError, match="found 2 loops whose loads are handed over; need one"):
+        check_turns(kernel, loops, 1, True, kernel)
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "config", "match"),
+    [
+        (
+            ("residual",),
+            {"operand_slots": 1},
+            r"found residual_shared.dyn, shared memory that sets",
+        ),
+        ((), {}, r"found C_shared.dyn, shared memory that sets would use at the same time"),
+    ],
+)
+def test_epilogues_through_shared_memory(epilogue, config, match):
+    mod = workloads.matmul(512, 256, 256, epilogue=epilogue)
+    sch = s_tir.Schedule(mod)
+    config = hs.MatmulConfig((64, 64, 64), 2, 1, persistent=2, store="tma", **config)
+    hs.matmul(sch, "C", config)
+    block = sch.get_sblock("C_update_o")
+    columns = next(
+        x
+        for x in sch.get_loops(block)
+        if (bound := sch.get(x).thread_binding) is not None
+        and str(bound.thread_tag) == "blockIdx.x"
+    )
+    sch.annotate(columns, "tvm_hopper.turns", 2)
+    with pytest.raises(LoweringError, match=match):
+        tvm.compile(sch.mod, target=TARGET)

@@ -1,0 +1,63 @@
+"""The order of output tiles, and who computes them: a step of a product's schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.requests import keys
+
+from .arguments import as_int, as_loop
+from .asking import ask
+from .products.config import MOST_BLOCKS
+from .trial import all_or_nothing
+
+
+@all_or_nothing("the loop over columns of tiles, bound to blockIdx.x")
+def raster(
+    sch: s_tir.Schedule,
+    loop: Any,
+    group: int | None = None,
+    persistent: int | None = None,
+    turns: int | None = None,
+) -> None:
+    """Say in which order output tiles are computed, and by how many thread blocks and consumers.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    loop : LoopRV
+        The loop over columns of tiles, bound to blockIdx.x; rows of tiles are on blockIdx.y.
+    group : int, optional
+        Rows of tiles that are visited together; None or 1 is the hardware's order.
+    persistent : int, optional
+        Thread blocks that share all tiles; None or 0 is one block a tile, BY_DEVICE (-1) as many as
+        balance on the device at hand, counted at each launch.
+    turns : int, optional
+        Of a persistent product with one consumer: so many of it, 2 or 3, that compute output tiles
+        in turn. None or 1 is one.
+
+    Raises
+    ------
+    ScheduleError
+        The loop is not bound to blockIdx.x, or a count is out of range.
+    """
+    loop = as_loop(sch, loop)
+    where = f"loop {sch.get(loop).loop_var.name}"
+    group = as_int(where, "group", group, 1, MOST_BLOCKS)
+    persistent = as_int(where, "persistent", persistent, keys.BY_DEVICE, MOST_BLOCKS)
+    turns = as_int(where, "turns", turns, 1, keys.MOST_TURNS)
+    binding = sch.get(loop).thread_binding
+    if binding is None or str(binding.thread_tag) != "blockIdx.x":
+        found = "a loop that is not bound" if binding is None else f"{binding.thread_tag}"
+        raise cannot_schedule(where, found, "the loop over columns of tiles, bound to blockIdx.x")
+    for key, value, default in (
+        (keys.RASTER_GROUP, group, 1),
+        (keys.PERSISTENT, persistent, 0),
+        (keys.TURNS, turns, 1),
+    ):
+        if value is not None:
+            ask(sch, where, loop, key, value, default=default)

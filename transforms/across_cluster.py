@@ -123,8 +123,6 @@ def _bind(kernel: ir.For, var: ir.Var, plan: ClusterSum, tag: str) -> ir.For:
     return ir.For(var, 0, extent, ir.ForKind.THREAD_BINDING, kernel, axis)
 
 
-
-
 @prim_func_pass(opt_level=0, name="tvm_hopper.ShareSums")
 class ShareSums:
     """See the module's docstring for the rewrite."""

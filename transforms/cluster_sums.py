@@ -12,6 +12,7 @@ from tvm_hopper.plan.across_cluster import ClusterSum, Pieces
 
 from .sum_shares import if_own, own_iteration, runs
 
+
 def gather_sums(
     plan: ClusterSum, share: Pieces, sums: ir.Var, rank: ir.Var, thread: ir.Var
 ) -> ir.Stmt:
@@ -46,7 +47,7 @@ def gather_sums(
 
     def one(g: Any) -> ir.Stmt:
         stmts = [runs(share.registers, lambda register: ir.seq(*add(register, g)))]
-        return _ifown_iteration(share, plan, rank, g, ir.seq(*stmts))
+        return if_own(share, plan, rank, g, ir.seq(*stmts))
 
     return ir.opaque_block(
         "gather",

@@ -63,6 +63,10 @@ def test_loops_that_are_no_cluster():
     ("config", "match"),
     [
         (
+            {"cluster": (2, 1), "split_k": 2, "split_mode": "workspace"},
+            r"cluster=\(2, 1\) with split_mode='workspace'; need one of the two",
+        ),
+        (
             {"cluster": (4, 4)},
             r"cluster=\(4, 4\); need rows and columns of tiles, from 1, that are at",
         ),

@@ -30,6 +30,10 @@ PINGPONG = {"schedule": "pingpong"}
             r"with registers=\(40, 232\); need registers le",
         ),
         ({"split_k": 2}, r"with split_k=2; need one of the two: blocks that share a sum"),
+        (
+            {"cluster": (2, 1)},
+            r"with cluster=\(2, 1\); need one of the two: slots that blocks fill",
+        ),
         ({"store": "tma"}, r"with store='tma'; need threads that store what they hold"),
         ({"store": "tma", "operand_slots": 1}, r"with operand_slots; need threads that store"),
     ],

@@ -189,6 +189,17 @@ REDUCTIONS = [
         ),
     ),
     cluster(
+        "parts in a workspace of blocks that load together",
+        r"found 4 thread blocks that load for one another; need blocks of no cluster: parts of a",
+        ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 2}'),
+        ('thread="blockIdx.x"', 'thread="blockIdx.x", annotations={"tvm_hopper.share_loads": 1}'),
+        (
+            "        for tx in T.thread_binding(128",
+            '      for b in T.thread_binding(4, thread="blockIdx.z"):\n'
+            "        for tx in T.thread_binding(128",
+        ),
+    ),
+    cluster(
         "two loops of one cluster",
         r"found 2 such loops in one kernel; need one: its iterations are the blocks of a cluster",
         ("for k in range(2)", 'for k in T.serial(2, annotations={"tvm_hopper.across_cluster": 1})'),

@@ -42,4 +42,15 @@ TURNS = [
         PLAIN_READER,
         asking("consumers", 2),
     ),
+    turns(
+        "turns of blocks that load for one another",
+        r"found thread blocks that load for one another \(tvm_hopper.share_loads of bx\); need",
+        (
+            AXIS,
+            SHARED[1].replace(
+                '"tvm_hopper.turns"', '"tvm_hopper.share_loads": 1, "tvm_hopper.turns"'
+            ),
+        ),
+        ONE_GROUP,
+    ),
 ]

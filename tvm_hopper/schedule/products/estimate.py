@@ -18,7 +18,7 @@ import numpy as np
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import SECTOR_BYTES
+from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
 
 from .candidates import MOST_PARTS, Candidates
 
@@ -244,9 +244,7 @@ def estimate(
     through_l2 = loaded * active / rates.l2_bytes * parts**apart
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     # Of all boxes; blocks of a row load those of A once for all of them, those of a column B's.
-    beyond = (down * rows - m) * across / column_blocks + (
-        across * columns - n
-    ) * down / row_blocks
+    beyond = (down * rows - m) * across / column_blocks + (across * columns - n) * down / row_blocks
     outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)
     together = row_blocks * column_blocks
     latency = rates.latency_cycles * together**rates.together / np.maximum(tiles.stages - 1.0, 0.5)

@@ -23,39 +23,19 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from . import machine, matmul_case, timing
-from .population import Problem, population
+from .population import Problem
+from .tuning_programs import OTHERS, Module, norms, others, products
+from .tuning_sweeps import add_arguments, read_sweep
 
-SEED = 3
-NORMS = (
-    ("rms_norm", 4096, 4096),
-    ("layer_norm", 8192, 5120),
-    ("softmax", 16384, 2048),
-    ("add_rms_norm", 2048, 8192),
-)
-OTHERS = (  # gradients, sums of columns, rows in parts, and a norm of any number of rows
-    ("backward", "rms_norm_backward", 4096, 4096),
-    ("backward", "layer_norm_backward", 4096, 4096),
-    ("columns", "column_sum", 16384, 4096),
-    ("memory_bound", "softmax", 64, 300000),
-    ("memory_bound", "rms_norm", "n", 8192),
-)
-SWEPT = ("4x5120x29568", "16x29568x4096", "2792x2088x168")  # the smallest spaces of their kinds
 FINALISTS = 8  # of a sweep, that are timed beside the winner
-BATCH = 48  # configurations of a sweep that are built at once
-REPEATS = 7  # of each configuration of a sweep
 RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928x784x19840")
 SET_BYTES = 256 << 20  # of tensors that a timing rotates through, beyond the L2 cache
 MOST_SETS = 16
 WARM_SECONDS = 1.0
-Module = tuple[Any, Problem | None]
 
 
 @dataclasses.dataclass
@@ -75,37 +55,6 @@ class Result:
     cold_us: tuple[float, float] | None = None
     error: float | None = None
     note: str = ""
-
-
-def products(count: int) -> dict[str, Module]:
-    """Return products of the population by name."""
-    from tvm_hopper.testing import workloads
-
-    return {
-        p.name: (workloads.matmul(p.m, p.n, p.k, p.layout, p.dtype, p.dtype), p)
-        for p in population(SEED, count)
-    }
-
-
-def norms(count: int) -> dict[str, Module]:
-    """Return norms by name."""
-    from tvm_hopper.testing import memory_bound
-
-    return {
-        f"{name} {rows}x{columns}": (getattr(memory_bound, name)(rows, columns), None)
-        for name, rows, columns in NORMS[:count]
-    }
-
-
-def others(count: int) -> dict[str, Module]:
-    """Return gradients and others by name."""
-    import importlib
-
-    made = {kind: importlib.import_module(f"tvm_hopper.testing.{kind}") for kind, *_ in OTHERS}
-    return {
-        f"{name} {rows}x{columns}": (getattr(made[kind], name)(rows, columns), None)
-        for kind, name, rows, columns in OTHERS[:count]
-    }
 
 
 def joined(modules: dict[str, Module]) -> Any:
@@ -294,136 +243,6 @@ def rate_of(folder: Path) -> dict[str, Any]:
 # -- sweeps
 
 
-def sweep_part(arguments: argparse.Namespace) -> int:
-    """Measure a part of all configurations of problems on one GPU; a line for each, at once."""
-    from tvm_hopper import meta_schedule as hms
-    from tvm_hopper.meta_schedule.runner import visible_gpus
-    from tvm_hopper.meta_schedule.tasks import find_tasks
-
-    end = time.monotonic() + arguments.seconds
-    part, parts = (int(x) for x in arguments.part.split("/"))
-    matmul_case.register()
-    builder = hms.ArtifactBuilder(arguments.workers)
-    gpus = visible_gpus()
-    runner = hms.FakeRunner() if arguments.fake else hms.GpuRunner([gpus[part]], repeats=REPEATS)
-    try:
-        for name, (mod, _) in products(arguments.problems).items():
-            if name.split(" ")[0] in arguments.swept:
-                (task,) = find_tasks(mod, matmul_case.TARGET)
-                task.name = name
-                with swept_file(arguments.work_dir, task.problem, part).open("a") as file:
-                    for row in _swept(task, builder, runner, (part, parts), end, arguments):
-                        file.write(json.dumps(row) + "\n")
-                        file.flush()
-    finally:
-        runner.close()
-        builder.close()
-    return 0
-
-
-def swept_file(work_dir: Path, problem: Any, part: int) -> Path:
-    """Return where a part of a sweep is kept."""
-    work_dir.mkdir(parents=True, exist_ok=True)
-    return work_dir / f"sweep_{problem.key}_{part}.jsonl"
-
-
-def read_sweep(work_dir: Path, problem: Any) -> dict[str, float | None]:
-    """Return what is known of a sweep: configuration -> seconds, None of what failed."""
-    found: dict[str, float | None] = {}
-    for path in sorted(work_dir.glob(f"sweep_{problem.key}_*.jsonl")):
-        for text in path.read_text().splitlines():
-            try:
-                row = json.loads(text)
-            except ValueError:
-                continue  # the line that a kill left
-            found[row["configuration"]] = row["seconds"]
-    return found
-
-
-def _swept(
-    task: Any,
-    builder: Any,
-    runner: Any,
-    part: tuple[int, int],
-    end: float,
-    arguments: argparse.Namespace,
-) -> Iterator[dict[str, Any]]:
-    import tvm
-
-    from tvm_hopper.meta_schedule.configurations import as_text, from_text
-    from tvm_hopper.meta_schedule.flights import Flights
-    from tvm_hopper.meta_schedule.search import Candidate
-
-    problem = task.problem
-    done = read_sweep(arguments.work_dir, problem)
-    space = problem.configurations()
-    order = problem.estimates(space).argsort(kind="stable").tolist()  # a part says the most, too
-    configs = [space[i] for i in order][part[0] :: part[1]][: arguments.most]
-    flights = Flights(builder, runner, problem.target)
-    known: set[str] = set()
-    waiting: list[Candidate] = []
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for x in flights.finished():
-            text, times = as_text(x.candidate.config), x.seconds
-            yield {"configuration": text, "seconds": statistics.median(times) if times else None}
-
-    texts = [text for text in map(as_text, configs) if text not in done]
-    for text, kernel, module in _scheduled(arguments, task.name, texts):
-        if time.monotonic() > end:
-            break
-        if not kernel:
-            yield {"configuration": text, "seconds": None}
-            continue
-        if kernel in known:
-            yield {"configuration": text, "seconds": None, "same_as_another": True}
-            continue
-        known.add(kernel)
-        sch: Any = SimpleNamespace(mod=tvm.ir.load_json(module))
-        waiting.append(Candidate(from_text(text), sch, kernel, 0.0))
-        if len(waiting) == BATCH:
-            if flights.is_full:
-                yield from rows()
-            flights.start(task, waiting)
-            waiting = []
-    if waiting:
-        flights.start(task, waiting)
-    while not flights.is_empty:
-        yield from rows()
-    flights.close()
-
-
-def _scheduled(
-    arguments: argparse.Namespace, name: str, texts: list[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Schedule configurations in processes of their own: text, kernel, module; in order."""
-    with ProcessPoolExecutor(arguments.schedulers, get_context("spawn")) as pool:
-        yield from pool.map(_schedule, [(name, arguments.problems, x) for x in texts], chunksize=8)
-
-
-_problems: dict[str, Any] = {}
-
-
-def _schedule(asked: tuple[str, int, str]) -> tuple[str, str, str]:
-    """Return a configuration, its kernel's name and its module; nothing of one that is refused."""
-    import tvm
-
-    from tvm_hopper.errors import HopperError
-    from tvm_hopper.meta_schedule.configurations import from_text
-    from tvm_hopper.meta_schedule.search import kernel_name, schedule_fast
-    from tvm_hopper.meta_schedule.tasks import find_tasks
-
-    name, count, text = asked
-    if name not in _problems:
-        (task,) = find_tasks(products(count)[name][0], matmul_case.TARGET)
-        _problems[name] = task.problem
-    try:
-        sch = schedule_fast(_problems[name], from_text(text))
-    except HopperError:
-        return text, "", ""
-    return text, kernel_name(sch), tvm.ir.save_json(sch.mod)
-
-
 def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
     """Sweep problems on all GPUs, a process each, and time the best beside the winner."""
     import os
@@ -441,7 +260,7 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
     tools.close()  # what measures stands aside
     workers = arguments.workers or max(1, (os.cpu_count() or 2) // count)
     seconds = tools.left - arguments.reserve
-    command = [sys.executable, "-m", "benchmarks.tuning", "sweep-part"]
+    command = [sys.executable, "-m", "benchmarks.tuning_sweeps"]
     command += ["--work-dir", str(tools.work_dir), "--seconds", str(seconds)]
     command += ["--schedulers", str(max(2, workers // 3))]
     command += ["--workers", str(workers), "--problems", str(arguments.problems)]
@@ -495,14 +314,14 @@ def _judged(
         "configurations": len(problem.configurations()),
         "known": len(known),
         "ran": len(timed),
-        "is_whole": arguments.most == 0 and len(known) >= 0.98 * len(problem.configurations()),
+        "is_whole": arguments.most is None and len(known) >= 0.98 * len(problem.configurations()),
         "winner": winner.text,
         "winner_us": 1e6 * ours,
         "choice_us": 1e6 * times[1],
         "best_us": 1e6 * min(times),
         "share": min(times) / ours,
         "share_single": min(alone) / alone[0],
-        "share_in_search": timed[0][0] / winner.seconds,
+        "share_in_search": timed[0][0] / winner.seconds if timed else None,
         "best": [winner.text, "built-in", *best][times.index(min(times))],
         "worker": result.worker,
     }
@@ -573,24 +392,13 @@ PARTS = ("products", "norms", "others", "rates", "sweeps")
 def main(argv: list[str]) -> int:
     """Run and write the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuning", description=__doc__)
-    parser.add_argument("parts", nargs="+", choices=[*PARTS, "sweep-part"])
-    parser.add_argument("--work-dir", type=Path, required=True)
+    parser.add_argument("parts", nargs="+", choices=PARTS)
+    add_arguments(parser)
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--trials", type=int, default=64)
-    parser.add_argument("--problems", type=int, default=10)
     parser.add_argument("--norms", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=280.0, help="for all parts together")
     parser.add_argument("--reserve", type=float, default=30.0, help="of a sweep, for its end")
-    parser.add_argument("--swept", nargs="*", default=list(SWEPT))
-    parser.add_argument("--most", type=int, default=0, help="configurations of a part of a sweep")
-    parser.add_argument("--part", default="0/1")
-    parser.add_argument("--workers", type=int)
-    parser.add_argument("--schedulers", type=int, default=2, help="processes of a part of a sweep")
-    parser.add_argument("--fake", action="store_true", help="no GPU: times of a model")
     arguments = parser.parse_args(argv)
-    arguments.most = arguments.most or None
-    if arguments.parts == ["sweep-part"]:
-        return sweep_part(arguments)
     end = time.monotonic() + arguments.seconds
     tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end)
     tools.open()

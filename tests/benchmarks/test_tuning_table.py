@@ -1,19 +1,43 @@
-"""The benchmark of tuning: what it tunes, and how it prints a result."""
+"""The benchmark of tuning: what it tunes, how it resumes a sweep, and how it prints a result."""
 
-from benchmarks import tuning
+import json
+from types import SimpleNamespace
+
+from benchmarks import tuning, tuning_sweeps
+from benchmarks.tuning_programs import norms, others, products
 
 
 def test_programs_are_those_of_the_population_and_norms():
-    found = tuning.modules(2, 1)
+    found = {**products(2), **norms(1)}
     assert list(found)[-1] == "rms_norm 4096x4096"
     assert found["rms_norm 4096x4096"][1] is None
     problems = [p for _, p in found.values() if p is not None]
     assert [p.name for p in problems] == list(found)[:2]
+    assert set(tuning_sweeps.SWEPT) <= {x.split(" ")[0] for x in products(10)}
+    assert len(others(5)) == 5
+    functions = tuning.joined(found).functions
+    assert [x.name_hint for x in functions] == ["f00", "f01", "f02"]
 
 
 def test_a_line_has_a_cell_for_each_column():
-    result = tuning.Result("64x64x64", 24, 1, 6.0, 4.0, 10.0, 8.0, 1.25, "matmul", swept=7)
+    final = {"finalists": ["matmul"], "sustained_us": [8.0], "gain": 1.25, "certain": [1.2, 1.3]}
+    result = tuning.Result("64x64x64", 24, 1, first_us=10.0, best_us=8.0, configuration="matmul")
+    result.final = {**final, "library_us": 10.0, "worker": "GPU 1"}
     assert tuning.line(result).count("|") == tuning.COLUMNS.count("|")
-    assert "| 1.250 |" in tuning.line(result)
-    failed = tuning.Result("64x64x64", 0, 0, 0, 0, 0, 0, 0, "", note="ValueError: no")
+    assert "| 1.250 | 1.200-1.300 |" in tuning.line(result)
+    assert "| GPU 1 |" in tuning.line(result)
+    failed = tuning.Result("64x64x64", note="ValueError: no")
     assert tuning.line(failed) == "| 64x64x64 | ValueError: no |"
+    said = {"parts": ["products"], "command": "x", "machine": "m", "is_fake": True}
+    text = tuning.table({**said, "rates": [{"trials": 3}], "sweeps": []}, [result, failed])
+    assert "FAKE" in text
+    assert "- trials 3" in text
+
+
+def test_what_was_swept_is_read_back(tmp_path):
+    problem = SimpleNamespace(key="k")
+    rows = [{"configuration": "a", "seconds": 1.0}, {"configuration": "b", "seconds": None}]
+    for part, row in enumerate(rows):
+        path = tuning_sweeps.swept_file(tmp_path / "new", problem, part)
+        path.write_text(json.dumps(row) + '\n{"configur')
+    assert tuning_sweeps.read_sweep(tmp_path / "new", problem) == {"a": 1.0, "b": None}

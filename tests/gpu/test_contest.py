@@ -55,7 +55,7 @@ def test_products_are_judged_and_timed_beside_cublas(tools, layout):
     assert [x for x, _ in found.verdicts] == ["equal"] * 3
     first, bad, same, *rest = [statistics.median(x) for x in found.sustained]
     assert bad > 1.2 * first
-    assert 0.98 < same / first < 1.02
+    assert 0.95 < same / first < 1.05
     alone = [statistics.median(x) for x in found.single]
     assert 0.9 < alone[0] / first < 1.6
     if found.library:
@@ -74,7 +74,7 @@ def test_rows_and_elements_are_judged(tools, name):
     assert not isinstance(found, str), found
     assert [x for x, _ in found.verdicts] == ["equal"] * 2, found.verdicts
     first, same = [statistics.median(x) for x in found.sustained]
-    assert 0.98 < same / first < 1.02
+    assert 0.95 < same / first < 1.05
 
 
 @pytest.mark.parametrize("name", ["rms_norm_backward", "softmax_backward"])

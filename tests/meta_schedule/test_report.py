@@ -9,7 +9,7 @@ import tvm_hopper
 from tests.meta_schedule.stand_ins import FormulaRunner, NoteBuilder, formula
 from tvm_hopper.cli import main
 from tvm_hopper.errors import TuningError
-from tvm_hopper.meta_schedule import Database, TuningReport, draw, tuning
+from tvm_hopper.meta_schedule import Database, TuningReport, command, draw, tuning
 from tvm_hopper.meta_schedule.checking import no_check
 from tvm_hopper.meta_schedule.command import as_gpus
 from tvm_hopper.meta_schedule.journal import FILE
@@ -134,6 +134,7 @@ def make():
 
 def test_the_command_tune(tmp_path, capsys, monkeypatch):
     (tmp_path / "module.py").write_text(MAKE)
+    asked = []
     made = {
         "ArtifactBuilder": NoteBuilder,
         "GpuRunner": lambda gpus: FormulaRunner(),
@@ -149,9 +150,21 @@ def test_the_command_tune(tmp_path, capsys, monkeypatch):
     assert main([*given, "--json", "--tracker", "127.0.0.1:9190/x", "--trials", "4"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["trials"] == 4
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "fake_gpus", lambda count: asked.append(count) or FormulaRunner())
+        assert main([*given, "--fake", "2", "--each", "5", "--seconds", "60", "--trials", "9"]) == 0
+    assert asked == [2]
+    capsys.readouterr()
     assert main([*given, "--gpus", "one"]) == 2
     assert "found 'one'; need" in capsys.readouterr().err
     assert main([*given, "--trials", "0"]) == 2
+
+
+def test_ctrl_c_in_a_shell_is_a_sentence_and_an_exit_code(capsys):
+    with pytest.raises(SystemExit) as stopped, command._told_how_to_go_on("tuned"):
+        raise KeyboardInterrupt
+    assert stopped.value.code == command.INTERRUPTED == 130
+    assert "interrupted: what was measured is in tuned" in capsys.readouterr().err
 
 
 def test_gpus_as_text():

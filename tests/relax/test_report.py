@@ -101,6 +101,19 @@ def test_the_records_are_added_once():
     tvm.ir.assert_structural_equal(KeepRecords()(plain), plain)
 
 
+def test_a_model_with_a_function_of_that_name():
+    mod = models.scheduled_llama("float16", "none")
+    functions = dict(mod.functions_items())
+    lone = {gv: f for gv, f in functions.items() if gv.name_hint not in (FUNCTION, "decode")}
+    theirs = tvm.IRModule(lone, attrs=mod.attrs)
+    (decode,) = (f for gv, f in functions.items() if gv.name_hint == "decode")
+    theirs[FUNCTION] = decode.with_attr("global_symbol", FUNCTION)
+    kept = KeepRecords()(theirs)
+    assert {x.name_hint for x in kept.functions} >= {FUNCTION, f"{FUNCTION}_1"}
+    again = KeepRecords()(kept)  # and not a second one of ours
+    assert len(again.functions) == len(kept.functions)
+
+
 def test_times():
     said = ModelReport((product(),), {"b": 2, "s": 4}, Chip())
     (few,) = said.times("prefill").values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tvm import s_tir
 from tvm.tirx import IterVar
@@ -29,6 +29,8 @@ class MatmulRule(HopperRule):
         Size classes of symbolic rows, see `hs.matmul`; None: by the model.
     config : MatmulConfig, optional
         What is decided of every product.
+    batch_invariant : bool
+        True: the bits of a row do not depend on how many there are, see `hs.MatmulConfig`.
     decisions : list of Decision, optional
         Where to note what becomes of each function.
     """
@@ -42,10 +44,12 @@ class MatmulRule(HopperRule):
         *,
         classes: Sequence[int] | Mapping[int, hs.MatmulConfig] | None = None,
         config: hs.MatmulConfig | None = None,
+        batch_invariant: bool = False,
         decisions: list[Decision] | None = None,
     ) -> None:
         super().__init__(decisions)
         self.accumulate, self.classes, self.config = accumulate, classes, config
+        self.batch_invariant = batch_invariant
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule the product of a function."""
@@ -59,12 +63,14 @@ class MatmulRule(HopperRule):
         dtype = _sum_dtype(sch, block)
         wide = self.accumulate if self.accumulate not in (None, dtype) else None
         config, classes = self.config or hs.MatmulConfig(), self.classes
-        if wide is not None:
-            config = replace(config, accumulate=wide)
+        fixed: dict[str, Any] = {} if wide is None else {"accumulate": wide}
+        if self.batch_invariant:
+            fixed["batch_invariant"] = True
+        config = replace(config, **fixed)
         if not _has_symbols(sch):
             hs.matmul(sch, block, config)
         elif isinstance(classes, Mapping):
-            own = {bound: replace(x, accumulate=config.accumulate) for bound, x in classes.items()}
+            own = {bound: replace(x, **fixed) for bound, x in classes.items()}
             hs.matmul(sch, block, classes=own)
         else:
             hs.matmul(sch, block, config, classes=classes)

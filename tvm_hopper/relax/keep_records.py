@@ -23,6 +23,7 @@ from tvm.ir import StringImm
 
 from tvm_hopper.errors import HopperError
 
+from .flat_functions import free_name
 from .records import FunctionRecord, from_text
 from .schedule_functions import ATTR
 
@@ -38,10 +39,11 @@ class KeepRecords:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Add the function."""
         text = mod.attrs.get(ATTR) if mod.attrs else None
-        if text is None or any(gv.name_hint == FUNCTION for gv in mod.functions):
+        if text is None or any(map(_has_records, mod.functions.values())):
             return mod
         builder = relax.BlockBuilder(mod)
-        with builder.function(FUNCTION, []):
+        taken = {str(gv.name_hint) for gv in mod.functions}
+        with builder.function(free_name(FUNCTION, taken), []):
             builder.emit_func_output(StringImm(_packed(str(text))))
         return builder.finalize()
 
@@ -63,6 +65,17 @@ def records_of(thing: Any) -> tuple[FunctionRecord, ...]:
             f"model: found no records of tvm_hopper; need one that it built; {BUILD_IT}"
         )
     return from_text(str(text))
+
+
+def _has_records(func: Any) -> bool:
+    """Tell the function that this pass adds: the name alone may be one of the model's own."""
+    if not isinstance(func, relax.Function) or len(func.params):
+        return False
+    found = []
+    relax.analysis.post_order_visit(
+        func, lambda x: found.append(str(x.value)) if isinstance(x, StringImm) else None
+    )
+    return any(x.startswith(MARK) for x in found)
 
 
 def _packed(text: str) -> str:

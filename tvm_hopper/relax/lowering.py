@@ -77,7 +77,7 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
     Parameters
     ----------
     given
-        Options, see `ModelOptions`: accumulate, classes, database.
+        Options, see `ModelOptions`: accumulate, batch_invariant, classes, database.
 
     Raises
     ------

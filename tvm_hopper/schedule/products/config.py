@@ -175,13 +175,13 @@ class MatmulConfig:
         )
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         check_pending(where, stages, last_stage, self.wgmma_pending)
-        if self.batch_invariant not in (False, True):
+        if not isinstance(self.batch_invariant, bool):
             found = f"batch_invariant={self.batch_invariant!r}"
             raise cannot_schedule(where, found, "True or False")
         if self.batch_invariant and self.parts > 1:
             need = "one of the two: parts of a sum are added in another order"
             raise cannot_schedule(where, f"split_k={self.split_k} with batch_invariant=True", need)
-        if self.transposed not in (None, False, True):
+        if self.transposed is not None and not isinstance(self.transposed, bool):
             raise cannot_schedule(where, f"transposed={self.transposed!r}", "True, False or None")
         if self.transposed and self.store is not None:
             need = "one of the two: rows of a transposed tile are no rows in memory"

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.relax import COMPILED, EAGER, OURS, PASSES, RESULTS, Pass
-from benchmarks.relax import build as build_model
-from benchmarks.relax import caller, draw_weights, run_torch
+from benchmarks.relax import COMPILED, EAGER, OURS, RESULTS
+from benchmarks.relax_models import PASSES, Pass, build, caller, draw_weights, run_torch
 from tvm_hopper.testing.llama import LlamaShape
 
 COLUMNS = ["pass", "contender", "kernel", "calls", "us a call", "us a pass"]
@@ -89,7 +88,7 @@ def main(argv: list[str]) -> int:
     shape = LlamaShape(layers=arguments.layers, vocabulary=0)
     weights = draw_weights(shape, arguments.dtype)
     classes = tuple(map(int, arguments.classes.split(",")))
-    model = build_model(shape, arguments.dtype, "none", get_pipeline("tvm_hopper", classes=classes))
+    model = build(shape, arguments.dtype, "none", get_pipeline("tvm_hopper", classes=classes))
     table: list[dict[str, Any]] = []
     for one in PASSES:
         if arguments.only not in one.name:

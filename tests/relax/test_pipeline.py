@@ -223,6 +223,13 @@ def test_classes_that_cannot_be():
         ModelOptions(classes=(64, 16))
 
 
+@pytest.mark.skipif(tvm.cuda(0).exist, reason="there is a GPU")
+def test_no_gpu():
+    ex = build()  # builds all the same
+    with pytest.raises(RuntimeError, match="CUDA"):
+        relax.VirtualMachine(ex, tvm.cuda(0))
+
+
 def test_a_module_without_a_product():
     (one,) = report(build(elementwise())).functions
     assert one.computed_by == OURS

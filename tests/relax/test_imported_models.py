@@ -1,7 +1,7 @@
 """Models that others wrote, as TVM's importer for PyTorch gave them, in float16 and small.
 
-`imported/bert.txt`: a BERT of transformers with one layer; `imported/mixtral.txt`: a Mixtral with one
-layer of four experts.  `tests.relax.torch_models` makes larger ones, where there is PyTorch.
+`imported/bert.txt`: a BERT of transformers with one layer; `imported/mixtral.txt`: a Mixtral with
+one layer of four experts.  `tests.relax.torch_models` makes larger ones, where there is PyTorch.
 """
 
 from __future__ import annotations

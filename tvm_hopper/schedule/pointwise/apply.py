@@ -37,8 +37,8 @@ from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, wides
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
-from .config import PointwiseConfig
 from .columns import find_columns_read
+from .config import PointwiseConfig
 from .model import choose_elements
 from .recognize import ElementProgram, check_elements, find_elements, group_by_shape
 from .transpose import apply_transposition, find_transposition

@@ -11,6 +11,8 @@ Inlined, each element would be loaded by itself, as often as it is used.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm import s_tir
 
 from tvm_hopper import ir
@@ -42,9 +44,7 @@ def _reads_columns(part: Part) -> bool:
     if part.reduced or not isinstance(value, ir.TensorLoad) or len(axes) < 2:
         return False
     indices, shape = list(value.indices), list(value.source.shape)
-    if len(indices) != len(axes) or not all(
-        x.same_as(v) for x, v in zip([*indices[:-1], *part.store.indices], [*axes[:-1], *axes])
-    ):
+    if not _are(indices[:-1], axes[:-1]) or not _are(list(part.store.indices), axes):
         return False
     start = ir.static_int(ir.simplify(indices[-1] - axes[-1]))
     extents = [x.dom.extent for x in part.node.iter_vars]
@@ -58,11 +58,15 @@ def _is_read_in_place(part: Part, parts: list[Part]) -> bool:
     (result,) = part.outputs
     reads = [(x, p) for p in parts for x in p.loads if x.source.same_as(result)]
     return bool(reads) and all(
-        len(x.indices) == len(p.node.iter_vars)
-        and all(i.same_as(v.var) for i, v in zip(x.indices, p.node.iter_vars, strict=True))
-        for x, p in reads
+        _are(list(x.indices), [v.var for v in p.node.iter_vars]) for x, p in reads
     )
 
 
-def _is_any(buffer: object, buffers: list) -> bool:
+def _are(indices: list[Any], variables: list[Any]) -> bool:
+    return len(indices) == len(variables) and all(
+        x.same_as(v) for x, v in zip(indices, variables, strict=True)
+    )
+
+
+def _is_any(buffer: Any, buffers: list[Any]) -> bool:
     return any(x.same_as(buffer) for x in buffers)

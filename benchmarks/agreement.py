@@ -157,17 +157,12 @@ def main() -> int:
     options = parser.parse_args()
     rows = [compare(case) for case in cases()]
     about = machine.describe()
-    stamp = about["date"][:16].replace(":", "").replace(" ", "_")
-    options.output.mkdir(parents=True, exist_ok=True)
-    name = f"agreement_{stamp}"
-    (options.output / f"{name}.md").write_text(table(rows, about))
-    (options.output / f"{name}.json").write_text(
-        json.dumps({"machine": about, "rows": rows}, indent=1)
-    )
+    values = {"machine": about, "rows": rows}
+    path = machine.write(options.output, "agreement", table(rows, about), values)
     wrong = [row for row in rows if not row["ok"]]
     for row in wrong:
         print("FAILED", json.dumps(row))
-    print(f"{len(rows) - len(wrong)} of {len(rows)} agree -> {options.output / name}.md")
+    print(f"{len(rows) - len(wrong)} of {len(rows)} agree -> {path}")
     return bool(wrong)
 
 

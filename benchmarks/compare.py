@@ -11,7 +11,6 @@ slower below 0.98, the set below a geometric mean of 0.995: exit code 1.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import math
 import os
@@ -155,11 +154,7 @@ def main(argv: list[str]) -> int:
             rows.append(ratio(case, old[index], new[index], options))
             print(rows[-1]["case"], rows[-1]["ratios"], flush=True)
     about = machine.describe()
-    options.output.mkdir(parents=True, exist_ok=True)
-    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d_%H%M")
-    stem = options.output / f"compare_{stamp}"
-    stem.with_suffix(".json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
-    stem.with_suffix(".md").write_text(table(rows, about))
+    machine.write(options.output, "compare", table(rows, about), {"machine": about, "rows": rows})
     print(table(rows, about))
     return int(geometric_mean(rows) < LEAST_MEAN or lowest(rows) < LEAST)
 

@@ -12,7 +12,6 @@ turn with all others of its size and with `torch.matmul(out=)` in this one proce
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -193,22 +192,12 @@ def main(argv: list[str]) -> int:
         (x, dtype) for dtype in arguments.dtype or ["float16"] for x in arguments.size or SIZES
     ]
     variants = arguments.variant or list(VARIANTS)
-    about = machine.describe()
     table = [
         row
         for one in problems
         for row in run_one(*one, arguments.epilogue, variants, arguments.repeats)
     ]
-    lines = ["# Epilogues", "", *(f"* {key}: {value}" for key, value in about.items()), ""]
-    lines += ["| " + " | ".join(table[0]) + " |", "|---" * len(table[0]) + "|"]
-    lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in table]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    stamp = about["date"].replace(":", "").replace(" UTC", "").replace(" ", "_")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / f"epilogues_{stamp}.md").write_text(text)
-    record = json.dumps({"machine": about, "table": table}, indent=1)
-    (arguments.out / f"epilogues_{stamp}.json").write_text(record)
+    print(machine.save(arguments.out, "epilogues", "Epilogues", list(table[0]), table))
     return 0 if all(row["right"] for row in table) else 1
 
 

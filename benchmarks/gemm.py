@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import dataclasses
-import datetime
-import json
 import multiprocessing
 import os
 import sys
@@ -178,6 +176,17 @@ def main(argv: list[str]) -> int:
         for size in options.sizes
         for dtype in options.dtypes
     ]
+    rows = run_problems(problems, options, until)
+    about = machine.describe()
+    print(table(rows, about))
+    save(options.output, "gemm", table(rows, about), {"machine": about, "rows": rows})
+    return int(len(rows) < sum(map(len, problems)) or any("message" in row for row in rows))
+
+
+def run_problems(
+    problems: list[list[Case]], options: argparse.Namespace, until: float
+) -> list[dict[str, Any]]:
+    """Build all cases in parallel, then check and time one problem after the other."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         flat = [case for cases in problems for case in cases]
@@ -197,10 +206,7 @@ def main(argv: list[str]) -> int:
                     sep="\n",
                     flush=True,
                 )
-    about = machine.describe()
-    print(table(rows, about))
-    save(options.output, "gemm", table(rows, about), {"machine": about, "rows": rows})
-    return int(len(rows) < len(flat) or any("message" in row for row in rows))
+    return rows
 
 
 def run_population(options: argparse.Namespace, until: float) -> int:
@@ -220,12 +226,7 @@ def run_population(options: argparse.Namespace, until: float) -> int:
 
 def save(folder: Path, name: str, text: str, values: dict[str, Any]) -> None:
     """Write a page and the figures behind it, dated."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d_%H%M")
-    stem = folder / f"{name}_{stamp}"
-    stem.with_suffix(".json").write_text(json.dumps(values, indent=1))
-    stem.with_suffix(".md").write_text(text)
-    print(f"-> {stem}.md, {stem}.json")
+    print(f"-> {machine.write(folder, name, text, values)}")
 
 
 def run_problem(cases: list[Case], built: list[Any], options: argparse.Namespace) -> list[dict]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import itertools
 import json
 import platform
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 PACKAGES = ("tvm_hopper", "apache-tvm", "apache-tvm-ffi", "torch", "numpy", "nvidia-cuda-nvrtc")
 SMI_FIELDS = "name,driver_version,power.limit,clocks.max.sm,temperature.gpu"
@@ -56,13 +58,27 @@ def save(folder: Path, name: str, title: str, columns: list[str], table: list[di
     lines += ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in table]
     text = "\n".join(lines) + "\n"
-    stamp = about["date"].replace(":", "").replace(" UTC", "").replace(" ", "_")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}_{stamp}.md").write_text(text)
-    (folder / f"{name}_{stamp}.json").write_text(
-        json.dumps({"machine": about, "table": table}, indent=1)
-    )
+    write(folder, name, text, {"machine": about, "table": table})
     return text
+
+
+def write(folder: Path, name: str, page: str, values: dict[str, Any]) -> Path:
+    """Write a page and the figures behind it, dated; return the page's path.
+
+    Results are never written over: of two runs in one minute the second is called `..._2`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d_%H%M")
+    for number in itertools.count(1):
+        stem = folder / (f"{name}_{stamp}" if number == 1 else f"{name}_{stamp}_{number}")
+        try:
+            with stem.with_suffix(".md").open("x") as file:
+                file.write(page)
+        except FileExistsError:
+            continue
+        break
+    stem.with_suffix(".json").write_text(json.dumps(values, indent=1))
+    return stem.with_suffix(".md")
 
 
 def _module(script: str) -> str:

@@ -10,20 +10,15 @@ timed as by `benchmarks.gemm`.  Writes a dated table.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
-import datetime
-import json
-import multiprocessing
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from . import machine
-from .gemm import RESULTS, build_library, run_problem, table
-from .matmul_case import Case, register
+from .gemm import RESULTS, run_problems, save, table
+from .matmul_case import Case
 
 Tile = tuple[int, int, int]
 # Of each problem tiles, each with the numbers of parts that may fill the chip; 1 is no split.
@@ -99,28 +94,10 @@ def main(argv: list[str]) -> int:
         for size in options.sizes
         for dtype in options.dtypes
     ]
-    rows: list[dict[str, Any]] = []
-    flat = [case for cases in problems for case in cases]
-    with tempfile.TemporaryDirectory() as folder:
-        context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(options.workers, context) as pool:
-            built = {
-                id(case): pool.submit(build_library, case, folder, i) for i, case in enumerate(flat)
-            }
-            register()
-            for cases in problems:
-                if time.monotonic() > until:
-                    print(f"out of time before {cases[0].name}")
-                    break
-                rows += run_problem(cases, [built[id(case)] for case in cases], options)
-                print(table(rows[-len(cases) :], {}), flush=True)
+    rows = run_problems(problems, options, until)
     about = machine.describe()
-    options.output.mkdir(parents=True, exist_ok=True)
-    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d_%H%M")
-    stem = options.output / f"split_k_{stamp}"
-    stem.with_suffix(".json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
-    stem.with_suffix(".md").write_text(table(rows, about))
-    return int(len(rows) < len(flat) or any("message" in row for row in rows))
+    save(options.output, "split_k", table(rows, about), {"machine": about, "rows": rows})
+    return int(len(rows) < sum(map(len, problems)) or any("message" in row for row in rows))
 
 
 if __name__ == "__main__":

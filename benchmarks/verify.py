@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import describe
+from benchmarks.machine import describe, write
 
 RESULTS = Path(__file__).parent / "results"
 TARGET = "nvidia/nvidia-h200"
@@ -167,10 +167,7 @@ def main() -> None:
     page = table(rows, about)
     print(page)
     if arguments.save:
-        day, _, clock = about["date"].partition(" ")
-        stem = RESULTS / f"verify_{day}_{clock[:5].replace(':', '')}"
-        stem.with_suffix(".json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1))
-        stem.with_suffix(".md").write_text(page)
+        write(RESULTS, "verify", page, {"machine": about, "rows": rows})
 
 
 if __name__ == "__main__":

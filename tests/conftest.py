@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from collections import Counter
 from pathlib import Path
@@ -60,6 +61,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if "gpu" in item.keywords:
                 item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector away from the tests themselves: half a million objects that never die.
+
+    `verify` collects after each run, which would look at all of them each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def arrays(func, rng):
     return found
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_is_ours_and_right(name):
     build, tensors, rule, reason = FORMS[name]

@@ -130,6 +130,7 @@ def test_no_accumulator_goes_to_local_memory(epilogue: str, place: str) -> None:
     check(built(shape, trips, EPILOGUES[epilogue], **types, **config))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("side", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("out", ["float16", "bfloat16", "float32"])
 def test_nor_does_it_for_any_types(side: str, out: str) -> None:
@@ -153,6 +154,7 @@ FILLS = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("persistent", [0, 2])
 @pytest.mark.parametrize("trips", [1, 2])

@@ -82,6 +82,7 @@ def test_symbolic_rows_that_tma_can_take():
     assert sum("tvm_hopper.async_copy" in b.annotations for b in copies) == 2
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "epilogue",
     [

@@ -325,6 +325,11 @@ REFUSED = {
         {"config": hs.MatmulConfig(swizzle=64), "classes": {16: hs.MatmulConfig()}},
         r"found config beside classes with configurations; need",
     ),
+    "bits that change from class to class": (
+        PLAIN,
+        {"classes": {16: hs.MatmulConfig(), 64: hs.MatmulConfig(batch_invariant=True)}},
+        r"found batch_invariant=True for classes \[64\] and not for \[16\]; need it for every",
+    ),
     "no configuration": (PLAIN, {"classes": {16: 64}}, r"found classes\[16\]=64; need an hs.Mat"),
     "a tile that does not fit": (
         PLAIN,

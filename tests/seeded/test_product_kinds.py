@@ -54,6 +54,7 @@ def is_right(golden, sizes, runs=FEW):
     assert report.values.checked
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("golden", "sizes"), CASES, ids=case_name)
 def test_is_clean_and_agrees_with_its_plain_program(golden, sizes):
     is_right(golden, sizes)

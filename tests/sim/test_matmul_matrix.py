@@ -65,6 +65,7 @@ def run(case, policy, seed=1):
     assert np.array_equal(result.outputs[names[2]].astype("float64"), want)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c.values())))
 def test_the_product_is_exact_and_the_protocol_clean(case):
     run(case, case["policy"])

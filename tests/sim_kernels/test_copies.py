@@ -44,6 +44,7 @@ def route(load, store, **more):
 # -- each way in and out
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("load", "store"), OURS)
 def test_every_route(load, store):
     check((37, 72), route(load, store, steps=3, stages=2 if load else None))
@@ -57,6 +58,7 @@ def test_trips(load, store, stages):
         check((8 * trips - 3, 64), route(load, store, steps=trips, stages=stages))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("load", "store", "stages", "trips"),
     [

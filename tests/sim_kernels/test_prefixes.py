@@ -99,7 +99,7 @@ def is_long(kernel, last):
     return kernel in LONG or (kernel in early and last in EARLY) or not turn
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("kernel", "last"),
     [

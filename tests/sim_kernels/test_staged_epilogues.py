@@ -34,6 +34,7 @@ def check(sch) -> None:
     assert "values compared" in str(report)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("problem", "config"),
     [

@@ -31,6 +31,7 @@ def check_copy(shape, route: Route, dtype: str = "float16") -> None:
     assert "values compared" in str(report)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("stages", [None, 1, 2, 4])
 @pytest.mark.parametrize("steps", [1, 3, 6])
 def test_a_tile_that_is_loaded_is_stored(stages, steps):

@@ -29,6 +29,7 @@ def explained(mod, tile, *more, **options) -> str:
     return str(tvm_hopper.explain(sch, target=TARGET))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("shape", "step", "first", "dtype", "swizzle"),
     [

@@ -82,6 +82,7 @@ def test_a_map_of_stores_alone_is_fetched_too(load):
     assert len(re.findall(r"T\.ptx\.prefetch\(.*B_map", text_of(sch))) == 1
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("hint", ["evict_first", "evict_last"])
 @pytest.mark.parametrize("load", ["tma", "bulk"])
 def test_loads_tell_l2_what_to_do(load, hint):

@@ -36,6 +36,7 @@ def test_right_kernels_are_clean(make):
     assert report.values.checked
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("which", "operand"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_a_wrong_coordinate_of_a_box(product, which, operand):
     plain, program = product

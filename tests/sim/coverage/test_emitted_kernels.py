@@ -82,6 +82,7 @@ def test_epilogues_and_batches() -> None:
     prove(sch.mod, mod["main"].params[-1].name)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("shape", [(128, 128, 64), (100, 104, 72)], ids=["exact", "ragged"])
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "slices"])
 def test_forms(form: str, shape: tuple[int, int, int]) -> None:

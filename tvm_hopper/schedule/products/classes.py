@@ -89,6 +89,7 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
             need = "the configuration of each class in classes alone"
             raise cannot_schedule("matmul", "config beside classes with configurations", need)
         classes = tuple(classes)
+        _check_one_promise(configs)
     bounds: tuple[int, ...] = ()
     if not isinstance(classes, (tuple, list)) or classes:
         bounds = as_bounds("matmul", "classes", classes, MOST_CLASSES)
@@ -100,6 +101,18 @@ def as_asked(config: MatmulConfig | None, classes: Any, rows: Any) -> Asked:
             f"give them: classes={{{bounds[0]}: hs.MatmulConfig(...), ...}}",
         )
     return Asked({x: configs.get(x, given) for x in bounds}, rows)
+
+
+def _check_one_promise(configs: Mapping[int, MatmulConfig]) -> None:
+    """Refuse `batch_invariant` of some classes: between classes the bits would change then."""
+    promising = [bound for bound, one in configs.items() if one.batch_invariant]
+    if promising and len(promising) < len(configs):
+        others = [bound for bound in configs if bound not in promising]
+        raise cannot_schedule(
+            "matmul",
+            f"batch_invariant=True for classes {promising} and not for {others}",
+            "it for every class or for none: a row's bits must not change from class to class",
+        )
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,10 @@ def find_columns_read(sch: s_tir.Schedule) -> frozenset[str]:
 
 
 def _reads_columns(part: Part) -> bool:
+    if part.reduced or not isinstance(part.store, ir.BufferStore):
+        return False
     value, axes = part.store.value, [x.var for x in part.node.iter_vars]
-    if part.reduced or not isinstance(value, ir.TensorLoad) or len(axes) < 2:
+    if not isinstance(value, ir.TensorLoad) or len(axes) < 2:
         return False
     indices, shape = list(value.indices), list(value.source.shape)
     if not _are(indices[:-1], axes[:-1]) or not _are(list(part.store.indices), axes):

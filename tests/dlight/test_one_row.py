@@ -60,6 +60,13 @@ def test_a_single_row_that_is_known():
     assert verify(sch, against=tvm.IRModule({"main": function(1)})).verdict == "clean"
 
 
+def test_a_function_that_has_such_a_kernel_gets_no_second_one(monkeypatch):
+    func = function("s")
+    ready = scheduled(func, classes=(8, 64))
+    monkeypatch.setattr(hs, "matmul", lambda sch, *_, **__: ir.replace_schedule(sch, ready.copy()))
+    assert kinds(scheduled(func, classes=(8, 64)).mod["main"]) == [True, False, False]
+
+
 def product(rows="m", n=96, k=1024, layout="NT"):
     half = {"out_dtype": "float16", "acc_dtype": "float16"}
     return workloads.matmul(rows, n, k, layout=layout, **half)["main"]

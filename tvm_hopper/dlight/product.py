@@ -12,6 +12,7 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.requests import keys
 from tvm_hopper.schedule.products.branches import look_at
 
 from .decisions import Decision
@@ -83,7 +84,9 @@ class MatmulRule(HopperRule):
 
 
 def _add_one_row(sch: s_tir.Schedule, plain: Any, block: str) -> None:
-    """Compute a single row, if there can be one, by a kernel of its own."""
+    """Compute a single row, if there can be one and it has none, by a kernel of its own."""
+    if any(not ir.find_blocks(x, keys.WGMMA) for x in ir.kernels(sch.mod["main"])):
+        return
     problem = look_at(s_tir.Schedule(plain), block).problem
     rows = problem.m.extent
     if rows != 1 and not isinstance(rows, tirx.Var):

@@ -18,8 +18,16 @@ pytestmark = [
 LIMIT = {"float32": 2e-5, "float16": 5e-3}
 
 
-@pytest.mark.parametrize("dtype", list(LIMIT))
-@pytest.mark.parametrize("name", list(torch_models.MODELS))
+FEW = [("encoder", "float16"), ("resnet", "float16"), ("mixtral", "float32")]
+MORE = [
+    pytest.param(name, dtype, marks=pytest.mark.slow)
+    for name in torch_models.MODELS
+    for dtype in LIMIT
+    if (name, dtype) not in FEW
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*FEW, *MORE])
 def test_against_torch(name, dtype):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")

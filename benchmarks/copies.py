@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,14 @@ ROUTES = {
             (COLUMNS, 3, 3),
         )
     },
+    # Of a tensor of shorter rows, so that what a thread block copies lies together all the same.
+    **{
+        f"{how}, {how}, row of {columns}, {steps} steps, {stages} stages": Route(
+            (1, columns), steps, how, how, stages
+        )
+        for how in ("tma", "bulk")
+        for columns, steps, stages in ((1024, 4, 4), (512, 4, 4), (512, 8, 4), (512, 8, 8))
+    },
     "bulk, bulk": Route((8, COLUMNS), 4, "bulk", "bulk"),
     "bulk, bulk, one row": Route((4, COLUMNS), 8, "bulk", "bulk"),
     "bulk, bulk, no ring": Route((8, COLUMNS), 1, "bulk", "bulk", stages=None),
@@ -94,6 +103,12 @@ ROUTES = {
 }
 
 
+def columns_of(name: str) -> int:
+    """Return the length of the rows of the tensor that a route copies."""
+    _, _, told = name.partition("row of ")
+    return int(told.partition(",")[0]) if told else COLUMNS
+
+
 def build(gib: float, routes: dict[str, Route]) -> tuple[dict[str, Any], int]:
     """Compile each route for half precision; return the kernels and the number of rows."""
     import tvm
@@ -101,9 +116,14 @@ def build(gib: float, routes: dict[str, Route]) -> tuple[dict[str, Any], int]:
     rows = int(gib * 2**30) // (2 * COLUMNS)
     kernels = {}
     for name, route in routes.items():
-        sch = copies.schedule(copies.copy(rows, COLUMNS), route)
+        columns = columns_of(name)
+        sch = copies.schedule(copies.copy(rows * COLUMNS // columns, columns), route)
         kernels[name] = tvm.compile(sch.mod, target=TARGET)["main"]
     return kernels, rows
+
+
+def _call(kernel: Any, tensors: list[Any], _number: int) -> None:
+    kernel(*tensors)
 
 
 def run(gib: float, routes: dict[str, Route], repeats: int) -> list[dict[str, Any]]:
@@ -113,10 +133,11 @@ def run(gib: float, routes: dict[str, Route], repeats: int) -> list[dict[str, An
     kernels, rows = build(gib, routes)
     source = torch.randint(-(2**15), 2**15, (rows, COLUMNS), dtype=torch.int16, device="cuda")
     x, y = source.view(torch.float16), torch.empty_like(source).view(torch.float16)
-    right = {}
+    right, given = {}, {}
     for name, kernel in kernels.items():
         y.view(torch.int16).fill_(0x7E7E)
-        kernel(x, y)
+        given[name] = [tensor.view(-1, columns_of(name)) for tensor in (x, y)]
+        kernel(*given[name])
         torch.cuda.synchronize()
         right[name] = bool((y.view(torch.int16) == source).all())
         if not right[name]:
@@ -125,7 +146,7 @@ def run(gib: float, routes: dict[str, Route], repeats: int) -> list[dict[str, An
     calls = {
         "copy_": lambda _: y.copy_(x),
         "torch.add": lambda _: torch.add(x, 0, out=y),
-        **{name: (lambda _, kernel=kernel: kernel(x, y)) for name, kernel in kernels.items()},
+        **{name: partial(_call, kernel, given[name]) for name, kernel in kernels.items()},
     }
     runs = [
         {

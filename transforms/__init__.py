@@ -36,6 +36,7 @@ from .restore_axis_notes import RestoreAxisNotes
 from .schedule_tiles import ScheduleTiles
 from .select_copies import SelectCopies
 from .shorten_functions import ShortenFunctions
+from .skew_stages import SkewStages
 from .skip_empty import SkipEmpty
 from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
@@ -77,6 +78,7 @@ __all__ = [
     "SelectCopies",
     "ShareSums",
     "ShortenFunctions",
+    "SkewStages",
     "SkipEmpty",
     "SpecializeWarps",
     "SplitTails",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk, cp_async, fences, mbarrier, tma
 from tvm_hopper.facts import arrivals
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.plan.channel import Channel, ChannelCall, find_calls, parse_call
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.keys import AWAIT_FILLED, AWAIT_FREE, FILL_SLOT, FREE_SLOT
@@ -116,6 +117,26 @@ def emit_loads(copies: ir.Stmt, own: Barriers, policies: Mapping[str, Any]) -> i
         return call
 
     return ir.replace(copies, ir.Call, instruction)
+
+
+def elect_loader(kernel: Any, threads: ir.KernelThreads) -> Callable[[ir.Stmt], ir.Stmt]:
+    """Return what lets one thread of a kernel without a producer issue loads.
+
+    The assembler sees that the lane which `elect.sync` names is one; behind `t == 0` it puts a loop
+    over lanes around each box: 12 of a product of 128 x 128 x 192, which is over in a few
+    microseconds. Where the first thread has done something alone which no barrier told the others
+    of, such as a store, it goes on.
+    """
+    thread, count = threads.var, ir.static_int(threads.count)
+    branches = ir.find_all(kernel, ir.IfThenElse, lambda x: isinstance(x.condition, tirx.EQ))
+    alone = any(ir.depends_on(x.condition, [thread]) for x in branches)
+    first = tirx.EQ(thread, ir.cast_like(0, thread))
+    if alone or count is None or count < THREADS_PER_WARP:
+        return lambda stmt: ir.IfThenElse(first, stmt, None)
+    if count == THREADS_PER_WARP:
+        return lambda stmt: ir.IfThenElse(fences.elect(), stmt, None)
+    warp = thread < ir.cast_like(THREADS_PER_WARP, thread)
+    return lambda stmt: ir.IfThenElse(warp, ir.IfThenElse(fences.elect(), stmt, None), None)
 
 
 def emit_arrival(copies: ir.Stmt, own: Barriers) -> ir.Stmt:

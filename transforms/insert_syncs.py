@@ -26,6 +26,7 @@ Not here: the barriers of channels (lower_channels.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tvm.tirx.transform import prim_func_pass
@@ -36,13 +37,24 @@ from tvm_hopper.facts.arch import Processor
 from tvm_hopper.plan.channel import find_split
 from tvm_hopper.plan.sync_body import check_operations
 from tvm_hopper.requests.bodies import map_bodies
-from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_OP, CHANNEL, PIPELINE_KEYS
+from tvm_hopper.requests.keys import (
+    ASYNC_COPY,
+    ASYNC_OP,
+    ASYNC_STAGES,
+    CHANNEL,
+    HANDED_ON,
+    LATE,
+    PIPELINE_KEYS,
+    SHIFT,
+)
 from tvm_hopper.requests.targets import processor_of
 
 from .fuse_threads import fuse_threads
 from .plan_pipeline import open_channels
 from .role_syncs import RoleSyncs
 from .swizzled_accesses import swizzle_plain_copies
+
+SERVED = (ASYNC_OP, SHIFT, LATE, HANDED_ON)
 
 
 def find_consumers(kernel: ir.For) -> tuple[ir.Stmt, int] | None:
@@ -100,18 +112,27 @@ def without_operations(kernel: Any) -> Any:
     """
 
     def done(block: ir.SBlock) -> ir.SBlock:
-        if ASYNC_OP not in block.annotations:
+        notes = {k: v for k, v in block.annotations.items() if k not in SERVED}
+        if len(notes) == len(block.annotations):
             return block
-        notes = {k: v for k, v in block.annotations.items() if k != ASYNC_OP}
         return ir.with_block(block, annotations=notes)
 
+    return without_notes(ir.replace(kernel, ir.SBlock, done), PIPELINE_KEYS)
+
+
+def without_notes(kernel: Any, keys: Iterable[str]) -> Any:
+    """Take annotations of loops away.
+
+    Where threads have come to make all copies, nothing is asynchronous for TVM's own pipelines.
+    """
+
     def plain(loop: ir.For) -> ir.For:
-        notes = {k: v for k, v in loop.annotations.items() if k not in PIPELINE_KEYS}
+        notes = {k: v for k, v in loop.annotations.items() if k not in keys}
         if len(notes) == len(loop.annotations):
             return loop
         return ir.with_body(loop, loop.body, annotations=notes)
 
-    return ir.replace(ir.replace(kernel, ir.SBlock, done), ir.For, plain)
+    return ir.replace(kernel, ir.For, plain)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.InsertSyncs")
@@ -124,6 +145,8 @@ class InsertSyncs:
 
         def insert(kernel: Any) -> Any:
             check_operations(kernel, processor)
-            return rewrite_syncs(kernel, processor) if needs_syncs(kernel) else kernel
+            if needs_syncs(kernel):
+                return rewrite_syncs(kernel, processor)
+            return without_notes(kernel, (ASYNC_STAGES,))
 
         return map_bodies(func, insert)

@@ -44,8 +44,9 @@ What each thread of the producer makes a part of (cp.async) it also arrives for 
         fill_slot(0, trip)                            ->        cp.async(&ring[k % 4, ...], ...)
         for chunk in range(64): cp_async(...)               cp.async.mbarrier.arrive.noinc(full[..])
 
-Where no role of its own loads, one thread is elected to, and there is no `empty`: the order of the
-program, and the barriers in it, keep a slot from being overwritten too early.
+Where no role of its own loads, a lane of the first warp is elected to (`elect.sync`, or the first
+thread where that does more alone), and there is no `empty`: the order of the program, and the
+barriers in it, keep a slot from being overwritten too early.
 
 Before: waits and fences stand (InsertSyncs).  After: no channel, no `tma_load` without a barrier.
 Not here: offsets (merge_shared.py).
@@ -79,7 +80,7 @@ from tvm_hopper.requests.keys import (
     WITH_HINT,
 )
 
-from .channel_barriers import Barriers, emit_arrival, emit_loads, emit_start
+from .channel_barriers import Barriers, elect_loader, emit_arrival, emit_loads, emit_start
 from .cp_async_chunks import emit_chunks, share_out
 from .store_slots import find_rings, without_slots
 
@@ -92,7 +93,9 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     """Declare and initialise the barriers, and put instructions in place of calls."""
     names = ir.Names()
     barriers = {x.number: Barriers.of(x, names) for x in channels if not x.by_group}
-    thread = ir.threads_of(kernel).var
+    threads = ir.threads_of(kernel)
+    thread = threads.var
+    elect = elect_loader(kernel, threads)
     start = [] if thread is None else emit_start(kernel, list(barriers.values()), thread)
     registers = {hint: _new_policy(names, hint) for hint in _find_hints(kernel)}
     policies = {hint: tirx.BufferLoad(register, [0]) for hint, register in registers.items()}
@@ -117,7 +120,7 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
             return ir.seq(emit_chunks(body), emit_arrival(body, own))
         assert thread is not None, "barriers are for threads to meet at"
         copies = emit_loads(body, own, policies)
-        return copies if own.empty is not None else ir.IfThenElse(thread.equal(0), copies, None)
+        return copies if own.empty is not None else elect(copies)
 
     def call(node: ir.Call, mutator: Any) -> Any:
         found = parse_call(node)

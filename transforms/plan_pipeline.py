@@ -59,6 +59,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import Processor
 from tvm_hopper.plan.channel import TRIP, count_trips
+from tvm_hopper.plan.late_stages import mark_late, staged_loops
 from tvm_hopper.plan.notes import note_kernels
 from tvm_hopper.plan.pipeline_notes import pipeline_notes
 from tvm_hopper.plan.pipeline_plan import KernelPlan, PipelinePlan, plan_pipelines
@@ -238,6 +239,8 @@ class PlanPipeline:
             plans = plan_pipelines(kernel, processor)
             for plan in plans:
                 notes[number] = pipeline_notes(plan)
+            if processor.has_threads:
+                kernel = mark_late(kernel, staged_loops(kernel))
             kernel = open_channels(kernel, processor)
             assert not plan_pipelines(kernel, processor), "PlanPipeline left a load open"
             return kernel

@@ -1,4 +1,4 @@
-"""Fences between proxies, and barriers of the threads of a block."""
+"""Fences between proxies, barriers of the threads of a block, and one lane of a warp."""
 
 from __future__ import annotations
 
@@ -47,3 +47,11 @@ def arrive_named(barrier: int, num_threads: int) -> Any:
 def sync_warp() -> Any:
     """Wait for the warp's 32 threads (`bar.warp.sync`, 9.7.13.2)."""
     return T.cuda.warp_sync()
+
+
+def elect() -> Any:
+    """Choose one lane of a warp whose 32 lanes come together: true in that one (`elect.sync`).
+
+    It is the same lane each time (PTX ISA 9.1, 9.7.13.15), which one is not said.
+    """
+    return T.cuda.elect_sync().equal(T.uint32(1))

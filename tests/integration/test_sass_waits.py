@@ -46,11 +46,14 @@ def waits(sass: str) -> list[str]:
     return [" ".join(x.replace(".LE", "").replace(",", "").split()) for x in found]
 
 
-def check(sch, tmp_path: Path, expected: list[str]) -> None:
+def check(sch, tmp_path: Path, expected: list[str], unrolled: bool = False) -> None:
+    """Compare what was placed, and the machine code; of loops that are `unrolled` which waits."""
     ex = tvm.compile(sch.mod, target=H200)
     placed = str(pipeline.lower_final(sch.mod, H200).device).count('"wait_group"')
     assert placed == len(expected)
-    assert sorted(waits(disassemble(tvm_hopper.cubin(ex), tmp_path))) == sorted(expected)
+    found = waits(disassemble(tvm_hopper.cubin(ex), tmp_path))
+    assert set(found) == set(expected)
+    assert unrolled or sorted(found) == sorted(expected)
 
 
 PRODUCTS, COPIES = "WARPGROUP.DEPBAR gsb0", "DEPBAR SB0"
@@ -79,7 +82,8 @@ def test_a_product(pending, expected, tmp_path):
     ids=["stores", "stores of one slot", "copies", "both"],
 )
 def test_copies_and_stores(route, expected, tmp_path):
-    check(copies.schedule(copies.copy(512, 512), route), tmp_path, expected)
+    by_threads = route.load == "cp_async"  # the CUDA compiler writes such turns out
+    check(copies.schedule(copies.copy(512, 512), route), tmp_path, expected, by_threads)
 
 
 @pytest.mark.parametrize("pending", [0, 1])

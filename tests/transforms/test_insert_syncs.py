@@ -432,3 +432,21 @@ def test_a_store_to_a_tile_that_copies_run_ahead_into():
 def test_other_kernel_stays():
     ours = parse(ROLES)
     check_other_kernel_stays(ours, run(ours, InsertSyncs()), InsertSyncs())
+
+
+def test_stages_without_an_operation_are_not_asynchronous():
+    """Threads came to copy: TVM's own pipeline of them waits for nothing, also in vectors."""
+    stages = {"software_pipeline_stage": [0, 3], "software_pipeline_order": [0, 1]}
+    notes = {**stages, "software_pipeline_async_stages": [0]}
+    text = f"""
+@T.prim_func(private=True, s_tir=True)
+def func(C: T.Buffer((64,), "float32")):
+    for bx in T.thread_binding(3, thread="blockIdx.x"):
+        for tx in T.thread_binding(64, thread="threadIdx.x"):
+            for k in T.serial(2, annotations={notes!r}):
+                C[tx] = C[tx] + T.float32(1)
+                C[tx] = C[tx] * T.float32(2)
+"""
+    got = run(parse(text), InsertSyncs())
+    (loop,) = ir.find_all(got.body, ir.For, lambda x: x.loop_var.name == "k")
+    assert set(loop.annotations) == set(stages)

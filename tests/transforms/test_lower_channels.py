@@ -227,7 +227,8 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32")):
                     T.ptx.fence.mbarrier_init.release.cluster()
                 T.tvm_storage_sync("shared")
                 for k in range(8):
-                    if tx == 0:
+                    if tx < 32:
+                      if T.cuda.elect_sync() == T.uint32(1):
                         T.ptx.mbarrier.arrive.expect_tx.shared.b64(
                             T.address_of(full[k % 4]), T.uint32(256)
                         )
@@ -243,8 +244,28 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32")):
 """.replace("[TMA]", f"[{TMA!r}]")
 
 
-def test_without_roles_a_thread_is_elected_to_load():
+def test_without_roles_a_lane_is_elected_to_load():
     check(run(parse(TOGETHER), LowerChannels()), parse(ELECTED))
+
+
+@pytest.mark.parametrize(
+    ("threads", "who"), [(32, "T.cuda.elect_sync() == T.uint32(1)"), (16, "tx == 0")]
+)
+def test_a_block_of_one_warp_or_less_elects_alike(threads, who):
+    got = run(parse(TOGETHER, ("(64, thread", f"({threads}, thread")), LowerChannels())
+    assert conditions(got) == ["tx == 0", who]
+
+
+def test_what_the_first_thread_did_alone_it_goes_on_with():
+    work = "C[tx] = C[tx] + ring[trip % 4, 0, tx]"
+    alone = f"{work}\n                    if tx == 0:\n                        C[0] = C[0] + 1.0"
+    got = run(parse(TOGETHER, (work, alone)), LowerChannels())
+    assert conditions(got) == ["tx == 0"] * 3
+
+
+def conditions(func):
+    """Return what branches ask, in order."""
+    return [str(x.condition) for x in ir.find_all(func.body, ir.IfThenElse)]
 
 
 # -- kernels of other shapes

@@ -70,7 +70,7 @@ def rules(
     *,
     accumulate: str | None = "float32",
     classes: Sequence[int] | Mapping[int, hs.MatmulConfig] | None = None,
-    config: hs.MatmulConfig | hs.RowReductionConfig | hs.PointwiseConfig | None = None,
+    config: Any = None,
     batch_invariant: bool = False,
 ) -> list[ScheduleRule]:
     """Return all rules in their order: Matmul, RowReduction, ColumnReduction, Pointwise, TVM's.
@@ -89,6 +89,7 @@ def rules(
     decisions = [] if decisions is None else decisions
     product = config if isinstance(config, hs.MatmulConfig) else None
     rows = config if isinstance(config, hs.RowReductionConfig) else None
+    columns = config if isinstance(config, hs.ColumnReductionConfig) else None
     elements = config if isinstance(config, hs.PointwiseConfig) else None
     return [
         MatmulRule(
@@ -99,7 +100,7 @@ def rules(
             decisions=decisions,
         ),
         RowReductionRule(accumulate, config=rows, decisions=decisions),
-        ColumnReductionRule(accumulate, decisions=decisions),
+        ColumnReductionRule(accumulate, config=columns, decisions=decisions),
         PointwiseRule(decisions, config=elements),
         *stock(decisions),
     ]

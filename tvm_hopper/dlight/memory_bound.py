@@ -56,6 +56,8 @@ class ColumnReductionRule(HopperRule):
     accumulate : str, optional
         "float32": functions that reduce in 16 bits do so in float32, see `hs.widen_sums`. None:
         they are refused.
+    config : ColumnReductionConfig, optional
+        What is decided of every one.
     decisions : list of Decision, optional
         Where to note what becomes of each function.
     """
@@ -63,15 +65,19 @@ class ColumnReductionRule(HopperRule):
     name: ClassVar[str] = "ColumnReduction"
 
     def __init__(
-        self, accumulate: str | None = WIDE, *, decisions: list[Decision] | None = None
+        self,
+        accumulate: str | None = WIDE,
+        *,
+        config: hs.ColumnReductionConfig | None = None,
+        decisions: list[Decision] | None = None,
     ) -> None:
         super().__init__(decisions)
-        self.accumulate = checked_type(self.name, accumulate)
+        self.accumulate, self.config = checked_type(self.name, accumulate), config
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole function of column reductions."""
         said = widen(sch, self.accumulate)
-        hs.column_reduction(sch)
+        hs.column_reduction(sch, config=self.config)
         return said
 
 

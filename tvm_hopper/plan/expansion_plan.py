@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.row_pointers import reads_rows
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, FILL_SLOT, STORES_IN_FLIGHT
+from tvm_hopper.requests.keys import AHEAD, ASYNC_OP, FILL_SLOT, KEPT, STORES_IN_FLIGHT
 
 from .channel import completes_by_group, find_calls, is_load, trip_variable
 from .pipeline_plan import pipelined_loops
@@ -21,7 +21,7 @@ class LoadAhead:
     """One block of loads of a loop.
 
     It runs as many trips ahead as its ring has slots beside the one that is read, and those that
-    are left to stores.
+    are left to stores and to statements that run later.
 
     Attributes
     ----------
@@ -41,8 +41,8 @@ class LoadAhead:
     def ahead(self) -> int:
         """Trips."""
         block = self.load.block
-        in_flight = int(block.annotations.get(STORES_IN_FLIGHT, 0))
-        return int(block.writes[0].source.shape[0]) - 1 - in_flight
+        left = max(int(block.annotations.get(key, 0)) for key in (STORES_IN_FLIGHT, KEPT))
+        return int(block.writes[0].source.shape[0]) - 1 - left
 
     @property
     def behind(self) -> ir.Stmt | None:

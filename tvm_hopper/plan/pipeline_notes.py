@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tvm_hopper.plan.late_stages import find_lateness
 from tvm_hopper.plan.notes import Note, RemarkNote, RingNote, StoreRingNote
 from tvm_hopper.plan.pipeline_plan import KernelPlan
 from tvm_hopper.plan.pipeline_stages import parts_of, read_stages
@@ -12,7 +13,8 @@ def pipeline_notes(plan: KernelPlan) -> list[Note]:
     """Return remarks on stages first, then the rings of loads and those of stores."""
     owners = [*(x.site.loops for x in plan.pipelines), *(x.loops for x in plan.store_rings)]
     loops = {loops[-1]: None for loops in owners if loops and STAGE in loops[-1].annotations}
-    remarks = [read_stages(loop, parts_of(loop)).remark() for loop in loops]
+    remarks = [find_lateness(loop).remark(f"loop {loop.loop_var.name}") for loop in loops]
+    remarks += [read_stages(loop, parts_of(loop)).remark() for loop in loops]
     return [
         *(RemarkNote(text) for text in remarks if text is not None),
         *(

@@ -6,8 +6,8 @@ What is written in one stage and read in a later one needs as many slots as TVM 
 stages in between, and one. Here tiles that are loaded have 4, and the tile that is computed, and
 stored from, has 2.
 
-Only copies run in other iterations than the rest: what computes stays together, in the program's
-order, whatever its stages are (`remark`).
+What computes in a later stage than the first that does runs as many trips behind it, if that can be
+(late_stages.py); statements of one stage stay in the program's order (`remark`).
 """
 
 from __future__ import annotations
@@ -77,15 +77,9 @@ class PipelineStages:
 
     def remark(self) -> str | None:
         """Say what of the annotations makes no difference, None if nothing."""
-        computing = {s for s, part in self._staged() if not is_load(part) and not is_store(part)}
-        found = []
-        if len(computing) > 1:
-            found.append(f"stages {sorted(computing)} compute in one iteration")
-        if list(self.order) != sorted(self.order):
-            found.append(f"{ORDER} = {list(self.order)} stays the program's order")
-        if not found:
+        if list(self.order) == sorted(self.order):
             return None
-        return f"{self.where}: {' and '.join(found)}; asynchronous copies alone run ahead or behind"
+        return f"{self.where}: {ORDER} = {list(self.order)} stays the program's order"
 
     def _staged(self) -> list[tuple[int, ir.Stmt]]:
         return list(zip(self.stages, self.parts, strict=True))

@@ -23,7 +23,7 @@ from tvm_hopper.analysis.effects import find_effects
 from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import ARCHS, Processor
-from tvm_hopper.facts.async_ops import ASYNC, ASYNC_OPS, BY_ONE_THREAD
+from tvm_hopper.facts.async_ops import ASYNC_OPS, BY_ONE_THREAD
 from tvm_hopper.facts.hexagon import HEXAGONS
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import (
@@ -32,21 +32,20 @@ from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     ASYNC_OP,
     AWAIT_FILLED,
-    CHANNEL,
     FREE_SLOT,
+    HANDED_ON,
+    LATE,
     READ_SLOT,
     RELEASE,
-    STORE_RING,
 )
-from tvm_hopper.sync import Access, Branch, Buffer, Loop, Space, Step
+from tvm_hopper.sync import Access, Branch, Buffer, Loop, Step
 
 from .channel import completes_by_group, find_calls, find_loads, find_trips, is_load
 from .electing import BY_ROLE, Electing, is_copy_out
 from .group_view import GroupView
 from .inner_bodies import with_arms, with_attr_body, with_block_body
-from .overlay import find_overlays, parse_overlay
-
-REGISTERS = ("local", "warp")  # scopes; TVM deals the elements of "warp" out to the lanes of a warp
+from .overlay import parse_overlay
+from .sync_rings import REGISTERS, find_rings, space_of
 
 
 @dataclass
@@ -60,6 +59,10 @@ class Item:
     node: Step | Loop | Branch | None
     inner: list[list[Item]] = field(default_factory=list)
     rebuild: Callable[[list[ir.Stmt]], ir.Stmt | None] | None = None
+
+    def around(self, stmt: ir.Stmt) -> Item:
+        """Return an item of the same node for a statement around, none of whose inside changes."""
+        return Item(stmt, self.node)
 
     def rebuilt(self, parts: list[ir.Stmt]) -> ir.Stmt | None:
         """Return the statement with other inner sequences."""
@@ -106,44 +109,30 @@ class BodyReader:
         self.varying = [] if thread is None else [thread]  # variables that differ between threads
         self.is_uniform = True  # all threads run the statements at hand
         self.block = ""  # the block around them
-        self.buffers: dict[ir.Var, Buffer] = {}
-        self.channels: dict[int, list[ir.Var]] = {}
+        self.skewed: list[Buffer] = []  # rings of the loop around whose statements run late
+        self.late: dict[Buffer, int] = {}  # of how many trips ago what is touched of them is
         self.channel_of = find_trips(kernel)
-        slots: dict[str, int] = {}
-        names: dict[ir.Var, str] = {}
-        proxies: dict[str, Literal["generic", "async"]] = {}
-        for number, rings, proxy in _find_rings(kernel):
-            self.channels.setdefault(number, []).extend(rings)
-            # What a channel fills at once is one to the engine, and waited for once.
-            name = f"{rings[0].name}#{number}"
-            slots.setdefault(name, int(rings[0].shape[0]))
-            proxies.setdefault(name, proxy)
-            names = {**dict.fromkeys(rings, name), **names}
-        pairs = find_overlays(kernel)
-        for var in (x for pair in pairs for x in pair):
-            names.setdefault(var, f"{var.name}#{len(names)} in shared bytes")
-        for var, name in names.items():
-            meets = frozenset(
-                names[y] for pair in pairs for x, y in (pair, pair[::-1]) if names[x] == name
-            )
-            proxy = proxies.get(name, "async")
-            self.buffers[var] = Buffer(name, _space(var), slots.get(name, 1), meets, proxy)
+        rings = find_rings(kernel)
+        self.buffers: dict[ir.Var, Buffer] = rings.buffers
+        self.channels: dict[int, list[ir.Var]] = rings.channels
+        self.handed_on: dict[int, list[ir.Var]] = rings.handed_on
 
     def buffer(self, var: ir.Var) -> Buffer:
         """Return the engine's name for a buffer."""
         if var not in self.buffers:
-            self.buffers[var] = Buffer(f"{var.name}#{len(self.buffers)}", _space(var))
+            self.buffers[var] = Buffer(f"{var.name}#{len(self.buffers)}", space_of(var))
         return self.buffers[var]
 
     def _advanced(self, loop: ir.For) -> list[ir.Var]:
         """Return the rings of the channels whose trips a loop binds, and no loop inside of it."""
         inner = [*find_loads(loop.body), *ir.find_all(loop.body, ir.For)]
-        return [
-            ring
+        numbers = [
+            self.channel_of[bind.var]
             for bind in ir.find_all(loop.body, tirx.Bind)
             if bind.var in self.channel_of and not any(ir.uses_node(x, bind) for x in inner)
-            for ring in self.channels[self.channel_of[bind.var]]
         ]
+        every = [(*self.channels[x], *self.handed_on.get(x, ())) for x in numbers]
+        return [ring for rings in every for ring in rings]
 
     # -- statements
 
@@ -153,16 +142,35 @@ class BodyReader:
 
     def item(self, stmt: ir.Stmt) -> Item:
         """Read one statement."""
+        if _is_late(stmt) and self._is_plain(stmt):
+            # Nothing is known because of it, so that it may be told of in the first trips, too.
+            return self.item(stmt.then_case).around(stmt)
         if isinstance(stmt, ir.SBlockRealize):
-            if not ir.is_const(stmt.predicate, 1) and not self._is_plain(stmt):
-                inside = ir.SBlockRealize([], True, stmt.block)
-                return self.item(ir.IfThenElse(stmt.predicate, inside, None))
-            if ASYNC_OP in stmt.block.annotations:
-                return self._issued(stmt)
-            if RELEASE in stmt.block.annotations:
-                return Item(stmt, self._release(stmt.block))
-            if not self._is_plain(stmt):
-                return self._look_through(stmt, stmt.block.body, with_block_body)
+            outer = self.skewed, self.late
+            if HANDED_ON in stmt.block.annotations:
+                loops = [x for x in ir.statements(stmt.block.body) if isinstance(x, ir.For)]
+                self.skewed = [self.buffer(x) for loop in loops for x in self._advanced(loop)]
+            if LATE in stmt.block.annotations:
+                ago = int(stmt.block.annotations[LATE])
+                self.late = {**self.late, **dict.fromkeys(self.skewed, ago)}
+            found = self._block(stmt)
+            self.skewed, self.late = outer
+            return found
+        return self._statement(stmt)
+
+    def _block(self, stmt: ir.SBlockRealize) -> Item:
+        if not ir.is_const(stmt.predicate, 1) and not self._is_plain(stmt):
+            inside = ir.SBlockRealize([], True, stmt.block)
+            return self.item(ir.IfThenElse(stmt.predicate, inside, None))
+        if ASYNC_OP in stmt.block.annotations:
+            return self._issued(stmt)
+        if RELEASE in stmt.block.annotations:
+            return Item(stmt, self._release(stmt.block))
+        if not self._is_plain(stmt):
+            return self._look_through(stmt, stmt.block.body, with_block_body)
+        return self._statement(stmt)
+
+    def _statement(self, stmt: ir.Stmt) -> Item:
         if isinstance(stmt, ir.Evaluate) and find_calls(stmt, AWAIT_FILLED):
             return Item(stmt, self._acquire(stmt))
         if parse_overlay(stmt) is not None:
@@ -395,7 +403,11 @@ class BodyReader:
         return "thread" if by_one else "all"
 
     def _touch(self, region: ir.TensorRegion, is_write: bool) -> Access:
-        return Access(self.buffer(region.source), is_write)
+        return self._access(region.source, is_write)
+
+    def _access(self, var: ir.Var, is_write: bool) -> Access:
+        buffer = self.buffer(var)
+        return Access(buffer, is_write, -self.late.get(buffer, 0))
 
     def _release(self, block: ir.SBlock) -> Step:
         late = int(block.annotations[RELEASE])
@@ -413,33 +425,11 @@ class BodyReader:
 
     def _plain(self, stmt: ir.Stmt) -> Step:
         effects = find_effects(stmt)
-        accesses = [Access(self.buffer(x.buffer), False) for x in effects if x.reads]
-        accesses += [Access(self.buffer(x.buffer), True) for x in effects if x.writes]
+        accesses = [self._access(x.buffer, False) for x in effects if x.reads]
+        accesses += [self._access(x.buffer, True) for x in effects if x.writes]
         return Step(
             _name(stmt, self.block), tuple(dict.fromkeys(accesses)), issuer=self._issuer(None)
         )
-
-
-def _space(var: ir.Var) -> Space:
-    scope = str(var.scope())
-    if scope == ir.VTCM:
-        return "vtcm"
-    if ir.is_shared(var):
-        return "shared"
-    return "registers" if scope.startswith(REGISTERS) else "global"
-
-
-def _find_rings(
-    kernel: Any,
-) -> Iterator[tuple[int, list[ir.Var], Literal["generic", "async"]]]:
-    """Yield what has slots, by number: what channels fill, by which proxy, and stores empty."""
-    for load in ir.find_blocks(kernel, CHANNEL):
-        op = ASYNC_OPS[str(load.annotations[ASYNC_OP])]
-        rings = [region.source for region in load.writes]
-        yield int(load.annotations[CHANNEL]), rings, "async" if op.proxy == ASYNC else "generic"
-    for store in ir.find_blocks(kernel, STORE_RING):
-        rings = [region.source for region in store.reads if ir.is_shared(region.source)]
-        yield int(store.annotations[STORE_RING]), rings, "async"
 
 
 def _name(stmt: ir.Stmt, around: str) -> str:
@@ -456,6 +446,14 @@ def _is_ahead(stmt: ir.IfThenElse) -> bool:
     return AHEAD in then.block.annotations and not op.opens_group  # no group may be empty
 
 
+def _is_late(stmt: ir.Stmt) -> bool:
+    """Tell a condition that asks if there was the trip that a statement is about."""
+    if not isinstance(stmt, ir.IfThenElse) or stmt.else_case is not None:
+        return False
+    then = stmt.then_case
+    return isinstance(then, ir.SBlockRealize) and LATE in then.block.annotations
+
+
 def _read_in_every_trip(items: list[Item], ring: Buffer) -> None:
     """See to it that the first step of a trip that touches a ring reads it, on every path."""
     if not _find_first(items, ring):
@@ -467,7 +465,7 @@ def _find_first(items: list[Item], ring: Buffer) -> bool:
         if item.node is None:
             if _find_first(item.inner[0], ring):
                 return True
-        elif any(x.buffer == ring for x in _accesses(item.node)):
+        elif any(x.buffer == ring and not x.ahead for x in _accesses(item.node)):
             if not (isinstance(item.node, Step) and Access(ring, False) in item.node.accesses):
                 items.insert(n, _stand_in(ring))
             return True

@@ -13,6 +13,7 @@ Leaves: a function more, which nobody calls.
 from __future__ import annotations
 
 import base64
+import itertools
 import re
 import zlib
 from typing import Any
@@ -21,9 +22,9 @@ import tvm
 from tvm import relax
 from tvm.ir import StringImm
 
+from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
 
-from .flat_functions import free_name
 from .records import FunctionRecord, from_text
 from .schedule_functions import ATTR
 
@@ -39,13 +40,21 @@ class KeepRecords:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Add the function."""
         text = mod.attrs.get(ATTR) if mod.attrs else None
-        if text is None or any(map(_has_records, mod.functions.values())):
+        if text is None or any(_is_ours(x, f) for x, f in mod.functions.items()):
             return mod
+        taken = {gv.name_hint for gv in mod.functions}
+        names = (FUNCTION + "_" * i for i in itertools.count())  # a model may have one of that name
         builder = relax.BlockBuilder(mod)
-        taken = {str(gv.name_hint) for gv in mod.functions}
-        with builder.function(free_name(FUNCTION, taken), []):
+        with builder.function(next(x for x in names if x not in taken), []):
             builder.emit_func_output(StringImm(_packed(str(text))))
         return builder.finalize()
+
+
+def _is_ours(name: tvm.ir.GlobalVar, func: Any) -> bool:
+    """Tell a function that returns packed records."""
+    if not name.name_hint.startswith(FUNCTION) or not isinstance(func, relax.Function):
+        return False
+    return any(str(x.value).startswith(MARK) for x in ir.find_all(func.body, StringImm))
 
 
 def records_of(thing: Any) -> tuple[FunctionRecord, ...]:
@@ -65,17 +74,6 @@ def records_of(thing: Any) -> tuple[FunctionRecord, ...]:
             f"model: found no records of tvm_hopper; need one that it built; {BUILD_IT}"
         )
     return from_text(str(text))
-
-
-def _has_records(func: Any) -> bool:
-    """Tell the function that this pass adds: the name alone may be one of the model's own."""
-    if not isinstance(func, relax.Function) or len(func.params):
-        return False
-    found = []
-    relax.analysis.post_order_visit(
-        func, lambda x: found.append(str(x.value)) if isinstance(x, StringImm) else None
-    )
-    return any(x.startswith(MARK) for x in found)
 
 
 def _packed(text: str) -> str:

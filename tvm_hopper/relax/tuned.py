@@ -17,7 +17,12 @@ from tvm.target import Target
 
 from tvm_hopper.dlight import Decision
 from tvm_hopper.errors import cannot_configure
-from tvm_hopper.schedule import MatmulConfig, PointwiseConfig, RowReductionConfig
+from tvm_hopper.schedule import (
+    ColumnReductionConfig,
+    MatmulConfig,
+    PointwiseConfig,
+    RowReductionConfig,
+)
 
 from .options import WHERE
 
@@ -26,6 +31,7 @@ RULES = {  # by which rule a configuration is taken
     MatmulConfig: "Matmul",
     RowReductionConfig: "RowReduction",
     PointwiseConfig: "Pointwise",
+    ColumnReductionConfig: "ColumnReduction",
 }
 
 

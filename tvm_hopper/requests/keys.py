@@ -392,6 +392,7 @@ DMA_COPY = "tirx.dma_copy"
 CHANNEL = "tvm_hopper.channel"
 NUM_SLOTS = "tvm_hopper.num_slots"
 STORES_IN_FLIGHT = "tvm_hopper.stores_in_flight"  # on a block of loads: slots left to stores
+KEPT = "tvm_hopper.kept"  # beside it: slots left to statements that run trips later
 AHEAD = "tvm_hopper.ahead"  # on a block of loads: how many trips ahead, one of each that it makes
 IN_PARTS = "tvm_hopper.in_parts"  # on a block of loads: who makes a part arrives for it
 FILL_SLOT = "tvm_hopper.fill_slot"  # call_extern(.., channel, trip[, bytes]): its loads go there
@@ -403,6 +404,12 @@ READ_SLOT = "tvm_hopper.read_slot"  # call_extern(.., channel, trip): a trip tha
 # from those of channels, stands on the blocks of its stores.
 STORE_RING = "tvm_hopper.store_ring"
 STORE_SLOT = "tvm_hopper.store_slot"  # call_extern(.., ring, trip): its stores leave from there
+# On statements of a pipelined loop: how many trips behind the first that compute they are to run;
+# then, where they do, of how many trips ago what they touch is.
+SHIFT = "tvm_hopper.shift"
+LATE = "tvm_hopper.late"
+# On a block that allocates rings of plain arrays: the channel whose trips count their slots.
+HANDED_ON = "tvm_hopper.handed_on"
 CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT, READ_SLOT)
 # On a block: no two of its threads or iterations write the same element of shared memory.
 APART = "tvm_hopper.apart"

@@ -71,6 +71,7 @@ M, N = tirx.Var("m", "int64"), tirx.Var("n", "int64")
         (tirx.LT(tirx.IntImm("int64", 0), M), True, "m >= 1"),
         (tirx.LT(tirx.IntImm("int64", 0), M * 8), True, "m * 8 >= 1"),
         (M < N, False, "m >= n"),
+        (tirx.EQ(M, tirx.IntImm("int64", 4)), True, "m == 4"),
         (tirx.EQ(M, tirx.IntImm("int64", 4)), False, "not m == 4"),
     ],
 )

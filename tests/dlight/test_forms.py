@@ -21,6 +21,7 @@ from tvm_hopper.testing.relax_forms import NORM, legalize
 op = relax.op
 H200 = Target("nvidia/nvidia-h200")
 ROWS = {"s": 5, "n": 2}
+OURS = 4  # rules, in front of TVM's
 
 
 def half(*shape):
@@ -100,6 +101,15 @@ FORMS = {  # expression, tensors, rule, what it says
     "max": (
         lambda x: op.max(x, axis=-1), [half(6, 128)], "RowReduction", WIDER.format("float16"),
     ),
+    "column sums": (lambda x: op.sum(x, axis=[0]), [single(40, 64)], "ColumnReduction", ""),
+    "column means": (
+        lambda x: op.mean(x, axis=[0, 1], keepdims=True), [half(3, 20, 64)],
+        "ColumnReduction", WIDER.format("float16"),
+    ),
+    "greatest of columns": (
+        lambda x: op.max(x, axis=0), [brain("s", 64)],
+        "ColumnReduction", WIDER.format("bfloat16"),
+    ),
     "silu times": (
         lambda x, y: op.multiply(op.nn.silu(x), y), [brain("s", 256)] * 2, "Pointwise", "",
     ),
@@ -142,7 +152,7 @@ FORMS = {  # expression, tensors, rule, what it says
 def apply(func, **options):
     """Ask our rules in their order; return the schedule, or None, and all decisions."""
     decisions = []
-    for rule in dlight.rules(decisions, **options)[:3]:
+    for rule in dlight.rules(decisions, **options)[:OURS]:
         sch = rule.apply(func, H200, False)
         if sch is not None:
             return sch, decisions
@@ -225,5 +235,6 @@ def test_sums_in_16_bits_are_refused_on_demand():
     sch, decisions = apply(func, accumulate=None)
     assert sch is None
     assert "found a reduction in float16" in decisions[1].reason
-    with pytest.raises(HopperError, match="accumulate='float16'; need 'float32' or None"):
-        dlight.RowReduction("float16")
+    for rule in (dlight.RowReduction, dlight.ColumnReduction):
+        with pytest.raises(HopperError, match="accumulate='float16'; need 'float32' or None"):
+            rule("float16")

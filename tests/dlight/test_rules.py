@@ -50,7 +50,8 @@ def test_each_rule_takes_its_own():
     (kernel,) = ir.kernels(out["norm"])
     assert kernel.annotations[keys.MEMORY_BOUND] == keys.ROW_REDUCTION
     by_name = dlight.by_name(before, decisions)
-    assert [x.rule for x in by_name["gate"]] == ["Matmul", "RowReduction", "Pointwise"]
+    asked = [x.rule for x in by_name["gate"]]
+    assert asked == ["Matmul", "RowReduction", "ColumnReduction", "Pointwise"]
     assert "no product" in by_name["norm"][0].reason
 
 
@@ -106,6 +107,13 @@ def test_size_classes_are_handed_on(classes):
     assert rule.decisions[0].reason == "sums in float32 instead of float16"
     static = workloads.matmul(64, 128, 64)["main"]
     assert len(ir.kernels(rule.apply(static, H200, False).mod["main"])) == 1
+
+
+def test_bits_that_do_not_depend_on_the_rows():
+    deep = workloads.matmul(64, 64, 8192)["main"]
+    free, fixed = (dlight.Matmul(batch_invariant=x).apply(deep, H200, False) for x in (False, True))
+    assert "clusterIdx" in str(free.mod) or "cluster" in str(free.mod)
+    assert "cluster" not in str(fixed.mod)
 
 
 class Crashing(ScheduleRule):

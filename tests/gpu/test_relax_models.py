@@ -16,7 +16,7 @@ from tvm_hopper.testing.llama import SMALL, llama
 
 pytestmark = pytest.mark.gpu
 
-SHAPE = replace(SMALL, hidden=256, heads=4, kv_heads=2, head=64, inner=384, layers=2)
+SHAPE = replace(SMALL, hidden=512, heads=8, kv_heads=2, head=64, inner=768, layers=2)
 CASES = [("prefill", 1, 100), ("prefill", 3, 7), ("decode", 1, 1), ("decode", 70, 1)]
 
 

@@ -142,3 +142,9 @@ def test_a_folder_without_records(tmp_path):
         lookup(tmp_path, PRODUCT, TARGET)
     with pytest.raises(TuningError, match="tune first"):
         apply(tmp_path / "nowhere", TARGET)
+
+
+@pytest.mark.parametrize("folder", [5, None, ["tuned"]])
+def test_what_is_no_folder(folder):
+    with pytest.raises(TuningError, match=r"database: found .*, of type .*; need the work_dir"):
+        Database(folder)

@@ -63,7 +63,10 @@ def draw(func: tirx.PrimFunc, rows: int) -> dict[str, np.ndarray]:
         if any(param.same_as(x) for x in written):
             continue
         shape = [rows if ir.static_int(x) is None else int(x) for x in param.ty.shape]
-        values = rng.standard_normal(shape) * shape[-1] ** -0.25
+        if "int" in ir.dtype_of(param):
+            values = rng.integers(0, 2, shape)  # indices, of the first elements
+        else:
+            values = rng.standard_normal(shape) * (shape or [1])[-1] ** -0.25
         found[str(param.name)] = values.astype(DTYPES[ir.dtype_of(param)].numpy)
     return found
 

@@ -157,6 +157,13 @@ def test_is_flattened(what):
     assert flat.flattened == ((True, False, True) if len(tensors) == 2 else (True, True))
 
 
+def test_another_symbol_of_the_name_rows():
+    batch, length = tirx.Var("rows", "int64"), tirx.Var("rows_1", "int64")
+    plain = function(relax.op.matmul, ((batch, length, 64), HALF), ((64, 32), HALF))
+    by_name = flatten_function(plain).func.params[0].ty.shape[0]
+    assert by_name.name == "rows_2"
+
+
 def test_several_outputs():
     """Each output of a function goes through a view of its own."""
     mod = models.legalized(llama(SMALL, attention="plain"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import types
 import warnings
 
@@ -130,6 +131,21 @@ def test_plain_builds_are_ours_when_switched_on():
 
 
 @pytest.mark.usefixtures("switch")
+def test_the_switch_in_many_threads():
+    before = stock.legalize_passes
+    threads = [threading.Thread(target=enable) for _ in range(16)]
+    threads += [threading.Thread(target=disable) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    enable()
+    assert stock.legalize_passes.switch_of is before  # not a wrapper around a wrapper
+    disable()
+    assert stock.legalize_passes is before
+
+
+@pytest.mark.usefixtures("switch")
 def test_both_names_of_tvms_list_are_switched():
     enable()
     target = Target(models.H200)
@@ -189,8 +205,10 @@ def test_no_target():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tiles": 3}, r"found option tiles; need one of accumulate, classes, database"),
+        ({"tiles": 3}, r"found option tiles; need one of accumulate, classes, database, batch_"),
         ({"accumulate": "float64"}, r"found accumulate='float64'; need 'float32', or None"),
+        ({"database": 5}, r"found database=5, of type int; need the work_dir of a tuning"),
+        ({"batch_invariant": 1}, r"found batch_invariant=1; need True or False"),
         ({"database": "/no/such/folder"}, r"which is no folder; need the work_dir of a tuning"),
     ],
 )
@@ -203,6 +221,13 @@ def test_options_that_cannot_be(options, message):
 def test_classes_that_cannot_be():
     with pytest.raises(tvm_hopper.HopperError, match="classes"):
         ModelOptions(classes=(64, 16))
+
+
+@pytest.mark.skipif(tvm.cuda(0).exist, reason="there is a GPU")
+def test_no_gpu():
+    ex = build()  # builds all the same
+    with pytest.raises(RuntimeError, match="CUDA"):
+        relax.VirtualMachine(ex, tvm.cuda(0))
 
 
 def test_a_module_without_a_product():
@@ -300,6 +325,29 @@ def test_tuned_classes(lookup, tmp_path):
     lookup.answer = [(16, hs.MatmulConfig((64, 16, 64))), (512, hs.MatmulConfig((128, 96, 64)))]
     (one,) = report(build(database=str(tmp_path))).functions
     assert [x.rows for x in one.kernels] == [16, 512]
+
+
+REFUSED_CONFIGS = [
+    hs.MatmulConfig((64, 96, 64), stages=60, consumers=1),
+    hs.MatmulConfig((64, 96, 64), split_k=2, stages=2),  # beside batch_invariant
+    hs.PointwiseConfig(),
+    [(16, hs.MatmulConfig((64, 16, 64), stages=60)), (512, hs.MatmulConfig((128, 96, 64)))],
+]
+
+
+@pytest.mark.parametrize("answer", REFUSED_CONFIGS, ids=["ring", "bits", "rule", "classes"])
+def test_a_tuned_configuration_that_does_not_fit(lookup, tmp_path, answer):
+    lookup.answer = answer
+    plain = report(Linear, models.H200, classes=(16, 64), batch_invariant=True).functions[0]
+    found = report(
+        Linear, models.H200, classes=(16, 64), batch_invariant=True, database=str(tmp_path)
+    )
+    (one,) = found.functions
+    assert one.kernels == plain.kernels
+    note, _, more = one.note.partition("; tuned configuration not used: ")
+    assert note == plain.note
+    assert more
+    assert "tuned" in str(found)
 
 
 def test_nothing_tuned(lookup, tmp_path):

@@ -225,3 +225,52 @@ def test_a_transposed_tensor_goes_through_shared_memory():
 def test_what_tiles_do_not_serve_is_read_one_by_one(n, m, dtype, config):
     _, text = chosen(transposed(n, m, dtype), config)
     assert "shared memory" not in text
+
+
+# -- parts of a tensor's columns ------------------------------------------------------------------
+
+
+def gate(rows, columns, offset=None, parts=2, dtype="float16"):
+    """Return X's columns from 0 times those from `offset`, and so on, as a split leaves them."""
+    offset = columns if offset is None else offset
+    x = te.placeholder((rows, offset * (parts - 1) + columns), dtype, name="X")
+
+    def part(number):
+        start = number * offset
+        return te.compute((rows, columns), lambda i, j: x[i, j + start], name=f"P{number}")
+
+    taken = [part(i) for i in range(parts)]
+
+    def value(i, j):
+        total = te.sigmoid(taken[0][i, j])
+        for one in taken:
+            total = total * one[i, j]
+        return total
+
+    return module(x, te.compute((rows, columns), value, name="Y"))
+
+
+def text_of(mod, config=None):
+    sch = s_tir.Schedule(mod)
+    hs.pointwise(sch, config=config)
+    assert verify(sch, against=mod).verdict == "clean"
+    return capture.cuda_sources(tvm.compile(sch.mod, target=TARGET))[0]
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_of_columns_are_loaded_by_whole_vectors(parts):
+    text = text_of(gate(5, 320, parts=parts), hs.PointwiseConfig(32, 1))
+    assert text.count("*(uint4*)(X_ptr") == parts
+    assert "X_ptr[" not in text
+
+
+@pytest.mark.parametrize(("columns", "offset"), [(24, 24), (32, 40)], ids=["columns", "offset"])
+def test_parts_that_begin_in_a_vector_are_loaded_one_by_one(columns, offset):
+    assert "*(uint4*)(X_ptr" not in text_of(gate(5, columns, offset))
+
+
+def test_one_part_alone_is_inlined():
+    x = te.placeholder((5, 64), "float16", name="X")
+    part = te.compute((5, 32), lambda i, j: x[i, j + 32], name="P")
+    mod = module(x, te.compute((5, 32), lambda i, j: part[i, j] * part[i, j], name="Y"))
+    assert text_of(mod).count("X_local") == 0

@@ -83,6 +83,9 @@ def as_text(conditions: Sequence[HostCondition]) -> str:
     others: list[str] = []
     for each in conditions:
         term = each.term
+        if isinstance(term, tirx.EQ) and (only := ir.static_int(term.b)) is not None:
+            low[_plain(term.a)] = high[_plain(term.a)] = only
+            continue
         if type(term) not in _OPPOSITE:
             others.append(_plain(term))
             continue
@@ -98,13 +101,14 @@ def as_text(conditions: Sequence[HostCondition]) -> str:
             high[name] = min(largest - step, high.get(name, largest - step))
         else:
             others.append(_plain(term))
-    ranges = [
-        f"{low[name]} <= {name} <= {high[name]}"
-        if name in low and name in high
-        else (f"{name} >= {low[name]}" if name in low else f"{name} <= {high[name]}")
-        for name in dict.fromkeys([*low, *high])
-    ]
+    ranges = [_range(name, low.get(name), high.get(name)) for name in {**low, **high}]
     return " and ".join([*ranges, *others])
+
+
+def _range(name: str, low: int | None, high: int | None) -> str:
+    if low is None or high is None:
+        return f"{name} <= {high}" if low is None else f"{name} >= {low}"
+    return f"{name} == {low}" if low == high else f"{low} <= {name} <= {high}"
 
 
 def _plain(expr: Any) -> str:

@@ -3,6 +3,7 @@
 dl.ApplyDefaultSchedule(
     tvm_hopper.dlight.Matmul(),
     tvm_hopper.dlight.RowReduction(),
+    tvm_hopper.dlight.ColumnReduction(),
     tvm_hopper.dlight.Pointwise(),
     *tvm_hopper.dlight.stock(),
 )(mod)
@@ -10,8 +11,18 @@ dl.ApplyDefaultSchedule(
 
 from .collection import rules, stock
 from .decisions import Decision, by_name
+from .memory_bound import ColumnReductionRule as ColumnReduction
 from .memory_bound import PointwiseRule as Pointwise
 from .memory_bound import RowReductionRule as RowReduction
 from .product import MatmulRule as Matmul
 
-__all__ = ["Decision", "Matmul", "Pointwise", "RowReduction", "by_name", "rules", "stock"]
+__all__ = [
+    "ColumnReduction",
+    "Decision",
+    "Matmul",
+    "Pointwise",
+    "RowReduction",
+    "by_name",
+    "rules",
+    "stock",
+]

@@ -13,7 +13,7 @@ from tvm.target import Target
 from tvm_hopper import schedule as hs
 
 from .decisions import Decision, crash_text, is_scheduled, name_of
-from .memory_bound import PointwiseRule, RowReductionRule
+from .memory_bound import ColumnReductionRule, PointwiseRule, RowReductionRule
 from .product import MatmulRule
 
 STOCK = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")  # TVM's order for CUDA
@@ -70,9 +70,10 @@ def rules(
     *,
     accumulate: str | None = "float32",
     classes: Sequence[int] | Mapping[int, hs.MatmulConfig] | None = None,
-    config: hs.MatmulConfig | hs.RowReductionConfig | hs.PointwiseConfig | None = None,
+    config: Any = None,
+    batch_invariant: bool = False,
 ) -> list[ScheduleRule]:
-    """Return all rules in their order: Matmul, RowReduction, Pointwise, then TVM's.
+    """Return all rules in their order: Matmul, RowReduction, ColumnReduction, Pointwise, TVM's.
 
     Parameters
     ----------
@@ -82,14 +83,24 @@ def rules(
         Of `Matmul`; `accumulate` of `RowReduction` as well.
     config : configuration, optional
         What is decided of every function that the rule for such configurations takes.
+    batch_invariant : bool
+        Of `Matmul`.
     """
     decisions = [] if decisions is None else decisions
     product = config if isinstance(config, hs.MatmulConfig) else None
     rows = config if isinstance(config, hs.RowReductionConfig) else None
+    columns = config if isinstance(config, hs.ColumnReductionConfig) else None
     elements = config if isinstance(config, hs.PointwiseConfig) else None
     return [
-        MatmulRule(accumulate, classes=classes, config=product, decisions=decisions),
+        MatmulRule(
+            accumulate,
+            classes=classes,
+            config=product,
+            batch_invariant=batch_invariant,
+            decisions=decisions,
+        ),
         RowReductionRule(accumulate, config=rows, decisions=decisions),
+        ColumnReductionRule(accumulate, config=columns, decisions=decisions),
         PointwiseRule(decisions, config=elements),
         *stock(decisions),
     ]

@@ -1,4 +1,4 @@
-"""Reductions of rows and elementwise functions, by `hs.row_reduction` and `hs.pointwise`."""
+"""Reductions and elementwise functions, by `hs.row_reduction`, `hs.column_reduction` and so on."""
 
 from __future__ import annotations
 
@@ -39,18 +39,46 @@ class RowReductionRule(HopperRule):
         decisions: list[Decision] | None = None,
     ) -> None:
         super().__init__(decisions)
-        if accumulate not in (None, WIDE):
-            raise cannot_schedule("RowReduction", f"{accumulate=}", f"{WIDE!r} or None")
-        self.accumulate, self.config = accumulate, config
+        self.accumulate, self.config = checked_type(self.name, accumulate), config
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole function of row reductions."""
-        func = sch.mod["main"]
-        halves = half_sums(func) if self.accumulate else []
-        if halves:
-            ir.replace_schedule(sch, s_tir.Schedule(hs.widen_sums(func)))
+        said = widen(sch, self.accumulate)
         hs.row_reduction(sch, config=self.config)
-        return f"reductions in {self.accumulate} instead of {', '.join(halves)}" if halves else ""
+        return said
+
+
+class ColumnReductionRule(HopperRule):
+    """Reductions of columns and what surrounds them: the same bits in every run.
+
+    Parameters
+    ----------
+    accumulate : str, optional
+        "float32": functions that reduce in 16 bits do so in float32, see `hs.widen_sums`. None:
+        they are refused.
+    config : ColumnReductionConfig, optional
+        What is decided of every one.
+    decisions : list of Decision, optional
+        Where to note what becomes of each function.
+    """
+
+    name: ClassVar[str] = "ColumnReduction"
+
+    def __init__(
+        self,
+        accumulate: str | None = WIDE,
+        *,
+        config: hs.ColumnReductionConfig | None = None,
+        decisions: list[Decision] | None = None,
+    ) -> None:
+        super().__init__(decisions)
+        self.accumulate, self.config = checked_type(self.name, accumulate), config
+
+    def schedule(self, sch: s_tir.Schedule) -> str:
+        """Schedule a whole function of column reductions."""
+        said = widen(sch, self.accumulate)
+        hs.column_reduction(sch, config=self.config)
+        return said
 
 
 class PointwiseRule(HopperRule):
@@ -86,3 +114,20 @@ class PointwiseRule(HopperRule):
             )
         hs.pointwise(sch, config=self.config)
         return ""
+
+
+def checked_type(rule: str, accumulate: str | None) -> str | None:
+    """Return a type in which sums can be made, or None."""
+    if accumulate not in (None, WIDE):
+        raise cannot_schedule(rule, f"{accumulate=}", f"{WIDE!r} or None")
+    return accumulate
+
+
+def widen(sch: s_tir.Schedule, accumulate: str | None) -> str:
+    """Let a function reduce in another type than 16 bits; return what was done."""
+    func = sch.mod["main"]
+    halves = half_sums(func) if accumulate else []
+    if not halves:
+        return ""
+    ir.replace_schedule(sch, s_tir.Schedule(hs.widen_sums(func)))
+    return f"reductions in {accumulate} instead of {', '.join(halves)}"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule.products.branches import look_at
 
 from .decisions import Decision
+from .one_row import one_row_kernel, with_one_row
 from .rule import HopperRule
 
 
@@ -29,6 +32,8 @@ class MatmulRule(HopperRule):
         Size classes of symbolic rows, see `hs.matmul`; None: by the model.
     config : MatmulConfig, optional
         What is decided of every product.
+    batch_invariant : bool
+        True: the bits of a row do not depend on how many there are, see `hs.MatmulConfig`.
     decisions : list of Decision, optional
         Where to note what becomes of each function.
     """
@@ -42,10 +47,12 @@ class MatmulRule(HopperRule):
         *,
         classes: Sequence[int] | Mapping[int, hs.MatmulConfig] | None = None,
         config: hs.MatmulConfig | None = None,
+        batch_invariant: bool = False,
         decisions: list[Decision] | None = None,
     ) -> None:
         super().__init__(decisions)
         self.accumulate, self.classes, self.config = accumulate, classes, config
+        self.batch_invariant = batch_invariant
 
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule the product of a function."""
@@ -59,16 +66,35 @@ class MatmulRule(HopperRule):
         dtype = _sum_dtype(sch, block)
         wide = self.accumulate if self.accumulate not in (None, dtype) else None
         config, classes = self.config or hs.MatmulConfig(), self.classes
-        if wide is not None:
-            config = replace(config, accumulate=wide)
+        fixed: dict[str, Any] = {} if wide is None else {"accumulate": wide}
+        if self.batch_invariant:
+            fixed["batch_invariant"] = True
+        config = replace(config, **fixed)
+        plain = sch.mod["main"]
         if not _has_symbols(sch):
             hs.matmul(sch, block, config)
         elif isinstance(classes, Mapping):
-            own = {bound: replace(x, accumulate=config.accumulate) for bound, x in classes.items()}
+            own = {bound: replace(x, **fixed) for bound, x in classes.items()}
             hs.matmul(sch, block, classes=own)
         else:
             hs.matmul(sch, block, config, classes=classes)
+        if not self.batch_invariant and config.tile is None and not isinstance(classes, Mapping):
+            _add_one_row(sch, plain, block)
         return f"sums in {wide} instead of {dtype}" if wide else ""
+
+
+def _add_one_row(sch: s_tir.Schedule, plain: Any, block: str) -> None:
+    """Compute a single row, if there can be one and it has none, by a kernel of its own."""
+    if any(not ir.find_blocks(x, keys.WGMMA) for x in ir.kernels(sch.mod["main"])):
+        return
+    problem = look_at(s_tir.Schedule(plain), block).problem
+    rows = problem.m.extent
+    if rows != 1 and not isinstance(rows, tirx.Var):
+        return
+    one = one_row_kernel(plain, problem)
+    if one is not None:
+        both = one if rows == 1 else with_one_row(sch.mod["main"], one, rows)
+        ir.replace_schedule(sch, s_tir.Schedule(both))
 
 
 def products(sch: s_tir.Schedule) -> list[str]:

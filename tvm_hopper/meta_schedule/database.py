@@ -72,6 +72,9 @@ class Database:
     """
 
     def __init__(self, work_dir: str | Path) -> None:
+        if not isinstance(work_dir, (str, os.PathLike)):
+            found = f"{work_dir!r}, of type {type(work_dir).__name__}"
+            raise cannot_tune("database", found, "the work_dir of a tuning run")
         self.folder = Path(work_dir)
         if not (self.folder / FILE).is_file():
             need = f"the work_dir of a tuning run, with {FILE}"

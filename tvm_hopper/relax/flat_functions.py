@@ -164,7 +164,10 @@ def _name_rows(func: tirx.PrimFunc, dims: Sequence[Any]) -> tirx.PrimFunc | None
     total = count_rows(dims)
     if isinstance(total, (tirx.IntImm, tirx.Var)):
         return func
-    rows = tirx.Var(ROWS, ir.dtype_of(total))
+    shapes = [extent for param in func.params for extent in param.ty.shape]
+    places = [func.body, *func.params, *shapes]
+    taken = {str(x.name) for place in places for x in ir.find_all(place, tirx.Var)}
+    rows = tirx.Var(free_name(ROWS, taken), ir.dtype_of(total))
 
     def named(node: Any) -> Any:
         return rows if tvm_ffi.structural_equal(node, total) else node
@@ -177,3 +180,9 @@ def _name_rows(func: tirx.PrimFunc, dims: Sequence[Any]) -> tirx.PrimFunc | None
     ):
         return None
     return func
+
+
+def free_name(wanted: str, taken: set[str]) -> str:
+    """Return a name, with a number behind it where another one has it."""
+    numbered = (f"{wanted}_{i}" for i in range(1, len(taken) + 2))
+    return wanted if wanted not in taken else next(x for x in numbered if x not in taken)

@@ -53,6 +53,11 @@ def legalize_passes(options: ModelOptions) -> list[Any]:
     ]
 
 
+def scheduling_passes(target: Target, options: ModelOptions) -> list[Any]:
+    """Return what takes a model to functions of kernels: all of the pipeline but memory's part."""
+    return [*stock.library_dispatch_passes(target), *legalize_passes(options)]
+
+
 def prepare(mod: tvm.IRModule, target: Any = None) -> tvm.IRModule:
     """Return a model as the pipeline schedules it: functions in plain loops, and calls of them.
 
@@ -77,7 +82,7 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
     Parameters
     ----------
     given
-        Options, see `ModelOptions`: accumulate, classes, database.
+        Options, see `ModelOptions`: accumulate, batch_invariant, classes, database.
 
     Raises
     ------
@@ -98,8 +103,7 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
             _warn_of_target(target)
             return relax.get_default_pipeline(target)(mod)
         passes = [
-            *stock.library_dispatch_passes(target),
-            *legalize_passes(options),
+            *scheduling_passes(target, options),
             *stock.dataflow_lower_passes(target),
             *stock.finalize_passes(target),
         ]

@@ -19,7 +19,7 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.requests.targets import chip_of_target
 
 from .keep_records import records_of
-from .lowering import is_ours, legalize_passes
+from .lowering import is_ours, scheduling_passes
 from .model_table import as_html, as_text
 from .model_times import call_time, symbols_of
 from .options import as_options
@@ -159,7 +159,7 @@ def _lowered(mod: tvm.IRModule, target: Any, options: dict[str, Any]) -> tvm.IRM
             'report(mod, "nvidia/nvidia-h200")'
         )
     with target:
-        return tvm.transform.Sequential(legalize_passes(checked))(mod)
+        return tvm.transform.Sequential(scheduling_passes(target, checked))(mod)
 
 
 def _check_sizes(functions: tuple[FunctionRecord, ...], sizes: Mapping[str, int]) -> None:

@@ -109,6 +109,9 @@ def _product_time(record: FunctionRecord, rows: int, chip: Chip) -> float:
         return 0.0
     product = record.product
     assert product is not None
+    exact = [x.microseconds for x in record.kernels if x.rows == rows and x.microseconds]
+    if exact and chip == Chip():
+        return exact[0]
     bounds = [x.rows for x in record.kernels if x.rows is not None]
     bound = next((x for x in bounds if x >= rows), bounds[-1] if bounds else rows)
     n, k, dtype, out = product.columns, product.depth, product.dtype, product.out_dtype

@@ -31,11 +31,15 @@ class ModelOptions:
         Empty: one kernel.
     database : str or Database, optional
         Configurations that a tuning found: a folder, or what `tvm_hopper.meta_schedule` opened.
+    batch_invariant : bool
+        True: the bits of a product's row do not depend on how many rows there are, see
+        `hs.MatmulConfig`. Norms with symbolic rows are so in any case.
     """
 
     accumulate: str | None = "float32"
     classes: Sequence[int] | None = CLASSES
     database: Any = None
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         if self.accumulate is not None and self.accumulate not in ACCUMULATE:
@@ -47,6 +51,18 @@ class ModelOptions:
         if isinstance(self.database, (str, os.PathLike)) and not os.path.isdir(self.database):
             found = f"database={str(self.database)!r}, which is no folder"
             raise cannot_configure(WHERE, found, "the work_dir of a tuning that was run")
+        if self.database is not None and not _is_database(self.database):
+            found = f"database={self.database!r}, of type {type(self.database).__name__}"
+            need = "the work_dir of a tuning that was run, or a tvm_hopper.meta_schedule.Database"
+            raise cannot_configure(WHERE, found, need)
+        if not isinstance(self.batch_invariant, bool):
+            found = f"batch_invariant={self.batch_invariant!r}"
+            raise cannot_configure(WHERE, found, "True or False")
+
+
+def _is_database(value: Any) -> bool:
+    """Tell a folder's name, or whatever answers like a database, which is not imported here."""
+    return isinstance(value, (str, os.PathLike)) or callable(getattr(value, "winner", None))
 
 
 def as_options(given: dict[str, Any]) -> ModelOptions:

@@ -54,13 +54,17 @@ class ScheduleFunctions:
             if is_scheduled(func):
                 records.append(collect.of_given(name, func))
                 continue
-            said: list[Decision] = []
             target = func.attrs.get("target") or Target.current(allow_none=False)
             tuned = find_tuned(database, name, func, target)
-            done = self._schedule(name, func, target, tuned, said)
+            done, said = self._schedule(name, func, target, tuned)
+            record = collect.of_scheduled(name, func, done, said, tuned)
+            if tuned.configs and record.rule != tuned.rule:  # a record is advice, no order
+                done, own = self._schedule(name, func, target, TunedChoice())
+                record = collect.of_scheduled(name, func, done, own)
+                record = replace(record, note=_joined(record.note, tuned.refusal(said)))
             if done is not None:
                 new[gv] = done
-            records.append(collect.of_scheduled(name, func, done, said, tuned))
+            records.append(record)
         calls, libraries = collect.find_calls(mod)
         records += [collect.of_library(name) for name in libraries]
         counted = [_with_calls(x, calls) for x in records]
@@ -74,14 +78,15 @@ class ScheduleFunctions:
         func: tirx.PrimFunc,
         target: Target,
         tuned: TunedChoice,
-        said: list[Decision],
-    ) -> Any:
+    ) -> tuple[Any, list[Decision]]:
         """Ask the rules in turn; return the function as the first that takes it leaves it."""
+        said: list[Decision] = []
         rules = dlight.rules(
             said,
             accumulate=self.options.accumulate,
             classes=tuned.classes if tuned.configs else self.options.classes,
             config=tuned.config,
+            batch_invariant=self.options.batch_invariant,
         )
         for rule in rules:
             result = rule.apply(func, target, False)
@@ -98,8 +103,8 @@ class ScheduleFunctions:
             if fault is not None:
                 said[-1] = replace(said[-1], taken=False, reason=fault)
                 continue
-            return _named_as(func, new).with_attr("tirx.is_scheduled", True)
-        return None
+            return _named_as(func, new).with_attr("tirx.is_scheduled", True), said
+        return None, said
 
 
 def _named_as(old: tirx.PrimFunc, new: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -111,3 +116,7 @@ def _named_as(old: tirx.PrimFunc, new: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _with_calls(record: FunctionRecord, calls: dict[str, Any]) -> FunctionRecord:
     return replace(record, calls=tuple(calls.get(record.name, ())))
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(x for x in notes if x)

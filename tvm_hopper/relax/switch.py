@@ -6,6 +6,7 @@ Both get a wrapper, which hands over to what stood there for any target that is 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ from .options import ModelOptions, as_options
 PLACES = (stock, relax.backend.cuda)
 NAME = "legalize_passes"
 
+_LOCK = threading.RLock()  # two threads would each wrap what the other one has put there
+
 Legalize = Callable[[Target], list[Any]]
 
 
@@ -30,7 +33,7 @@ def enable(**options: Any) -> None:
     Parameters
     ----------
     options
-        Those of the pipeline "tvm_hopper": accumulate, classes, database.
+        Those of the pipeline "tvm_hopper": accumulate, batch_invariant, classes, database.
 
     Raises
     ------
@@ -38,15 +41,18 @@ def enable(**options: Any) -> None:
         There is no such option, or it cannot be so.
     """
     given = as_options(options)
-    disable()
-    for place in PLACES:
-        setattr(place, NAME, _wrapped(getattr(place, NAME), given))
+    with _LOCK:
+        disable()
+        for place in PLACES:
+            setattr(place, NAME, _wrapped(getattr(place, NAME), given))
 
 
 def disable() -> None:
     """Undo `enable`; nothing where it was not called."""
-    for place in PLACES:
-        setattr(place, NAME, getattr(getattr(place, NAME), "switch_of", getattr(place, NAME)))
+    with _LOCK:
+        for place in PLACES:
+            now = getattr(place, NAME)
+            setattr(place, NAME, getattr(now, "switch_of", now))
 
 
 def _wrapped(previous: Legalize, options: ModelOptions) -> Legalize:

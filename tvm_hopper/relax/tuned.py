@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from tvm import tirx
 from tvm.target import Target
 
+from tvm_hopper.dlight import Decision
 from tvm_hopper.errors import cannot_configure
 from tvm_hopper.schedule import (
     ColumnReductionConfig,
@@ -26,7 +27,12 @@ from tvm_hopper.schedule import (
 from .options import WHERE
 
 LOOKUP = "tvm_hopper.meta_schedule"
-CONFIGURATIONS = (MatmulConfig, RowReductionConfig, PointwiseConfig, ColumnReductionConfig)
+RULES = {  # by which rule a configuration is taken
+    MatmulConfig: "Matmul",
+    RowReductionConfig: "RowReduction",
+    PointwiseConfig: "Pointwise",
+    ColumnReductionConfig: "ColumnReduction",
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,17 @@ class TunedChoice:
         if self.config is not None:
             found[None] = self.config
         return found
+
+    @property
+    def rule(self) -> str:
+        """The rule that such configurations are for; empty where nothing is decided."""
+        kinds = {type(x) for x in self.configs.values()}
+        return RULES[kinds.pop()] if kinds else ""
+
+    def refusal(self, said: Sequence[Decision]) -> str:
+        """Say why the rule did not take what was decided, for the report."""
+        reasons = (x.reason for x in said if x.rule == self.rule and not x.taken)
+        return f"tuned configuration not used: {next(reasons, 'another rule came first')}"
 
 
 def describe(config: Any) -> str:
@@ -95,7 +112,7 @@ def find_tuned(database: Any, name: str, func: tirx.PrimFunc, target: Target) ->
     found = _reader(database).lookup(database, func, target)
     if found is None:
         return TunedChoice()
-    if isinstance(found, CONFIGURATIONS):
+    if isinstance(found, tuple(RULES)):
         return TunedChoice(config=found)
     try:
         classes = {int(bound): config for bound, config in found}

@@ -27,6 +27,7 @@ def inline_parts(
     helper: str,
     recompute: bool = False,
     other: frozenset[str] = frozenset(),
+    kept: frozenset[str] = frozenset(),
 ) -> list[Part]:
     """Inline elementwise blocks, from the first on; return what is left.
 
@@ -40,11 +41,13 @@ def inline_parts(
         Whether to inline what is dear, too, if it has one value for each element.
     other : frozenset of str
         Names of blocks that belong to another kernel of the function.
+    kept : frozenset of str
+        Names of blocks that stay as they are.
     """
     while True:
         parts = find_parts(sch, helper, other)
         outputs = results(sch, parts)
-        inner = [p for p in parts if _may_inline(p, outputs)]
+        inner = [p for p in parts if _may_inline(p, outputs) and p.name not in kept]
         ready = [p for p in inner if not _is_kept(p, parts, recompute)]
         if not ready:
             return parts

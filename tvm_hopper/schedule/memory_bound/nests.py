@@ -59,6 +59,7 @@ def keep_in_registers(
     row: tuple[Any, ...],
     reads: list[Read],
     tile: RegisterTile,
+    loads: frozenset[str] = frozenset(),
 ) -> list[Nest]:
     """Put tensors and results in registers; return all nests, in an order that they can run in.
 
@@ -76,6 +77,8 @@ def keep_in_registers(
         Tensors to load once.
     tile : RegisterTile
         How elements are dealt out to threads.
+    loads : frozenset of str
+        Names of the blocks that only load a part of a tensor, by whole vectors.
     """
     outputs = results(sch, parts)
     stores: dict[str, list[Nest]] = {}
@@ -100,6 +103,7 @@ def keep_in_registers(
             for read in again
         ]
         work = Work.COMPUTE if part.name in full else Work.COMPUTE_ROWS
+        work = Work.LOAD if part.name in loads else work
         nests.append(Nest(part.block, Work.REDUCE if part.reduced else work))
         nests += stores[part.name]
     for nest in nests:

@@ -20,7 +20,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
-from tvm_hopper.schedule.memory_bound.arrays import find_reads
+from tvm_hopper.schedule.memory_bound.arrays import Read, find_reads
 from tvm_hopper.schedule.memory_bound.inline import inline_parts, is_dear
 from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
@@ -37,6 +37,7 @@ from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, wides
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
+from .columns import find_columns_read
 from .config import PointwiseConfig
 from .model import choose_elements
 from .recognize import ElementProgram, check_elements, find_elements, group_by_shape
@@ -108,40 +109,47 @@ def _schedule(sch: s_tir.Schedule, given: PointwiseConfig) -> PointwiseConfig:
 
 def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> PointwiseConfig:
     """Schedule a program; return what was chosen for its first kernel."""
-    _inline_moves(sch)
-    parts = inline_parts(sch, "pointwise")
+    columns = find_columns_read(sch)
+    _inline_moves(sch, columns)
+    parts = inline_parts(sch, "pointwise", kept=columns)
     groups = group_by_shape(parts, list(params(sch)))
-    choices = [_apply_kernel(sch, group, given) for group in groups]
+    choices = [_apply_kernel(sch, group, given, columns) for group in groups]
     return choices[0]
 
 
-def _inline_moves(sch: s_tir.Schedule) -> None:
+def _inline_moves(sch: s_tir.Schedule, kept: frozenset[str]) -> None:
     """Inline blocks that only move elements, as a reshape does: each reader finds its own."""
     outputs = list(params(sch))
     for part in find_parts(sch, "pointwise"):
         moves = not part.reduced and isinstance(part.store.value, ir.TensorLoad)
+        if part.name in kept:
+            continue
         if moves and not any(x.same_as(y) for x in part.outputs for y in outputs):
             with contextlib.suppress(*TVM_ERRORS):  # `inline_parts` says which block it was
                 sch.compute_inline(part.block)
 
 
 def _apply_kernel(
-    sch: s_tir.Schedule, parts: list[Part], given: PointwiseConfig
+    sch: s_tir.Schedule, parts: list[Part], given: PointwiseConfig, columns: frozenset[str]
 ) -> PointwiseConfig:
     """Schedule blocks of one shape as one kernel."""
     check_elements(parts)
+    loads = [p for p in parts if p.name in columns]
     crossed = find_transposition(parts, given)
     if crossed is not None:
         return apply_transposition(sch, crossed, given, bool(given.hint))
     reads = find_reads(sch, parts)
-    program = find_elements(parts, reads)
+    program = find_elements(parts, reads, by_rows=bool(loads))
     full = frozenset(p.name for p in parts)
     tensors = [*(x.tensor for x in reads), *in_memory(sch, parts, full)]
+    tensors += [p.loads[0].source for p in loads]
     vector = _vector(program, tensors, given.vector)
     dear = any(is_dear(p.store.value) for p in parts)
-    choice = choose_elements(program, tensors, reads, vector, dear, given)
+    every = [*reads, *(Read(p.outputs[0], (), True) for p in loads)]
+    choice = choose_elements(program, tensors, every, vector, dear, given)
     tile = choice.tile
-    nests = keep_in_registers(sch, parts, full, program.rows, program.row, reads, tile)
+    names = frozenset(p.name for p in loads)
+    nests = keep_in_registers(sch, parts, full, program.rows, program.row, reads, tile, names)
 
     shared = [x for x in nests if x.work is Work.LOAD_COLUMNS]
     block = merge(sch, [_tile_loop(sch, x, program, tile) for x in nests if x not in shared])

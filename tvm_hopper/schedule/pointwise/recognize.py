@@ -107,16 +107,17 @@ def _is_own(access: Any, variables: list[Any]) -> bool:
     )
 
 
-def find_elements(parts: list[Part], reads: list[Read]) -> ElementProgram:
+def find_elements(parts: list[Part], reads: list[Read], by_rows: bool = False) -> ElementProgram:
     """Say whether vectors run along all elements, or along rows.
 
-    Along rows where a tensor has one value for each column, or where 32 bits do not number all.
+    Along rows where a tensor has one value for each column, where 32 bits do not number all, or
+    where that is asked for.
     So, too, behind a symbolic dimension that is not the first: no simplifier gets indices back
     from the number of an element there. A row is then all that is behind it.
     """
     axes = parts[0].spatial
     extents = tuple(x.dom.extent for x in axes) or (1,)
-    if not all(x.has_rows for x in reads) or (len(extents) > 1 and not _fits(axes)):
+    if by_rows or not all(x.has_rows for x in reads) or (len(extents) > 1 and not _fits(axes)):
         return ElementProgram(extents[:-1], extents[-1:])
     symbolic = [i for i, x in enumerate(extents[:-1]) if ir.static_int(x) is None]
     first = symbolic[-1] + 1 if symbolic and symbolic[-1] else 0

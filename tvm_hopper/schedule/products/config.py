@@ -203,7 +203,7 @@ class MatmulConfig:
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         split.check_cluster(where, self.cluster, self.split_k, self.split_mode)
         check_pending(where, stages, last_stage, self.wgmma_pending)
-        if self.batch_invariant not in (False, True):
+        if not isinstance(self.batch_invariant, bool):
             found = f"batch_invariant={self.batch_invariant!r}"
             raise cannot_schedule(where, found, "True or False")
         if self.batch_invariant and self.parts > 1:
@@ -212,7 +212,7 @@ class MatmulConfig:
         _store(self, dots=as_dots(where, self.dots))
         if self.dots:
             self._check_alone(where)
-        if self.transposed not in (None, False, True):
+        if self.transposed is not None and not isinstance(self.transposed, bool):
             raise cannot_schedule(where, f"transposed={self.transposed!r}", "True, False or None")
         if self.transposed and self.store is not None:
             need = "one of the two: rows of a transposed tile are no rows in memory"

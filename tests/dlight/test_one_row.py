@@ -1,0 +1,107 @@
+"""One row of a product: by a reduction of the weight's rows, beside kernels for more rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+from tvm.target import Target
+
+from tvm_hopper import dlight, ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.relax import report
+from tvm_hopper.requests import keys
+from tvm_hopper.simulation import verify
+from tvm_hopper.testing import workloads
+from tvm_hopper.testing.relax_forms import legalize
+
+H200 = Target("nvidia/nvidia-h200")
+op = relax.op
+
+
+def linear(x, w, b, r):
+    return op.add(op.nn.gelu(op.add(op.matmul(x, op.permute_dims(w)), b)), r)
+
+
+def function(rows, dtype="float16"):
+    tensors = [(rows, 1024), (24, 1024), (24,), (rows, 24)]
+    (func,) = legalize(linear, *((x, dtype) for x in tensors)).functions.values()
+    return func
+
+
+def kinds(func):
+    """Return of each kernel whether it reduces rows."""
+    return [keys.MEMORY_BOUND in x.annotations for x in ir.kernels(func)]
+
+
+def scheduled(func, **options):
+    rule = dlight.Matmul(**options)
+    sch = rule.apply(func, H200, False)
+    assert sch is not None, rule.decisions
+    return sch
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_any_number_of_rows_is_right(dtype):
+    func = function("s", dtype)
+    sch = scheduled(func, classes=(8, 64))
+    assert kinds(sch.mod["main"]) == [True, False, False]
+    for rows in (1, 0, 2, 70):
+        x = np.random.default_rng(rows).normal(size=(rows, 1024)).astype("float32")
+        given = {func.params[0].name: x.astype(ir.dtype_of(func.params[0]))}
+        found = verify(sch, given, against=tvm.IRModule({"main": func}))
+        assert found.verdict == "clean", found.table()
+
+
+def test_a_single_row_that_is_known():
+    sch = scheduled(function(1))
+    (kernel,) = ir.kernels(sch.mod["main"])
+    assert not ir.find_blocks(kernel, keys.WGMMA)
+    assert verify(sch, against=tvm.IRModule({"main": function(1)})).verdict == "clean"
+
+
+def test_a_function_that_has_such_a_kernel_gets_no_second_one(monkeypatch):
+    func = function("s")
+    ready = scheduled(func, classes=(8, 64))
+    monkeypatch.setattr(hs, "matmul", lambda sch, *_, **__: ir.replace_schedule(sch, ready.copy()))
+    assert kinds(scheduled(func, classes=(8, 64)).mod["main"]) == [True, False, False]
+
+
+def product(rows="m", n=96, k=1024, layout="NT"):
+    half = {"out_dtype": "float16", "acc_dtype": "float16"}
+    return workloads.matmul(rows, n, k, layout=layout, **half)["main"]
+
+
+@pytest.mark.parametrize(
+    ("func", "options"),
+    [
+        (product(), {"batch_invariant": True}),
+        (product(), {"config": hs.MatmulConfig((64, 32, 64))}),
+        (product(), {"classes": {16: hs.MatmulConfig((64, 16, 64)), 64: hs.MatmulConfig()}}),
+        (product(k=256), {}),
+        (product(layout="NN"), {}),
+        (product(rows=2), {}),
+    ],
+    ids=["same bits", "a tile", "tuned classes", "short rows", "columns", "two rows"],
+)
+def test_what_has_no_such_kernel(func, options):
+    assert True not in kinds(scheduled(func, **options).mod["main"])
+
+
+def test_the_report_says_so():
+    builder = relax.BlockBuilder()
+    rows = tirx.Var("s", "int64")
+    x = relax.Var("x", relax.TensorType((rows, 4096), "float16"))
+    w = relax.Var("w", relax.TensorType((1024, 4096), "float16"))
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(op.matmul(x, op.permute_dims(w))))
+        builder.emit_func_output(out)
+    found = report(builder.finalize(), H200, sizes={"s": 1}, classes=(8, 64))
+    (one,) = found.functions
+    first, *others = one.kernels
+    assert (first.rows, first.launched_for) == (1, "s == 1")
+    assert "threads a row" in first.configuration
+    assert [x.rows for x in others] == [8, 64]
+    assert found.times("main") == {one.name: first.microseconds}

@@ -1,0 +1,71 @@
+"""Models that are no Llama: whoever computes a function, it builds, and the report names it."""
+
+from __future__ import annotations
+
+import pytest
+from tvm import relax, tirx
+
+from tests.relax import models
+from tvm_hopper.relax import report
+from tvm_hopper.relax.records import GIVEN, NOBODY, OURS, STOCK
+
+op = relax.op
+HALF, SINGLE = "float16", "float32"
+N, K = tirx.Var("n", "int64"), tirx.Var("k", "int64")
+
+
+def linear(x, w):
+    return op.matmul(x, op.permute_dims(w))
+
+
+def wide(x, w):
+    return op.matmul(x, w, out_dtype="float32")
+
+
+ODD = {  # expression, tensors, who computes it, by which rule
+    "rows of 77": (linear, [((5, 77), HALF), ((33, 77), HALF)], STOCK, "dl.gpu.Matmul"),
+    "a depth of 1": (op.matmul, [((5, 1), HALF), ((1, 33), HALF)], STOCK, "dl.gpu.Fallback"),
+    "no rows": (op.matmul, [((0, 64), HALF), ((64, 32), HALF)], STOCK, "dl.gpu.Fallback"),
+    "one column": (op.matmul, [((64, 64), HALF), ((64, 1), HALF)], STOCK, "dl.gpu.GEMV"),
+    "a vector": (op.matmul, [((64,), HALF), ((64, 32), HALF)], OURS, "ColumnReduction"),
+    "two vectors": (op.matmul, [((64,), HALF), ((64,), HALF)], OURS, "RowReduction"),
+    "float8": (wide, [((64, 64), "float8_e4m3fn")] * 2, STOCK, "dl.gpu.Matmul"),
+    "bytes": (
+        lambda x, w: op.matmul(x, w, out_dtype="int32"), [((64, 64), "uint8")] * 2,
+        STOCK, "dl.gpu.Matmul",
+    ),
+    "one row of float32": (
+        linear, [((1, 1024), SINGLE), ((8, 1024), SINGLE)], OURS, "RowReduction",
+    ),
+    "convolution": (
+        lambda x, w: op.nn.conv2d(x, w, padding=1), [((1, 3, 9, 9), HALF), ((5, 3, 3, 3), HALF)],
+        STOCK, "dl.gpu.Matmul",
+    ),
+    "groups": (
+        lambda x, g, b: op.nn.group_norm(x, g, b, 4, 1, [2, 3]),
+        [((2, 16, 5, 5), HALF), ((16,), HALF), ((16,), HALF)], STOCK, "dl.gpu.GeneralReduction",
+    ),
+    "places of rows": (
+        lambda x: op.argmax(x, axis=0), [((16, 300), SINGLE)], OURS, "ColumnReduction",
+    ),
+    "sums so far": (
+        lambda x: op.cumsum(x, axis=-1), [((2, 16), SINGLE)], GIVEN, "scheduled already",
+    ),
+    "all of it": (op.sum, [((2, 16, 7), HALF)], OURS, "ColumnReduction"),
+    "symbols": (lambda x: op.sum(x, axis=0), [((N, K), HALF)], STOCK, "dl.gpu.Reduction"),
+    "a number": (lambda x: op.add(x, x), [((), SINGLE)], STOCK, "dl.gpu.Fallback"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_is_computed_by(what):
+    build, tensors, by, rule = ODD[what]
+    builder = relax.BlockBuilder()
+    given = [relax.Var(f"x{i}", relax.TensorType(*t)) for i, t in enumerate(tensors)]
+    with builder.function("main", given):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(build(*given)))
+        builder.emit_func_output(out)
+    found = report(builder.finalize(), models.H200)
+    assert NOBODY not in {x.computed_by for x in found.functions}
+    assert (by, rule) in {(x.computed_by, x.rule) for x in found.functions}

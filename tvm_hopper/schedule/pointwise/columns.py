@@ -1,0 +1,74 @@
+"""Blocks that read some columns of a tensor's rows: they become loads of whole vectors.
+
+    G[i, j] = X[i, j]                  X: (rows, 2 N)
+    U[i, j] = X[i, j + N]
+    Y[i, j] = silu(G[i, j]) * U[i, j]
+  ->
+    G, U in registers                  each a load of vectors, as a tensor of its own would be
+
+Inlined, each element would be loaded by itself, as often as it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper import ir
+from tvm_hopper.schedule.memory_bound.program import Part, equal, find_parts, params
+
+STEP = 16  # elements: parts that begin at a multiple begin at whole vectors
+
+
+def find_columns_read(sch: s_tir.Schedule) -> frozenset[str]:
+    """Return the names of blocks that only read some columns of an argument's rows.
+
+    They stay blocks where two or more read one tensor, which is none that is read whole.
+    """
+    arguments = list(params(sch))
+    parts = find_parts(sch, "pointwise")
+    found = [p for p in parts if _reads_columns(p) and not _is_any(p.outputs[0], arguments)]
+    sources = [p.loads[0].source for p in found]
+    return frozenset(
+        p.name
+        for p in found
+        if _is_any(p.loads[0].source, arguments)
+        and sum(x.same_as(p.loads[0].source) for x in sources) > 1
+        and _is_read_in_place(p, parts)
+    )
+
+
+def _reads_columns(part: Part) -> bool:
+    if part.reduced or not isinstance(part.store, ir.BufferStore):
+        return False
+    value, axes = part.store.value, [x.var for x in part.node.iter_vars]
+    if not isinstance(value, ir.TensorLoad) or len(axes) < 2:
+        return False
+    indices, shape = list(value.indices), list(value.source.shape)
+    if not _are(indices[:-1], axes[:-1]) or not _are(list(part.store.indices), axes):
+        return False
+    start = ir.static_int(ir.simplify(indices[-1] - axes[-1]))
+    extents = [x.dom.extent for x in part.node.iter_vars]
+    is_row = all(equal(x, y) for x, y in zip(extents[:-1], shape[:-1], strict=True))
+    sizes = [start, ir.static_int(extents[-1]), ir.static_int(shape[-1])]
+    return is_row and all(x is not None and x % STEP == 0 for x in sizes)
+
+
+def _is_read_in_place(part: Part, parts: list[Part]) -> bool:
+    """Tell whether all that read a block's result read the element that they compute."""
+    (result,) = part.outputs
+    reads = [(x, p) for p in parts for x in p.loads if x.source.same_as(result)]
+    return bool(reads) and all(
+        _are(list(x.indices), [v.var for v in p.node.iter_vars]) for x, p in reads
+    )
+
+
+def _are(indices: list[Any], variables: list[Any]) -> bool:
+    return len(indices) == len(variables) and all(
+        x.same_as(v) for x, v in zip(indices, variables, strict=True)
+    )
+
+
+def _is_any(buffer: Any, buffers: list[Any]) -> bool:
+    return any(x.same_as(buffer) for x in buffers)

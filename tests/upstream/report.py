@@ -107,7 +107,8 @@ around each of their 12 boxes, as it cannot see that one lane issues it (`BRA.U.
 those in front of the loop, have none since a lane is chosen by `elect.sync`, which was not timed by
 itself. Chosen so in each turn, too, they were
 [0.998 and 0.95](../benchmarks/results/async_schedules_2026-11-23_0231.md) times as fast, but the
-large products 1.39 and 1.08 instead of 1.43 and 1.13, on another day. Iterations side by side instead of a loop took 2% longer.
+large products 1.39 and 1.08 instead of 1.43 and 1.13, on another day. Iterations side by side
+instead of a loop took 2% longer.
 """
 
 

@@ -1,12 +1,16 @@
-"""Tune problems of the population and norms on a GPU: trials a second, gain, how near the best.
+"""Tune problems of the population and norms on GPUs: trials a second, gain, how near the best.
 
-    python -m benchmarks.tuning --work-dir tuned              64 trials x 10 problems, 4 norms
-    python -m benchmarks.tuning --work-dir tuned --sweep 3    and every configuration of three
-    python -m benchmarks.tuning --work-dir tuned --quick      24 trials x 2 problems, one norm
-    python -m benchmarks.tuning --work-dir tuned --quick --fake       without a GPU: no figures
+    python -m benchmarks.tuning products --work-dir tuned     64 trials x 10 problems, timed anew
+    python -m benchmarks.tuning norms --work-dir tuned        64 trials x 4 norms, timed anew
+    python -m benchmarks.tuning others --work-dir tuned       gradients, columns, any rows
+    python -m benchmarks.tuning rates --work-dir tuned        trials a second by GPUs in the loop
+    python -m benchmarks.tuning sweeps --work-dir tuned       every configuration of three problems
+    python -m benchmarks.tuning products norms rates sweeps --work-dir tuned --fake      no figures
 
-The winner of each is compared with float64 on fresh inputs that lie in poison, and timed anew in
-turn with the package's own choice: a search that only picks lucky measurements shows there.
+Each goes on where an earlier run with the same folder ended, begins no more trials after --seconds,
+and writes a dated table. The winner of each problem is compared with float64 on fresh inputs that
+lie in poison, and timed anew in turn with the package's own choice, by graphs of torch: a search
+that only picks lucky measurements shows there. The best of a sweep are timed beside the winner.
 """
 
 from __future__ import annotations
@@ -14,10 +18,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import statistics
+import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from . import machine, matmul_case, timing
@@ -30,9 +40,22 @@ NORMS = (
     ("softmax", 16384, 2048),
     ("add_rms_norm", 2048, 8192),
 )
-SWEPT = 32  # configurations that are built at once in a sweep
+OTHERS = (  # gradients, sums of columns, rows in parts, and a norm of any number of rows
+    ("backward", "rms_norm_backward", 4096, 4096),
+    ("backward", "layer_norm_backward", 4096, 4096),
+    ("columns", "column_sum", 16384, 4096),
+    ("memory_bound", "softmax", 64, 300000),
+    ("memory_bound", "rms_norm", "n", 8192),
+)
+SWEPT = ("4x5120x29568", "16x29568x4096", "2792x2088x168")  # the smallest spaces of their kinds
+FINALISTS = 8  # of a sweep, that are timed beside the winner
+BATCH = 16  # configurations of a sweep that are built at once
+REPEATS = 7  # of each configuration of a sweep
+RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928x784x19840")
 SET_BYTES = 256 << 20  # of tensors that a timing rotates through, beyond the L2 cache
 MOST_SETS = 16
+WARM_SECONDS = 1.0
+Module = tuple[Any, Problem | None]
 
 
 @dataclasses.dataclass
@@ -40,101 +63,179 @@ class Result:
     """One tuned problem; times in microseconds."""
 
     name: str
-    trials: int
-    failed: int
-    seconds: float
-    trials_per_second: float
-    first_us: float
-    best_us: float
-    gain: float
-    configuration: str
-    timed_first_us: float | None = None
-    timed_best_us: float | None = None
-    timed_gain: float | None = None
+    trials: int = 0
+    failed: int = 0
+    stopped: str = ""
+    first_us: float | None = None
+    best_us: float | None = None
+    configuration: str = ""
+    final: dict[str, Any] = dataclasses.field(default_factory=dict)
+    verdict: str = ""
+    hot_us: tuple[float, float] | None = None  # timed anew: of the choice and of the winner
+    cold_us: tuple[float, float] | None = None
     error: float | None = None
-    swept: int = 0
-    swept_best_us: float | None = None
-    share_of_swept: float | None = None
     note: str = ""
 
 
-def modules(problems: int, norms: int) -> dict[str, tuple[Any, Problem | None]]:
-    """Return the programs by name."""
-    from tvm_hopper.testing import memory_bound, workloads
+def products(count: int) -> dict[str, Module]:
+    """Return products of the population by name."""
+    from tvm_hopper.testing import workloads
 
-    found: dict[str, tuple[Any, Problem | None]] = {}
-    for p in population(SEED, problems):
-        mod = workloads.matmul(p.m, p.n, p.k, p.layout, p.dtype, p.dtype)
-        found[p.name] = (mod, p)
-    for program, rows, columns in NORMS[:norms]:
-        mod = getattr(memory_bound, program)(rows, columns)
-        found[f"{program} {rows}x{columns}"] = (mod, None)
-    return found
+    return {
+        p.name: (workloads.matmul(p.m, p.n, p.k, p.layout, p.dtype, p.dtype), p)
+        for p in population(SEED, count)
+    }
 
 
-def tuned(name: str, mod: Any, trials: int, work_dir: Path, runner: Any, builder: Any) -> Any:
-    """Tune one program; return what it took and its problem and winner."""
+def norms(count: int) -> dict[str, Module]:
+    """Return norms by name."""
+    from tvm_hopper.testing import memory_bound
+
+    return {
+        f"{name} {rows}x{columns}": (getattr(memory_bound, name)(rows, columns), None)
+        for name, rows, columns in NORMS[:count]
+    }
+
+
+def others(count: int) -> dict[str, Module]:
+    """Return gradients and others by name."""
+    import importlib
+
+    made = {kind: importlib.import_module(f"tvm_hopper.testing.{kind}") for kind, *_ in OTHERS}
+    return {
+        f"{name} {rows}x{columns}": (getattr(made[kind], name)(rows, columns), None)
+        for kind, name, rows, columns in OTHERS[:count]
+    }
+
+
+def joined(modules: dict[str, Module]) -> Any:
+    """Return one module with all functions."""
+    import tvm
+
+    functions = {}
+    for number, (mod, _) in enumerate(modules.values()):
+        name = f"f{number:02d}"
+        functions[name] = mod["main"].with_attr("global_symbol", name)
+    return tvm.IRModule(functions)
+
+
+def tune(modules: dict[str, Module], tools: Tools, seconds: float, **given: Any) -> Any:
+    """Tune all functions in one run; return the database."""
     import tvm_hopper
-    from tvm_hopper.meta_schedule.checking import no_check
+
+    given = {"each": tools.trials, "work_dir": tools.work_dir, "runner": tools.runner, **given}
+    return tvm_hopper.tune(
+        joined(modules),
+        matmul_case.TARGET,
+        trials=given["each"] * len(modules),
+        seconds=seconds,
+        builder=tools.builder,
+        progress=False,
+        **given,
+    )
+
+
+@dataclasses.dataclass
+class Tools:
+    """What all parts share."""
+
+    work_dir: Path
+    trials: int
+    is_fake: bool
+    end: float
+    builder: Any = None
+    runner: Any = None
+
+    def open(self) -> None:
+        """Start a builder and a runner on all GPUs."""
+        from tvm_hopper import meta_schedule as hms
+
+        matmul_case.register()
+        self.builder = hms.ArtifactBuilder()
+        self.runner = hms.fake_gpus(2) if self.is_fake else hms.GpuRunner()
+
+    def close(self) -> None:
+        """Stop both."""
+        for tool in (self.runner, self.builder):
+            if tool is not None:
+                tool.close()
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end."""
+        return self.end - time.monotonic()
+
+
+def tuned(modules: dict[str, Module], tools: Tools, reserve: float) -> list[Result]:
+    """Tune, and time the winners anew; what fails does not end the others."""
     from tvm_hopper.meta_schedule.tasks import find_tasks
 
-    start = time.monotonic()
-    database = tvm_hopper.tune(
-        mod,
-        matmul_case.TARGET,
-        trials=trials,
-        runner=runner,
-        builder=builder,
-        work_dir=work_dir,
-        check=no_check,
-        progress=False,
-    )
-    seconds = time.monotonic() - start
-    (task,) = find_tasks(mod, matmul_case.TARGET)
-    made = database.trials(task.problem.key)
-    winner = database.winner(task.problem.key)
-    first, best = made[0].seconds * 1e6, winner.seconds * 1e6
-    failed = sum(x.seconds is None for x in made)
-    result = Result(
-        name,
-        len(made),
-        failed,
-        seconds,
-        len(made) / seconds,
-        first,
-        best,
-        first / best,
-        winner.text,
-    )
-    return result, task.problem, winner
+    begin = time.monotonic()
+    database = tune(modules, tools, max(5.0, tools.left - reserve))
+    print(f"searched and compared in {time.monotonic() - begin:.1f} s", flush=True)
+    results = []
+    for name, (mod, problem) in modules.items():
+        result = Result(name)
+        results.append(result)
+        try:
+            (task,) = find_tasks(mod, matmul_case.TARGET)
+            winner = _summarise(result, database, task.problem)
+            if tools.is_fake or winner is None:
+                continue
+            if tools.left < 8:
+                result.note = "no time was left to time it anew"
+                continue
+            if problem is not None:
+                result.error = error_of(problem, winner.config)
+            result.hot_us, result.cold_us = time_anew(task.problem, winner.config)
+        except Exception as error:
+            traceback.print_exc()
+            result.note = f"{type(error).__name__}: {error}"[:200]
+        print(line(result), flush=True)
+    return results
 
 
-def time_anew(problem: Any, winner: Any, repeats: int) -> tuple[float, float]:
-    """Return the times of the package's own choice and of the winner, taken in turn."""
+def _summarise(result: Result, database: Any, problem: Any) -> Any:
+    made = database.trials(problem.key)
+    winner = database.winner(problem.key)
+    first = next((x for x in made if x.config == problem.built_in()), None)
+    result.trials = len(made)
+    result.failed = sum(x.seconds is None for x in made)
+    result.first_us = first.seconds * 1e6 if first is not None and first.seconds else None
+    result.final = database.finals.get(problem.key, {})
+    if winner is None:
+        result.note = "no winner"
+        return None
+    result.best_us, result.configuration = winner.seconds * 1e6, winner.text
+    result.verdict = database.verdict(problem.key, winner)
+    return winner
+
+
+def time_anew(problem: Any, config: Any) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the times of the package's choice and of another, at full load, and without pauses."""
     import torch
     import tvm
 
-    arguments = [[int(x) for x in param.ty.shape] for param in problem.mod["main"].params]
+    shapes = [[int(x) for x in param.ty.shape] for param in problem.mod["main"].params]
     dtypes = [str(param.ty.dtype) for param in problem.mod["main"].params]
     num_sets = max(1, min(MOST_SETS, -(-SET_BYTES // max(1, problem.moved_bytes))))
     sets = [
         [
             torch.randn(shape, device="cuda").to(getattr(torch, dtype))
-            for shape, dtype in zip(arguments, dtypes, strict=True)
+            for shape, dtype in zip(shapes, dtypes, strict=True)
         ]
         for _ in range(num_sets)
     ]
 
-    def contender(name: str, config: Any) -> timing.Contender:
-        kernel = tvm.compile(problem.schedule(config).mod, target=problem.target)["main"]
+    def contender(name: str, configuration: Any) -> timing.Contender:
+        kernel = tvm.compile(problem.schedule(configuration).mod, target=problem.target)["main"]
         return timing.Contender(name, lambda i: kernel(*sets[i]))
 
-    contenders = [
-        contender("built-in", problem.built_in()),
-        contender("tuned", winner.config),
-    ]
-    first, best = timing.measure(contenders, num_sets, repeats=repeats)
-    return first.median_us, best.median_us
+    contenders = [contender("choice", problem.built_in()), contender("tuned", config)]
+    hot = timing.measure(contenders, num_sets, repeats=60, warmup_seconds=WARM_SECONDS)
+    cold = timing.measure_cold(contenders, num_sets, repeats=31)
+    first, second = ((x[0].median_us, x[1].median_us) for x in (hot, cold))
+    return first, second
 
 
 def error_of(p: Problem, config: Any) -> float:
@@ -146,126 +247,385 @@ def error_of(p: Problem, config: Any) -> float:
     return max(matmul_case.check(case, matmul_case.build(case)["main"], seed=17).values())
 
 
-def swept(problem: Any, runner: Any, builder: Any) -> tuple[int, float]:
-    """Measure every configuration; return how many there were, and the best time."""
-    from tvm_hopper.errors import HopperError
-    from tvm_hopper.meta_schedule.flights import Flights
-    from tvm_hopper.meta_schedule.search import Candidate, kernel_name
-    from tvm_hopper.meta_schedule.tasks import Task
+def rates(tools: Tools) -> list[dict[str, Any]]:
+    """Return trials a second of the same search with one GPU, and with all."""
+    from tvm_hopper import meta_schedule as hms
+    from tvm_hopper.meta_schedule.checking import no_check
+    from tvm_hopper.meta_schedule.runner import visible_gpus
 
-    flights = Flights(builder, runner, problem.target)
-    task, times, known = Task("sweep", problem), [], set()
-    waiting: list[Candidate] = []
-    configs = [problem.built_in(), *problem.configurations()]
-    for place, config in enumerate(configs):
+    gpus = ["0", "1"] if tools.is_fake else visible_gpus()
+    found = []
+    for count in sorted({1, len(gpus)}):
+        folder = tools.work_dir.with_name(f"{tools.work_dir.name}_rate_{count}_{int(time.time())}")
+        runner = hms.fake_gpus(count) if tools.is_fake else hms.GpuRunner(gpus[:count])
         try:
-            sch = problem.schedule(config)
-        except HopperError:
+            each = 4 if tools.is_fake else 32
+            given = {"runner": runner, "work_dir": folder, "check": no_check, "each": each}
+            chosen = {k: v for k, v in products(10).items() if k.split(" ")[0] in RATED}
+            tune(chosen, tools, max(5.0, min(40.0, tools.left)), **given)
+        finally:
+            runner.close()
+        found.append({"asked_for": count, **rate_of(folder)})
+        print(found[-1], flush=True)
+    return found
+
+
+def rate_of(folder: Path) -> dict[str, Any]:
+    """Return trials a second from the first result of a run to its last, and who measured."""
+    from tvm_hopper.meta_schedule.journal import read_lines
+
+    rows = read_lines(folder)
+    trials = [x for x in rows if x["is"] == "trial"]
+    times = sorted(x["at"] for x in trials)
+    workers: dict[str, int] = {}
+    for row in trials:
+        workers[row.get("worker", "-")] = workers.get(row.get("worker", "-"), 0) + 1
+    machines = [{k: x.get(k) for k in ("name", "uuid")} for x in rows if x["is"] == "machine"]
+    seconds = times[-1] - times[0] if len(times) > 1 else 0.0
+    return {
+        "trials": len(trials),
+        "seconds": round(seconds, 2),
+        "trials_per_second": round((len(times) - 1) / seconds, 2) if seconds else None,
+        "workers": workers,
+        "machines": machines,
+    }
+
+
+# -- sweeps
+
+
+def sweep_part(arguments: argparse.Namespace) -> int:
+    """Measure a part of all configurations of problems on one GPU; a line for each, at once."""
+    from tvm_hopper import meta_schedule as hms
+    from tvm_hopper.meta_schedule.runner import visible_gpus
+    from tvm_hopper.meta_schedule.tasks import find_tasks
+
+    end = time.monotonic() + arguments.seconds
+    part, parts = (int(x) for x in arguments.part.split("/"))
+    matmul_case.register()
+    builder = hms.ArtifactBuilder(arguments.workers)
+    gpus = visible_gpus()
+    runner = hms.FakeRunner() if arguments.fake else hms.GpuRunner([gpus[part]], repeats=REPEATS)
+    try:
+        for name, (mod, _) in products(arguments.problems).items():
+            if name.split(" ")[0] in arguments.swept:
+                (task,) = find_tasks(mod, matmul_case.TARGET)
+                task.name = name
+                with swept_file(arguments.work_dir, task.problem, part).open("a") as file:
+                    for row in _swept(task, builder, runner, (part, parts), end, arguments):
+                        file.write(json.dumps(row) + "\n")
+                        file.flush()
+    finally:
+        runner.close()
+        builder.close()
+    return 0
+
+
+def swept_file(work_dir: Path, problem: Any, part: int) -> Path:
+    """Return where a part of a sweep is kept."""
+    work_dir.mkdir(parents=True, exist_ok=True)
+    return work_dir / f"sweep_{problem.key}_{part}.jsonl"
+
+
+def read_sweep(work_dir: Path, problem: Any) -> dict[str, float | None]:
+    """Return what is known of a sweep: configuration -> seconds, None of what failed."""
+    found: dict[str, float | None] = {}
+    for path in sorted(work_dir.glob(f"sweep_{problem.key}_*.jsonl")):
+        for text in path.read_text().splitlines():
+            try:
+                row = json.loads(text)
+            except ValueError:
+                continue  # the line that a kill left
+            found[row["configuration"]] = row["seconds"]
+    return found
+
+
+def _swept(
+    task: Any,
+    builder: Any,
+    runner: Any,
+    part: tuple[int, int],
+    end: float,
+    arguments: argparse.Namespace,
+) -> Iterator[dict[str, Any]]:
+    import tvm
+
+    from tvm_hopper.meta_schedule.configurations import as_text, from_text
+    from tvm_hopper.meta_schedule.flights import Flights
+    from tvm_hopper.meta_schedule.search import Candidate
+
+    problem = task.problem
+    done = read_sweep(arguments.work_dir, problem)
+    space = problem.configurations()
+    order = problem.estimates(space).argsort(kind="stable").tolist()  # a part says the most, too
+    configs = [space[i] for i in order][part[0] :: part[1]][: arguments.most]
+    flights = Flights(builder, runner, problem.target)
+    known: set[str] = set()
+    waiting: list[Candidate] = []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for x in flights.finished():
+            text, times = as_text(x.candidate.config), x.seconds
+            yield {"configuration": text, "seconds": statistics.median(times) if times else None}
+
+    texts = [text for text in map(as_text, configs) if text not in done]
+    for text, kernel, module in _scheduled(arguments, task.name, texts):
+        if time.monotonic() > end:
+            break
+        if not kernel:
+            yield {"configuration": text, "seconds": None}
             continue
-        if (kernel := kernel_name(sch)) in known:
+        if kernel in known:
+            yield {"configuration": text, "seconds": None, "same_as_another": True}
             continue
         known.add(kernel)
-        waiting.append(Candidate(config, sch, kernel, 0.0))
-        if len(waiting) == SWEPT or place == len(configs) - 1:
+        sch: Any = SimpleNamespace(mod=tvm.ir.load_json(module))
+        waiting.append(Candidate(from_text(text), sch, kernel, 0.0))
+        if len(waiting) == BATCH:
+            if flights.is_full:
+                yield from rows()
             flights.start(task, waiting)
             waiting = []
-            if flights.is_full:
-                times += [min(x.seconds) for x in flights.finished() if x.seconds]
     if waiting:
         flights.start(task, waiting)
     while not flights.is_empty:
-        times += [min(x.seconds) for x in flights.finished() if x.seconds]
-    return len(times), min(times) * 1e6
+        yield from rows()
+    flights.close()
 
 
-def run(arguments: argparse.Namespace) -> list[Result]:
-    """Tune all programs; one that fails does not end the others."""
-    from tvm_hopper import meta_schedule as hms
+def _scheduled(
+    arguments: argparse.Namespace, name: str, texts: list[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Schedule configurations in processes of their own: text, kernel, module; in order."""
+    with ProcessPoolExecutor(arguments.schedulers, get_context("spawn")) as pool:
+        yield from pool.map(_schedule, [(name, arguments.problems, x) for x in texts], chunksize=8)
 
-    matmul_case.register()
-    builder = hms.ArtifactBuilder()
-    runner = hms.FakeRunner() if arguments.fake else hms.GpuRunner()
-    results = []
-    programs = modules(arguments.problems, arguments.norms)
-    for number, (name, (mod, problem)) in enumerate(programs.items(), 1):
+
+_problems: dict[str, Any] = {}
+
+
+def _schedule(asked: tuple[str, int, str]) -> tuple[str, str, str]:
+    """Return a configuration, its kernel's name and its module; nothing of one that is refused."""
+    import tvm
+
+    from tvm_hopper.errors import HopperError
+    from tvm_hopper.meta_schedule.configurations import from_text
+    from tvm_hopper.meta_schedule.search import kernel_name
+    from tvm_hopper.meta_schedule.tasks import find_tasks
+    from tvm_hopper.schedule.dry_run import left_to_the_build
+
+    name, count, text = asked
+    if name not in _problems:
+        (task,) = find_tasks(products(count)[name][0], matmul_case.TARGET)
+        _problems[name] = task.problem
+    try:
+        with left_to_the_build():
+            sch = _problems[name].schedule(from_text(text))
+    except HopperError:
+        return text, "", ""
+    return text, kernel_name(sch), tvm.ir.save_json(sch.mod)
+
+
+def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
+    """Sweep problems on all GPUs, a process each, and time the best beside the winner."""
+    import os
+
+    from tvm_hopper.meta_schedule.runner import visible_gpus
+    from tvm_hopper.meta_schedule.tasks import find_tasks
+
+    count = 2 if tools.is_fake else len(visible_gpus())
+    chosen = {
+        name: x
+        for name, x in products(arguments.problems).items()
+        if name.split(" ")[0] in arguments.swept
+    }
+    database = tune(chosen, tools, max(5.0, min(60.0, tools.left - 60)))
+    tools.close()  # what measures stands aside
+    workers = arguments.workers or max(1, (os.cpu_count() or 2) // count)
+    seconds = tools.left - arguments.reserve
+    command = [sys.executable, "-m", "benchmarks.tuning", "sweep-part"]
+    command += ["--work-dir", str(tools.work_dir), "--seconds", str(seconds)]
+    command += ["--schedulers", str(max(2, workers // 3))]
+    command += ["--workers", str(workers), "--problems", str(arguments.problems)]
+    command += ["--swept", *arguments.swept, *["--fake"] * tools.is_fake]
+    command += ["--most", str(arguments.most)] if arguments.most else []
+    begin = time.monotonic()
+    running = [
+        subprocess.Popen([*command, "--part", f"{i}/{count}"], stdout=sys.stderr)
+        for i in range(count)
+    ]
+    for process in running:
+        process.wait()
+    took = time.monotonic() - begin
+    print(f"swept in {took:.1f} s", flush=True)
+    tools.open()
+    found = []
+    for name, (mod, _) in chosen.items():
         try:
-            result, made, winner = tuned(
-                name, mod, arguments.trials, arguments.work_dir, runner, builder
-            )
-            if not arguments.fake:
-                if problem is not None:
-                    result.error = error_of(problem, winner.config)
-                first, best = time_anew(made, winner, arguments.repeats)
-                result.timed_first_us, result.timed_best_us = first, best
-                result.timed_gain = first / best
-            if number <= arguments.sweep:
-                result.swept, result.swept_best_us = swept(made, runner, builder)
-                result.share_of_swept = result.swept_best_us / result.best_us
+            (task,) = find_tasks(mod, matmul_case.TARGET)
+            found.append({"name": name, **_judged(task.problem, database, tools, arguments)})
         except Exception as error:
             traceback.print_exc()
-            result = Result(name, 0, 0, 0, 0, 0, 0, 0, "", note=f"{type(error).__name__}: {error}")
-        results.append(result)
-        print(line(result), flush=True)
-    runner.close()
-    builder.close()
-    return results
+            found.append({"name": name, "note": f"{type(error).__name__}: {error}"[:200]})
+        print(found[-1], flush=True)
+    return found
 
+
+def _judged(
+    problem: Any, database: Any, tools: Tools, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Time the best of a sweep beside the winner, in turn on one GPU."""
+    from tvm.s_tir import meta_schedule as ms
+
+    from tvm_hopper.meta_schedule.configurations import from_text
+
+    known = read_sweep(tools.work_dir, problem)
+    timed = sorted((s, text) for text, s in known.items() if s is not None)
+    winner = database.winner(problem.key)
+    best = [text for _, text in timed if text != winner.text][:FINALISTS]
+    configs = [winner.config, problem.built_in(), *map(from_text, best)]
+    inputs = [
+        ms.builder.BuilderInput(problem.schedule(x).mod, problem.target, None) for x in configs
+    ]
+    paths = [str(x.artifact_path) for x in tools.builder.build(inputs)]
+    result = tools.runner.contest(paths)()
+    assert not isinstance(result, str), result
+    ours = statistics.median(result.sustained[0])
+    times = [statistics.median(x) for x in result.sustained]
+    alone = [statistics.median(x) for x in result.single]
+    return {
+        "configurations": len(problem.configurations()),
+        "known": len(known),
+        "ran": len(timed),
+        "is_whole": arguments.most == 0 and len(known) >= 0.98 * len(problem.configurations()),
+        "winner": winner.text,
+        "winner_us": 1e6 * ours,
+        "choice_us": 1e6 * times[1],
+        "best_us": 1e6 * min(times),
+        "share": min(times) / ours,
+        "share_single": min(alone) / alone[0],
+        "share_in_search": timed[0][0] / winner.seconds,
+        "best": [winner.text, "built-in", *best][times.index(min(times))],
+        "worker": result.worker,
+    }
+
+
+# -- tables
 
 COLUMNS = (
-    "| problem | trials | failed | trials/s | choice us | best us | gain | anew: choice us "
-    "| best us | gain | error | of the sweep's best | configuration |"
+    "| problem | trials | failed | choice us | best us | in the finals | certain "
+    "| anew, full load: choice us | tuned us | gain | without pauses: gain | of cuBLAS | error "
+    "| checked | on | configuration |"
 )
 
 
 def line(x: Result) -> str:
     """Return a row of the table."""
-    if x.note:
+    if x.note and not x.best_us:
         return f"| {x.name} | {x.note} |"
+    final = x.final
+    library = final.get("library_us")
+    ours = dict(zip(final.get("finalists", []), final.get("sustained_us") or [], strict=False))
+    own = ours.get(x.configuration)
+    certain = "-".join(f"{v:.3f}" for v in final.get("certain", [])) or "-"
     cells = [
         x.name,
         str(x.trials),
         str(x.failed),
-        f"{x.trials_per_second:.1f}",
-        f"{x.first_us:.2f}",
-        f"{x.best_us:.2f}",
-        f"{x.gain:.3f}",
-        _or_none(x.timed_first_us, ".2f"),
-        _or_none(x.timed_best_us, ".2f"),
-        _or_none(x.timed_gain, ".3f"),
-        _or_none(x.error, ".1e"),
-        _or_none(x.share_of_swept, ".3f") + (f" of {x.swept}" if x.swept else ""),
-        x.configuration,
+        _number(x.first_us, ".2f"),
+        _number(x.best_us, ".2f"),
+        _number(final.get("gain"), ".3f"),
+        certain,
+        _number(x.hot_us[0] if x.hot_us else None, ".2f"),
+        _number(x.hot_us[1] if x.hot_us else None, ".2f"),
+        _number(x.hot_us[0] / x.hot_us[1] if x.hot_us else None, ".3f"),
+        _number(x.cold_us[0] / x.cold_us[1] if x.cold_us else None, ".3f"),
+        _number(library / own if library and own else None, ".3f"),
+        _number(x.error, ".1e"),
+        x.verdict or "-",
+        str(final.get("worker", "-")),
+        x.configuration + (f" ({x.note})" if x.note else "") + (final.get("why") or ""),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def _or_none(value: float | None, form: str) -> str:
+def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+def table(said: dict[str, Any], results: list[Result]) -> str:
+    """Return what was found as text."""
+    lines = [f"# Tuning: {' '.join(said['parts'])}", "", f"`{said['command']}`", ""]
+    lines += [str(said["machine"]), ""]
+    if said["is_fake"]:
+        lines += ["FAKE: nothing was measured.", ""]
+    if results:
+        lines += [COLUMNS, "|---" * (COLUMNS.count(" |")) + "|", *map(line, results), ""]
+        gains = [x.hot_us[0] / x.hot_us[1] for x in results if x.hot_us]
+        if gains:
+            lines += [f"Least gain anew {min(gains):.3f}, {len(gains)} problems.", ""]
+    for row in (*said["rates"], *said["sweeps"]):
+        lines += ["- " + ", ".join(f"{k} {v}" for k, v in row.items())]
+    return "\n".join(lines) + "\n"
+
+
+PARTS = ("products", "norms", "others", "rates", "sweeps")
 
 
 def main(argv: list[str]) -> int:
     """Run and write the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuning", description=__doc__)
+    parser.add_argument("parts", nargs="+", choices=[*PARTS, "sweep-part"])
     parser.add_argument("--work-dir", type=Path, required=True)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--trials", type=int)
-    parser.add_argument("--problems", type=int)
-    parser.add_argument("--norms", type=int)
-    parser.add_argument("--sweep", type=int, default=0, help="problems with every configuration")
-    parser.add_argument("--repeats", type=int, default=60)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--trials", type=int, default=64)
+    parser.add_argument("--problems", type=int, default=10)
+    parser.add_argument("--norms", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=280.0, help="for all parts together")
+    parser.add_argument("--reserve", type=float, default=30.0, help="of a sweep, for its end")
+    parser.add_argument("--swept", nargs="*", default=list(SWEPT))
+    parser.add_argument("--most", type=int, default=0, help="configurations of a part of a sweep")
+    parser.add_argument("--part", default="0/1")
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--schedulers", type=int, default=2, help="processes of a part of a sweep")
     parser.add_argument("--fake", action="store_true", help="no GPU: times of a model")
     arguments = parser.parse_args(argv)
-    given = (24, 2, 1) if arguments.quick else (64, 10, 4)
-    for name, usual in zip(("trials", "problems", "norms"), given, strict=True):
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, usual)
+    arguments.most = arguments.most or None
+    if arguments.parts == ["sweep-part"]:
+        return sweep_part(arguments)
+    end = time.monotonic() + arguments.seconds
+    tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end)
+    tools.open()
+    results: list[Result] = []
+    said: dict[str, Any] = {
+        "command": f"python -m benchmarks.tuning {' '.join(argv)}",
+        "parts": arguments.parts,
+        "is_fake": arguments.fake,
+        "rates": [],
+        "sweeps": [],
+    }
+    stamp = time.strftime("%Y-%m-%d_%H%M%S")
+    path = arguments.output / f"tuning_{'_'.join(arguments.parts)}_{stamp}"
     print(COLUMNS)
-    print("|---" * COLUMNS.count(" | ") + "|---|")
-    results = run(arguments)
-    if arguments.output is not None:
-        said = {"machine": machine.describe(), "results": [dataclasses.asdict(x) for x in results]}
-        arguments.output.write_text(json.dumps(said, indent=1))
+    try:
+        for part in arguments.parts:
+            if part == "products":
+                results += tuned(products(arguments.problems), tools, 110.0)
+            elif part == "norms":
+                results += tuned(norms(arguments.norms), tools, 60.0)
+            elif part == "others":
+                results += tuned(others(len(OTHERS)), tools, 60.0)
+            elif part == "rates":
+                said["rates"] = rates(tools)
+            else:
+                said["sweeps"] = sweeps(arguments, tools)
+            said["machine"] = machine.describe()
+            said["results"] = [dataclasses.asdict(x) for x in results]
+            path.with_suffix(".json").write_text(json.dumps(said, indent=1, default=str))
+            path.with_suffix(".md").write_text(table(said, results))
+    finally:
+        tools.close()
+    print(f"wrote {path}.md")
     return 0
 
 

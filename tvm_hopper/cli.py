@@ -105,6 +105,19 @@ def add_tune(commands: Any) -> None:
     _add_work_dir(parser, "--work-dir", default="tuned")
     parser.add_argument("--gpus", default="all", metavar="LIST", help='"all", or e.g. 0,1')
     parser.add_argument("--tracker", metavar="HOST:PORT/KEY", help="a TVM RPC tracker instead")
+    parser.add_argument(
+        "--fake",
+        type=_positive(int),
+        default=0,
+        metavar="N",
+        help="N fake GPUs instead, which measure nothing: to try a run",
+    )
+    parser.add_argument(
+        "--each", type=_positive(int), metavar="N", help="trials of one function at most"
+    )
+    parser.add_argument(
+        "--seconds", type=_positive(float), metavar="S", help="after which no more trials begin"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 

@@ -16,6 +16,7 @@ CONFIGS = {
     ),
     "row_reduction preload=no threads=128": hs.RowReductionConfig(threads=128, preload=False),
     "pointwise chunks=2 vector=8": hs.PointwiseConfig(chunks=2, vector=8),
+    "column_reduction blocks=8 flight=4": hs.ColumnReductionConfig(blocks=8, flight=4),
 }
 
 

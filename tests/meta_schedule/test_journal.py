@@ -62,7 +62,15 @@ def test_a_header_that_is_torn_is_written_again(tmp_path):
         assert [x["is"] for x in journal.rows] == ["header"]
 
 
+FINAL = {"is": "final", "workload": "k", "finalists": ["pointwise"], "winner": "pointwise"}
 HOSTILE = {
+    "a winner that was no finalist": {**FINAL, "winner": "matmul"},
+    "finalists that are no texts": {**FINAL, "finalists": ["pointwise", ["x"]]},
+    "times that are no list": {**FINAL, "sustained_us": 3},
+    "a gain that is none": {**FINAL, "gain": "1"},
+    "a library's time below": {**FINAL, "library_us": -1},
+    "half a character": json.dumps(TRIAL).replace('"x"', '"\\ud800"'),
+    "a number without end": json.dumps(TRIAL).replace("10.0", "1e999"),
     "no JSON": "\x00\x01",
     "a number": "3",
     "a list": '["trial"]',

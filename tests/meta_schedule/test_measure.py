@@ -7,69 +7,19 @@ import pytest
 import tvm
 from tvm import te
 
+from tests.meta_schedule.host_driver import FULL, NOW, HostDriver
 from tvm_hopper.cuda_build import runtime
 from tvm_hopper.errors import HopperError
 from tvm_hopper.meta_schedule.measuring import artifact, measure, tensors
 from tvm_hopper.meta_schedule.measuring.artifact import TensorArgument
 from tvm_hopper.meta_schedule.measuring.compile import arguments_of, build_artifact
-from tvm_hopper.meta_schedule.measuring.driver import DeviceFacts
 from tvm_hopper.meta_schedule.measuring.host_bench import HostBench
 from tvm_hopper.meta_schedule.workers.messages import CannotGoOn
 
-FULL, NOW = 2000.0, 1500.0  # MHz: highest clock, and the one that is read
 ARGUMENTS = (
     TensorArgument("A", (64, 32), "float16", False),
     TensorArgument("C", (64, 32), "float16", True),
 )
-
-
-class HostDriver:
-    """Memory of the host; time goes on with each call of the function."""
-
-    kind = "cpu"
-
-    def __init__(self):
-        self.queue, self.now, self.kept = [], 0.0, []
-
-    def facts(self):
-        return DeviceFacts("none", "", 132, FULL, 1 << 10, "sm_90", "", None)
-
-    def allocate(self, num_bytes):
-        self.kept.append(np.empty(min(num_bytes, 1 << 20), np.uint8))
-        return 0
-
-    def fill(self, address, byte, num_bytes):
-        self.queue.append("fill")
-        if address:
-            view(address, num_bytes)[:] = byte
-
-    def download(self, address, num_bytes):
-        return view(address, num_bytes).tobytes()
-
-    def event(self):
-        return [0.0]
-
-    def record(self, event):
-        self.queue.append("event")
-        event[0] = self.now
-
-    def seconds_between(self, first, second):
-        return second[0] - first[0]
-
-    def synchronize(self):
-        self.queue.append("synchronize")
-
-    def queue_clock(self, _results, _index):
-        self.queue.append("clock")
-
-    def read_clocks(self, _results, count):
-        return [NOW] * count
-
-
-def view(address, num_bytes):
-    import ctypes
-
-    return np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(address))
 
 
 def kernel(driver, seconds=1e-4, rows=None):
@@ -123,10 +73,10 @@ def test_tensors_are_kept_and_outputs_are_never_taken_for_inputs():
     driver = HostDriver()
     bench = measure.GpuBench(driver)
     bench.run(kernel(driver), ARGUMENTS, 1)
-    first = bench._tensors(ARGUMENTS)
-    assert [x.data_ptr() for x in bench._tensors(ARGUMENTS)] == [x.data_ptr() for x in first]
+    first = bench.tensors(ARGUMENTS)
+    assert [x.data_ptr() for x in bench.tensors(ARGUMENTS)] == [x.data_ptr() for x in first]
     swapped = tuple(TensorArgument(x.name, x.shape, x.dtype, not x.is_written) for x in ARGUMENTS)
-    fresh = bench._tensors(swapped)
+    fresh = bench.tensors(swapped)
     assert fresh[1].data_ptr() != first[1].data_ptr()
     want = tensors.random_values((64, 32), "float16", 1)
     assert np.array_equal(fresh[1].numpy(), want)
@@ -136,8 +86,8 @@ def test_too_many_kept_tensors_go_oldest_first(monkeypatch):
     monkeypatch.setattr(measure, "KEPT_BYTES", 3 * 64 * 32 * 2)
     bench = measure.GpuBench(HostDriver())
     for name in "ABC":
-        bench._tensors((TensorArgument(name, (64, 32), "float16", False),) * 2)
-    assert [key[1].name for key in bench._kept] == ["B", "C", "C"]
+        bench.tensors((TensorArgument(name, (64, 32), "float16", False),) * 2)
+    assert [key[2].name for key in bench._kept] == ["B", "C", "C"]
 
 
 def test_an_error_of_the_runtime_is_the_devices_last_word_if_that_is_lost(monkeypatch):

@@ -13,7 +13,7 @@ from tvm_hopper.meta_schedule.matmul_problems import as_matmul, find_product
 from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
 from tvm_hopper.meta_schedule.problems import LAUNCH_US, bytes_of, key_of
 from tvm_hopper.schedule.products.config import find_violations
-from tvm_hopper.testing import memory_bound, workloads
+from tvm_hopper.testing import backward, columns, memory_bound, workloads
 
 H200 = Target("nvidia/nvidia-h200")
 PRODUCT = workloads.matmul(256, 384, 512, out_dtype="float16")["main"]
@@ -121,8 +121,11 @@ def test_what_is_no_product_is_none():
     [
         (memory_bound.rms_norm(512, 1024), hs.RowReductionConfig),
         (memory_bound.silu_mul(512, 1000), hs.PointwiseConfig),
+        (backward.rms_norm_backward(2048, 1024), hs.RowReductionConfig),
+        (memory_bound.softmax(16, 300000), hs.RowReductionConfig),
+        (columns.column_sum(4096, 1024), hs.ColumnReductionConfig),
     ],
-    ids=("rows", "elements"),
+    ids=("rows", "elements", "gradient", "rows in parts", "columns"),
 )
 def test_memory_bound_kernels_begin_near_the_choice(mod, kind):
     problem = as_memory_bound(mod["main"], H200)

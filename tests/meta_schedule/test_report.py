@@ -52,6 +52,31 @@ def test_rows(folder):
     assert copy.terabytes == pytest.approx(2 * 2 * 64 * 256 / copy.best_us / 1e6)
 
 
+def test_times_of_the_last_round_stand_in_for_those_of_the_search(folder, tmp_path):
+    rows = [json.loads(x) for x in (folder / FILE).read_text().splitlines()]
+    (final,) = [x for x in rows if x["is"] == "final" and x["finalists"][0] == "matmul"]
+    count = len(final["finalists"])
+    final |= {"winner": final["finalists"][1], "gain": 1.25, "library": "cuBLAS", "library_us": 9}
+    final["sustained_us"] = [10.0, 8.0, *[11.0] * (count - 2)]
+    text = final["winner"]
+    check = {"is": "check", "workload": final["workload"], "configuration": text, "by": "GPU 0"}
+    rows.append({**check, "verdict": "equal", "record": None})
+    (tmp_path / FILE).write_text("".join(json.dumps(x) + "\n" for x in rows))
+    report = TuningReport(Database(tmp_path))
+    row = next(x for x in report.rows if x.name == "product[0]")
+    assert (row.built_in_us, row.best_us, row.gain) == pytest.approx((10, 8, 1.25))
+    assert row.is_compared
+    assert (row.library, row.library_us) == ("cuBLAS", 9)
+    assert "of cuBLAS" in str(report)
+    assert "1.12x" in str(report)
+
+
+def test_what_a_terminal_would_obey_is_not_printed(folder, tmp_path):
+    text = (folder / FILE).read_text().replace('"name":"copy"', '"name":"co\\u001b[2Jpy"')
+    (tmp_path / FILE).write_text(text)
+    assert "co?[2Jpy" in str(TuningReport(Database(tmp_path)))
+
+
 def test_functions_of_one_name_are_told_apart(tmp_path):
     given = {"runner": FormulaRunner(), "builder": NoteBuilder(), "check": no_check}
     for rows in (64, 128):

@@ -182,6 +182,10 @@ def test_a_session_measures_in_a_process_of_its_own(make_artifact, monkeypatch, 
     lost = call(*files)
     assert lost["lost"].startswith("the process ended by signal SIGSEGV")
     assert lost["worker"].endswith("fake GPU 0")
+    asked = json.dumps({"seconds": 5, "contest": 2, "library": None})
+    compared = json.loads(session.measure(asked, *files, *files, *files))
+    assert [x for x, _ in compared["verdicts"]] == ["unchecked"] * 2
+    assert compared["worker"].endswith("fake GPU 0")
     assert "another device.cubin than its manifest says" in call(*files[:2], b"x")["error"]
     session._worker.stop()
 

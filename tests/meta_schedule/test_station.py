@@ -49,6 +49,24 @@ def test_an_artifact_is_sent_whole(connect, make_artifact):
     station.stop()
 
 
+def test_a_contest_is_sent_with_all_its_artifacts(connect, make_artifact):
+    seen = []
+
+    def measure(request, *files):
+        seen.extend([json.loads(request), *map(bytes, files)])
+        return json.dumps({"verdicts": []})
+
+    station = connect(measure)
+    request = {"contest": [make_artifact("a"), make_artifact("b")], "library": {"majors": ["k"]}}
+    station.call({**request, "reference": make_artifact("c")}, 7)
+    assert seen[0] == {"contest": 2, "library": {"majors": ["k"]}, "seconds": 7}
+    assert seen[2::3] == [b"a", b"b", b"c"]
+    assert seen[3::3] == [b"cubin a", b"cubin b", b"cubin c"]
+    station.call({**request, "reference": None}, 7)
+    assert len(seen) == 10 + 7
+    station.stop()
+
+
 @pytest.mark.parametrize(
     ("reply", "error", "match"),
     [

@@ -2,6 +2,7 @@
 
 import pytest
 import tvm
+from tvm import te
 from tvm.target import Target
 
 from tvm_hopper import schedule as hs
@@ -30,12 +31,22 @@ def test_a_function_alone_is_a_module():
     assert [x.name for x in find_tasks(PRODUCT, TARGET)] == ["main"]
 
 
+def scan(n):
+    """Return a program over any number of elements that is none of ours: of three dimensions."""
+    x = te.placeholder((n, 4, 4), "float32", name="X")
+    k, j = te.reduce_axis((0, 4), name="k"), te.reduce_axis((0, 4), name="j")
+    y = te.compute((4,), lambda i: te.sum(x[k, i, j], axis=[k, j]), name="Y")
+    z = te.compute((n, 4, 4), lambda a, b, c: x[a, b, c] / y[c], name="Z")
+    return te.create_prim_func([x, z])
+
+
 def test_what_is_left_is_named_with_the_reason():
     scheduled = schedule_with(PRODUCT, hs.MatmulConfig())
     mod = module(
         ours=scheduled.mod["main"],
         marked=PRODUCT.with_attr("tirx.is_scheduled", True),
-        rows=memory_bound.rms_norm("n", 64)["main"],
+        product=workloads.matmul("m", 64, 64, dtype="float32", cast="none")["main"],
+        rows=scan(te.var("n", "int64")),
         depth=workloads.matmul(64, 64, "k")["main"],
         both=workloads.matmul("m", "n", 64)["main"],
         float32=workloads.matmul(64, 64, 64, dtype="float32", cast="none")["main"],
@@ -44,7 +55,8 @@ def test_what_is_left_is_named_with_the_reason():
     assert look_for_tasks(mod, Target(TARGET)).left == {
         "ours": "scheduled already",
         "marked": "scheduled already",
-        "rows": "symbolic extents of something else than a product",
+        "product": "a product that cannot be scheduled",
+        "rows": "symbolic extents of what is no product and no kernel over rows",
         "depth": "a symbolic extent that is not the rows",
         "both": "2 symbolic extents; one of them is tuned",
         "float32": "no product, reduction of rows or elementwise program",
@@ -59,6 +71,24 @@ def test_symbolic_rows_are_static_tasks(monkeypatch):
     (classes,) = found.classes
     assert [rows for rows, _ in classes.bounds] == [16, 256]
     assert [key for _, key in classes.bounds] == [x.problem.key for x in found.tasks]
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "silu_mul"])
+def test_kernels_over_any_number_of_rows_are_tuned_at_one(name):
+    func = getattr(memory_bound, name)("n", 256)["main"]
+    found = look_for_tasks(module(s=func), Target(TARGET))
+    (task,), (classes,) = found.tasks, found.classes
+    assert task.name == f"s [{tasks.TUNED_ROWS} rows]"
+    assert classes.bounds == ((tasks.TUNED_ROWS, task.problem.key),)
+    assert symbols(func)
+    assert not symbols(task.problem.mod["main"])
+
+
+def test_one_that_is_not_recognised_with_its_rows_is_left(monkeypatch):
+    monkeypatch.setattr(tasks, "KINDS", ())
+    func = memory_bound.rms_norm("n", 256)["main"]
+    left = look_for_tasks(module(s=func), Target(TARGET)).left
+    assert left == {"s": "a kernel over rows that cannot be scheduled"}
 
 
 def test_bounds_are_those_of_the_package():

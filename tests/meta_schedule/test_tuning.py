@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,9 +16,13 @@ import tvm_hopper
 from tests.meta_schedule.stand_ins import FormulaRunner, NoteBuilder, formula
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import TuningError
+from tvm_hopper.meta_schedule.annotations import configurations_of
 from tvm_hopper.meta_schedule.checking import EQUAL, WRONG, Simulated, Verdict, no_check
+from tvm_hopper.meta_schedule.configurations import from_text
 from tvm_hopper.meta_schedule.database import RECORDS, WORKLOADS, Database, merge
+from tvm_hopper.meta_schedule.finding import lookup
 from tvm_hopper.meta_schedule.journal import FILE, read_lines
+from tvm_hopper.meta_schedule.scheduling import schedule_with
 from tvm_hopper.meta_schedule.tasks import find_tasks
 from tvm_hopper.testing import memory_bound, workloads
 
@@ -64,7 +69,7 @@ def test_failures_are_recorded_and_do_not_win(tmp_path):
         return None if "chunks=2" in text else formula(text)
 
     builder = NoteBuilder(lambda text: "threads=64" in text)
-    database = tune(COPY, tmp_path, 16, runner=FormulaRunner(some), builder=builder)
+    database = tune(COPY, tmp_path, 30, runner=FormulaRunner(some), builder=builder)
     errors = {x.error for x in database.trials(KEY) if x.seconds is None}
     assert errors == {"build: ptxas: no room", "run: GPU 0: illegal address"}
     assert database.winner(KEY).seconds is not None
@@ -167,6 +172,45 @@ def test_symbolic_rows_are_tuned_for_each_class(tmp_path, monkeypatch):
     assert all(len(database.trials(key)) >= 1 for _, key in classes["bounds"])
 
 
+def test_what_was_tuned_for_one_number_of_rows_is_carried_back(tmp_path):
+    func = memory_bound.rms_norm("n", 256)["main"]
+    database = tune(memory_bound.rms_norm("n", 256), tmp_path, 6)
+    found = lookup(database, func, TARGET)
+    (key,) = database.workloads
+    assert found == database.winner(key).config != hs.RowReductionConfig()
+    assert configurations_of(schedule_with(func, found)) == [found]
+
+    def choice_is_best(text):
+        return 1e-6 if text == "row_reduction" else formula(text)
+
+    folder = tmp_path / "choice"
+    runner = FormulaRunner(choice_is_best)
+    database = tune(memory_bound.rms_norm("n", 256), folder, 3, runner=runner)
+    found = lookup(database, func, TARGET)  # that of these rows: of any it is another one
+    assert found == from_text(database.workloads[key]["choice"])
+    assert found.threads
+
+
+def test_one_function_gets_no_more_than_its_share_and_time_ends_a_run(tmp_path):
+    mod = tvm.IRModule(
+        {
+            "a": COPY["main"].with_attr("global_symbol", "a"),
+            "b": memory_bound.rms_norm(64, 256)["main"].with_attr("global_symbol", "b"),
+        }
+    )
+    tune(mod, tmp_path, 50, each=5)
+    assert sorted(Counter(x["workload"] for x in trials_of(tmp_path)).values()) == [5, 5]
+
+    def slow(text):
+        time.sleep(0.3)
+        return formula(text)
+
+    begin = time.monotonic()
+    tune(mod, tmp_path / "late", 200, seconds=1.0, runner=FormulaRunner(slow), batch=2)
+    assert time.monotonic() - begin < 60
+    assert 2 <= len(trials_of(tmp_path / "late")) < 50
+
+
 @pytest.mark.parametrize("trials", [0, -1, 1.5, True, "64", None])
 def test_a_number_of_trials_that_is_none(trials, tmp_path):
     with pytest.raises(TuningError, match=r"trials=.*; need a number from 1 to"):
@@ -176,6 +220,10 @@ def test_a_number_of_trials_that_is_none(trials, tmp_path):
 def test_illegal_arguments(tmp_path):
     with pytest.raises(TuningError, match="batch=0"):
         tune(COPY, tmp_path, 4, batch=0)
+    with pytest.raises(TuningError, match="each=0; need a number from 1 to"):
+        tune(COPY, tmp_path, 4, each=0)
+    with pytest.raises(TuningError, match="seconds=-1; need a number above 0"):
+        tune(COPY, tmp_path, 4, seconds=-1)
     with pytest.raises(TuningError, match="found a runner and a tracker; need one of the two"):
         tune(COPY, tmp_path, 4, tracker="127.0.0.1:9190/h200")
     with pytest.raises(TuningError, match="found str; need an IRModule"):

@@ -13,7 +13,7 @@ from tests.relax import models
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.relax import report
-from tvm_hopper.relax.keep_records import FUNCTION, KeepRecords, records_of
+from tvm_hopper.relax.keep_records import FUNCTION, MARK, KeepRecords, records_of
 from tvm_hopper.relax.model_report import ModelReport
 from tvm_hopper.relax.model_table import rows_of
 from tvm_hopper.relax.model_times import call_time, value_of
@@ -28,6 +28,7 @@ from tvm_hopper.relax.records import (
     from_text,
     to_text,
 )
+from tvm_hopper.relax.schedule_functions import ATTR
 from tvm_hopper.testing.llama import SMALL, LlamaShape, llama
 
 SIZES = {"batch": 2, "length": 8}
@@ -99,6 +100,18 @@ def test_the_records_are_added_once():
     tvm.ir.assert_structural_equal(KeepRecords()(mod), mod)
     plain = llama(SMALL, attention="none")
     tvm.ir.assert_structural_equal(KeepRecords()(plain), plain)
+
+
+def test_a_model_may_have_a_function_of_that_name():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    with builder.function(FUNCTION, [x]):
+        builder.emit_func_output(x)
+    mod = KeepRecords()(builder.get().with_attr(ATTR, "the records"))
+    (name,) = [x.name_hint for x in mod.functions if x.name_hint != FUNCTION]
+    assert MARK in str(mod[name])
+    assert len(mod[FUNCTION].params) == 1
+    tvm.ir.assert_structural_equal(KeepRecords()(mod), mod)
 
 
 def test_times():

@@ -16,6 +16,7 @@ from .tasks import Task
 
 CLOSE = 1.02  # times the bound: nothing is left to gain
 LEAST_GAIN = 5e-4  # of the time, that a trial must be expected to save
+MOST_UNDER_WAY = 16  # trials of a task
 FEWEST = 16  # trials before the model's word on that is taken
 
 
@@ -39,9 +40,19 @@ class Account:
         return math.inf if math.isinf(gain) else self.task.weight * time * gain
 
 
-def why_enough(account: Account) -> str:
-    """Say why no more trials of a task are worth it; an empty string while they are."""
+def why_enough(account: Account, each: int | None = None) -> str:
+    """Say why no more trials of a task are worth it; an empty string while they are.
+
+    Parameters
+    ----------
+    account : Account
+        What is known of it.
+    each : int, optional
+        Trials that a task gets at most.
+    """
     search = account.search
+    if each is not None and account.trials >= each:
+        return f"{each} trials"
     if search.is_exhausted:
         return "every configuration was tried"
     best = search.best
@@ -54,21 +65,38 @@ def why_enough(account: Account) -> str:
     return ""
 
 
-def choose(accounts: Sequence[Account]) -> Account | None:
+def choose(
+    accounts: Sequence[Account], most: int = MOST_UNDER_WAY, each: int | None = None
+) -> Account | None:
     """Return the account whose trials come next, None if none is worth any.
 
     One of which a batch is under way waits for it, as long as another one has something to try.
+
+    Parameters
+    ----------
+    accounts : sequence of Account
+        All tasks.
+    most : int
+        Trials of one that may be under way: it learns nothing of them.
+    each : int, optional
+        Trials that one gets at most.
     """
-    open_ = [x for x in accounts if not x.stopped]
+    open_ = [x for x in accounts if not x.stopped and x.under_way < most]
+    if each is not None:
+        open_ = [x for x in open_ if x.trials + x.under_way < each]
     idle = [x for x in open_ if not x.under_way]
     return max(idle or open_, key=lambda x: x.worth, default=None)
 
 
-def share(account: Account, accounts: Sequence[Account], left: int, batch: int) -> int:
+def share(
+    account: Account, accounts: Sequence[Account], left: int, batch: int, each: int | None = None
+) -> int:
     """Return how many trials a task gets at once.
 
     Before every task has had some, none gets more than its part of what is left.
     """
+    if each is not None:
+        batch = min(batch, each - account.trials - account.under_way)
     fresh = [x for x in accounts if not x.trials and not x.under_way and not x.stopped]
     if account in fresh:
         return max(1, min(batch, left // len(fresh)))

@@ -19,6 +19,7 @@ from .workers.process import WorkerProcess
 
 PREFIX = "tvm_hopper_build_"
 SECONDS = 60.0
+BATCH, MOST_BATCHES = 8, 4  # trials of one, and how many of these keep the workers busy
 KEPT = 256  # folders of trials; older ones go when they are empty
 
 _open: weakref.WeakSet[ArtifactBuilder] = weakref.WeakSet()
@@ -50,6 +51,7 @@ class ArtifactBuilder(PyBuilder):
     ) -> None:
         super().__init__()
         count = workers or usable_cpus()
+        self.batches = max(1, min(MOST_BATCHES, count // BATCH))  # that are built at once
         self._is_mine = folder is None
         self._made: list[Path] = []
         if folder is None:

@@ -3,8 +3,9 @@
     check = Simulated(seconds=60)
     check(problem, config)      Verdict("equal", "bit for bit ..")
 
-A kernel that is fast and wrong must not enter a database. `tune(check=...)` takes any such
-callable, for example one that compares on a GPU.
+A kernel that is fast and wrong must not enter a database. Where a GPU compares the last few
+(`finals.py`) it judges them, too; this is for all others. `tune(check=...)` takes any callable
+like it.
 """
 
 from __future__ import annotations

@@ -3,33 +3,60 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from tvm_hopper.errors import cannot_tune
 from tvm_hopper.requests.kernel_file import load_kernel
 
+from .fake_runner import fake_gpus
 from .report import TuningReport, wide_console
 from .tuning import tune
+
+INTERRUPTED = 130  # exit code of a shell command that Ctrl-C has ended
 
 
 def tune_command(arguments: argparse.Namespace) -> int:
     """Tune what a Python file makes, and print the table."""
-    database = tune(
-        load_kernel(*arguments.kernel),
-        arguments.target,
-        trials=arguments.trials,
-        gpus=as_gpus(arguments.gpus),
-        tracker=arguments.tracker,
-        work_dir=arguments.work_dir,
-        progress=False if arguments.quiet else None,
-    )
+    with contextlib.ExitStack() as own:
+        runner = None
+        if arguments.fake:
+            runner = fake_gpus(arguments.fake)
+            own.callback(runner.close)
+        own.enter_context(_told_how_to_go_on(arguments.work_dir))
+        database = tune(
+            load_kernel(*arguments.kernel),
+            arguments.target,
+            trials=arguments.trials,
+            each=arguments.each,
+            seconds=arguments.seconds,
+            gpus=as_gpus(arguments.gpus),
+            runner=runner,
+            tracker=arguments.tracker,
+            work_dir=arguments.work_dir,
+            progress=False if arguments.quiet else None,
+        )
     report = TuningReport(database)
     if arguments.json:
         print(json.dumps(report.to_json(), indent=1))
     else:
         wide_console().print(report.table())
     return 0
+
+
+@contextlib.contextmanager
+def _told_how_to_go_on(work_dir: Any) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = (
+            f"interrupted: what was measured is in {work_dir}; the same command goes on from there"
+        )
+        print(text, file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
 
 
 def as_gpus(text: str) -> Any:

@@ -16,13 +16,19 @@ from dataclasses import fields
 from typing import Any
 
 from tvm_hopper.errors import HopperError, cannot_tune
-from tvm_hopper.schedule import MatmulConfig, PointwiseConfig, RowReductionConfig
+from tvm_hopper.schedule import (
+    ColumnReductionConfig,
+    MatmulConfig,
+    PointwiseConfig,
+    RowReductionConfig,
+)
 
-Configuration = MatmulConfig | RowReductionConfig | PointwiseConfig
+Configuration = MatmulConfig | RowReductionConfig | PointwiseConfig | ColumnReductionConfig
 CLASSES: dict[str, type[Any]] = {
     "matmul": MatmulConfig,
     "row_reduction": RowReductionConfig,
     "pointwise": PointwiseConfig,
+    "column_reduction": ColumnReductionConfig,
 }
 _KINDS = {made: kind for kind, made in CLASSES.items()}
 MOST_TEXT = 4096  # characters; a configuration has a few hundred
@@ -32,6 +38,8 @@ _WORDS = {  # how a field reads in a table
     "threads": "{} threads",
     "rows": "{} rows",
     "chunks": "{} vectors",
+    "flight": "{} rows at once",
+    "blocks": "{} blocks",
     "vector": "of {}",
     "split_k": "{} parts",
     "wgmma_pending": "{} pending",

@@ -94,6 +94,7 @@ class Database:
         self.machines: list[dict[str, Any]] = []
         self._trials: dict[str, list[Trial]] = {}
         self._checks: dict[tuple[str, str], dict[str, Any]] = {}
+        self.finals: dict[str, dict[str, Any]] = {}  # the latest of each function
         for row in rows:
             self.add(row)
 
@@ -111,6 +112,8 @@ class Database:
             self.machines.append(row)
         elif row["is"] == "trial":
             self._trials.setdefault(row["workload"], []).append(_trial(row, self.folder))
+        elif row["is"] == "final":
+            self.finals[row["workload"]] = row
         else:
             self._checks[row["workload"], row["configuration"]] = row
 
@@ -138,10 +141,16 @@ class Database:
         timed = [x for x in self.trials(key) if x.seconds is not None]
         return sorted(timed, key=lambda x: x.seconds or 0.0)
 
+    def decided(self, key: str) -> Trial | None:
+        """Return the trial that won when the fastest were compared; None before that."""
+        text = self.finals.get(key, {}).get("winner")
+        return next((x for x in self.ranked(key) if x.text == text), None)
+
     def winner(self, key: str) -> Trial | None:
-        """Return the fastest trial whose kernel was found right, or None."""
-        found = (x for x in self.ranked(key) if self.verdict(key, x) in RIGHT)
-        return next(found, None)
+        """Return the trial that won, or else the fastest one, whose kernel was found right."""
+        decided = self.decided(key)
+        ranked = [*([decided] if decided is not None else []), *self.ranked(key)]
+        return next((x for x in ranked if self.verdict(key, x) in RIGHT), None)
 
     def write_stock(self) -> None:
         """Write the two files of TVM's JSONDatabase, if they are not there as they should be."""
@@ -155,8 +164,11 @@ class Database:
             for module in modules:
                 records.append(f"[{len(workloads)},{record}]\n")
                 workloads.append(f"{module}\n")
+        place = self.folder / WORKLOADS
+        if not place.exists() or place.read_text() != "".join(workloads):
+            _replace(self.folder / RECORDS, "")  # which name workloads by their lines: never others
+        _replace(place, "".join(workloads))
         _replace(self.folder / RECORDS, "".join(records))
-        _replace(self.folder / WORKLOADS, "".join(workloads))
 
 
 def _trial(row: dict[str, Any], folder: Path) -> Trial:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerInput, 
 
 from tvm_hopper.errors import HopperError
 
-from .measurement import Measurement, as_measurement
+from .measurement import Contested, Measurement, as_contested, as_measurement
 from .measuring import artifact
-from .measuring.fake import fake_measurement
+from .measuring.fake import fake_contest, fake_measurement
 from .runner import GpuRunner
+from .workers.leftovers import remove_stale
 from .workers.process import WorkerProcess
 
 logger = logging.getLogger("tvm_hopper.meta_schedule")
+PREFIX = "tvm_hopper_fake_"  # of folders that count the requests of fake GPUs
 WARNING = "FAKE: nothing is measured; the times are those of the written model, with noise"
 
 
@@ -65,6 +68,23 @@ class FakeRunner(PyRunner):
         """Return all that is said of an artifact, once; it is marked as fake."""
         return self._found.pop(path, None)
 
+    def contest(
+        self,
+        paths: Sequence[str],
+        reference: str | None = None,
+        library: Mapping[str, Any] | None = None,
+    ) -> Callable[[], Contested | str]:
+        """Report the model's times of some artifacts, as GpuRunner does measured ones."""
+        try:
+            reply = fake_contest(list(paths), self._settings)
+            found: Contested | str = as_contested(reply, "fake GPU", {"name": "fake GPU"})
+        except HopperError as error:
+            found = str(error)
+        if not self._keep_artifacts:
+            for path in [*paths, *([reference] if reference else [])]:
+                artifact.remove(path)
+        return lambda: found
+
     def close(self) -> None:
         """Do nothing: there is nobody to stop."""
 
@@ -101,7 +121,8 @@ def fake_gpus(
     **options
         Of GpuRunner.
     """
-    folder = Path(tempfile.mkdtemp(prefix="tvm_hopper_fake_"))
+    remove_stale(Path(tempfile.gettempdir()), PREFIX)
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}_"))
     told = fake_settings(count, faults, folder, seed, noise, measuring_seconds)
     names = [f"fake GPU {i}" for i in range(count)]
     workers = {

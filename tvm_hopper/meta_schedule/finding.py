@@ -17,7 +17,7 @@ from tvm import tirx
 
 from tvm_hopper.schedule import MatmulConfig
 
-from .configurations import Configuration
+from .configurations import Configuration, from_text
 from .database import Database
 from .problems import key_of
 from .scheduling import canonical
@@ -63,8 +63,8 @@ def lookup(
     Returns
     -------
     found : configuration, list of (int, MatmulConfig), or None
-        For symbolic rows a configuration for each size class that was tuned, by the rows up to
-        which it is for, ascending. None: the package's own choice is all that is known.
+        For a product with symbolic rows a configuration for each size class that was tuned, by the
+        rows up to which it is for, ascending. None: the package's own choice is all that is known.
 
     Raises
     ------
@@ -81,6 +81,11 @@ def lookup(
     row = made.classes.get(key)
     if row is None:
         return None
+    if len(row["bounds"]) == 1:
+        ((_, workload),) = row["bounds"]
+        winner = made.winner(workload)
+        if winner is not None and not isinstance(winner.config, MatmulConfig):
+            return _for_any_rows(made, workload, winner.config)
     found: list[tuple[int, MatmulConfig]] = []
     for rows, workload in row["bounds"]:
         winner = made.winner(workload)
@@ -90,3 +95,10 @@ def lookup(
             found.pop()  # one kernel is as good for both
         found.append((rows, winner.config))
     return found or None
+
+
+def _for_any_rows(database: Database, workload: str, config: Configuration) -> Configuration:
+    """Return the winner of one number of rows for any: with what the package chose for that."""
+    if config != type(config)():
+        return config
+    return from_text(database.workloads[workload].get("choice"), f"{database.folder}, a choice")

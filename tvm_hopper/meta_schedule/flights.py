@@ -24,7 +24,6 @@ from tvm.target import Target
 from .search import Candidate
 from .tasks import Task
 
-MOST = 2  # batches: one that is built while one is on the GPUs
 POLL = 0.01  # seconds between two looks at a runner, so that Ctrl-C is heard
 LONGEST = 1e9  # seconds, above which TVM means a failure
 SAID = 600  # characters of an error that a record keeps
@@ -82,13 +81,16 @@ class Flights:
         self._builder, self._runner, self._target = builder, runner, target
         self._while_waiting = while_waiting
         self._flying: deque[_Flight] = deque()
-        # A builder blocks, and most of the time it is other processes that work.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="build")
+        # A builder blocks, and most of the time it is other processes that work. One of ours says
+        # how many batches it takes at once; TVM's are asked for one after another.
+        count = int(getattr(builder, "batches", 1))
+        self._most = count + 1  # one more is on the GPUs
+        self._thread = ThreadPoolExecutor(count, thread_name_prefix="build")
 
     @property
     def is_full(self) -> bool:
         """Whether a batch must be collected before the next one starts."""
-        return len(self._flying) >= MOST
+        return len(self._flying) >= self._most
 
     @property
     def is_empty(self) -> bool:

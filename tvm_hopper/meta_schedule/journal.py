@@ -5,6 +5,7 @@
     {"is": "classes", "key": "9c..", "bounds": [[16, "1f.."]]}  size classes of symbolic rows
     {"is": "machine", "number": 0, "gpu": "NVIDIA H200", ...}   where trials ran
     {"is": "trial", "workload": "1f..", "configuration": "matmul {..}", "seconds": [..], ...}
+    {"is": "final", "workload": "1f..", "finalists": [".."], "winner": "..", "gain": 1.04, ...}
     {"is": "check", "workload": "1f..", "configuration": "..", "verdict": "equal", ...}
 
 A line is on the disk before the next trial begins, so that a process may be killed at any moment:
@@ -62,6 +63,7 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
         "machine": (int,),
         "predicted": (int, float),
     },
+    "final": {"workload": (str,), "finalists": (list,), "winner": (str,)},
     "check": {
         "workload": (str,),
         "configuration": (str,),
@@ -110,6 +112,9 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         raise cannot_tune(where, f"{len(line)} bytes", f"a line of at most {MOST_LINE} bytes", fix)
     try:
         row = json.loads(line, parse_constant=_no_constant)
+        json.dumps(
+            row, ensure_ascii=False, allow_nan=False
+        ).encode()  # no half characters, no 1e999
     except (ValueError, RecursionError) as error:
         raise cannot_tune(where, f"{line[:60]!r}", "a JSON object", fix) from error
     known = FIELDS.get(row.get("is")) if _is_row(row) else None
@@ -139,6 +144,8 @@ def _check_values(row: dict[str, Any], where: str, fix: str) -> None:
         if not times or not all(_is_number(x) and 0 < x < math.inf for x in times):
             found = f'"seconds": {str(times)[:60]}'
             raise cannot_tune(where, found, "times above 0, at least one", fix)
+    if row["is"] == "final":
+        _check_final(row, where, fix)
     if row["is"] == "workload" and not all(isinstance(x, int) and x > 0 for x in row["extents"]):
         raise cannot_tune(where, f'"extents": {str(row["extents"])[:60]}', "numbers above 0", fix)
     if row["is"] == "classes" and not all(
@@ -147,6 +154,21 @@ def _check_values(row: dict[str, Any], where: str, fix: str) -> None:
     ):
         found = f'"bounds": {str(row["bounds"])[:60]}'
         raise cannot_tune(where, found, "pairs of rows and a workload's key", fix)
+
+
+def _check_final(row: dict[str, Any], where: str, fix: str) -> None:
+    times = row.get("sustained_us")
+    is_list = times is None or isinstance(times, list)
+    if not is_list or not all(isinstance(x, str) for x in row["finalists"]):
+        found = f'"finalists": {str(row["finalists"])[:60]}'
+        raise cannot_tune(where, found, "configurations as texts, and a list of their times", fix)
+    if row["winner"] not in row["finalists"]:
+        found = f'"winner": {row["winner"][:60]!r}'
+        raise cannot_tune(where, found, "one of its finalists", fix)
+    for name in ("gain", "library_us"):
+        value = row.get(name)
+        if value is not None and not (_is_number(value) and 0 < value < math.inf):
+            raise cannot_tune(where, f'"{name}": {str(value)[:60]}', "a number above 0", fix)
 
 
 def _is_number(value: Any) -> bool:

@@ -45,6 +45,45 @@ class Measurement:
         return (tenths[-1] - tenths[0]) / 2 / statistics.median(self.corrected)
 
 
+@dataclass(frozen=True)
+class Contested:
+    """What came of some artifacts that were compared on one GPU, in turn.
+
+    Attributes
+    ----------
+    verdicts
+        Of each: "equal", "wrong" or "unchecked", and why.
+    sustained, single
+        Seconds of each, round by round: back to back at full load, and behind pauses. The library
+        comes last, where there is one; those of one that is wrong are empty.
+    library
+        Its name, or nothing.
+    worker, device, is_fake
+        As of a measurement.
+    """
+
+    verdicts: tuple[tuple[str, str], ...]
+    sustained: tuple[tuple[float, ...], ...]
+    single: tuple[tuple[float, ...], ...]
+    library: str
+    worker: str
+    device: Mapping[str, Any] = field(default_factory=dict)
+    is_fake: bool = False
+
+
+def as_contested(reply: Mapping[str, Any], worker: str, device: Mapping[str, Any]) -> Contested:
+    """Read the reply of a worker to a contest."""
+    return Contested(
+        verdicts=tuple((str(x), str(why)) for x, why in reply["verdicts"]),
+        sustained=tuple(tuple(float(x) for x in row) for row in reply["sustained"]),
+        single=tuple(tuple(float(x) for x in row) for row in reply["single"]),
+        library=str(reply.get("library", "")),
+        worker=worker,
+        device=dict(device),
+        is_fake=bool(reply.get("is_fake", False)),
+    )
+
+
 def as_measurement(reply: Mapping[str, Any], worker: str, device: Mapping[str, Any]) -> Measurement:
     """Read the reply of a worker."""
     return Measurement(

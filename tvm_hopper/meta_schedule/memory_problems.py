@@ -6,44 +6,50 @@ comes first, and what is close to it next, until measured times say more.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
-from tvm_hopper.requests import keys
-from tvm_hopper.schedule import PointwiseConfig, RowReductionConfig
+from tvm_hopper.schedule import ColumnReductionConfig, PointwiseConfig, RowReductionConfig
+from tvm_hopper.schedule.column_reduction.apply import chosen_columns
+from tvm_hopper.schedule.pointwise.apply import chosen_elements
+from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.schedule.row_reduction.config import fits_block
+from tvm_hopper.schedule.row_reduction.model import THREADS_PER_SM
 
-from .configurations import CLASSES, Configuration, kind_of
+from .configurations import CLASSES, Configuration
 from .problems import Floats, Problem, bytes_of
 from .scheduling import canonical, schedule_with
 
-ROW_THREADS = (4, 8, 16, 32, 64, 128, 192, 256, 384, 512, 1024)
+ROW_THREADS = (4, 8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024)
 ROWS = (1, 2, 4, 8)
 ELEMENT_THREADS = (64, 128, 256, 512, 1024)
 CHUNKS = (1, 2, 3, 4, 8)
 AGAIN = ((False, False), (True, False), (True, True))  # what is computed again, and loaded again
+ON_ONE = (1, 2, 3, 4, 6, 8)  # thread blocks of an SM
+AHEAD = (0, 1, 2, 4)  # rows of a persistent kernel that are asked for in advance
+STREAM_THREADS, STREAM_CHUNKS = (256, 512, 768, 1024), (1, 2, 4, 8, 16)
+COLUMN_THREADS, FLIGHT = (16, 32, 64, 128, 256), (1, 2, 4, 8, 16)
+PARTS = (0.25, 0.5, 1, 2, 4)  # thread blocks of a strip of columns, in those of the choice
 FAR = 0.03  # by which a configuration is taken to be slower for each doubling away from the choice
 EFFICIENCY = 0.85  # share of the bound that a kernel reaches
-CHOSEN = (  # what `explain` says of a choice, and the fields of it
-    (r"(\d+) threads", "threads"),
-    (r"(\d+) vectors? of \d+", "chunks"),
-    (r"\d+ vectors? of (\d+)", "vector"),
-    (r"(\d+) rows a thread block", "rows"),
-    (r"(\d+) thread blocks an SM", "blocks"),
-)
+CHOOSERS: dict[str, Callable[[s_tir.Schedule], Any]] = {
+    "row_reduction": chosen_rows,
+    "pointwise": chosen_elements,
+    "column_reduction": chosen_columns,
+}
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryProblem(Problem):
-    """A program of row reductions, or of elementwise blocks.
+    """A program of reductions of rows or of columns, or of elementwise blocks.
 
     Attributes
     ----------
@@ -66,19 +72,16 @@ class MemoryProblem(Problem):
 
     def configurations(self) -> list[Configuration]:
         """List threads, rows or vectors, and what is loaded or computed when."""
-        vectors = _vectors(self.choice.vector)
-        if isinstance(self.choice, PointwiseConfig):
-            return [
-                PointwiseConfig(threads=threads, chunks=chunks, vector=vector)
-                for threads, chunks, vector in product(ELEMENT_THREADS, CHUNKS, vectors)
-            ]
-        return [
-            RowReductionConfig(threads, rows, vector, preload, recompute, reload)
-            for threads, rows, vector, preload, (recompute, reload) in product(
-                ROW_THREADS, ROWS, vectors, (True, False), AGAIN
-            )
-            if fits_block(threads, rows)
-        ]
+        choice = self.choice
+        if isinstance(choice, PointwiseConfig):
+            return list(_of_elements(choice))
+        if isinstance(choice, ColumnReductionConfig):
+            return list(_of_columns(choice))
+        if choice.persistent is not None:
+            return list(_of_gradients(choice, self.extents[0], self.chip.num_sms))
+        if choice.chunks is not None:
+            return list(_of_streams(choice))
+        return list(_of_rows(choice))
 
     def estimates(self, configs: list[Configuration]) -> Floats:
         """Return the bound, and more the further a configuration is from the package's choice."""
@@ -92,18 +95,23 @@ class MemoryProblem(Problem):
         return np.array([self._row(config) for config in configs])
 
     def _row(self, config: Any) -> list[float]:
-        elements = prod(self.extents)
+        rows, columns = self.extents
         threads, vector = config.threads or 128, config.vector or 1
         if isinstance(config, PointwiseConfig):
             chunks = float(config.chunks or 1)
-            blocks = max(1.0, elements / (threads * vector * chunks))
-            rest = [np.log2(chunks), 0.0]
+            blocks = max(1.0, rows * columns / (threads * vector * chunks))
+            rest = [np.log2(chunks), 0.5 * bool(config.hint)]
+        elif isinstance(config, ColumnReductionConfig):
+            chunks, below = float(config.flight or 1), config.rows or 1
+            blocks = max(1.0, columns / (threads * vector)) * (config.blocks or 1)
+            rest = [np.log2(chunks), np.log2(below)]
         else:
-            rows = config.rows or 1
-            blocks = max(1.0, self.extents[0] / rows)
-            chunks = max(1.0, self.extents[1] / (threads * vector))
+            below = config.rows or 1
+            blocks = float(config.persistent or max(1.0, rows / below))
+            chunks = float(config.chunks or max(1.0, columns / (threads * vector)))
             flags = 0.7 * bool(config.preload) + 2 * bool(config.recompute) + bool(config.reload)
-            rest = [np.log2(rows), flags]
+            flags += 0.5 * bool(config.hint) + 0.4 * float(config.ahead or 0)
+            rest = [np.log2(below), flags, np.log2(config.blocks or 1) / 2]
         waves = blocks / self.chip.num_sms
         return [
             np.log2(threads),
@@ -115,6 +123,66 @@ class MemoryProblem(Problem):
         ]
 
 
+def _of_elements(choice: PointwiseConfig) -> Iterator[Configuration]:
+    """Yield threads, vectors and hints; a transposition has tiles of one size."""
+    if choice.chunks is None:
+        for threads, hint in product(ELEMENT_THREADS, (False, True)):
+            yield PointwiseConfig(threads=threads, hint=hint)
+        return
+    for threads, chunks, vector in product(ELEMENT_THREADS, CHUNKS, _vectors(choice.vector)):
+        yield PointwiseConfig(threads=threads, chunks=chunks, vector=vector)
+    for threads, chunks in product(ELEMENT_THREADS, CHUNKS):
+        yield PointwiseConfig(threads, chunks, choice.vector, hint=not choice.hint)
+
+
+def _of_rows(choice: RowReductionConfig) -> Iterator[Configuration]:
+    """Yield rows in registers; how many thread blocks an SM has beside the flags of the choice."""
+    flags = (choice.preload, choice.recompute, choice.reload)
+    for threads, rows, vector, preload, (recompute, reload) in product(
+        ROW_THREADS, ROWS, _vectors(choice.vector), (True, False), AGAIN
+    ):
+        if not fits_block(threads, rows):
+            continue
+        plain = RowReductionConfig(threads, rows, vector, preload, recompute, reload)
+        yield plain
+        if (preload, recompute, reload) == flags and vector == choice.vector:
+            for blocks in ON_ONE:
+                if blocks * threads * rows <= THREADS_PER_SM:
+                    yield replace(plain, blocks=blocks)
+            yield replace(plain, hint=not choice.hint)
+
+
+def _of_streams(choice: RowReductionConfig) -> Iterator[Configuration]:
+    """Yield rows that no thread block holds: vectors in flight, thread blocks of an SM."""
+    for threads, chunks, blocks, hint in product(
+        STREAM_THREADS, STREAM_CHUNKS, (1, 2, 4), (False, True)
+    ):
+        if blocks * threads <= THREADS_PER_SM:
+            yield RowReductionConfig(
+                threads, vector=choice.vector, blocks=blocks, hint=hint, chunks=chunks
+            )
+
+
+def _of_gradients(choice: RowReductionConfig, rows: int, sms: int) -> Iterator[Configuration]:
+    """Yield persistent kernels: thread blocks that share all rows, and rows asked for ahead."""
+    for threads, below, vector, ahead, on_one in product(
+        ROW_THREADS, ROWS, _vectors(choice.vector), AHEAD, (1, 2, 3, 4)
+    ):
+        count = on_one * sms
+        if fits_block(threads, below) and count * below <= rows:
+            yield RowReductionConfig(threads, below, vector, persistent=count, ahead=ahead)
+
+
+def _of_columns(choice: ColumnReductionConfig) -> Iterator[Configuration]:
+    """Yield strips of columns and parts of their rows."""
+    counts = sorted({max(1, round((choice.blocks or 1) * x)) for x in PARTS})
+    for threads, rows, flight, blocks, vector in product(
+        COLUMN_THREADS, ROWS, FLIGHT, counts, _vectors(choice.vector)
+    ):
+        if fits_block(threads, rows) and blocks * rows > 1:
+            yield ColumnReductionConfig(threads, rows, flight, blocks, vector)
+
+
 def _vectors(most: int | None) -> tuple[int, ...]:
     """Return the widest vector and the one of half of it."""
     widest = most or 1
@@ -123,41 +191,31 @@ def _vectors(most: int | None) -> tuple[int, ...]:
 
 def as_memory_bound(func: Any, target: Any) -> MemoryProblem | None:
     """Return the problem of a static function that is a kernel over rows or elements, or None."""
-    for kind in ("row_reduction", "pointwise"):
-        made = CLASSES[kind]
+    mod = canonical(func)
+    for kind, chosen in CHOOSERS.items():
         try:
             with target:
-                sch = schedule_with(func, made())
+                schedule_with(mod, CLASSES[kind]())
+                choice = chosen(s_tir.Schedule(mod))
         except HopperError:
             continue
-        choice = _choice_of(sch.mod["main"], made)
-        mod = canonical(func)
         shape = _largest(mod["main"])
         form = f"{kind} {_signature(mod['main'])}"
         return MemoryProblem(mod, target, form, shape, bytes_of(mod["main"]), 0, choice)
     return None
 
 
-def _choice_of(func: tirx.PrimFunc, made: type[Any]) -> Any:
-    """Read the choice of the package off the sentence that it leaves for `explain`."""
-    loops = ir.find_all(func.body, ir.For, lambda x: keys.CHOSEN in x.annotations)
-    text = str(loops[0].annotations[keys.CHOSEN]).split("; then")[0] if loops else ""
-    names = {field.name for field in fields(made)}
-    given: dict[str, Any] = {}
-    for pattern, name in CHOSEN:
-        found = re.search(pattern, text)
-        if found and name in names:
-            given[name] = int(found[1])
-    if made is RowReductionConfig:
-        given.setdefault("rows", 1)
-        given["preload"] = "share first" in text
-        given["recompute"] = "and the like twice" in text
-        given["reload"] = "loaded twice" in text
-        if "by each pass" not in text:  # else a row has more vectors than are in flight together
-            given.pop("chunks", None)
-    choice = made(**given)
-    assert kind_of(choice)
-    return choice
+def serves_any_rows(func: Any, target: Any) -> bool:
+    """Tell whether a function with a symbolic extent is one kernel over rows or elements."""
+    mod = canonical(func)
+    for kind in CHOOSERS:
+        try:
+            with target:
+                schedule_with(mod, CLASSES[kind]())
+        except HopperError:
+            continue
+        return True
+    return False
 
 
 def _largest(func: tirx.PrimFunc) -> tuple[int, int]:

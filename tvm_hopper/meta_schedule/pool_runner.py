@@ -10,10 +10,11 @@ from typing import Any
 
 from tvm.s_tir.meta_schedule.runner import RunnerFuture, RunnerInput, RunnerResult
 
-from .measurement import Measurement, as_measurement
+from .measurement import Contested, Measurement, as_contested, as_measurement
 from .measuring import artifact
 from .workers.pool import QueuedTask, WorkerPool
 
+CONTEST = 3  # times the deadline of a measurement: a library is loaded, too
 KEPT = 4096  # measurements, until they are taken
 
 _open: weakref.WeakSet[Measuring] = weakref.WeakSet()
@@ -70,16 +71,37 @@ class Measuring:
 
         return RunnerFuture(task.done, result)
 
+    def contest(
+        self, paths: Sequence[str], reference: str | None, library: Mapping[str, Any] | None
+    ) -> Callable[[], Contested | str]:
+        """Queue a comparison of artifacts; return what waits for it: an error is a text."""
+        request = {"contest": list(paths), "reference": reference, "library": library}
+        task = self.pool.submit(request, CONTEST * self.pool.seconds)
+
+        def result() -> Contested | str:
+            task.wait()
+            if not self._keep_artifacts:
+                for path in [*paths, *([reference] if reference else [])]:
+                    artifact.remove(path)
+            if "error" in task.reply:
+                return self._named(task)
+            worker = str(task.reply.get("worker", task.worker))
+            device = task.reply.get("device") or self._about(task.worker)
+            return as_contested(task.reply, worker, device)
+
+        return result
+
+    @staticmethod
+    def _named(task: QueuedTask) -> str:
+        text, name = str(task.reply["error"]), task.worker
+        return text if not name or text.startswith(name) else f"{name}: {text}"
+
     def _finish(self, path: str, task: QueuedTask) -> RunnerResult:
         if not self._keep_artifacts:
             artifact.remove(path)
         reply = task.reply
         if "error" in reply:
-            text = str(reply["error"])
-            name = task.worker
-            return RunnerResult(
-                None, text if not name or text.startswith(name) else f"{name}: {text}"
-            )
+            return RunnerResult(None, self._named(task))
         worker = str(reply.get("worker", task.worker))
         found = as_measurement(reply, worker, reply.get("device") or self._about(task.worker))
         self._found[path] = found

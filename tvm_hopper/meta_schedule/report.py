@@ -41,6 +41,10 @@ class TunedRow:
         The bound as a part of the best time: 1 is as fast as can be.
     verdict : str
         Of the check of the best one: "equal", "unchecked", or nothing yet.
+    is_compared : bool
+        Whether both times were taken in turn on one GPU at full load; else they are the search's.
+    library, library_us : str, float or None
+        What else computes the same, and its time then.
     """
 
     name: str
@@ -56,6 +60,9 @@ class TunedRow:
     bound_share: float | None
     configuration: str
     verdict: str
+    is_compared: bool = False
+    library: str = ""
+    library_us: float | None = None
 
 
 class TuningReport:
@@ -86,7 +93,10 @@ class TuningReport:
         fake = ", of a FAKE runner: nothing was measured" * self.is_fake
         title = f"{escape(str(self.folder))}: {sum(x.trials for x in self.rows)} trials{fake}"
         table = Table(title=title, title_justify="left")
-        for name in ("kernel", "trials", "failed", "built-in us", "best us", "gain", "rate"):
+        libraries = sorted({row.library for row in self.rows if row.library})
+        beside = [f"of {' or '.join(libraries)}"] if libraries else []
+        names = ("kernel", "trials", "failed", "built-in us", "best us", "gain", *beside, "rate")
+        for name in names:
             is_text = name == "kernel"
             least = NAMES if is_text else None
             side: Any = "left" if is_text else "right"
@@ -96,12 +106,13 @@ class TuningReport:
         for row in self.rows:
             failed = f"{row.failed}" + (f" + {row.wrong} wrong" if row.wrong else "")
             table.add_row(
-                escape(row.name),
+                escape(_visible(row.name)),
                 str(row.trials),
                 failed,
                 _number(row.built_in_us),
                 _number(row.best_us),
                 "-" if row.gain is None else f"{row.gain:.2f}x",
+                *([_of_library(row)] if libraries else []),
                 _rate(row),
                 escape(row.configuration) or "-",
                 row.verdict or "not yet",
@@ -138,10 +149,17 @@ def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
     extents = f" {'x'.join(map(str, told['extents']))}" * with_extents  # of functions of one name
     trials = database.trials(key)
     right = [x for x in database.ranked(key) if database.verdict(key, x) != "wrong"]
-    best = right[0] if right else None
+    best = database.winner(key) or (right[0] if right else None)
     first = next((x for x in trials if x.text == _built_in(told, x)), None)
     choice = first.seconds if first is not None else None
     time = best.seconds if best is not None else None
+    final = database.finals.get(key, {})
+    compared = dict(zip(final.get("finalists", ()), final.get("sustained_us") or (), strict=False))
+    is_final = best is not None and _seconds(compared.get(best.text)) is not None
+    if best is not None and is_final:  # in turn on one GPU, which a search's times are not
+        time = _seconds(compared[best.text])
+        choice = _seconds(compared.get(first.text)) if first is not None else None
+    library = _seconds(final.get("library_us")) if is_final else None
     amount, moved = float(told.get("multiply_adds", 0)), float(told.get("bytes", 0))
     bound = float(told.get("bound_us", 0))
     return TunedRow(
@@ -158,7 +176,15 @@ def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
         bound / (time * 1e6) if time else None,
         _said(told, best),
         database.verdict(key, best) if best is not None else "",
+        is_final,
+        str(final.get("library", "")) if library else "",
+        None if library is None else library * 1e6,
     )
+
+
+def _seconds(microseconds: Any) -> float | None:
+    is_time = isinstance(microseconds, (int, float)) and microseconds > 0
+    return microseconds * 1e-6 if is_time else None
 
 
 def _said(told: dict[str, Any], best: Any) -> str:
@@ -178,8 +204,19 @@ def _built_in(told: dict[str, Any], trial: Any) -> str:
     return as_text(plain)
 
 
+def _visible(text: str) -> str:
+    """Return a text that a terminal prints and does not obey."""
+    return "".join(x if x.isprintable() else "?" for x in text)
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}" if value < 100 else f"{value:.1f}"
+
+
+def _of_library(row: TunedRow) -> str:
+    if row.library_us is None or row.best_us is None:
+        return "-"
+    return f"{row.library_us / row.best_us:.2f}x"
 
 
 def _rate(row: TunedRow) -> str:

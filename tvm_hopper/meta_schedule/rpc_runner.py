@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvm.ir.utils import derived_object
@@ -14,7 +14,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerInput
 
 from tvm_hopper.errors import HopperError
 
-from .measurement import Measurement
+from .measurement import Contested, Measurement
 from .pool_runner import Measuring
 from .remote.station import RemoteStation
 from .remote.tracker import TrackerAddress, TrackerClient
@@ -88,6 +88,30 @@ class RpcRunner(PyRunner):
     def take(self, path: str) -> Measurement | None:
         """Return all that is known of a measured artifact, once: both times, clock, GPU, host."""
         return self._measuring.take(path)
+
+    def contest(
+        self,
+        paths: Sequence[str],
+        reference: str | None = None,
+        library: Mapping[str, Any] | None = None,
+    ) -> Callable[[], Contested | str]:
+        """Compare artifacts of one function in turn, on one GPU.
+
+        Parameters
+        ----------
+        paths : sequence of str
+            Of artifacts.
+        reference : str, optional
+            An artifact that is known to be right: results are compared with its.
+        library : mapping, optional
+            `majors` of a product, which a library computes for comparison where there is one.
+
+        Returns
+        -------
+        result : callable
+            Waits, and returns what came of it, or an error as a text.
+        """
+        return self._measuring.contest(paths, reference, library)
 
     @property
     def servers(self) -> list[str]:

@@ -19,7 +19,13 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import HopperError, ScheduleError, cannot_schedule, cannot_tune
-from tvm_hopper.schedule import BY_DEVICE, MatmulConfig, PointwiseConfig, RowReductionConfig
+from tvm_hopper.schedule import (
+    BY_DEVICE,
+    ColumnReductionConfig,
+    MatmulConfig,
+    PointwiseConfig,
+    RowReductionConfig,
+)
 
 from .annotations import annotate
 from .configurations import Configuration
@@ -85,10 +91,13 @@ def schedule_with(
         hs.row_reduction(sch, config=found)
     elif isinstance(found, PointwiseConfig):
         hs.pointwise(sch, config=found)
+    elif isinstance(found, ColumnReductionConfig):
+        hs.column_reduction(sch, config=found)
     elif isinstance(found, MatmulConfig):
         _schedule_product(sch, found)
     else:
-        need = "a MatmulConfig, a RowReductionConfig, a PointwiseConfig, or (rows, config) pairs"
+        need = "a MatmulConfig, RowReductionConfig, PointwiseConfig or ColumnReductionConfig, "
+        need += "or (rows, config) pairs"
         raise cannot_tune("schedule_with", f"{type(found).__name__}", need)
     _check_all_bound(sch)
     annotate(sch, found)

@@ -88,6 +88,7 @@ class Search:
         self._open = np.ones(len(self._space), dtype=bool)
         self._place = {config: i for i, config in enumerate(self._space)}
         self._kernels: set[str] = set()
+        self._flying: dict[str, int] = {}  # places of what was proposed and not reported yet
         self._measured: list[Measured] = []
         self._model = CostModel()
         self._own = Residuals(self._features[:0], np.zeros(0))
@@ -123,6 +124,7 @@ class Search:
         """Learn from a trial."""
         self._measured.append(trial)
         self._kernels.add(trial.kernel)
+        self._flying.pop(trial.kernel, None)
         if (place := self._place.get(trial.config)) is not None:
             self._open[place] = False
         self._own = points_of(self.problem, self._measured)
@@ -150,7 +152,7 @@ class Search:
         while len(found) < count and self._starts:
             self._try(self._starts.pop(0), found)
         refused = 0
-        pending: list[int] = []
+        pending = list(self._flying.values())
         while len(found) < count and self._open.any() and refused < MOST_REFUSED:
             scores = np.where(self._open, self._improvements(pending), -np.inf)
             place = int(scores.argmax())
@@ -175,6 +177,8 @@ class Search:
         if kernel in self._kernels:
             return False
         self._kernels.add(kernel)
+        if place is not None:
+            self._flying[kernel] = place
         found.append(Candidate(config, sch, kernel, self.predicted_us(config)))
         return True
 

@@ -9,8 +9,9 @@ functions: a trace of a static one would not fit it, a configuration does.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,10 +28,11 @@ from tvm_hopper.requests import marks
 from tvm_hopper.requests.targets import find_processor, name_target
 
 from .matmul_problems import as_matmul, find_product
-from .memory_problems import as_memory_bound
+from .memory_problems import as_memory_bound, serves_any_rows
 from .problems import Problem, key_of
 from .scheduling import canonical
 
+TUNED_ROWS = 4096  # of a kernel over rows whose number is known at run time only
 KINDS: tuple[Callable[[Any, Any], Problem | None], ...] = (as_matmul, as_memory_bound)
 
 
@@ -183,7 +185,7 @@ def _add_symbolic(
         return
     site = find_product(func, target)
     if site is None:
-        found.left[name] = "symbolic extents of something else than a product"
+        _add_any_rows(name, func, symbols[0], target, found, known, weight)
         return
     problem = site.problem
     n, k = problem.n.extent, problem.k.extent
@@ -191,7 +193,8 @@ def _add_symbolic(
         found.left[name] = "a symbolic extent that is not the rows"
         return
     accumulate = None if problem.acc_dtype == "float32" else "float32"
-    with target:
+    bounds: Sequence[int] = ()
+    with target, contextlib.suppress(HopperError):  # then nothing can be scheduled
         bounds = hs.choose_classes(
             n,
             k,
@@ -214,6 +217,32 @@ def _add_symbolic(
         return
     own = key_of(canonical(func), target)
     found.classes.append(SizeClasses(name, own, tuple(keys)))
+
+
+def _add_any_rows(
+    name: str,
+    func: Any,
+    symbol: Any,
+    target: Target,
+    found: TaskList,
+    known: dict[str, Task],
+    weight: int,
+) -> None:
+    """Add a kernel over rows or elements of any number: one kernel serves all, so one size does."""
+    if not serves_any_rows(func, target):
+        found.left[name] = "symbolic extents of what is no product and no kernel over rows"
+        return
+    try:
+        static = bind_rows(func, symbol, TUNED_ROWS)
+    except HopperError:
+        static = None
+    named = f"{name} [{TUNED_ROWS} rows]"
+    task = None if static is None else _add(named, static, target, found, known, weight)
+    if task is None:
+        found.left[name] = "a kernel over rows that cannot be scheduled"
+        return
+    own = key_of(canonical(func), target)
+    found.classes.append(SizeClasses(name, own, ((TUNED_ROWS, task.problem.key),)))
 
 
 def symbols_of(func: tirx.PrimFunc) -> list[Any]:

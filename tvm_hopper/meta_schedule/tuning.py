@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import json
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,17 @@ from typing import Any
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_hopper import schedule as hs
 from tvm_hopper.errors import cannot_tune
 
 from .budget import Account, choose, share, why_enough
-from .checking import WRONG, Check, Simulated
+from .checking import Check, Simulated
 from .configurations import as_text
-from .database import RECORDS, Database, Trial
+from .database import Database, Trial
+from .finals import Finals, is_open
 from .flights import Flights, Outcome
 from .interrupts import InterruptNoted
 from .journal import Journal
 from .neighbours import near_trials
-from .problems import Problem
 from .progress import Progress
 from .report import TuningReport, wide_console
 from .search import Measured, Search
@@ -47,6 +45,8 @@ def tune(
     target: Any = None,
     *,
     trials: int = 64,
+    each: int | None = None,
+    seconds: float | None = None,
     gpus: Any = "all",
     runner: Any = None,
     builder: Any = None,
@@ -67,6 +67,10 @@ def tune(
         A Hopper GPU, e.g. "nvidia/nvidia-h200"; left out, the target in scope.
     trials : int
         Measured kernels in all, those that are in `work_dir` already included.
+    each : int, optional
+        Trials that one function gets at most.
+    seconds : float, optional
+        After which no more trials begin.
     gpus : str or list of int
         Which GPUs of this machine measure; "all" are all of them.
     runner : tvm.s_tir.meta_schedule.runner.Runner, optional
@@ -80,7 +84,8 @@ def tune(
     batch : int
         Trials of one function at once.
     check : callable, optional
-        Judges winners, see `meta_schedule.checking`; left out, the simulator does.
+        Judges winners, see `meta_schedule.checking`; left out, the GPU that compares the last few
+        runs the program as TVM schedules it, too, or else the simulator does.
     progress : bool, optional
         Whether progress and a table are shown on stderr; None: if it is a terminal.
 
@@ -100,6 +105,10 @@ def tune(
     """
     _check_number("trials", trials, MOST_TRIALS)
     _check_number("batch", batch, 1024)
+    if each is not None:
+        _check_number("each", each, MOST_TRIALS)
+    if seconds is not None and not seconds > 0:
+        raise cannot_tune("tune", f"seconds={seconds!r}", "a number above 0")
     if runner is not None and tracker is not None:
         raise cannot_tune("tune", "a runner and a tracker", "one of the two: a tracker has its own")
     where = as_target(target)
@@ -110,9 +119,9 @@ def tune(
         need += " operators become some by tvm_hopper.relax.prepare)"
         raise cannot_tune("tune", said[:1000], need)
     with Journal(Path(work_dir)) as journal:
-        run = Run(journal, found, where, check or Simulated(), progress)
+        run = Run(journal, found, where, check, progress, each, seconds)
         with contextlib.ExitStack() as own:
-            if run.left(trials) > 0:
+            if run.left(trials) > 0 or run.is_undecided:
                 if runner is None:
                     runner = _own_runner(gpus, tracker)
                     own.callback(runner.close)
@@ -121,7 +130,7 @@ def tune(
                     own.callback(builder.close)
             with InterruptNoted() as interrupt:
                 run.search(trials, batch, builder, runner, interrupt)
-                run.finish()
+                run.finish(builder, runner)
                 interrupt.check()
         if progress or (progress is None and sys.stderr.isatty()):
             wide_console(stderr=True).print(TuningReport(run.database).table())
@@ -132,8 +141,17 @@ class Run:
     """One tuning run over the log of a work folder."""
 
     def __init__(
-        self, journal: Journal, found: TaskList, target: Target, check: Check, shown: bool | None
+        self,
+        journal: Journal,
+        found: TaskList,
+        target: Target,
+        check: Check | None,
+        shown: bool | None,
+        each: int | None = None,
+        seconds: float | None = None,
     ) -> None:
+        self._each = each
+        self._end = None if seconds is None else time.monotonic() + seconds
         self._journal, self._check, self._shown = journal, check, shown
         self._target = target
         self.database = Database.of(journal)
@@ -143,6 +161,8 @@ class Run:
 
     def left(self, trials: int) -> int:
         """Return how many of so many trials are not made yet."""
+        if self._each is not None:
+            trials = min(trials, self._each * len(self.accounts))
         return trials - sum(account.trials for account in self.accounts)
 
     def search(
@@ -161,9 +181,11 @@ class Run:
                 interrupt.check()
                 self._stop_what_is_done()
                 left = self.left(trials) - flights.count()
-                account = choose(self.accounts) if left > 0 and not flights.is_full else None
+                may_start = left > 0 and not flights.is_full and not self._is_late
+                account = choose(self.accounts, 2 * batch, self._each) if may_start else None
                 if account is not None:
-                    self._start(account, share(account, self.accounts, left, batch), flights)
+                    count = share(account, self.accounts, left, batch, self._each)
+                    self._start(account, count, flights)
                 elif flights.is_empty:
                     break
                 else:
@@ -172,11 +194,29 @@ class Run:
                         done = sum(x.trials for x in self.accounts)
                         shown.update(self._account(outcome.task), done)
 
-    def finish(self) -> None:
-        """Check the winners, and write what TVM's own database reads."""
-        for account in self.accounts:
-            self._check_winner(account)
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the fastest trials of a function have not been compared yet."""
+        return any(is_open(self.database, x.task.problem) for x in self.accounts)
+
+    def finish(self, builder: Any, runner: Any) -> None:
+        """Compare the fastest, check the winners, and write what TVM's own database reads."""
+        check = self._check or Simulated()
+        finals = Finals(
+            self.database,
+            self._append,
+            builder,
+            runner,
+            self._target,
+            check,
+            is_own=self._check is not None,
+        )
+        finals.hold([x.task.problem for x in self.accounts])
         self.database.write_stock()
+
+    @property
+    def _is_late(self) -> bool:
+        return self._end is not None and time.monotonic() > self._end
 
     def _append(self, row: dict[str, Any]) -> None:
         self._journal.append(row)
@@ -239,7 +279,7 @@ class Run:
     def _stop_what_is_done(self) -> None:
         for account in self.accounts:
             if not account.stopped and not account.under_way:
-                account.stopped = why_enough(account)
+                account.stopped = why_enough(account, self._each)
 
     def _start(self, account: Account, count: int, flights: Flights) -> None:
         candidates = account.search.propose(count)
@@ -273,50 +313,6 @@ class Run:
         account.trials += 1
         account.under_way -= 1
         account.failed += outcome.seconds is None
-
-    def _check_winner(self, account: Account) -> None:
-        """Check the fastest trial; a wrong one is recorded as such, and the next one is taken."""
-        problem = account.task.problem
-        for trial in self.database.ranked(problem.key):
-            verdict = self.database.verdict(problem.key, trial)
-            if not verdict:
-                told = self._check(problem, trial.config)
-                verdict = told.verdict
-                record = None if verdict == WRONG else _record(problem, trial)
-                self._append(
-                    {
-                        "is": "check",
-                        "workload": problem.key,
-                        "configuration": trial.text,
-                        "verdict": verdict,
-                        "by": told.by,
-                        "detail": told.detail,
-                        "record": record,
-                    }
-                )
-            if verdict != WRONG:
-                return
-
-
-def _record(problem: Problem, trial: Trial) -> str | None:
-    """Return a trial as a record of TVM's JSONDatabase; None where it cannot replay the trace.
-
-    A function that has to be rewritten first is scheduled from there on.
-    """
-    if not hs.normalize(problem.mod).same_as(problem.mod):
-        return None
-    with tempfile.TemporaryDirectory() as folder:  # in C++ alone: Python cannot write index maps
-        stock = ms.database.JSONDatabase(work_dir=folder)
-        record = ms.database.TuningRecord(
-            problem.schedule(trial.config).trace,
-            stock.commit_workload(problem.mod),
-            [trial.seconds],
-            problem.target,
-            ms.arg_info.ArgInfo.from_entry_func(problem.mod, True),
-        )
-        stock.commit_tuning_record(record)
-        text = (Path(folder) / RECORDS).read_text().strip()
-    return text.removeprefix("[0,").removesuffix("]")
 
 
 def _check_number(name: str, value: Any, most: int) -> None:

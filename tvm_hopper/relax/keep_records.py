@@ -13,6 +13,7 @@ Leaves: a function more, which nobody calls.
 from __future__ import annotations
 
 import base64
+import itertools
 import re
 import zlib
 from typing import Any
@@ -21,6 +22,7 @@ import tvm
 from tvm import relax
 from tvm.ir import StringImm
 
+from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
 
 from .records import FunctionRecord, from_text
@@ -38,12 +40,21 @@ class KeepRecords:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Add the function."""
         text = mod.attrs.get(ATTR) if mod.attrs else None
-        if text is None or any(gv.name_hint == FUNCTION for gv in mod.functions):
+        if text is None or any(_is_ours(x, f) for x, f in mod.functions.items()):
             return mod
+        taken = {gv.name_hint for gv in mod.functions}
+        names = (FUNCTION + "_" * i for i in itertools.count())  # a model may have one of that name
         builder = relax.BlockBuilder(mod)
-        with builder.function(FUNCTION, []):
+        with builder.function(next(x for x in names if x not in taken), []):
             builder.emit_func_output(StringImm(_packed(str(text))))
         return builder.finalize()
+
+
+def _is_ours(name: tvm.ir.GlobalVar, func: Any) -> bool:
+    """Tell a function that returns packed records."""
+    if not name.name_hint.startswith(FUNCTION) or not isinstance(func, relax.Function):
+        return False
+    return any(str(x.value).startswith(MARK) for x in ir.find_all(func.body, StringImm))
 
 
 def records_of(thing: Any) -> tuple[FunctionRecord, ...]:

@@ -16,12 +16,17 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_hopper.errors import cannot_configure
-from tvm_hopper.schedule import MatmulConfig, PointwiseConfig, RowReductionConfig
+from tvm_hopper.schedule import (
+    ColumnReductionConfig,
+    MatmulConfig,
+    PointwiseConfig,
+    RowReductionConfig,
+)
 
 from .options import WHERE
 
 LOOKUP = "tvm_hopper.meta_schedule"
-CONFIGURATIONS = (MatmulConfig, RowReductionConfig, PointwiseConfig)
+CONFIGURATIONS = (MatmulConfig, RowReductionConfig, PointwiseConfig, ColumnReductionConfig)
 
 
 @dataclass(frozen=True)

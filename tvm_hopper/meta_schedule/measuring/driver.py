@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,9 +134,9 @@ class Driver:
         """Return a new event."""
         return self.call("cuEventCreate", 0)
 
-    def record(self, event: Any) -> None:
+    def record(self, event: Any, stream: Any = 0) -> None:
         """Queue an event."""
-        self.call("cuEventRecord", event, 0)
+        self.call("cuEventRecord", event, stream)
 
     def seconds_between(self, first: Any, second: Any) -> float:
         """Return the time between two events that have come to pass."""
@@ -143,6 +145,39 @@ class Driver:
     def synchronize(self) -> None:
         """Wait for all that is queued."""
         self.call("cuCtxSynchronize")
+
+    # -- calls as one graph
+
+    @contextmanager
+    def own_stream(self) -> Iterator[Any]:
+        """Make a stream, on which calls can be captured."""
+        stream = self.call("cuStreamCreate", 0)
+        yield stream
+        self.call("cuStreamDestroy", stream)
+
+    def capture(self, stream: Any, first: Callable[[], Any], calls: Callable[[], Any]) -> Any:
+        """Return a graph of what some calls queue on a stream of their own.
+
+        What a first call does once, `first`, is no part of it.
+        """
+        import tvm_ffi
+
+        mode = self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        with tvm_ffi.use_raw_stream(tvm_ffi.device(self.kind, 0), int(stream)):
+            first()
+            self.synchronize()
+            self.call("cuStreamBeginCapture", stream, mode)
+            try:
+                calls()
+            finally:
+                graph = self.call("cuStreamEndCapture", stream)
+        made = self.call("cuGraphInstantiate", graph, 0)
+        self.call("cuGraphDestroy", graph)
+        return made
+
+    def launch(self, graph: Any, stream: Any) -> None:
+        """Queue a graph."""
+        self.call("cuGraphLaunch", graph, stream)
 
     def queue_clock(self, results: int, index: int) -> None:
         """Queue the clock kernel; its result is the `index`-th at `results`."""

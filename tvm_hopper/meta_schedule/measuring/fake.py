@@ -58,6 +58,8 @@ def answerer(settings: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict[
         if fault is not None and _count(Path(settings["counter"])) % every == 0:
             FAULTS[fault]()
         time.sleep(float(settings.get("seconds", 0)))
+        if "contest" in request:
+            return fake_contest(request["contest"], settings)
         return fake_measurement(request["artifact"], settings)
 
     return answer, {"name": "fake GPU", "is_fake": True}
@@ -75,6 +77,18 @@ def fake_measurement(path: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         for _ in range(REPEATS)
     ]
     return {"seconds": seconds, "corrected": seconds, "megahertz": 0.0, "is_fake": True}
+
+
+def fake_contest(paths: list[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model's seconds of several artifacts; nothing was run, so nothing was compared."""
+    rows = [fake_measurement(path, settings)["seconds"] for path in paths]
+    return {
+        "verdicts": [["unchecked", "a fake device runs nothing"] for _ in paths],
+        "sustained": rows,
+        "single": rows,
+        "library": "",
+        "is_fake": True,
+    }
 
 
 def _count(path: Path) -> int:

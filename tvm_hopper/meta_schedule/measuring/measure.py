@@ -25,7 +25,7 @@ from typing import Any
 from tvm_hopper.errors import HopperError
 from tvm_hopper.meta_schedule.workers.messages import CannotGoOn
 
-from . import artifact, tensors
+from . import artifact, contest, tensors
 from .driver import CLOCK_BYTES, Driver
 
 KEPT_BYTES = 8 << 30  # of tensors, from one measurement to the next
@@ -46,6 +46,8 @@ def answerer(settings: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict[
         bench = open_gpu()
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
+        if "contest" in request:
+            return contest.answer(bench, request)
         return measure(bench, request)
 
     return answer, bench.about
@@ -99,16 +101,16 @@ class GpuBench:
     """The GPU of this process, with what measurements share: tensors, events, a flushed cache."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+        self.driver = self._driver = driver
         facts = driver.facts()
         self.about = asdict(facts)
         self._megahertz = facts.megahertz
-        self._flush_bytes = 2 * max(facts.l2_bytes, 32 << 20)
-        self._flush = driver.allocate(self._flush_bytes)
+        self.flush_bytes = 2 * max(facts.l2_bytes, 32 << 20)
+        self._flush = driver.allocate(self.flush_bytes)
         self._clocks = driver.allocate(MOST * CLOCK_BYTES)
         self._events = [(driver.event(), driver.event()) for _ in range(MOST)]
-        self._kept: OrderedDict[tuple[int, artifact.TensorArgument], Any] = OrderedDict()
-        self._repeat(lambda: None, FEWEST)  # the device answers
+        self._kept: OrderedDict[tuple[int, int, artifact.TensorArgument], Any] = OrderedDict()
+        self.repeat(lambda: None, FEWEST)  # the device answers
 
     def run(
         self,
@@ -117,16 +119,16 @@ class GpuBench:
         repeats: int | None,
     ) -> dict[str, Any]:
         """Time a function; refuse one that leaves an output as it was."""
-        values = self._tensors(arguments)
-        self._poison(arguments, values)
+        values = self.tensors(arguments)
+        self.poison(arguments, values)
         try:
             function(*values)
             self._driver.synchronize()
-            self._check_written(arguments, values)
-            seconds, _ = self._repeat(lambda: function(*values), 3)
+            self.check_written(arguments, values)
+            seconds, _ = self.repeat(lambda: function(*values), 3)
             count = math.ceil(SECONDS / max(min(seconds), 1e-6))
             count = min(max(repeats or count, 1 if repeats else FEWEST), MOST)
-            seconds, clocks = self._repeat(lambda: function(*values), count)
+            seconds, clocks = self.repeat(lambda: function(*values), count)
         except CannotGoOn:
             raise
         except Exception as error:  # of TVM's runtime: after most of them the context is lost
@@ -139,11 +141,12 @@ class GpuBench:
             "megahertz": statistics.median(clocks),
         }
 
-    def _repeat(self, call: Callable[[], Any], count: int) -> tuple[list[float], list[float]]:
+    def repeat(self, call: Callable[[], Any], count: int) -> tuple[list[float], list[float]]:
+        """Return the times of some calls, each behind a flush, and the clock before each."""
         driver = self._driver
         for i in range(count):
             driver.queue_clock(self._clocks, i)
-            driver.fill(self._flush, i % 256, self._flush_bytes)
+            driver.fill(self._flush, i % 256, self.flush_bytes)
             driver.record(self._events[i][0])
             call()
             driver.record(self._events[i][1])
@@ -151,14 +154,17 @@ class GpuBench:
         seconds = [driver.seconds_between(*pair) for pair in self._events[:count]]
         return seconds, driver.read_clocks(self._clocks, count)
 
-    def _tensors(self, arguments: tuple[artifact.TensorArgument, ...]) -> list[Any]:
-        """Return a tensor for each argument: one that is kept, or a new one."""
+    def tensors(self, arguments: tuple[artifact.TensorArgument, ...], number: int = 0) -> list[Any]:
+        """Return a tensor for each argument: one that is kept, or a new one; several sets of them.
+
+        All sets have the same values.
+        """
         import tvm
 
-        keys = list(enumerate(arguments))
+        keys = [(number, index, argument) for index, argument in enumerate(arguments)]
         for key in keys:
             if key not in self._kept:
-                index, argument = key
+                _, index, argument = key
                 values = tensors.random_values(argument.shape, argument.dtype, index)
                 tensor = tvm.runtime.empty(
                     argument.shape, argument.dtype, tvm.device(self._driver.kind)
@@ -166,25 +172,27 @@ class GpuBench:
                 self._kept[key] = tensor.copyfrom(values)
             self._kept.move_to_end(key)
         for key in [key for key in self._kept if key not in keys]:
-            if sum(_num_bytes(argument) for _, argument in self._kept) <= KEPT_BYTES:
+            if sum(contest.num_bytes(argument) for *_, argument in self._kept) <= KEPT_BYTES:
                 break
             del self._kept[key]
         return [self._kept[key] for key in keys]
 
-    def _poison(self, arguments: tuple[artifact.TensorArgument, ...], values: list[Any]) -> None:
+    def poison(self, arguments: tuple[artifact.TensorArgument, ...], values: list[Any]) -> None:
+        """Fill outputs with what no kernel writes."""
         for argument, tensor in zip(arguments, values, strict=True):
             if argument.is_written:
-                size = _num_bytes(argument)
+                size = contest.num_bytes(argument)
                 self._driver.fill(tensor.data_ptr(), tensors.POISON, size)
 
-    def _check_written(
+    def check_written(
         self, arguments: tuple[artifact.TensorArgument, ...], values: list[Any]
     ) -> None:
+        """Refuse outputs that were not written as a whole, by samples of them."""
         for argument, tensor in zip(arguments, values, strict=True):
             kind = tensors.numpy_type(argument.dtype)
             if not argument.is_written or kind.kind in "iub":  # -1 may be a result
                 continue
-            size = _num_bytes(argument)
+            size = contest.num_bytes(argument)
             step = max(size // SAMPLES // kind.itemsize, 1) * kind.itemsize
             most = SAMPLE_BYTES // kind.itemsize * kind.itemsize
             for start in range(0, size, step):
@@ -195,7 +203,3 @@ class GpuBench:
                         f"output {argument.name}: found {left} elements that the function did not "
                         f"write, at byte {start} and on; need all of them written"
                     )
-
-
-def _num_bytes(argument: artifact.TensorArgument) -> int:
-    return math.prod(argument.shape) * tensors.numpy_type(argument.dtype).itemsize

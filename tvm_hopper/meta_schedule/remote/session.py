@@ -31,15 +31,17 @@ def served(name: str, role: str, settings: dict[str, Any], visible: str | None) 
     return json.dumps(known)
 
 
-def measure(request: str, manifest: Any, host: Any, device: Any) -> str:
-    """Measure an artifact: what clients call as `tvm_hopper.rpc.measure`.
+def measure(request: str, *sent: Any) -> str:
+    """Measure an artifact, or compare several: what clients call as `tvm_hopper.rpc.measure`.
 
     Parameters
     ----------
     request : str
-        JSON: `arguments`, `repeats`, and `seconds`, the deadline.
-    manifest, host, device : bytes
-        The artifact's files; the last one empty if there are no kernels.
+        JSON: `arguments`, `repeats`, and `seconds`, the deadline; or `contest`, how many are
+        compared, `library`, and `seconds`.
+    *sent : bytes
+        Three files of each artifact: manifest, host, device; the last one empty if there are no
+        kernels. Behind the contenders comes their reference, if there is one.
 
     Returns
     -------
@@ -48,25 +50,37 @@ def measure(request: str, manifest: Any, host: Any, device: Any) -> str:
     """
     worker = _own_worker()
     asked = json.loads(request)
-    try:
-        files = {artifact.MANIFEST: bytes(manifest), artifact.HOST: bytes(host)}
-        if len(device):
-            files[artifact.DEVICE] = bytes(device)
-        known = artifact.check("of a client", files)
-    except HopperError as error:
-        return json.dumps({"error": str(error)})
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_") as folder:
-        del files[artifact.MANIFEST]
-        path = artifact.write(Path(folder), known, files)
-        seconds = float(asked.pop("seconds"))
         try:
-            reply = worker.call({**asked, "artifact": str(path)}, seconds)
+            paths = [
+                _written(Path(folder, str(i)), *sent[i : i + 3]) for i in range(0, len(sent), 3)
+            ]
+        except HopperError as error:
+            return json.dumps({"error": str(error)})
+        seconds, count = float(asked.pop("seconds")), asked.pop("contest", None)
+        if count is None:
+            asked["artifact"] = paths[0]
+        else:
+            reference = paths[count] if len(paths) > count else None
+            asked |= {"contest": paths[:count], "reference": reference}
+        try:
+            reply = worker.call(asked, seconds)
         except WorkerNotStarted as error:
             reply = {"not_started": str(error)}
         except WorkerLost as error:
             reply = {"lost": str(error)}
     reply |= {"worker": f"{platform.node()} {worker.name}", "device": worker.about}
     return json.dumps(reply)
+
+
+def _written(folder: Path, manifest: Any, host: Any, device: Any) -> str:
+    """Write what a client has sent, once it is what its manifest says; return the path."""
+    files = {artifact.MANIFEST: bytes(manifest), artifact.HOST: bytes(host)}
+    if len(device):
+        files[artifact.DEVICE] = bytes(device)
+    known = artifact.check("of a client", files)
+    del files[artifact.MANIFEST]
+    return str(artifact.write(folder, known, files))
 
 
 def _own_worker() -> WorkerProcess:

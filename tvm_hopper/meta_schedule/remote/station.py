@@ -15,6 +15,7 @@ from tvm_hopper.meta_schedule.measuring import artifact
 from tvm_hopper.meta_schedule.workers.process import WorkerGone, WorkerLost, WorkerNotStarted
 
 MEASURE = "tvm_hopper.rpc.measure"
+PATHS = ("artifact", "contest", "reference")  # of a request: their files are sent
 MORE_SECONDS = 10.0  # beyond a measurement's deadline: the way there and back
 START_SECONDS = 130.0  # of the first: the server starts its worker
 
@@ -59,11 +60,16 @@ class RemoteStation:
 
     def call(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Send an artifact and have it measured."""
-        files = artifact.read_files(request["artifact"])
-        asked = {**request, "seconds": seconds}
-        del asked["artifact"]
-        sent = [bytearray(files.get(x, b"")) for x in (artifact.HOST, artifact.DEVICE)]
-        arguments = (json.dumps(asked), bytearray(files[artifact.MANIFEST]), *sent)
+        asked = {k: v for k, v in request.items() if k not in PATHS} | {"seconds": seconds}
+        paths = [request["artifact"]] if "artifact" in request else list(request["contest"])
+        if "contest" in request:
+            asked["contest"] = len(paths)
+            paths += [request["reference"]] if request.get("reference") else []
+        sent = []
+        for files in map(artifact.read_files, paths):
+            names = (artifact.MANIFEST, artifact.HOST, artifact.DEVICE)
+            sent += [bytearray(files.get(x, b"")) for x in names]
+        arguments = (json.dumps(asked), *sent)
         answer: queue.Queue[Any] = queue.Queue()
         self._calls.put((arguments, answer))
         most = seconds + MORE_SECONDS + (0 if self._is_warm else START_SECONDS)

@@ -42,8 +42,9 @@ class Station(Protocol):
 class QueuedTask:
     """A request on its way, and its reply: `{"error": ...}` if there is no other."""
 
-    def __init__(self, request: Mapping[str, Any]) -> None:
+    def __init__(self, request: Mapping[str, Any], seconds: float | None = None) -> None:
         self.request = request
+        self.seconds = seconds  # its deadline; None: that of the pool
         self.reply: dict[str, Any] = {}
         self.worker = ""  # name of the one that has answered
         self.losses: list[tuple[str, str]] = []  # name of a worker that it broke, and how
@@ -120,9 +121,17 @@ class WorkerPool:
 
     # -- for those who have tasks
 
-    def submit(self, request: Mapping[str, Any]) -> QueuedTask:
-        """Queue a request; its task is done at once where nobody can answer."""
-        task = QueuedTask(request)
+    def submit(self, request: Mapping[str, Any], seconds: float | None = None) -> QueuedTask:
+        """Queue a request; its task is done at once where nobody can answer.
+
+        Parameters
+        ----------
+        request : mapping
+            As JSON has it.
+        seconds : float, optional
+            Its deadline; None: that of the pool.
+        """
+        task = QueuedTask(request, seconds)
         with self._changed:
             if self._failure:
                 task.finish({"error": self._failure})
@@ -203,7 +212,7 @@ class WorkerPool:
     def _serve(self, place: _Post) -> None:
         while (task := self._next(place)) is not None:
             try:
-                reply = place.station.call(task.request, self.seconds)
+                reply = place.station.call(task.request, task.seconds or self.seconds)
             except WorkerLost as error:
                 self._lost(place, task, error)
             except Exception as error:

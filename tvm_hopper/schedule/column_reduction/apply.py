@@ -36,7 +36,7 @@ from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, widest_ve
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.row_reduction.apply import schedule_rows
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
-from tvm_hopper.schedule.trial import as_one_step, rehearse
+from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import ColumnReductionConfig
 from .model import ColumnTile, ColumnWork, choose_columns
@@ -80,15 +80,37 @@ def column_reduction(
         _schedule(sch, given)
 
 
-def _schedule(sch: s_tir.Schedule, given: ColumnReductionConfig) -> None:
+def chosen_columns(
+    sch: s_tir.Schedule, config: ColumnReductionConfig | None = None
+) -> ColumnReductionConfig:
+    """Return what `column_reduction` does with a program: a configuration with nothing left open.
+
+    Parameters
+    ----------
+    sch : Schedule
+        As for `column_reduction`; left as it is.
+    config : ColumnReductionConfig, optional
+        What is decided already.
+
+    Raises
+    ------
+    ScheduleError
+        The same as from `column_reduction`.
+    """
+    with as_one_step():
+        return _schedule(twin(sch)[0], config or ColumnReductionConfig())
+
+
+def _schedule(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReductionConfig:
     try:
-        _apply(sch, given)
+        return _apply(sch, given)
     except TVM_ERRORS as error:
         found = f"what TVM cannot schedule{in_words(error)}"
         raise cannot_schedule(HELPER, found, "plain loops over rows and columns") from error
 
 
-def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> None:
+def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReductionConfig:
+    """Schedule a program; return what was chosen for the kernel that reads its tensors."""
     parts = inline_parts(sch, HELPER)
     reductions = [p for p in parts if p.reduced]
     if reductions and not any(p.spatial for p in reductions):
@@ -103,6 +125,7 @@ def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> None:
     names = block_names(sch) - {p.name for p in parts}
     schedule_rows(sch, RowReductionConfig(), names)  # the second kernel: of what the first leaves
     _first_kernel(sch, partial, tensors, tile, text, len(program.columns))
+    return tile.config
 
 
 def _tensors(sums: list[Part]) -> list[Any]:

@@ -45,6 +45,17 @@ class ColumnTile:
     blocks: int
 
     @property
+    def config(self) -> ColumnReductionConfig:
+        """The same as a request: a schedule with it is this one."""
+        return ColumnReductionConfig(
+            threads=self.threads,
+            rows=self.rows,
+            flight=self.flight,
+            blocks=self.blocks,
+            vector=self.vector,
+        )
+
+    @property
     def parts(self) -> int:
         """Partial results of a column."""
         return self.blocks * self.rows

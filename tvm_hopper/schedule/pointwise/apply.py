@@ -35,7 +35,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
 from tvm_hopper.schedule.memory_bound.program import Part, find_parts, params
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
-from tvm_hopper.schedule.trial import as_one_step, rehearse
+from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import PointwiseConfig
 from .model import choose_elements
@@ -76,19 +76,43 @@ def pointwise(
         _schedule(sch, given)
 
 
-def _schedule(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
+def chosen_elements(sch: s_tir.Schedule, config: PointwiseConfig | None = None) -> PointwiseConfig:
+    """Return what `pointwise` does with a program: a configuration with nothing left open.
+
+    What it leaves open goes without saying: a transposition has no vectors of a thread. Of several
+    kernels it is that of the first one.
+
+    Parameters
+    ----------
+    sch : Schedule
+        As for `pointwise`; left as it is.
+    config : PointwiseConfig, optional
+        What is decided already.
+
+    Raises
+    ------
+    ScheduleError
+        The same as from `pointwise`.
+    """
+    with as_one_step():
+        return _schedule(twin(sch)[0], config or PointwiseConfig())
+
+
+def _schedule(sch: s_tir.Schedule, given: PointwiseConfig) -> PointwiseConfig:
     try:
-        _apply(sch, given)
+        return _apply(sch, given)
     except TVM_ERRORS as error:
         found = f"what TVM cannot schedule{in_words(error)}"
         raise cannot_schedule("pointwise", found, "plain loops over elements") from error
 
 
-def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> None:
+def _apply(sch: s_tir.Schedule, given: PointwiseConfig) -> PointwiseConfig:
+    """Schedule a program; return what was chosen for its first kernel."""
     _inline_moves(sch)
     parts = inline_parts(sch, "pointwise")
-    for group in group_by_shape(parts, list(params(sch))):
-        _apply_kernel(sch, group, given)
+    groups = group_by_shape(parts, list(params(sch)))
+    choices = [_apply_kernel(sch, group, given) for group in groups]
+    return choices[0]
 
 
 def _inline_moves(sch: s_tir.Schedule) -> None:
@@ -101,13 +125,14 @@ def _inline_moves(sch: s_tir.Schedule) -> None:
                 sch.compute_inline(part.block)
 
 
-def _apply_kernel(sch: s_tir.Schedule, parts: list[Part], given: PointwiseConfig) -> None:
+def _apply_kernel(
+    sch: s_tir.Schedule, parts: list[Part], given: PointwiseConfig
+) -> PointwiseConfig:
     """Schedule blocks of one shape as one kernel."""
     check_elements(parts)
     crossed = find_transposition(parts, given)
     if crossed is not None:
-        apply_transposition(sch, crossed, given, bool(given.hint))
-        return
+        return apply_transposition(sch, crossed, given, bool(given.hint))
     reads = find_reads(sch, parts)
     program = find_elements(parts, reads)
     full = frozenset(p.name for p in parts)
@@ -128,6 +153,7 @@ def _apply_kernel(sch: s_tir.Schedule, parts: list[Part], given: PointwiseConfig
     sch.annotate(block, keys.CHOSEN, choice.text)
     if choice.hint:
         hint_loads(sch, nests)
+    return choice.config
 
 
 def _tile_loop(sch: s_tir.Schedule, nest: Nest, program: ElementProgram, tile: RegisterTile) -> Any:

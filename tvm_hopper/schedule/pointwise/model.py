@@ -38,6 +38,12 @@ class ElementChoice:
     hint: bool
     text: str
 
+    @property
+    def config(self) -> PointwiseConfig:
+        """The same as a request: a schedule with it is this one."""
+        tile = self.tile
+        return PointwiseConfig(tile.threads, tile.chunks, tile.vector, self.hint)
+
 
 def choose_elements(
     program: ElementProgram,

@@ -75,8 +75,8 @@ def _is_transposed(load: Any, axes: Any) -> bool:
 
 def apply_transposition(
     sch: s_tir.Schedule, plan: Transposition, given: PointwiseConfig, hint: bool
-) -> None:
-    """Cut the block into tiles, and let each go through shared memory."""
+) -> PointwiseConfig:
+    """Cut the block into tiles that each go through shared memory; return what was chosen."""
     block, vector = plan.part.block, plan.vector
     threads = given.threads or THREADS
     others = _reads_along_rows(plan)
@@ -118,6 +118,7 @@ def apply_transposition(
     if hint:
         for nest in kept:
             sch.annotate(nest, keys.LOAD_HINT, "evict_last")
+    return PointwiseConfig(threads=threads, hint=hint)
 
 
 def _reads_along_rows(plan: Transposition) -> list[Any]:

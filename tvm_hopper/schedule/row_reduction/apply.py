@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -39,7 +40,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
 from tvm_hopper.schedule.memory_bound.program import find_parts, is_column_sum
 from tvm_hopper.schedule.memory_bound.tiles import deal_out, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
-from tvm_hopper.schedule.trial import as_one_step, rehearse
+from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
@@ -82,6 +83,27 @@ def row_reduction(
         _schedule(sch, given)
 
 
+def chosen_rows(
+    sch: s_tir.Schedule, config: RowReductionConfig | None = None
+) -> RowReductionConfig:
+    """Return what `row_reduction` does with a program: a configuration with nothing left open.
+
+    Parameters
+    ----------
+    sch : Schedule
+        As for `row_reduction`; left as it is.
+    config : RowReductionConfig, optional
+        What is decided already.
+
+    Raises
+    ------
+    ScheduleError
+        The same as from `row_reduction`.
+    """
+    with as_one_step():
+        return _schedule(twin(sch)[0], config or RowReductionConfig())
+
+
 def _check_block(sch: s_tir.Schedule, block: Any) -> None:
     node = sch.get(as_block(sch, block))
     parts = find_parts(sch, "row_reduction")
@@ -91,15 +113,16 @@ def _check_block(sch: s_tir.Schedule, block: Any) -> None:
         raise cannot_schedule(f"block {node.name_hint}", "no reduction", need)
 
 
-def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
+def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig:
     try:
-        _apply(sch, given)
+        return _apply(sch, given)
     except TVM_ERRORS as error:
         found = f"what TVM cannot schedule{in_words(error)}"
         raise cannot_schedule("row_reduction", found, "plain loops over whole rows") from error
 
 
-def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
+def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig:
+    """Schedule a program; return what was chosen for its first kernel."""
     parts = find_parts(sch, "row_reduction")
     if not any(is_column_sum(p) for p in parts) or all(
         is_column_sum(p) for p in parts if p.reduced
@@ -107,8 +130,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
         _refuse_given(
             given, ("persistent", "ahead"), "a program without sums of columns beside rows"
         )
-        schedule_rows(sch, given)
-        return
+        return schedule_rows(sch, given)
     for_rows = ("reload", "blocks", "hint", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
@@ -121,6 +143,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> None:
     work = find_work(sch, own, sums, program, reads, given)
     choice = choose_persistent(f"block {sums[0].name}", work, given)
     schedule_persistent(sch, own, sums, program, choice, schedule_rows)
+    return replace(choice.config, recompute=given.recompute)
 
 
 def _refuse_given(given: RowReductionConfig, names: tuple[str, ...], program: str) -> None:
@@ -132,8 +155,8 @@ def _refuse_given(given: RowReductionConfig, names: tuple[str, ...], program: st
 
 def schedule_rows(
     sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str] = frozenset()
-) -> None:
-    """Make one kernel of a function's blocks, but for those of another kernel.
+) -> RowReductionConfig:
+    """Make one kernel of a function's blocks, but for those of another one; return the choice.
 
     Parameters
     ----------
@@ -180,6 +203,7 @@ def schedule_rows(
         sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
     if choice.hint:
         hint_loads(sch, nests)
+    return choice.config
 
 
 def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:

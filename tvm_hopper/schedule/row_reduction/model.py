@@ -108,6 +108,21 @@ class RowChoice:
     text: str = ""
     is_streamed: bool = False
 
+    @property
+    def config(self) -> RowReductionConfig:
+        """The same as a request: a schedule with it is this one."""
+        return RowReductionConfig(
+            threads=self.tile.threads,
+            rows=self.tile.rows,
+            vector=self.tile.vector,
+            preload=self.preload,
+            recompute=self.recompute,
+            reload=self.reload,
+            blocks=self.blocks,
+            hint=self.hint,
+            chunks=self.tile.chunks if self.is_streamed else None,
+        )
+
 
 def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
     """Estimate the registers of a thread: of its part of a row, and of what it meets there."""

@@ -52,6 +52,17 @@ class Persistent:
         """Partial results of a column."""
         return self.blocks * self.tile.rows
 
+    @property
+    def config(self) -> RowReductionConfig:
+        """The same as a request: a schedule with it is this one."""
+        return RowReductionConfig(
+            threads=self.tile.threads,
+            rows=self.tile.rows,
+            vector=self.tile.vector,
+            persistent=self.blocks,
+            ahead=self.ahead,
+        )
+
 
 def split_program(parts: list[Part]) -> tuple[list[Part], list[Part]]:
     """Return what is computed of rows, and the sums of columns; what reads those is neither."""
@@ -74,7 +85,7 @@ def schedule_persistent(
     sums: list[Part],
     program: RowProgram,
     choice: Persistent,
-    second: Callable[[s_tir.Schedule, RowReductionConfig, frozenset[str]], None],
+    second: Callable[[s_tir.Schedule, RowReductionConfig, frozenset[str]], RowReductionConfig],
 ) -> None:
     """Make a persistent kernel of rows and partial sums of columns, and one of the rest.
 

@@ -189,7 +189,8 @@ def _candidate(work: PersistentWork, given: RowReductionConfig, threads: int) ->
     if work.rows is not None and work.rows < (given.persistent or 1) * rows:
         return None
     if given.persistent is not None:
-        blocks, on_one = given.persistent, min(on_one, -(-given.persistent // DEFAULT_NUM_SMS))
+        blocks = given.persistent
+    on_one = min(on_one, -(-blocks // DEFAULT_NUM_SMS))  # registers for no more than there are
     text = (
         f"{threads} threads a row, {chunks} vectors of {work.vector} each, "
         f"{rows} rows a thread block, {blocks} thread blocks, {on_one} on an SM: "

@@ -1,0 +1,316 @@
+"""The last round of a search: the fastest few against the package's own choice, and checked.
+
+    finals = Finals(database, append, builder, runner, target, check)
+    finals.hold(problems)
+
+Times of a search are of single calls, minutes and GPUs apart. A configuration replaces the
+package's choice only if it is certainly faster where both were measured in turn on one GPU, back to
+back at full load, and is no slower in single calls. What no runner compares is ranked as measured;
+where comparing failed the package's choice stays until the next run tries it again.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import dlight as dl
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+
+from .checking import WRONG, Check
+from .configurations import as_text
+from .database import RECORDS, Database, Trial
+from .matmul_problems import MatmulProblem
+from .measurement import Contested
+from .problems import Problem
+
+FINALISTS = 3  # beside the package's own choice
+LEAST_GAIN = 1.002  # that must be certain, back to back
+LEAST_SINGLE = 0.995  # of the speed of the package's choice, in single calls
+MANY = 1.96  # standard deviations: certain to 95%
+BY_TIME = "ranked by their times in the search"
+
+Append = Callable[[dict[str, Any]], None]
+Result = Callable[[], Contested | str]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much faster one is than another: the median over rounds, and where it surely lies."""
+
+    middle: float
+    low: float
+    high: float
+
+
+def gain_of(first: Sequence[float], other: Sequence[float]) -> Gain:
+    """Return how much faster `other` is, from times that were taken in turn."""
+    ratios = sorted(a / b for a, b in zip(first, other, strict=True))
+    count = len(ratios)
+    off = MANY * math.sqrt(count) / 2  # of the rank of a median, by the binomial distribution
+    low = ratios[max(0, math.floor(count / 2 - off))]
+    high = ratios[min(count - 1, math.ceil(count / 2 + off))]
+    return Gain(median(ratios), low, high)
+
+
+def decide(
+    sustained: Sequence[Sequence[float]], single: Sequence[Sequence[float]]
+) -> tuple[int, Gain]:
+    """Return which contender wins, and its gain: the first one unless another is surely faster.
+
+    Parameters
+    ----------
+    sustained, single : sequence of sequence of float
+        Times of each contender, round by round; none of those that are out.
+    """
+    best, found = 0, Gain(1.0, 1.0, 1.0)
+    for number in range(1, len(sustained)):
+        if not sustained[number] or not sustained[0]:
+            continue
+        gain = gain_of(sustained[0], sustained[number])
+        alone = gain_of(single[0], single[number])
+        if gain.low > LEAST_GAIN and alone.middle > LEAST_SINGLE and gain.middle > found.middle:
+            best, found = number, gain
+    return best, found
+
+
+class Finals:
+    """Compares and checks the best trials of problems, and writes what came of it.
+
+    Parameters
+    ----------
+    database : Database
+        With the trials.
+    append : callable
+        Writes a line into the log, and into the database.
+    builder, runner
+        As of `tune`; None where there is nothing to compare.
+    target : Target
+        What is built for.
+    check : callable
+        Judges a winner that was not compared with a reference.
+    is_own : bool
+        Whether `check` is the user's: then it judges every winner.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        append: Append,
+        builder: Any,
+        runner: Any,
+        target: Target,
+        check: Check,
+        is_own: bool,
+    ) -> None:
+        self._database, self._append = database, append
+        self._builder, self._runner, self._target = builder, runner, target
+        self._check, self._is_own = check, is_own
+
+    def hold(self, problems: Sequence[Problem]) -> None:
+        """Find a checked winner of each problem that has a trial which ran."""
+        left = [x for x in problems if finalists(self._database, x)]
+        while left:  # again for those whose winner turns out to be wrong
+            new = [x for x in left if is_open(self._database, x)]
+            for problem, result in zip(new, self._begin(new), strict=True):
+                self._settle(problem, result() if result is not None else BY_TIME)
+            left = [x for x in left if not self._is_checked(x)]
+
+    def _begin(self, problems: Sequence[Problem]) -> list[Result | None]:
+        """Let finalists be built, all at once, and compared; None where no runner does that."""
+        if getattr(self._runner, "contest", None) is None or self._builder is None:
+            return [None] * len(problems)
+        mods: list[list[Any]] = []
+        for problem in problems:
+            own = [problem.schedule(x.config).mod for x in finalists(self._database, problem)]
+            reference = as_tvm_has_it(problem)
+            mods.append(own if reference is None else [*own, reference])
+        inputs = [ms.builder.BuilderInput(mod, self._target, None) for x in mods for mod in x]
+        built = iter(list(self._builder.build(inputs)) if inputs else [])
+        return [
+            self._compare(problem, [next(built) for _ in x])
+            for problem, x in zip(problems, mods, strict=True)
+        ]
+
+    def _compare(self, problem: Problem, built: list[Any]) -> Result:
+        count = len(finalists(self._database, problem))
+        paths = [None if x.artifact_path is None else str(x.artifact_path) for x in built]
+        errors = [str(x.error_msg) for x in built[:count] if x.artifact_path is None]
+        asked = None
+        if not errors:
+            asked = self._runner.contest(
+                paths[:count],
+                reference=paths[count] if len(paths) > count else None,
+                library=_as_library(problem),
+            )
+
+        def result() -> Contested | str:
+            found: Contested | str = f"not built: {errors[0]}" if asked is None else asked()
+            for path in filter(None, paths):
+                shutil.rmtree(Path(path).parent, ignore_errors=True)
+            return found
+
+        return result
+
+    def _settle(self, problem: Problem, result: Contested | str) -> None:
+        """Write who won, and which finalists are wrong."""
+        trials = finalists(self._database, problem)
+        row: dict[str, Any] = {
+            "is": "final",
+            "workload": problem.key,
+            "finalists": [x.text for x in trials],
+        }
+        if isinstance(result, str):
+            best = min(trials, key=lambda x: x.seconds or math.inf)
+            if result != BY_TIME:  # one of them may hang at full load: the choice is the safe one
+                best, row = trials[0], {**row, "is_broken": True}
+            self._append({**row, "winner": best.text, "gain": None, "why": result[:300]})
+            return
+        count = len(trials)
+        for trial, (verdict, why) in zip(trials, result.verdicts, strict=True):
+            if verdict == WRONG:
+                self._say(problem, trial, verdict, result.worker, why)
+        sound = [i for i in range(count) if result.verdicts[i][0] != WRONG]
+        if not sound:
+            self._append({**row, "winner": trials[0].text, "gain": None, "why": "all are wrong"})
+            return
+        place, gain = decide(
+            [result.sustained[i] for i in sound], [result.single[i] for i in sound]
+        )
+        winner = trials[sound[place]]
+        verdict, why = result.verdicts[sound[place]]
+        library = result.sustained[count] if len(result.sustained) > count else ()
+        self._append(
+            {
+                **row,
+                "winner": winner.text,
+                "gain": round(gain.middle, 4),
+                "certain": [round(gain.low, 4), round(gain.high, 4)],
+                "sustained_us": [_us(result.sustained[i]) for i in range(count)],
+                "single_us": [_us(result.single[i]) for i in range(count)],
+                "library": result.library,
+                "library_us": _us(library),
+                "worker": result.worker,
+                "is_fake": result.is_fake,
+                "at": round(time.time(), 3),
+            }
+        )
+        if verdict == "equal" and not self._is_own:
+            self._say(problem, winner, verdict, result.worker, why)
+
+    def _is_checked(self, problem: Problem) -> bool:
+        """Tell whether the winner of a problem is right, or none is left; check it first."""
+        if not finalists(self._database, problem):
+            return True
+        trial = self._database.decided(problem.key)
+        assert trial is not None
+        if not self._database.verdict(problem.key, trial):
+            told = self._check(problem, trial.config)
+            self._say(problem, trial, told.verdict, told.by, told.detail)
+        return self._database.verdict(problem.key, trial) != WRONG
+
+    def _say(self, problem: Problem, trial: Trial, verdict: str, by: str, why: str) -> None:
+        self._append(
+            {
+                "is": "check",
+                "workload": problem.key,
+                "configuration": trial.text,
+                "verdict": verdict,
+                "by": by,
+                "detail": why[:300],
+                "record": None if verdict == WRONG else as_record(problem, trial),
+            }
+        )
+
+
+def finalists(database: Database, problem: Problem) -> list[Trial]:
+    """Return who is compared: the package's choice first, if it ran, then the fastest ones."""
+    ranked = [x for x in database.ranked(problem.key) if not _is_wrong(database, problem, x)]
+    built_in = as_text(problem.built_in())
+    first = [x for x in ranked if x.text == built_in][:1]
+    return [*first, *[x for x in ranked if x.text != built_in][:FINALISTS]]
+
+
+def is_open(database: Database, problem: Problem) -> bool:
+    """Tell whether those who would be compared now have not been compared yet."""
+    names = [x.text for x in finalists(database, problem)]
+    row = database.finals.get(problem.key)
+    if row is None or row.get("is_broken"):
+        return bool(names)
+    return bool(names) and set(row["finalists"]) != set(names)
+
+
+def _is_wrong(database: Database, problem: Problem, trial: Trial) -> bool:
+    return database.verdict(problem.key, trial) == WRONG
+
+
+def as_tvm_has_it(problem: Problem) -> Any:
+    """Return a function as TVM's simplest schedule has it: no part of this package is in it."""
+    if isinstance(problem, MatmulProblem) and problem.accumulate is not None:
+        return None  # sums in half precision: ours are of float32, and better
+    try:
+        with problem.target:
+            made = dl.gpu.Fallback().apply(problem.mod["main"], problem.target, False)
+    except Exception:  # whatever a rule of TVM's raises: there is no reference then
+        return None
+    return made.mod if made is not None else None
+
+
+def _as_library(problem: Problem) -> dict[str, Any] | None:
+    """Return the layout of a function that is a product and nothing else."""
+    if not isinstance(problem, MatmulProblem):
+        return None
+    func = problem.mod["main"]
+    tensors = [x for x in func.params if tirx.is_buffer_var(x)]
+    blocks = [x for x in ir.find_all(func.body, ir.SBlock) if x.iter_vars]
+    plain = len(tensors) == 3 and all(len(x.ty.shape) == 2 for x in tensors)
+    plain = plain and all(_reduces(x) or _only_casts(x) for x in blocks)
+    return {"majors": list(problem.majors)} if plain else None
+
+
+def _reduces(block: Any) -> bool:
+    return any(int(x.iter_type) == tirx.IterVar.CommReduce for x in block.iter_vars)
+
+
+def _only_casts(block: Any) -> bool:
+    value = getattr(block.body, "value", None)
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    return isinstance(value, ir.TensorLoad)
+
+
+def as_record(problem: Problem, trial: Trial) -> str | None:
+    """Return a trial as a record of TVM's JSONDatabase; None where it cannot replay the trace.
+
+    A function that has to be rewritten first is scheduled from there on.
+    """
+    if not hs.normalize(problem.mod).same_as(problem.mod):
+        return None
+    with tempfile.TemporaryDirectory() as folder:  # in C++ alone: Python cannot write index maps
+        stock = ms.database.JSONDatabase(work_dir=folder)
+        record = ms.database.TuningRecord(
+            problem.schedule(trial.config).trace,
+            stock.commit_workload(problem.mod),
+            [trial.seconds],
+            problem.target,
+            ms.arg_info.ArgInfo.from_entry_func(problem.mod, True),
+        )
+        stock.commit_tuning_record(record)
+        text = (Path(folder) / RECORDS).read_text().strip()
+    return text.removeprefix("[0,").removesuffix("]")
+
+
+def _us(seconds: Sequence[float]) -> float | None:
+    return round(1e6 * median(seconds), 3) if seconds else None

@@ -44,9 +44,9 @@ What each thread of the producer makes a part of (cp.async) it also arrives for 
         fill_slot(0, trip)                            ->        cp.async(&ring[k % 4, ...], ...)
         for chunk in range(64): cp_async(...)               cp.async.mbarrier.arrive.noinc(full[..])
 
-Where no role of its own loads, a lane of the first warp is elected to (`elect.sync`, or the first
-thread where that does more alone), and there is no `empty`: the order of the program, and the
-barriers in it, keep a slot from being overwritten too early.
+Where no role of its own loads, the first thread does, in front of a loop a lane of the first warp
+(`elect.sync`), and there is no `empty`: the order of the program, and the barriers in it, keep a
+slot from being overwritten too early.
 
 Before: waits and fences stand (InsertSyncs).  After: no channel, no `tma_load` without a barrier.
 Not here: offsets (merge_shared.py).
@@ -73,6 +73,7 @@ from tvm_hopper.plan.channel import (
 )
 from tvm_hopper.requests.bodies import map_bodies
 from tvm_hopper.requests.keys import (
+    AHEAD,
     ARRIVALS,
     CHANNEL,
     FREE_SLOT,
@@ -132,7 +133,10 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
             return ir.seq(emit_chunks(body), emit_arrival(body, own))
         assert thread is not None, "barriers are for threads to meet at"
         copies = emit_loads(body, own, policies)
-        return copies if own.empty is not None else elect(copies)
+        if own.empty is not None:
+            return copies
+        in_front = 0 in block.annotations.get(AHEAD, [])  # of the loop that goes on
+        return elect(copies) if in_front else ir.IfThenElse(thread.equal(0), copies, None)
 
     def call(node: ir.Call, mutator: Any) -> Any:
         found = parse_call(node)

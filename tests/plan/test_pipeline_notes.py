@@ -20,8 +20,12 @@ def test_facts_for_explain():
     ("stages", "order", "remark"),
     [
         ("[0, 1, 1]", "[0, 1, 2]", None),
-        ("[0, 1, 2]", "[0, 1, 2]", "of stages [1, 2] the later compute 1 trip behind"),
-        ("[0, 1, 3]", "[0, 1, 2]", "of stages [1, 3] the later compute 2 trips behind"),
+        (
+            "[0, 1, 2]",
+            "[0, 1, 2]",
+            "stages [1, 2] compute in one iteration: a later one multiplies by warp groups, whose "
+            "groups no branch may hold",
+        ),
         (
             "[0, 1, 1]",
             "[0, 2, 1]",
@@ -31,7 +35,7 @@ def test_facts_for_explain():
     ids=str,
 )
 def test_what_does_not_run_in_an_iteration_of_its_own_is_told(stages, order, remark):
-    """Statements of one stage stay in the program's order; those of later ones run behind."""
+    """Why stages are one, and that an order is the program's; the rest: test_skew_stages.py."""
     edits = (*PLAIN_COPY, ("[0, 1, 1]", stages), ('order": [0, 1, 2]', f'order": {order}'))
     notes = notes_of(run(parse(BEFORE, *edits), PlanPipeline()))
     found = [note.text for note in notes if isinstance(note, RemarkNote)]

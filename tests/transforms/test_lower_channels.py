@@ -227,8 +227,7 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32")):
                     T.ptx.fence.mbarrier_init.release.cluster()
                 T.tvm_storage_sync("shared")
                 for k in range(8):
-                    if tx < 32:
-                      if T.cuda.elect_sync() == T.uint32(1):
+                    if tx == 0:
                         T.ptx.mbarrier.arrive.expect_tx.shared.b64(
                             T.address_of(full[k % 4]), T.uint32(256)
                         )
@@ -244,22 +243,31 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32")):
 """.replace("[TMA]", f"[{TMA!r}]")
 
 
-def test_without_roles_a_lane_is_elected_to_load():
+def test_without_roles_the_first_thread_loads():
     check(run(parse(TOGETHER), LowerChannels()), parse(ELECTED))
 
 
+AHEAD = ('"tvm_hopper.channel": 0}', '"tvm_hopper.channel": 0, "tvm_hopper.ahead": [0, 1]}')
+
+
 @pytest.mark.parametrize(
-    ("threads", "who"), [(32, "T.cuda.elect_sync() == T.uint32(1)"), (16, "tx == 0")]
+    ("threads", "who"),
+    [
+        (64, ["tx < 32", "T.cuda.elect_sync() == T.uint32(1)"]),
+        (32, ["T.cuda.elect_sync() == T.uint32(1)"]),
+        (16, ["tx == 0"]),
+    ],
 )
-def test_a_block_of_one_warp_or_less_elects_alike(threads, who):
-    got = run(parse(TOGETHER, ("(64, thread", f"({threads}, thread")), LowerChannels())
-    assert conditions(got) == ["tx == 0", who]
+def test_in_front_of_a_loop_a_lane_is_elected(threads, who):
+    """Of a whole warp."""
+    got = run(parse(TOGETHER, ("(64, thread", f"({threads}, thread"), AHEAD), LowerChannels())
+    assert conditions(got) == ["tx == 0", *who]
 
 
 def test_what_the_first_thread_did_alone_it_goes_on_with():
     work = "C[tx] = C[tx] + ring[trip % 4, 0, tx]"
     alone = f"{work}\n                    if tx == 0:\n                        C[0] = C[0] + 1.0"
-    got = run(parse(TOGETHER, (work, alone)), LowerChannels())
+    got = run(parse(TOGETHER, (work, alone), AHEAD), LowerChannels())
     assert conditions(got) == ["tx == 0"] * 3
 
 

@@ -32,9 +32,14 @@ The programs are in `tests/upstream`, with the files and tests of apache/tvm tha
 Some there read elements that nobody wrote, since no test of them looks at values; here they read
 those that were written. The products are 128 x 128 x 192 instead of 4096 in each direction.
 
-Stages of statements that compute make no difference to a kernel of ours: asynchronous copies alone
-run ahead, and `explain` says so. `storage_align` on a tile that is copied asynchronously is left
-out, which `explain` says too; under `tvm_hopper.strict` it is an error. In place of padding a tile
+Stages of statements that compute run trips apart where shared arrays stand between them
+([stages](schedule.md)). What hands registers on, as fragments here, stays in one iteration, and
+`explain` says so: with the stages of the nested product run apart, its fragments handed on from
+trip to trip, it took 438 instead of 400 us at 4096 in each direction, and 452 instead of 422 for
+sm_80 ([apart](../benchmarks/results/async_products_2026-11-23_0232.md),
+[together](../benchmarks/results/async_products_2026-11-23_0204.md)). `storage_align` on a tile that
+is copied asynchronously is left out, which `explain` says too; under `tvm_hopper.strict` it is an
+error. In place of padding a tile
 that `ldmatrix` reads, brought by TMA or by `cp.async`, is swizzled: eight rows of 16 bytes are in
 all banks. What the lowering refuses of such a function leaves it to TVM with a warning, and is an
 error under `tvm_hopper.strict`.
@@ -65,8 +70,9 @@ by TVM (`cp.async`) and by us, values compared with float64 first: all forms, al
 gain (`python -m benchmarks.async_schedules --only large`; tables of
 [19:17](../benchmarks/results/async_schedules_2026-11-22_1917.md),
 [19:48](../benchmarks/results/async_schedules_2026-11-22_1948.md),
-[22:44](../benchmarks/results/async_schedules_2026-11-22_2244.md) and
-[23:17](../benchmarks/results/async_schedules_2026-11-22_2317.md); the programs are those of
+[22:44](../benchmarks/results/async_schedules_2026-11-22_2244.md),
+[23:17](../benchmarks/results/async_schedules_2026-11-22_2317.md) and, of the stencils,
+[02:04](../benchmarks/results/async_schedules_2026-11-23_0204.md); the programs are those of
 `tvm_hopper/testing/ampere_forms.py`). TVM's tests have one form: a thread for each row of a tile,
 which it copies, computes and stores by itself. The others are what a schedule for copy speed
 looks like.
@@ -78,7 +84,7 @@ looks like.
 | rows of float32, by 4 | TVM's test | 8.22 | 8.35 | 0.12 |
 | rows of float32, by 1 | TVM's test | 8.63 | 8.77 | 0.11 |
 | rows of float32, doubled between | TVM's test, a second tile | 2.40 | 6.72 | 0.10 |
-| five-point stencil of rows, stored by each thread | TVM's test | 1.01 | 1.03 | 0.11 |
+| five-point stencil of rows, stored by each thread | TVM's test | 1.02 | 1.03 | 0.11 |
 | columns of two tensors, added (TVM's values are wrong) | TVM's test | 1.14 | 1.13 | 0.10 |
 | columns, padded (TVM's values are wrong) | TVM's test | 1.04 | 1.04 | 0.11 |
 | copied and doubled, float16 by 16 bytes | tiles side by side | 0.99 | 1.00 | 0.93 |
@@ -88,17 +94,21 @@ looks like.
 | copied, doubled, copied out by 16 bytes | tiles side by side | 1.00 | 1.00 | 0.97 |
 | the same by 4 bytes | tiles side by side | 1.05 | 1.05 | 0.92 |
 | five-point stencil, tiles of 8 x 128, 4 stages | tiles side by side | 1.10 | 1.09 | 0.88 |
-| five-point stencil, 16 x 128, 3 stages | tiles side by side | 1.08 | 0.88 | 0.90 |
+| five-point stencil, 16 x 128, 3 stages | tiles side by side | 1.09 | 0.88 | 0.90 |
 
 Where TVM's kernel is at 0.92 of copy speed or more nothing can be 1.1 times as fast. For sm_80
 three stages are slow, perhaps since a trip that waits in front of its one barrier has two groups
 under way, where TVM's two barriers leave three; with four stages that is no loss.
 
 Small kernels of one thread block, as TVM's tests are, take as long as their start. The products
-at 128 x 128 x 192 are [0.98 (simple) and 0.95 (nested) times as fast for sm_90a, 1.07 and 1.04
-for sm_80](../benchmarks/results/async_schedules_2026-11-22_2200.md): SASS shows a
-loop, not timed by itself, that the assembler puts around each `UTMALDG`, as it cannot see that
-one lane issues it (`BRA.U.ANY`). Iterations side by side instead of a loop took 2% longer.
+at 128 x 128 x 192 were [0.98 (simple) and 0.95 (nested) times as fast for sm_90a, 1.07 and 1.04
+for sm_80](../benchmarks/results/async_schedules_2026-11-22_2200.md). The assembler puts a loop
+around each of their 12 boxes, as it cannot see that one lane issues it (`BRA.U.ANY` in SASS); 9,
+those in front of the loop, have none since a lane is chosen by `elect.sync`, which was not timed by
+itself. Chosen so in each turn, too, they were
+[0.998 and 0.95](../benchmarks/results/async_schedules_2026-11-23_0231.md) times as fast, but the
+large products 1.39 and 1.08 instead of 1.43 and 1.13, on another day. Iterations side by side
+instead of a loop took 2% longer.
 """
 
 

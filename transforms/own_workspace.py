@@ -71,7 +71,8 @@ def _is_of_device(buffer: ir.Var) -> bool:
 
 def _num_bytes(buffer: ir.Var) -> Any:
     sizes = [tirx.Cast("int64", x) for x in buffer.shape]
-    return ir.simplify(prod(sizes) * dtype_bytes(ir.dtype_of(buffer)))
+    element, _, lanes = ir.dtype_of(buffer).partition("x")  # "float16x8": TVM writes vectors
+    return ir.simplify(prod(sizes) * dtype_bytes(element) * int(lanes or 1))
 
 
 def rewrite_workspaces(func: tirx.PrimFunc, plan: tuple[HostArray, ...]) -> tirx.PrimFunc:

@@ -77,3 +77,11 @@ def test_a_built_function_asks():
     hs.column_reduction(sch)
     host = pipeline.lower_final(sch.mod, "nvidia/nvidia-h200").host["main"]
     assert "TVMFFIEnvTensorAlloc" in str(host.script())
+
+
+def test_an_array_of_vectors_is_as_long_as_its_elements():
+    """As TVM's own lowering writes an array that vectors fill."""
+    vectors = HOST.replace('(1000,), "float32"', '(125,), "float16x8"')
+    assert "T.tvm_struct_set(shape, 0, 17, T.int64(2000))" in lines(
+        run(parse(vectors), OwnWorkspace())
+    )

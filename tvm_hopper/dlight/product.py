@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.requests import keys
-from tvm_hopper.schedule.products.branches import look_at
 
 from .decisions import Decision
-from .one_row import one_row_kernel, with_one_row
 from .rule import HopperRule
 
 
@@ -70,7 +67,6 @@ class MatmulRule(HopperRule):
         if self.batch_invariant:
             fixed["batch_invariant"] = True
         config = replace(config, **fixed)
-        plain = sch.mod["main"]
         if not _has_symbols(sch):
             hs.matmul(sch, block, config)
         elif isinstance(classes, Mapping):
@@ -78,23 +74,7 @@ class MatmulRule(HopperRule):
             hs.matmul(sch, block, classes=own)
         else:
             hs.matmul(sch, block, config, classes=classes)
-        if not self.batch_invariant and config.tile is None and not isinstance(classes, Mapping):
-            _add_one_row(sch, plain, block)
         return f"sums in {wide} instead of {dtype}" if wide else ""
-
-
-def _add_one_row(sch: s_tir.Schedule, plain: Any, block: str) -> None:
-    """Compute a single row, if there can be one and it has none, by a kernel of its own."""
-    if any(not ir.find_blocks(x, keys.WGMMA) for x in ir.kernels(sch.mod["main"])):
-        return
-    problem = look_at(s_tir.Schedule(plain), block).problem
-    rows = problem.m.extent
-    if rows != 1 and not isinstance(rows, tirx.Var):
-        return
-    one = one_row_kernel(plain, problem)
-    if one is not None:
-        both = one if rows == 1 else with_one_row(sch.mod["main"], one, rows)
-        ir.replace_schedule(sch, s_tir.Schedule(both))
 
 
 def products(sch: s_tir.Schedule) -> list[str]:

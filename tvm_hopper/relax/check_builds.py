@@ -25,7 +25,7 @@ def find_fault(func: tirx.PrimFunc, target: Target) -> str | None:
     shapes = [x.ty.shape for x in func.params if tirx.is_buffer_var(x)]
     if all(ir.static_int(extent) is not None for shape in shapes for extent in shape):
         return None
-    kernels = ir.kernels(func)  # a product's own for one row has no symbols
+    kernels = ir.kernels(func)
     if not kernels or not all(keys.MEMORY_BOUND in x.annotations for x in kernels):
         return None
     try:

@@ -13,7 +13,7 @@ from tvm_hopper.schedule.products.classes import MOST_CLASSES
 from tvm_hopper.schedule.products.config import ACCUMULATE
 
 WHERE = "relax pipeline tvm_hopper"
-CLASSES = (8, 16, 64, 128, 512, 4096)  # decoding of one and of many, prefill
+CLASSES = (1, 8, 16, 64, 128, 512, 4096)  # decoding of one and of many, prefill
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,9 @@ def may_be_dots(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open, or asks, that dot products are computed."""
     if given.dots is not None:
         return given.dots is not False
-    decided = (x for x in fields(given) if x.name not in BESIDE)
+    # Blocks that load alone are what dot products are made of, too.
+    beside = BESIDE if given.in_cluster else (*BESIDE, "cluster")
+    decided = (x for x in fields(given) if x.name not in beside)
     return not given.batch_invariant and all(getattr(given, x.name) is None for x in decided)
 
 

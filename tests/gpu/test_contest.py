@@ -14,9 +14,10 @@ TARGET = "nvidia/nvidia-h200"
 def tools():
     from tvm_hopper.integration import autoload
     from tvm_hopper.meta_schedule import ArtifactBuilder, GpuRunner
+    from tvm_hopper.meta_schedule.runner import visible_gpus
 
     autoload.register()
-    builder, runner = ArtifactBuilder(workers=4), GpuRunner([0])
+    builder, runner = ArtifactBuilder(workers=4), GpuRunner(visible_gpus()[:1])
     yield builder, runner
     runner.close()
     builder.close()

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
-CASE = Case(2100, 3080, 520)  # persistent on every part, ragged along m and k
+# Persistent on every part, ragged along m and k; alone, or blocks come in clusters of two.
+CASE = Case(2100, 3080, 520, config={"cluster": (1, 1)})
 OTHER = Case(None, 2056, 264, "NN", "bfloat16", "bfloat16")
 ROWS = 3000  # of OTHER
 REPEATS = 20

@@ -18,11 +18,12 @@ def bench():
     from tvm_hopper import schedule as hs
     from tvm_hopper.integration import autoload
     from tvm_hopper.meta_schedule import ArtifactBuilder, GpuRunner
+    from tvm_hopper.meta_schedule.runner import visible_gpus
     from tvm_hopper.testing import workloads
 
     autoload.register()
     builder = ArtifactBuilder(workers=2)
-    runner = GpuRunner([0], seconds=8.0, keep_artifacts=True)
+    runner = GpuRunner(visible_gpus()[:1], seconds=8.0, keep_artifacts=True)
     plain = workloads.matmul(2048, 2048, 2048, out_dtype="float16")
     sch = s_tir.Schedule(plain)
     hs.matmul(sch, "C")

@@ -85,7 +85,7 @@ def test_as_it_is_the_simulator_has_nothing_to_say(program):
     assert not found(program)
 
 
-@pytest.mark.parametrize(("name", "which", "new"), SYNCS, ids=str)
+@pytest.mark.parametrize(("name", "which", "new"), SYNCS, ids=range(len(SYNCS)))
 def test_without_each_of_its_syncs_it_has(program, name, which, new):
     assert found(change(program, name, which, new))
 

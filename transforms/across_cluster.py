@@ -153,7 +153,7 @@ def _remark(plan: ClusterSum) -> RemarkNote:
     if plan.by_kernels:
         return RemarkNote(
             f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks sum a part each, in "
-            "a workspace of the calling thread; a second kernel adds them in the order of the parts"
+            "a workspace; a second kernel adds them in the order of the parts"
         )
     shares = ", ".join(
         f"{share.per_block(plan.num_blocks)} of {int(share.loop.extent)}" for share in plan.shares

@@ -159,6 +159,8 @@ def elect_loader(kernel: Any, threads: ir.KernelThreads) -> Callable[[ir.Stmt], 
     Where the first thread has done something alone which no barrier told the others of, such as a
     store, it goes on.
     """
+    if threads.var is None:
+        return lambda stmt: stmt  # one thread, of a processor that has no more
     thread, count = threads.var, ir.static_int(threads.count)
     branches = ir.find_all(kernel, ir.IfThenElse, lambda x: isinstance(x.condition, tirx.EQ))
     alone = any(ir.depends_on(x.condition, [thread]) for x in branches)

@@ -98,6 +98,8 @@ def test_offsets_stand_behind_their_pointers():
         'T.cuda.mma_store_legacy(16, 16, A.data, C.data, i, 16, dtype="float32")',
     ]
     addresses = {"tirx.ptx.ldmatrix", "tirx.ptx.stmatrix", "tirx.ptx.mapa_u32", "tirx.dma_copy"}
+    addresses |= {"tirx.ptx.mbarrier_init", "tirx.ptx.mbarrier_arrive_expect_tx"}
+    addresses.add("tirx.cuda.mbarrier_wait")
     seen = set()
     for statement in statements:
         for call in ir.find_all(from_statement(statement).body, ir.Call):

@@ -27,8 +27,8 @@ ODD = {  # expression, tensors, who computes it, by which rule
     "a depth of 1": (op.matmul, [((5, 1), HALF), ((1, 33), HALF)], STOCK, "dl.gpu.Fallback"),
     "no rows": (op.matmul, [((0, 64), HALF), ((64, 32), HALF)], STOCK, "dl.gpu.Fallback"),
     "one column": (op.matmul, [((64, 64), HALF), ((64, 1), HALF)], STOCK, "dl.gpu.GEMV"),
-    "a vector": (op.matmul, [((64,), HALF), ((64, 32), HALF)], OURS, "ColumnReduction"),
-    "two vectors": (op.matmul, [((64,), HALF), ((64,), HALF)], OURS, "RowReduction"),
+    "a vector": (op.matmul, [((64,), HALF), ((64, 32), HALF)], OURS, "Matmul"),
+    "two vectors": (op.matmul, [((64,), HALF), ((64,), HALF)], OURS, "Matmul"),
     "float8": (wide, [((64, 64), "float8_e4m3fn")] * 2, STOCK, "dl.gpu.Matmul"),
     "bytes": (
         lambda x, w: op.matmul(x, w, out_dtype="int32"), [((64, 64), "uint8")] * 2,

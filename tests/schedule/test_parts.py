@@ -102,7 +102,9 @@ def test_a_workspace_is_used_where_it_may_be_and_is_worth_it():
     assert config.split_mode == "workspace"
     tiles = -(-344 // config.tile[0]) * -(-296 // config.tile[1])
     assert 100 < tiles * config.split_k <= 132
-    assert hs.choose_config(344, 296, 55680).split_mode is None
+    apart = hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_mode="cluster"))
+    assert (apart.split_mode, apart.split_k in TRIED) == (None, True)
+    assert hs.choose_config(344, 296, 55680) == apart
     small = hs.choose_config(64, 64, 2048, given=may)
     assert small.split_mode is None
     assert hs.choose_config(4096, 4096, 4096, given=may).split_k is None
@@ -145,9 +147,10 @@ def test_a_promise_of_bits_keeps_the_sum_whole_and_says_what_it_costs():
 
 def test_more_parts_than_run_everywhere_are_told_of_and_not_taken():
     wanted = ProductShape(88, 392, 59328)
-    config = hs.choose_config(88, 392, 59328)
+    clusters = hs.MatmulConfig(split_mode="cluster")
+    config = hs.choose_config(88, 392, 59328, given=clusters)
     assert config.split_k in TRIED
-    *five, more = listed(wanted, hs.MatmulConfig(), Chip())
+    *five, more = listed(wanted, clusters, Chip())
     assert len(five) == 5
     assert more.startswith("on request, where the chip holds clusters of ")
     assert len(listed(wanted, hs.MatmulConfig(split_k=8), Chip())) == 5

@@ -105,7 +105,6 @@ def test_another_axis():
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"split_mode": "cluster"}, r"found split_mode alone; need split_k too"),
         ({"split_k": 17}, r"found split_k=17 in a cluster; need at most 16 parts.*workspace"),
         (
             {"split_k": 65, "split_mode": "workspace"},

@@ -254,7 +254,7 @@ def test_a_launch_of_an_unknown_kernel_is_refused(program):
     ("call", "message"),
     [
         (lambda: T.call_packed("runtime.unknown", 1), "call of runtime.unknown"),
-        (lambda: T.call_extern("int32", "other", 1), "found call call_extern"),
+        (lambda: T.call_extern("int32", "other", 1), "found call other"),
     ],
 )
 def test_a_host_function_beyond_the_model_is_refused(call, message):

@@ -114,8 +114,9 @@ def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> Non
         (`decompose_reduction` at this loop). No loop is bound to blockIdx.z.
     mode : str
         "cluster": those of a cluster, through shared memory; up to 16. "workspace": any blocks,
-        through global memory, where a second kernel adds and stores; up to 64. The memory is TVM's
-        workspace of the calling thread: right for calls that one stream runs after another.
+        through global memory, where a second kernel adds and stores; up to 64. The memory is the
+        caller's, of the stream of the call; with TVM's own tensors it is the calling thread's,
+        right for calls that one stream runs after another.
 
     Raises
     ------

@@ -43,6 +43,7 @@ from .model import SYMBOLIC_EXTENT, choose_config, listed
 from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import keep_in_registers, output_dtypes, separate_outputs
+from .parts import for_any_rows
 from .recognize import (
     Matmul,
     MatmulOperand,
@@ -339,8 +340,8 @@ def _fit(
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
     if config.parts > 1:  # each output tile has blocks of its own
         config = replace(config, persistent=0)
-    if config.cluster is None and not isinstance(problem.m.extent, int):
-        config = replace(config, cluster=(1, 1))  # few rows would leave blocks of it without any
+    if not isinstance(problem.m.extent, int):
+        config = for_any_rows(config)
     given, (rows, n, k) = config, _extents(problem, kernel)
     choose = partial(
         choose_config,

@@ -36,8 +36,10 @@ from .config import MatmulConfig
 from .dot_choice import choose_dots
 from .estimate import Floats, ProductShape, estimate
 from .model import as_product, choose_config
+from .parts import for_any_rows
 from .rates import MEASURED
 from .recognize import Matmul
+from .split import WORKSPACE
 
 TILE_CLASSES = 8  # kernels of tiles that one function is worth
 MOST_CLASSES = TILE_CLASSES + 1  # and one of dot products, for one row
@@ -240,8 +242,7 @@ def choose_classes(
     n, k = (as_size("choose_classes", name, x) for name, x in (("n", n), ("k", k)))
     chip = chip_of_target()
     num_sms = as_int("choose_classes", "num_sms", num_sms, 1) or chip.num_sms
-    if given is None or given.cluster is None:
-        given = replace(given or MatmulConfig(), cluster=(1, 1))
+    given = for_any_rows(given or MatmulConfig())
     choose = functools.partial(
         choose_config, n=n, k=k, dtype=dtype, given=given, num_sms=num_sms,
         majors=majors, out_dtype=out_dtype,
@@ -321,12 +322,13 @@ def estimate_all(
     """
     chip = chip or chip_of_target()
     times = np.empty((len(wanted), len(configs)))
-    for way in (False, True):
-        places = [i for i, config in enumerate(configs) if bool(config.transposed) == way]
+    for way, by_kernels in itertools.product((False, True), repeat=2):
+        kinds = [(bool(x.transposed), x.split_mode == WORKSPACE) for x in configs]
+        places = [i for i, kind in enumerate(kinds) if kind == (way, by_kernels)]
         if not places:
             continue
         tiles = as_candidates([configs[i] for i in places], wanted[0].dtype, wanted[0].k)
         for row, product in zip(times, wanted, strict=True):
             shape = product.transposed if way else product
-            row[places] = estimate(shape, tiles, chip, MEASURED)
+            row[places] = estimate(shape, tiles, chip, MEASURED, by_kernels)
     return times

@@ -117,9 +117,10 @@ class MatmulConfig:
     split_mode : str, optional
         How they do: "cluster", the blocks of a cluster, 2 to 8, add what each has summed in a fixed
         order through shared memory; "workspace", up to 64 blocks store it to global memory, and a
-        second kernel adds in a fixed order. That memory is TVM's workspace of the calling thread:
-        right for calls that one stream runs after another. None: "cluster"; "workspace" without
-        `split_k` leaves it to the estimate whether, how and in how many parts.
+        second kernel adds in a fixed order. That memory is the caller's (PyTorch's allocator), of
+        the stream of the call; with TVM's own tensors it is the calling thread's, right for calls
+        that one stream runs after another, so that it has to be asked for. None: "cluster". Without
+        `split_k` the estimate decides whether and in how many parts, with "workspace" also how.
     cluster : tuple of int, optional
         Rows and columns of output tiles whose thread blocks form a cluster, 2 to 8 in all: those in
         a row load A once for all of them, those in a column B. None or (1, 1): each loads its own.

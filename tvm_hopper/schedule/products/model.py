@@ -18,7 +18,7 @@ import numpy as np
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
-from tvm_hopper.requests.keys import BY_DEVICE
+from tvm_hopper.requests.keys import BY_DEVICE, MOST_PARTS
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_size, as_sizes, check_type
 
@@ -28,7 +28,7 @@ from .dot_choice import choose_dots, estimate_dots
 from .estimate import ProductShape, estimate
 from .parts import BEYOND, TRIED, in_clusters, in_parts
 from .rates import MEASURED
-from .split import WORKSPACE
+from .split import CLUSTER, WORKSPACE
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
@@ -136,12 +136,12 @@ def choose_config(
         if best.parts > 1:
             mode = WORKSPACE if best.by_kernels else None
             config = replace(config, split_k=best.parts, split_mode=mode)
-        elif config.parts == 1:
-            config = replace(config, split_mode=None)
         if best.cluster != (1, 1):
             config = replace(config, cluster=best.cluster)
         if best.pending and config.wgmma_pending is None:
             config = replace(config, wgmma_pending=best.pending)
+    if config.parts == 1:
+        config = replace(config, split_mode=None)
     if config.transposed:
         m, n = n, m
     rows, columns, depth = (e if isinstance(e, int) else SYMBOLIC_EXTENT for e in (m, n, k))
@@ -258,12 +258,12 @@ def rank_both(
     Outputs of many rows gain nothing by the other way, and lose wide stores. Where a workspace may
     be used, parts that meet in clusters are tried, too.
     """
-    if given.split_mode == WORKSPACE and given.split_k is None:
-        alone = replace(given, split_mode=None)
-        found = rank_both(wanted, alone, chip, count, sizes)
-        found += [x for x in _rank_ways(wanted, given, chip, count, sizes) if x.by_kernels]
-        return sorted(found, key=lambda x: x.microseconds)[:count]
-    return _rank_ways(wanted, given, chip, count, sizes)
+    if given.split_k is not None or given.split_mode != WORKSPACE:
+        return _rank_ways(wanted, given, chip, count, sizes)
+    found = _rank_ways(wanted, replace(given, split_mode=CLUSTER), chip, count, sizes)
+    parts = tuple(range(2, MOST_PARTS + 1))
+    found += [x for x in _rank_ways(wanted, given, chip, count, parts) if x.by_kernels]
+    return sorted(found, key=lambda x: x.microseconds)[:count]
 
 
 def _rank_ways(

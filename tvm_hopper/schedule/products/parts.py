@@ -8,14 +8,13 @@ What a part costs is for the estimate to say; here is only what is tried.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.programming_model import SECTOR_BYTES
-from tvm_hopper.requests.keys import MOST_PARTS
 
 from .candidates import Candidates, Ints
 from .config import MatmulConfig
@@ -29,6 +28,14 @@ PAIRS = ((2, 1), (1, 2))  # rows and columns of tiles: clusters of two, which fi
 MOST_ALONE = 64  # rows or columns of outputs of which no clusters were measured
 SWIZZLE_ROWS = 8  # of a repetition
 FEWEST_STEPS = 2  # of a part: the ring is filled once
+
+
+def for_any_rows(config: MatmulConfig) -> MatmulConfig:
+    """Let a product of symbolic rows be cut up so that any number of rows can be computed.
+
+    Few rows would leave blocks of a cluster without any.
+    """
+    return replace(config, cluster=(1, 1)) if config.cluster is None else config
 
 
 def may_share_sums(given: MatmulConfig) -> bool:
@@ -64,8 +71,6 @@ def in_parts(
         return _with(tiles, np.arange(len(tiles)), parts=given.parts)
     if not may_share_sums(given) or product.is_symbolic:
         return tiles
-    if given.split_mode == WORKSPACE:
-        sizes = tuple(range(2, MOST_PARTS + 1))
     count = -(-product.m // tiles.rows) * -(-product.n // tiles.columns)
     steps = -(-product.k // tiles.depth)
     few = np.flatnonzero(count <= MOST_WAVES * chip.num_sms)

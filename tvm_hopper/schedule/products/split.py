@@ -54,8 +54,6 @@ def check_request(
     arch: Arch = SM_90A,
 ) -> None:
     """Refuse parts that no mode can share out, and what cannot go with them."""
-    if mode == CLUSTER and parts is None:
-        raise cannot_schedule(where, "split_mode alone", "split_k too, the number of parts")
     if (parts or 1) == 1:
         return
     if mode == WORKSPACE:

@@ -104,6 +104,9 @@ def _copy_nest(tile: TileLayout, copy: Transfer, share: Share, new: ir.Var) -> i
     layout = tile.layout
     *row_parts, column_parts = (share.parts[axis] for axis in tile.axes)
     row_extents = [n // parts for n, parts in zip(tile.row_extents, row_parts, strict=True)]
+    for place, axis in enumerate(tile.axes[:-1]):
+        if loop_over(copy, share, axis) is None:  # one row of those that the tile holds
+            row_extents[place] = 1
     span = min(layout.span, layout.columns)
     extents = (layout.panels // column_parts, *(row_extents or (1,)), span)
     if len(extents) == 3:
@@ -125,7 +128,8 @@ def _copy_nest(tile: TileLayout, copy: Transfer, share: Share, new: ir.Var) -> i
             values[loop.loop_var] = ir.cast_like(0, loop.loop_var)
     for axis, value in at.items():
         loop = loop_over(copy, share, axis)
-        assert loop is not None, "a planned copy has a loop over each axis"
+        if loop is None:
+            continue
         values[loop.loop_var] = value
         if (ir.static_int(loop.extent) or 0) < own[axis]:
             bounds.append(value < ir.cast_like(loop.extent, value))

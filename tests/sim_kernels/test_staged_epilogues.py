@@ -74,6 +74,11 @@ def test_every_type(dtype):
     check(scheduled({"m": 72, "n": 40, "k": 16, "out_dtype": dtype}, **SMALL))
 
 
+def test_one_row_leaves_as_one():
+    """The copy out has no loop over rows then, though the tile that it leaves has 64."""
+    check(scheduled({"m": 1, "n": 256, "k": 128}))
+
+
 @pytest.mark.parametrize(("width", "swizzle"), [(8, 0), (16, 32), (32, 64), (64, 128)])
 def test_the_widest_swizzle_that_a_row_has_room_for(width, swizzle):
     sch = scheduled({"m": 64, "n": 64, "k": 16}, **SMALL, store_parts=64 // width)

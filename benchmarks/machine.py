@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("tvm_hopper", "apache-tvm", "apache-tvm-ffi", "torch", "numpy", "nvidia-cuda-nvrtc")
+OUTPUTS = ("--out", "--output")  # options that name a folder of this machine
 SMI_FIELDS = "name,driver_version,power.limit,clocks.max.sm,temperature.gpu"
 
 
@@ -21,7 +22,7 @@ def describe() -> dict[str, str]:
     """Return the machine and the software as printable fields; what is missing is left out."""
     found = {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": shlex.join(["python", "-m", _module(sys.argv[0]), *sys.argv[1:]]),
+        "command": command(sys.argv),
         "python": platform.python_version(),
     }
     smi = ["nvidia-smi", f"--query-gpu={SMI_FIELDS}", "--format=csv,noheader"]
@@ -79,6 +80,16 @@ def write(folder: Path, name: str, page: str, values: dict[str, Any]) -> Path:
         break
     stem.with_suffix(".json").write_text(json.dumps(values, indent=1))
     return stem.with_suffix(".md")
+
+
+def command(arguments: list[str]) -> str:
+    """Return the command line to repeat a run by; where its results went is no part of it."""
+    script, *rest = arguments
+    words: list[str] = []
+    for before, word in zip(["", *rest], rest, strict=False):
+        if not {before, word} & set(OUTPUTS):
+            words.append(word)
+    return shlex.join(["python", "-m", _module(script), *words])
 
 
 def _module(script: str) -> str:

@@ -21,3 +21,9 @@ def test_results_of_one_minute_are_kept_apart(tmp_path, monkeypatch):
     for i, path in enumerate(paths):
         assert path.read_text() == f"page {i}"
         assert json.loads(path.with_suffix(".json").read_text()) == {"run": i}
+
+
+def test_a_command_names_no_folder_of_its_machine():
+    given = ["benchmarks/copies.py", "--only", "row of", "--out", "/a/b", "--repeats", "20"]
+    assert machine.command(given) == "python -m benchmarks.copies --only 'row of' --repeats 20"
+    assert machine.command(["x/gemm.py"]) == "python -m benchmarks.gemm"

@@ -104,8 +104,10 @@ def _copy_nest(tile: TileLayout, copy: Transfer, share: Share, new: ir.Var) -> i
     layout = tile.layout
     *row_parts, column_parts = (share.parts[axis] for axis in tile.axes)
     row_extents = [n // parts for n, parts in zip(tile.row_extents, row_parts, strict=True)]
+    # A copy may take one row of those that the tile holds: it has no loop over them.
+    single = {axis for axis in tile.axes[:-1] if loop_over(copy, share, axis) is None}
     for place, axis in enumerate(tile.axes[:-1]):
-        if loop_over(copy, share, axis) is None:  # one row of those that the tile holds
+        if axis in single:
             row_extents[place] = 1
     span = min(layout.span, layout.columns)
     extents = (layout.panels // column_parts, *(row_extents or (1,)), span)
@@ -116,6 +118,7 @@ def _copy_nest(tile: TileLayout, copy: Transfer, share: Share, new: ir.Var) -> i
     loops = [ir.Var(name, "int32") for name in names]
     p, *rows, s = loops
     at: dict[int, Any] = dict(zip(tile.axes[:-1], rows, strict=False))
+    at |= {axis: at[axis] + ir.as_int32(copy.tile.indices[axis]) for axis in single}
     # rows and columns in the part that this copy moves
     row, _ = tile.flatten([at.get(axis, s) for axis in range(len(copy.tile.indices))])
     row = ir.simplify(row) if at else rows[0]
@@ -127,9 +130,10 @@ def _copy_nest(tile: TileLayout, copy: Transfer, share: Share, new: ir.Var) -> i
         if (loop := copy.tile.loop_of(axis)) is not None:
             values[loop.loop_var] = ir.cast_like(0, loop.loop_var)
     for axis, value in at.items():
-        loop = loop_over(copy, share, axis)
-        if loop is None:
+        if axis in single:
             continue
+        loop = loop_over(copy, share, axis)
+        assert loop is not None, "a planned copy has a loop over each axis"
         values[loop.loop_var] = value
         if (ir.static_int(loop.extent) or 0) < own[axis]:
             bounds.append(value < ir.cast_like(loop.extent, value))

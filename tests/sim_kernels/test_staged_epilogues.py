@@ -11,6 +11,7 @@ from tvm import s_tir, te
 from tests.sim_kernels.mutate import change
 from tvm_hopper import pipeline
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests.keys import CONSUMERS, PIPELINE_KEYS, STAGE
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import workloads
@@ -77,6 +78,11 @@ def test_every_type(dtype):
 def test_one_row_leaves_as_one():
     """The copy out has no loop over rows then, though the tile that it leaves has 64."""
     check(scheduled({"m": 1, "n": 256, "k": 128}))
+
+
+def test_one_column_does_not_leave_by_tma():
+    with pytest.raises(ScheduleError, match=r"found one column of the \d+ that D_shared.dyn holds"):
+        scheduled({"m": 256, "n": 1, "k": 128})
 
 
 @pytest.mark.parametrize(("width", "swizzle"), [(8, 0), (16, 32), (32, 64), (64, 128)])

@@ -181,6 +181,14 @@ def _plan_tile(kernel: ir.For, copies: list[Transfer]) -> TileLayout:
         extents = widened(kernel, copies[0].tile.buffer, extents)
     axes = tuple(axis for axis, extent in enumerate(extents) if extent != 1)
     *outer, columns = (extents[axis] for axis in axes)
+    for copy, share in zip(copies, shares, strict=True):
+        if loop_over(copy, share, axes[-1]) is None:
+            raise cannot_lower(
+                copy.where,
+                f"one column of the {columns} that {copy.tile.buffer.name} holds",
+                "whole rows, or parts of them that a loop runs over",
+                "let threads store what they hold (leave the asynchronous store out)",
+            )
     layout = _solve(kernel, copies, shares, axes, prod(outer), columns)
     return TileLayout(tuple(copies), tuple(shares), axes, tuple(outer), layout)
 

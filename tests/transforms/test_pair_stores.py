@@ -74,7 +74,7 @@ LEFT = {
     "another shape": [("16, 16,", "16, 8,")],
     "a tile of shared memory": [
         ("C.data", "tile.data"),
-        ("own = ", f'tile = T.sblock_alloc_buffer((64, 128), scope="shared.dyn")\n{" " * 16}own = '),
+        ("own = ", f'tile = T.sblock_alloc_buffer((64, 128), scope="shared")\n{" " * 16}own = '),
     ],
 }
 

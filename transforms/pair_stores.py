@@ -83,7 +83,7 @@ def _is_plain(buffer: ir.Var) -> bool:
     """Tell a compact array whose rows have a known, even length."""
     known = [ir.static_int(x) for x in buffer.shape[1:]]
     compact = not buffer.ty.strides and ir.is_const(buffer.ty.elem_offset, 0)
-    return compact and None not in known and (not known or known[-1] % 2 == 0)
+    return compact and None not in known and all(not x % 2 for x in known[-1:] if x is not None)
 
 
 def _indices(flat: Any, buffer: ir.Var, analyzer: sym.Analyzer) -> list[Any]:

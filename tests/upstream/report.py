@@ -97,18 +97,22 @@ looks like.
 | five-point stencil, 16 x 128, 3 stages | tiles side by side | 1.09 | 0.88 | 0.90 |
 
 Where TVM's kernel is at 0.92 of copy speed or more nothing can be 1.1 times as fast. For sm_80
-three stages are slow, perhaps since a trip that waits in front of its one barrier has two groups
-under way, where TVM's two barriers leave three; with four stages that is no loss.
+three stages of 16 x 128 are slow, and not for want of loads under way: with TVM's two barriers a
+trip, which leave three groups where ours leaves two,
+[0.87 instead of 0.88](../benchmarks/results/async_texts_2026-11-23_0528.md). Eight thread blocks of
+28 KB on an SM, where TVM's has five for its registers, leave little of L1, which copies of 8 bytes
+go through; that this is why was not shown.
 
-Small kernels of one thread block, as TVM's tests are, take as long as their start. The products
-at 128 x 128 x 192 were [0.98 (simple) and 0.95 (nested) times as fast for sm_90a, 1.07 and 1.04
-for sm_80](../benchmarks/results/async_schedules_2026-11-22_2200.md). The assembler puts a loop
-around each of their 12 boxes, as it cannot see that one lane issues it (`BRA.U.ANY` in SASS); 9,
-those in front of the loop, have none since a lane is chosen by `elect.sync`, which was not timed by
-itself. Chosen so in each turn, too, they were
-[0.998 and 0.95](../benchmarks/results/async_schedules_2026-11-23_0231.md) times as fast, but the
-large products 1.39 and 1.08 instead of 1.43 and 1.13, on another day. Iterations side by side
-instead of a loop took 2% longer.
+Of small kernels of one thread block, as TVM's tests are, the start and the end count. The products
+at 128 x 128 x 192 spent half of their time in stores of 4 bytes each; a lane has two elements side
+by side, and stored in pairs they took
+[5.5 and 5.3 us where TVM's take 7.9 and 8.1](../benchmarks/results/async_texts_2026-11-23_0528.md)
+(0.94 and 0.98 times as fast before), measured on texts edited by hand, with the stores that the
+pass PairStores makes now. The same table has what is left there: trips that load nothing need no
+fence and no barrier, iterations of a loop without WGMMA may be unrolled, and the assembler puts a
+loop around each box that `threadIdx.x == 0` issues (`BRA.U.ANY` in SASS), none where `elect.sync`
+names a lane, as in front of the loop: together 4.7 us. Chosen so in each turn, too, the large
+products were 1.39 and 1.08 instead of 1.43 and 1.13 times as fast, on another day.
 """
 
 

@@ -12,6 +12,7 @@ from .divide_by_rows import DivideByRows
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
+from .gather_vectors import GatherVectors
 from .hint_loads import HintLoads
 from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
@@ -59,6 +60,7 @@ __all__ = [
     "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",
+    "GatherVectors",
     "HintLoads",
     "HoistInitials",
     "IndexRows",

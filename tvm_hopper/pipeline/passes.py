@@ -60,6 +60,7 @@ def hook_passes() -> list[Pass]:
         transforms.StageRows(),  # what a turn loads is a block yet, with its condition
         transforms.PrefetchRows(),  # what a turn loads is a block yet, with its condition
         transforms.SplitTails(),  # of a condition on an element TVM makes a loop over all
+        transforms.GatherVectors(),  # while a thread's elements are a loop, and conditions simple
         transforms.DivideByRows(),  # while stores still name the row that they belong to
         transforms.UnstageRows(),  # the next cuts what is staged to what a thread block has of it
         transforms.SpreadRows(),  # registers are a thread's own; the next asks who reduces together

@@ -142,11 +142,18 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
 
 
 def hint_loads(sch: s_tir.Schedule, nests: list[Nest]) -> None:
-    """Tell the caches that rows are wanted longest, and no longer when they are loaded again."""
-    hints = {Work.LOAD: "evict_last", Work.LOAD_AGAIN: "evict_first"}
+    """Tell the caches that rows are wanted longest, and no longer when they are loaded again.
+
+    What is read elsewhere than at the element that is computed is loaded where it is used.
+    """
+    hints = {Work.LOAD: "evict_last", Work.LOAD_AGAIN: "evict_first", Work.COMPUTE: "evict_last"}
     for nest in nests:
-        if nest.work in hints:
+        if nest.work in hints and (nest.work is not Work.COMPUTE or _reads_memory(sch, nest)):
             sch.annotate(nest.block, keys.LOAD_HINT, hints[nest.work])
+
+
+def _reads_memory(sch: s_tir.Schedule, nest: Nest) -> bool:
+    return any(str(x.source.scope()) in ("", "global") for x in sch.get(nest.block).reads)
 
 
 def row_loop(sch: s_tir.Schedule, nest: Nest) -> Any:

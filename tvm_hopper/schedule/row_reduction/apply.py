@@ -41,12 +41,13 @@ from tvm_hopper.schedule.memory_bound.nests import (
     row_loop,
 )
 from tvm_hopper.schedule.memory_bound.program import Part, find_parts, is_column_sum
-from tvm_hopper.schedule.memory_bound.tiles import deal_out, widest_vector
+from tvm_hopper.schedule.memory_bound.tiles import deal_out, ends_with, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
+from .number import inline_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
@@ -173,9 +174,9 @@ def schedule_rows(
     """
     choice = _choose(sch, given, other)
     tile = choice.tile
-    parts = inline_parts(sch, "row_reduction", choice.recompute, other)
+    parts = inline_rows(sch, choice.recompute, other)
     program = find_rows(parts)
-    reads = find_reads(sch, parts, program.full)
+    reads = find_reads(sch, parts, program.full, numbered=True)
     staged: list[Nest] = []
     if choice.stage:
         staged, reads = stage_rows(sch, reads)
@@ -222,16 +223,16 @@ def schedule_rows(
 def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:
     """Inline a copy of the program, and choose by what is left of it."""
     copy = sch.copy()
-    parts = inline_parts(copy, "row_reduction", other=other)
+    parts = inline_rows(copy, other=other)
     program = find_rows(parts)
-    reads = find_reads(copy, parts, program.full)
+    reads = find_reads(copy, parts, program.full, numbered=True)
     results = in_memory(copy, parts, program.full)
     tensors = [*(x.tensor for x in reads), *results]
     kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in results]
     count = [ir.static_int(x) for x in program.rows]
     rows = None if None in count else prod(x or 0 for x in count)
     again = copy.copy()
-    early = inline_parts(again, "row_reduction", recompute=True) if kept else parts
+    early = inline_rows(again, recompute=True) if kept else parts
     work = RowWork(
         rows=rows,
         columns=program.columns,
@@ -240,7 +241,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
         shared=_bytes(x.tensor for x in reads if not x.has_rows),
         kept=_bytes(kept),
         reductions=sum(bool(p.reduced) for p in parts),
-        again=any(x.again for x in load_again(find_reads(again, early), early)),
+        again=any(x.again for x in load_again(find_reads(again, early, numbered=True), early)),
         moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(results),
         passes=count_passes(early, program.full),
         unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
@@ -259,6 +260,8 @@ def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) ->
     if (kept := find_kept(parts, program.full)) is not None:
         return f"elements of {kept[1].source.name} that are computed and read again"
     for tensor in tensors:
+        if not ends_with(tensor.shape, program.columns):
+            return f"rows over several dimensions of {tensor.name}"
         if program.columns * dtype_bytes(ir.dtype_of(tensor)) % BULK_ALIGNMENT:
             return f"rows of {program.columns} elements of {ir.dtype_of(tensor)}"
     return "" if tensors else "no tensor of rows"

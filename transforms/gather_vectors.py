@@ -109,7 +109,9 @@ class _Elements:
                 merged.append(one)
             else:
                 old = merged[same]
-                merged[same] = LaneVector((*old.loads, *one.loads), old.first, old.lanes, old.exists)
+                merged[same] = LaneVector(
+                    (*old.loads, *one.loads), old.first, old.lanes, old.exists
+                )
         return merged
 
     def _vectors(self, value: Any, exists: tuple[Any, ...]) -> Iterator[LaneVector]:

@@ -115,10 +115,10 @@ def test_columns_by_name():
     refuse(module(x, y), "dimension 0 of 2: of columns, not of rows; need the last dimension")
 
 
-def test_several_axes():
-    x, k, m = tensor(4, 8, 16), axis(8), axis(16, "m")
-    y = te.compute((4,), lambda i: te.sum(x[i, k, m], axis=[k, m]), name="Y")
-    refuse(module(x, y), "a reduction over .*k, .*m; need one axis, the last")
+def test_several_axes_that_are_not_the_last():
+    x, k, m = tensor(8, 4, 16), axis(8), axis(16, "m")
+    y = te.compute((4,), lambda i: te.sum(x[k, i, m], axis=[k, m]), name="Y")
+    refuse(module(x, y), "a reduction over .*k, .*m; need one axis, the last, or several that lie")
 
 
 def test_a_product():

@@ -57,7 +57,7 @@ def _within(index: Any, analyzer: sym.Analyzer) -> Any:
 
 
 def _product(extents: list[Any]) -> Any:
-    return prod(extents[1:], start=extents[0]) if extents else 1
+    return prod(extents[1:], start=extents[0]) if extents else tirx.IntImm("int32", 1)
 
 
 def number_block(sch: s_tir.Schedule, part: Part, rows: list[Any], columns: Any) -> bool:

@@ -45,10 +45,10 @@ def inline_rows(
     ScheduleError
         A reduction is over several axes that are not the last ones of what it reads.
     """
-    if any(len(x) > 1 for x in map(_long_axes, find_parts(sch, HELPER, other))):
+    if any(len(x.reduced) > 1 for x in find_parts(sch, HELPER, other)):
         _inline_views(sch, other)
     parts = inline_parts(sch, HELPER, recompute, other)
-    several = [p for p in parts if len(_long_axes(p)) > 1]
+    several = [p for p in parts if len(p.reduced) > 1]
     if not several:
         return parts
     for part in several:
@@ -63,10 +63,6 @@ def inline_rows(
     for part in parts:
         _check_remainders(part)
     return parts
-
-
-def _long_axes(part: Part) -> list[Any]:
-    return [x for x in part.reduced if not ir.is_const(x.dom.extent, 1)]
 
 
 def _inline_views(sch: s_tir.Schedule, other: frozenset[str]) -> None:

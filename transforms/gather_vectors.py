@@ -1,6 +1,6 @@
 """Load what neighbouring elements are computed from as vectors, at the places that they name.
 
-    for v in unroll(8):                        X[.., 0:64] and X[.., 64:128] are the halves of a pair
+    for v in unroll(8):                              X[.., 0:64] and X[.., 64:128] make pairs
         with sblock("Y"):
             tile[v] = f(T.if_then_else(tx % 16 < 8, -X[i, tx * 8 + v + 64], X[i, tx * 8 + v - 64]))
   ->
@@ -12,9 +12,9 @@
             tile[v] = f(T.if_then_else(tx % 16 < 8, -X_lanes[v], X_lanes[v]))
 
 Tensors that are read at the elements that a block computes are loaded by vectors from the start
-(`schedule/memory_bound/arrays.py`). What is read elsewhere, as the other half of a rotated pair, the
-row of a table that an index names, or a column's place in a head, would be loaded one element
-after another. Where the elements of a thread's vector lie side by side there, too, they are a
+(`schedule/memory_bound/arrays.py`).  What is read elsewhere, as the other half of a rotated pair,
+the row of a table that an index names, or a column's place in a head, would be loaded one element
+after another.  Where the elements of a thread's vector lie side by side there, too, they are a
 vector.  The two sides of a choice that all its elements agree on are one load, at the place chosen.
 
 Before: a thread's registers are its own, conditions stand on blocks.  After: no register of a

@@ -29,10 +29,10 @@ def group_norm(
     def summed(value: Any, name: str) -> Any:
         sizes = {"k": channels, "m": height, "n": width}
         axes = [te.reduce_axis((0, extent), name=f"{name}_{k}") for k, extent in sizes.items()]
-        k, *place = axes
+        k, m, n = axes
 
         def total(i: Any, g: Any) -> Any:
-            return te.sum(value(i, g, _f(x[i, g * channels + k, *place])), axis=axes)
+            return te.sum(value(i, g, _f(x[i, g * channels + k, m, n])), axis=axes)
 
         return te.compute((x.shape[0], groups), total, name=name)
 

@@ -96,7 +96,9 @@ def cases(gib: float, only: list[str]) -> list[Case]:
 
 def _sized(program: str, columns: int, gib: float, dtype: str = "bfloat16") -> Case:
     elements = int(gib * 2**30) // (SIZES[dtype] * full_tensors(program))
-    return Case(program, elements // columns, columns, dtype)
+    rows = elements // columns
+    whole = memory_programs.GROUPS if program == "group_norm" else 1
+    return Case(program, rows // whole * whole, columns, dtype)
 
 
 def full_tensors(program: str) -> int:

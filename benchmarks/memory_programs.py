@@ -275,6 +275,15 @@ def _float32() -> Any:
 # -- tensors --------------------------------------------------------------------------------------
 
 
+def shape_of(name: str, letter: str, rows: int, width: int) -> tuple[int, ...]:
+    """Return the shape of a tensor of a program."""
+    if name == "group_norm":
+        image = _image(rows, width)
+        return image if letter == "X" else image[1:2]
+    own = {"W": (width,), "S": (width,), "R": (rows,), "M": (rows,), "T": (1,)}
+    return (rows, HEAD) if letter in "CQ" else own.get(letter, (rows, width))
+
+
 def draw(name: str, rows: int, width: int) -> tuple[list[Any], list[Any]]:
     """Draw the inputs of a program, and make room for its outputs."""
     import torch
@@ -284,10 +293,7 @@ def draw(name: str, rows: int, width: int) -> tuple[list[Any], list[Any]]:
             labels = torch.randint(0, width, (rows,), device="cuda")
             labels[::3] = losses.IGNORED
             return labels
-        shape = {"W": (width,), "S": (width,), "R": (rows,), "M": (rows,), "T": (1,)}.get(letter)
-        if name == "group_norm":
-            shape = _image(rows, width) if letter == "X" else _image(rows, width)[1:2]
-        shape = (rows, HEAD) if letter in "CQ" else (rows, width) if shape is None else shape
+        shape = shape_of(name, letter, rows, width)
         kind = torch.float32 if letter in "RMCQT" else torch.bfloat16
         drawn = torch.randn(shape, device="cuda", dtype=kind)
         return drawn.softmax(-1) if letter == "Y" else drawn.abs() if letter == "R" else drawn

@@ -38,7 +38,11 @@ KINDS = {  # what it is built and scheduled by, with rows or without a number of
     "rows of a cluster": (f32(memory_bound.softmax), hs.row_reduction, ROW(32, 1, cluster=2)),
     "rows staged": (f32(memory_bound.softmax), hs.row_reduction, ROW(32, 1, chunks=1, stage=True)),
     "losses": (f32(losses.cross_entropy), hs.row_reduction, None),
-    "gradients": (f32(backward.rms_norm_backward), hs.row_reduction, None),
+    "gradients": (
+        f32(backward.rms_norm_backward),
+        hs.row_reduction,
+        ROW(32, 1, persistent=2, ahead=0),
+    ),
     "columns": (
         f32(columns.column_sum),
         hs.column_reduction,

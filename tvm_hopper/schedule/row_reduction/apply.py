@@ -60,13 +60,16 @@ def row_reduction(
 ) -> None:
     """Schedule a function of row reductions and what surrounds them as one kernel.
 
-    Each tensor is read from memory once: a row stays in the registers of its threads.
+    Each tensor is read from memory once: a row stays in the registers of its threads. Where sums
+    of columns stand beside rows, partial sums wait in memory that belongs to the function, as those
+    of `column_reduction` do.
 
     Parameters
     ----------
     sch : Schedule
         Changed in place; left as it was when the program is refused. The function that it works on
-        is plain loops: reductions over the last dimension, and elementwise blocks around them.
+        is plain loops: reductions over the last dimension, or over several that are the last ones
+        side by side, and elementwise blocks around them.
     block : SBlockRV or str, optional
         One of its reductions, to say which is meant.
     config : RowReductionConfig, optional

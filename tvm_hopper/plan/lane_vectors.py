@@ -132,7 +132,8 @@ def _choices(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
         mutator.mutate(node.a)
         return node
 
-    callbacks = [(ir.TensorLoad, load), (ir.Call, call), (tirx.And, short), (tirx.Or, short)]
+    callbacks: list[tuple[type, Any]] = [(ir.TensorLoad, load), (ir.Call, call)]
+    callbacks += [(tirx.And, short), (tirx.Or, short)]
     ir.mutate(value, callbacks)
     return found
 

@@ -60,7 +60,9 @@ class RegisterTile:
         return self.threads * self.vector * self.chunks * self.cluster
 
 
-def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool) -> Any:
+def deal_out(
+    sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool, share: str | None = None
+) -> Any:
     """Split a loop over the elements of a row between tiles, vectors, threads and elements.
 
     Parameters
@@ -73,6 +75,8 @@ def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool)
         How.
     whole : bool
         Whether the innermost loop becomes one instruction: loads and stores.
+    share : str, optional
+        The axis of thread blocks that have one vector of each thread, instead of all of them.
 
     Returns
     -------
@@ -89,7 +93,10 @@ def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool)
     else:
         outer, chunk, thread = sch.split(vectors, [None, tile.chunks, tile.threads])
     sch.bind(thread, "threadIdx.x")
-    sch.unroll(chunk)
+    if share is None:
+        sch.unroll(chunk)
+    else:
+        sch.bind(chunk, share)
     if not whole:
         sch.unroll(element)
     elif tile.vector > 1:

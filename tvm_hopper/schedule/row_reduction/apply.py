@@ -40,7 +40,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     one_thread,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import Part, find_parts, is_column_sum
+from tvm_hopper.schedule.memory_bound.program import Part, find_parts, is_column_sum, results
 from tvm_hopper.schedule.memory_bound.tiles import deal_out, ends_with, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
@@ -51,6 +51,7 @@ from .number import inline_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
+from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
 
@@ -185,6 +186,8 @@ def schedule_rows(
         staged, reads = stage_rows(sch, reads)
     if choice.is_streamed:
         reads = read_apart(reads, parts, program.full)
+    elif choice.split:
+        reads = read_late(load_again(reads, parts), parts)
     elif choice.reload:
         reads = load_again(reads, parts)
     row = (program.columns,)
@@ -193,6 +196,9 @@ def schedule_rows(
     for nest in staged:
         number_elements(sch, nest, len(program.rows), row)
     nests = [*staged, *nests]
+    late = find_late(nests) if choice.split else []
+    if late:  # what a thread block stores it loads beside the row, before it waits
+        nests.sort(key=lambda x: (x.work is not Work.LOAD) + (x.work not in EARLY))
     passes = plan_passes(nests) if choice.is_streamed else []
     inside = [x for one in passes for x in (*one.loads, *one.stores)]
     shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
@@ -207,7 +213,8 @@ def schedule_rows(
             one_thread(sch, nest.block, tile)
         elif nest.work not in (Work.COMPUTE_ROWS, Work.STAGE) and not passes:
             loop = list(sch.get_loops(nest.block))[-1]
-            deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS)
+            share = "blockIdx.y" if nest in late else None
+            deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS, share=share)
     if tile.rows > 1:
         block, inner = sch.split(block, [None, tile.rows])
         sch.bind(inner, "threadIdx.y")
@@ -229,9 +236,10 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
     parts = inline_rows(copy, other=other)
     program = find_rows(parts)
     reads = find_reads(copy, parts, program.full, numbered=True)
-    results = in_memory(copy, parts, program.full)
-    tensors = [*(x.tensor for x in reads), *results]
-    kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in results]
+    stored = results(copy, parts)
+    elements = in_memory(copy, parts, program.full)
+    tensors = [*(x.tensor for x in reads), *elements]
+    kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in elements]
     count = [ir.static_int(x) for x in program.rows]
     rows = None if None in count else prod(x or 0 for x in count)
     again = copy.copy()
@@ -245,8 +253,9 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
         kept=_bytes(kept),
         reductions=sum(bool(p.reduced) for p in parts),
         again=any(x.again for x in load_again(find_reads(again, early, numbered=True), early)),
-        moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(results),
+        moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(elements),
         passes=count_passes(early, program.full),
+        splits=may_split(parts, program.full, reads, stored),
         unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
     )
     if given.vector is not None and work.vector != given.vector:

@@ -278,9 +278,9 @@ def test_a_target_without_this_lowering():
 WORK = RowWork(1 << 17, 4096, 8, loaded=2, shared=2, kept=0, reductions=1)
 
 
-def test_few_rows_have_many_threads_with_few_vectors():
+def test_few_rows_have_eight_warps_where_a_thread_has_two_vectors():
     choice = choose_rows("here", dataclasses.replace(WORK, rows=1), hs.RowReductionConfig())
-    assert (choice.tile.threads, choice.tile.chunks, choice.preload) == (512, 1, True)
+    assert (choice.tile.threads, choice.tile.chunks, choice.preload) == (256, 2, True)
 
 
 def test_registers_bound_a_thread_block():

@@ -67,7 +67,7 @@ THREADS_PER_SM = 2048
 MOST_CHUNKS = 8  # vectors of a thread: code grows with them, bytes in flight are enough
 BEST_BYTES = 64  # that a thread loads at once
 FEWEST_THREADS = 128  # of a thread block
-FEW_CHUNKS = 2  # vectors of a thread where few rows leave four warps and more
+FEW_ROWS_CHUNKS = 2  # vectors of a thread where few rows leave four warps and more
 FEW_ROWS = 4  # of an SM: below, its thread blocks are all at the same place
 STREAM_BYTES = 32  # that a thread loads at once of rows that are streamed
 STREAM_THREADS = (256, 512)  # of a row that is streamed once
@@ -255,7 +255,8 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
     tile, again = choice.tile, choice.reload
     if _few_rows(work):
         waste = tile.columns * tile.rows
-        wanted = FEW_CHUNKS if work.columns >= FEW_CHUNKS * tile.vector * FEWEST_THREADS else 1
+        enough = FEW_ROWS_CHUNKS * tile.vector * FEWEST_THREADS
+        wanted = FEW_ROWS_CHUNKS if work.columns >= enough else 1
         off = abs(log2(tile.chunks / wanted))
         return (again, choice.recompute, off, not choice.preload, waste, tile.threads)
     group = 0.0 if choice.rate >= ALIKE * best else best - choice.rate

@@ -3,6 +3,7 @@
 "cluster"     for part in range(split_k): for k0: ...     parts on the blocks of a cluster,
 added in a fixed order
 "workspace"   the same on any blocks; a second kernel adds, in a fixed order
+"caller"      "workspace" where a call has an allocator, else "cluster": decided at each call
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.requests import keys
 
-CLUSTER, WORKSPACE = MODES = ("cluster", "workspace")
+CLUSTER, WORKSPACE, CALLER = MODES = ("cluster", "workspace", "caller")
 
 
 def check_cluster(
@@ -31,7 +32,7 @@ def check_cluster(
             f"cluster={blocks}",
             f"rows and columns of tiles, from 1, that are at most {most} together",
         )
-    if count > 1 and mode == WORKSPACE:
+    if count > 1 and mode in (WORKSPACE, CALLER):
         raise cannot_schedule(
             where,
             f"cluster={blocks} with split_mode={mode!r}",
@@ -56,7 +57,11 @@ def check_request(
     """Refuse parts that no mode can share out, and what cannot go with them."""
     if (parts or 1) == 1:
         return
-    if mode == WORKSPACE:
+    if mode in (WORKSPACE, CALLER):
+        most = arch.max_cluster_size
+        if mode == CALLER and all((parts or 1) % x for x in range(2, most + 1)):
+            need = f"a multiple of a number from 2 to {most}: clusters for calls with no allocator"
+            raise cannot_schedule(where, f"split_k={parts} as the caller decides", need)
         if (parts or 1) > keys.MOST_PARTS:
             need = f"at most {keys.MOST_PARTS}, which a second kernel adds one by one"
             raise cannot_schedule(where, f"split_k={parts} in a workspace", need)

@@ -20,7 +20,7 @@ from tvm_hopper.schedule.products.candidates import candidates
 from tvm_hopper.schedule.products.classes import estimate_all
 from tvm_hopper.schedule.products.estimate import ProductShape
 from tvm_hopper.schedule.products.model import as_product, listed
-from tvm_hopper.schedule.products.parts import TRIED, in_parts
+from tvm_hopper.schedule.products.parts import IN_BOTH, TRIED, in_parts
 from tvm_hopper.testing import workloads
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -104,7 +104,9 @@ def test_a_workspace_is_used_where_it_may_be_and_is_worth_it():
     assert 100 < tiles * config.split_k <= 132
     apart = hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_mode="cluster"))
     assert (apart.split_mode, apart.split_k in TRIED) == (None, True)
-    assert hs.choose_config(344, 296, 55680) == apart
+    both = hs.choose_config(344, 296, 55680)
+    assert (both.split_mode, both.split_k in IN_BOTH) == ("caller", True)
+    assert both == hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_mode="caller"))
     small = hs.choose_config(64, 64, 2048, given=may)
     assert small.split_mode is None
     assert hs.choose_config(4096, 4096, 4096, given=may).split_k is None

@@ -110,6 +110,10 @@ def test_another_axis():
             {"split_k": 65, "split_mode": "workspace"},
             r"found split_k=65 in a workspace; need at most 64",
         ),
+        (
+            {"split_k": 11, "split_mode": "caller"},
+            r"found split_k=11 as the caller decides; need a multiple of a number from 2 to 8",
+        ),
         ({"split_k": 0}, r"split_k=0"),
         ({"split_k": 2, "split_mode": "serial"}, r"split_mode='serial'; need one of"),
         ({"split_k": 2, "persistent": 4}, r"split_k=2 with persistent=4; need a cluster for each"),

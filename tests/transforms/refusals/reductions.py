@@ -4,7 +4,7 @@ from tests.transforms.refusals.case import case
 from tests.transforms.test_across_cluster import BEFORE as CLUSTER
 from tests.transforms.test_bind_across_blocks import BEFORE as BLOCKS
 from tests.transforms.test_copy_instructions import COPY
-from tvm_hopper.transforms import BindAcrossBlocks, LowerCopies, SelectCopies, ShareSums
+from tvm_hopper.transforms import AskCaller, BindAcrossBlocks, LowerCopies, SelectCopies, ShareSums
 
 UPDATE = (
     "tile[i, j] = A[bx * 8 + i, j]",
@@ -37,6 +37,12 @@ def blocks(name, match, *changes, script=BLOCKS):
 def cluster(name, match, *changes):
     return case(name, CLUSTER, (ShareSums,), match, *changes)
 
+
+def caller(name, match, *changes):
+    return case(name, CLUSTER, (AskCaller,), match, BY_CALLER, *changes)
+
+
+BY_CALLER = ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 3}')
 
 REDUCTIONS = [
     copies(
@@ -172,6 +178,18 @@ REDUCTIONS = [
             'T.serial(4, annotations={"tvm_hopper.across_cluster": 1}',
             'T.serial(65, annotations={"tvm_hopper.across_cluster": 2}',
         ),
+    ),
+    caller(
+        "parts that no cluster divides",
+        r"loop part, tvm_hopper.across_cluster: found 11 parts; need a multiple of a number from 2 "
+        r"to 8, the thread blocks of a cluster: calls without an allocator have no workspace",
+        ("part in T.serial(4", "part in T.serial(11"),
+    ),
+    caller(
+        "parts that a cluster shares otherwise, and no loop of steps",
+        r"found no loop of steps right inside of it; need a serial loop from 0 alone: blocks of a",
+        ("part in T.serial(4", "part in T.serial(12"),
+        ("for k in range(2)", "for k in range(1, 2)"),
     ),
     cluster(
         "an axis that a cluster needs",

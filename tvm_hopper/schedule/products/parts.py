@@ -15,14 +15,17 @@ import numpy as np
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.programming_model import SECTOR_BYTES
+from tvm_hopper.requests.keys import MOST_PARTS
 
 from .candidates import Candidates, Ints
 from .config import MatmulConfig
 from .estimate import ProductShape
-from .split import WORKSPACE
+from .split import CALLER, CLUSTER, WORKSPACE
 
 TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))  # which run everywhere
 BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1))
+# Parts in a workspace that a cluster can sum, too, in fewer parts of as many steps each.
+IN_BOTH = tuple(x for x in range(2, MOST_PARTS + 1) if any(x % y == 0 for y in TRIED))
 MOST_WAVES = 3  # of tiles; where there are more the last one is a small part of the time
 PAIRS = ((2, 1), (1, 2))  # rows and columns of tiles: clusters of two, which fill any part
 MOST_ALONE = 64  # rows or columns of outputs of which no clusters were measured
@@ -36,6 +39,12 @@ def for_any_rows(config: MatmulConfig) -> MatmulConfig:
     Few rows would leave blocks of a cluster without any.
     """
     return replace(config, cluster=(1, 1)) if config.cluster is None else config
+
+
+def without_allocator(config: MatmulConfig) -> MatmulConfig:
+    """Let parts of a sum be chosen for calls that come with no allocator: TVM's own tensors."""
+    is_open = config.split_mode is None and config.split_k is None and not config.dots
+    return replace(config, split_mode=CLUSTER) if is_open else config
 
 
 def may_share_sums(given: MatmulConfig) -> bool:
@@ -77,7 +86,7 @@ def in_parts(
     places, parts = [np.arange(len(tiles))], [tiles.parts]
     for size in sizes:
         able = few[steps[few] >= FEWEST_STEPS * size]
-        if given.split_mode == WORKSPACE:  # nothing but as many as there are SMs is asked of these
+        if given.split_mode in (WORKSPACE, CALLER):  # any number may; more than SMs take turns
             able = able[count[able] * size <= chip.num_sms]
         places.append(able)
         parts.append(np.full(len(able), size))

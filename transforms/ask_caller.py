@@ -34,8 +34,18 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.devices import Chip
-from tvm_hopper.requests.keys import ACROSS_CLUSTER, BY_CALLER, BY_CLUSTER, BY_KERNELS
+from tvm_hopper.requests.keys import (
+    ACROSS_CLUSTER,
+    BY_CALLER,
+    BY_CLUSTER,
+    BY_KERNELS,
+    BY_TURNS,
+    IN_TURNS,
+)
 from tvm_hopper.requests.targets import chip_of_target
+
+# What is asked for, and what a call with an allocator gets.
+OTHERWISE = {BY_CALLER: BY_KERNELS, BY_TURNS: IN_TURNS}
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class CallerParts:
 def plan_caller_parts(kernel: ir.For, chip: Chip) -> CallerParts | None:
     """Choose the cluster that calls without an allocator get; None if that is not asked for."""
     loops = ir.find_all(kernel, ir.For, lambda x: ACROSS_CLUSTER in x.annotations)
-    asked = [x for x in loops if int(x.annotations[ACROSS_CLUSTER]) == BY_CALLER]
+    asked = [x for x in loops if int(x.annotations[ACROSS_CLUSTER]) in OTHERWISE]
     if not asked:
         return None
     loop = asked[0]
@@ -115,7 +125,8 @@ def _tiles(kernel: ir.For) -> int | None:
 
 def rewrite_caller_parts(kernel: ir.For, plan: CallerParts) -> ir.Stmt:
     """Build both kernels under the condition."""
-    notes = {**plan.loop.annotations, ACROSS_CLUSTER: BY_KERNELS}
+    way = OTHERWISE[int(plan.loop.annotations[ACROSS_CLUSTER])]
+    notes = {**plan.loop.annotations, ACROSS_CLUSTER: way}
     wide = ir.with_body(plan.loop, plan.loop.body, annotations=notes)
     by_kernels = ir.replace_nodes(kernel, ir.For, {plan.loop: wide})
     by_cluster = ir.replace_nodes(kernel, ir.For, {plan.loop: _in_cluster(plan)})

@@ -50,8 +50,8 @@ def rewrite_across_kernels(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
 
     # The second kernel waits for nothing but loads, of which more blocks have more under way.
     pieces = replace(plan, num_sharers=max(int(x.loop.extent) for x in plan.shares))
-    first = _bind(_sum(kernel, plan, sums, place), plan.num_blocks)
-    second = _bind(_store(kernel, pieces, sums, place), pieces.sharers)
+    first = bind_parts(*_sum(kernel, plan, sums, place), plan.num_blocks)
+    second = bind_parts(*_store(kernel, pieces, sums, place), pieces.sharers)
     return ir.opaque_block("parts", ir.seq(first, ir.fresh_variables(second)), alloc_buffers=[sums])
 
 
@@ -126,8 +126,7 @@ def _gather(plan: ClusterSum, share: Pieces, sums: ir.Var, part: ir.Var, place: 
     )
 
 
-def _bind(made: tuple[ir.For, ir.Var], count: int) -> ir.For:
+def bind_parts(kernel: ir.For, part: ir.Var, count: int) -> ir.For:
     """Bind a variable to as many blocks of an axis."""
-    kernel, part = made
     extent = tirx.IntImm("int32", count)
     return ir.For(part, 0, extent, ir.ForKind.THREAD_BINDING, kernel, _axis(AXIS))

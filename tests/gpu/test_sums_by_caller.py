@@ -94,6 +94,7 @@ def test_one_thread_on_two_streams(run, way):
         want.append(tensors[2].clone())
     streams = [torch.cuda.Stream() for _ in sets]
     outs = [[] for _ in sets]
+    torch.cuda.synchronize()  # other streams read what this one has made
     for _ in range(RUNS):
         for i, (stream, (a, b, _)) in enumerate(zip(streams, sets, strict=True)):
             with torch.cuda.stream(stream):
@@ -176,3 +177,61 @@ def test_two_devices(run, way):
         for i in range(2):
             torch.cuda.synchronize(i)
         assert all(torch.equal(x[2], y) for x, y in zip(sets, want, strict=True))
+
+
+MODES = [
+    (100, 200, 1000, (64, 96, 64), 3),  # ragged, parts that end early
+    (344, 296, 5568, (128, 80, 64), 8),
+    (128, 512, 20000, (128, 256, 64), 40),
+    (256, 512, 8192, (128, 64, 64), 64),  # hundreds of blocks, one step or two each
+    (1000, 1032, 7000, (192, 128, 64), 15),  # more blocks than SMs
+]
+
+
+def in_mode(m, n, k, tile, parts, mode, out_dtype):
+    config = {"tile": tile, "split_k": parts, "split_mode": mode}
+    return Case(m, n, k, "NT", "bfloat16", out_dtype, config)
+
+
+@pytest.mark.parametrize("mode", ["serial", "atomic"])
+@pytest.mark.parametrize(("m", "n", "k", "tile", "parts"), MODES)
+def test_other_modes(m, n, k, tile, parts, mode):
+    """Sums in float32: each part that is added to a bfloat16 would be rounded."""
+    one = in_mode(m, n, k, tile, parts, mode, "float32")
+    for call in ways(build(one)["main"]).values():
+        check(one, call)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_parts_that_are_rounded_one_by_one(dtype):
+    config = {"tile": (128, 64, 64), "split_k": 4, "split_mode": "atomic"}
+    one = Case(200, 136, 512, "NT", dtype, dtype, config)
+    run = build(one)["main"]
+    made = {"dtype": getattr(torch, dtype), "device": "cuda"}
+    a, b = torch.randn(200, 512, **made), torch.randn(136, 512, **made)
+    out = torch.full((200, 136), float("nan"), **made)
+    run(a, b, out)
+    want = a.double() @ b.double().t()
+    error = float((out.double() - want).norm() / want.norm())
+    assert error < {"float16": 1e-3, "bfloat16": 8e-3}[dtype]
+
+
+@pytest.mark.parametrize("way", ["torch", "tvm"])
+@pytest.mark.parametrize(("m", "n", "k", "tile", "parts"), [MODES[1], MODES[3], MODES[4]])
+def test_one_after_another_gives_the_same_bits(m, n, k, tile, parts, way):
+    """A hundred runs under load from a second stream, each on memory of its own."""
+    case = in_mode(m, n, k, tile, parts, "serial", "bfloat16")
+    call = ways(build(case)["main"])[way]
+    made = {"dtype": torch.bfloat16, "device": "cuda"}
+    a, b = (torch.randn(x, **made) for x in shapes(case, case.m))
+    out = torch.empty(m, n, **made)
+    call(a, b, out)
+    torch.cuda.synchronize()
+    want = out.clone()
+    other, noise = torch.cuda.Stream(), torch.randn(2048, 2048, device="cuda")
+    for _ in range(100):
+        with torch.cuda.stream(other):
+            noise @ noise
+        out.zero_()
+        call(a, b, out)
+        assert torch.equal(out, want)

@@ -20,7 +20,7 @@ from tvm_hopper.analysis.access import step_of
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP, BY_KERNELS, MOST_PARTS
+from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP, BY_CLUSTER, MOST_PARTS
 
 from .shared_loads import AXIS, find_cluster_axis
 
@@ -48,6 +48,10 @@ class ClusterSum:
     beside
         The loop over blocks of other tiles that load for one another, if there is one: each part
         has as many.
+    way
+        How the parts meet, a value of `across_cluster`.
+    num_sharers
+        Blocks that share the stores of a tile; 0: as many as the parts.
     """
 
     loop: ir.For
@@ -56,8 +60,8 @@ class ClusterSum:
     stores: tuple[ir.Stmt, ...]
     shares: tuple[Pieces, ...]
     beside: ir.For | None = None
-    by_kernels: bool = False  # through global memory, instead of in a cluster
-    num_sharers: int = 0  # blocks that share the stores; 0: as many as the parts
+    way: int = BY_CLUSTER
+    num_sharers: int = 0
 
     @property
     def sharers(self) -> int:
@@ -104,7 +108,8 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
         found = f"{len(loops)} such loops in one kernel"
         raise cannot_lower(where, found, "one: its iterations are the blocks of a cluster")
     size = ir.static_int(loop.extent)
-    by_kernels = int(loop.annotations[ACROSS_CLUSTER]) == BY_KERNELS
+    way = int(loop.annotations[ACROSS_CLUSTER])
+    by_kernels = way != BY_CLUSTER  # through global memory
     most = MOST_PARTS if by_kernels else arch.largest_cluster_size
     if size is None or not 2 <= size <= most or not ir.is_const(loop.min, 0):
         raise cannot_lower(
@@ -133,7 +138,7 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
             "take fewer parts, or smaller clusters",
         )
     accumulator = _accumulator(loop, where)
-    before, behind = _around(kernel, loop, where)
+    before, behind = statements_around(kernel, loop, where)
     _check_start(before, accumulator, where)
     stores = tuple(x for x in behind if ir.uses(x, accumulator))
     for stmt in behind:
@@ -144,9 +149,7 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
                 "stores of the sum alone: each block would execute the others",
             )
     shares = tuple(_share(stmt, accumulator, where) for stmt in stores)
-    return ClusterSum(
-        loop, accumulator, tuple(before), stores, shares, beside, by_kernels=by_kernels
-    )
+    return ClusterSum(loop, accumulator, tuple(before), stores, shares, beside, way)
 
 
 def _accumulator(loop: ir.For, where: str) -> ir.Var:
@@ -164,7 +167,9 @@ def _accumulator(loop: ir.For, where: str) -> ir.Var:
     return found[0]
 
 
-def _around(kernel: ir.For, loop: ir.For, where: str) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
+def statements_around(
+    kernel: ir.For, loop: ir.For, where: str
+) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
     """Return the statements in front of the loop and behind it."""
     stmt: Any = kernel
     while True:

@@ -28,7 +28,7 @@ from .dot_choice import choose_dots, estimate_dots
 from .estimate import ProductShape, estimate
 from .parts import BEYOND, IN_BOTH, TRIED, in_clusters, in_parts, may_share_sums
 from .rates import MEASURED
-from .split import CALLER, CLUSTER, WORKSPACE
+from .split import ANYWHERE, CALLER, CLUSTER
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
@@ -226,7 +226,7 @@ def rank(
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
-    by_kernels = given.split_mode in (WORKSPACE, CALLER)
+    by_kernels = given.split_mode in ANYWHERE
     times = estimate(wanted, tiles, chip, MEASURED, by_kernels)
     times = np.where(_too_large(wanted, tiles), np.inf, times)
     order = np.argsort(times, kind="stable")[:count]

@@ -20,7 +20,7 @@ from tvm_hopper.requests.keys import MOST_PARTS
 from .candidates import Candidates, Ints
 from .config import MatmulConfig
 from .estimate import ProductShape
-from .split import CALLER, CLUSTER, WORKSPACE
+from .split import ANYWHERE, CLUSTER
 
 TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))  # which run everywhere
 BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1))
@@ -86,7 +86,7 @@ def in_parts(
     places, parts = [np.arange(len(tiles))], [tiles.parts]
     for size in sizes:
         able = few[steps[few] >= FEWEST_STEPS * size]
-        if given.split_mode in (WORKSPACE, CALLER):  # any number may; more than SMs take turns
+        if given.split_mode in ANYWHERE:  # any number may; more than SMs take turns
             able = able[count[able] * size <= chip.num_sms]
         places.append(able)
         parts.append(np.full(len(able), size))

@@ -5,22 +5,26 @@
         ... acc[0:48] += ... part ...
     for g in range(12): D[..., g] = f(acc[4 * g : 4 * g + 4])
   ->
-    for i in thread_binding(...): turns[i] = 0              a kernel in front
+    for tile, t in thread_binding(...): sums[tile, 48, t] = 0               a kernel in front
     for part in thread_binding(12, "blockIdx.z"):
         acc[0:48] = 0                                       or the initial value if part is 0
         ... acc[0:48] += ... part ...
         if part > 0:
-            wait until turns[tile, warp] is part            ld.acquire, by each lane
+            wait until sums[tile, 48, 32 * warp] is part    ld.acquire, by each lane
             acc[0:48] = sums[tile, 0:48, thread] + acc[0:48]
         if part < 11:
             sums[tile, 0:48, thread] = acc[0:48]
-            if lane == 0: turns[tile, warp] = part + 1      __syncwarp, st.release
+            __syncwarp
+            if lane == 0: sums[tile, 48, 32 * warp] = part + 1              st.release
         else:
             for g in range(12): D[..., g] = f(acc[4 * g : 4 * g + 4])
 
 Each thread reads what the thread of its number has stored in the block before, and nothing else:
-warps take turns, each with a word of its own, and no barrier of the block is needed.  The hardware starts blocks in the
-order of their numbers, along blockIdx.z last, so that a block waits for blocks that run already.
+warps take turns, each with a word of its own, and no barrier of the block is needed.  The words
+are in the same array as the sums, so that the compiler moves no access of sums over those of words,
+which it would be free to do for another `__restrict__` pointer.  The hardware
+starts blocks in the order of their numbers, along blockIdx.z last, so that a block waits for blocks
+that run already.
 
 There are as many sums as the output has elements, whatever the number of parts.
 """
@@ -48,9 +52,8 @@ def rewrite_in_turns(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
     threads, registers = axes["threadIdx.x"], int(plan.accumulator.shape[0])
     name = plan.accumulator.name
     extents = [x.extent for x in tiles]
-    sums = ir.new_buffer(f"{name}_sums", (*extents, registers, threads.extent), "float32", "global")
-    num_warps = -(-int(threads.extent) // THREADS_PER_WARP)
-    turns = ir.new_buffer(f"{name}_turns", (*extents, num_warps), "uint32", "global")
+    shape = (*extents, registers + 1, threads.extent)
+    sums = ir.new_buffer(f"{name}_sums", shape, "float32", "global")
     tile = [ir.as_int32(x.loop_var) for x in tiles]
     thread = ir.as_int32(threads.loop_var)
     part = ir.Var(plan.loop.loop_var.name, "int32")
@@ -58,7 +61,8 @@ def rewrite_in_turns(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
 
     own_part = ir.cast_like(part, plan.loop.loop_var)
     body = ir.substitute(plan.loop.body, {plan.loop.loop_var: own_part})
-    turn = tirx.BufferLoad(turns, [*tile, thread // THREADS_PER_WARP])
+    first_lane = thread // THREADS_PER_WARP * THREADS_PER_WARP
+    turn = tirx.BufferLoad(sums, [*tile, tirx.IntImm("int32", registers), first_lane])
     meet = [
         ir.IfThenElse(part > 0, _take(plan, sums, [*tile], thread, turn, part), None),
         ir.IfThenElse(part < last, _hand_on(plan, sums, [*tile], thread, turn, part), None),
@@ -69,7 +73,8 @@ def rewrite_in_turns(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
     for stmt in plan.stores:
         planned[stmt] = ir.IfThenElse(part.equal(last), stmt, None)
     main = bind_parts(ir.replace_nodes(kernel, ir.Stmt, planned), part, plan.num_blocks)
-    return ir.opaque_block("parts", ir.seq(zero_kernel(turns), main), alloc_buffers=[sums, turns])
+    zero = zero_kernel(sums, {len(tile): registers})
+    return ir.opaque_block("parts", ir.seq(zero, main), alloc_buffers=[sums])
 
 
 def _take(

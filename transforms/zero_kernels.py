@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -12,19 +13,21 @@ from tvm_hopper import ir
 ZERO_THREADS, ZERO_ELEMENTS = 256, 4  # of a thread block; each thread
 
 
-def zero_kernel(output: ir.Var) -> ir.For:
-    """Build a kernel that sets all of a tensor to zero."""
-    shape = [tirx.Cast("int64", x) for x in output.shape]
+def zero_kernel(output: ir.Var, fixed: Mapping[int, int] | None = None) -> ir.For:
+    """Build a kernel that sets a tensor to zero, or what has some indices in it."""
+    fixed = fixed or {}
+    axes = [x for x in range(len(output.shape)) if x not in fixed]
+    shape = [tirx.Cast("int64", output.shape[x]) for x in axes]
     total = prod(shape[1:], start=shape[0])
     size = ZERO_THREADS * ZERO_ELEMENTS
     block, thread = ir.Var("block", "int32"), ir.Var("thread", "int32")
 
     def one(i: Any) -> ir.Stmt:
         place = tirx.Cast("int64", block) * size + i * ZERO_THREADS + thread
-        indices: list[Any] = []
+        indices: list[Any] = [fixed.get(x) for x in range(len(output.shape))]
         rest = place
-        for extent, own in zip(reversed(shape), reversed(list(output.shape)), strict=True):
-            indices.insert(0, ir.cast_like(ir.simplify(rest % extent), own))
+        for axis, extent in zip(reversed(axes), reversed(shape), strict=True):
+            indices[axis] = ir.cast_like(ir.simplify(rest % extent), output.shape[axis])
             rest = rest // extent
         zero = tirx.const(0, ir.dtype_of(output))
         return ir.IfThenElse(place < total, ir.BufferStore(output, zero, indices), None)

@@ -1,6 +1,4 @@
-"""Words in global memory by which threads tell one another what they have stored (PTX ISA 9.1, 8.7
-release and acquire patterns): a number that only grows.
-"""
+"""Words in global memory by which threads tell one another what they have stored (PTX 9.1, 8.7)."""
 
 from __future__ import annotations
 

@@ -115,12 +115,16 @@ class MatmulConfig:
     split_k : int, optional
         Thread blocks that share the sum of one output tile; None or 1: one sums all of it.
     split_mode : str, optional
-        How they do: "cluster", the blocks of a cluster, 2 to 8, add what each has summed in a fixed
-        order through shared memory; "workspace", up to 64 blocks store it to global memory, and a
-        second kernel adds in a fixed order. That memory is the caller's (PyTorch's allocator), of
-        the stream of the call; with TVM's own tensors it is the calling thread's, right for calls
-        that one stream runs after another, so that it has to be asked for. None: "cluster". Without
-        `split_k` the estimate decides whether and in how many parts, with "workspace" also how.
+        How they do. "cluster": the blocks of a cluster, 2 to 8, add what each has summed in a fixed
+        order through shared memory. "workspace": up to 64 blocks store it to global memory, and a
+        second kernel adds in a fixed order; that memory is the caller's (PyTorch's allocator), of
+        the stream of the call, and with TVM's own tensors the calling thread's, right for calls
+        that one stream runs after another. "caller": "workspace" for calls with an allocator, else
+        "cluster", safe for both. "serial": for calls with an allocator, up to 64 blocks add one
+        after another, in a fixed order, to memory of the output's size, and the last one stores;
+        else "cluster". "atomic": up to 64 blocks, whose sums the hardware adds to the output in any
+        order, each rounded to its type. None: of given parts "cluster", of such that the estimate
+        decides on "caller" or "cluster", whichever is faster.
     cluster : tuple of int, optional
         Rows and columns of output tiles whose thread blocks form a cluster, 2 to 8 in all: those in
         a row load A once for all of them, those in a column B. None or (1, 1): each loads its own.

@@ -4,7 +4,14 @@ from tests.transforms.refusals.case import case
 from tests.transforms.test_across_cluster import BEFORE as CLUSTER
 from tests.transforms.test_bind_across_blocks import BEFORE as BLOCKS
 from tests.transforms.test_copy_instructions import COPY
-from tvm_hopper.transforms import AskCaller, BindAcrossBlocks, LowerCopies, SelectCopies, ShareSums
+from tvm_hopper.transforms import (
+    AddAnyOrder,
+    AskCaller,
+    BindAcrossBlocks,
+    LowerCopies,
+    SelectCopies,
+    ShareSums,
+)
 
 UPDATE = (
     "tile[i, j] = A[bx * 8 + i, j]",
@@ -38,10 +45,15 @@ def cluster(name, match, *changes):
     return case(name, CLUSTER, (ShareSums,), match, *changes)
 
 
+def unordered(name, match, *changes):
+    return case(name, CLUSTER, (AddAnyOrder,), match, UNORDERED, *changes)
+
+
 def caller(name, match, *changes):
     return case(name, CLUSTER, (AskCaller,), match, BY_CALLER, *changes)
 
 
+UNORDERED = ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 6}')
 BY_CALLER = ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 3}')
 
 REDUCTIONS = [
@@ -178,6 +190,11 @@ REDUCTIONS = [
             'T.serial(4, annotations={"tvm_hopper.across_cluster": 1}',
             'T.serial(65, annotations={"tvm_hopper.across_cluster": 2}',
         ),
+    ),
+    unordered(
+        "parts in any order that threads store",
+        r"found a sum that threads store to memory themselves; need tiles in shared memory that "
+        r'are copied out: the hardware adds them to the output; take store="tma"',
     ),
     caller(
         "parts that no cluster divides",

@@ -52,7 +52,6 @@ from .recognize import (
     find_matmul,
     product_loads,
 )
-from .split import ATOMIC
 from .staging import (
     EpilogueTypes,
     choose_staging,
@@ -341,8 +340,6 @@ def _fit(
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
     if config.parts > 1:  # each output tile has blocks of its own
         config = replace(config, persistent=0)
-        if config.split_mode == ATOMIC:
-            config = replace(config, store="tma")  # what the hardware copies out it can add, too
     if not isinstance(problem.m.extent, int):
         config = for_any_rows(config)
     given, (rows, n, k) = config, _extents(problem, kernel)

@@ -203,6 +203,8 @@ class MatmulConfig:
             operand_slots=as_int(where, "operand_slots", self.operand_slots, 0),
             schedule=as_choice(where, "schedule", self.schedule, SCHEDULES),
         )
+        if self.split_mode == split.ATOMIC and self.store is None:
+            _store(self, store=STORES[0])  # what the hardware copies out it can add, too
         if self.takes_turns:
             check_turns(where, self)
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)

@@ -235,9 +235,10 @@ class MatmulConfig:
         if self.batch_invariant:
             need = "one of the two: threads add the parts of a sum in another order"
             raise cannot_schedule(where, "dots with batch_invariant=True", need)
+        beside = ("dots", "accumulate", "batch_invariant", "split_mode")
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and field.name not in ("dots", "accumulate", "batch_invariant"):
+            if value is not None and field.name not in beside:
                 need = "dots alone: threads compute no tiles"
                 raise cannot_schedule(where, f"dots with {field.name}={value}", need)
 

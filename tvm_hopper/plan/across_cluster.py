@@ -148,7 +148,7 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
                 "a statement behind it that does not read the sum",
                 "stores of the sum alone: each block would execute the others",
             )
-    shares = tuple(_share(stmt, accumulator, where) for stmt in stores)
+    shares = tuple(_share(stmt, accumulator, where, 0 if by_kernels else size) for stmt in stores)
     return ClusterSum(loop, accumulator, tuple(before), stores, shares, beside, way)
 
 
@@ -205,25 +205,36 @@ def _check_start(before: list[ir.Stmt], accumulator: ir.Var, where: str) -> None
         )
 
 
-def _share(stmt: ir.Stmt, accumulator: ir.Var, where: str) -> Pieces:
-    """Choose the loop whose iterations are shared out: one around all of a store."""
-    inside: Any = stmt
-    while True:
-        inside = ir.peel_blocks(inside)
-        if not isinstance(inside, ir.For):
-            raise cannot_lower(
-                where,
-                "a store of the sum without a loop over its registers",
-                "loops whose iterations the blocks of a cluster can share",
-                "choose a wider tile",
-            )
-        if (found := _registers(inside, accumulator)) is not None:
-            return Pieces(inside, *found)
-        inside = inside.body
+def _share(stmt: ir.Stmt, accumulator: ir.Var, where: str, blocks: int) -> Pieces:
+    """Choose the loop whose iterations are shared out, of those around all of a store.
+
+    It is the one that leaves a block the smallest share; `blocks` 0: as many as there can be.
+    """
+    around: list[ir.For] = []
+    found: list[Pieces] = []
+    inside: Any = ir.peel_blocks(stmt)
+    while isinstance(inside, ir.For):
+        if (read := _registers(inside, accumulator, around)) is not None:
+            found.append(Pieces(inside, *read))
+        around.append(inside)
+        inside = ir.peel_blocks(inside.body)
+    if not found:
+        raise cannot_lower(
+            where,
+            "a store of the sum without a loop over its registers",
+            "loops whose iterations the blocks of a cluster can share",
+            "choose a wider tile",
+        )
+    return min(found, key=lambda x: x.per_block(blocks or int(x.loop.extent)) / int(x.loop.extent))
 
 
-def _registers(loop: ir.For, accumulator: ir.Var) -> tuple[tuple[int, ...], int] | None:
-    """Return what one iteration of a loop reads of the sum, and the step to the next, if even."""
+def _registers(
+    loop: ir.For, accumulator: ir.Var, around: list[ir.For]
+) -> tuple[tuple[int, ...], int] | None:
+    """Return what one iteration of a loop reads of the sum, and the step to the next, if even.
+
+    Of loops around it, all iterations.
+    """
     if ir.static_int(loop.extent) is None or int(loop.extent) < 2 or not ir.is_const(loop.min, 0):
         return None
     loads = ir.find_all(loop.body, ir.TensorLoad, lambda x: x.source.same_as(accumulator))
@@ -235,6 +246,7 @@ def _registers(loop: ir.For, accumulator: ir.Var) -> tuple[tuple[int, ...], int]
     for load in loads:
         index = ir.substitute(load.indices[0], {loop.loop_var: ir.cast_like(0, loop.loop_var)})
         inner = [x for x in ir.find_all(loop.body, ir.For) if ir.uses(index, x.loop_var)]
+        inner += [x for x in around if ir.uses(index, x.loop_var)]
         extents = [ir.static_int(x.extent) for x in inner]
         starts = ir.static_int(
             ir.simplify(

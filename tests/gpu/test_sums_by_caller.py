@@ -65,8 +65,8 @@ def allocations():
     return torch.cuda.memory_stats()["allocation.all.allocated"]
 
 
-@pytest.mark.parametrize("parts", [2, 8, 12, 15, 64])
-@pytest.mark.parametrize("k", [64, 1000, 20000])
+@pytest.mark.parametrize("parts", [2, 12, 64])
+@pytest.mark.parametrize("k", [1000, 20000])
 def test_values(parts, k):
     fields = {"tile": (128, 64, 64), "split_k": parts, "split_mode": "caller"}
     one = Case(200, 136, k, "NT", "bfloat16", "bfloat16", fields)

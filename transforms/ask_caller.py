@@ -34,6 +34,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.devices import Chip
+from tvm_hopper.plan.shared_loads import find_cluster_axis
 from tvm_hopper.requests.keys import (
     ACROSS_CLUSTER,
     BY_CALLER,
@@ -81,13 +82,15 @@ def plan_caller_parts(kernel: ir.For, chip: Chip) -> CallerParts | None:
     loop = asked[0]
     where = f"loop {loop.loop_var.name}, {ACROSS_CLUSTER}"
     count = ir.static_int(loop.extent)
-    blocks = cluster_blocks(count, _tiles(kernel), chip) if count is not None else None
+    beside = find_cluster_axis(ir.thread_axes(kernel).values())
+    size = 1 if beside is None else int(beside.extent)
+    blocks = None if count is None else cluster_blocks(count, _tiles(kernel), chip, size)
     if count is None or blocks is None:
         raise cannot_lower(
             where,
             f"{loop.extent} parts",
-            f"a multiple of a number from 2 to {SM_90A.max_cluster_size}, the thread blocks of a "
-            "cluster: calls without an allocator have no workspace",
+            f"a multiple of a number from 2 to {SM_90A.max_cluster_size // size}, the thread "
+            "blocks of a cluster: calls without an allocator have no workspace",
             "take another number of parts, or one of the two ways",
         )
     if blocks == count:
@@ -104,16 +107,17 @@ def plan_caller_parts(kernel: ir.For, chip: Chip) -> CallerParts | None:
     return CallerParts(loop, steps, blocks)
 
 
-def cluster_blocks(parts: int, tiles: int | None, chip: Chip) -> int | None:
+def cluster_blocks(parts: int, tiles: int | None, chip: Chip, beside: int = 1) -> int | None:
     """Return how many blocks of a cluster share the steps of so many parts, None if none can.
 
     Of those that divide the parts, the number that takes the fewest turns of steps; the largest
-    where the number of tiles is not known.
+    where the number of tiles is not known. A cluster may have blocks of several tiles for each.
     """
-    able = [x for x in range(2, SM_90A.max_cluster_size + 1) if parts % x == 0]
+    able = [x for x in range(2, SM_90A.max_cluster_size // beside + 1) if parts % x == 0]
     if tiles is None:
         return max(able, default=None)
-    return min(able, key=lambda x: (-(-tiles // chip.clusters(x)) / x, x), default=None)
+    groups = -(-tiles // beside)
+    return min(able, key=lambda x: (-(-groups // chip.clusters(x * beside)) / x, x), default=None)
 
 
 def _tiles(kernel: ir.For) -> int | None:

@@ -38,7 +38,7 @@ STORE_THREADS = 64  # of a block of the second kernel, which divides a warp grou
 def rewrite_across_kernels(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
     """Build both kernels, and the memory between them."""
     axes = ir.thread_axes(kernel)
-    tiles = [axes[tag] for tag in BLOCK_AXES if tag in axes]
+    tiles = [axes[tag] for tag in (*BLOCK_AXES, AXIS) if tag in axes]  # z: of a cluster
     threads, registers = axes["threadIdx.x"], int(plan.accumulator.shape[0])
     shape = (plan.num_blocks, *(x.extent for x in tiles), registers, threads.extent)
     sums = ir.new_buffer(f"{plan.accumulator.name}_sums", shape, "float32", "global")
@@ -52,7 +52,7 @@ def rewrite_across_kernels(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
 
     # The second kernel waits for nothing but loads, of which more blocks have more under way.
     pieces = replace(plan, num_sharers=max(int(x.loop.extent) for x in plan.shares))
-    first = bind_parts(*_sum(kernel, plan, sums, place), plan.num_blocks)
+    first = _bind_beside(*_sum(kernel, plan, sums, place), plan.num_blocks)
     second = _in_small_blocks(*_store(kernel, pieces, sums, place), pieces.sharers)
     return ir.opaque_block("parts", ir.seq(first, ir.fresh_variables(second)), alloc_buffers=[sums])
 
@@ -102,8 +102,29 @@ def _in_small_blocks(kernel: ir.For, piece: ir.Var, count: int) -> ir.For:
     body = ir.substitute(threads.body, {threads.loop_var: whole})
     extent = tirx.IntImm("int32", STORE_THREADS)
     own = ir.For(thread, 0, extent, ir.ForKind.THREAD_BINDING, body, _axis("threadIdx.x"))
-    kernel = ir.replace_nodes(kernel, ir.For, {threads: own})
-    return bind_parts(ir.substitute(kernel, {piece: block % count}), block, count * groups)
+    kernel = ir.substitute(ir.replace_nodes(kernel, ir.For, {threads: own}), {piece: block % count})
+    beside = ir.thread_axes(kernel).get(AXIS)
+    if beside is None:
+        return bind_parts(kernel, block, count * groups)
+    size = int(beside.extent)
+    every = ir.Var("every", "int32")
+    values = {block: every // size, beside.loop_var: ir.cast_like(every % size, beside.loop_var)}
+    kernel = ir.substitute(ir.replace_nodes(kernel, ir.For, {beside: beside.body}), values)
+    return bind_parts(kernel, every, count * groups * size)
+
+
+def _bind_beside(kernel: ir.For, part: ir.Var, count: int) -> ir.For:
+    """Bind the parts to an axis of their own, or beside rows of tiles where a cluster has that."""
+    axes = ir.thread_axes(kernel)
+    if AXIS not in axes:
+        return bind_parts(kernel, part, count)
+    rows = axes["blockIdx.y"]
+    block = ir.Var("block", ir.dtype_of(rows.loop_var))
+    values = {rows.loop_var: block % rows.extent, part: ir.as_int32(block // rows.extent)}
+    extent = ir.simplify(rows.extent * ir.cast_like(count, rows.loop_var))
+    body = ir.substitute(rows.body, values)
+    new = ir.with_body(rows, body, loop_var=block, extent=extent)
+    return ir.replace_nodes(kernel, ir.For, {rows: new})
 
 
 def _with_own_axis(loop: ir.For, mutator: Any) -> ir.Stmt:

@@ -82,6 +82,11 @@ def test_which_clusters(parts, tiles, blocks):
     assert cluster_blocks(parts, tiles, Chip()) == blocks
 
 
+def test_clusters_that_load_for_one_another_have_fewer_parts():
+    assert cluster_blocks(8, 12, Chip(), beside=2) == 4
+    assert cluster_blocks(7, 12, Chip(), beside=2) is None
+
+
 @pytest.mark.parametrize(("parts", "names"), [(2, 2), (6, 6)])
 def test_both_kernels_are_judged_and_explained(parts, names):
     plain = workloads.matmul(64, 16, 200, out_dtype="float16")

@@ -20,7 +20,7 @@ from tvm_hopper.analysis.access import step_of
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP, BY_CLUSTER, MOST_PARTS
+from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP, BY_CLUSTER, IN_TURNS, MOST_PARTS
 
 from .shared_loads import AXIS, find_cluster_axis
 
@@ -123,14 +123,15 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
     beside = find_cluster_axis(axes.values())
     if AXIS in axes and beside is None:
         raise cannot_lower(where, f"another loop on {AXIS}", "an axis of its own")
-    if beside is not None and by_kernels:
+    if beside is not None and way == IN_TURNS:
         raise cannot_lower(
             where,
             f"{int(beside.extent)} thread blocks that load for one another",
-            "blocks of no cluster: parts of a sum in a workspace run anywhere",
+            "blocks of no cluster: those that add in turn start one after another",
             "take one of the two requests away",
         )
-    if beside is not None and size * int(beside.extent) > arch.max_cluster_size:
+    in_cluster = beside is not None and not by_kernels
+    if in_cluster and size * int(beside.extent) > arch.max_cluster_size:
         raise cannot_lower(
             where,
             f"{size} parts of {int(beside.extent)} thread blocks that load for one another",

@@ -224,9 +224,9 @@ REDUCTIONS = [
         ),
     ),
     cluster(
-        "parts in a workspace of blocks that load together",
-        r"found 4 thread blocks that load for one another; need blocks of no cluster: parts of a",
-        ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 2}'),
+        "parts in turn of blocks that load together",
+        r"found 4 thread blocks that load for one another; need blocks of no cluster: those that",
+        ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 4}'),
         ('thread="blockIdx.x"', 'thread="blockIdx.x", annotations={"tvm_hopper.share_loads": 1}'),
         (
             "        for tx in T.thread_binding(128",

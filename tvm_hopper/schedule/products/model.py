@@ -222,7 +222,7 @@ def rank(
         No tile is legal with what is given.
     """
     tiles = in_parts(candidates(wanted.dtype, given), wanted, given, chip, sizes)
-    tiles = in_clusters(tiles, wanted, given)
+    tiles = in_clusters(tiles, wanted, given, chip)
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)

@@ -20,7 +20,7 @@ from tvm_hopper.requests.keys import MOST_PARTS
 from .candidates import Candidates, Ints
 from .config import MatmulConfig
 from .estimate import ProductShape
-from .split import ANYWHERE, CLUSTER
+from .split import ANYWHERE, CALLER, CLUSTER, WORKSPACE
 
 TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))  # which run everywhere
 BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1))
@@ -93,7 +93,9 @@ def in_parts(
     return _with(tiles, np.concatenate(places), parts=np.concatenate(parts))
 
 
-def in_clusters(tiles: Candidates, product: ProductShape, given: MatmulConfig) -> Candidates:
+def in_clusters(
+    tiles: Candidates, product: ProductShape, given: MatmulConfig, chip: Chip
+) -> Candidates:
     """Return the tiles alone, and in clusters of two that load for one another.
 
     Parameters
@@ -104,6 +106,8 @@ def in_clusters(tiles: Candidates, product: ProductShape, given: MatmulConfig) -
         What is computed.
     given : MatmulConfig
         A cluster in it is taken as it is.
+    chip : Chip
+        Where.
     """
     if given.cluster is not None:
         rows, columns = given.cluster
@@ -116,7 +120,14 @@ def in_clusters(tiles: Candidates, product: ProductShape, given: MatmulConfig) -
     for rows, columns in PAIRS:
         if product.row_bytes[rows > 1] % SECTOR_BYTES == 0:
             continue  # what is shared costs little: measured, most of such clusters lose
-        able = (tiles.parts == 1) & (product.m > tiles.rows * (rows - 1))
+        whole = tiles.parts == 1
+        if given.split_mode in (WORKSPACE, CALLER):  # else the parts are the cluster
+            count = -(-product.m // (tiles.rows * rows))
+            count *= -(-product.n // (tiles.columns * columns))
+            filled = count * tiles.parts * rows * columns <= chip.num_sms
+            in_both = (tiles.parts % 2 == 0) | (tiles.parts % 3 == 0)
+            whole |= filled & (in_both | (given.split_mode == WORKSPACE))
+        able = whole & (product.m > tiles.rows * (rows - 1))
         able &= product.n > tiles.columns * (columns - 1)
         # A tile whose rows run along k is cut into boxes of whole repetitions of its swizzle.
         if product.majors[1] == "k":

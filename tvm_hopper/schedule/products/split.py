@@ -36,13 +36,13 @@ def check_cluster(
             f"cluster={blocks}",
             f"rows and columns of tiles, from 1, that are at most {most} together",
         )
-    if count > 1 and mode in ANYWHERE:
+    if count > 1 and mode in (SERIAL, ATOMIC):
         raise cannot_schedule(
             where,
             f"cluster={blocks} with split_mode={mode!r}",
-            "one of the two: blocks that meet in a workspace are no cluster",
+            "one of the two: blocks that add to the same memory are no cluster",
         )
-    if count > 1 and count * (parts or 1) > most:
+    if count > 1 and mode in (None, CLUSTER) and count * (parts or 1) > most:
         raise cannot_schedule(
             where,
             f"cluster={blocks} with split_k={parts}",

@@ -2,6 +2,7 @@
 
 from tests.transforms.refusals.case import case
 from tests.transforms.test_across_cluster import BEFORE as CLUSTER
+from tests.transforms.test_add_any_order import BEFORE as ANY_ORDER
 from tests.transforms.test_bind_across_blocks import BEFORE as BLOCKS
 from tests.transforms.test_copy_instructions import COPY
 from tvm_hopper.transforms import (
@@ -195,6 +196,14 @@ REDUCTIONS = [
         "parts in any order that threads store",
         r"found a sum that threads store to memory themselves; need tiles in shared memory that "
         r'are copied out: the hardware adds them to the output; take store="tma"',
+    ),
+    case(
+        "parts in any order, and an epilogue",
+        ANY_ORDER,
+        (AddAnyOrder,),
+        r"found an epilogue, what is stored to tile; need the sum itself, or rounded: each part is "
+        r"added to the output by itself; put the epilogue into a kernel behind, or take another way",
+        ('T.Cast("float16", acc[e])', 'T.Cast("float16", acc[e] * T.float32(2.0))'),
     ),
     caller(
         "parts that no cluster divides",

@@ -202,7 +202,7 @@ REDUCTIONS = [
         ANY_ORDER,
         (AddAnyOrder,),
         r"found an epilogue, what is stored to tile; need the sum itself, or rounded: each part is "
-        r"added to the output by itself; put the epilogue into a kernel behind, or take another way",
+        r"added to the output by itself; put the epilogue into a kernel behind, or take another",
         ('T.Cast("float16", acc[e])', 'T.Cast("float16", acc[e] * T.float32(2.0))'),
     ),
     caller(

@@ -130,11 +130,11 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
             "blocks of no cluster: those that add in turn start one after another",
             "take one of the two requests away",
         )
-    in_cluster = beside is not None and not by_kernels
-    if in_cluster and size * int(beside.extent) > arch.max_cluster_size:
+    tiles = 1 if beside is None or by_kernels else int(beside.extent)
+    if tiles > 1 and size * tiles > arch.max_cluster_size:
         raise cannot_lower(
             where,
-            f"{size} parts of {int(beside.extent)} thread blocks that load for one another",
+            f"{size} parts of {tiles} thread blocks that load for one another",
             f"at most {arch.max_cluster_size} blocks in a cluster",
             "take fewer parts, or smaller clusters",
         )

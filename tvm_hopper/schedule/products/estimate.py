@@ -133,9 +133,9 @@ class Rates:
     meeting_cycles: float = 3000.0
     peer_cycles: float = 100.0
     exchange_bytes: float = 32.0
-    kernel_cycles: float = 1000.0
-    part_cycles: float = 600.0
-    workspace_bytes: float = 60.0
+    kernel_cycles: float = 500.0
+    part_cycles: float = 100.0
+    workspace_bytes: float = 20.0
     cut_share: float = 0.035
     step_norm: float = 5.3
     time_norm: float = 3.0
@@ -212,7 +212,7 @@ def estimate(
     shared = parts > 1
     blocks = tiles.parts * tiles.rows_of_blocks * tiles.columns_of_blocks
     if by_kernels:
-        at_once = chip.num_sms / parts
+        at_once = chip.num_sms / blocks
     else:
         at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[blocks]
     waves = np.ceil(count / at_once)

@@ -17,13 +17,12 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from . import matmul_case
 from .tuning_programs import SWEPT, products
 
-BATCH = 48  # configurations of a sweep that are built at once
+BATCH, BATCHES = 24, 3  # configurations that are built at once, and how many times
 REPEATS = 7  # of each configuration of a sweep
 
 
@@ -37,6 +36,7 @@ def sweep_part(arguments: argparse.Namespace) -> int:
     part, parts = (int(x) for x in arguments.part.split("/"))
     matmul_case.register()
     builder = hms.ArtifactBuilder(arguments.workers)
+    builder.batches = BATCHES
     gpus = visible_gpus()
     runner = hms.FakeRunner() if arguments.fake else hms.GpuRunner([gpus[part]], repeats=REPEATS)
     try:
@@ -46,7 +46,7 @@ def sweep_part(arguments: argparse.Namespace) -> int:
                 task.name = name
                 with swept_file(arguments.work_dir, task.problem, part).open("a") as file:
                     for row in _swept(task, builder, runner, (part, parts), end, arguments):
-                        file.write(json.dumps(row) + "\n")
+                        file.write(json.dumps({**row, "at": round(time.time(), 3)}) + "\n")
                         file.flush()
     finally:
         runner.close()
@@ -99,7 +99,9 @@ def _swept(
     def rows() -> Iterator[dict[str, Any]]:
         for x in flights.finished():
             text, times = as_text(x.candidate.config), x.seconds
-            yield {"configuration": text, "seconds": statistics.median(times) if times else None}
+            took = x.details.get("worker_seconds")
+            row = {"configuration": text, "seconds": statistics.median(times) if times else None}
+            yield {**row, "worker_seconds": took, "error": (x.error or "")[:200]}
 
     texts = [text for text in map(as_text, configs) if text not in done]
     for text, kernel, module in _scheduled(arguments, task.name, texts):
@@ -112,8 +114,7 @@ def _swept(
             yield {"configuration": text, "seconds": None, "same_as_another": True}
             continue
         known.add(kernel)
-        sch: Any = SimpleNamespace(mod=tvm.ir.load_json(module))
-        waiting.append(Candidate(from_text(text), sch, kernel, 0.0))
+        waiting.append(Candidate(from_text(text), tvm.ir.load_json(module), kernel, 0.0))
         if len(waiting) == BATCH:
             if flights.is_full:
                 yield from rows()
@@ -143,7 +144,7 @@ def _schedule(asked: tuple[str, int, str]) -> tuple[str, str, str]:
 
     from tvm_hopper.errors import HopperError
     from tvm_hopper.meta_schedule.configurations import from_text
-    from tvm_hopper.meta_schedule.search import kernel_name, schedule_fast
+    from tvm_hopper.meta_schedule.schedulers import kernel_name, schedule_fast
     from tvm_hopper.meta_schedule.tasks import find_tasks
 
     name, count, text = asked

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,12 @@ class Result:
     cold_us: tuple[float, float] | None = None
     error: float | None = None
     note: str = ""
+
+
+def part_of(modules: dict[str, Module], part: str) -> dict[str, Module]:
+    """Return every so manyth module, from one on: "1/2" is the second of each two."""
+    first, step = (int(x) for x in part.split("/"))
+    return dict(list(modules.items())[first::step])
 
 
 def joined(modules: dict[str, Module]) -> Any:
@@ -92,6 +99,7 @@ class Tools:
     trials: int
     is_fake: bool
     end: float
+    workers: int | None = None
     builder: Any = None
     runner: Any = None
 
@@ -100,7 +108,7 @@ class Tools:
         from tvm_hopper import meta_schedule as hms
 
         matmul_case.register()
-        self.builder = hms.ArtifactBuilder()
+        self.builder = hms.ArtifactBuilder(self.workers)
         self.runner = hms.fake_gpus(2) if self.is_fake else hms.GpuRunner()
 
     def close(self) -> None:
@@ -294,9 +302,10 @@ def _judged(
     """Time the best of a sweep beside the winner, in turn on one GPU."""
     from tvm.s_tir import meta_schedule as ms
 
-    from tvm_hopper.meta_schedule.configurations import from_text
+    from tvm_hopper.meta_schedule.configurations import as_text, from_text
 
-    known = read_sweep(tools.work_dir, problem)
+    space = {as_text(x) for x in problem.configurations()}
+    known = {k: v for k, v in read_sweep(tools.work_dir, problem).items() if k in space}
     timed = sorted((s, text) for text, s in known.items() if s is not None)
     winner = database.winner(problem.key)
     best = [text for _, text in timed if text != winner.text][:FINALISTS]
@@ -311,10 +320,10 @@ def _judged(
     times = [statistics.median(x) for x in result.sustained]
     alone = [statistics.median(x) for x in result.single]
     return {
-        "configurations": len(problem.configurations()),
+        "configurations": len(space),
         "known": len(known),
         "ran": len(timed),
-        "is_whole": arguments.most is None and len(known) >= 0.98 * len(problem.configurations()),
+        "is_whole": arguments.most is None and len(known) == len(space),
         "winner": winner.text,
         "winner_us": 1e6 * ours,
         "choice_us": 1e6 * times[1],
@@ -386,7 +395,12 @@ def table(said: dict[str, Any], results: list[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-PARTS = ("products", "norms", "others", "rates", "sweeps")
+MODULES: dict[str, Callable[[argparse.Namespace], dict[str, Module]]] = {
+    "products": lambda given: products(given.problems),
+    "norms": lambda given: norms(given.norms),
+    "others": lambda given: others(len(OTHERS)),
+}
+PARTS = (*MODULES, "rates", "sweeps")
 
 
 def main(argv: list[str]) -> int:
@@ -397,10 +411,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--norms", type=int, default=4)
+    parser.add_argument("--part", default="0/1", help="of the functions: 0/2 and 1/2 side by side")
     parser.add_argument("--reserve", type=float, default=30.0, help="of a sweep, for its end")
     arguments = parser.parse_args(argv)
     end = time.monotonic() + arguments.seconds
-    tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end)
+    tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end, arguments.workers)
     tools.open()
     results: list[Result] = []
     said: dict[str, Any] = {
@@ -411,16 +426,14 @@ def main(argv: list[str]) -> int:
         "sweeps": [],
     }
     stamp = time.strftime("%Y-%m-%d_%H%M%S")
-    path = arguments.output / f"tuning_{'_'.join(arguments.parts)}_{stamp}"
+    name = [*arguments.parts, *([] if arguments.part == "0/1" else [arguments.part[0]])]
+    path = arguments.output / f"tuning_{'_'.join(name)}_{stamp}"
     print(COLUMNS)
     try:
         for part in arguments.parts:
-            if part == "products":
-                results += tuned(products(arguments.problems), tools, 110.0)
-            elif part == "norms":
-                results += tuned(norms(arguments.norms), tools, 60.0)
-            elif part == "others":
-                results += tuned(others(len(OTHERS)), tools, 60.0)
+            if part in MODULES:
+                wanted = part_of(MODULES[part](arguments), arguments.part)
+                results += tuned(wanted, tools, 60.0)
             elif part == "rates":
                 said["rates"] = rates(tools)
             else:

@@ -154,6 +154,18 @@ def test_a_request_is_measured_from_the_artifact_alone(on_host):
     assert answer({**request, "arguments": None})["seconds"]
 
 
+def test_a_request_may_come_in_two_steps(on_host):
+    """What is loaded is measured once, when its turn has come."""
+    answer, _ = measure.answerer({"device": "cpu"})
+    request = {"artifact": str(on_host), "arguments": None, "repeats": 2}
+    assert answer({**request, "step": "load"}) == {}
+    found = answer({"step": "run"})
+    assert len(found["seconds"]) == 2
+    assert found["worker_seconds"] > 0
+    with pytest.raises(CannotGoOn, match="found nothing loaded; need a load first"):
+        answer({"step": "run"})
+
+
 @pytest.mark.parametrize(
     "given", [[["TENSOR", "float32", [16, 8]]], [["TENSOR", "float16", [16, 8]]] * 2, [["OTHER"]]]
 )

@@ -92,7 +92,6 @@ class Search:
         self._flying: dict[str, int] = {}  # places of what was proposed and not reported yet
         self._measured: list[Measured] = []
         self._model = CostModel()
-        self._own = Residuals(self._features[:0], np.zeros(0))
         self._is_stale = True
         self._near = [points_of(other, trials) for other, trials in near]
         built_in = problem.built_in()
@@ -128,7 +127,6 @@ class Search:
         self._flying.pop(trial.kernel, None)
         if (place := self._place.get(trial.config)) is not None:
             self._open[place] = False
-        self._own = points_of(self.problem, self._measured)
         self._is_stale = True
 
     def expected_gain(self) -> float:
@@ -201,7 +199,10 @@ class Search:
 
     def _refit(self) -> None:
         if self._is_stale:
-            self._model.fit(self._own, self._near)
+            own = Residuals(self._features[:0], np.zeros(0))
+            if self._measured:
+                own = points_of(self.problem, self._measured)
+            self._model.fit(own, self._near)
             self._predicted = self._model.predict(self._features)
             self._is_stale = False
 

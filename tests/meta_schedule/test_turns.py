@@ -1,0 +1,68 @@
+"""Processes of one device: loads run side by side, runs one after another."""
+
+import itertools
+import threading
+import time
+
+from tvm_hopper.meta_schedule.workers.turns import LOAD, RUN, TakesTurns
+
+
+class Process:
+    """Answers as a worker process does, and notes when it is busy with what."""
+
+    def __init__(self, notes, seconds=0.02):
+        self.name, self.about = "GPU 0", {"name": "H200"}
+        self.notes, self.seconds = notes, seconds
+        self.stopped = []
+
+    def call(self, request, seconds):
+        step = request.get("step") or "contest"
+        if request.get("artifact") == "broken":
+            return {"error": "no such file"}
+        begin = time.monotonic()
+        time.sleep(self.seconds)
+        self.notes.append((step, begin, time.monotonic()))
+        return {"seconds": [1.0]} if step == RUN else {}
+
+    def stop(self):
+        self.stopped.append("stop")
+
+    def interrupt(self):
+        self.stopped.append("interrupt")
+
+
+def test_runs_never_overlap_and_loads_run_beside_them():
+    notes, turn = [], threading.Lock()
+    stations = [TakesTurns(Process(notes), turn) for _ in range(2)]
+
+    def work(station):
+        for _ in range(4):
+            assert station.call({"artifact": "a"}, 5.0) == {"seconds": [1.0]}
+        station.call({"contest": []}, 5.0)
+
+    threads = [threading.Thread(target=work, args=(x,)) for x in stations]
+    for x in threads:
+        x.start()
+    for x in threads:
+        x.join()
+    alone = sorted((begin, end) for step, begin, end in notes if step != LOAD)
+    assert len(alone) == 10
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(alone))
+    loads = [(begin, end) for step, begin, end in notes if step == LOAD]
+    assert any(a < end and begin < b for a, b in loads for begin, end in alone)
+
+
+def test_what_cannot_be_loaded_takes_no_turn():
+    turn = threading.Lock()
+    with turn:
+        reply = TakesTurns(Process([]), turn).call({"artifact": "broken"}, 5.0)
+    assert reply == {"error": "no such file"}
+
+
+def test_a_station_is_its_process():
+    process = Process([])
+    station = TakesTurns(process, threading.Lock())
+    assert (station.name, station.about) == ("GPU 0", {"name": "H200"})
+    station.interrupt()
+    station.stop()
+    assert process.stopped == ["interrupt", "stop"]

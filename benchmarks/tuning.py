@@ -275,9 +275,11 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
     command += ["--swept", *arguments.swept, *["--fake"] * tools.is_fake]
     command += ["--most", str(arguments.most)] if arguments.most else []
     begin = time.monotonic()
+    tasks = [find_tasks(mod, matmul_case.TARGET)[0] for mod, _ in chosen.values()]
+    is_whole = all(not _left(task.problem, tools.work_dir) for task in tasks)
     running = [
         subprocess.Popen([*command, "--part", f"{i}/{count}"], stdout=sys.stderr)
-        for i in range(count)
+        for i in range(0 if is_whole else count)
     ]
     for process in running:
         process.wait()
@@ -285,15 +287,21 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
     print(f"swept in {took:.1f} s", flush=True)
     tools.open()
     found = []
-    for name, (mod, _) in chosen.items():
+    for name, task in zip(chosen, tasks, strict=True):
         try:
-            (task,) = find_tasks(mod, matmul_case.TARGET)
             found.append({"name": name, **_judged(task.problem, database, tools, arguments)})
         except Exception as error:
             traceback.print_exc()
             found.append({"name": name, "note": f"{type(error).__name__}: {error}"[:200]})
         print(found[-1], flush=True)
     return found
+
+
+def _left(problem: Any, work_dir: Path) -> set[str]:
+    """Return what of a space was not measured yet."""
+    from tvm_hopper.meta_schedule.configurations import as_text
+
+    return {as_text(x) for x in problem.configurations()} - set(read_sweep(work_dir, problem))
 
 
 def _judged(

@@ -37,6 +37,7 @@ RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928
 SET_BYTES = 256 << 20  # of tensors that a timing rotates through, beyond the L2 cache
 MOST_SETS = 16
 WARM_SECONDS = 1.0
+JUDGED = 7.0  # seconds that comparing the last few of a function takes, and timing it anew
 
 
 @dataclasses.dataclass
@@ -123,11 +124,12 @@ class Tools:
         return self.end - time.monotonic()
 
 
-def tuned(modules: dict[str, Module], tools: Tools, reserve: float) -> list[Result]:
+def tuned(modules: dict[str, Module], tools: Tools) -> list[Result]:
     """Tune, and time the winners anew; what fails does not end the others."""
     from tvm_hopper.meta_schedule.tasks import find_tasks
 
     begin = time.monotonic()
+    reserve = 5 + JUDGED * len(modules)
     database = tune(modules, tools, max(5.0, tools.left - reserve))
     print(f"searched and compared in {time.monotonic() - begin:.1f} s", flush=True)
     results = []
@@ -441,7 +443,7 @@ def main(argv: list[str]) -> int:
         for part in arguments.parts:
             if part in MODULES:
                 wanted = part_of(MODULES[part](arguments), arguments.part)
-                results += tuned(wanted, tools, 60.0)
+                results += tuned(wanted, tools)
             elif part == "rates":
                 said["rates"] = rates(tools)
             else:

@@ -191,9 +191,9 @@ class MatmulProblem(Problem):
         steps = -(-self.extents[2] // tile[2])
         if base.consumers == 1 and base.stages > 1 and count > sms and steps <= MOST_STEPS_IN_TURNS:
             for turns in TURNS:
-                given = {"consumers": turns, "schedule": "pingpong", "wgmma_pending": 1}
+                given: dict[str, Any] = {"consumers": turns, "schedule": "pingpong"}
                 for one in _orders(base, count, sms, below):
-                    made = replace(one, **given) if one.persistent else None
+                    made = replace(one, wgmma_pending=1, **given) if one.persistent else None
                     if made and not find_violations(tile, base.stages, made, self.dtype, SM_90A):
                         yield made
 

@@ -91,7 +91,7 @@ def test_a_module_is_scheduled_and_the_rest_left(folder):
 def test_records_are_of_their_architecture(folder):
     """A record of another one is none; a chip without a space is one error, and left alone."""
     text = (folder / FILE).read_text()
-    with pytest.raises(TuningError, match="nvidia/nvidia-h200.*other chips have no space here"):
+    with pytest.raises(TuningError, match=r"nvidia/nvidia-h200.*other chips have no space here"):
         lookup(folder, PRODUCT, "nvidia/nvidia-a100")
     other = folder.with_name("other_arch")
     other.mkdir()

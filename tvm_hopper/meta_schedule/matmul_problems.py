@@ -119,7 +119,7 @@ class MatmulProblem(Problem):
                 if not _reaches_too_far(tile, rows, columns):
                     for config in self._around(tile, consumers, rows, columns, way):
                         found[config] = None
-        tiles = list(found)
+        tiles: list[Configuration] = list(found)
         times = self.estimates(tiles)
         near = times < FAR * times.min(initial=np.inf)
         return [

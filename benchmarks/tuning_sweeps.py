@@ -39,16 +39,21 @@ def sweep_part(arguments: argparse.Namespace) -> int:
     builder.batches = BATCHES
     gpus = visible_gpus()
     runner = hms.FakeRunner() if arguments.fake else hms.GpuRunner([gpus[part]], repeats=REPEATS)
+    known = {name.split(" ")[0]: name for name in products(arguments.problems)}
+    scheduled = ProcessPoolExecutor(arguments.schedulers, get_context("spawn"))
+    tools = (builder, runner, scheduled)
     try:
-        for name, (mod, _) in products(arguments.problems).items():
-            if name.split(" ")[0] in arguments.swept:
-                (task,) = find_tasks(mod, matmul_case.TARGET)
+        for short in arguments.swept:
+            if short in known and time.monotonic() < end:
+                name = known[short]
+                (task,) = find_tasks(products(arguments.problems)[name][0], matmul_case.TARGET)
                 task.name = name
                 with swept_file(arguments.work_dir, task.problem, part).open("a") as file:
-                    for row in _swept(task, builder, runner, (part, parts), end, arguments):
+                    for row in _swept(task, tools, (part, parts), end, arguments):
                         file.write(json.dumps({**row, "at": round(time.time(), 3)}) + "\n")
                         file.flush()
     finally:
+        scheduled.shutdown(wait=False, cancel_futures=True)
         runner.close()
         builder.close()
     return 0
@@ -75,8 +80,7 @@ def read_sweep(work_dir: Path, problem: Any) -> dict[str, float | None]:
 
 def _swept(
     task: Any,
-    builder: Any,
-    runner: Any,
+    tools: tuple[Any, Any, ProcessPoolExecutor],
     part: tuple[int, int],
     end: float,
     arguments: argparse.Namespace,
@@ -87,7 +91,7 @@ def _swept(
     from tvm_hopper.meta_schedule.flights import Flights
     from tvm_hopper.meta_schedule.search import Candidate
 
-    problem = task.problem
+    problem, (builder, runner, scheduled) = task.problem, tools
     done = read_sweep(arguments.work_dir, problem)
     space = problem.configurations()
     order = problem.estimates(space).argsort(kind="stable").tolist()  # a part says the most, too
@@ -104,7 +108,8 @@ def _swept(
             yield {**row, "worker_seconds": took, "error": (x.error or "")[:200]}
 
     texts = [text for text in map(as_text, configs) if text not in done]
-    for text, kernel, module in _scheduled(arguments, task.name, texts):
+    asked = [(task.name, arguments.problems, x) for x in texts]
+    for text, kernel, module in scheduled.map(_schedule, asked, chunksize=8):
         if time.monotonic() > end:
             break
         if not kernel:
@@ -125,14 +130,6 @@ def _swept(
     while not flights.is_empty:
         yield from rows()
     flights.close()
-
-
-def _scheduled(
-    arguments: argparse.Namespace, name: str, texts: list[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Schedule configurations in processes of their own: text, kernel, module; in order."""
-    with ProcessPoolExecutor(arguments.schedulers, get_context("spawn")) as pool:
-        yield from pool.map(_schedule, [(name, arguments.problems, x) for x in texts], chunksize=8)
 
 
 _problems: dict[str, Any] = {}

@@ -4,7 +4,7 @@ import itertools
 import threading
 import time
 
-from tvm_hopper.meta_schedule.workers.turns import LOAD, RUN, TakesTurns
+from tvm_hopper.meta_schedule.workers.turns import LOAD, RUN, Device
 
 
 class Process:
@@ -32,8 +32,8 @@ class Process:
 
 
 def test_runs_never_overlap_and_loads_run_beside_them():
-    notes, turn = [], threading.Lock()
-    stations = [TakesTurns(Process(notes), turn) for _ in range(2)]
+    notes: list = []
+    stations = Device([Process(notes) for _ in range(2)]).stations
 
     def work(station):
         for _ in range(4):
@@ -53,15 +53,23 @@ def test_runs_never_overlap_and_loads_run_beside_them():
 
 
 def test_what_cannot_be_loaded_takes_no_turn():
-    turn = threading.Lock()
-    with turn:
-        reply = TakesTurns(Process([]), turn).call({"artifact": "broken"}, 5.0)
-    assert reply == {"error": "no such file"}
+    notes: list = []
+    (station,) = Device([Process(notes)]).stations
+    assert station.call({"artifact": "broken"}, 5.0) == {"error": "no such file"}
+    assert not notes
+
+
+def test_the_first_process_compares():
+    """A library is loaded for that, once; the process may have something loaded meanwhile."""
+    first, second = Process([]), Process([])
+    for station in Device([first, second]).stations:
+        station.call({"contest": []}, 5.0)
+    assert [len(x.notes) for x in (first, second)] == [2, 0]
 
 
 def test_a_station_is_its_process():
     process = Process([])
-    station = TakesTurns(process, threading.Lock())
+    (station,) = Device([process]).stations
     assert (station.name, station.about) == ("GPU 0", {"name": "H200"})
     station.interrupt()
     station.stop()

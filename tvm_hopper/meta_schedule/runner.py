@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from tvm_hopper.errors import HopperError
 from .pool_runner import Measuring, PooledRunner
 from .workers.pool import WorkerPool
 from .workers.process import WorkerProcess
-from .workers.turns import TakesTurns
+from .workers.turns import Device
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS = 20.0
@@ -84,9 +83,9 @@ def gpu_workers(gpus: str | Sequence[int | str], processes: int = 1) -> list[Any
     """Return so many workers of each GPU, not started yet; those of one have its name."""
     found: list[Any] = []
     for gpu in wanted_gpus(gpus):
-        name, turn = f"GPU {gpu}", threading.Lock()
+        name = f"GPU {gpu}"
         own = [WorkerProcess(name, "measure", environment={VISIBLE: gpu}) for _ in range(processes)]
-        found += own if processes == 1 else [TakesTurns(x, turn) for x in own]
+        found += own if processes == 1 else Device(own).stations
     return found
 
 

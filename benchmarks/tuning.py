@@ -256,8 +256,6 @@ def rate_of(folder: Path) -> dict[str, Any]:
 
 def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
     """Sweep problems on all GPUs, a process each, and time the best beside the winner."""
-    import os
-
     from tvm_hopper.meta_schedule.runner import visible_gpus
     from tvm_hopper.meta_schedule.tasks import find_tasks
 
@@ -268,27 +266,11 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
         if name.split(" ")[0] in arguments.swept
     }
     database = tune(chosen, tools, max(5.0, min(60.0, tools.left - 60)))
-    tools.close()  # what measures stands aside
-    workers = arguments.workers or max(1, (os.cpu_count() or 2) // count)
-    seconds = tools.left - arguments.reserve
-    command = [sys.executable, "-m", "benchmarks.tuning_sweeps"]
-    command += ["--work-dir", str(tools.work_dir), "--seconds", str(seconds)]
-    command += ["--schedulers", str(max(2, workers // 3))]
-    command += ["--workers", str(workers), "--problems", str(arguments.problems)]
-    command += ["--swept", *arguments.swept, *["--fake"] * tools.is_fake]
-    command += ["--most", str(arguments.most)] if arguments.most else []
-    begin = time.monotonic()
     tasks = [find_tasks(mod, matmul_case.TARGET)[0] for mod, _ in chosen.values()]
-    is_whole = all(not _left(task.problem, tools.work_dir) for task in tasks)
-    running = [
-        subprocess.Popen([*command, "--part", f"{i}/{count}"], stdout=sys.stderr)
-        for i in range(0 if is_whole else count)
-    ]
-    for process in running:
-        process.wait()
-    took = time.monotonic() - begin
-    print(f"swept in {took:.1f} s", flush=True)
-    tools.open()
+    if any(_left(task.problem, tools.work_dir) for task in tasks):
+        tools.close()  # what measures stands aside
+        _sweep(arguments, tools, count)
+        tools.open()
     found = []
     for name, task in zip(chosen, tasks, strict=True):
         try:
@@ -298,6 +280,28 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
             found.append({"name": name, "note": f"{type(error).__name__}: {error}"[:200]})
         print(found[-1], flush=True)
     return found
+
+
+def _sweep(arguments: argparse.Namespace, tools: Tools, count: int) -> None:
+    """Measure what is left, a process for each GPU."""
+    import os
+
+    workers = arguments.workers or max(1, (os.cpu_count() or 2) // count)
+    seconds = tools.left - arguments.reserve
+    command = [sys.executable, "-m", "benchmarks.tuning_sweeps"]
+    command += ["--work-dir", str(tools.work_dir), "--seconds", str(seconds)]
+    command += ["--schedulers", str(max(2, workers // 3))]
+    command += ["--workers", str(workers), "--problems", str(arguments.problems)]
+    command += ["--swept", *arguments.swept, *["--fake"] * tools.is_fake]
+    command += ["--most", str(arguments.most)] if arguments.most else []
+    begin = time.monotonic()
+    running = [
+        subprocess.Popen([*command, "--part", f"{i}/{count}"], stdout=sys.stderr)
+        for i in range(count)
+    ]
+    for process in running:
+        process.wait()
+    print(f"swept in {time.monotonic() - begin:.1f} s", flush=True)
 
 
 def _left(problem: Any, work_dir: Path) -> set[str]:

@@ -31,6 +31,7 @@ from .note_rows import NoteRows
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
 from .own_workspace import OwnWorkspace
+from .pair_stores import PairStores
 from .plan_pipeline import PlanPipeline
 from .prefetch_rows import PrefetchRows
 from .reduce_across_threads import ReduceAcrossThreads
@@ -81,6 +82,7 @@ __all__ = [
     "OverlayShared",
     "OwnRegisters",
     "OwnWorkspace",
+    "PairStores",
     "PlanPipeline",
     "PrefetchRows",
     "ReduceAcrossThreads",

@@ -200,7 +200,7 @@ class MatmulProblem(Problem):
     def _pairs(self, base: MatmulConfig) -> list[tuple[int, int]]:
         """Return the pairs of tiles whose blocks the package might let load for one another."""
         alone = as_candidates([base], self.dtype, self.extents[2])
-        found = in_clusters(alone, self._shape(), base)
+        found = in_clusters(alone, self._shape(), base, self.chip)
         pairs = zip(found.rows_of_blocks.tolist(), found.columns_of_blocks.tolist(), strict=True)
         return [x for x in pairs if x != (1, 1)]
 

@@ -9,8 +9,7 @@
         acc[0:48] = 0                                       or the initial value if part is 0
         ... acc[0:48] += ... part ...
         sums[part, tile, 0:48, thread] = acc[0:48]          in global memory
-    for piece in thread_binding(12, "blockIdx.z"):          and another one: a block for each g,
-                                                            or several, of 64 threads each
+    for piece in thread_binding(12, "blockIdx.z"):          and another one: a block for each g
         for i in range(4):
             acc[i] = sums[0, tile, 4 * piece + i, thread] + sums[1, ...] + ...
         D[..., piece] = f(acc[0:4])
@@ -32,7 +31,6 @@ from tvm_hopper.plan.across_cluster import AXIS, ClusterSum, Pieces
 from .sum_shares import if_own, of_first, own_iteration, runs, shared_out
 
 BLOCK_AXES = ("blockIdx.y", "blockIdx.x")
-STORE_THREADS = 64  # of a block of the second kernel, which divides a warp group: more blocks
 
 
 def rewrite_across_kernels(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
@@ -53,7 +51,7 @@ def rewrite_across_kernels(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
     # The second kernel waits for nothing but loads, of which more blocks have more under way.
     pieces = replace(plan, num_sharers=max(int(x.loop.extent) for x in plan.shares))
     first = _bind_beside(*_sum(kernel, plan, sums, place), plan.num_blocks)
-    second = _in_small_blocks(*_store(kernel, pieces, sums, place), pieces.sharers)
+    second = _bind_pieces(*_store(kernel, pieces, sums, place), pieces.sharers)
     return ir.opaque_block("parts", ir.seq(first, ir.fresh_variables(second)), alloc_buffers=[sums])
 
 
@@ -93,24 +91,16 @@ def _store(kernel: ir.For, plan: ClusterSum, sums: ir.Var, place: Any) -> tuple[
     return ir.mutate(kernel, [(ir.For, _with_own_axis)]), part
 
 
-def _in_small_blocks(kernel: ir.For, piece: ir.Var, count: int) -> ir.For:
-    """Bind the pieces, each to several blocks of some of the threads: none needs another one."""
-    threads = ir.thread_axes(kernel)["threadIdx.x"]
-    groups = int(threads.extent) // STORE_THREADS
-    block, thread = ir.Var("block", "int32"), ir.Var("thread", "int32")
-    whole = ir.cast_like(block // count * STORE_THREADS + thread, threads.loop_var)
-    body = ir.substitute(threads.body, {threads.loop_var: whole})
-    extent = tirx.IntImm("int32", STORE_THREADS)
-    own = ir.For(thread, 0, extent, ir.ForKind.THREAD_BINDING, body, _axis("threadIdx.x"))
-    kernel = ir.substitute(ir.replace_nodes(kernel, ir.For, {threads: own}), {piece: block % count})
+def _bind_pieces(kernel: ir.For, piece: ir.Var, count: int) -> ir.For:
+    """Bind the pieces of a tile, together with the tiles of a cluster, which nobody needs here."""
     beside = ir.thread_axes(kernel).get(AXIS)
     if beside is None:
-        return bind_parts(kernel, block, count * groups)
+        return bind_parts(kernel, piece, count)
     size = int(beside.extent)
-    every = ir.Var("every", "int32")
-    values = {block: every // size, beside.loop_var: ir.cast_like(every % size, beside.loop_var)}
+    block = ir.Var("block", "int32")
+    values = {piece: block // size, beside.loop_var: ir.cast_like(block % size, beside.loop_var)}
     kernel = ir.substitute(ir.replace_nodes(kernel, ir.For, {beside: beside.body}), values)
-    return bind_parts(kernel, every, count * groups * size)
+    return bind_parts(kernel, block, count * size)
 
 
 def _bind_beside(kernel: ir.For, part: ir.Var, count: int) -> ir.For:

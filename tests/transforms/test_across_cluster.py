@@ -307,9 +307,9 @@ def func(D: T.Buffer((128, 16), "float32"), E: T.Buffer((128,), "float32")):
                                 T.writes(sums[0:4, 0:2, 0:8, 0:128])
                                 for i in T.serial(8, annotations={"pragma_unroll": 8}):
                                     sums[part, bx, i, tx] = acc[i]
-            for block in T.thread_binding(8, thread="blockIdx.z"):
+            for part in T.thread_binding(4, thread="blockIdx.z"):
                 for bx in T.thread_binding(2, thread="blockIdx.x"):
-                    for thread in T.thread_binding(64, thread="threadIdx.x"):
+                    for tx in T.thread_binding(128, thread="threadIdx.x"):
                         with T.sblock("kernel"):
                             T.reads()
                             T.writes()
@@ -319,13 +319,13 @@ def func(D: T.Buffer((128, 16), "float32"), E: T.Buffer((128,), "float32")):
                                 T.writes(acc[0:8])
                                 for i in T.serial(2, annotations={"pragma_unroll": 2}):
                                     acc[i] = (
-                                        sums[0, bx, i + block % 4 * 2, block // 4 * 64 + thread]
-                                        + sums[1, bx, i + block % 4 * 2, block // 4 * 64 + thread]
-                                        + sums[2, bx, i + block % 4 * 2, block // 4 * 64 + thread]
-                                        + sums[3, bx, i + block % 4 * 2, block // 4 * 64 + thread]
+                                        sums[0, bx, i + part * 2, tx]
+                                        + sums[1, bx, i + part * 2, tx]
+                                        + sums[2, bx, i + part * 2, tx]
+                                        + sums[3, bx, i + part * 2, tx]
                                     )
                             for e in range(2):
-                                D[block // 4 * 64 + thread, bx * 8 + block % 4 * 2 + e] = acc[e]
+                                D[tx, bx * 8 + part * 2 + e] = acc[e]
 """
 BY_KERNELS = ('across_cluster": 1', 'across_cluster": 2')
 

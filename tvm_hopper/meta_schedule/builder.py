@@ -52,7 +52,7 @@ class ArtifactBuilder(PyBuilder):
     ) -> None:
         super().__init__()
         count = workers or usable_cpus()
-        self.batches = max(1, min(MOST_BATCHES, count // BATCH))  # that are built at once
+        self.batches = min(MOST_BATCHES, -(-count // BATCH))  # that are built at once
         self._is_mine = folder is None
         self._made: list[Path] = []
         if folder is None:

@@ -99,7 +99,8 @@ def _in_turns(value: Any, column: Any) -> Any:
     """Take reciprocals of sums with a power by multiply-adds in every other column.
 
     Such sums are one or more. What else has a reciprocal (erf) has more sums than the chip's
-    functions leave time for.
+    functions leave time for. Columns decide also where a product is multiplied transposed and each
+    thread computes both: the bits of an element do not depend on how many rows there are.
     """
 
     def is_call(node: Any, *names: str) -> bool:

@@ -18,6 +18,7 @@ Left alone: what no number says the half of, and vectors.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tvm import tirx
@@ -49,7 +50,7 @@ def plan_pairs(func: tirx.PrimFunc) -> PairPlan:
     stores = []
     for block in ir.find_all(func.body, tirx.SeqStmt):
         parts = ir.statements(block)
-        stores += [(a, b) for a, b in zip(parts, parts[1:], strict=False) if _is_pair(a, b, names)]
+        stores += [(a, b) for a, b in pairwise(parts) if _is_pair(a, b, names)]
     return PairPlan(names, tuple(ir.once([names[x.value.source] for x in casts])), tuple(stores))
 
 

@@ -1,4 +1,4 @@
-"""UnpackPairs: upper halves of registers are widened by a mask, and two halves are stored at once."""
+"""UnpackPairs: upper halves of registers are widened by a mask, two halves are stored at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def func(X: T.Buffer((4,), "{kind}"), Y: T.Buffer((4,), "{kind}"), Z: T.Buffer((
 """
 PAIRED = """
 @T.prim_func(private=True, s_tir=True)
-def func(X: T.Buffer((4,), "bfloat16"), Y: T.Buffer((4,), "bfloat16"), Z: T.Buffer((4,), "float32")):
+def func(
+    X: T.Buffer((4,), "bfloat16"), Y: T.Buffer((4,), "bfloat16"), Z: T.Buffer((4,), "float32")
+):
     x = T.alloc_local((4,), "bfloat16", layout=None)
     pairs = T.decl_buffer((2,), "uint32", data=x.data, scope="local")
     for v in T.vectorized(4):

@@ -226,7 +226,10 @@ def test_without_the_barrier_the_simulator_objects():
 # -- rows that wait in shared memory, and those that a cluster shares
 
 STAGED = hs.RowReductionConfig(64, persistent=2, ahead=1, stage=True)
-SHARED = hs.RowReductionConfig(32, persistent=1, cluster=2, ahead=1, stage=False)
+SHARED = hs.RowReductionConfig(32, 1, persistent=2, cluster=2, ahead=1, stage=False)  # 5 turns
+WIDE = hs.RowReductionConfig(
+    64, vector=4, persistent=2, cluster=2, ahead=1, stage=True, reload=True
+)
 BOTH = hs.RowReductionConfig(32, persistent=2, cluster=2, ahead=2, stage=True, reload=True)
 
 
@@ -247,7 +250,7 @@ def test_on_a_chip_without_bulk_copies_rows_are_loaded_as_they_come():
 @pytest.fixture(scope="module")
 def programs():
     mod = backward.rms_norm_backward(9, 512)
-    return {x: load(scheduled(mod, config=x)) for x in (STAGED, SHARED)}
+    return {x: load(scheduled(mod, config=x)) for x in (STAGED, SHARED, WIDE)}
 
 
 @pytest.mark.parametrize(
@@ -260,8 +263,13 @@ def programs():
         (STAGED, "fence_proxy", 0),
         (STAGED, "mbarrier_wait", 0),
         (STAGED, "tvm_storage_sync", 1),  # of the reduction, which each turn has
-        *((SHARED, "barrier_cluster_arrive", n) for n in range(2)),  # all run; values are there
+        *((SHARED, "barrier_cluster_arrive", n) for n in range(2)),  # all run; rooms were read
         *((SHARED, "barrier_cluster_wait", n) for n in range(2)),
+        *((SHARED, "mbarrier_init", n) for n in range(4)),
+        (SHARED, "fence_mbarrier_init", 0),
+        (SHARED, "mbarrier_arrive_expect_tx", 0),
+        (SHARED, "mbarrier_wait", 0),  # values are there
+        (WIDE, "tvm_storage_sync", 1),  # a copy overwrites what all warps have read
     ],
     ids=str,
 )

@@ -4,7 +4,7 @@
     X[0] = cast(bfloat16, f(X[0]));  X[1] = cast(bfloat16, f(X[1]))
   ->
     words = decl_buffer((n / 2,), "uint32", data=X.data)
-    y = reinterpret(float32, words[1] & 0xffff0000)
+    y = reinterpret(float32, upper_half(words[1]))
     a = f(X[0]);  b = f(X[1]);  X[0] = cast(bfloat16, a);  X[1] = cast(bfloat16, b)
 
 A bfloat16 is the upper half of a float32. The compiler moves the upper one of two to the lower half
@@ -25,10 +25,10 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches import halves
 
 WIDENED = "bfloat16"  # the type that is a half of float32
 HALVES = ("bfloat16", "float16")
-UPPER = 0xFFFF0000
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def rewrite_pairs(func: tirx.PrimFunc, plan: PairPlan) -> tirx.PrimFunc:
         if place is None:
             return mutator.default_mutate(node)
         word = tirx.BufferLoad(words[plan.names[node.value.source]], [place])
-        return tirx.reinterpret("float32", word & tirx.const(UPPER, "uint32"))
+        return tirx.reinterpret("float32", halves.upper(word))
 
     def block(node: tirx.SeqStmt, mutator: Any) -> Any:
         parts: list[Any] = []

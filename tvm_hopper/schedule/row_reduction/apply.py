@@ -40,7 +40,12 @@ from tvm_hopper.schedule.memory_bound.nests import (
     one_thread,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import Part, find_parts, is_column_sum
+from tvm_hopper.schedule.memory_bound.program import (
+    Part,
+    find_parts,
+    is_column_sum,
+    tensors_read,
+)
 from tvm_hopper.schedule.memory_bound.tiles import deal_out, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
@@ -244,6 +249,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
         moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(results),
         passes=count_passes(early, program.full),
         unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
+        beside=_reads_beside(copy, parts, [x.tensor for x in reads]),
     )
     if given.vector is not None and work.vector != given.vector:
         raise cannot_schedule(
@@ -262,6 +268,12 @@ def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) ->
         if program.columns * dtype_bytes(ir.dtype_of(tensor)) % BULK_ALIGNMENT:
             return f"rows of {program.columns} elements of {ir.dtype_of(tensor)}"
     return "" if tensors else "no tensor of rows"
+
+
+def _reads_beside(sch: s_tir.Schedule, parts: list[Part], tensors: list[Any]) -> bool:
+    """Tell whether a program reads something else than rows and what they share."""
+    known = [*tensors, *(x for p in parts for x in p.outputs)]
+    return any(not any(x.same_as(y) for y in known) for x in tensors_read(sch, parts))
 
 
 def _bytes(tensors: Iterable[Any]) -> int:

@@ -144,6 +144,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)
+    _check_sums(own, sums)
     program = find_rows(own)
     reads = find_reads(sch, [*own, *sums], program.full)
     if not program.rows:
@@ -153,6 +154,20 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     choice = choose_persistent(f"block {sums[0].name}", work, given)
     schedule_persistent(sch, own, sums, program, choice, schedule_rows)
     return replace(choice.config, recompute=given.recompute)
+
+
+def _check_sums(own: list[Part], sums: list[Part]) -> None:
+    """Refuse sums of columns of what is computed of rows beside them: it is in no memory yet."""
+    made = [x for p in own for x in p.outputs]
+    for part in sums:
+        for load in part.loads:
+            if any(load.source.same_as(x) for x in made):
+                raise cannot_schedule(
+                    f"block {part.name}",
+                    f"sums of columns of {load.source.name}, which is computed of rows beside them",
+                    "sums of columns of what the function is given",
+                    "let a function of its own compute them, by hs.column_reduction",
+                )
 
 
 def _refuse_given(given: RowReductionConfig, names: tuple[str, ...], program: str) -> None:

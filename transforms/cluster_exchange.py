@@ -86,9 +86,7 @@ def plan_exchange(
     """Declare a barrier for each reduction, if clusters make them; None if thread blocks do."""
     if not any(one.cluster is not None for one in plan):
         return None
-    if any(one.trip is not None for one in plan):
-        count, kind = ROOMS * len(plan), TurnExchange
-    else:
-        count, kind = len(plan), Exchange
+    turns = any(one.trip is not None for one in plan)
+    count = ROOMS * len(plan) if turns else len(plan)
     arrived = ir.new_buffer(names.take("arrived"), (count,), "uint64", "shared.dyn", 8)
-    return kind(tuple(plan), arrived)
+    return TurnExchange(tuple(plan), arrived) if turns else Exchange(tuple(plan), arrived)

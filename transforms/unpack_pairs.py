@@ -17,6 +17,7 @@ Left alone: what no number says the half of, and vectors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -135,7 +136,11 @@ def rewrite_pairs(func: tirx.PrimFunc, plan: PairPlan) -> tirx.PrimFunc:
                 rest = rest[2:]
         return ir.seq(*parts)
 
-    callbacks = [(tirx.AllocBuffer, allocation), (tirx.Cast, cast), (tirx.SeqStmt, block)]
+    callbacks: list[tuple[type, Callable[[Any, Any], Any]]] = [
+        (tirx.AllocBuffer, allocation),
+        (tirx.Cast, cast),
+        (tirx.SeqStmt, block),
+    ]
     return func.with_body(ir.mutate(func.body, callbacks))
 
 

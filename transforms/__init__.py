@@ -50,6 +50,7 @@ from .split_warps import SplitWarps
 from .spread_rows import SpreadRows
 from .stage_rows import StageRows
 from .sum_online import SumOnline
+from .unpack_pairs import UnpackPairs
 from .unstage_rows import UnstageRows
 from .values_ahead import ValuesAhead
 from .widen_indices import WidenIndices
@@ -103,6 +104,7 @@ __all__ = [
     "SpreadRows",
     "StageRows",
     "SumOnline",
+    "UnpackPairs",
     "UnstageRows",
     "ValuesAhead",
     "WidenIndices",

@@ -36,8 +36,10 @@ class ThreadReduction:
     axis: ir.For  # of the threads of a row
     rows: int  # of a thread block
     cluster: ir.For | None = None  # of the thread blocks that share a row
-    turn: Any = 0  # which of its two rooms it uses, where it is alone in a loop
-    in_loop: bool = False
+    turn: Any = 0  # which of its rooms it uses, in a loop
+    num_rooms: int = 1
+    trip: Any = None  # the number of that turn, None outside of loops
+    loop: ir.For | None = None
 
     @property
     def num_threads(self) -> int:

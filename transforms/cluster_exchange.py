@@ -21,11 +21,10 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import address, cluster, mbarrier
-from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.codegen_patches.ptx import cluster, mbarrier
 
 from .butterflies import ThreadReduction
-from .cluster_turns import TurnExchange
+from .cluster_turns import ROOMS, TurnExchange, is_first, num_bytes, send_async
 
 
 @dataclass(frozen=True)
@@ -42,21 +41,24 @@ class Exchange:
 
     def start(self, kernel: ir.For) -> list[Any]:
         """Initialise the barriers, say what each waits for, and tell the cluster."""
-        axes = ir.thread_axes(kernel)
-        first = [axes[x].loop_var.equal(0) for x in axes if x.startswith("threadIdx")]
-        sizes = list(enumerate(map(_num_bytes, self.reductions)))
+        sizes = list(enumerate(map(num_bytes, self.reductions)))
         stmts: list[Any] = [mbarrier.init(self._barrier(n), 1) for n, _ in sizes]
         stmts.append(mbarrier.fence_init())
         stmts += [mbarrier.arrive_expect_tx(self._barrier(n), size) for n, size in sizes]
         return [
-            ir.IfThenElse(ir.conjunction(first), ir.seq(*stmts), None),
+            ir.IfThenElse(is_first(kernel), ir.seq(*stmts), None),
             cluster.arrive_relaxed(),
         ]
 
     def send(
-        self, one: ThreadReduction, places: list[tuple[ir.Var, list[Any]]], warp: Any, lane: Any
+        self,
+        _kernel: ir.For,
+        one: ThreadReduction,
+        places: list[tuple[ir.Var, list[Any]]],
+        warp: Any,
+        lane: Any,
     ) -> list[ir.Stmt]:
-        """Let a warp store its values to each thread block, one lane to each; wait for all others'.
+        """Let a warp send its values to each thread block, one lane to each; wait for all others'.
 
         Parameters
         ----------
@@ -67,30 +69,15 @@ class Exchange:
         warp, lane
             Numbers of the thread.
         """
-        assert one.cluster is not None
         number = next(n for n, x in enumerate(self.reductions) if x is one)
-        own = one.cluster.loop_var * one.num_warps + warp
-        remote = ir.new_buffer("remote", (2,), "uint32", "local")
-        target, signal = (tirx.BufferLoad(remote, [n]) for n in range(2))
-        peer = tirx.Cast("uint32", lane)
-        there = address.generic_to_shared(self._barrier(number))
-        stmts: list[Any] = [ir.BufferStore(remote, tirx.IntImm("uint32", 0), [n]) for n in range(2)]
-        stmts.append(cluster.peer_address(signal, there, peer))
-        for (buffer, place), value in zip(places, one.results, strict=True):
-            here = address.generic_to_shared(_at(buffer, [*place, own]))
-            stmts += [
-                cluster.peer_address(target, here, peer),
-                cluster.store_async(target, value, signal, ir.dtype_of(value)),
-            ]
-        sent = ir.IfThenElse(lane < int(one.cluster.extent), ir.seq(*stmts), None)
         return [
             *([ir.seq(cluster.wait())] if number == 0 else []),
-            ir.opaque_block("send", sent, alloc_buffers=[remote]),
+            *send_async(one, places, warp, lane, self._barrier(number)),
             ir.seq(mbarrier.wait(self._barrier(number), 0)),
         ]
 
     def _barrier(self, number: int) -> Any:
-        return _at(self.arrived, [tirx.IntImm("int32", number)])
+        return tirx.address_of(tirx.BufferLoad(self.arrived, [tirx.IntImm("int32", number)]))
 
 
 def plan_exchange(
@@ -99,15 +86,7 @@ def plan_exchange(
     """Declare a barrier for each reduction, if clusters make them; None if thread blocks do."""
     if not any(one.cluster is not None for one in plan):
         return None
-    if any(one.in_loop for one in plan):
-        return TurnExchange()
-    arrived = ir.new_buffer(names.take("arrived"), (len(plan),), "uint64", "shared.dyn", 8)
-    return Exchange(tuple(plan), arrived)
-
-
-def _num_bytes(one: ThreadReduction) -> int:
-    return one.rows * one.num_partials * sum(dtype_bytes(ir.dtype_of(x)) for x in one.results)
-
-
-def _at(buffer: ir.Var, indices: list[Any]) -> Any:
-    return tirx.address_of(tirx.BufferLoad(buffer, indices))
+    turns = any(one.trip is not None for one in plan)
+    count = ROOMS * len(plan) if turns else len(plan)
+    arrived = ir.new_buffer(names.take("arrived"), (count,), "uint64", "shared.dyn", 8)
+    return TurnExchange(tuple(plan), arrived) if turns else Exchange(tuple(plan), arrived)

@@ -57,7 +57,7 @@ from .butterflies import (
     warps_together,
 )
 from .cluster_exchange import Exchange, plan_exchange
-from .cluster_turns import TurnExchange
+from .cluster_turns import ROOMS, TurnExchange
 from .reducer_order import check_order
 from .spread_rows import AXIS, CLUSTER_AXIS
 
@@ -75,19 +75,23 @@ def plan_reductions(kernel: ir.For) -> tuple[ThreadReduction, ...]:
     ]
     loops = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.SERIAL and _repeats(x))
     around = [[x for x in loops if ir.uses_node(x, one.scope)] for one in found]
-    own = [
-        x[-1] if x and one.num_partials > 1 else None for one, x in zip(found, around, strict=True)
-    ]
+    own = [x if one.num_partials > 1 else [] for one, x in zip(found, around, strict=True)]
     return tuple(
-        _in_turns(one, loop, own.count(loop) == 1) for one, loop in zip(found, own, strict=True)
+        _in_turns(one, x, sum(x[-1:] == y[-1:] for y in own) == 1)
+        for one, x in zip(found, own, strict=True)
     )
 
 
-def _in_turns(one: ThreadReduction, loop: ir.For | None, is_alone: bool) -> ThreadReduction:
-    """Say which room a reduction has in which turn of a loop around it."""
-    if loop is None:
+def _in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> ThreadReduction:
+    """Say which room a reduction has in which turn of the loops around it."""
+    if not loops:
         return one
-    return replace(one, turn=loop.loop_var % 2 if is_alone else 0, in_loop=True)
+    trip: Any = 0
+    for loop in loops:
+        trip = trip * loop.extent + (loop.loop_var - loop.min)
+    trip = ir.simplify(trip)
+    rooms = ROOMS if one.cluster is not None else 2 if is_alone else 1
+    return replace(one, turn=trip % rooms, num_rooms=rooms, trip=trip, loop=loops[-1])
 
 
 def _repeats(loop: ir.For) -> bool:
@@ -147,7 +151,7 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
         same = [(one, i)] if is_engines else same  # which takes an array as a whole
         key = (dtype, one.scope, i) if is_engines else dtype
         if key not in rooms:
-            turns = 2 if any(not ir.is_const(x[0].turn, 0) for x in same) else 1
+            turns = max(x[0].num_rooms for x in same)
             shape = (turns * len(same), one.rows, one.num_partials)
             rooms[key] = ir.new_buffer(names.take("of_warps"), shape, dtype, "shared.dyn")
         number = next(n for n, x in enumerate(same) if x[0] is one and x[1] == i)
@@ -162,8 +166,8 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
         if far is None and takes_all(one)
     }
     planned = {
-        one.scope: _reduce(one, slots.get(one.scope, []), row, far, meet, taken.get(one.scope))
-        for one in plan
+        x.scope: _reduce(kernel, x, slots.get(x.scope, []), row, far, meet, taken.get(x.scope))
+        for x in plan
     }
     body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
     if far is None:
@@ -191,6 +195,7 @@ def _allocate(kernel: ir.For, buffers: list[ir.Var], start: list[Any]) -> ir.For
 
 
 def _reduce(
+    kernel: ir.For,
     one: ThreadReduction,
     room: list[tuple[ir.Var, Any]],
     row: Any,
@@ -206,7 +211,7 @@ def _reduce(
     warp, lane = tx // WARP, tx % WARP
     places = [(buffer, [slot, row]) for buffer, slot in room]
     if far is not None:
-        stmts += far.send(one, places, warp, lane)
+        stmts += far.send(kernel, one, places, warp, lane)
     else:
         partial = [
             ir.BufferStore(buffer, result, [*place, warp])

@@ -358,6 +358,8 @@ def test_rows_that_do_not_fit_are_streamed(given):
         (131072, {}, 4, True),
         (262144, {"reductions": 2}, 8, True),
         (131072, {"unstaged": "a reason"}, 8, False),
+        (32768, {"reductions": 2, "shared": 0}, 2, True),
+        (32768, {"reductions": 2, "shared": 0, "beside": True}, 1, True),  # labels, read late
     ],
     ids=str,
 )

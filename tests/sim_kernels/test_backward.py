@@ -7,11 +7,13 @@ from collections import Counter
 import ml_dtypes
 import numpy as np
 import pytest
-from tvm import s_tir
+import tvm
+from tvm import s_tir, te
 
 from tests.sim_kernels.mutate import change
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
 from tvm_hopper.sim.machine.load_store import LoadStore
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import backward, columns, losses
@@ -226,7 +228,10 @@ def test_without_the_barrier_the_simulator_objects():
 # -- rows that wait in shared memory, and those that a cluster shares
 
 STAGED = hs.RowReductionConfig(64, persistent=2, ahead=1, stage=True)
-SHARED = hs.RowReductionConfig(32, persistent=1, cluster=2, ahead=1, stage=False)
+SHARED = hs.RowReductionConfig(32, 1, persistent=2, cluster=2, ahead=1, stage=False)  # 5 turns
+WIDE = hs.RowReductionConfig(
+    64, vector=4, persistent=2, cluster=2, ahead=1, stage=True, reload=True
+)
 BOTH = hs.RowReductionConfig(32, persistent=2, cluster=2, ahead=2, stage=True, reload=True)
 
 
@@ -235,6 +240,41 @@ def test_a_gradient_in_shared_memory_and_across_a_cluster_is_clean(config):
     mod = backward.layer_norm_backward(9, 512)
     report = verify(scheduled(mod, config=config), against=mod)
     assert report.verdict == "clean", report.table()
+
+
+def two_sums_of_a_row(rows, columns, of_rows=False):
+    """Build a gradient with two reductions, one behind the other, and a sum of columns."""
+    x, dy = (te.placeholder((rows, columns), "bfloat16", name=n) for n in ("X", "DY"))
+    k, i = te.reduce_axis((0, columns), name="k"), te.reduce_axis((0, rows), name="i")
+    s = te.compute((rows,), lambda r: te.sum(wide(x[r, k]), axis=k), name="S")
+    c = te.compute(
+        (rows,), lambda r: te.sum(wide(dy[r, k]) * wide(x[r, k]) * s[r], axis=k), name="C"
+    )
+    dx = te.compute(
+        x.shape, lambda r, j: (wide(dy[r, j]) - c[r] * wide(x[r, j])).astype("bfloat16"), name="DX"
+    )
+
+    def summand(r, j):
+        return wide(dy[r, j]) * (s[r] if of_rows else wide(x[r, j]))
+
+    w = te.compute((columns,), lambda j: te.sum(summand(i, j), axis=i), name="SW")
+    return tvm.IRModule({"main": te.create_prim_func([x, dy, dx, w])})
+
+
+def wide(value):
+    return value.astype("float32")
+
+
+@pytest.mark.parametrize("config", [SHARED, WIDE], ids=["shared", "wide"])
+def test_two_reductions_in_a_turn_of_a_cluster_are_clean(config):
+    mod = two_sums_of_a_row(11, 512)
+    report = verify(scheduled(mod, config=config), against=mod)
+    assert report.verdict == "clean", report.table()
+
+
+def test_sums_of_columns_of_what_a_row_is_reduced_to_are_refused():
+    with pytest.raises(ScheduleError, match="block SW: found sums of columns of S, which is comp"):
+        scheduled(two_sums_of_a_row(11, 512, of_rows=True))
 
 
 def test_on_a_chip_without_bulk_copies_rows_are_loaded_as_they_come():
@@ -247,7 +287,7 @@ def test_on_a_chip_without_bulk_copies_rows_are_loaded_as_they_come():
 @pytest.fixture(scope="module")
 def programs():
     mod = backward.rms_norm_backward(9, 512)
-    return {x: load(scheduled(mod, config=x)) for x in (STAGED, SHARED)}
+    return {x: load(scheduled(mod, config=x)) for x in (STAGED, SHARED, WIDE)}
 
 
 @pytest.mark.parametrize(
@@ -260,8 +300,13 @@ def programs():
         (STAGED, "fence_proxy", 0),
         (STAGED, "mbarrier_wait", 0),
         (STAGED, "tvm_storage_sync", 1),  # of the reduction, which each turn has
-        *((SHARED, "barrier_cluster_arrive", n) for n in range(2)),  # all run; values are there
+        *((SHARED, "barrier_cluster_arrive", n) for n in range(2)),  # all run; rooms were read
         *((SHARED, "barrier_cluster_wait", n) for n in range(2)),
+        *((SHARED, "mbarrier_init", n) for n in range(4)),
+        (SHARED, "fence_mbarrier_init", 0),
+        (SHARED, "mbarrier_arrive_expect_tx", 0),
+        (SHARED, "mbarrier_wait", 0),  # values are there
+        (WIDE, "tvm_storage_sync", 1),  # a copy overwrites what all warps have read
     ],
     ids=str,
 )

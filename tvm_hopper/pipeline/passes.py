@@ -110,13 +110,17 @@ def late_passes() -> list[Pass]:
 
 
 def host_passes() -> list[Pass]:
-    """List the passes after all of TVM's; they act on host functions that carry our notes."""
+    """List the passes after all of TVM's.
+
+    They act on host functions that carry our notes; the last one on kernels, as they are printed.
+    """
     from tvm_hopper import transforms
 
     return [
         transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
         transforms.OwnWorkspace(),  # what lies between two kernels outlives the call, on its stream
         transforms.CountBlocks(),  # only now is the device of a call known
+        transforms.UnpackPairs(),  # registers have their numbers, and share what is dead
     ]
 
 

@@ -40,7 +40,13 @@ from tvm_hopper.schedule.memory_bound.nests import (
     one_thread,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import Part, find_parts, is_column_sum, results
+from tvm_hopper.schedule.memory_bound.program import (
+    Part,
+    find_parts,
+    is_column_sum,
+    results,
+    tensors_read,
+)
 from tvm_hopper.schedule.memory_bound.tiles import deal_out, ends_with, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
@@ -144,6 +150,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)
+    _check_sums(own, sums)
     program = find_rows(own)
     reads = find_reads(sch, [*own, *sums], program.full)
     if not program.rows:
@@ -153,6 +160,20 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     choice = choose_persistent(f"block {sums[0].name}", work, given)
     schedule_persistent(sch, own, sums, program, choice, schedule_rows)
     return replace(choice.config, recompute=given.recompute)
+
+
+def _check_sums(own: list[Part], sums: list[Part]) -> None:
+    """Refuse sums of columns of what is computed of rows beside them: it is in no memory yet."""
+    made = [x for p in own for x in p.outputs]
+    for part in sums:
+        for load in part.loads:
+            if any(load.source.same_as(x) for x in made):
+                raise cannot_schedule(
+                    f"block {part.name}",
+                    f"sums of columns of {load.source.name}, which is computed of rows beside them",
+                    "sums of columns of what the function is given",
+                    "let a function of its own compute them, by hs.column_reduction",
+                )
 
 
 def _refuse_given(given: RowReductionConfig, names: tuple[str, ...], program: str) -> None:
@@ -257,6 +278,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
         passes=count_passes(early, program.full),
         splits=may_split(parts, program.full, reads, stored),
         unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
+        beside=_reads_beside(copy, parts, [x.tensor for x in reads]),
     )
     if given.vector is not None and work.vector != given.vector:
         raise cannot_schedule(
@@ -277,6 +299,12 @@ def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) ->
         if program.columns * dtype_bytes(ir.dtype_of(tensor)) % BULK_ALIGNMENT:
             return f"rows of {program.columns} elements of {ir.dtype_of(tensor)}"
     return "" if tensors else "no tensor of rows"
+
+
+def _reads_beside(sch: s_tir.Schedule, parts: list[Part], tensors: list[Any]) -> bool:
+    """Tell whether a program reads something else than rows and what they share."""
+    known = [*tensors, *(x for p in parts for x in p.outputs)]
+    return any(not any(x.same_as(y) for y in known) for x in tensors_read(sch, parts))
 
 
 def _bytes(tensors: Iterable[Any]) -> int:

@@ -50,9 +50,9 @@ STAGED_SIZES = (128, 256, 512, 1024)
 STAGED_CHUNKS = (1, 2, 4)
 ROOM_OF_SUMS = 2048  # bytes of shared memory beside rows: sums of warps, barriers, alignment
 STAGED_REGISTERS = 40  # of a thread
-STAGED_THREADS = (256, 512)  # of a thread block; the latter if rows share tensors
+STAGED_THREADS = (256, 512)  # of a thread block; the latter if rows share tensors, or have labels
 STAGED_AT_ONCE = 128  # bytes that it loads together, with what rows share
-STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; the latter if rows share tensors
+STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; likewise
 STAGED_SHARE = 0.97  # of memory's share
 CLUSTER_SHARE = 0.88  # the same, of clusters that have rows in registers
 TWICE = 0.89  # the same, of one thread block that reduces long rows twice out of registers
@@ -107,6 +107,8 @@ class RowWork:
         Times that a kernel which streams rows loads them.
     unstaged : str
         Why rows cannot wait in shared memory, if they cannot.
+    beside : bool
+        Whether rows read values of their own, as labels, late and out of memory.
     splits : bool
         Whether thread blocks can each reduce a row and store a part of it: nothing else is stored.
     """
@@ -122,7 +124,13 @@ class RowWork:
     moved: int = 0
     passes: int = 2
     unstaged: str = ""
+    beside: bool = False
     splits: bool = False
+
+    @property
+    def waits_late(self) -> bool:
+        """Whether what is behind the last reduction waits for more than the row itself."""
+        return self.shared > 0 or self.beside
 
 
 @dataclass(frozen=True)
@@ -273,9 +281,9 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
 def _order_staged(tile: RegisterTile, work: RowWork) -> tuple[float, ...]:
     """Sort staged rows by how far their parts, threads and vectors are from what was fastest."""
     part = tile.rows * work.columns * work.loaded / tile.cluster
-    wanted = STAGED_PARTS[bool(work.shared)]
+    wanted = STAGED_PARTS[work.waits_late]
     at_once = tile.chunks * tile.vector * (work.loaded + work.shared)
-    threads = tile.threads * tile.rows / STAGED_THREADS[bool(work.shared)]
+    threads = tile.threads * tile.rows / STAGED_THREADS[work.waits_late]
     far = abs(log2(part / wanted)) + abs(log2(threads))
     return (at_once > STAGED_AT_ONCE, far, tile.cluster, -tile.chunks)
 

@@ -1,0 +1,45 @@
+"""The upper half of a register, in its place: one instruction that the compiler cannot look into.
+
+    and.b32 y, x, 0xffff0000
+
+Written as an operation of C it would be taken out of loops and kept across them, a register for
+each half: that makes kernels spill that hold a row's weights in pairs (nvcc 13.0).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir as tvm_ir
+from tvm.backend.cuda.codegen.schema import device_intrinsic
+from tvm.tirx.expr import CallEffectKind
+
+from tvm_hopper import ir
+
+UPPER = "tvm_hopper_upper_half"
+_registered: set[str] = set()
+
+
+def register() -> None:
+    """Make the operator known to TVM and to its CUDA code generator, once."""
+    if UPPER in _registered:
+        return
+    _registered.add(UPPER)
+    tvm_ir.register_op_attr(f"tirx.{UPPER}", "TCallEffectKind", CallEffectKind.Pure.value)
+    tvm_ir.register_op_attr(f"tirx.{UPPER}", "TScriptPrinterName", UPPER)
+    device_intrinsic(
+        UPPER,
+        c_signature="(unsigned int x)",
+        body="""\
+    unsigned int y;
+    asm("and.b32 %0, %1, 0xffff0000;" : "=r"(y) : "r"(x));
+    return y;""",
+        return_type="unsigned int",
+        tvm_return_type="uint32",
+    )
+
+
+def upper(word: Any) -> Any:
+    """Build the upper 16 bits of a uint32, the lower ones zero."""
+    register()
+    return ir.call_op(f"tirx.{UPPER}", "uint32", word)

@@ -110,7 +110,11 @@ def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
         start = [ir.substitute(x.coordinate, {p.loop_var: panel}) for x in transfer.dims]
         if transfer.row_dims:  # parts follow the outermost dimension of the rows
             cut = transfer.row_dims[0]
-            start[cut] = start[cut] + part * transfer.tensor_map.box[cut]
+            begin = start[cut] + part * transfer.tensor_map.box[cut]
+            if transfer.is_spare:  # nobody uses these rows: any that are there will do
+                is_inside = begin < ir.cast_like(transfer.dims[cut].extent, begin)
+                begin = tirx.Select(is_inside, begin, ir.cast_like(0, begin))
+            start[cut] = begin
         # 32 bits: PTX ISA 9.1, 9.7.9.27.1.2; loops may count in 64.
         coordinates = [ir.as_int32(ir.simplify(x)) for x in start]
         place = [ir.simplify(first_panel + panel), ir.simplify(first_row + row), 0]

@@ -20,7 +20,7 @@ from tvm_hopper.analysis.bounds import as_less_than, find_bounds
 from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
-from tvm_hopper.requests.keys import SWIZZLE
+from tvm_hopper.requests.keys import SPARE_ROWS, SWIZZLE
 
 from .copy_rules import check_alone, check_once
 from .shared_loads import find_cluster_axis, sharing_of
@@ -57,6 +57,7 @@ class TmaTransfer:
     row_dims: tuple[int, ...]
     swizzle: int
     around: tuple[ir.For, ...]  # loops whose variables a coordinate may depend on
+    is_spare: bool = False  # boxes beyond the tensor's end load its first rows instead
 
     def __post_init__(self) -> None:
         longest = max((d or 0) for d in self.tensor_map.dims)
@@ -122,7 +123,8 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     axis = find_cluster_axis(around)
     blocks = 1 if axis is None else sharing_of(tensor.indices, axis).count
     extents = [int(loop.extent) for loop in loops]
-    boxes = _row_boxes(copy, extents, list(steps.values()), blocks)
+    spare = _spare_rows(copy, loops)
+    boxes = _row_boxes(copy, extents, list(steps.values()), blocks, spare or maps.MAX_BOX)
     moving = (*copy.loops[1:-1], s)
     start = tensor.start(moving)
     strides = tensor.strides_bytes
@@ -153,7 +155,8 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     axes = [x.axis for x in dims]
     row_dims = tuple(axes.index(axis) for axis in (rows or [NO_AXIS] * no_axis))
     swizzle = int(copy.block.annotations[SWIZZLE])
-    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, (*around, *copy.loops))
+    loops = [*around, *copy.loops]
+    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, tuple(loops), bool(spare))
 
 
 def _stays_at_zero(copy: Transfer, axis: int, around: tuple[ir.For, ...]) -> bool:
@@ -187,10 +190,21 @@ def _row_steps(copy: Transfer, loops: list[ir.For]) -> dict[int, int]:
     }
 
 
-def _row_boxes(copy: Transfer, extents: list[int], steps: list[int], blocks: int = 1) -> list[int]:
+def _spare_rows(copy: Transfer, loops: list[ir.For]) -> int:
+    """Return the rows of a box where those beyond the tensor's end need not be zeros, else 0."""
+    asked = int(copy.block.annotations.get(SPARE_ROWS, 0))
+    if len(loops) != 1 or copy.condition is None:
+        return 0
+    return asked if ir.uses(copy.condition, loops[0].loop_var) else 0
+
+
+def _row_boxes(
+    copy: Transfer, extents: list[int], steps: list[int], blocks: int, most: int
+) -> list[int]:
     """Cut the outermost dimension of the rows into boxes, each where a swizzle begins anew.
 
     Where blocks of a cluster may share the load: into as many for each block, if that is possible.
+    A box has at most so many rows, or as many more as it has to.
     """
     if not extents:
         return []
@@ -210,6 +224,7 @@ def _row_boxes(copy: Transfer, extents: list[int], steps: list[int], blocks: int
     apart = int(copy.tile.buffer.ty.data_alignment)
     whole = [n for n in range(min(num_rows, maps.MAX_BOX // step), 0, -1) if num_rows % n == 0]
     panels = int(copy.loops[0].extent)
+    whole.sort(key=lambda n: n > most)
     whole.sort(key=lambda n: panels * (num_rows // n) % blocks != 0)  # else each loads for itself
     for n in whole:
         if n == num_rows or n * row_bytes % apart == 0:

@@ -30,6 +30,7 @@ INT32_MAX = 2**31 - 1  # tiles and thread blocks are counted by 32 bits
 ASYNC_COPY = "tvm_hopper.async_copy"
 SWIZZLE = "tvm_hopper.swizzle"
 CACHE_HINT = "tvm_hopper.cache_hint"
+SPARE_ROWS = "tvm_hopper.spare_rows"
 # -- on the block that loads a vector into registers
 LOAD_HINT = "tvm_hopper.load_hint"
 # -- on the block that copies a tile from shared to global memory
@@ -40,6 +41,7 @@ BESIDE_COPY = (
     STORE_SLOTS,
     REDUCE,
     CACHE_HINT,
+    SPARE_ROWS,
 )  # what says how a copy is made, not that it is
 # -- on a serial loop around such copies
 ACROSS_BLOCKS = "tvm_hopper.across_blocks"
@@ -117,6 +119,7 @@ class Key:
 # Of copies: what makes them; the first one that can, and what the schedule says without us.
 AUTO, BY_THREADS = "auto", "none"
 MECHANISMS = ("tma", "bulk", "cp_async", "dma", AUTO, BY_THREADS)
+SPARE_BOUNDS = (8, 256)  # of a box: a repetition of the widest swizzle, and what one can have
 CACHE_HINTS = ("evict_first", "evict_last")
 # Not cp.async: where a uniform register is part of the shared address ptxas 13.0 makes its
 # neighbour the descriptor (LDGSTS [R7+UR0], desc[UR1]), and an H200 faults.
@@ -145,6 +148,14 @@ KEYS: dict[str, Key] = {
             str,
             "what L2 is to do with the bytes of a load: give them up first, or last",
             CACHE_HINTS,
+        ),
+        Key(
+            SPARE_ROWS,
+            (BLOCK,),
+            int,
+            "nobody uses rows of a loaded tile that lie beyond the tensor's end: they may hold any "
+            "of its values instead of zeros; how many rows a box has there",
+            bounds=SPARE_BOUNDS,
         ),
         Key(
             LOAD_HINT,

@@ -147,6 +147,14 @@ def test_a_hint_for_l2():
         hs.async_copy(sch, copy, cache_hint="evict_last")
 
 
+def test_rows_that_nobody_uses():
+    sch, _, _, (copy, _) = tiled()
+    hs.async_copy(sch, copy, spare_rows=16)
+    assert sch.get(copy).annotations["tvm_hopper.spare_rows"] == 16
+    with pytest.raises(ScheduleError, match=r"found spare_rows=4; need 8 or more"):
+        hs.async_copy(sch, copy, spare_rows=4)
+
+
 # -- pipeline
 
 

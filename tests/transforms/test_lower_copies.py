@@ -308,6 +308,40 @@ def func(A: T.Buffer((320, 64), "float16")):
     assert plan.box == (64, 160)
 
 
+SPARE = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((100, 64), "float16")):
+    for bx in T.thread_binding(2, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((1, 64, 64), "float16", scope="shared.dyn", align=1024)
+            for p, r, s in T.grid(1, 64, 64):
+                with T.sblock("copy"):
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                    T.sblock_attr({"tvm_hopper.spare_rows": 24})
+                    tile[p, r, s] = T.if_then_else(
+                        bx * 64 + r < 100, A[bx * 64 + r, s], T.float16(0)
+                    )
+"""
+
+
+def test_boxes_of_spare_rows_stay_inside_of_the_tensor():
+    got = run(parse(SPARE), LowerCopies())
+    (load,) = ir.find_all(got.body, ir.Call, lambda x: LOAD in str(x.args[:1]))
+    # 16 is the largest divisor of 64 up to 24 that keeps to atoms of eight rows
+    assert str(load.args[4]) == "T.Select(bx * 16 + part * 4 < 25, bx * 64 + part * 16, 0)"
+    (note,) = notes_of(got)
+    assert note.box == (64, 16)
+
+
+def test_rows_that_all_lie_inside_are_one_box():
+    pad = SPARE[SPARE.index("T.if_then") :].rstrip()
+    got = run(parse(SPARE, ("(100, 64)", "(128, 64)"), (pad, "A[bx * 64 + r, s]")), LowerCopies())
+    (load,) = ir.find_all(got.body, ir.Call, lambda x: LOAD in str(x.args[:1]))
+    assert str(load.args[4]) == "bx * 64"
+
+
 @pytest.mark.parametrize(
     "predicate",
     [

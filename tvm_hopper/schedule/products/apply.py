@@ -86,7 +86,7 @@ def matmul(
     config : MatmulConfig, optional
         How to cut it up; what it leaves open is chosen from the shape.
     classes : sequence of int, or mapping of int to MatmulConfig, optional
-        Of symbolic rows: up to how many each kernel runs, ascending, at most nine; the last one
+        Of symbolic rows: up to how many each kernel runs, ascending, at most eight; the last one
         also runs above. Each is chosen for its bound, or has the configuration that it is mapped
         to. None: by the model (`hs.choose_classes`), one kernel if `config` has a tile, stages,
         consumers or registers. Empty: one kernel, which is chosen for many rows.

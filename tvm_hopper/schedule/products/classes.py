@@ -41,13 +41,13 @@ from .rates import MEASURED
 from .recognize import Matmul
 from .split import WORKSPACE
 
-TILE_CLASSES = 8  # kernels of tiles that one function is worth
-MOST_CLASSES = TILE_CLASSES + 1  # and one of dot products, for one row
+MOST_CLASSES = 8  # kernels that one function is worth
+TILE_CLASSES = MOST_CLASSES - 1  # and one of dot products, for one row
 LEAST_GAIN = 0.05  # of the time over an octave of row counts, for which a kernel more is built
 UNSURE = 0.04  # by which another kernel than the best may be slower than estimated
 MUCH, STEEPER = 0.12, 40  # a loss of more than this part of the time counts so many times more
 LADDER = (
-    *(8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
+    *(8, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
     *(1024, 1280, 1536, 2048, 3072, 4096, 8192),
 )
 POINTS = tuple(sorted({round(2 ** (i / 8)) for i in range(113)}))  # to 16384, eight an octave
@@ -230,8 +230,7 @@ def choose_classes(
     Returns
     -------
     bounds : tuple of int
-        Rows up to which each class goes, ascending, eight at most, and one of dot products. The
-        kernel of a class is the one that `hs.matmul` takes for as many rows, of blocks that load
+        Rows up to which each class goes, ascending, eight at most. The kernel of a class is the one that `hs.matmul` takes for as many rows, of blocks that load
         alone; the last one also runs above its bound.
 
     Raises

@@ -21,6 +21,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
 
 from .candidates import MOST_PARTS, Candidates
+from .config import SMALL_BOX
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -181,7 +182,12 @@ class ProductShape:
 
 
 def estimate(
-    product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates, by_kernels: bool = False
+    product: ProductShape,
+    tiles: Candidates,
+    chip: Chip,
+    rates: Rates,
+    by_kernels: bool = False,
+    spare: bool = True,
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
@@ -197,6 +203,9 @@ def estimate(
         The constants.
     by_kernels : bool
         Whether parts of a sum meet in a workspace, and not in a cluster.
+    spare : bool
+        Whether boxes that lie beyond an edge of the output are loaded from within the tensor, as
+        they are since 2026-11-23: then no rows of them are outside.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = float(product.m), float(product.n), float(product.k)
@@ -243,10 +252,15 @@ def estimate(
     apart = 0.0 if by_kernels else rates.apart
     through_l2 = loaded * active / rates.l2_bytes * parts**apart
     down, across = np.ceil(m / rows), np.ceil(n / columns)
-    # Of all boxes; blocks of a row load those of A once for all of them, those of a column B's.
-    beyond = (down * rows - m) * across / column_blocks + (across * columns - n) * down / row_blocks
-    outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)
+    left_out, right_out = down * rows - m, across * columns - n
     together = row_blocks * column_blocks
+    if spare and product.majors[0] == "k":
+        left_out = -m % _box_rows(rows, column_blocks, together)
+    if spare and product.majors[1] == "k":
+        right_out = -n % _box_rows(columns, row_blocks, together)
+    # Of all boxes; blocks of a row load those of A once for all of them, those of a column B's.
+    beyond = left_out * across / column_blocks + right_out * down / row_blocks
+    outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)
     latency = rates.latency_cycles * together**rates.together / np.maximum(tiles.stages - 1.0, 0.5)
     several = [own * tiles.consumers, own + turn, fill, latency, through_l2, outside]
     step = _norm(rates.step_norm, *several)
@@ -282,6 +296,12 @@ def estimate(
     cut = (m % rows != 0) | (n % columns != 0)
     cycles *= 1 + rates.tied * (together > 1)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
+
+
+def _box_rows(size: Floats, sharing: Floats, together: Floats) -> Floats:
+    """Return the rows of one box of an operand, of which some may lie beyond its tensor's end."""
+    small = np.where(size % SMALL_BOX == 0, SMALL_BOX, SMALL_BOX // 2)
+    return np.asarray(np.where(together > 1, size / sharing, small), dtype=np.float64)
 
 
 def _narrow(rates: Rates, major: str, row_bytes: Floats) -> Floats:

@@ -171,7 +171,8 @@ def async_copy(
     spare_rows : int, optional
         Nobody uses rows of the tile that lie beyond the tensor's end: TMA may load others in their
         place, which takes less time than to fill them with zeros. Rows of a box, 8 to 256: a box
-        that lies beyond the end loads the tensor's first ones. None: they are zeros.
+        that lies beyond the end loads the tensor's first ones. None: they are zeros. Of a copy
+        without a pad it says nothing.
 
     Raises
     ------
@@ -199,8 +200,14 @@ def async_copy(
         _ask(sch, where, copy, keys.SWIZZLE, swizzle)
     if cache_hint is not None:
         _ask(sch, where, copy, keys.CACHE_HINT, cache_hint)
-    if spare_rows is not None:
+    if spare_rows is not None and _has_pad(sch, copy):
         _ask(sch, where, copy, keys.SPARE_ROWS, spare_rows)
+
+
+def _has_pad(sch: s_tir.Schedule, copy: Any) -> bool:
+    """Tell whether a copy fills what lies outside of its tensor."""
+    is_pad = lambda x: x.op.name.endswith("if_then_else")  # noqa: E731
+    return bool(ir.find_all(sch.get(copy).body, ir.Call, is_pad))
 
 
 STORES = tuple(

@@ -230,8 +230,9 @@ def choose_classes(
     Returns
     -------
     bounds : tuple of int
-        Rows up to which each class goes, ascending, eight at most. The kernel of a class is the one that `hs.matmul` takes for as many rows, of blocks that load
-        alone; the last one also runs above its bound.
+        Rows up to which each class goes, ascending, eight at most. The kernel of a class is the one
+        that `hs.matmul` takes for as many rows, of blocks that load alone; the last one also runs
+        above its bound.
 
     Raises
     ------

@@ -57,7 +57,7 @@ class TmaTransfer:
     row_dims: tuple[int, ...]
     swizzle: int
     around: tuple[ir.For, ...]  # loops whose variables a coordinate may depend on
-    is_spare: bool = False  # boxes beyond the tensor's end load its first rows instead
+    tail: Any = None  # rows of the last tile inside of the tensor, where the others may be anything
 
     def __post_init__(self) -> None:
         longest = max((d or 0) for d in self.tensor_map.dims)
@@ -96,6 +96,19 @@ class TmaTransfer:
         return tuple(x.box for x in self.dims)
 
     @property
+    def tail_box(self) -> tuple[Any, ...]:
+        """The box of the last tile, where that is another one."""
+        cut = self.row_dims[0]
+        return (*self.tensor_map.box[:cut], self.tail, *self.tensor_map.box[cut + 1 :])
+
+    @property
+    def is_whole(self) -> Any:
+        """Tell whether all rows of a tile lie inside of the tensor."""
+        dim = self.dims[self.row_dims[0]]
+        end = dim.coordinate + dim.box
+        return ir.simplify(end <= ir.cast_like(dim.extent, end))
+
+    @property
     def box_rows(self) -> int:
         """Rows of the tile that one load brings."""
         return prod(self.dims[i].box for i in self.row_dims)
@@ -123,8 +136,7 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     axis = find_cluster_axis(around)
     blocks = 1 if axis is None else sharing_of(tensor.indices, axis).count
     extents = [int(loop.extent) for loop in loops]
-    spare = _spare_rows(copy, loops)
-    boxes = _row_boxes(copy, extents, list(steps.values()), blocks, spare or maps.MAX_BOX)
+    boxes = _row_boxes(copy, extents, list(steps.values()), blocks)
     moving = (*copy.loops[1:-1], s)
     start = tensor.start(moving)
     strides = tensor.strides_bytes
@@ -155,8 +167,11 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     axes = [x.axis for x in dims]
     row_dims = tuple(axes.index(axis) for axis in (rows or [NO_AXIS] * no_axis))
     swizzle = int(copy.block.annotations[SWIZZLE])
-    loops = [*around, *copy.loops]
-    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, tuple(loops), bool(spare))
+    tail = None
+    if rows and boxes == extents and len(loops) == 1 and list(steps.values()) in ([], [1]):
+        tail = _tail(copy, loops[0], dims[row_dims[0]])
+    around = (*around, *copy.loops)
+    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, around, tail)
 
 
 def _stays_at_zero(copy: Transfer, axis: int, around: tuple[ir.For, ...]) -> bool:
@@ -190,21 +205,19 @@ def _row_steps(copy: Transfer, loops: list[ir.For]) -> dict[int, int]:
     }
 
 
-def _spare_rows(copy: Transfer, loops: list[ir.For]) -> int:
-    """Return the rows of a box where those beyond the tensor's end need not be zeros, else 0."""
-    asked = int(copy.block.annotations.get(SPARE_ROWS, 0))
-    if len(loops) != 1 or copy.condition is None:
-        return 0
-    return asked if ir.uses(copy.condition, loops[0].loop_var) else 0
+def _tail(copy: Transfer, rows: ir.For, dim: MapDim) -> Any:
+    """Return the rows of the last tile, where those beyond the tensor's end may be anything."""
+    if SPARE_ROWS not in copy.block.annotations or copy.condition is None:
+        return None
+    if not ir.uses(copy.condition, rows.loop_var) or not divides(dim.box, dim.coordinate):
+        return None
+    return ir.simplify(tirx.floormod(dim.extent - 1, ir.cast_like(dim.box, dim.extent)) + 1)
 
 
-def _row_boxes(
-    copy: Transfer, extents: list[int], steps: list[int], blocks: int, most: int
-) -> list[int]:
+def _row_boxes(copy: Transfer, extents: list[int], steps: list[int], blocks: int = 1) -> list[int]:
     """Cut the outermost dimension of the rows into boxes, each where a swizzle begins anew.
 
     Where blocks of a cluster may share the load: into as many for each block, if that is possible.
-    A box has at most so many rows, or as many more as it has to.
     """
     if not extents:
         return []
@@ -224,7 +237,6 @@ def _row_boxes(
     apart = int(copy.tile.buffer.ty.data_alignment)
     whole = [n for n in range(min(num_rows, maps.MAX_BOX // step), 0, -1) if num_rows % n == 0]
     panels = int(copy.loops[0].extent)
-    whole.sort(key=lambda n: n > most)
     whole.sort(key=lambda n: panels * (num_rows // n) % blocks != 0)  # else each loads for itself
     for n in whole:
         if n == num_rows or n * row_bytes % apart == 0:

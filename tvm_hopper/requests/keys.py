@@ -119,7 +119,6 @@ class Key:
 # Of copies: what makes them; the first one that can, and what the schedule says without us.
 AUTO, BY_THREADS = "auto", "none"
 MECHANISMS = ("tma", "bulk", "cp_async", "dma", AUTO, BY_THREADS)
-SPARE_BOUNDS = (8, 256)  # of a box: a repetition of the widest swizzle, and what one can have
 CACHE_HINTS = ("evict_first", "evict_last")
 # Not cp.async: where a uniform register is part of the shared address ptxas 13.0 makes its
 # neighbour the descriptor (LDGSTS [R7+UR0], desc[UR1]), and an H200 faults.
@@ -153,9 +152,9 @@ KEYS: dict[str, Key] = {
             SPARE_ROWS,
             (BLOCK,),
             int,
-            "nobody uses rows of a loaded tile that lie beyond the tensor's end: they may hold any "
-            "of its values instead of zeros; how many rows a box has there",
-            bounds=SPARE_BOUNDS,
+            "nobody uses rows of a loaded tile that lie beyond the tensor's end: they may hold "
+            "what an earlier load left there instead of zeros",
+            (1,),
         ),
         Key(
             LOAD_HINT,

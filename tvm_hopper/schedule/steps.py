@@ -142,7 +142,7 @@ def async_copy(
     mechanism: str = "auto",
     swizzle: int | None = None,
     cache_hint: str | None = None,
-    spare_rows: int | None = None,
+    spare_rows: bool = False,
 ) -> None:
     """Ask for a copy to shared memory, or to VTCM, to be made by the hardware, asynchronously.
 
@@ -168,17 +168,15 @@ def async_copy(
         for a tile of a product, none for one of plain loops.
     cache_hint : str, optional
         What L2 is told about the bytes: "evict_first" or "evict_last"; None: nothing.
-    spare_rows : int, optional
-        Nobody uses rows of the tile that lie beyond the tensor's end: TMA may load others in their
-        place, which takes less time than to fill them with zeros. Rows of a box, 8 to 256: a box
-        that lies beyond the end loads the tensor's first ones. None: they are zeros. Of a copy
-        without a pad it says nothing.
+    spare_rows : bool
+        Nobody uses rows of the tile that lie beyond the tensor's end: TMA need not fill them with
+        zeros, which takes it longer than to load others. They hold zeros or what an earlier load
+        left there. Of a copy without a pad it says nothing.
 
     Raises
     ------
     ScheduleError
-        The block does not write shared memory, or a mechanism, swizzle, hint or number of rows is
-        not one that there is.
+        The block does not write shared memory, or a mechanism, swizzle or hint is not known.
     """
     copy = as_block(sch, copy)
     node = sch.get(copy)
@@ -186,7 +184,7 @@ def async_copy(
     mechanism = as_choice(where, "mechanism", mechanism, keys.MECHANISMS) or keys.AUTO
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
     cache_hint = as_choice(where, "cache_hint", cache_hint, keys.CACHE_HINTS)
-    spare_rows = as_int(where, "spare_rows", spare_rows, *keys.SPARE_BOUNDS)
+    check_type(where, "spare_rows", spare_rows, bool, "whether rows beyond the end are free")
     scopes = [str(region.source.scope()) for region in node.writes]
     if mechanism == keys.AUTO and scopes == [ir.VTCM]:
         (mechanism,) = find_mechanisms("global", "vtcm")
@@ -200,8 +198,8 @@ def async_copy(
         _ask(sch, where, copy, keys.SWIZZLE, swizzle)
     if cache_hint is not None:
         _ask(sch, where, copy, keys.CACHE_HINT, cache_hint)
-    if spare_rows is not None and _has_pad(sch, copy):
-        _ask(sch, where, copy, keys.SPARE_ROWS, spare_rows)
+    if spare_rows and _has_pad(sch, copy):
+        _ask(sch, where, copy, keys.SPARE_ROWS, 1)
 
 
 def _has_pad(sch: s_tir.Schedule, copy: Any) -> bool:

@@ -33,7 +33,6 @@ PENDING = (0, 1)  # WGMMA groups in flight over an iteration
 ACCUMULATE = ("float32",)
 SPLIT_MODES = split.MODES
 SCHEDULES = ("cooperative", "pingpong")  # of consumers over output tiles
-SMALL_BOX, LARGE_BOX = 16, 256  # rows
 STORES = ("tma",)  # mechanisms by which outputs leave shared memory
 MOST_BLOCKS = (1 << 31) - 1  # of a grid, in x
 
@@ -245,15 +244,6 @@ class MatmulConfig:
     def in_cluster(self) -> bool:
         """Whether thread blocks of several output tiles load for one another."""
         return self.cluster is not None and self.cluster != (1, 1)
-
-    @property
-    def spare_rows(self) -> int:
-        """Rows of a box of an operand at an edge of the output, which nobody stores.
-
-        Small ones reach less far beyond the edge; blocks that load for one another keep theirs as
-        large as they can be, which is what all interleavings of them can be looked at with.
-        """
-        return LARGE_BOX if self.in_cluster else SMALL_BOX
 
     @property
     def takes_turns(self) -> bool:

@@ -21,7 +21,6 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
 
 from .candidates import MOST_PARTS, Candidates
-from .config import SMALL_BOX
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -204,8 +203,8 @@ def estimate(
     by_kernels : bool
         Whether parts of a sum meet in a workspace, and not in a cluster.
     spare : bool
-        Whether boxes that lie beyond an edge of the output are loaded from within the tensor, as
-        they are since 2026-11-23: then no rows of them are outside.
+        Whether tiles that cross an edge of the output have boxes of their own, as they have since
+        2026-11-23, unless blocks load for one another: then no rows of them are outside.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = float(product.m), float(product.n), float(product.k)
@@ -255,9 +254,9 @@ def estimate(
     left_out, right_out = down * rows - m, across * columns - n
     together = row_blocks * column_blocks
     if spare and product.majors[0] == "k":
-        left_out = -m % _box_rows(rows, column_blocks, together)
+        left_out = np.where(column_blocks > 1, left_out, 0)
     if spare and product.majors[1] == "k":
-        right_out = -n % _box_rows(columns, row_blocks, together)
+        right_out = np.where(row_blocks > 1, right_out, 0)
     # Of all boxes; blocks of a row load those of A once for all of them, those of a column B's.
     beyond = left_out * across / column_blocks + right_out * down / row_blocks
     outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)
@@ -296,12 +295,6 @@ def estimate(
     cut = (m % rows != 0) | (n % columns != 0)
     cycles *= 1 + rates.tied * (together > 1)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
-
-
-def _box_rows(size: Floats, sharing: Floats, together: Floats) -> Floats:
-    """Return the rows of one box of an operand, of which some may lie beyond its tensor's end."""
-    small = np.where(size % SMALL_BOX == 0, SMALL_BOX, SMALL_BOX // 2)
-    return np.asarray(np.where(together > 1, size / sharing, small), dtype=np.float64)
 
 
 def _narrow(rates: Rates, major: str, row_bytes: Floats) -> Floats:

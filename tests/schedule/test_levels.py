@@ -41,8 +41,7 @@ def step_by_step(sch):
     for index in (0, 1):
         copy = sch.cache_read(block, index, "shared.dyn")
         sch.compute_at(copy, k0)
-        spare = 16 if index == 0 else None  # rows of B end where the sum does
-        hs.async_copy(sch, copy, mechanism="tma", swizzle=128, spare_rows=spare)
+        hs.async_copy(sch, copy, mechanism="tma", swizzle=128)
     hs.fuse_epilogue(sch, store)
     hs.wgmma(sch, block)
     hs.pipeline(sch, k0, stages=STAGES, roles=hs.Roles(CONSUMERS, REGISTERS))
@@ -72,8 +71,6 @@ def bare(sch, ragged, epilogue):
             sch.compute_inline(f"{name}_pad")
         sch.annotate(copy, "tvm_hopper.async_copy", "tma")
         sch.annotate(copy, "tvm_hopper.swizzle", 128)
-        if ragged and name == "A":
-            sch.annotate(copy, "tvm_hopper.spare_rows", 16)
     if ragged:
         sch.reverse_compute_inline("C_pad")
     for name in epilogue:

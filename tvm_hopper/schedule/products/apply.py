@@ -291,7 +291,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         # the epilogue may read the tensor too, from global memory
         copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
         sch.compute_at(copy, k_outer)
-        spare = operand.major == "k"  # else rows are those of the sum, which ends in zeros
+        # Rows along k end in zeros; of many tiles few cross an edge.
+        spare = operand.major == "k" and config.persistent == 0
         steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
         _drop_unit_dims(sch, copy, operand.kept)
     operands = 0

@@ -204,7 +204,8 @@ def estimate(
         Whether parts of a sum meet in a workspace, and not in a cluster.
     spare : bool
         Whether tiles that cross an edge of the output have boxes of their own, as they have since
-        2026-11-23, unless blocks load for one another: then no rows of them are outside.
+        2026-11-23, unless blocks load for one another or compute several tiles: then no rows of
+        them are outside.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = float(product.m), float(product.n), float(product.k)
@@ -253,10 +254,11 @@ def estimate(
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     left_out, right_out = down * rows - m, across * columns - n
     together = row_blocks * column_blocks
+    in_turn = (waves > 1) & ~shared
     if spare and product.majors[0] == "k":
-        left_out = np.where(column_blocks > 1, left_out, 0)
+        left_out = np.where((column_blocks > 1) | in_turn, left_out, 0)
     if spare and product.majors[1] == "k":
-        right_out = np.where(row_blocks > 1, right_out, 0)
+        right_out = np.where((row_blocks > 1) | in_turn, right_out, 0)
     # Of all boxes; blocks of a row load those of A once for all of them, those of a column B's.
     beyond = left_out * across / column_blocks + right_out * down / row_blocks
     outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)

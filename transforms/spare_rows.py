@@ -45,7 +45,8 @@ def clear_spare_rows(buffer: ir.Var, tail: Any, threads: ir.KernelThreads) -> ir
 
     def one(turn: Any) -> ir.Stmt:
         number = turn * num_threads + ir.as_int32(threads.var)
-        place, left = [], number
+        place: list[Any] = []
+        left = number
         for extent in (chunks, *(int(x) for x in list(buffer.shape)[-2:0:-1])):
             place.insert(0, tirx.floormod(left, extent))
             left = tirx.floordiv(left, extent)

@@ -168,7 +168,13 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     row_dims = tuple(axes.index(axis) for axis in (rows or [NO_AXIS] * no_axis))
     swizzle = int(copy.block.annotations[SWIZZLE])
     tail = None
-    if rows and boxes == extents and len(loops) == 1 and list(steps.values()) in ([], [1]):
+    if (
+        rows
+        and blocks == 1
+        and boxes == extents
+        and len(loops) == 1
+        and list(steps.values()) in ([], [1])
+    ):
         tail = _tail(copy, loops[0], dims[row_dims[0]])
     around = (*around, *copy.loops)
     return TmaTransfer(copy, tuple(dims), row_dims, swizzle, around, tail)

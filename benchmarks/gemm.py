@@ -87,14 +87,13 @@ def compare(cases: list[Case], runs: list[Any], options: argparse.Namespace) -> 
     import tvm_ffi
 
     sets = tensor_sets(cases[0])
-    ours = [[tvm_ffi.from_dlpack(t) for t in tensors] for tensors in sets]
     views = [views_of(cases[0].layout, a, b) for a, b, _ in sets]
     contenders = [timing.Contender("cublas", lambda i: torch.matmul(*views[i], out=sets[i][2]))]
     for case, run in zip(cases, runs, strict=True):
         contenders.append(
             timing.Contender(
                 case.name,
-                lambda i, run=run: run(*ours[i]),
+                lambda i, run=run: run(*sets[i]),
                 tvm_ffi.use_torch_stream,
             )
         )

@@ -4,6 +4,8 @@ if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")
 
 from .across_cluster import ShareSums
+from .add_any_order import AddAnyOrder
+from .ask_caller import AskCaller
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .bind_across_blocks import BindAcrossBlocks
 from .count_blocks import CountBlocks
@@ -51,6 +53,8 @@ from .values_ahead import ValuesAhead
 from .widen_indices import WidenIndices
 
 __all__ = [
+    "AddAnyOrder",
+    "AskCaller",
     "AssertAlignment",
     "BindAcrossBlocks",
     "CountBlocks",

@@ -40,6 +40,7 @@ from tvm_hopper.schedule.products.model import (
     num_tiles,
     rank_both,
 )
+from tvm_hopper.schedule.products.parts import without_allocator
 
 from .configurations import Configuration
 from .problems import Floats, Problem, bytes_of
@@ -80,7 +81,7 @@ class MatmulProblem(Problem):
 
     def resolved(self, config: Configuration) -> MatmulConfig:
         """Return the configuration with the choices of `hs.choose_config`."""
-        given = cast(MatmulConfig, config)
+        given = without_allocator(cast(MatmulConfig, config))
         m, n, k = self.extents
         if may_be_dots(given) and not isinstance(given.dots, tuple):
             with self.target:

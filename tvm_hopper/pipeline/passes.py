@@ -51,6 +51,8 @@ def hook_passes() -> list[Pass]:
 
     return [
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
+        transforms.AskCaller(),  # before anything is noted of a kernel: one becomes two
+        transforms.AddAnyOrder(),  # copies are requests yet: they become reductions
         transforms.NoteRows(),  # for `explain` alone
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
         transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part

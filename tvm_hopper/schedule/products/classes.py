@@ -39,7 +39,7 @@ from .model import as_product, choose_config
 from .parts import for_any_rows
 from .rates import MEASURED
 from .recognize import Matmul
-from .split import WORKSPACE
+from .split import ANYWHERE
 
 MOST_CLASSES = 8  # kernels that one function is worth
 TILE_CLASSES = MOST_CLASSES - 1  # and one of dot products, for one row
@@ -322,7 +322,7 @@ def estimate_all(
     chip = chip or chip_of_target()
     times = np.empty((len(wanted), len(configs)))
     for way, by_kernels in itertools.product((False, True), repeat=2):
-        kinds = [(bool(x.transposed), x.split_mode == WORKSPACE) for x in configs]
+        kinds = [(bool(x.transposed), x.split_mode in ANYWHERE) for x in configs]
         places = [i for i, kind in enumerate(kinds) if kind == (way, by_kernels)]
         if not places:
             continue

@@ -135,9 +135,9 @@ class Rates:
     meeting_cycles: float = 3000.0
     peer_cycles: float = 100.0
     exchange_bytes: float = 32.0
-    kernel_cycles: float = 1000.0
+    kernel_cycles: float = 2500.0
     part_cycles: float = 150.0
-    wide_parts: float = 5.0
+    wide_parts: float = 4.0
     workspace_bytes: float = 40.0
     cut_share: float = 0.035
     step_norm: float = 5.3

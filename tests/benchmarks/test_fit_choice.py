@@ -19,7 +19,7 @@ def measured(rates, shapes):
     found = []
     for shape in shapes:
         times = estimate(shape, tiles, Chip(), rates)
-        found.append(fit_choice.Measured(shape, ((shape, tiles, False),), times, 1.0))
+        found.append(fit_choice.Measured(shape, ((shape, tiles, False),), times, 1.0, True))
     return found
 
 

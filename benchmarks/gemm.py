@@ -2,11 +2,13 @@
 
     python -m benchmarks.gemm
     python -m benchmarks.gemm --sizes 4096x4096x4096 --variant "" --variant tile=128x128x64,stages=4
+    python -m benchmarks.gemm --sizes 8192x8192x8192 --layouts NT NN TN TT
     python -m benchmarks.gemm --population 7 60         problems drawn like users', from a seed
 
 Each size and type: built, checked (see matmul_case.py), then timed in turn with torch.matmul(out=)
-in this one process. Same output type as the input, float32 sums, normal random inputs, C = A B^T.
-The first variant, an empty text, is the default configuration.
+in this one process. Same output type as the input, float32 sums, normal random inputs. A layout
+says of A and of B whether rows lie as in C = A B ("N"). The first variant, an empty text, is the
+default configuration.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import dataclasses
+import math
 import multiprocessing
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -72,18 +76,19 @@ def tensor_sets(case: Case) -> list[tuple[Any, Any, Any]]:
     return made
 
 
+def views_of(layout: str, a: Any, b: Any) -> tuple[Any, Any]:
+    """Return the operands as the formula has them: rows of A, columns of B."""
+    return (a if layout[0] == "N" else a.t()), (b if layout[1] == "N" else b.t())
+
+
 def compare(cases: list[Case], runs: list[Any], options: argparse.Namespace) -> list[dict]:
     """Time all variants of one problem in turn with cuBLAS; returns one row a variant."""
     import torch
     import tvm_ffi
 
     sets = tensor_sets(cases[0])
-    transposed = [b.t() for _, b, _ in sets]
-    contenders = [
-        timing.Contender(
-            "cublas", lambda i: torch.matmul(sets[i][0], transposed[i], out=sets[i][2])
-        )
-    ]
+    views = [views_of(cases[0].layout, a, b) for a, b, _ in sets]
+    contenders = [timing.Contender("cublas", lambda i: torch.matmul(*views[i], out=sets[i][2]))]
     for case, run in zip(cases, runs, strict=True):
         contenders.append(
             timing.Contender(
@@ -98,6 +103,7 @@ def compare(cases: list[Case], runs: list[Any], options: argparse.Namespace) -> 
     return [
         {
             "size": f"{case.m}x{case.n}x{case.k}",
+            "layout": case.layout,
             "dtype": case.dtype,
             "config": case.config,
             "ours": dataclasses.asdict(t),
@@ -116,15 +122,25 @@ def table(rows: list[dict], about: dict[str, str]) -> str:
     lines += [f"- {name}: {value}" for name, value in about.items()]
     lines += [
         "",
-        "C[M, N] = A[M, K] B[N, K]^T; output type = input type; normal random inputs; medians of "
-        "times taken in turn in one process; `graph`: replay of 20 captured calls, both sides.",
+        "C[M, N] = A B; NT: A[M, K] and B[N, K]; output type = input type; normal random inputs; "
+        "medians of times taken in turn in one process; `graph`: replay of 20 captured calls, both "
+        "sides.",
         "",
-        "| M x N x K | type | configuration | ours us (p10-p90) | TFLOP/s | cuBLAS us | TFLOP/s "
-        "| ours / cuBLAS speed | timed by | error |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| M x N x K | layout | type | configuration | ours us (p10-p90) | TFLOP/s | cuBLAS us "
+        "| TFLOP/s | ours / cuBLAS speed | timed by | error |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+        *body(rows),
     ]
+    if found := means(rows):
+        lines += ["", *found]
+    return "\n".join(lines) + "\n"
+
+
+def body(rows: list[dict]) -> list[str]:
+    """Return the lines of the table."""
+    lines = []
     for row in rows:
-        shape = row["size"].replace("x", " x ")
+        shape = f"{row['size'].replace('x', ' x ')} | {row['layout']}"
         config = ", ".join(f"{k}={v}" for k, v in row["config"].items()) or "default"
         if "message" in row:
             lines.append(f"| {shape} | {row['dtype']} | {config} | {row['message']} |||||||")
@@ -136,7 +152,21 @@ def table(rows: list[dict], about: dict[str, str]) -> str:
             f"| {row['ours_tflops']:.0f} | {base['median_us']:.1f} | {row['cublas_tflops']:.0f} "
             f"| **{row['ratio']:.3f}** | {ours['method']} | {row['error']:.1e} |"
         )
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def means(rows: list[dict]) -> list[str]:
+    """Return a line for each size whose default was timed several times: its mean ratio."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if not row["config"] and "ratio" in row:
+            found.setdefault(row["size"], []).append(row["ratio"])
+    return [
+        f"{size}: geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, least "
+        f"{min(ratios):.3f} of {len(ratios)}"
+        for size, ratios in found.items()
+        if len(ratios) > 1
+    ]
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -144,6 +174,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="MxNxK")
     parser.add_argument("--dtypes", nargs="+", default=["float16", "bfloat16"])
+    parser.add_argument("--layouts", nargs="+", default=["NT"], choices=["NT", "NN", "TN", "TT"])
     parser.add_argument(
         "--population",
         nargs=2,
@@ -171,9 +202,10 @@ def main(argv: list[str]) -> int:
         return run_population(options, until)
     variants = [read_variant(text) for text in options.variant or [""]]
     problems = [
-        [Case(*map(int, size.split("x")), "NT", dtype, dtype, v) for v in variants]
+        [Case(*map(int, size.split("x")), layout, dtype, dtype, v) for v in variants]
         for size in options.sizes
         for dtype in options.dtypes
+        for layout in options.layouts
     ]
     rows = run_problems(problems, options, until)
     about = machine.describe()
@@ -200,11 +232,7 @@ def run_problems(
                     print(f"out of time before {cases[0].name}")
                     break
                 rows += run_problem(cases, [built[id(c)] for c in cases], options)
-                print(
-                    *table(rows[-len(cases) :], {}).splitlines()[-len(cases) :],
-                    sep="\n",
-                    flush=True,
-                )
+                print(*body(rows[-len(cases) :]), sep="\n", flush=True)
     return rows
 
 
@@ -238,7 +266,11 @@ def run_problem(cases: list[Case], built: list[Any], options: argparse.Namespace
             run = tvm.runtime.load_module(future.result())["main"]
             errors.append(max(check(case, run).values()))
         except Exception as error:  # one bad variant must not hide the others' figures
-            head = {"size": f"{case.m}x{case.n}x{case.k}", "dtype": case.dtype}
+            head = {
+                "size": f"{case.m}x{case.n}x{case.k}",
+                "layout": case.layout,
+                "dtype": case.dtype,
+            }
             text = f"{type(error).__name__}: {str(error).splitlines()[-1][:300]}"
             rows.append(head | {"config": case.config, "message": text})
             continue

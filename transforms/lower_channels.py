@@ -92,6 +92,7 @@ from .channel_barriers import (
     emit_start,
 )
 from .cp_async_chunks import emit_chunks, share_out
+from .spare_rows import start_spare_rows
 from .store_slots import find_rings, without_slots
 
 # A producer has few registers, and the addresses of many copies at once would spill: 356 bytes with
@@ -109,7 +110,8 @@ def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     remote = _peer_register(kernel, names)
     start: list[ir.Stmt] = []
     if thread is not None:
-        start = emit_start(kernel, list(barriers.values()), thread, in_cluster=bool(remote))
+        start = start_spare_rows(kernel, threads)
+        start += emit_start(kernel, list(barriers.values()), thread, in_cluster=bool(remote))
     registers = {hint: _new_policy(names, hint) for hint in _find_hints(kernel)}
     policies = {hint: tirx.BufferLoad(register, [0]) for hint, register in registers.items()}
     num_loading = count_loading_threads(kernel)

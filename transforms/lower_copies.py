@@ -123,7 +123,15 @@ def rewrite_copies(kernel: Any, plan: CopyPlan, no_input: list[ir.Var], names: i
         handle = tirx.tvm_stack_alloca("tensormap", 1)
         tensor_map = ir.Var(names.take(f"{group[0].copy.tensor.buffer.name}_map"), handle.ty)
         host += [tirx.Bind(tensor_map, handle), encode_unless_empty(group, tensor_map, no_input)]
-        planned.update({boxes.copy.nest: box_block(boxes, tensor_map) for boxes in group})
+        tail_map = None
+        if group[0].tail is not None:
+            tail_map = ir.Var(names.take(f"{group[0].copy.tensor.buffer.name}_tail_map"), handle.ty)
+            handle = tirx.tvm_stack_alloca("tensormap", 1)
+            host += [
+                tirx.Bind(tail_map, handle),
+                encode_unless_empty(group, tail_map, no_input, is_tail=True),
+            ]
+        planned.update({boxes.copy.nest: box_block(boxes, tensor_map, tail_map) for boxes in group})
     for run in plan.runs:
         planned[run.copy.nest] = run_block(run)
     for chunks in plan.chunks:

@@ -53,6 +53,7 @@ from tvm_hopper.requests.keys import (
     CACHE_HINT,
     DIM_ALIGN,
     HINTED,
+    SPARE_ROWS,
     UNPADDED,
 )
 from tvm_hopper.requests.targets import arch_of
@@ -171,6 +172,7 @@ def _asking(nest: ir.Stmt, mechanism: str | None) -> ir.Stmt:
         else:
             notes[ASYNC_COPY] = mechanism
             notes = {k: v for k, v in notes.items() if k != CACHE_HINT or mechanism in HINTED}
+            notes = {k: v for k, v in notes.items() if k != SPARE_ROWS or mechanism == PREFERRED[0]}
         return ir.with_block(block, annotations=notes)
 
     return ir.replace(nest, ir.SBlock, ask)

@@ -25,7 +25,8 @@ def group_by_map(transfers: Iterable[TmaTransfer]) -> list[list[TmaTransfer]]:
     """Put copies together whose maps say the same: the tensor, its extents and strides, the box."""
     groups: list[tuple[list[Any], list[TmaTransfer]]] = []
     for transfer in transfers:
-        arguments = _arguments(transfer)
+        arguments = _arguments(transfer, transfer.tensor_map.box)
+        arguments += [] if transfer.tail is None else [transfer.tail]
         alike = next((x for known, x in groups if structural_equal(known, arguments)), None)
         if alike is None:
             groups.append((arguments, [transfer]))
@@ -35,11 +36,12 @@ def group_by_map(transfers: Iterable[TmaTransfer]) -> list[list[TmaTransfer]]:
 
 
 def encode_unless_empty(
-    transfers: list[TmaTransfer], tensor_map: ir.Var, no_input: list[ir.Var]
+    transfers: list[TmaTransfer], tensor_map: ir.Var, no_input: list[ir.Var], is_tail: bool = False
 ) -> ir.Stmt:
     """Encode a map, unless the tensor holds nothing: then none can exist, and nothing is loaded."""
     first = transfers[0]
-    encode = tirx.call_packed("runtime.cuTensorMapEncodeTiled", tensor_map, *_arguments(first))
+    arguments = _arguments(first, first.tail_box if is_tail else first.tensor_map.box)
+    encode = tirx.call_packed("runtime.cuTensorMapEncodeTiled", tensor_map, *arguments)
     stmt = ir.seq(_run_time_checks(transfers), encode)
     for symbol in no_input:
         if ir.uses([x.extent for x in first.dims], symbol):
@@ -65,7 +67,7 @@ def _run_time_checks(transfers: list[TmaTransfer]) -> list[ir.Stmt]:
     ]
 
 
-def _arguments(transfer: TmaTransfer) -> list[Any]:
+def _arguments(transfer: TmaTransfer, box: tuple[Any, ...]) -> list[Any]:
     """Return what the driver is told, in its order, behind the map itself."""
     buffer, rank = transfer.copy.tensor.buffer, len(transfer.dims)
     return [
@@ -74,7 +76,7 @@ def _arguments(transfer: TmaTransfer) -> list[Any]:
         _base_pointer(buffer),
         *(ir.simplify(tirx.Cast("int64", x.extent)) for x in transfer.dims),
         *(x.stride_bytes for x in transfer.dims[1:]),
-        *transfer.tensor_map.box,
+        *box,
         *transfer.tensor_map.element_strides,
         maps.INTERLEAVE_NONE,
         maps.SWIZZLE_CODE[transfer.swizzle],
@@ -97,15 +99,17 @@ def _base_pointer(buffer: ir.Var) -> Any:
     return tirx.address_of(tirx.BufferLoad(buffer, first))
 
 
-def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
-    """Build the block that copies a tile, box by box."""
+def box_block(
+    transfer: TmaTransfer, tensor_map: ir.Var, tail_map: ir.Var | None = None
+) -> ir.SBlockRealize:
+    """Build the block that copies a tile, box by box; the last one, maybe, by a map of its own."""
     load = load_call(transfer.copy, TMA_LOAD)
     tile, p = transfer.copy.tile.buffer, transfer.copy.loops[0]
     panels, *row_extents, _ = (int(loop.extent) for loop in transfer.copy.loops)
     rows = prod(row_extents)
     first_panel, first_row, _ = transfer.copy.tile.start(transfer.copy.loops)
 
-    def one(panel: Any, part: Any) -> Any:
+    def one(panel: Any, part: Any, tensor_map: ir.Var = tensor_map) -> Any:
         row = part * transfer.box_rows
         start = [ir.substitute(x.coordinate, {p.loop_var: panel}) for x in transfer.dims]
         if transfer.row_dims:  # parts follow the outermost dimension of the rows
@@ -124,8 +128,14 @@ def box_block(transfer: TmaTransfer, tensor_map: ir.Var) -> ir.SBlockRealize:
 
     boxes = ir.make_loop("panel", panels, lambda panel:
         ir.make_loop("part", rows // transfer.box_rows, lambda part: one(panel, part)))  # fmt: skip
+    filled: Any = rows
+    if tail_map is not None:
+        last = ir.make_loop("panel", panels, lambda panel: one(panel, 0, tail_map))
+        boxes = ir.IfThenElse(transfer.is_whole, boxes, ir.seq(last))
+        whole_tile = tirx.IntImm("int32", rows)
+        filled = tirx.Select(transfer.is_whole, whole_tile, ir.as_int32(transfer.tail))
     # a warp group may store its part alone, and a tile may have more rows than are filled
-    part = [(first_panel, panels), (first_row, rows), (0, transfer.box[0])]
+    part = [(first_panel, panels), (first_row, filled), (0, transfer.box[0])]
     ranges = [tvm_ir.Range.from_min_extent(first, extent) for first, extent in part]
     touched = tirx.BufferRegion(tile, ranges)
     whole = ir.full_region(transfer.copy.tensor.buffer)

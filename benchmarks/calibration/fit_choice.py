@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import itertools
 import json
 import math
 import sys
@@ -51,9 +52,11 @@ class Measured:
     """One problem, its configurations and their times in us."""
 
     product: ProductShape
-    parts: tuple[tuple[ProductShape, Candidates], ...]  # multiplied one way and the other
+    # Multiplied one way and the other, parts of a sum that meet in clusters and in a workspace.
+    parts: tuple[tuple[ProductShape, Candidates, bool], ...]
     times: Any  # of all parts, one after the other
     cublas: float
+    spare: bool = False  # boxes beyond an edge were loaded from within
 
     @property
     def name(self) -> str:
@@ -68,15 +71,20 @@ class Measured:
 
     def guess(self, rates: Rates) -> Any:
         """Estimate each time."""
-        found = [estimate(product, tiles, Chip(), rates) for product, tiles in self.parts]
-        return np.concatenate(found)
+        return np.concatenate(
+            [
+                estimate(product, tiles, Chip(), rates, by_kernels, self.spare)
+                for product, tiles, by_kernels in self.parts
+            ]
+        )
 
     def describe(self, i: int) -> str:
         """Name one configuration."""
-        for product, tiles in self.parts:
+        for product, tiles, by_kernels in self.parts:
             if i < len(tiles):
                 way = " transposed" * product.is_transposed
                 way += f" in {tiles.parts[i]}" * bool(tiles.parts[i] > 1)
+                way += " by kernels" * by_kernels
                 blocks = tiles.rows_of_blocks[i], tiles.columns_of_blocks[i]
                 way += f" cluster {blocks[0]}x{blocks[1]}" * (blocks != (1, 1))
                 return f"{'x'.join(map(str, tiles.tile(i)))}/{tiles.consumers[i]}{way}"
@@ -90,23 +98,31 @@ def read(path: Path) -> list[Measured]:
     Where a configuration was measured twice, the smaller time counts.
     """
     found = []
-    for row in json.loads(path.read_text())["rows"]:
+    content = json.loads(path.read_text())
+    for row in content["rows"]:
         m, n, k, layout, dtype = row["problem"]
-        times: dict[bool, dict[tuple[int, ...], float]] = {False: {}, True: {}}
+        kinds = itertools.product((False, True), repeat=2)
+        times: dict[tuple[bool, bool], dict[tuple[int, ...], float]] = {x: {} for x in kinds}
         for config, time in zip(row["configs"], row["us"], strict=True):
-            if time is not None and is_a_choice(config, row["problem"]):
-                part, key = times[bool(config.get("transposed"))], key_of(config, k)
+            if time is not None and "tile" in config and is_a_choice(config, row["problem"]):
+                kind = bool(config.get("transposed")), config.get("split_mode") == "workspace"
+                part, key = times[kind], key_of(config, k)
                 part[key] = min(time, part.get(key, math.inf))
         majors = ("k" if layout[0] == "N" else "mn", "k" if layout[1] == "T" else "mn")
         product = ProductShape(m, n, k, dtype, majors)
         parts = [
-            (product.transposed if way else product, Candidates(*np.array(list(part)).T))
-            for way, part in times.items()
+            (
+                product.transposed if way else product,
+                Candidates(*np.array(list(part)).T),
+                by_kernels,
+            )
+            for (way, by_kernels), part in times.items()
             if part
         ]
         if parts:
             values = np.array([time for part in times.values() for time in part.values()])
-            found.append(Measured(product, tuple(parts), values, row["cublas"]))
+            spare = "spare_rows" in content
+            found.append(Measured(product, tuple(parts), values, row["cublas"], spare))
     return found
 
 
@@ -118,6 +134,7 @@ FIELDS = {
     "raster_group",
     "transposed",
     "split_k",
+    "split_mode",
     "cluster",
 }
 
@@ -128,7 +145,7 @@ def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
     rows, columns, _ = config["tile"]
     if config.get("transposed"):
         m, n = n, m
-    if config.get("cluster"):
+    if tuple(config.get("cluster", (1, 1))) != (1, 1) or config.get("split_mode"):
         return set(config) <= FIELDS  # orders of clusters were not varied
     group = choose_raster_group(m, n, k, (rows, columns), dtype, Chip().num_sms)
     measured = config.get("raster_group", min(RASTER_GROUP, math.ceil(m / rows)))

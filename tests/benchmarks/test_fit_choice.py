@@ -19,7 +19,7 @@ def measured(rates, shapes):
     found = []
     for shape in shapes:
         times = estimate(shape, tiles, Chip(), rates)
-        found.append(fit_choice.Measured(shape, ((shape, tiles),), times, 1.0))
+        found.append(fit_choice.Measured(shape, ((shape, tiles, False),), times, 1.0, True))
     return found
 
 
@@ -60,7 +60,7 @@ def test_only_configurations_that_would_be_chosen_are_read(tmp_path):
     path.write_text(json.dumps({"rows": [row]}))
     (one,) = fit_choice.read(path)
     assert one.times.tolist() == [4.0, 6.0]
-    ((_, tiles),) = one.parts
+    ((_, tiles, _),) = one.parts
     assert tiles.stages.tolist() == [2, 3]
     assert one.product == ProductShape(16384, 1024, 64, "float16", ("k", "k"))
 
@@ -75,7 +75,7 @@ def test_both_ways_of_a_problem_are_read(tmp_path):
     path = tmp_path / "times.json"
     path.write_text(json.dumps({"rows": [row]}))
     (one,) = fit_choice.read(path)
-    assert [product.is_transposed for product, _ in one.parts] == [False, True]
+    assert [product.is_transposed for product, *_ in one.parts] == [False, True]
     assert one.times.tolist() == [9.0, 7.0]
     assert one.describe(1) == "64x16x128/1 transposed"
     assert len(one.guess(MEASURED)) == 2

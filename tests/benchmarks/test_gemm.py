@@ -22,6 +22,7 @@ def test_the_table_has_a_row_a_variant():
     times = {"median_us": 200.0, "p10_us": 199.0, "p90_us": 203.0, "method": "events"}
     row = {
         "size": "4096x4096x4096",
+        "layout": "TN",
         "dtype": "float16",
         "config": {"stages": 4},
         "ours": times,
@@ -31,13 +32,23 @@ def test_the_table_has_a_row_a_variant():
         "ratio": 1.0,
         "error": 2.1e-4,
     }
-    broken = {k: row[k] for k in ("size", "dtype", "config")} | {"message": "AssertionError: x"}
+    broken = {k: row[k] for k in ("size", "layout", "dtype", "config")} | {
+        "message": "AssertionError: x"
+    }
     *_, good, bad = gemm.table([row, broken], {"chip": "X"}).splitlines()
     assert good == (
-        "| 4096 x 4096 x 4096 | float16 | stages=4 | 200.0 (199.0-203.0) | 687 | 200.0 | 687 "
+        "| 4096 x 4096 x 4096 | TN | float16 | stages=4 | 200.0 (199.0-203.0) | 687 | 200.0 | 687 "
         "| **1.000** | events | 2.1e-04 |"
     )
     assert "AssertionError: x" in bad
+
+
+def test_defaults_of_several_layouts_have_a_mean_for_each_size():
+    row = {"size": "64x64x64", "config": {}}
+    rows = [row | {"ratio": 1.21}, row | {"ratio": 1.0}, row | {"message": "x"}]
+    other = {"size": "8x8x8", "config": {}, "ratio": 0.5}
+    (line,) = gemm.means([*rows, other, row | {"config": {"stages": 4}, "ratio": 9.0}])
+    assert line == "64x64x64: geometric mean 1.100, least 1.000 of 2"
 
 
 def test_names_of_cases_are_unique():

@@ -118,9 +118,20 @@ def test_all_thread_blocks_load_through_one_cache():
 
 
 def test_rows_outside_of_a_tensor_cost_every_thread_block():
-    """Of 64 rows 60 are outside, for each of 100 thread blocks, ten times."""
-    shape = ProductShape(4, 12800, 640)
-    assert cycles(shape, tiles(64, 128, consumers=1), outside_cycles=0.5) == 0.5 * 60 * 100 * 10
+    """Of 64 rows 60 are outside, for each of 100 thread blocks, ten times: where rows run along m.
+
+    Others have a box of their own, unless blocks load for one another, or have several tiles.
+    """
+    columns, rows = ProductShape(4, 12800, 640, majors=("mn", "k")), ProductShape(4, 12800, 640)
+    tile, rates = tiles(64, 128, consumers=1), {"outside_cycles": 0.5}
+    assert cycles(columns, tile, **rates) == 0.5 * 60 * 100 * 10
+    assert cycles(rows, tile, **rates) == cycles(rows, tile).expected
+    (before,) = estimate(rows, tile, ONE_MEGAHERTZ, replace(PLAIN, **rates), spare=False)
+    assert before == pytest.approx(0.5 * 60 * 100 * 10, rel=0.02)
+    pair = tiles(64, 128, consumers=1, cluster=(1, 2))
+    assert cycles(rows, pair, **rates) == 0.5 * 60 * 100 / 2 * 10
+    few = replace(ONE_MEGAHERTZ, num_sms=50)
+    assert cycles(rows, tile, few, **rates) == 0.5 * 60 * 100 * 10
 
 
 def test_waves_and_epilogues():

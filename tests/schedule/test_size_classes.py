@@ -314,7 +314,7 @@ REFUSED = {
     "no ints": (PLAIN, {"classes": (16, 64.5)}, r"found classes=\(16, 64.5\); need ascending ints"),
     "nothing": (PLAIN, {"classes": (0, 64)}, r"found classes=\(0, 64\); need ascending ints"),
     "no sequence": (PLAIN, {"classes": 64}, r"found classes=64; need ascending ints"),
-    "ten": (PLAIN, {"classes": tuple(range(1, 11))}, r"found 10 classes; need at most 9"),
+    "ten": (PLAIN, {"classes": tuple(range(1, 11))}, r"found 10 classes; need at most 8"),
     "both": (PLAIN, {"classes": (64,), "rows": 4}, r"found classes and rows=4; need one of"),
     "rows": (PLAIN, {"rows": 0}, r"found rows=0; need 1 or more"),
     "one tile for all": (

@@ -147,6 +147,17 @@ def test_a_hint_for_l2():
         hs.async_copy(sch, copy, cache_hint="evict_last")
 
 
+def test_rows_that_nobody_uses():
+    sch, _, _, (copy, inside) = tiled()
+    hs.async_copy(sch, inside, spare_rows=True)
+    assert "tvm_hopper.spare_rows" not in sch.get(inside).annotations  # all of its rows are there
+    with pytest.raises(ScheduleError, match=r"found spare_rows=16; need whether rows beyond"):
+        hs.async_copy(sch, copy, spare_rows=16)
+    padded = s_tir.Schedule(workloads.matmul(100, 256, 256, "NT"))
+    hs.matmul(padded, "C", hs.MatmulConfig((64, 64, 64), persistent=0))
+    assert str(padded.mod).count('"tvm_hopper.spare_rows": 1') == 1  # of A alone
+
+
 # -- pipeline
 
 

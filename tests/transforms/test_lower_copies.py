@@ -308,6 +308,57 @@ def func(A: T.Buffer((320, 64), "float16")):
     assert plan.box == (64, 160)
 
 
+SPARE = """
+@T.prim_func(private=True, s_tir=True)
+def func(A: T.Buffer((100, 64), "float16")):
+    for bx in T.thread_binding(2, thread="blockIdx.x"):
+        with T.sblock("kernel"):
+            T.reads()
+            T.writes()
+            tile = T.sblock_alloc_buffer((1, 64, 64), "float16", scope="shared.dyn", align=1024)
+            for p, r, s in T.grid(1, 64, 64):
+                with T.sblock("copy"):
+                    T.sblock_attr({"tvm_hopper.async_copy": "tma", "tvm_hopper.swizzle": 128})
+                    T.sblock_attr({"tvm_hopper.spare_rows": 1})
+                    tile[p, r, s] = T.if_then_else(
+                        bx * 64 + r < 100, A[bx * 64 + r, s], T.float16(0)
+                    )
+"""
+
+
+def test_the_last_tile_of_spare_rows_has_a_map_of_its_own():
+    got = run(parse(SPARE), LowerCopies())
+    encoded = ir.find_all(got.body, ir.Call, lambda x: ENCODE in str(x.args[:1]))
+    assert [[int(box) for box in x.args[8:10]] for x in encoded] == [[64, 64], [64, 36]]
+    (block,) = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "copy")
+    assert str(block.body.condition) == "bx <= 0"
+    assert "A_map" in str(block.body.then_case)
+    assert "A_tail_map" in str(block.body.else_case)
+    assert str(block.writes[0].region[1].extent) == "T.Select(bx <= 0, 64, 36)"
+
+
+def test_spare_rows_of_a_tile_that_begins_elsewhere_are_filled():
+    """The last of these has 92 - 64 rows: which tile it is and what it has is not that simple."""
+    moved = parse(
+        SPARE, ("bx * 64 + r < 100, A[bx * 64 + r", "bx * 64 + r + 8 < 100, A[bx * 64 + r + 8")
+    )
+    assert (
+        len(
+            ir.find_all(
+                run(moved, LowerCopies()).body, ir.Call, lambda x: ENCODE in str(x.args[:1])
+            )
+        )
+        == 1
+    )
+
+
+def test_rows_that_all_lie_inside_are_one_box():
+    pad = SPARE[SPARE.index("T.if_then") :].rstrip()
+    got = run(parse(SPARE, ("(100, 64)", "(128, 64)"), (pad, "A[bx * 64 + r, s]")), LowerCopies())
+    (load,) = ir.find_all(got.body, ir.Call, lambda x: LOAD in str(x.args[:1]))
+    assert str(load.args[4]) == "bx * 64"
+
+
 @pytest.mark.parametrize(
     "predicate",
     [

@@ -20,7 +20,7 @@ from tvm_hopper.analysis.bounds import as_less_than, find_bounds
 from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.errors import cannot_lower, found_and_need
 from tvm_hopper.facts import tensor_map as maps
-from tvm_hopper.requests.keys import SWIZZLE
+from tvm_hopper.requests.keys import SPARE_ROWS, SWIZZLE
 
 from .copy_rules import check_alone, check_once
 from .shared_loads import find_cluster_axis, sharing_of
@@ -57,6 +57,7 @@ class TmaTransfer:
     row_dims: tuple[int, ...]
     swizzle: int
     around: tuple[ir.For, ...]  # loops whose variables a coordinate may depend on
+    tail: Any = None  # rows of the last tile inside of the tensor, where the others may be anything
 
     def __post_init__(self) -> None:
         longest = max((d or 0) for d in self.tensor_map.dims)
@@ -93,6 +94,19 @@ class TmaTransfer:
     def box(self) -> tuple[int, ...]:
         """Elements of one load, innermost dimension first."""
         return tuple(x.box for x in self.dims)
+
+    @property
+    def tail_box(self) -> tuple[Any, ...]:
+        """The box of the last tile, where that is another one."""
+        cut = self.row_dims[0]
+        return (*self.tensor_map.box[:cut], self.tail, *self.tensor_map.box[cut + 1 :])
+
+    @property
+    def is_whole(self) -> Any:
+        """Tell whether all rows of a tile lie inside of the tensor."""
+        dim = self.dims[self.row_dims[0]]
+        end = dim.coordinate + dim.box
+        return ir.simplify(end <= ir.cast_like(dim.extent, end))
 
     @property
     def box_rows(self) -> int:
@@ -153,7 +167,17 @@ def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     axes = [x.axis for x in dims]
     row_dims = tuple(axes.index(axis) for axis in (rows or [NO_AXIS] * no_axis))
     swizzle = int(copy.block.annotations[SWIZZLE])
-    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, (*around, *copy.loops))
+    tail = None
+    if (
+        rows
+        and blocks == 1
+        and boxes == extents
+        and len(loops) == 1
+        and list(steps.values()) in ([], [1])
+    ):
+        tail = _tail(copy, loops[0], dims[row_dims[0]])
+    around = (*around, *copy.loops)
+    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, around, tail)
 
 
 def _stays_at_zero(copy: Transfer, axis: int, around: tuple[ir.For, ...]) -> bool:
@@ -185,6 +209,15 @@ def _row_steps(copy: Transfer, loops: list[ir.For]) -> dict[int, int]:
         for axis, step in enumerate(copy.tensor.steps(loop))
         if step is not None and step > 0
     }
+
+
+def _tail(copy: Transfer, rows: ir.For, dim: MapDim) -> Any:
+    """Return the rows of the last tile, where those beyond the tensor's end may be anything."""
+    if SPARE_ROWS not in copy.block.annotations or copy.condition is None:
+        return None
+    if not ir.uses(copy.condition, rows.loop_var) or not divides(dim.box, dim.coordinate):
+        return None
+    return ir.simplify(tirx.floormod(dim.extent - 1, ir.cast_like(dim.box, dim.extent)) + 1)
 
 
 def _row_boxes(copy: Transfer, extents: list[int], steps: list[int], blocks: int = 1) -> list[int]:

@@ -38,6 +38,7 @@ from tvm_hopper.requests.keys import (
     CACHE_HINT,
     HINTED,
     REDUCE,
+    SPARE_ROWS,
     STORE_SLOTS,
     WITH_HINT,
 )
@@ -184,6 +185,13 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             f"block {block.name_hint}, {CACHE_HINT}",
             f"{block.annotations[CACHE_HINT]!r} on {op.name}",
             f"a load by {' or '.join(map(repr, HINTED))}, which can say that to L2",
+            "leave it out",
+        )
+    if SPARE_ROWS in block.annotations and not op.is_load:
+        raise cannot_lower(
+            f"block {block.name_hint}, {SPARE_ROWS}",
+            f"spare rows on {op.name}",
+            "them on the load of a tile: what a store leaves out is not stored",
             "leave it out",
         )
     is_partial = not ir.is_const(realize.predicate, 1)

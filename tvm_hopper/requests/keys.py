@@ -30,6 +30,7 @@ INT32_MAX = 2**31 - 1  # tiles and thread blocks are counted by 32 bits
 ASYNC_COPY = "tvm_hopper.async_copy"
 SWIZZLE = "tvm_hopper.swizzle"
 CACHE_HINT = "tvm_hopper.cache_hint"
+SPARE_ROWS = "tvm_hopper.spare_rows"
 # -- on the block that loads a vector into registers
 LOAD_HINT = "tvm_hopper.load_hint"
 # -- on the block that copies a tile from shared to global memory
@@ -40,6 +41,7 @@ BESIDE_COPY = (
     STORE_SLOTS,
     REDUCE,
     CACHE_HINT,
+    SPARE_ROWS,
 )  # what says how a copy is made, not that it is
 # -- on a serial loop around such copies
 ACROSS_BLOCKS = "tvm_hopper.across_blocks"
@@ -145,6 +147,14 @@ KEYS: dict[str, Key] = {
             str,
             "what L2 is to do with the bytes of a load: give them up first, or last",
             CACHE_HINTS,
+        ),
+        Key(
+            SPARE_ROWS,
+            (BLOCK,),
+            int,
+            "nobody uses rows of a loaded tile that lie beyond the tensor's end: they may hold "
+            "what an earlier load left there instead of zeros",
+            (1,),
         ),
         Key(
             LOAD_HINT,

@@ -29,6 +29,7 @@ OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two h
 _PARTNER = {  # a key that says how, and the one that says what; alone it would change nothing
     keys.SWIZZLE: keys.ASYNC_COPY,
     keys.CACHE_HINT: keys.ASYNC_COPY,
+    keys.SPARE_ROWS: keys.ASYNC_COPY,
     keys.STORE_SLOTS: keys.ASYNC_COPY,
     keys.REDUCE: keys.ASYNC_COPY,
     keys.ACCUMULATE: keys.WGMMA,

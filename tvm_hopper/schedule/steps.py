@@ -142,6 +142,7 @@ def async_copy(
     mechanism: str = "auto",
     swizzle: int | None = None,
     cache_hint: str | None = None,
+    spare_rows: bool = False,
 ) -> None:
     """Ask for a copy to shared memory, or to VTCM, to be made by the hardware, asynchronously.
 
@@ -167,6 +168,10 @@ def async_copy(
         for a tile of a product, none for one of plain loops.
     cache_hint : str, optional
         What L2 is told about the bytes: "evict_first" or "evict_last"; None: nothing.
+    spare_rows : bool
+        Nobody uses rows of the tile that lie beyond the tensor's end: TMA need not fill them with
+        zeros, which takes it longer than to load others. They hold zeros or what an earlier load
+        left there. Of a copy without a pad it says nothing.
 
     Raises
     ------
@@ -179,6 +184,7 @@ def async_copy(
     mechanism = as_choice(where, "mechanism", mechanism, keys.MECHANISMS) or keys.AUTO
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
     cache_hint = as_choice(where, "cache_hint", cache_hint, keys.CACHE_HINTS)
+    check_type(where, "spare_rows", spare_rows, bool, "whether rows beyond the end are free")
     scopes = [str(region.source.scope()) for region in node.writes]
     if mechanism == keys.AUTO and scopes == [ir.VTCM]:
         (mechanism,) = find_mechanisms("global", "vtcm")
@@ -192,6 +198,14 @@ def async_copy(
         _ask(sch, where, copy, keys.SWIZZLE, swizzle)
     if cache_hint is not None:
         _ask(sch, where, copy, keys.CACHE_HINT, cache_hint)
+    if spare_rows and _has_pad(sch, copy):
+        _ask(sch, where, copy, keys.SPARE_ROWS, 1)
+
+
+def _has_pad(sch: s_tir.Schedule, copy: Any) -> bool:
+    """Tell whether a copy fills what lies outside of its tensor."""
+    is_pad = lambda x: x.op.name.endswith("if_then_else")  # noqa: E731
+    return bool(ir.find_all(sch.get(copy).body, ir.Call, is_pad))
 
 
 STORES = tuple(

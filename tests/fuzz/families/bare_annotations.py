@@ -44,6 +44,7 @@ FORMS = {
     "tvm_hopper.swizzle": Form(("a_copy", "b_copy"), int, usual="128"),
     "tvm_hopper.store_slots": Form(("a_copy", "b_copy"), int, usual="2"),
     "tvm_hopper.cache_hint": Form(("a_copy", "b_copy"), str, usual='"evict_first"'),
+    "tvm_hopper.spare_rows": Form(("a_copy", "b_copy"), int),
     "tvm_hopper.load_hint": Form(("a_copy", "b_copy"), str, usual='"evict_last"'),
     "tvm_hopper.reduce": Form(("a_copy", "b_copy"), str, usual='"add"'),
     "tvm_hopper.across_blocks": Form(("k0",), str, usual='"blockIdx.z"'),

@@ -179,6 +179,15 @@ LOADS = [
         ('"tma"}', '"tma", "tvm_hopper.cache_hint": "evict_first"}'),
     ),
     case(
+        "spare rows of a store",
+        COPY,
+        TMA,
+        r"block copy, tvm_hopper.spare_rows: found spare rows on tma_store; need them on the "
+        r"load of a tile: what a store leaves out is not stored; leave it out",
+        ("tile[i, j] = A[bx * 8 + i, j]", "A[bx * 8 + i, j] = tile[i, j]"),
+        ('"tma"}', '"tma", "tvm_hopper.spare_rows": 1}'),
+    ),
+    case(
         "every fourth column",
         COPY,
         TMA,

@@ -86,7 +86,7 @@ def matmul(
     config : MatmulConfig, optional
         How to cut it up; what it leaves open is chosen from the shape.
     classes : sequence of int, or mapping of int to MatmulConfig, optional
-        Of symbolic rows: up to how many each kernel runs, ascending, at most nine; the last one
+        Of symbolic rows: up to how many each kernel runs, ascending, at most eight; the last one
         also runs above. Each is chosen for its bound, or has the configuration that it is mapped
         to. None: by the model (`hs.choose_classes`), one kernel if `config` has a tile, stages,
         consumers or registers. Empty: one kernel, which is chosen for many rows.
@@ -234,7 +234,6 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
             "give the tile and the stages, or leave split_k out",
         )
     depth = tile_k * parts
-    rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
     if config.in_cluster and is_sampled(config):
         raise cannot_schedule(
             f"block {problem.name}",
@@ -242,9 +241,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
             "sizes that are known: tiles of a cluster are padded together",
             "give the tile and the stages, or leave cluster out",
         )
-    padded = [tile_m, tile_n]
-    if config.in_cluster:
-        padded = [tile_m * rows_of_blocks, tile_n * columns_of_blocks]
+    rows_of_blocks, columns_of_blocks = config.cluster or (1, 1)
+    padded = [tile_m * rows_of_blocks, tile_n * columns_of_blocks]
     in_output = (*(padded[::-1] if config.transposed else padded), depth)
     steps.pad(sch, block, in_output)
     problem = oriented(find_matmul(sch, block), config)  # its operands may be pads now
@@ -293,7 +291,9 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         # the epilogue may read the tensor too, from global memory
         copy = sch.cache_read(block, index, "shared.dyn", consumer_blocks=[block])
         sch.compute_at(copy, k_outer)
-        steps.async_copy(sch, copy, "tma", config.swizzle)
+        # Rows along k end in zeros; of many tiles few cross an edge.
+        spare = operand.major == "k" and config.persistent == 0
+        steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
         _drop_unit_dims(sch, copy, operand.kept)
     operands = 0
     for store in stores:

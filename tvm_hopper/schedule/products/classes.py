@@ -8,7 +8,7 @@ asked for the configuration of each row count of a ladder, and for the time that
 take at row counts in between.  Of all ways to pick bounds out of the ladder the one is taken that
 loses least against a kernel of its own for each row count, where a class more has to gain
 `LEAST_GAIN` over an octave of row counts.  At a bound the kernel is that of a static build, so no
-estimate matters there; elsewhere another kernel than the best is taken to be slower than estimated.
+estimate matters there.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ from .rates import MEASURED
 from .recognize import Matmul
 from .split import ANYWHERE
 
-TILE_CLASSES = 8  # kernels of tiles that one function is worth
-MOST_CLASSES = TILE_CLASSES + 1  # and one of dot products, for one row
+MOST_CLASSES = 8  # kernels that one function is worth
+TILE_CLASSES = MOST_CLASSES - 1  # and one of dot products, for one row
 LEAST_GAIN = 0.05  # of the time over an octave of row counts, for which a kernel more is built
-UNSURE = 0.04  # by which another kernel than the best may be slower than estimated
-MUCH, STEEPER = 0.12, 40  # a loss of more than this part of the time counts so many times more
+MUCH, STEEPER = 0.1, 100  # a loss of more than this part of the time counts so many times more
 LADDER = (
-    *(8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
+    *(8, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896),
     *(1024, 1280, 1536, 2048, 3072, 4096, 8192),
 )
 POINTS = tuple(sorted({round(2 ** (i / 8)) for i in range(113)}))  # to 16384, eight an octave
@@ -230,9 +229,9 @@ def choose_classes(
     Returns
     -------
     bounds : tuple of int
-        Rows up to which each class goes, ascending, eight at most, and one of dot products. The
-        kernel of a class is the one that `hs.matmul` takes for as many rows, of blocks that load
-        alone; the last one also runs above its bound.
+        Rows up to which each class goes, ascending, eight at most. The kernel of a class is the one
+        that `hs.matmul` takes for as many rows, of blocks that load alone; the last one also runs
+        above its bound.
 
     Raises
     ------
@@ -259,7 +258,7 @@ def choose_classes(
     for m, row in zip(POINTS, times, strict=True):
         best = LADDER.index(m) if m in LADDER else row.index(min(row))
         for loss, one, time in zip(losses, cuts, row, strict=True):
-            beyond = max(0.0, time / row[best] - 1) + UNSURE
+            beyond = max(0.0, time / row[best] - 1)
             loss.append(0.0 if one == cuts[best] else _weigh(m, beyond))
     bounds = cut(losses)
     own = choose_dots(wanted[0], given or MatmulConfig(), times[0][0], chip)

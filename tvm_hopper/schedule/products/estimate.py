@@ -184,7 +184,12 @@ class ProductShape:
 
 
 def estimate(
-    product: ProductShape, tiles: Candidates, chip: Chip, rates: Rates, by_kernels: bool = False
+    product: ProductShape,
+    tiles: Candidates,
+    chip: Chip,
+    rates: Rates,
+    by_kernels: bool = False,
+    spare: bool = True,
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
@@ -200,6 +205,10 @@ def estimate(
         The constants.
     by_kernels : bool
         Whether parts of a sum meet in a workspace, and not in a cluster.
+    spare : bool
+        Whether tiles that cross an edge of the output have boxes of their own, as they have since
+        2026-11-23, unless blocks load for one another or compute several tiles: then no rows of
+        them are outside.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = float(product.m), float(product.n), float(product.k)
@@ -246,10 +255,16 @@ def estimate(
     apart = 0.0 if by_kernels else rates.apart
     through_l2 = loaded * active / rates.l2_bytes * parts**apart
     down, across = np.ceil(m / rows), np.ceil(n / columns)
-    # Of all boxes; blocks of a row load those of A once for all of them, those of a column B's.
-    beyond = (down * rows - m) * across / column_blocks + (across * columns - n) * down / row_blocks
-    outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)
+    left_out, right_out = down * rows - m, across * columns - n
     together = row_blocks * column_blocks
+    in_turn = (waves > 1) & ~shared
+    if spare and product.majors[0] == "k":
+        left_out = np.where((column_blocks > 1) | in_turn, left_out, 0)
+    if spare and product.majors[1] == "k":
+        right_out = np.where((row_blocks > 1) | in_turn, right_out, 0)
+    # Of all boxes; blocks of a row load those of A once for all of them, those of a column B's.
+    beyond = left_out * across / column_blocks + right_out * down / row_blocks
+    outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)
     latency = rates.latency_cycles * together**rates.together / np.maximum(tiles.stages - 1.0, 0.5)
     several = [own * tiles.consumers, own + turn, fill, latency, through_l2, outside]
     step = _norm(rates.step_norm, *several)

@@ -28,6 +28,8 @@ BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 
 IN_BOTH = tuple(x for x in range(2, MOST_PARTS + 1) if any(x % y == 0 for y in TRIED))
 MOST_WAVES = 3  # of tiles; where there are more the last one is a small part of the time
 PAIRS = ((2, 1), (1, 2))  # rows and columns of tiles: clusters of two, which fill any part
+# Of products whose operands' rows begin at sectors most pairs lost, measured, and these gained.
+LARGER = ((4, 1), (1, 4), (4, 2), (2, 4))
 MOST_ALONE = 64  # rows or columns of outputs of which no clusters were measured
 SWIZZLE_ROWS = 8  # of a repetition
 FEWEST_STEPS = 2  # of a part: the ring is filled once
@@ -96,7 +98,7 @@ def in_parts(
 def in_clusters(
     tiles: Candidates, product: ProductShape, given: MatmulConfig, chip: Chip
 ) -> Candidates:
-    """Return the tiles alone, and in clusters of two that load for one another.
+    """Return the tiles alone, and in clusters that load for one another.
 
     Parameters
     ----------
@@ -117,11 +119,13 @@ def in_clusters(
     if not may_load_together(given) or product.is_symbolic or few:
         return tiles
     found = [tiles]
-    for rows, columns in PAIRS:
-        if product.row_bytes[rows > 1] % SECTOR_BYTES == 0:
-            continue  # what is shared costs little: measured, most of such clusters lose
+    larger = () if product.is_transposed else LARGER
+    for rows, columns in PAIRS + larger:
+        is_pair = rows * columns == 2
+        if is_pair and product.row_bytes[rows > 1] % SECTOR_BYTES == 0:
+            continue
         whole = tiles.parts == 1
-        if given.split_mode in (WORKSPACE, CALLER):  # else the parts are the cluster
+        if is_pair and given.split_mode in (WORKSPACE, CALLER):  # else the parts are the cluster
             count = -(-product.m // (tiles.rows * rows))
             count *= -(-product.n // (tiles.columns * columns))
             filled = count * tiles.parts * rows * columns <= chip.num_sms
@@ -132,6 +136,8 @@ def in_clusters(
         # A tile whose rows run along k is cut into boxes of whole repetitions of its swizzle.
         if product.majors[1] == "k":
             able &= tiles.columns % (SWIZZLE_ROWS * rows) == 0
+        if product.majors[0] == "k":
+            able &= tiles.rows % (SWIZZLE_ROWS * columns) == 0
         places = np.flatnonzero(able)
         found.append(_with(tiles, places, rows_of_blocks=rows, columns_of_blocks=columns))
     names = [field.name for field in fields(Candidates)]

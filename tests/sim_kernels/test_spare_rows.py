@@ -1,0 +1,76 @@
+"""Products whose last tile has rows that no load fills: values, verdicts, what of it is needed."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from tvm import tirx
+
+from tests.sim_kernels.kernels import scheduled
+from tests.sim_kernels.mutate import change, with_argument
+from tvm_hopper import ir
+from tvm_hopper.simulation import Program, load, simulate, verify
+from tvm_hopper.testing import workloads
+
+SLOW = pytest.mark.slow
+SMALL = {"m": 72, "n": 16, "k": 96}
+TILE = (64, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("problem", "tile", "config"),
+    [
+        ({"m": 72, "n": 16, "k": 40}, TILE, {}),  # the last tile has 8 of 64 rows
+        ({"m": 3, "n": 24, "k": 40}, TILE, {}),  # of both operands some
+        pytest.param({"m": 65, "n": 40, "k": 40}, TILE, {"transposed": True}, marks=SLOW),
+        pytest.param({"m": 72, "n": 16, "k": 96}, TILE, {"split_k": 2}, marks=SLOW),
+        pytest.param({"m": 100, "n": 16, "k": 40, "dtype": "bfloat16"}, TILE, {}, marks=SLOW),
+    ],
+)
+def test_rows_beyond_the_end_are_not_loaded(problem, tile, config):
+    mod, module = scheduled(problem, tile, stages=2, consumers=1, persistent=0, **config)
+    assert "A_tail_map" in str(load(module).host)
+    report = verify(module, against=mod)
+    assert report.verdict == "clean", str(report)
+
+
+@pytest.mark.parametrize("config", [{"persistent": 2}, {"cluster": (1, 2)}])
+def test_of_several_tiles_and_in_clusters_the_hardware_fills(config):
+    """Few of many tiles cross an edge; what blocks load for one another falls into equal boxes."""
+    _, module = scheduled({"m": 72, "n": 32, "k": 32}, TILE, stages=2, consumers=1, **config)
+    assert "A_tail_map" not in str(load(module).host)
+
+
+@functools.cache
+def right() -> tuple[Program, dict]:
+    mod, module = scheduled(SMALL, TILE, stages=2, consumers=1, persistent=0)
+    names = [p.name for p in mod["main"].params]
+    return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
+
+
+def found(program: Program) -> set[str]:
+    return set(simulate(program, right()[1], "eager", seed=5).rules)
+
+
+def test_the_kernel_is_clean():
+    assert found(right()[0]) == set()
+
+
+def test_rows_that_were_never_written_have_no_value():
+    program = right()[0]
+    ((name, func),) = program.kernels.items()
+    (clear,) = ir.find_all(func.body, ir.BufferStore, lambda x: isinstance(x.value, tirx.Broadcast))
+    body = ir.replace_nodes(func.body, ir.Stmt, {clear: ir.seq()})
+    assert found(Program(program.host, {name: func.with_body(body)})) == {"UNINIT_READ"}
+
+
+def test_zeros_are_ordered_before_what_reads_them():
+    """By the fence between proxies; the barrier behind it is that of the kernel's start."""
+    assert found(change(right()[0], "fence_proxy", 0)) == {"PROXY_FENCE_MISSING"}
+
+
+def test_bytes_of_the_last_tile_are_those_that_arrive():
+    of_a_whole_tile = tirx.IntImm("uint32", 64 * 32 + 16 * 32)
+    program = change(right()[0], "mbarrier_arrive_expect_tx", 0, with_argument(1, of_a_whole_tile))
+    assert "DEADLOCK" in found(program)

@@ -1,0 +1,70 @@
+"""Rows of tiles that no load fills: where they lie beyond the tensor's end, and nobody uses them.
+
+    ring[slot, panel, row, chunk] = 0      of the rows behind those of the last tile, by all threads
+    fence.proxy.async
+
+What is multiplied with them is not stored; but shared memory that was never written has no value.
+Later tiles may leave what they hold there.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tvm import tirx
+
+from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import fences
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.requests.keys import CHANNEL
+
+VECTOR_BYTES = 16
+
+
+def find_spare_rows(kernel: Any) -> list[tuple[ir.Var, Any]]:
+    """Return the slots of loads that leave rows out, and how many rows their last tile has."""
+    found: list[tuple[ir.Var, Any]] = []
+    for block in ir.find_blocks(kernel, CHANNEL):
+        for region in block.writes:
+            known = any(region.source.same_as(buffer) for buffer, _ in found)
+            part = [x.extent for x in region.region if isinstance(x.extent, tirx.Select)]
+            if part and not known:
+                found.append((region.source, part[0].false_value))
+    return found
+
+
+def clear_spare_rows(buffer: ir.Var, tail: Any, threads: ir.KernelThreads) -> ir.Stmt:
+    """Write zeros to the rows of each slot that the last tile leaves out."""
+    dtype = ir.dtype_of(buffer)
+    columns = int(buffer.shape[-1])
+    size = VECTOR_BYTES // dtype_bytes(dtype)
+    chunks = columns // size
+    count = prod(int(x) for x in buffer.shape) // size
+    num_threads = int(threads.count)
+
+    def one(turn: Any) -> ir.Stmt:
+        number = turn * num_threads + ir.as_int32(threads.var)
+        place: list[Any] = []
+        left = number
+        for extent in (chunks, *(int(x) for x in list(buffer.shape)[-2:0:-1])):
+            place.insert(0, tirx.floormod(left, extent))
+            left = tirx.floordiv(left, extent)
+        row, chunk = place[-2:]
+        at = [left, *place[:-1], tirx.Ramp(chunk * size, 1, size)]
+        zeros = tirx.Broadcast(tirx.const(0, dtype), size)
+        inside = row >= ir.as_int32(tail)
+        if count % num_threads:
+            inside = tirx.And(number < count, inside)
+        return ir.IfThenElse(inside, tirx.BufferStore(buffer, zeros, at), None)
+
+    return ir.make_loop("turn", -(-count // num_threads), one)
+
+
+def start_spare_rows(kernel: Any, threads: ir.KernelThreads) -> list[ir.Stmt]:
+    """Return what gives values to rows that are read, and that no load fills."""
+    found = find_spare_rows(kernel)
+    if not found:
+        return []
+    clear = [clear_spare_rows(buffer, tail, threads) for buffer, tail in found]
+    return [*clear, ir.seq(fences.proxy_async())]

@@ -17,6 +17,7 @@ from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
+from .load_fragments import LoadFragments
 from .limit_registers import LimitRegisters
 from .lower_channels import LowerChannels
 from .lower_copies import LowerCopies
@@ -64,6 +65,7 @@ __all__ = [
     "IndexRows",
     "InsertSyncs",
     "LayoutShared",
+    "LoadFragments",
     "LimitRegisters",
     "LowerChannels",
     "LowerCopies",

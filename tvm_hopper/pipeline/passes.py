@@ -53,6 +53,7 @@ def hook_passes() -> list[Pass]:
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
         transforms.NoteRows(),  # for `explain` alone
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
+        transforms.LoadFragments(),  # vectors and registers of a lane from here on, as others have
         transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part
         transforms.HoistInitials(),  # a thread without rows has its sums' initial values, too
         transforms.SumOnline(),  # whole loops over parts of rows, before a tail comes apart

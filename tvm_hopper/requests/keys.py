@@ -51,6 +51,8 @@ MOST_PARTS = 64  # by kernels
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
 CHOICE = "tvm_hopper.choice"
+# -- on the block that multiplies two register tiles of a warp
+MMA_SYNC = "tvm_hopper.mma_sync"
 # -- on the pipelined loop
 CONSUMERS = "tvm_hopper.consumers"
 REGISTERS = "tvm_hopper.registers"
@@ -183,6 +185,13 @@ KEYS: dict[str, Key] = {
             (BY_CLUSTER, BY_KERNELS),
         ),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
+        Key(
+            MMA_SYNC,
+            (BLOCK,),
+            int,
+            "lower this multiply-add block to mma.sync, whose operands each lane loads itself",
+            (1,),
+        ),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
         Key(CHOICE, (BLOCK,), str, "the best configurations by estimate, a line each, for explain"),
         Key(CONSUMERS, (LOOP,), int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),

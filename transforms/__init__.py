@@ -17,8 +17,8 @@ from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
-from .load_fragments import LoadFragments
 from .limit_registers import LimitRegisters
+from .load_fragments import LoadFragments
 from .lower_channels import LowerChannels
 from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
@@ -65,8 +65,8 @@ __all__ = [
     "IndexRows",
     "InsertSyncs",
     "LayoutShared",
-    "LoadFragments",
     "LimitRegisters",
+    "LoadFragments",
     "LowerChannels",
     "LowerCopies",
     "LowerMma",

@@ -141,7 +141,9 @@ def _vector(
 ) -> Any:
     """Load one vector of an operand, or zeros; element by element where it is none in memory."""
     v = ir.Var("v", "int32")
-    row, k = (x + v if along.same_as(y) else x for x, y in zip(place, (load.row, load.k), strict=True))
+    row, k = (
+        x + v if along.same_as(y) else x for x, y in zip(place, (load.row, load.k), strict=True)
+    )
     values = {load.row: row, load.k: k}
     analyzer = sym.Analyzer()
     analyzer.bind(v, ir.range_of(_counted(v, width, ir.seq())))
@@ -203,7 +205,9 @@ def _multiply(plan: WarpProduct, held: Registers) -> Any:
             word = [tirx.BufferLoad(a, [base + 4 * i]) for i in range(4)]
             left = [tirx.BufferLoad(pairs, [i]) for i in range(4)]
             exchanged = [
-                mma_sync.halves(left[i + x], word[i], word[i + 1], x) for i in (0, 2) for x in (0, 1)
+                mma_sync.halves(left[i + x], word[i], word[i + 1], x)
+                for i in (0, 2)
+                for x in (0, 1)
             ]
 
         def column(number: Any) -> Any:

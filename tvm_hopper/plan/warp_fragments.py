@@ -166,9 +166,7 @@ def plan_fragments(kernel: ir.For) -> WarpProduct | None:
     rows, columns, depth = (_extent(product, x) for x in (product.n, product.m, product.k))
     along_k = not _runs_along(first, first.row)
     sums = _find_sums(kernel, product)
-    return WarpProduct(
-        product, first, second, sums, lane.loop_var, rows, columns, depth, along_k
-    )
+    return WarpProduct(product, first, second, sums, lane.loop_var, rows, columns, depth, along_k)
 
 
 def _extent(product: MultiplyAdd, loop: ir.For) -> int:

@@ -126,8 +126,8 @@ HINTED = ("tma", "bulk")
 
 # Of memory-bound kernels.
 POINTWISE, ROW_REDUCTION = "pointwise", "row_reduction"
-COLUMN_REDUCTION, DOT_PRODUCTS = "column_reduction", "dot_products"
-KINDS = (POINTWISE, ROW_REDUCTION, COLUMN_REDUCTION, DOT_PRODUCTS)
+COLUMN_REDUCTION, DOT_PRODUCTS, FRAGMENTS = "column_reduction", "dot_products", "fragments"
+KINDS = (POINTWISE, ROW_REDUCTION, COLUMN_REDUCTION, DOT_PRODUCTS, FRAGMENTS)
 
 KEYS: dict[str, Key] = {
     key.name: key

@@ -32,10 +32,34 @@ from tvm_hopper.schedule import steps
 
 from . import fuse
 from .dot_shape import VECTOR_BYTES, DotShape
-from .few_rows import DotKernel
 from .outputs import keep_in_registers, separate_outputs
 from .recognize import find_matmul
 from .wide_sums import widen_product
+
+
+@dataclass(frozen=True)
+class DotKernel:
+    """How a product is computed as dot products.
+
+    Attributes
+    ----------
+    rows : int
+        Of the output, that a thread block computes together.
+    shape : DotShape
+        How the work is dealt out.
+    chosen : str
+        What `explain` says of it.
+    chosen_for : tuple of int
+        Of a size class what `keys.CHOSEN_FOR` says, else nothing.
+    is_narrow : bool
+        Whether the program sums in 16 bits.
+    """
+
+    rows: int
+    shape: DotShape
+    chosen: str
+    chosen_for: tuple[int, ...]
+    is_narrow: bool
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.bits --seed 11 --count 200
 
-Layers, layouts and types as `benchmarks.population` draws them, M symbolic, `batch_invariant=True`: each
-row of the product of M rows must equal that of the largest M, bit for bit. The same is asked of
-cuBLAS, and whether its bits are ours. Writes a dated table of the layers where cuBLAS differs.
+Layers, layouts and types as `benchmarks.population` draws them, M symbolic, `batch_invariant=True`:
+each row of the product of M rows must equal that of the largest M, bit for bit. The same is asked
+of cuBLAS, and whether its bits are ours. Writes a dated table of the layers where cuBLAS differs.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def main(argv: list[str]) -> int:
                     rows.append(dict(zip(COLUMNS, cells, strict=True)))
                     print(*cells, sep=" | ", flush=True)
     title = (
-        f"Bits of {done} layers at {len(ROWS)} numbers of rows from 1 to {max(ROWS)}: ours change in "
-        f"{count[0]}, cuBLAS's in {count[1]}, cuBLAS's are not ours somewhere in {count[2]}"
+        f"Bits of {done} layers at {len(ROWS)} numbers of rows from 1 to {max(ROWS)}: ours change "
+        f"in {count[0]}, cuBLAS's in {count[1]}, cuBLAS's are not ours somewhere in {count[2]}"
     )
     print(machine.save(options.output, "bits", title, COLUMNS, rows).splitlines()[0])
     return int(bool(count[0]) or done < options.count)

@@ -49,6 +49,7 @@ from .stage_rows import StageRows
 from .sum_online import SumOnline
 from .unstage_rows import UnstageRows
 from .values_ahead import ValuesAhead
+from .wait_for_launches import LoadInOrder, WaitForLaunches
 from .widen_indices import WidenIndices
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "LayoutShared",
     "LimitRegisters",
     "LoadFragments",
+    "LoadInOrder",
     "LowerChannels",
     "LowerCopies",
     "LowerMma",
@@ -99,5 +101,6 @@ __all__ = [
     "SumOnline",
     "UnstageRows",
     "ValuesAhead",
+    "WaitForLaunches",
     "WidenIndices",
 ]

@@ -163,15 +163,15 @@ def _vector(
     )
     kind = ir.ForKind.VECTORIZED if is_vector else ir.ForKind.UNROLLED
 
-    def block(value: Any, **notes: Any) -> Any:
+    def block(value: Any, notes: Any = None) -> Any:
         store = ir.BufferStore(buffer, value, to)
         loads = [value] if isinstance(value, ir.TensorLoad) else []
-        return _counted(v, width, ir.block_of_store(store, loads, notes), kind)
+        return _counted(v, width, ir.block_of_store(store, loads, notes or {}), kind)
 
+    notes = dict(load.block.annotations)
     if not is_vector and condition is not None:
-        value = tirx.if_then_else(condition, element, zero)
-        return _fresh(block(value))
-    loaded = _fresh(block(element, **(dict(load.block.annotations) if is_vector else {})))
+        return _fresh(block(tirx.if_then_else(condition, element, zero), notes))
+    loaded = _fresh(block(element, notes))
     if condition is None or ir.is_const(condition, 1):
         return loaded
     return ir.IfThenElse(condition, loaded, _fresh(block(zero)))

@@ -90,6 +90,7 @@ def hook_passes() -> list[Pass]:
         transforms.LimitRegisters(),  # threads are final
         transforms.SkipEmpty(),  # around a kernel whose grid no pass changes any more
         transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
+        transforms.WaitForLaunches(),  # vectors are loads yet, and stand in their order
         transforms.HintLoads(),  # vectors become instructions, which no pass above looks for
         transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
     ]
@@ -107,12 +108,13 @@ def late_passes() -> list[Pass]:
 
 
 def host_passes() -> list[Pass]:
-    """List the passes after all of TVM's; they act on host functions that carry our notes."""
+    """List the passes after all of TVM's; they act on the halves of functions that carry our notes."""
     from tvm_hopper import transforms
 
     return [
         transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
         transforms.OwnWorkspace(),  # what lies between two kernels outlives the call, on its stream
+        transforms.LoadInOrder(),  # TVM marks every kernel that it splits off
         transforms.CountBlocks(),  # only now is the device of a call known
     ]
 

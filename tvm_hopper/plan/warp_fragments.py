@@ -1,8 +1,9 @@
 """Who holds which element of a product that warps compute from fragments they load themselves.
 
 mma.sync.m16n8k16 (PTX ISA 9.1, 9.7.14.5.8) gives lane `4 g + t` of its first operand rows g and
-g + 8, of each the columns 2t, 2t + 1, 2t + 8 and 2t + 9, and of its second one the same of row g. In which order a
-sum is taken is free as long as both operands take it alike, so a lane may hold neighbours of a row:
+g + 8, of each the columns 2t, 2t + 1, 2t + 8 and 2t + 9, and of its second one the same of row g.
+In which order a sum is taken is free as long as both operands take it alike, so a lane may hold
+neighbours of a row:
 
     rows of both run along k    lane: 8 of row g, 8 of row g + 8            32 deep, 2 instructions
     the first's along its rows  lane: 8 rows from 8g on, of 4 k's           16 deep, 64 rows, 4

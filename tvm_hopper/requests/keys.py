@@ -32,6 +32,7 @@ SWIZZLE = "tvm_hopper.swizzle"
 CACHE_HINT = "tvm_hopper.cache_hint"
 # -- on the block that loads a vector into registers
 LOAD_HINT = "tvm_hopper.load_hint"
+EARLY_LOADS = "tvm_hopper.early_loads"
 # -- on the block that copies a tile from shared to global memory
 STORE_SLOTS = "tvm_hopper.store_slots"
 REDUCE = "tvm_hopper.reduce"
@@ -154,6 +155,13 @@ KEYS: dict[str, Key] = {
             str,
             "what L1 and L2 are to do with a vector that a thread loads: give it up first, or last",
             CACHE_HINTS,
+        ),
+        Key(
+            EARLY_LOADS,
+            (BLOCK,),
+            int,
+            "these loads to registers read what no earlier launch writes: do not wait for one",
+            (1,),
         ),
         Key(
             STORE_SLOTS,

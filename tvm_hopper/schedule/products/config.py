@@ -152,6 +152,10 @@ class MatmulConfig:
         to 64 rows of A, instead of tiles through shared memory for WGMMA; of the rest only
         `accumulate` goes with it. A tuple says how: warps that share a sum, columns of the output
         of a thread block, and how much of the sum each warp has in flight. None: from the shape.
+    early_weights : bool, optional
+        True lets the kernel begin, and load B, before the launches in front of it in the stream
+        have ended; it waits for them before it touches anything else. It is a promise that none of
+        these writes B. Of `direct` and `dots`; it lets the launch behind it begin as early, too.
     """
 
     tile: tuple[Any, Any, Any] | None = None
@@ -174,6 +178,7 @@ class MatmulConfig:
     batch_invariant: bool = False
     dots: tuple[int, ...] | bool | None = None
     direct: tuple[int, ...] | bool | None = None
+    early_weights: bool = False
     schedule: str | None = None
 
     def __post_init__(self) -> None:
@@ -211,9 +216,10 @@ class MatmulConfig:
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         split.check_cluster(where, self.cluster, self.split_k, self.split_mode)
         check_pending(where, stages, last_stage, self.wgmma_pending)
-        if not isinstance(self.batch_invariant, bool):
-            found = f"batch_invariant={self.batch_invariant!r}"
-            raise cannot_schedule(where, found, "True or False")
+        for name in ("batch_invariant", "early_weights"):
+            if not isinstance(getattr(self, name), bool):
+                found = f"{name}={getattr(self, name)!r}"
+                raise cannot_schedule(where, found, "True or False")
         if self.batch_invariant and self.parts > 1:
             need = "one of the two: parts of a sum are added in another order"
             raise cannot_schedule(where, f"split_k={self.split_k} with batch_invariant=True", need)
@@ -239,7 +245,7 @@ class MatmulConfig:
             raise cannot_schedule(where, f"{name} with batch_invariant=True", need)
         for field in fields(self):
             value = getattr(self, field.name)
-            if value in (None, False) or field.name in (name, "accumulate"):
+            if value in (None, False) or field.name in (name, "accumulate", "early_weights"):
                 continue
             raise cannot_schedule(
                 where, f"{name} with {field.name}={value}", f"{name} alone: there are no tiles"

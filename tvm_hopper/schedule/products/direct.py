@@ -19,6 +19,7 @@ sum is fixed, and another one than that of a single accumulator.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir
@@ -34,14 +35,32 @@ from .recognize import find_matmul
 from .wide_sums import widen_product
 
 
-def apply_direct(
-    sch: s_tir.Schedule,
-    block: Any,
-    shape: DirectShape,
-    outputs: int,
-    is_narrow: bool,
-    notes: dict[str, Any],
-) -> Any:
+@dataclass(frozen=True)
+class DirectKernel:
+    """How a product is computed from what warps load.
+
+    Attributes
+    ----------
+    shape : DirectShape
+        How the work is dealt out.
+    chosen : str
+        What `explain` says of it.
+    chosen_for : tuple of int
+        Of a size class what `keys.CHOSEN_FOR` says, else nothing.
+    is_narrow : bool
+        Whether the program sums in 16 bits.
+    early : bool
+        Whether weights are loaded before earlier launches have ended.
+    """
+
+    shape: DirectShape
+    chosen: str
+    chosen_for: tuple[int, ...]
+    is_narrow: bool
+    early: bool
+
+
+def apply_direct(sch: s_tir.Schedule, block: Any, kernel: DirectKernel, outputs: int) -> Any:
     """Schedule a product whose warps load what they multiply.
 
     Parameters
@@ -50,21 +69,18 @@ def apply_direct(
         Changed in place.
     block : SBlockRV
         The multiply-add, in plain loops; its casts are inlined.
-    shape : DirectShape
+    kernel : DirectKernel
         How.
     outputs : int
         Tensors that the kernel leaves in memory.
-    is_narrow : bool
-        Whether the program sums in 16 bits.
-    notes : dict
-        Annotations of the axis of thread blocks.
 
     Returns
     -------
     block : SBlockRV
         The block that adds up what warps have summed.
     """
-    if is_narrow:
+    shape = kernel.shape
+    if kernel.is_narrow:
         block = widen_product(sch, block)
     steps.pad(sch, block, (shape.rows, shape.columns, shape.warps * shape.depth))
     if outputs > 1:
@@ -95,10 +111,11 @@ def apply_direct(
     sch.bind(grid, "blockIdx.y")  # TVM binds nothing around the conditions that come with a crop
     sch.bind(n_outer, "blockIdx.x")
     _add_up(sch, block, stores, shape)
-    _multiply(sch, part, handed_on, n_outer, operands)
+    _multiply(sch, part, handed_on, n_outer, operands, kernel.early)
     sch.annotate(n_outer, keys.MEMORY_BOUND, keys.FRAGMENTS)
-    for key, value in notes.items():
-        sch.annotate(n_outer, key, value)
+    sch.annotate(n_outer, keys.CHOSEN, kernel.chosen)
+    if kernel.chosen_for:
+        sch.annotate(n_outer, keys.CHOSEN_FOR, list(kernel.chosen_for))
     return block
 
 
@@ -115,7 +132,7 @@ def _add_up(sch: s_tir.Schedule, block: Any, stores: list[Any], shape: DirectSha
 
 
 def _multiply(
-    sch: s_tir.Schedule, part: Any, handed_on: Any, place: Any, operands: list[int]
+    sch: s_tir.Schedule, part: Any, handed_on: Any, place: Any, operands: list[int], early: bool
 ) -> None:
     """Compute the warps' parts of the sums in a loop, and hand them on."""
     sch.compute_at(handed_on, place, preserve_unit_loops=True)
@@ -124,11 +141,13 @@ def _multiply(
     sch.compute_at(part, warp, preserve_unit_loops=True)
     *_, m, n, k_outer, k_inner = sch.get_loops(part)
     sch.reorder(k_outer, m, n, k_inner)
-    copies = [sch.cache_read(part, x, "local") for x in operands]
-    for copy in copies:
+    a, b = (sch.cache_read(part, x, "local") for x in operands)
+    for copy in (b, a):  # what takes longest first
         for producer in sch.get_producers(copy):
             steps.inline_copies(sch, producer)
         sch.compute_at(copy, k_outer)
-    sch.annotate(copies[1], keys.LOAD_HINT, "evict_first")
+    sch.annotate(b, keys.LOAD_HINT, "evict_first")
+    if early:
+        sch.annotate(b, keys.EARLY_LOADS, 1)
     sch.decompose_reduction(part, k_outer)
     sch.annotate(sch.blockize(m), keys.MMA_SYNC, 1)

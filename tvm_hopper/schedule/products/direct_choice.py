@@ -18,7 +18,7 @@ from .direct_shape import DirectShape, padded_rows, steps_of
 from .estimate import ProductShape
 
 # Fields of a configuration that it goes with; whatever else is given asks for a tile.
-BESIDE = ("direct", "dots", "accumulate", "batch_invariant")
+BESIDE = ("direct", "dots", "accumulate", "batch_invariant", "early_weights")
 MOST_CHOSEN = 16  # rows up to which it is chosen without being asked for
 
 

@@ -77,7 +77,7 @@ def padded_rows(rows: int) -> int:
 
 
 def steps_of(along_k: bool) -> tuple[int, int]:
-    """Return what columns and depth are multiples of, by whether rows of the weights run along k."""
+    """Return what columns and depth are multiples of; rows of B run along k, or along columns."""
     return (ROWS, 4 * VECTOR) if along_k else (COLUMNS * VECTOR, 2 * VECTOR)
 
 

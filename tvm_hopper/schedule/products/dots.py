@@ -53,6 +53,8 @@ class DotKernel:
         Of a size class what `keys.CHOSEN_FOR` says, else nothing.
     is_narrow : bool
         Whether the program sums in 16 bits.
+    early : bool
+        Whether weights are loaded before earlier launches have ended.
     """
 
     rows: int
@@ -60,6 +62,7 @@ class DotKernel:
     chosen: str
     chosen_for: tuple[int, ...]
     is_narrow: bool
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def apply_dots(sch: s_tir.Schedule, block: Any, kernel: DotKernel, outputs: int)
     vector = VECTOR_BYTES // dtype_bytes(find_matmul(sch, block).rhs.dtype)
     steps.pad(sch, block, (kernel.rows, shape.groups * shape.columns, shape.step(vector)))
     site = _prepare(sch, block, kernel.rows, outputs)
-    inner = _share_out(sch, site, shape, vector)
+    inner = _share_out(sch, site, shape, vector, kernel.early)
     sch.bind(site.grid, "blockIdx.y")
     sch.bind(inner, "blockIdx.x")
     sch.annotate(inner, keys.MEMORY_BOUND, keys.DOT_PRODUCTS)
@@ -148,7 +151,9 @@ def _prepare(sch: s_tir.Schedule, block: Any, rows: int, outputs: int) -> DotSit
     return DotSite(block, stores, grid, inner, n, k, (operands[0], operands[1]), row)
 
 
-def _share_out(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int) -> Any:
+def _share_out(
+    sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int, early: bool
+) -> Any:
     """Share each sum out between neighbouring threads; return the loop over thread blocks."""
     block = site.block
     n_block, n_group, n_own = sch.split(site.n, [None, shape.groups, shape.columns])
@@ -181,6 +186,8 @@ def _share_out(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int)
     for copy in (b, a):
         _load_vectors(sch, copy, inside[1], sch.get(part).iter_vars[element_])
     sch.annotate(b, keys.LOAD_HINT, "evict_first")
+    if early:
+        sch.annotate(b, keys.EARLY_LOADS, 1)
 
     sch.set_scope(block, 0, "local")
     for store in site.stores:

@@ -7,7 +7,7 @@ multiply.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tvm_hopper.errors import cannot_schedule
@@ -18,7 +18,7 @@ from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
 from .config import MatmulConfig
-from .direct import apply_direct
+from .direct import DirectKernel, apply_direct
 from .direct_choice import choose_direct, choose_direct_shape, estimate_direct, may_be_direct
 from .direct_shape import MOST_ROWS as MOST_DIRECT
 from .direct_shape import DirectShape, padded_rows, steps_of
@@ -27,22 +27,6 @@ from .dot_shape import MOST_ROWS, VECTOR_BYTES, DotShape
 from .dots import DotKernel, apply_dots
 from .model import rank_both
 from .recognize import Matmul
-
-
-@dataclass(frozen=True)
-class DirectKernel:
-    """How warps that load what they multiply compute a product: see `DotKernel`."""
-
-    shape: DirectShape
-    chosen: str
-    chosen_for: tuple[int, ...]
-    is_narrow: bool
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """What stands on the axis of thread blocks."""
-        found: dict[str, Any] = {keys.CHOSEN: self.chosen}
-        return found | ({keys.CHOSEN_FOR: list(self.chosen_for)} if self.chosen_for else {})
 
 
 def may_be_few_rows(given: MatmulConfig) -> bool:
@@ -95,7 +79,14 @@ def apply_few_rows(
     if dots := find_dots(problem, kernel, views, outputs):
         return apply_dots(sch, block, dots, len(outputs))
     if direct := find_direct(problem, kernel, views, outputs):
-        return apply_direct(sch, block, direct.shape, len(outputs), direct.is_narrow, direct.notes)
+        return apply_direct(sch, block, direct, len(outputs))
+    if kernel.config.early_weights:
+        raise cannot_schedule(
+            f"block {problem.name}, early_weights",
+            "tiles, whose weights come through shared memory",
+            "few rows, whose weights each thread loads itself",
+            "ask for direct=True, or leave early_weights out",
+        )
     return None
 
 
@@ -143,7 +134,9 @@ def find_dots(
             return None
         chosen += f"; then {best}"
     chosen_for = _chosen_for(kernel, time)
-    return DotKernel(rows, shape, chosen, chosen_for, problem.acc_dtype != "float32")
+    return DotKernel(
+        rows, shape, chosen, chosen_for, problem.acc_dtype != "float32", config.early_weights
+    )
 
 
 def find_direct(
@@ -197,7 +190,13 @@ def find_direct(
         if not choose_direct(wanted, config, best.microseconds, chip):
             return None
         chosen += f"; then {best}"
-    return DirectKernel(shape, chosen, _chosen_for(kernel, time), problem.acc_dtype != "float32")
+    return DirectKernel(
+        shape,
+        chosen,
+        _chosen_for(kernel, time),
+        problem.acc_dtype != "float32",
+        config.early_weights,
+    )
 
 
 def _chosen_for(kernel: ClassKernel, time: float) -> tuple[int, ...]:

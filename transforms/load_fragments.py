@@ -19,6 +19,8 @@
             for c, s in unroll(4, 2): mma.sync(C, B_local words, A_local words)
         for r in unroll(4): sums[2 t + r % 2, g + r // 2 * 8] = C[r]
 
+Sums that go to shared memory are for other warps: a barrier stands behind them.
+
 Each element goes from memory to the registers of the lane that multiplies it: nothing passes
 through shared memory, and nothing is loaded twice (plan/warp_fragments.py).
 
@@ -36,7 +38,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.divisors import divides
-from tvm_hopper.codegen_patches.ptx import mma_sync
+from tvm_hopper.codegen_patches.ptx import fences, mma_sync
 from tvm_hopper.plan.warp_fragments import (
     COLUMNS,
     ROWS,
@@ -47,6 +49,7 @@ from tvm_hopper.plan.warp_fragments import (
     plan_fragments,
     runs_along,
 )
+from tvm_hopper.requests.keys import ASYNC_COPY
 
 
 class Registers:
@@ -69,7 +72,12 @@ def _like(buffer: ir.Var, shape: tuple[int, ...]) -> ir.Var:
 def rewrite_fragments(kernel: ir.For, plan: WarpProduct) -> Any:
     """Replace the product, the nests around it, and their registers."""
     held = Registers(plan)
+    # beside asynchronous copies InsertSyncs places what the threads need between their accesses
+    is_engines = bool(ir.find_blocks(kernel, ASYNC_COPY))
+    shared = [] if is_engines else [x for x in plan.sums if _is_handed_on(x)]
     planned = {nest.nest: _sums(plan, held, nest) for nest in plan.sums}
+    for nest in shared:
+        planned[nest.nest] = ir.seq(planned[nest.nest], fences.sync_threads())
     planned[plan.first.nest] = _load_first(plan, held)
     planned[plan.second.nest] = _load_second(plan, held)
     planned[plan.product.realize] = _multiply(plan, held)
@@ -81,7 +89,21 @@ def rewrite_fragments(kernel: ir.For, plan: WarpProduct) -> Any:
     }
     for old, new in moved.items():
         body = ir.reallocate(body, old, new)
-    return ir.move_regions(body, moved)
+    body = ir.move_regions(body, moved)
+    return _mark(body) if shared else body
+
+
+def _is_handed_on(nest: SumNest) -> bool:
+    """Tell whether other warps read what a nest stores."""
+    store = nest.realize.block.body
+    return isinstance(store, ir.BufferStore) and ir.is_shared(store.buffer)
+
+
+def _mark(kernel: ir.For) -> ir.For:
+    """Keep stock ThreadSync out, which places no barrier where rows are symbolic."""
+    outer = ir.find_all(kernel, ir.SBlock)[0]
+    ours = ir.with_block(outer, body=ir.mark_ours(outer.body))
+    return ir.replace_nodes(kernel, ir.SBlock, {outer: ours})
 
 
 def _loops(extents: tuple[int, ...], body: Any) -> ir.Stmt:

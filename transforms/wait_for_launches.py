@@ -13,8 +13,8 @@
         C += A_local * B_local
 
 and the kernel is launched with "programmatic stream serialization" (TVM's word for it is a tag
-among the launch parameters).  What stands in front of the wait, the schedule has promised, reads what no
-earlier launch of the stream writes: weights.
+among the launch parameters).  What stands in front of the wait, the schedule has promised, reads
+what no earlier launch of the stream writes: weights.
 
 CUDA's compiler takes for constant what is read through `__restrict__` pointers alone, and loads it
 where it likes, in front of the wait too (seen in SASS).  `LoadInOrder` takes the word off kernels

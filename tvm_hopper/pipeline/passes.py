@@ -108,7 +108,7 @@ def late_passes() -> list[Pass]:
 
 
 def host_passes() -> list[Pass]:
-    """List the passes after all of TVM's; they act on the halves of functions that carry our notes."""
+    """List the passes after all of TVM's; they act on both halves of functions that are ours."""
     from tvm_hopper import transforms
 
     return [

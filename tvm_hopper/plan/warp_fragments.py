@@ -165,7 +165,7 @@ def plan_fragments(kernel: ir.For) -> WarpProduct | None:
     second = _find_load(kernel, product, product.left, product.m)
     first = _find_load(kernel, product, product.right, product.n)
     rows, columns, depth = (_extent(product, x) for x in (product.n, product.m, product.k))
-    along_k = not _runs_along(first, first.row)
+    along_k = not runs_along(first, first.row)
     sums = _find_sums(kernel, product)
     return WarpProduct(product, first, second, sums, lane.loop_var, rows, columns, depth, along_k)
 
@@ -178,16 +178,11 @@ def _extent(product: MultiplyAdd, loop: ir.For) -> int:
     return extent
 
 
-def _runs_along(load: FragmentLoad, var: ir.Var) -> bool:
-    """Tell whether neighbours in memory are neighbours along a loop."""
+def runs_along(load: FragmentLoad, var: ir.Var) -> bool:
+    """Tell whether neighbours in memory are neighbours along one of a nest's loops."""
     *outer, last = load.load.indices
     step = ir.simplify(ir.substitute(last, {var: var + 1}) - last)
     return ir.is_const(step, 1) and not any(ir.depends_on(x, [var]) for x in outer)
-
-
-def runs_along(load: FragmentLoad, var: ir.Var) -> bool:
-    """Tell whether neighbours in memory are neighbours along one of a nest's loops."""
-    return _runs_along(load, var)
 
 
 def _nests(kernel: ir.For, buffer: ir.Var, but: Any) -> list[tuple[ir.For, list[ir.For], Any]]:
@@ -224,7 +219,7 @@ def _find_load(
         condition, value, other = value.args
         value = value if ir.is_zero(other) else None
     if not isinstance(value, ir.TensorLoad):
-        raise cannot_lower(where, f"{store}", NEED)
+        raise cannot_lower(where, "a value that is no element of a tensor, or a condition", NEED)
     # Its dimensions are those of the block's own index, in their order.
     places = [i for i, x in enumerate(operand.indices) if ir.depends_on(x, [row.loop_var])]
     others = [i for i, x in enumerate(operand.indices) if ir.depends_on(x, [product.k.loop_var])]
@@ -244,8 +239,19 @@ def _find_sums(kernel: ir.For, product: MultiplyAdd) -> tuple[SumNest, ...]:
             found_ = f"sums at {list(touched[0].indices)}"
             raise cannot_lower(product.where, found_, "nests over all sums of a warp")
         found.append(SumNest(nest, index[0], index[1], realize))
+        store = realize.block.body
+        around = ir.find_all(kernel, ir.For, lambda x, nest=nest: _repeats_around(x, nest))
+        if isinstance(store, ir.BufferStore) and ir.is_shared(store.buffer) and around:
+            found_ = f"sums handed on in each turn of loop {around[0].loop_var.name}"
+            need = "one tile for each thread block: others may still read the last one's"
+            raise cannot_lower(product.where, found_, need, "bind the loop to blockIdx")
     count = len(ir.accesses(kernel, buffer)) - len(ir.accesses(product.realize, buffer))
     if count != sum(len(ir.accesses(x.realize, buffer)) for x in found):
         need = "nests of two loops over all sums of a warp: what fills them, and what takes them"
         raise cannot_lower(product.where, f"other uses of {buffer.name}", need)
     return tuple(found)
+
+
+def _repeats_around(loop: ir.For, nest: ir.For) -> bool:
+    serial = loop.kind != ir.ForKind.THREAD_BINDING and not ir.is_const(loop.extent, 1)
+    return serial and not loop.same_as(nest) and ir.uses_node(loop, nest)

@@ -26,7 +26,7 @@ def _gpu():
         Case(8, 4096, 4096, "NT", "bfloat16", "bfloat16", {"direct": (8, 32, 128)}),
         Case(2, 4096, 14336, "NT", "float16", "float16", {"direct": True}),
         Case(3, 3001, 1000, "NT", "float16", "float32", {"direct": (4, 16, 64)}),
-        Case(16, 136, 29440, "NN", "bfloat16", "bfloat16", {"direct": (16, 64, 32)}),
+        Case(16, 136, 29440, "NN", "bfloat16", "bfloat16", {"direct": (8, 64, 32)}),
         Case(64, 72, 200, "TT", "float16", "float16", {"direct": (4, 16, 32)}),
         Case(24, 1000, 520, "TN", "bfloat16", "bfloat16", {"direct": True}),
         Case(8, 512, 8, "NT", "bfloat16", "float32", {"direct": (1, 16, 32)}),

@@ -33,23 +33,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import sym, tirx
+from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.codegen_patches.ptx import fences, mma_sync
 from tvm_hopper.plan.warp_fragments import (
     COLUMNS,
     ROWS,
     VECTOR,
-    FragmentLoad,
     SumNest,
     WarpProduct,
     plan_fragments,
-    runs_along,
 )
 from tvm_hopper.requests.keys import ASYNC_COPY
+
+from .fragment_vectors import load_vector, loops
 
 
 class Registers:
@@ -106,17 +105,6 @@ def _mark(kernel: ir.For) -> ir.For:
     return ir.replace_nodes(kernel, ir.SBlock, {outer: ours})
 
 
-def _loops(extents: tuple[int, ...], body: Any) -> ir.Stmt:
-    """Build loops that are written out, and what stands inside of them."""
-
-    def nest(rest: tuple[int, ...], values: list[Any]) -> Any:
-        if not rest:
-            return body(*values)
-        return ir.make_loop("u", rest[0], lambda x: nest(rest[1:], [*values, x]), unroll=True)
-
-    return ir.seq(nest(extents, []))
-
-
 def _load_first(plan: WarpProduct, held: Registers) -> ir.Stmt:
     rows, depth, _ = plan.places
     if plan.along_k:
@@ -125,17 +113,17 @@ def _load_first(plan: WarpProduct, held: Registers) -> ir.Stmt:
             number = (tile * 2 + half) * depth + chunk
             row = tile * ROWS + half * COLUMNS + held.row
             k = chunk * plan.instruction_depth + held.group * VECTOR
-            return _vector(plan, plan.first, held.first, number, (row, k), plan.first.k, VECTOR)
+            return load_vector(plan, plan.first, held.first, number, (row, k), plan.first.k, VECTOR)
 
-        return _loops((rows, 2, depth), along_k)
+        return loops((rows, 2, depth), along_k)
 
     def along_rows(tile: Any, chunk: Any, step: Any) -> Any:
         number = (tile * depth + chunk) * 4 + step
         row = tile * plan.instruction_rows + held.row * VECTOR
         k = chunk * plan.instruction_depth + held.group * 4 + step
-        return _vector(plan, plan.first, held.first, number, (row, k), plan.first.row, VECTOR)
+        return load_vector(plan, plan.first, held.first, number, (row, k), plan.first.row, VECTOR)
 
-    return _loops((rows, depth, 4), along_rows)
+    return loops((rows, depth, 4), along_rows)
 
 
 def _load_second(plan: WarpProduct, held: Registers) -> ir.Stmt:
@@ -147,64 +135,9 @@ def _load_second(plan: WarpProduct, held: Registers) -> ir.Stmt:
             chunk * plan.instruction_depth + held.group * plan.width,
         )
         number = tile * depth + chunk
-        return _vector(plan, plan.second, held.second, number, place, plan.second.k, plan.width)
+        return load_vector(plan, plan.second, held.second, number, place, plan.second.k, plan.width)
 
-    return _loops((columns, depth), load)
-
-
-def _vector(
-    plan: WarpProduct,
-    load: FragmentLoad,
-    buffer: ir.Var,
-    number: Any,
-    place: tuple[Any, Any],
-    along: ir.Var,
-    width: int,
-) -> Any:
-    """Load one vector of an operand, or zeros; element by element where it is none in memory."""
-    v = ir.Var("v", "int32")
-    row, k = (
-        x + v if along.same_as(y) else x for x, y in zip(place, (load.row, load.k), strict=True)
-    )
-    values = {load.row: row, load.k: k}
-    analyzer = sym.Analyzer()
-    analyzer.bind(v, ir.range_of(_counted(v, width, ir.seq())))
-    indices = [ir.simplify(ir.substitute(x, values), analyzer) for x in load.load.indices]
-    element = tirx.BufferLoad(load.load.source, indices)
-    to = [number * width + v]
-    zero = tirx.const(0, plan.dtype)
-    condition = None
-    if load.condition is not None:
-        condition = ir.simplify(ir.substitute(load.condition, values), analyzer)
-    first = ir.substitute(indices[-1], {v: 0})
-    is_vector = (
-        runs_along(load, along)
-        and divides(width, first)
-        and all(divides(width, x) for x in load.load.source.shape[-1:])
-        and (condition is None or not ir.depends_on(condition, [v]))
-    )
-    kind = ir.ForKind.VECTORIZED if is_vector else ir.ForKind.UNROLLED
-
-    def block(value: Any, notes: Any = None) -> Any:
-        store = ir.BufferStore(buffer, value, to)
-        loads = [value] if isinstance(value, ir.TensorLoad) else []
-        return _counted(v, width, ir.block_of_store(store, loads, notes or {}), kind)
-
-    notes = dict(load.block.annotations)
-    if not is_vector and condition is not None:
-        return _fresh(block(tirx.if_then_else(condition, element, zero), notes))
-    loaded = _fresh(block(element, notes))
-    if condition is None or ir.is_const(condition, 1):
-        return loaded
-    return ir.IfThenElse(condition, loaded, _fresh(block(zero)))
-
-
-def _counted(v: ir.Var, extent: int, body: Any, kind: Any = ir.ForKind.SERIAL) -> ir.For:
-    return ir.For(v, tirx.IntImm("int32", 0), tirx.IntImm("int32", extent), kind, body)
-
-
-def _fresh(stmt: Any) -> Any:
-    return ir.fresh_variables(stmt)
+    return loops((columns, depth), load)
 
 
 def _multiply(plan: WarpProduct, held: Registers) -> Any:
@@ -243,11 +176,13 @@ def _multiply(plan: WarpProduct, held: Registers) -> Any:
             own = [tirx.BufferLoad(held.sums, [sums + i]) for i in range(4)]
             return mma_sync.mma(plan.dtype, own, left, right)
 
-        return [*exchanged, _loops((columns,), column)]
+        return [*exchanged, loops((columns,), column)]
 
-    loops = _loops((rows, depth, count), one)
+    products = loops((rows, depth, count), one)
     body = ir.seq(
-        tirx.DeclBuffer(a, data=held.first.data), tirx.DeclBuffer(b, data=held.second.data), loops
+        tirx.DeclBuffer(a, data=held.first.data),
+        tirx.DeclBuffer(b, data=held.second.data),
+        products,
     )
     block = plan.product.block
     own = [] if plan.along_k else [pairs]
@@ -273,7 +208,7 @@ def _sums(plan: WarpProduct, held: Registers, nest: SumNest) -> ir.Stmt:
         )
         return ir.substitute(own, values)
 
-    return _loops((rows, inner, columns, 2, 2), one)
+    return loops((rows, inner, columns, 2, 2), one)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.LoadFragments")

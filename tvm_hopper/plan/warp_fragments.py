@@ -240,7 +240,8 @@ def _find_sums(kernel: ir.For, product: MultiplyAdd) -> tuple[SumNest, ...]:
             raise cannot_lower(product.where, found_, "nests over all sums of a warp")
         found.append(SumNest(nest, index[0], index[1], realize))
         store = realize.block.body
-        around = ir.find_all(kernel, ir.For, lambda x, nest=nest: _repeats_around(x, nest))
+        loops = ir.find_all(kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING)
+        around = [x for x in loops if _repeats_around(x, nest)]
         if isinstance(store, ir.BufferStore) and ir.is_shared(store.buffer) and around:
             found_ = f"sums handed on in each turn of loop {around[0].loop_var.name}"
             need = "one tile for each thread block: others may still read the last one's"
@@ -253,5 +254,5 @@ def _find_sums(kernel: ir.For, product: MultiplyAdd) -> tuple[SumNest, ...]:
 
 
 def _repeats_around(loop: ir.For, nest: ir.For) -> bool:
-    serial = loop.kind != ir.ForKind.THREAD_BINDING and not ir.is_const(loop.extent, 1)
-    return serial and not loop.same_as(nest) and ir.uses_node(loop, nest)
+    repeats = not ir.is_const(loop.extent, 1) and not loop.same_as(nest)
+    return repeats and ir.uses_node(loop, nest)

@@ -215,9 +215,9 @@ def _unserved_directly(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     for name, axis in (("N", problem.n), ("K", problem.k)):
         if not isinstance(axis.extent, int):
             return f"{name} = {axis.extent}, symbolic; static N and K"
-    axis, extent = ("K", problem.k.extent) if problem.rhs.major == "k" else ("N", problem.n.extent)
+    runs, extent = ("K", problem.k.extent) if problem.rhs.major == "k" else ("N", problem.n.extent)
     if extent % VECTOR:
-        return f"{axis} = {extent}, along which the rows of B run; a multiple of {VECTOR}"
+        return f"{runs} = {extent}, along which the rows of B run; a multiple of {VECTOR}"
     if not problem.starts_from_zero:
         return "a sum that does not start from zero; one that does, with the rest behind it"
     return ""

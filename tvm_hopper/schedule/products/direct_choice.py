@@ -8,7 +8,6 @@ Set beside the time of the best tile.  Constants are fitted to times of an H200 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
@@ -39,6 +38,9 @@ class DirectRates:
 
 
 RATES = DirectRates()
+# Warps, columns and depth, the fastest first.
+SHAPES_ALONG_K = ((8, 32, 128), (8, 32, 64), (4, 32, 64), (4, 16, 64))
+SHAPES_ALONG_ROWS = ((16, 64, 64), (8, 64, 64), (8, 64, 32), (4, 64, 32), (2, 64, 32))
 
 
 def may_be_direct(given: MatmulConfig) -> bool:
@@ -66,14 +68,12 @@ def choose_direct(product: ProductShape, given: MatmulConfig, other_us: float, c
     return few and may_be_direct(given) and estimate_direct(product, chip) < other_us
 
 
-def choose_direct_shape(rows: int, n: int, k: int, along_k: bool, chip: Chip) -> DirectShape:
-    """Choose how the work is dealt out."""
-    columns, depth = steps_of(along_k)
+def choose_direct_shape(rows: int, along_k: bool) -> DirectShape:
+    """Choose how the work is dealt out: as many warps and columns as a thread block has room for.
+
+    Of few shapes that were timed; each warp has 128 bytes or more of a row in flight at once.
+    """
     padded = padded_rows(rows)
-    del n, k, chip
-    return DirectShape(padded, 4, columns, 4 * depth)
-
-
-def shape_as_given(rows: int, given: Any) -> DirectShape:
-    """Return the shape that a configuration gives."""
-    return DirectShape(padded_rows(rows), *given)
+    columns, depth = steps_of(along_k)
+    shapes = [DirectShape(padded, *x) for x in (SHAPES_ALONG_K if along_k else SHAPES_ALONG_ROWS)]
+    return next((x for x in shapes if not x.shortfall), DirectShape(padded, 1, columns, depth))

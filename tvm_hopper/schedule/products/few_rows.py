@@ -172,7 +172,7 @@ def find_direct(
         return None
     wanted, chip = product_of(problem, kernel, outputs), chip_of_target()
     time = estimate_direct(wanted, chip)
-    shape = choose_direct_shape(rows, wanted.n, wanted.k, problem.rhs.major == "k", chip)
+    shape = choose_direct_shape(rows, problem.rhs.major == "k")
     chosen = f"fragments from memory, {shape}: {time:.1f} us by estimate"
     if isinstance(config.direct, tuple):
         shape = DirectShape(padded_rows(rows), *config.direct)

@@ -3,9 +3,9 @@
     python -m benchmarks.few_rows
     python -m benchmarks.few_rows --rows 1 2 4 8 --drawn 5150
 
-Direct: warps that load what they multiply. Weights of language models, B[n, k], and problems of one row drawn as `benchmarks.population` draws
-them from a seed.  Every kernel is checked first; data is cold, calls are replayed from graphs.
-Writes a dated table.
+Direct: warps that load what they multiply.  Weights of language models, B[n, k], and problems of
+one row drawn as `benchmarks.population` draws them from a seed.  Every kernel is checked first;
+data is cold, calls are replayed from graphs.  Writes a dated table.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class MatmulConfig:
         True lets warps load what they multiply from global memory to registers, for mma.sync, of up
         to 64 rows of A, instead of tiles through shared memory for WGMMA; of the rest only
         `accumulate` goes with it. A tuple says how: warps that share a sum, columns of the output
-        of a thread block, and how much of the sum each warp has in flight. None: from the shape.
+        of a thread block, and how much of the sum each warp has in flight. None: tiles.
     early_weights : bool, optional
         True lets the kernel begin, and load B, before the launches in front of it in the stream
         have ended; it waits for them before it touches anything else. It is a promise that none of

@@ -1,4 +1,4 @@
-"""Products that random runs on a GPU found: what was accepted did not come through the assembler."""
+"""Products that random runs found: accepted, and not taken by the assembler."""
 
 from __future__ import annotations
 

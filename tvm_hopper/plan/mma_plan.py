@@ -45,7 +45,7 @@ class MmaPlan:
     k: int
     accumulate: str  # type of the registers; the buffer's own, or the one asked for
     arch: Arch
-    turns: int = 1  # sets of such warp groups that share the chip's registers
+    turns: int = 1  # sets of these warp groups, which share the registers of a thread block
 
     def __post_init__(self) -> None:
         where = self.product.where
@@ -80,7 +80,8 @@ class MmaPlan:
     @property
     def instruction_n(self) -> int:
         """Width of one instruction: the widest that ptxas has registers for."""
-        most, consumers = wgmma.MAX_N, self.warp_groups * self.turns
+        most = wgmma.MAX_N
+        consumers = self.warp_groups * self.turns
         if consumers in registers.DEFAULT_SPLIT:
             most = registers.widest_instruction(consumers, self.arch)
         return self.widest(most)
@@ -133,8 +134,9 @@ def _plan_block(kernel: ir.For, realize: ir.SBlockRealize, arch: Arch) -> MmaPla
         )
     _check_accumulator(product, m, n)
     nests = find_fragment_nests(kernel, product, (m, n))
-    axis = ir.thread_axes(kernel).get("blockIdx.x")
-    turns = 1 if axis is None else int(axis.annotations.get(TURNS, 1))
+    asked = ir.find_all(kernel, ir.For, lambda loop: TURNS in loop.annotations)
+    around = [loop for loop in asked if ir.uses_node(loop, product.realize)]
+    turns = int(around[0].annotations[TURNS]) if around else 1
     plan = MmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate, arch, turns)
     _check_room(kernel, plan)
     return plan

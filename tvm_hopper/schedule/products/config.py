@@ -116,12 +116,16 @@ class MatmulConfig:
     split_k : int, optional
         Thread blocks that share the sum of one output tile; None or 1: one sums all of it.
     split_mode : str, optional
-        How they do: "cluster", the blocks of a cluster, 2 to 8, add what each has summed in a fixed
-        order through shared memory; "workspace", up to 64 blocks store it to global memory, and a
-        second kernel adds in a fixed order. That memory is the caller's (PyTorch's allocator), of
-        the stream of the call; with TVM's own tensors it is the calling thread's, right for calls
-        that one stream runs after another, so that it has to be asked for. None: "cluster". Without
-        `split_k` the estimate decides whether and in how many parts, with "workspace" also how.
+        How they do. "cluster": the blocks of a cluster, 2 to 8, add what each has summed in a fixed
+        order through shared memory. "workspace": up to 64 blocks store it to global memory, and a
+        second kernel adds in a fixed order; that memory is the caller's (PyTorch's allocator), of
+        the stream of the call, and with TVM's own tensors the calling thread's, right for calls
+        that one stream runs after another. "caller": "workspace" for calls with an allocator, else
+        "cluster", safe for both. "serial": for calls with an allocator, up to 64 blocks add one
+        after another, in a fixed order, to memory of the output's size, and the last one stores;
+        else "cluster". "atomic": up to 64 blocks, whose sums the hardware adds to the output in any
+        order, each rounded to its type. None: of given parts "cluster", of such that the estimate
+        decides on "caller" or "cluster", whichever is faster.
     cluster : tuple of int, optional
         Rows and columns of output tiles whose thread blocks form a cluster, 2 to 8 in all: those in
         a row load A once for all of them, those in a column B. None or (1, 1): each loads its own.
@@ -211,6 +215,8 @@ class MatmulConfig:
             operand_slots=as_int(where, "operand_slots", self.operand_slots, 0),
             schedule=as_choice(where, "schedule", self.schedule, SCHEDULES),
         )
+        if self.split_mode == split.ATOMIC and self.store is None:
+            _store(self, store=STORES[0])  # what the hardware copies out it can add, too
         if self.takes_turns:
             check_turns(where, self)
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
@@ -243,13 +249,13 @@ class MatmulConfig:
         if self.batch_invariant:
             need = "one of the two: parts of a sum are added in another order"
             raise cannot_schedule(where, f"{name} with batch_invariant=True", need)
+        beside = (name, "accumulate", "early_weights", "split_mode")
         for field in fields(self):
             value = getattr(self, field.name)
-            if value in (None, False) or field.name in (name, "accumulate", "early_weights"):
+            if value is None or value is False or field.name in beside:
                 continue
-            raise cannot_schedule(
-                where, f"{name} with {field.name}={value}", f"{name} alone: there are no tiles"
-            )
+            need = f"{name} alone: there are no tiles"
+            raise cannot_schedule(where, f"{name} with {field.name}={value}", need)
 
     @property
     def parts(self) -> int:

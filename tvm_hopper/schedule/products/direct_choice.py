@@ -17,7 +17,7 @@ from .direct_shape import DirectShape, padded_rows, steps_of
 from .estimate import ProductShape
 
 # Fields of a configuration that it goes with; whatever else is given asks for a tile.
-BESIDE = ("direct", "dots", "accumulate", "batch_invariant", "early_weights")
+BESIDE = ("direct", "dots", "accumulate", "batch_invariant", "early_weights", "split_mode")
 MOST_CHOSEN = 0  # rows up to which it is chosen unasked: tiles were as fast or faster, measured
 
 

@@ -3,9 +3,9 @@
     python -m benchmarks.few_rows
     python -m benchmarks.few_rows --rows 1 2 4 8 --drawn 5150
 
-Weights of language models, B[n, k], and problems of one row drawn as `benchmarks.population` draws
-them from a seed.  Every kernel is checked first; data is cold, calls are replayed from graphs.
-Writes a dated table.
+Direct: warps that load what they multiply.  Weights of language models, B[n, k], and problems of
+one row drawn as `benchmarks.population` draws them from a seed.  Every kernel is checked first;
+data is cold, calls are replayed from graphs.  Writes a dated table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "default": {},
     "tensor cores": {"dots": False},
     "dot products": {"dots": True},
+    "direct": {"direct": True},
 }
+MOST_DOT_ROWS = 8
 COLUMNS = ["m", "n", "k", "type", "cuBLAS, us", *(f"{x}, us" for x in WAYS), "of cuBLAS", "TB/s"]
 
 
@@ -83,7 +85,7 @@ def time_case(case: Case, paths: dict[str, str], repeats: int) -> dict[str, Any]
         "n": case.n,
         "k": case.k,
         "type": case.dtype,
-        **{name: f"{times[name]:.2f}" for name in ("cublas", *WAYS)},
+        **{name: f"{times[name]:.2f}" if name in times else "" for name in ("cublas", *WAYS)},
         "ratio": f"{times['cublas'] / times['default']:.3f}",
         "rate": f"{moved / times['default'] / 1e6:.2f}",
     }
@@ -99,10 +101,17 @@ def main(argv: list[str]) -> int:
         with concurrent.futures.ProcessPoolExecutor(options.workers, context) as pool:
             built = []
             for case in cases:
-                ways = [Case(**case.as_dict() | {"config": config}) for config in WAYS.values()]
                 first = len(built) * len(WAYS)
+                ways = {
+                    name: Case(**case.as_dict() | {"config": config})
+                    for name, config in WAYS.items()
+                    if not config.get("dots") or (case.m or 0) <= MOST_DOT_ROWS
+                }
                 built.append(
-                    [pool.submit(build_library, x, folder, first + i) for i, x in enumerate(ways)]
+                    {
+                        name: pool.submit(build_library, x, folder, first + i)
+                        for i, (name, x) in enumerate(ways.items())
+                    }
                 )
             register()
             for case, jobs in zip(cases, built, strict=True):
@@ -110,7 +119,7 @@ def main(argv: list[str]) -> int:
                     print(f"out of time before {case.name}")
                     pool.shutdown(cancel_futures=True)
                     break
-                paths = {name: job.result() for name, job in zip(WAYS, jobs, strict=True)}
+                paths = {name: job.result() for name, job in jobs.items()}
                 rows.append(time_case(case, paths, options.repeats))
                 print(*rows[-1].values(), flush=True)
     mean = statistics.geometric_mean([float(row["ratio"]) for row in rows])

@@ -21,6 +21,7 @@ from .index_rows import IndexRows
 from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
 from .limit_registers import LimitRegisters
+from .load_fragments import LoadFragments
 from .lower_channels import LowerChannels
 from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
@@ -53,6 +54,7 @@ from .sum_online import SumOnline
 from .unpack_pairs import UnpackPairs
 from .unstage_rows import UnstageRows
 from .values_ahead import ValuesAhead
+from .wait_for_launches import LoadInOrder, WaitForLaunches
 from .widen_indices import WidenIndices
 
 __all__ = [
@@ -73,6 +75,8 @@ __all__ = [
     "InsertSyncs",
     "LayoutShared",
     "LimitRegisters",
+    "LoadFragments",
+    "LoadInOrder",
     "LowerChannels",
     "LowerCopies",
     "LowerMma",
@@ -107,5 +111,6 @@ __all__ = [
     "UnpackPairs",
     "UnstageRows",
     "ValuesAhead",
+    "WaitForLaunches",
     "WidenIndices",
 ]

@@ -81,7 +81,8 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     axis = ir.Var("threadIdx_x", "int32")
     registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
     once = runs_once(kernel, plan)
-    fragments = tuple(_kind(nest, plan)(nest, plan, registers, axis, once) for nest in plan.nests)
+    held = runs_once(kernel, plan, in_each_block=True)
+    fragments = tuple(_kind(nest, plan)(nest, plan, registers, axis, held) for nest in plan.nests)
     return Threads(axis, registers, fragments, once and starts_from_zero(kernel, plan))
 
 

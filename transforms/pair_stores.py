@@ -35,7 +35,7 @@ PAIRS = SIDE * SIDE // THREADS_PER_WARP // 2  # of a lane
 
 
 @dataclass(frozen=True)
-class PairPlan:
+class PairStorePlan:
     """A call, and of each pair of a lane its first element in the tensor and in the fragment."""
 
     call: ir.Call
@@ -44,7 +44,7 @@ class PairPlan:
     places: tuple[tuple[list[Any], list[Any]], ...]
 
 
-def plan_stores(kernel: ir.For) -> tuple[PairPlan, ...]:
+def plan_stores(kernel: ir.For) -> tuple[PairStorePlan, ...]:
     """Return the calls of a kernel that can store pairs."""
     thread = ir.threads_of(kernel).var
     calls = ir.find_all(kernel, ir.Call, lambda x: getattr(x.op, "name", "") == STORE)
@@ -57,7 +57,7 @@ def plan_stores(kernel: ir.For) -> tuple[PairPlan, ...]:
     return tuple(plan for plan in found if plan is not None)
 
 
-def _plan_call(call: ir.Call, lane: Any, analyzer: sym.Analyzer) -> PairPlan | None:
+def _plan_call(call: ir.Call, lane: Any, analyzer: sym.Analyzer) -> PairStorePlan | None:
     rows, columns, pointer, data, offset, stride = call.args
     if not (ir.is_const(rows, SIDE) and ir.is_const(columns, SIDE)):
         return None
@@ -76,7 +76,7 @@ def _plan_call(call: ir.Call, lane: Any, analyzer: sym.Analyzer) -> PairPlan | N
         if not analyzer.can_prove(at % 2 == ir.cast_like(0, at)):
             return None
         places.append((_indices(at, tensor, analyzer), _indices(own, fragment, analyzer)))
-    return PairPlan(call, tensor, fragment, tuple(places))
+    return PairStorePlan(call, tensor, fragment, tuple(places))
 
 
 def _is_plain(buffer: ir.Var) -> bool:
@@ -96,7 +96,7 @@ def _indices(flat: Any, buffer: ir.Var, analyzer: sym.Analyzer) -> list[Any]:
     return found
 
 
-def rewrite_stores(kernel: ir.For, plans: tuple[PairPlan, ...]) -> ir.For:
+def rewrite_stores(kernel: ir.For, plans: tuple[PairStorePlan, ...]) -> ir.For:
     """Write out the pairs of each call."""
     planned = {plan.call: plan for plan in plans}
 
@@ -107,7 +107,7 @@ def rewrite_stores(kernel: ir.For, plans: tuple[PairPlan, ...]) -> ir.For:
     return ir.mutate(kernel, [(ir.Evaluate, evaluate)])
 
 
-def _store_pairs(plan: PairPlan) -> ir.Stmt:
+def _store_pairs(plan: PairStorePlan) -> ir.Stmt:
     pair = ir.new_buffer("pair", (2,), ir.dtype_of(plan.tensor), "local")
     parts: list[Any] = []
     for at, own in plan.places:

@@ -33,7 +33,7 @@ HALVES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
-class PairPlan:
+class HalvesPlan:
     """Registers of which upper halves are widened, and stores of two halves of one register."""
 
     names: dict[ir.Var, ir.Var]  # of a buffer: the one that was allocated
@@ -44,7 +44,7 @@ class PairPlan:
         return bool(self.arrays or self.stores)
 
 
-def plan_pairs(func: tirx.PrimFunc) -> PairPlan:
+def plan_pairs(func: tirx.PrimFunc) -> HalvesPlan:
     """Find what a function's threads widen and store by halves of registers."""
     names = _names(func.body)
     casts = ir.find_all(func.body, tirx.Cast, lambda x: _upper(x, names) is not None)
@@ -52,7 +52,7 @@ def plan_pairs(func: tirx.PrimFunc) -> PairPlan:
     for block in ir.find_all(func.body, tirx.SeqStmt):
         parts = ir.statements(block)
         stores += [(a, b) for a, b in pairwise(parts) if _is_pair(a, b, names)]
-    return PairPlan(names, tuple(ir.once([names[x.value.source] for x in casts])), tuple(stores))
+    return HalvesPlan(names, tuple(ir.once([names[x.value.source] for x in casts])), tuple(stores))
 
 
 def _names(body: ir.Stmt) -> dict[ir.Var, ir.Var]:
@@ -107,7 +107,7 @@ def _is_rounded(value: Any) -> bool:
     return isinstance(value, tirx.Cast) and ir.dtype_of(value.value) == "float32"
 
 
-def rewrite_pairs(func: tirx.PrimFunc, plan: PairPlan) -> tirx.PrimFunc:
+def rewrite_pairs(func: tirx.PrimFunc, plan: HalvesPlan) -> tirx.PrimFunc:
     """Widen upper halves by a mask, and compute both halves before one is stored."""
     words = {x: _words(x) for x in plan.arrays}
 

@@ -55,3 +55,13 @@ def elect() -> Any:
     It is the same lane each time (PTX ISA 9.1, 9.7.13.15), which one is not said.
     """
     return T.cuda.elect_sync().equal(T.uint32(1))
+
+
+def launch_dependents() -> Any:
+    """Let the launch behind this one begin, once every block says so or ends (9.7.13.13)."""
+    return T.ptx.griddepcontrol.launch_dependents()
+
+
+def wait_for_launches() -> Any:
+    """Wait until the launches before this one have ended, and see what they wrote (9.7.13.13)."""
+    return T.ptx.griddepcontrol.wait()

@@ -138,10 +138,22 @@ def test_one_row_is_tried_by_dot_products():
     assert choice.dots == problem.resolved(hs.MatmulConfig(dots=True)).dots == (128, 1, 1, 4)
     assert problem.resolved(dots[0]) == dots[0]
     assert np.isfinite(problem.estimates(dots)).all()
-    tiles = [x for x in problem.configurations() if not x.dots][:3]
+    tiles = [x for x in problem.configurations() if x.tile][:3]
     rows = problem.features([*tiles, *dots])
     assert len(np.unique(rows, axis=0)) == len(rows)
     assert problem.schedule(dots[0])
+
+
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+def test_few_rows_are_tried_by_warps_that_load_what_they_multiply(layout):
+    problem = as_matmul(workloads.matmul(8, 4096, 4096, layout)["main"], H200)
+    direct = [x for x in problem.configurations() if x.direct]
+    assert len(direct) > 5
+    assert problem.resolved(direct[0]) == direct[0]
+    assert np.isfinite(problem.estimates(direct)).all()
+    assert len(np.unique(problem.features(direct), axis=0)) == len(direct)
+    for config in direct[::7]:
+        assert problem.schedule(config)
 
 
 def test_features_are_of_one_scale_and_tell_configurations_apart(product):

@@ -14,7 +14,7 @@ from tvm_hopper.errors import ScheduleError
 from tvm_hopper.meta_schedule.configurations import as_text, from_text
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
-from tvm_hopper.schedule.products import apply
+from tvm_hopper.schedule.products import few_rows
 from tvm_hopper.schedule.products.dot_choice import choose_shape
 from tvm_hopper.schedule.products.dot_shape import MOST_ROWS, DotShape
 from tvm_hopper.schedule.products.wide_sums import widen_product
@@ -79,7 +79,8 @@ def test_what_they_cannot_do_is_left_to_tiles(monkeypatch, m):
 
     mod = workloads.matmul(m, 512, 1024)
     assert kinds(mod)[0]
-    monkeypatch.setattr(apply, "apply_dots", fail)
+    monkeypatch.setattr(few_rows, "apply_dots", fail)
+    monkeypatch.setattr(few_rows, "apply_direct", fail)
     assert not any(kinds(mod))
     with pytest.raises(ScheduleError, match="something odd"):
         kinds(mod, hs.MatmulConfig(dots=True), **{} if m == 1 else {"rows": 1})

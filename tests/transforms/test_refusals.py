@@ -23,6 +23,7 @@ from tests.transforms.refusals.case import Case
 from tests.transforms.refusals.clusters import CLUSTERS
 from tests.transforms.refusals.copies import COPIES, TILES
 from tests.transforms.refusals.dma import DMA
+from tests.transforms.refusals.fragments import FRAGMENTS
 from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
 from tests.transforms.refusals.loads import LOADS
 from tests.transforms.refusals.mechanisms import MECHANISMS
@@ -47,6 +48,7 @@ CASES = [
     *TILES,
     *LOADS,
     *MECHANISMS,
+    *FRAGMENTS,
     *MEMORY_BOUND,
     *PRODUCTS,
     *RINGS,

@@ -7,6 +7,7 @@ parts        1; 2, 4, 8 where tiles alone leave SMs without work
 clusters     pairs that load for one another, where the package's choice may be one
 turns        consumers that compute tiles in turn, of shallow sums and several waves
 dots         of one or two rows, dot products by threads
+direct       of few rows, warps that load what they multiply
 store        by each thread, or through shared memory
 """
 
@@ -28,6 +29,8 @@ from tvm_hopper.schedule.products.branches import ProductSite, look_at
 from tvm_hopper.schedule.products.candidates import as_candidates, candidates
 from tvm_hopper.schedule.products.classes import estimate_all
 from tvm_hopper.schedule.products.config import find_violations, most_stages
+from tvm_hopper.schedule.products.direct_choice import estimate_direct
+from tvm_hopper.schedule.products.direct_shape import DirectShape, padded_rows, steps_of
 from tvm_hopper.schedule.products.dot_choice import (
     choose_dots,
     choose_shape,
@@ -68,6 +71,8 @@ DOT_THREADS = (
     (256, 1),
     (512, 1),
 )  # and groups
+MOST_DIRECT_ROWS = 16
+DIRECT_WARPS = (2, 4, 8, 16)
 DOT_VECTORS = (2, 4, 5, 7, 8, 14)
 WIDEST_STORE = 16  # columns of which a tile that leaves through shared memory is a multiple
 
@@ -95,7 +100,7 @@ class MatmulProblem(Problem):
             if given.dots or choose_dots(self._shape(), given, best.microseconds, self.chip):
                 shape = choose_shape(m, n, k, self.dtype, self.chip)
                 return replace(given, dots=astuple(shape))
-        if given.dots:
+        if given.dots or given.direct:
             return given
         with self.target:
             return hs.choose_config(
@@ -125,6 +130,7 @@ class MatmulProblem(Problem):
         return [
             *(x for x, is_near in zip(tiles, near.tolist(), strict=True) if is_near),
             *self._dots(),
+            *self._direct(),
         ]
 
     def _shape(self) -> ProductShape:
@@ -143,6 +149,20 @@ class MatmulProblem(Problem):
                     if threads * vectors < 2 * count and columns <= m:
                         dots = (threads, groups, columns, vectors)
                         yield MatmulConfig(accumulate=self.accumulate, dots=dots)
+
+    def _direct(self) -> Iterator[MatmulConfig]:
+        """Yield ways to multiply what warps load, of few rows."""
+        m, n, k = self.extents
+        if m > MOST_DIRECT_ROWS:
+            return
+        columns, depth = steps_of(self.majors[1] == "k")
+        for warps in DIRECT_WARPS:
+            for wide, deep in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 2)):
+                way = (warps, wide * columns, deep * depth)
+                shape = DirectShape(padded_rows(m), *way)
+                reaches = warps * shape.depth < 2 * k and shape.columns < 2 * n
+                if reaches and not shape.shortfall:
+                    yield MatmulConfig(accumulate=self.accumulate, direct=way)
 
     def _around(
         self, tile: tuple[int, int, int], consumers: int, rows: int, columns: int, way: bool
@@ -209,7 +229,8 @@ class MatmulProblem(Problem):
         shape = self._shape()
         given = cast("list[MatmulConfig]", configs)
         times = np.full(len(given), estimate_dots(shape, self.chip))
-        tiled = [i for i, config in enumerate(given) if not config.dots]
+        times[[bool(x.direct) for x in given]] = estimate_direct(shape, self.chip)
+        tiled = [i for i, config in enumerate(given) if not config.dots and not config.direct]
         if tiled:
             with self.target:
                 times[tiled] = estimate_all([shape], [given[i] for i in tiled], self.chip)[0]
@@ -236,6 +257,8 @@ class MatmulProblem(Problem):
     def _row(self, config: MatmulConfig) -> list[float]:
         if isinstance(config.dots, tuple):
             return [0.0, 5.0, *(float(np.log2(x)) for x in config.dots)]  # far from all tiles
+        if isinstance(config.direct, tuple):
+            return [5.0, 0.0, *(float(np.log2(x)) for x in config.direct)]
         assert config.tile is not None
         tile_m, tile_n, tile_k = config.tile
         m, n = self._oriented(config)

@@ -55,6 +55,7 @@ def hook_passes() -> list[Pass]:
         transforms.AddAnyOrder(),  # copies are requests yet: they become reductions
         transforms.NoteRows(),  # for `explain` alone
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
+        transforms.LoadFragments(),  # vectors and registers of a lane from here on, as others have
         transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part
         transforms.HoistInitials(),  # a thread without rows has its sums' initial values, too
         transforms.SumOnline(),  # whole loops over parts of rows, before a tail comes apart
@@ -93,6 +94,7 @@ def hook_passes() -> list[Pass]:
         transforms.LimitRegisters(),  # threads are final
         transforms.SkipEmpty(),  # around a kernel whose grid no pass changes any more
         transforms.NoteChoices(),  # nobody asks for the mark of such a kernel any more
+        transforms.WaitForLaunches(),  # vectors are loads yet, and stand in their order
         transforms.HintLoads(),  # vectors become instructions, which no pass above looks for
         transforms.RefuseLeftovers(),  # last: what no pass acted on would fall away in silence
     ]
@@ -112,13 +114,14 @@ def late_passes() -> list[Pass]:
 def host_passes() -> list[Pass]:
     """List the passes after all of TVM's.
 
-    They act on host functions that carry our notes; the last one on kernels, as they are printed.
+    They act on both halves of functions that are ours; the last one on kernels, as they are printed.
     """
     from tvm_hopper import transforms
 
     return [
         transforms.AssertAlignment(),  # a misaligned tensor is an error that names it
         transforms.OwnWorkspace(),  # what lies between two kernels outlives the call, on its stream
+        transforms.LoadInOrder(),  # TVM marks every kernel that it splits off
         transforms.CountBlocks(),  # only now is the device of a call known
         transforms.UnpackPairs(),  # registers have their numbers, and share what is dead
     ]

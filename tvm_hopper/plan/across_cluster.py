@@ -195,8 +195,10 @@ def statements_around(
 def _check_start(before: list[ir.Stmt], accumulator: ir.Var, where: str) -> None:
     """Refuse statements in front that do anything but set the initial value."""
     for stmt in before:
-        stores = ir.find_all(stmt, ir.BufferStore)
-        if stores and all(x.buffer.same_as(accumulator) for x in stores):
+        stores = [x.buffer for x in ir.find_all(stmt, ir.BufferStore)]
+        loads = [x.source for x in ir.find_all(stmt, ir.TensorLoad)]  # to hold what was set
+        touched = stores or loads
+        if touched and all(x.same_as(accumulator) for x in touched):
             continue
         raise cannot_lower(
             where,

@@ -29,6 +29,7 @@ class MultiplyAdd:
     left: ir.TensorLoad
     right: ir.TensorLoad
     units: tuple[ir.For, ...]  # loops of extent 1
+    key: str = WGMMA  # the annotation that asks for it
 
     @property
     def block(self) -> ir.SBlock:
@@ -43,7 +44,7 @@ class MultiplyAdd:
     @property
     def where(self) -> str:
         """Name the block in an error message."""
-        return f"block {self.block.name_hint}, {WGMMA}"
+        return f"block {self.block.name_hint}, {self.key}"
 
     @property
     def product_dtype(self) -> str:
@@ -51,13 +52,15 @@ class MultiplyAdd:
         return self.contraction.products[0].dtype
 
 
-def match_multiply_add(realize: ir.SBlockRealize) -> MultiplyAdd:
+def match_multiply_add(realize: ir.SBlockRealize, key: str = WGMMA) -> MultiplyAdd:
     """Return what the block multiplies and adds.
 
     Parameters
     ----------
     realize : SBlockRealize
         An annotated block, with the loops over a tile inside.
+    key : str
+        The annotation.
 
     Returns
     -------
@@ -70,7 +73,7 @@ def match_multiply_add(realize: ir.SBlockRealize) -> MultiplyAdd:
         The block computes anything else.
     """
     block = realize.block
-    where = f"block {block.name_hint}, {WGMMA}"
+    where = f"block {block.name_hint}, {key}"
     loops, body = ir.loop_nest(block.body)
     predicates = [realize.predicate]
     if isinstance(body, ir.SBlockRealize):
@@ -96,7 +99,7 @@ def match_multiply_add(realize: ir.SBlockRealize) -> MultiplyAdd:
     first = next(x for x in body.indices if ir.depends_on(x, [m.loop_var, n.loop_var]))
     if not ir.depends_on(first, [m.loop_var]):
         m, n, left, right = n, m, right, left
-    return MultiplyAdd(realize, m, n, k, contraction, left, right, units)
+    return MultiplyAdd(realize, m, n, k, contraction, left, right, units, key)
 
 
 def _one_product(store: ir.BufferStore, where: str) -> Contraction:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from tvm_hopper import ir
+from tvm_hopper.requests.keys import ACROSS_CLUSTER
 
 from .mma_plan import MmaPlan
 
 
-def runs_once(kernel: ir.For, plan: MmaPlan) -> bool:
+def runs_once(kernel: ir.For, plan: MmaPlan, in_each_block: bool = False) -> bool:
     """Tell whether every loop that adds to the accumulator has one iteration.
 
-    One around the accumulator's fill as well starts a sum of its own each time.
+    One around the accumulator's fill as well starts a sum of its own each time. With
+    `in_each_block` one whose iterations thread blocks are to share counts as one.
     """
     product = plan.product.realize
     fills = [x.nest for x in plan.nests if x.realize.block.body.buffer.same_as(plan.accumulator)]
@@ -20,6 +22,7 @@ def runs_once(kernel: ir.For, plan: MmaPlan) -> bool:
         for loop in around
         if loop.kind != ir.ForKind.THREAD_BINDING
         and not any(ir.uses_node(loop, fill) for fill in fills)
+        and not (in_each_block and ACROSS_CLUSTER in loop.annotations)
     ]
     return all(ir.is_const(loop.extent, 1) for loop in adding)
 

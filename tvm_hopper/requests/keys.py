@@ -33,6 +33,7 @@ CACHE_HINT = "tvm_hopper.cache_hint"
 SPARE_ROWS = "tvm_hopper.spare_rows"
 # -- on the block that loads a vector into registers
 LOAD_HINT = "tvm_hopper.load_hint"
+EARLY_LOADS = "tvm_hopper.early_loads"
 # -- on the block that copies a tile from shared to global memory
 STORE_SLOTS = "tvm_hopper.store_slots"
 REDUCE = "tvm_hopper.reduce"
@@ -53,6 +54,8 @@ MOST_PARTS = 64  # by kernels
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
 CHOICE = "tvm_hopper.choice"
+# -- on the block that multiplies two register tiles of a warp
+MMA_SYNC = "tvm_hopper.mma_sync"
 # -- on the pipelined loop
 CONSUMERS = "tvm_hopper.consumers"
 REGISTERS = "tvm_hopper.registers"
@@ -126,8 +129,8 @@ HINTED = ("tma", "bulk")
 
 # Of memory-bound kernels.
 POINTWISE, ROW_REDUCTION = "pointwise", "row_reduction"
-COLUMN_REDUCTION, DOT_PRODUCTS = "column_reduction", "dot_products"
-KINDS = (POINTWISE, ROW_REDUCTION, COLUMN_REDUCTION, DOT_PRODUCTS)
+COLUMN_REDUCTION, DOT_PRODUCTS, FRAGMENTS = "column_reduction", "dot_products", "fragments"
+KINDS = (POINTWISE, ROW_REDUCTION, COLUMN_REDUCTION, DOT_PRODUCTS, FRAGMENTS)
 
 KEYS: dict[str, Key] = {
     key.name: key
@@ -164,6 +167,13 @@ KEYS: dict[str, Key] = {
             CACHE_HINTS,
         ),
         Key(
+            EARLY_LOADS,
+            (BLOCK,),
+            int,
+            "these loads to registers read what no earlier launch writes: do not wait for one",
+            (1,),
+        ),
+        Key(
             STORE_SLOTS,
             (BLOCK,),
             int,
@@ -195,6 +205,13 @@ KEYS: dict[str, Key] = {
             (BY_CLUSTER, BY_KERNELS, BY_CALLER, IN_TURNS, BY_TURNS, BY_ATOMICS),
         ),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
+        Key(
+            MMA_SYNC,
+            (BLOCK,),
+            int,
+            "lower this multiply-add block to mma.sync, whose operands each lane loads itself",
+            (1,),
+        ),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),
         Key(CHOICE, (BLOCK,), str, "the best configurations by estimate, a line each, for explain"),
         Key(CONSUMERS, (LOOP,), int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),

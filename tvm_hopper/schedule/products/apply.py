@@ -36,9 +36,7 @@ from . import fuse
 from .branches import branched, class_block
 from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .dot_choice import may_be_dots
-from .dots import apply_dots
-from .few_rows import find_dots
+from .few_rows import apply_few_rows, by_tiles, may_be_few_rows
 from .model import SYMBOLIC_EXTENT, choose_config, listed
 from .normalize import normalized
 from .operands import operand_dtypes
@@ -133,7 +131,7 @@ def matmul(
         if not is_thrown_away():
             attempt(kernel)
     except ScheduleError:
-        if kernel.config.dots or not leaves_operands_open(kernel.config):
+        if kernel.config.dots or kernel.config.direct or not leaves_operands_open(kernel.config):
             raise
         # What is chosen for operands of the epilogue may be what does not fit; so may dot products,
         # which go with no choice of it.
@@ -155,11 +153,9 @@ def _schedule_classes_somehow(
     try:
         return _schedule_classes(plain, block, kernels)
     except ScheduleError:
-        first, *others = kernels
-        if first.config.dots is not None or not may_be_dots(first.config):
+        if not any(may_be_few_rows(x.config) for x in kernels):
             raise
-        by_tiles = replace(first, config=replace(first.config, dots=False))
-        return _schedule_classes(plain, block, (by_tiles, *others))
+        return _schedule_classes(plain, block, tuple(map(by_tiles, kernels)))
 
 
 def _schedule_classes(
@@ -216,8 +212,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
     choices = _choices(problem, kernel, epilogue.outputs)
-    if dots := find_dots(problem, kernel, views, epilogue.outputs):
-        return apply_dots(sch, block, dots, len(epilogue.outputs))
+    if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
+        return few
     config, axis = _fit(sch, problem, kernel, epilogue)
     noted = _chosen_for(problem, kernel, config, epilogue.outputs)
     assert config.tile is not None

@@ -52,7 +52,7 @@ LADDER = (
 POINTS = tuple(sorted({round(2 ** (i / 8)) for i in range(113)}))  # to 16384, eight an octave
 ROUND = 6  # weight of a power of two among them: batches are padded to it
 OCTAVE = 7 + ROUND  # weight of the points in an octave
-CUTS = ("tile", "stages", "last_stage", "consumers", "registers", "dots")  # of one kernel
+CUTS = ("tile", "stages", "last_stage", "consumers", "registers", "dots", "direct")  # of one kernel
 
 
 @dataclass(frozen=True)

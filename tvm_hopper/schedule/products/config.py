@@ -25,6 +25,7 @@ from tvm_hopper.requests.keys import BY_DEVICE, MOST_CONSUMERS
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
 
 from . import split
+from .direct_shape import as_direct
 from .dot_shape import as_dots
 
 ARCH = SM_90A  # that products are scheduled for: its warp groups multiply
@@ -150,6 +151,15 @@ class MatmulConfig:
         threads that share a sum, such groups in a thread block, columns of the output that each
         sums, and vectors of weights that a thread has in flight for each column. None: from the
         shape.
+    direct : bool or tuple of int, optional
+        True lets warps load what they multiply from global memory to registers, for mma.sync, of up
+        to 64 rows of A, instead of tiles through shared memory for WGMMA; of the rest only
+        `accumulate` goes with it. A tuple says how: warps that share a sum, columns of the output
+        of a thread block, and how much of the sum each warp has in flight. None: tiles.
+    early_weights : bool, optional
+        True lets the kernel begin, and load B, before the launches in front of it in the stream
+        have ended; it waits for them before it touches anything else. It is a promise that none of
+        these writes B. Of `direct` and `dots`; it lets the launch behind it begin as early, too.
     """
 
     tile: tuple[Any, Any, Any] | None = None
@@ -171,6 +181,8 @@ class MatmulConfig:
     transposed: bool | None = None
     batch_invariant: bool = False
     dots: tuple[int, ...] | bool | None = None
+    direct: tuple[int, ...] | bool | None = None
+    early_weights: bool = False
     schedule: str | None = None
 
     def __post_init__(self) -> None:
@@ -210,15 +222,17 @@ class MatmulConfig:
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         split.check_cluster(where, self.cluster, self.split_k, self.split_mode)
         check_pending(where, stages, last_stage, self.wgmma_pending)
-        if not isinstance(self.batch_invariant, bool):
-            found = f"batch_invariant={self.batch_invariant!r}"
-            raise cannot_schedule(where, found, "True or False")
+        for name in ("batch_invariant", "early_weights"):
+            if not isinstance(getattr(self, name), bool):
+                found = f"{name}={getattr(self, name)!r}"
+                raise cannot_schedule(where, found, "True or False")
         if self.batch_invariant and self.parts > 1:
             need = "one of the two: parts of a sum are added in another order"
             raise cannot_schedule(where, f"split_k={self.split_k} with batch_invariant=True", need)
-        _store(self, dots=as_dots(where, self.dots))
-        if self.dots:
-            self._check_alone(where)
+        _store(self, dots=as_dots(where, self.dots), direct=as_direct(where, self.direct))
+        for name in ("dots", "direct"):
+            if getattr(self, name):
+                self._check_alone(where, name)
         if self.transposed is not None and not isinstance(self.transposed, bool):
             raise cannot_schedule(where, f"transposed={self.transposed!r}", "True, False or None")
         if self.transposed and self.store is not None:
@@ -230,17 +244,18 @@ class MatmulConfig:
             need = 'store="tma" too: operands come in the parts that the output leaves in'
             raise cannot_schedule(where, "operand_slots alone", need)
 
-    def _check_alone(self, where: str) -> None:
-        """Refuse what speaks of tiles beside dot products."""
+    def _check_alone(self, where: str, name: str) -> None:
+        """Refuse what speaks of tiles beside a product of few rows that has none."""
         if self.batch_invariant:
-            need = "one of the two: threads add the parts of a sum in another order"
-            raise cannot_schedule(where, "dots with batch_invariant=True", need)
-        beside = ("dots", "accumulate", "batch_invariant", "split_mode")
+            need = "one of the two: parts of a sum are added in another order"
+            raise cannot_schedule(where, f"{name} with batch_invariant=True", need)
+        beside = (name, "accumulate", "early_weights", "split_mode")
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and field.name not in beside:
-                need = "dots alone: threads compute no tiles"
-                raise cannot_schedule(where, f"dots with {field.name}={value}", need)
+            if value is None or value is False or field.name in beside:
+                continue
+            need = f"{name} alone: there are no tiles"
+            raise cannot_schedule(where, f"{name} with {field.name}={value}", need)
 
     @property
     def parts(self) -> int:

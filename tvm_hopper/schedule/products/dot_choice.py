@@ -21,7 +21,7 @@ from .dot_shape import MOST_VECTORS, VECTOR_BYTES, DotShape
 from .estimate import ProductShape
 
 # Fields of a configuration that dot products go with; whatever else is given asks for a tile.
-BESIDE = ("dots", "accumulate", "batch_invariant", "split_mode")
+BESIDE = ("dots", "direct", "accumulate", "batch_invariant", "early_weights", "split_mode")
 # Threads that share a sum of up to so many vectors, the best ones first.
 SIZES: tuple[tuple[float, tuple[int, ...]], ...] = (
     (64, (32,)),
@@ -57,6 +57,8 @@ def may_be_dots(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open, or asks, that dot products are computed."""
     if given.dots is not None:
         return given.dots is not False
+    if given.direct:
+        return False
     # Blocks that load alone are what dot products are made of, too.
     beside = BESIDE if given.in_cluster else (*BESIDE, "cluster")
     decided = (x for x in fields(given) if x.name not in beside)

@@ -32,10 +32,37 @@ from tvm_hopper.schedule import steps
 
 from . import fuse
 from .dot_shape import VECTOR_BYTES, DotShape
-from .few_rows import DotKernel
 from .outputs import keep_in_registers, separate_outputs
 from .recognize import find_matmul
 from .wide_sums import widen_product
+
+
+@dataclass(frozen=True)
+class DotKernel:
+    """How a product is computed as dot products.
+
+    Attributes
+    ----------
+    rows : int
+        Of the output, that a thread block computes together.
+    shape : DotShape
+        How the work is dealt out.
+    chosen : str
+        What `explain` says of it.
+    chosen_for : tuple of int
+        Of a size class what `keys.CHOSEN_FOR` says, else nothing.
+    is_narrow : bool
+        Whether the program sums in 16 bits.
+    early : bool
+        Whether weights are loaded before earlier launches have ended.
+    """
+
+    rows: int
+    shape: DotShape
+    chosen: str
+    chosen_for: tuple[int, ...]
+    is_narrow: bool
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +118,7 @@ def apply_dots(sch: s_tir.Schedule, block: Any, kernel: DotKernel, outputs: int)
     vector = VECTOR_BYTES // dtype_bytes(find_matmul(sch, block).rhs.dtype)
     steps.pad(sch, block, (kernel.rows, shape.groups * shape.columns, shape.step(vector)))
     site = _prepare(sch, block, kernel.rows, outputs)
-    inner = _share_out(sch, site, shape, vector)
+    inner = _share_out(sch, site, shape, vector, kernel.early)
     sch.bind(site.grid, "blockIdx.y")
     sch.bind(inner, "blockIdx.x")
     sch.annotate(inner, keys.MEMORY_BOUND, keys.DOT_PRODUCTS)
@@ -124,7 +151,9 @@ def _prepare(sch: s_tir.Schedule, block: Any, rows: int, outputs: int) -> DotSit
     return DotSite(block, stores, grid, inner, n, k, (operands[0], operands[1]), row)
 
 
-def _share_out(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int) -> Any:
+def _share_out(
+    sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int, early: bool
+) -> Any:
     """Share each sum out between neighbouring threads; return the loop over thread blocks."""
     block = site.block
     n_block, n_group, n_own = sch.split(site.n, [None, shape.groups, shape.columns])
@@ -157,6 +186,8 @@ def _share_out(sch: s_tir.Schedule, site: DotSite, shape: DotShape, vector: int)
     for copy in (b, a):
         _load_vectors(sch, copy, inside[1], sch.get(part).iter_vars[element_])
     sch.annotate(b, keys.LOAD_HINT, "evict_first")
+    if early:
+        sch.annotate(b, keys.EARLY_LOADS, 1)
 
     sch.set_scope(block, 0, "local")
     for store in site.stores:

@@ -1,46 +1,93 @@
-"""Which products of few rows become dot products: what was asked, served, and is faster."""
+"""Which products of few rows have no tiles by WGMMA: what was asked, served, and is faster.
+
+One row is dot products of plain threads, some more are multiplied by warps that load what they
+multiply.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.plan.warp_fragments import VECTOR
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
+from .config import MatmulConfig
+from .direct import DirectKernel, apply_direct
+from .direct_choice import choose_direct, choose_direct_shape, estimate_direct, may_be_direct
+from .direct_shape import MOST_ROWS as MOST_DIRECT
+from .direct_shape import DirectShape, padded_rows, steps_of
 from .dot_choice import choose_dots, choose_shape, estimate_dots, may_be_dots
 from .dot_shape import MOST_ROWS, VECTOR_BYTES, DotShape
+from .dots import DotKernel, apply_dots
 from .model import rank_both
 from .recognize import Matmul
 
 
-@dataclass(frozen=True)
-class DotKernel:
-    """How a product is computed as dot products.
+def may_be_few_rows(given: MatmulConfig) -> bool:
+    """Tell whether a product of few rows may have no tiles, without being asked to have none."""
+    return not given.dots and not given.direct and (may_be_dots(given) or may_be_direct(given))
 
-    Attributes
+
+def by_tiles(kernel: ClassKernel) -> ClassKernel:
+    """Return the kernel of a class that has tiles, unless it was asked to have none."""
+    if not may_be_few_rows(kernel.config):
+        return kernel
+    return replace(kernel, config=replace(kernel.config, dots=False, direct=False))
+
+
+def apply_few_rows(
+    sch: Any,
+    block: Any,
+    problem: Matmul,
+    kernel: ClassKernel,
+    views: Sequence[Any],
+    outputs: tuple[str, ...],
+) -> Any:
+    """Schedule a product without tiles by WGMMA, if it is to have none.
+
+    Parameters
     ----------
-    rows : int
-        Of the output, that a thread block computes together.
-    shape : DotShape
-        How the work is dealt out.
-    chosen : str
-        What `explain` says of it.
-    chosen_for : tuple of int
-        Of a size class what `keys.CHOSEN_FOR` says, else nothing.
-    is_narrow : bool
-        Whether the program sums in 16 bits.
-    """
+    sch : Schedule
+        Changed in place.
+    block : SBlockRV
+        The multiply-add, in plain loops; its casts are inlined.
+    problem : Matmul
+        The product.
+    kernel : ClassKernel
+        What was asked for.
+    views : sequence of Buffer
+        Operands that are parts of tensors.
+    outputs : tuple of str
+        Types of what the kernel leaves in memory.
 
-    rows: int
-    shape: DotShape
-    chosen: str
-    chosen_for: tuple[int, ...]
-    is_narrow: bool
+    Returns
+    -------
+    block : SBlockRV or None
+        The block that adds up the parts of sums; None: tiles take it.
+
+    Raises
+    ------
+    ScheduleError
+        It was asked for, and cannot serve the product.
+    """
+    if dots := find_dots(problem, kernel, views, outputs):
+        return apply_dots(sch, block, dots, len(outputs))
+    if direct := find_direct(problem, kernel, views, outputs):
+        return apply_direct(sch, block, direct, len(outputs))
+    if kernel.config.early_weights:
+        raise cannot_schedule(
+            f"block {problem.name}, early_weights",
+            "tiles, whose weights come through shared memory",
+            "few rows, whose weights each thread loads itself",
+            "ask for direct=True, or leave early_weights out",
+        )
+    return None
 
 
 def find_dots(
@@ -86,9 +133,94 @@ def find_dots(
         if not choose_dots(wanted, config, best.microseconds, chip):
             return None
         chosen += f"; then {best}"
+    chosen_for = _chosen_for(kernel, time)
+    return DotKernel(
+        rows, shape, chosen, chosen_for, problem.acc_dtype != "float32", config.early_weights
+    )
+
+
+def find_direct(
+    problem: Matmul, kernel: ClassKernel, views: Sequence[Any], outputs: tuple[str, ...]
+) -> DirectKernel | None:
+    """Return how warps compute a product from what they load, None where tiles take it.
+
+    Parameters
+    ----------
+    problem : Matmul
+        The product.
+    kernel : ClassKernel
+        What was asked for.
+    views : sequence of Buffer
+        Operands that are parts of tensors.
+    outputs : tuple of str
+        Types of what the kernel leaves in memory.
+
+    Raises
+    ------
+    ScheduleError
+        It was asked for, and cannot serve the product.
+    """
+    config = kernel.config
+    if not may_be_direct(config):
+        return None
+    where = f"block {problem.name}, direct"
+    rows = problem.m.extent if kernel.rows is None else kernel.rows
+    if why := _unserved_directly(problem, rows, views):
+        if config.direct:
+            found, _, need = why.partition("; ")
+            raise cannot_schedule(where, found, need, "leave direct out: tiles take it")
+        return None
+    wanted, chip = product_of(problem, kernel, outputs), chip_of_target()
+    time = estimate_direct(wanted, chip)
+    shape = choose_direct_shape(rows, problem.rhs.major == "k")
+    chosen = f"fragments from memory, {shape}: {time:.1f} us by estimate"
+    if isinstance(config.direct, tuple):
+        shape = DirectShape(padded_rows(rows), *config.direct)
+        chosen = f"fragments from memory, {shape}"
+        columns, depth = steps_of(problem.rhs.major == "k")
+        if shape.columns % columns or shape.depth % depth:
+            found = f"{shape.columns} columns and a depth of {shape.depth}"
+            need = f"multiples of {columns} and {depth} for the rows of {problem.rhs.name}"
+            raise cannot_schedule(where, found, need)
+        if shape.shortfall:
+            found, _, need = shape.shortfall.partition("; ")
+            raise cannot_schedule(where, found, need)
+    elif config.direct is None:
+        best, *_ = rank_both(wanted, config, chip, 1)
+        if not choose_direct(wanted, config, best.microseconds, chip):
+            return None
+        chosen += f"; then {best}"
+    return DirectKernel(
+        shape,
+        chosen,
+        _chosen_for(kernel, time),
+        problem.acc_dtype != "float32",
+        config.early_weights,
+    )
+
+
+def _chosen_for(kernel: ClassKernel, time: float) -> tuple[int, ...]:
+    """Return what `keys.CHOSEN_FOR` says of a size class."""
     tenths = min(max(1, round(10 * time)), keys.INT32_MAX)
-    chosen_for = () if kernel.rows is None else (kernel.rows, tenths)
-    return DotKernel(rows, shape, chosen, chosen_for, problem.acc_dtype != "float32")
+    return () if kernel.rows is None else (kernel.rows, tenths)
+
+
+def _unserved_directly(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
+    """Say why warps cannot load what they multiply, and what can; empty if they can."""
+    for operand in (problem.lhs, problem.rhs):
+        if len(operand.buffer.ty.strides) or any(operand.buffer.same_as(x) for x in views):
+            return "an operand that is a part of a tensor, or has strides; whole compact tensors"
+    if not isinstance(rows, int) or rows > MOST_DIRECT:
+        return f"{rows} rows; at most {MOST_DIRECT}, or a size class of as many"
+    for name, axis in (("N", problem.n), ("K", problem.k)):
+        if not isinstance(axis.extent, int):
+            return f"{name} = {axis.extent}, symbolic; static N and K"
+    runs, extent = ("K", problem.k.extent) if problem.rhs.major == "k" else ("N", problem.n.extent)
+    if extent % VECTOR:
+        return f"{runs} = {extent}, along which the rows of B run; a multiple of {VECTOR}"
+    if not problem.starts_from_zero:
+        return "a sum that does not start from zero; one that does, with the rest behind it"
+    return ""
 
 
 def _unserved(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:

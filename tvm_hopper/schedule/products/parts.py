@@ -45,7 +45,8 @@ def for_any_rows(config: MatmulConfig) -> MatmulConfig:
 
 def without_allocator(config: MatmulConfig) -> MatmulConfig:
     """Let parts of a sum be chosen for calls that come with no allocator: TVM's own tensors."""
-    is_open = config.split_mode is None and config.split_k is None and not config.dots
+    is_open = config.split_mode is None and config.split_k is None
+    is_open = is_open and not config.dots and not config.direct
     return replace(config, split_mode=CLUSTER) if is_open else config
 
 

@@ -1,0 +1,113 @@
+"""WaitForLaunches: what is loaded before earlier launches have ended; LoadInOrder."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import s_tir, te, tirx
+
+from tests.sim_kernels.mutate import instructions
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.pipeline.run import lower_final
+from tvm_hopper.simulation import Program, load, simulate, verify
+from tvm_hopper.testing import workloads
+from tvm_hopper.transforms import WaitForLaunches
+from tvm_hopper.transforms.wait_for_launches import LAUNCH_PARAMS, NO_ALIAS, PROGRAMMATIC
+
+BEFORE = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((8, 512), "float16"), W: T.Buffer((8, 512), "float16"),
+         Y: T.Buffer((8, 512), "float16")):
+    for bx in T.thread_binding(8, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("work"):
+                T.reads(X[bx, 0:512])
+                T.writes(Y[bx, 0:512])
+                kept = T.sblock_alloc_buffer((2, 8), "float16", scope="local")
+                for c in range(2):
+                    for v in T.vectorized(8):
+                        with T.sblock("load"):
+                            T.reads(W[bx, c * 256 + tx * 8 + v])
+                            T.writes(kept[c, v])
+                            T.sblock_attr({"tvm_hopper.early_loads": 1})
+                            kept[c, v] = W[bx, c * 256 + tx * 8 + v]
+                    for v in T.vectorized(8):
+                        Y[bx, c * 256 + tx * 8 + v] = kept[c, v] + X[0, 0]
+"""
+AFTER = BEFORE.replace(
+    '                            T.sblock_attr({"tvm_hopper.early_loads": 1})\n', ""
+).replace(
+    "                    for v in T.vectorized(8):\n                        Y",
+    "                    if c == 0:\n                        T.ptx.griddepcontrol.wait()\n"
+    "                    for v in T.vectorized(8):\n                        Y",
+).replace(
+    "                for c in range(2):",
+    "                T.ptx.griddepcontrol.launch_dependents()\n                for c in range(2):",
+)  # fmt: skip
+ONE = hs.MatmulConfig(direct=(2, 16, 64), early_weights=True)
+
+
+def test_a_kernel_waits_in_the_first_turn_behind_its_early_loads():
+    got = run(parse(BEFORE), WaitForLaunches())
+    check(got.without_attr(LAUNCH_PARAMS), parse(AFTER))
+    assert [str(x) for x in got.attrs[LAUNCH_PARAMS]] == [PROGRAMMATIC]
+
+
+def test_without_early_loads_nothing_is_begun_early():
+    plain = '                            T.sblock_attr({"tvm_hopper.early_loads": 1})\n'
+    func = parse(BEFORE, (plain, ""))
+    assert run(func, WaitForLaunches()).same_as(func)
+
+
+@pytest.mark.parametrize("config", [ONE, hs.MatmulConfig(dots=True, early_weights=True)])
+def test_the_launch_says_so_and_pointers_may_be_one_another(config):
+    sch = s_tir.Schedule(workloads.matmul(1, 64, 256, "NT", "float16", "float16"))
+    hs.matmul(sch, "C", config)
+    (kernel,) = lower_final(sch.mod, "nvidia/nvidia-h200").device.functions.values()
+    assert PROGRAMMATIC in [str(x) for x in kernel.attrs[LAUNCH_PARAMS]]
+    assert NO_ALIAS not in kernel.attrs
+    other = s_tir.Schedule(workloads.matmul(1, 64, 256, "NT", "float16", "float16"))
+    hs.matmul(other, "C", hs.MatmulConfig(direct=True))
+    (kernel,) = lower_final(other.mod, "nvidia/nvidia-h200").device.functions.values()
+    assert NO_ALIAS in kernel.attrs
+
+
+def two_kernels():
+    """Compute A by a kernel of its own, and C = A B^T by one that begins early."""
+    x = te.placeholder((4, 256), "float16", name="X")
+    b = te.placeholder((32, 256), "float16", name="B")
+    a = te.compute((4, 256), lambda i, j: x[i, j] + tvm.tirx.const(1, "float16"), name="A")
+    k = te.reduce_axis((0, 256), "k")
+
+    def term(i, j):
+        return te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k)
+
+    mod = tvm.IRModule({"main": te.create_prim_func([x, b, te.compute((4, 32), term, name="C")])})
+    sch = s_tir.Schedule(mod)
+    i, j = sch.get_loops("A")
+    sch.bind(i, "blockIdx.x")
+    sch.bind(sch.split(j, [None, 64])[1], "threadIdx.x")
+    hs.matmul(sch, "C", ONE)
+    return mod, sch
+
+
+def test_what_an_earlier_launch_has_written_is_waited_for():
+    mod, sch = two_kernels()
+    assert verify(sch, against=mod).verdict == "clean"
+    program = load(sch)
+    _, last = sorted(program.kernels)
+    func = program.kernels[last]
+    waits = [x for x in instructions(func, "griddepcontrol") if "wait" in str(x)]
+    body = ir.replace_nodes(func.body, tirx.Evaluate, {x: ir.seq() for x in waits})
+    kernels = {**program.kernels, last: func.with_body(body)}
+    found = simulate(Program(program.host, kernels), {}).findings
+    assert "GRID_DEPENDENCY" in {x.rule for x in found}, found
+
+
+def test_every_kernel_of_the_function_waits():
+    _, sch = two_kernels()
+    for kernel in lower_final(sch.mod, "nvidia/nvidia-h200").device.functions.values():
+        names = [str(x.op.name) for x in ir.find_all(kernel.body, ir.Call)]
+        assert sum("griddepcontrol" in x for x in names) == 2

@@ -1,0 +1,153 @@
+"""Products of few rows whose warps load what they multiply: weights pass through registers once.
+
+    C[i, j] += A[i, k] * B[j, k]                                       few i
+  ->
+  blockIdx.y          tiles of rows
+    blockIdx.x          tiles of columns: rows of B
+      threadIdx.y         warps, which share the sum
+        for k0:
+          load A, load B    to registers, as mma.sync takes them
+          own += A * B      float32, in registers
+        sums[warp] = own    in shared memory
+      C = sum of sums       by all threads, an element each
+      store                 with the epilogue
+
+B may as well run along its columns, A too.  Tiles by WGMMA go through shared memory, which takes a
+ring, barriers and a producer to start; here a thread block begins with its loads.  The order of a
+sum is fixed, and another one than that of a single accumulator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule import steps
+
+from . import fuse
+from .direct_shape import DirectShape
+from .outputs import keep_in_registers, separate_outputs
+from .recognize import find_matmul
+from .wide_sums import widen_product
+
+
+@dataclass(frozen=True)
+class DirectKernel:
+    """How a product is computed from what warps load.
+
+    Attributes
+    ----------
+    shape : DirectShape
+        How the work is dealt out.
+    chosen : str
+        What `explain` says of it.
+    chosen_for : tuple of int
+        Of a size class what `keys.CHOSEN_FOR` says, else nothing.
+    is_narrow : bool
+        Whether the program sums in 16 bits.
+    early : bool
+        Whether weights are loaded before earlier launches have ended.
+    """
+
+    shape: DirectShape
+    chosen: str
+    chosen_for: tuple[int, ...]
+    is_narrow: bool
+    early: bool
+
+
+def apply_direct(sch: s_tir.Schedule, block: Any, kernel: DirectKernel, outputs: int) -> Any:
+    """Schedule a product whose warps load what they multiply.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    block : SBlockRV
+        The multiply-add, in plain loops; its casts are inlined.
+    kernel : DirectKernel
+        How.
+    outputs : int
+        Tensors that the kernel leaves in memory.
+
+    Returns
+    -------
+    block : SBlockRV
+        The block that adds up what warps have summed.
+    """
+    shape = kernel.shape
+    if kernel.is_narrow:
+        block = widen_product(sch, block)
+    steps.pad(sch, block, (shape.rows, shape.columns, shape.warps * shape.depth))
+    if outputs > 1:
+        stores = keep_in_registers(sch, block, separate_outputs(sch, block))
+    else:
+        stores = [sch.cache_write(block, 0, "local")]
+    problem = find_matmul(sch, block)  # its operands may be pads now
+    loops = list(sch.get_loops(block))
+    places = [a.loop for a in (problem.m, problem.n, problem.k)]
+    m, n, k = (loops[x] for x in places)
+    lead = [loop for i, loop in enumerate(loops) if i not in places]  # of extent one
+    m_outer, m_inner = sch.split(m, [None, shape.rows])
+    n_outer, n_inner = sch.split(n, [None, shape.columns])
+    k_outer, warp, k_inner = sch.split(k, [None, shape.warps, shape.depth])
+    sch.reorder(*lead, m_outer, n_outer, warp, m_inner, n_inner, k_outer, k_inner)
+    if lead:
+        sch.fuse(*lead, m_outer)
+    reads = [x.source for x in sch.get(block).reads]
+    operands = [
+        next(i for i, x in enumerate(reads) if x.same_as(side.buffer))
+        for side in (problem.lhs, problem.rhs)
+    ]
+    part = sch.rfactor(warp, 0)
+    handed_on = sch.cache_write(part, 0, "local")
+    sch.set_scope(handed_on, 0, "shared")
+    sch.set_scope(block, 0, "local")
+    grid, n_outer, *_ = sch.get_loops(block)
+    sch.bind(grid, "blockIdx.y")  # TVM binds nothing around the conditions that come with a crop
+    sch.bind(n_outer, "blockIdx.x")
+    _add_up(sch, block, stores, shape)
+    _multiply(sch, part, handed_on, n_outer, operands, kernel.early)
+    sch.annotate(n_outer, keys.MEMORY_BOUND, keys.FRAGMENTS)
+    sch.annotate(n_outer, keys.CHOSEN, kernel.chosen)
+    if kernel.chosen_for:
+        sch.annotate(n_outer, keys.CHOSEN_FOR, list(kernel.chosen_for))
+    return block
+
+
+def _add_up(sch: s_tir.Schedule, block: Any, stores: list[Any], shape: DirectShape) -> None:
+    """Let each thread add up elements of the tile, and store them."""
+    *_, warp, m, n = sch.get_loops(block)
+    sch.reorder(m, n, warp)
+    _, number, lane = sch.split(sch.fuse(m, n), [None, shape.warps, THREADS_PER_WARP])
+    sch.bind(number, "threadIdx.y")
+    sch.bind(lane, "threadIdx.x")
+    for store in stores:
+        sch.reverse_compute_at(store, lane, preserve_unit_loops=True)
+        fuse.fuse_epilogue(sch, store)
+
+
+def _multiply(
+    sch: s_tir.Schedule, part: Any, handed_on: Any, place: Any, operands: list[int], early: bool
+) -> None:
+    """Compute the warps' parts of the sums in a loop, and hand them on."""
+    sch.compute_at(handed_on, place, preserve_unit_loops=True)
+    warp, *_ = list(sch.get_loops(handed_on))[2:]
+    sch.bind(warp, "threadIdx.y")
+    sch.compute_at(part, warp, preserve_unit_loops=True)
+    *_, m, n, k_outer, k_inner = sch.get_loops(part)
+    sch.reorder(k_outer, m, n, k_inner)
+    a, b = (sch.cache_read(part, x, "local") for x in operands)
+    for copy in (b, a):  # what takes longest first
+        for producer in sch.get_producers(copy):
+            steps.inline_copies(sch, producer)
+        sch.compute_at(copy, k_outer)
+    sch.annotate(b, keys.LOAD_HINT, "evict_first")
+    if early:
+        sch.annotate(b, keys.EARLY_LOADS, 1)
+    sch.decompose_reduction(part, k_outer)
+    sch.annotate(sch.blockize(m), keys.MMA_SYNC, 1)

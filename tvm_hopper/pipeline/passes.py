@@ -114,7 +114,7 @@ def late_passes() -> list[Pass]:
 def host_passes() -> list[Pass]:
     """List the passes after all of TVM's.
 
-    They act on both halves of functions that are ours; the last one on kernels, as they are printed.
+    They act on both halves of functions that are ours; the last on kernels, as they are printed.
     """
     from tvm_hopper import transforms
 

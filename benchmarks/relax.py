@@ -69,7 +69,7 @@ def _relative(got: Any, exact: Any) -> str:
     return f"{float(error):.2e}"
 
 
-def _captured(step: Step) -> Step:
+def captured(step: Step) -> Step:
     """Capture a step, where it can be; else return it as it is."""
     import torch
 
@@ -92,7 +92,7 @@ def _captured(step: Step) -> Step:
     def replay(_: Any = kept) -> None:
         graph.replay()
 
-    return Step(replay)
+    return replace(step, call=replay)
 
 
 def measure(steps: dict[str, Step], seconds: float) -> dict[str, float]:
@@ -199,7 +199,7 @@ def run(one: Pass, plan: Plan, models: dict[str, Any], weights: list[Any]) -> di
             if name == COMPILED:
                 print(f"  compiled in {time.monotonic() - begin:.1f} s", flush=True)
         apart = check(ready)
-        times = measure({name: _captured(x) for name, x in ready.items()}, plan.seconds)
+        times = measure({name: captured(x) for name, x in ready.items()}, plan.seconds)
     row: dict[str, Any] = {"dtype": plan.dtype, "attention": plan.attention, "pass": one.name}
     for name in (OURS, STOCK, EAGER, COMPILED):
         row[f"{name}, us"] = round(times[name], 1) if name in times else ""

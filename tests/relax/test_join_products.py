@@ -11,6 +11,7 @@ import tvm_hopper
 from tests.relax import models
 from tvm_hopper.errors import OptionError
 from tvm_hopper.relax import join_products, report
+from tvm_hopper.relax.join_products import find_gates
 from tvm_hopper.relax.records import OURS
 from tvm_hopper.testing.llama import SMALL, llama, separate_block
 
@@ -54,6 +55,16 @@ def test_nothing_is_joined_at_a_call():
     )
     assert all(x.product.majors == ("k", "k") for x in products)
     assert all(x.computed_by == OURS for x in found.functions)
+
+
+def test_gates_stay_apart():
+    mod = separate_block()
+    assert len(find_gates(mod)) == 2
+    joined = join_products(mod, gates=False)
+    found = report(joined, models.H200, classes=(16,)).functions
+    assert sorted(x.product.columns for x in found if x.product).count(SMALL.inner) == 2
+    assert any("silu" in x.name and x.product for x in found)
+    assert "R.concat" not in joined["main"].script()
 
 
 def test_a_model_without_such_products():

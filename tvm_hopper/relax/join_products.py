@@ -24,10 +24,12 @@ WHERE = "relax.join_products"
 JOINED = "transform_params"
 NUM_INPUT = "num_input"
 PACKED = "packed_params"
-_CONCAT, _PERMUTE = (tvm.ir.Op.get(f"relax.{x}") for x in ("concat", "permute_dims"))
+_CONCAT, _PERMUTE, _MATMUL, *_OF_TWO = (
+    tvm.ir.Op.get(f"relax.{x}") for x in ("concat", "permute_dims", "matmul", "multiply", "add")
+)
 
 
-def join_products(mod: tvm.IRModule) -> tvm.IRModule:
+def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
     """Make one product of linear layers that read the same input, as q, k and v, or gate and up.
 
     Parameters
@@ -35,6 +37,10 @@ def join_products(mod: tvm.IRModule) -> tvm.IRModule:
     mod : IRModule
         A Relax model, not lowered. Its functions have the attribute `num_input`, as those of
         `nn.Module.export_tvm` do: parameters from there on are weights.
+
+    gates : bool
+        False: products whose results meet in one elementwise operator, as gate and up do, stay
+        apart; what they meet in is then part of one product's kernel, as FuseOps has it.
 
     Returns
     -------
@@ -48,7 +54,10 @@ def join_products(mod: tvm.IRModule) -> tvm.IRModule:
     OptionError
         Products could be joined in a function whose weights cannot be told from its inputs.
     """
-    combined = relax.transform.CombineParallelMatmul()(mod)
+    kept = set() if gates else find_gates(mod)
+    combined = relax.transform.CombineParallelMatmul(
+        lambda _x, weights, _biases, _bindings: not any(w in kept for w in weights)
+    )(mod)
     changed = [
         gv.name_hint
         for gv, func in mod.functions.items()
@@ -78,6 +87,29 @@ def join_products(mod: tvm.IRModule) -> tvm.IRModule:
     joined = tvm.transform.Sequential(passes)(combined)
     joined.update_func(joined.get_global_var(JOINED), joined[JOINED].without_attr(NUM_INPUT))
     return relax.transform.BundleModelParams(PACKED)(joined) if packed else joined
+
+
+def find_gates(mod: tvm.IRModule) -> set[Any]:
+    """Return the right operands of products that meet in an elementwise operator of two."""
+    found: set[Any] = set()
+    for func in mod.functions.values():
+        if not isinstance(func, relax.Function):
+            continue
+        weight: dict[Any, Any] = {}  # of the product that a value is an elementwise function of
+        for block in func.body.blocks:
+            for binding in block.bindings:
+                call = binding.value
+                if not isinstance(call, relax.Call):
+                    continue
+                if call.op == _MATMUL:
+                    weight[binding.var] = call.args[1]
+                    continue
+                from_products = [weight[x] for x in call.args if x in weight]
+                if call.op in _OF_TWO and len(from_products) == 2:
+                    found |= set(from_products)
+                elif len(call.args) == 1 and from_products:
+                    (weight[binding.var],) = from_products
+    return found
 
 
 def _is_packed(func: relax.Function) -> bool:

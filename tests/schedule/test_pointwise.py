@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tvm
 from tvm import s_tir, te
@@ -274,3 +275,18 @@ def test_one_part_alone_is_inlined():
     part = te.compute((5, 32), lambda i, j: x[i, j + 32], name="P")
     mod = module(x, te.compute((5, 32), lambda i, j: part[i, j] * part[i, j], name="Y"))
     assert text_of(mod).count("X_local") == 0
+
+
+def test_images_of_a_few_elements():
+    """A vector of the result goes on in the next channel: its places are four at most."""
+    x = tensor(2, 2, 2, 768)
+    turned = te.compute(
+        (2, 768, 2, 2), lambda n, c, h, w: x[n, h, w, c].astype("float16"), name="turned"
+    )
+    sch = s_tir.Schedule(module(x, turned))
+    hs.pointwise(sch)
+    (text,) = capture.cuda_sources(tvm.compile(sch.mod, target=TARGET))
+    assert "make_longlong4" not in text
+    given = {"X": np.random.default_rng(0).standard_normal((2, 2, 2, 768)).astype("float32")}
+    report = verify(sch.mod, given, target=TARGET, against=module(x, turned), progress=False)
+    assert report.verdict == "clean", report.table()

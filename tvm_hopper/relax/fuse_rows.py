@@ -38,7 +38,7 @@ class FuseRows:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Fuse pairs of calls, where the function of both is one that a rule of ours takes."""
         made: dict[Any, Any] = {}
-        found = {}
+        found: dict[Any, list[tuple[Pair, Any]]] = {}
         for gv, func in mod.functions.items():
             if not isinstance(func, relax.Function):
                 continue

@@ -4,7 +4,8 @@ First each layer alone, on the same input, against float32: the error of ours be
 TVM and of PyTorch. Then all layers one after another, for a prefill and for decode steps, weights
 read from memory in every pass, contenders in turn in one process; what can be captured is replayed
 from a graph. Without attention a layer is its norms, products, and gate. With it, TVM computes it
-by its paged cache ("paged", the host's planning of a step left out) or by hand ("plain"), PyTorch by `scaled_dot_product_attention` on keys and values that lie in place.
+by its paged cache ("paged", the host's planning of a step left out) or by hand ("plain"), PyTorch
+by `scaled_dot_product_attention` on keys and values that lie in place.
 """
 
 from __future__ import annotations

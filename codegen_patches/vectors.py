@@ -4,6 +4,7 @@
     int8x4(x, x, x, x)      x has to be a constant: anything else ends in a failed check
     A[int32x8(i, i, ...)]   a place for each of 8 lanes: CUDA has no vector of 8 integers
     float16x16              no type at all
+    boolx4 in memory        printed as ushort4: 2 bytes for each, where the array has one
 
 Upstream: `PrintVecElemStore` and the broadcasts of src/backend/cuda/codegen/codegen_cuda.cc, as of
 apache-tvm 0.27.0.post1.
@@ -36,6 +37,8 @@ def most_lanes(loop: ir.For) -> int:
         # of what is computed: the types of indices are no vector's
         value = ir.replace(store.value, ir.TensorLoad, lambda x: ir.Var("x", ir.dtype_of(x)))
         typed += ir.find_all(value, tirx.Cast)
+    if any(ir.dtype_of(x) == "bool" for x in typed if not isinstance(x, tirx.Cast)):
+        return 1
     names = {ir.dtype_of(x) for x in typed} - {"bool"}
     sizes = [DTYPES[name].num_bytes for name in names if name in DTYPES]
     if all(isinstance(store.value, ir.TensorLoad) for store in stores):

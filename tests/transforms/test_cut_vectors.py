@@ -101,3 +101,10 @@ def test_places_of_a_store_that_are_apart():
     (kernel,) = ir.kernels(run(parse(text), CutVectors()))
     (loop,) = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
     assert int(loop.extent) == 4
+
+
+def test_bools_in_memory_are_no_vector():
+    """TVM prints a vector of them with two bytes for each."""
+    text = BEFORE.replace("VALUE", "tile[0, tx * 8 + v]").replace("float16", "bool")
+    (kernel,) = ir.kernels(run(parse(text), CutVectors()))
+    assert not ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)

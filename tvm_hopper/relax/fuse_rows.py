@@ -50,8 +50,8 @@ class FuseRows:
                 if made[key] is not None:
                     found.setdefault(gv, []).append((pair, made[key]))
         rewriter = _Pairs(mod)
-        for gv, pairs in found.items():
-            rewriter.enter(gv, mod[gv], pairs)
+        for gv, chosen in found.items():
+            rewriter.enter(gv, mod[gv], chosen)
         return rewriter.builder_.get() if found else mod
 
 

@@ -54,7 +54,6 @@ def time_cold(
     import tvm_ffi
 
     sets = tensor_sets(case)
-    ours = [[tvm_ffi.from_dlpack(t) for t in tensors] for tensors in sets]
     views = [
         (
             a if case.layout[0] == "N" else a.t(),
@@ -71,7 +70,7 @@ def time_cold(
             )
         )
     contenders += [
-        timing.Contender(name, lambda i, run=run: run(*ours[i]), tvm_ffi.use_torch_stream)
+        timing.Contender(name, lambda i, run=run: run(*sets[i]), tvm_ffi.use_torch_stream)
         for name, run in runs.items()
     ]
     small = 2 * (case.m * case.k + case.n * case.k + case.m * case.n) < LONG_BYTES  # type: ignore[operator]

@@ -69,10 +69,9 @@ def ratio(case: Case, old: Path, new: Path, options: argparse.Namespace) -> dict
 
     given = (("old", old), ("new", new))
     sets = tensor_sets(case)
-    ours = [[tvm_ffi.from_dlpack(t) for t in tensors] for tensors in sets]
     runs = {name: tvm.runtime.load_module(str(path))["main"] for name, path in given}
     contenders = [
-        timing.Contender(name, lambda i, name=name: runs[name](*ours[i]), tvm_ffi.use_torch_stream)
+        timing.Contender(name, lambda i, name=name: runs[name](*sets[i]), tvm_ffi.use_torch_stream)
         for name in runs
     ]
     rounds = []

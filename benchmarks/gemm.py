@@ -78,7 +78,6 @@ def compare(cases: list[Case], runs: list[Any], options: argparse.Namespace) -> 
     import tvm_ffi
 
     sets = tensor_sets(cases[0])
-    ours = [[tvm_ffi.from_dlpack(t) for t in tensors] for tensors in sets]
     transposed = [b.t() for _, b, _ in sets]
     contenders = [
         timing.Contender(
@@ -89,7 +88,7 @@ def compare(cases: list[Case], runs: list[Any], options: argparse.Namespace) -> 
         contenders.append(
             timing.Contender(
                 case.name,
-                lambda i, run=run: run(*ours[i]),
+                lambda i, run=run: run(*sets[i]),
                 tvm_ffi.use_torch_stream,
             )
         )

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_hopper.testing import attention, backward, columns, losses, memory_bound
+from tvm_hopper.testing import attention, backward, columns, group_norms, losses, memory_bound
 
 EPSILON = memory_bound.EPSILON
 HEAD, HEADS = attention.HEAD, 32
+GROUPS, SIDE = 32, 32  # of a group norm: groups of an image, pixels along each side of it
 ROWS_CHECKED = 16  # at the start, in the middle, at the end
 TOLERANCE = 0.02  # relative: of bfloat16, at 2^-8 a rounding
 CHUNK_BYTES = 1 << 28  # of float64, that a sum of columns is checked by at once
@@ -239,7 +240,30 @@ PROGRAMS = {
         rowwise=lambda x, w: [x / ((x * x).mean(-1, keepdim=True) + EPSILON).sqrt() * w],
         compute=_rms,
     ),
+    "group_norm": Program(
+        lambda rows, width: group_norms.group_norm(
+            rows // GROUPS, GROUPS, width // SIDE**2, SIDE, SIDE
+        ),
+        "row_reduction",
+        "XWW",
+        "X",
+        2,
+        (8192, 40960),
+        rowwise=lambda *given: [_group_norm_of(*given)],
+        compute=lambda *given: _group_norm_of(*given),
+    ),
 }
+
+
+def _image(rows: int, width: int) -> tuple[int, ...]:
+    """Return the shape of images whose groups are so many rows of that length."""
+    return (rows // GROUPS, GROUPS * width // SIDE**2, SIDE, SIDE)
+
+
+def _group_norm_of(x: Any, w: Any, b: Any) -> Any:
+    from torch.nn import functional as f
+
+    return f.group_norm(x, GROUPS, w, b, EPSILON)
 
 
 def _float32() -> Any:
@@ -251,6 +275,15 @@ def _float32() -> Any:
 # -- tensors --------------------------------------------------------------------------------------
 
 
+def shape_of(name: str, letter: str, rows: int, width: int) -> tuple[int, ...]:
+    """Return the shape of a tensor of a program."""
+    if name == "group_norm":
+        image = _image(rows, width)
+        return image if letter == "X" else image[1:2]
+    own = {"W": (width,), "S": (width,), "R": (rows,), "M": (rows,), "T": (1,)}
+    return (rows, HEAD) if letter in "CQ" else own.get(letter, (rows, width))
+
+
 def draw(name: str, rows: int, width: int) -> tuple[list[Any], list[Any]]:
     """Draw the inputs of a program, and make room for its outputs."""
     import torch
@@ -260,8 +293,7 @@ def draw(name: str, rows: int, width: int) -> tuple[list[Any], list[Any]]:
             labels = torch.randint(0, width, (rows,), device="cuda")
             labels[::3] = losses.IGNORED
             return labels
-        shape = {"W": (width,), "S": (width,), "R": (rows,), "M": (rows,), "T": (1,)}.get(letter)
-        shape = (rows, HEAD) if letter in "CQ" else (rows, width) if shape is None else shape
+        shape = shape_of(name, letter, rows, width)
         kind = torch.float32 if letter in "RMCQT" else torch.bfloat16
         drawn = torch.randn(shape, device="cuda", dtype=kind)
         return drawn.softmax(-1) if letter == "Y" else drawn.abs() if letter == "R" else drawn
@@ -339,7 +371,10 @@ def others(name: str, inputs: list[Any]) -> dict[str, Callable[[], Any]]:
     if program.forward is None:
         eager = program.compute
         compiled = torch.compile(eager, dynamic=False)
-        return {"eager": lambda: eager(*inputs), "torch.compile": lambda: compiled(*inputs)}
+        both = {"eager": lambda: eager(*inputs), "torch.compile": lambda: compiled(*inputs)}
+        with contextlib.suppress(ImportError):
+            both |= _liger_forward(name, inputs)
+        return both
     found = {
         "eager": _gradient(program.forward, name, inputs),
         "torch.compile": _gradient(torch.compile(program.forward, dynamic=False), name, inputs),
@@ -361,6 +396,18 @@ def _gradient(forward: Callable[..., Any], name: str, inputs: list[Any]) -> Call
     y = forward(x, *w, *labels)
     dy = inputs[2].to(y.dtype) if labels else inputs[1]
     return lambda: torch.autograd.grad(y, [x, *w], dy, retain_graph=True)
+
+
+def _liger_forward(name: str, inputs: list[Any]) -> dict[str, Callable[[], Any]]:
+    from liger_kernel.ops.group_norm import group_norm_forward
+    from liger_kernel.ops.rms_norm import rms_norm_forward
+
+    x, *more = inputs
+    known: dict[str, Callable[[], Any]] = {
+        "group_norm": lambda: group_norm_forward(x, x.shape[1], GROUPS, *more, EPSILON),
+        "head_norm": lambda: rms_norm_forward(x, *more, EPSILON, 0.0, "llama", None),
+    }
+    return {"Liger": known[name]} if name in known else {}
 
 
 def _liger(name: str) -> dict[str, Callable[..., Any]]:

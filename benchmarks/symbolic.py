@@ -61,10 +61,9 @@ def time_rows(case: Case, runs: dict[str, Any], options: argparse.Namespace) -> 
     import tvm_ffi
 
     sets = tensor_sets(case)
-    ours = [[tvm_ffi.from_dlpack(t) for t in tensors] for tensors in sets]
     transposed = [b.t() for _, b, _ in sets]
     contenders = [
-        timing.Contender(name, lambda i, run=run: run(*ours[i]), tvm_ffi.use_torch_stream)
+        timing.Contender(name, lambda i, run=run: run(*sets[i]), tvm_ffi.use_torch_stream)
         for name, run in runs.items()
     ]
     contenders.append(

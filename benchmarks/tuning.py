@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928
 SET_BYTES = 256 << 20  # of tensors that a timing rotates through, beyond the L2 cache
 MOST_SETS = 16
 WARM_SECONDS = 1.0
+JUDGED = 7.0  # seconds that comparing the last few of a function takes, and timing it anew
 
 
 @dataclasses.dataclass
@@ -55,6 +57,12 @@ class Result:
     cold_us: tuple[float, float] | None = None
     error: float | None = None
     note: str = ""
+
+
+def part_of(modules: dict[str, Module], part: str) -> dict[str, Module]:
+    """Return every so manyth module, from one on: "1/2" is the second of each two."""
+    first, step = (int(x) for x in part.split("/"))
+    return dict(list(modules.items())[first::step])
 
 
 def joined(modules: dict[str, Module]) -> Any:
@@ -92,6 +100,7 @@ class Tools:
     trials: int
     is_fake: bool
     end: float
+    workers: int | None = None
     builder: Any = None
     runner: Any = None
 
@@ -100,7 +109,7 @@ class Tools:
         from tvm_hopper import meta_schedule as hms
 
         matmul_case.register()
-        self.builder = hms.ArtifactBuilder()
+        self.builder = hms.ArtifactBuilder(self.workers)
         self.runner = hms.fake_gpus(2) if self.is_fake else hms.GpuRunner()
 
     def close(self) -> None:
@@ -115,11 +124,12 @@ class Tools:
         return self.end - time.monotonic()
 
 
-def tuned(modules: dict[str, Module], tools: Tools, reserve: float) -> list[Result]:
+def tuned(modules: dict[str, Module], tools: Tools) -> list[Result]:
     """Tune, and time the winners anew; what fails does not end the others."""
     from tvm_hopper.meta_schedule.tasks import find_tasks
 
     begin = time.monotonic()
+    reserve = 5 + JUDGED * len(modules)
     database = tune(modules, tools, max(5.0, tools.left - reserve))
     print(f"searched and compared in {time.monotonic() - begin:.1f} s", flush=True)
     results = []
@@ -207,6 +217,7 @@ def rates(tools: Tools) -> list[dict[str, Any]]:
     for count in sorted({1, len(gpus)}):
         folder = tools.work_dir.with_name(f"{tools.work_dir.name}_rate_{count}_{int(time.time())}")
         runner = hms.fake_gpus(count) if tools.is_fake else hms.GpuRunner(gpus[:count])
+        runner.contest = None  # it is the search that is timed, not what comes after it
         try:
             each = 4 if tools.is_fake else 32
             given = {"runner": runner, "work_dir": folder, "check": no_check, "each": each}
@@ -245,8 +256,6 @@ def rate_of(folder: Path) -> dict[str, Any]:
 
 def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
     """Sweep problems on all GPUs, a process each, and time the best beside the winner."""
-    import os
-
     from tvm_hopper.meta_schedule.runner import visible_gpus
     from tvm_hopper.meta_schedule.tasks import find_tasks
 
@@ -257,7 +266,26 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
         if name.split(" ")[0] in arguments.swept
     }
     database = tune(chosen, tools, max(5.0, min(60.0, tools.left - 60)))
-    tools.close()  # what measures stands aside
+    tasks = [find_tasks(mod, matmul_case.TARGET)[0] for mod, _ in chosen.values()]
+    if any(_left(task.problem, tools.work_dir) for task in tasks):
+        tools.close()  # what measures stands aside
+        _sweep(arguments, tools, count)
+        tools.open()
+    found = []
+    for name, task in zip(chosen, tasks, strict=True):
+        try:
+            found.append({"name": name, **_judged(task.problem, database, tools, arguments)})
+        except Exception as error:
+            traceback.print_exc()
+            found.append({"name": name, "note": f"{type(error).__name__}: {error}"[:200]})
+        print(found[-1], flush=True)
+    return found
+
+
+def _sweep(arguments: argparse.Namespace, tools: Tools, count: int) -> None:
+    """Measure what is left, a process for each GPU."""
+    import os
+
     workers = arguments.workers or max(1, (os.cpu_count() or 2) // count)
     seconds = tools.left - arguments.reserve
     command = [sys.executable, "-m", "benchmarks.tuning_sweeps"]
@@ -273,19 +301,14 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
     ]
     for process in running:
         process.wait()
-    took = time.monotonic() - begin
-    print(f"swept in {took:.1f} s", flush=True)
-    tools.open()
-    found = []
-    for name, (mod, _) in chosen.items():
-        try:
-            (task,) = find_tasks(mod, matmul_case.TARGET)
-            found.append({"name": name, **_judged(task.problem, database, tools, arguments)})
-        except Exception as error:
-            traceback.print_exc()
-            found.append({"name": name, "note": f"{type(error).__name__}: {error}"[:200]})
-        print(found[-1], flush=True)
-    return found
+    print(f"swept in {time.monotonic() - begin:.1f} s", flush=True)
+
+
+def _left(problem: Any, work_dir: Path) -> set[str]:
+    """Return what of a space was not measured yet."""
+    from tvm_hopper.meta_schedule.configurations import as_text
+
+    return {as_text(x) for x in problem.configurations()} - set(read_sweep(work_dir, problem))
 
 
 def _judged(
@@ -294,9 +317,10 @@ def _judged(
     """Time the best of a sweep beside the winner, in turn on one GPU."""
     from tvm.s_tir import meta_schedule as ms
 
-    from tvm_hopper.meta_schedule.configurations import from_text
+    from tvm_hopper.meta_schedule.configurations import as_text, from_text
 
-    known = read_sweep(tools.work_dir, problem)
+    space = {as_text(x) for x in problem.configurations()}
+    known = {k: v for k, v in read_sweep(tools.work_dir, problem).items() if k in space}
     timed = sorted((s, text) for text, s in known.items() if s is not None)
     winner = database.winner(problem.key)
     best = [text for _, text in timed if text != winner.text][:FINALISTS]
@@ -311,10 +335,10 @@ def _judged(
     times = [statistics.median(x) for x in result.sustained]
     alone = [statistics.median(x) for x in result.single]
     return {
-        "configurations": len(problem.configurations()),
+        "configurations": len(space),
         "known": len(known),
         "ran": len(timed),
-        "is_whole": arguments.most is None and len(known) >= 0.98 * len(problem.configurations()),
+        "is_whole": arguments.most is None and len(known) == len(space),
         "winner": winner.text,
         "winner_us": 1e6 * ours,
         "choice_us": 1e6 * times[1],
@@ -386,7 +410,12 @@ def table(said: dict[str, Any], results: list[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-PARTS = ("products", "norms", "others", "rates", "sweeps")
+MODULES: dict[str, Callable[[argparse.Namespace], dict[str, Module]]] = {
+    "products": lambda given: products(given.problems),
+    "norms": lambda given: norms(given.norms),
+    "others": lambda given: others(len(OTHERS)),
+}
+PARTS = (*MODULES, "rates", "sweeps")
 
 
 def main(argv: list[str]) -> int:
@@ -397,10 +426,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--norms", type=int, default=4)
+    parser.add_argument("--part", default="0/1", help="of the functions: 0/2 and 1/2 side by side")
     parser.add_argument("--reserve", type=float, default=30.0, help="of a sweep, for its end")
     arguments = parser.parse_args(argv)
     end = time.monotonic() + arguments.seconds
-    tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end)
+    tools = Tools(arguments.work_dir, arguments.trials, arguments.fake, end, arguments.workers)
     tools.open()
     results: list[Result] = []
     said: dict[str, Any] = {
@@ -411,16 +441,14 @@ def main(argv: list[str]) -> int:
         "sweeps": [],
     }
     stamp = time.strftime("%Y-%m-%d_%H%M%S")
-    path = arguments.output / f"tuning_{'_'.join(arguments.parts)}_{stamp}"
+    name = [*arguments.parts, *([] if arguments.part == "0/1" else [arguments.part[0]])]
+    path = arguments.output / f"tuning_{'_'.join(name)}_{stamp}"
     print(COLUMNS)
     try:
         for part in arguments.parts:
-            if part == "products":
-                results += tuned(products(arguments.problems), tools, 110.0)
-            elif part == "norms":
-                results += tuned(norms(arguments.norms), tools, 60.0)
-            elif part == "others":
-                results += tuned(others(len(OTHERS)), tools, 60.0)
+            if part in MODULES:
+                wanted = part_of(MODULES[part](arguments), arguments.part)
+                results += tuned(wanted, tools)
             elif part == "rates":
                 said["rates"] = rates(tools)
             else:

@@ -21,7 +21,7 @@ OTHERS = (  # gradients, sums of columns, rows in parts, and a norm of any numbe
     ("memory_bound", "softmax", 64, 300000),
     ("memory_bound", "rms_norm", "n", 8192),
 )
-SWEPT = ("4x5120x29568", "16x29568x4096", "2792x2088x168")  # the smallest spaces of their kinds
+SWEPT = ("4x5120x29568", "16x29568x4096", "3000x9104x128", "2792x2088x168")  # by their spaces
 Module = tuple[Any, Problem | None]
 
 

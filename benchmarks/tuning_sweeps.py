@@ -17,13 +17,12 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from . import matmul_case
 from .tuning_programs import SWEPT, products
 
-BATCH = 48  # configurations of a sweep that are built at once
+BATCH, BATCHES = 24, 3  # configurations that are built at once, and how many times
 REPEATS = 7  # of each configuration of a sweep
 
 
@@ -37,18 +36,24 @@ def sweep_part(arguments: argparse.Namespace) -> int:
     part, parts = (int(x) for x in arguments.part.split("/"))
     matmul_case.register()
     builder = hms.ArtifactBuilder(arguments.workers)
+    builder.batches = BATCHES
     gpus = visible_gpus()
     runner = hms.FakeRunner() if arguments.fake else hms.GpuRunner([gpus[part]], repeats=REPEATS)
+    known = {name.split(" ")[0]: name for name in products(arguments.problems)}
+    scheduled = ProcessPoolExecutor(arguments.schedulers, get_context("spawn"))
+    tools = (builder, runner, scheduled)
     try:
-        for name, (mod, _) in products(arguments.problems).items():
-            if name.split(" ")[0] in arguments.swept:
-                (task,) = find_tasks(mod, matmul_case.TARGET)
+        for short in arguments.swept:
+            if short in known and time.monotonic() < end:
+                name = known[short]
+                (task,) = find_tasks(products(arguments.problems)[name][0], matmul_case.TARGET)
                 task.name = name
                 with swept_file(arguments.work_dir, task.problem, part).open("a") as file:
-                    for row in _swept(task, builder, runner, (part, parts), end, arguments):
-                        file.write(json.dumps(row) + "\n")
+                    for row in _swept(task, tools, (part, parts), end, arguments):
+                        file.write(json.dumps({**row, "at": round(time.time(), 3)}) + "\n")
                         file.flush()
     finally:
+        scheduled.shutdown(wait=False, cancel_futures=True)
         runner.close()
         builder.close()
     return 0
@@ -75,8 +80,7 @@ def read_sweep(work_dir: Path, problem: Any) -> dict[str, float | None]:
 
 def _swept(
     task: Any,
-    builder: Any,
-    runner: Any,
+    tools: tuple[Any, Any, ProcessPoolExecutor],
     part: tuple[int, int],
     end: float,
     arguments: argparse.Namespace,
@@ -87,7 +91,7 @@ def _swept(
     from tvm_hopper.meta_schedule.flights import Flights
     from tvm_hopper.meta_schedule.search import Candidate
 
-    problem = task.problem
+    problem, (builder, runner, scheduled) = task.problem, tools
     done = read_sweep(arguments.work_dir, problem)
     space = problem.configurations()
     order = problem.estimates(space).argsort(kind="stable").tolist()  # a part says the most, too
@@ -99,10 +103,13 @@ def _swept(
     def rows() -> Iterator[dict[str, Any]]:
         for x in flights.finished():
             text, times = as_text(x.candidate.config), x.seconds
-            yield {"configuration": text, "seconds": statistics.median(times) if times else None}
+            took = x.details.get("worker_seconds")
+            row = {"configuration": text, "seconds": statistics.median(times) if times else None}
+            yield {**row, "worker_seconds": took, "error": (x.error or "")[:200]}
 
     texts = [text for text in map(as_text, configs) if text not in done]
-    for text, kernel, module in _scheduled(arguments, task.name, texts):
+    asked = [(task.name, arguments.problems, x) for x in texts]
+    for text, kernel, module in scheduled.map(_schedule, asked, chunksize=8):
         if time.monotonic() > end:
             break
         if not kernel:
@@ -112,8 +119,7 @@ def _swept(
             yield {"configuration": text, "seconds": None, "same_as_another": True}
             continue
         known.add(kernel)
-        sch: Any = SimpleNamespace(mod=tvm.ir.load_json(module))
-        waiting.append(Candidate(from_text(text), sch, kernel, 0.0))
+        waiting.append(Candidate(from_text(text), tvm.ir.load_json(module), kernel, 0.0))
         if len(waiting) == BATCH:
             if flights.is_full:
                 yield from rows()
@@ -126,14 +132,6 @@ def _swept(
     flights.close()
 
 
-def _scheduled(
-    arguments: argparse.Namespace, name: str, texts: list[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Schedule configurations in processes of their own: text, kernel, module; in order."""
-    with ProcessPoolExecutor(arguments.schedulers, get_context("spawn")) as pool:
-        yield from pool.map(_schedule, [(name, arguments.problems, x) for x in texts], chunksize=8)
-
-
 _problems: dict[str, Any] = {}
 
 
@@ -143,7 +141,7 @@ def _schedule(asked: tuple[str, int, str]) -> tuple[str, str, str]:
 
     from tvm_hopper.errors import HopperError
     from tvm_hopper.meta_schedule.configurations import from_text
-    from tvm_hopper.meta_schedule.search import kernel_name, schedule_fast
+    from tvm_hopper.meta_schedule.schedulers import kernel_name, schedule_fast
     from tvm_hopper.meta_schedule.tasks import find_tasks
 
     name, count, text = asked

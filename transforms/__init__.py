@@ -4,6 +4,8 @@ if __name__ != "tvm_hopper.transforms":
     raise ImportError("transforms/ is a part of tvm_hopper: import tvm_hopper.transforms")
 
 from .across_cluster import ShareSums
+from .add_any_order import AddAnyOrder
+from .ask_caller import AskCaller
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .bind_across_blocks import BindAcrossBlocks
 from .count_blocks import CountBlocks
@@ -12,6 +14,7 @@ from .divide_by_rows import DivideByRows
 from .expand_inner import ExpandInner
 from .expand_pipeline import ExpandPipeline
 from .fuse_threads import FuseThreads
+from .gather_vectors import GatherVectors
 from .hint_loads import HintLoads
 from .hoist_initials import HoistInitials
 from .index_rows import IndexRows
@@ -28,6 +31,7 @@ from .note_rows import NoteRows
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
 from .own_workspace import OwnWorkspace
+from .pair_stores import PairStores
 from .plan_pipeline import PlanPipeline
 from .prefetch_rows import PrefetchRows
 from .reduce_across_threads import ReduceAcrossThreads
@@ -51,6 +55,8 @@ from .values_ahead import ValuesAhead
 from .widen_indices import WidenIndices
 
 __all__ = [
+    "AddAnyOrder",
+    "AskCaller",
     "AssertAlignment",
     "BindAcrossBlocks",
     "CountBlocks",
@@ -59,6 +65,7 @@ __all__ = [
     "ExpandInner",
     "ExpandPipeline",
     "FuseThreads",
+    "GatherVectors",
     "HintLoads",
     "HoistInitials",
     "IndexRows",
@@ -75,6 +82,7 @@ __all__ = [
     "OverlayShared",
     "OwnRegisters",
     "OwnWorkspace",
+    "PairStores",
     "PlanPipeline",
     "PrefetchRows",
     "ReduceAcrossThreads",

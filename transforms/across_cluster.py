@@ -44,12 +44,13 @@ from tvm_hopper.plan.across_cluster import (
     plan_across_cluster,
 )
 from tvm_hopper.plan.notes import RemarkNote, note_kernels, renumber_notes
-from tvm_hopper.requests.keys import APART
+from tvm_hopper.requests.keys import APART, BY_CLUSTER, BY_KERNELS, IN_TURNS
 from tvm_hopper.requests.targets import arch_of
 
 from .cluster_sums import gather_sums
 from .sum_kernels import rewrite_across_kernels
 from .sum_shares import allocate, of_first, shared_out
+from .sums_in_turn import rewrite_in_turns
 
 CLUSTER_AXIS = "clusterCtaIdx.z"
 
@@ -123,13 +124,22 @@ def _bind(kernel: ir.For, var: ir.Var, plan: ClusterSum, tag: str) -> ir.For:
     return ir.For(var, 0, extent, ir.ForKind.THREAD_BINDING, kernel, axis)
 
 
+REWRITES = {
+    BY_CLUSTER: rewrite_across_cluster,
+    BY_KERNELS: rewrite_across_kernels,
+    IN_TURNS: rewrite_in_turns,
+}
+
+
 @prim_func_pass(opt_level=0, name="tvm_hopper.ShareSums")
 class ShareSums:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
         """Share the sums of one function's kernels out."""
-        notes, doubled = {}, []
+        notes: dict[int, list[RemarkNote]] = {}
+        doubled: list[int] = []
+        behind: list[int] = []
         arch = arch_of(func)
 
         def split(kernel: ir.For) -> ir.Stmt:
@@ -137,20 +147,26 @@ class ShareSums:
             if plan is None:
                 return kernel
             number = ir.number_of(func, kernel)
-            notes[number + len(doubled)] = [_remark(plan)]
-            if plan.by_kernels:
+            if plan.way == IN_TURNS:  # another kernel in front of what is noted
+                behind.append(number)
+            notes[number + len(doubled) + (number in behind)] = [_remark(plan)]
+            if plan.way != BY_CLUSTER:
                 doubled.append(number)
-            rewrite = rewrite_across_kernels if plan.by_kernels else rewrite_across_cluster
-            after = rewrite(kernel, plan)
+            after = REWRITES[plan.way](kernel, plan)
             assert not find_cluster_loops(after), "ShareSums left a loop behind"
             return after
 
-        changed = renumber_notes(ir.map_kernels(func, split), doubled)
+        changed = renumber_notes(ir.map_kernels(func, split), doubled, behind)
         return note_kernels(changed, notes)
 
 
 def _remark(plan: ClusterSum) -> RemarkNote:
-    if plan.by_kernels:
+    if plan.way == IN_TURNS:
+        return RemarkNote(
+            f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks sum a part each, and "
+            "add it to the same memory one after another; the last one stores"
+        )
+    if plan.way == BY_KERNELS:
         return RemarkNote(
             f"loop {plan.loop.loop_var.name}: {plan.num_blocks} thread blocks sum a part each, in "
             "a workspace; a second kernel adds them in the order of the parts"

@@ -19,6 +19,7 @@ get the same memory, while the first one's kernels still run. And where it has n
 cudaMalloc, which a capture does not allow. tvm-ffi lets a call use the allocator of the library
 whose tensors it got (`tvm/ffi/extra/c_env_api.h`): PyTorch's gives memory back to the stream that
 it was taken on, and a captured graph keeps its own. Calls with TVM's tensors go on using the pool.
+Where one branch of the host launches all kernels that use the memory, it is taken there alone.
 
 Before: the host function is packed.  After: it allocates no memory of a device in another way.
 """
@@ -42,7 +43,6 @@ BYTE = (1, 8, 1)  # DLPack's kDLUInt, bits, lanes
 # tvm/tirx/builtin.h.
 DATA, SHAPE, STRIDES, NDIM, CODE, BITS, LANES, OFFSET, DEVICE, DEVICE_TYPE = range(1, 11)
 VALUE, SHAPE_ELEMENT = 15, 17
-ALLOCATOR = "TVMFFIEnvGetDLPackManagedTensorAllocator"
 VALUE_OFFSET = 8  # bytes into such a slot
 TENSOR_OFFSET = 24  # of the DLTensor in a tensor object: the header in front of it
 
@@ -85,13 +85,30 @@ def rewrite_workspaces(func: tirx.PrimFunc, plan: tuple[HostArray, ...]) -> tirx
         if place is None:
             return node
         one = next(x for x in plan if stmts[place].same_as(x.stmt))
-        front, back = _take(one)
-        return ir.seq(*stmts[:place], *front, *stmts[place + 1 :], *back)
+        return ir.seq(*stmts[:place], *_around(stmts[place + 1 :], one))
 
     body = func.body
     for _ in plan:  # those of one sequence one after another
         body = ir.mutate(body, [(tirx.SeqStmt, visit)])
     return func.with_body(body)
+
+
+def _around(stmts: list[ir.Stmt], one: HostArray) -> list[ir.Stmt]:
+    """Put taking and giving back around statements, or inside of the only branch that uses it."""
+    buffer = one.stmt.buffer
+    users = [x for x in stmts if ir.uses(x, buffer)]
+    if len(users) == 1 and isinstance(users[0], ir.IfThenElse):
+        (branch,) = users
+        cases = branch.then_case, branch.else_case
+        using = [x for x in cases if x is not None and ir.uses(x, buffer)]
+        if len(using) == 1 and not ir.uses(branch.condition, buffer):
+            (case,) = using
+            inside = ir.seq(*_around(ir.statements(case), one))
+            new = [inside if x is not None and x.same_as(case) else x for x in cases]
+            chosen = ir.IfThenElse(branch.condition, *new)
+            return [chosen if x.same_as(branch) else x for x in stmts]
+    front, back = _take(one)
+    return [*front, *stmts, *back]
 
 
 def _take(one: HostArray) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
@@ -100,7 +117,7 @@ def _take(one: HostArray) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
     kind = buffer.data.ty
     slot, shape = _bind("slot", _stack("tvm_ffi_any")), _bind("shape", _stack("shape"))
     wanted = _bind("wanted", _stack("array"))
-    is_given = _bind("from_caller", _not_null(_extern("handle", ALLOCATOR)))
+    is_given = _bind("from_caller", ir.has_allocator())
     given = _bind("given", _get(slot.var, VALUE))
     fields = {
         DATA: _null(),

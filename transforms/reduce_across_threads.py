@@ -9,14 +9,15 @@
     if tx % 32 == 0:
         of_warps[tx // 32] = total[0]
     syncthreads()
-    total[0] = of_warps[tx % 32] if tx % 32 < 8 else 0
-    for each distance 4, 2, 1:
-        total[0] = total[0] + shuffle_xor(total[0], distance)
+    taken[0:8] = of_warps[0:8]
+    taken[0:4] = taken[0:4] + taken[4:8], and so on until total[0] = taken[0] + taken[1]
 
 A butterfly leaves the result in every lane, and each warp adds up all warps by itself: stock
 LowerThreadAllreduce lets one warp do it and has the others wait a second time for what it found.
 Both operands of a step are the same in both lanes but for their order, so that all threads of a row
-hold the same bits. Each reduction has room of its own in shared memory: none waits for the last.
+hold the same bits.  Each reduction has room of its own in shared memory: none waits for the last.
+What other numbers of warps than four and eight have left, and pairs, is loaded by a lane each, and
+combined by a second butterfly.
 
 Rows of 32 threads and less, a power of two, need no shared memory.
 
@@ -46,7 +47,15 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
 from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import ASYNC_COPY
 
-from .butterflies import ThreadReduction, butterfly, gather, store, warps_together
+from .butterflies import (
+    ThreadReduction,
+    butterfly,
+    gather,
+    store,
+    take_all,
+    takes_all,
+    warps_together,
+)
 from .cluster_exchange import Exchange, plan_exchange
 from .cluster_turns import TurnExchange
 from .reducer_order import check_order
@@ -145,10 +154,20 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
         slots.setdefault(one.scope, []).append((rooms[key], number + len(same) * one.turn))
     far = plan_exchange(plan, names)
     meet = [] if is_engines else [fences.sync_threads()]
-    planned = {one.scope: _reduce(one, slots.get(one.scope, []), row, far, meet) for one in plan}
+    taken = {
+        one.scope: ir.new_buffer(
+            names.take("taken"), (one.num_partials,), ir.dtype_of(one.results[0]), "local", 64
+        )
+        for one in plan
+        if far is None and takes_all(one)
+    }
+    planned = {
+        one.scope: _reduce(one, slots.get(one.scope, []), row, far, meet, taken.get(one.scope))
+        for one in plan
+    }
     body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
     if far is None:
-        return _allocate(body, list(rooms.values()), [])
+        return _allocate(body, [*rooms.values(), *taken.values()], [])
     return _allocate(body, [*rooms.values(), *far.barriers], far.start(kernel))
 
 
@@ -177,6 +196,7 @@ def _reduce(
     row: Any,
     far: Exchange | TurnExchange | None,
     meet: list[Any],
+    taken: ir.Var | None,
 ) -> ir.Stmt:
     tx = one.axis.loop_var
     stmts = [store(to, source) for to, source in zip(one.results, one.sources, strict=True)]
@@ -193,6 +213,9 @@ def _reduce(
             for (buffer, place), result in zip(places, one.results, strict=True)
         ]
         stmts += [ir.IfThenElse(lane.equal(0), ir.seq(partial), None), *meet]
+    if taken is not None:
+        ((buffer, place),) = places
+        return ir.seq([*stmts, *take_all(one, buffer, place, taken)])
     return ir.seq([*stmts, *gather(one, places, lane), *butterfly(one, warps_together(one))])
 
 

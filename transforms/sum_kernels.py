@@ -36,7 +36,7 @@ BLOCK_AXES = ("blockIdx.y", "blockIdx.x")
 def rewrite_across_kernels(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
     """Build both kernels, and the memory between them."""
     axes = ir.thread_axes(kernel)
-    tiles = [axes[tag] for tag in BLOCK_AXES if tag in axes]
+    tiles = [axes[tag] for tag in (*BLOCK_AXES, AXIS) if tag in axes]  # z: of a cluster
     threads, registers = axes["threadIdx.x"], int(plan.accumulator.shape[0])
     shape = (plan.num_blocks, *(x.extent for x in tiles), registers, threads.extent)
     sums = ir.new_buffer(f"{plan.accumulator.name}_sums", shape, "float32", "global")
@@ -50,8 +50,8 @@ def rewrite_across_kernels(kernel: ir.For, plan: ClusterSum) -> ir.Stmt:
 
     # The second kernel waits for nothing but loads, of which more blocks have more under way.
     pieces = replace(plan, num_sharers=max(int(x.loop.extent) for x in plan.shares))
-    first = _bind(_sum(kernel, plan, sums, place), plan.num_blocks)
-    second = _bind(_store(kernel, pieces, sums, place), pieces.sharers)
+    first = _bind_beside(*_sum(kernel, plan, sums, place), plan.num_blocks)
+    second = _bind_pieces(*_store(kernel, pieces, sums, place), pieces.sharers)
     return ir.opaque_block("parts", ir.seq(first, ir.fresh_variables(second)), alloc_buffers=[sums])
 
 
@@ -91,6 +91,32 @@ def _store(kernel: ir.For, plan: ClusterSum, sums: ir.Var, place: Any) -> tuple[
     return ir.mutate(kernel, [(ir.For, _with_own_axis)]), part
 
 
+def _bind_pieces(kernel: ir.For, piece: ir.Var, count: int) -> ir.For:
+    """Bind the pieces of a tile, together with the tiles of a cluster, which nobody needs here."""
+    beside = ir.thread_axes(kernel).get(AXIS)
+    if beside is None:
+        return bind_parts(kernel, piece, count)
+    size = int(beside.extent)
+    block = ir.Var("block", "int32")
+    values = {piece: block // size, beside.loop_var: ir.cast_like(block % size, beside.loop_var)}
+    kernel = ir.substitute(ir.replace_nodes(kernel, ir.For, {beside: beside.body}), values)
+    return bind_parts(kernel, block, count * size)
+
+
+def _bind_beside(kernel: ir.For, part: ir.Var, count: int) -> ir.For:
+    """Bind the parts to an axis of their own, or beside rows of tiles where a cluster has that."""
+    axes = ir.thread_axes(kernel)
+    if AXIS not in axes:
+        return bind_parts(kernel, part, count)
+    rows = axes["blockIdx.y"]
+    block = ir.Var("block", ir.dtype_of(rows.loop_var))
+    values = {rows.loop_var: block % rows.extent, part: ir.as_int32(block // rows.extent)}
+    extent = ir.simplify(rows.extent * ir.cast_like(count, rows.loop_var))
+    body = ir.substitute(rows.body, values)
+    new = ir.with_body(rows, body, loop_var=block, extent=extent)
+    return ir.replace_nodes(kernel, ir.For, {rows: new})
+
+
 def _with_own_axis(loop: ir.For, mutator: Any) -> ir.Stmt:
     """Bind a loop to an axis of this kernel; the order of tiles is asked of the other one."""
     loop = mutator.default_mutate(loop)
@@ -126,8 +152,7 @@ def _gather(plan: ClusterSum, share: Pieces, sums: ir.Var, part: ir.Var, place: 
     )
 
 
-def _bind(made: tuple[ir.For, ir.Var], count: int) -> ir.For:
+def bind_parts(kernel: ir.For, part: ir.Var, count: int) -> ir.For:
     """Bind a variable to as many blocks of an axis."""
-    kernel, part = made
     extent = tirx.IntImm("int32", count)
     return ir.For(part, 0, extent, ir.ForKind.THREAD_BINDING, kernel, _axis(AXIS))

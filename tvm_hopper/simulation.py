@@ -42,6 +42,7 @@ def simulate(
     target: Any = None,
     entry: str | None = None,
     num_sms: int = DEFAULT_NUM_SMS,
+    allocator: bool = False,
 ) -> Result:
     """Run a module on numpy inputs, without a GPU.
 
@@ -66,6 +67,8 @@ def simulate(
         Name of the function to run; left out, the only one.
     num_sms : int
         Multiprocessors of the device, for host code that asks.
+    allocator : bool
+        Whether the call comes with an allocator, as one with PyTorch's tensors does.
 
     Returns
     -------
@@ -80,7 +83,7 @@ def simulate(
     check_policy(policy)
     program = load(ex_or_mod, target, entry)
     values, missing = complete(program.arguments, inputs)
-    launches = bound_launches(program, values, num_sms)
+    launches = bound_launches(program, values, num_sms, allocator)
     asked = [blocks] * len(launches)
     return run_launches(launches, values, missing, policy, seed, asked, detect_races)
 

@@ -38,6 +38,7 @@ UNFITTED = {
     "together_cycles",
     "kernel_cycles",
     "part_cycles",
+    "wide_parts",
     "workspace_bytes",
 }
 NAMES = [field.name for field in dataclasses.fields(Rates) if field.name not in UNFITTED]

@@ -15,6 +15,8 @@ def test_programs_are_those_of_the_population_and_norms():
     assert [p.name for p in problems] == list(found)[:2]
     assert set(tuning_sweeps.SWEPT) <= {x.split(" ")[0] for x in products(10)}
     assert len(others(5)) == 5
+    assert len(tuning.part_of(found, "0/2")) == 2
+    assert list(tuning.part_of(found, "1/2")) == list(found)[1:2]
     functions = tuning.joined(found).functions
     assert [x.name_hint for x in functions] == ["f00", "f01", "f02"]
 

@@ -88,6 +88,18 @@ def test_a_module_is_scheduled_and_the_rest_left(folder):
     assert apply(folder, TARGET)(made).same_as(made)
 
 
+def test_records_are_of_their_architecture(folder):
+    """A record of another one is none; a chip without a space is one error, and left alone."""
+    text = (folder / FILE).read_text()
+    with pytest.raises(TuningError, match=r"nvidia/nvidia-h200.*other chips have no space here"):
+        lookup(folder, PRODUCT, "nvidia/nvidia-a100")
+    other = folder.with_name("other_arch")
+    other.mkdir()
+    (other / FILE).write_text(text.replace("-sm_90a-132", "-sm_100a-132"))
+    assert lookup(other, PRODUCT, TARGET) is None
+    assert apply(other, TARGET)(MODULE).same_as(MODULE)
+
+
 REPLAY = """
 import sys, tvm
 from tvm.s_tir import meta_schedule as ms

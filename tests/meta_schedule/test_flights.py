@@ -30,6 +30,7 @@ class Told:
     megahertz: float = 1700.0
     device: dict = field(default_factory=lambda: {"name": "H200"})
     is_fake: bool = False
+    worker_seconds: float = 0.05
 
 
 @derived_object
@@ -64,7 +65,8 @@ def test_what_a_runner_tells_is_kept():
     first, _ = outcomes(runner)
     assert first.seconds == [1e-5]
     assert first.device == {"name": "H200"}
-    assert first.details == {"worker": "GPU 3", "as_measured": [2e-5], "megahertz": 1700.0}
+    told = {"worker": "GPU 3", "as_measured": [2e-5], "megahertz": 1700.0, "worker_seconds": 0.05}
+    assert first.details == told
     assert not any(Path(path).parent.exists() for path in runner.paths)
     assert outcomes(TellingRunner(Told(is_fake=True)))[0].device == {
         "name": "H200",

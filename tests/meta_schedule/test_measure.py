@@ -146,12 +146,24 @@ def test_an_artifact_without_kernels_runs_without_a_compiler(on_host):
 def test_a_request_is_measured_from_the_artifact_alone(on_host):
     given = [["TENSOR", "float32", [16, 8]]] * 2
     request = {"artifact": str(on_host), "arguments": given, "repeats": 3}
-    found = measure.measure(HostBench(), request)
+    found = measure.measure(HostBench(), measure.load(request))
     assert len(found["seconds"]) == 3
     assert all(x > 0 for x in itertools.chain(found["seconds"], found["corrected"]))
     answer, about = measure.answerer({"device": "cpu"})
     assert about == {"name": "CPU"}
     assert answer({**request, "arguments": None})["seconds"]
+
+
+def test_a_request_may_come_in_two_steps(on_host):
+    """What is loaded is measured once, when its turn has come."""
+    answer, _ = measure.answerer({"device": "cpu"})
+    request = {"artifact": str(on_host), "arguments": None, "repeats": 2}
+    assert answer({**request, "step": "load"}) == {}
+    found = answer({"step": "run"})
+    assert len(found["seconds"]) == 2
+    assert found["worker_seconds"] > 0
+    with pytest.raises(CannotGoOn, match="found nothing loaded; need a load first"):
+        answer({"step": "run"})
 
 
 @pytest.mark.parametrize(
@@ -160,7 +172,7 @@ def test_a_request_is_measured_from_the_artifact_alone(on_host):
 def test_other_arguments_than_were_built_for_are_refused(on_host, given):
     request = {"artifact": str(on_host), "arguments": given}
     with pytest.raises(HopperError, match=r"arguments: found .*; need those that were built for"):
-        measure.measure(HostBench(), request)
+        measure.measure(HostBench(), measure.load(request))
 
 
 def test_kernels_need_a_runtime(on_host, monkeypatch):

@@ -9,7 +9,7 @@ from tvm.target import Target
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.meta_schedule.matmul_problems import as_matmul, find_product
+from tvm_hopper.meta_schedule.matmul_problems import FAR, as_matmul, find_product
 from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
 from tvm_hopper.meta_schedule.problems import LAUNCH_US, bytes_of, key_of
 from tvm_hopper.schedule.products.config import find_violations
@@ -59,6 +59,45 @@ def test_listed_products_are_legal(product):
     assert {c.parts for c in configs} == {1, 2}  # 512 deep: no part of four steps more
     assert {c.store for c in configs} == {None, "tma"}
     assert {c.persistent for c in configs if c.tile[:2] == (64, 64)} == {0}  # one wave
+
+
+def test_what_the_model_calls_twice_as_slow_is_left_out(product):
+    times = product.estimates(product.configurations())
+    assert 1.5 < times.max() / times.min() < FAR
+
+
+def test_pairs_load_for_one_another_where_the_package_may_choose_them():
+    off = as_matmul(workloads.matmul(1024, 2088, 168, "NN", "bfloat16", "bfloat16")["main"], H200)
+    configs = off.configurations()
+    pairs = [c for c in configs if c.cluster]
+    assert {c.cluster for c in pairs} == {(1, 2), (2, 1)}
+    assert {c.store for c in pairs} == {None, "tma"}
+    assert all(c.parts == 1 for c in pairs)
+    columns = off.features(configs)[:, -3:-1]
+    assert set(map(tuple, columns[[c.cluster == (2, 1) for c in configs]])) == {(2.0, 0.0)}
+    off.schedule(random.Random(2).choice(pairs))
+    even = as_matmul(workloads.matmul(1024, 2048, 256, out_dtype="float16")["main"], H200)
+    assert not any(c.cluster for c in even.configurations())
+
+
+def test_shallow_sums_of_several_waves_take_turns():
+    shallow = as_matmul(workloads.matmul(3000, 4096, 128)["main"], H200)
+    turns = [c for c in shallow.configurations() if c.takes_turns]
+    assert {c.consumers for c in turns} == {2, 3}
+    assert all(c.persistent == -1 and c.store is None for c in turns)
+    assert (shallow.features(turns)[:, -1] > 0).all()
+    shallow.schedule(random.Random(3).choice(turns))
+    deep = as_matmul(workloads.matmul(3000, 4096, 4096)["main"], H200)
+    assert not any(c.takes_turns for c in deep.configurations())
+
+
+def test_one_row_may_leave_through_shared_memory_and_one_column_may_not():
+    row = as_matmul(workloads.matmul(1, 4096, 512, "NN")["main"], H200)
+    stores = [c for c in row.configurations() if c.store]
+    assert stores
+    row.schedule(stores[0])
+    column = as_matmul(workloads.matmul(4096, 1, 512)["main"], H200)
+    assert not any(c.store for c in column.configurations())
 
 
 def test_few_of_them_are_refused(product):

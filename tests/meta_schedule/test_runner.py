@@ -126,9 +126,9 @@ def test_tvms_own_callback_may_remove_what_was_measured(make_artifact):
 )
 def test_gpus_that_do_not_exist_are_refused(monkeypatch, gpus, match):
     monkeypatch.setenv(runners.VISIBLE, "0, 2,-1")
-    assert list(runners.gpu_workers("all")) == ["GPU 0", "GPU 2"]
-    assert list(runners.gpu_workers([2])) == ["GPU 2"]
-    assert list(runners.gpu_workers("GPU-1234")) == ["GPU GPU-1234"]
+    assert [x.name for x in runners.gpu_workers("all", 2)] == ["GPU 0"] * 2 + ["GPU 2"] * 2
+    assert [x.name for x in runners.gpu_workers([2])] == ["GPU 2"]
+    assert [x.name for x in runners.gpu_workers("GPU-1234")] == ["GPU GPU-1234"]
     with pytest.raises(HopperError, match=match):
         runners.gpu_workers(gpus)
 

@@ -10,14 +10,9 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.meta_schedule.matmul_problems import as_matmul
 from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
+from tvm_hopper.meta_schedule.schedulers import kernel_name, schedule_fast
 from tvm_hopper.meta_schedule.scheduling import schedule_with
-from tvm_hopper.meta_schedule.search import (
-    Measured,
-    Search,
-    kernel_name,
-    points_of,
-    schedule_fast,
-)
+from tvm_hopper.meta_schedule.search import Measured, Search, points_of
 from tvm_hopper.schedule.dry_run import left_to_the_build
 from tvm_hopper.testing import memory_bound, workloads
 

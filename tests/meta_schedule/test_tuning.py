@@ -16,6 +16,7 @@ import tvm_hopper
 from tests.meta_schedule.stand_ins import FormulaRunner, NoteBuilder, formula
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import TuningError
+from tvm_hopper.meta_schedule import tuning
 from tvm_hopper.meta_schedule.annotations import configurations_of
 from tvm_hopper.meta_schedule.checking import EQUAL, WRONG, Simulated, Verdict, no_check
 from tvm_hopper.meta_schedule.configurations import from_text
@@ -51,6 +52,16 @@ def test_a_run_measures_checks_and_keeps(tmp_path):
     assert winner.seconds == min(x.seconds for x in made) == formula(winner.text)
     assert database.verdict(KEY, winner) == EQUAL
     assert Database(tmp_path).winner(KEY) == winner
+
+
+def test_processes_that_schedule_change_nothing(tmp_path, monkeypatch):
+    made = []
+    for count in (0, 1):
+        monkeypatch.setattr(tuning, "spare_processes", lambda _, n=count: n)
+        tune(COPY, tmp_path / str(count), 12)
+        rows = trials_of(tmp_path / str(count))
+        made.append([(x["configuration"], x["kernel"], x["seconds"]) for x in rows])
+    assert made[0] == made[1]
 
 
 def test_it_goes_on_where_it_ended(tmp_path):

@@ -193,3 +193,36 @@ def test_a_ragged_product_under_another_index(name: str) -> None:
     want = x.astype("float64") @ y.T.astype("float64")
     want = np.roll(want, -8, 1) if name == "roll" else want.reshape(shape)
     right_or_refused(make, {"A": x, "B": y}, "D", want)
+
+
+def test_threads_behind_a_condition_wait_once_for_a_copy() -> None:
+    """18 rows by fours: some threads of the last block wait in front of its end, as all others."""
+    a, b = (te.placeholder((rows, 16), "float16", name=x) for x, rows in (("A", 36), ("B", 18)))
+    x = te.compute((18, 16), lambda i, j: a[i * 2, j], name="X")
+    y = te.compute((18, 16), lambda i, j: x[i, j] + b[i, j], name="Y")
+    c = te.compute((18, 16), lambda i, j: y[i, j] * te.const(2, "float16"), name="C")
+    func = te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    i, j = sch.get_loops("C")
+    i0, k0, i1 = sch.split(i, [None, 1, 4])
+    j0, j1 = sch.split(j, [None, 32])
+    sch.reorder(i0, j0, k0, i1, j1)
+    sch.bind(sch.fuse(i0, j0), "blockIdx.x")
+    sch.set_scope("Y", 0, "shared.dyn")
+    sch.compute_at("Y", k0)
+    _, thread = sch.split(sch.fuse(*sch.get_loops("Y")[-2:]), [None, 64])
+    sch.bind(thread, "threadIdx.x")
+    sch.set_scope("X", 0, "shared.dyn")
+    sch.compute_at("X", k0)
+    hs.async_copy(sch, sch.get_sblock("X"), "tma")
+    copy = sch.cache_read("Y", 1, "shared.dyn")
+    sch.compute_at(copy, k0)
+    hs.async_copy(sch, copy, "tma")
+    _, thread = sch.split(sch.fuse(i1, j1), [None, 64])
+    sch.bind(thread, "threadIdx.x")
+    for key, value in (("stage", [1, 0, 1, 1]), ("order", [0, 1, 2, 3]), ("async_stages", [0, 1])):
+        sch.annotate(k0, f"software_pipeline_{key}", value)
+    given = {"A": integers(36, 16), "B": integers(18, 16)}
+    result = tvm_hopper.simulate(tvm.compile(sch.mod, target=TARGET), given)
+    np.testing.assert_array_equal(result.outputs["C"], (given["A"][::2] + given["B"]) * 2)
+    result.require_clean()

@@ -8,7 +8,7 @@ from tvm import s_tir, te
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
-from tvm_hopper.meta_schedule.search import kernel_name
+from tvm_hopper.meta_schedule.schedulers import kernel_name
 from tvm_hopper.schedule.column_reduction.apply import chosen_columns
 from tvm_hopper.schedule.pointwise.apply import chosen_elements
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows

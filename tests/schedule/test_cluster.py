@@ -63,8 +63,8 @@ def test_loops_that_are_no_cluster():
     ("config", "match"),
     [
         (
-            {"cluster": (2, 1), "split_k": 2, "split_mode": "workspace"},
-            r"cluster=\(2, 1\) with split_mode='workspace'; need one of the two",
+            {"cluster": (2, 1), "split_k": 2, "split_mode": "serial"},
+            r"cluster=\(2, 1\) with split_mode='serial'; need one of the two",
         ),
         (
             {"cluster": (4, 4)},

@@ -20,7 +20,7 @@ from tvm_hopper.schedule.products.candidates import candidates
 from tvm_hopper.schedule.products.classes import estimate_all
 from tvm_hopper.schedule.products.estimate import ProductShape
 from tvm_hopper.schedule.products.model import as_product, listed
-from tvm_hopper.schedule.products.parts import TRIED, in_parts
+from tvm_hopper.schedule.products.parts import IN_BOTH, TRIED, in_parts
 from tvm_hopper.testing import workloads
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -87,7 +87,7 @@ def test_an_extent_that_is_not_known_keeps_sums_whole():
 
 def test_a_deep_sum_of_few_outputs_is_shared():
     config = hs.choose_config(*DEEP)
-    assert config.split_k in TRIED
+    assert config.split_k in IN_BOTH
     assert config.persistent == 0
     assert config == hs.choose_config(*DEEP)
     tiles = -(-128 // config.tile[0]) * -(-256 // config.tile[1])
@@ -104,8 +104,10 @@ def test_a_workspace_is_used_where_it_may_be_and_is_worth_it():
     assert 100 < tiles * config.split_k <= 132
     apart = hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_mode="cluster"))
     assert (apart.split_mode, apart.split_k in TRIED) == (None, True)
-    assert hs.choose_config(344, 296, 55680) == apart
-    small = hs.choose_config(64, 64, 2048, given=may)
+    both = hs.choose_config(344, 296, 55680)
+    assert (both.split_mode, both.split_k in IN_BOTH) == ("caller", True)
+    assert both == hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_mode="caller"))
+    small = hs.choose_config(64, 64, 1024, given=may)
     assert small.split_mode is None
     assert hs.choose_config(4096, 4096, 4096, given=may).split_k is None
     with tvm.target.Target("nvidia/nvidia-h200"):
@@ -117,7 +119,7 @@ def test_a_workspace_is_used_where_it_may_be_and_is_worth_it():
 def test_few_rows_are_shared_transposed():
     config = hs.choose_config(4, 1024, 28672)
     assert config.transposed
-    assert config.split_k in TRIED
+    assert config.split_k in IN_BOTH
 
 
 def test_a_ring_has_no_more_slots_than_a_part_has_steps():
@@ -202,4 +204,4 @@ def test_whole_sums_of_every_class_where_bits_are_promised():
     for rows in (1, 16, 64, 512):
         assert hs.choose_config(rows, 1024, 28672, given=given).split_k is None
     shared = [hs.choose_config(rows, 1024, 28672).split_k for rows in (1, 16, 64)]
-    assert np.all([parts in TRIED for parts in shared])
+    assert np.all([parts in IN_BOTH for parts in shared])

@@ -267,9 +267,13 @@ def test_parts_of_columns_are_loaded_by_whole_vectors(parts):
     assert "X_ptr[" not in text
 
 
+def test_parts_that_begin_in_a_vector_are_loaded_one_by_one():
+    assert "*(uint4*)(X_ptr" not in text_of(gate(5, 32, 35))
+
+
 @pytest.mark.parametrize(("columns", "offset"), [(24, 24), (32, 40)], ids=["columns", "offset"])
-def test_parts_that_begin_in_a_vector_are_loaded_one_by_one(columns, offset):
-    assert "*(uint4*)(X_ptr" not in text_of(gate(5, columns, offset))
+def test_parts_that_begin_at_a_vector_are_loaded_by_vectors(columns, offset):
+    assert "*(uint4*)(X_ptr" in text_of(gate(5, columns, offset))
 
 
 def test_one_part_alone_is_inlined():

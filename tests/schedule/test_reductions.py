@@ -108,10 +108,14 @@ def test_another_axis():
         ({"split_k": 17}, r"found split_k=17 in a cluster; need at most 16 parts.*workspace"),
         (
             {"split_k": 65, "split_mode": "workspace"},
-            r"found split_k=65 in a workspace; need at most 64",
+            r"found split_k=65 in global memory; need at most 64",
+        ),
+        (
+            {"split_k": 11, "split_mode": "caller"},
+            r"found split_k=11 as the caller decides; need a multiple of a number from 2 to 8",
         ),
         ({"split_k": 0}, r"split_k=0"),
-        ({"split_k": 2, "split_mode": "serial"}, r"split_mode='serial'; need one of"),
+        ({"split_k": 2, "split_mode": "free"}, r"split_mode='free'; need one of"),
         ({"split_k": 2, "persistent": 4}, r"split_k=2 with persistent=4; need a cluster for each"),
         ({"split_k": 2, "store": "tma"}, r"split_k=2 with store='tma'; need threads that store"),
     ],
@@ -141,8 +145,8 @@ def test_parts_that_no_mode_has():
         hs.across_cluster(sch, part, "workspace")
     with pytest.raises(ScheduleError, match="need a serial loop of 2 to 16 iterations, the thread"):
         hs.across_cluster(sch, part)
-    with pytest.raises(ScheduleError, match="mode='atomic'; need one of"):
-        hs.across_cluster(sch, part, "atomic")
+    with pytest.raises(ScheduleError, match="mode='free'; need one of"):
+        hs.across_cluster(sch, part, "free")
 
 
 def test_one_part_is_no_split():

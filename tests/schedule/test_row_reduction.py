@@ -115,10 +115,10 @@ def test_columns_by_name():
     refuse(module(x, y), "dimension 0 of 2: of columns, not of rows; need the last dimension")
 
 
-def test_several_axes():
-    x, k, m = tensor(4, 8, 16), axis(8), axis(16, "m")
-    y = te.compute((4,), lambda i: te.sum(x[i, k, m], axis=[k, m]), name="Y")
-    refuse(module(x, y), "a reduction over .*k, .*m; need one axis, the last")
+def test_several_axes_that_are_not_the_last():
+    x, k, m = tensor(8, 4, 16), axis(8), axis(16, "m")
+    y = te.compute((4,), lambda i: te.sum(x[k, i, m], axis=[k, m]), name="Y")
+    refuse(module(x, y), "a reduction over .*k, .*m; need one axis, the last, or several that lie")
 
 
 def test_a_product():
@@ -278,9 +278,9 @@ def test_a_target_without_this_lowering():
 WORK = RowWork(1 << 17, 4096, 8, loaded=2, shared=2, kept=0, reductions=1)
 
 
-def test_few_rows_have_many_threads_with_few_vectors():
+def test_few_rows_have_eight_warps_where_a_thread_has_two_vectors():
     choice = choose_rows("here", dataclasses.replace(WORK, rows=1), hs.RowReductionConfig())
-    assert (choice.tile.threads, choice.tile.chunks, choice.preload) == (512, 1, True)
+    assert (choice.tile.threads, choice.tile.chunks, choice.preload) == (256, 2, True)
 
 
 def test_registers_bound_a_thread_block():

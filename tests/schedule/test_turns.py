@@ -55,6 +55,16 @@ def test_accumulators_of_a_whole_tile():
         hs.matmul(s_tir.Schedule(workloads.matmul(512, 512, 512)), "C", config)
 
 
+@pytest.mark.parametrize(("columns", "width"), [(256, 128), (224, 112)])
+def test_instructions_are_as_wide_as_all_consumers_leave_registers_for(columns, width):
+    """Three consumers and a producer enter with 128 registers each, whatever is moved later."""
+    sch = s_tir.Schedule(workloads.matmul(3000, 2048, 128))
+    hs.matmul(sch, "C", hs.MatmulConfig((64, columns, 64), consumers=3, stages=2, **PINGPONG))
+    ex = tvm.compile(sch.mod, target=TARGET)
+    assert f"m64n{width}k16" in ex.mod.imports[0].inspect_source()
+    assert tvm_hopper.cubin(ex)
+
+
 def test_explain_names_them():
     sch = s_tir.Schedule(workloads.matmul(512, 512, 512))
     hs.matmul(sch, "C", hs.MatmulConfig((128, 64, 64), **PINGPONG))

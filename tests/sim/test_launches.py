@@ -6,12 +6,14 @@ import tvm
 from tvm import s_tir, te
 from tvm.script import tirx as T
 
+from tests.sim_kernels.kernels import scheduled
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim import run_host
+from tvm_hopper.sim.launch import host
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
-from tvm_hopper.verification.launches import bound_launches, run_launches
+from tvm_hopper.verification.launches import bound_launches, run_launches, ways_to_call
 
 from .kernels import lower
 
@@ -179,6 +181,35 @@ def test_a_workspace_of_another_device_is_refused():
     )
     with pytest.raises(VerifyError, match="found a workspace on device type 1; need CUDA's, 2"):
         run_host(tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(call)), {})
+
+
+def test_memory_of_the_callers_allocator_is_a_workspace():
+    mod, module = scheduled(
+        {"m": 64, "n": 8, "k": 32}, (64, 8, 16), split_k=2, split_mode="caller", stages=1
+    )
+    program = load(module)
+    names = [p.name for p in mod["main"].params]
+    values = dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
+    arrays = values | {names[-1]: np.zeros((64, 8), "float32")}
+    launched = {
+        way: [x.setup["grid"] for x in bound_launches(program, arrays, 132, way)]
+        for way in (False, True)
+    }
+    assert launched == {False: [(1, 1, 2)], True: [(1, 1, 2), (1, 1, 2)]}
+    without, having = (simulate(program, values, allocator=way) for way in (False, True))
+    assert not without.findings
+    assert not having.findings
+    assert np.array_equal(without.outputs[names[-1]], having.outputs[names[-1]])
+    assert ways_to_call(program, arrays, 132) == (False, True)
+    assert ways_to_call(two_kernels(), {"A": numbers(8), "C": numbers(8)}, 132) == (False,)
+
+
+@pytest.mark.parametrize("field", ["BITS", "NDIM", "DEVICE_TYPE"])
+def test_other_memory_of_an_allocator_is_refused(field):
+    fields = {host.DEVICE_TYPE: 2, host.CODE: 1, host.BITS: 8, host.NDIM: 1}
+    fields |= {host.SHAPE: [{host.SHAPE_ELEMENT: 64}], getattr(host, field): 3}
+    with pytest.raises(VerifyError, match="found a tensor of other memory; need bytes of a device"):
+        host._CALLS["TVMFFIEnvTensorAlloc"]([fields], [{}])
 
 
 def test_all_launches_share_one_budget():

@@ -17,10 +17,10 @@ TILE = (64, 16, 16)
 WORKSPACE = {"split_mode": "workspace", "stages": 2, "consumers": 1}
 
 
-def check(problem, tile, parts, **config):
+def check(problem, tile, parts, max_ctas=8, **config):
     """Verify a product, and its values against the plain program."""
     mod, module = scheduled(problem, tile, split_k=parts, **WORKSPACE | config)
-    report = verify(module, against=mod)
+    report = verify(module, against=mod, max_ctas=max_ctas)
     assert report.verdict == "clean", str(report)
     assert "values compared" in str(report)
 
@@ -42,6 +42,19 @@ def test_sums_of_several_blocks(m, n, k, parts):
 def test_few_rows_transposed():
     problem = {"m": 17, "n": 72, "k": 80}
     check(problem, (64, 24, 16), 3, transposed=True)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "mode", "parts"),
+    [
+        ((2, 1), "workspace", 3),
+        pytest.param((1, 2), "caller", 6, marks=SLOW),  # of which a cluster of 4 sums two each
+        pytest.param((2, 2), "workspace", 5, marks=SLOW),  # rows and columns without a tile
+    ],
+)
+def test_blocks_that_load_for_one_another(cluster, mode, parts):
+    problem = {"m": 136, "n": 24, "k": 112}
+    check(problem, TILE, parts, 128, cluster=cluster, split_mode=mode)
 
 
 @SLOW

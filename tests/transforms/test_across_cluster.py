@@ -176,6 +176,84 @@ def _kind(stmt):
     return "store"
 
 
+IN_TURNS = """
+@T.prim_func(private=True, s_tir=True)
+def func(D: T.Buffer((128, 16), "float32"), E: T.Buffer((128,), "float32")):
+    with T.sblock("root"):
+        T.reads()
+        T.writes()
+        with T.sblock("parts"):
+            T.reads()
+            T.writes()
+            sums = T.sblock_alloc_buffer((2, 9, 128))
+            for block in T.thread_binding(1, thread="blockIdx.x"):
+                for thread in T.thread_binding(256, thread="threadIdx.x"):
+                    with T.sblock("zero"):
+                        T.reads()
+                        T.writes(sums[0:2, 0:9, 0:128])
+                        for i in range(4):
+                            if T.Cast("int64", i) < T.int64(1):
+                                sums[
+                                    T.Cast("int32", T.Cast("int64", thread)) // 128,
+                                    8,
+                                    T.Cast("int32", T.Cast("int64", thread)) % 128,
+                                ] = T.float32(0)
+            for part in T.thread_binding(4, thread="blockIdx.z"):
+                for bx in T.thread_binding(2, thread="blockIdx.x"):
+                    for tx in T.thread_binding(128, thread="threadIdx.x"):
+                        with T.sblock("kernel"):
+                            T.reads()
+                            T.writes()
+                            acc = T.sblock_alloc_buffer((8,), scope="local")
+                            for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                                acc[i] = T.float32(0.0)
+                            for k in range(2):
+                                with T.sblock("product"):
+                                    T.reads(acc[0:8])
+                                    T.writes(acc[0:8])
+                                    T.sblock_attr({"tvm_hopper.async_op": "wgmma"})
+                                    T.call_extern("int32", "multiply", acc.data, part * 2 + k)
+                            if part > 0:
+                                with T.sblock("take"):
+                                    T.reads(acc[0:8], sums[0:2, 0:9, 0:128])
+                                    T.writes(acc[0:8])
+                                    seen = T.sblock_alloc_buffer((1,), "uint32", scope="local")
+                                    seen[0] = T.uint32(0)
+                                    T.cuda.wait_until(
+                                        seen[0],
+                                        T.address_of(sums[bx, 8, tx // 32 * 32]),
+                                        seen[0] == T.Cast("uint32", part),
+                                        ptx_type="u32",
+                                    )
+                                    for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                                        acc[i] = sums[bx, i, tx] + acc[i]
+                            if part < 3:
+                                with T.sblock("hand_on"):
+                                    T.reads(acc[0:8])
+                                    T.writes(sums[0:2, 0:9, 0:128])
+                                    for i in T.serial(8, annotations={"pragma_unroll": 8}):
+                                        sums[bx, i, tx] = acc[i]
+                                    T.cuda.warp_sync()
+                                    if tx % 32 == 0:
+                                        T.ptx["st.release.gpu.global.u32"](
+                                            T.address_of(sums[bx, 8, tx // 32 * 32]),
+                                            T.Cast("uint32", part) + T.uint32(1),
+                                        )
+                            if part == 3:
+                                for g in T.serial(4, annotations={"pragma_unroll": 4}):
+                                    for e in range(2):
+                                        D[tx, bx * 8 + g * 2 + e] = acc[g * 2 + e]
+"""
+
+
+def test_blocks_that_add_in_turn():
+    simple = tvm.tirx.transform.StmtSimplify()
+    got = run(parse(BEFORE, ('across_cluster": 1', 'across_cluster": 4')), ShareSums())
+    check(run(got, simple), run(parse(IN_TURNS), simple))
+    (remark,) = notes_of(got, 1)
+    assert "one after another; the last one stores" in remark.text
+
+
 def test_the_first_part_alone_begins_with_the_initial_value():
     start = "acc[i] = T.float32(0.0)"
     func = parse(BEFORE, (start, "acc[i] = E[tx]"))

@@ -54,6 +54,38 @@ def test_two_arrays_are_two_tensors():
     assert sum("TVMFFIObjectDecRef" in x for x in got) == 2
 
 
+BRANCHES = HOST.replace(
+    """    T.call_packed("first", partial.data, device)
+    T.call_packed("second", partial.data, device)
+""",
+    """    if device > 3:
+        if device > 5:
+            T.call_packed("first", partial.data, device)
+            T.call_packed("second", partial.data, device)
+        else:
+            T.call_packed("third", device)
+    else:
+        T.call_packed("fourth", device)
+""",
+)
+
+
+def test_memory_is_taken_in_the_branch_that_uses_it():
+    got = lines(run(parse(BRANCHES), OwnWorkspace()))
+    order = [
+        "if device > 5:",
+        "partial = T.decl_buffer((1000,), data=memory)",
+        'T.call_packed("first", partial.data, device)',
+        "T.TVMBackendFreeWorkspace(2, device, memory)",
+        'T.call_packed("third", device)',
+    ]
+    places = [got.index(x) for x in order]
+    assert places == sorted(places)
+    both = parse(BRANCHES, ('"fourth", device', '"fourth", partial.data, device'))
+    got = lines(run(both, OwnWorkspace()))
+    assert got.index("partial = T.decl_buffer((1000,), data=memory)") < got.index("if device > 3:")
+
+
 def test_again_finds_nothing():
     assert plan_workspaces(run(parse(HOST), OwnWorkspace())) == ()
 

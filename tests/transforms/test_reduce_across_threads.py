@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
 from tvm_hopper.transforms.reduce_across_threads import ReduceAcrossThreads, plan_reductions
@@ -57,11 +59,21 @@ def test_one_thread_has_the_row_already():
 
 
 def test_several_warps_meet_once():
-    text = lowered(256)
-    assert distances(text) == [16, 8, 4, 2, 1, 4, 2, 1]
+    text = lowered(512)
+    assert distances(text) == [16, 8, 4, 2, 1, 8, 4, 2, 1]
     assert text.count("tvm_storage_sync") == 1
-    assert "(1, 1, 8)" in text
+    assert "(1, 1, 16)" in text
     assert "if_then_else" not in text
+
+
+@pytest.mark.parametrize("warps", [4, 8])
+def test_what_few_warps_leave_each_thread_takes_whole(warps):
+    text = lowered(32 * warps)
+    assert distances(text) == [16, 8, 4, 2, 1]
+    assert text.count("tvm_storage_sync") == 1
+    assert text.count("T.vectorized(4)") == 1
+    assert f"T.unroll({warps // 4})" in text or warps == 4
+    assert "total[0] = taken[0] + taken[1]" in text
 
 
 def test_lanes_behind_the_last_warp_add_nothing():

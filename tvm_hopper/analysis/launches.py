@@ -82,6 +82,11 @@ def as_text(conditions: Sequence[HostCondition]) -> str:
     high: dict[str, int] = {}
     others: list[str] = []
     for each in conditions:
+        allocator = ir.answers_for_allocator(each.condition)
+        if allocator is not None:
+            has = allocator == each.holds
+            others.append("calls " + ("with" if has else "without") + " an allocator of their own")
+            continue
         term = each.term
         if isinstance(term, tirx.EQ) and (only := ir.static_int(term.b)) is not None:
             low[_plain(term.a)] = high[_plain(term.a)] = only

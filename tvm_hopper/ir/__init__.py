@@ -20,6 +20,7 @@ from .build import (
     with_block,
     with_body,
 )
+from .callers import ALLOCATOR, answers_for_allocator, has_allocator
 from .rewrite import (
     Names,
     drop_empty,
@@ -87,6 +88,7 @@ from .walk import (
 
 __all__ = [
     "ACCESS_PTR",
+    "ALLOCATOR",
     "KERNEL_BLOCK",
     "PLAN_ATTR",
     "ROLES",
@@ -107,6 +109,7 @@ __all__ = [
     "TensorRegion",
     "Var",
     "accesses",
+    "answers_for_allocator",
     "as_int32",
     "block_of_store",
     "call_op",
@@ -120,6 +123,7 @@ __all__ = [
     "find_blocks",
     "fresh_variables",
     "full_region",
+    "has_allocator",
     "is_const",
     "is_device_id",
     "is_ours",

@@ -13,6 +13,7 @@ import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
 
+from .workers.cpus import usable_cpus
 from .workers.leftovers import remove_stale
 from .workers.pool import WorkerPool
 from .workers.process import WorkerProcess
@@ -51,7 +52,7 @@ class ArtifactBuilder(PyBuilder):
     ) -> None:
         super().__init__()
         count = workers or usable_cpus()
-        self.batches = max(1, min(MOST_BATCHES, count // BATCH))  # that are built at once
+        self.batches = min(MOST_BATCHES, -(-count // BATCH))  # that are built at once
         self._is_mine = folder is None
         self._made: list[Path] = []
         if folder is None:
@@ -97,13 +98,6 @@ class ArtifactBuilder(PyBuilder):
         self._pool.close()
         if self._is_mine:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def usable_cpus() -> int:
-    """Return how many CPUs this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _remove_if_empty(folder: Path) -> bool:

@@ -111,7 +111,7 @@ class Flights:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _hand_over(self, task: Task, candidates: list[Candidate]) -> list[tuple[Any, Any]]:
-        inputs = [ms.builder.BuilderInput(x.sch.mod, self._target, None) for x in candidates]
+        inputs = [ms.builder.BuilderInput(x.mod, self._target, None) for x in candidates]
         built = list(self._builder.build(inputs))
         arguments = ms.arg_info.ArgInfo.from_entry_func(task.problem.mod, True)
         runs = [
@@ -164,6 +164,7 @@ def _told(runner: Any, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         "worker": str(found.worker),
         "as_measured": [float(x) for x in found.seconds],
         "megahertz": float(found.megahertz),
+        "worker_seconds": round(float(found.worker_seconds), 4),
     }
     device = {str(k): v for k, v in found.device.items()}
     return {**device, "is_fake": True} if found.is_fake else device, details

@@ -27,6 +27,8 @@ class Measurement:
         What that GPU says of itself: name, driver, power limit, number of SMs.
     is_fake
         Whether nothing was measured.
+    worker_seconds
+        Of the worker, from the artifact's files to the last result.
     """
 
     seconds: tuple[float, ...]
@@ -35,6 +37,7 @@ class Measurement:
     worker: str
     device: Mapping[str, Any] = field(default_factory=dict)
     is_fake: bool = False
+    worker_seconds: float = 0.0
 
     @property
     def spread(self) -> float:
@@ -93,4 +96,5 @@ def as_measurement(reply: Mapping[str, Any], worker: str, device: Mapping[str, A
         worker=worker,
         device=dict(device),
         is_fake=bool(reply.get("is_fake", False)),
+        worker_seconds=float(reply.get("worker_seconds", 0.0)),
     )

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tvm.s_tir.meta_schedule.runner import RunnerFuture, RunnerInput, RunnerResult
+from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerInput, RunnerResult
 
 from .measurement import Contested, Measurement, as_contested, as_measurement
 from .measuring import artifact
@@ -33,8 +33,8 @@ class Measuring:
         Whether the seconds that MetaSchedule gets are those at the highest clock.
     keep_artifacts : bool
         Whether an artifact stays where it is when it has been measured.
-    request : function
-        Makes the request to a worker of an artifact's path and its arguments.
+    repeats : int, optional
+        Of each kernel; None: by its duration.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Measuring:
         about: Callable[[str], Mapping[str, Any]],
         correct: bool,
         keep_artifacts: bool,
-        request: Callable[[str, list[Any]], dict[str, Any]],
+        repeats: int | None,
     ) -> None:
         self.pool = pool
         self._about = about
         self._correct = correct
         self._keep_artifacts = keep_artifacts
-        self._request = request
+        self._repeats = repeats
         self._found: OrderedDict[str, Measurement] = OrderedDict()
         _open.add(self)
 
@@ -60,7 +60,8 @@ class Measuring:
     def _start(self, item: RunnerInput) -> RunnerFuture:
         path = str(item.artifact_path)
         arguments = [info.as_json() for info in item.args_info]
-        task = self.pool.submit(self._request(path, arguments))
+        request = {"artifact": path, "arguments": arguments, "repeats": self._repeats}
+        task = self.pool.submit(request)
         answer: list[RunnerResult] = []
 
         def result() -> RunnerResult:
@@ -117,6 +118,53 @@ class Measuring:
     def close(self) -> None:
         """Stop the workers."""
         self.pool.close()
+
+
+class PooledRunner(PyRunner):
+    """What runners with a pool share; each decides who is in it."""
+
+    _measuring: Measuring
+
+    def run(self, runner_inputs: list[RunnerInput]) -> list[RunnerFuture]:
+        """Queue measurements; the futures are there at once."""
+        return self._measuring.run(runner_inputs)
+
+    def take(self, path: str) -> Measurement | None:
+        """Return all that is known of a measured artifact, once: both times, clock, GPU, host."""
+        return self._measuring.take(path)
+
+    def contest(
+        self,
+        paths: Sequence[str],
+        reference: str | None = None,
+        library: Mapping[str, Any] | None = None,
+    ) -> Callable[[], Contested | str]:
+        """Compare artifacts of one function in turn, on one GPU.
+
+        Parameters
+        ----------
+        paths : sequence of str
+            Of artifacts.
+        reference : str, optional
+            An artifact that is known to be right: results are compared with its.
+        library : mapping, optional
+            `majors` of a product, which a library computes for comparison where there is one.
+
+        Returns
+        -------
+        result : callable
+            Waits, and returns what came of it, or an error as a text.
+        """
+        return self._measuring.contest(paths, reference, library)
+
+    @property
+    def retired(self) -> dict[str, str]:
+        """GPUs or servers that were retired, and what happened there last."""
+        return dict(self._measuring.pool.retired)
+
+    def close(self) -> None:
+        """Stop the workers, or give servers back; what waits fails."""
+        self._measuring.close()
 
 
 @atexit.register

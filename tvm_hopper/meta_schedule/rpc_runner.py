@@ -6,16 +6,14 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tvm.ir.utils import derived_object
-from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerInput
 
 from tvm_hopper.errors import HopperError
 
-from .measurement import Contested, Measurement
-from .pool_runner import Measuring
+from .pool_runner import Measuring, PooledRunner
 from .remote.station import RemoteStation
 from .remote.tracker import TrackerAddress, TrackerClient
 from .workers.pool import WorkerPool
@@ -28,7 +26,7 @@ PATIENCE = 60.0
 
 
 @derived_object
-class RpcRunner(PyRunner):
+class RpcRunner(PooledRunner):
     """Measures on servers that `python -m tvm_hopper serve` has started, found by TVM's tracker.
 
     Servers may come and go: those that are free are used while there is work, and given back. What
@@ -71,62 +69,22 @@ class RpcRunner(PyRunner):
         address = TrackerAddress.parse(tracker)
         pool = WorkerPool(seconds=seconds, retire_after=retire_after, waits=True)
 
-        def request(path: str, arguments: list[Any]) -> dict[str, Any]:
-            return {"artifact": path, "arguments": arguments, "repeats": repeats}
-
         def about(_name: str) -> Mapping[str, Any]:
             return {}  # replies say themselves
 
         self._finder = ServerFinder(TrackerClient(address), pool, patience)
-        self._measuring = Measuring(pool, about, correct, keep_artifacts, request)
+        self._measuring = Measuring(pool, about, correct, keep_artifacts, repeats)
         weakref.finalize(self, self._finder.stop)
-
-    def run(self, runner_inputs: list[RunnerInput]) -> list[RunnerFuture]:
-        """Queue measurements; the futures are there at once."""
-        return self._measuring.run(runner_inputs)
-
-    def take(self, path: str) -> Measurement | None:
-        """Return all that is known of a measured artifact, once: both times, clock, GPU, host."""
-        return self._measuring.take(path)
-
-    def contest(
-        self,
-        paths: Sequence[str],
-        reference: str | None = None,
-        library: Mapping[str, Any] | None = None,
-    ) -> Callable[[], Contested | str]:
-        """Compare artifacts of one function in turn, on one GPU.
-
-        Parameters
-        ----------
-        paths : sequence of str
-            Of artifacts.
-        reference : str, optional
-            An artifact that is known to be right: results are compared with its.
-        library : mapping, optional
-            `majors` of a product, which a library computes for comparison where there is one.
-
-        Returns
-        -------
-        result : callable
-            Waits, and returns what came of it, or an error as a text.
-        """
-        return self._measuring.contest(paths, reference, library)
 
     @property
     def servers(self) -> list[str]:
         """Names of the servers in use."""
         return self._measuring.pool.names
 
-    @property
-    def retired(self) -> dict[str, str]:
-        """Servers that were retired, and what happened there last."""
-        return dict(self._measuring.pool.retired)
-
     def close(self) -> None:
         """Give all servers back; what waits fails."""
         self._finder.stop()
-        self._measuring.close()
+        super().close()
 
 
 class ServerFinder:

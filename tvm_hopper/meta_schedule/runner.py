@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm.ir.utils import derived_object
-from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerInput
 
 from tvm_hopper.errors import HopperError
 
-from .measurement import Contested, Measurement
-from .pool_runner import Measuring
+from .pool_runner import Measuring, PooledRunner
 from .workers.pool import WorkerPool
 from .workers.process import WorkerProcess
+from .workers.turns import Device
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS = 20.0
+PROCESSES = 2  # of a GPU: a load takes the host longer than a kernel takes the device
 
 
 @derived_object
-class GpuRunner(PyRunner):
+class GpuRunner(PooledRunner):
     """Measures on GPUs of this machine, one worker process for each.
 
     A worker that crashes, exits, or passes the deadline is replaced, and what it was measuring is
@@ -43,6 +43,8 @@ class GpuRunner(PyRunner):
         Whether results are seconds at the highest clock of the GPU; both are in `take()`.
     keep_artifacts : bool
         Whether artifacts are left where they are.
+    processes : int
+        Of each GPU, which take turns: one loads while another one measures.
 
     Raises
     ------
@@ -59,73 +61,32 @@ class GpuRunner(PyRunner):
         repeats: int | None = None,
         correct: bool = True,
         keep_artifacts: bool = False,
+        processes: int = PROCESSES,
         _workers: Mapping[str, WorkerProcess] | None = None,
     ) -> None:
         super().__init__()
-        self._workers = dict(_workers or gpu_workers(gpus))
-        pool = WorkerPool(list(self._workers.values()), seconds=seconds, retire_after=retire_after)
-
-        def request(path: str, arguments: list[Any]) -> dict[str, Any]:
-            return {"artifact": path, "arguments": arguments, "repeats": repeats}
+        stations = list((_workers or {}).values()) or gpu_workers(gpus, processes)
+        pool = WorkerPool(stations, seconds=seconds, retire_after=retire_after)
 
         def about(name: str) -> Mapping[str, Any]:
-            return self._workers[name].about if name in self._workers else {}
+            return next((x.about for x in stations if x.name == name and x.about), {})
 
-        self._measuring = Measuring(pool, about, correct, keep_artifacts, request)
-
-    def run(self, runner_inputs: list[RunnerInput]) -> list[RunnerFuture]:
-        """Queue measurements; the futures are there at once."""
-        return self._measuring.run(runner_inputs)
-
-    def take(self, path: str) -> Measurement | None:
-        """Return all that is known of a measured artifact, once: both times, clock, GPU."""
-        return self._measuring.take(path)
-
-    def contest(
-        self,
-        paths: Sequence[str],
-        reference: str | None = None,
-        library: Mapping[str, Any] | None = None,
-    ) -> Callable[[], Contested | str]:
-        """Compare artifacts of one function in turn, on one GPU.
-
-        Parameters
-        ----------
-        paths : sequence of str
-            Of artifacts.
-        reference : str, optional
-            An artifact that is known to be right: results are compared with its.
-        library : mapping, optional
-            `majors` of a product, which a library computes for comparison where there is one.
-
-        Returns
-        -------
-        result : callable
-            Waits, and returns what came of it, or an error as a text.
-        """
-        return self._measuring.contest(paths, reference, library)
+        self._measuring = Measuring(pool, about, correct, keep_artifacts, repeats)
 
     @property
     def gpus(self) -> list[str]:
         """Names of the GPUs that are left."""
-        return self._measuring.pool.names
-
-    @property
-    def retired(self) -> dict[str, str]:
-        """GPUs that were retired, and what happened there last."""
-        return dict(self._measuring.pool.retired)
-
-    def close(self) -> None:
-        """Stop the workers; what waits fails."""
-        self._measuring.close()
+        return list(dict.fromkeys(self._measuring.pool.names))
 
 
-def gpu_workers(gpus: str | Sequence[int | str]) -> dict[str, WorkerProcess]:
-    """Return a worker for each GPU, not started yet, by its name."""
-    return {
-        f"GPU {x}": WorkerProcess(f"GPU {x}", "measure", environment={VISIBLE: x})
-        for x in wanted_gpus(gpus)
-    }
+def gpu_workers(gpus: str | Sequence[int | str], processes: int = 1) -> list[Any]:
+    """Return so many workers of each GPU, not started yet; those of one have its name."""
+    found: list[Any] = []
+    for gpu in wanted_gpus(gpus):
+        name = f"GPU {gpu}"
+        own = [WorkerProcess(name, "measure", environment={VISIBLE: gpu}) for _ in range(processes)]
+        found += own if processes == 1 else Device(own).stations
+    return found
 
 
 def wanted_gpus(gpus: str | Sequence[int | str]) -> list[str]:

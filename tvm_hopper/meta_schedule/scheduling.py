@@ -26,6 +26,7 @@ from tvm_hopper.schedule import (
     PointwiseConfig,
     RowReductionConfig,
 )
+from tvm_hopper.schedule.products.parts import without_allocator
 
 from .annotations import annotate
 from .configurations import Configuration
@@ -109,7 +110,7 @@ def _schedule_product(sch: s_tir.Schedule, config: MatmulConfig) -> None:
     error: HopperError = cannot_schedule("function", "no reduction", "a product")
     for name in reductions_of(sch):
         try:
-            hs.matmul(sch, name, config)
+            hs.matmul(sch, name, without_allocator(config))  # runners call so, and Relax models
         except ScheduleError as refused:
             error = refused
             continue
@@ -124,7 +125,8 @@ def _schedule_classes(mod: tvm.IRModule, found: list[tuple[int, MatmulConfig]]) 
     bound, last = found[-1]
     if last.tile is not None and last.parts == 1:
         last = replace(last, persistent=BY_DEVICE)
-    classes = dict([*found[:-1], (bound, last)])
+    last = without_allocator(last)
+    classes = {x: without_allocator(one) for x, one in [*found[:-1], (bound, last)]}
     sch = s_tir.Schedule(mod)
     error: HopperError = cannot_schedule("function", "no reduction", "a product")
     for name in reductions_of(sch):

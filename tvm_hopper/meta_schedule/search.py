@@ -16,22 +16,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
+import tvm
 from tvm import s_tir
-
-from tvm_hopper import ir
-from tvm_hopper.errors import HopperError
-from tvm_hopper.requests import keys
-from tvm_hopper.schedule.dry_run import left_to_the_build
-from tvm_hopper.schedule.trial import thrown_away_if_refused
 
 from .configurations import Configuration
 from .cost_model import WORST, CostModel, Residuals
 from .problems import Floats, Problem
+from .schedulers import Schedule, scheduled_here
 
 MOST_STARTS = 3  # configurations of other problems that are tried before the model is asked
 MOST_REFUSED = 64  # configurations in a row that turn out illegal before the search gives up
-NOTES = (keys.CHOICE, keys.CHOSEN, keys.CHOSEN_FOR, keys.CONFIGURATION)  # that change no code
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +38,15 @@ class Candidate:
         Names the kernel, whatever configuration made it.
     predicted_us : float
         What the model expected before the trial, in microseconds.
+    sch : Schedule, optional
+        Of `mod`, where this process made it.
     """
 
     config: Configuration
-    sch: s_tir.Schedule
+    mod: tvm.IRModule
     kernel: str
     predicted_us: float
+    sch: s_tir.Schedule | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +69,8 @@ class Search:
         Trials of this problem, of earlier runs.
     near : sequence of (Problem, sequence of Measured)
         Trials of problems of the same form, the nearest one first.
+    schedule : callable
+        Schedules configurations, see `schedulers.scheduled_here`.
     """
 
     def __init__(
@@ -79,8 +78,10 @@ class Search:
         problem: Problem,
         known: Iterable[Measured] = (),
         near: Sequence[tuple[Problem, Sequence[Measured]]] = (),
+        schedule: Schedule = scheduled_here,
     ) -> None:
         self.problem = problem
+        self._schedule = schedule
         self.refused = 0
         self._space = problem.configurations()
         self._estimates = problem.estimates(self._space)
@@ -91,7 +92,6 @@ class Search:
         self._flying: dict[str, int] = {}  # places of what was proposed and not reported yet
         self._measured: list[Measured] = []
         self._model = CostModel()
-        self._own = Residuals(self._features[:0], np.zeros(0))
         self._is_stale = True
         self._near = [points_of(other, trials) for other, trials in near]
         built_in = problem.built_in()
@@ -127,7 +127,6 @@ class Search:
         self._flying.pop(trial.kernel, None)
         if (place := self._place.get(trial.config)) is not None:
             self._open[place] = False
-        self._own = points_of(self.problem, self._measured)
         self._is_stale = True
 
     def expected_gain(self) -> float:
@@ -147,40 +146,49 @@ class Search:
             How many.
         """
         found: list[Candidate] = []
-        while len(found) < count and self._first:
-            self._try(self._first.pop(0), found)
-        while len(found) < count and self._starts:
-            self._try(self._starts.pop(0), found)
         refused = 0
         pending = list(self._flying.values())
-        while len(found) < count and self._open.any() and refused < MOST_REFUSED:
+        while len(found) < count and refused < MOST_REFUSED:
+            picked = self._pick(min(count - len(found), MOST_REFUSED), pending)
+            if not picked:
+                break
+            refused += len(picked) - self._take(picked, found)
+        return found
+
+    def _pick(self, count: int, pending: list[int]) -> list[Configuration]:
+        """Return configurations that come next, which are open no more."""
+        picked: list[Configuration] = []
+        while len(picked) < count and (self._first or self._starts):
+            config = (self._first or self._starts).pop(0)
+            if (place := self._place.get(config)) is not None:
+                self._open[place] = False
+            picked.append(config)
+        while len(picked) < count and self._open.any():
             scores = np.where(self._open, self._improvements(pending), -np.inf)
             place = int(scores.argmax())
             pending.append(place)
-            if not self._try(self._space[place], found):
-                refused += 1
-        return found
-
-    def _try(self, config: Configuration, found: list[Candidate]) -> bool:
-        """Schedule a configuration, and take it if it is legal and makes a kernel of its own."""
-        if (place := self._place.get(config)) is not None:
             self._open[place] = False
-        try:
-            if place is None:  # the choice of the package: all is to be as ever
-                sch = self.problem.schedule(config)
-            else:
-                sch = schedule_fast(self.problem, config)
-        except HopperError:
-            self.refused += 1
-            return False
-        kernel = kernel_name(sch)
-        if kernel in self._kernels:
-            return False
-        self._kernels.add(kernel)
-        if place is not None:
-            self._flying[kernel] = place
-        found.append(Candidate(config, sch, kernel, self.predicted_us(config)))
-        return True
+            picked.append(self._space[place])
+        return picked
+
+    def _take(self, picked: list[Configuration], found: list[Candidate]) -> int:
+        """Schedule configurations; take those that are legal and make kernels of their own."""
+        # The choice of the package is none of the space: all is to be as ever there.
+        asked = [(config, config in self._place) for config in picked]
+        taken = 0
+        for config, made in zip(picked, self._schedule(self.problem, asked), strict=True):
+            if made is None:
+                self.refused += 1
+                continue
+            if made.kernel in self._kernels:
+                continue
+            self._kernels.add(made.kernel)
+            if (place := self._place.get(config)) is not None:
+                self._flying[made.kernel] = place
+            predicted = self.predicted_us(config)
+            found.append(Candidate(config, made.mod, made.kernel, predicted, made.sch))
+            taken += 1
+        return taken
 
     def predicted_us(self, config: Configuration) -> float:
         """Return the time that the model expects of a configuration, in microseconds."""
@@ -191,7 +199,10 @@ class Search:
 
     def _refit(self) -> None:
         if self._is_stale:
-            self._model.fit(self._own, self._near)
+            own = Residuals(self._features[:0], np.zeros(0))
+            if self._measured:
+                own = points_of(self.problem, self._measured)
+            self._model.fit(own, self._near)
             self._predicted = self._model.predict(self._features)
             self._is_stale = False
 
@@ -212,22 +223,6 @@ class Search:
         gain = deviation * (score * _below(score) + np.exp(-(score**2) / 2) / math.sqrt(2 * np.pi))
         # All but certain losses: the smaller loss first.
         return np.asarray(np.maximum(gain, 0) + 1e-9 / (1 + np.exp(np.clip(-score, -50, 50))))
-
-
-def schedule_fast(problem: Problem, config: Configuration) -> s_tir.Schedule:
-    """Schedule a configuration that is built at once, elsewhere: nothing is tried or lowered here.
-
-    Raises
-    ------
-    ScheduleError
-        It does not fit.
-    """
-    with left_to_the_build():
-        try:
-            with thrown_away_if_refused():
-                return problem.schedule(config)
-        except HopperError:  # some are served on a second try
-            return problem.schedule(config)
 
 
 def _below(score: Floats) -> Floats:
@@ -264,21 +259,3 @@ def _starts(near: Sequence[tuple[Problem, Sequence[Measured]]]) -> list[Configur
             found[best.config] = None
             found[other.resolved(best.config)] = None
     return list(found)[: 2 * MOST_STARTS]
-
-
-def kernel_name(sch: s_tir.Schedule) -> str:
-    """Name what a schedule computes and how, without the notes that change no code."""
-
-    def without(node: Any) -> Any:
-        rest = {k: v for k, v in node.annotations.items() if k not in NOTES}
-        if len(rest) == len(node.annotations):
-            return node
-        if isinstance(node, ir.For):
-            return ir.with_body(node, node.body, annotations=rest)
-        return ir.with_block(node, annotations=rest)
-
-    mod = sch.mod
-    body = mod["main"].body
-    for kind in (ir.For, ir.SBlock):
-        body = ir.replace(body, kind, without)
-    return f"{int(tvm_ffi.structural_hash(mod['main'].with_body(body))) & (1 << 64) - 1:016x}"

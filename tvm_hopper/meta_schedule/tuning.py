@@ -32,9 +32,11 @@ from .journal import Journal
 from .neighbours import near_trials
 from .progress import Progress
 from .report import TuningReport, wide_console
+from .schedulers import Schedule, Schedulers, scheduled_here, spare_processes
 from .search import Measured, Search
 from .tasks import Task, TaskList, as_target, look_for_tasks
 from .versions import machine, part
+from .workers.cpus import usable_cpus
 
 BATCH = 8  # trials of a task at once: both workers of a builder have some, and the model learns
 MOST_TRIALS = 1_000_000
@@ -118,9 +120,12 @@ def tune(
         need = "a PrimFunc in plain loops: a product, reductions of rows, or elementwise (Relax"
         need += " operators become some by tvm_hopper.relax.prepare)"
         raise cannot_tune("tune", said[:1000], need)
-    with Journal(Path(work_dir)) as journal:
-        run = Run(journal, found, where, check, progress, each, seconds)
+    processes = Schedulers(spare_processes(usable_cpus()))
+    with Journal(Path(work_dir)) as journal, contextlib.closing(processes) as schedulers:
+        run = Run(journal, found, where, check, progress, each, seconds, schedulers.schedule)
         with contextlib.ExitStack() as own:
+            if run.left(trials) > 0:
+                schedulers.start()
             if run.left(trials) > 0 or run.is_undecided:
                 if runner is None:
                     runner = _own_runner(gpus, tracker)
@@ -149,8 +154,9 @@ class Run:
         shown: bool | None,
         each: int | None = None,
         seconds: float | None = None,
+        schedule: Schedule = scheduled_here,
     ) -> None:
-        self._each = each
+        self._each, self._schedule = each, schedule
         self._end = None if seconds is None else time.monotonic() + seconds
         self._journal, self._check, self._shown = journal, check, shown
         self._target = target
@@ -269,7 +275,7 @@ class Run:
         """Begin the search of a task with what the log knows of it and of problems like it."""
         known = self.database.trials(task.problem.key)
         near = near_trials(self.database, task.problem)
-        search = Search(task.problem, [x.measured for x in known], near)
+        search = Search(task.problem, [x.measured for x in known], near, self._schedule)
         failed = sum(x.seconds is None for x in known)
         return Account(task, search, trials=len(known), failed=failed)
 

@@ -17,6 +17,7 @@ from tvm_hopper.meta_schedule.workers import messages, parent
 
 ROLES = {  # role -> module and function that make its answerer
     "build": ("tvm_hopper.meta_schedule.measuring.compile", "answerer"),
+    "schedule": ("tvm_hopper.meta_schedule.schedulers", "answerer"),
     "measure": ("tvm_hopper.meta_schedule.measuring.measure", "answerer"),
     "fake": ("tvm_hopper.meta_schedule.measuring.fake", "answerer"),
 }

@@ -51,6 +51,8 @@ def hook_passes() -> list[Pass]:
 
     return [
         transforms.RestoreAxisNotes(),  # unification left annotations of bound loops on unit loops
+        transforms.AskCaller(),  # before anything is noted of a kernel: one becomes two
+        transforms.AddAnyOrder(),  # copies are requests yet: they become reductions
         transforms.NoteRows(),  # for `explain` alone
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
         transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part
@@ -60,6 +62,7 @@ def hook_passes() -> list[Pass]:
         transforms.StageRows(),  # what a turn loads is a block yet, with its condition
         transforms.PrefetchRows(),  # what a turn loads is a block yet, with its condition
         transforms.SplitTails(),  # of a condition on an element TVM makes a loop over all
+        transforms.GatherVectors(),  # while a thread's elements are a loop, and conditions simple
         transforms.DivideByRows(),  # while stores still name the row that they belong to
         transforms.UnstageRows(),  # the next cuts what is staged to what a thread block has of it
         transforms.SpreadRows(),  # registers are a thread's own; the next asks who reduces together
@@ -84,6 +87,7 @@ def hook_passes() -> list[Pass]:
         transforms.InsertSyncs(),  # what a role has to wait for depends on all of the above
         transforms.ShareLoads(),  # last of what is right without: each block loads for itself
         transforms.LowerChannels(),  # slots that are handed over become mbarriers
+        transforms.PairStores(),  # pointers are asked for by no pass below
         transforms.WidenIndices(),  # accesses are final: large tensors are indexed by 64 bits
         transforms.RequireAlignment(),  # asks which accesses turned out wide
         transforms.LimitRegisters(),  # threads are final

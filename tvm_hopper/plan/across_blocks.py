@@ -162,6 +162,7 @@ def _is(block: ir.SBlock, reductions: tuple[Reduction, ...]) -> bool:
 def _check_allocated(loop: ir.For, where: str) -> None:
     """Refuse tiles that outlive an iteration: another block has them in another memory."""
     own = [x for block in ir.find_all(loop, ir.SBlock) for x in block.alloc_buffers]
+    own += [x.buffer for x in ir.find_all(loop, tirx.DeclBuffer)]  # other views of these
     for effect in find_effects(loop):
         if _is_global(effect.buffer) or any(effect.buffer.same_as(x) for x in own):
             continue

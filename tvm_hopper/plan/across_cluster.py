@@ -20,7 +20,7 @@ from tvm_hopper.analysis.access import step_of
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP, BY_KERNELS, MOST_PARTS
+from tvm_hopper.requests.keys import ACROSS_CLUSTER, ASYNC_OP, BY_CLUSTER, IN_TURNS, MOST_PARTS
 
 from .shared_loads import AXIS, find_cluster_axis
 
@@ -48,6 +48,10 @@ class ClusterSum:
     beside
         The loop over blocks of other tiles that load for one another, if there is one: each part
         has as many.
+    way
+        How the parts meet, a value of `across_cluster`.
+    num_sharers
+        Blocks that share the stores of a tile; 0: as many as the parts.
     """
 
     loop: ir.For
@@ -56,8 +60,8 @@ class ClusterSum:
     stores: tuple[ir.Stmt, ...]
     shares: tuple[Pieces, ...]
     beside: ir.For | None = None
-    by_kernels: bool = False  # through global memory, instead of in a cluster
-    num_sharers: int = 0  # blocks that share the stores; 0: as many as the parts
+    way: int = BY_CLUSTER
+    num_sharers: int = 0
 
     @property
     def sharers(self) -> int:
@@ -104,7 +108,8 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
         found = f"{len(loops)} such loops in one kernel"
         raise cannot_lower(where, found, "one: its iterations are the blocks of a cluster")
     size = ir.static_int(loop.extent)
-    by_kernels = int(loop.annotations[ACROSS_CLUSTER]) == BY_KERNELS
+    way = int(loop.annotations[ACROSS_CLUSTER])
+    by_kernels = way != BY_CLUSTER  # through global memory
     most = MOST_PARTS if by_kernels else arch.largest_cluster_size
     if size is None or not 2 <= size <= most or not ir.is_const(loop.min, 0):
         raise cannot_lower(
@@ -118,22 +123,23 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
     beside = find_cluster_axis(axes.values())
     if AXIS in axes and beside is None:
         raise cannot_lower(where, f"another loop on {AXIS}", "an axis of its own")
-    if beside is not None and by_kernels:
+    if beside is not None and way == IN_TURNS:
         raise cannot_lower(
             where,
             f"{int(beside.extent)} thread blocks that load for one another",
-            "blocks of no cluster: parts of a sum in a workspace run anywhere",
+            "blocks of no cluster: those that add in turn start one after another",
             "take one of the two requests away",
         )
-    if beside is not None and size * int(beside.extent) > arch.max_cluster_size:
+    tiles = 1 if beside is None or by_kernels else int(beside.extent)
+    if tiles > 1 and size * tiles > arch.max_cluster_size:
         raise cannot_lower(
             where,
-            f"{size} parts of {int(beside.extent)} thread blocks that load for one another",
+            f"{size} parts of {tiles} thread blocks that load for one another",
             f"at most {arch.max_cluster_size} blocks in a cluster",
             "take fewer parts, or smaller clusters",
         )
     accumulator = _accumulator(loop, where)
-    before, behind = _around(kernel, loop, where)
+    before, behind = statements_around(kernel, loop, where)
     _check_start(before, accumulator, where)
     stores = tuple(x for x in behind if ir.uses(x, accumulator))
     for stmt in behind:
@@ -143,10 +149,8 @@ def plan_across_cluster(kernel: ir.For, arch: Arch) -> ClusterSum | None:
                 "a statement behind it that does not read the sum",
                 "stores of the sum alone: each block would execute the others",
             )
-    shares = tuple(_share(stmt, accumulator, where) for stmt in stores)
-    return ClusterSum(
-        loop, accumulator, tuple(before), stores, shares, beside, by_kernels=by_kernels
-    )
+    shares = tuple(_share(stmt, accumulator, where, 0 if by_kernels else size) for stmt in stores)
+    return ClusterSum(loop, accumulator, tuple(before), stores, shares, beside, way)
 
 
 def _accumulator(loop: ir.For, where: str) -> ir.Var:
@@ -164,7 +168,9 @@ def _accumulator(loop: ir.For, where: str) -> ir.Var:
     return found[0]
 
 
-def _around(kernel: ir.For, loop: ir.For, where: str) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
+def statements_around(
+    kernel: ir.For, loop: ir.For, where: str
+) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
     """Return the statements in front of the loop and behind it."""
     stmt: Any = kernel
     while True:
@@ -200,25 +206,36 @@ def _check_start(before: list[ir.Stmt], accumulator: ir.Var, where: str) -> None
         )
 
 
-def _share(stmt: ir.Stmt, accumulator: ir.Var, where: str) -> Pieces:
-    """Choose the loop whose iterations are shared out: one around all of a store."""
-    inside: Any = stmt
-    while True:
-        inside = ir.peel_blocks(inside)
-        if not isinstance(inside, ir.For):
-            raise cannot_lower(
-                where,
-                "a store of the sum without a loop over its registers",
-                "loops whose iterations the blocks of a cluster can share",
-                "choose a wider tile",
-            )
-        if (found := _registers(inside, accumulator)) is not None:
-            return Pieces(inside, *found)
-        inside = inside.body
+def _share(stmt: ir.Stmt, accumulator: ir.Var, where: str, blocks: int) -> Pieces:
+    """Choose the loop whose iterations are shared out, of those around all of a store.
+
+    It is the one that leaves a block the smallest share; `blocks` 0: as many as there can be.
+    """
+    around: list[ir.For] = []
+    found: list[Pieces] = []
+    inside: Any = ir.peel_blocks(stmt)
+    while isinstance(inside, ir.For):
+        if (read := _registers(inside, accumulator, around)) is not None:
+            found.append(Pieces(inside, *read))
+        around.append(inside)
+        inside = ir.peel_blocks(inside.body)
+    if not found:
+        raise cannot_lower(
+            where,
+            "a store of the sum without a loop over its registers",
+            "loops whose iterations the blocks of a cluster can share",
+            "choose a wider tile",
+        )
+    return min(found, key=lambda x: x.per_block(blocks or int(x.loop.extent)) / int(x.loop.extent))
 
 
-def _registers(loop: ir.For, accumulator: ir.Var) -> tuple[tuple[int, ...], int] | None:
-    """Return what one iteration of a loop reads of the sum, and the step to the next, if even."""
+def _registers(
+    loop: ir.For, accumulator: ir.Var, around: list[ir.For]
+) -> tuple[tuple[int, ...], int] | None:
+    """Return what one iteration of a loop reads of the sum, and the step to the next, if even.
+
+    Of loops around it, all iterations.
+    """
     if ir.static_int(loop.extent) is None or int(loop.extent) < 2 or not ir.is_const(loop.min, 0):
         return None
     loads = ir.find_all(loop.body, ir.TensorLoad, lambda x: x.source.same_as(accumulator))
@@ -230,6 +247,7 @@ def _registers(loop: ir.For, accumulator: ir.Var) -> tuple[tuple[int, ...], int]
     for load in loads:
         index = ir.substitute(load.indices[0], {loop.loop_var: ir.cast_like(0, loop.loop_var)})
         inner = [x for x in ir.find_all(loop.body, ir.For) if ir.uses(index, x.loop_var)]
+        inner += [x for x in around if ir.uses(index, x.loop_var)]
         extents = [ir.static_int(x.extent) for x in inner]
         starts = ir.static_int(
             ir.simplify(

@@ -11,7 +11,7 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
-from tvm_hopper.requests.keys import ACCUMULATE, REGISTERS, SWIZZLE, WGMMA
+from tvm_hopper.requests.keys import ACCUMULATE, REGISTERS, SWIZZLE, TURNS, WGMMA
 
 from .fragment_nests import FragmentNest, find_fragment_nests
 from .multiply_add import MultiplyAdd, match_multiply_add
@@ -45,6 +45,7 @@ class MmaPlan:
     k: int
     accumulate: str  # type of the registers; the buffer's own, or the one asked for
     arch: Arch
+    turns: int = 1  # sets of these warp groups, which share the registers of a thread block
 
     def __post_init__(self) -> None:
         where = self.product.where
@@ -80,8 +81,9 @@ class MmaPlan:
     def instruction_n(self) -> int:
         """Width of one instruction: the widest that ptxas has registers for."""
         most = wgmma.MAX_N
-        if self.warp_groups in registers.DEFAULT_SPLIT:
-            most = registers.widest_instruction(self.warp_groups, self.arch)
+        consumers = self.warp_groups * self.turns
+        if consumers in registers.DEFAULT_SPLIT:
+            most = registers.widest_instruction(consumers, self.arch)
         return self.widest(most)
 
     def widest(self, most: int = wgmma.MAX_N) -> int:
@@ -132,7 +134,10 @@ def _plan_block(kernel: ir.For, realize: ir.SBlockRealize, arch: Arch) -> MmaPla
         )
     _check_accumulator(product, m, n)
     nests = find_fragment_nests(kernel, product, (m, n))
-    plan = MmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate, arch)
+    asked = ir.find_all(kernel, ir.For, lambda loop: TURNS in loop.annotations)
+    around = [loop for loop in asked if ir.uses_node(loop, product.realize)]
+    turns = int(around[0].annotations[TURNS]) if around else 1
+    plan = MmaPlan(product, left, right, nests, warp_groups, m, n, k, accumulate, arch, turns)
     _check_room(kernel, plan)
     return plan
 

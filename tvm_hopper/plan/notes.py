@@ -228,13 +228,18 @@ def note_kernels(func: tirx.PrimFunc, notes: Mapping[int, Iterable[Note]]) -> ti
     return _with_notes(func, old.arch.name, count, merged)
 
 
-def renumber_notes(func: tirx.PrimFunc, doubled: Collection[int]) -> tirx.PrimFunc:
-    """Keep notes by their kernels where some have become two: what is known is of the first."""
+def renumber_notes(
+    func: tirx.PrimFunc, doubled: Collection[int], behind: Collection[int] = ()
+) -> tirx.PrimFunc:
+    """Keep notes by their kernels where some have become two.
+
+    What is known is of the first, or for those in `behind` of the second.
+    """
     old = read_notes(func)
     if old is None or not doubled:
         return func
     kernels = {
-        str(number + sum(other < number for other in doubled)): own
+        str(number + sum(other < number for other in doubled) + (number in behind)): own
         for number, own in old.kernels.items()
     }
     return _with_notes(func, old.arch.name, old.num_kernels + len(doubled), kernels)

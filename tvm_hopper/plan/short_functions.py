@@ -8,7 +8,7 @@
 
 The sums are what activations are made of.  Written as they stand they cancel where the result is
 small: 1 + tanhf(u) is a multiple of 2^-24, and zero below u = -9.  The forms on the right do not.
-Errors are parts of the exact value (`tests/values/test_short_functions.py`); rounding to float16
+Errors are parts of the exact value (`tests/plan/test_short_functions.py`); rounding to float16
 makes one of 2^-12, to bfloat16 of 2^-9. Where that is all that is asked for, there is
 
     tanh(u)            tanh.approx.f32, 2^-11

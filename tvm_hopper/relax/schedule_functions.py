@@ -20,6 +20,8 @@ from tvm_hopper import dlight
 from tvm_hopper.dlight.decisions import Decision, is_scheduled
 from tvm_hopper.dlight.rule import HopperRule
 from tvm_hopper.errors import HopperError
+from tvm_hopper.schedule import MatmulConfig
+from tvm_hopper.schedule.products.parts import without_allocator
 
 from . import collect
 from .check_builds import find_fault
@@ -85,7 +87,7 @@ class ScheduleFunctions:
             said,
             accumulate=self.options.accumulate,
             classes=tuned.classes if tuned.configs else self.options.classes,
-            config=tuned.config,
+            config=tuned.config or without_allocator(MatmulConfig()),  # a model's calls have none
             batch_invariant=self.options.batch_invariant,
         )
         for rule in rules:

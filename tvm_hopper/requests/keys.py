@@ -45,7 +45,7 @@ BESIDE_COPY = (
 ACROSS_BLOCKS = "tvm_hopper.across_blocks"
 # -- on a serial loop around the pipelined loop of a product
 ACROSS_CLUSTER = "tvm_hopper.across_cluster"
-BY_CLUSTER, BY_KERNELS = 1, 2  # values of it
+BY_CLUSTER, BY_KERNELS, BY_CALLER, IN_TURNS, BY_TURNS, BY_ATOMICS = 1, 2, 3, 4, 5, 6  # values
 MOST_PARTS = 64  # by kernels
 # -- on the block that multiplies two shared tiles into a register tile
 WGMMA = "tvm_hopper.wgmma"
@@ -179,8 +179,10 @@ KEYS: dict[str, Key] = {
             (LOOP,),
             int,
             "thread blocks share the iterations of a sum's loop: 1, those of a cluster; 2, any, "
-            "and a second kernel adds what they have summed",
-            (BY_CLUSTER, BY_KERNELS),
+            "and a second kernel adds what they have summed; 3, as 2 where a call comes with an "
+            "allocator, else as 1; 4, any, one after another in the same memory; 5, as 4 where a "
+            "call comes with an allocator, else as 1; 6, any, by reductions of the hardware",
+            (BY_CLUSTER, BY_KERNELS, BY_CALLER, IN_TURNS, BY_TURNS, BY_ATOMICS),
         ),
         Key(WGMMA, (BLOCK,), int, "lower this multiply-add block to WGMMA", (1,)),
         Key(ACCUMULATE, (BLOCK,), str, "type of the accumulator in registers", ("float32",)),

@@ -28,7 +28,8 @@ from .asking import ask
 from .trial import all_or_nothing
 
 AXES = ("blockIdx.z", "blockIdx.y")
-MODES = ("cluster", "workspace")  # by which the parts of a product's sum meet
+MODES = ("cluster", "workspace", "caller", "serial", "atomic")  # by which parts of a sum meet
+VALUES = keys.BY_CLUSTER, keys.BY_KERNELS, keys.BY_CALLER, keys.BY_TURNS, keys.BY_ATOMICS
 OF_A_CLUSTER = ", the thread blocks of a cluster"
 
 
@@ -116,7 +117,11 @@ def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> Non
         "cluster": those of a cluster, through shared memory; up to 16. "workspace": any blocks,
         through global memory, where a second kernel adds and stores; up to 64. The memory is the
         caller's, of the stream of the call; with TVM's own tensors it is the calling thread's,
-        right for calls that one stream runs after another.
+        right for calls that one stream runs after another. "caller": as "workspace" where a call
+        has an allocator of its own, that of PyTorch's tensors; where it has none, in a cluster of
+        as many blocks as divide the parts best, whose memory is nobody else's. "serial": one block
+        after another adds to the same memory, the last one stores; else as "caller". "atomic": the
+        hardware adds what each block copies out to the output, in any order.
 
     Raises
     ------
@@ -127,7 +132,7 @@ def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> Non
     node = sch.get(loop)
     where = f"loop {node.loop_var.name}"
     mode = as_choice(where, "mode", mode, MODES) or MODES[0]
-    by_kernels = mode == MODES[1]
+    by_kernels = mode != MODES[0]
     extent = ir.static_int(node.extent)
     most = keys.MOST_PARTS if by_kernels else SM_90A.largest_cluster_size
     if node.kind != ir.ForKind.SERIAL or extent is None or not 2 <= extent <= most:
@@ -139,4 +144,5 @@ def across_cluster(sch: s_tir.Schedule, loop: Any, mode: str = "cluster") -> Non
             + (", parts that a second kernel adds" if by_kernels else OF_A_CLUSTER),
             "split the sum by that number",
         )
-    ask(sch, where, loop, keys.ACROSS_CLUSTER, keys.BY_KERNELS if by_kernels else keys.BY_CLUSTER)
+    value = VALUES[MODES.index(mode)]
+    ask(sch, where, loop, keys.ACROSS_CLUSTER, value)

@@ -173,7 +173,9 @@ def _homes(tree: Sequence, need: Need) -> Iterator[tuple[Path, list[Sync]]]:
 def _home(tree: Sequence, path: Path, wait: WaitPhase) -> Path:
     """Return the front of the outermost loop around a path in which a copy cannot be issued.
 
-    One wait is enough for all trips there, if the copy is issued in front of the loop for sure.
+    One wait is enough for all trips there, if the copy is issued in front of the loop for sure. So
+    it is in front of a branch that parts threads: those that take the other arm wait, too, if only
+    for the end, and who waited in an arm would wait for the same phase again behind it.
     """
     copies = [unit for unit in units(tree) if _copies(unit, wait)]
     promised = any(unit.only_if_read for unit in copies)
@@ -191,6 +193,8 @@ def _home(tree: Sequence, path: Path, wait: WaitPhase) -> Path:
         else:
             if promised:  # whether it is read depends on the branch
                 outer = None
+            elif outer is None and not node.is_uniform:
+                outer = node.path
             sequence = node.arms[path[len(node.path)]]
     return path if outer is None else outer
 

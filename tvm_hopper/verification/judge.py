@@ -29,11 +29,11 @@ from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.static_check.sync import check_sync
 from tvm_hopper.verification.every_cta import check_indices
 from tvm_hopper.verification.inputs import blank_memory, fill_random
-from tvm_hopper.verification.launches import BoundLaunch, bound_launches
+from tvm_hopper.verification.launches import BoundLaunch, bound_launches, ways_to_call
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
 from tvm_hopper.verification.replay import Replay
-from tvm_hopper.verification.report import Report
+from tvm_hopper.verification.report import Report, joined
 from tvm_hopper.verification.residency import check_residency
 from tvm_hopper.verification.schedules import Schedules
 from tvm_hopper.verification.values import NOT_GIVEN, ValueCheck, ValueReport
@@ -129,7 +129,9 @@ def verify(
     -------
     report : Report
         `verdict` is the worst of "clean", "review", "incomplete" and "error"; `findings` says why,
-        and `values` what was compared: without a plain program nothing is.
+        and `values` what was compared: without a plain program nothing is. A function that launches
+        other kernels where a call comes with an allocator is judged both ways, each within
+        `budget_s`.
 
     Raises
     ------
@@ -139,43 +141,36 @@ def verify(
         `against` has a statement whose meaning is unknown, for example an opaque call.
     """
     _check_arguments(runs, max_ctas)
+    program = load(ex_or_mod, target, entry)
     with ProgressLine(progress) as line:
-        return _judge(
-            ex_or_mod,
-            inputs,
-            runs,
-            blocks,
-            target,
-            entry,
-            max_ctas,
-            budget_s,
-            num_sms,
-            line,
-            against,
-        )
+        values, _ = complete(program.arguments, inputs or {}, blank_memory)
+        try:
+            ways = ways_to_call(program, values, num_sms)
+        except TensorMapError as error:  # the driver refuses it: no kernel is launched
+            return Report((finding("TENSOR_MAP", str(error)),), (), ())
+        reports = []
+        for allocator in ways:
+            plain = _PlainProgram.find(ex_or_mod, program, against)
+            arguments = plain, program, inputs, runs, blocks, max_ctas, budget_s, num_sms
+            reports.append(_judge(*arguments, line, allocator))
+    return joined(reports)
 
 
 def _judge(
-    ex_or_mod: Any,
+    plain: _PlainProgram,
+    program: Program,
     inputs: Mapping[str, Any] | None,
     runs: Sequence[tuple[str, int]],
     blocks: Sequence[tuple[int, ...]] | None,
-    target: Any,
-    entry: str | None,
     max_ctas: int,
     budget_s: float,
     num_sms: int,
     line: ProgressLine,
-    against: Any,
+    allocator: bool,
 ) -> Report:
     start = time.monotonic()
-    program = load(ex_or_mod, target, entry)
-    plain = _PlainProgram.find(ex_or_mod, program, against)
     values, missing = complete(program.arguments, inputs or {}, blank_memory)
-    try:
-        launches = bound_launches(program, values, num_sms)
-    except TensorMapError as error:  # the driver refuses it: no kernel is launched
-        return Report((finding("TENSOR_MAP", str(error)),), (), ())
+    launches = bound_launches(program, values, num_sms, allocator)
     refused = [
         one
         for launch in launches
@@ -251,7 +246,7 @@ def _judge(
         tuple(schedules.cuts),
         tuple(proven),
         plain.report,
-        Replay(program, inputs or {}, num_sms, schedules.chosen, outputs),
+        Replay(program, inputs or {}, num_sms, schedules.chosen, outputs, allocator),
     )
 
 

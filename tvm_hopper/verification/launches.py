@@ -9,13 +9,15 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import tvm_ffi
+from tvm import ir
 
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.sim import Finding, Result, run_host, run_kernel
 from tvm_hopper.sim.ending import uncovered
 from tvm_hopper.sim.findings import finding
-from tvm_hopper.sim.launch.host import Launch
+from tvm_hopper.sim.launch.host import ALLOCATOR, Launch
 from tvm_hopper.sim.launch.overlap import LaunchesInFlight
 from tvm_hopper.sim.launch.tensors import Pointer, Workspace, find_shared_memory, place
 from tvm_hopper.sim.launch.tma import TensorMapArg
@@ -55,10 +57,33 @@ class BoundLaunch:
         return {v.tensor for v in params if isinstance(v, (Pointer, TensorMapArg))}
 
 
-def bound_launches(program: Program, values: Mapping[str, Any], num_sms: int) -> list[BoundLaunch]:
+def bound_launches(
+    program: Program, values: Mapping[str, Any], num_sms: int, allocator: bool = False
+) -> list[BoundLaunch]:
     """Run the host function on arguments in order, and bind what it launches."""
-    launches = run_host(program.host, values, num_sms, program.arch)
+    launches = run_host(program.host, values, num_sms, program.arch, allocator)
     return [_bind(program, launch, num_sms) for launch in launches]
+
+
+def ways_to_call(program: Program, values: Mapping[str, Any], num_sms: int) -> tuple[bool, ...]:
+    """Return with which callers to run: without an allocator, and with one if that launches others.
+
+    Memory in between kernels alone is the same memory, whoever gives it.
+    """
+    asked: list[Any] = []
+
+    def visit(text: ir.StringImm) -> None:
+        if text.value == ALLOCATOR:
+            asked.append(text)
+
+    tvm_ffi.structural_walk(program.host.body, [(ir.StringImm, visit)])
+    if not asked:
+        return (False,)
+    without, having = (
+        [x.kernel for x in run_host(program.host, values, num_sms, program.arch, way)]
+        for way in (False, True)
+    )
+    return (False,) if without == having else (False, True)
 
 
 def _bind(program: Program, launch: Launch, num_sms: int) -> BoundLaunch:

@@ -27,6 +27,8 @@ class Replay:
         The CTAs of each launch, or None for all.
     outputs : sequence of str
         Arrays that hold nothing before the run.
+    allocator : bool
+        Whether the call comes with one.
     """
 
     program: Program
@@ -34,11 +36,12 @@ class Replay:
     num_sms: int
     chosen: Sequence[Any]
     outputs: Sequence[str]
+    allocator: bool = False
 
     def __call__(self, policy: str, seed: int, blocks: tuple[tuple[int, ...], ...]) -> Result:
         """Run once; `blocks` are the CTAs of a program's only launch, or empty."""
         values, missing = complete(self.program.arguments, self.inputs, blank_memory)
-        launches = bound_launches(self.program, values, self.num_sms)
+        launches = bound_launches(self.program, values, self.num_sms, self.allocator)
         chosen = [blocks] if blocks and len(launches) == 1 else self.chosen
         plan = plan_savings((launch.func, launch.setup["params"]) for launch in launches)
         shortcuts: Mapping[str, Shortcuts] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -130,3 +130,25 @@ class Report:
         lines.append("under " + ", ".join(f"{p}({s}): {v}" for p, s, v in self.runs))
         lines.append(f"values {self.values.text}")
         return lines
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """Make one report of those of several ways to call a program, one behind the other."""
+    first, *others = reports
+    for other in others:
+        found = {(x.rule, x.message, x.buffer, x.statements): x for x in first.findings}
+        more = [
+            x for x in other.findings if (x.rule, x.message, x.buffer, x.statements) not in found
+        ]
+        texts = dict.fromkeys((first.values.text, other.values.text))
+        first = Report(
+            (*first.findings, *more),
+            (*first.runs, *other.runs),
+            (*first.choices, *other.choices),
+            tuple(dict.fromkeys((*first.skeletons, *other.skeletons))),
+            tuple(dict.fromkeys((*first.cuts, *other.cuts))),
+            tuple(dict.fromkeys((*first.proven, *other.proven))),
+            ValueReport(first.values.checked and other.values.checked, "; ".join(texts)),
+            first.replay if first.findings or not other.findings else other.replay,
+        )
+    return first

@@ -2,9 +2,17 @@
 
 from tests.transforms.refusals.case import case
 from tests.transforms.test_across_cluster import BEFORE as CLUSTER
+from tests.transforms.test_add_any_order import BEFORE as ANY_ORDER
 from tests.transforms.test_bind_across_blocks import BEFORE as BLOCKS
 from tests.transforms.test_copy_instructions import COPY
-from tvm_hopper.transforms import BindAcrossBlocks, LowerCopies, SelectCopies, ShareSums
+from tvm_hopper.transforms import (
+    AddAnyOrder,
+    AskCaller,
+    BindAcrossBlocks,
+    LowerCopies,
+    SelectCopies,
+    ShareSums,
+)
 
 UPDATE = (
     "tile[i, j] = A[bx * 8 + i, j]",
@@ -37,6 +45,17 @@ def blocks(name, match, *changes, script=BLOCKS):
 def cluster(name, match, *changes):
     return case(name, CLUSTER, (ShareSums,), match, *changes)
 
+
+def unordered(name, match, *changes):
+    return case(name, CLUSTER, (AddAnyOrder,), match, UNORDERED, *changes)
+
+
+def caller(name, match, *changes):
+    return case(name, CLUSTER, (AskCaller,), match, BY_CALLER, *changes)
+
+
+UNORDERED = ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 6}')
+BY_CALLER = ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 3}')
 
 REDUCTIONS = [
     copies(
@@ -173,6 +192,31 @@ REDUCTIONS = [
             'T.serial(65, annotations={"tvm_hopper.across_cluster": 2}',
         ),
     ),
+    unordered(
+        "parts in any order that threads store",
+        r"found a sum that threads store to memory themselves; need tiles in shared memory that "
+        r'are copied out: the hardware adds them to the output; take store="tma"',
+    ),
+    case(
+        "parts in any order, and an epilogue",
+        ANY_ORDER,
+        (AddAnyOrder,),
+        r"found an epilogue, what is stored to tile; need the sum itself, or rounded: each part is "
+        r"added to the output by itself; put the epilogue into a kernel behind, or take another",
+        ('T.Cast("float16", acc[e])', 'T.Cast("float16", acc[e] * T.float32(2.0))'),
+    ),
+    caller(
+        "parts that no cluster divides",
+        r"loop part, tvm_hopper.across_cluster: found 11 parts; need a multiple of a number from 2 "
+        r"to 8, the thread blocks of a cluster: calls without an allocator have no workspace",
+        ("part in T.serial(4", "part in T.serial(11"),
+    ),
+    caller(
+        "parts that a cluster shares otherwise, and no loop of steps",
+        r"found no loop of steps right inside of it; need a serial loop from 0 alone: blocks of a",
+        ("part in T.serial(4", "part in T.serial(12"),
+        ("for k in range(2)", "for k in range(1, 2)"),
+    ),
     cluster(
         "an axis that a cluster needs",
         r"found another loop on blockIdx.z; need an axis of its own",
@@ -189,9 +233,9 @@ REDUCTIONS = [
         ),
     ),
     cluster(
-        "parts in a workspace of blocks that load together",
-        r"found 4 thread blocks that load for one another; need blocks of no cluster: parts of a",
-        ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 2}'),
+        "parts in turn of blocks that load together",
+        r"found 4 thread blocks that load for one another; need blocks of no cluster: those that",
+        ('{"tvm_hopper.across_cluster": 1}', '{"tvm_hopper.across_cluster": 4}'),
         ('thread="blockIdx.x"', 'thread="blockIdx.x", annotations={"tvm_hopper.share_loads": 1}'),
         (
             "        for tx in T.thread_binding(128",

@@ -18,12 +18,13 @@ import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tvm_hopper.errors import HopperError
 from tvm_hopper.meta_schedule.workers.messages import CannotGoOn
+from tvm_hopper.meta_schedule.workers.turns import LOAD, RUN
 
 from . import artifact, contest, tensors
 from .driver import CLOCK_BYTES, Driver
@@ -45,16 +46,35 @@ def answerer(settings: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict[
     else:
         bench = open_gpu()
 
+    loaded: list[Loaded] = []
+
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         if "contest" in request:
             return contest.answer(bench, request)
-        return measure(bench, request)
+        if request.get("step") == LOAD:
+            loaded[:] = [load(request)]
+            return {}
+        if request.get("step") == RUN:
+            if not loaded:
+                raise CannotGoOn("found nothing loaded; need a load first")
+            return measure(bench, loaded.pop())
+        return measure(bench, load(request))
 
     return answer, bench.about
 
 
-def measure(bench: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Measure the artifact of a request: `artifact`, a path, and `arguments`, as MetaSchedule's."""
+@dataclass(frozen=True)
+class Loaded:
+    """A function that is ready to be called; the device has seen nothing of it."""
+
+    function: Callable[..., Any]
+    arguments: tuple[artifact.TensorArgument, ...]
+    repeats: int | None
+    seconds: float  # that loading took
+
+
+def load(request: dict[str, Any]) -> Loaded:
+    """Load the artifact of a request: `artifact`, a path, and `arguments`, as MetaSchedule's."""
     begin = time.perf_counter()
     files = artifact.read_files(request["artifact"])
     manifest = artifact.check(request["artifact"], files)
@@ -64,10 +84,16 @@ def measure(bench: Any, request: dict[str, Any]) -> dict[str, Any]:
         for name in manifest.digests:
             Path(folder, name).write_bytes(files[name])
         function = artifact.load(Path(folder), manifest)
-        repeats = request.get("repeats")
-        found = bench.run(function, arguments, int(repeats) if repeats else None)
-    found["worker_seconds"] = time.perf_counter() - begin
-    return dict(found)
+    repeats = int(request["repeats"]) if request.get("repeats") else None
+    return Loaded(function, arguments, repeats, time.perf_counter() - begin)
+
+
+def measure(bench: Any, one: Loaded) -> dict[str, Any]:
+    """Time a function that is loaded."""
+    begin = time.perf_counter()
+    found = dict(bench.run(one.function, one.arguments, one.repeats))
+    found["worker_seconds"] = one.seconds + time.perf_counter() - begin
+    return found
 
 
 def given_arguments(

@@ -51,7 +51,9 @@ def column_reduction(
     """Schedule a function that reduces columns as two kernels, with the same bits in every run.
 
     Each tensor is read from memory once. Partial results wait in memory that belongs to the
-    function, and are combined in a fixed order.
+    function, and are combined in a fixed order. A call takes that memory from the allocator of its
+    tensors' library, which keeps streams apart, as PyTorch's does; with TVM's own tensors it comes
+    from the pool of the thread, and calls of one thread have to share one stream.
 
     Parameters
     ----------
@@ -232,7 +234,7 @@ def _load(
     )
     if len(tensor.shape) > 2:
         _number(sch, load, tensor, num_columns)
-    sch.compute_at(load, sch.get_loops(readers[0])[3])
+    sch.compute_at(load, sch.get_loops(readers[0])[3], preserve_unit_loops=True)  # of one row, too
     *_, flight, element = sch.get_loops(load)
     sch.unroll(flight)
     if tile.vector > 1:

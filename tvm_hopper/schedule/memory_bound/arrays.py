@@ -18,6 +18,7 @@ from tvm import s_tir
 
 from tvm_hopper import ir
 
+from .numbers import is_numbered
 from .program import Part, equal, plain_index, tensors_read
 
 
@@ -35,7 +36,10 @@ class Read:
 
 
 def find_reads(
-    sch: s_tir.Schedule, parts: list[Part], by_element: frozenset[str] | None = None
+    sch: s_tir.Schedule,
+    parts: list[Part],
+    by_element: frozenset[str] | None = None,
+    numbered: bool = False,
 ) -> list[Read]:
     """Return the tensors whose elements are read where they are computed with, each once.
 
@@ -50,6 +54,8 @@ def find_reads(
     by_element : frozenset of str, optional
         Names of the blocks that read along rows, if others compute one value a row. What those
         gather, as the logit of a label, is a load of its own.
+    numbered : bool
+        Whether elements of tensors of more dimensions than a row has are known by their number.
     """
     found = []
     along = [p for p in parts if by_element is None or p.name in by_element or p.reduced]
@@ -58,7 +64,10 @@ def find_reads(
         if any(x.same_as(tensor) for p in parts for x in p.outputs) or not readers:
             continue
         loads = [(x, p) for p in readers for x in p.loads if x.source.same_as(tensor)]
-        kinds = {_kind(load, part) for load, part in loads}
+        kinds = {
+            _kind(load, part) or (_numbered_kind(load, part) if numbered else None)
+            for load, part in loads
+        }
         if kinds in ({"full"}, {"column"}):
             found.append(Read(tensor, tuple(readers), kinds == {"full"}))
     return found
@@ -96,6 +105,13 @@ def _kind(load: Any, part: Part) -> str | None:
     ):
         return None  # a part of the tensor
     return "full" if len(index) == len(axes) else "column"
+
+
+def _numbered_kind(load: Any, part: Part) -> str | None:
+    axes = list(part.axes)
+    if is_numbered(load, part, axes):
+        return "full" if len(axes) > 1 else "column"
+    return "column" if is_numbered(load, part, axes[-1:]) else None
 
 
 def keep_read(sch: s_tir.Schedule, read: Read, scope: str = "local") -> Any:

@@ -95,8 +95,9 @@ def _chooses_loads(value: Any) -> bool:
 
 
 def is_dear(value: Any) -> bool:
-    """Tell whether an expression takes more than a few instructions."""
+    """Tell whether an expression takes more than a few instructions; its indices do not count."""
     nodes = 0
+    value = ir.replace(value, ir.TensorLoad, lambda x: ir.Var("loaded", ir.dtype_of(x)))
     for kind in (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.Select):
         nodes += len(ir.find_all(value, kind))
     calls = [x for x in ir.find_all(value, ir.Call) if x.op.name != "tirx.if_then_else"]

@@ -21,7 +21,17 @@ from tvm_hopper.requests import keys
 
 from .arrays import Read, keep_output, keep_read
 from .program import Part, results
-from .tiles import PART_AXIS, RegisterTile, first_of_row, flat, lay_out, lay_out_rows, zero_of
+from .tiles import (
+    PART_AXIS,
+    RegisterTile,
+    ends_with,
+    first_of_row,
+    flat,
+    lay_out,
+    lay_out_rows,
+    regroup,
+    zero_of,
+)
 
 
 class Work(Enum):
@@ -110,7 +120,7 @@ def keep_in_registers(
         number_elements(sch, nest, len(rows), row)
     for nest in nests:
         if nest.work in (*LOADS, Work.COMPUTE):
-            lay_out(sch, nest.block, tile, len(row))
+            lay_out(sch, nest.block, tile, len(row), row[0] if len(row) == 1 else None, bool(rows))
         elif nest.work in (Work.REDUCE, Work.COMPUTE_ROWS):
             lay_out_rows(sch, nest.block)
     return nests
@@ -129,10 +139,13 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
     count = 0 if nest.work in BY_ROW else 1 if nest.work is Work.REDUCE else len(row)
     first = first_of_row(extents, count)
     shared = nest.work is Work.LOAD_COLUMNS or not num_rows  # by all rows; there may be none
-    if first == (not shared) and len(axes) - first == min(count, 1):
+    crosses = count == 1 and nest.work is not Work.REDUCE and not ends_with(extents, row[0])
+    if not crosses and first == (not shared) and len(axes) - first == min(count, 1):
         return
 
     def index(*i: Any) -> list[Any]:
+        if crosses:
+            return flat(i, extents) if shared else regroup(list(i), extents, [None, row[0]])
         rows = [] if shared else flat(i[:first], extents[:first]) or [zero_of(i)]
         return [*rows, *flat(i[first:], extents[first:])]
 
@@ -142,11 +155,18 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
 
 
 def hint_loads(sch: s_tir.Schedule, nests: list[Nest]) -> None:
-    """Tell the caches that rows are wanted longest, and no longer when they are loaded again."""
-    hints = {Work.LOAD: "evict_last", Work.LOAD_AGAIN: "evict_first"}
+    """Tell the caches that rows are wanted longest, and no longer when they are loaded again.
+
+    What is read elsewhere than at the element that is computed is loaded where it is used.
+    """
+    hints = {Work.LOAD: "evict_last", Work.LOAD_AGAIN: "evict_first", Work.COMPUTE: "evict_last"}
     for nest in nests:
-        if nest.work in hints:
+        if nest.work in hints and (nest.work is not Work.COMPUTE or _reads_memory(sch, nest)):
             sch.annotate(nest.block, keys.LOAD_HINT, hints[nest.work])
+
+
+def _reads_memory(sch: s_tir.Schedule, nest: Nest) -> bool:
+    return any(str(x.source.scope()) in ("", "global") for x in sch.get(nest.block).reads)
 
 
 def row_loop(sch: s_tir.Schedule, nest: Nest) -> Any:

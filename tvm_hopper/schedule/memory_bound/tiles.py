@@ -17,7 +17,9 @@ All nests deal a row out alike, so that each thread meets its own elements again
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -58,7 +60,9 @@ class RegisterTile:
         return self.threads * self.vector * self.chunks * self.cluster
 
 
-def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool) -> Any:
+def deal_out(
+    sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool, share: str | None = None
+) -> Any:
     """Split a loop over the elements of a row between tiles, vectors, threads and elements.
 
     Parameters
@@ -71,6 +75,8 @@ def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool)
         How.
     whole : bool
         Whether the innermost loop becomes one instruction: loads and stores.
+    share : str, optional
+        The axis of thread blocks that have one vector of each thread, instead of all of them.
 
     Returns
     -------
@@ -87,7 +93,10 @@ def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool)
     else:
         outer, chunk, thread = sch.split(vectors, [None, tile.chunks, tile.threads])
     sch.bind(thread, "threadIdx.x")
-    sch.unroll(chunk)
+    if share is None:
+        sch.unroll(chunk)
+    else:
+        sch.bind(chunk, share)
     if not whole:
         sch.unroll(element)
     elif tile.vector > 1:
@@ -95,19 +104,32 @@ def deal_out(sch: s_tir.Schedule, loop: Any, tile: RegisterTile, *, whole: bool)
     return outer
 
 
-def lay_out(sch: s_tir.Schedule, block: Any, tile: RegisterTile, num_row_dims: int) -> None:
+def lay_out(
+    sch: s_tir.Schedule,
+    block: Any,
+    tile: RegisterTile,
+    num_row_dims: int,
+    columns: Any = None,
+    has_rows: bool = True,
+) -> None:
     """Index the register array that a block writes by row, vector, thread and element.
 
-    Its last `num_row_dims` dimensions, of those that are longer than one, make a row.
+    Its last `num_row_dims` dimensions, of those that are longer than one, make a row; or all are
+    numbered, where rows of so many columns begin or end within a dimension.
     """
     shape = list(sch.get(block).writes[0].source.shape)
     first = first_of_row(shape, num_row_dims)
+    crosses = columns is not None and not ends_with(shape, columns)
     whole, vector = tile.threads * tile.vector, tile.vector
 
     def index(*i: Any) -> list[Any]:
+        rows = flat(i[:first], shape[:first])
         (column,) = flat(i[first:], shape[first:]) or [zero_of(i)]
+        if crosses:
+            *rows, column = regroup(list(i), shape, [None, columns])
+            rows = rows if has_rows and not is_one_row(shape, columns) else []
         place = [column // whole, column % whole // vector, column % vector]
-        return [*flat(i[:first], shape[:first]), *place]
+        return [*rows, *place]
 
     # One to one, and not onto where the last vectors of a row lie behind its end.
     sch.transform_layout(block, ("write", 0), index, assume_injective_transform=True)
@@ -131,6 +153,21 @@ def first_of_row(extents: list[Any], count: int) -> int:
     return real[len(real) - count] if 0 < count <= len(real) else len(extents)
 
 
+def ends_with(extents: Sequence[Any], columns: Any) -> bool:
+    """Tell whether the last dimension longer than one is a row."""
+    real = [x for x in extents if not ir.is_const(x, 1)]
+    return not real or _equal(real[-1], columns)
+
+
+def is_one_row(extents: Sequence[Any], columns: Any) -> bool:
+    """Tell whether all dimensions together are one row."""
+    return _equal(prod(extents[1:], start=extents[0]), columns)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return ir.is_const(ir.simplify(one - ir.cast_like(other, one)), 0)
+
+
 def flat(indices: Any, extents: Any) -> list[Any]:
     """Return one index in place of those of several dimensions, none for none."""
     number: Any = None
@@ -139,6 +176,47 @@ def flat(indices: Any, extents: Any) -> list[Any]:
             continue
         number = index if number is None else number * ir.cast_like(extent, index) + index
     return [] if number is None else [number]
+
+
+def regroup(indices: list[Any], extents: list[Any], wanted: list[Any]) -> list[Any]:
+    """Return the index along each of other dimensions, of as many elements, the last one first.
+
+    A dimension that two of them share is split, so that TVM can invert the whole.
+    """
+    left = [x for x in zip(indices, extents, strict=True) if not ir.is_const(x[1], 1)]
+    found: list[Any] = []
+    for extent in reversed(wanted[1:]):
+        taken: list[tuple[Any, Any]] = []
+        missing = ir.static_int(extent)
+        while missing is not None and missing > 1 and left:
+            index, size = left.pop()
+            known = ir.static_int(size)
+            if known is not None and missing % known == 0:
+                taken, missing = [(index, size), *taken], missing // known
+                continue
+            if known is None or known % missing:
+                break  # neither is a part of the other
+            part = ir.cast_like(missing, index)
+            taken = [(index % part, part), *taken]
+            left.append((index // part, ir.simplify(ir.cast_like(size, index) // part)))
+            missing = 1
+        if missing != 1:
+            return _divide(indices, extents, wanted)
+        found = [*(flat(*zip(*taken, strict=True)) if taken else [zero_of(indices)]), *found]
+    if not wanted:
+        return []
+    rest = flat(*zip(*left, strict=True)) if left else []
+    return [*(rest or [zero_of(indices)]), *found]
+
+
+def _divide(indices: list[Any], extents: list[Any], wanted: list[Any]) -> list[Any]:
+    """Return the same by divisions of the number of an element."""
+    (number,) = flat(indices, extents) or [zero_of(indices)]
+    found: list[Any] = []
+    for extent in reversed(wanted[1:]):
+        size = ir.cast_like(extent, number)
+        found, number = [number % size, *found], number // size
+    return [number, *found]
 
 
 def zero_of(indices: Any) -> Any:

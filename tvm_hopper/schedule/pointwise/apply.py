@@ -41,6 +41,7 @@ from .columns import find_columns_read
 from .config import PointwiseConfig
 from .model import choose_elements
 from .recognize import ElementProgram, check_elements, find_elements, group_by_shape
+from .shared import find_gathered, find_span
 from .transpose import apply_transposition, find_transposition
 
 FLAT = 16  # elements that are numbered all along: SplitTails takes the last ones apart
@@ -146,7 +147,9 @@ def _apply_kernel(
     vector = _vector(program, tensors, given.vector)
     dear = any(is_dear(p.store.value) for p in parts)
     every = [*reads, *(Read(p.outputs[0], (), True) for p in loads)]
-    choice = choose_elements(program, tensors, every, vector, dear, given)
+    every = every or find_gathered(parts)
+    span = find_span(parts, reads)
+    choice = choose_elements(program, tensors, every, vector, dear, given, span)
     tile = choice.tile
     names = frozenset(p.name for p in loads)
     nests = keep_in_registers(sch, parts, full, program.rows, program.row, reads, tile, names)

@@ -25,6 +25,8 @@ THREADS_PER_SM = 2048
 BYTES_IN_FLIGHT = 32 << 10  # on an SM: bytes a cycle x latency
 THREADS = 256  # of a thread block
 DEAR_THREADS, DEAR_CHUNKS = 512, 2  # the same, and vectors of a thread, of dear arithmetic
+SHARING_CHUNKS = (2, 4, 1)  # vectors of a thread that share what they read, the best first
+SHARING_THREADS = range(64, 513)
 CACHE_BYTES = 50 << 20  # of L2: what fits is wanted there by whoever comes next
 RUNNERS_UP = 2  # that `explain` shows
 
@@ -52,6 +54,7 @@ def choose_elements(
     vector: int,
     dear: bool,
     given: PointwiseConfig,
+    span: int | None = None,
 ) -> ElementChoice:
     """Choose what a configuration leaves open.
 
@@ -69,6 +72,8 @@ def choose_elements(
         Whether an element takes more than a few instructions.
     given : PointwiseConfig
         What is decided already.
+    span : int, optional
+        Neighbouring elements that share what they read of a tensor: a thread block has all of them.
     """
     loaded = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads) or 1
     first = DEAR_CHUNKS if dear and len(reads) > 1 else 1
@@ -81,14 +86,31 @@ def choose_elements(
     for chunks in counts:
         most = DEAR_THREADS if dear else THREADS
         threads = given.threads or _threads(program, chunks * vector, most)
-        flight = THREADS_PER_SM * chunks * vector * loaded
-        text = f"{threads} threads, {chunks} vectors of {vector} each: {flight >> 10} KiB of an SM"
-        found.append(ElementChoice(RegisterTile(threads, vector, chunks), flight, hint, text))
+        found.append(_element(threads, chunks, vector, loaded, hint))
     enough = [x for x in found if x.flight >= BYTES_IN_FLIGHT] or found[-1:]
+    if span is not None and not program.rows and given.threads is given.chunks is None:
+        enough = [_element(*x, vector, loaded, hint) for x in _spanning(span, vector)] or enough
     rest = [x.text for x in enough[1 : 1 + RUNNERS_UP]]
     best = enough[0]
     said = "; then ".join([f"{best.text} in flight", *rest])
     return replace(best, text=said)
+
+
+def _element(threads: int, chunks: int, vector: int, loaded: int, hint: bool) -> ElementChoice:
+    flight = THREADS_PER_SM * chunks * vector * loaded
+    text = f"{threads} threads, {chunks} vectors of {vector} each: {flight >> 10} KiB of an SM"
+    return ElementChoice(RegisterTile(threads, vector, chunks), flight, hint, text)
+
+
+def _spanning(span: int, vector: int) -> list[tuple[int, int]]:
+    """List threads and vectors of one that are a span together, the best first."""
+    vectors, rest = divmod(span, vector)
+    found = [
+        (vectors // chunks, chunks)
+        for chunks in SHARING_CHUNKS
+        if not rest and vectors % chunks == 0
+    ]
+    return [x for x in found if x[0] in SHARING_THREADS and x[0] % THREADS_PER_WARP == 0]
 
 
 def _outgrows_cache(program: ElementProgram, tensors: list[Any]) -> bool:

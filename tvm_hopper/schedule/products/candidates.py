@@ -117,7 +117,7 @@ def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Ca
     found = []
     for config in configs:
         assert config.tile is not None
-        count = config.consumers or 1
+        count = config.sharers
         slots = config.stages or config.last_stage + 1
         if slots >= -(-depth // (config.tile[2] * config.parts)):
             slots = max(slots, min(most_stages(config.tile, dtype, ARCH), MAX_STAGES))

@@ -39,7 +39,7 @@ from .model import as_product, choose_config
 from .parts import for_any_rows
 from .rates import MEASURED
 from .recognize import Matmul
-from .split import WORKSPACE
+from .split import ANYWHERE
 
 TILE_CLASSES = 8  # kernels of tiles that one function is worth
 MOST_CLASSES = TILE_CLASSES + 1  # and one of dot products, for one row
@@ -323,7 +323,7 @@ def estimate_all(
     chip = chip or chip_of_target()
     times = np.empty((len(wanted), len(configs)))
     for way, by_kernels in itertools.product((False, True), repeat=2):
-        kinds = [(bool(x.transposed), x.split_mode == WORKSPACE) for x in configs]
+        kinds = [(bool(x.transposed), x.split_mode in ANYWHERE) for x in configs]
         places = [i for i, kind in enumerate(kinds) if kind == (way, by_kernels)]
         if not places:
             continue

@@ -115,12 +115,16 @@ class MatmulConfig:
     split_k : int, optional
         Thread blocks that share the sum of one output tile; None or 1: one sums all of it.
     split_mode : str, optional
-        How they do: "cluster", the blocks of a cluster, 2 to 8, add what each has summed in a fixed
-        order through shared memory; "workspace", up to 64 blocks store it to global memory, and a
-        second kernel adds in a fixed order. That memory is the caller's (PyTorch's allocator), of
-        the stream of the call; with TVM's own tensors it is the calling thread's, right for calls
-        that one stream runs after another, so that it has to be asked for. None: "cluster". Without
-        `split_k` the estimate decides whether and in how many parts, with "workspace" also how.
+        How they do. "cluster": the blocks of a cluster, 2 to 8, add what each has summed in a fixed
+        order through shared memory. "workspace": up to 64 blocks store it to global memory, and a
+        second kernel adds in a fixed order; that memory is the caller's (PyTorch's allocator), of
+        the stream of the call, and with TVM's own tensors the calling thread's, right for calls
+        that one stream runs after another. "caller": "workspace" for calls with an allocator, else
+        "cluster", safe for both. "serial": for calls with an allocator, up to 64 blocks add one
+        after another, in a fixed order, to memory of the output's size, and the last one stores;
+        else "cluster". "atomic": up to 64 blocks, whose sums the hardware adds to the output in any
+        order, each rounded to its type. None: of given parts "cluster", of such that the estimate
+        decides on "caller" or "cluster", whichever is faster.
     cluster : tuple of int, optional
         Rows and columns of output tiles whose thread blocks form a cluster, 2 to 8 in all: those in
         a row load A once for all of them, those in a column B. None or (1, 1): each loads its own.
@@ -199,6 +203,8 @@ class MatmulConfig:
             operand_slots=as_int(where, "operand_slots", self.operand_slots, 0),
             schedule=as_choice(where, "schedule", self.schedule, SCHEDULES),
         )
+        if self.split_mode == split.ATOMIC and self.store is None:
+            _store(self, store=STORES[0])  # what the hardware copies out it can add, too
         if self.takes_turns:
             check_turns(where, self)
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
@@ -229,9 +235,10 @@ class MatmulConfig:
         if self.batch_invariant:
             need = "one of the two: threads add the parts of a sum in another order"
             raise cannot_schedule(where, "dots with batch_invariant=True", need)
+        beside = ("dots", "accumulate", "batch_invariant", "split_mode")
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and field.name not in ("dots", "accumulate", "batch_invariant"):
+            if value is not None and field.name not in beside:
                 need = "dots alone: threads compute no tiles"
                 raise cannot_schedule(where, f"dots with {field.name}={value}", need)
 

@@ -21,7 +21,7 @@ from .dot_shape import MOST_VECTORS, VECTOR_BYTES, DotShape
 from .estimate import ProductShape
 
 # Fields of a configuration that dot products go with; whatever else is given asks for a tile.
-BESIDE = ("dots", "accumulate", "batch_invariant")
+BESIDE = ("dots", "accumulate", "batch_invariant", "split_mode")
 # Threads that share a sum of up to so many vectors, the best ones first.
 SIZES: tuple[tuple[float, tuple[int, ...]], ...] = (
     (64, (32,)),

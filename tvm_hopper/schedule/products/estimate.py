@@ -96,6 +96,8 @@ class Rates:
     kernel_cycles, part_cycles
         Of a second kernel, which adds what thread blocks have summed in a workspace, and more for
         each part.
+    wide_parts
+        Times that where stores are of 16 bytes a thread.
     workspace_bytes
         Bytes a cycle that an SM writes to a workspace, or reads from it.
     cut_share
@@ -133,9 +135,10 @@ class Rates:
     meeting_cycles: float = 3000.0
     peer_cycles: float = 100.0
     exchange_bytes: float = 32.0
-    kernel_cycles: float = 1000.0
-    part_cycles: float = 600.0
-    workspace_bytes: float = 60.0
+    kernel_cycles: float = 2500.0
+    part_cycles: float = 150.0
+    wide_parts: float = 4.0
+    workspace_bytes: float = 40.0
     cut_share: float = 0.035
     step_norm: float = 5.3
     time_norm: float = 3.0
@@ -212,7 +215,7 @@ def estimate(
     shared = parts > 1
     blocks = tiles.parts * tiles.rows_of_blocks * tiles.columns_of_blocks
     if by_kernels:
-        at_once = chip.num_sms / parts
+        at_once = chip.num_sms / blocks
     else:
         at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[blocks]
     waves = np.ceil(count / at_once)
@@ -258,7 +261,9 @@ def estimate(
     if by_kernels:
         sums = m * n * parts * SUM_BYTES / chip.num_sms
         meeting = rows * columns * SUM_BYTES / rates.workspace_bytes
-        meeting += (rates.kernel_cycles + rates.part_cycles * parts) / waves
+        # Where stores are wide a thread adds up more registers of each part.
+        each = rates.part_cycles * np.where(wide, rates.wide_parts, 1)
+        meeting += (rates.kernel_cycles + each * parts) / waves
         meeting += sums / rates.workspace_bytes / waves
     else:
         meeting = rates.meeting_cycles + rates.peer_cycles * parts

@@ -26,9 +26,9 @@ from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .dot_choice import choose_dots, estimate_dots
 from .estimate import ProductShape, estimate
-from .parts import BEYOND, TRIED, in_clusters, in_parts
+from .parts import BEYOND, IN_BOTH, TRIED, in_clusters, in_parts, may_share_sums
 from .rates import MEASURED
-from .split import CLUSTER, WORKSPACE
+from .split import ANYWHERE, CALLER, CLUSTER
 
 RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B fits the L2 cache
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
@@ -134,7 +134,7 @@ def choose_config(
         if best.transposed:
             config = replace(config, transposed=True)
         if best.parts > 1:
-            mode = WORKSPACE if best.by_kernels else None
+            mode = given_mode(config) if best.by_kernels else None
             config = replace(config, split_k=best.parts, split_mode=mode)
         if best.cluster != (1, 1):
             config = replace(config, cluster=best.cluster)
@@ -222,11 +222,11 @@ def rank(
         No tile is legal with what is given.
     """
     tiles = in_parts(candidates(wanted.dtype, given), wanted, given, chip, sizes)
-    tiles = in_clusters(tiles, wanted, given)
+    tiles = in_clusters(tiles, wanted, given, chip)
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
-    by_kernels = given.split_mode == WORKSPACE
+    by_kernels = given.split_mode in ANYWHERE
     times = estimate(wanted, tiles, chip, MEASURED, by_kernels)
     times = np.where(_too_large(wanted, tiles), np.inf, times)
     order = np.argsort(times, kind="stable")[:count]
@@ -255,15 +255,23 @@ def rank_both(
 ) -> list[RankedTile]:
     """Return the best configurations of both ways to multiply, as far as `given` leaves them open.
 
-    Outputs of many rows gain nothing by the other way, and lose wide stores. Where a workspace may
-    be used, parts that meet in clusters are tried, too.
+    Outputs of many rows gain nothing by the other way, and lose wide stores. Unless clusters are
+    asked for, parts that meet in a workspace are tried, too.
     """
-    if given.split_k is not None or given.split_mode != WORKSPACE:
+    if given.split_k is not None or given.split_mode == CLUSTER:
         return _rank_ways(wanted, given, chip, count, sizes)
     found = _rank_ways(wanted, replace(given, split_mode=CLUSTER), chip, count, sizes)
-    parts = tuple(range(2, MOST_PARTS + 1))
-    found += [x for x in _rank_ways(wanted, given, chip, count, parts) if x.by_kernels]
+    if sizes == TRIED and may_share_sums(given) and not wanted.is_symbolic:
+        mode = given_mode(given)
+        parts = IN_BOTH if mode == CALLER else tuple(range(2, MOST_PARTS + 1))
+        wide = replace(given, split_mode=mode)
+        found += [x for x in _rank_ways(wanted, wide, chip, count, parts) if x.by_kernels]
     return sorted(found, key=lambda x: x.microseconds)[:count]
+
+
+def given_mode(given: MatmulConfig) -> str:
+    """Return how parts of a sum may meet outside of clusters: as safe as can be, unless given."""
+    return given.split_mode or CALLER
 
 
 def _rank_ways(

@@ -15,14 +15,17 @@ import numpy as np
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.programming_model import SECTOR_BYTES
+from tvm_hopper.requests.keys import MOST_PARTS
 
 from .candidates import Candidates, Ints
 from .config import MatmulConfig
 from .estimate import ProductShape
-from .split import WORKSPACE
+from .split import ANYWHERE, CALLER, CLUSTER, WORKSPACE
 
 TRIED = tuple(range(2, SM_90A.max_cluster_size + 1))  # which run everywhere
 BEYOND = tuple(range(SM_90A.max_cluster_size + 1, SM_90A.largest_cluster_size + 1))
+# Parts in a workspace that a cluster can sum, too, in fewer parts of as many steps each.
+IN_BOTH = tuple(x for x in range(2, MOST_PARTS + 1) if any(x % y == 0 for y in TRIED))
 MOST_WAVES = 3  # of tiles; where there are more the last one is a small part of the time
 PAIRS = ((2, 1), (1, 2))  # rows and columns of tiles: clusters of two, which fill any part
 MOST_ALONE = 64  # rows or columns of outputs of which no clusters were measured
@@ -36,6 +39,12 @@ def for_any_rows(config: MatmulConfig) -> MatmulConfig:
     Few rows would leave blocks of a cluster without any.
     """
     return replace(config, cluster=(1, 1)) if config.cluster is None else config
+
+
+def without_allocator(config: MatmulConfig) -> MatmulConfig:
+    """Let parts of a sum be chosen for calls that come with no allocator: TVM's own tensors."""
+    is_open = config.split_mode is None and config.split_k is None and not config.dots
+    return replace(config, split_mode=CLUSTER) if is_open else config
 
 
 def may_share_sums(given: MatmulConfig) -> bool:
@@ -77,14 +86,16 @@ def in_parts(
     places, parts = [np.arange(len(tiles))], [tiles.parts]
     for size in sizes:
         able = few[steps[few] >= FEWEST_STEPS * size]
-        if given.split_mode == WORKSPACE:  # nothing but as many as there are SMs is asked of these
+        if given.split_mode in ANYWHERE:  # any number may; more than SMs take turns
             able = able[count[able] * size <= chip.num_sms]
         places.append(able)
         parts.append(np.full(len(able), size))
     return _with(tiles, np.concatenate(places), parts=np.concatenate(parts))
 
 
-def in_clusters(tiles: Candidates, product: ProductShape, given: MatmulConfig) -> Candidates:
+def in_clusters(
+    tiles: Candidates, product: ProductShape, given: MatmulConfig, chip: Chip
+) -> Candidates:
     """Return the tiles alone, and in clusters of two that load for one another.
 
     Parameters
@@ -95,6 +106,8 @@ def in_clusters(tiles: Candidates, product: ProductShape, given: MatmulConfig) -
         What is computed.
     given : MatmulConfig
         A cluster in it is taken as it is.
+    chip : Chip
+        Where.
     """
     if given.cluster is not None:
         rows, columns = given.cluster
@@ -107,7 +120,14 @@ def in_clusters(tiles: Candidates, product: ProductShape, given: MatmulConfig) -
     for rows, columns in PAIRS:
         if product.row_bytes[rows > 1] % SECTOR_BYTES == 0:
             continue  # what is shared costs little: measured, most of such clusters lose
-        able = (tiles.parts == 1) & (product.m > tiles.rows * (rows - 1))
+        whole = tiles.parts == 1
+        if given.split_mode in (WORKSPACE, CALLER):  # else the parts are the cluster
+            count = -(-product.m // (tiles.rows * rows))
+            count *= -(-product.n // (tiles.columns * columns))
+            filled = count * tiles.parts * rows * columns <= chip.num_sms
+            in_both = (tiles.parts % 2 == 0) | (tiles.parts % 3 == 0)
+            whole |= filled & (in_both | (given.split_mode == WORKSPACE))
+        able = whole & (product.m > tiles.rows * (rows - 1))
         able &= product.n > tiles.columns * (columns - 1)
         # A tile whose rows run along k is cut into boxes of whole repetitions of its swizzle.
         if product.majors[1] == "k":

@@ -3,6 +3,9 @@
 "cluster"     for part in range(split_k): for k0: ...     parts on the blocks of a cluster,
 added in a fixed order
 "workspace"   the same on any blocks; a second kernel adds, in a fixed order
+"caller"      "workspace" where a call has an allocator, else "cluster": decided at each call
+"serial"      one block after another adds to the same memory, in a fixed order
+"atomic"      the hardware adds to the output, in any order
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.requests import keys
 
-CLUSTER, WORKSPACE = MODES = ("cluster", "workspace")
+MODES = ("cluster", "workspace", "caller", "serial", "atomic")
+CLUSTER, WORKSPACE, CALLER, SERIAL, ATOMIC = MODES
+ANYWHERE = MODES[1:]  # blocks that are no cluster: in global memory
 
 
 def check_cluster(
@@ -31,13 +36,13 @@ def check_cluster(
             f"cluster={blocks}",
             f"rows and columns of tiles, from 1, that are at most {most} together",
         )
-    if count > 1 and mode == WORKSPACE:
+    if count > 1 and mode in (SERIAL, ATOMIC):
         raise cannot_schedule(
             where,
             f"cluster={blocks} with split_mode={mode!r}",
-            "one of the two: blocks that meet in a workspace are no cluster",
+            "one of the two: blocks that add to the same memory are no cluster",
         )
-    if count > 1 and count * (parts or 1) > most:
+    if count > 1 and mode in (None, CLUSTER) and count * (parts or 1) > most:
         raise cannot_schedule(
             where,
             f"cluster={blocks} with split_k={parts}",
@@ -55,11 +60,18 @@ def check_request(
 ) -> None:
     """Refuse parts that no mode can share out, and what cannot go with them."""
     if (parts or 1) == 1:
+        if mode in (SERIAL, ATOMIC) and parts is None:
+            need = "split_k too: nothing but this request takes sums apart in that way"
+            raise cannot_schedule(where, f"split_mode={mode!r} alone", need)
         return
-    if mode == WORKSPACE:
+    if mode in ANYWHERE:
+        most = arch.max_cluster_size
+        if mode in (CALLER, SERIAL) and all((parts or 1) % x for x in range(2, most + 1)):
+            need = f"a multiple of a number from 2 to {most}: clusters for calls with no allocator"
+            raise cannot_schedule(where, f"split_k={parts} as the caller decides", need)
         if (parts or 1) > keys.MOST_PARTS:
-            need = f"at most {keys.MOST_PARTS}, which a second kernel adds one by one"
-            raise cannot_schedule(where, f"split_k={parts} in a workspace", need)
+            need = f"at most {keys.MOST_PARTS}, which are added one by one"
+            raise cannot_schedule(where, f"split_k={parts} in global memory", need)
     elif (parts or 1) > arch.largest_cluster_size:
         raise cannot_schedule(
             where,
@@ -73,7 +85,7 @@ def check_request(
             f"split_k={parts} with persistent={persistent}",
             "a cluster for each output tile, persistent=0",
         )
-    if store is not None:
+    if store is not None and mode != ATOMIC:
         raise cannot_schedule(
             where,
             f"split_k={parts} with store={store!r}",

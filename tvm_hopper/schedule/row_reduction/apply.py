@@ -40,16 +40,18 @@ from tvm_hopper.schedule.memory_bound.nests import (
     one_thread,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import Part, find_parts, is_column_sum
-from tvm_hopper.schedule.memory_bound.tiles import deal_out, widest_vector
+from tvm_hopper.schedule.memory_bound.program import Part, find_parts, is_column_sum, results
+from tvm_hopper.schedule.memory_bound.tiles import deal_out, ends_with, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import RowReductionConfig
 from .model import RowChoice, RowWork, choose_rows
+from .number import inline_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
+from .split import EARLY, find_late, may_split, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import count_passes, deal_out_passes, find_kept, plan_passes, read_apart
 
@@ -59,13 +61,16 @@ def row_reduction(
 ) -> None:
     """Schedule a function of row reductions and what surrounds them as one kernel.
 
-    Each tensor is read from memory once: a row stays in the registers of its threads.
+    Each tensor is read from memory once: a row stays in the registers of its threads. Where sums
+    of columns stand beside rows, partial sums wait in memory that belongs to the function, as those
+    of `column_reduction` do.
 
     Parameters
     ----------
     sch : Schedule
         Changed in place; left as it was when the program is refused. The function that it works on
-        is plain loops: reductions over the last dimension, and elementwise blocks around them.
+        is plain loops: reductions over the last dimension, or over several that are the last ones
+        side by side, and elementwise blocks around them.
     block : SBlockRV or str, optional
         One of its reductions, to say which is meant.
     config : RowReductionConfig, optional
@@ -173,14 +178,16 @@ def schedule_rows(
     """
     choice = _choose(sch, given, other)
     tile = choice.tile
-    parts = inline_parts(sch, "row_reduction", choice.recompute, other)
+    parts = inline_rows(sch, choice.recompute, other)
     program = find_rows(parts)
-    reads = find_reads(sch, parts, program.full)
+    reads = find_reads(sch, parts, program.full, numbered=True)
     staged: list[Nest] = []
     if choice.stage:
         staged, reads = stage_rows(sch, reads)
     if choice.is_streamed:
         reads = read_apart(reads, parts, program.full)
+    elif choice.split:
+        reads = read_late(load_again(reads, parts), parts)
     elif choice.reload:
         reads = load_again(reads, parts)
     row = (program.columns,)
@@ -189,6 +196,9 @@ def schedule_rows(
     for nest in staged:
         number_elements(sch, nest, len(program.rows), row)
     nests = [*staged, *nests]
+    late = find_late(nests) if choice.split else []
+    if late:  # what a thread block stores it loads beside the row, before it waits
+        nests.sort(key=lambda x: (x.work is not Work.LOAD) + (x.work not in EARLY))
     passes = plan_passes(nests) if choice.is_streamed else []
     inside = [x for one in passes for x in (*one.loads, *one.stores)]
     shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
@@ -203,7 +213,8 @@ def schedule_rows(
             one_thread(sch, nest.block, tile)
         elif nest.work not in (Work.COMPUTE_ROWS, Work.STAGE) and not passes:
             loop = list(sch.get_loops(nest.block))[-1]
-            deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS)
+            share = "blockIdx.y" if nest in late else None
+            deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS, share=share)
     if tile.rows > 1:
         block, inner = sch.split(block, [None, tile.rows])
         sch.bind(inner, "threadIdx.y")
@@ -222,16 +233,17 @@ def schedule_rows(
 def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:
     """Inline a copy of the program, and choose by what is left of it."""
     copy = sch.copy()
-    parts = inline_parts(copy, "row_reduction", other=other)
+    parts = inline_rows(copy, other=other)
     program = find_rows(parts)
-    reads = find_reads(copy, parts, program.full)
-    results = in_memory(copy, parts, program.full)
-    tensors = [*(x.tensor for x in reads), *results]
-    kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in results]
+    reads = find_reads(copy, parts, program.full, numbered=True)
+    stored = results(copy, parts)
+    elements = in_memory(copy, parts, program.full)
+    tensors = [*(x.tensor for x in reads), *elements]
+    kept = [p.outputs[0] for p in parts if p.name in program.full and p.outputs[0] not in elements]
     count = [ir.static_int(x) for x in program.rows]
     rows = None if None in count else prod(x or 0 for x in count)
     again = copy.copy()
-    early = inline_parts(again, "row_reduction", recompute=True) if kept else parts
+    early = inline_rows(again, recompute=True) if kept else parts
     work = RowWork(
         rows=rows,
         columns=program.columns,
@@ -240,9 +252,10 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
         shared=_bytes(x.tensor for x in reads if not x.has_rows),
         kept=_bytes(kept),
         reductions=sum(bool(p.reduced) for p in parts),
-        again=any(x.again for x in load_again(find_reads(again, early), early)),
-        moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(results),
+        again=any(x.again for x in load_again(find_reads(again, early, numbered=True), early)),
+        moved=_bytes(x.tensor for x in reads if x.has_rows) + _bytes(elements),
         passes=count_passes(early, program.full),
+        splits=may_split(parts, program.full, reads, stored),
         unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
     )
     if given.vector is not None and work.vector != given.vector:
@@ -259,6 +272,8 @@ def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) ->
     if (kept := find_kept(parts, program.full)) is not None:
         return f"elements of {kept[1].source.name} that are computed and read again"
     for tensor in tensors:
+        if not ends_with(tensor.shape, program.columns):
+            return f"rows over several dimensions of {tensor.name}"
         if program.columns * dtype_bytes(ir.dtype_of(tensor)) % BULK_ALIGNMENT:
             return f"rows of {program.columns} elements of {ir.dtype_of(tensor)}"
     return "" if tensors else "no tensor of rows"

@@ -123,9 +123,11 @@ def of_partial(vector: int, parts: int) -> RowReductionConfig:
     """Return how so many partial sums are combined that lie in groups of so many columns.
 
     A thread block has the columns of whole groups, of which a thread loads one: what it leaves of a
-    sector of memory another one takes. Where there are many parts, each row gets more threads.
+    sector of memory another one takes. Where there are many parts, each row gets more threads, but
+    one thread block: clusters took no less time, and what one column has left lies apart in memory,
+    where no bulk copy takes it.
     """
     rows = vector if parts >= THREADS_PER_WARP else 1
     while rows > 1 and MAX_THREADS // rows * FEW_CHUNKS < parts:
         rows //= 2
-    return RowReductionConfig(vector=1, rows=rows if rows > 1 else None)
+    return RowReductionConfig(vector=1, rows=rows if rows > 1 else None, cluster=1, stage=False)

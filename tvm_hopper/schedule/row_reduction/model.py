@@ -67,6 +67,7 @@ THREADS_PER_SM = 2048
 MOST_CHUNKS = 8  # vectors of a thread: code grows with them, bytes in flight are enough
 BEST_BYTES = 64  # that a thread loads at once
 FEWEST_THREADS = 128  # of a thread block
+FEW_ROWS_CHUNKS = 2  # vectors of a thread where few rows leave four warps and more
 FEW_ROWS = 4  # of an SM: below, its thread blocks are all at the same place
 STREAM_BYTES = 32  # that a thread loads at once of rows that are streamed
 STREAM_THREADS = (256, 512)  # of a row that is streamed once
@@ -106,6 +107,8 @@ class RowWork:
         Times that a kernel which streams rows loads them.
     unstaged : str
         Why rows cannot wait in shared memory, if they cannot.
+    splits : bool
+        Whether thread blocks can each reduce a row and store a part of it: nothing else is stored.
     """
 
     rows: int | None
@@ -119,6 +122,7 @@ class RowWork:
     moved: int = 0
     passes: int = 2
     unstaged: str = ""
+    splits: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,9 @@ class RowChoice:
     text: str = ""
     is_streamed: bool = False
     stage: bool = False
+    split: bool = (
+        False  # as many thread blocks as a thread has vectors reduce a row, each stores one
+    )
 
     @property
     def config(self) -> RowReductionConfig:
@@ -145,7 +152,7 @@ class RowChoice:
             vector=self.tile.vector,
             preload=self.preload,
             recompute=self.recompute,
-            reload=self.reload,
+            reload=None if self.split else self.reload,
             blocks=self.blocks,
             hint=self.hint,
             chunks=self.tile.chunks if self.is_streamed or self.stage else None,
@@ -248,13 +255,18 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
     tile, again = choice.tile, choice.reload
     if _few_rows(work):
         waste = tile.columns * tile.rows
-        return (again, choice.recompute, tile.chunks, not choice.preload, waste, tile.threads)
+        enough = FEW_ROWS_CHUNKS * tile.vector * FEWEST_THREADS
+        wanted = FEW_ROWS_CHUNKS if work.columns >= enough else 1
+        off = abs(log2(tile.chunks / wanted))
+        return (again, choice.recompute, off, not choice.preload, waste, tile.threads)
     group = 0.0 if choice.rate >= ALIKE * best else best - choice.rate
     if choice.stage:
         return (group, *_order_staged(tile, work), 0, 0, 0)
     threads = max(tile.threads * tile.rows, FEWEST_THREADS)
     together = tile.rows > 1 and tile.threads > THREADS_PER_WARP  # rows wait for one another
-    off = abs(log2(tile.chunks * tile.vector * max(work.loaded, 1) / BEST_BYTES))
+    at_once = tile.vector * max(work.loaded, 1)
+    wanted_bytes = at_once if work.columns <= tile.vector * THREADS_PER_WARP else BEST_BYTES
+    off = abs(log2(tile.chunks * at_once / wanted_bytes))
     return (group, again, together, off, threads, choice.recompute, choice.preload)
 
 
@@ -385,7 +397,15 @@ def _candidate(
     if hint is None:
         hint = _outgrows_cache(work)
     speed = rate(work, tile, blocks, reload)
-    return RowChoice(tile, preload, recompute, reload, blocks, hint, speed)
+    split = not reload and (recompute or not work.kept) and _splits(work, tile, given)
+    return RowChoice(tile, preload, recompute, reload, blocks, hint, speed, split=split)
+
+
+def _splits(work: RowWork, tile: RegisterTile, given: RowReductionConfig) -> bool:
+    """Tell rows so few that SMs without one may reduce them, too, and store a part."""
+    free = work.rows is not None and work.rows * tile.chunks <= DEFAULT_NUM_SMS
+    whole = tile.columns == work.columns and tile.rows == tile.cluster == 1
+    return work.splits and free and whole and tile.chunks > 1 and given.reload is None
 
 
 def _passes_once(work: RowWork, given: RowReductionConfig) -> bool:
@@ -437,6 +457,7 @@ def _say(choice: RowChoice, work: RowWork) -> str:
     again += ", rows loaded twice" if choice.reload else ""
     passes = "from shared memory" if choice.stage else "in parts"
     again += f", rows loaded {passes} by each pass" if choice.is_streamed else ""
+    again += f", {tile.chunks} thread blocks a row, each stores a part" if choice.split else ""
     share = f"{100 * choice.rate / BYTES_PER_CYCLE:.0f}% of memory"
     part = f" in each of {tile.cluster} thread blocks of a cluster" if tile.cluster > 1 else ""
     text = f"{tile.threads} threads a row{part}, {tile.chunks} vectors of {tile.vector} each"

@@ -11,6 +11,7 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.schedule.memory_bound.numbers import is_numbered
 from tvm_hopper.schedule.memory_bound.program import (
     FULL,
     OTHER,
@@ -110,7 +111,7 @@ def _shape(part: Part) -> tuple[tuple[Any, ...], int]:
             "transpose the tensor before",
         )
     full = [*variables, axis.var]
-    if not any(_is_plain(load, full) for load in over):
+    if not any(_is_plain(load, full) or is_numbered(load, part, list(part.axes)) for load in over):
         (load, *_) = over
         text = ", ".join(map(str, load.indices))
         raise cannot_schedule(
@@ -142,7 +143,9 @@ def _position(load: Any, var: Any) -> int:
 def _kind(part: Part, rows: tuple[Any, ...], columns: int) -> str:
     extents = tuple(x.dom.extent for x in part.spatial)
     variables = [x.var for x in part.spatial]
-    if not _is_plain_store(part.store, variables):
+    if not _is_plain_store(part.store, variables) and not is_numbered(
+        part.store, part, list(part.spatial)
+    ):
         return OTHER
     if _same(extents, rows):
         return ROW
@@ -165,7 +168,8 @@ def _check_reads(parts: list[Part]) -> None:
             if not any(load.source.same_as(x) for x in made):
                 continue
             index = plain_index(load, variables)
-            if index is None or not _in_order(index, variables[: len(index)]):
+            plain = index is not None and _in_order(index, variables[: len(index)])
+            if not plain and not _is_own_number(load, part):
                 text = ", ".join(map(str, load.indices))
                 raise cannot_schedule(
                     f"block {part.name}, tensor {load.source.name}",
@@ -173,6 +177,12 @@ def _check_reads(parts: list[Part]) -> None:
                     "the element or the row that the block itself computes",
                     SEPARATE,
                 )
+
+
+def _is_own_number(load: Any, part: Part) -> bool:
+    """Tell a result that is read at the row, or at the element, that the block computes."""
+    axes = [*part.spatial, *part.reduced]
+    return any(is_numbered(load, part, axes[:count]) for count in range(1, len(axes) + 1))
 
 
 def _same(one: Any, other: Any) -> bool:

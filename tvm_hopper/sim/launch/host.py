@@ -37,7 +37,9 @@ from tvm_hopper.sim.tir import (
     statement_text,
 )
 
-TYPE_INDEX, VALUE = 13, 15
+TYPE_INDEX, VALUE, SHAPE_ELEMENT = 13, 15, 17
+DATA, SHAPE, NDIM, CODE, BITS, DEVICE_TYPE = 1, 2, 4, 5, 6, 10  # of a DLTensor
+ALLOCATOR = "TVMFFIEnvGetDLPackManagedTensorAllocator"
 KDL_TENSOR = 7
 
 
@@ -108,6 +110,15 @@ def _allocate(device: int, _number: int, num_bytes: int, code: int, bits: int) -
     return _Allocation(num_bytes, np.dtype(f"{kinds[code]}{bits}" if plain else f"V{bits // 8}"))
 
 
+def _allocate_tensor(wanted: Any, slot: Any) -> int:
+    """Put a tensor of bytes into a slot of a packed call, as the caller's allocator makes it."""
+    fields = wanted[0]
+    if fields[DEVICE_TYPE] != CUDA or (fields[CODE], fields[BITS]) != (1, 8) or fields[NDIM] != 1:
+        raise VerifyError("host function: found a tensor of other memory; need bytes of a device")
+    slot[0][VALUE] = [{DATA: _Allocation(fields[SHAPE][0][SHAPE_ELEMENT], np.dtype("uint8"))}]
+    return 0
+
+
 def _numbered(name: str) -> Iterator[str]:
     yield name
     for number in itertools.count(1):
@@ -127,8 +138,10 @@ class HostInterpreter:
         inputs: Mapping[str, Any],
         num_sms: int = DEFAULT_NUM_SMS,
         arch: Arch = SM_90A,
+        allocator: bool = False,
     ) -> None:
         self.func, self.num_sms, self.arch = func, num_sms, arch
+        self.allocator = allocator
         self.env: dict[Any, Any] = {}
         self.launches: list[Launch] = []
         self.workspaces: dict[str, Workspace] = {}
@@ -264,6 +277,8 @@ class HostInterpreter:
         args = list(node.args)
         if name == "call_extern":
             name, *args = self.expr(args[0]), *args[1:]
+        if name == ALLOCATOR:  # without one, memory comes from TVM's pool
+            return ALLOCATOR if self.allocator else None
         if name in _CALLS:
             return _CALLS[name](*[self.expr(a) for a in args])
         if name == "if_then_else":
@@ -371,7 +386,8 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "reinterpret": lambda p: p,
     "handle_add_byte_offset": _offset,
     "TVMBackendAllocWorkspace": _allocate,
-    "TVMFFIEnvGetDLPackManagedTensorAllocator": lambda: None,  # TVM's own pool is modelled
+    "TVMFFIEnvTensorAlloc": _allocate_tensor,
+    "TVMFFIObjectDecRef": lambda _: 0,
     "TVMBackendFreeWorkspace": lambda *_: 0,  # a device that is in order: later launches reuse it
     "likely": lambda p: p,
     "ret": _ret,
@@ -419,6 +435,7 @@ def run_host(
     inputs: Mapping[str, Any],
     num_sms: int = DEFAULT_NUM_SMS,
     arch: Arch = SM_90A,
+    allocator: bool = False,
 ) -> list[Launch]:
     """Run the host function on inputs in the order of its arguments; return its launches.
 
@@ -433,6 +450,8 @@ def run_host(
         What `runtime.GetDeviceAttr` answers when it is asked for the number of multiprocessors.
     arch : Arch
         What it answers other questions about the device by.
+    allocator : bool
+        Whether the call comes with an allocator, as one with PyTorch's tensors does.
 
     Raises
     ------
@@ -442,4 +461,4 @@ def run_host(
     VerifyError
         The host function does something that is not modelled, or that the driver would refuse.
     """
-    return HostInterpreter(host_func, inputs, num_sms, arch).run()
+    return HostInterpreter(host_func, inputs, num_sms, arch, allocator).run()

@@ -1,0 +1,161 @@
+"""Sums whose parts meet one after another or in any order: what of the emitted kernels is needed.
+
+Beside each other what a reader of the seeded bugs M49 to M52 knows by hand (`tests/seeded`): a turn
+that is told too early, by another thread, or not at all; an output that nobody has set to zero; a
+part that stores where the others add.  No emitted kernel loads what others have reduced (M53).
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from tvm.ir import StringImm
+from tvm.ir.transform import PassContext
+
+from tests.sim_kernels.kernels import scheduled
+from tests.sim_kernels.mutate import change, with_argument
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.codegen_patches.ptx import tma
+from tvm_hopper.errors import LoweringError, ScheduleError
+from tvm_hopper.simulation import Program, load, simulate, verify
+from tvm_hopper.testing import workloads
+
+PROBLEM = {"m": 64, "n": 16, "k": 80, "out_dtype": "float32"}
+POLICIES = (("eager", 0), ("on_wait", 0), ("lifo", 0), ("random", 1), ("random", 2))
+
+
+@functools.cache
+def right(mode: str) -> tuple[Program, dict]:
+    """Return a program as our passes emit it, and inputs."""
+    mod, module = scheduled(
+        PROBLEM, (64, 16, 16), split_k=3 if mode == "atomic" else 4, split_mode=mode, stages=2
+    )
+    names = [p.name for p in mod["main"].params]
+    return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
+
+
+def found(program: Program, mode: str) -> set[str]:
+    """Return the rules that the simulator finds broken under any policy."""
+    values = right(mode)[1]
+    results = (simulate(program, values, p, s, allocator=True) for p, s in POLICIES)
+    return {rule for result in results for rule in result.rules}
+
+
+def without_zeros(program: Program) -> Program:
+    """Return the program whose first kernel stores nothing."""
+    func = program.kernels["main_kernel"]
+    empty = func.with_body(ir.replace(func.body, ir.BufferStore, lambda _: ir.seq()))
+    return Program(program.host, {**program.kernels, "main_kernel": empty})
+
+
+def relaxed(call):
+    """Return a store that tells nothing of earlier ones."""
+    words = [getattr(x, "value", "") for x in call.args]
+    return with_argument(words.index("release"), StringImm("relaxed"))(call)
+
+
+def stored(call):
+    """Return a copy to where a tile was added."""
+    tensor_map, column, row, tile, *_ = call.args
+    return tma.store(tile, tensor_map, [column, row])
+
+
+@pytest.mark.parametrize("mode", ["serial", "atomic"])
+def test_the_kernels_are_clean(mode):
+    assert found(right(mode)[0], mode) == set()
+
+
+WRONG = {
+    "M49: a turn is told by a store that releases nothing": (
+        "serial",
+        lambda p: change(p, "st", None, relaxed),
+        {"RACE_READ_INFLIGHT"},
+    ),
+    "M50: a turn is told by a lane that has not met the others": (
+        "serial",
+        lambda p: change(p, "warp_sync"),
+        {"RACE_READ_INFLIGHT"},
+    ),
+    "M51: turns are not set to zero": ("serial", without_zeros, {"UNINIT_READ"}),
+    "M51: the output is not set to zero": ("atomic", without_zeros, {"UNINIT_READ"}),
+    "M52: nobody waits for the turn": (
+        "serial",
+        lambda p: change(p, "wait_until"),
+        {"RACE_READ_INFLIGHT"},
+    ),
+    "M52: a part is stored, not added": (
+        "atomic",
+        lambda p: change(p, "cp_reduce_async_bulk_tensor", None, stored),
+        {"RACE_WRITE_WRITE", "RACE_OVERWRITE_BUSY"},
+    ),
+    "a turn is told to nobody": ("serial", lambda p: change(p, "st"), {"DEADLOCK"}),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_found(name):
+    mode, mutate, want = WRONG[name]
+    rules = found(mutate(right(mode)[0]), mode)
+    assert want & rules, rules
+
+
+MORE = [
+    ({"m": 72, "n": 24, "k": 80}, 3, {}),  # ragged, the last part ends early
+    ({"m": 64, "n": 16, "k": 400}, 24, {}),  # more than a cluster has
+    ({"m": 17, "n": 72, "k": 80}, 3, {"transposed": True}),
+    ({"m": 384, "n": 32, "k": 112}, 2, {"consumers": 2, "tile": (128, 16, 16), "raster_group": 2}),
+    ({"m": 64, "n": 16, "k": 1040}, 64, {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("problem", "parts", "config"),
+    [MORE[0], *(pytest.param(*x, marks=pytest.mark.slow) for x in MORE[1:])],
+)
+@pytest.mark.parametrize("mode", ["serial", "atomic"])
+def test_values_and_verdicts(mode, problem, parts, config):
+    if mode == "atomic" and "transposed" in config:
+        pytest.skip("its rows are no rows in memory")
+    given = {"stages": 2, "consumers": 1, "split_k": parts, "split_mode": mode, **config}
+    tile = given.pop("tile", (64, 24 if config.get("transposed") else 16, 16))
+    mod, module = scheduled({**problem, "out_dtype": "float32"}, tile, **given)
+    report = verify(module, against=mod)
+    assert report.verdict == "clean", str(report)
+    assert "values compared" in str(report)
+
+
+EPILOGUE = {**PROBLEM, "epilogue": ("relu",)}
+
+
+@pytest.mark.parametrize(
+    ("problem", "fields", "match"),
+    [
+        (EPILOGUE, {}, r"found an epilogue, what is stored to .*; need the sum itself, or rounded"),
+        (
+            PROBLEM,
+            {"transposed": True},
+            r"store='tma' with transposed=True; need one of the two",
+        ),
+    ],
+)
+def test_what_cannot_be_added_in_any_order(problem, fields, match):
+    with pytest.raises(ScheduleError, match=match):
+        scheduled(problem, (64, 16, 16), split_k=2, split_mode="atomic", **fields)
+
+
+def test_the_same_bits_in_each_run_are_no_atomic_sums():
+    """As of every sum in any order."""
+    _, atomic = scheduled(PROBLEM, (64, 16, 16), split_k=2, split_mode="atomic")
+    _, serial = scheduled(PROBLEM, (64, 16, 16), split_k=2, split_mode="serial")
+    with PassContext(config={"tvm_hopper.deterministic": True}):
+        with pytest.raises(LoweringError, match=r"whose terms come in any order; need results"):
+            load(atomic)
+        load(serial)
+
+
+@pytest.mark.parametrize("mode", ["serial", "atomic"])
+def test_a_way_that_nothing_chooses(mode):
+    with pytest.raises(ScheduleError, match=f"split_mode='{mode}' alone; need split_k too"):
+        hs.MatmulConfig(split_mode=mode)

@@ -1,0 +1,172 @@
+"""Elements of a thread's vector that lie side by side in a tensor, wherever that is.
+
+    for v in unroll(8): tile[v] = f(X[i, tx * 8 + v + 64])       X from tx * 8 + 64, eight lanes
+
+An index is one of a vector if it grows by one from each element to the next, and its first is a
+multiple of the lanes that are loaded at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import sym, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import DTYPES
+from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
+
+
+@dataclass(frozen=True)
+class LaneVector:
+    """Loads that are one vector: the tensor, its first element, the lanes loaded at once."""
+
+    loads: tuple[ir.TensorLoad, ...]
+    first: tuple[Any, ...]
+    lanes: int
+    exists: tuple[Any, ...]  # conditions under which it is loaded
+
+    @property
+    def tensor(self) -> ir.Var:
+        """Return the tensor that it is loaded from."""
+        return self.loads[0].source
+
+
+def find_vectors(loop: ir.For, value: Any) -> tuple[LaneVector, ...]:
+    """Return the vectors that a value of a loop over elements is computed from.
+
+    Parameters
+    ----------
+    loop : For
+        Runs over the elements of a thread's vector.
+    value : Expr
+        What each of them is.
+    """
+    return tuple(_Elements(loop).vectors(value))
+
+
+class _Elements:
+    """What the elements of one loop load."""
+
+    def __init__(self, loop: ir.For) -> None:
+        self.lane = loop.loop_var
+        self.extent = int(loop.extent)
+        self.analyzer = sym.Analyzer()
+        self.analyzer.bind(self.lane, tvm.ir.Range(0, loop.extent))
+
+    def vectors(self, value: Any) -> list[LaneVector]:
+        """Return the vectors in a value, loads of the same elements together."""
+        merged: list[LaneVector] = []
+        for one in self._vectors(value, ()):
+            same = next((i for i, x in enumerate(merged) if _is_same(x, one)), None)
+            if same is None:
+                merged.append(one)
+            else:
+                old = merged[same]
+                merged[same] = LaneVector(
+                    (*old.loads, *one.loads), old.first, old.lanes, old.exists
+                )
+        return merged
+
+    def _vectors(self, value: Any, exists: tuple[Any, ...]) -> Iterator[LaneVector]:
+        for node, side in _choices(value):
+            if isinstance(node, ir.TensorLoad):
+                if (place := self._place(node)) is not None:
+                    yield LaneVector((node,), place[0], place[1], exists)
+                continue
+            condition = self.analyzer.simplify(node.args[0])
+            yield from self._vectors(node.args[0], exists)
+            if ir.depends_on(condition, [self.lane]):
+                continue
+            yes = list(self._vectors(side[0], (*exists, condition)))
+            no = list(self._vectors(side[1], (*exists, tirx.Not(condition))))
+            yield from _one_side_each(condition, exists, yes, no)
+
+    def _place(self, load: ir.TensorLoad) -> tuple[tuple[Any, ...], int] | None:
+        """Return the first element and the lanes that are loaded at once; None for no vector."""
+        tensor, dtype = load.source, ir.dtype_of(load.source)
+        if str(tensor.scope()) not in ("", "global") or list(tensor.strides) or dtype == "bool":
+            return None
+        if dtype not in DTYPES or ir.find_all(list(load.indices), ir.TensorLoad, self._is_each):
+            return None
+        *rows, last = load.indices
+        first = self.analyzer.simplify(ir.substitute(last, {self.lane: 0}))
+        step = self.analyzer.simplify(last - first - ir.cast_like(self.lane, last))
+        if not ir.is_const(step, 0) or ir.depends_on(rows, [self.lane]):
+            return None
+        lanes = min(self.extent & -self.extent, THREAD_ACCESS_BYTES // DTYPES[dtype].num_bytes)
+        starts = [first, tensor.shape[-1]] if len(rows) else [first]
+        while lanes > 1 and not all(self._is_multiple(x, lanes) for x in starts):
+            lanes //= 2
+        return ((*rows, first), lanes) if lanes > 1 else None
+
+    def _is_each(self, load: ir.TensorLoad) -> bool:
+        return ir.depends_on(load, [self.lane])
+
+    def _is_multiple(self, value: Any, lanes: int) -> bool:
+        return ir.is_const(self.analyzer.simplify(value % lanes), 0)
+
+
+def _choices(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
+    """Return the outermost loads and choices of a value, with the two sides of each choice.
+
+    What stands behind the first operand of `and` and `or` may not be there to load.
+    """
+    found: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def load(node: ir.TensorLoad, _mutator: Any) -> Any:
+        found.append((node, ()))
+        return node
+
+    def call(node: ir.Call, mutator: Any) -> Any:
+        if not node.op.name.endswith("if_then_else"):
+            return mutator.default_mutate(node)
+        found.append((node, (node.args[1], node.args[2])))
+        return node
+
+    def short(node: Any, mutator: Any) -> Any:
+        mutator.mutate(node.a)
+        return node
+
+    callbacks: list[tuple[type, Any]] = [(ir.TensorLoad, load), (ir.Call, call)]
+    callbacks += [(tirx.And, short), (tirx.Or, short)]
+    ir.mutate(value, callbacks)
+    return found
+
+
+def _one_side_each(
+    condition: Any, exists: tuple[Any, ...], yes: list[LaneVector], no: list[LaneVector]
+) -> Iterator[LaneVector]:
+    """Make one vector of those that the two sides of a choice load of a tensor."""
+    rest = list(no)
+    for one in yes:
+        here = len(one.exists) == len(exists) + 1  # under no further condition
+        other = next((x for x in rest if here and _may_share(one, x, len(exists) + 1)), None)
+        if other is None:
+            yield one
+            continue
+        rest = [x for x in rest if x is not other]
+        first = tuple(
+            a if ir.is_const(ir.simplify(a - b), 0) else tirx.Select(condition, a, b)
+            for a, b in zip(one.first, other.first, strict=True)
+        )
+        yield LaneVector((*one.loads, *other.loads), first, one.lanes, exists)
+    yield from rest
+
+
+def _may_share(one: LaneVector, other: LaneVector, depth: int) -> bool:
+    same = one.tensor.same_as(other.tensor) and one.lanes == other.lanes
+    loads = ir.find_all([*one.first, *other.first], ir.TensorLoad)  # a choice would make both
+    return same and len(other.exists) == depth and not loads
+
+
+def _is_same(one: LaneVector, other: LaneVector) -> bool:
+    equal = tvm_ffi.structural_equal
+    return one.tensor.same_as(other.tensor) and all(
+        len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
+        for a, b in ((one.first, other.first), (one.exists, other.exists))
+    )

@@ -4,13 +4,14 @@ First each layer alone, on the same input, against float32: the error of ours be
 TVM and of PyTorch. Then all layers one after another, for a prefill and for decode steps, weights
 read from memory in every pass, contenders in turn in one process; what can be captured is replayed
 from a graph. Without attention a layer is its norms, products, and gate. With it, TVM computes it
-by its paged cache ("paged", steps launched one by one, the host's planning of a step left out) or
-by hand ("plain"), PyTorch by `scaled_dot_product_attention` on keys and values that lie in place.
+by its paged cache ("paged", the host's planning of a step left out) or by hand ("plain"), PyTorch
+by `scaled_dot_product_attention` on keys and values that lie in place.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 import time
@@ -68,12 +69,10 @@ def _relative(got: Any, exact: Any) -> str:
     return f"{float(error):.2e}"
 
 
-def _captured(step: Step) -> Step:
-    """Capture a step, where it can be; else return it as it is."""
+def captured(step: Step) -> Step:
+    """Capture a step, where it can be; else return it as it is, and say so."""
     import torch
 
-    if not step.can_be_captured:
-        return step
     call = step.call
     call()
     torch.cuda.synchronize()
@@ -91,7 +90,7 @@ def _captured(step: Step) -> Step:
     def replay(_: Any = kept) -> None:
         graph.replay()
 
-    return Step(replay)
+    return replace(step, call=replay)
 
 
 def measure(steps: dict[str, Step], seconds: float) -> dict[str, float]:
@@ -183,18 +182,22 @@ def run(one: Pass, plan: Plan, models: dict[str, Any], weights: list[Any]) -> di
     ready: dict[str, Step] = {}
     with torch.no_grad():
         for name, make in steps_of(one, plan, models, weights).items():
+            begin = time.monotonic()
             try:
                 ready[name] = make()
                 ready[name].before()
                 ready[name].call()
+                torch.cuda.synchronize()
                 ready[name].after()
             except Exception as error:
                 print(
                     f"  {one.name}, {name}: {type(error).__name__} {str(error)[:300]}", flush=True
                 )
                 ready.pop(name, None)
+            if name == COMPILED:
+                print(f"  compiled in {time.monotonic() - begin:.1f} s", flush=True)
         apart = check(ready)
-        times = measure({name: _captured(x) for name, x in ready.items()}, plan.seconds)
+        times = measure({name: captured(x) for name, x in ready.items()}, plan.seconds)
     row: dict[str, Any] = {"dtype": plan.dtype, "attention": plan.attention, "pass": one.name}
     for name in (OURS, STOCK, EAGER, COMPILED):
         row[f"{name}, us"] = round(times[name], 1) if name in times else ""
@@ -231,8 +234,8 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--no-stock", action="store_true", help="leave TVM's own pipeline out")
     parser.add_argument("--no-errors", action="store_true", help="leave errors of layers out")
-    parser.add_argument("--classes", default="8,16,128,2048", help="bounds of size classes")
-    parser.add_argument("--only", default="", help="passes whose name contains this")
+    parser.add_argument("--classes", default="1,16,128,2048", help="bounds of size classes")
+    parser.add_argument("--only", default="", help="passes whose names this finds")
     parser.add_argument("--seconds", type=float, default=0.4, help="of each row")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
@@ -257,7 +260,7 @@ def main(argv: list[str]) -> int:
                     wrong.append({"dtype": dtype, **row})
                     print(*row.values(), sep="  ", flush=True)
             for one in PASSES:
-                if arguments.only not in one.name:
+                if not re.search(arguments.only, one.name):
                     continue
                 if time.monotonic() - begin > arguments.budget:
                     plan = replace(plan, mode="no")

@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.relax_kernels", description=__doc__)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--dtype", default="float16", choices=("float16", "bfloat16"))
-    parser.add_argument("--classes", default="8,16,128,2048", help="bounds of size classes")
+    parser.add_argument("--classes", default="1,16,128,2048", help="bounds of size classes")
     parser.add_argument("--only", default="", help="passes whose name contains this")
     parser.add_argument("--torch-compile", default="no", help="mode of torch.compile")
     parser.add_argument("--compiled", default="prefill,decode batch 1$", help="passes it runs")

@@ -27,7 +27,6 @@ class Step:
     call: Callable[[], Any]
     before: Callable[[], Any] = field(default=_nothing)
     after: Callable[[], Any] = field(default=_nothing)
-    can_be_captured: bool = True
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ def caller(machine_: Any, one: Pass, x: Any, weights: Sequence[Any], past: Seque
 
 
 class PagedCache:
-    """TVM's paged cache of keys and values, filled for one pass; a step leaves it as it was."""
+    """TVM's paged cache of keys and values, filled for one pass."""
 
     def __init__(self, machine_: Any, one: Pass) -> None:
         import tvm_ffi
@@ -184,14 +183,11 @@ class PagedCache:
         """End a step, and keep its tokens."""
         _kv_state("end_forward")(self.cache)
 
-    def back(self) -> None:
-        """End a step, and forget its tokens."""
-        self.end()
-        for sequence in range(self.one.batch):
-            _kv_state("popn")(self.cache, sequence, self.one.length)
-
     def step(self, x: Any, weights: Sequence[Any], before: Any) -> Step:
-        """Return the step on PyTorch's tensors, behind the tokens `before`."""
+        """Return the step on PyTorch's tensors, behind the tokens `before`.
+
+        It is planned once and never ended: each call stores the same tokens in the same places.
+        """
         import tvm_ffi
 
         given = [tvm_ffi.from_dlpack(y) for y in weights]
@@ -203,9 +199,8 @@ class PagedCache:
         self.begin(self.one.past)
         run("prefill", before.view(1, -1, before.shape[-1]))
         self.end()
-        return Step(
-            lambda: run(self.one.method, x), lambda: self.begin(self.one.length), self.back, False
-        )
+        self.begin(self.one.length)
+        return Step(lambda: run(self.one.method, x))
 
 
 def _kv_state(name: str) -> Any:

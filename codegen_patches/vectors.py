@@ -4,6 +4,7 @@
     int8x4(x, x, x, x)      x has to be a constant: anything else ends in a failed check
     A[int32x8(i, i, ...)]   a place for each of 8 lanes: CUDA has no vector of 8 integers
     float16x16              no type at all
+    boolx4 in memory        printed as ushort4: 2 bytes for each, where the array has one
 
 Upstream: `PrintVecElemStore` and the broadcasts of src/backend/cuda/codegen/codegen_cuda.cc, as of
 apache-tvm 0.27.0.post1.
@@ -36,6 +37,8 @@ def most_lanes(loop: ir.For) -> int:
         # of what is computed: the types of indices are no vector's
         value = ir.replace(store.value, ir.TensorLoad, lambda x: ir.Var("x", ir.dtype_of(x)))
         typed += ir.find_all(value, tirx.Cast)
+    if any(ir.dtype_of(x) == "bool" for x in typed if not isinstance(x, tirx.Cast)):
+        return 1
     names = {ir.dtype_of(x) for x in typed} - {"bool"}
     sizes = [DTYPES[name].num_bytes for name in names if name in DTYPES]
     if all(isinstance(store.value, ir.TensorLoad) for store in stores):
@@ -44,27 +47,31 @@ def most_lanes(loop: ir.For) -> int:
         lanes = min((PRINTED_LANES[size] for size in sizes), default=THREAD_ACCESS_BYTES)
         if any(_spreads_byte(store.value, loop.loop_var) for store in stores):
             return 1
-    apart = [load for store in stores for load in _apart(store.value, loop.loop_var, lanes)]
-    if any(DTYPES[ir.dtype_of(load)].num_bytes == 1 for load in apart):
+    apart = [x for store in stores for x in _apart(store, loop.loop_var, lanes)]
+    if any(DTYPES[name].num_bytes == 1 for name in apart):
         return 1
     return min(lanes, MOST_PLACES) if apart else lanes
 
 
-def _apart(value: Any, lane: ir.Var, lanes: int) -> list[Any]:
-    """Return the loads whose places depend on the lane, but are no neighbors."""
+def _apart(store: Any, lane: ir.Var, lanes: int) -> list[str]:
+    """Return the types of what lanes load and store at places that are no neighbors."""
     analyzer = sym.Analyzer()
     analyzer.bind(lane, tvm.ir.Range.from_min_extent(0, lanes))
 
-    def are_neighbors(load: Any) -> bool:
-        *outer, last = (analyzer.simplify(index) for index in load.indices)
+    def are_neighbors(indices: Any) -> bool:
+        *outer, last = (analyzer.simplify(index) for index in indices)
         start = analyzer.simplify(last - lane)
         return not any(ir.depends_on(index, [lane]) for index in (*outer, start))
 
-    loads = ir.find_all(value, ir.TensorLoad, lambda x: ir.dtype_of(x) in DTYPES)
+    loads = ir.find_all(store.value, ir.TensorLoad)
+    places = [(ir.dtype_of(x), x.indices) for x in loads]
+    places.append((ir.dtype_of(store.buffer), store.indices))
     return [
-        load
-        for load in loads
-        if any(ir.depends_on(index, [lane]) for index in load.indices) and not are_neighbors(load)
+        dtype
+        for dtype, indices in places
+        if dtype in DTYPES
+        and any(ir.depends_on(index, [lane]) for index in indices)
+        and not are_neighbors(indices)
     ]
 
 

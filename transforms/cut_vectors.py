@@ -26,6 +26,7 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.vectors import most_lanes
+from tvm_hopper.requests.bodies import is_memory_bound
 from tvm_hopper.requests.keys import ASYNC_COPY
 
 
@@ -76,10 +77,11 @@ class CutVectors:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
-        """Cut the vectors of one function's kernels that have copies of ours."""
+        """Cut the vectors of one function's kernels that are ours."""
 
         def cut(kernel: ir.For) -> ir.For:
-            if not ir.find_blocks(kernel, ASYNC_COPY) or not (plan := plan_vectors(kernel)):
+            is_ours = ir.find_blocks(kernel, ASYNC_COPY) or is_memory_bound(kernel)
+            if not is_ours or not (plan := plan_vectors(kernel)):
                 return kernel
             after = rewrite_vectors(kernel, plan)
             assert not plan_vectors(after), "CutVectors left a vector that is too long"

@@ -9,10 +9,10 @@ import pytest
 import tvm
 from tvm import relax
 
-from tests.relax import models
-from tvm_hopper.relax import report
+from tests.relax import models, test_fuse_rows
+from tvm_hopper.relax import join_products, report
 from tvm_hopper.relax.records import OURS
-from tvm_hopper.testing.llama import SMALL, llama
+from tvm_hopper.testing.llama import SMALL, llama, separate_block
 
 pytestmark = pytest.mark.gpu
 
@@ -55,3 +55,43 @@ def test_against_float32(attention, dtype):
         assert got.shape == want.shape
         error = np.linalg.norm(got - want) / np.linalg.norm(want)
         assert error < (0.002 if dtype == "float16" else 0.016), (name, batch, length, error)
+
+
+def test_products_that_are_joined():
+    """The same values as those of the products by themselves; keys and values too."""
+    if not tvm.cuda(0).exist or tvm.cuda(0).compute_version != "9.0":
+        pytest.skip("no GPU of compute capability 9.0")
+    mod, device = separate_block(SHAPE, "float16"), tvm.cuda(0)
+    wide = models.legalized(separate_block(SHAPE, "float32"))
+    pipeline = relax.get_pipeline("tvm_hopper", classes=models.CLASSES)
+    for gates in (True, False):
+        joined = join_products(mod, gates=gates)
+        ex = relax.build(joined, target=models.H200, relax_pipeline=pipeline)
+        machine = relax.VirtualMachine(ex, device)
+        for _, batch, length in CASES:
+            x, weights = models.inputs_of(mod, "main", {"batch": batch, "length": length})
+            made = machine["transform_params"](on_device(weights, device))
+            got = machine["main"](on_device(x, device), made)
+            want = models.on_processor(wide, "main", as_float32([x, weights]))
+            for one, other in zip(got, want, strict=True):
+                error = np.linalg.norm(one.numpy() - other) / np.linalg.norm(other)
+                assert error < 0.002, (gates, batch, length, error)
+
+
+@pytest.mark.parametrize("name", test_fuse_rows.FUSED)
+def test_norms_with_what_they_read(name):
+    if not tvm.cuda(0).exist or tvm.cuda(0).compute_version != "9.0":
+        pytest.skip("no GPU of compute capability 9.0")
+    body, *_ = test_fuse_rows.FUSED[name]
+    mod, device = test_fuse_rows.model(body), tvm.cuda(0)
+    ex = relax.build(mod, target=models.H200, relax_pipeline="tvm_hopper")
+    assert any(x.name.startswith("fused_") for x in report(ex).functions)
+    wide = models.legalized(test_fuse_rows.model(body, dtype="float32"))
+    for batch, length in ((1, 1), (3, 7), (2, 1000)):
+        given = models.inputs_of(mod, "main", {"b": batch, "s": length})
+        got = relax.VirtualMachine(ex, device)["main"](*on_device(given, device))
+        want = models.on_processor(wide, "main", as_float32(given))
+        got = [got] if hasattr(got, "numpy") else list(got)
+        for one, other in zip(got, want, strict=True):
+            error = np.linalg.norm(one.numpy() - other) / np.linalg.norm(other)
+            assert error < 0.002, (name, batch, length, error)

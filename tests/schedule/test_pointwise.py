@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tvm
 from tvm import s_tir, te
@@ -108,7 +109,9 @@ def test_vectors_of_bool():
     assert "vectors of 4 each" in chosen(mod)[1]
     sch = s_tir.Schedule(mod)
     hs.pointwise(sch)
-    assert capture.lookup(tvm.compile(sch.mod, TARGET)).compile().cubin
+    ex = tvm.compile(sch.mod, TARGET)
+    assert capture.lookup(ex).compile().cubin
+    assert "(ushort" not in capture.cuda_sources(ex)[0]  # TVM's type for them: two bytes for each
 
 
 def test_outputs_of_two_shapes():
@@ -278,3 +281,18 @@ def test_one_part_alone_is_inlined():
     part = te.compute((5, 32), lambda i, j: x[i, j + 32], name="P")
     mod = module(x, te.compute((5, 32), lambda i, j: part[i, j] * part[i, j], name="Y"))
     assert text_of(mod).count("X_local") == 0
+
+
+def test_images_of_a_few_elements():
+    """A vector of the result goes on in the next channel: its places are four at most."""
+    x = tensor(2, 2, 2, 768)
+    turned = te.compute(
+        (2, 768, 2, 2), lambda n, c, h, w: x[n, h, w, c].astype("float16"), name="turned"
+    )
+    sch = s_tir.Schedule(module(x, turned))
+    hs.pointwise(sch)
+    (text,) = capture.cuda_sources(tvm.compile(sch.mod, target=TARGET))
+    assert "make_longlong4" not in text
+    given = {"X": np.random.default_rng(0).standard_normal((2, 2, 2, 768)).astype("float32")}
+    report = verify(sch.mod, given, target=TARGET, against=module(x, turned), progress=False)
+    assert report.verdict == "clean", report.table()

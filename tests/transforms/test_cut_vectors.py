@@ -92,3 +92,19 @@ def test_bytes_that_are_the_same_in_all_lanes_are_no_vector(place):
     assert not ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
     (loop,) = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.UNROLLED)
     assert int(loop.extent) == 8
+
+
+def test_places_of_a_store_that_are_apart():
+    """Lanes that go on in another dimension: CUDA has no vector of 8 integers for their places."""
+    apart = "C[v // 4, tx * 4 + v % 4] = tile[0, tx + v]"
+    text = BEFORE.replace("C[bx, tx * 8 + v] = VALUE", apart)
+    (kernel,) = ir.kernels(run(parse(text), CutVectors()))
+    (loop,) = ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
+    assert int(loop.extent) == 4
+
+
+def test_bools_in_memory_are_no_vector():
+    """TVM prints a vector of them with two bytes for each."""
+    text = BEFORE.replace("VALUE", "tile[0, tx * 8 + v]").replace("float16", "bool")
+    (kernel,) = ir.kernels(run(parse(text), CutVectors()))
+    assert not ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)

@@ -85,9 +85,11 @@ def products(sch: s_tir.Schedule) -> list[str]:
         return found
     for block in sch.get_child_blocks(sch.get_sblock(str(root.block.name_hint))):
         node = sch.get(block)
-        reduces = any(x.iter_type == IterVar.CommReduce for x in node.iter_vars)
-        if node.init is not None and reduces and len(node.reads) == 2:
-            found.append(str(node.name_hint))
+        summed = [x.var for x in node.iter_vars if x.iter_type == IterVar.CommReduce]
+        if node.init is not None and summed and len(node.reads) == 2:
+            both = all(any(ir.depends_on(x.min, summed) for x in r.region) for r in node.reads)
+            if both:  # squares of what is left of a row's mean are no product
+                found.append(str(node.name_hint))
     return found
 
 

@@ -4,6 +4,7 @@ ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
 print(tvm_hopper.relax.report(ex))
 """
 
+from .join_products import join_products
 from .lowering import model_pipeline, prepare
 from .model_report import ModelReport, report
 from .options import ModelOptions
@@ -14,6 +15,7 @@ __all__ = [
     "ModelReport",
     "disable",
     "enable",
+    "join_products",
     "model_pipeline",
     "prepare",
     "report",

@@ -20,6 +20,7 @@ from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests.targets import name_target, target_arch
 
 from .flatten_batch import FlattenBatch
+from .fuse_rows import FuseRows
 from .keep_records import KeepRecords
 from .options import WHERE, ModelOptions, as_options
 from .schedule_functions import ScheduleFunctions
@@ -34,7 +35,9 @@ def prepare_passes() -> list[Any]:
         relax.get_pipeline("zero"),  # legalize, fuse
         relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
         FlattenBatch(),  # batch and sequence are rows
-        relax.transform.DeadCodeElimination(),  # functions that nobody calls any more
+        relax.transform.DeadCodeElimination(),  # functions and views that nobody reads any more
+        FuseRows(),  # what a norm reads, in its kernel
+        relax.transform.DeadCodeElimination(),
     ]
 
 

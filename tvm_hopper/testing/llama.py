@@ -253,3 +253,48 @@ def llama(
         methods["create"] = spec.MethodSpec(create, list(names), kinds, "none", "none")
     whole = spec.ModuleSpec(model, list(methods), list(methods.values()))
     return model.export_tvm(spec=whole)[0]
+
+
+class SeparateBlock(nn.Module):
+    """A block without attention whose q, k, v, gate and up are products of their own."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        def linear(depth: int, columns: int) -> nn.Linear:
+            return nn.Linear(depth, columns, bias=False)
+
+        wide, narrow = shape.heads * shape.head, shape.kv_heads * shape.head
+        self.norm1 = nn.RMSNorm(shape.hidden, -1, 1e-5, bias=False)
+        self.norm2 = nn.RMSNorm(shape.hidden, -1, 1e-5, bias=False)
+        self.q, self.k, self.v = (linear(shape.hidden, x) for x in (wide, narrow, narrow))
+        self.out = linear(wide, shape.hidden)
+        self.gate, self.up = linear(shape.hidden, shape.inner), linear(shape.hidden, shape.inner)
+        self.down = linear(shape.inner, shape.hidden)
+
+    def forward(self, x: Any) -> Any:
+        """Return the residual stream behind the block, keys and values."""
+        y = self.norm1(x)
+        q, k, v = self.q(y), self.k(y), self.v(y)
+        x = x + self.out(q)
+        y = self.norm2(x)
+        return x + self.down(op.silu(self.gate(y)) * self.up(y)), k, v
+
+
+def separate_block(
+    shape: LlamaShape = SMALL, dtype: str = "float16", params: str = "packed"
+) -> tvm.IRModule:
+    """Return a module of one function, "main", of (batch, length, hidden) and the weights.
+
+    Parameters
+    ----------
+    shape : LlamaShape
+        Its sizes.
+    dtype : str
+        Of everything.
+    params : str
+        "packed": weights are one tuple; "plain": parameters of their own.
+    """
+    block = SeparateBlock(shape)
+    block.to(dtype)
+    given = {"x": spec.Tensor(["batch", "length", shape.hidden], dtype)}
+    method = spec.MethodSpec(block.forward, list(given), list(given.values()), params, "none")
+    return block.export_tvm(spec=spec.ModuleSpec(block, ["main"], [method]))[0]

@@ -1,0 +1,160 @@
+"""What joining gains: `python -m benchmarks.relax_fusions`.
+
+A block of Llama-3-8B without attention, whose q, k, v, gate and up are products of their own, as it
+is, with all of them joined by `tvm_hopper.relax.join_products`, and without joining gate and up;
+and a residual's sum with the RMSNorm of it, as one kernel and as two.  Contenders in turn in one
+process, replayed from graphs, cold L2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.relax import RESULTS, captured, measure
+from benchmarks.relax_models import TARGET, Step
+from tvm_hopper.testing.llama import LlamaShape, separate_block
+
+ROWS = (1, 16, 128, 2048)
+FLUSHED = 256 << 20  # bytes written between two calls: more than L2 holds
+COLUMNS = [
+    "what",
+    "rows",
+    "apart, us",
+    "joined, us",
+    "gain",
+    "without gates, us",
+    "gain ",
+    "differ",
+]
+
+
+def load(mod: Any, pipeline: Any) -> Any:
+    """Build a model and load it on the device."""
+    import tvm
+    from tvm import relax
+
+    ex = relax.build(mod, target=TARGET, relax_pipeline=pipeline)
+    return relax.VirtualMachine(ex, tvm.cuda(0))
+
+
+def residual_norm(hidden: int, dtype: str) -> Any:
+    """Return a model of a sum and the norm of it, both of which are read."""
+    from tvm import relax, tirx
+
+    builder = relax.BlockBuilder()
+    rows = tirx.Var("rows", "int64")
+    x, y = (relax.Var(n, relax.TensorType((rows, hidden), dtype)) for n in "xy")
+    w = relax.Var("w", relax.TensorType((hidden,), dtype))
+    with builder.function("main", [x, y, w]):
+        with builder.dataflow():
+            s = builder.emit(relax.op.add(x, y))
+            n = builder.emit(relax.op.nn.rms_norm(s, w, [-1]))
+            out = builder.emit_output(relax.Tuple([s, n]))
+        builder.emit_func_output(out)
+    return builder.finalize()
+
+
+def apart_pipeline() -> Any:
+    """Return the pipeline without FuseRows."""
+    import tvm
+    from tvm.relax.backend.cuda import pipeline as stock
+    from tvm.target import Target
+
+    from tvm_hopper.relax.lowering import scheduling_passes
+    from tvm_hopper.relax.options import ModelOptions
+
+    target = Target(TARGET)
+    passes = [x for x in scheduling_passes(target, ModelOptions()) if "FuseRows" not in x.info.name]
+    passes += [*stock.dataflow_lower_passes(target), *stock.finalize_passes(target)]
+    return tvm.transform.Sequential(passes)
+
+
+def step(function: Any, *given: Any) -> Step:
+    """Return a call on PyTorch's tensors, in front of which L2 is filled with others."""
+    import torch
+    import tvm_ffi
+
+    other = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
+    arguments = [
+        [tvm_ffi.from_dlpack(y) for y in x] if isinstance(x, list) else tvm_ffi.from_dlpack(x)
+        for x in given
+    ]
+
+    def call() -> Any:
+        with tvm_ffi.use_torch_stream():
+            return function(*arguments)
+
+    return Step(call, other.zero_)
+
+
+def row(what: str, rows: int, steps: dict[str, Step], seconds: float) -> dict[str, Any]:
+    """Time two contenders; return a row of the table."""
+    import torch
+
+    results = [[torch.from_dlpack(x).double() for x in s.call()] for s in steps.values()]
+    differ = max(
+        float((a - b).norm() / a.norm())
+        for other in results[1:]
+        for a, b in zip(results[0], other, strict=True)
+    )
+    times = measure({n: captured(s) for n, s in steps.items()}, seconds)
+    apart, *others = times.values()
+    values: list[Any] = [what, rows, round(apart, 2)]
+    for time in others:
+        values += [round(time, 2), round(apart / time, 3)]
+    values += [*[""] * (len(COLUMNS) - 1 - len(values)), f"{differ:.1e}"]
+    print(*values, sep="  ", flush=True)
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def main(argv: list[str]) -> int:
+    """Print the table and write it to `results/`; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.relax_fusions", description=__doc__)
+    parser.add_argument("--dtype", default="float16", choices=("float16", "bfloat16"))
+    parser.add_argument("--classes", default="1,16,128,2048", help="bounds of size classes")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of each row")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args(argv)
+    import torch
+    from tvm.relax import get_pipeline
+
+    from tvm_hopper.relax import join_products
+
+    shape, classes = LlamaShape(), tuple(map(int, arguments.classes.split(",")))
+    pipeline = get_pipeline("tvm_hopper", classes=classes)
+    made: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, arguments.dtype)}
+    table = []
+    mod = residual_norm(shape.hidden, arguments.dtype)
+    norms = {"two": load(mod, apart_pipeline()), "one": load(mod, pipeline)}
+    for rows in ROWS:
+        x, y = (torch.randn(rows, shape.hidden, **made) for _ in range(2))
+        weight = torch.rand(shape.hidden, **made)
+        steps = {n: step(m["main"], x, y, weight) for n, m in norms.items()}
+        table.append(row("residual and norm", rows, steps, arguments.seconds))
+    mod = separate_block(shape, arguments.dtype)
+    apart = load(mod, pipeline)
+    joined = {gates: load(join_products(mod, gates=gates), pipeline) for gates in (True, False)}
+    heads = [shape.heads * shape.head, *2 * [shape.kv_heads * shape.head]]
+    sizes = [*((x, shape.hidden) for x in heads), (shape.hidden, heads[0])]
+    sizes += [*2 * [(shape.inner, shape.hidden)], (shape.hidden, shape.inner)]
+    weights = [torch.rand(shape.hidden, **made) + 0.5 for _ in range(2)]
+    weights += [torch.randn(size, **made) * size[1] ** -0.5 for size in sizes]
+    once = {g: step(m["transform_params"], weights).call() for g, m in joined.items()}
+    for rows in ROWS:
+        x = torch.randn(1, rows, shape.hidden, **made)
+        steps = {"apart": step(apart["main"], x, weights)}
+        for gates, model in joined.items():
+            given = [torch.from_dlpack(y) for y in once[gates]]
+            steps[f"gates {gates}"] = step(model["main"], x, given)
+        table.append(row("block of a model", rows, steps, arguments.seconds))
+    title = f"Products joined, norms with their sums, {arguments.dtype}"
+    print(machine.save(arguments.out, "relax_fusions", title, COLUMNS, table))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

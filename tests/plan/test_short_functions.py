@@ -209,29 +209,3 @@ def test_operators_are_registered_once():
     call = approximations.power_of_two(X)
     assert ir.dtype_of(call) == "float32"
     assert tvm.ir.Op.get(f"tirx.{approximations.RCP}") is not None
-
-
-def test_the_reciprocal_by_multiply_adds():
-    """The text of `rcp_in_turns` for odd turns, each operation rounded once."""
-
-    def fma(a: Any, b: Any, c: Any) -> Any:
-        return (a.astype(float) * b.astype(float) + np.float64(c)).astype(np.float32)
-
-    rng = np.random.default_rng(3)
-    bits = rng.integers(0x3F800000, 0x7F800001, 300_000, dtype=np.uint32).view(np.float32)
-    near = np.linspace(1, 4, 300_000, dtype=np.float32)
-    x = np.concatenate([near, bits, np.array([1, 2.0**125, 3e38, np.inf, np.nan], np.float32)])
-    limited = np.minimum(x, np.float32(2.0**125))
-    with np.errstate(all="ignore"):
-        y = (np.int32(0x7EF3126E) - limited.view(np.int32)).view(np.float32)
-        e = fma(-limited, y, 1.0)
-        y = fma(y, fma(e, e, e), y)
-        y = fma(y, fma(-limited, y, 1.0), y).astype(float)
-    want = 1 / x.astype(float)
-    assert np.isnan(y[-1])
-    off = np.abs(y - want)[:-1]
-    assert (off <= 2.0**-23 * want[:-1] + 2.0**-125).all()
-    constants = ("0x7EF3126E", "0f7E000000")
-    signature, text = approximations.TEXTS[approximations.IN_TURNS]
-    assert signature == "(float x, int turn)"
-    assert all(x in text for x in constants)

@@ -151,3 +151,10 @@ def test_rows_of_several_dimensions_are_not_staged():
     refuse(
         mod, "stage=True for rows over several dimensions of X", hs.RowReductionConfig(stage=True)
     )
+
+
+def test_all_of_a_tensor_is_no_row():
+    x = te.placeholder((64, 128), "float32", name="X")
+    i, j = te.reduce_axis((0, 64), "i"), te.reduce_axis((0, 128), "j")
+    y = te.compute((), lambda: te.sum(x[i, j], axis=[i, j]), name="Y")
+    refuse(tvm.IRModule({"main": te.create_prim_func([x, y])}), "block Y: found a reduction over")

@@ -49,7 +49,7 @@ def inline_rows(
         _inline_views(sch, other)
     parts = inline_parts(sch, HELPER, recompute, other)
     several = [p for p in parts if len(p.reduced) > 1]
-    if not several or not several[0].spatial:  # all of a tensor has no rows to count
+    if not several or not several[0].outputs[0].shape:  # a scalar has no rows to count
         return parts
     for part in several:
         _check(part)

@@ -1,5 +1,7 @@
 """A kernel carries its configuration: through traces and JSON, and without a change of code."""
 
+from dataclasses import replace
+
 import pytest
 import tvm
 from tvm import s_tir

@@ -22,6 +22,7 @@ from .insert_syncs import InsertSyncs
 from .layout_shared import LayoutShared
 from .limit_registers import LimitRegisters
 from .load_fragments import LoadFragments
+from .load_in_order import LoadInOrder
 from .lower_channels import LowerChannels
 from .lower_copies import LowerCopies
 from .lower_mma import LowerMma
@@ -54,7 +55,7 @@ from .sum_online import SumOnline
 from .unpack_pairs import UnpackPairs
 from .unstage_rows import UnstageRows
 from .values_ahead import ValuesAhead
-from .wait_for_launches import LoadInOrder, WaitForLaunches
+from .wait_for_launches import WaitForLaunches
 from .widen_indices import WidenIndices
 
 __all__ = [

@@ -39,7 +39,6 @@ from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.keys import EARLY_LOADS
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
-NO_ALIAS = "tirx.noalias"
 PROGRAMMATIC = "tirx.use_programtic_dependent_launch"  # so TVM's runtime calls it
 
 
@@ -134,13 +133,3 @@ class WaitForLaunches:
         assert not ir.find_blocks(after.body, EARLY_LOADS), "WaitForLaunches left a load"
         tags = [str(x) for x in after.attrs.get(LAUNCH_PARAMS, [])]
         return after.with_attr(LAUNCH_PARAMS, [*tags, PROGRAMMATIC])
-
-
-@prim_func_pass(opt_level=0, name="tvm_hopper.LoadInOrder")
-class LoadInOrder:
-    """Let the compiler take nothing that a kernel reads behind its wait for constant."""
-
-    def transform_function(self, func, mod, ctx):
-        """Take `noalias` off a device function that begins early."""
-        tags = [str(x) for x in func.attrs.get(LAUNCH_PARAMS, [])]
-        return func.without_attr(NO_ALIAS) if PROGRAMMATIC in tags else func

@@ -1,8 +1,7 @@
-"""WaitForLaunches: what is loaded before earlier launches have ended; LoadInOrder."""
+"""WaitForLaunches: what is loaded before earlier launches have ended."""
 
 from __future__ import annotations
 
-import pytest
 import tvm
 from tvm import s_tir, te, tirx
 
@@ -12,9 +11,8 @@ from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.pipeline.run import lower_final
 from tvm_hopper.simulation import Program, load, simulate, verify
-from tvm_hopper.testing import workloads
 from tvm_hopper.transforms import WaitForLaunches
-from tvm_hopper.transforms.wait_for_launches import LAUNCH_PARAMS, NO_ALIAS, PROGRAMMATIC
+from tvm_hopper.transforms.wait_for_launches import LAUNCH_PARAMS, PROGRAMMATIC
 
 BEFORE = """
 @T.prim_func(private=True, s_tir=True)
@@ -59,19 +57,6 @@ def test_without_early_loads_nothing_is_begun_early():
     plain = '                            T.sblock_attr({"tvm_hopper.early_loads": 1})\n'
     func = parse(BEFORE, (plain, ""))
     assert run(func, WaitForLaunches()).same_as(func)
-
-
-@pytest.mark.parametrize("config", [ONE, hs.MatmulConfig(dots=True, early_weights=True)])
-def test_the_launch_says_so_and_pointers_may_be_one_another(config):
-    sch = s_tir.Schedule(workloads.matmul(1, 64, 256, "NT", "float16", "float16"))
-    hs.matmul(sch, "C", config)
-    (kernel,) = lower_final(sch.mod, "nvidia/nvidia-h200").device.functions.values()
-    assert PROGRAMMATIC in [str(x) for x in kernel.attrs[LAUNCH_PARAMS]]
-    assert NO_ALIAS not in kernel.attrs
-    other = s_tir.Schedule(workloads.matmul(1, 64, 256, "NT", "float16", "float16"))
-    hs.matmul(other, "C", hs.MatmulConfig(direct=True))
-    (kernel,) = lower_final(other.mod, "nvidia/nvidia-h200").device.functions.values()
-    assert NO_ALIAS in kernel.attrs
 
 
 def two_kernels():

@@ -1,0 +1,35 @@
+"""LoadInOrder: kernels that begin early promise nothing of their pointers."""
+
+from __future__ import annotations
+
+import pytest
+from tvm import s_tir
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.pipeline.run import lower_final
+from tvm_hopper.testing import workloads
+from tvm_hopper.transforms import LoadInOrder
+from tvm_hopper.transforms.load_in_order import NO_ALIAS
+from tvm_hopper.transforms.wait_for_launches import LAUNCH_PARAMS, PROGRAMMATIC
+
+from .scripts import parse, run
+from .test_wait_for_launches import BEFORE, ONE
+
+
+@pytest.mark.parametrize("tags", [[], [PROGRAMMATIC]], ids=["ever", "early"])
+def test_the_word_is_taken_off_kernels_that_begin_early(tags):
+    func = parse(BEFORE).with_attr(NO_ALIAS, True).with_attr(LAUNCH_PARAMS, ["blockIdx.x", *tags])
+    assert (NO_ALIAS in run(func, LoadInOrder()).attrs) == (not tags)
+
+
+@pytest.mark.parametrize("config", [ONE, hs.MatmulConfig(dots=True, early_weights=True)])
+def test_the_launch_says_so_and_pointers_may_be_one_another(config):
+    sch = s_tir.Schedule(workloads.matmul(1, 64, 256, "NT", "float16", "float16"))
+    hs.matmul(sch, "C", config)
+    (kernel,) = lower_final(sch.mod, "nvidia/nvidia-h200").device.functions.values()
+    assert PROGRAMMATIC in [str(x) for x in kernel.attrs[LAUNCH_PARAMS]]
+    assert NO_ALIAS not in kernel.attrs
+    other = s_tir.Schedule(workloads.matmul(1, 64, 256, "NT", "float16", "float16"))
+    hs.matmul(other, "C", hs.MatmulConfig(direct=True))
+    (kernel,) = lower_final(other.mod, "nvidia/nvidia-h200").device.functions.values()
+    assert NO_ALIAS in kernel.attrs

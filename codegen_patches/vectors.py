@@ -33,7 +33,7 @@ def most_lanes(loop: ir.For) -> int:
     stores = ir.find_all(loop.body, ir.BufferStore)
     typed: list[Any] = [store.buffer for store in stores]
     for store in stores:
-        typed += [load.source for load in ir.find_all(store.value, ir.TensorLoad)]
+        typed += [load.source for load in _loads_of_lanes(store.value, loop.loop_var)]
         # of what is computed: the types of indices are no vector's
         value = ir.replace(store.value, ir.TensorLoad, lambda x: ir.Var("x", ir.dtype_of(x)))
         typed += ir.find_all(value, tirx.Cast)
@@ -51,6 +51,13 @@ def most_lanes(loop: ir.For) -> int:
     if any(DTYPES[name].num_bytes == 1 for name in apart):
         return 1
     return min(lanes, MOST_PLACES) if apart else lanes
+
+
+def _loads_of_lanes(value: Any, lane: ir.Var) -> list[Any]:
+    """Return the loads of a value, but not what says the same place for all lanes."""
+    loads = ir.find_all(value, ir.TensorLoad)
+    inner = [y for x in loads for y in ir.find_all(list(x.indices), ir.TensorLoad)]
+    return [x for x in loads if ir.depends_on(x, [lane]) or not any(x.same_as(y) for y in inner)]
 
 
 def _apart(store: Any, lane: ir.Var, lanes: int) -> list[str]:

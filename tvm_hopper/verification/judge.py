@@ -144,15 +144,14 @@ def verify(
     program = load(ex_or_mod, target, entry)
     with ProgressLine(progress) as line:
         values, _ = complete(program.arguments, inputs or {}, blank_memory)
+        reports = []
         try:
-            ways = ways_to_call(program, values, num_sms)
+            for allocator in ways_to_call(program, values, num_sms):
+                plain = _PlainProgram.find(ex_or_mod, program, against)
+                arguments = plain, program, inputs, runs, blocks, max_ctas, budget_s, num_sms
+                reports.append(_judge(*arguments, line, allocator))
         except TensorMapError as error:  # the driver refuses it: no kernel is launched
             return Report((finding("TENSOR_MAP", str(error)),), (), ())
-        reports = []
-        for allocator in ways:
-            plain = _PlainProgram.find(ex_or_mod, program, against)
-            arguments = plain, program, inputs, runs, blocks, max_ctas, budget_s, num_sms
-            reports.append(_judge(*arguments, line, allocator))
     return joined(reports)
 
 

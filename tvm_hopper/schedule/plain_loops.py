@@ -26,7 +26,7 @@ def has_product(sch: s_tir.Schedule, loop: Any) -> bool:
     if ir.find_blocks(node, keys.WGMMA):
         return True
     inside = list(ir.thread_axes(node.body))
-    around = [x.thread_binding for x in map(sch.get, _around(sch, loop))]
+    around = [x.thread_binding for x in _around(sch, loop)]
     around = [str(x.thread_tag) for x in around if x is not None]
     if any(tag in THREADS for tag in inside) or any(tag in THREADS[::2] for tag in around):
         return False
@@ -87,8 +87,7 @@ def check_roles(
     if roles is None:
         return
     extents: dict[str, Any] = {}
-    above = [sch.get(x) for x in _around(sch, loop)]
-    axes = [x for x in above if x.kind == ir.ForKind.THREAD_BINDING]
+    axes = [x for x in _around(sch, loop) if x.kind == ir.ForKind.THREAD_BINDING]
     axes += ir.find_all(sch.get(loop), ir.For, lambda x: x.kind == ir.ForKind.THREAD_BINDING)
     for axis in axes:
         tag = str(axis.thread_binding.thread_tag)
@@ -105,10 +104,12 @@ def check_roles(
         )
 
 
-def _around(sch: s_tir.Schedule, loop: Any) -> list[Any]:
-    """Return the loops around one, outermost first."""
-    block = sch.get_child_blocks(loop)[0]
-    loops = list(sch.get_loops(block))
-    node = sch.get(loop)
-    at = next(i for i, x in enumerate(loops) if sch.get(x).same_as(node))
-    return loops[:at]
+def _around(sch: s_tir.Schedule, loop: Any) -> list[ir.For]:
+    """Return the loops around one, outermost first, through the blocks that stand between them."""
+    loops = []
+    place = sch.get_sref(loop).parent
+    while place is not None:
+        if isinstance(place.stmt, ir.For):
+            loops.append(place.stmt)
+        place = place.parent
+    return loops[::-1]

@@ -134,7 +134,7 @@ def _find_obstacle(loop: ir.For, parts: Sequence[ir.Stmt], trips: Sequence[int])
     stages = [int(x) for x in loop.annotations[STAGE]]
     loads = [s for s, part in zip(stages, parts, strict=True) if is_load(part)]
     computing = [s for s, part in zip(stages, parts, strict=True) if _computes(part)]
-    if max(loads) > min(computing):
+    if loads and computing and max(loads) > min(computing):
         return "copies stand in a later stage than what computes first"
     for part, late in zip(parts, trips, strict=True):
         if isinstance(part, tirx.Bind):

@@ -10,7 +10,6 @@ each value of 16 bits before it multiplies.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
 
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
@@ -19,9 +18,8 @@ from tvm_hopper.facts.programming_model import MAX_THREADS
 from .config import MatmulConfig
 from .dot_shape import MOST_VECTORS, VECTOR_BYTES, DotShape
 from .estimate import ProductShape
+from .thread_rates import ThreadRates, asks_for_no_tile, estimate_threads
 
-# Fields of a configuration that dot products go with; whatever else is given asks for a tile.
-BESIDE = ("dots", "direct", "accumulate", "batch_invariant", "early_weights", "split_mode")
 # Threads that share a sum of up to so many vectors, the best ones first.
 SIZES: tuple[tuple[float, tuple[int, ...]], ...] = (
     (64, (32,)),
@@ -34,23 +32,7 @@ SIDE_BY_SIDE = 128  # threads of a thread block that has several short sums
 MOST_CHOSEN = 1  # rows up to which dot products are chosen without being asked for
 
 
-@dataclass(frozen=True)
-class DotRates:
-    """What the estimate is made of.
-
-    Attributes
-    ----------
-    start_us
-        Launch, the first vectors' way and the last sums'.
-    memory_bytes
-        Bytes a microsecond of the device's memory.
-    """
-
-    start_us: float = 2.5
-    memory_bytes: float = 4.67e6
-
-
-RATES = DotRates()
+RATES = ThreadRates(start_us=2.5, memory_bytes=4.67e6)
 
 
 def may_be_dots(given: MatmulConfig) -> bool:
@@ -59,18 +41,12 @@ def may_be_dots(given: MatmulConfig) -> bool:
         return given.dots is not False
     if given.direct:
         return False
-    # Blocks that load alone are what dot products are made of, too.
-    beside = BESIDE if given.in_cluster else (*BESIDE, "cluster")
-    decided = (x for x in fields(given) if x.name not in beside)
-    return not given.batch_invariant and all(getattr(given, x.name) is None for x in decided)
+    return asks_for_no_tile(given)
 
 
 def estimate_dots(product: ProductShape, chip: Chip) -> float:
     """Estimate how long dot products take, in microseconds."""
-    size = dtype_bytes(product.dtype)
-    moved = (product.n * product.k + product.m * product.k) * size
-    moved += product.m * product.n * product.output_bytes
-    return RATES.start_us + moved / (RATES.memory_bytes * chip.memory_rate)
+    return estimate_threads(product, RATES, chip)
 
 
 def choose_dots(product: ProductShape, given: MatmulConfig, tile_us: float, chip: Chip) -> bool:

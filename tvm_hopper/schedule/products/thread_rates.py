@@ -1,0 +1,51 @@
+"""What the ways to compute few rows without tiles share: what they leave open, how long they take.
+
+    time = start + bytes / memory                       bytes: of both operands and of the output
+
+Constants are fitted to times of an H200 (docs/choice.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from tvm_hopper.facts.devices import Chip
+from tvm_hopper.facts.dtypes import dtype_bytes
+
+from .config import MatmulConfig
+from .estimate import ProductShape
+
+# Fields of a configuration that such ways go with; whatever else is given asks for a tile.
+BESIDE = ("direct", "dots", "accumulate", "batch_invariant", "early_weights", "split_mode")
+
+
+@dataclass(frozen=True)
+class ThreadRates:
+    """What the estimate is made of.
+
+    Attributes
+    ----------
+    start_us
+        Launch, the first vectors' way and the last sums'.
+    memory_bytes
+        Bytes a microsecond of the device's memory.
+    """
+
+    start_us: float
+    memory_bytes: float
+
+
+def asks_for_no_tile(given: MatmulConfig) -> bool:
+    """Tell whether nothing is given that tiles alone have, or that keeps the order of sums."""
+    # Blocks that load alone are what such ways are made of, too.
+    beside = BESIDE if given.in_cluster else (*BESIDE, "cluster")
+    decided = (x for x in fields(given) if x.name not in beside)
+    return not given.batch_invariant and all(getattr(given, x.name) is None for x in decided)
+
+
+def estimate_threads(product: ProductShape, rates: ThreadRates, chip: Chip) -> float:
+    """Estimate how long threads that load for themselves take, in microseconds."""
+    size = dtype_bytes(product.dtype)
+    moved = (product.n * product.k + product.m * product.k) * size
+    moved += product.m * product.n * product.output_bytes
+    return rates.start_us + moved / (rates.memory_bytes * chip.memory_rate)

@@ -442,13 +442,17 @@ def main(argv: list[str]) -> int:
     }
     stamp = time.strftime("%Y-%m-%d_%H%M%S")
     name = [*arguments.parts, *([] if arguments.part == "0/1" else [arguments.part[0]])]
+    arguments.output.mkdir(parents=True, exist_ok=True)
     path = arguments.output / f"tuning_{'_'.join(name)}_{stamp}"
     print(COLUMNS)
     try:
-        for part in arguments.parts:
-            if part in MODULES:
-                wanted = part_of(MODULES[part](arguments), arguments.part)
-                results += tuned(wanted, tools)
+        wanted: dict[str, Module] = {}  # one run: what waits for one function works on another
+        for part in (x for x in arguments.parts if x in MODULES):
+            wanted |= part_of(MODULES[part](arguments), arguments.part)
+        left = [x for x in ("rates", "sweeps") if x in arguments.parts]
+        for part in ["functions", *left] if wanted else left:
+            if part == "functions":
+                results = tuned(wanted, tools)
             elif part == "rates":
                 said["rates"] = rates(tools)
             else:

@@ -149,6 +149,17 @@ def test_a_record_that_does_not_fit_any_more_is_left_with_a_warning(folder, tmp_
     assert configurations_of(made["product"])
 
 
+def test_what_is_no_function(folder):
+    for what in ("main", MODULE):
+        with pytest.raises(TuningError, match=r"lookup: found .*; need a PrimFunc in plain loops"):
+            lookup(folder, what, TARGET)
+
+
+def test_a_log_that_was_only_begun_knows_nothing(tmp_path):
+    (tmp_path / FILE).write_text("")
+    assert lookup(tmp_path, PRODUCT, TARGET) is None
+
+
 def test_a_folder_without_records(tmp_path):
     with pytest.raises(TuningError, match="found no records; need the work_dir of a tuning run"):
         lookup(tmp_path, PRODUCT, TARGET)

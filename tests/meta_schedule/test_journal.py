@@ -7,7 +7,14 @@ import pytest
 
 from tvm_hopper.errors import TuningError
 from tvm_hopper.meta_schedule import journal as journals
-from tvm_hopper.meta_schedule.journal import FILE, Journal, check_versions, differing, read_lines
+from tvm_hopper.meta_schedule.journal import (
+    FILE,
+    Journal,
+    as_folder,
+    check_versions,
+    differing,
+    read_lines,
+)
 from tvm_hopper.meta_schedule.versions import machine, part, versions
 
 TRIAL = {
@@ -63,6 +70,10 @@ def test_a_header_that_is_torn_is_written_again(tmp_path):
 
 
 FINAL = {"is": "final", "workload": "k", "finalists": ["pointwise"], "winner": "pointwise"}
+WORKLOAD = {
+    **{"is": "workload", "key": "k", "name": "n", "form": "f", "extents": [1]},
+    **{"arch": "a", "num_sms": 1, "target": "t", "module": "m"},
+}
 HOSTILE = {
     "a winner that was no finalist": {**FINAL, "winner": "matmul"},
     "finalists that are no texts": {**FINAL, "finalists": ["pointwise", ["x"]]},
@@ -85,10 +96,12 @@ HOSTILE = {
     "a time below": {**TRIAL, "seconds": [-1.0]},
     "a text for a time": {**TRIAL, "seconds": ["1"]},
     "NaN": json.dumps(TRIAL).replace("1e-05", "NaN"),
-    "extents": {
-        **{"is": "workload", "key": "k", "name": "n", "form": "f", "extents": [0]},
-        **{"arch": "a", "num_sms": 1, "target": "t", "module": "m"},
-    },
+    "a number of 400 digits": json.dumps(TRIAL).replace("10.0", "1" + "0" * 400),
+    "a header in between": {"is": "header", "format": 1, **versions()},
+    "extents": {**WORKLOAD, "extents": [0]},
+    "a bound that is no number": {**WORKLOAD, "bound_us": "x"},
+    "bytes below": {**WORKLOAD, "bytes": -1},
+    "no weight": {**WORKLOAD, "weight": None},
     "bounds": {
         **{"is": "classes", "key": "k", "name": "n", "arch": "a", "num_sms": 1},
         "bounds": [[16]],
@@ -143,6 +156,21 @@ def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(TuningError, match="found a file; need a folder"):
         Journal(tmp_path / "file")
+
+
+def test_a_place_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TuningError, match=r"found no place to write at .Not a directory.; need a"):
+        Journal(tmp_path / "file" / "below")
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(TuningError, match=f"{FILE}: found a log that cannot be read .Is a direct"):
+        Journal(tmp_path)
+
+
+@pytest.mark.parametrize("value", [None, 3, ""])
+def test_what_is_no_folder(value):
+    with pytest.raises(TuningError, match=r"^merge: found .*, of type .*; need the work_dir of a"):
+        as_folder(value, "merge")
 
 
 def test_versions_are_those_of_the_package():

@@ -120,6 +120,8 @@ def test_the_command_report(folder, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert main(["report", str(folder), "--picture", str(tmp_path / "x.png")]) == 0
     assert (tmp_path / "x.png").is_file()
+    assert main(["report", str(folder), "--html", str(tmp_path / "no" / "x.html")]) == 2
+    assert "found no place to write at (No such file or directory); need" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2
     assert "found no records" in capsys.readouterr().err
 

@@ -129,7 +129,7 @@ def test_a_server_that_lacks_our_function_is_named(tracker, make_artifact):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "host", "host:x/key", ":9190/key", "h:99999/k", "h:1", "h:1/"]
+    "text", [9190, "", "host", "host:x/key", ":9190/key", "h:99999/k", "h:1", "h:1/"]
 )
 def test_an_address_that_is_none_is_refused(text):
     with pytest.raises(HopperError, match=r"need \"host:port/key\", as"):

@@ -121,6 +121,8 @@ def test_tvms_own_callback_may_remove_what_was_measured(make_artifact):
         ([0, 5], r"gpus: found \[0, 5\]; need \"all\" or some of 0, 2"),
         ("0,0", "found '0,0'"),
         ([], r"found \[\]"),
+        (0, r'found 0; need "all", or a list of numbers'),
+        (None, "found None; need"),
         ("none", "found 'none'"),
     ],
 )

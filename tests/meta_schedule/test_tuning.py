@@ -247,6 +247,16 @@ def test_illegal_arguments(tmp_path):
         tvm_hopper.tune(COPY, work_dir=tmp_path)
     with pytest.raises(TuningError, match="found llvm"):
         tvm_hopper.tune(COPY, "llvm", work_dir=tmp_path)
+    for what in ("junk", 5):
+        with pytest.raises(TuningError, match=r"^target: found .*; need a Hopper GPU"):
+            tvm_hopper.tune(COPY, what, work_dir=tmp_path)
+    for name in ("runner", "builder", "check"):
+        with pytest.raises(TuningError, match=f"^tune: found {name}='x'; need "):
+            tune(COPY, tmp_path, 4, **{name: "x"})
+    with pytest.raises(TuningError, match="seconds='3'; need a number above 0"):
+        tune(COPY, tmp_path, 4, seconds="3")
+    with pytest.raises(TuningError, match="tune: found '', of type str; need the work_dir"):
+        tune(COPY, "", 4)
     assert not (tmp_path / FILE).exists()
 
 

@@ -61,6 +61,16 @@ def as_text(config: Configuration) -> str:
     return " ".join([kind_of(config), *given])
 
 
+def is_built_in(config: Configuration) -> bool:
+    """Tell whether a configuration leaves every choice to the package.
+
+    Of what sums are made of belongs to the function, and is no choice.
+    """
+    made: type[Any] = type(config)
+    given = {"accumulate": config.accumulate} if isinstance(config, MatmulConfig) else {}
+    return bool(config == made(**given))
+
+
 def from_text(text: Any, where: str = "configuration") -> Configuration:
     """Read a configuration.
 

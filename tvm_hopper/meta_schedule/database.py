@@ -22,7 +22,7 @@ from typing import Any
 from tvm_hopper.errors import cannot_tune
 
 from .configurations import Configuration, from_text
-from .journal import FILE, Journal, check_versions, differing, read_lines
+from .journal import FILE, Journal, as_folder, check_versions, differing, read_lines
 from .search import Measured
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
@@ -72,10 +72,7 @@ class Database:
     """
 
     def __init__(self, work_dir: str | Path) -> None:
-        if not isinstance(work_dir, (str, os.PathLike)):
-            found = f"{work_dir!r}, of type {type(work_dir).__name__}"
-            raise cannot_tune("database", found, "the work_dir of a tuning run")
-        self.folder = Path(work_dir)
+        self.folder = as_folder(work_dir, "database")
         if not (self.folder / FILE).is_file():
             need = f"the work_dir of a tuning run, with {FILE}"
             raise cannot_tune(f"database {work_dir}", "no records", need, "tune first")
@@ -128,7 +125,7 @@ class Database:
     @property
     def other_versions(self) -> list[str]:
         """What wrote the records in another version than this process': their names, or nothing."""
-        return differing(self.header)
+        return differing(self.header) if self.header else []  # of a log that was just begun
 
     def trials(self, key: str) -> list[Trial]:
         """Return the trials of a function, in the order in which they were made."""
@@ -220,11 +217,12 @@ def merge(into: str | Path, *sources: str | Path) -> Database:
         A folder has no records, or such that cannot be read or mixed.
     """
     read = []
+    folder = as_folder(into, "merge")
     for source in sources:
         database = Database(source)
         check_versions(database.header, database.folder)
         read.append(read_lines(database.folder))
-    with Journal(Path(into)) as journal:
+    with Journal(folder) as journal:
         known = {_content(row, journal.rows) for row in journal.rows}
         for rows in read:
             for row in rows:

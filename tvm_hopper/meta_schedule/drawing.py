@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_tune
 
+from .configurations import is_built_in
 from .database import Database, Trial
 
 WIDTH, HEIGHT = 9.0, 3.2  # inches of one row
@@ -52,7 +53,10 @@ def _draw_best(axes: Any, trials: list[Trial], name: str) -> None:
     best = [min(times[: i + 1]) for i in range(len(times))]
     axes.plot(places, times, ".", color="0.6", label="a trial")
     axes.step(places, best, where="post", color="C0", label="the best so far")
-    axes.axhline(times[0], color="C1", linewidth=0.8, label="the package's choice")
+    choice = next((trials[i] for i in places if is_built_in(trials[i].config)), None)
+    if choice is not None:
+        time = (choice.seconds or 0.0) * 1e6
+        axes.axhline(time, color="C1", linewidth=0.8, label="the package's choice")
     failed = [i for i, x in enumerate(trials) if x.seconds is None]
     if failed:
         axes.plot(failed, [max(times)] * len(failed), "x", color="C3", label="failed")

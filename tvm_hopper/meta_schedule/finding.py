@@ -15,6 +15,7 @@ from typing import Any
 
 from tvm import tirx
 
+from tvm_hopper.errors import cannot_tune
 from tvm_hopper.schedule import MatmulConfig
 
 from .configurations import Configuration, from_text
@@ -69,8 +70,12 @@ def lookup(
     Raises
     ------
     TuningError
-        There are no records, or they cannot be read, or the target is no Hopper GPU.
+        There are no records, or they cannot be read, or the target is no Hopper GPU, or `func` is
+        no PrimFunc.
     """
+    if not isinstance(func, tirx.PrimFunc):
+        need = 'a PrimFunc in plain loops, e.g. mod["main"]'
+        raise cannot_tune("lookup", type(func).__name__, need)
     made = open_database(database)
     if made is None:
         return None

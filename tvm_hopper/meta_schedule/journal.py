@@ -32,6 +32,9 @@ from .versions import FORMAT, versions
 FILE = "trials.jsonl"
 LOCK = "lock"
 MOST_LINE = 16 << 20  # bytes: a workload's module is a few ten thousand
+MOST_DIGITS = 20  # of a whole number: 64 bits
+
+AMOUNTS = ("weight", "bytes", "multiply_adds", "bound_us")  # of a workload, where it has them
 
 # What a line has beside "is": the types of its fields. Others may stand there, too.
 FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
@@ -92,7 +95,11 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
     path = folder / FILE
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        found = f"a log that cannot be read ({error.strerror})"
+        raise cannot_tune(str(path), found, "a file of records") from error
     torn = lines.pop()  # nothing, if the last line is whole
     if torn:
         warnings.warn(f"{path}:{len(lines) + 1}: dropped a line that is not whole", stacklevel=2)
@@ -101,8 +108,8 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
                 file.truncate(path.stat().st_size - len(torn))
                 os.fsync(file.fileno())
     found = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
-    if found:
-        _check_header(found[0], path)
+    for number, row in enumerate(found, 1):
+        _check_header(row, number, path)
     return found
 
 
@@ -111,7 +118,7 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
     if len(line) > MOST_LINE:
         raise cannot_tune(where, f"{len(line)} bytes", f"a line of at most {MOST_LINE} bytes", fix)
     try:
-        row = json.loads(line, parse_constant=_no_constant)
+        row = json.loads(line, parse_constant=_no_constant, parse_int=_whole)
         json.dumps(
             row, ensure_ascii=False, allow_nan=False
         ).encode()  # no half characters, no 1e999
@@ -137,6 +144,12 @@ def _no_constant(text: str) -> float:
     raise ValueError(f"found {text}")
 
 
+def _whole(text: str) -> int:
+    if len(text) > MOST_DIGITS:  # which no float holds
+        raise ValueError(f"found a number of {len(text)} digits")
+    return int(text)
+
+
 def _check_values(row: dict[str, Any], where: str, fix: str) -> None:
     """Refuse times that are none, extents that are no numbers, and bounds that are no pairs."""
     if row["is"] == "trial" and row["seconds"] is not None:
@@ -146,8 +159,14 @@ def _check_values(row: dict[str, Any], where: str, fix: str) -> None:
             raise cannot_tune(where, found, "times above 0, at least one", fix)
     if row["is"] == "final":
         _check_final(row, where, fix)
-    if row["is"] == "workload" and not all(isinstance(x, int) and x > 0 for x in row["extents"]):
-        raise cannot_tune(where, f'"extents": {str(row["extents"])[:60]}', "numbers above 0", fix)
+    if row["is"] == "workload":
+        if not all(isinstance(x, int) and x > 0 for x in row["extents"]):
+            found = f'"extents": {str(row["extents"])[:60]}'
+            raise cannot_tune(where, found, "numbers above 0", fix)
+        for name in AMOUNTS:
+            if not _is_number(row.get(name, 0)) or row.get(name, 0) < 0:
+                found = f'"{name}": {str(row[name])[:60]}'
+                raise cannot_tune(where, found, "a number of at least 0", fix)
     if row["is"] == "classes" and not all(
         isinstance(x, list) and len(x) == 2 and isinstance(x[0], int) and isinstance(x[1], str)
         for x in row["bounds"]
@@ -175,8 +194,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _check_header(row: dict[str, Any], path: Path) -> None:
-    """Refuse a file that another form of this module wrote."""
+def _check_header(row: dict[str, Any], number: int, path: Path) -> None:
+    """Refuse a file that another form of this module wrote, and several in one."""
+    if number > 1:
+        if row["is"] == "header":
+            fix = "add folders to one by tvm_hopper.meta_schedule.merge"
+            raise cannot_tune(f"{path}:{number}", "a second header", "one log in a file", fix)
+        return
     if row["is"] != "header" or row["format"] != FORMAT:
         found = f"format {row['format']}" if row["is"] == "header" else f"a {row['is']} first"
         need = f"a header of format {FORMAT}"
@@ -200,11 +224,16 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        need = "a folder, or a path to make one at"
         if folder.exists() and not folder.is_dir():
-            raise cannot_tune(f"work_dir {folder}", "a file", "a folder, or a path to make one at")
-        folder.mkdir(parents=True, exist_ok=True)
+            raise cannot_tune(f"work_dir {folder}", "a file", need)
         with contextlib.ExitStack() as opened:  # closes them if anything is refused
-            lock = opened.enter_context((folder / LOCK).open("w"))
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                lock = opened.enter_context((folder / LOCK).open("w"))
+            except OSError as error:
+                found = f"no place to write at ({error.strerror})"
+                raise cannot_tune(f"work_dir {folder}", found, need) from error
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -236,6 +265,20 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         self._opened.close()
+
+
+def as_folder(work_dir: Any, where: str) -> Path:
+    """Return the path that is meant.
+
+    Raises
+    ------
+    TuningError
+        It is none; `where` names who asked.
+    """
+    if not isinstance(work_dir, (str, os.PathLike)) or not os.fspath(work_dir):
+        found = f"{work_dir!r}, of type {type(work_dir).__name__}"
+        raise cannot_tune(where, found, "the work_dir of a tuning run")
+    return Path(work_dir)
 
 
 def check_versions(header: dict[str, Any], folder: Path) -> None:

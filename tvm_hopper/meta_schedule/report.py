@@ -19,7 +19,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .configurations import as_text, from_text, kind_of, say
+from tvm_hopper.errors import cannot_tune
+
+from .configurations import from_text, is_built_in, say
 from .database import Database
 
 WIDTH = 140  # characters of a table that goes into a file
@@ -150,7 +152,7 @@ def _row(database: Database, key: str, with_extents: bool) -> TunedRow:
     trials = database.trials(key)
     right = [x for x in database.ranked(key) if database.verdict(key, x) != "wrong"]
     best = database.winner(key) or (right[0] if right else None)
-    first = next((x for x in trials if x.text == _built_in(told, x)), None)
+    first = next((x for x in trials if is_built_in(x.config)), None)
     choice = first.seconds if first is not None else None
     time = best.seconds if best is not None else None
     final = database.finals.get(key, {})
@@ -190,18 +192,10 @@ def _seconds(microseconds: Any) -> float | None:
 def _said(told: dict[str, Any], best: Any) -> str:
     if best is None:
         return ""
-    if best.text == _built_in(told, best):
+    if is_built_in(best.config):
         choice = say(from_text(told["choice"])) if isinstance(told.get("choice"), str) else ""
         return f"built-in choice: {choice}"
     return say(best.config)
-
-
-def _built_in(told: dict[str, Any], trial: Any) -> str:
-    """Return the text of the configuration that leaves every choice to the package."""
-    made = type(trial.config)
-    accumulate = getattr(trial.config, "accumulate", None)
-    plain = made(accumulate=accumulate) if kind_of(trial.config) == "matmul" else made()
-    return as_text(plain)
 
 
 def _visible(text: str) -> str:
@@ -229,12 +223,16 @@ def report_command(arguments: argparse.Namespace) -> int:
     """Print what a work folder holds; with a path also as HTML, or drawn."""
     database = Database(arguments.work_dir)
     report = TuningReport(database)
-    if arguments.html is not None:
-        report.html(arguments.html)
-    if arguments.picture is not None:
-        from .drawing import draw
+    try:
+        if arguments.html is not None:
+            report.html(arguments.html)
+        if arguments.picture is not None:
+            from .drawing import draw
 
-        draw(database).savefig(arguments.picture)
+            draw(database).savefig(arguments.picture)
+    except OSError as error:
+        found = f"no place to write at ({error.strerror})"
+        raise cannot_tune(f"report {error.filename}", found, "a path in a folder") from error
     if arguments.json:
         print(json.dumps(report.to_json(), indent=1))
     else:

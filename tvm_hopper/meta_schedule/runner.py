@@ -98,6 +98,8 @@ def wanted_gpus(gpus: str | Sequence[int | str]) -> list[str]:
         There is none, or not the one that is meant.
     """
     visible = visible_gpus()
+    if not isinstance(gpus, Sequence):
+        raise HopperError(f'gpus: found {gpus!r}; need "all", or a list of numbers, e.g. [0, 1]')
     if isinstance(gpus, str):
         wanted = visible if gpus == "all" else gpus.split(",")
     else:

@@ -82,8 +82,11 @@ def as_target(target: Any) -> Target:
     TuningError
         There is none, or it names no GPU that is scheduled for.
     """
-    made = Target.current(allow_none=True) if target is None else Target(target)
     need = 'a Hopper GPU, e.g. target="nvidia/nvidia-h200"'
+    try:
+        made = Target.current(allow_none=True) if target is None else Target(target)
+    except (ValueError, TypeError) as error:
+        raise cannot_tune("target", f"{target!r} ({error})"[:400], need) from error
     if made is None:
         raise cannot_tune("target", "none", need)
     processor = find_processor(made)

@@ -28,7 +28,7 @@ from .database import Database, Trial
 from .finals import Finals, is_open
 from .flights import Flights, Outcome
 from .interrupts import InterruptNoted
-from .journal import Journal
+from .journal import Journal, as_folder
 from .neighbours import near_trials
 from .progress import Progress
 from .report import TuningReport, wide_console
@@ -109,10 +109,14 @@ def tune(
     _check_number("batch", batch, 1024)
     if each is not None:
         _check_number("each", each, MOST_TRIALS)
-    if seconds is not None and not seconds > 0:
+    if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
         raise cannot_tune("tune", f"seconds={seconds!r}", "a number above 0")
     if runner is not None and tracker is not None:
         raise cannot_tune("tune", "a runner and a tracker", "one of the two: a tracker has its own")
+    _check_method("runner", runner, "run", "a runner of MetaSchedule, e.g. GpuRunner()")
+    _check_method("builder", builder, "build", "a builder of MetaSchedule, e.g. ArtifactBuilder()")
+    _check_method("check", check, "__call__", "what takes a problem and a configuration")
+    folder = as_folder(work_dir, "tune")
     where = as_target(target)
     found = look_for_tasks(mod, where)
     if not found.tasks:
@@ -121,7 +125,7 @@ def tune(
         need += " operators become some by tvm_hopper.relax.prepare)"
         raise cannot_tune("tune", said[:1000], need)
     processes = Schedulers(spare_processes(usable_cpus()))
-    with Journal(Path(work_dir)) as journal, contextlib.closing(processes) as schedulers:
+    with Journal(folder) as journal, contextlib.closing(processes) as schedulers:
         run = Run(journal, found, where, check, progress, each, seconds, schedulers.schedule)
         with contextlib.ExitStack() as own:
             if run.left(trials) > 0:
@@ -324,6 +328,11 @@ class Run:
 def _check_number(name: str, value: Any, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise cannot_tune("tune", f"{name}={value!r}", f"a number from 1 to {most}")
+
+
+def _check_method(name: str, value: Any, method: str, need: str) -> None:
+    if value is not None and not callable(getattr(value, method, None)):
+        raise cannot_tune("tune", f"{name}={value!r}", need)
 
 
 def _own_runner(gpus: Any, tracker: str | None) -> Any:

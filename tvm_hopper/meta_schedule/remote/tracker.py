@@ -29,7 +29,7 @@ class TrackerAddress:
     @staticmethod
     def parse(text: str, *, needs_key: bool = True) -> TrackerAddress:
         """Read "host:port/key", or "host:port"; raise HopperError for anything else."""
-        place, _, key = text.partition("/")
+        place, _, key = str(text).partition("/")
         host, _, port = place.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 1 << 16 or bool(key) != needs_key:
             form = "host:port/key" if needs_key else "host:port"

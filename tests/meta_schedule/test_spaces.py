@@ -15,6 +15,7 @@ from tvm.target import Target
 from tests.meta_schedule.stand_ins import formula
 from tvm_hopper import meta_schedule as hms
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import TuningError
 from tvm_hopper.meta_schedule.annotations import configurations_of
 from tvm_hopper.meta_schedule.matmul_problems import as_matmul
 from tvm_hopper.meta_schedule.postprocs import sampled_sizes, violations
@@ -185,3 +186,10 @@ def test_foreign_functions_get_the_schedule_of_dlight(quick, tmp_path):
         sch = s_tir.Schedule(FOREIGN)
         record.trace.apply_to_schedule(sch, remove_postproc=False)
         assert "tvm_hopper" not in sch.mod.script()
+
+
+@pytest.mark.parametrize("space", [hms.SampledSpace, hms.ExplicitSpace])
+def test_symbolic_extents_are_one_error(space):
+    mod = canonical(workloads.matmul("n", 64, 64, out_dtype="float16")["main"])
+    with pytest.raises(TuningError, match=r"found symbolic extents n; need .*; tvm_hopper\.tune"):
+        space().generate_design_space(mod)

@@ -21,7 +21,7 @@ from tvm.s_tir import dlight as dl
 from tvm.s_tir import meta_schedule as ms
 
 from tvm_hopper import schedule as hs
-from tvm_hopper.errors import HopperError
+from tvm_hopper.errors import HopperError, cannot_tune
 
 from .matmul_problems import MatmulProblem
 from .mutators import MutateSample
@@ -29,6 +29,7 @@ from .postprocs import RefuseIllegal
 from .problems import Problem
 from .scheduling import reductions_of
 from .strategies import find_problem
+from .tasks import symbols_of
 
 STRUCTURES = ((64, 1), (128, 1), (128, 2), (192, 3), (256, 2))  # rows of a tile and consumers
 COLUMNS = (32, 64, 96, 128, 192, 256)
@@ -58,6 +59,7 @@ class SampledSpace(ms.space_generator.PySpaceGenerator):
 
     def generate_design_space(self, mod: Any) -> list[s_tir.Schedule]:
         """Return the designs of a function."""
+        refuse_symbolic(mod)
         problem = find_problem(mod, self._target)
         if problem is None:
             return [by_dlight(mod, self._target)]
@@ -86,6 +88,7 @@ class ExplicitSpace(ms.space_generator.PySpaceGenerator):
 
     def generate_design_space(self, mod: Any) -> list[s_tir.Schedule]:
         """Return the one design of a function."""
+        refuse_symbolic(mod)
         problem = find_problem(mod, self._target)
         if problem is None:
             return [by_dlight(mod, self._target)]
@@ -94,6 +97,24 @@ class ExplicitSpace(ms.space_generator.PySpaceGenerator):
     def clone(self) -> Any:
         """Return a space like this one."""
         return ExplicitSpace()
+
+
+def refuse_symbolic(mod: Any) -> None:
+    """Say what TVM's entries cannot say themselves: they describe arguments by numbers alone.
+
+    Raises
+    ------
+    TuningError
+        An extent is symbolic.
+    """
+    func = mod["main"]
+    if names := [x.name for x in symbols_of(func)]:
+        raise cannot_tune(
+            "design space",
+            f"symbolic extents {', '.join(names)}",
+            "a function with static ones",
+            "tvm_hopper.tune tunes symbolic rows by size classes",
+        )
 
 
 def sampled_products(mod: Any, problem: MatmulProblem) -> list[s_tir.Schedule]:

@@ -72,7 +72,11 @@ def test_a_header_that_is_torn_is_written_again(tmp_path):
 FINAL = {"is": "final", "workload": "k", "finalists": ["pointwise"], "winner": "pointwise"}
 WORKLOAD = {
     **{"is": "workload", "key": "k", "name": "n", "form": "f", "extents": [1]},
-    **{"arch": "a", "num_sms": 1, "target": "t", "module": "m"},
+    **{"arch": "a", "num_sms": 1, "target": "t", "module": '["1", "eA=="]'},
+}
+CHECK = {
+    **{"is": "check", "workload": "k", "configuration": "pointwise", "verdict": "equal"},
+    **{"by": "simulator", "record": "[[],[1.0],{},[]]"},
 }
 HOSTILE = {
     "a winner that was no finalist": {**FINAL, "winner": "matmul"},
@@ -100,6 +104,11 @@ HOSTILE = {
     "a header in between": {"is": "header", "format": 1, **versions()},
     "extents": {**WORKLOAD, "extents": [0]},
     "a bound that is no number": {**WORKLOAD, "bound_us": "x"},
+    "a module of two lines": {**WORKLOAD, "module": '["1", "eA=="]\n'},
+    "a module that is none": {**WORKLOAD, "module": "[]"},
+    "a record that is none": {**CHECK, "record": "[[],[],[],[]]"},
+    "a record of two lines": {**CHECK, "record": "[[],[1.0],\n{},[]]"},
+    "a deep record": {**CHECK, "record": "[" * 100_000},
     "bytes below": {**WORKLOAD, "bytes": -1},
     "no weight": {**WORKLOAD, "weight": None},
     "bounds": {
@@ -107,6 +116,11 @@ HOSTILE = {
         "bounds": [[16]],
     },
 }
+
+
+def test_lines_that_hostile_ones_are_made_of_are_fine(tmp_path):
+    write(tmp_path, TRIAL, WORKLOAD, CHECK, {**CHECK, "record": None}, {**FINAL, "gain": 1.5})
+    assert len(read_lines(tmp_path)) == 6
 
 
 @pytest.mark.parametrize("name", HOSTILE)

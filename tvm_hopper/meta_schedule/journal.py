@@ -20,6 +20,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import warnings
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,8 @@ MOST_LINE = 16 << 20  # bytes: a workload's module is a few ten thousand
 MOST_DIGITS = 20  # of a whole number: 64 bits
 
 AMOUNTS = ("weight", "bytes", "multiply_adds", "bound_us")  # of a workload, where it has them
+
+MODULE = re.compile(r'\["-?[0-9]+", ?"[A-Za-z0-9+/=]*"\]')  # its hash, and itself in base64
 
 # What a line has beside "is": the types of its fields. Others may stand there, too.
 FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
@@ -159,6 +162,12 @@ def _check_values(row: dict[str, Any], where: str, fix: str) -> None:
             raise cannot_tune(where, found, "times above 0, at least one", fix)
     if row["is"] == "final":
         _check_final(row, where, fix)
+    if row["is"] == "check" and row["record"] is not None and not _is_record(row["record"]):
+        found = f'"record": {row["record"][:60]!r}'
+        raise cannot_tune(where, found, "a record of TVM's JSONDatabase, or null", fix)
+    if row["is"] == "workload" and not MODULE.fullmatch(row["module"]):
+        found = f'"module": {row["module"][:60]!r}'
+        raise cannot_tune(where, found, "a workload of TVM's JSONDatabase", fix)
     if row["is"] == "workload":
         if not all(isinstance(x, int) and x > 0 for x in row["extents"]):
             found = f'"extents": {str(row["extents"])[:60]}'
@@ -188,6 +197,17 @@ def _check_final(row: dict[str, Any], where: str, fix: str) -> None:
         value = row.get(name)
         if value is not None and not (_is_number(value) and 0 < value < math.inf):
             raise cannot_tune(where, f'"{name}": {str(value)[:60]}', "a number above 0", fix)
+
+
+def _is_record(text: str) -> bool:
+    """Tell one line with trace, times, target and arguments: what TVM reads is made of them."""
+    try:
+        parts = json.loads(text) if "\n" not in text else None
+    except (ValueError, RecursionError):
+        return False
+    kinds = (list, list, dict, list)
+    is_whole = isinstance(parts, list) and len(parts) == len(kinds)
+    return is_whole and all(isinstance(x, y) for x, y in zip(parts, kinds, strict=True))
 
 
 def _is_number(value: Any) -> bool:

@@ -13,37 +13,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm.backend.cuda.codegen.schema import device_intrinsic
-from tvm.tirx.expr import CallEffectKind
-
 from tvm_hopper import ir
+
+from .operators import make_known
 
 EX2 = "tvm_hopper_ex2_ftz"
 RCP = "tvm_hopper_rcp_ftz"
 TANH = "tvm_hopper_tanh_approx"
 _INSTRUCTIONS = {EX2: "ex2.approx.ftz.f32", RCP: "rcp.approx.ftz.f32", TANH: "tanh.approx.f32"}
-_registered: set[str] = set()
 
 
 def register() -> None:
     """Make the operators known to TVM and to its CUDA code generator, once."""
     for name, instruction in _INSTRUCTIONS.items():
-        if name in _registered:
-            continue
-        _registered.add(name)
-        tvm_ir.register_op_attr(f"tirx.{name}", "TCallEffectKind", CallEffectKind.Pure.value)
-        tvm_ir.register_op_attr(f"tirx.{name}", "TScriptPrinterName", name)
-        device_intrinsic(
-            name,
-            c_signature="(float x)",
-            body=f"""\
+        body = f"""\
     float y;
     asm("{instruction} %0, %1;" : "=f"(y) : "f"(x));
-    return y;""",
-            return_type="float",
-            tvm_return_type="float32",
-        )
+    return y;"""
+        make_known(name, "(float x)", body, returns=("float", "float32"))
 
 
 def power_of_two(x: Any) -> Any:

@@ -10,33 +10,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm.backend.cuda.codegen.schema import device_intrinsic
-from tvm.tirx.expr import CallEffectKind
-
 from tvm_hopper import ir
 
+from .operators import make_known
+
 UPPER = "tvm_hopper_upper_half"
-_registered: set[str] = set()
 
 
 def register() -> None:
     """Make the operator known to TVM and to its CUDA code generator, once."""
-    if UPPER in _registered:
-        return
-    _registered.add(UPPER)
-    tvm_ir.register_op_attr(f"tirx.{UPPER}", "TCallEffectKind", CallEffectKind.Pure.value)
-    tvm_ir.register_op_attr(f"tirx.{UPPER}", "TScriptPrinterName", UPPER)
-    device_intrinsic(
-        UPPER,
-        c_signature="(unsigned int x)",
-        body="""\
+    body = """\
     unsigned int y;
     asm("and.b32 %0, %1, 0xffff0000;" : "=r"(y) : "r"(x));
-    return y;""",
-        return_type="unsigned int",
-        tvm_return_type="uint32",
-    )
+    return y;"""
+    make_known(UPPER, "(unsigned int x)", body, returns=("unsigned int", "uint32"))
 
 
 def upper(word: Any) -> Any:

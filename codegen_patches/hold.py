@@ -22,13 +22,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import ir as tvm_ir
 from tvm import tirx
-from tvm.backend.cuda.codegen.schema import device_intrinsic
-from tvm.tirx.expr import CallEffectKind
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import DTYPES
+
+from .operators import make_known
 
 NAME = "tvm_hopper_hold"
 FENCE = "tvm_hopper_code_fence"
@@ -46,23 +45,12 @@ def register() -> None:
     for dtype in DTYPES.values():
         if not dtype.asm_letter:
             continue
-        _register(
+        make_known(
             f"{NAME}_{dtype.name}",
             f"({dtype.c_type}& reg)",
             f'    asm volatile("" : "+{dtype.asm_letter}"(reg) :: "memory");',
         )
-    _register(FENCE, "()", _NEVER)
-
-
-def _register(name: str, signature: str, body: str) -> None:
-    if name in _registered:
-        return
-    _registered.add(name)
-    tvm_ir.register_op_attr(f"tirx.{name}", "TCallEffectKind", CallEffectKind.Opaque.value)
-    device_intrinsic(name, c_signature=signature, body=body)
-
-
-_registered: set[str] = set()
+    make_known(FENCE, "()", _NEVER)
 
 
 def hold(register_load: Any) -> Any:

@@ -1,0 +1,43 @@
+"""Operators of TIR whose CUDA text stands here: made known to TVM and its code generator, once.
+
+    make_known("tvm_hopper_ex2_ftz", "(float x)", "    float y; ...", returns=("float", "float32"))
+
+One that returns nothing is there for what it does, and nothing is moved over it.
+"""
+
+from __future__ import annotations
+
+from tvm import ir as tvm_ir
+from tvm.backend.cuda.codegen.schema import device_intrinsic
+from tvm.tirx.expr import CallEffectKind
+
+_known: set[str] = set()
+
+
+def make_known(
+    name: str, signature: str, body: str, returns: tuple[str, str] | None = None
+) -> None:
+    """Register an operator, if it is not.
+
+    Parameters
+    ----------
+    name : str
+        Without "tirx.".
+    signature, body : str
+        Of the function in CUDA's text.
+    returns : tuple of str, optional
+        The types of its value, in C and in TIR. It depends on its arguments alone then.
+    """
+    if name in _known:
+        return
+    _known.add(name)
+    kind = CallEffectKind.Opaque if returns is None else CallEffectKind.Pure
+    tvm_ir.register_op_attr(f"tirx.{name}", "TCallEffectKind", kind.value)
+    if returns is None:
+        device_intrinsic(name, c_signature=signature, body=body)
+        return
+    tvm_ir.register_op_attr(f"tirx.{name}", "TScriptPrinterName", name)
+    c_type, dtype = returns
+    device_intrinsic(
+        name, c_signature=signature, body=body, return_type=c_type, tvm_return_type=dtype
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from tvm import relax, s_tir
@@ -15,7 +16,40 @@ from .decisions import Decision
 from .rule import HopperRule
 
 
-class RowReductionRule(HopperRule):
+class SumRule(HopperRule):
+    """Functions that reduce: what rules of rows and of columns share.
+
+    Parameters
+    ----------
+    accumulate : str, optional
+        "float32": functions that reduce in 16 bits do so in float32, see `hs.widen_sums`. None:
+        they are refused.
+    config : RowReductionConfig or ColumnReductionConfig, optional
+        What is decided of every one.
+    decisions : list of Decision, optional
+        Where to note what becomes of each function.
+    """
+
+    helper: ClassVar[Callable[..., object]]
+
+    def __init__(
+        self,
+        accumulate: str | None = WIDE,
+        *,
+        config: hs.RowReductionConfig | hs.ColumnReductionConfig | None = None,
+        decisions: list[Decision] | None = None,
+    ) -> None:
+        super().__init__(decisions)
+        self.accumulate, self.config = checked_type(self.name, accumulate), config
+
+    def schedule(self, sch: s_tir.Schedule) -> str:
+        """Schedule a whole function."""
+        said = widen(sch, self.accumulate)
+        type(self).helper(sch, config=self.config)
+        return said
+
+
+class RowReductionRule(SumRule):
     """Reductions of rows and what surrounds them, each tensor read once.
 
     Parameters
@@ -30,25 +64,10 @@ class RowReductionRule(HopperRule):
     """
 
     name: ClassVar[str] = "RowReduction"
-
-    def __init__(
-        self,
-        accumulate: str | None = WIDE,
-        *,
-        config: hs.RowReductionConfig | None = None,
-        decisions: list[Decision] | None = None,
-    ) -> None:
-        super().__init__(decisions)
-        self.accumulate, self.config = checked_type(self.name, accumulate), config
-
-    def schedule(self, sch: s_tir.Schedule) -> str:
-        """Schedule a whole function of row reductions."""
-        said = widen(sch, self.accumulate)
-        hs.row_reduction(sch, config=self.config)
-        return said
+    helper = staticmethod(hs.row_reduction)
 
 
-class ColumnReductionRule(HopperRule):
+class ColumnReductionRule(SumRule):
     """Reductions of columns and what surrounds them: the same bits in every run.
 
     Parameters
@@ -63,22 +82,7 @@ class ColumnReductionRule(HopperRule):
     """
 
     name: ClassVar[str] = "ColumnReduction"
-
-    def __init__(
-        self,
-        accumulate: str | None = WIDE,
-        *,
-        config: hs.ColumnReductionConfig | None = None,
-        decisions: list[Decision] | None = None,
-    ) -> None:
-        super().__init__(decisions)
-        self.accumulate, self.config = checked_type(self.name, accumulate), config
-
-    def schedule(self, sch: s_tir.Schedule) -> str:
-        """Schedule a whole function of column reductions."""
-        said = widen(sch, self.accumulate)
-        hs.column_reduction(sch, config=self.config)
-        return said
+    helper = staticmethod(hs.column_reduction)
 
 
 class PointwiseRule(HopperRule):

@@ -18,26 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
-
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cluster, mbarrier
 
 from .butterflies import ThreadReduction
-from .cluster_turns import ROOMS, TurnExchange, is_first, num_bytes, send_async
+from .cluster_turns import ROOMS, ClusterExchange, TurnExchange, is_first, num_bytes, send_async
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """The reductions of a kernel that clusters make, and their barriers, one for each."""
-
-    reductions: tuple[ThreadReduction, ...]
-    arrived: ir.Var
-
-    @property
-    def barriers(self) -> tuple[ir.Var, ...]:
-        """Arrays that it needs."""
-        return (self.arrived,)
+class Exchange(ClusterExchange):
+    """The exchange of reductions that are made once: a barrier for each."""
 
     def start(self, kernel: ir.For) -> list[Any]:
         """Initialise the barriers, say what each waits for, and tell the cluster."""
@@ -69,15 +59,12 @@ class Exchange:
         warp, lane
             Numbers of the thread.
         """
-        number = next(n for n, x in enumerate(self.reductions) if x is one)
+        number = self._number(one)
         return [
             *([ir.seq(cluster.wait())] if number == 0 else []),
             *send_async(one, places, warp, lane, self._barrier(number)),
             ir.seq(mbarrier.wait(self._barrier(number), 0)),
         ]
-
-    def _barrier(self, number: int) -> Any:
-        return tirx.address_of(tirx.BufferLoad(self.arrived, [tirx.IntImm("int32", number)]))
 
 
 def plan_exchange(

@@ -35,8 +35,8 @@ BULK_LOAD = "tirx.ptx.cp_async_bulk_g2s_cluster"
 
 
 @dataclass(frozen=True)
-class TurnExchange:
-    """The exchange of reductions in loops, and their barriers: one for each room."""
+class ClusterExchange:
+    """The reductions of a kernel that clusters make, and the barriers that tell of arrivals."""
 
     reductions: tuple[ThreadReduction, ...]
     arrived: ir.Var
@@ -45,6 +45,17 @@ class TurnExchange:
     def barriers(self) -> tuple[ir.Var, ...]:
         """Arrays that it needs."""
         return (self.arrived,)
+
+    def _number(self, one: ThreadReduction) -> int:
+        return next(n for n, x in enumerate(self.reductions) if x is one)
+
+    def _barrier(self, number: Any) -> Any:
+        return _at(self.arrived, [ir.as_int32(tirx.convert(number))])
+
+
+@dataclass(frozen=True)
+class TurnExchange(ClusterExchange):
+    """The exchange of reductions in loops: a barrier for each room."""
 
     def start(self, kernel: ir.For) -> list[Any]:
         """Initialise the barriers, and wait until all thread blocks run."""
@@ -79,7 +90,7 @@ class TurnExchange:
             Numbers of the thread.
         """
         assert one.cluster is not None
-        number = next(n for n, x in enumerate(self.reductions) if x is one)
+        number = self._number(one)
         barrier = self._barrier(ROOMS * number + one.turn)
         ask = mbarrier.arrive_expect_tx(barrier, num_bytes(one))
         stmts = [
@@ -97,9 +108,6 @@ class TurnExchange:
             *stmts,
             ir.seq(mbarrier.wait(barrier, ir.as_int32(one.trip // ROOMS % 2))),
         ]
-
-    def _barrier(self, number: Any) -> Any:
-        return _at(self.arrived, [ir.as_int32(tirx.convert(number))])
 
 
 def send_async(

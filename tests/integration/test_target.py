@@ -9,9 +9,9 @@ from tvm.target import Target
 
 from tvm_hopper.errors import LoweringError, ScheduleError
 from tvm_hopper.facts.arch import SM_80, SM_90A
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, NUM_SMS
+from tvm_hopper.facts.devices import CHIPS, DEFAULT_NUM_SMS, NUM_SMS
 from tvm_hopper.integration import autoload
-from tvm_hopper.requests.targets import arch_of, num_sms
+from tvm_hopper.requests.targets import arch_of, chip_of_target, num_sms
 
 autoload.register()
 
@@ -35,6 +35,23 @@ def test_the_number_survives_export_json_and_a_host() -> None:
 def test_a_target_of_one_s_own_may_say_it() -> None:
     """A slice of a divided GPU, say."""
     assert num_sms(Target({"kind": "cuda", "arch": "sm_90a", "feature.num_sms": 16})) == 16
+
+
+@pytest.mark.parametrize("part", NUM_SMS)
+def test_a_tag_says_which_rates_the_part_has(part) -> None:
+    target = Target(f"nvidia/nvidia-{part}")
+    assert chip_of_target(target) == CHIPS[part]
+    assert chip_of_target(tvm.ir.load_json(tvm.ir.save_json(target))) == CHIPS[part]
+
+
+def test_a_target_of_one_s_own_may_name_a_part() -> None:
+    own = {"kind": "cuda", "arch": "sm_90a", "feature.part": "h20"}
+    assert chip_of_target(Target(own)) == CHIPS["h20"]
+    assert chip_of_target(Target({**own, "feature.num_sms": 16})).num_sms == 16
+    with pytest.raises(
+        ScheduleError, match=r"found feature\.part = 'b200'; need one of h200"
+    ):
+        chip_of_target(Target({**own, "feature.part": "b200"}))
 
 
 def test_a_target_that_says_nothing_is_taken_for_the_largest_part() -> None:

@@ -198,6 +198,8 @@ def test_parts_are_told_apart():
     from tvm.target import Target
 
     assert part(Target("nvidia/nvidia-h200")) == {"arch": "sm_90a", "num_sms": 132}
+    other = {"arch": "sm_90a", "num_sms": 132, "part": "h100-sxm"}  # as many, and less bandwidth
+    assert part(Target("nvidia/nvidia-h100-sxm")) == other
 
 
 def test_machines_are_what_the_driver_says(monkeypatch, tmp_path):

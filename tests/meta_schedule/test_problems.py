@@ -48,7 +48,7 @@ def test_a_copy_of_much_is_bound_by_memory():
 def test_keys_depend_on_the_part(product):
     other = Target("nvidia/nvidia-h20")
     assert key_of(product.mod, H200) != key_of(product.mod, other)
-    assert key_of(product.mod, other).endswith("-sm_90a-78")
+    assert key_of(product.mod, other).endswith("-sm_90a-78-h20")
 
 
 def test_listed_products_are_legal(product):

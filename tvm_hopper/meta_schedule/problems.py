@@ -112,9 +112,8 @@ class Problem:
 
 def key_of(mod: tvm.IRModule, target: Target) -> str:
     """Name a function and the part that it is for: by structure, so the same in every process."""
-    told = part(target)
     number = int(tvm_ffi.structural_hash(mod)) & (1 << 64) - 1
-    return f"{number:016x}-{told['arch']}-{told['num_sms']}"
+    return "-".join([f"{number:016x}", *map(str, part(target).values())])
 
 
 def bytes_of(func: tirx.PrimFunc) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from tvm.target import Target
 
 from tvm_hopper.requests import pins
-from tvm_hopper.requests.targets import num_sms, target_arch
+from tvm_hopper.requests.targets import named_part, num_sms, target_arch
 
 FORMAT = 1  # of the work folder
 QUERY = {  # name in a record -> field of nvidia-smi
@@ -39,7 +39,9 @@ def pass_list() -> str:
 
 def part(target: Target) -> dict[str, Any]:
     """Return what tells targets apart whose times must not be mixed."""
-    return {"arch": target_arch(target), "num_sms": num_sms(target)}
+    named = named_part(target)
+    found = {"arch": target_arch(target), "num_sms": num_sms(target)}
+    return {**found, "part": named} if named else found
 
 
 def machine() -> dict[str, Any]:

@@ -7,9 +7,10 @@ registers them, so that this file imports little.
 
 from __future__ import annotations
 
-from tvm_hopper.facts.devices import NUM_SMS
+from tvm_hopper.facts.devices import CHIPS, NUM_SMS, Chip
 
 NUM_SMS_ATTR = "feature.num_sms"
+PART_ATTR = "feature.part"  # whose rates it has: a target made of a tag does not say which one
 ARCH = "sm_90a"  # `facts.arch.SM_90A.name`, which is not imported for it
 
 HOPPER_TAGS: dict[str, dict[str, object]] = {
@@ -23,6 +24,7 @@ HOPPER_TAGS: dict[str, dict[str, object]] = {
         "registers_per_block": 65536,
         "l2_cache_size_bytes": 52428800,
         NUM_SMS_ATTR: num_sms,
+        **({PART_ATTR: part} if CHIPS[part] != Chip(num_sms) else {}),
     }
     for part, num_sms in NUM_SMS.items()
 }

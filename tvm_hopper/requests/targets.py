@@ -1,8 +1,8 @@
 """Targets: the processor that one names.
 
-`feature.num_sms` says how many SMs there are: of the attributes that TVM gives a meaning to none
-does, and one named `feature.` survives export and JSON. Only the choice of a configuration reads
-it: the kernel asks the device that it is launched on.
+`feature.num_sms` says how many SMs there are, `feature.part` whose rates it has ("h20"): of the
+attributes that TVM gives a meaning to none does, and one named `feature.` survives export and JSON.
+Only the choice of a configuration reads them: the kernel asks the device that it is launched on.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from tvm_hopper.errors import cannot_lower, cannot_schedule
 from tvm_hopper.facts.arch import ARCHS, SM_90A, Arch, Processor
-from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, Chip, chip_of
+from tvm_hopper.facts.devices import CHIPS, DEFAULT_NUM_SMS, NUM_SMS, Chip, chip_of
 from tvm_hopper.facts.hexagon import HEXAGONS, Hexagon
-from tvm_hopper.requests.tags import NUM_SMS_ATTR
+from tvm_hopper.requests.tags import NUM_SMS_ATTR, PART_ATTR
 
 if TYPE_CHECKING:
     from tvm import tirx
@@ -95,22 +95,36 @@ def num_sms(target: Target | None = None) -> int:
     target = Target.current(allow_none=True) if target is None else target
     said = target.attrs.get(NUM_SMS_ATTR) if target is not None else None
     if said is None:
-        return DEFAULT_NUM_SMS
+        return NUM_SMS.get(named_part(target), DEFAULT_NUM_SMS)
     if isinstance(said, (bool, float, str)) or int(said) < 1:
         raise cannot_schedule("target", f"{NUM_SMS_ATTR} = {said!r}", "a number of SMs, e.g. 132")
     return int(said)
 
 
 def chip_of_target(target: Target | None = None) -> Chip:
-    """Return the rates of the part that a target, or else the one in scope, names by its tag.
+    """Return the rates of the part that a target, or else the one in scope, names.
 
     Raises
     ------
     ScheduleError
-        It says something that is no number of SMs.
+        It says something that is no number of SMs, or no part that is known.
     """
     from tvm.target import Target
 
     target = Target.current(allow_none=True) if target is None else target
-    tag = str(target.tag) if target is not None else ""
-    return chip_of(tag.removeprefix("nvidia/nvidia-"), num_sms(target))
+    return chip_of(named_part(target), num_sms(target))
+
+
+def named_part(target: Target | None) -> str:
+    """Return which part a target names; an empty string where it leaves that open.
+
+    Raises
+    ------
+    ScheduleError
+        It is none that is known.
+    """
+    said = target.attrs.get(PART_ATTR) if target is not None else None
+    if said is not None and str(said) not in CHIPS:
+        need = f"one of {', '.join(CHIPS)}"
+        raise cannot_schedule("target", f"{PART_ATTR} = {str(said)!r}", need)
+    return "" if said is None else str(said)

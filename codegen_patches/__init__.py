@@ -1,7 +1,7 @@
 """Below the passes: instructions, one function each, and what the wheel's code generation lacks.
 
 `ptx/` is the only user of TVM's constructors of PTX and CUDA instructions. Beside it, one fault of
-the wheel's CUDA code generation a file.
+the wheel's CUDA code generation a file; `operators.py` makes known those that are operators of TIR.
 """
 
 if __name__ != "tvm_hopper.codegen_patches":

@@ -48,9 +48,7 @@ def test_a_target_of_one_s_own_may_name_a_part() -> None:
     own = {"kind": "cuda", "arch": "sm_90a", "feature.part": "h20"}
     assert chip_of_target(Target(own)) == CHIPS["h20"]
     assert chip_of_target(Target({**own, "feature.num_sms": 16})).num_sms == 16
-    with pytest.raises(
-        ScheduleError, match=r"found feature\.part = 'b200'; need one of h200"
-    ):
+    with pytest.raises(ScheduleError, match=r"found feature\.part = 'b200'; need one of h200"):
         chip_of_target(Target({**own, "feature.part": "b200"}))
 
 

@@ -223,40 +223,49 @@ def merge(into: str | Path, *sources: str | Path) -> Database:
         check_versions(database.header, database.folder)
         read.append(read_lines(database.folder))
     with Journal(folder) as journal:
-        known = {_content(row, journal.rows) for row in journal.rows}
+        machines = _machines(journal.rows)
+        known = {_content(row, machines) for row in journal.rows}
+        fresh = []
         for rows in read:
+            named = _machines(rows)
             for row in rows:
-                content = _content(row, rows)
+                content = _content(row, named)
                 if row["is"] == "header" or content in known:
                     continue
                 known.add(content)
-                journal.append(_renumbered(row, rows, journal.rows))
+                fresh.append(_renumbered(row, named, machines))
+        journal.extend(fresh)
         database = Database.of(journal)
         database.write_stock()
     return database
 
 
-def _content(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+Machines = dict[int, dict[str, Any]]  # by their numbers in one log
+
+
+def _machines(rows: Iterable[dict[str, Any]]) -> Machines:
+    return {x["number"]: _unnumbered(x) for x in rows if x["is"] == "machine"}
+
+
+def _unnumbered(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in row.items() if k != "number"}
+
+
+def _content(row: dict[str, Any], machines: Machines) -> str:
     """Return a line as a text that does not depend on the numbers of its file."""
-    same = {k: v for k, v in row.items() if k != "number"}
+    same = _unnumbered(row)
     if row["is"] == "trial":
-        same["machine"] = _machine(rows, row["machine"])
+        same["machine"] = machines.get(row["machine"], {})
     return json.dumps(same, sort_keys=True)
 
 
-def _renumbered(
-    row: dict[str, Any], source: list[dict[str, Any]], into: list[dict[str, Any]]
-) -> dict[str, Any]:
-    machines = [x for x in into if x["is"] == "machine"]
+def _renumbered(row: dict[str, Any], source: Machines, into: Machines) -> dict[str, Any]:
+    """Return a line with the numbers of the log that it goes to, which gets to know machines."""
     if row["is"] == "machine":
-        return {**row, "number": len(machines)}
+        number = max(into, default=-1) + 1
+        into[number] = _unnumbered(row)
+        return {**row, "number": number}
     if row["is"] != "trial":
         return row
-    wanted = _machine(source, row["machine"])
-    same = [x["number"] for x in machines if _machine([x], x["number"]) == wanted]
-    return {**row, "machine": same[0] if same else 0}
-
-
-def _machine(rows: list[dict[str, Any]], number: int) -> dict[str, Any]:
-    found = (x for x in rows if x["is"] == "machine" and x["number"] == number)
-    return {k: v for k, v in next(found, {}).items() if k != "number"}
+    wanted = source.get(row["machine"], {})
+    return {**row, "machine": next((n for n, x in into.items() if x == wanted), 0)}

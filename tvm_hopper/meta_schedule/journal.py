@@ -22,6 +22,7 @@ import math
 import os
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -269,11 +270,16 @@ class Journal:
 
     def append(self, row: dict[str, Any]) -> None:
         """Write one line, and return once it is on the disk."""
-        line = json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        self._file.write(line)
+        self.extend([row])
+
+    def extend(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Write lines in their order, and return once all are on the disk."""
+        for row in rows:
+            text = json.dumps(row, separators=(",", ":"), allow_nan=False)
+            self._file.write(text.encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
-        self.rows.append(row)
+        self.rows += rows
 
     def __enter__(self) -> Journal:
         return self

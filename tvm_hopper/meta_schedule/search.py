@@ -25,6 +25,7 @@ from .problems import Floats, Problem
 from .schedulers import Schedule, scheduled_here
 
 MOST_STARTS = 3  # configurations of other problems that are tried before the model is asked
+FARTHEST = 6.0  # standard deviations, beyond which all of a distribution lies on one side
 MOST_REFUSED = 64  # configurations in a row that turn out illegal before the search gives up
 
 
@@ -93,6 +94,7 @@ class Search:
         self._measured: list[Measured] = []
         self._model = CostModel()
         self._is_stale = True
+        self._gain: float | None = None
         self._near = [points_of(other, trials) for other, trials in near]
         built_in = problem.built_in()
         self._first = [built_in]
@@ -135,7 +137,10 @@ class Search:
             return math.inf
         if not self._open.any():
             return 0.0
-        return float(self._improvements().max())
+        self._refit()
+        if self._gain is None:  # asked for all functions at every turn of a run
+            self._gain = float(self._improvements().max())
+        return self._gain
 
     def propose(self, count: int) -> list[Candidate]:
         """Return up to so many candidates; fewer where no more are left.
@@ -204,7 +209,7 @@ class Search:
                 own = points_of(self.problem, self._measured)
             self._model.fit(own, self._near)
             self._predicted = self._model.predict(self._features)
-            self._is_stale = False
+            self._is_stale, self._gain = False, None
 
     def _improvements(self, pending: Sequence[int] = ()) -> Floats:
         """Return the part of the best time that each configuration is expected to save.
@@ -227,7 +232,10 @@ class Search:
 
 def _below(score: Floats) -> Floats:
     """Return the share of a normal distribution below each score."""
-    return np.asarray([0.5 * math.erfc(-x / math.sqrt(2)) for x in score.tolist()])
+    found = np.where(score > 0, 1.0, 0.0)
+    near = np.abs(score) < FARTHEST
+    found[near] = [0.5 * math.erfc(-x / math.sqrt(2)) for x in score[near].tolist()]
+    return np.asarray(found)
 
 
 def points_of(problem: Problem, trials: Sequence[Measured]) -> Residuals:

@@ -102,8 +102,8 @@ def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        found = f"a log that cannot be read ({error.strerror})"
-        raise cannot_tune(str(path), found, "a file of records") from error
+        why = f"a log that cannot be read ({error.strerror})"
+        raise cannot_tune(str(path), why, "a file of records") from error
     torn = lines.pop()  # nothing, if the last line is whole
     if torn:
         warnings.warn(f"{path}:{len(lines) + 1}: dropped a line that is not whole", stacklevel=2)
@@ -207,8 +207,9 @@ def _is_record(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     kinds = (list, list, dict, list)
-    is_whole = isinstance(parts, list) and len(parts) == len(kinds)
-    return is_whole and all(isinstance(x, y) for x, y in zip(parts, kinds, strict=True))
+    if not isinstance(parts, list) or len(parts) != len(kinds):
+        return False
+    return all(isinstance(x, y) for x, y in zip(parts, kinds, strict=True))
 
 
 def _is_number(value: Any) -> bool:

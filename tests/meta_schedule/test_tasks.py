@@ -124,6 +124,12 @@ def test_the_target_in_scope_is_taken():
         assert as_target(None).attrs["arch"] == "sm_90a"
 
 
+def test_a_product_that_is_left_says_why():
+    left = look_for_tasks(workloads.matmul(3, 5, 7), as_target(TARGET)).left
+    assert left["main"].startswith("a product that cannot be scheduled: ")
+    assert "need a multiple of 16 bytes" in left["main"]
+
+
 def test_what_is_no_module():
     with pytest.raises(TuningError, match="found int; need an IRModule"):
         find_tasks(3, TARGET)

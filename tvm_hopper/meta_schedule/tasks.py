@@ -30,7 +30,7 @@ from tvm_hopper.requests.targets import find_processor, name_target
 from .matmul_problems import as_matmul, find_product
 from .memory_problems import as_memory_bound, serves_any_rows
 from .problems import Problem, key_of
-from .scheduling import canonical
+from .scheduling import canonical, schedule_with
 
 TUNED_ROWS = 4096  # of a kernel over rows whose number is known at run time only
 KINDS: tuple[Callable[[Any, Any], Problem | None], ...] = (as_matmul, as_memory_bound)
@@ -144,10 +144,23 @@ def look_for_tasks(mod: Any, target: Target) -> TaskList:
         elif symbols := symbols_of(func):
             _add_symbolic(name, func, symbols, target, found, known, max(1, calls[name]))
         elif (task := _add(name, func, target, found, known, max(1, calls[name]))) is None:
-            found.left[name] = "no product, reduction of rows or elementwise program"
+            found.left[name] = _why_left(func, target)
         else:
             task.modules.append(as_stock(func))
     return found
+
+
+def _why_left(func: tirx.PrimFunc, target: Target) -> str:
+    """Say why a function is no task: of a product, what its schedule helper says."""
+    site = find_product(func, target)
+    if site is not None:
+        wide = None if site.problem.acc_dtype == "float32" else "float32"
+        try:
+            with target:
+                schedule_with(canonical(func), hs.MatmulConfig(accumulate=wide))
+        except HopperError as error:
+            return f"a product that cannot be scheduled: {error}"[:400]
+    return "no product, reduction of rows or elementwise program"
 
 
 def _calls(mod: tvm.IRModule) -> Counter[str]:

@@ -59,7 +59,8 @@ def test_what_is_left_is_named_with_the_reason():
         "rows": "symbolic extents of what is no product and no kernel over rows",
         "depth": "a symbolic extent that is not the rows",
         "both": "2 symbolic extents; one of them is tuned",
-        "float32": "no product, reduction of rows or elementwise program",
+        "float32": "a product that cannot be scheduled: block C, tensor A: found float32; "
+        "need one of float16, bfloat16",
     }
 
 

@@ -9,7 +9,7 @@ from tvm.target import Target
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.meta_schedule.matmul_problems import FAR, as_matmul, find_product
+from tvm_hopper.meta_schedule.matmul_problems import CLUSTERS_APART, FAR, as_matmul, find_product
 from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
 from tvm_hopper.meta_schedule.problems import LAUNCH_US, bytes_of, key_of
 from tvm_hopper.schedule.products.config import find_violations
@@ -74,7 +74,10 @@ def test_pairs_load_for_one_another_where_the_package_may_choose_them():
     assert {c.store for c in pairs} == {None, "tma"}
     assert all(c.parts == 1 for c in pairs)
     columns = off.features(configs)[:, -3:-1]
-    assert set(map(tuple, columns[[c.cluster == (2, 1) for c in configs]])) == {(2.0, 0.0)}
+    ours = columns[[c.cluster == (2, 1) for c in configs]]
+    assert set(map(tuple, ours)) == {(CLUSTERS_APART, 0.0)}
+    large = [c for c in pairs if c.cluster == (4, 1)]
+    assert len({(c.tile, c.consumers) for c in large}) == len(large)  # one of each
     off.schedule(random.Random(2).choice(pairs))
     even = as_matmul(workloads.matmul(1024, 2048, 256, out_dtype="float16")["main"], H200)
     assert not {c.cluster for c in even.configurations()} & {(1, 2), (2, 1)}  # rows at sectors

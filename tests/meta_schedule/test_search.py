@@ -10,9 +10,9 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.meta_schedule.matmul_problems import as_matmul
 from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
-from tvm_hopper.meta_schedule.schedulers import kernel_name, schedule_fast
+from tvm_hopper.meta_schedule.schedulers import Scheduled, kernel_name, schedule_fast
 from tvm_hopper.meta_schedule.scheduling import schedule_with
-from tvm_hopper.meta_schedule.search import Measured, Search, points_of
+from tvm_hopper.meta_schedule.search import UNLIKE, Measured, Search, points_of
 from tvm_hopper.schedule.dry_run import left_to_the_build
 from tvm_hopper.testing import memory_bound, workloads
 
@@ -53,6 +53,28 @@ def test_it_begins_with_the_choice_and_repeats_nothing(rows):
     wrong = [abs(math.log(x.predicted_us / truth(rows, x.config))) for x in made]
     assert np.mean(wrong[-12:]) < 0.25 * np.mean(wrong[:6])
     assert search.expected_gain() < 0.05
+
+
+def test_every_third_trial_is_of_a_shape_that_nobody_tried():
+    mod = workloads.matmul(512, 1024, 512, out_dtype="float16")
+    problem = as_matmul(mod["main"], H200)
+
+    def made(_problem, asked):
+        return [Scheduled(None, str(config)) for config, _ in asked]
+
+    search = Search(problem, schedule=made)
+    (first,) = search.propose(1)
+    search.report(Measured(first.config, first.kernel, 10.0))
+    shapes = []
+    for _ in range(30):
+        (x,) = search.propose(1)
+        search.report(
+            Measured(x.config, x.kernel, 10.0 + (problem.shape_of(x.config) != shapes[:1]))
+        )
+        shapes.append(problem.shape_of(x.config))
+    fresh = [x not in shapes[:i] for i, x in enumerate(shapes)]
+    assert all(fresh[UNLIKE - 1 :: UNLIKE])
+    assert len(set(shapes)) > 30 // UNLIKE
 
 
 def test_what_is_known_is_not_tried_again(rows):

@@ -4,7 +4,8 @@ tiles        what the chip can hold: `schedule/products/candidates.py`, both way
 stages       the deepest ring, and one that leaves room for what else an SM holds
 order        tiles as the grid has them, or in groups of rows by as many blocks as SMs
 parts        1; 2, 4, 8 where tiles alone leave SMs without work
-clusters     pairs that load for one another, where the package's choice may be one
+clusters     that load for one another, where the package's choice may be one: pairs in all
+             orders, larger ones in one
 turns        consumers that compute tiles in turn, of shallow sums and several waves
 dots         of one or two rows, dot products by threads
 direct       of few rows, warps that load what they multiply
@@ -57,6 +58,7 @@ FEWEST_STEPS = 4  # of the ring, for each part
 GROUPS = (1, 4, 8, 16)  # rows of tiles that are visited together
 TURNS, MOST_STEPS_IN_TURNS = (2, 3), 8  # consumers, and steps of a sum above which they lose
 NUM_FEATURES = 21
+CLUSTERS_APART = 0.7  # near enough to each other that one of them tells of the next
 # Times the least estimate, beyond which tiles are left out. Of 16x29568x4096, all 1672 measured on
 # an H200, none of the 156 beyond it came within 1.47 of the best.
 FAR = 2.0
@@ -205,9 +207,13 @@ class MatmulProblem(Problem):
         if columns > 1 and tile[1] % WIDEST_STORE == 0 and most > 2:  # one column is no box
             stores = [replace(base, stages=min(most - 1, base.stages), store="tma")]
             yield from _orders(stores[0], count, sms, below)
-        for pair in self._pairs(base):
-            for one in (replace(base, wgmma_pending=int(base.consumers == 1)), *stores):
-                yield from _orders(replace(one, cluster=pair), count, sms, below)
+        for cluster in self._clusters(base):
+            plain = replace(base, wgmma_pending=int(base.consumers == 1), cluster=cluster)
+            if cluster[0] * cluster[1] > 2:  # one of each: of six products none won by one
+                yield next(_orders(plain, count, sms, below))
+                continue
+            for one in (plain, *(replace(x, cluster=cluster) for x in stores)):
+                yield from _orders(one, count, sms, below)
         steps = -(-self.extents[2] // tile[2])
         if base.consumers == 1 and base.stages > 1 and count > sms and steps <= MOST_STEPS_IN_TURNS:
             for turns in TURNS:
@@ -217,8 +223,8 @@ class MatmulProblem(Problem):
                     if made and not find_violations(tile, base.stages, made, self.dtype, SM_90A):
                         yield made
 
-    def _pairs(self, base: MatmulConfig) -> list[tuple[int, int]]:
-        """Return the pairs of tiles whose blocks the package might let load for one another."""
+    def _clusters(self, base: MatmulConfig) -> list[tuple[int, int]]:
+        """Return the clusters of tiles whose blocks the package might let load for one another."""
         alone = as_candidates([base], self.dtype, self.extents[2])
         found = in_clusters(alone, self._shape(), base, self.chip)
         pairs = zip(found.rows_of_blocks.tolist(), found.columns_of_blocks.tolist(), strict=True)
@@ -244,6 +250,12 @@ class MatmulProblem(Problem):
             times[place] *= 1 + 0.02 * late + 0.01 * (several and config.raster_group == 1)
             times[place] *= 1 + 0.02 * (config.store is not None)
         return np.asarray(times, dtype=np.float64)
+
+    def shape_of(self, config: Configuration) -> Any:
+        """Return tile and parts of a sum, or how products of few rows are made."""
+        given = cast(MatmulConfig, config)
+        way = "dots" if given.dots else "direct" if given.direct else given.tile
+        return way, bool(given.transposed), given.parts
 
     def features(self, configs: list[Configuration]) -> Floats:
         """Return waves, tail, steps, ring, registers, bytes, and what is set of the rest."""
@@ -291,8 +303,8 @@ class MatmulProblem(Problem):
             2 * float(bool(config.transposed)),
             1.5 * float(config.store is not None),
             float(tile_n % 64 == 0),
-            2 * np.log2(beside[0]),
-            2 * np.log2(beside[1]),
+            CLUSTERS_APART * np.log2(beside[0]),
+            CLUSTERS_APART * np.log2(beside[1]),
             0.5 * (config.turns - 1) if config.turns > 1 else 0.0,
         ]
 
@@ -301,7 +313,7 @@ def _orders(base: MatmulConfig, count: int, sms: int, rows: int) -> Iterator[Mat
     """Yield the orders of tiles that differ: of one wave, groups of rows alone."""
     groups = sorted({min(group, rows) for group in GROUPS})
     if base.parts > 1 or count <= sms:
-        for group in {1, groups[-1]}:
+        for group in sorted({1, groups[-1]}):
             yield replace(base, raster_group=group, persistent=0)
         return
     for group in groups:

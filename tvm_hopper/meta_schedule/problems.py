@@ -20,7 +20,7 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests.targets import chip_of_target
 
-from .configurations import Configuration
+from .configurations import Configuration, kind_of
 from .scheduling import schedule_with
 from .versions import part
 
@@ -104,6 +104,10 @@ class Problem:
     def estimates(self, configs: list[Configuration]) -> Floats:
         """Return the time of each by the package's own model, in microseconds."""
         raise NotImplementedError
+
+    def shape_of(self, config: Configuration) -> Any:
+        """Return what of a configuration the estimate may be wrong about as a whole."""
+        return kind_of(config)
 
     def features(self, configs: list[Configuration]) -> Floats:
         """Return what a cost model sees of each: a row of numbers around 0, of a spread of 1."""

@@ -25,6 +25,7 @@ from .problems import Floats, Problem
 from .schedulers import Schedule, scheduled_here
 
 MOST_STARTS = 3  # configurations of other problems that are tried before the model is asked
+UNLIKE = 3  # every so manyth trial is of a shape that nobody tried, whatever was learnt
 FARTHEST = 6.0  # standard deviations, beyond which all of a distribution lies on one side
 MOST_REFUSED = 64  # configurations in a row that turn out illegal before the search gives up
 
@@ -88,6 +89,10 @@ class Search:
         self._estimates = problem.estimates(self._space)
         self._features = problem.features(self._space)
         self._open = np.ones(len(self._space), dtype=bool)
+        self._order: list[int] = self._estimates.argsort(kind="stable").tolist()
+        self._shapes = [problem.shape_of(x) for x in self._space]
+        self._known_shapes: set[Any] = set()
+        self._turn = 0
         self._place = {config: i for i, config in enumerate(self._space)}
         self._kernels: set[str] = set()
         self._flying: dict[str, int] = {}  # places of what was proposed and not reported yet
@@ -129,6 +134,7 @@ class Search:
         self._flying.pop(trial.kernel, None)
         if (place := self._place.get(trial.config)) is not None:
             self._open[place] = False
+            self._known_shapes.add(self._shapes[place])
         self._is_stale = True
 
     def expected_gain(self) -> float:
@@ -169,12 +175,23 @@ class Search:
                 self._open[place] = False
             picked.append(config)
         while len(picked) < count and self._open.any():
-            scores = np.where(self._open, self._improvements(pending), -np.inf)
-            place = int(scores.argmax())
+            self._turn += 1
+            place = self._unlike() if self._turn % UNLIKE == 0 else None
+            if place is None:
+                scores = np.where(self._open, self._improvements(pending), -np.inf)
+                place = int(scores.argmax())
             pending.append(place)
             self._open[place] = False
+            self._known_shapes.add(self._shapes[place])
             picked.append(self._space[place])
         return picked
+
+    def _unlike(self) -> int | None:
+        """Return the configuration of a shape that nobody tried, which the estimate calls best."""
+        for place in self._order:
+            if self._open[place] and self._shapes[place] not in self._known_shapes:
+                return place
+        return None
 
     def _take(self, picked: list[Configuration], found: list[Candidate]) -> int:
         """Schedule configurations; take those that are legal and make kernels of their own."""

@@ -32,6 +32,7 @@ def test_words_for_tables():
     assert say(hs.MatmulConfig(accumulate="float32")) == "built-in choice"
     config = hs.MatmulConfig((128, 256, 64), 4, 2, transposed=True, store=None)
     assert say(config) == "128x256x64, 4 stages, 2 consumers, transposed"
+    assert say(hs.MatmulConfig((64, 256, 64), 4, 1)) == "64x256x64, 4 stages, 1 consumer"
 
 
 @pytest.mark.parametrize(

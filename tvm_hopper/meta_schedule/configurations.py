@@ -118,7 +118,8 @@ def say(config: Configuration) -> str:
     for name, value in given.items():
         plain = name.replace("_", " ")
         form = _WORDS.get(name, plain if value is True else f"{plain} {{}}")
-        words.append(form.format(_plain(value)))
+        word = form.format(_plain(value))
+        words.append(word.removesuffix("s") if word.startswith("1 ") else word)
     return ", ".join(filter(None, words)) or "built-in choice"
 
 

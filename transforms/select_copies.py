@@ -63,7 +63,7 @@ from .dynamic_memory import in_dynamic_memory
 from .fuse_threads import bind_warp, copies_alone, fuse_threads
 from .layout_shared import rewrite_layouts, rewrite_shapes
 from .lower_copies import plan_copies, rewrite_copies
-from .staged_threads import with_stages_from_zero
+from .staged_threads import with_plain_stages
 
 PREFERRED = ("tma", "bulk", "cp_async")
 NEED = "a copy that hardware can make"
@@ -223,7 +223,7 @@ class SelectCopies:
             plan = plan_selection(kernel, arch)
             if told := [note for choice in plan for note in _notes(func, choice)]:
                 notes[number] = told
-            return with_stages_from_zero(rewrite_selection(kernel, plan))
+            return with_plain_stages(rewrite_selection(kernel, plan))
 
         return note_kernels(ir.map_kernels(func, select), notes)
 

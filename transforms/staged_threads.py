@@ -28,6 +28,8 @@ def with_plain_stages(kernel: ir.For) -> ir.For:
         if not first and ASYNC_STAGES not in loop.annotations:
             return loop
         notes = {k: v for k, v in loop.annotations.items() if k != ASYNC_STAGES}
-        return ir.with_body(loop, loop.body, annotations={**notes, STAGE: [x - first for x in stages]})
+        return ir.with_body(
+            loop, loop.body, annotations={**notes, STAGE: [x - first for x in stages]}
+        )
 
     return ir.replace(kernel, ir.For, count)

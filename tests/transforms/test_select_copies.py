@@ -371,20 +371,19 @@ def test_auto_looks_at_where_a_copy_stands(changes, reason):
     assert "async_copy" in run(parse(PLACES), SelectCopies()).body.script()
 
 
-@pytest.mark.parametrize("stages, asynchronous", [("[1, 3]", "[1]"), ("[0, 2]", "[2]")])
+@pytest.mark.parametrize(("stages", "asynchronous"), [("[1, 3]", "[1]"), ("[0, 2]", "[2]")])
 def test_stages_of_what_threads_copy_are_plain_and_count_from_zero(stages, asynchronous):
     """TVM would commit groups of nothing, and wait for a number of them that is no constant."""
     head = f"""
             for k in T.serial(4, annotations={{"software_pipeline_stage": {stages},
-                "software_pipeline_order": [0, 1], "software_pipeline_async_stages": {asynchronous}}}):
+                "software_pipeline_async_stages": {asynchronous},
+                "software_pipeline_order": [0, 1]}}):
 """
     body = '                with T.sblock("a"):\n                    T.evaluate(0)\n'
     body += body.replace('"a"', '"b"')
     (kernel,) = ir.kernels(parse(BY_THREADS + head[1:] + body))
     bare = with_plain_stages(ir.replace(kernel, ir.SBlock, without_request))
-    (loop,) = ir.find_all(
-        bare, ir.For, lambda x: "software_pipeline_stage" in x.annotations
-    )
+    (loop,) = ir.find_all(bare, ir.For, lambda x: "software_pipeline_stage" in x.annotations)
     assert [int(x) for x in loop.annotations["software_pipeline_stage"]] == [0, 2]
     assert "software_pipeline_async_stages" not in loop.annotations
     assert with_plain_stages(bare).same_as(bare)

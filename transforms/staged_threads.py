@@ -8,28 +8,75 @@
 Stages say who runs how far ahead of whom, so that their least may be any; TVM counts them from 0.
 None of them is asynchronous: what threads load and store is there when they meet. TVM would commit
 groups of nothing, and wait for as many of them as a loop of unknown extent has left, which is no
-number that an instruction could have.
+number that an instruction could have. A pipeline inside of one may be named once, as where hardware
+copies: TVM expands it first, to three statements.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_STAGES, STAGE
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.plan.pipeline_stages import PipelineStages, parts_of, read_stages
+from tvm_hopper.requests.keys import ASYNC_COPY, ASYNC_STAGES, ORDER, STAGE
+
+PIECES = 3  # of an expanded pipeline: what runs ahead, the loop, what is left
 
 
 def with_plain_stages(kernel: ir.For) -> ir.For:
     """Count the stages of pipelines without copies by hardware from 0, none asynchronous."""
 
-    def count(loop: ir.For) -> ir.For:
+    def count(loop: ir.For, mutator: Any) -> ir.For:
+        new = mutator.default_mutate(loop)
         if STAGE not in loop.annotations or ir.find_blocks(loop, ASYNC_COPY):
-            return loop
-        stages = [int(x) for x in loop.annotations[STAGE]]
+            return new
+        parts = parts_of(loop)
+        pieces = [PIECES if _is_pipeline(x) else 1 for x in parts]
+        stages, order = [int(x) for x in loop.annotations[STAGE]], None
+        if len(stages) != sum(pieces):  # else as TVM counts them
+            plan = read_stages(loop, parts)
+            _check(plan)
+            stages, order = _spread(plan, pieces)
+        elif len(parts) == sum(pieces):
+            _check(read_stages(loop, parts))
         first = min(stages, default=0)
-        if not first and ASYNC_STAGES not in loop.annotations:
-            return loop
+        if not first and order is None and ASYNC_STAGES not in loop.annotations:
+            return new
         notes = {k: v for k, v in loop.annotations.items() if k != ASYNC_STAGES}
-        return ir.with_body(
-            loop, loop.body, annotations={**notes, STAGE: [x - first for x in stages]}
-        )
+        notes[STAGE] = [x - first for x in stages]
+        if order is not None:
+            notes[ORDER] = order
+        return ir.with_body(new, new.body, annotations=notes)
 
-    return ir.replace(kernel, ir.For, count)
+    return ir.mutate(kernel, [(ir.For, count)])
+
+
+def _is_pipeline(part: ir.Stmt) -> bool:
+    return isinstance(part, ir.For) and STAGE in part.annotations
+
+
+def _spread(plan: PipelineStages, pieces: list[int]) -> tuple[list[int], list[int]]:
+    """Name a pipeline as often as TVM's pass does, which expands it first."""
+    stages = [x for x, n in zip(plan.stages, pieces, strict=True) for _ in range(n)]
+    turns = sorted(range(len(pieces)), key=lambda i: plan.order[i])
+    starts = {i: sum(pieces[x] for x in turns[: turns.index(i)]) for i in turns}
+    return stages, [starts[i] + k for i, n in enumerate(pieces) for k in range(n)]
+
+
+def _check(plan: PipelineStages) -> None:
+    """Refuse statements that would read before what they read is written, as TVM does."""
+    turns = list(zip(plan.stages, plan.order, strict=True))
+    for i, writer in enumerate(plan.parts):
+        written = ir.once([x.buffer for x in ir.find_all(writer, ir.BufferStore)])
+        for j in range(i + 1, len(plan.parts)):
+            loads = ir.find_all(plan.parts[j], ir.TensorLoad)
+            read = [x for x in written if any(load.source.same_as(x) for load in loads)]
+            if read and turns[j] < turns[i]:
+                raise cannot_lower(
+                    plan.where,
+                    f"{STAGE} = {list(plan.stages)} and {ORDER} = {list(plan.order)}",
+                    f"statement {j}, which reads {read[0].name}, behind statement {i}, which "
+                    "writes it: a later stage, or a later turn of the same",
+                    "e.g. stages that do not fall, in the program's order",
+                )

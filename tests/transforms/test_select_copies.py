@@ -389,5 +389,44 @@ def test_stages_of_what_threads_copy_are_plain_and_count_from_zero(stages, async
     assert with_plain_stages(bare).same_as(bare)
 
 
+def pipelines_of(func):
+    (kernel,) = ir.kernels(func)
+    kernel = with_plain_stages(ir.replace(kernel, ir.SBlock, without_request))
+    loops = ir.find_all(kernel, ir.For, lambda x: "software_pipeline_stage" in x.annotations)
+    assert with_plain_stages(kernel).same_as(kernel)
+    return [
+        [[int(x) for x in loop.annotations[f"software_pipeline_{what}"]] for loop in loops]
+        for what in ("stage", "order")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stage", "order", "stages", "orders"),
+    [
+        ("[0, 1, 1]", "[0, 1, 2]", [0, 1, 1, 1, 1], [0, 1, 2, 3, 4]),
+        ("[0, 1, 1]", "[1, 2, 0]", [0, 1, 1, 1, 1], [1, 2, 3, 4, 0]),
+        ("[0, 1, 1, 1, 1]", "[0, 1, 2, 3, 4]", [0, 1, 1, 1, 1], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_pipeline_of_threads_in_one_may_be_named_once(stage, order, stages, orders):
+    """TVM's pass expands it first, and counts what comes of it."""
+    text = f"""
+            for k in T.serial(4, annotations={{"software_pipeline_stage": {stage},
+                                             "software_pipeline_order": {order}}}):
+                with T.sblock("a"):
+                    T.evaluate(0)
+                for n in T.serial(4, annotations={{"software_pipeline_stage": [0, 1],
+                                                 "software_pipeline_order": [0, 1]}}):
+                    with T.sblock("b"):
+                        T.evaluate(1)
+                    with T.sblock("c"):
+                        T.evaluate(2)
+                with T.sblock("d"):
+                    T.evaluate(3)
+"""
+    found = pipelines_of(parse(BY_THREADS + text[1:]))
+    assert found == [[stages, [0, 1]], [orders, [0, 1]]]
+
+
 def without_request(block):
     return ir.with_block(block, annotations={})

@@ -197,8 +197,9 @@ def build(program: Program) -> dict[str, Any]:
 
     kernels = {}
     for name, (target, config) in WAYS.items():
+        module = program.module()  # may import TVM's intrinsics, which name these maps themselves
         with PassContext(config=config), index_maps():
-            kernels[name] = tvm.compile(program.module(), target=target)["main"]
+            kernels[name] = tvm.compile(module, target=target)["main"]
     return kernels
 
 

@@ -97,3 +97,34 @@ def test_a_pipeline_in_a_pipeline(way, target):
     x = INPUTS["X"].astype("float64")
     want = (x.reshape(2, 10, 4, 128)[:, :5] * x[:4, ::-1]).sum((1, 2))
     np.testing.assert_array_equal(result(HEAD + loop + INNER + TAIL, way, target), want)
+
+
+SYMBOLIC = """
+@T.prim_func(s_tir=True)
+def main(x: T.handle, y: T.handle):
+    n = T.int32()
+    X = T.match_buffer(x, (n, 128), "float32")
+    Y = T.match_buffer(y, (n, 128), "float32")
+    for bx in T.thread_binding(n // 32, thread="blockIdx.x"):
+        for tx in T.thread_binding(128, thread="threadIdx.x"):
+            with T.sblock("sum"):
+                tile = T.sblock_alloc_buffer((4, 128), "float32", scope="shared.dyn")
+"""
+ADD = """
+                    for i in range(4):
+                        Y[bx * 32 + k * 4 + i, tx] = tile[i, tx] + T.float32(1)
+"""
+
+
+@pytest.mark.parametrize(("target", "way"), [pair for pair in PAIRS if pair[1] != "none"])
+@pytest.mark.parametrize("rows", [0, 5, 70])
+def test_a_grid_that_may_have_no_block(rows, way, target):
+    """As many blocks as there are whole tiles, none of five rows: nothing is launched then."""
+    loop = LOOP.replace("BOUNDS", "8").replace("ROW", "bx * 32 + k * 4").replace("WAY", way)
+    text = SYMBOLIC + loop.replace("NOTES", repr(NOTES)) + ADD
+    given = {"X": INPUTS["X"][:rows], "Y": np.zeros((rows, 128), "float32")}
+    ran = simulate(tvm.script.from_source(text), given, target=target)
+    assert not ran.findings, ran.findings
+    want = np.zeros((rows, 128))
+    want[: rows // 32 * 32] = INPUTS["X"][: rows // 32 * 32] + 1
+    np.testing.assert_array_equal(ran.outputs["Y"], want)

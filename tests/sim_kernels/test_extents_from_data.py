@@ -78,10 +78,10 @@ def elements(
 ALL = ["auto", "tma", "bulk", "cp_async", "none"]
 
 
-def tiled(way):
+def tiled(way, roles=None):
     sch = s_tir.Schedule(tiles)
     hs.async_copy(sch, sch.get_sblock("tile"), way)
-    hs.pipeline(sch, sch.get_loops("add")[0], stages=3)
+    hs.pipeline(sch, sch.get_loops("add")[0], stages=3, roles=roles)
     return sch
 
 

@@ -128,3 +128,17 @@ def test_a_grid_that_may_have_no_block(rows, way, target):
     want = np.zeros((rows, 128))
     want[: rows // 32 * 32] = INPUTS["X"][: rows // 32 * 32] + 1
     np.testing.assert_array_equal(ran.outputs["Y"], want)
+
+
+@pytest.mark.parametrize("target", ["nvidia/nvidia-h200", "nvidia/nvidia-a100"])
+def test_a_tile_of_one_element_is_copied_by_one_thread(target):
+    """TVM drops loops of one turn: what is left of the copy names no thread, and has no loop."""
+    loop = LOOP.replace("T.grid(4, 128)", "T.grid(1, 1)").replace("BOUNDS", "5")
+    text = HEAD.replace(
+        "tile = T.sblock_alloc_buffer((4, 128)", "tile = T.sblock_alloc_buffer((1, 1)"
+    )
+    text += loop.replace("ROW", "bx * 40 + k * 4")
+    text += "\n                    acc[0] = acc[0] + tile[0, 0]\n" + TAIL
+    want = INPUTS["X"].reshape(2, 10, 4, 128)[:, :5, 0, 0].sum(1)
+    got = result(text, "none", target)
+    np.testing.assert_array_equal(got, np.repeat(want[:, None], 128, 1))

@@ -50,16 +50,16 @@ nothing, are peeled off the loop, since the assembler moves nothing over a condi
 
 The two products at 4096 in each direction, with TVM's own intrinsics, timed on an H200 by
 `python -m benchmarks.async_products`, right on whole and on normal numbers
-([with the machine](../benchmarks/results/async_products_2026-11-22_1947.md)):
+([with the machine](../benchmarks/results/async_products_2026-11-23_0922.md)):
 
 | built | pipeline | us | times as fast as TVM's |
 |---|---|---|---|
-| TVM, `cp.async` | simple | 557.1 | 1.000 |
-| sm_90a, TMA | simple | 390.2 | 1.428 |
-| sm_80, `cp.async` | simple | 473.2 | 1.177 |
-| TVM, `cp.async` | nested | 442.0 | 1.000 |
-| sm_90a, TMA | nested | 391.8 | 1.128 |
-| sm_80, `cp.async` | nested | 438.6 | 1.008 |
+| TVM, `cp.async` | simple | 561.1 | 1.000 |
+| sm_90a, TMA | simple | 387.1 | 1.449 |
+| sm_80, `cp.async` | simple | 440.2 | 1.275 |
+| TVM, `cp.async` | nested | 443.4 | 1.000 |
+| sm_90a, TMA | nested | 384.2 | 1.147 |
+| sm_80, `cp.async` | nested | 404.5 | 1.090 |
 
 cuBLAS, which multiplies by WGMMA and stores float16, took 201.6 us.
 

@@ -37,9 +37,12 @@ def with_plain_stages(kernel: ir.For) -> ir.For:
         if len(stages) != sum(pieces):  # else as TVM counts them
             plan = read_stages(loop, parts)
             _check(plan)
+            _check_slots(plan, loop)
             stages, order = _spread(plan, pieces)
         elif len(parts) == sum(pieces):
-            _check(read_stages(loop, parts))
+            plan = read_stages(loop, parts)
+            _check(plan)
+            _check_slots(plan, loop)
         first = min(stages, default=0)
         if not first and order is None and ASYNC_STAGES not in loop.annotations:
             return new
@@ -79,4 +82,31 @@ def _check(plan: PipelineStages) -> None:
                     f"statement {j}, which reads {read[0].name}, behind statement {i}, which "
                     "writes it: a later stage, or a later turn of the same",
                     "e.g. stages that do not fall, in the program's order",
+                )
+
+
+def _check_slots(plan: PipelineStages, loop: ir.For) -> None:
+    """Refuse what runs ahead through an array that TVM's pass gives no slots, and says nothing.
+
+    It gives them to arrays of the loop's own block alone; others are used outside of it, too.
+    """
+    own = list(loop.body.block.alloc_buffers) if isinstance(loop.body, ir.SBlockRealize) else []
+    for i, writer in enumerate(plan.parts):
+        for store in ir.find_all(writer, ir.BufferStore):
+            tile = store.buffer
+            if any(tile.same_as(x) for x in own) or ir.uses(list(store.indices), loop.loop_var):
+                continue
+            late = [
+                j
+                for j, part in enumerate(plan.parts)
+                if plan.stages[j] > plan.stages[i] and ir.accesses(part, tile)
+            ]
+            if late:
+                raise cannot_lower(
+                    plan.where,
+                    f"{STAGE} = {list(plan.stages)} and {tile.name}, which is used outside of the "
+                    "loop, too",
+                    f"an array of the loop's own between statements {i} and {late[0]}: it gets a "
+                    "slot for each trip that one runs ahead of the other",
+                    f"take a tile for each loop, or {STAGE} away",
                 )

@@ -40,6 +40,17 @@ SELECTION = [
         ('stage": [0, 1]', 'stage": [1, 0]'),
     ),
     case(
+        "stages of threads around a tile that TVM gives no slots",
+        UNBOUND,
+        (SelectCopies,),
+        r"loop k: found software_pipeline_stage = \[0, 1\] and tile, which is used outside of the "
+        r"loop, too; need an array of the loop's own between statements 0 and 1: it gets a slot "
+        r"for each trip that one runs ahead of the other; take a tile for each loop, or "
+        r"software_pipeline_stage away",
+        STAGES,
+        BY_NAME,
+    ),
+    case(
         "stages of threads that are not the statements'",
         UNBOUND,
         (SelectCopies,),

@@ -186,11 +186,12 @@ def _with_elements(exprs: list[Any], ranges: Ranges, given: Mapping[Any, np.ndar
     known = dict(ranges)
     for load in loads:
         array = given.get(load.source)
-        sides = [interval(index, known) for index in load.indices]
-        if array is None or None in sides:
+        sides = [side for index in load.indices if (side := interval(index, known)) is not None]
+        if array is None or len(sides) < len(load.indices):
             continue
         # what a condition keeps inside of the tensor may reach outside here
-        part = array[tuple(slice(max(low, 0), max(high + 1, 0)) for low, high in sides)]
+        inside = tuple(slice(max(low, 0), max(high + 1, 0)) for low, high in sides)
+        part = np.asarray(array)[inside]
         if part.size:
             known[load] = int(part.min()), int(part.max())
     return known

@@ -67,7 +67,8 @@ def _guarded(branch: ir.IfThenElse, mutator: Any) -> ir.Stmt:
     """Let a copy that stands alone under a condition carry it: that is which part to copy."""
     loops, store = ir.loop_nest(branch.then_case)
     alone = branch.else_case is None and _is_copy_out(store)
-    if not alone or ir.find_all(branch.condition, (ir.TensorLoad, ir.Call)):
+    reads = [x for kind in (ir.TensorLoad, ir.Call) for x in ir.find_all(branch.condition, kind)]
+    if not alone or reads:
         return mutator.default_mutate(branch)
     block = ir.block_of_store(store, [store.value], ASKING).block
     nest: ir.Stmt = ir.SBlockRealize([], branch.condition, block)

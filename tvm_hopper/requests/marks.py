@@ -199,7 +199,7 @@ def _choose_the_only(
     processor = find_processor(func.attrs.get("target", None))
     if processor is None or processor.has_threads:
         return func, requests
-    (only,) = sorted({ASYNC_OPS[op].mechanism for op in processor.async_ops})
+    (only,) = {str(ASYNC_OPS[op].mechanism) for op in processor.async_ops}
 
     def choose(block: ir.SBlock) -> ir.SBlock:
         if str(block.annotations.get(keys.ASYNC_COPY, "")) != keys.AUTO:

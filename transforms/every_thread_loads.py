@@ -15,15 +15,16 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
+from tvm_hopper.plan.copy_nests import counts_threads
 from tvm_hopper.plan.notes import FallbackNote, Note
 from tvm_hopper.requests.fallbacks import Fallback, report
-from tvm_hopper.requests.keys import CONSUMERS, WGMMA
+from tvm_hopper.requests.keys import CONSUMERS
 
 
 def without_producers(func: tirx.PrimFunc, kernel: ir.For, arch: Arch) -> tuple[ir.For, list[Note]]:
     """Take producers off the plain loops of a kernel where the chip has none; say of which."""
     slow: list[Fallback] = []
-    if arch.has_producers or ir.find_blocks(kernel, WGMMA):
+    if arch.has_producers or not counts_threads(kernel):
         return kernel, []
 
     def plain(loop: ir.For) -> ir.For:

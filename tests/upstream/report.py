@@ -74,8 +74,8 @@ gain (`python -m benchmarks.async_schedules --only large`; tables of
 [23:17](../benchmarks/results/async_schedules_2026-11-22_2317.md) and, of the stencils and what is
 doubled between, [09:49](../benchmarks/results/async_schedules_2026-11-23_0949.md); the programs are
 those of `tvm_hopper/testing/ampere_forms.py`). TVM's tests have one form: a thread for each row of
-a tile, which it copies, computes and stores by itself. The others are what a schedule for copy speed
-looks like.
+a tile, which it copies, computes and stores by itself. The others are what a schedule for copy
+speed looks like.
 
 | form | of the kind | sm_90a | sm_80 | TVM's, of copy speed |
 |---|---|---|---|---|

@@ -27,7 +27,9 @@ def find_spare_rows(kernel: Any) -> list[tuple[ir.Var, Any]]:
     for block in ir.find_blocks(kernel, CHANNEL):
         for region in block.writes:
             known = any(region.source.same_as(buffer) for buffer, _ in found)
-            part = [x.extent for x in region.region if isinstance(x.extent, tirx.Select)]
+            parts = [x.extent for x in region.region if isinstance(x.extent, tirx.Select)]
+            # of a trip that a copy in bulk leaves out whole there is no last tile
+            part = [x for x in parts if not ir.is_const(x.false_value, 0)]
             if part and not known:
                 found.append((region.source, part[0].false_value))
     return found

@@ -38,7 +38,7 @@ def deal_out(kernel: ir.For, nest: ir.Stmt) -> ir.Stmt:
     block, store = body.block, body.block.body
     while loops and loops[-1].kind == ir.ForKind.VECTORIZED:  # each thread's own
         body = loops.pop()
-    if not threads or not loops:
+    if not threads:
         return nest
     if any(ir.uses(nest, axis.loop_var) for axis in threads) or not counts_threads(kernel):
         return nest

@@ -60,10 +60,11 @@ from tvm_hopper.requests.targets import arch_of
 
 from .dealt_copies import deal_out
 from .dynamic_memory import in_dynamic_memory
+from .every_thread_loads import without_producers
 from .fuse_threads import bind_warp, copies_alone, fuse_threads
 from .layout_shared import rewrite_layouts, rewrite_shapes
 from .lower_copies import plan_copies, rewrite_copies
-from .staged_threads import with_stages_from_zero
+from .staged_threads import with_plain_stages
 
 PREFERRED = ("tma", "bulk", "cp_async")
 NEED = "a copy that hardware can make"
@@ -221,9 +222,10 @@ class SelectCopies:
                 return kernel
             number, kernel = ir.number_of(func, kernel), in_dynamic_memory(kernel)
             plan = plan_selection(kernel, arch)
-            if told := [note for choice in plan for note in _notes(func, choice)]:
+            kernel, told = without_producers(func, rewrite_selection(kernel, plan), arch)
+            if told := [*told, *(note for choice in plan for note in _notes(func, choice))]:
                 notes[number] = told
-            return with_stages_from_zero(rewrite_selection(kernel, plan))
+            return with_plain_stages(kernel)
 
         return note_kernels(ir.map_kernels(func, select), notes)
 

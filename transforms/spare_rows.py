@@ -16,10 +16,9 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
+from tvm_hopper.codegen_patches.vectors import PRINTED_LANES
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests.keys import CHANNEL
-
-VECTOR_BYTES = 16
 
 
 def find_spare_rows(kernel: Any) -> list[tuple[ir.Var, Any]]:
@@ -28,7 +27,9 @@ def find_spare_rows(kernel: Any) -> list[tuple[ir.Var, Any]]:
     for block in ir.find_blocks(kernel, CHANNEL):
         for region in block.writes:
             known = any(region.source.same_as(buffer) for buffer, _ in found)
-            part = [x.extent for x in region.region if isinstance(x.extent, tirx.Select)]
+            parts = [x.extent for x in region.region if isinstance(x.extent, tirx.Select)]
+            # of a trip that a copy in bulk leaves out whole there is no last tile
+            part = [x for x in parts if not ir.is_const(x.false_value, 0)]
             if part and not known:
                 found.append((region.source, part[0].false_value))
     return found
@@ -38,7 +39,7 @@ def clear_spare_rows(buffer: ir.Var, tail: Any, threads: ir.KernelThreads) -> ir
     """Write zeros to the rows of each slot that the last tile leaves out."""
     dtype = ir.dtype_of(buffer)
     columns = int(buffer.shape[-1])
-    size = VECTOR_BYTES // dtype_bytes(dtype)
+    size = 1 if dtype == "bool" else PRINTED_LANES[dtype_bytes(dtype)]  # 16 bytes, 4 of bytes
     chunks = columns // size
     count = prod(int(x) for x in buffer.shape) // size
     num_threads = int(threads.count)
@@ -51,8 +52,9 @@ def clear_spare_rows(buffer: ir.Var, tail: Any, threads: ir.KernelThreads) -> ir
             place.insert(0, tirx.floormod(left, extent))
             left = tirx.floordiv(left, extent)
         row, chunk = place[-2:]
-        at = [left, *place[:-1], tirx.Ramp(chunk * size, 1, size)]
-        zeros = tirx.Broadcast(tirx.const(0, dtype), size)
+        at = [left, *place[:-1], tirx.Ramp(chunk * size, 1, size) if size > 1 else chunk]
+        zero = tirx.const(0, dtype)
+        zeros = tirx.Broadcast(zero, size) if size > 1 else zero
         inside = row >= ir.as_int32(tail)
         if count % num_threads:
             inside = tirx.And(number < count, inside)

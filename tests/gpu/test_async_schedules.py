@@ -84,6 +84,7 @@ FORMS = {
     "rows of float32": (ampere_forms.rows(200, "float32", 1), lambda a: a),
     "rows, doubled between": (ampere_forms.doubled_rows(200), lambda a: a * 2),
     "rows, stencil": (ampere_forms.stencil_rows(200), _stencil_of_rows),
+    "rows, stencil, second tile": (ampere_forms.stencil_rows(200, True), _stencil_of_rows),
     "columns": (ampere_forms.columns(8, 128, 65), lambda a, b: a + b),
     "columns, padded": (
         ampere_forms.columns(8, 128, 65, pad=True),

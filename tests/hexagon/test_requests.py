@@ -133,3 +133,26 @@ def test_one_option_takes_a_schedule_as_upstream_writes_it(option, ours):
             schedule(scale(8, 4), 1, stages=3).mod, TARGET, until="tvm_hopper.LowerChannels"
         )
         tvm.ir.assert_structural_equal(mod["main"].body, asked["main"].body, map_free_vars=True)
+
+
+def test_auto_as_an_annotation_is_dma():
+    sch, auto = schedule(scale(8, 4), 1, stages=3), schedule(scale(8, 4), 1, stages=3)
+    block = auto.get_sblock("A_global.vtcm")
+    auto.unannotate(block, "tvm_hopper.async_copy")
+    auto.annotate(block, "tvm_hopper.async_copy", "auto")
+    want, got = (
+        pipeline.lower(x.mod, TARGET, until="tvm_hopper.LowerChannels") for x in (sch, auto)
+    )
+    tvm.ir.assert_structural_equal(got["main"].body, want["main"].body, map_free_vars=True)
+
+
+def test_a_store():
+    sch = tvm.s_tir.Schedule(scale(8, 4))
+    out = sch.cache_write("C", 0, "global.vtcm")
+    sch.annotate(out, "tvm_hopper.async_copy", "dma")
+    match = (
+        r"found a store by 'dma' from scope 'global.vtcm'; need a load: nothing stores from there "
+        r"asynchronously; leave the store a loop"
+    )
+    with pytest.raises(LoweringError, match=match):
+        pipeline.lower(sch.mod, TARGET)

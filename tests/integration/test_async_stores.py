@@ -130,14 +130,44 @@ def half(A: T.Buffer((64, 64), "float32"), B: T.Buffer((32, 64), "float32")):
                                 B[bx * 16 + tx, k * 16 + i] = tile[tx, i]
 
 
-def test_a_store_under_a_condition_stays_with_the_threads_that_it_is_true_for():
-    """Half of the threads store: no one of them may do it for all, nor are there more to share."""
+def test_a_store_of_a_part_of_a_tile_stays_with_the_threads_that_it_is_true_for():
     ex = built(half)
-    assert "not by hardware: it stands under a condition" in str(tvm_hopper.explain(ex))
     assert "bulk_tensor_g2s" in text_of(ex)
     assert "s2g" not in text_of(ex)
     with PassContext(config={keys.ASYNC_COPY: keys.AUTO}):
         report = verify(half, target=H200, against=half, runs=RUNS)
+    assert report.verdict == "clean", str(report)
+
+
+def test_no_thread_does_for_all_what_stands_under_a_condition_beside_a_copy():
+    def both(branch):
+        copy = branch.then_case
+        doubled = ir.replace(
+            copy, ir.BufferStore, lambda x: ir.BufferStore(x.buffer, x.value * 2, x.indices)
+        )
+        return ir.IfThenElse(branch.condition, ir.seq([copy, ir.fresh_variables(doubled)]), None)
+
+    ex = built(ir.replace(half, ir.IfThenElse, both))
+    assert "not by hardware: it stands under a condition" in str(tvm_hopper.explain(ex))
+    assert "s2g" not in text_of(ex)
+
+
+@T.prim_func(s_tir=True)
+def stencil(A: T.Buffer((92, 128), "float32"), B: T.Buffer((90, 126), "float32")):
+    for i, j in T.grid(90, 126):
+        with T.sblock("B"):
+            r, c = T.axis.remap("SS", [i, j])
+            B[r, c] = (A[r, c + 1] + A[r + 1, c] + A[r + 1, c + 2] + A[r + 2, c + 1]) * T.float32(
+                0.25
+            ) + A[r + 1, c + 1]
+
+
+def test_a_condition_around_a_copy_alone_says_which_rows_it_copies():
+    """32 threads load a row each, 30 of them store one: all of the second tile, in one run."""
+    mod = ampere_forms.stencil_rows(3, tile=True)
+    assert "copy B: by bulk" in str(tvm_hopper.explain(built(mod)))
+    with PassContext(config={keys.ASYNC_COPY: keys.AUTO}):
+        report = verify(mod, target=H200, against=stencil, runs=RUNS)
     assert report.verdict == "clean", str(report)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 
 import pytest
-from tvm import tirx
+import tvm
+from tvm import s_tir, te, tirx
 
+import tvm_hopper
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper import ir
+from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing import workloads
 
@@ -74,3 +77,25 @@ def test_bytes_of_the_last_tile_are_those_that_arrive():
     of_a_whole_tile = tirx.IntImm("uint32", 64 * 32 + 16 * 32)
     program = change(right()[0], "mbarrier_arrive_expect_tx", 0, with_argument(1, of_a_whole_tile))
     assert "DEADLOCK" in found(program)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bool", "float16"])
+def test_trips_that_a_copy_in_bulk_leaves_out_are_no_spare_rows(dtype):
+    """Nobody reads them, and their slots are no panels of spare rows: nothing is cleared."""
+    a = te.placeholder((2, 64), dtype, name="A")
+    c = te.compute((2, 64), lambda i, j: a[i, j], name="C")
+    sch = s_tir.Schedule(te.create_prim_func([a, c]))
+    rows, columns = sch.get_loops("C")
+    outer, trip = sch.split(rows, [None, 4])
+    block, inner = sch.split(columns, [None, 32])
+    sch.reorder(outer, block, trip, inner)
+    sch.bind(sch.fuse(outer, block), "blockIdx.x")
+    copy = sch.cache_read("C", 0, "shared.dyn")
+    sch.compute_at(copy, trip)
+    hs.async_copy(sch, copy, "bulk")
+    hs.async_store(sch, sch.get_sblock("C"), "bulk")
+    hs.pipeline(sch, trip, stages=3)
+    ex = tvm.compile(sch.mod, target="nvidia/nvidia-h200")
+    assert "make_int4" not in ex.mod.imports[0].inspect_source()
+    assert tvm_hopper.cubin(ex)
+    assert verify(ex, runs=[("eager", 0)], progress=False).verdict == "clean"

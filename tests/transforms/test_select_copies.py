@@ -8,7 +8,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.plan.notes import FallbackNote, RemarkNote
 from tvm_hopper.transforms import SelectCopies
-from tvm_hopper.transforms.staged_threads import with_stages_from_zero
+from tvm_hopper.transforms.staged_threads import with_plain_stages
 
 # 16 rows of 64 elements: four vectors of eight for each of 32 threads.
 BY_THREADS = """
@@ -371,34 +371,61 @@ def test_auto_looks_at_where_a_copy_stands(changes, reason):
     assert "async_copy" in run(parse(PLACES), SelectCopies()).body.script()
 
 
-def test_stages_of_what_threads_copy_count_from_zero():
-    """TVM takes an asynchronous stage for a queue, of which CUDA has one."""
-    stages = """
-            for k in T.serial(4, annotations={"software_pipeline_stage": STAGES,
-                "software_pipeline_order": [0, 1], "software_pipeline_async_stages": ASYNC}):
+@pytest.mark.parametrize(("stages", "asynchronous"), [("[1, 3]", "[1]"), ("[0, 2]", "[2]")])
+def test_stages_of_what_threads_copy_are_plain_and_count_from_zero(stages, asynchronous):
+    """TVM would commit groups of nothing, and wait for a number of them that is no constant."""
+    head = f"""
+            for k in T.serial(4, annotations={{"software_pipeline_stage": {stages},
+                "software_pipeline_async_stages": {asynchronous},
+                "software_pipeline_order": [0, 1]}}):
 """
-    heads = [
-        stages.replace("STAGES", first).replace("ASYNC", second)
-        for first, second in (("[1, 3]", "[1]"), ("[0, 2]", "[0]"), ("[0, 2]", "[2]"))
-    ]
     body = '                with T.sblock("a"):\n                    T.evaluate(0)\n'
     body += body.replace('"a"', '"b"')
-    before, after, late = (parse(BY_THREADS + head[1:] + body) for head in heads)
-    (want,), (none,) = ir.kernels(after), ir.kernels(late)
-    (got,) = ir.kernels(before)
-    for kernel, stage, asynchronous in (
-        (got, [0, 2], [0]),
-        (none, [0, 2], []),
-        (want, [0, 2], [0]),
-    ):
-        bare = ir.replace(kernel, ir.SBlock, without_request)
-        (loop,) = ir.find_all(
-            with_stages_from_zero(bare),
-            ir.For,
-            lambda x: "software_pipeline_stage" in x.annotations,
-        )
-        assert [int(x) for x in loop.annotations["software_pipeline_stage"]] == stage
-        assert [int(x) for x in loop.annotations["software_pipeline_async_stages"]] == asynchronous
+    (kernel,) = ir.kernels(parse(BY_THREADS + head[1:] + body))
+    bare = with_plain_stages(ir.replace(kernel, ir.SBlock, without_request))
+    (loop,) = ir.find_all(bare, ir.For, lambda x: "software_pipeline_stage" in x.annotations)
+    assert [int(x) for x in loop.annotations["software_pipeline_stage"]] == [0, 2]
+    assert "software_pipeline_async_stages" not in loop.annotations
+    assert with_plain_stages(bare).same_as(bare)
+
+
+def pipelines_of(func):
+    (kernel,) = ir.kernels(func)
+    kernel = with_plain_stages(ir.replace(kernel, ir.SBlock, without_request))
+    loops = ir.find_all(kernel, ir.For, lambda x: "software_pipeline_stage" in x.annotations)
+    assert with_plain_stages(kernel).same_as(kernel)
+    return [
+        [[int(x) for x in loop.annotations[f"software_pipeline_{what}"]] for loop in loops]
+        for what in ("stage", "order")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stage", "order", "stages", "orders"),
+    [
+        ("[0, 1, 1]", "[0, 1, 2]", [0, 1, 1, 1, 1], [0, 1, 2, 3, 4]),
+        ("[0, 1, 1]", "[1, 2, 0]", [0, 1, 1, 1, 1], [1, 2, 3, 4, 0]),
+        ("[0, 1, 1, 1, 1]", "[0, 1, 2, 3, 4]", [0, 1, 1, 1, 1], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_pipeline_of_threads_in_one_may_be_named_once(stage, order, stages, orders):
+    """TVM's pass expands it first, and counts what comes of it."""
+    text = f"""
+            for k in T.serial(4, annotations={{"software_pipeline_stage": {stage},
+                                             "software_pipeline_order": {order}}}):
+                with T.sblock("a"):
+                    T.evaluate(0)
+                for n in T.serial(4, annotations={{"software_pipeline_stage": [0, 1],
+                                                 "software_pipeline_order": [0, 1]}}):
+                    with T.sblock("b"):
+                        T.evaluate(1)
+                    with T.sblock("c"):
+                        T.evaluate(2)
+                with T.sblock("d"):
+                    T.evaluate(3)
+"""
+    found = pipelines_of(parse(BY_THREADS + text[1:]))
+    assert found == [[stages, [0, 1]], [orders, [0, 1]]]
 
 
 def without_request(block):

@@ -37,6 +37,24 @@ def test_a_grid_of_known_size_stays():
     check(run(known, SkipEmpty()), known)
 
 
-def test_other_kernels_stay():
-    other = parse(BEFORE, ('{"tvm_hopper.memory_bound": "pointwise"}', "{}"))
-    check(run(other, SkipEmpty()), other)
+PLAIN = ('{"tvm_hopper.memory_bound": "pointwise"}', "{}")
+OURS = ("        with T", '        T.attr("tvm_hopper", "hand_threaded", 1)\n        with T')
+OURS_AFTER = ("            with T", f"    {OURS[1]}".replace("\n", "\n    "))
+
+
+def test_kernels_that_we_synchronise_are_guarded():
+    check(run(parse(BEFORE, PLAIN, OURS), SkipEmpty()), parse(AFTER, PLAIN, OURS_AFTER))
+
+
+def test_kernels_that_tvm_synchronises_stay():
+    """TVM's ThreadSync refuses to insert a barrier under a condition."""
+    check(run(parse(BEFORE, PLAIN), SkipEmpty()), parse(BEFORE, PLAIN))
+
+
+def test_a_grid_that_a_condition_around_it_fills_stays():
+    guarded = parse(AFTER)
+    check(run(guarded, SkipEmpty()), guarded)
+    rows = parse(AFTER, ("if (n + 3) // 4 > 0", "if n > 0"))
+    check(run(rows, SkipEmpty()), rows)
+    other = parse(AFTER, ("if (n + 3) // 4 > 0", "if n > -9"))
+    assert str(run(other, SkipEmpty()).body).count("if ") == 2

@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from .async_ops import ASYNC, ASYNC_OPS, GENERIC
+from .async_ops import ASYNC, ASYNC_OPS, GENERIC, MBARRIER
 
 KIB = 1024
 
@@ -138,6 +138,11 @@ class Arch(Processor):
     def has_warp_groups(self) -> bool:
         """Whether four warps issue operations together."""
         return any(ASYNC_OPS[op].agent == "warp_group" for op in self.async_ops)
+
+    @property
+    def has_producers(self) -> bool:
+        """Whether copies complete on mbarriers, by which threads hand over what they load."""
+        return any(ASYNC_OPS[op].completion == MBARRIER for op in self.async_ops)
 
     @property
     def has_clusters(self) -> bool:

@@ -130,11 +130,12 @@ def host_passes() -> list[Pass]:
 def final_checks() -> list[Callable[[tirx.PrimFunc, tirx.PrimFunc | None], object]]:
     """List the checks of what will be printed: each takes a kernel and the host function of it.
 
-    They run in every build unless the option `tvm_hopper.verify` is off, and raise a VerifyError.
+    They run in every build unless the option `tvm_hopper.verify` is off, and raise a HopperError.
     """
-    from tvm_hopper.static_check import require_sync
+    from tvm_hopper.static_check import require_room, require_sync
 
     return [
+        require_room,  # what threads copy gets its slots from TVM, and the driver says nothing
         require_sync,  # what the assembler mends without a word, and what would hang or race
     ]
 

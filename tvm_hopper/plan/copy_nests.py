@@ -178,11 +178,31 @@ def _rebuild(copy: CopyNest, box: Box) -> ir.Stmt:
         reads=reads,
         writes=[tirx.BufferRegion(store.buffer, element)],
     )
-    stmt: ir.Stmt = ir.SBlockRealize([], _at_element(box, copy.realize.predicate), new)
-    for var, extent in reversed(list(zip(box.loop_vars, box.extents, strict=True))):
+    condition, extents = _cut(_at_element(box, copy.realize.predicate), box)
+    stmt: ir.Stmt = ir.SBlockRealize([], condition, new)
+    for var, extent in reversed(list(zip(box.loop_vars, extents, strict=True))):
         if extent != 1:
             stmt = ir.For(var, 0, extent, ir.ForKind.SERIAL, stmt)
     return stmt if isinstance(stmt, ir.For) else ir.make_loop("i", 1, lambda _: stmt)
+
+
+def _cut(condition: Any, box: Box) -> tuple[Any, list[int]]:
+    """Take bounds that are numbers off a condition, and the loops to them: `where(tx < 30)`."""
+    extents = list(box.extents)
+    left: Any = tirx.const(True, "bool")
+    terms = [condition]
+    while terms:
+        term = terms.pop()
+        if isinstance(term, tirx.And):
+            terms += [term.b, term.a]
+            continue
+        low, high = as_less_than(term) or (None, None)
+        place = next((i for i, var in enumerate(box.loop_vars) if var.same_as(low)), None)
+        if place is not None and isinstance(high, tirx.IntImm) and int(high) > 1:
+            extents[place] = min(extents[place], int(high))
+        else:
+            left = term if ir.is_const(left, 1) else tirx.And(left, term)
+    return left, extents
 
 
 def _at_element(box: Box, expr: Any) -> Any:

@@ -291,6 +291,13 @@ def _op(where: str, mechanism: str, src: ir.Var, dst: ir.Var, combines: bool) ->
             f"{mechanism!r} from {reads} memory to {writes}",
             f"a mechanism that copies between them: {' or '.join(map(repr, able))}",
         )
+    if writes not in ON_CHIP and reads in ON_CHIP:
+        raise cannot_lower(
+            where,
+            f"a store by {mechanism!r} from scope {src.scope()!r}",
+            "a load: nothing stores from there asynchronously",
+            "leave the store a loop",
+        )
     if writes not in ON_CHIP:
         raise cannot_lower(
             where,

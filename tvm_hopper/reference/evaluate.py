@@ -94,7 +94,7 @@ class Reference:
             shape = arguments[place].shape
             if math.prod(shape):
                 boxes[self.params[place]] = tuple((size // 2, size // 2) for size in shape)
-        return infer(self.program, self.sizes(arguments), boxes)
+        return infer(self.program, self.sizes(arguments), boxes, self._given(arguments))
 
     def sums(self, arguments: Sequence[Any]) -> list[tuple[str, int]]:
         """Return type and length of each sum of floats."""
@@ -127,6 +127,16 @@ class Reference:
                 if isinstance(extent, tirx.IntImm) and int(extent) != size:
                     raise self._mismatch(param, argument)
         return sizes
+
+    def _given(self, arguments: Sequence[Any]) -> dict[Any, np.ndarray]:
+        """Return the tensors of integers that stay as they are."""
+        return {
+            param: argument
+            for param, argument in zip(self.params, arguments, strict=True)
+            if isinstance(argument, np.ndarray)
+            and argument.dtype.kind in "iu"
+            and param not in self.program.outputs
+        }
 
     def _check(self, param: Any, argument: Any) -> None:
         dtype = dtype_of(param)
@@ -173,7 +183,7 @@ class Reference:
         """
         sizes = self.sizes(arguments)
         boxes = {self.params[place]: box for place, box in wanted.items()}
-        needs = infer(self.program, sizes, boxes)
+        needs = infer(self.program, sizes, boxes, self._given(arguments))
         self._check_cost(needs)
         arrays = self._arrays(arguments, needs)
         meta = self._meta(needs, sizes)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
@@ -53,7 +54,12 @@ class Needs:
     work: int
 
 
-def infer(program: PlainProgram, sizes: Mapping[Any, int], wanted: Mapping[Any, Box]) -> Needs:
+def infer(
+    program: PlainProgram,
+    sizes: Mapping[Any, int],
+    wanted: Mapping[Any, Box],
+    given: Mapping[Any, np.ndarray] | None = None,
+) -> Needs:
     """Find what boxes of the outputs need.
 
     Parameters
@@ -62,8 +68,11 @@ def infer(program: PlainProgram, sizes: Mapping[Any, int], wanted: Mapping[Any, 
         Value of each variable of the function that is no tensor.
     wanted : dict
         Boxes of buffers, both ends of each interval included.
+    given : dict, optional
+        What tensors of integers hold that the program does not store to: extents may follow from
+        them.
     """
-    search = _Search(program, sizes, wanted)
+    search = _Search(program, sizes, wanted, given or {})
     rounds = itertools.count()
     while search.grow(whole=next(rounds) >= ROUNDS_EXACT):
         pass  # an axis that grew since then is whole, and grows no more
@@ -81,9 +90,13 @@ class _Search:
     """The boxes as they grow."""
 
     def __init__(
-        self, program: PlainProgram, sizes: Mapping[Any, int], wanted: Mapping[Any, Box]
+        self,
+        program: PlainProgram,
+        sizes: Mapping[Any, int],
+        wanted: Mapping[Any, Box],
+        given: Mapping[Any, np.ndarray],
     ) -> None:
-        self.program = program
+        self.program, self.given = program, given
         self.sizes: Ranges = {var: (size, size) for var, size in sizes.items()}
         self.boxes = dict(wanted)
         self.reached: dict[StorePlace, Ranges] = {}
@@ -132,13 +145,13 @@ class _Search:
                     return None
         return ranges
 
-    @staticmethod
-    def _enter(loop: PlainLoop, ranges: Ranges) -> bool:
-        low, extent = interval(loop.low, ranges), interval(loop.extent, ranges)
+    def _enter(self, loop: PlainLoop, ranges: Ranges) -> bool:
+        known = _with_elements([loop.low, loop.extent], ranges, self.given)
+        low, extent = interval(loop.low, known), interval(loop.extent, known)
         if low is None or extent is None:
             raise PlainProgramError(
                 f"against: loop {loop.var.name}: found an extent {loop.extent}, which follows from "
-                "data; need one that follows from the arguments"
+                "data that the program computes; need one that follows from the arguments"
             )
         ranges[loop.var] = (low[0], low[1] + extent[1] - 1)
         return extent[1] > 0
@@ -162,6 +175,26 @@ class _Search:
             return False
         self.boxes[buffer] = box
         return True
+
+
+def _with_elements(exprs: list[Any], ranges: Ranges, given: Mapping[Any, np.ndarray]) -> Ranges:
+    """Add bounds of each element of a given tensor that expressions load, innermost loads first."""
+    loads: list[Any] = []
+    for expr in exprs:
+        if not isinstance(expr, int):
+            tvm_ffi.structural_walk(expr, [(ir.TensorLoad, loads.append)])
+    known = dict(ranges)
+    for load in loads:
+        array = given.get(load.source)
+        sides = [side for index in load.indices if (side := interval(index, known)) is not None]
+        if array is None or len(sides) < len(load.indices):
+            continue
+        # what a condition keeps inside of the tensor may reach outside here
+        inside = tuple(slice(max(low, 0), max(high + 1, 0)) for low, high in sides)
+        part = np.asarray(array)[inside]
+        if part.size:
+            known[load] = int(part.min()), int(part.max())
+    return known
 
 
 def _loads(place: StorePlace) -> list[Any]:
@@ -209,6 +242,8 @@ def interval(expr: Any, ranges: Ranges, lets: Mapping[Any, Any] | None = None) -
         return expr, expr
     if isinstance(expr, tirx.IntImm):
         return int(expr), int(expr)
+    if isinstance(expr, ir.TensorLoad):
+        return ranges.get(expr)
     if isinstance(expr, ir.Var):
         if expr in ranges:
             return ranges[expr]

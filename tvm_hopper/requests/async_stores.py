@@ -3,7 +3,8 @@
     B[tx, i] = a[tx, i]          ->          with sblock("B", async_copy): B[tx, i] = a[tx, i]
 
 Nothing in a schedule of TVM's says that such a copy may be asynchronous, but nothing forbids it:
-its values are those of the tile, and the lowering waits for it. Whether hardware is the better one
+its values are those of the tile, and the lowering waits for it. A condition around nothing but the
+copy is one on it, which says how many rows there are of a tile. Whether hardware is the better one
 to make it is for SelectCopies to say.
 """
 
@@ -25,7 +26,9 @@ def ask_for_stores(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def ask(kernel: ir.For) -> ir.For:
         if not ir.find_blocks(kernel, keys.ASYNC_COPY):
             return kernel
-        return ir.mutate(kernel, [(ir.SBlock, _block), (ir.BufferStore, _bare)])
+        return ir.mutate(
+            kernel, [(ir.SBlock, _block), (ir.IfThenElse, _guarded), (ir.BufferStore, _bare)]
+        )
 
     return ir.map_kernels(func, ask)
 
@@ -58,6 +61,20 @@ def _bare(store: ir.BufferStore, _mutator: Any) -> ir.Stmt:
         return store
 
     return ir.block_of_store(store, [store.value], ASKING)
+
+
+def _guarded(branch: ir.IfThenElse, mutator: Any) -> ir.Stmt:
+    """Let a copy that stands alone under a condition carry it: that is which part to copy."""
+    loops, store = ir.loop_nest(branch.then_case)
+    alone = branch.else_case is None and _is_copy_out(store)
+    reads = [x for kind in (ir.TensorLoad, ir.Call) for x in ir.find_all(branch.condition, kind)]
+    if not alone or reads:
+        return mutator.default_mutate(branch)
+    block = ir.block_of_store(store, [store.value], ASKING).block
+    nest: ir.Stmt = ir.SBlockRealize([], branch.condition, block)
+    for loop in reversed(loops):
+        nest = ir.with_body(loop, nest)
+    return nest
 
 
 def _is_copy_out(store: Any) -> bool:

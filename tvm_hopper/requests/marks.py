@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import tirx
@@ -125,6 +125,7 @@ def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
         for request in requests:
             check_request(gv.name_hint, request)
         func = _ask_by_attribute(gv.name_hint, func, requests)
+        func, requests = _choose_the_only(func, requests)
         check_target(gv.name_hint, func, requests)
         stock.check_function(gv.name_hint, func)
         marked[gv] = func.with_attr("target", _with_key(func.attrs["target"]))
@@ -186,6 +187,30 @@ def _ask_by_attribute(name: str, func: tirx.PrimFunc, requests: list[Request]) -
             "annotate them (schedule.async_copy)",
         )
     return found
+
+
+def _choose_the_only(
+    func: tirx.PrimFunc, requests: list[Request]
+) -> tuple[tirx.PrimFunc, list[Request]]:
+    """Let "auto" be the one mechanism of a processor without threads, on which there is no other.
+
+    A kernel's copies are chosen for by SelectCopies, in sight of its threads.
+    """
+    processor = find_processor(func.attrs.get("target", None))
+    if processor is None or processor.has_threads:
+        return func, requests
+    (only,) = {str(ASYNC_OPS[op].mechanism) for op in processor.async_ops}
+
+    def choose(block: ir.SBlock) -> ir.SBlock:
+        if str(block.annotations.get(keys.ASYNC_COPY, "")) != keys.AUTO:
+            return block
+        return ir.with_block(block, annotations={**block.annotations, keys.ASYNC_COPY: only})
+
+    chosen = [
+        replace(x, value=only) if (x.name, x.value) == (keys.ASYNC_COPY, keys.AUTO) else x
+        for x in requests
+    ]
+    return func.with_body(ir.replace(func.body, ir.SBlock, choose)), chosen
 
 
 def _option_request(mechanism: str) -> Request:

@@ -159,8 +159,9 @@ _PRIMITIVE = {
 
 
 def _holds_pipeline(loop: ir.For) -> bool:
-    """Tell whether a loop holds a block with a key of ours, and another block."""
-    several = len(ir.find_all(loop.body, ir.SBlock)) > 1
+    """Tell whether a loop holds a block with a key of ours, and another block or statement."""
+    parts = ir.statements(ir.peel_blocks(loop.body))
+    several = len(parts) > 1 or len(ir.find_all(loop.body, ir.SBlock)) > 1
     return loop.kind != ir.ForKind.THREAD_BINDING and several and _ours(loop)
 
 

@@ -46,6 +46,18 @@ def launch_tags(func: tirx.PrimFunc) -> list[str]:
     return [str(tag) for tag in (func.attrs or {}).get("tirx.kernel_launch_params", [])]
 
 
+def thread_extents(func: tirx.PrimFunc) -> dict[str, tuple[Any, Any]]:
+    """Return (variable, extent) of each launch dimension, by thread tag."""
+    found: dict[str, tuple[Any, Any]] = {}
+
+    def visit(node: tirx.AttrStmt) -> None:
+        if node.attr_key == "thread_extent":
+            found[str(node.node.thread_tag)] = (node.node.var, node.value)
+
+    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, visit))
+    return found
+
+
 def param_names(func: tirx.PrimFunc) -> list[str]:
     """Return a name for each parameter of a device function: its own, numbered where two share it.
 

@@ -14,6 +14,7 @@ from tvm import ir, tirx
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim.findings import Finding
 from tvm_hopper.sim.protocol.check import Skeleton, opaque_calls, run_skeleton
+from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, Given
 from tvm_hopper.sim.protocol.trace import UnanalysableError
 from tvm_hopper.sim.tir import PTX, op_name
 from tvm_hopper.static_check.streams import check_streams, finding
@@ -27,6 +28,7 @@ def check_sync(
     device_func: tirx.PrimFunc,
     host_func: tirx.PrimFunc | None = None,
     max_trips: int = MAX_TRIPS,
+    given: Given = NOTHING_GIVEN,
 ) -> list[StaticFinding]:
     """Return the broken rules that can be told without running the kernel.
 
@@ -40,6 +42,9 @@ def check_sync(
     max_trips : int
         Loops around synchronisation are followed this far; one that deadlocks then is followed to
         its end before anything is said.
+    given : dict
+        Integers in memory, by parameter, from which loops and conditions may follow: what is found
+        holds of these alone.
     """
     calls = _synchronising_calls(device_func)
     if not calls:
@@ -48,18 +53,18 @@ def check_sync(
     if found:
         return found
     try:
-        protocol, skeleton = run_skeleton(device_func, host_func, max_trips)
+        protocol, skeletons = run_skeleton(device_func, host_func, max_trips, given)
     except UnanalysableError as error:
         return [finding("INCOMPLETE", f"left to the simulator: {error}")]
-    assert skeleton is not None
     found += protocol
-    found += _mixed_sites(skeleton)
-    for trace in skeleton.traces:
-        found += check_streams(trace)
-    found += [
-        finding("INCOMPLETE", f"left to the simulator: what comes behind the call of {name}")
-        for name in opaque_calls(skeleton)
-    ]
+    for skeleton in skeletons:
+        found += _mixed_sites(skeleton)
+        for trace in skeleton.traces:
+            found += check_streams(trace)
+        found += [
+            finding("INCOMPLETE", f"left to the simulator: what comes behind the call of {name}")
+            for name in opaque_calls(skeleton)
+        ]
     unique = {(f.rule, f.message): f for f in found}
     return list(unique.values())
 

@@ -171,10 +171,11 @@ def doubled_rows(blocks: int) -> tvm.IRModule:
     return tvm.IRModule({"main": func})
 
 
-def stencil_rows(blocks: int) -> tvm.IRModule:
+def stencil_rows(blocks: int, tile: bool = False) -> tvm.IRModule:
     """Compute the stencil of `five_point`, a row for each thread, in the form of `doubled_rows`.
 
     Thread blocks copy two rows more than they compute. A has two rows and two columns more than B.
+    With `tile` the stencil goes to a second tile, and from there to B, as doubled rows do.
     """
     rows, width = ROWS_OF_BLOCK - 2, COLUMNS_OF_ROWS - 2
     commit, wait = cp_async.commit_group(), cp_async.wait_group(0)
@@ -205,7 +206,37 @@ def stencil_rows(blocks: int) -> tvm.IRModule:
                         a[tx, i + 1] + a[tx + 1, i] + a[tx + 1, i + 2] + a[tx + 2, i + 1]
                     ) * T.float32(0.25) + a[tx + 1, i + 1]
 
-    return tvm.IRModule({"main": func})
+    @T.prim_func(s_tir=True)
+    def tiled(
+        A: T.Buffer((blocks * rows + 2, COLUMNS_OF_ROWS), "float32"),
+        B: T.Buffer((blocks * rows, width), "float32"),
+    ):
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        bx = T.env_thread("blockIdx.x")
+        tx = T.env_thread("threadIdx.x")
+        T.launch_thread(bx, blocks)
+        T.launch_thread(tx, ROWS_OF_BLOCK)
+        with T.sblock():
+            a = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), "float32", scope="shared")
+            b = T.sblock_alloc_buffer((rows, width), "float32", scope="shared")
+            T.reads(A[bx * rows : bx * rows + ROWS_OF_BLOCK, 0:COLUMNS_OF_ROWS])
+            T.writes(B[bx * rows : bx * rows + rows, 0:width])
+            T.attr("default", "async_scope", 1)
+            for i in range(32):
+                for j in T.vectorized(4):
+                    a[tx, i * 4 + j] = A[bx * rows + tx, i * 4 + j]
+            T.evaluate(commit)
+            T.evaluate(wait)
+            if tx < rows:
+                for i in range(width):
+                    b[tx, i] = (
+                        a[tx, i + 1] + a[tx + 1, i] + a[tx + 1, i + 2] + a[tx + 2, i + 1]
+                    ) * T.float32(0.25) + a[tx + 1, i + 1]
+            if tx < rows:
+                for i in range(width):
+                    B[bx * rows + tx, i] = b[tx, i]
+
+    return tvm.IRModule({"main": tiled if tile else func})
 
 
 def columns(blocks: int, threads: int, trips: int, pad: bool = False) -> tvm.IRModule:

@@ -25,6 +25,7 @@ from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.runtime_calls import TensorMapError
 from tvm_hopper.sim.machine.machine import check_policy
 from tvm_hopper.sim.protocol.check import explore_skeleton
+from tvm_hopper.sim.protocol.given import given_integers
 from tvm_hopper.sim.run import launch_findings, touched_tensors
 from tvm_hopper.static_check.sync import check_sync
 from tvm_hopper.verification.every_cta import check_indices
@@ -187,7 +188,8 @@ def _judge(
     for choice in choices:
         found.add(choice.findings())
     line.text = "every interleaving of the roles"
-    skeletons = _explore(program, choices, found)
+    known = {name: value for name, value in values.items() if name not in missing}
+    skeletons = _explore(program, launches, known, found)
     outputs = _outputs(launches, choices, missing)
     done: list[tuple[str, int, str]] = []
 
@@ -299,13 +301,25 @@ def _outputs(
     return [name for name in missing if name in written or name not in known]
 
 
-def _explore(program: Program, choices: Sequence[Choice], found: Found) -> list[str]:
-    """Check each kernel's synchronisation without values: statically, and every interleaving."""
+def _explore(
+    program: Program, launches: Sequence[BoundLaunch], known: Mapping[str, Any], found: Found
+) -> list[str]:
+    """Check each kernel's synchronisation without values: statically, and every interleaving.
+
+    Where it follows from integers in memory, those of `known` tensors are all that is looked at.
+    """
+    stored = {
+        name
+        for launch in launches
+        for name in touched_tensors(launch.func, launch.setup["params"])[0]
+    }
     texts = []
-    for name in dict.fromkeys(choice.kernel for choice in choices):
-        func = program.kernels[name]
-        report = explore_skeleton(func, program.host)
-        found.add(check_sync(func, program.host))
+    for launch in launches:
+        func = launch.func
+        given = given_integers(func, launch.setup["params"], known, stored)
+        report = explore_skeleton(func, program.host, given=given)
+        found.add(check_sync(func, program.host, given=given))
         found.add(report.findings)
+        name = func.attrs["global_symbol"]
         texts.append(f"{name}: {report.states} states ({report.covers})")
-    return texts
+    return list(dict.fromkeys(texts))

@@ -48,6 +48,14 @@ DMA = [
         ("global.vtcm", "shared.dyn"),
     ),
     case(
+        "a store by DMA",
+        COPY,
+        PLAN,
+        r"block load, tvm_hopper.async_copy: found a store by 'dma' from scope 'global.vtcm'; "
+        r"need a load: nothing stores from there asynchronously; leave the store a loop",
+        ("tile[i, j] = A[i, j]", "C[i, j] = tile[i, j]"),
+    ),
+    case(
         "a predicate on what DMA copies",
         COPY,
         PLAN,

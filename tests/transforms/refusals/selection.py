@@ -10,6 +10,12 @@ OPERAND = UNBOUND.replace('with T.sblock("use"):', 'with T.sblock("use"):  # pro
     "                        C[",
     '                        T.sblock_attr({"tvm_hopper.wgmma": 1})\n                        C[',
 )
+STAGES = (
+    "for k in range(2):",
+    """for k in T.serial(2, annotations={"software_pipeline_stage": [0, 1],
+                                                 "software_pipeline_order": [0, 1]}):""",
+)
+BY_NAME = ('async_copy": "auto"', 'async_copy": "none"')
 PLACE = "((i * 32 + tx) * 8 + v)"
 
 SELECTION = [
@@ -21,6 +27,38 @@ SELECTION = [
         r"\['tx', 'i', 'v'\]; need a box of which each element is stored once; copy the tile in "
         r"loops over its dimensions, fused and split at will",
         TMA,
+    ),
+    case(
+        "stages of threads by which a tile is read before it is written",
+        UNBOUND,
+        (SelectCopies,),
+        r"loop k: found software_pipeline_stage = \[1, 0\] and software_pipeline_order = \[0, 1\]; "
+        r"need statement 1, which reads tile, behind statement 0, which writes it: a later stage, "
+        r"or a later turn of the same; e.g. stages that do not fall, in the program's order",
+        STAGES,
+        BY_NAME,
+        ('stage": [0, 1]', 'stage": [1, 0]'),
+    ),
+    case(
+        "stages of threads around a tile that TVM gives no slots",
+        UNBOUND,
+        (SelectCopies,),
+        r"loop k: found software_pipeline_stage = \[0, 1\] and tile, which is used outside of the "
+        r"loop, too; need an array of the loop's own between statements 0 and 1: it gets a slot "
+        r"for each trip that one runs ahead of the other; take a tile for each loop, or "
+        r"software_pipeline_stage away",
+        STAGES,
+        BY_NAME,
+    ),
+    case(
+        "stages of threads that are not the statements'",
+        UNBOUND,
+        (SelectCopies,),
+        r"loop k: found software_pipeline_stage = \[0, 1, 1\] and .*; need one entry for each of "
+        r"the 2 statements \['copy', 'use'\], and a permutation",
+        STAGES,
+        BY_NAME,
+        ('stage": [0, 1]', 'stage": [0, 1, 1]'),
     ),
     case(
         "elements that depend on who stores them",

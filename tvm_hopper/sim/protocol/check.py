@@ -14,12 +14,15 @@ from tvm import tirx
 
 from tvm_hopper.sim.findings import RULES, Finding, worst
 from tvm_hopper.sim.protocol.agents import Key, SkeletonAgent, build_agents
+from tvm_hopper.sim.protocol.alike import one_of_each_kind
 from tvm_hopper.sim.protocol.apart import Apart
+from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, READ, Given
 from tvm_hopper.sim.protocol.maps import box_bytes
 from tvm_hopper.sim.protocol.order import eager
 from tvm_hopper.sim.protocol.symmetry import Alone, Symmetry
 from tvm_hopper.sim.protocol.system import CLUSTER, System, SystemState, Violation
-from tvm_hopper.sim.protocol.trace import WHOLE, Trace, UnanalysableError, thread_extents, trace_cta
+from tvm_hopper.sim.protocol.trace import WHOLE, Trace, UnanalysableError, trace_cta
+from tvm_hopper.sim.tir import thread_extents
 
 MAX_STATES = 200_000
 MAX_TRIPS = 9  # 2 S + 1 for a ring of four slots
@@ -66,9 +69,14 @@ class Skeleton:
     truncated: bool
     names: dict[Key, str] = field(default_factory=dict)
 
+    @property
+    def read(self) -> set[str]:
+        """Names of the tensors that its loops and conditions follow from."""
+        return set().union(*(trace.env[READ] for trace in self.traces))
 
-def cluster_positions(func: tirx.PrimFunc) -> list[list[dict[str, int]]]:
-    """Return positions of the first and of the last cluster of the grid, CTA by CTA."""
+
+def cluster_positions(func: tirx.PrimFunc, every: bool = False) -> list[list[dict[str, int]]]:
+    """Return positions of the first and of the last cluster of the grid, or of all, CTA by CTA."""
     extents = thread_extents(func)
 
     def size(tag: str) -> int:
@@ -77,9 +85,12 @@ def cluster_positions(func: tirx.PrimFunc) -> list[list[dict[str, int]]]:
 
     shape = [size(f"clusterCtaIdx.{axis}") for axis in "xyz"]
     grid = [max(size(f"blockIdx.{axis}"), 1) for axis in "xyz"]
-    firsts = [[0, 0, 0], [(g // s - 1) * s for g, s in zip(grid, shape, strict=True)]]
+    steps = [range(0, max(g // s, 1) * s, s) for g, s in zip(grid, shape, strict=True)]
+    firsts = [tuple(step[0] for step in steps), tuple(step[-1] for step in steps)]
+    if every:
+        firsts = [(x, y, z) for z in steps[2] for y in steps[1] for x in steps[0]]
     found = []
-    for first in firsts if firsts[0] != firsts[1] else firsts[:1]:
+    for first in dict.fromkeys(firsts):
         members = []
         for z in range(shape[2]):
             for y in range(shape[1]):
@@ -99,10 +110,12 @@ def extract_skeletons(
     max_trips: int = MAX_TRIPS,
     last: bool = True,
     cut_inner: bool = False,
+    given: Given = NOTHING_GIVEN,
 ) -> list[Skeleton]:
     """Trace the first cluster of the grid, and the last one if `last`.
 
-    `max_trips` and `cut_inner` are those of `trace_cta`.
+    `max_trips`, `cut_inner` and `given` are those of `trace_cta`. Where what a cluster does follows
+    from what is given, all of them are traced, and one of each kind is returned.
 
     Raises
     ------
@@ -110,9 +123,19 @@ def extract_skeletons(
         Synchronisation depends on data, or uses an instruction that the skeleton lacks.
     """
     boxes = box_bytes(host_func, func)
+
+    def trace(members: list[dict[str, int]]) -> list[Trace]:
+        return [
+            trace_cta(func, position, max_trips, cut_inner=cut_inner, given=given)
+            for position in members
+        ]
+
+    places = cluster_positions(func)[: 2 if last else 1]
+    traced = [(members, trace(members)) for members in places]
+    if any(one.env[READ] for _, traces in traced for one in traces):
+        traced = one_of_each_kind(cluster_positions(func, every=True), trace)
     found = []
-    for members in cluster_positions(func)[: 2 if last else 1]:
-        traces = [trace_cta(func, position, max_trips, cut_inner=cut_inner) for position in members]
+    for members, traces in traced:
         agents, counted = build_agents(traces, boxes)
         _refuse_nested_meetings(agents)
         where = "CTA " + ", ".join(str(tuple(m[f"blockIdx.{a}"] for a in "xyz")) for m in members)
@@ -295,6 +318,7 @@ def explore_skeleton(
     host_func: tirx.PrimFunc | None = None,
     max_states: int = MAX_STATES,
     max_trips: int = MAX_TRIPS,
+    given: Given = NOTHING_GIVEN,
 ) -> SkeletonReport:
     """Explore every interleaving of the first and of the last cluster's roles.
 
@@ -308,9 +332,12 @@ def explore_skeleton(
     max_states, max_trips : int
         Budgets: states in all, trips of any loop. Where roles whose loops were cut block each
         other, every trip is followed before anything is said.
+    given : dict
+        Integers in memory, by parameter. Loops and conditions may follow from them: then one
+        cluster of each kind is explored, and what is found holds of these integers alone.
     """
     try:
-        skeletons = extract_skeletons(func, host_func, max_trips)
+        skeletons = extract_skeletons(func, host_func, max_trips, given=given)
     except UnanalysableError as error:
         return SkeletonReport((_incomplete(str(error)),), 0, "nothing")
     findings: list[Finding] = []
@@ -318,6 +345,8 @@ def explore_skeleton(
     for number, skeleton in enumerate(skeletons):
         stuck, count, complete = explore(skeleton, max_states - states)
         states += count
+        if stuck and skeleton.truncated and skeleton.read:  # of other kinds without the cut
+            return explore_skeleton(func, host_func, max_states, WHOLE, given)
         if stuck and skeleton.truncated:  # the cut may be all that is wrong
             whole = _uncut(func, host_func, number)
             if whole is None:
@@ -341,7 +370,12 @@ def explore_skeleton(
             where += f" with at most {max_trips} trips"
         if any(e.kind == "spin" for trace in skeleton.traces for e in trace.events):
             where += ", waits for words of global memory taken to pass"
+        if skeleton.read:
+            where += " and those alike"
         covers.append(where)
+    read = set().union(*(skeleton.read for skeleton in skeletons))
+    if read:
+        covers.append(f"one of each kind, by what {', '.join(sorted(read))} holds in this call")
     unique = {(f.rule, f.message): f for f in findings}
     return SkeletonReport(tuple(unique.values()), states, "; ".join(covers))
 
@@ -362,24 +396,24 @@ def run_skeleton(
     func: tirx.PrimFunc,
     host_func: tirx.PrimFunc | None = None,
     max_trips: int = MAX_TRIPS,
-) -> tuple[list[Finding], Skeleton | None]:
+    given: Given = NOTHING_GIVEN,
+) -> tuple[list[Finding], list[Skeleton]]:
     """Follow one schedule of the first cluster; return findings and the skeleton for other rules.
 
     A loop that is cut may make right roles disagree, so a deadlock is believed only when it stays
-    without the cut.
+    without the cut. There are several skeletons where loops follow from what is given.
 
     Raises
     ------
     UnanalysableError
         As `extract_skeletons`.
     """
-    (skeleton,) = extract_skeletons(func, host_func, max_trips, last=False, cut_inner=True)
-    findings = _judge_once(skeleton)
-    if findings and skeleton.truncated:
-        (whole,) = extract_skeletons(func, host_func, WHOLE, last=False)
-        findings = _judge_once(whole)
-        skeleton = whole
-    return findings, skeleton
+    skeletons = extract_skeletons(func, host_func, max_trips, False, True, given)
+    findings = [one for skeleton in skeletons for one in _judge_once(skeleton)]
+    if findings and any(skeleton.truncated for skeleton in skeletons):
+        skeletons = extract_skeletons(func, host_func, WHOLE, False, given=given)
+        findings = [one for skeleton in skeletons for one in _judge_once(skeleton)]
+    return findings, skeletons
 
 
 def _judge_once(skeleton: Skeleton) -> list[Finding]:

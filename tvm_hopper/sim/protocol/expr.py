@@ -15,6 +15,7 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvm_hopper.sim.integers import BINARY, CALLS
+from tvm_hopper.sim.protocol.given import load_given
 from tvm_hopper.sim.tir import numpy_dtype, short_name
 
 Env = dict[Any, Any]
@@ -137,6 +138,9 @@ def register_key(node: ir.TensorLoad) -> tuple[Any, int] | None:
 
 
 def _load(node: ir.TensorLoad) -> Closure:
+    if node.source.scope() in ("", "global"):
+        one = len(node.indices) == 1
+        return load_given(node, compile_expr(node.indices[0]), UNKNOWN) if one else _unknown
     key = register_key(node)
     if key is None or not node.source.scope().startswith("local"):
         return _unknown

@@ -18,6 +18,7 @@ from tvm import ir, tirx
 
 from tvm_hopper.facts.arch import SM_90A, Arch
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address, Closure, Env, compile_expr, store_key
+from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, Given, as_environment, asking, pass_on
 from tvm_hopper.sim.protocol.leaving import ways_to_leave
 from tvm_hopper.sim.protocol.opaque import any_opaque, opaque_call, opaque_step
 from tvm_hopper.sim.protocol.ops import (
@@ -29,7 +30,7 @@ from tvm_hopper.sim.protocol.ops import (
     is_unknown,
     spun_wait,
 )
-from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, short_name
+from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, short_name, thread_extents
 
 Step = Callable[["Trace", np.ndarray], None]
 WHOLE = 1 << 30  # of `max_trips`: cut no loop
@@ -78,24 +79,13 @@ class Trace:
         self.events.append(SyncEvent(kind, mask, values, node, tuple(self.loops)))
 
 
-def thread_extents(func: tirx.PrimFunc) -> dict[str, tuple[Any, Any]]:
-    """Return (variable, extent) of each launch dimension, by thread tag."""
-    found: dict[str, tuple[Any, Any]] = {}
-
-    def visit(node: tirx.AttrStmt) -> None:
-        if node.attr_key == "thread_extent":
-            found[str(node.node.thread_tag)] = (node.node.var, node.value)
-
-    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, visit))
-    return found
-
-
 def trace_cta(
     func: tirx.PrimFunc,
     block: Mapping[str, int] | None = None,
     max_trips: int = WHOLE,
     max_events: int = 20000,
     cut_inner: bool = False,
+    given: Given = NOTHING_GIVEN,
 ) -> Trace:
     """Trace one CTA.
 
@@ -111,6 +101,8 @@ def trace_cta(
         tells whether one was cut.
     cut_inner : bool
         Cut inner loops too; then the outermost loop runs once, so that phases still count on.
+    given : dict
+        Integers in memory, by parameter: see `given_integers`.
 
     Raises
     ------
@@ -121,7 +113,7 @@ def trace_cta(
     extents = thread_extents(func)
     sizes = [int(extents[f"threadIdx.{a}"][1]) if f"threadIdx.{a}" in extents else 1 for a in "xyz"]
     threads = np.arange(int(np.prod(sizes)))
-    env: Env = {"thread": threads, "lane": threads % 32}
+    env: Env = {"thread": threads, "lane": threads % 32, **as_environment(given)}
     for tag, (var, extent) in extents.items():
         size = int(extent) if isinstance(extent, tirx.IntImm) else ASSUMED_SCALAR
         if tag.startswith("threadIdx"):
@@ -239,6 +231,7 @@ class _Builder:
 
         def run(trace: Trace, mask: np.ndarray) -> None:
             base = data(trace.env)
+            pass_on(trace.env, buffer, node.data)
             if isinstance(base, Address):
                 trace.env["space", buffer] = base
 
@@ -264,7 +257,8 @@ class _Builder:
                     body(trace, mask)
                 if sync <= OPAQUE:
                     return
-                raise UnanalysableError(f"extent of loop {var.name}: {node.extent}")
+                text = f"extent of loop {var.name}: {node.extent}{asking(node.extent)}"
+                raise UnanalysableError(text)
             if sync <= OPAQUE:  # its effects are summarised: once is enough
                 trace.env[var] = first
                 if count > 0:
@@ -335,7 +329,8 @@ class _Builder:
             which = condition(trace.env)
             if which is UNKNOWN:
                 if sync > OPAQUE:
-                    raise UnanalysableError(f"condition around synchronisation: {node.condition}")
+                    text = f"{node.condition}{asking(node.condition)}"
+                    raise UnanalysableError(f"condition around synchronisation: {text}")
                 then(trace, mask)
                 other(trace, mask)
             elif isinstance(which, np.ndarray):

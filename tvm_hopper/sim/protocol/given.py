@@ -1,0 +1,92 @@
+"""Integers that a launch is given in memory, and that nobody stores to while it runs.
+
+Synchronisation may follow from them: a loop over as many tiles as `N[blockIdx.x]` says. With such a
+tensor at hand the skeleton reads it; without it the element is `UNKNOWN`, as all data is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir
+
+from tvm_hopper.sim.launch.tensors import Pointer, place
+from tvm_hopper.sim.tir import dtype_of
+
+READ = "given tensors that were read"  # an entry of the environment: their names
+
+Given = Mapping[Any, np.ndarray]  # by the kernel's parameter that points to them
+NOTHING_GIVEN: Given = MappingProxyType({})
+
+
+def given_integers(
+    func: Any, params: Mapping[Any, Any], values: Mapping[str, Any], stored: set[str]
+) -> dict[Any, np.ndarray]:
+    """Return what the parameters of a launch point to, so far as it is integers that stay.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Final device function.
+    params : dict
+        What each of its parameters is given, see `Launch.bind`.
+    values : dict
+        Tensors whose elements are known, by name.
+    stored : set of str
+        Tensors that some launch stores to.
+    """
+    found = {}
+    others = [values[name] for name in stored if isinstance(values.get(name), np.ndarray)]
+    for param, value in zip(func.params, params.values(), strict=True):
+        if not isinstance(value, Pointer) or value.tensor in stored:
+            continue
+        array = values.get(value.tensor)
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
+            continue
+        start = value.offset - place(array).offset
+        alone = not any(np.may_share_memory(array, other) for other in others)
+        if alone and array.flags.c_contiguous and start >= 0 and start % array.itemsize == 0:
+            found[param] = array.reshape(-1)[start // array.itemsize :]
+    return found
+
+
+def as_environment(given: Given) -> dict[Any, Any]:
+    """Return the entries of an environment that say what is given."""
+    return {READ: set(), **{("given", param): array for param, array in given.items()}}
+
+
+def pass_on(env: Any, buffer: Any, data: Any) -> None:
+    """Let a buffer over a parameter hold what that points to."""
+    if ("given", data) in env:
+        env["given", buffer] = env["given", data]
+
+
+def load_given(load: Any, index: Callable[[Any], Any], unknown: Any) -> Callable[[Any], Any]:
+    """Return how to evaluate a load from global memory."""
+    name = str(load.source.name)
+
+    def evaluate(env: Any) -> Any:
+        array = env.get(("given", load.source))
+        if array is None:
+            return unknown
+        places = np.asarray(index(env))
+        if places.dtype.kind not in "iu" or ((places < 0) | (places >= len(array))).any():
+            return unknown
+        env[READ].add(name)
+        found = array[places].astype(np.int64)
+        return found if places.ndim else int(found)
+
+    return evaluate
+
+
+def asking(expr: Any) -> str:
+    """Return what to give so that a condition or an extent can be followed; empty if nothing."""
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(expr, (ir.TensorLoad, loads.append))
+    integers = [x.source for x in loads if dtype_of(x).startswith(("int", "uint"))]
+    names = {str(x.name) for x in integers if x.scope() in ("", "global")}
+    return f"; give {', '.join(sorted(names))} (inputs=) to follow it" if names else ""

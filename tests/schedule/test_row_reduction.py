@@ -180,6 +180,16 @@ def test_rows_that_cannot_wait_in_shared_memory():
         refuse(program, match, hs.RowReductionConfig(stage=True))
 
 
+def test_what_rows_share_that_no_bulk_copy_brings():
+    x, k = tensor(4, 1032, dtype="float16"), axis(1032)
+    w = tensor(1032, dtype="int8", name="W")
+    s = te.compute((4,), lambda i: te.sum(x[i, k].astype("float32"), axis=k), name="S")
+    y = te.compute(x.shape, lambda i, j: s[i] * w[j].astype("float32"), name="Y")
+    match = "preload=True for rows of 1032 elements of int8; need a multiple of 16 bytes of each"
+    refuse(module(x, w, y), match, hs.RowReductionConfig(stage=True, preload=True))
+    hs.row_reduction(s_tir.Schedule(module(x, w, y)), config=hs.RowReductionConfig(stage=True))
+
+
 def test_no_row_to_reduce():
     x, k = tensor(4), axis(64)
     y = te.compute((4,), lambda i: te.sum(x[i] * k, axis=k), name="Y")

@@ -229,9 +229,6 @@ def schedule_rows(
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
     deal_out_passes(sch, passes, tile)
-    for nest in of_all:  # its readers stand inside of the loop over rows by now
-        sch.compute_at(nest.block, block, index=0)
-    ask_for_bulk(sch, staged, program.columns, tile, choice.hint)
     for nest in nests:
         if nest.work is Work.STORE_ROWS:
             one_thread(sch, nest.block, tile)
@@ -242,6 +239,9 @@ def schedule_rows(
     if tile.rows > 1:
         block, inner = sch.split(block, [None, tile.rows])
         sch.bind(inner, "threadIdx.y")
+    for nest in of_all:  # whichever of the thread block's rows there are
+        sch.compute_at(nest.block, block, index=0)
+    ask_for_bulk(sch, staged, program.columns, tile, choice.hint)
     sch.bind(block, "blockIdx.x")
     sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
     sch.annotate(block, keys.CHOSEN, choice.text)

@@ -34,7 +34,7 @@ from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
 from .config import RowReductionConfig, fits_block
-from .staged_model import check_staged, order_staged, staged_choices
+from .staged_model import STAGED_PARTS, check_staged, order_staged, staged_choices
 from .work import (
     BYTES_PER_CYCLE,
     CLUSTERS,
@@ -54,6 +54,7 @@ CROWDED = 0.965  # of memory's share is left above that
 LULL = 0.08  # of the time, with one thread block on an SM
 LONG_BYTES = 32 << 10  # of a row: below, thread blocks have it to themselves
 CLUSTER_SHARE = 0.88  # the same, of clusters that have rows in registers
+CLOSE_CLUSTER, CLOSE_COLUMNS = 4, 1 << 15  # of which little is lost where rows have little to do
 TWICE = 0.89  # the same, of one thread block that reduces long rows twice out of registers
 BASE_REGISTERS = 30  # of a thread, beside its part of the row
 BASE_AGAIN = 20  # the same, of rows that are loaded again, with a vector of what rows share
@@ -63,6 +64,9 @@ REGISTER_STEP = 8  # in which threads get them
 REGISTERS_PER_THREAD = 255
 MOST_CHUNKS = 8  # vectors of a thread: code grows with them, bytes in flight are enough
 BEST_BYTES = 64  # that a thread loads at once
+CLOSE_BYTES = 128  # the same, of small clusters
+LIGHT_BYTES = 32  # the same, of rows of one tensor that are reduced once, and stored
+VECTOR_BYTES, WIDE_BYTES = 16, 4  # of a vector, and of a wide element
 FEWEST_THREADS = 128  # of a thread block
 FEW_ROWS_CHUNKS = 2  # vectors of a thread where few rows leave four warps and more
 FEW_ROWS = 4  # of an SM: below, its thread blocks are all at the same place
@@ -101,18 +105,48 @@ def blocks_of_sm(work: RowWork, tile: RegisterTile, num_registers: int, reload: 
     return max(1, min(room, enough // (tile.rows * columns * work.loaded or 1)))
 
 
-def rate(work: RowWork, tile: RegisterTile, blocks: int, reload: bool = False) -> float:
-    """Estimate the bytes that an SM, with so many thread blocks, loads in a cycle."""
+def rate(
+    work: RowWork, tile: RegisterTile, blocks: int, reload: bool = False, again: bool = False
+) -> float:
+    """Estimate the bytes that an SM, with so many thread blocks, loads in a cycle.
+
+    Parameters
+    ----------
+    work : RowWork
+        What there is to do.
+    tile : RegisterTile
+        How a row is dealt out.
+    blocks : int
+        Thread blocks on an SM.
+    reload : bool
+        Whether rows are loaded again behind the last reduction.
+    again : bool
+        Whether they are, or something dear is computed again.
+    """
     blocks = of_grid(work, tile, blocks)
     flight = in_flight(work, tile, blocks)
     enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
     share = BYTES_PER_CYCLE * (CROWDED if flight > enough else 1)
     lull = 1 - LULL / max(1, blocks) ** 2
-    if tile.cluster > 1:
+    if tile.cluster > 1 and (again or not _is_close(work, tile)):
         lull *= CLUSTER_SHARE
-    elif work.reductions > 1 and work.columns * work.loaded > LONG_BYTES:
+    elif tile.cluster == 1 and work.reductions > 1 and work.columns * work.loaded > LONG_BYTES:
         lull *= TWICE
     return lull * min(share, of_flight(work, tile, blocks))
+
+
+def _is_close(work: RowWork, tile: RegisterTile) -> bool:
+    """Tell small clusters whose threads do little for each byte of the one tensor that they load.
+
+    They share nothing and read nothing late, or have long rows of elements of four bytes.
+    """
+    small = tile.cluster <= CLOSE_CLUSTER and work.columns <= CLOSE_COLUMNS
+    wide = work.loaded == WIDE_BYTES and work.columns * work.loaded > STAGED_PARTS[1]
+    return small and (wide or not work.waits_late) and _is_one_tensor(work)
+
+
+def _is_one_tensor(work: RowWork) -> bool:
+    return work.vector * work.loaded <= VECTOR_BYTES
 
 
 def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoice:
@@ -169,9 +203,17 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
     threads = max(tile.threads * tile.rows, FEWEST_THREADS)
     together = tile.rows > 1 and tile.threads > THREADS_PER_WARP  # rows wait for one another
     at_once = tile.vector * max(work.loaded, 1)
-    wanted_bytes = at_once if work.columns <= tile.vector * THREADS_PER_WARP else BEST_BYTES
+    best_bytes = LIGHT_BYTES if _is_light(work) else BEST_BYTES
+    best_bytes = CLOSE_BYTES if tile.cluster > 1 and _is_close(work, tile) else best_bytes
+    wanted_bytes = at_once if work.columns <= tile.vector * THREADS_PER_WARP else best_bytes
     off = abs(log2(tile.chunks * at_once / wanted_bytes))
     return (group, again, together, off, threads, choice.recompute, choice.preload)
+
+
+def _is_light(work: RowWork) -> bool:
+    """Tell rows of one tensor that are reduced once, and stored: registers wait for one barrier."""
+    stored = work.moved > work.loaded
+    return stored and work.reductions == 1 and _is_one_tensor(work)
 
 
 def _few_rows(work: RowWork) -> bool:
@@ -239,7 +281,8 @@ def _candidate(
         blocks = 1 if _few_rows(work) else blocks_of_sm(work, tile, need + early, reload)
     if hint is None:
         hint = outgrows_cache(work)
-    speed = rate(work, tile, blocks, reload)
+    again = reload or (recompute and work.kept > 0)
+    speed = rate(work, tile, blocks, reload, again)
     split = not reload and (recompute or not work.kept) and _splits(work, tile, given)
     return RowChoice(tile, preload, recompute, reload, blocks, hint, speed, split=split)
 

@@ -68,13 +68,18 @@ def _staged_tiles(work: RowWork, given: RowReductionConfig) -> list[tuple[bool, 
         x
         for x in tiles
         if given.chunks is not None or x[1].chunks == 1 or x[1].columns <= work.columns
+        if part_of(work, x[1]) * (x[1].cluster - 1) < work.columns  # none is left without
     ]
+
+
+def part_of(work: RowWork, tile: RegisterTile) -> int:
+    """Return the columns that a thread block of a cluster has."""
+    return -(-work.columns // tile.columns) * tile.columns // tile.cluster
 
 
 def blocks_of_staged(work: RowWork, tile: RegisterTile, preload: bool = False) -> int:
     """Return how many thread blocks with rows in shared memory an SM has room for; 0 for none."""
-    whole = -(-work.columns // tile.columns) * tile.columns // tile.cluster
-    need = whole * (tile.rows * work.loaded + preload * work.shared) + ROOM_OF_SUMS
+    need = part_of(work, tile) * (tile.rows * work.loaded + preload * work.shared) + ROOM_OF_SUMS
     threads = tile.threads * tile.rows
     if need > SM_90A.smem_per_block:
         return 0
@@ -96,13 +101,16 @@ def check_staged(
         need = f"a multiple of {BULK_ALIGNMENT} bytes of each tensor that rows share"
         found_text = f"stage=True, preload=True for {work.unshared}"
         raise cannot_schedule(where, found_text, need, "leave preload= out")
+    if work.rows is not None and (given.rows or 1) > work.rows:
+        found_text = f"stage=True, rows={given.rows} for {work.rows} rows"
+        raise cannot_schedule(where, found_text, "a row for each", "leave rows= out")
     if not found:
         raise cannot_schedule(
             where,
             f"stage=True for rows of {work.columns * work.loaded} bytes",
             f"at most {SM_90A.smem_per_block - ROOM_OF_SUMS} bytes in each thread block, and whole "
-            "warps in a cluster",
-            "give cluster=, or fewer rows",
+            "warps in a cluster, of which each thread block has a part of a row",
+            "give another cluster=, or fewer rows",
         )
 
 

@@ -38,6 +38,7 @@ from .staged_model import STAGED_PARTS, check_staged, order_staged, staged_choic
 from .work import (
     BYTES_PER_CYCLE,
     CLUSTERS,
+    LULL,
     REGISTERS_PER_SM,
     THREADS_PER_SM,
     RowChoice,
@@ -51,7 +52,6 @@ from .work import (
 ENOUGH_BYTES = 64 << 10  # in flight on an SM: registers are kept for no more
 ENOUGH_AGAIN = 128 << 10  # the same, of rows that are loaded again
 CROWDED = 0.965  # of memory's share is left above that
-LULL = 0.08  # of the time, with one thread block on an SM
 LONG_BYTES = 32 << 10  # of a row: below, thread blocks have it to themselves
 CLUSTER_SHARE = 0.88  # the same, of clusters that have rows in registers
 CLOSE_CLUSTER, CLOSE_COLUMNS = 4, 1 << 15  # of which little is lost where rows have little to do
@@ -128,9 +128,11 @@ def rate(
     enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
     share = BYTES_PER_CYCLE * (CROWDED if flight > enough else 1)
     lull = 1 - LULL / max(1, blocks) ** 2
-    if tile.cluster > 1 and (again or not _is_close(work, tile)):
+    if _is_close(work, tile) and not again:
+        lull = 1
+    elif tile.cluster > 1:
         lull *= CLUSTER_SHARE
-    elif tile.cluster == 1 and work.reductions > 1 and work.columns * work.loaded > LONG_BYTES:
+    elif work.reductions > 1 and work.columns * work.loaded > LONG_BYTES:
         lull *= TWICE
     return lull * min(share, of_flight(work, tile, blocks))
 
@@ -138,11 +140,13 @@ def rate(
 def _is_close(work: RowWork, tile: RegisterTile) -> bool:
     """Tell small clusters whose threads do little for each byte of the one tensor that they load.
 
-    They share nothing and read nothing late, or have long rows of elements of four bytes.
+    They share nothing and read nothing late, or reduce long rows of elements of four bytes once.
+    The assembler has its way there: how many thread blocks share an SM is no longer what counts.
     """
-    small = tile.cluster <= CLOSE_CLUSTER and work.columns <= CLOSE_COLUMNS
+    small = 1 < tile.cluster <= CLOSE_CLUSTER and work.columns <= CLOSE_COLUMNS
     wide = work.loaded == WIDE_BYTES and work.columns * work.loaded > STAGED_PARTS[1]
-    return small and (wide or not work.waits_late) and _is_one_tensor(work)
+    little = not work.waits_late or (wide and work.reductions == 1)
+    return small and little and _is_one_tensor(work)
 
 
 def _is_one_tensor(work: RowWork) -> bool:
@@ -199,21 +203,22 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
         return (again, choice.recompute, off, not choice.preload, waste, tile.threads)
     group = 0.0 if choice.rate >= ALIKE * best else best - choice.rate
     if choice.stage:
-        return (group, *order_staged(tile, work), 0, 0, 0)
+        return (group, *order_staged(choice, work), 0, 0, 0)
     threads = max(tile.threads * tile.rows, FEWEST_THREADS)
     together = tile.rows > 1 and tile.threads > THREADS_PER_WARP  # rows wait for one another
     at_once = tile.vector * max(work.loaded, 1)
     best_bytes = LIGHT_BYTES if _is_light(work) else BEST_BYTES
-    best_bytes = CLOSE_BYTES if tile.cluster > 1 and _is_close(work, tile) else best_bytes
+    best_bytes = CLOSE_BYTES if _is_close(work, tile) else best_bytes
     wanted_bytes = at_once if work.columns <= tile.vector * THREADS_PER_WARP else best_bytes
     off = abs(log2(tile.chunks * at_once / wanted_bytes))
-    return (group, again, together, off, threads, choice.recompute, choice.preload)
+    few = tile.threads <= THREADS_PER_WARP and tile.chunks * at_once <= BEST_BYTES
+    early = few and work.reductions > 1  # no barrier hides the load
+    return (group, again, together, off, threads, choice.recompute, choice.preload != early)
 
 
 def _is_light(work: RowWork) -> bool:
     """Tell rows of one tensor that are reduced once, and stored: registers wait for one barrier."""
-    stored = work.moved > work.loaded
-    return stored and work.reductions == 1 and _is_one_tensor(work)
+    return work.moved > work.loaded and work.reductions == 1 and _is_one_tensor(work)
 
 
 def _few_rows(work: RowWork) -> bool:
@@ -283,6 +288,8 @@ def _candidate(
         hint = outgrows_cache(work)
     again = reload or (recompute and work.kept > 0)
     speed = rate(work, tile, blocks, reload, again)
+    if given.blocks is None and _is_close(work, tile) and not again:
+        blocks = 1
     split = not reload and (recompute or not work.kept) and _splits(work, tile, given)
     return RowChoice(tile, preload, recompute, reload, blocks, hint, speed, split=split)
 

@@ -12,10 +12,11 @@ from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
-from .config import RowReductionConfig
+from .config import RowReductionConfig, fits_block
 from .work import (
     BYTES_PER_CYCLE,
     CLUSTERS,
+    LULL,
     REGISTERS_PER_SM,
     THREADS_PER_SM,
     RowChoice,
@@ -33,6 +34,10 @@ STAGED_THREADS = (256, 512)  # of a thread block; the latter if rows share tenso
 STAGED_AT_ONCE = 128  # bytes that it loads together, with what rows share
 STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; likewise
 STAGED_SHARE = 0.97  # of memory's share
+SHARED_ROWS = (1, 2, 4)  # of a thread block, where what they share waits beside them
+SHARED_SIZES = (32, 64, 128, 256, 512)  # threads of each
+RESIDENT, SCARCE = 128 << 10, 0.27  # bytes of rows on an SM then; below, the share falls by a power
+SHARED_VECTORS, SHARED_BLOCKS = 8, 4  # of a thread, and thread blocks of an SM: no more are wanted
 
 
 def staged_choices(work: RowWork, given: RowReductionConfig) -> list[RowChoice]:
@@ -44,7 +49,7 @@ def staged_choices(work: RowWork, given: RowReductionConfig) -> list[RowChoice]:
     for preload, tile in _staged_tiles(work, given):
         blocks = given.blocks or blocks_of_staged(work, tile, preload)
         if blocks and (tile.cluster == 1 or tile.threads % THREADS_PER_WARP == 0):
-            speed = _rate(work, tile, blocks)
+            speed = _rate(work, tile, blocks, preload)
             choice = RowChoice(tile, preload, True, False, blocks, hint, speed)
             found.append(replace(choice, is_streamed=True, stage=True))
     return found
@@ -52,24 +57,33 @@ def staged_choices(work: RowWork, given: RowReductionConfig) -> list[RowChoice]:
 
 def _staged_tiles(work: RowWork, given: RowReductionConfig) -> list[tuple[bool, RegisterTile]]:
     """List the tiles of rows in shared memory, and whether what they share waits there, too."""
-    preloads = (bool(given.preload) and work.shared > 0,)
-    sizes = itertools.product(
-        preloads,
-        (given.rows or 1,),
-        CLUSTERS if given.cluster is None else (given.cluster,),
-        STAGED_SIZES if given.threads is None else (given.threads,),
-        STAGED_CHUNKS if given.chunks is None else (given.chunks,),
-    )
-    tiles = [
-        (preload, RegisterTile(threads, work.vector, chunks, rows, cluster))
-        for preload, rows, cluster, threads, chunks in sizes
-    ]
-    return [
-        x
-        for x in tiles
-        if given.chunks is not None or x[1].chunks == 1 or x[1].columns <= work.columns
-        if part_of(work, x[1]) * (x[1].cluster - 1) < work.columns  # none is left without
-    ]
+    preloads = (False, True) if given.preload is None else (given.preload,)
+    tiles = []
+    for preload in preloads if work.shared and not work.unshared else (False,):
+        sizes = itertools.product(
+            STAGED_SIZES if not preload else SHARED_SIZES,
+            STAGED_CHUNKS,
+            SHARED_ROWS if preload else (1,),
+            CLUSTERS,
+        )
+        for threads, chunks, rows, cluster in sorted({_or_given(x, given) for x in sizes}):
+            tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
+            fits = given.chunks is not None or chunks == 1 or tile.columns <= work.columns
+            if fits and fits_block(threads, rows) and _has_parts(work, tile):
+                tiles.append((preload, tile))
+    return tiles
+
+
+def _or_given(sizes: tuple[int, ...], given: RowReductionConfig) -> tuple[int, ...]:
+    """Return threads, chunks, rows and a cluster, or what is given of them."""
+    asked = (given.threads, given.chunks, given.rows, given.cluster)
+    return tuple(x if y is None else y for x, y in zip(sizes, asked, strict=True))
+
+
+def _has_parts(work: RowWork, tile: RegisterTile) -> bool:
+    """Tell whether each thread block of a cluster has columns, and each row of one exists."""
+    rows = work.rows is None or tile.rows <= work.rows
+    return rows and part_of(work, tile) * (tile.cluster - 1) < work.columns
 
 
 def part_of(work: RowWork, tile: RegisterTile) -> int:
@@ -114,8 +128,13 @@ def check_staged(
         )
 
 
-def order_staged(tile: RegisterTile, work: RowWork) -> tuple[float, ...]:
+def order_staged(choice: RowChoice, work: RowWork) -> tuple[float, ...]:
     """Sort staged rows by how far their parts, threads and vectors are from what was fastest."""
+    tile = choice.tile
+    if choice.preload:
+        vectors = part_of(work, tile) / (tile.threads * tile.vector)
+        few = -min(choice.blocks, SHARED_BLOCKS)
+        return (abs(log2(vectors / SHARED_VECTORS)), tile.chunks, few, tile.cluster)
     part = tile.rows * work.columns * work.loaded / tile.cluster
     wanted = STAGED_PARTS[work.waits_late]
     at_once = tile.chunks * tile.vector * (work.loaded + work.shared)
@@ -124,7 +143,11 @@ def order_staged(tile: RegisterTile, work: RowWork) -> tuple[float, ...]:
     return (at_once > STAGED_AT_ONCE, far, tile.cluster, -tile.chunks)
 
 
-def _rate(work: RowWork, tile: RegisterTile, blocks: int) -> float:
+def _rate(work: RowWork, tile: RegisterTile, blocks: int, preload: bool) -> float:
     """Estimate the bytes that an SM, with so many thread blocks, loads in a cycle."""
-    flight = of_flight(work, tile, of_grid(work, tile, blocks))
-    return min(STAGED_SHARE * BYTES_PER_CYCLE, flight)
+    count = of_grid(work, tile, blocks)
+    share = STAGED_SHARE
+    if preload:
+        resident = count * tile.rows * part_of(work, tile) * work.loaded
+        share = (1 - LULL / max(1, count) ** 2) * min(1.0, resident / RESIDENT) ** SCARCE
+    return min(share * BYTES_PER_CYCLE, of_flight(work, tile, count))

@@ -11,6 +11,7 @@ from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 from .config import RowReductionConfig
 
 BYTES_PER_CYCLE = 9.4  # that an SM's share of memory brings, while as many are stored
+LULL = 0.08  # of the time nothing is loaded, with one thread block on an SM
 LATENCY = 2400  # cycles from a load to its data, of a memory that is busy
 BARRIER, PER_THREAD = 300, 2  # cycles of a barrier, and for each thread that comes to it
 CLUSTER_BARRIER = 1500  # cycles more where a cluster waits

@@ -178,7 +178,7 @@ def test_rows_that_cannot_wait_in_shared_memory():
         (memory_bound.row_sum(4, 1 << 20), "rows of 2097152 bytes; need at most 230400 bytes in"),
     ):
         refuse(program, match, hs.RowReductionConfig(stage=True))
-    match = "stage=True, rows=2 for 1 rows; need a row for each"
+    match = "stage=True, rows=2 for one row; need two rows or more"
     refuse(memory_bound.row_sum(1, 64), match, hs.RowReductionConfig(rows=2, stage=True))
     match = "of which each thread block has a part of a row; give another cluster="
     config = hs.RowReductionConfig(threads=64, cluster=4, stage=True)

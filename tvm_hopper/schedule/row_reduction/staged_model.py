@@ -81,9 +81,10 @@ def _or_given(sizes: tuple[int, ...], given: RowReductionConfig) -> tuple[int, .
 
 
 def _has_parts(work: RowWork, tile: RegisterTile) -> bool:
-    """Tell whether each thread block of a cluster has columns, and each row of one exists."""
-    rows = work.rows is None or tile.rows <= work.rows
-    return rows and part_of(work, tile) * (tile.cluster - 1) < work.columns
+    """Tell whether each thread block of a cluster has columns, and one row is alone in one."""
+    return (work.rows != 1 or tile.rows == 1) and part_of(work, tile) * (
+        tile.cluster - 1
+    ) < work.columns
 
 
 def part_of(work: RowWork, tile: RegisterTile) -> int:
@@ -115,9 +116,9 @@ def check_staged(
         need = f"a multiple of {BULK_ALIGNMENT} bytes of each tensor that rows share"
         found_text = f"stage=True, preload=True for {work.unshared}"
         raise cannot_schedule(where, found_text, need, "leave preload= out")
-    if work.rows is not None and (given.rows or 1) > work.rows:
-        found_text = f"stage=True, rows={given.rows} for {work.rows} rows"
-        raise cannot_schedule(where, found_text, "a row for each", "leave rows= out")
+    if work.rows == 1 and (given.rows or 1) > 1:
+        found_text = f"stage=True, rows={given.rows} for one row"
+        raise cannot_schedule(where, found_text, "two rows or more", "leave rows= out")
     if not found:
         raise cannot_schedule(
             where,

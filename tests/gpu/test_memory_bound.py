@@ -154,8 +154,9 @@ def test_rows_that_a_cluster_shares(name, config, columns):
         hs.RowReductionConfig(512, 1, chunks=2, stage=True, hint=True),
         hs.RowReductionConfig(256, 1, chunks=2, stage=True, cluster=4, hint=True),
         hs.RowReductionConfig(128, 2, chunks=1, stage=True, cluster=8),
+        hs.RowReductionConfig(64, 4, chunks=1, stage=True, preload=True, cluster=8, hint=True),
     ],
-    ids=["alone", "4", "8, of two rows"],
+    ids=["alone", "4", "8, of two rows", "8, of four rows and what they share"],
 )
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "softmax", "row_sum"])
 def test_rows_that_wait_in_shared_memory(name, config, columns):

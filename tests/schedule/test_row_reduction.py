@@ -178,6 +178,21 @@ def test_rows_that_cannot_wait_in_shared_memory():
         (memory_bound.row_sum(4, 1 << 20), "rows of 2097152 bytes; need at most 230400 bytes in"),
     ):
         refuse(program, match, hs.RowReductionConfig(stage=True))
+    match = "stage=True, rows=2 for one row; need two rows or more"
+    refuse(memory_bound.row_sum(1, 64), match, hs.RowReductionConfig(rows=2, stage=True))
+    match = "of which each thread block has a part of a row; give another cluster="
+    config = hs.RowReductionConfig(threads=64, cluster=4, stage=True)
+    refuse(memory_bound.row_sum(4, 1024), match, config)
+
+
+def test_what_rows_share_that_no_bulk_copy_brings():
+    x, k = tensor(4, 1032, dtype="float16"), axis(1032)
+    w = tensor(1032, dtype="int8", name="W")
+    s = te.compute((4,), lambda i: te.sum(x[i, k].astype("float32"), axis=k), name="S")
+    y = te.compute(x.shape, lambda i, j: s[i] * w[j].astype("float32"), name="Y")
+    match = "preload=True for rows of 1032 elements of int8; need a multiple of 16 bytes of each"
+    refuse(module(x, w, y), match, hs.RowReductionConfig(stage=True, preload=True))
+    hs.row_reduction(s_tir.Schedule(module(x, w, y)), config=hs.RowReductionConfig(stage=True))
 
 
 def test_no_row_to_reduce():
@@ -317,7 +332,7 @@ def test_lanes_behind_a_row_bring_nothing():
 def test_registers_are_kept_for_as_many_blocks_as_bring_enough_bytes():
     found = {n: choose_rows("here", _rows_of(n), hs.RowReductionConfig()) for n in (4096, 8192)}
     assert {n: (x.tile.threads, x.tile.chunks, x.blocks) for n, x in found.items()} == {
-        4096: (128, 4, 8),
+        4096: (256, 2, 5),
         8192: (256, 4, 4),
     }
     assert not any(x.reload for x in found.values())
@@ -329,10 +344,11 @@ def _rows_of(columns):
 
 @pytest.mark.parametrize("columns", [16384, 32768])
 def test_rows_of_which_few_fit_an_sm_are_loaded_again(columns):
-    choice = choose_rows("here", _rows_of(columns), hs.RowReductionConfig())
+    work = dataclasses.replace(_rows_of(columns), unshared="a reason")
+    choice = choose_rows("here", work, hs.RowReductionConfig())
     assert choice.reload
     assert choice.blocks > 1
-    assert not choose_rows("here", _rows_of(columns), hs.RowReductionConfig(reload=False)).reload
+    assert not choose_rows("here", work, hs.RowReductionConfig(reload=False)).reload
 
 
 def test_one_thread_block_alone_lets_memory_wait():
@@ -350,26 +366,40 @@ def test_rows_that_do_not_fit_are_streamed(given):
 
 
 @pytest.mark.parametrize(
-    ("columns", "more", "cluster", "stage"),
+    ("columns", "more", "cluster", "rows"),
     [
-        (16384, {}, 1, False),
-        (32768, {}, 1, False),
-        (32768, {"reductions": 2}, 1, True),
-        (131072, {}, 4, True),
-        (262144, {"reductions": 2}, 8, True),
-        (131072, {"unstaged": "a reason"}, 8, False),
-        (32768, {"reductions": 2, "shared": 0}, 2, True),
-        (32768, {"reductions": 2, "shared": 0, "beside": True}, 1, True),  # labels, read late
+        (16384, {}, 1, 0),
+        (32768, {}, 4, 2),
+        (32768, {"unshared": "a reason"}, 1, 0),
+        (32768, {"reductions": 2, "shared": 4}, 8, 4),
+        (131072, {}, 8, 2),
+        (262144, {"reductions": 2}, 8, 1),
+        (131072, {"unstaged": "a reason"}, 8, 0),
+        (32768, {"reductions": 2, "shared": 0}, 4, 0),
+        (65536, {"reductions": 2, "shared": 0}, 4, 1),
+        (32768, {"reductions": 2, "shared": 0, "beside": True}, 1, 1),  # labels, read late
+        (32768, {"loaded": 4, "shared": 4, "vector": 4}, 4, 0),
     ],
     ids=str,
 )
-def test_long_rows_wait_in_shared_memory_and_clusters_share_them(columns, more, cluster, stage):
+def test_long_rows_wait_in_shared_memory_and_clusters_share_them(columns, more, cluster, rows):
+    """`rows` of a thread block are staged, none if they wait in registers."""
     work = dataclasses.replace(_rows_of(columns), **more)
     choice = choose_rows("here", work, hs.RowReductionConfig())
-    assert (choice.tile.cluster, choice.stage) == (cluster, stage)
+    found = (choice.tile.cluster, choice.tile.rows if choice.stage else 0)
+    assert found == (cluster, rows)
+    assert choice.preload == (rows > 1) or not work.shared
     with tvm.target.Target({"kind": "cuda", "arch": "sm_80"}):
         choice = choose_rows("here", work, hs.RowReductionConfig())
     assert (choice.tile.cluster, choice.stage) == (1, False)
+
+
+def test_a_warp_loads_what_rows_share_first():
+    """No barrier hides the load, and what LayerNorm needs of a row fits the registers beside it."""
+    work = dataclasses.replace(_rows_of(1024), shared=4, reductions=2)
+    choice = choose_rows("here", work, hs.RowReductionConfig())
+    assert (choice.tile.threads, choice.preload) == (32, True)
+    assert not choose_rows("here", _rows_of(1024), hs.RowReductionConfig()).preload
 
 
 def test_a_tile_that_is_as_long_as_the_row_is_not_streamed():

@@ -28,7 +28,7 @@ def scheduled(name, rows, columns, dtype="bfloat16", config=None):
     return sch
 
 
-def run(name, rows, columns, dtype="bfloat16", config=None):
+def run(name, rows, columns, dtype="bfloat16", config=None, target=None):
     """Simulate a kernel on normal inputs; compare with float64; return the result and inputs."""
     sch = scheduled(name, rows, columns, dtype, config)
     params = sch.mod["main"].params
@@ -38,7 +38,7 @@ def run(name, rows, columns, dtype="bfloat16", config=None):
         p.name: rng.standard_normal([int(x) for x in p.shape]).astype(ARRAYS[ir.dtype_of(p)])
         for p in params[:count]
     }
-    result = simulate(sch, inputs)
+    result = simulate(load(sch, target), inputs)
     assert not result.findings, result.findings
     wanted = memory_bound.reference(name, list(inputs.values()), dtype)
     for param, want in zip(params[count:], wanted, strict=True):

@@ -99,6 +99,7 @@ def test_pairs_of_a_cluster():
 
 
 STAGED = {"threads": 64, "chunks": 1, "stage": True}
+SMALL = {**STAGED, "threads": 32}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,13 @@ STAGED = {"threads": 64, "chunks": 1, "stage": True}
         ("softmax", 1000, "float16", hs.RowReductionConfig(64, 1, stage=True, cluster=2)),
         ("layer_norm", 900, "float32", hs.RowReductionConfig(32, 1, stage=True, cluster=4)),
         ("row_mean", 1544, "bfloat16", hs.RowReductionConfig(32, 4, stage=True, cluster=1)),
+        (
+            "layer_norm",
+            1032,
+            "bfloat16",
+            hs.RowReductionConfig(32, 2, stage=True, preload=True, cluster=2),
+        ),
+        ("rms_norm", 524, "float32", hs.RowReductionConfig(64, 1, stage=True, preload=True)),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
@@ -125,6 +133,23 @@ def test_staged_rows_on_ampere():
     sch = scheduled("softmax", 2, 1032, cluster=2, hint=True, **STAGED)
     report = verify(sch, against=memory_bound.softmax(2, 1032), target=AMPERE)
     assert report.verdict == "clean", report.table()
+
+
+def test_what_staged_rows_share_waits_beside_them():
+    sch = scheduled("layer_norm", 3, 520, cluster=2, preload=True, rows=2, **SMALL)
+    report = verify(sch, against=memory_bound.layer_norm(3, 520))
+    assert report.verdict == "clean", report.table()
+
+
+def test_what_staged_rows_share_on_ampere():
+    run(
+        "layer_norm",
+        3,
+        520,
+        "bfloat16",
+        hs.RowReductionConfig(32, 2, stage=True, preload=True),
+        AMPERE,
+    )
 
 
 STAGED_SYNCS = [
@@ -148,3 +173,31 @@ def test_staged_as_it_is_the_simulator_has_nothing_to_say(staged):
 @pytest.mark.parametrize(("name", "which", "new"), STAGED_SYNCS, ids=str)
 def test_without_each_sync_of_staged_rows_it_has(staged, name, which, new):
     assert found(change(staged, name, which, new))
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return load(scheduled("rms_norm", 2, 1024, cluster=2, preload=True, rows=2, **STAGED))
+
+
+SHARED_SYNCS = [
+    ("tvm_storage_sync", 0, None),
+    *[(name, i, None) for name in ("mbarrier_init", "mbarrier_wait") for i in range(2)],
+    *[("mbarrier_arrive_expect_tx", i, None) for i in range(2)],
+    ("fence_mbarrier_init", 1, None),
+    ("barrier_cluster_wait", None, None),
+]
+
+
+def found_shared(program):
+    x, w = (np.zeros(shape, ml_dtypes.bfloat16) for shape in ((2, 1024), (1024,)))
+    return {f.rule for f in simulate(program, {"X": x, "W": w}).findings}
+
+
+def test_shared_as_it_is_the_simulator_has_nothing_to_say(shared):
+    assert not found_shared(shared)
+
+
+@pytest.mark.parametrize(("name", "which", "new"), SHARED_SYNCS, ids=str)
+def test_without_each_sync_of_what_rows_share_it_has(shared, name, which, new):
+    assert found_shared(change(shared, name, which, new))

@@ -38,6 +38,7 @@ class Work(Enum):
     """What a nest does."""
 
     STAGE = "copy rows to shared memory"
+    STAGE_COLUMNS = "copy what all rows share to shared memory"
     LOAD = "load elements"
     LOAD_AGAIN = "load elements again"
     LOAD_COLUMNS = "load what all rows share"
@@ -48,6 +49,7 @@ class Work(Enum):
     STORE_ROWS = "store one value a row"
 
 
+OF_ALL_ROWS = (Work.LOAD_COLUMNS, Work.STAGE_COLUMNS)
 LOADS = (Work.LOAD, Work.LOAD_AGAIN, Work.LOAD_COLUMNS)
 WHOLE_VECTORS = (*LOADS, Work.STORE)
 BY_ROW = (Work.COMPUTE_ROWS, Work.STORE_ROWS)  # without a loop over columns
@@ -138,7 +140,7 @@ def number_elements(sch: s_tir.Schedule, nest: Nest, num_rows: int, row: tuple[A
         return  # one value
     count = 0 if nest.work in BY_ROW else 1 if nest.work is Work.REDUCE else len(row)
     first = first_of_row(extents, count)
-    shared = nest.work is Work.LOAD_COLUMNS or not num_rows  # by all rows; there may be none
+    shared = nest.work in OF_ALL_ROWS or not num_rows  # by all rows; there may be none
     crosses = count == 1 and nest.work is not Work.REDUCE and not ends_with(extents, row[0])
     if not crosses and first == (not shared) and len(axes) - first == min(count, 1):
         return

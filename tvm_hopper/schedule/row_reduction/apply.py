@@ -204,7 +204,7 @@ def schedule_rows(
     reads = find_reads(sch, parts, program.full, numbered=True)
     staged: list[Nest] = []
     if choice.stage:
-        staged, reads = stage_rows(sch, reads)
+        staged, reads = stage_rows(sch, reads, choice.preload)
     if choice.is_streamed:
         reads = read_apart(reads, parts, program.full)
     elif choice.split:
@@ -223,22 +223,25 @@ def schedule_rows(
     passes = plan_passes(nests) if choice.is_streamed else []
     inside = [x for one in passes for x in (*one.loads, *one.stores)]
     shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
-    outside = [x for x in nests if x not in (*shared, *inside)]
+    of_all = [x for x in staged if x.work is Work.STAGE_COLUMNS]
+    outside = [x for x in nests if x not in (*shared, *inside, *of_all)]
     block = merge(sch, [row_loop(sch, nest) for nest in outside])
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
-    ask_for_bulk(sch, staged, program.columns, tile, choice.hint)
     deal_out_passes(sch, passes, tile)
     for nest in nests:
         if nest.work is Work.STORE_ROWS:
             one_thread(sch, nest.block, tile)
-        elif nest.work not in (Work.COMPUTE_ROWS, Work.STAGE) and not passes:
+        elif nest.work is not Work.COMPUTE_ROWS and not passes:
             loop = list(sch.get_loops(nest.block))[-1]
             share = "blockIdx.y" if nest in late else None
             deal_out(sch, loop, tile, whole=nest.work in WHOLE_VECTORS, share=share)
     if tile.rows > 1:
         block, inner = sch.split(block, [None, tile.rows])
         sch.bind(inner, "threadIdx.y")
+    for nest in of_all:  # whichever of the thread block's rows there are
+        sch.compute_at(nest.block, block, index=0)
+    ask_for_bulk(sch, staged, program.columns, tile, choice.hint)
     sch.bind(block, "blockIdx.x")
     sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
     sch.annotate(block, keys.CHOSEN, choice.text)
@@ -278,6 +281,7 @@ def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str
         passes=count_passes(early, program.full),
         splits=may_split(parts, program.full, reads, stored),
         unstaged=_why_unstaged(early, program, [x.tensor for x in reads if x.has_rows]),
+        unshared=_why_no_bulk(program, [x.tensor for x in reads if not x.has_rows]),
         beside=_reads_beside(copy, parts, [x.tensor for x in reads]),
     )
     if given.vector is not None and work.vector != given.vector:
@@ -293,12 +297,17 @@ def _why_unstaged(parts: list[Part], program: RowProgram, tensors: list[Any]) ->
     """Say why rows cannot wait in shared memory; nothing if they can."""
     if (kept := find_kept(parts, program.full)) is not None:
         return f"elements of {kept[1].source.name} that are computed and read again"
+    return _why_no_bulk(program, tensors) if tensors else "no tensor of rows"
+
+
+def _why_no_bulk(program: RowProgram, tensors: list[Any]) -> str:
+    """Say why bulk copies do not bring tensors, rows of each or one for all; nothing if they do."""
     for tensor in tensors:
         if not ends_with(tensor.shape, program.columns):
             return f"rows over several dimensions of {tensor.name}"
         if program.columns * dtype_bytes(ir.dtype_of(tensor)) % BULK_ALIGNMENT:
             return f"rows of {program.columns} elements of {ir.dtype_of(tensor)}"
-    return "" if tensors else "no tensor of rows"
+    return ""
 
 
 def _reads_beside(sch: s_tir.Schedule, parts: list[Part], tensors: list[Any]) -> bool:

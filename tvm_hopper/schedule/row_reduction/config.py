@@ -30,7 +30,7 @@ class RowReductionConfig:
         bytes of the widest tensor.
     preload : bool, optional
         Whether tensors that all rows share are loaded before the reductions, together with the row,
-        and wait in registers; else where they are used.
+        and wait in registers, or where rows are staged in shared memory; else where they are used.
     recompute : bool, optional
         Whether what is dear and used twice, as the exponentials of a softmax, is computed again;
         else it waits in registers.

@@ -21,51 +21,52 @@ H200 (docs/memory_bound.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log2
 
 from tvm.target import Target
 
-from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.arch import SM_90A, Arch
+from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
-from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
 
 from .config import RowReductionConfig, fits_block
+from .staged_model import STAGED_PARTS, check_staged, order_staged, staged_choices
+from .work import (
+    BYTES_PER_CYCLE,
+    CLUSTERS,
+    LULL,
+    REGISTERS_PER_SM,
+    THREADS_PER_SM,
+    RowChoice,
+    RowWork,
+    in_flight,
+    of_flight,
+    of_grid,
+    outgrows_cache,
+)
 
-BYTES_PER_CYCLE = 9.4  # that an SM's share of memory brings, while as many are stored
-LATENCY = 2400  # cycles from a load to its data, of a memory that is busy
 ENOUGH_BYTES = 64 << 10  # in flight on an SM: registers are kept for no more
 ENOUGH_AGAIN = 128 << 10  # the same, of rows that are loaded again
 CROWDED = 0.965  # of memory's share is left above that
-LULL = 0.08  # of the time, with one thread block on an SM
-BARRIER, PER_THREAD = 300, 2  # cycles of a barrier, and for each thread that comes to it
-CLUSTER_BARRIER = 1500  # cycles more where a cluster waits
-CLUSTERS = (1, 2, 4, 8)  # that every chip with clusters runs
 LONG_BYTES = 32 << 10  # of a row: below, thread blocks have it to themselves
-STAGED_SIZES = (128, 256, 512, 1024)
-STAGED_CHUNKS = (1, 2, 4)
-ROOM_OF_SUMS = 2048  # bytes of shared memory beside rows: sums of warps, barriers, alignment
-STAGED_REGISTERS = 40  # of a thread
-STAGED_THREADS = (256, 512)  # of a thread block; the latter if rows share tensors, or have labels
-STAGED_AT_ONCE = 128  # bytes that it loads together, with what rows share
-STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; likewise
-STAGED_SHARE = 0.97  # of memory's share
 CLUSTER_SHARE = 0.88  # the same, of clusters that have rows in registers
+CLOSE_CLUSTER, CLOSE_COLUMNS = 4, 1 << 15  # of which little is lost where rows have little to do
 TWICE = 0.89  # the same, of one thread block that reduces long rows twice out of registers
 BASE_REGISTERS = 30  # of a thread, beside its part of the row
 BASE_AGAIN = 20  # the same, of rows that are loaded again, with a vector of what rows share
 MOST_AGAIN = 3  # thread blocks of such rows on an SM: registers are worth more than a fourth
 PER_REDUCTION = 8  # registers of each reduction behind the first, of rows that are loaded again
 REGISTER_STEP = 8  # in which threads get them
-REGISTERS_PER_SM = 65536
 REGISTERS_PER_THREAD = 255
-THREADS_PER_SM = 2048
 MOST_CHUNKS = 8  # vectors of a thread: code grows with them, bytes in flight are enough
 BEST_BYTES = 64  # that a thread loads at once
+CLOSE_BYTES = 128  # the same, of small clusters
+LIGHT_BYTES = 32  # the same, of rows of one tensor that are reduced once, and stored
+VECTOR_BYTES, WIDE_BYTES = 16, 4  # of a vector, and of a wide element
 FEWEST_THREADS = 128  # of a thread block
 FEW_ROWS_CHUNKS = 2  # vectors of a thread where few rows leave four warps and more
 FEW_ROWS = 4  # of an SM: below, its thread blocks are all at the same place
@@ -73,100 +74,9 @@ STREAM_BYTES = 32  # that a thread loads at once of rows that are streamed
 STREAM_THREADS = (256, 512)  # of a row that is streamed once
 FEWEST_PARTS = 2  # of such a row
 STREAMED = 0.7  # of memory's share: L2 answers the second pass over a row
-CACHE_BYTES = 50 << 20  # of L2: what fits is wanted there by whoever comes next
 ALIKE = 0.99  # of the best rate: as fast
 RUNNERS_UP = 2  # that `explain` shows
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
-
-
-@dataclass(frozen=True)
-class RowWork:
-    """What a kernel does to a row.
-
-    Parameters
-    ----------
-    rows : int or None
-        Rows, None if they are known at run time only.
-    columns : int
-        Elements of a row.
-    vector : int
-        Elements of the widest vector that is legal.
-    loaded : int
-        Bytes that are loaded for each element.
-    shared : int
-        Bytes for each column that all rows share.
-    kept : int
-        Bytes of results for each element that wait in registers.
-    reductions : int
-        One after another.
-    again : bool
-        Whether a row can be loaded again behind the last of them.
-    moved : int
-        Bytes that are loaded and stored for each element.
-    passes : int
-        Times that a kernel which streams rows loads them.
-    unstaged : str
-        Why rows cannot wait in shared memory, if they cannot.
-    beside : bool
-        Whether rows read values of their own, as labels, late and out of memory.
-    splits : bool
-        Whether thread blocks can each reduce a row and store a part of it: nothing else is stored.
-    """
-
-    rows: int | None
-    columns: int
-    vector: int
-    loaded: int
-    shared: int
-    kept: int
-    reductions: int
-    again: bool = False
-    moved: int = 0
-    passes: int = 2
-    unstaged: str = ""
-    beside: bool = False
-    splits: bool = False
-
-    @property
-    def waits_late(self) -> bool:
-        """Whether what is behind the last reduction waits for more than the row itself."""
-        return self.shared > 0 or self.beside
-
-
-@dataclass(frozen=True)
-class RowChoice:
-    """A configuration with nothing left open, what it amounts to, and what came after it."""
-
-    tile: RegisterTile
-    preload: bool
-    recompute: bool
-    reload: bool
-    blocks: int  # of an SM
-    hint: bool
-    rate: float  # bytes a cycle
-    text: str = ""
-    is_streamed: bool = False
-    stage: bool = False
-    split: bool = (
-        False  # as many thread blocks as a thread has vectors reduce a row, each stores one
-    )
-
-    @property
-    def config(self) -> RowReductionConfig:
-        """The same as a request: a schedule with it is this one."""
-        return RowReductionConfig(
-            threads=self.tile.threads,
-            rows=self.tile.rows,
-            vector=self.tile.vector,
-            preload=self.preload,
-            recompute=self.recompute,
-            reload=None if self.split else self.reload,
-            blocks=self.blocks,
-            hint=self.hint,
-            chunks=self.tile.chunks if self.is_streamed or self.stage else None,
-            cluster=self.tile.cluster,
-            stage=self.stage,
-        )
 
 
 def registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -> int:
@@ -196,27 +106,51 @@ def blocks_of_sm(work: RowWork, tile: RegisterTile, num_registers: int, reload: 
 
 
 def rate(
-    work: RowWork, tile: RegisterTile, blocks: int, reload: bool = False, staged: bool = False
+    work: RowWork, tile: RegisterTile, blocks: int, reload: bool = False, again: bool = False
 ) -> float:
-    """Estimate the bytes that an SM, with so many thread blocks, loads in a cycle."""
-    threads = tile.threads * tile.rows
-    if work.rows is not None:  # a grid that leaves SMs empty has few to wait for
-        blocks = min(blocks, -(-work.rows * tile.cluster // (tile.rows * DEFAULT_NUM_SMS)))
-    flight = blocks * tile.rows * work.columns * work.loaded // tile.cluster
-    barriers = work.reductions if tile.threads > THREADS_PER_WARP or tile.cluster > 1 else 0
-    far = CLUSTER_BARRIER if tile.cluster > 1 else 0
-    wait = barriers * (BARRIER + PER_THREAD * threads + far)
-    waste = work.columns / tile.columns
-    if staged:
-        return min(STAGED_SHARE * BYTES_PER_CYCLE, waste * flight / (LATENCY + wait))
+    """Estimate the bytes that an SM, with so many thread blocks, loads in a cycle.
+
+    Parameters
+    ----------
+    work : RowWork
+        What there is to do.
+    tile : RegisterTile
+        How a row is dealt out.
+    blocks : int
+        Thread blocks on an SM.
+    reload : bool
+        Whether rows are loaded again behind the last reduction.
+    again : bool
+        Whether they are, or something dear is computed again.
+    """
+    blocks = of_grid(work, tile, blocks)
+    flight = in_flight(work, tile, blocks)
     enough = ENOUGH_AGAIN if reload else ENOUGH_BYTES
     share = BYTES_PER_CYCLE * (CROWDED if flight > enough else 1)
     lull = 1 - LULL / max(1, blocks) ** 2
-    if tile.cluster > 1:
+    if _is_close(work, tile) and not again:
+        lull = 1
+    elif tile.cluster > 1:
         lull *= CLUSTER_SHARE
     elif work.reductions > 1 and work.columns * work.loaded > LONG_BYTES:
         lull *= TWICE
-    return lull * min(share, waste * flight / (LATENCY + wait))
+    return lull * min(share, of_flight(work, tile, blocks))
+
+
+def _is_close(work: RowWork, tile: RegisterTile) -> bool:
+    """Tell small clusters whose threads do little for each byte of the one tensor that they load.
+
+    They share nothing and read nothing late, or reduce long rows of elements of four bytes once.
+    The assembler has its way there: how many thread blocks share an SM is no longer what counts.
+    """
+    small = 1 < tile.cluster <= CLOSE_CLUSTER and work.columns <= CLOSE_COLUMNS
+    wide = work.loaded == WIDE_BYTES and work.columns * work.loaded > STAGED_PARTS[1]
+    little = not work.waits_late or (wide and work.reductions == 1)
+    return small and little and _is_one_tensor(work)
+
+
+def _is_one_tensor(work: RowWork) -> bool:
+    return work.vector * work.loaded <= VECTOR_BYTES
 
 
 def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoice:
@@ -240,12 +174,12 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
         one = _streamed(work, given)
         return replace(one, text=_say(one, work))
     if given.stage:
-        found = _staged(work, given)
-        _check_staged(where, work, given, found)
+        found = staged_choices(work, given)
+        check_staged(where, work, given, found)
     else:
         found = [x for x in _candidates(work, given) if x is not None]
         if given.stage is None and _is_long(work, given):
-            found += _staged(work, given)
+            found += staged_choices(work, given)
         if not found or given.chunks is not None:
             found = [x for x in found if x.tile.chunks == given.chunks] or [_streamed(work, given)]
     best = max(x.rate for x in found)
@@ -269,23 +203,22 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
         return (again, choice.recompute, off, not choice.preload, waste, tile.threads)
     group = 0.0 if choice.rate >= ALIKE * best else best - choice.rate
     if choice.stage:
-        return (group, *_order_staged(tile, work), 0, 0, 0)
+        return (group, *order_staged(choice, work), 0, 0, 0)
     threads = max(tile.threads * tile.rows, FEWEST_THREADS)
     together = tile.rows > 1 and tile.threads > THREADS_PER_WARP  # rows wait for one another
     at_once = tile.vector * max(work.loaded, 1)
-    wanted_bytes = at_once if work.columns <= tile.vector * THREADS_PER_WARP else BEST_BYTES
+    best_bytes = LIGHT_BYTES if _is_light(work) else BEST_BYTES
+    best_bytes = CLOSE_BYTES if _is_close(work, tile) else best_bytes
+    wanted_bytes = at_once if work.columns <= tile.vector * THREADS_PER_WARP else best_bytes
     off = abs(log2(tile.chunks * at_once / wanted_bytes))
-    return (group, again, together, off, threads, choice.recompute, choice.preload)
+    few = tile.threads <= THREADS_PER_WARP and tile.chunks * at_once <= BEST_BYTES
+    early = few and work.reductions > 1  # no barrier hides the load
+    return (group, again, together, off, threads, choice.recompute, choice.preload != early)
 
 
-def _order_staged(tile: RegisterTile, work: RowWork) -> tuple[float, ...]:
-    """Sort staged rows by how far their parts, threads and vectors are from what was fastest."""
-    part = tile.rows * work.columns * work.loaded / tile.cluster
-    wanted = STAGED_PARTS[work.waits_late]
-    at_once = tile.chunks * tile.vector * (work.loaded + work.shared)
-    threads = tile.threads * tile.rows / STAGED_THREADS[work.waits_late]
-    far = abs(log2(part / wanted)) + abs(log2(threads))
-    return (at_once > STAGED_AT_ONCE, far, tile.cluster, -tile.chunks)
+def _is_light(work: RowWork) -> bool:
+    """Tell rows of one tensor that are reduced once, and stored: registers wait for one barrier."""
+    return work.moved > work.loaded and work.reductions == 1 and _is_one_tensor(work)
 
 
 def _few_rows(work: RowWork) -> bool:
@@ -323,57 +256,6 @@ def _is_long(work: RowWork, given: RowReductionConfig) -> bool:
     return is_own and may and work.columns * work.loaded > LONG_BYTES
 
 
-def _staged(work: RowWork, given: RowReductionConfig) -> list[RowChoice]:
-    """List the choices by which rows wait in shared memory."""
-    if work.unstaged:
-        return []
-    hint = _outgrows_cache(work) if given.hint is None else given.hint
-    found = []
-    for cluster in CLUSTERS if given.cluster is None else (given.cluster,):
-        for threads in STAGED_SIZES if given.threads is None else (given.threads,):
-            for chunks in STAGED_CHUNKS if given.chunks is None else (given.chunks,):
-                tile = RegisterTile(threads, work.vector, chunks, given.rows or 1, cluster)
-                if given.chunks is None and chunks > 1 and tile.columns > work.columns:
-                    continue
-                blocks = given.blocks or blocks_of_staged(work, tile)
-                if blocks and (cluster == 1 or threads % THREADS_PER_WARP == 0):
-                    speed = rate(work, tile, blocks, staged=True)
-                    choice = RowChoice(tile, False, True, False, blocks, hint, speed)
-                    found.append(replace(choice, is_streamed=True, stage=True))
-    return found
-
-
-def blocks_of_staged(work: RowWork, tile: RegisterTile) -> int:
-    """Return how many thread blocks with rows in shared memory an SM has room for; 0 for none."""
-    whole = -(-work.columns // tile.columns) * tile.columns // tile.cluster
-    need = tile.rows * whole * work.loaded + ROOM_OF_SUMS
-    threads = tile.threads * tile.rows
-    if need > SM_90A.smem_per_block:
-        return 0
-    held = SM_90A.smem_per_sm // (need + SM_90A.smem_reserved_per_block)
-    of_registers = REGISTERS_PER_SM // (STAGED_REGISTERS * threads)
-    room = min(of_registers, THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
-    return max(1, min(held, room))
-
-
-def _check_staged(
-    where: str, work: RowWork, given: RowReductionConfig, found: list[RowChoice]
-) -> None:
-    """Refuse to stage rows that cannot be, or that have no room."""
-    if work.unstaged:
-        need = f"rows of a multiple of {BULK_ALIGNMENT} bytes, of which each pass computes its own"
-        found_text = f"stage=True for {work.unstaged}"
-        raise cannot_schedule(where, found_text, need, "leave stage= out")
-    if not found:
-        raise cannot_schedule(
-            where,
-            f"stage=True for rows of {work.columns * work.loaded} bytes",
-            f"at most {SM_90A.smem_per_block - ROOM_OF_SUMS} bytes in each thread block, and whole "
-            "warps in a cluster",
-            "give cluster=, or fewer rows",
-        )
-
-
 def _candidate(
     work: RowWork,
     given: RowReductionConfig,
@@ -403,8 +285,11 @@ def _candidate(
     if blocks is None:
         blocks = 1 if _few_rows(work) else blocks_of_sm(work, tile, need + early, reload)
     if hint is None:
-        hint = _outgrows_cache(work)
-    speed = rate(work, tile, blocks, reload)
+        hint = outgrows_cache(work)
+    again = reload or (recompute and work.kept > 0)
+    speed = rate(work, tile, blocks, reload, again)
+    if given.blocks is None and _is_close(work, tile) and not again:
+        blocks = 1
     split = not reload and (recompute or not work.kept) and _splits(work, tile, given)
     return RowChoice(tile, preload, recompute, reload, blocks, hint, speed, split=split)
 
@@ -446,10 +331,6 @@ def _streamed(work: RowWork, given: RowReductionConfig) -> RowChoice:
     speed = (1 if work.passes == 1 else STREAMED) * BYTES_PER_CYCLE
     choice = RowChoice(tile, False, True, False, blocks, hint, speed)
     return replace(choice, is_streamed=True)
-
-
-def _outgrows_cache(work: RowWork) -> bool:
-    return work.rows is None or work.rows * work.columns * work.moved > CACHE_BYTES
 
 
 def _too_wide(work: RowWork, threads: int) -> bool:

@@ -20,7 +20,9 @@ from tvm_hopper.schedule.memory_bound.nests import Nest, Work
 from tvm_hopper.schedule.memory_bound.tiles import PART_AXIS, RegisterTile
 
 
-def stage_rows(sch: s_tir.Schedule, reads: list[Read]) -> tuple[list[Nest], list[Read]]:
+def stage_rows(
+    sch: s_tir.Schedule, reads: list[Read], shared: bool
+) -> tuple[list[Nest], list[Read]]:
     """Copy rows to shared memory; return the nests that do, and reads of the copies.
 
     Parameters
@@ -29,14 +31,16 @@ def stage_rows(sch: s_tir.Schedule, reads: list[Read]) -> tuple[list[Nest], list
         Changed in place.
     reads : list of Read
         What the program reads, each tensor once.
+    shared : bool
+        Whether what all rows share waits there, too: the rows of a thread block read it once.
     """
     nests, found = [], []
     for read in reads:
-        if not read.has_rows:
+        if not read.has_rows and not shared:
             found.append(read)
             continue
         block = keep_read(sch, read, "shared.dyn")
-        nests.append(Nest(block, Work.STAGE))
+        nests.append(Nest(block, Work.STAGE if read.has_rows else Work.STAGE_COLUMNS))
         found.append(replace(read, tensor=sch.get(block).writes[0].source))
     return nests, found
 
@@ -52,5 +56,5 @@ def ask_for_bulk(
             part, _ = sch.split(loop, [tile.cluster, -(-columns // whole) * whole // tile.cluster])
             sch.bind(part, PART_AXIS)
         sch.annotate(nest.block, keys.ASYNC_COPY, "bulk")
-        if hint:
+        if hint and nest.work is Work.STAGE:
             sch.annotate(nest.block, keys.CACHE_HINT, "evict_last")

@@ -1,0 +1,154 @@
+"""Configurations of rows that wait in shared memory, which bulk copies bring there."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from math import log2
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, THREADS_PER_WARP
+from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
+from tvm_hopper.schedule.memory_bound.tiles import RegisterTile
+
+from .config import RowReductionConfig, fits_block
+from .work import (
+    BYTES_PER_CYCLE,
+    CLUSTERS,
+    LULL,
+    REGISTERS_PER_SM,
+    THREADS_PER_SM,
+    RowChoice,
+    RowWork,
+    of_flight,
+    of_grid,
+    outgrows_cache,
+)
+
+STAGED_SIZES = (128, 256, 512, 1024)
+STAGED_CHUNKS = (1, 2, 4)
+ROOM_OF_SUMS = 2048  # bytes of shared memory beside rows: sums of warps, barriers, alignment
+STAGED_REGISTERS = 40  # of a thread
+STAGED_THREADS = (256, 512)  # of a thread block; the latter if rows share tensors, or have labels
+STAGED_AT_ONCE = 128  # bytes that it loads together, with what rows share
+STAGED_PARTS = (32 << 10, 64 << 10)  # of a row in a thread block; likewise
+STAGED_SHARE = 0.97  # of memory's share
+SHARED_ROWS = (1, 2, 4)  # of a thread block, where what they share waits beside them
+SHARED_SIZES = (32, 64, 128, 256, 512)  # threads of each
+RESIDENT, SCARCE = 128 << 10, 0.27  # bytes of rows on an SM then; below, the share falls by a power
+SHARED_VECTORS, SHARED_BLOCKS = 8, 4  # of a thread, and thread blocks of an SM: no more are wanted
+
+
+def staged_choices(work: RowWork, given: RowReductionConfig) -> list[RowChoice]:
+    """List the choices by which rows wait in shared memory."""
+    if work.unstaged:
+        return []
+    hint = outgrows_cache(work) if given.hint is None else given.hint
+    found = []
+    for preload, tile in _staged_tiles(work, given):
+        blocks = given.blocks or blocks_of_staged(work, tile, preload)
+        if blocks and (tile.cluster == 1 or tile.threads % THREADS_PER_WARP == 0):
+            speed = _rate(work, tile, blocks, preload)
+            choice = RowChoice(tile, preload, True, False, blocks, hint, speed)
+            found.append(replace(choice, is_streamed=True, stage=True))
+    return found
+
+
+def _staged_tiles(work: RowWork, given: RowReductionConfig) -> list[tuple[bool, RegisterTile]]:
+    """List the tiles of rows in shared memory, and whether what they share waits there, too."""
+    preloads = (False, True) if given.preload is None else (given.preload,)
+    tiles = []
+    for preload in preloads if work.shared and not work.unshared else (False,):
+        sizes = itertools.product(
+            STAGED_SIZES if not preload else SHARED_SIZES,
+            STAGED_CHUNKS,
+            SHARED_ROWS if preload else (1,),
+            CLUSTERS,
+        )
+        for threads, chunks, rows, cluster in sorted({_or_given(x, given) for x in sizes}):
+            tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
+            fits = given.chunks is not None or chunks == 1 or tile.columns <= work.columns
+            if fits and fits_block(threads, rows) and _has_parts(work, tile):
+                tiles.append((preload, tile))
+    return tiles
+
+
+def _or_given(sizes: tuple[int, ...], given: RowReductionConfig) -> tuple[int, ...]:
+    """Return threads, chunks, rows and a cluster, or what is given of them."""
+    asked = (given.threads, given.chunks, given.rows, given.cluster)
+    return tuple(x if y is None else y for x, y in zip(sizes, asked, strict=True))
+
+
+def _has_parts(work: RowWork, tile: RegisterTile) -> bool:
+    """Tell whether each thread block of a cluster has columns, and one row is alone in one."""
+    return (work.rows != 1 or tile.rows == 1) and part_of(work, tile) * (
+        tile.cluster - 1
+    ) < work.columns
+
+
+def part_of(work: RowWork, tile: RegisterTile) -> int:
+    """Return the columns that a thread block of a cluster has."""
+    return -(-work.columns // tile.columns) * tile.columns // tile.cluster
+
+
+def blocks_of_staged(work: RowWork, tile: RegisterTile, preload: bool = False) -> int:
+    """Return how many thread blocks with rows in shared memory an SM has room for; 0 for none."""
+    need = part_of(work, tile) * (tile.rows * work.loaded + preload * work.shared) + ROOM_OF_SUMS
+    threads = tile.threads * tile.rows
+    if need > SM_90A.smem_per_block:
+        return 0
+    held = SM_90A.smem_per_sm // (need + SM_90A.smem_reserved_per_block)
+    of_registers = REGISTERS_PER_SM // (STAGED_REGISTERS * threads)
+    room = min(of_registers, THREADS_PER_SM // threads, MOST_BLOCKS_PER_SM)
+    return max(1, min(held, room))
+
+
+def check_staged(
+    where: str, work: RowWork, given: RowReductionConfig, found: list[RowChoice]
+) -> None:
+    """Refuse to stage rows that cannot be, or that have no room."""
+    if work.unstaged:
+        need = f"rows of a multiple of {BULK_ALIGNMENT} bytes, of which each pass computes its own"
+        found_text = f"stage=True for {work.unstaged}"
+        raise cannot_schedule(where, found_text, need, "leave stage= out")
+    if given.preload and work.unshared:
+        need = f"a multiple of {BULK_ALIGNMENT} bytes of each tensor that rows share"
+        found_text = f"stage=True, preload=True for {work.unshared}"
+        raise cannot_schedule(where, found_text, need, "leave preload= out")
+    if work.rows == 1 and (given.rows or 1) > 1:
+        found_text = f"stage=True, rows={given.rows} for one row"
+        raise cannot_schedule(where, found_text, "two rows or more", "leave rows= out")
+    if not found:
+        raise cannot_schedule(
+            where,
+            f"stage=True for rows of {work.columns * work.loaded} bytes",
+            f"at most {SM_90A.smem_per_block - ROOM_OF_SUMS} bytes in each thread block, and whole "
+            "warps in a cluster, of which each thread block has a part of a row",
+            "give another cluster=, or fewer rows",
+        )
+
+
+def order_staged(choice: RowChoice, work: RowWork) -> tuple[float, ...]:
+    """Sort staged rows by how far their parts, threads and vectors are from what was fastest."""
+    tile = choice.tile
+    if choice.preload:
+        vectors = part_of(work, tile) / (tile.threads * tile.vector)
+        few = -min(choice.blocks, SHARED_BLOCKS)
+        return (abs(log2(vectors / SHARED_VECTORS)), tile.chunks, few, tile.cluster)
+    part = tile.rows * work.columns * work.loaded / tile.cluster
+    wanted = STAGED_PARTS[work.waits_late]
+    at_once = tile.chunks * tile.vector * (work.loaded + work.shared)
+    threads = tile.threads * tile.rows / STAGED_THREADS[work.waits_late]
+    far = abs(log2(part / wanted)) + abs(log2(threads))
+    return (at_once > STAGED_AT_ONCE, far, tile.cluster, -tile.chunks)
+
+
+def _rate(work: RowWork, tile: RegisterTile, blocks: int, preload: bool) -> float:
+    """Estimate the bytes that an SM, with so many thread blocks, loads in a cycle."""
+    count = of_grid(work, tile, blocks)
+    share = STAGED_SHARE
+    if preload:
+        resident = count * tile.rows * part_of(work, tile) * work.loaded
+        share = (1 - LULL / max(1, count) ** 2) * min(1.0, resident / RESIDENT) ** SCARCE
+    return min(share * BYTES_PER_CYCLE, of_flight(work, tile, count))

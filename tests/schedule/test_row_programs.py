@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, te, topi
 from tvm.script import tirx as T
 
 from tvm_hopper import schedule as hs
@@ -28,6 +28,13 @@ def refuse(body: str, match: str, helper=hs.pointwise):
 
 def test_no_blocks():
     refuse("    T.evaluate(0)\n", "a function without blocks; need a program in plain loops")
+
+
+def test_what_tvm_writes_out_by_hand_is_refused_by_its_name():
+    x = te.placeholder((8, 64), "float32", name="X")
+    sch = s_tir.Schedule(te.create_prim_func([x, topi.cumsum(x, axis=1)]))
+    with pytest.raises(ScheduleError, match="found loops written out in block cumsum_generic"):
+        hs.row_reduction(sch)
 
 
 def test_blocks_inside_of_blocks():

@@ -105,8 +105,17 @@ def find_parts(sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozens
     blocks = [x for x in _blocks(sch) if str(sch.get(x).name_hint) not in other]
     parts = [_part(sch, block) for block in blocks]
     if not parts:
-        raise cannot_schedule(helper, "a function without blocks", "a program in plain loops")
+        raise cannot_schedule(helper, _without_parts(sch), "a program in plain loops")
     return parts
+
+
+def _without_parts(sch: s_tir.Schedule) -> str:
+    """Say what a function is made of that has no block in it: TVM's scans and sorts have a name."""
+    body = sch.mod[sch.func_working_on].body
+    name = str(body.block.name_hint) if isinstance(body, ir.SBlockRealize) else "root"
+    if name == "root":
+        return "a function without blocks"
+    return f"loops written out in block {name}, as those of cumulative sums and sorts"
 
 
 def _blocks(sch: s_tir.Schedule) -> list[Any]:

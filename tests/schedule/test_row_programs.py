@@ -141,3 +141,19 @@ def test_what_tvm_refuses_is_one_error(module, name, helper, program, monkeypatc
     monkeypatch.setattr(module, "merge", fails)
     with pytest.raises(ScheduleError, match=f"{name}: found what TVM cannot schedule; need plain"):
         helper(s_tir.Schedule(program(4, 64)))
+
+
+@pytest.mark.parametrize("helper", [hs.row_reduction, hs.column_reduction, hs.pointwise])
+def test_extents_of_two_integer_types_are_refused_with_what_makes_them_one(helper):
+    rows = te.var("n", "int64")
+    x = te.placeholder((rows, 64), "float32", name="X")
+    k = te.reduce_axis((0, 64 if helper is hs.row_reduction else rows), name="k")
+    tensors = {
+        hs.row_reduction: lambda: te.compute((rows,), lambda i: te.sum(x[i, k], axis=k), name="Y"),
+        hs.column_reduction: lambda: te.compute((64,), lambda j: te.sum(x[k, j], axis=k), name="Y"),
+        hs.pointwise: lambda: te.compute((rows, 64), lambda i, j: x[i, j] + 1, name="Y"),
+    }
+    given = [x, tensors[helper]()]
+    with pytest.raises(ScheduleError, match=r"extents of int32 and of int64.*index_dtype_override"):
+        helper(s_tir.Schedule(te.create_prim_func(given)))
+    helper(s_tir.Schedule(te.create_prim_func(given, index_dtype_override="int64")))

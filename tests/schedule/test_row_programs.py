@@ -157,3 +157,24 @@ def test_extents_of_two_integer_types_are_refused_with_what_makes_them_one(helpe
     with pytest.raises(ScheduleError, match=r"extents of int32 and of int64.*index_dtype_override"):
         helper(s_tir.Schedule(te.create_prim_func(given)))
     helper(s_tir.Schedule(te.create_prim_func(given, index_dtype_override="int64")))
+
+
+@pytest.mark.parametrize(
+    ("start", "combine", "need"),
+    [
+        ('T.float32("-inf")', "T.max(Y[vi, 0], X[vi, vk])", "which changes no maximum"),
+        ("T.float32(1)", "Y[vi, 0] + X[vi, vk]", "which changes no sum"),
+        ("T.float32(0)", "Y[vi, 0] * X[vi, vk]", "which changes no product"),
+        ("T.float32(0)", "T.min(Y[vi, 0], X[vi, vk])", "which changes no minimum"),
+    ],
+)
+def test_a_start_that_is_no_neutral_element_is_refused(start, combine, need):
+    body = f"""
+    for i, k in T.grid(4, 64):
+        with T.sblock("Y"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                Y[vi, 0] = {start}
+            Y[vi, 0] = {combine}
+"""
+    refuse(body, f"block Y: found the initial value .*; need .*{need}", hs.row_reduction)

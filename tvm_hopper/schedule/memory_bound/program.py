@@ -7,7 +7,7 @@ for i, j: Y[i, j] = X[i, j] * R[i] * W[j]      one value an element
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,6 +186,29 @@ def _check_statement(where: str, part: Part) -> None:
     if bool(part.reduced) != (part.node.init is not None):
         found = "no initial value" if part.reduced else "an initial value without a reduction"
         raise cannot_schedule(where, found, "T.init in a block with a reduction axis, and nowhere")
+    if part.reduced and isinstance(body, ir.BufferStore):
+        _check_initial(where, part.node.init, body)
+
+
+def _check_initial(where: str, init: Any, body: ir.BufferStore) -> None:
+    """Refuse a start that is not what TVM knows the operation's neutral element by."""
+    identity = _IDENTITIES.get(type(body.value))
+    if identity is None or not isinstance(init, ir.BufferStore):
+        return
+    wanted, value = identity(ir.dtype_of(body.buffer)), ir.simplify(init.value)
+    if not ir.is_const(ir.simplify(value.equal(wanted)), 1):
+        need = f"{wanted}, which changes no {_RESULTS[type(body.value)]}"
+        fix = "combine another one with the result, in a block behind"
+        raise cannot_schedule(where, f"the initial value {value}", need, fix)
+
+
+_IDENTITIES: dict[type, Callable[[str], Any]] = {
+    tirx.Add: lambda dtype: tirx.const(0, dtype),
+    tirx.Mul: lambda dtype: tirx.const(1, dtype),
+    tirx.Max: tirx.min_value,
+    tirx.Min: tirx.max_value,
+}
+_RESULTS = {tirx.Add: "sum", tirx.Mul: "product", tirx.Max: "maximum", tirx.Min: "minimum"}
 
 
 def _is_tuple(body: Any) -> bool:

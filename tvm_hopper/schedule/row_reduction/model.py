@@ -68,6 +68,8 @@ MOST_CHUNKS = 8  # vectors of a thread: code grows with them, bytes in flight ar
 BEST_BYTES = 64  # that a thread loads at once
 FEWEST_THREADS = 128  # of a thread block
 FEW_ROWS_CHUNKS = 2  # vectors of a thread where few rows leave four warps and more
+SPLIT_CHUNKS = 4  # the same, of rows so few that each may have more thread blocks
+SPLIT_SHARE = 16  # one row for so many SMs or more
 FEW_ROWS = 4  # of an SM: below, its thread blocks are all at the same place
 STREAM_BYTES = 32  # that a thread loads at once of rows that are streamed
 STREAM_THREADS = (256, 512)  # of a row that is streamed once
@@ -150,6 +152,7 @@ class RowChoice:
     split: bool = (
         False  # as many thread blocks as a thread has vectors reduce a row, each stores one
     )
+    early: bool = False
 
     @property
     def config(self) -> RowReductionConfig:
@@ -166,6 +169,7 @@ class RowChoice:
             chunks=self.tile.chunks if self.is_streamed or self.stage else None,
             cluster=self.tile.cluster,
             stage=self.stage,
+            early=self.early,
         )
 
 
@@ -238,7 +242,8 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     """
     if _passes_once(work, given):
         one = _streamed(work, given)
-        return replace(one, text=_say(one, work))
+        return replace(one, text=_say(one, work), early=bool(given.early))
+    early = _few_rows(work) if given.early is None else given.early
     if given.stage:
         found = _staged(work, given)
         _check_staged(where, work, given, found)
@@ -252,7 +257,8 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     found.sort(key=lambda x: _order(x, best, work))
     texts = [_say(x, work) for x in found[: 1 + RUNNERS_UP]]
     rest = "; then " + "; ".join(texts[1:]) if texts[1:] else ""
-    return replace(found[0], text=texts[0] + rest)
+    begins = ", begins before the last launch has ended" if early else ""
+    return replace(found[0], text=texts[0] + begins + rest, early=early)
 
 
 def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
@@ -263,8 +269,10 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
     tile, again = choice.tile, choice.reload
     if _few_rows(work):
         waste = tile.columns * tile.rows
-        enough = FEW_ROWS_CHUNKS * tile.vector * FEWEST_THREADS
-        wanted = FEW_ROWS_CHUNKS if work.columns >= enough else 1
+        enough = tile.vector * FEWEST_THREADS
+        fewest = work.splits and (work.rows or 0) * SPLIT_SHARE <= DEFAULT_NUM_SMS
+        chunks = SPLIT_CHUNKS if fewest else FEW_ROWS_CHUNKS
+        wanted = chunks if work.columns >= chunks * enough else 1
         off = abs(log2(tile.chunks / wanted))
         return (again, choice.recompute, off, not choice.preload, waste, tile.threads)
     group = 0.0 if choice.rate >= ALIKE * best else best - choice.rate

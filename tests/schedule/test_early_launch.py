@@ -21,8 +21,10 @@ def asks(sch):
 
 @pytest.mark.parametrize(
     ("rows", "early", "wanted"),
-    [(1, None, True), (528, None, True), (529, None, False), ("n", None, False)]
-    + [(1, False, False), (4096, True, True)],
+    [
+        *((1, None, True), (528, None, True), (529, None, False), ("n", None, False)),
+        *((1, False, False), (4096, True, True)),
+    ],
 )
 def test_few_rows_and_whoever_asks(rows, early, wanted):
     sch = s_tir.Schedule(memory_bound.rms_norm(rows, 4096))

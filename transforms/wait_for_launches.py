@@ -21,8 +21,9 @@ where it likes, in front of the wait too (seen in SASS).  `LoadInOrder` takes th
 that are launched so, when TVM has made them.
 
 A kernel that asks for it (`early_launch` on the loop of its blocks) begins early without any such
-load: it waits first, and then lets the next launch begin, so that one launch at a time is ready and
-takes no room from the one that runs.  A kernel of few rows takes longer to be launched than to run.
+load: it waits first, and lets the next launch begin in front of what it stores, so that one launch
+at a time is ready and takes no room from the one that runs.  A kernel of few rows takes longer to
+be launched than to run.
 
 Before: loads stand as they will run.  After: every kernel of such a function waits; none has an
 `early_loads` block, nor asks for an early launch.
@@ -93,6 +94,23 @@ def _descend(stmt: Any, early: list[Any], loops: tuple[ir.For, ...]) -> WaitPlac
     return WaitPlace(stmt, loops)
 
 
+def find_stores(stmt: ir.Stmt) -> ir.Stmt:
+    """Return the first statement of a kernel that all threads come to and that stores to memory."""
+    if isinstance(stmt, ir.SeqStmt):
+        return find_stores(next(x for x in stmt.seq if _stores(x)))
+    if isinstance(stmt, ir.SBlockRealize) and ir.is_const(stmt.predicate, 1):
+        return find_stores(stmt.block.body)
+    binds = isinstance(stmt, ir.For) and stmt.kind == ir.ForKind.THREAD_BINDING
+    if binds or isinstance(stmt, tirx.AttrStmt):
+        return find_stores(stmt.body)
+    return stmt
+
+
+def _stores(stmt: ir.Stmt) -> bool:
+    is_global = ("", "global")
+    return bool(ir.find_all(stmt, ir.BufferStore, lambda x: str(x.buffer.scope()) in is_global))
+
+
 def _asks(loop: ir.For) -> bool:
     return EARLY_LAUNCH in loop.annotations
 
@@ -127,8 +145,6 @@ def rewrite_wait(kernel: ir.For, place: WaitPlace, is_early: bool) -> ir.For:
     """Put the wait in its place, and let the next launch begin: at once, or behind the wait."""
     first = ir.conjunction(loop.loop_var.equal(loop.min) for loop in place.loops)
     wait = ir.seq(fences.wait_for_launches())
-    if not is_early:
-        wait = ir.seq(wait, fences.launch_dependents())
     if not ir.is_const(first, 1):
         wait = ir.IfThenElse(first, wait, None)
     body = ir.replace_nodes(kernel, ir.Stmt, {place.stmt: ir.seq(wait, place.stmt)})
@@ -141,7 +157,9 @@ def rewrite_wait(kernel: ir.For, place: WaitPlace, is_early: bool) -> ir.For:
 
     body = without_request(ir.replace(body, ir.SBlock, plain))
     if not is_early:
-        return body
+        last = find_stores(body)
+        go = ir.seq(fences.launch_dependents(), last)
+        return ir.replace_nodes(body, type(last), {last: go})
     outer = ir.find_all(body, ir.SBlock)[0]
     start = ir.with_block(outer, body=ir.seq(fences.launch_dependents(), outer.body))
     return ir.replace_nodes(body, ir.SBlock, {outer: start})

@@ -134,7 +134,7 @@ class ValueCheck:
         num_outputs = max(len(self.reference.output_places), 1)
         work = self.reference.one_element(arguments).work / num_outputs
         room = WORK[kind] / max(work, 1)  # elements that may be computed
-        blocks = [None if one.everything else one.blocks for one in self.choices]
+        blocks: list[Any] = [None if one.everything else one.blocks for one in self.choices]
         adds = any(_adds(launch.func) for launch in self.launches)
         if len(self.launches) == 1 and not self._talk() and not adds:
             return self._some(self.choices[0], kind, room, stored)

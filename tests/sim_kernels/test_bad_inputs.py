@@ -188,6 +188,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("strides", ["68, 1", "65, 1", "apart, 1", "1, 8"])
 @pytest.mark.parametrize("kind", VIEWS)
 def test_tensors_with_strides_of_their_own(kind, strides):

@@ -271,8 +271,8 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
         waste = tile.columns * tile.rows
         enough = tile.vector * FEWEST_THREADS
         fewest = work.splits and (work.rows or 0) * SPLIT_SHARE <= DEFAULT_NUM_SMS
-        chunks = SPLIT_CHUNKS if fewest else FEW_ROWS_CHUNKS
-        wanted = chunks if work.columns >= chunks * enough else 1
+        sizes = (SPLIT_CHUNKS, FEW_ROWS_CHUNKS) if fewest else (FEW_ROWS_CHUNKS,)
+        wanted = next((x for x in sizes if work.columns >= x * enough), 1)
         off = abs(log2(tile.chunks / wanted))
         return (again, choice.recompute, off, not choice.preload, waste, tile.threads)
     group = 0.0 if choice.rate >= ALIKE * best else best - choice.rate

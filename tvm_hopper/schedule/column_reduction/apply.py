@@ -48,7 +48,7 @@ from .model import ColumnTile, ColumnWork, choose_columns, choose_group
 from .recognize import ColumnProgram, find_columns
 
 HELPER = "column_reduction"
-OF_GROUPS = RowReductionConfig()  # of all elements: rows of some thousand, each to one value
+OF_GROUPS = RowReductionConfig(early=True)  # and so the kernel behind it, too
 
 
 def column_reduction(

@@ -17,8 +17,8 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from .config import MOST_FLIGHT, ColumnReductionConfig
 
 THREADS = 256  # of a thread block
-BLOCKS_PER_SM = 6
-FLIGHT = 4  # rows that a thread loads at once
+BLOCKS_PER_SM = 4
+FLIGHT = 8  # rows that a thread loads at once, of 16-byte vectors: fewer threads leave fewer sums
 FEWEST_TRIPS = 4  # of a thread's loop: below, what it writes is too much of what it reads
 GROUP_ELEMENTS = 65536  # of a group of rows that is reduced to one value, at most
 FEWEST_GROUPS = 4 * DEFAULT_NUM_SMS  # of a reduction of all elements that is one of groups first

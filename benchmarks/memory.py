@@ -28,6 +28,8 @@ TARGET = "nvidia/nvidia-h200"
 RESULTS = Path(__file__).parent / "results"
 BASELINES = ("copy_", "torch.add")
 OURS = "tvm_hopper"
+AS_EVER = "not early"  # ours of few rows, launched when the kernel in front of it has ended
+EARLY_COPY = "early copy"  # launched as ours of few rows are
 READER = "reads only"
 WARM = ", warm"
 CACHE_BYTES = 110 << 20  # of all sets of a small case: twice the cache, so that none stays there
@@ -108,8 +110,8 @@ def full_tensors(program: str) -> int:
     return FULL_TENSORS.get(program, 2)
 
 
-def build(case: Case) -> Callable[..., None]:
-    """Compile one program."""
+def build(case: Case, early: bool | None = None) -> Callable[..., None]:
+    """Compile one program; `early` says whether it begins before the launch in front has ended."""
     from tvm import s_tir
 
     from tvm_hopper import schedule as hs
@@ -125,9 +127,9 @@ def build(case: Case) -> Callable[..., None]:
         module = getattr(memory_bound, case.program)(case.rows, case.columns, case.dtype)
     sch = s_tir.Schedule(module)
     if case.program in memory_bound.ROW_REDUCTIONS:
-        hs.row_reduction(sch)
+        hs.row_reduction(sch, config=hs.RowReductionConfig(early=early))
     else:
-        hs.pointwise(sch)
+        hs.pointwise(sch, config=hs.PointwiseConfig(early=early))
     return _compiled(sch)
 
 
@@ -301,30 +303,34 @@ def _small(case: Case, kernel: Callable[..., None], repeats: int) -> dict[str, f
     import torch
     import tvm_ffi
 
-    copy = build(Case("copy", case.rows, case.columns))
+    kernels = {
+        OURS: kernel,
+        AS_EVER: build(case, early=False),
+        "copy_": build(Case("copy", case.rows, case.columns)),
+        EARLY_COPY: build(Case("copy", case.rows, case.columns), early=True),
+    }
     bytes_of_set = 4 * case.rows * case.columns
     count = CACHE_BYTES // bytes_of_set + 1
     inputs, outputs = tensors(Case(case.program, case.rows * count, case.columns, case.dtype))
     parts = [x.split(case.rows) if x.dim() > 1 else (x,) * count for x in (*inputs, *outputs)]
     sets = [(x[: len(inputs)], x[len(inputs) :]) for x in zip(*parts, strict=True)]
 
-    def ours(i: int) -> None:
-        inputs, outputs = sets[i % len(sets)]
-        kernel(*inputs, *outputs)
+    def call(run: Callable[..., None], count: int | None) -> Callable[[int], None]:
+        def one(i: int) -> None:
+            inputs, outputs = sets[i % len(sets)]
+            run(*inputs[:count], *outputs)
 
-    def copied(i: int) -> None:
-        inputs, outputs = sets[i % len(sets)]
-        copy(inputs[0], *outputs)
+        return one
 
     def added(i: int) -> None:
         inputs, outputs = sets[i % len(sets)]
         torch.add(inputs[0], 0, out=outputs[0])
 
     capture = tvm_ffi.use_torch_stream
+    copies = ("copy_", EARLY_COPY)
     contenders = [
-        Contender("copy_", copied, capture),
         Contender("torch.add", added),
-        Contender(OURS, ours, capture),
+        *(Contender(k, call(x, 1 if k in copies else None), capture) for k, x in kernels.items()),
     ]
     cold = measure_cold(contenders, len(sets), repeats, WARM_CALLS)
     warm = measure_cold(contenders, 1, repeats, WARM_CALLS)
@@ -348,6 +354,9 @@ def _row(case: Case, right: bool, times: dict[str, float]) -> dict[str, Any]:
     warm = [times[x + WARM] for x in BASELINES if x + WARM in times]
     row["warm: copy, us"] = round(min(warm), 2) if warm else ""
     row["warm: ours, us"] = round(times[OURS + WARM], 2) if warm else ""
+    for name in (AS_EVER, EARLY_COPY):
+        for state in ("", WARM):
+            row[f"{name}{state}, us"] = round(times[name + state], 3) if warm else ""
     return row
 
 

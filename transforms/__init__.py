@@ -56,6 +56,7 @@ from .unpack_pairs import UnpackPairs
 from .unstage_rows import UnstageRows
 from .values_ahead import ValuesAhead
 from .wait_for_launches import WaitForLaunches
+from .widen_functions import WidenFunctions
 from .widen_indices import WidenIndices
 
 __all__ = [
@@ -113,5 +114,6 @@ __all__ = [
     "UnstageRows",
     "ValuesAhead",
     "WaitForLaunches",
+    "WidenFunctions",
     "WidenIndices",
 ]

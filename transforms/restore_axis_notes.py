@@ -32,6 +32,7 @@ RESTORED = (
     keys.MEMORY_BOUND,
     keys.CHOSEN,
     keys.BLOCKS_PER_SM,
+    keys.EARLY_LAUNCH,
     keys.ROW_CLUSTER,
 )
 AXIS_KEYS = dict.fromkeys(RESTORED, "blockIdx.x")

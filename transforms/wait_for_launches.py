@@ -20,9 +20,14 @@ CUDA's compiler takes for constant what is read through `__restrict__` pointers 
 where it likes, in front of the wait too (seen in SASS).  `LoadInOrder` takes the word off kernels
 that are launched so, when TVM has made them.
 
+A kernel that asks for it (`early_launch` on the loop of its blocks) begins early without any such
+load: it waits first, and lets the next launch begin in front of what it stores, so that one launch
+at a time is ready and takes no room from the one that runs.  A kernel of few rows takes longer to
+be launched than to run.
+
 Before: loads stand as they will run.  After: every kernel of such a function waits; none has an
-`early_loads` block.
-Not here: kernels of functions without such loads; they are launched as ever.
+`early_loads` block, nor asks for an early launch.
+Not here: other functions, and chips without the instruction; they are launched as ever.
 """
 
 from __future__ import annotations
@@ -36,7 +41,9 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.requests.keys import EARLY_LOADS
+from tvm_hopper.facts.arch import Arch
+from tvm_hopper.requests.keys import EARLY_LAUNCH, EARLY_LOADS
+from tvm_hopper.requests.targets import processor_of
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 PROGRAMMATIC = "tirx.use_programtic_dependent_launch"  # so TVM's runtime calls it
@@ -87,6 +94,27 @@ def _descend(stmt: Any, early: list[Any], loops: tuple[ir.For, ...]) -> WaitPlac
     return WaitPlace(stmt, loops)
 
 
+def find_stores(stmt: ir.Stmt) -> ir.Stmt:
+    """Return the first statement of a kernel that all threads come to and that stores to memory."""
+    if isinstance(stmt, ir.SeqStmt):
+        return find_stores(next(x for x in stmt.seq if _stores(x)))
+    if isinstance(stmt, ir.SBlockRealize) and ir.is_const(stmt.predicate, 1):
+        return find_stores(stmt.block.body)
+    binds = isinstance(stmt, ir.For) and stmt.kind == ir.ForKind.THREAD_BINDING
+    if binds or isinstance(stmt, tirx.AttrStmt):
+        return find_stores(stmt.body)
+    return stmt
+
+
+def _stores(stmt: ir.Stmt) -> bool:
+    is_global = ("", "global")
+    return bool(ir.find_all(stmt, ir.BufferStore, lambda x: str(x.buffer.scope()) in is_global))
+
+
+def _asks(loop: ir.For) -> bool:
+    return EARLY_LAUNCH in loop.annotations
+
+
 def _binds_threads(stmt: Any) -> bool:
     return bool(ir.find_all(stmt, ir.For, lambda x: x.kind == ir.ForKind.THREAD_BINDING))
 
@@ -101,8 +129,20 @@ def _is_late(stmt: Any, early: list[Any]) -> bool:
     return any(str(x.scope()) in ("", "global") for x in touched)
 
 
-def rewrite_wait(kernel: ir.For, place: WaitPlace) -> ir.For:
-    """Put the wait in its place, and let the next launch begin."""
+def without_request(kernel: ir.For) -> ir.For:
+    """Take the request for an early launch off a kernel."""
+
+    def plain(loop: ir.For) -> ir.For:
+        if EARLY_LAUNCH not in loop.annotations:
+            return loop
+        rest = {k: v for k, v in loop.annotations.items() if k != EARLY_LAUNCH}
+        return ir.with_body(loop, loop.body, annotations=rest)
+
+    return ir.replace(kernel, ir.For, plain)
+
+
+def rewrite_wait(kernel: ir.For, place: WaitPlace, is_early: bool) -> ir.For:
+    """Put the wait in its place, and let the next launch begin: at once, or behind the wait."""
     first = ir.conjunction(loop.loop_var.equal(loop.min) for loop in place.loops)
     wait = ir.seq(fences.wait_for_launches())
     if not ir.is_const(first, 1):
@@ -115,7 +155,11 @@ def rewrite_wait(kernel: ir.For, place: WaitPlace) -> ir.For:
         rest = {k: v for k, v in block.annotations.items() if k != EARLY_LOADS}
         return ir.with_block(block, annotations=rest)
 
-    body = ir.replace(body, ir.SBlock, plain)
+    body = without_request(ir.replace(body, ir.SBlock, plain))
+    if not is_early:
+        last = find_stores(body)
+        go = ir.seq(fences.launch_dependents(), last)
+        return ir.replace_nodes(body, type(last), {last: go})
     outer = ir.find_all(body, ir.SBlock)[0]
     start = ir.with_block(outer, body=ir.seq(fences.launch_dependents(), outer.body))
     return ir.replace_nodes(body, ir.SBlock, {outer: start})
@@ -127,9 +171,13 @@ class WaitForLaunches:
 
     def transform_function(self, func, mod, ctx):
         """Let the kernels of one function begin early."""
-        if not ir.find_blocks(func.body, EARLY_LOADS):
+        is_early = bool(ir.find_blocks(func.body, EARLY_LOADS))
+        if not is_early and not ir.find_all(func.body, ir.For, _asks):
             return func
-        after = ir.map_kernels(func, lambda kernel: rewrite_wait(kernel, plan_wait(kernel)))
+        chip = processor_of(func)
+        if not is_early and isinstance(chip, Arch) and not chip.waits_for_launches:
+            return ir.map_kernels(func, without_request)
+        after = ir.map_kernels(func, lambda x: rewrite_wait(x, plan_wait(x), is_early))
         assert not ir.find_blocks(after.body, EARLY_LOADS), "WaitForLaunches left a load"
         tags = [str(x) for x in after.attrs.get(LAUNCH_PARAMS, [])]
         return after.with_attr(LAUNCH_PARAMS, [*tags, PROGRAMMATIC])

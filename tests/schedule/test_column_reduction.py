@@ -10,6 +10,7 @@ from tvm_hopper import explain, ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
+from tvm_hopper.schedule.column_reduction.apply import chosen_columns
 from tvm_hopper.testing import backward, columns, memory_bound
 
 TARGET = "nvidia/nvidia-h200"
@@ -184,3 +185,29 @@ def test_gradients_that_do_not_fit():
 )
 def test_options_of_the_other_kind_of_kernel(program, given, match):
     refuse(program, match, hs.RowReductionConfig(**given), hs.row_reduction)
+
+
+def test_a_reduction_of_all_elements_is_one_of_groups_of_rows_first():
+    sch = s_tir.Schedule(columns.mean(65536, 1024))
+    hs.column_reduction(sch)
+    first, second = explain(sch, TARGET).kernels
+    assert all(x.notes[0].startswith("row reduction: ") for x in (first, second))
+    assert chosen_columns(s_tir.Schedule(columns.mean(65536, 1024))).group == 64
+    few = s_tir.Schedule(columns.mean(4096, 1024))  # of which few groups would be left
+    assert chosen_columns(few).group is None
+
+
+@pytest.mark.parametrize(
+    ("mod", "config", "match"),
+    [
+        (columns.mean(64, 72), {"group": 5}, "group=5 of 64 rows; need a divisor"),
+        (columns.column_sum(64, 72), {"group": 4}, "group=4; need a reduction of all elements"),
+    ],
+)
+def test_groups_that_cannot_be(mod, config, match):
+    refuse(mod, match, hs.ColumnReductionConfig(**config))
+
+
+def test_a_group_stands_alone():
+    with pytest.raises(ScheduleError, match="group=4 beside threads=; need group= alone"):
+        hs.ColumnReductionConfig(threads=32, group=4)

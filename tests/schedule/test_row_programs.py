@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, te, topi
 from tvm.script import tirx as T
 
 from tvm_hopper import schedule as hs
@@ -28,6 +28,13 @@ def refuse(body: str, match: str, helper=hs.pointwise):
 
 def test_no_blocks():
     refuse("    T.evaluate(0)\n", "a function without blocks; need a program in plain loops")
+
+
+def test_what_tvm_writes_out_by_hand_is_refused_by_its_name():
+    x = te.placeholder((8, 64), "float32", name="X")
+    sch = s_tir.Schedule(te.create_prim_func([x, topi.cumsum(x, axis=1)]))
+    with pytest.raises(ScheduleError, match="found loops written out in block cumsum_generic"):
+        hs.row_reduction(sch)
 
 
 def test_blocks_inside_of_blocks():
@@ -134,3 +141,40 @@ def test_what_tvm_refuses_is_one_error(module, name, helper, program, monkeypatc
     monkeypatch.setattr(module, "merge", fails)
     with pytest.raises(ScheduleError, match=f"{name}: found what TVM cannot schedule; need plain"):
         helper(s_tir.Schedule(program(4, 64)))
+
+
+@pytest.mark.parametrize("helper", [hs.row_reduction, hs.column_reduction, hs.pointwise])
+def test_extents_of_two_integer_types_are_refused_with_what_makes_them_one(helper):
+    rows = te.var("n", "int64")
+    x = te.placeholder((rows, 64), "float32", name="X")
+    k = te.reduce_axis((0, 64 if helper is hs.row_reduction else rows), name="k")
+    tensors = {
+        hs.row_reduction: lambda: te.compute((rows,), lambda i: te.sum(x[i, k], axis=k), name="Y"),
+        hs.column_reduction: lambda: te.compute((64,), lambda j: te.sum(x[k, j], axis=k), name="Y"),
+        hs.pointwise: lambda: te.compute((rows, 64), lambda i, j: x[i, j] + 1, name="Y"),
+    }
+    given = [x, tensors[helper]()]
+    with pytest.raises(ScheduleError, match=r"extents of int32 and of int64.*index_dtype_override"):
+        helper(s_tir.Schedule(te.create_prim_func(given)))
+    helper(s_tir.Schedule(te.create_prim_func(given, index_dtype_override="int64")))
+
+
+@pytest.mark.parametrize(
+    ("start", "combine", "need"),
+    [
+        ('T.float32("-inf")', "T.max(Y[vi, 0], X[vi, vk])", "which changes no maximum"),
+        ("T.float32(1)", "Y[vi, 0] + X[vi, vk]", "which changes no sum"),
+        ("T.float32(0)", "Y[vi, 0] * X[vi, vk]", "which changes no product"),
+        ("T.float32(0)", "T.min(Y[vi, 0], X[vi, vk])", "which changes no minimum"),
+    ],
+)
+def test_a_start_that_is_no_neutral_element_is_refused(start, combine, need):
+    body = f"""
+    for i, k in T.grid(4, 64):
+        with T.sblock("Y"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                Y[vi, 0] = {start}
+            Y[vi, 0] = {combine}
+"""
+    refuse(body, f"block Y: found the initial value .*; need .*{need}", hs.row_reduction)

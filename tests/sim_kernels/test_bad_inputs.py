@@ -6,11 +6,14 @@ otherwise in memory than the kernel needs are one error.
 
 from __future__ import annotations
 
+import ml_dtypes  # noqa: F401, numpy knows bfloat16 by it
 import numpy as np
 import pytest
 import tvm
 from tvm import s_tir
+from tvm.script import tirx as T
 
+import tvm_hopper
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
@@ -142,3 +145,65 @@ def test_no_rows_of_a_static_number_are_refused_by_name(kind):
     build, helper, config = KINDS[kind]
     with pytest.raises(ScheduleError, match="found no elements; need one or more"):
         helper(s_tir.Schedule(build(0)), config=config)
+
+
+STRIDED = """
+@T.prim_func(s_tir=True)
+def main(x: T.handle, Y: T.Buffer({shape}, "{dtype}")):
+    apart = T.int32()
+    X = T.match_buffer(x, (8, 64), "{dtype}", strides=[{strides}])
+{body}
+"""
+ADD = """
+    for i, j in T.grid(8, 64):
+        with T.sblock("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[vi, vj] = X[vi, vj] + X[vi, vj]
+"""
+CENTRE = """
+    S = T.sblock_alloc_buffer((8,))
+    for i, k in T.grid(8, 64):
+        with T.sblock("S"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                S[vi] = T.float32(0)
+            S[vi] = S[vi] + T.Cast("float32", X[vi, vk])
+    for i, j in T.grid(8, 64):
+        with T.sblock("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[vi, vj] = T.Cast("{dtype}", T.Cast("float32", X[vi, vj]) - S[vi])
+"""
+SUM = """
+    for j, k in T.grid(64, 8):
+        with T.sblock("Y"):
+            vj, vk = T.axis.remap("SR", [j, k])
+            with T.init():
+                Y[vj] = T.float32(0)
+            Y[vj] = Y[vj] + X[vk, vj]
+"""
+VIEWS = {
+    "elements": (ADD, "(8, 64)", hs.pointwise, lambda x: x + x),
+    "rows": (CENTRE, "(8, 64)", hs.row_reduction, lambda x: x - x.sum(-1, keepdims=True)),
+    "columns": (SUM, "(64,)", hs.column_reduction, lambda x: x.sum(0)),
+}
+
+
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize("strides", ["68, 1", "65, 1", "apart, 1", "1, 8"])
+@pytest.mark.parametrize("kind", VIEWS)
+def test_tensors_with_strides_of_their_own(kind, strides):
+    """Rows that begin between two vectors are loaded by shorter ones, which compile."""
+    body, shape, helper, exact = VIEWS[kind]
+    dtype = "float32" if kind == "columns" else "bfloat16"
+    text = STRIDED.format(shape=shape, dtype=dtype, strides=strides, body=body.format(dtype=dtype))
+    sch = s_tir.Schedule(tvm.script.from_source(text, extra_vars={"T": T}))
+    helper(sch)
+    assert tvm_hopper.cubin(tvm.compile(sch.mod, target="nvidia/nvidia-h200"))
+    first = strides.split(",")[0]
+    shape = (64, 8) if first == "1" else (8, 67 if first == "apart" else int(first))
+    memory = np.random.default_rng(6).integers(-4, 5, shape).astype(dtype)
+    x = memory.T if first == "1" else memory[:, :64]
+    result = simulate(sch, {"X": x})
+    assert not result.findings, result.findings
+    wanted = exact(x.astype("float32")).astype(dtype)
+    assert (result.outputs["Y"].astype("float32") == wanted.astype("float32")).all()

@@ -59,6 +59,47 @@ def test_without_early_loads_nothing_is_begun_early():
     assert run(func, WaitForLaunches()).same_as(func)
 
 
+ASKED = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((256,), "float32"), A: T.Buffer((256,), "float32"),
+         Y: T.Buffer((256,), "float32")):
+    for bx in T.thread_binding(8, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("first"):
+                A[bx * 32 + tx] = X[bx * 32 + tx] + T.float32(1)
+    for bx in T.thread_binding(8, thread="blockIdx.x", annotations={
+        "tvm_hopper.memory_bound": "row_reduction", "tvm_hopper.early_launch": 1
+    }):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("second"):
+                Y[bx * 32 + tx] = A[255 - (bx * 32 + tx)] * T.float32(2)
+"""
+WAIT, GO = "T.ptx.griddepcontrol.wait()", "T.ptx.griddepcontrol.launch_dependents()"
+
+
+def test_a_kernel_that_asks_waits_first_and_lets_the_next_launch_begin():
+    got = run(parse(ASKED), WaitForLaunches())
+    after = ASKED.replace(', "tvm_hopper.early_launch": 1', "")
+    after = after.replace("with T.sblock", f"{WAIT}\n            with T.sblock")
+    for store in ("A[bx * 32 + tx] =", "Y[bx * 32 + tx] ="):
+        after = after.replace(store, f"{GO}\n                {store}")
+    check(got.without_attr(LAUNCH_PARAMS), parse(after))
+    assert [str(x) for x in got.attrs[LAUNCH_PARAMS]] == [PROGRAMMATIC]
+
+
+def test_a_chip_without_the_instruction_is_launched_as_ever():
+    plain = parse(ASKED.replace(', "tvm_hopper.early_launch": 1', ""))
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+    got = run(parse(ASKED).with_attr("target", target), WaitForLaunches())
+    check(got.without_attr("target"), plain)
+
+
+def test_the_simulator_misses_the_wait_of_a_kernel_that_asks():
+    program = load(tvm.IRModule({"main": parse(ASKED).with_attr("global_symbol", "main")}))
+    assert verify(program).verdict == "clean"
+    assert "GRID_DEPENDENCY" in {x.rule for x in simulate(_without_last_wait(program), {}).findings}
+
+
 def two_kernels():
     """Compute A by a kernel of its own, and C = A B^T by one that begins early."""
     x = te.placeholder((4, 256), "float16", name="X")
@@ -81,14 +122,16 @@ def two_kernels():
 def test_what_an_earlier_launch_has_written_is_waited_for():
     mod, sch = two_kernels()
     assert verify(sch, against=mod).verdict == "clean"
-    program = load(sch)
+    found = simulate(_without_last_wait(load(sch)), {}).findings
+    assert "GRID_DEPENDENCY" in {x.rule for x in found}, found
+
+
+def _without_last_wait(program):
     _, last = sorted(program.kernels)
     func = program.kernels[last]
     waits = [x for x in instructions(func, "griddepcontrol") if "wait" in str(x)]
     body = ir.replace_nodes(func.body, tirx.Evaluate, {x: ir.seq() for x in waits})
-    kernels = {**program.kernels, last: func.with_body(body)}
-    found = simulate(Program(program.host, kernels), {}).findings
-    assert "GRID_DEPENDENCY" in {x.rule for x in found}, found
+    return Program(program.host, {**program.kernels, last: func.with_body(body)})
 
 
 def test_every_kernel_of_the_function_waits():

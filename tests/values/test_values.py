@@ -15,7 +15,7 @@ from tests.values.kernels import ONE_RUN, TILE, judge, wrong
 from tvm_hopper import schedule as hs
 from tvm_hopper.reference.plain import PlainProgramError
 from tvm_hopper.simulation import load, verify
-from tvm_hopper.testing import forms, tensor_cores, workloads
+from tvm_hopper.testing import columns, forms, tensor_cores, workloads
 from tvm_hopper.testing.tensor_cores import WarpTiling
 from tvm_hopper.verification import values
 
@@ -243,6 +243,17 @@ def test_long_sums_are_compared_in_part(monkeypatch):
         load(sch.mod), 0, 1, lambda x: x + tirx.IntImm("int32", 1)
     )
     assert finding_of(judge(mutant, mod))
+
+
+def test_a_last_launch_runs_in_part_and_those_before_it_whole():
+    mod = columns.column_sum(64, 1024, "float32")
+    sch = s_tir.Schedule(mod)
+    config = hs.ColumnReductionConfig(threads=128, rows=1, flight=1, blocks=2)
+    hs.column_reduction(sch, config=config)
+    report = judge(sch, mod)
+    assert report.verdict == "clean", str(report)
+    assert "on integers 288 of 1024 elements of Y bit for bit" in report.values.text
+    assert finding_of(judge(sch, columns.column_max(64, 1024, "float32")))
 
 
 def test_sums_that_are_too_long_are_incomplete(monkeypatch):

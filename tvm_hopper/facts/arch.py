@@ -145,6 +145,11 @@ class Arch(Processor):
         return any(ASYNC_OPS[op].completion == MBARRIER for op in self.async_ops)
 
     @property
+    def waits_for_launches(self) -> bool:
+        """Whether a kernel may begin early and wait for earlier launches (9.7.13.13)."""
+        return self.compute_capability >= (9, 0)
+
+    @property
     def has_clusters(self) -> bool:
         """Whether thread blocks of a cluster reach one another's shared memory."""
         return self.max_cluster_size > 1

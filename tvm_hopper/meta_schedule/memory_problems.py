@@ -194,6 +194,9 @@ def _of_gradients(choice: RowReductionConfig, rows: int, sms: int) -> Iterator[C
 
 def _of_columns(choice: ColumnReductionConfig) -> Iterator[Configuration]:
     """Yield strips of columns and parts of their rows."""
+    if choice.group is not None:
+        yield choice
+        return
     counts = sorted({max(1, round((choice.blocks or 1) * x)) for x in PARTS})
     for threads, rows, flight, blocks, vector in product(
         COLUMN_THREADS, ROWS, FLIGHT, counts, _vectors(choice.vector)

@@ -71,6 +71,7 @@ def hook_passes() -> list[Pass]:
         transforms.ExpandInner(),  # a loop's stages count what pipelines inside of it come apart to
         transforms.CutVectors(),  # of 16 bytes at most, which the swizzle leaves whole
         transforms.IndexRows(),  # what fragments are loaded from follows its tile from here on
+        transforms.WidenFunctions(),  # those that stay are of types that CUDA has them for
         transforms.ShortenFunctions(),  # each element's value stands once, its register not yet
         transforms.SelectCopies(),  # dealt out to threads or not, a copy is a tile from here on
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here

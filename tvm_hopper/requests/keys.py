@@ -69,6 +69,7 @@ SHARE_LOADS = "tvm_hopper.share_loads"
 # -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
 MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
+EARLY_LAUNCH = "tvm_hopper.early_launch"
 BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
 MOST_BLOCKS_PER_SM = 32
 ROW_CLUSTER = "tvm_hopper.row_cluster"
@@ -299,6 +300,14 @@ KEYS: dict[str, Key] = {
             int,
             "thread blocks of the kernel that are to share an SM, as far as registers go",
             bounds=(1, MOST_BLOCKS_PER_SM),
+            axis="blockIdx.x",
+        ),
+        Key(
+            EARLY_LAUNCH,
+            (LOOP,),
+            int,
+            "the kernel begins while the launch in front of it ends, and waits for it first of all",
+            (1,),
             axis="blockIdx.x",
         ),
         Key(

@@ -50,6 +50,13 @@ _PLAIN_WORDS = (  # what TVM says in words of its own making
         "it reads a tensor at several places, under a condition, or not element by element",
     ),
     ("is an output block", "its result is an output of the function"),
+    *(
+        (
+            words,
+            'extents of int32 and of int64: te.create_prim_func(.., index_dtype_override="int64")',
+        )
+        for words in ("previous index for the same", "int32 vs. int64", "int64 vs. int32")
+    ),
 )
 
 

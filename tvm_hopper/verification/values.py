@@ -5,7 +5,8 @@ is compared element by element: bit for bit where every order of the plain progr
 gives the same (on integers, usually), else within the bound of `Reference.evaluate`.
 
 What one run costs grows with the length of the sums: where it would take too long, fewer CTAs run,
-and their run ends after some of their output tiles. The report says how much was compared.
+and their run ends after some of their output tiles. Of several launches those run whole that others
+read from; of one that nobody reads from some CTAs run. The report says how much was compared.
 """
 
 from __future__ import annotations
@@ -133,12 +134,15 @@ class ValueCheck:
         num_outputs = max(len(self.reference.output_places), 1)
         work = self.reference.one_element(arguments).work / num_outputs
         room = WORK[kind] / max(work, 1)  # elements that may be computed
-        blocks = [None if one.everything else one.blocks for one in self.choices]
+        blocks: list[Any] = [None if one.everything else one.blocks for one in self.choices]
         adds = any(_adds(launch.func) for launch in self.launches)
         if len(self.launches) == 1 and not self._talk() and not adds:
             return self._some(self.choices[0], kind, room, stored)
         if any(blocks) and (adds or self._read_what_others_write()):
             blocks = [None] * len(self.launches)
+        if not adds and not self._talk():  # who stores what no other launch touches runs in part
+            last = [self._is_last(i) for i in range(len(self.launches))]
+            blocks = [self._part(i) if own else blocks[i] for i, own in enumerate(last)]
         parts = [len(x) / c.total if x else 1 for x, c in zip(blocks, self.choices, strict=True)]
         share = max(parts, default=0)  # of empty tensors nothing is launched
         if stored * share > room * MUCH:
@@ -150,7 +154,7 @@ class ValueCheck:
 
     def _some(self, choice: Choice, kind: str, room: float, stored: int) -> _Extent:
         """Choose some CTAs of the only launch, each of which computes by itself."""
-        blocks = self._spread(choice)
+        blocks = self._spread(0)
         if kind == "normal":  # others first, if not all of them run
             blocks.reverse()
         per_cta = stored / choice.total
@@ -162,13 +166,29 @@ class ValueCheck:
         stop = max(int(room), 1) if may_stop and count * per_cta > room else None
         return _Extent([blocks[:count]], stop)
 
-    def _spread(self, choice: Choice) -> list[tuple[int, ...]]:
+    def _part(self, number: int) -> list[tuple[int, ...]] | None:
+        """Choose the CTAs of a launch whose CTAs each compute by themselves; None: all."""
+        found = self._spread(number)
+        return None if len(found) >= self.choices[number].total else found
+
+    def _is_last(self, number: int) -> bool:
+        """Tell whether no other launch touches what one stores."""
+        others = (x for i, x in enumerate(self.launches) if i != number)
+        stored = self._stored(number)
+        return not any(
+            stored & loaded_or_stored
+            for launch in others
+            for loaded_or_stored in touched_tensors(launch.func, launch.setup["params"])
+        )
+
+    def _spread(self, number: int) -> list[tuple[int, ...]]:
         """Add CTAs in between to those that stand for the others in their synchronisation."""
+        choice = self.choices[number]
         blocks = list(choice.blocks)
         if self.asked:
             return blocks
         ends = [blocks[0], blocks[-1]]
-        grid = self.launches[0].setup["grid"]
+        grid = self.launches[number].setup["grid"]
         places = (choice.total * i // MOST_CTAS + i for i in range(1, MOST_CTAS))
         spread = [_block(place % choice.total, grid) for place in places]
         return list(dict.fromkeys([*ends, *blocks, *spread]))

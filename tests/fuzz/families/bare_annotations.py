@@ -53,6 +53,7 @@ FORMS = {
     "tvm_hopper.across_cluster": Form(("k0",), int),
     "tvm_hopper.memory_bound": Form(("j0",), str, usual='"pointwise"'),
     "tvm_hopper.blocks_per_sm": Form(("j0",), int),
+    "tvm_hopper.early_launch": Form(("j0",), int),
     "tvm_hopper.row_cluster": Form(("j0",), int, usual="2"),
     "tvm_hopper.prefetch_rows": Form(("k0",), int),
     "tvm_hopper.stage_rows": Form(("k0",), int),

@@ -30,7 +30,12 @@ from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_block, check_schedule, check_type
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
-from tvm_hopper.schedule.memory_bound.partial import leave_columns, leave_partial, pack_partial
+from tvm_hopper.schedule.memory_bound.partial import (
+    leave_columns,
+    leave_groups,
+    leave_partial,
+    pack_partial,
+)
 from tvm_hopper.schedule.memory_bound.program import Part, block_names, find_parts, is_plain
 from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
@@ -39,10 +44,11 @@ from tvm_hopper.schedule.row_reduction.config import RowReductionConfig, of_part
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
 from .config import ColumnReductionConfig
-from .model import ColumnTile, ColumnWork, choose_columns
+from .model import ColumnTile, ColumnWork, choose_columns, choose_group
 from .recognize import ColumnProgram, find_columns
 
 HELPER = "column_reduction"
+OF_GROUPS = RowReductionConfig(early=True)  # and so the kernel behind it, too
 
 
 def column_reduction(
@@ -115,7 +121,17 @@ def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReduction
     """Schedule a program; return what was chosen for the kernel that reads its tensors."""
     parts = inline_parts(sch, HELPER)
     reductions = [p for p in parts if p.reduced]
-    if reductions and not any(p.spatial for p in reductions):
+    whole = bool(reductions) and not any(p.spatial for p in reductions)
+    group = _group(reductions, given) if whole else None
+    if given.group is not None and group is None:
+        found, need = f"group={given.group}", "a reduction of all elements to one value"
+        raise cannot_schedule("ColumnReductionConfig", found, need)
+    if group is not None:
+        groups = leave_groups(sch, reductions, group)
+        schedule_rows(sch, RowReductionConfig(), groups)  # the last kernel: one row of all groups
+        schedule_rows(sch, OF_GROUPS, block_names(sch) - groups)
+        return ColumnReductionConfig(group=group)
+    if whole:
         columns = leave_columns(sch, parts)
         schedule_rows(sch, RowReductionConfig(), columns)  # the last kernel: one row of all columns
         parts = find_parts(sch, HELPER, block_names(sch) - columns)
@@ -128,6 +144,19 @@ def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReduction
     schedule_rows(sch, of_partial(tile.vector, tile.parts), names)  # of what the first leaves
     _first_kernel(sch, partial, tensors, tile, text, len(program.columns))
     return tile.config
+
+
+def _group(reductions: list[Part], given: ColumnReductionConfig) -> int | None:
+    """Return how many neighbours of the first dimension are reduced together; None: columns are."""
+    extents = [ir.static_int(x.dom.extent) for x in reductions[0].reduced]
+    if len(extents) < 2:
+        return None
+    if given == ColumnReductionConfig():
+        return choose_group(extents) if all(len(p.outputs) == 1 for p in reductions) else None
+    if given.group is not None and (extents[0] is None or extents[0] % given.group):
+        found = f"group={given.group} of {extents[0] or 'an unknown number of'} rows"
+        raise cannot_schedule("ColumnReductionConfig", found, "a divisor of the first dimension")
+    return given.group
 
 
 def _tensors(sums: list[Part]) -> list[Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.requests.keys import INT32_MAX
 from tvm_hopper.schedule.arguments import as_int
 
 MOST_VECTOR = 16  # elements of a vector: 16 bytes of the narrowest type
@@ -29,6 +30,10 @@ class ColumnReductionConfig:
         Thread blocks that share the rows of a strip of columns.
     vector : int, optional
         Columns of a thread: a power of two up to 16, and at most 16 bytes of the widest tensor.
+    group : int, optional
+        For a reduction to one value, and nothing else beside it: neighbours along the first
+        dimension that are reduced to one value together, by a kernel of row reductions, instead of
+        columns. A divisor of that dimension.
 
     Raises
     ------
@@ -41,6 +46,7 @@ class ColumnReductionConfig:
     flight: int | None = None
     blocks: int | None = None
     vector: int | None = None
+    group: int | None = None
 
     def __post_init__(self) -> None:
         where = "ColumnReductionConfig"
@@ -50,11 +56,16 @@ class ColumnReductionConfig:
             "flight": MOST_FLIGHT,
             "blocks": MOST_BLOCKS,
             "vector": MOST_VECTOR,
+            "group": INT32_MAX,
         }
         for name, bound in most.items():
             object.__setattr__(self, name, as_int(where, name, getattr(self, name), 1, bound))
         if self.vector is not None and self.vector & (self.vector - 1):
             raise cannot_schedule(where, f"vector={self.vector}", "a power of two")
+        beside = [k for k in most if k != "group" and getattr(self, k) is not None]
+        if self.group is not None and beside:
+            found = f"group={self.group} beside {beside[0]}="
+            raise cannot_schedule(where, found, "group= alone: no columns are left then")
         if self.threads is not None and self.rows is not None:
             count = self.threads * self.rows
             if count > MAX_THREADS or count % THREADS_PER_WARP:

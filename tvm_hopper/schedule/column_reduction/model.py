@@ -8,6 +8,7 @@ many as fill the device once, and fewer where each would have few rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
@@ -16,9 +17,12 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from .config import MOST_FLIGHT, ColumnReductionConfig
 
 THREADS = 256  # of a thread block
-BLOCKS_PER_SM = 6
-FLIGHT = 4  # rows that a thread loads at once
+BLOCKS_PER_SM = 4
+FLIGHT = 8  # rows that a thread loads at once, of 16-byte vectors: fewer threads leave fewer sums
 FEWEST_TRIPS = 4  # of a thread's loop: below, what it writes is too much of what it reads
+GROUP_ELEMENTS = 65536  # of a group of rows that is reduced to one value, at most
+FEWEST_GROUPS = 4 * DEFAULT_NUM_SMS  # of a reduction of all elements that is one of groups first
+MOST_GROUPS = 65536  # whose values one row of thread blocks combines
 VECTORS_OF_SUMS = 4  # floats of 16 bytes: the second kernel loads as many partial sums at once
 
 
@@ -122,6 +126,21 @@ def choose_columns(work: ColumnWork, given: ColumnReductionConfig) -> tuple[Colu
         )
     tile = ColumnTile(threads, rows, work.vector, flight, blocks)
     return tile, _say(tile, work, strips)
+
+
+def choose_group(extents: list[int | None]) -> int | None:
+    """Choose how many neighbours of a first dimension are reduced to one value, if any are.
+
+    Columns leave a value each for each thread block: of all elements that is more than is needed,
+    and as many thread blocks as fit at once end apart.
+    """
+    first, *inner = extents
+    if first is None or None in inner:
+        return None
+    size = prod(x or 0 for x in inner)
+    most = max(1, GROUP_ELEMENTS // max(1, size))
+    group = max(x for x in range(1, min(most, first) + 1) if first % x == 0)
+    return group if FEWEST_GROUPS <= first // group <= MOST_GROUPS else None
 
 
 def _threads(vectors: int, rows: int | None) -> int:

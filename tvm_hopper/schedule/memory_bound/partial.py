@@ -92,6 +92,37 @@ def _number_rows(sch: s_tir.Schedule, part: Part) -> None:
     sch.transform_block_layout(part.block, numbered)
 
 
+def leave_groups(sch: s_tir.Schedule, reductions: list[Part], group: int) -> frozenset[str]:
+    """Make reductions to one value ones of groups of rows, and of the row that those leave.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    reductions : list of Part
+        Each over all dimensions, the same ones.
+    group : int
+        Neighbours along the first dimension: a divisor of it.
+
+    Returns
+    -------
+    names : frozenset of str
+        Of the blocks that reduce groups.
+    """
+    names = []
+    for part in reductions:
+        kept = len(part.outputs[0].shape)  # of one element each
+        loops = sch.get_loops(part.block)
+        outer, _ = sch.split(loops[len(loops) - len(part.reduced)], [None, group])
+        partial = sch.rfactor(outer, kept)
+        for block, first in ((partial, kept), (part.block, kept)):  # TVM puts its own in front
+            count = len(sch.get(block).iter_vars)
+            order = [*range(1, first + 1), 0, *range(first + 1, count)]
+            sch.reorder_block_iter_var(block, order)
+        names.append(str(sch.get(partial).name_hint))
+    return frozenset(names)
+
+
 def leave_columns(sch: s_tir.Schedule, parts: list[Part]) -> frozenset[str]:
     """Make a reduction to one value one of columns, and one of the row that they leave.
 

@@ -7,7 +7,7 @@ for i, j: Y[i, j] = X[i, j] * R[i] * W[j]      one value an element
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,8 +105,17 @@ def find_parts(sch: s_tir.Schedule, helper: str, other: frozenset[str] = frozens
     blocks = [x for x in _blocks(sch) if str(sch.get(x).name_hint) not in other]
     parts = [_part(sch, block) for block in blocks]
     if not parts:
-        raise cannot_schedule(helper, "a function without blocks", "a program in plain loops")
+        raise cannot_schedule(helper, _without_parts(sch), "a program in plain loops")
     return parts
+
+
+def _without_parts(sch: s_tir.Schedule) -> str:
+    """Say what a function is made of that has no block in it: TVM's scans and sorts have a name."""
+    body = sch.mod[sch.func_working_on].body
+    name = str(body.block.name_hint) if isinstance(body, ir.SBlockRealize) else "root"
+    if name == "root":
+        return "a function without blocks"
+    return f"loops written out in block {name}, as those of cumulative sums and sorts"
 
 
 def _blocks(sch: s_tir.Schedule) -> list[Any]:
@@ -177,6 +186,29 @@ def _check_statement(where: str, part: Part) -> None:
     if bool(part.reduced) != (part.node.init is not None):
         found = "no initial value" if part.reduced else "an initial value without a reduction"
         raise cannot_schedule(where, found, "T.init in a block with a reduction axis, and nowhere")
+    if part.reduced and isinstance(body, ir.BufferStore):
+        _check_initial(where, part.node.init, body)
+
+
+def _check_initial(where: str, init: Any, body: ir.BufferStore) -> None:
+    """Refuse a start that is not what TVM knows the operation's neutral element by."""
+    identity = _IDENTITIES.get(type(body.value))
+    if identity is None or not isinstance(init, ir.BufferStore):
+        return
+    wanted, value = identity(ir.dtype_of(body.buffer)), ir.simplify(init.value)
+    if not ir.is_const(ir.simplify(value.equal(wanted)), 1):
+        need = f"{wanted}, which changes no {_RESULTS[type(body.value)]}"
+        fix = "combine another one with the result, in a block behind"
+        raise cannot_schedule(where, f"the initial value {value}", need, fix)
+
+
+_IDENTITIES: dict[type, Callable[[str], Any]] = {
+    tirx.Add: lambda dtype: tirx.const(0, dtype),
+    tirx.Mul: lambda dtype: tirx.const(1, dtype),
+    tirx.Max: tirx.min_value,
+    tirx.Min: tirx.max_value,
+}
+_RESULTS = {tirx.Add: "sum", tirx.Mul: "product", tirx.Max: "maximum", tirx.Min: "minimum"}
 
 
 def _is_tuple(body: Any) -> bool:

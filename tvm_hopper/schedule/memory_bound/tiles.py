@@ -230,6 +230,15 @@ def widest_vector(columns: Any, tensors: list[Any], most: int | None = None) -> 
     vector = min(16 // max(map(dtype_bytes, dtypes)), most or 16)
     if "bool" in dtypes:  # TVM prints no CUDA type for longer ones
         vector = min(vector, 4)
-    while vector > 1 and not ir.is_const(ir.simplify(columns % vector), 0):
+    apart = [x for tensor in tensors for x in _apart(tensor)]
+    while vector > 1 and not all(
+        ir.is_const(ir.simplify(x % vector), 0) for x in (columns, *apart)
+    ):
         vector //= 2
     return vector
+
+
+def _apart(tensor: Any) -> list[Any]:
+    """Return how far apart rows begin in a tensor with strides; 1 if elements are no neighbours."""
+    *rows, element = list(tensor.ty.strides or ()) or [1]
+    return [*rows, *([] if ir.is_const(element, 1) else [1])]

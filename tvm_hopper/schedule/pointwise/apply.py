@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 from tvm import s_tir
@@ -164,7 +165,9 @@ def _apply_kernel(
     sch.annotate(block, keys.CHOSEN, choice.text)
     if choice.hint:
         hint_loads(sch, nests)
-    return choice.config
+    if given.early:
+        sch.annotate(block, keys.EARLY_LAUNCH, 1)
+    return replace(choice.config, early=given.early)
 
 
 def _tile_loop(sch: s_tir.Schedule, nest: Nest, program: ElementProgram, tile: RegisterTile) -> Any:

@@ -27,6 +27,9 @@ class PointwiseConfig:
         bytes of the widest tensor.
     hint : bool, optional
         Whether the caches are told to give up last what is loaded.
+    early : bool, optional
+        Whether the kernel begins while the launch in front of it ends, and waits for it first; not
+        unless asked.
 
     Raises
     ------
@@ -38,6 +41,7 @@ class PointwiseConfig:
     chunks: int | None = None
     vector: int | None = None
     hint: bool | None = None
+    early: bool | None = None
 
     def __post_init__(self) -> None:
         where = "PointwiseConfig"
@@ -47,7 +51,8 @@ class PointwiseConfig:
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "chunks", chunks)
         object.__setattr__(self, "vector", vector)
-        check_type(where, "hint", self.hint, bool, "a bool")
+        for name in ("hint", "early"):
+            check_type(where, name, getattr(self, name), bool, "a bool")
         if threads is not None and threads % THREADS_PER_WARP:
             need = f"a multiple of {THREADS_PER_WARP}"
             raise cannot_schedule(where, f"threads={threads}", need)

@@ -197,6 +197,8 @@ def schedule_rows(
     other : frozenset of str
         Names of blocks that stay as they are, whose results are read from memory.
     """
+    if other and given.early is None:  # one of several kernels
+        given = replace(given, early=False)
     choice = _choose(sch, given, other)
     tile = choice.tile
     parts = inline_rows(sch, choice.recompute, other)
@@ -249,6 +251,8 @@ def schedule_rows(
         sch.annotate(block, keys.ROW_CLUSTER, tile.cluster)
     if choice.blocks > 1:
         sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
+    if choice.early:
+        sch.annotate(block, keys.EARLY_LAUNCH, 1)
     if choice.hint and not choice.stage:
         hint_loads(sch, nests)
     return choice.config

@@ -69,6 +69,8 @@ LIGHT_BYTES = 32  # the same, of rows of one tensor that are reduced once, and s
 VECTOR_BYTES, WIDE_BYTES = 16, 4  # of a vector, and of a wide element
 FEWEST_THREADS = 128  # of a thread block
 FEW_ROWS_CHUNKS = 2  # vectors of a thread where few rows leave four warps and more
+SPLIT_CHUNKS = 4  # the same, of rows so few that each may have more thread blocks
+SPLIT_SHARE = 16  # one row for so many SMs or more
 FEW_ROWS = 4  # of an SM: below, its thread blocks are all at the same place
 STREAM_BYTES = 32  # that a thread loads at once of rows that are streamed
 STREAM_THREADS = (256, 512)  # of a row that is streamed once
@@ -172,7 +174,8 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     """
     if _passes_once(work, given):
         one = _streamed(work, given)
-        return replace(one, text=_say(one, work))
+        return replace(one, text=_say(one, work), early=bool(given.early))
+    early = _few_rows(work) if given.early is None else given.early
     if given.stage:
         found = staged_choices(work, given)
         check_staged(where, work, given, found)
@@ -186,7 +189,8 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     found.sort(key=lambda x: _order(x, best, work))
     texts = [_say(x, work) for x in found[: 1 + RUNNERS_UP]]
     rest = "; then " + "; ".join(texts[1:]) if texts[1:] else ""
-    return replace(found[0], text=texts[0] + rest)
+    begins = ", begins before the last launch has ended" if early else ""
+    return replace(found[0], text=texts[0] + begins + rest, early=early)
 
 
 def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
@@ -197,8 +201,10 @@ def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
     tile, again = choice.tile, choice.reload
     if _few_rows(work):
         waste = tile.columns * tile.rows
-        enough = FEW_ROWS_CHUNKS * tile.vector * FEWEST_THREADS
-        wanted = FEW_ROWS_CHUNKS if work.columns >= enough else 1
+        enough = tile.vector * FEWEST_THREADS
+        fewest = work.splits and (work.rows or 0) * SPLIT_SHARE <= DEFAULT_NUM_SMS
+        sizes = (SPLIT_CHUNKS, FEW_ROWS_CHUNKS) if fewest else (FEW_ROWS_CHUNKS,)
+        wanted = next((x for x in sizes if work.columns >= x * enough), 1)
         off = abs(log2(tile.chunks / wanted))
         return (again, choice.recompute, off, not choice.preload, waste, tile.threads)
     group = 0.0 if choice.rate >= ALIKE * best else best - choice.rate
@@ -304,7 +310,8 @@ def _splits(work: RowWork, tile: RegisterTile, given: RowReductionConfig) -> boo
 def _passes_once(work: RowWork, given: RowReductionConfig) -> bool:
     """Tell long rows of which nothing has to wait: they are streamed as fast as memory goes."""
     parts = -(-work.columns // (work.vector * _stream_chunks(work) * STREAM_THREADS[0]))
-    return work.passes == 1 and parts >= FEWEST_PARTS and given == RowReductionConfig()
+    is_open = replace(given, early=None) == RowReductionConfig()
+    return work.passes == 1 and parts >= FEWEST_PARTS and is_open
 
 
 def _stream_threads(work: RowWork, chunks: int) -> int:

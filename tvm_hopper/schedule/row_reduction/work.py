@@ -93,6 +93,7 @@ class RowChoice:
     split: bool = (
         False  # as many thread blocks as a thread has vectors reduce a row, each stores one
     )
+    early: bool = False
 
     @property
     def config(self) -> RowReductionConfig:
@@ -109,6 +110,7 @@ class RowChoice:
             chunks=self.tile.chunks if self.is_streamed or self.stage else None,
             cluster=self.tile.cluster,
             stage=self.stage,
+            early=self.early,
         )
 
 

@@ -1,0 +1,69 @@
+"""Kernels that begin while the launch in front of them ends: who asks, and that they are right."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import s_tir
+
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule.row_reduction.apply import chosen_rows
+from tvm_hopper.simulation import verify
+from tvm_hopper.testing import columns, memory_bound, neighbors
+
+
+def asks(sch):
+    loops = ir.find_all(sch.mod["main"].body, ir.For)
+    return any(keys.EARLY_LAUNCH in x.annotations for x in loops)
+
+
+@pytest.mark.parametrize(
+    ("rows", "early", "wanted"),
+    [
+        *((1, None, True), (528, None, True), (529, None, False), ("n", None, False)),
+        *((1, False, False), (4096, True, True)),
+    ],
+)
+def test_few_rows_and_whoever_asks(rows, early, wanted):
+    sch = s_tir.Schedule(memory_bound.rms_norm(rows, 4096))
+    hs.row_reduction(sch, config=hs.RowReductionConfig(early=early))
+    assert asks(sch) == wanted
+
+
+def test_a_choice_says_so_and_gives_the_same_again():
+    mod = memory_bound.rms_norm(8, 4096)
+    chosen = chosen_rows(s_tir.Schedule(mod))
+    assert chosen.early
+    sch = s_tir.Schedule(mod)
+    hs.row_reduction(sch, config=chosen)
+    assert asks(sch)
+
+
+def test_the_second_kernel_of_a_reduction_of_columns_is_launched_as_ever():
+    sch = s_tir.Schedule(columns.column_sum(64, 128))
+    hs.column_reduction(sch)
+    assert not asks(sch)
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+def test_early_kernels_compute_the_same(arch):
+    target = {"kind": "cuda", "arch": arch, "max_threads_per_block": 1024}
+    for name, helper, config in (
+        ("softmax", hs.row_reduction, hs.RowReductionConfig(early=True)),
+        ("copy", hs.pointwise, hs.PointwiseConfig(early=True)),
+    ):
+        mod = getattr(memory_bound, name)(4, 512)
+        sch = s_tir.Schedule(mod)
+        helper(sch, config=config)
+        report = verify(sch, against=mod, runs=(("on_wait", 0),), target=target)
+        assert report.verdict == "clean", str(report)
+        text = tvm.compile(sch.mod, target=target).mod.imports[0].inspect_source()
+        assert ("griddepcontrol.wait" in text) == (arch == "sm_90a")
+
+
+def test_a_transposition_begins_early_where_asked():
+    sch = s_tir.Schedule(neighbors.transpose(64, 128, "bfloat16"))
+    hs.pointwise(sch, config=hs.PointwiseConfig(early=True))
+    assert asks(sch)

@@ -1,0 +1,63 @@
+"""WidenFunctions: functions that CUDA does not have for 16 bits are computed in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te, tirx
+
+import tvm_hopper
+from tests.transforms.scripts import check, parse, run
+from tvm_hopper import schedule as hs
+from tvm_hopper.simulation import simulate
+from tvm_hopper.transforms.widen_functions import WidenFunctions, plan_wide_functions
+
+PLAIN = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((4,), "{kind}"), Y: T.Buffer((4,), "{kind}")):
+    for i in range(4):
+        Y[i] = {value}
+"""
+NESTED = "T.fmod(T.cosh(X[i]), T.exp(X[i]))"
+WIDE = (
+    'T.Cast("float16", T.fmod(T.Cast("float32", T.Cast("float16", '
+    'T.cosh(T.Cast("float32", X[i])))), T.Cast("float32", T.exp(X[i]))))'
+)
+
+
+def test_operands_are_widened_and_results_rounded():
+    got = run(parse(PLAIN.format(kind="float16", value=NESTED)), WidenFunctions())
+    check(got, parse(PLAIN.format(kind="float16", value=WIDE)))
+    assert not plan_wide_functions(got)
+
+
+@pytest.mark.parametrize(("kind", "value"), [("float32", NESTED), ("bfloat16", "T.tanh(X[i])")])
+def test_what_cuda_has_stays(kind, value):
+    func = parse(PLAIN.format(kind=kind, value=value))
+    check(run(func, WidenFunctions()), func)
+
+
+FUNCTIONS = {
+    "acos": (tirx.acos, np.arccos),
+    "atanh": (tirx.atanh, np.arctanh),
+    "log1p": (tirx.log1p, np.log1p),
+    "nearbyint": (tirx.nearbyint, np.rint),
+    "sinh": (tirx.sinh, np.sinh),
+    "atan2": (lambda x: tirx.atan2(x, x + x), lambda x: np.arctan2(x, 2 * x)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_kernel_of_16_bits_compiles_and_is_right(name):
+    ours, exact = FUNCTIONS[name]
+    x = te.placeholder((8, 64), "float16", name="X")
+    y = te.compute(x.shape, lambda i, j: ours(x[i, j]), name="Y")
+    sch = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([x, y])}))
+    hs.pointwise(sch)
+    assert tvm_hopper.cubin(tvm.compile(sch.mod, target="nvidia/nvidia-h200"))
+    given = np.random.default_rng(5).uniform(-0.9, 0.9, (8, 64)).astype("float16")
+    result = simulate(sch, {"X": given})
+    assert not result.findings
+    wanted = exact(given.astype("float64"))
+    np.testing.assert_allclose(result.outputs["Y"].astype("float64"), wanted, rtol=2e-3, atol=1e-6)

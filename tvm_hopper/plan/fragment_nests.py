@@ -6,6 +6,9 @@
         for i, j in grid(64, 128): tile[i, j] = f(acc[i, part * 128 + j])
         for i, j in grid(64, 128): C[m + i, n + part * 128 + j] = tile[i, j]
 
+    for i, j in grid(64, 128):                                                     of two places
+        C[m + i, n + j] = f(acc[i, j // 8 * 16 + j % 8], acc[i, j // 8 * 16 + j % 8 + 8])
+
 A tile in shared memory has to be one that asynchronous copies empty, and whose elements come from
 one nest alone: then the whole of it is written, and the copy's predicate says what is stored.
 """
@@ -21,6 +24,7 @@ from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import wgmma
 
+from .fragment_columns import ColumnRead, column_read
 from .multiply_add import MultiplyAdd
 from .transfer import SHARED, find_transfers
 
@@ -31,7 +35,8 @@ STEPS = (wgmma.INSTRUCTION_M, 8)  # rows and columns that registers come in
 class FragmentNest:
     """A loop nest over elements of the accumulator (fill or epilogue), to run over registers.
 
-    Where it takes a part of them alone, that begins at `row_start` and `column_start`.
+    Where it takes a part of them alone, that begins at `row_start` and `column_start`. Where it
+    takes each element from several places, `reads` has them, by the column's index.
     """
 
     nest: ir.Stmt
@@ -42,11 +47,16 @@ class FragmentNest:
     row_start: Any
     column_start: Any
     parts: tuple[ir.For, ...]  # loops around it that say which part
+    reads: tuple[tuple[str, ColumnRead], ...] = ()
 
     @property
     def target(self) -> ir.Var:
         """What its store writes."""
         return self.realize.block.body.buffer
+
+    def read_at(self, index: Any) -> ColumnRead:
+        """Return which columns an index of the accumulator's means."""
+        return dict(self.reads)[str(index)]
 
     @property
     def rows(self) -> int:
@@ -55,7 +65,7 @@ class FragmentNest:
 
     @property
     def columns(self) -> int:
-        """Columns of the accumulator that it takes."""
+        """Columns of the accumulator that it takes, or of what it makes of several."""
         return int(self.column.extent)
 
 
@@ -114,6 +124,10 @@ def _fragment_nest(
         _takes(x, start, side, step, may_be_part)
         for x, start, side, step in zip(by_var, starts, sides, STEPS, strict=True)
     ):
+        if not store.buffer.same_as(accumulator):
+            nest_of_several = _gathered(kernel, nest, realize, axes, units, accesses, sides)
+            if nest_of_several is not None:
+                return nest_of_several
         raise cannot_lower(
             f"block {realize.block.name_hint}",
             f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over accumulator elements "
@@ -126,6 +140,41 @@ def _fragment_nest(
     parts = _part_loops(kernel, realize, starts)
     row_start, column_start = starts
     return FragmentNest(nest, realize, row, column, units, row_start, column_start, parts)
+
+
+def _gathered(
+    kernel: ir.For,
+    nest: ir.For,
+    realize: ir.SBlockRealize,
+    axes: list[ir.For],
+    units: tuple[ir.For, ...],
+    accesses: list[list[Any]],
+    sides: tuple[int, int],
+) -> FragmentNest | None:
+    """Return a nest whose elements are each made of several of a row; None where it is none."""
+    wanted = [[x for x in access if not ir.is_const(x, 0)] for access in accesses]
+    if len(axes) != 2 or any(len(x) != 2 for x in wanted):
+        return None
+    (first, _), *_ = wanted
+    rows = [loop for loop in axes if ir.depends_on(first, [loop.loop_var])]
+    if len(rows) != 1:
+        return None
+    (row,) = rows
+    (column,) = (loop for loop in axes if not loop.same_as(row))
+    start = ir.simplify(first - ir.cast_like(row.loop_var, first))
+    may_be_part = ir.is_shared(realize.block.body.buffer)
+    if ir.depends_on(start, [x.loop_var for x in axes]) or not _takes(
+        row, start, sides[0], STEPS[0], may_be_part
+    ):
+        return None
+    reads: dict[str, ColumnRead] = {}
+    for line, index in wanted:
+        read = column_read(index, column)
+        if read is None or str(line) != str(first):
+            return None
+        reads[str(index)] = read
+    parts = _part_loops(kernel, realize, [start, *(x.start for x in reads.values())])
+    return FragmentNest(nest, realize, row, column, units, start, 0, parts, tuple(reads.items()))
 
 
 def _takes(loop: ir.For, start: Any, side: int, step: int, may_be_part: bool) -> bool:

@@ -78,7 +78,7 @@ def is_loadable(shape: Any, dtype: str) -> bool:
     Of a symbolic extent TVM does not always find out how much of it a tile reads.
     """
     extents = [ir.static_int(x) for x in shape]
-    return None not in extents and (extents[-1] or 0) * dtype_bytes(dtype) % CHUNK_BYTES == 0
+    return (extents[-1] or 0) * dtype_bytes(dtype) % CHUNK_BYTES == 0
 
 
 def stage_operands(sch: s_tir.Schedule, store: Any, piece: Any, slots: int) -> int:

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.column_reads import ColumnRead, column_read
 from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import wgmma
 
-from .fragment_columns import ColumnRead, column_read
+
 from .multiply_add import MultiplyAdd
 from .transfer import SHARED, find_transfers
 

@@ -37,6 +37,7 @@ from .branches import branched, class_block
 from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .few_rows import apply_few_rows, by_tiles, may_be_few_rows
+from .gather import check_gather, find_gather, for_gather, fuse_gather
 from .model import SYMBOLIC_EXTENT, choose_config, listed
 from .normalize import normalized
 from .operands import operand_dtypes
@@ -211,10 +212,15 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     check_operands(problem, config.accumulate, views)
     asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
+    gathered = find_gather(sch, block) or 1  # elements of the product for each of the output
+    if gathered > 1:
+        kernel = for_gather(problem, kernel, gathered, epilogue.outputs[0])
     choices = _choices(problem, kernel, epilogue.outputs)
     if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
         return few
     config, axis = _fit(sch, problem, kernel, epilogue)
+    if gathered > 1 and not is_sampled(config):
+        check_gather(problem, config.tile[1], config.sharers if axis == "n" else 1, gathered)
     noted = _chosen_for(problem, kernel, config, epilogue.outputs)
     assert config.tile is not None
     assert config.consumers is not None
@@ -293,6 +299,9 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         _drop_unit_dims(sch, copy, operand.kept)
     operands = 0
     for store in stores:
+        if gathered > 1:
+            fuse_gather(sch, store, part, gathered)
+            continue
         fuse.fuse_epilogue(sch, store)
         if config.store is not None:
             operands += stage_output(sch, store, config)

@@ -17,7 +17,7 @@ from tvm import ir as tvm_ir
 from tvm import sym
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.divisors import divides
+from .divisors import divides
 
 COLUMNS = 8  # that registers come in
 

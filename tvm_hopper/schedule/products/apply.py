@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,6 +37,7 @@ from . import fuse
 from .branches import branched, class_block
 from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
+from .dot_shape import MOST_ROWS
 from .few_rows import apply_few_rows, by_tiles, may_be_few_rows
 from .gather import check_gather, find_gather, for_gather, fuse_gather
 from .model import SYMBOLIC_EXTENT, choose_config, listed
@@ -154,9 +156,20 @@ def _schedule_classes_somehow(
     try:
         return _schedule_classes(plain, block, kernels)
     except ScheduleError:
+        if any(leaves_operands_open(x.config) for x in kernels):
+            kernels = tuple(map(_by_threads, kernels))
+            with contextlib.suppress(ScheduleError):
+                return _schedule_classes(plain, block, kernels)
         if not any(may_be_few_rows(x.config) for x in kernels):
             raise
         return _schedule_classes(plain, block, tuple(map(by_tiles, kernels)))
+
+
+def _by_threads(kernel: ClassKernel) -> ClassKernel:
+    """Let threads load operands of an epilogue, as far as that was left open."""
+    is_open = leaves_operands_open(kernel.config)
+    is_open = is_open and (kernel.rows or MOST_ROWS + 1) > MOST_ROWS  # dot products go with none
+    return replace(kernel, config=replace(kernel.config, operand_slots=0)) if is_open else kernel
 
 
 def _schedule_classes(

@@ -11,10 +11,8 @@ from tvm.target import Target
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import DTYPES
-from tvm_hopper.relax.flatten_batch import FlattenBatch
-from tvm_hopper.relax.fuse_rows import FuseRows
 from tvm_hopper.relax.keep_records import records_of
-from tvm_hopper.relax.lowering import legalize_passes
+from tvm_hopper.relax.lowering import legalize_passes, prepare_passes
 from tvm_hopper.relax.options import ModelOptions
 from tvm_hopper.relax.records import OURS
 from tvm_hopper.simulation import verify
@@ -37,9 +35,8 @@ def legalized(mod: tvm.IRModule) -> tvm.IRModule:
 
 def plain_functions(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
     """Return a model's functions as the rules are given them, by name."""
-    without = relax.transform.DeadCodeElimination()
     with Target(H200):
-        mod = without(FuseRows()(without(FlattenBatch()(legalized(mod)))))
+        mod = tvm.transform.Sequential(prepare_passes(ModelOptions()))(mod)
     return {gv.name_hint: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
 
 

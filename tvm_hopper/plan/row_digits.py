@@ -10,6 +10,7 @@ A tile of a product is two-dimensional, so that its rows are one loop wherever t
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from tvm import ir as tvm_ir
@@ -17,6 +18,8 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess
+from tvm_hopper.analysis.bounds import as_less_than
+from tvm_hopper.analysis.divisors import divides
 
 from .transfer import Transfer
 
@@ -64,5 +67,22 @@ def _split(copy: Transfer, loop: ir.For, lengths: list[int]) -> Transfer:
         indices = tuple(ir.simplify(ir.substitute(x, at), analyzer) for x in old.indices)
         return AffineAccess(old.buffer, indices, loops)
 
-    condition = None if copy.condition is None else ir.substitute(copy.condition, at)
+    condition = copy.condition
+    if condition is not None:
+        step = prod(lengths[1:])
+        terms = [_in_steps(x, loop.loop_var, inner[0], step) for x in ir.conjuncts(condition)]
+        condition = ir.substitute(ir.conjunction(terms), at)
     return replace(copy, src=access(copy.src), dst=access(copy.dst), condition=condition)
+
+
+def _in_steps(term: Any, var: ir.Var, digit: ir.Var, step: int) -> Any:
+    """Bound the first digit alone where a term bounds all of them by a whole number of its steps."""
+    ordered = as_less_than(term) if ir.depends_on(term, [var]) else None
+    if ordered is None:
+        return term
+    index, end = ordered
+    start = ir.simplify(index - ir.cast_like(var, index))
+    if ir.depends_on(start, [var]) or not (divides(step, start) and divides(step, end)):
+        return term
+    first = ir.simplify(tirx.floordiv(start, step)) + ir.cast_like(digit, start)
+    return first < ir.cast_like(ir.simplify(tirx.floordiv(end, step)), first)

@@ -28,6 +28,7 @@ from tvm_hopper.analysis.column_reads import COLUMNS
 from tvm_hopper.dlight.product import products
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
+from .flat_functions import has_product
 from .fuse_rows import fuse, pair_name
 from .options import ModelOptions
 from .row_pairs import Pair, find_pairs, reduces
@@ -57,7 +58,7 @@ class FuseGates:
             if not isinstance(func, relax.Function):
                 continue
             for block in func.body.blocks:
-                for pair in find_pairs(mod, func, block, _is_product, _is_behind, same_shape=False):
+                for pair in find_pairs(mod, func, block, has_product, _is_behind, same_shape=False):
                     if pair.both:
                         continue
                     if pair.key not in made:
@@ -68,10 +69,6 @@ class FuseGates:
         for gv, chosen in found.items():
             rewriter.enter(gv, mod[gv], chosen)
         return rewriter.builder_.get() if found else mod
-
-
-def _is_product(func: tirx.PrimFunc) -> bool:
-    return len(products(s_tir.Schedule(func.with_attr("global_symbol", "main")))) == 1
 
 
 def _is_behind(func: tirx.PrimFunc) -> bool:

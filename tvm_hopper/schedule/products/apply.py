@@ -226,9 +226,10 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
     gathered = find_gather(sch, block) or 1  # elements of the product for each of the output
-    if gathered > 1:
-        kernel = for_gather(problem, kernel, gathered, epilogue.outputs[0])
     choices = _choices(problem, kernel, epilogue.outputs)
+    if gathered > 1:
+        kernel, lines = for_gather(problem, kernel, gathered, epilogue.outputs[0])
+        choices = "\n".join(lines)
     if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
         return few
     config, axis = _fit(sch, problem, kernel, epilogue)

@@ -23,7 +23,7 @@ from tvm_hopper.requests.targets import chip_of_target
 from .classes import ClassKernel, product_of
 from .config import split_axis
 from .fuse import followers, fuse_side_inputs, inline_block
-from .model import rank_both
+from .model import SHOWN, rank_both
 from .recognize import Matmul, loops_around
 
 READ_REGION = "explicit_read_region"  # TVM's, of annotate_buffer_access
@@ -66,8 +66,12 @@ def find_gather(sch: s_tir.Schedule, block: Any) -> int | None:
     return count
 
 
-def for_gather(problem: Matmul, kernel: ClassKernel, count: int, out_dtype: str) -> ClassKernel:
+def for_gather(
+    problem: Matmul, kernel: ClassKernel, count: int, out_dtype: str
+) -> tuple[ClassKernel, list[str]]:
     """Leave a kernel what goes with such an epilogue, and choose a tile of whole groups.
+
+    The best tiles are returned too, a line each; none where one is given.
 
     Raises
     ------
@@ -81,7 +85,6 @@ def for_gather(problem: Matmul, kernel: ClassKernel, count: int, out_dtype: str)
         "dots": given.dots,
         "direct": given.direct,
         f"store={given.store!r}": given.store is not None,
-        f"operand_slots={given.operand_slots}": given.operand_slots,
         f"cluster={given.cluster}": given.in_cluster,
     }
     for name, is_asked in asked.items():
@@ -94,17 +97,20 @@ def for_gather(problem: Matmul, kernel: ClassKernel, count: int, out_dtype: str)
             )
     config = replace(given, transposed=False, split_k=1, dots=False, direct=False, cluster=(1, 1))
     config = replace(config, operand_slots=0)
+    lines: list[str] = []
     if config.tile is None:
         wanted = product_of(problem, kernel, (out_dtype,))
         ranked = rank_both(wanted, config, chip_of_target(), RANKED)
-        best = next((x for x in ranked if _is_whole(x.tile, x.consumers, count)), None)
-        if best is not None:
+        whole = [x for x in ranked if _is_whole(x.tile, x.consumers, count)]
+        lines = [str(x) for x in whole[:SHOWN]]
+        if whole:
+            best, *_ = whole
             pending = config.wgmma_pending
             pending = best.pending or None if pending is None else pending
             config = replace(
                 config, tile=best.tile, consumers=best.consumers, wgmma_pending=pending
             )
-    return replace(kernel, config=config)
+    return replace(kernel, config=config), lines
 
 
 def check_gather(problem: Matmul, tile_n: int, groups: int, count: int) -> None:

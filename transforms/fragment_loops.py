@@ -161,7 +161,7 @@ class Fragment:
         if self.is_fill:
             place = ir.simplify(self._register(subtile, chunk, i))
             new = ir.BufferStore(self.registers, _as(self.plan.accumulate, new.value), [place])
-        return new, ir.substitute(self.nest.realize.predicate, values)
+        return new, ir.substitute(self.nest.predicate, values)
 
     def _place_of(self, load: ir.TensorLoad, subtile: Any, chunk: Any, g: Any, i: Any) -> Any:
         """Return the register that a read of the accumulator means, of those of eight columns."""
@@ -182,7 +182,7 @@ class Fragment:
         each would be waited for by itself. Of a bias by columns each element is read by some row in
         bounds: a term that has no variable to do with an index says nothing about it.
         """
-        predicate = self.nest.realize.predicate
+        predicate = self.nest.predicate
 
         def load(node: ir.TensorLoad, mutator: Any) -> Any:
             node = mutator.default_mutate(node)

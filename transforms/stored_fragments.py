@@ -68,7 +68,7 @@ class StoredFragment(Fragment):
         column = chunk * self.width + column + e
         values = self._at(self._row(subtile, h), column)
         indices = [ir.substitute(x, values) for x in self.store.indices]
-        return indices, ir.substitute(self.nest.realize.predicate, values)
+        return indices, ir.substitute(self.nest.predicate, values)
 
     def _run(self, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
         """Compute four pairs, exchange them with the row's other threads, store eight columns."""

@@ -39,6 +39,8 @@ def wanted(a, w):
         (70, 72, 128, {"tile": (128, 128, 64)}),
         (64, 96, 64, {"tile": (64, 96, 64), "consumers": 3}),  # consumers by columns
         (130, 64, 64, {"tile": (64, 64, 64), "stages": 2, "persistent": 3}),
+        (6, 64, 64, {}),  # fewer rows than any tile
+        (1, 40, 64, {"tile": (128, 80, 64), "consumers": 2}),
     ],
 )
 def test_values(m, n, k, config):

@@ -18,6 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
+
 from tvm_hopper import ir
 from tvm_hopper.analysis.column_reads import ColumnRead, column_read
 from tvm_hopper.analysis.divisors import divides
@@ -49,6 +51,16 @@ class FragmentNest:
     column_start: Any
     parts: tuple[ir.For, ...]  # loops around it that say which part
     reads: tuple[tuple[str, ColumnRead], ...] = ()
+    few_rows: bool = False  # its loop ends before the rows of the accumulator do
+
+    @property
+    def predicate(self) -> Any:
+        """Under which condition an element is stored: that of the block, and of fewer rows."""
+        given = self.realize.predicate
+        if not self.few_rows:
+            return given
+        below = self.row.loop_var < self.row.extent
+        return below if ir.is_const(given, 1) else tirx.And(given, below)
 
     @property
     def target(self) -> ir.Var:
@@ -164,9 +176,10 @@ def _gathered(
     (column,) = (loop for loop in axes if not loop.same_as(row))
     start = ir.simplify(first - ir.cast_like(row.loop_var, first))
     may_be_part = ir.is_shared(realize.block.body.buffer)
-    if ir.depends_on(start, [x.loop_var for x in axes]) or not _takes(
-        row, start, sides[0], STEPS[0], may_be_part
-    ):
+    # Of fewer rows than a tile has TVM moves no more loops to the tile.
+    few_rows = ir.is_const(start, 0) and (ir.static_int(row.extent) or sides[0]) < sides[0]
+    whole = few_rows or _takes(row, start, sides[0], STEPS[0], may_be_part)
+    if ir.depends_on(start, [x.loop_var for x in axes]) or not whole:
         return None
     reads: dict[str, ColumnRead] = {}
     for line, index in wanted:
@@ -175,7 +188,8 @@ def _gathered(
             return None
         reads[str(index)] = read
     parts = _part_loops(kernel, realize, [start, *(x.start for x in reads.values())])
-    return FragmentNest(nest, realize, row, column, units, start, 0, parts, tuple(reads.items()))
+    found = tuple(reads.items())
+    return FragmentNest(nest, realize, row, column, units, start, 0, parts, found, few_rows)
 
 
 def _takes(loop: ir.For, start: Any, side: int, step: int, may_be_part: bool) -> bool:

@@ -108,7 +108,7 @@ def find_pairs(
 
 
 def _is_call(mod: tvm.IRModule, binding: Any) -> bool:
-    """Tell a call of one function in plain loops with one output."""
+    """Tell a call of one function in plain loops with one output, and tensors alone."""
     call = binding.value
     return (
         isinstance(binding, relax.VarBinding)
@@ -118,6 +118,7 @@ def _is_call(mod: tvm.IRModule, binding: Any) -> bool:
         and isinstance(call.ty_args[0], relax.TensorType)
         and isinstance(mod[call.args[0]], tirx.PrimFunc)
         and is_plain(mod[call.args[0]])
+        and all(map(tirx.is_buffer_var, mod[call.args[0]].params))
     )
 
 

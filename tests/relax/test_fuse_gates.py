@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 
 from tests.relax import models
+from tvm_hopper import ir
+from tvm_hopper import schedule as hs
 from tvm_hopper.relax import fuse_gates, report
 from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.records import OURS
@@ -145,3 +147,15 @@ def test_what_tvm_does_not_fuse_stays_two(monkeypatch):
 
     monkeypatch.setattr(fuse_gates, "fuse", fail)
     assert len(models.plain_functions(model(silu))) == 2
+
+
+
+def test_indices_are_plain():
+    """Of columns below N nothing is left of j % N: tiles that do not divide N could not be found."""
+    mod = model(silu)
+    (func,) = models.plain_functions(mod).values()
+    indices = [str(x.indices) for x in ir.find_all(func.body, ir.TensorLoad)]
+    assert not any(str(N) in x for x in indices), indices
+    config = hs.MatmulConfig(tile=(64, 64, 64), consumers=1, accumulate="float32")
+    sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
+    hs.matmul(sch, "NT_matmul", config)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax, s_tir, tirx
+from tvm import relax, s_tir, sym, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 from tvm.tirx import IndexMap
@@ -85,7 +85,9 @@ def gated_function(
         return None
     if func is None:
         return None
-    rule = dlight.Matmul(options.accumulate, classes=(), batch_invariant=options.batch_invariant)
+    rule = dlight.Matmul(
+        options.accumulate, classes=options.classes, batch_invariant=options.batch_invariant
+    )
     return func if rule.apply(func, target, False) is not None else None
 
 
@@ -143,13 +145,42 @@ def interleaved(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     sch.transform_layout(block, ("read", weight), view)
     sch.transform_block_layout(block, order)
     sch.transform_layout(block, ("write", 0), out)
-    new = sch.mod["main"]
+    new = _plain(sch.mod["main"])
     symbol = (func.attrs or {}).get("global_symbol")
     return (
         new.without_attr("global_symbol")
         if symbol is None
         else new.with_attr("global_symbol", symbol)
     )
+
+
+def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Simplify indices by what the blocks' variables run over: of j below N, j % N is j."""
+
+    def simplified(block: ir.SBlock, mutate: Any) -> ir.SBlock:
+        block = mutate.default_mutate(block)
+        analyzer = sym.Analyzer()
+        for x in block.iter_vars:
+            analyzer.bind(x.var, x.dom)
+
+        def load(node: ir.TensorLoad, inner: Any) -> Any:
+            node = inner.default_mutate(node)
+            return tirx.BufferLoad(node.source, [analyzer.simplify(x) for x in node.indices])
+
+        def touch(node: ir.TensorRegion, inner: Any) -> Any:
+            node = inner.default_mutate(node)
+            ranges = [
+                tvm.ir.Range.from_min_extent(*map(analyzer.simplify, (x.min, x.extent)))
+                for x in node.region
+            ]
+            return tirx.BufferRegion(node.source, ranges)
+
+        return ir.mutate(block, [(ir.TensorLoad, load), (ir.TensorRegion, touch)])
+
+    def leaf(block: ir.SBlock, mutate: Any) -> ir.SBlock:
+        return simplified(block, mutate) if block.iter_vars else mutate.default_mutate(block)
+
+    return func.with_body(ir.mutate(func.body, [(ir.SBlock, leaf)]))
 
 
 @mutator

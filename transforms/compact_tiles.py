@@ -113,7 +113,9 @@ def rewrite_tiles(kernel: ir.For, plan: tuple[TileShape, ...]) -> ir.For:
             pairs = zip(first, old, strict=True)
             return [tvm_ir.Range.from_min_extent(x, r.extent) for x, r in pairs]
 
-        kernel = ir.reallocate(ir.reindex(kernel, tile.buffer, new, index, region), tile.buffer, new)
+        kernel = ir.reallocate(
+            ir.reindex(kernel, tile.buffer, new, index, region), tile.buffer, new
+        )
     return kernel
 
 

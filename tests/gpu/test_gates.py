@@ -1,4 +1,4 @@
-"""Products whose epilogue takes several columns of a row, and tiles of 64-bit symbols, on the GPU."""
+"""Products whose epilogue takes several columns of a row, on the GPU."""
 
 from __future__ import annotations
 

@@ -62,6 +62,7 @@ def test_against_torch(name, dtype):
             own = half(*(as_half(x) for x in arguments)).cpu().double()
         want = model.double()(*(x.double() if x.is_floating_point() else x for x in arguments))
     assert got.shape == want.shape
+
     def worst_of(result):
         error = (result - want).norm(dim=-1) / want.norm(dim=-1)
         # Rounding may send a token to another expert; that is not an error of a kernel.

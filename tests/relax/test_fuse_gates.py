@@ -149,9 +149,8 @@ def test_what_tvm_does_not_fuse_stays_two(monkeypatch):
     assert len(models.plain_functions(model(silu))) == 2
 
 
-
 def test_indices_are_plain():
-    """Of columns below N nothing is left of j % N: tiles that do not divide N could not be found."""
+    """Nothing is left of j % N for columns j below N, by which tiles would not be found."""
     mod = model(silu)
     (func,) = models.plain_functions(mod).values()
     indices = [str(x.indices) for x in ir.find_all(func.body, ir.TensorLoad)]

@@ -17,6 +17,7 @@ from tvm import ir as tvm_ir
 from tvm import sym
 
 from tvm_hopper import ir
+
 from .divisors import divides
 
 COLUMNS = 8  # that registers come in

@@ -27,7 +27,6 @@ from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import wgmma
 
-
 from .multiply_add import MultiplyAdd
 from .transfer import SHARED, find_transfers
 

@@ -42,7 +42,11 @@ class FuseRows:
         for gv, func in mod.functions.items():
             if not isinstance(func, relax.Function):
                 continue
-            pairs = [x for block in func.body.blocks for x in find_pairs(mod, func, block, is_elementwise, reduces)]
+            pairs = [
+                x
+                for block in func.body.blocks
+                for x in find_pairs(mod, func, block, is_elementwise, reduces)
+            ]
             for pair in pairs:
                 key = pair.key
                 if key not in made:

@@ -45,7 +45,9 @@ def gated_product(
     rows: Any = tirx.Var(m, index) if isinstance(m, str) else tirx.IntImm(index, m)
     width, depth = tirx.IntImm(index, n), tirx.IntImm(index, k)
     a = te.placeholder((rows, depth), dtype, "A")
-    w = te.placeholder((tirx.IntImm(index, count), width // 8, tirx.IntImm(index, 8), depth), dtype, "W")
+    w = te.placeholder(
+        (tirx.IntImm(index, count), width // 8, tirx.IntImm(index, 8), depth), dtype, "W"
+    )
     axis = te.reduce_axis((0, depth), "k")
 
     def column(j: Any, part: int) -> Any:

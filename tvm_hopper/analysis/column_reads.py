@@ -1,12 +1,13 @@
 """Columns of an accumulator that an epilogue takes from several places.
 
-    for i, j in grid(64, 128): D[i, j] = f(acc[i, j // 8 * 16 + j % 8], acc[i, j // 8 * 16 + j % 8 + 8])
+    for i, j in grid(64, 128):
+        D[i, j] = f(acc[i, j // 8 * 16 + j % 8], acc[i, j // 8 * 16 + j % 8 + 8])
   ->
     ColumnRead(start=0, step=16), ColumnRead(start=8, step=16)
 
 Registers come in eights of columns: two reads of one lane's elements lie in one thread where both
 begin at multiples of eight.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

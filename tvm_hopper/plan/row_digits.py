@@ -10,6 +10,7 @@ A tile of a product is two-dimensional, so that its rows are one loop wherever t
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -42,9 +43,9 @@ def _lengths(indices: tuple[Any, ...], loop: ir.For) -> list[int]:
         for x in ir.find_all(list(indices), kind, lambda x: ir.depends_on(x.a, [var])):
             found.add(ir.static_int(x.b) or 0)
     cuts = [1, *sorted(found - {1}), extent or 0]
-    if not found or 0 in cuts or any(b % a or a >= b for a, b in zip(cuts, cuts[1:], strict=False)):
+    if not found or 0 in cuts or any(b % a or a >= b for a, b in pairwise(cuts)):
         return []
-    return [b // a for a, b in zip(cuts, cuts[1:], strict=False)][::-1]
+    return [b // a for a, b in pairwise(cuts)][::-1]
 
 
 def _split(copy: Transfer, loop: ir.For, lengths: list[int]) -> Transfer:
@@ -76,7 +77,7 @@ def _split(copy: Transfer, loop: ir.For, lengths: list[int]) -> Transfer:
 
 
 def _in_steps(term: Any, var: ir.Var, digit: ir.Var, step: int) -> Any:
-    """Bound the first digit alone where a term bounds all of them by a whole number of its steps."""
+    """Bound the first digit alone where a term bounds a whole number of its steps."""
     ordered = as_less_than(term) if ir.depends_on(term, [var]) else None
     if ordered is None:
         return term

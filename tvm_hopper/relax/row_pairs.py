@@ -123,6 +123,7 @@ def _is_call(mod: tvm.IRModule, binding: Any) -> bool:
 
 
 def reduces(func: tirx.PrimFunc) -> bool:
+    """Tell whether a function sums, or has another reduction."""
     blocks = ir.find_all(func.body, ir.SBlock)
     return any(x.iter_type == IterVar.CommReduce for block in blocks for x in block.iter_vars)
 

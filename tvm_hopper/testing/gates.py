@@ -19,7 +19,7 @@ def gated_product(
     order: str = "eights",
     index: str = "int64",
 ) -> tvm.IRModule:
-    """Return D = silu(C_0) * C_1 * ..., where C_i = A W_i^T are parts of the columns of one product.
+    """Return D = silu(C_0) * C_1 * ..., where C_i = A W_i^T are parts of one product's columns.
 
     Parameters
     ----------

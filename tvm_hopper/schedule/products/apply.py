@@ -24,7 +24,6 @@ from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
 from tvm_hopper.errors import ScheduleError, cannot_schedule
-from tvm_hopper.facts.swizzle import span_elements
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import cluster, origins, reductions, steps, tile_order
@@ -37,8 +36,7 @@ from . import fuse
 from .branches import branched, class_block
 from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .dot_shape import MOST_ROWS
-from .few_rows import apply_few_rows, by_tiles, may_be_few_rows
+from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows
 from .gather import check_gather, find_gather, for_gather, fuse_gather
 from .model import SYMBOLIC_EXTENT, choose_config, listed
 from .normalize import normalized
@@ -51,6 +49,7 @@ from .recognize import (
     check_operands,
     check_product,
     find_matmul,
+    find_swizzle_violations,
     product_loads,
 )
 from .staging import (
@@ -157,19 +156,12 @@ def _schedule_classes_somehow(
         return _schedule_classes(plain, block, kernels)
     except ScheduleError:
         if any(leaves_operands_open(x.config) for x in kernels):
-            kernels = tuple(map(_by_threads, kernels))
+            kernels = tuple(map(by_threads, kernels))
             with contextlib.suppress(ScheduleError):
                 return _schedule_classes(plain, block, kernels)
         if not any(may_be_few_rows(x.config) for x in kernels):
             raise
         return _schedule_classes(plain, block, tuple(map(by_tiles, kernels)))
-
-
-def _by_threads(kernel: ClassKernel) -> ClassKernel:
-    """Let threads load operands of an epilogue, as far as that was left open."""
-    is_open = leaves_operands_open(kernel.config)
-    is_open = is_open and (kernel.rows or MOST_ROWS + 1) > MOST_ROWS  # dot products go with none
-    return replace(kernel, config=replace(kernel.config, operand_slots=0)) if is_open else kernel
 
 
 def _schedule_classes(
@@ -401,7 +393,7 @@ def _fit(
         raise refuse_all(where, broken)
     for axis in ("m", "n"):
         if all(_divides(axis, m, n, consumers) for m in sizes[0] for n in sizes[1]):
-            broken = _swizzle_violations(problem, smallest, axis, config)
+            broken = find_swizzle_violations(problem, smallest, axis, config)
             if broken:
                 raise refuse_all(where, broken)
             return config, axis
@@ -465,29 +457,6 @@ def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:
                     "an output of its own, since other tiles still read the operand",
                     "write another tensor, and copy that in a kernel of its own",
                 )
-
-
-def _swizzle_violations(
-    problem: Matmul, tile: tuple[int, int, int], axis: str, config: MatmulConfig
-) -> list[str]:
-    """Return where a swizzle that was asked for is wider than a row of a shared tile.
-
-    A row runs along the tensor's last dimension; a tile that lies MN-major and that consumers share
-    must have whole rows for each.
-    """
-    if config.swizzle is None:
-        return []
-    span = span_elements(config.swizzle, problem.lhs.dtype)
-    broken = []
-    for operand, outer, side in ((problem.lhs, tile[0], "m"), (problem.rhs, tile[1], "n")):
-        parts = config.sharers if axis == side else 1
-        row = tile[2] if operand.major == "k" else outer // parts
-        if row % span:
-            broken.append(
-                f"found swizzle={config.swizzle} with rows of {row} elements in {operand.name}'s "
-                f"tile; need multiples of {span} elements, or a narrower swizzle"
-            )
-    return broken
 
 
 def _divides(axis: str, tile_m: int, tile_n: int, consumers: int) -> bool:

@@ -129,7 +129,7 @@ def plan_operand(where: str, node: Any, load: Any) -> View | None:
 def _in_digits(node: Any, load: Any) -> View | None:
     """View an operand of which each index follows one variable, and one variable several indices.
 
-    B[j % 16 // 8, j // 16, j % 8, k] becomes B_view[j, k]: digits of j, each a dimension of its own.
+    B[j % 16 // 8, j // 16, j % 8, k] becomes B_view[j, k]: each digit of j is a dimension.
     """
     variables = [x.var for x in node.iter_vars]
     used = [[i for i, v in enumerate(variables) if ir.depends_on(x, [v])] for x in load.indices]

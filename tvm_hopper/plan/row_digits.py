@@ -29,8 +29,12 @@ def in_digits(copy: Transfer) -> Transfer:
     """Return a copy whose loops each follow one dimension, where digits of a loop's variable do."""
     for loop in copy.loops[1:-1]:
         lengths = _lengths(copy.tensor.indices, loop)
-        if lengths:
-            return in_digits(_split(copy, loop, lengths))
+        if not lengths:
+            continue
+        found = _split(copy, loop, lengths)
+        made = [x for x in found.loops if not any(x.same_as(y) for y in copy.loops)]
+        if all(len(found.tensor.axes([x])) == 1 for x in made):  # else errors name what was written
+            return in_digits(found)
     return copy
 
 

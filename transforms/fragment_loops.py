@@ -78,8 +78,8 @@ class Fragment:
 
     def _over_registers(self, step: int, emit_one: Callable[..., ir.Stmt]) -> ir.Stmt:
         """Build loops over subtiles, instructions, `step` columns of one, and halves of rows."""
-        width, columns = self.width, self.nest.columns
-        subtiles, chunks = self.plan.m // fragment.SUBTILE_ROWS, columns // width
+        width = self.width
+        subtiles, chunks = self.plan.m // fragment.SUBTILE_ROWS, self.nest.columns // width
         return ir.make_loop("subtile", subtiles, lambda subtile:
             ir.make_loop("chunk", chunks, lambda chunk:
                 ir.make_loop("g", width // step, lambda g:
@@ -101,14 +101,8 @@ class Fragment:
         if self.is_fill:
             return ir.opaque_block(name, loops, writes=[acc])
         written = ir.full_region(self.store.buffer)
-        return ir.opaque_block(
-            name,
-            loops,
-            reads=[acc],
-            writes=[written],
-            alloc_buffers=self.scratch,
-            annotations=self._notes,
-        )
+        more = {"alloc_buffers": self.scratch, "annotations": self._notes}
+        return ir.opaque_block(name, loops, reads=[acc], writes=[written], **more)
 
     @property
     def _notes(self) -> dict[str, Any]:
@@ -165,10 +159,9 @@ class Fragment:
 
     def _place_of(self, load: ir.TensorLoad, subtile: Any, chunk: Any, g: Any, i: Any) -> Any:
         """Return the register that a read of the accumulator means, of those of eight columns."""
-        if not self.nest.reads:
+        first = self.nest.first_column(load, g)
+        if first is None:
             return ir.simplify(self._register(subtile, chunk, g * 4 + i))
-        (index,) = (x for x in load.indices if any(str(x) == name for name, _ in self.nest.reads))
-        first = self.nest.read_at(index).first(g)
         # Eight columns are four registers, whichever instruction they are from.
         return ir.simplify(self._register(subtile, 0, first // 2 + i))
 

@@ -66,9 +66,10 @@ class FragmentNest:
         """What its store writes."""
         return self.realize.block.body.buffer
 
-    def read_at(self, index: Any) -> ColumnRead:
-        """Return which columns an index of the accumulator's means."""
-        return dict(self.reads)[str(index)]
+    def first_column(self, load: ir.TensorLoad, g: Any) -> Any:
+        """Return which column a load of the g-th eight begins with; None of whole accumulators."""
+        known = dict(self.reads)
+        return next((known[str(x)].first(g) for x in load.indices if str(x) in known), None)
 
     @property
     def rows(self) -> int:

@@ -11,7 +11,7 @@ from tvm.target import Target
 from tests.schedule.refuse import refuse
 from tvm_hopper import explain
 from tvm_hopper import schedule as hs
-from tvm_hopper.schedule.products.gather import find_gather
+from tvm_hopper.schedule.products.outputs import find_gather
 from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.testing.gates import gated_product
 
@@ -40,6 +40,7 @@ def wanted(a, w):
         (64, 96, 64, {"tile": (64, 96, 64), "consumers": 3}),  # consumers by columns
         (130, 64, 64, {"tile": (64, 64, 64), "stages": 2, "persistent": 3}),
         (6, 64, 64, {}),  # fewer rows than any tile
+        (1, 256, 128, {}),
         (1, 40, 64, {"tile": (128, 80, 64), "consumers": 2}),
     ],
 )

@@ -165,16 +165,21 @@ def _gathered(
     sides: tuple[int, int],
 ) -> FragmentNest | None:
     """Return a nest whose elements are each made of several of a row; None where it is none."""
-    wanted = [[x for x in access if not ir.is_const(x, 0)] for access in accesses]
-    if len(axes) != 2 or any(len(x) != 2 for x in wanted):
+    wanted = [access[-2:] for access in accesses]
+    if len(axes) not in (1, 2) or any(len(x) != 2 for x in wanted):
         return None
-    (first, _), *_ = wanted
-    rows = [loop for loop in axes if ir.depends_on(first, [loop.loop_var])]
-    if len(rows) != 1:
+    (first, index), *_ = wanted
+    columns = [loop for loop in axes if ir.depends_on(index, [loop.loop_var])]
+    rows = [loop for loop in axes if loop not in columns]
+    if len(columns) != 1 or not (rows or ir.is_const(first, 0)):
         return None
-    (row,) = rows
-    (column,) = (loop for loop in axes if not loop.same_as(row))
-    start = ir.simplify(first - ir.cast_like(row.loop_var, first))
+    (column,) = columns
+    if rows:
+        (row,) = rows
+        start = ir.simplify(first - ir.cast_like(row.loop_var, first))
+    else:  # of one row TVM leaves no loop
+        row = ir.For(ir.Var("row", "int32"), 0, 1, ir.ForKind.SERIAL, nest.body)
+        start = first
     may_be_part = ir.is_shared(realize.block.body.buffer)
     # Of fewer rows than a tile has TVM moves no more loops to the tile.
     few_rows = ir.is_const(start, 0) and (ir.static_int(row.extent) or sides[0]) < sides[0]

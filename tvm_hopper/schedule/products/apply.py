@@ -37,11 +37,11 @@ from .branches import branched, class_block
 from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows
-from .gather import check_gather, find_gather, for_gather, fuse_gather
+from .gather import check_gather, for_gather, fuse_gather
 from .model import SYMBOLIC_EXTENT, choose_config, listed
 from .normalize import normalized
 from .operands import operand_dtypes
-from .outputs import keep_in_registers, output_dtypes, separate_outputs
+from .outputs import find_gather, keep_in_registers, output_dtypes, separate_outputs
 from .parts import for_any_rows
 from .recognize import (
     Matmul,

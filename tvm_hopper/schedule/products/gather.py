@@ -15,55 +15,72 @@ from typing import Any
 
 from tvm import s_tir
 
-from tvm_hopper import ir
-from tvm_hopper.analysis.column_reads import COLUMNS, column_read
+from tvm_hopper.analysis.column_reads import COLUMNS
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
-from .config import split_axis
+from .config import MatmulConfig, split_axis
+from .estimate import ProductShape
 from .fuse import followers, fuse_side_inputs, inline_block
 from .model import SHOWN, rank_both
-from .recognize import Matmul, loops_around
+from .recognize import Matmul
 
 READ_REGION = "explicit_read_region"  # TVM's, of annotate_buffer_access
 RANKED = 400  # tiles that are looked at, the best first
 
 
-def find_gather(sch: s_tir.Schedule, block: Any) -> int | None:
-    """Return of how many elements the one block behind a product makes each of its own, or None.
+def plain_config(given: MatmulConfig) -> MatmulConfig:
+    """Return a configuration with what goes with such an epilogue, its tile open or as it was."""
+    return replace(
+        given,
+        transposed=False,
+        split_k=1,
+        split_mode=None,
+        dots=False,
+        direct=False,
+        cluster=(1, 1),
+        operand_slots=0,
+    )
+
+
+def choose_tile(
+    wanted: ProductShape, config: MatmulConfig, count: int
+) -> tuple[MatmulConfig, list[str]]:
+    """Choose a tile of whole groups; the best ones are returned too, a line each.
 
     Parameters
     ----------
-    sch : Schedule
-        Not changed.
-    block : SBlockRV
-        The multiply-add, in plain loops.
+    wanted : ProductShape
+        The product.
+    config : MatmulConfig
+        Of `plain_config`; where it has a tile it stays as it is.
+    count : int
+        Elements of the product for each of the output.
     """
-    readers = followers(sch, block)
-    if len(readers) != 1 or followers(sch, readers[0]):
-        return None
-    node, product = sch.get(readers[0]), sch.get(block).writes[0].source
-    loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
-    loops = loops_around(sch, readers[0])
-    if len(loops) != 2 or len(node.iter_vars) != 2 or any(len(x.indices) != 2 for x in loads):
-        return None
-    row, column = (x.var for x in node.iter_vars)
-    if not all(x.indices[0].same_as(row) for x in loads):
-        return None
-    at = {column: ir.cast_like(loops[1].loop_var, column)}
-    reads = [column_read(ir.substitute(x.indices[1], at), loops[1]) for x in loads]
-    found = {(ir.static_int(x.start), x.step) for x in reads if x is not None}
-    steps = {step for _, step in found}
-    if None in reads or len(found) < 2 or len(steps) != 1:
-        return None
-    (step,) = steps
-    count = step // COLUMNS
-    starts = sorted(start for start, _ in found if start is not None)
-    whole = ir.is_const(ir.simplify(loops[1].extent * count - product.shape[-1]), 0)
-    if not whole or starts != [COLUMNS * i for i in range(count)]:
-        return None
-    return count
+    if config.tile is not None:
+        return config, []
+    ranked = rank_both(wanted, config, chip_of_target(), RANKED)
+    whole = [x for x in ranked if is_whole(x.tile, x.consumers, count)]
+    if whole:
+        best, *_ = whole
+        pending = config.wgmma_pending
+        pending = best.pending or None if pending is None else pending
+        config = replace(config, tile=best.tile, consumers=best.consumers, wgmma_pending=pending)
+    return config, [str(x) for x in whole[:SHOWN]]
+
+
+def excluded(given: MatmulConfig) -> str:
+    """Return what of a configuration does not go with such an epilogue, empty if all does."""
+    asked = {
+        "transposed=True": given.transposed,
+        f"split_k={given.split_k}": given.parts > 1,
+        "dots": given.dots,
+        "direct": given.direct,
+        f"store={given.store!r}": given.store is not None,
+        f"cluster={given.cluster}": given.in_cluster,
+    }
+    return next((name for name, is_asked in asked.items() if is_asked), "")
 
 
 def for_gather(
@@ -78,38 +95,15 @@ def for_gather(
     ScheduleError
         What was asked for needs an element of the product for each of the output.
     """
-    given, where = kernel.config, f"block {problem.name}"
-    asked = {
-        "transposed=True": given.transposed,
-        f"split_k={given.split_k}": given.parts > 1,
-        "dots": given.dots,
-        "direct": given.direct,
-        f"store={given.store!r}": given.store is not None,
-        f"cluster={given.cluster}": given.in_cluster,
-    }
-    for name, is_asked in asked.items():
-        if is_asked:
-            raise cannot_schedule(
-                where,
-                f"{name}, and {count} elements of a row behind it for each of the output",
-                "rows of the product in the rows of a tile that one thread block sums and stores",
-                "leave it out, or make the block behind it a kernel of its own",
-            )
-    config = replace(given, transposed=False, split_k=1, dots=False, direct=False, cluster=(1, 1))
-    config = replace(config, operand_slots=0)
-    lines: list[str] = []
-    if config.tile is None:
-        wanted = product_of(problem, kernel, (out_dtype,))
-        ranked = rank_both(wanted, config, chip_of_target(), RANKED)
-        whole = [x for x in ranked if _is_whole(x.tile, x.consumers, count)]
-        lines = [str(x) for x in whole[:SHOWN]]
-        if whole:
-            best, *_ = whole
-            pending = config.wgmma_pending
-            pending = best.pending or None if pending is None else pending
-            config = replace(
-                config, tile=best.tile, consumers=best.consumers, wgmma_pending=pending
-            )
+    if name := excluded(kernel.config):
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"{name}, and {count} elements of a row behind it for each of the output",
+            "rows of the product in the rows of a tile that one thread block sums and stores",
+            "leave it out, or make the block behind it a kernel of its own",
+        )
+    wanted = product_of(problem, kernel, (out_dtype,))
+    config, lines = choose_tile(wanted, plain_config(kernel.config), count)
     return replace(kernel, config=config), lines
 
 
@@ -132,7 +126,8 @@ def check_gather(problem: Matmul, tile_n: int, groups: int, count: int) -> None:
         )
 
 
-def _is_whole(tile: tuple[int, int, int], consumers: int, count: int) -> bool:
+def is_whole(tile: tuple[int, int, int], consumers: int, count: int) -> bool:
+    """Tell whether each consumer of a tile has whole groups of columns."""
     groups = consumers if split_axis(tile[0], tile[1], consumers) == "n" else 1
     return tile[1] % (groups * COLUMNS * count) == 0
 
@@ -168,7 +163,7 @@ def fuse_gather(sch: s_tir.Schedule, store: Any, part: Any, count: int) -> Any:
     sch.annotate_buffer_access(
         reader, index, "read", lambda i, j: ((i, i + 1), (j * count, j * count + count))
     )
-    sch.reverse_compute_at(reader, part)
+    sch.reverse_compute_at(reader, part, preserve_unit_loops=True)
     sch.unannotate(reader, READ_REGION)
     inline_block(sch, sch.compute_inline, store)
     return reader

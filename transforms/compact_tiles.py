@@ -72,7 +72,7 @@ def _shape(kernel: ir.For, block: ir.SBlock, buffer: ir.Var) -> TileShape | None
         if not all(tvm_ffi.structural_equal(first, other) for other, _ in bounds):
             return None
         starts.append(first)
-        extents.append(tirx.IntImm(ir.dtype_of(extent), max(most for _, most in bounds)))
+        extents.append(tirx.IntImm(ir.dtype_of(extent), max(most or 0 for _, most in bounds)))
     return TileShape(buffer, tuple(starts), tuple(extents))
 
 

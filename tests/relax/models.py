@@ -92,7 +92,12 @@ def check_values(mod: tvm.IRModule, plain: dict[str, tirx.PrimFunc], rows: tuple
         wanted = plain[record.name].with_attr("global_symbol", "main")
         for number in rows if record.product else rows[:1]:
             given = draw(func, number)
-            report = verify(kernel, given, target=Target(H200), against=wanted, progress=False)
+            # What an index is read from says nothing of thread blocks that did not run.
+            by_data = any(x.dtype.kind in "iu" for x in given.values())
+            more = {"max_ctas": MOST_CTAS} if by_data else {}
+            report = verify(
+                kernel, given, target=Target(H200), against=wanted, progress=False, **more
+            )
             assert report.verdict == "clean", f"{record.name}, {number} rows\n{report.table()}"
             count += 1
     return count

@@ -85,7 +85,7 @@ def _is_view_of_rows(mod: tvm.IRModule, values: dict[Any, Any], x: Any) -> bool:
     if not isinstance(view, relax.Call) or view.op != RESHAPE:
         return False
     made = values.get(view.args[0])
-    if not _is_call(made) or not str(made.args[0].name_hint).endswith(SUFFIX):
+    if made is None or not _is_call(made) or not str(made.args[0].name_hint).endswith(SUFFIX):
         return False
     one, other = (list(y.ty.shape.values) for y in (x, view.args[0]))
     same = len(other) == 2 and len(one) > 2 and _same(one[-1:], other[-1:])

@@ -66,7 +66,7 @@ def gated_product(
 
     def product(i: Any, j: Any) -> Any:
         left = a[i, axis].astype("float32")
-        return te.sum(left * w[(*weight(j), axis)].astype("float32"), [axis])
+        return te.sum(left * w(*weight(j), axis).astype("float32"), [axis])
 
     c = te.compute((rows, width * count), product, "C")
 

@@ -226,6 +226,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         return few
     config, axis = _fit(sch, problem, kernel, epilogue)
     if gathered > 1 and not is_sampled(config):
+        assert config.tile is not None
         check_gather(problem, config.tile[1], config.sharers if axis == "n" else 1, gathered)
     noted = _chosen_for(problem, kernel, config, epilogue.outputs)
     assert config.tile is not None

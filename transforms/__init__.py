@@ -8,6 +8,7 @@ from .add_any_order import AddAnyOrder
 from .ask_caller import AskCaller
 from .assert_alignment import AssertAlignment, RequireAlignment
 from .bind_across_blocks import BindAcrossBlocks
+from .compact_tiles import CompactTiles
 from .count_blocks import CountBlocks
 from .cut_vectors import CutVectors
 from .divide_by_rows import DivideByRows
@@ -64,6 +65,7 @@ __all__ = [
     "AskCaller",
     "AssertAlignment",
     "BindAcrossBlocks",
+    "CompactTiles",
     "CountBlocks",
     "CutVectors",
     "DivideByRows",

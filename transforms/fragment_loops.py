@@ -78,14 +78,19 @@ class Fragment:
 
     def _over_registers(self, step: int, emit_one: Callable[..., ir.Stmt]) -> ir.Stmt:
         """Build loops over subtiles, instructions, `step` columns of one, and halves of rows."""
-        width = self.plan.instruction_n
-        subtiles, chunks = self.plan.m // fragment.SUBTILE_ROWS, self.plan.n // width
+        width = self.width
+        subtiles, chunks = self.plan.m // fragment.SUBTILE_ROWS, self.nest.columns // width
         return ir.make_loop("subtile", subtiles, lambda subtile:
             ir.make_loop("chunk", chunks, lambda chunk:
                 ir.make_loop("g", width // step, lambda g:
                     ir.make_loop("h", 2, lambda h:
                         emit_one(subtile, chunk, g, h), unroll=True),
                     unroll=True), unroll=True), unroll=True)  # fmt: skip
+
+    @property
+    def width(self) -> int:
+        """Columns that are counted together: those of an instruction, or all."""
+        return self.nest.columns if self.nest.reads else self.plan.instruction_n
 
     def _kept(self) -> Any:
         """Hold every register that a fill has set."""
@@ -96,14 +101,8 @@ class Fragment:
         if self.is_fill:
             return ir.opaque_block(name, loops, writes=[acc])
         written = ir.full_region(self.store.buffer)
-        return ir.opaque_block(
-            name,
-            loops,
-            reads=[acc],
-            writes=[written],
-            alloc_buffers=self.scratch,
-            annotations=self._notes,
-        )
+        more = {"alloc_buffers": self.scratch, "annotations": self._notes}
+        return ir.opaque_block(name, loops, reads=[acc], writes=[written], **more)
 
     @property
     def _notes(self) -> dict[str, Any]:
@@ -140,29 +139,34 @@ class Fragment:
         i = g * 4 + h * 2 + e
         analyzer = bounds({h: 2, e: 2})
         column = ir.simplify(fragment.column(i, self.lane), analyzer)
-        column = chunk * self.plan.instruction_n + column
-        register = tirx.BufferLoad(self.registers, [ir.simplify(self._register(subtile, chunk, i))])
+        column = chunk * self.width + column
         values = self._at(self._row(subtile, h), column)
         store = self._readable_anywhere() if anywhere else self.store
-        new = ir.substitute(self._read(register, store), values)
+        dtype = ir.dtype_of(self.plan.accumulator)
+
+        def load(node: ir.TensorLoad, mutator: Any) -> Any:
+            if not node.source.same_as(self.plan.accumulator):
+                return mutator.default_mutate(node)
+            place = self._place_of(node, subtile, chunk, g, h * 2 + e)
+            return _as(dtype, tirx.BufferLoad(self.registers, [place]))
+
+        # The program reads the accumulator in the type that it had there.
+        new = ir.substitute(ir.mutate(store, [(ir.TensorLoad, load)]), values)
         if self.is_fill:
-            new = ir.BufferStore(
-                self.registers, _as(self.plan.accumulate, new.value), register.indices
-            )
-        return new, ir.substitute(self.nest.realize.predicate, values)
+            place = ir.simplify(self._register(subtile, chunk, i))
+            new = ir.BufferStore(self.registers, _as(self.plan.accumulate, new.value), [place])
+        return new, ir.substitute(self.nest.predicate, values)
+
+    def _place_of(self, load: ir.TensorLoad, subtile: Any, chunk: Any, g: Any, i: Any) -> Any:
+        """Return the register that a read of the accumulator means, of those of eight columns."""
+        first = self.nest.first_column(load, g)
+        if first is None:
+            return ir.simplify(self._register(subtile, chunk, g * 4 + i))
+        # Eight columns are four registers, whichever instruction they are from.
+        return ir.simplify(self._register(subtile, 0, first // 2 + i))
 
     def _register(self, subtile: Any, chunk: Any, i: Any) -> Any:
         return self.plan.register(subtile, chunk, i)
-
-    def _read(self, register: Any, store: ir.BufferStore) -> ir.BufferStore:
-        """Read the register where the program reads the accumulator, in the type it had there."""
-        value = _as(ir.dtype_of(self.plan.accumulator), register)
-
-        def load(node: ir.TensorLoad, mutator: Any) -> Any:
-            mine = node.source.same_as(self.plan.accumulator)
-            return value if mine else mutator.default_mutate(node)
-
-        return ir.mutate(store, [(ir.TensorLoad, load)])
 
     def _readable_anywhere(self) -> ir.BufferStore:
         """Read the first element of a tensor where the predicate keeps the store from reading it.
@@ -171,7 +175,7 @@ class Fragment:
         each would be waited for by itself. Of a bias by columns each element is read by some row in
         bounds: a term that has no variable to do with an index says nothing about it.
         """
-        predicate = self.nest.realize.predicate
+        predicate = self.nest.predicate
 
         def load(node: ir.TensorLoad, mutator: Any) -> Any:
             node = mutator.default_mutate(node)

@@ -42,7 +42,7 @@ class StoredFragment(Fragment):
         """Neighbours that a store would write if bounds and alignment allowed it."""
         if step_of(self.store.indices[-1], self.nest.column.loop_var) != 1:
             return 1  # a row of the fragment is no row in memory
-        whole = dtype_bytes(self.dtype) == 2 and self.plan.instruction_n % (RUN * ROW_THREADS) == 0
+        whole = dtype_bytes(self.dtype) == 2 and self.width % (RUN * ROW_THREADS) == 0
         return RUN if whole and not self.is_update else 2
 
     def _loops(self) -> ir.Stmt:
@@ -65,10 +65,10 @@ class StoredFragment(Fragment):
     ) -> tuple[list[Any], Any]:
         """Return where a thread stores its run of eight columns, and under which condition."""
         column = (g * ROW_THREADS + self.lane % ROW_THREADS) * RUN
-        column = chunk * self.plan.instruction_n + column + e
+        column = chunk * self.width + column + e
         values = self._at(self._row(subtile, h), column)
         indices = [ir.substitute(x, values) for x in self.store.indices]
-        return indices, ir.substitute(self.nest.realize.predicate, values)
+        return indices, ir.substitute(self.nest.predicate, values)
 
     def _run(self, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
         """Compute four pairs, exchange them with the row's other threads, store eight columns."""

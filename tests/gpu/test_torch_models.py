@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import tvm
 from tvm import relax
@@ -15,8 +17,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of PyTorch and its importer
 ]
 
-# TVM's rules sum convolutions and attention in float16: 5.7e-3 of a resnet18.
+# TVM's rules sum convolutions in float16: 8.1e-3 of ConvNeXt, of which PyTorch's own has 8.5e-4. Of
+# other models no error may be twice PyTorch's in float16.
 LIMIT = {"float32": 2e-5, "float16": 1e-2}
+CONVOLUTIONS = ("resnet", "convnext", "vision")
 
 
 FEW = [("encoder", "float16"), ("resnet", "float16"), ("mixtral", "float32")]
@@ -26,6 +30,10 @@ MORE = [
     for dtype in LIMIT
     if (name, dtype) not in FEW
 ]
+
+
+def as_half(x):
+    return (x.half() if x.is_floating_point() else x).cuda()
 
 
 @pytest.mark.parametrize(("name", "dtype"), [*FEW, *MORE])
@@ -49,11 +57,22 @@ def test_against_torch(name, dtype):
     machine = relax.VirtualMachine(ex, device)
     (got,) = machine["main"](*(tvm.runtime.tensor(x.numpy(), device) for x in arguments))
     got = torch.from_numpy(got.numpy()).double()
+    own = None
     with torch.no_grad():
+        if dtype == "float16":  # what PyTorch makes of it in the same type
+            half = copy.deepcopy(model).half().cuda()
+            own = half(*(as_half(x) for x in arguments)).cpu().double()
         want = model.double()(*(x.double() if x.is_floating_point() else x for x in arguments))
     assert got.shape == want.shape
-    error = (got - want).norm(dim=-1) / want.norm(dim=-1)
-    # Rounding may send a token to another expert; that is not an error of a kernel.
-    worst = error.median() if name in torch_models.EXPERTS and dtype == "float16" else error.max()
-    print(f"{name} {dtype}: error {float(worst):.1e}")
+
+    def worst_of(result):
+        error = (result - want).norm(dim=-1) / want.norm(dim=-1)
+        # Rounding may send a token to another expert; that is not an error of a kernel.
+        is_routed = name in torch_models.EXPERTS and dtype == "float16"
+        return float(error.median() if is_routed else error.max())
+
+    worst = worst_of(got)
+    beside = f", PyTorch's own {worst_of(own):.1e}" if own is not None else ""
+    print(f"{name} {dtype}: error {worst:.1e}{beside}")
     assert worst < LIMIT[dtype]
+    assert own is None or name in CONVOLUTIONS or worst < 2 * worst_of(own)

@@ -14,6 +14,7 @@ from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
 from tvm_hopper.meta_schedule.problems import LAUNCH_US, bytes_of, key_of
 from tvm_hopper.schedule.products.config import find_violations
 from tvm_hopper.testing import backward, columns, memory_bound, workloads
+from tvm_hopper.testing.gates import gated_product
 
 H200 = Target("nvidia/nvidia-h200")
 PRODUCT = workloads.matmul(256, 384, 512, out_dtype="float16")["main"]
@@ -214,3 +215,19 @@ def test_memory_bound_kernels_begin_near_the_choice(mod, kind):
         except HopperError:
             continue
     assert served >= 3
+
+
+@pytest.mark.parametrize("m", [1, 100])
+def test_gates_have_a_space_of_their_own(m):
+    """What transposes, splits a sum or computes dot products holds one element of a row."""
+    problem = as_matmul(gated_product(m, 256, 128)["main"], H200)
+    assert problem.gathered == 2
+    found = problem.configurations()
+    assert len(found) > 20
+    assert not any(x.transposed or x.parts > 1 or x.dots or x.store for x in found)
+    for config in (
+        problem.built_in(),
+        problem.resolved(problem.built_in()),
+        *found[:: len(found) // 3],
+    ):
+        problem.schedule(config)

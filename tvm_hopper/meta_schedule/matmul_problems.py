@@ -40,6 +40,12 @@ from tvm_hopper.schedule.products.dot_choice import (
 )
 from tvm_hopper.schedule.products.dot_shape import VECTOR_BYTES
 from tvm_hopper.schedule.products.estimate import ProductShape
+from tvm_hopper.schedule.products.gather import (
+    choose_tile,
+    excluded,
+    is_whole,
+    plain_config,
+)
 from tvm_hopper.schedule.products.model import (
     MOST_TRANSPOSED,
     as_product,
@@ -87,6 +93,7 @@ class MatmulProblem(Problem):
     out_dtype: str
     majors: tuple[str, str]
     accumulate: str | None
+    gathered: int = 1  # elements of the product for each of the output
 
     def built_in(self) -> MatmulConfig:
         """Return what leaves all choices to the package."""
@@ -96,6 +103,9 @@ class MatmulProblem(Problem):
         """Return the configuration with the choices of `hs.choose_config`."""
         given = without_allocator(cast(MatmulConfig, config))
         m, n, k = self.extents
+        if self.gathered > 1:
+            with self.target:
+                given, _ = choose_tile(self._shape(), plain_config(given), self.gathered)
         if may_be_dots(given) and not isinstance(given.dots, tuple):
             with self.target:
                 best, *_ = rank_both(self._shape(), given, self.chip, 1)
@@ -126,14 +136,21 @@ class MatmulProblem(Problem):
                 if not _reaches_too_far(tile, rows, columns):
                     for config in self._around(tile, consumers, rows, columns, way):
                         found[config] = None
-        tiles: list[Configuration] = list(found)
+        tiles: list[Configuration] = [x for x in found if self._goes(x)]
         times = self.estimates(tiles)
         near = times < FAR * times.min(initial=np.inf)
         return [
             *(x for x, is_near in zip(tiles, near.tolist(), strict=True) if is_near),
-            *self._dots(),
-            *self._direct(),
+            *(x for x in (*self._dots(), *self._direct()) if self._goes(x)),
         ]
+
+    def _goes(self, config: MatmulConfig) -> bool:
+        """Tell whether a configuration goes with what is behind the product."""
+        if self.gathered == 1:
+            return True
+        if excluded(config) or config.tile is None:
+            return False
+        return is_whole(config.tile, config.sharers, self.gathered)
 
     def _shape(self) -> ProductShape:
         m, n, k = self.extents
@@ -361,7 +378,8 @@ def as_matmul(func: Any, target: Any) -> MatmulProblem | None:
     problem = MatmulProblem(
         mod,
         target,
-        f"matmul {found.lhs.dtype} {site.out_dtype} {majors[0]} {majors[1]}",
+        f"matmul {found.lhs.dtype} {site.out_dtype} {majors[0]} {majors[1]}"
+        + (f" gathered {site.gathered}" if site.gathered > 1 else ""),
         (m, n, k),
         bytes_of(mod["main"]),
         m * n * k,
@@ -369,6 +387,7 @@ def as_matmul(func: Any, target: Any) -> MatmulProblem | None:
         site.out_dtype,
         majors,
         None if found.acc_dtype == "float32" else "float32",
+        site.gathered,
     )
     try:
         problem.schedule(problem.built_in())

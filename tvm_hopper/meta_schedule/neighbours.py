@@ -63,6 +63,7 @@ def _rebuilt(row: dict[str, Any], like: Problem) -> Problem:
             like.out_dtype,
             like.majors,
             like.accumulate,
+            like.gathered,
         )
     assert isinstance(like, MemoryProblem)
     choice = from_text(row["choice"])

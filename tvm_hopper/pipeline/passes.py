@@ -54,6 +54,7 @@ def hook_passes() -> list[Pass]:
         transforms.AskCaller(),  # before anything is noted of a kernel: one becomes two
         transforms.AddAnyOrder(),  # copies are requests yet: they become reductions
         transforms.NoteRows(),  # for `explain` alone
+        transforms.CompactTiles(),  # what TVM gave no static extent, before copies look at it
         transforms.ResolveBounds(),  # the passes below read plain indices of compact buffers
         transforms.LoadFragments(),  # vectors and registers of a lane from here on, as others have
         transforms.OwnRegisters(),  # vectors are cut by what is left of an index: a thread's part

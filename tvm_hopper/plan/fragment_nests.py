@@ -6,6 +6,9 @@
         for i, j in grid(64, 128): tile[i, j] = f(acc[i, part * 128 + j])
         for i, j in grid(64, 128): C[m + i, n + part * 128 + j] = tile[i, j]
 
+    for i, j in grid(64, 128):                                                     of two places
+        C[m + i, n + j] = f(acc[i, j // 8 * 16 + j % 8], acc[i, j // 8 * 16 + j % 8 + 8])
+
 A tile in shared memory has to be one that asynchronous copies empty, and whose elements come from
 one nest alone: then the whole of it is written, and the copy's predicate says what is stored.
 """
@@ -15,7 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
+
 from tvm_hopper import ir
+from tvm_hopper.analysis.column_reads import ColumnRead, column_read
 from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
@@ -31,7 +37,8 @@ STEPS = (wgmma.INSTRUCTION_M, 8)  # rows and columns that registers come in
 class FragmentNest:
     """A loop nest over elements of the accumulator (fill or epilogue), to run over registers.
 
-    Where it takes a part of them alone, that begins at `row_start` and `column_start`.
+    Where it takes a part of them alone, that begins at `row_start` and `column_start`. Where it
+    takes each element from several places, `reads` has them, by the column's index.
     """
 
     nest: ir.Stmt
@@ -42,11 +49,27 @@ class FragmentNest:
     row_start: Any
     column_start: Any
     parts: tuple[ir.For, ...]  # loops around it that say which part
+    reads: tuple[tuple[str, ColumnRead], ...] = ()
+    few_rows: bool = False  # its loop ends before the rows of the accumulator do
+
+    @property
+    def predicate(self) -> Any:
+        """Under which condition an element is stored: that of the block, and of fewer rows."""
+        given = self.realize.predicate
+        if not self.few_rows:
+            return given
+        below = self.row.loop_var < self.row.extent
+        return below if ir.is_const(given, 1) else tirx.And(given, below)
 
     @property
     def target(self) -> ir.Var:
         """What its store writes."""
         return self.realize.block.body.buffer
+
+    def first_column(self, load: ir.TensorLoad, g: Any) -> Any:
+        """Return which column a load of the g-th eight begins with; None of whole accumulators."""
+        known = dict(self.reads)
+        return next((known[str(x)].first(g) for x in load.indices if str(x) in known), None)
 
     @property
     def rows(self) -> int:
@@ -55,7 +78,7 @@ class FragmentNest:
 
     @property
     def columns(self) -> int:
-        """Columns of the accumulator that it takes."""
+        """Columns of the accumulator that it takes, or of what it makes of several."""
         return int(self.column.extent)
 
 
@@ -114,6 +137,10 @@ def _fragment_nest(
         _takes(x, start, side, step, may_be_part)
         for x, start, side, step in zip(by_var, starts, sides, STEPS, strict=True)
     ):
+        if not store.buffer.same_as(accumulator):
+            nest_of_several = _gathered(kernel, nest, realize, axes, units, accesses, sides)
+            if nest_of_several is not None:
+                return nest_of_several
         raise cannot_lower(
             f"block {realize.block.name_hint}",
             f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over accumulator elements "
@@ -126,6 +153,48 @@ def _fragment_nest(
     parts = _part_loops(kernel, realize, starts)
     row_start, column_start = starts
     return FragmentNest(nest, realize, row, column, units, row_start, column_start, parts)
+
+
+def _gathered(
+    kernel: ir.For,
+    nest: ir.For,
+    realize: ir.SBlockRealize,
+    axes: list[ir.For],
+    units: tuple[ir.For, ...],
+    accesses: list[list[Any]],
+    sides: tuple[int, int],
+) -> FragmentNest | None:
+    """Return a nest whose elements are each made of several of a row; None where it is none."""
+    wanted = [access[-2:] for access in accesses]
+    if len(axes) not in (1, 2) or any(len(x) != 2 for x in wanted):
+        return None
+    (first, index), *_ = wanted
+    columns = [loop for loop in axes if ir.depends_on(index, [loop.loop_var])]
+    rows = [loop for loop in axes if loop not in columns]
+    if len(columns) != 1 or not (rows or ir.is_const(first, 0)):
+        return None
+    (column,) = columns
+    if rows:
+        (row,) = rows
+        start = ir.simplify(first - ir.cast_like(row.loop_var, first))
+    else:  # of one row TVM leaves no loop
+        row = ir.For(ir.Var("row", "int32"), 0, 1, ir.ForKind.SERIAL, nest.body)
+        start = first
+    may_be_part = ir.is_shared(realize.block.body.buffer)
+    # Of fewer rows than a tile has TVM moves no more loops to the tile.
+    few_rows = ir.is_const(start, 0) and (ir.static_int(row.extent) or sides[0]) < sides[0]
+    whole = few_rows or _takes(row, start, sides[0], STEPS[0], may_be_part)
+    if ir.depends_on(start, [x.loop_var for x in axes]) or not whole:
+        return None
+    reads: dict[str, ColumnRead] = {}
+    for line, index in wanted:
+        read = column_read(index, column)
+        if read is None or str(line) != str(first):
+            return None
+        reads[str(index)] = read
+    parts = _part_loops(kernel, realize, [start, *(x.start for x in reads.values())])
+    found = tuple(reads.items())
+    return FragmentNest(nest, realize, row, column, units, start, 0, parts, found, few_rows)
 
 
 def _takes(loop: ir.For, start: Any, side: int, step: int, may_be_part: bool) -> bool:

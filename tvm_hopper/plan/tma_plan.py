@@ -23,6 +23,7 @@ from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.requests.keys import SPARE_ROWS, SWIZZLE
 
 from .copy_rules import check_alone, check_once
+from .row_digits import in_digits
 from .shared_loads import find_cluster_axis, sharing_of
 from .transfer import Transfer, find_transfers
 
@@ -121,7 +122,7 @@ def plan_tma_copies(kernel: ir.For) -> tuple[TmaTransfer, ...]:
     for copy in copies:
         check_alone(kernel, copy)
         check_once(copy)
-    return tuple(_plan_boxes(copy, around) for copy in copies)
+    return tuple(_plan_boxes(in_digits(copy), around) for copy in copies)
 
 
 def _plan_boxes(copy: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:

@@ -45,13 +45,20 @@ class FlatFunction:
     flattened: tuple[bool, ...]
 
 
-def flatten_function(func: tirx.PrimFunc) -> FlatFunction | None:
+def flatten_function(func: tirx.PrimFunc, lead: int | None = None) -> FlatFunction | None:
     """Make rows of a function's batch and sequence; None where that is not what it computes.
 
     Of a product that is every dimension in front of its columns: one operand has them all, and the
     other none. Of any other function it is the symbolic dimensions that its output begins with,
     and those of one element behind them. Every block has to run over all of these dimensions, or to
     touch no tensor that has them.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Plain loops.
+    lead : int, optional
+        How many dimensions to make one, of a function without a product.
     """
     if not func.params or not all(tirx.is_buffer_var(x) for x in func.params):
         return None
@@ -64,7 +71,7 @@ def flatten_function(func: tirx.PrimFunc) -> FlatFunction | None:
         shape, lead = list(product.writes[0].source.shape), _lead_of_product(product)
     else:
         shape = list(func.params[-1].ty.shape)
-        lead = _lead_of_rows(shape)
+        lead = _lead_of_rows(shape) if lead is None else lead
     if lead < 2:
         return None
     dims = shape[:lead]
@@ -97,6 +104,11 @@ def flatten_function(func: tirx.PrimFunc) -> FlatFunction | None:
     else:
         flat = flat.with_attr("global_symbol", func.attrs["global_symbol"])
     return FlatFunction(flat, lead, flattened)
+
+
+def has_product(func: tirx.PrimFunc) -> bool:
+    """Tell whether a function computes one product."""
+    return len(products(s_tir.Schedule(func.with_attr("global_symbol", "main")))) == 1
 
 
 def _lead_of_rows(shape: Sequence[Any]) -> int:

@@ -22,10 +22,11 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .flat_functions import FlatFunction, count_rows, flatten_function
+from .flat_functions import FlatFunction, count_rows, flatten_function, has_product
 
 SUFFIX = "_rows"
 RESHAPE = tvm.ir.Op.get("relax.reshape")
+CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FlattenBatch")
@@ -42,11 +43,53 @@ class FlattenBatch:
                     flat[gv] = found
         if not flat:
             return mod
-        calls = _Calls(mod, flat)
-        for gv, func in mod.functions.items():
-            if isinstance(func, relax.Function):
-                calls.enter(gv, func)
-        return calls.builder_.get()
+        mod = _rewritten(mod, flat)
+        more = _behind_products(mod)
+        return _rewritten(mod, more) if more else mod
+
+
+def _rewritten(mod: tvm.IRModule, flat: dict[Any, FlatFunction]) -> tvm.IRModule:
+    calls = _Calls(mod, flat)
+    for gv, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            calls.enter(gv, func)
+    return calls.builder_.get()
+
+
+def _behind_products(mod: tvm.IRModule) -> dict[Any, FlatFunction]:
+    """Flatten functions of static batches that read rows of a product, which became rows."""
+    found: dict[Any, FlatFunction] = {}
+    for func in mod.functions.values():
+        if not isinstance(func, relax.Function):
+            continue
+        values = {x.var: x.value for block in func.body.blocks for x in block.bindings}
+        for call in values.values():
+            if not _is_call(call) or call.args[0] in found or not is_plain(mod[call.args[0]]):
+                continue
+            callee = mod[call.args[0]]
+            if any(_is_view_of_rows(mod, values, x) for x in call.args[1].fields):
+                flat = flatten_function(callee, lead=len(callee.params[-1].ty.shape) - 1)
+                if flat is not None:
+                    found[call.args[0]] = flat
+    return found
+
+
+def _is_call(call: Any) -> bool:
+    is_call = isinstance(call, relax.Call) and call.op == CALL_TIR
+    return is_call and isinstance(call.ty_args[0], relax.TensorType)
+
+
+def _is_view_of_rows(mod: tvm.IRModule, values: dict[Any, Any], x: Any) -> bool:
+    """Tell a view of a product's rows, which keeps their columns."""
+    view = values.get(x)
+    if not isinstance(view, relax.Call) or view.op != RESHAPE:
+        return False
+    made = values.get(view.args[0])
+    if made is None or not _is_call(made) or not str(made.args[0].name_hint).endswith(SUFFIX):
+        return False
+    one, other = (list(y.ty.shape.values) for y in (x, view.args[0]))
+    same = len(other) == 2 and len(one) > 2 and _same(one[-1:], other[-1:])
+    return same and has_product(mod[made.args[0]])
 
 
 def is_plain(func: tirx.PrimFunc) -> bool:
@@ -73,7 +116,7 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
         call = super().visit_call_(call)
         if call.op == RESHAPE:
             return self._view(call.args[0], list(call.ty.shape.values), call)
-        if call.op != tvm.ir.Op.get("relax.call_tir") or call.args[0] not in self.flat:
+        if call.op != CALL_TIR or call.args[0] not in self.flat:
             return call
         if len(call.args) != 2:
             return call

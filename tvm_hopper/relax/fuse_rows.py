@@ -28,7 +28,7 @@ from tvm_hopper.schedule.reasons import TVM_ERRORS
 
 from .check_builds import find_fault
 from .flatten_batch import SUFFIX
-from .row_pairs import Pair, find_pairs
+from .row_pairs import Pair, find_pairs, is_elementwise, reduces
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FuseRows")
@@ -42,7 +42,11 @@ class FuseRows:
         for gv, func in mod.functions.items():
             if not isinstance(func, relax.Function):
                 continue
-            pairs = [x for block in func.body.blocks for x in find_pairs(mod, func, block)]
+            pairs = [
+                x
+                for block in func.body.blocks
+                for x in find_pairs(mod, func, block, is_elementwise, reduces)
+            ]
             for pair in pairs:
                 key = pair.key
                 if key not in made:
@@ -82,7 +86,7 @@ def fuse(mod: tvm.IRModule, pair: Pair) -> tirx.PrimFunc:
     others = [relax.Var(f"q{i}", x) for i, x in enumerate(types[:-1]) if i != place]
     builder = relax.BlockBuilder()
     first, second = (builder.add_func(mod[x], x.name_hint) for x in names)
-    name = _name(pair)
+    name = pair_name(pair)
     attrs = {"Primitive": True}
     with builder.function(name, [*params, *others], attrs=attrs, private=True):
         with builder.dataflow():
@@ -100,7 +104,7 @@ def fuse(mod: tvm.IRModule, pair: Pair) -> tirx.PrimFunc:
     return relax.transform.FuseTIR()(builder.finalize())[name]
 
 
-def _name(pair: Pair) -> str:
+def pair_name(pair: Pair) -> str:
     """Return the function's name, as TVM would: fused_add_rms_norm, in rows."""
     plain = [x.removeprefix("fused_").removesuffix(SUFFIX) for x in pair.names]
     return "_".join(["fused", *plain]) + (SUFFIX if pair.names[1].endswith(SUFFIX) else "")
@@ -138,7 +142,7 @@ class _Pairs(PyExprMutator):  # type: ignore[misc]
         pair, made = self.firsts[binding.var]
         key = pair.key
         if key not in self.added:
-            self.added[key] = self.builder_.add_func(made, _name(pair))
+            self.added[key] = self.builder_.add_func(made, pair_name(pair))
         place = pair.place
         second = [x for i, x in enumerate(pair.second.value.args[1].fields) if i != place]
         args = [self.visit_expr(x) for x in [*pair.first.value.args[1].fields, *second]]

@@ -20,6 +20,7 @@ from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests.targets import name_target, target_arch
 
 from .flatten_batch import FlattenBatch
+from .fuse_gates import FuseGates
 from .fuse_rows import FuseRows
 from .keep_records import KeepRecords
 from .options import WHERE, ModelOptions, as_options
@@ -28,14 +29,21 @@ from .schedule_functions import ScheduleFunctions
 GENERIC_ARCH = SM_90A.name.rstrip("a")
 
 
-def prepare_passes() -> list[Any]:
-    """Return what makes functions in plain loops of a model, behind the dispatch of libraries."""
+def prepare_passes(options: ModelOptions) -> list[Any]:
+    """Return what makes functions in plain loops of a model, behind the dispatch of libraries.
+
+    Parameters
+    ----------
+    options : ModelOptions
+        How products are computed.
+    """
     return [
         relax.transform.FuseTransposeMatmul(),  # weights stay as they lie, instead of a copy a call
         relax.get_pipeline("zero"),  # legalize, fuse
         relax.transform.RewriteDataflowReshape(),  # views, before somebody makes kernels of them
         FlattenBatch(),  # batch and sequence are rows
         relax.transform.DeadCodeElimination(),  # functions and views that nobody reads any more
+        FuseGates(options),  # what a gate opens, in the kernel of both products
         FuseRows(),  # what a norm reads, in its kernel
         relax.transform.DeadCodeElimination(),
     ]
@@ -50,7 +58,7 @@ def legalize_passes(options: ModelOptions) -> list[Any]:
         How products are computed.
     """
     return [
-        *prepare_passes(),
+        *prepare_passes(options),
         ScheduleFunctions(options),  # a kernel each, ours where a rule of ours takes the function
         KeepRecords(),  # for `report`, on the executable too
     ]
@@ -75,7 +83,7 @@ def prepare(mod: tvm.IRModule, target: Any = None) -> tvm.IRModule:
     """
     where = Target.current(allow_none=False) if target is None else Target(target)
     with where:
-        passes = [*stock.library_dispatch_passes(where), *prepare_passes()]
+        passes = [*stock.library_dispatch_passes(where), *prepare_passes(ModelOptions())]
         return tvm.transform.Sequential(passes)(mod)
 
 

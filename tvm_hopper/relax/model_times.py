@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from tvm_hopper.facts.devices import Chip
-from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES, dtype_bytes
 from tvm_hopper.schedule.products.classes import estimate_all
 from tvm_hopper.schedule.products.model import as_product, choose_config
 
@@ -90,7 +90,7 @@ def call_time(
     shapes = [[value_of(x, sizes) for x in shape] for shape in call.shapes]
     if len(shapes) != len(record.tensors) or any(x is None for shape in shapes for x in shape):
         return None
-    if record.product is None:
+    if record.product is None or record.product.dtype not in OPERAND_DTYPES:
         moved = sum(
             prod(x or 0 for x in shape) * dtype_bytes(tensor.dtype)
             for shape, tensor in zip(shapes, record.tensors, strict=True)

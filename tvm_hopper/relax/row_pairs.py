@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,8 +52,27 @@ class Pair:
         return *self.names, self.place, self.both
 
 
-def find_pairs(mod: tvm.IRModule, func: Any, block: Any) -> list[Pair]:
-    """List the calls of a block of which the second reduces rows that the first computes."""
+def find_pairs(
+    mod: tvm.IRModule,
+    func: Any,
+    block: Any,
+    is_first: Callable[[tirx.PrimFunc], bool],
+    is_second: Callable[[tirx.PrimFunc], bool],
+    same_shape: bool = True,
+) -> list[Pair]:
+    """List the calls of a block of which the second reads what the first computes, and is next.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Of the functions.
+    func, block : Function, BindingBlock
+        Where calls are looked for.
+    is_first, is_second : callable
+        Which functions are the first and the second of a pair.
+    same_shape : bool
+        Whether both compute tensors of one type.
+    """
     if not isinstance(block, relax.DataflowBlock):
         return []
     place = {x.var: i for i, x in enumerate(block.bindings)}
@@ -68,17 +88,17 @@ def find_pairs(mod: tvm.IRModule, func: Any, block: Any) -> list[Pair]:
     found: list[Pair] = []
     taken: set[Any] = set()
     for second in block.bindings:
-        if not _is_call(mod, second) or not _reduces(mod[second.value.args[0]]):
+        if not _is_call(mod, second) or not is_second(mod[second.value.args[0]]):
             continue
         args = list(second.value.args[1].fields)
         for x in args:
             if x not in place or x in taken:
                 continue
             first = block.bindings[place[x]]
-            if not _is_call(mod, first) or not is_elementwise(mod[first.value.args[0]]):
+            if not _is_call(mod, first) or not is_first(mod[first.value.args[0]]):
                 continue
             known = [place.get(y, -1) < place[x] for y in args if not y.same_as(x)]
-            is_whole = tvm_ffi.structural_equal(x.ty, second.var.ty)
+            is_whole = not same_shape or tvm_ffi.structural_equal(x.ty, second.var.ty)
             if all(known) and is_whole and args.count(x) == 1:
                 both = readers[x] > 1 or not isinstance(x, relax.DataflowVar)
                 found.append(Pair(first, second, both))
@@ -88,7 +108,7 @@ def find_pairs(mod: tvm.IRModule, func: Any, block: Any) -> list[Pair]:
 
 
 def _is_call(mod: tvm.IRModule, binding: Any) -> bool:
-    """Tell a call of one function in plain loops with one output."""
+    """Tell a call of one function in plain loops with one output, and tensors alone."""
     call = binding.value
     return (
         isinstance(binding, relax.VarBinding)
@@ -98,10 +118,12 @@ def _is_call(mod: tvm.IRModule, binding: Any) -> bool:
         and isinstance(call.ty_args[0], relax.TensorType)
         and isinstance(mod[call.args[0]], tirx.PrimFunc)
         and is_plain(mod[call.args[0]])
+        and all(map(tirx.is_buffer_var, mod[call.args[0]].params))
     )
 
 
-def _reduces(func: tirx.PrimFunc) -> bool:
+def reduces(func: tirx.PrimFunc) -> bool:
+    """Tell whether a function sums, or has another reduction."""
     blocks = ir.find_all(func.body, ir.SBlock)
     return any(x.iter_type == IterVar.CommReduce for block in blocks for x in block.iter_vars)
 
@@ -111,7 +133,7 @@ def is_elementwise(func: tirx.PrimFunc) -> bool:
 
     Others, as a transpose, are read better in another order than rows are reduced in.
     """
-    return not _reduces(func) and all(
+    return not reduces(func) and all(
         _in_order(read.region, block.writes[0].region)
         for block in ir.find_all(func.body, ir.SBlock)
         for read in (block.reads if block.writes else ())

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,6 @@ from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
 from tvm_hopper.errors import ScheduleError, cannot_schedule
-from tvm_hopper.facts.swizzle import span_elements
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import cluster, origins, reductions, steps, tile_order
@@ -36,11 +36,12 @@ from . import fuse
 from .branches import branched, class_block
 from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
-from .few_rows import apply_few_rows, by_tiles, may_be_few_rows
+from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows
+from .gather import check_gather, for_gather, fuse_gather
 from .model import SYMBOLIC_EXTENT, choose_config, listed
 from .normalize import normalized
 from .operands import operand_dtypes
-from .outputs import keep_in_registers, output_dtypes, separate_outputs
+from .outputs import find_gather, keep_in_registers, output_dtypes, separate_outputs
 from .parts import for_any_rows
 from .recognize import (
     Matmul,
@@ -48,6 +49,7 @@ from .recognize import (
     check_operands,
     check_product,
     find_matmul,
+    find_swizzle_violations,
     product_loads,
 )
 from .staging import (
@@ -153,6 +155,10 @@ def _schedule_classes_somehow(
     try:
         return _schedule_classes(plain, block, kernels)
     except ScheduleError:
+        if any(leaves_operands_open(x.config) for x in kernels):
+            kernels = tuple(map(by_threads, kernels))
+            with contextlib.suppress(ScheduleError):
+                return _schedule_classes(plain, block, kernels)
         if not any(may_be_few_rows(x.config) for x in kernels):
             raise
         return _schedule_classes(plain, block, tuple(map(by_tiles, kernels)))
@@ -211,10 +217,17 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
     check_operands(problem, config.accumulate, views)
     asked = config.operand_slots
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
+    gathered = find_gather(sch, block) or 1  # elements of the product for each of the output
     choices = _choices(problem, kernel, epilogue.outputs)
+    if gathered > 1:
+        kernel, lines = for_gather(problem, kernel, gathered, epilogue.outputs[0])
+        choices = "\n".join(lines)
     if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
         return few
     config, axis = _fit(sch, problem, kernel, epilogue)
+    if gathered > 1 and not is_sampled(config):
+        assert config.tile is not None
+        check_gather(problem, config.tile[1], config.sharers if axis == "n" else 1, gathered)
     noted = _chosen_for(problem, kernel, config, epilogue.outputs)
     assert config.tile is not None
     assert config.consumers is not None
@@ -293,6 +306,9 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         _drop_unit_dims(sch, copy, operand.kept)
     operands = 0
     for store in stores:
+        if gathered > 1:
+            fuse_gather(sch, store, part, gathered)
+            continue
         fuse.fuse_epilogue(sch, store)
         if config.store is not None:
             operands += stage_output(sch, store, config)
@@ -378,7 +394,7 @@ def _fit(
         raise refuse_all(where, broken)
     for axis in ("m", "n"):
         if all(_divides(axis, m, n, consumers) for m in sizes[0] for n in sizes[1]):
-            broken = _swizzle_violations(problem, smallest, axis, config)
+            broken = find_swizzle_violations(problem, smallest, axis, config)
             if broken:
                 raise refuse_all(where, broken)
             return config, axis
@@ -442,29 +458,6 @@ def _check_in_place(sch: s_tir.Schedule, block: Any) -> None:
                     "an output of its own, since other tiles still read the operand",
                     "write another tensor, and copy that in a kernel of its own",
                 )
-
-
-def _swizzle_violations(
-    problem: Matmul, tile: tuple[int, int, int], axis: str, config: MatmulConfig
-) -> list[str]:
-    """Return where a swizzle that was asked for is wider than a row of a shared tile.
-
-    A row runs along the tensor's last dimension; a tile that lies MN-major and that consumers share
-    must have whole rows for each.
-    """
-    if config.swizzle is None:
-        return []
-    span = span_elements(config.swizzle, problem.lhs.dtype)
-    broken = []
-    for operand, outer, side in ((problem.lhs, tile[0], "m"), (problem.rhs, tile[1], "n")):
-        parts = config.sharers if axis == side else 1
-        row = tile[2] if operand.major == "k" else outer // parts
-        if row % span:
-            broken.append(
-                f"found swizzle={config.swizzle} with rows of {row} elements in {operand.name}'s "
-                f"tile; need multiples of {span} elements, or a narrower swizzle"
-            )
-    return broken
 
 
 def _divides(axis: str, tile_m: int, tile_n: int, consumers: int) -> bool:

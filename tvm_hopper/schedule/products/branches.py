@@ -39,7 +39,7 @@ from tvm_hopper.schedule.trial import as_one_step, twin
 
 from .fuse import fuse_prologue
 from .normalize import normalize
-from .outputs import output_dtypes
+from .outputs import find_gather, output_dtypes
 from .recognize import Matmul, check_product, find_matmul
 from .views import make_views
 
@@ -144,12 +144,15 @@ class ProductSite:
         Rows that it has at most, where conditions around it say so.
     out_dtype : str
         Type of what is stored, of several outputs the first.
+    gathered : int
+        Elements of the product for each of the output.
     """
 
     problem: Matmul
     is_outermost: bool
     most_rows: int | None
     out_dtype: str
+    gathered: int = 1
 
 
 def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
@@ -181,7 +184,9 @@ def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
     problem = find_matmul(copy, block)
     with known_at(conditions) as analyzer:
         most_rows = most(problem.m.extent, analyzer) if conditions else None
-    return ProductSite(problem, is_outermost, most_rows, output_dtypes(copy, block)[0])
+    out_dtype, *_ = output_dtypes(copy, block)
+    gathered = find_gather(copy, block) or 1
+    return ProductSite(problem, is_outermost, most_rows, out_dtype, gathered)
 
 
 def check_rows(found: ProductSite) -> Any:

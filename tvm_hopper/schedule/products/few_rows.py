@@ -27,6 +27,7 @@ from .dot_shape import MOST_ROWS, VECTOR_BYTES, DotShape
 from .dots import DotKernel, apply_dots
 from .model import rank_both
 from .recognize import Matmul
+from .staging import leaves_operands_open
 
 
 def may_be_few_rows(given: MatmulConfig) -> bool:
@@ -39,6 +40,13 @@ def by_tiles(kernel: ClassKernel) -> ClassKernel:
     if not may_be_few_rows(kernel.config):
         return kernel
     return replace(kernel, config=replace(kernel.config, dots=False, direct=False))
+
+
+def by_threads(kernel: ClassKernel) -> ClassKernel:
+    """Let threads load operands of an epilogue, as far as that was left open, and has tiles."""
+    is_open = leaves_operands_open(kernel.config)
+    is_open = is_open and (kernel.rows or MOST_ROWS + 1) > MOST_ROWS  # dot products go with none
+    return replace(kernel, config=replace(kernel.config, operand_slots=0)) if is_open else kernel
 
 
 def apply_few_rows(

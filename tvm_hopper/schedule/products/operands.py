@@ -73,12 +73,9 @@ def _is_loadable(tensor: Any) -> bool:
 
 
 def is_loadable(shape: Any, dtype: str) -> bool:
-    """Tell whether a compact tensor has known extents, and rows at multiples of 16 bytes (TMA).
-
-    Of a symbolic extent TVM does not always find out how much of it a tile reads.
-    """
-    extents = [ir.static_int(x) for x in shape]
-    return None not in extents and (extents[-1] or 0) * dtype_bytes(dtype) % CHUNK_BYTES == 0
+    """Tell whether a compact tensor has rows of known length at multiples of 16 bytes (TMA)."""
+    row = ir.static_int(shape[-1])
+    return row is not None and row * dtype_bytes(dtype) % CHUNK_BYTES == 0
 
 
 def stage_operands(sch: s_tir.Schedule, store: Any, piece: Any, slots: int) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 from tvm import s_tir
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.column_reads import COLUMNS, column_read
 
 from .fuse import (
     check_one_use,
@@ -25,6 +26,7 @@ from .fuse import (
     inline_block,
     is_needed,
 )
+from .recognize import loops_around
 
 
 def output_dtypes(sch: s_tir.Schedule, block: Any) -> tuple[str, ...]:
@@ -39,6 +41,42 @@ def output_dtypes(sch: s_tir.Schedule, block: Any) -> tuple[str, ...]:
         todo += followers(sch, current)
     left = [x for x in seen if not followers(sch, x) or is_needed(sch, x)]
     return tuple(ir.dtype_of(sch.get(x).writes[0].source) for x in left)
+
+
+def find_gather(sch: s_tir.Schedule, block: Any) -> int | None:
+    """Return of how many elements the one block behind a product makes each of its own, or None.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Not changed.
+    block : SBlockRV
+        The multiply-add, in plain loops.
+    """
+    readers = followers(sch, block)
+    if len(readers) != 1 or followers(sch, readers[0]):
+        return None
+    node, product = sch.get(readers[0]), sch.get(block).writes[0].source
+    loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
+    loops = loops_around(sch, readers[0])
+    if len(loops) != 2 or len(node.iter_vars) != 2 or any(len(x.indices) != 2 for x in loads):
+        return None
+    row, column = (x.var for x in node.iter_vars)
+    if not all(x.indices[0].same_as(row) for x in loads):
+        return None
+    at = {column: ir.cast_like(loops[1].loop_var, column)}
+    reads = [column_read(ir.substitute(x.indices[1], at), loops[1]) for x in loads]
+    found = {(ir.static_int(x.start), x.step) for x in reads if x is not None}
+    steps = {step for _, step in found}
+    if None in reads or len(found) < 2 or len(steps) != 1:
+        return None
+    (step,) = steps
+    count = step // COLUMNS
+    starts = sorted(start for start, _ in found if start is not None)
+    whole = ir.is_const(ir.simplify(loops[1].extent * count - product.shape[-1]), 0)
+    if not whole or starts != [COLUMNS * i for i in range(count)]:
+        return None
+    return count
 
 
 def separate_outputs(sch: s_tir.Schedule, block: Any) -> list[Any]:

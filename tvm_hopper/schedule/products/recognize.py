@@ -23,6 +23,7 @@ from tvm_hopper.analysis.contraction import CASTS_NEEDED, Contraction, find_cont
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
+from tvm_hopper.facts.swizzle import span_elements
 
 FIRST = "compute it into a tensor first, in a block that is bound to threads"
 
@@ -376,3 +377,26 @@ def _is_reduction(var: IterVar) -> bool:
 def _known(extent: Any) -> Any:
     static = ir.static_int(extent)
     return extent if static is None else static
+
+
+def find_swizzle_violations(
+    problem: Matmul, tile: tuple[int, int, int], axis: str, config: Any
+) -> list[str]:
+    """Return where a swizzle that was asked for is wider than a row of a shared tile.
+
+    A row runs along the tensor's last dimension; a tile that lies MN-major and that consumers share
+    must have whole rows for each.
+    """
+    if config.swizzle is None:
+        return []
+    span = span_elements(config.swizzle, problem.lhs.dtype)
+    broken = []
+    for operand, outer, side in ((problem.lhs, tile[0], "m"), (problem.rhs, tile[1], "n")):
+        parts = config.sharers if axis == side else 1
+        row = tile[2] if operand.major == "k" else outer // parts
+        if row % span:
+            broken.append(
+                f"found swizzle={config.swizzle} with rows of {row} elements in {operand.name}'s "
+                f"tile; need multiples of {span} elements, or a narrower swizzle"
+            )
+    return broken

@@ -105,8 +105,12 @@ def _check_declaration(where: str, buffer: Any) -> None:
 
 def plan_operand(where: str, node: Any, load: Any) -> View | None:
     """Decide whether an operand needs a view: rows, then what is contiguous in memory."""
+    if str(load.source.scope()) != "global":
+        return None
     access = find_access(node, load.source, load.indices)
-    if access is None or len(access.moving) < 2 or str(load.source.scope()) != "global":
+    if access is None:
+        return _in_digits(node, load)
+    if len(access.moving) < 2:
         return None
     inner = _contiguous(access)
     if inner is None:
@@ -120,6 +124,23 @@ def plan_operand(where: str, node: Any, load: Any) -> View | None:
     _check_memory(where, access, inner, outer)
     _check_start(where, access, inner)
     return View(load.source, tuple(access.moving[d] for d in (*outer, inner)))
+
+
+def _in_digits(node: Any, load: Any) -> View | None:
+    """View an operand of which each index follows one variable, and one variable several indices.
+
+    B[j % 16 // 8, j // 16, j % 8, k] becomes B_view[j, k]: each digit of j is a dimension.
+    """
+    variables = [x.var for x in node.iter_vars]
+    used = [[i for i, v in enumerate(variables) if ir.depends_on(x, [v])] for x in load.indices]
+    places = [x[0] for x in used if len(x) == 1]
+    last = load.indices[-1]
+    whole = places and len(places) == len(used) and last.same_as(variables[places[-1]])
+    if not whole or places.count(places[-1]) != 1 or len(set(places)) != 2:
+        return None
+    inner = places[-1]
+    (outer,) = set(places) - {inner}
+    return View(load.source, (outer, inner))
 
 
 def plan_output(node: Any) -> View | None:

@@ -1,0 +1,123 @@
+"""`hs.matmul` of products whose epilogue takes several elements of a row: gates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+from tvm.target import Target
+
+from tests.schedule.refuse import refuse
+from tvm_hopper import explain
+from tvm_hopper import schedule as hs
+from tvm_hopper.schedule.products.outputs import find_gather
+from tvm_hopper.simulation import simulate, verify
+from tvm_hopper.testing.gates import gated_product
+
+H200 = "nvidia/nvidia-h200"
+
+
+def given(m, n, k, count=2):
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((m, k)).astype("float16")
+    w = (rng.standard_normal((count, n // 8, 8, k)) * k**-0.5).astype("float16")
+    return {"A": a, "W": w}
+
+
+def wanted(a, w):
+    parts = [a.astype("float64") @ x.reshape(-1, a.shape[1]).astype("float64").T for x in w]
+    gate = parts[0] / (1 + np.exp(-parts[0]))
+    return gate * np.prod(parts[1:], axis=0)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "config"),
+    [
+        (128, 128, 64, {}),
+        (100, 40, 64, {}),  # no whole tile
+        (70, 72, 128, {"tile": (128, 128, 64)}),
+        (64, 96, 64, {"tile": (64, 96, 64), "consumers": 3}),  # consumers by columns
+        (130, 64, 64, {"tile": (64, 64, 64), "stages": 2, "persistent": 3}),
+        (6, 64, 64, {}),  # fewer rows than any tile
+        (1, 256, 128, {}),
+        (1, 40, 64, {"tile": (128, 80, 64), "consumers": 2}),
+    ],
+)
+def test_values(m, n, k, config):
+    """In registers, and out in bounds: within a rounding of what float64 gives."""
+    sch = s_tir.Schedule(gated_product(m, n, k))
+    hs.matmul(sch, "C", hs.MatmulConfig(**config))
+    values = given(m, n, k)
+    done = simulate(sch, values, target=H200)
+    want = wanted(*values.values())
+    assert done.findings == ()
+    error = np.linalg.norm(done.outputs["D"] - want) / np.linalg.norm(want)
+    assert error < 4e-4
+
+
+def test_three_of_a_row():
+    sch = s_tir.Schedule(gated_product(64, 64, 64, count=3))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 48, 64)))
+    values = given(64, 64, 64, 3)
+    done = simulate(sch, values, target=H200)
+    want = wanted(*values.values())
+    assert np.linalg.norm(done.outputs["D"] - want) / np.linalg.norm(want) < 4e-4
+
+
+def test_size_classes():
+    """Few rows take tiles too: dot products and transposed tiles hold one element of a row."""
+    mod = gated_product("m", 64, 64)
+    sch = s_tir.Schedule(mod)
+    with Target(H200):
+        hs.matmul(sch, "C", classes=(1, 64))
+    for m in (1, 50, 70):
+        values = given(m, 64, 64)
+        out = {"D": np.zeros((m, 64), "float16")}
+        done = simulate(sch, {**values, **out}, target=H200)
+        want = wanted(*values.values())
+        assert done.findings == ()
+        assert np.linalg.norm(done.outputs["D"] - want) / np.linalg.norm(want) < 4e-4
+    text = str(explain(tvm.compile(sch.mod, target=H200)))
+    assert "x 8 x" in text  # a box of eights
+    assert "chosen by estimate" in text
+
+
+def test_verdict():
+    sch = s_tir.Schedule(gated_product(64, 64, 128))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 64, 64), stages=2))
+    report = verify(sch, given(64, 64, 128), target=H200, progress=False)
+    assert report.verdict == "clean", report.table()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"transposed": True},
+        {"split_k": 2},
+        {"dots": True},
+        {"direct": True},
+        {"store": "tma"},
+        {"cluster": (2, 1)},
+    ],
+)
+def test_what_does_not_go_with_it(config):
+    (name,) = config
+    match = f"found {name}.*and 2 elements of a row behind it"
+    refuse(gated_product(64, 64, 64), match, config=hs.MatmulConfig(**config))
+
+
+def test_a_tile_that_cuts_through_a_group():
+    config = hs.MatmulConfig(tile=(64, 40, 64))
+    refuse(gated_product(64, 80, 64), "found a tile of 40 columns.*multiples of 16", config=config)
+    config = hs.MatmulConfig(tile=(64, 48, 64), consumers=2)
+    refuse(gated_product(64, 96, 64), "48 columns for 2 consumers", config=config)
+
+
+@pytest.mark.parametrize("order", ["halves", "pairs"])
+def test_other_orders_are_refused(order):
+    """A thread holds eights of columns: what is somewhere else belongs into another kernel."""
+    mod = gated_product(64, 64, 64, order=order)
+    sch = s_tir.Schedule(mod)
+    assert find_gather(sch, sch.get_sblock("C")) is None
+    refuse(mod, "one element of the product for each element of the output|used more than once")

@@ -1,0 +1,136 @@
+"""Give a shared tile the extent that its accesses have, where TVM left that of a symbolic tensor.
+
+    for bx in thread_binding((m + 127) // 128, "blockIdx.x"):
+        tile = alloc((m, 64), "shared.dyn")
+        for i, j in grid(128, 64): if bx * 128 + i < m: tile[bx * 128 + i, j] = R[bx * 128 + i, j]
+        for i, j in grid(128, 64): if bx * 128 + i < m: ... tile[bx * 128 + i, j]
+  ->
+        tile = alloc((128, 64), "shared.dyn")
+        for i, j in grid(128, 64): if bx * 128 + i < m: tile[i, j] = R[bx * 128 + i, j]
+
+Stock CompactBufferAllocation finds a tile's place under a predicate where extents have 32 bits, and
+keeps the tensor's extent where they have 64, as those of a Relax model have.
+
+Before: blocks and regions, buffers as TVM left them.  After: tiles are static.
+Not here: tiles whose accesses do not all begin at one place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir as tvm_ir
+from tvm import sym, tirx
+from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """A tile with an extent that is not static: where each dimension begins, and its extent."""
+
+    buffer: ir.Var
+    starts: tuple[Any, ...]
+    extents: tuple[Any, ...]
+
+
+def plan_tiles(kernel: ir.For) -> tuple[TileShape, ...]:
+    """Find the tiles of which every access lies behind one place, as far as is static."""
+    found = []
+    for block in ir.find_all(kernel, ir.SBlock):
+        for buffer in block.alloc_buffers:
+            if ir.is_shared(buffer) and None in map(ir.static_int, buffer.shape):
+                shape = _shape(kernel, block, buffer)
+                if shape is not None:
+                    found.append(shape)
+    return tuple(found)
+
+
+def _shape(kernel: ir.For, block: ir.SBlock, buffer: ir.Var) -> TileShape | None:
+    accesses = ir.accesses(block, buffer)
+    outside = [x for x in ir.find_all(kernel, ir.For) if ir.uses_node(x.body, block)]
+    loops = [x for x in ir.find_all(block, ir.For) if x not in outside]
+    inside = [x for x in (*outside, *loops) if _is_inner(x, outside)]
+    analyzer = sym.Analyzer()
+    for loop in inside:
+        analyzer.bind(loop.loop_var, ir.range_of(loop))
+    starts: list[Any] = []
+    extents: list[Any] = []
+    for axis, extent in enumerate(buffer.shape):
+        zero = tirx.IntImm(ir.dtype_of(extent), 0)
+        if ir.static_int(extent) is not None:
+            starts.append(zero)
+            extents.append(extent)
+            continue
+        bounds = [_bounds(list(x.indices)[axis], inside, analyzer) for x in accesses]
+        if not bounds or any(most is None for _, most in bounds):
+            return None
+        first, _ = bounds[0]
+        if not all(tvm_ffi.structural_equal(first, other) for other, _ in bounds):
+            return None
+        starts.append(first)
+        extents.append(tirx.IntImm(ir.dtype_of(extent), max(most or 0 for _, most in bounds)))
+    return TileShape(buffer, tuple(starts), tuple(extents))
+
+
+def _is_inner(loop: ir.For, outside: list[ir.For]) -> bool:
+    """Tell whether a loop counts elements of one tile: threads do, blocks and trips do not."""
+    if loop.kind == ir.ForKind.THREAD_BINDING:
+        return not str(loop.thread_binding.thread_tag).startswith("block")
+    return loop not in outside
+
+
+def _bounds(index: Any, loops: list[ir.For], analyzer: sym.Analyzer) -> tuple[Any, int | None]:
+    """Return where an index begins, and how many places it has from there on."""
+    start = ir.simplify(ir.substitute(index, {x.loop_var: 0 for x in loops}))
+    rest = ir.simplify(index - ir.cast_like(start, index), analyzer)
+    known = analyzer.const_int_bound(rest)
+    if int(known.min_value) < 0 or int(known.max_value) >= 2**31:
+        return start, None
+    return start, int(known.max_value) + 1
+
+
+def rewrite_tiles(kernel: ir.For, plan: tuple[TileShape, ...]) -> ir.For:
+    """Let each tile begin where its accesses do."""
+    for tile in plan:
+        new = ir.new_buffer(
+            str(tile.buffer.name),
+            tile.extents,
+            ir.dtype_of(tile.buffer),
+            str(tile.buffer.scope()),
+            int(tile.buffer.ty.data_alignment),
+        )
+
+        def index(old: list[Any], tile: TileShape = tile) -> list[Any]:
+            pairs = zip(old, tile.starts, strict=True)
+            return [ir.simplify(x - ir.cast_like(start, x)) for x, start in pairs]
+
+        def region(old: list[Any], tile: TileShape = tile) -> list[Any]:
+            first = index([x.min for x in old], tile)
+            pairs = zip(first, old, strict=True)
+            return [tvm_ir.Range.from_min_extent(x, r.extent) for x, r in pairs]
+
+        kernel = ir.reallocate(
+            ir.reindex(kernel, tile.buffer, new, index, region), tile.buffer, new
+        )
+    return kernel
+
+
+@prim_func_pass(opt_level=0, name="tvm_hopper.CompactTiles")
+class CompactTiles:
+    """See the module's docstring for the rewrite."""
+
+    def transform_function(self, func, mod, ctx):
+        """Compact the tiles of one function's kernels."""
+
+        def compact(kernel: ir.For) -> ir.For:
+            if not (plan := plan_tiles(kernel)):
+                return kernel
+            after = rewrite_tiles(kernel, plan)
+            assert not plan_tiles(after), "CompactTiles left a tile behind"
+            return after
+
+        return ir.map_kernels(func, compact)

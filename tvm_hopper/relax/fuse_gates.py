@@ -1,0 +1,223 @@
+"""Make a gate's activation part of the product of gate and up, which is one.
+
+    g = R.call_tir(linear, (x, w), R.Tensor((rows, 2 * N)))                      w: (2 * N, K)
+    y = R.call_tir(split_silu_multiply, (g,), R.Tensor((rows, N)))
+  ->
+    v = R.reshape(w, (2, N // 8, 8, K))
+    y = R.call_tir(fused_linear_split_silu_multiply, (x, v), R.Tensor((rows, N)))
+
+Columns of the product are dealt out anew: eights of gate and of up stand beside each other, so that
+a thread of a product's kernel holds what an element of y is made of.  The weight is another view.
+
+Needs: fused functions in rows (FlattenBatch).
+Leaves: functions that `hs.matmul` takes; others stay two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, s_tir, sym, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.target import Target
+from tvm.tirx import IndexMap
+
+from tvm_hopper import dlight, ir
+from tvm_hopper.analysis.column_reads import COLUMNS
+from tvm_hopper.dlight.product import products
+from tvm_hopper.schedule.reasons import TVM_ERRORS
+
+from .flat_functions import has_product
+from .fuse_rows import fuse, pair_name
+from .options import ModelOptions
+from .row_pairs import Pair, find_pairs, reduces
+
+GATES = 2
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FuseGates")
+class FuseGates:
+    """The pass; see the module.
+
+    Parameters
+    ----------
+    options : ModelOptions
+        How products are computed.
+    """
+
+    def __init__(self, options: ModelOptions) -> None:
+        self.options = options
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Fuse pairs of calls, where `hs.matmul` takes the function of both."""
+        target = Target.current(allow_none=False)
+        made: dict[Any, Any] = {}
+        found: dict[Any, list[tuple[Pair, Any]]] = {}
+        for gv, func in mod.functions.items():
+            if not isinstance(func, relax.Function):
+                continue
+            for block in func.body.blocks:
+                for pair in find_pairs(mod, func, block, has_product, _is_behind, same_shape=False):
+                    if pair.both:
+                        continue
+                    if pair.key not in made:
+                        made[pair.key] = gated_function(mod, pair, target, self.options)
+                    if made[pair.key] is not None:
+                        found.setdefault(gv, []).append((pair, made[pair.key]))
+        rewriter = _Gates(mod)
+        for gv, chosen in found.items():
+            rewriter.enter(gv, mod[gv], chosen)
+        return rewriter.builder_.get() if found else mod
+
+
+def _is_behind(func: tirx.PrimFunc) -> bool:
+    return not reduces(func)
+
+
+def gated_function(
+    mod: tvm.IRModule, pair: Pair, target: Target, options: ModelOptions
+) -> tirx.PrimFunc | None:
+    """Return one function of two, None where it is not one that `hs.matmul` takes."""
+    try:
+        func = interleaved(fuse(mod, pair))
+    except TVM_ERRORS:  # what TVM cannot fuse or inline stays two functions
+        return None
+    if func is None:
+        return None
+    rule = dlight.Matmul(
+        options.accumulate, classes=options.classes, batch_invariant=options.batch_invariant
+    )
+    return func if rule.apply(func, target, False) is not None else None
+
+
+def interleaved(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """Deal out the columns of a product in eights, where what is behind it takes two halves.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        A product of (rows, K) and (2 * N, K), and elementwise blocks behind it, to (rows, N).
+
+    Returns
+    -------
+    func : PrimFunc or None
+        With a weight of (2, N // 8, 8, K); None: it is no such function.
+    """
+    sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
+    name, *others = products(sch)
+    if others:
+        return None
+    block = sch.get_sblock(name)
+    while readers := [x for x in sch.get_consumers(block) if sch.get_consumers(x)]:
+        sch.compute_inline(readers[0])
+    node = sch.get(block)
+    if len(sch.get_consumers(block)) != 1 or len(node.writes[0].source.shape) != GATES:
+        return None
+    (last,) = sch.get_consumers(block)
+    columns = ir.static_int(node.writes[0].source.shape[-1])
+    width = ir.static_int(sch.get(last).writes[0].source.shape[-1])
+    if columns is None or width is None or columns != GATES * width or width % COLUMNS:
+        return None
+    axes = [x.var for x in node.iter_vars]
+    place = next(i for i, x in enumerate(axes) if node.body.indices[-1].same_as(x))
+    weight = next(
+        (i for i, x in enumerate(node.reads) if x.region[0].min.same_as(axes[place])), None
+    )
+    if weight is None or len(node.reads[weight].region) != GATES:
+        return None
+
+    def dealt(column: Any) -> Any:
+        inside = column % width
+        group = COLUMNS * GATES
+        return inside // COLUMNS * group + column // width * COLUMNS + inside % COLUMNS
+
+    dtype = ir.dtype_of(axes[place])
+    order = IndexMap.from_func(
+        lambda *i: [dealt(x) if j == place else x for j, x in enumerate(i)],
+        ndim=len(axes),
+        index_dtype=dtype,
+    )
+    out = IndexMap.from_func(lambda i, j: [i, dealt(j)], ndim=2, index_dtype=dtype)
+    view = IndexMap.from_func(
+        lambda j, k: [j // width, j % width // COLUMNS, j % COLUMNS, k], ndim=2, index_dtype=dtype
+    )
+    sch.transform_layout(block, ("read", weight), view)
+    sch.transform_block_layout(block, order)
+    sch.transform_layout(block, ("write", 0), out)
+    new = _plain(sch.mod["main"])
+    symbol = (func.attrs or {}).get("global_symbol")
+    return (
+        new.without_attr("global_symbol")
+        if symbol is None
+        else new.with_attr("global_symbol", symbol)
+    )
+
+
+def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Simplify indices by what the blocks' variables run over: of j below N, j % N is j."""
+
+    def simplified(block: ir.SBlock, mutate: Any) -> ir.SBlock:
+        block = mutate.default_mutate(block)
+        analyzer = sym.Analyzer()
+        for x in block.iter_vars:
+            analyzer.bind(x.var, x.dom)
+
+        def load(node: ir.TensorLoad, inner: Any) -> Any:
+            node = inner.default_mutate(node)
+            return tirx.BufferLoad(node.source, [analyzer.simplify(x) for x in node.indices])
+
+        def touch(node: ir.TensorRegion, inner: Any) -> Any:
+            node = inner.default_mutate(node)
+            ranges = [
+                tvm.ir.Range.from_min_extent(*map(analyzer.simplify, (x.min, x.extent)))
+                for x in node.region
+            ]
+            return tirx.BufferRegion(node.source, ranges)
+
+        return ir.mutate(block, [(ir.TensorLoad, load), (ir.TensorRegion, touch)])
+
+    def leaf(block: ir.SBlock, mutate: Any) -> ir.SBlock:
+        return simplified(block, mutate) if block.iter_vars else mutate.default_mutate(block)
+
+    return func.with_body(ir.mutate(func.body, [(ir.SBlock, leaf)]))
+
+
+@mutator
+class _Gates(PyExprMutator):  # type: ignore[misc]
+    """Calls one function for both of a pair, with another view of the weight."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.added: dict[Any, Any] = {}
+        self.pairs: dict[Any, tuple[Pair, Any]] = {}
+        self.firsts: set[Any] = set()
+
+    def enter(self, gv: Any, func: relax.Function, pairs: list[tuple[Pair, Any]]) -> None:
+        """Rewrite one function."""
+        self.pairs = {x.second.var: (x, made) for x, made in pairs}
+        self.firsts = {x.first.var for x, _ in pairs}
+        self.builder_.update_func(gv, self.visit_expr(func))
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        """Emit nothing for the first, and the call of both where the second was called."""
+        if binding.var in self.firsts:
+            return
+        if binding.var not in self.pairs:
+            super().visit_var_binding_(binding)
+            return
+        pair, made = self.pairs[binding.var]
+        if pair.key not in self.added:
+            self.added[pair.key] = self.builder_.add_func(made, pair_name(pair))
+        others = [x for i, x in enumerate(pair.second.value.args[1].fields) if i != pair.place]
+        given = [self.visit_expr(x) for x in [*pair.first.value.args[1].fields, *others]]
+        args = []
+        for x, param in zip(given, made.params, strict=False):
+            shape = list(param.ty.shape)
+            if len(shape) != len(x.ty.shape.values):
+                x = self.builder_.emit(relax.op.reshape(x, shape))
+            args.append(x)
+        call = relax.call_tir(self.added[pair.key], args, pair.second.value.ty_args[0])
+        is_inner = isinstance(binding.var, relax.DataflowVar)
+        emit = self.builder_.emit if is_inner else self.builder_.emit_output
+        self.set_var_remap(binding.var, emit(call))

@@ -1,0 +1,169 @@
+"""Epilogues that make each element of several of a row: a gate's activation times what it gates.
+
+    C[i, j] += A[i, k] * W[j % 16 // 8, j // 16, j % 8, k]
+    D[i, j] = silu(C[i, j // 8 * 16 + j % 8]) * C[i, j // 8 * 16 + 8 + j % 8]
+
+Columns of gate and up stand in eights beside each other: a thread holds both, in any tile of whole
+sixteens.  TVM's reverse_compute_inline takes one element for one; here the block moves to the tile,
+and reads the accumulator there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm import s_tir
+
+from tvm_hopper.analysis.column_reads import COLUMNS
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.requests.targets import chip_of_target
+
+from .classes import ClassKernel, product_of
+from .config import MatmulConfig, split_axis
+from .estimate import ProductShape
+from .fuse import followers, fuse_side_inputs, inline_block
+from .model import SHOWN, rank_both
+from .recognize import Matmul
+
+READ_REGION = "explicit_read_region"  # TVM's, of annotate_buffer_access
+RANKED = 400  # tiles that are looked at, the best first
+
+
+def plain_config(given: MatmulConfig) -> MatmulConfig:
+    """Return a configuration with what goes with such an epilogue, its tile open or as it was."""
+    return replace(
+        given,
+        transposed=False,
+        split_k=1,
+        split_mode=None,
+        dots=False,
+        direct=False,
+        cluster=(1, 1),
+        operand_slots=0,
+    )
+
+
+def choose_tile(
+    wanted: ProductShape, config: MatmulConfig, count: int
+) -> tuple[MatmulConfig, list[str]]:
+    """Choose a tile of whole groups; the best ones are returned too, a line each.
+
+    Parameters
+    ----------
+    wanted : ProductShape
+        The product.
+    config : MatmulConfig
+        Of `plain_config`; where it has a tile it stays as it is.
+    count : int
+        Elements of the product for each of the output.
+    """
+    if config.tile is not None:
+        return config, []
+    ranked = rank_both(wanted, config, chip_of_target(), RANKED)
+    whole = [x for x in ranked if is_whole(x.tile, x.consumers, count)]
+    if whole:
+        best, *_ = whole
+        pending = config.wgmma_pending
+        pending = best.pending or None if pending is None else pending
+        config = replace(config, tile=best.tile, consumers=best.consumers, wgmma_pending=pending)
+    return config, [str(x) for x in whole[:SHOWN]]
+
+
+def excluded(given: MatmulConfig) -> str:
+    """Return what of a configuration does not go with such an epilogue, empty if all does."""
+    asked = {
+        "transposed=True": given.transposed,
+        f"split_k={given.split_k}": given.parts > 1,
+        "dots": given.dots,
+        "direct": given.direct,
+        f"store={given.store!r}": given.store is not None,
+        f"cluster={given.cluster}": given.in_cluster,
+    }
+    return next((name for name, is_asked in asked.items() if is_asked), "")
+
+
+def for_gather(
+    problem: Matmul, kernel: ClassKernel, count: int, out_dtype: str
+) -> tuple[ClassKernel, list[str]]:
+    """Leave a kernel what goes with such an epilogue, and choose a tile of whole groups.
+
+    The best tiles are returned too, a line each; none where one is given.
+
+    Raises
+    ------
+    ScheduleError
+        What was asked for needs an element of the product for each of the output.
+    """
+    if name := excluded(kernel.config):
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"{name}, and {count} elements of a row behind it for each of the output",
+            "rows of the product in the rows of a tile that one thread block sums and stores",
+            "leave it out, or make the block behind it a kernel of its own",
+        )
+    wanted = product_of(problem, kernel, (out_dtype,))
+    config, lines = choose_tile(wanted, plain_config(kernel.config), count)
+    return replace(kernel, config=config), lines
+
+
+def check_gather(problem: Matmul, tile_n: int, groups: int, count: int) -> None:
+    """Refuse a tile that cuts through a group of columns.
+
+    Raises
+    ------
+    ScheduleError
+        Columns of a consumer are no multiple of those of a group.
+    """
+    if tile_n % (groups * COLUMNS * count):
+        raise cannot_schedule(
+            f"block {problem.name}",
+            f"a tile of {tile_n} columns"
+            + (f" for {groups} consumers" if groups > 1 else "")
+            + f", of which each output takes {count}, {COLUMNS} columns apart",
+            f"multiples of {COLUMNS * count} columns",
+            "choose another tile",
+        )
+
+
+def is_whole(tile: tuple[int, int, int], consumers: int, count: int) -> bool:
+    """Tell whether each consumer of a tile has whole groups of columns."""
+    groups = consumers if split_axis(tile[0], tile[1], consumers) == "n" else 1
+    return tile[1] % (groups * COLUMNS * count) == 0
+
+
+def fuse_gather(sch: s_tir.Schedule, store: Any, part: Any, count: int) -> Any:
+    """Move the block behind the product to its tile, in place of what stores the accumulator.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Changed in place.
+    store : SBlockRV
+        What `cache_write` of the accumulator returned, already at its loop.
+    part : LoopRV
+        That loop.
+    count : int
+        Elements of the product for each of the output.
+
+    Returns
+    -------
+    store : SBlockRV
+        The block, which reads the accumulator and stores the output.
+    """
+    (reader,) = sch.get_consumers(store)
+    while followers(sch, reader):  # the crop of padding
+        (following,) = followers(sch, reader)
+        inline_block(sch, sch.compute_inline, reader)
+        reader = following
+    fuse_side_inputs(sch, reader, store)
+    product = sch.get(store).writes[0].source
+    index = next(i for i, x in enumerate(sch.get(reader).reads) if x.source.same_as(product))
+    # The hull of whole groups, which TVM finds no way to from the indices themselves.
+    sch.annotate_buffer_access(
+        reader, index, "read", lambda i, j: ((i, i + 1), (j * count, j * count + count))
+    )
+    sch.reverse_compute_at(reader, part, preserve_unit_loops=True)
+    sch.unannotate(reader, READ_REGION)
+    inline_block(sch, sch.compute_inline, store)
+    return reader

@@ -42,7 +42,8 @@ def plan_guard(root: ir.Stmt, kernel: ir.For) -> list[Any]:
 
 def _is_counted(root: ir.Stmt, extent: Any) -> bool:
     """Tell a number that the host asks for: at least one, where there are tiles (CountBlocks)."""
-    binds = ir.find_all(root, tirx.Bind, lambda x: extent.same_as(x.var))
+    count = extent.value if isinstance(extent, tirx.Cast) else extent  # tensors counted by int64
+    binds = ir.find_all(root, tirx.Bind, lambda x: count.same_as(x.var))
     return any(
         call.op.name.endswith("call_packed")
         for bind in binds

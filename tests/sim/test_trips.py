@@ -309,9 +309,14 @@ def test_control_that_depends_on_data_is_run_with_data():
     program = ring(by_data)
     assert planned(program).refused == "cuda.mbarrier_wait depends on data"
     turns = np.arange(TURNS, dtype="int32")
-    assert verify(program, {"A": turns}).findings[0].rule == "INCOMPLETE"  # the skeleton's
-    assert {verdict for _, _, verdict in verify(program, {"A": turns}).runs} == {"clean"}
-    assert "error" in {verdict for _, _, verdict in verify(program, {"A": turns // 2}).runs}
+    assert verify(program).findings[0].rule == "INCOMPLETE"  # the skeleton's, which asks for A
+    report = verify(program, {"A": turns})
+    assert report.verdict == "clean", str(report)
+    assert {verdict for _, _, verdict in report.runs} == {"clean"}
+    assert "by what A holds in this call" in str(report)
+    wrong = verify(program, {"A": turns // 2})
+    assert wrong.verdict == "error"
+    assert "error" in {verdict for _, _, verdict in wrong.runs}
 
 
 @pytest.mark.parametrize(("value", "verdict"), [("equal", "clean"), ("own", "error")])

@@ -27,6 +27,7 @@ RESTORED = (
     keys.PERSISTENT,
     keys.TURNS,
     keys.CHOSEN_FOR,
+    keys.EARLY_START,
     keys.SHARE_LOADS,
     keys.CONFIGURATION,
     keys.MEMORY_BOUND,

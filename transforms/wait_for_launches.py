@@ -16,13 +16,28 @@ and the kernel is launched with "programmatic stream serialization" (TVM's word 
 among the launch parameters).  What stands in front of the wait, the schedule has promised, reads
 what no earlier launch of the stream writes: weights.
 
+    for bx in thread_binding(64, "blockIdx.x", annotations={"tvm_hopper.early_start": 1}):
+        if t == 0: barriers, and words to fetch tensor maps
+        __syncthreads
+        if t < 128: loads by TMA else: products, and stores
+  ->
+    for bx in thread_binding(64, "blockIdx.x"):
+        if t == 0: barriers, and words to fetch tensor maps
+        __syncthreads
+        griddepcontrol.wait
+        if t < 128: loads by TMA, griddepcontrol.launch_dependents else: products, and stores
+
+promises nothing: all that touches memory stands behind the wait, which all threads come to. The
+next launch may begin when this one's loads are on their way (without roles: behind the wait), so
+that those in front of this one have ended, and waits for this one.
+
 CUDA's compiler takes for constant what is read through `__restrict__` pointers alone, and loads it
 where it likes, in front of the wait too (seen in SASS).  `LoadInOrder` takes the word off kernels
 that are launched so, when TVM has made them.
 
-Before: loads stand as they will run.  After: every kernel of such a function waits; none has an
-`early_loads` block.
-Not here: kernels of functions without such loads; they are launched as ever.
+Before: loads stand as they will run.  After: every kernel of a function with early loads waits, and
+each that is to start early; none has an annotation of these left.
+Not here: other kernels beside one that starts early are launched as ever (LoadInOrder).
 """
 
 from __future__ import annotations
@@ -36,7 +51,7 @@ from tvm.tirx.transform import prim_func_pass
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.requests.keys import EARLY_LOADS
+from tvm_hopper.requests.keys import EARLY_LOADS, EARLY_START
 
 LAUNCH_PARAMS = "tirx.kernel_launch_params"
 PROGRAMMATIC = "tirx.use_programtic_dependent_launch"  # so TVM's runtime calls it
@@ -50,14 +65,14 @@ class WaitPlace:
     loops: tuple[ir.For, ...]
 
 
-def plan_wait(kernel: ir.For) -> WaitPlace:
-    """Find the first statement that touches what an earlier launch may."""
+def plan_wait(kernel: ir.For) -> WaitPlace | None:
+    """Find the first statement that touches what an earlier launch may; None if nothing does."""
     early = ir.find_blocks(kernel, EARLY_LOADS)
     place = _descend(kernel, early, ())
-    if place is None:
-        name = early[0].name_hint if early else kernel.loop_var.name
+    if place is None and early:
+        where = f"block {early[0].name_hint}, {EARLY_LOADS}"
         found = "nothing but such loads in the kernel"
-        raise cannot_lower(f"block {name}, {EARLY_LOADS}", found, "something to wait for behind it")
+        raise cannot_lower(where, found, "something to wait for behind it")
     for block in early:
         for store in ir.find_all(block, ir.BufferStore):
             if str(store.buffer.scope()) != "local":
@@ -72,7 +87,8 @@ def plan_wait(kernel: ir.For) -> WaitPlace:
 def _descend(stmt: Any, early: list[Any], loops: tuple[ir.For, ...]) -> WaitPlace | None:
     if not _is_late(stmt, early):
         return None
-    if not any(ir.uses_node(stmt, x) for x in early) and not _binds_threads(stmt):
+    is_plain = not any(ir.uses_node(stmt, x) for x in early) and not _binds_threads(stmt)
+    if is_plain and (early or not _is_straight(stmt)):
         return WaitPlace(stmt, loops)
     if isinstance(stmt, ir.SeqStmt):
         first = next(x for x in stmt.seq if _is_late(x, early))
@@ -87,6 +103,13 @@ def _descend(stmt: Any, early: list[Any], loops: tuple[ir.For, ...]) -> WaitPlac
     return WaitPlace(stmt, loops)
 
 
+def _is_straight(stmt: Any) -> bool:
+    """Tell a statement all of whose parts every thread comes to: barriers are made in front."""
+    if isinstance(stmt, ir.SBlockRealize):
+        return ir.is_const(stmt.predicate, 1)
+    return isinstance(stmt, (ir.SeqStmt, tirx.AttrStmt))
+
+
 def _binds_threads(stmt: Any) -> bool:
     return bool(ir.find_all(stmt, ir.For, lambda x: x.kind == ir.ForKind.THREAD_BINDING))
 
@@ -94,6 +117,8 @@ def _binds_threads(stmt: Any) -> bool:
 def _is_late(stmt: Any, early: list[Any]) -> bool:
     """Tell whether a statement touches memory of the device in any other way than early loads."""
     rest = ir.replace_nodes(stmt, ir.SBlock, {x: ir.with_block(x, body=ir.seq()) for x in early})
+    if ir.find_all(rest, ir.Call, _is_copy):
+        return True
     loads = (x.source for x in ir.find_all(rest, ir.TensorLoad))
     stores = (x.buffer for x in ir.find_all(rest, ir.BufferStore))
     calls = ir.find_all(rest, ir.Call, lambda x: ir.pointer_of(x) is not None)
@@ -101,24 +126,69 @@ def _is_late(stmt: Any, early: list[Any]) -> bool:
     return any(str(x.scope()) in ("", "global") for x in touched)
 
 
-def rewrite_wait(kernel: ir.For, place: WaitPlace) -> ir.For:
+def _is_copy(call: ir.Call) -> bool:
+    """Tell an asynchronous copy, whose tensor map says nothing of its tensor."""
+    return any(name in str(call.op.name) for name in ("cp_async", "cp_reduce"))
+
+
+def rewrite_wait(kernel: ir.For, place: WaitPlace | None) -> ir.For:
     """Put the wait in its place, and let the next launch begin."""
+    if place is None:
+        return ir.replace(kernel, ir.For, _without_start)
     first = ir.conjunction(loop.loop_var.equal(loop.min) for loop in place.loops)
     wait = ir.seq(fences.wait_for_launches())
     if not ir.is_const(first, 1):
         wait = ir.IfThenElse(first, wait, None)
-    body = ir.replace_nodes(kernel, ir.Stmt, {place.stmt: ir.seq(wait, place.stmt)})
+    if ir.find_blocks(kernel, EARLY_LOADS):
+        body = ir.replace_nodes(kernel, ir.Stmt, {place.stmt: ir.seq(wait, place.stmt)})
+        return let_next_begin(ir.replace(body, ir.SBlock, _without_loads))
+    # Of a chain of launches the one behind this begins when the one in front has ended.
+    begun = _begin_behind_loads(place.stmt)
+    after = ir.seq(fences.launch_dependents(), place.stmt) if begun is None else begun
+    body = ir.replace_nodes(kernel, ir.Stmt, {place.stmt: ir.seq(wait, after)})
+    return ir.replace(body, ir.For, _without_start)
 
-    def plain(block: ir.SBlock) -> ir.SBlock:
-        if EARLY_LOADS not in block.annotations:
-            return block
-        rest = {k: v for k, v in block.annotations.items() if k != EARLY_LOADS}
-        return ir.with_block(block, annotations=rest)
 
-    body = ir.replace(body, ir.SBlock, plain)
-    outer = ir.find_all(body, ir.SBlock)[0]
+def _begin_behind_loads(roles: ir.Stmt) -> ir.Stmt | None:
+    """Let a producer's thread have the next launch begin behind its last load; None without one.
+
+    Blocks of that launch take the room that is free then: SMs that are idle get all that have room
+    there, and the sooner they come the fewer SMs they share.
+    """
+    if not isinstance(roles, ir.IfThenElse) or roles.else_case is None:
+        return None
+    for part in ir.statements(roles.then_case):
+        if isinstance(part, ir.IfThenElse) and part.else_case is None:
+            loads = ir.seq(part.then_case, fences.launch_dependents())
+            elected = ir.IfThenElse(part.condition, loads, None)
+            return ir.replace_nodes(roles, ir.IfThenElse, {part: elected})
+    return None
+
+
+def let_next_begin(kernel: ir.For) -> ir.For:
+    """Let the next launch begin as soon as all of this one's thread blocks have."""
+    outer = ir.find_all(kernel, ir.SBlock)[0]
     start = ir.with_block(outer, body=ir.seq(fences.launch_dependents(), outer.body))
-    return ir.replace_nodes(body, ir.SBlock, {outer: start})
+    return ir.replace_nodes(kernel, ir.SBlock, {outer: start})
+
+
+def _without_loads(block: ir.SBlock) -> ir.SBlock:
+    if EARLY_LOADS not in block.annotations:
+        return block
+    rest = {k: v for k, v in block.annotations.items() if k != EARLY_LOADS}
+    return ir.with_block(block, annotations=rest)
+
+
+def starts_early(loop: ir.For) -> bool:
+    """Tell whether a kernel asks to begin early."""
+    return EARLY_START in loop.annotations
+
+
+def _without_start(loop: ir.For) -> ir.For:
+    if not starts_early(loop):
+        return loop
+    rest = {k: v for k, v in loop.annotations.items() if k != EARLY_START}
+    return ir.with_body(loop, loop.body, annotations=rest)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.WaitForLaunches")
@@ -127,9 +197,16 @@ class WaitForLaunches:
 
     def transform_function(self, func, mod, ctx):
         """Let the kernels of one function begin early."""
-        if not ir.find_blocks(func.body, EARLY_LOADS):
+        early = bool(ir.find_blocks(func.body, EARLY_LOADS))
+        if not early and not ir.find_all(func.body, ir.For, starts_early):
             return func
-        after = ir.map_kernels(func, lambda kernel: rewrite_wait(kernel, plan_wait(kernel)))
+
+        def wait(kernel: ir.For) -> ir.For:
+            if early or ir.find_all(kernel, ir.For, starts_early):
+                return rewrite_wait(kernel, plan_wait(kernel))
+            return kernel  # launched as ever, see LoadInOrder
+
+        after = ir.map_kernels(func, wait)
         assert not ir.find_blocks(after.body, EARLY_LOADS), "WaitForLaunches left a load"
         tags = [str(x) for x in after.attrs.get(LAUNCH_PARAMS, [])]
         return after.with_attr(LAUNCH_PARAMS, [*tags, PROGRAMMATIC])

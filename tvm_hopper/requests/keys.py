@@ -66,6 +66,7 @@ PERSISTENT = "tvm_hopper.persistent"
 TURNS = "tvm_hopper.turns"
 CHOSEN_FOR = "tvm_hopper.chosen_for"
 SHARE_LOADS = "tvm_hopper.share_loads"
+EARLY_START = "tvm_hopper.early_start"
 # -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
 MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
@@ -268,6 +269,15 @@ KEYS: dict[str, Key] = {
             (LOOP,),
             int,
             "thread blocks along blockIdx.z are a cluster, and load once what several of them need",
+            (1,),
+            axis="blockIdx.x",
+        ),
+        Key(
+            EARLY_START,
+            (LOOP,),
+            int,
+            "the kernel begins while the launch before it ends, and waits for it in front of "
+            "whatever touches memory",
             (1,),
             axis="blockIdx.x",
         ),

@@ -40,7 +40,7 @@ from .few_rows import apply_few_rows, by_tiles, may_be_few_rows
 from .model import SYMBOLIC_EXTENT, choose_config, listed
 from .normalize import normalized
 from .operands import operand_dtypes
-from .outputs import keep_in_registers, output_dtypes, separate_outputs
+from .outputs import keep_in_registers, output_dtypes, separate_outputs, starts_early
 from .parts import for_any_rows
 from .recognize import (
     Matmul,
@@ -54,7 +54,7 @@ from .staging import (
     EpilogueTypes,
     choose_staging,
     find_staging_violations,
-    leaves_off_sectors,
+    leaves_in_boxes,
     leaves_operands_open,
     stage_output,
     through_shared_memory,
@@ -296,6 +296,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         fuse.fuse_epilogue(sch, store)
         if config.store is not None:
             operands += stage_output(sch, store, config)
+    if starts_early(sch, stores, config.early_start):
+        sch.annotate(n_outer, keys.EARLY_START, 1)
     if asked and not operands:
         raise cannot_schedule(
             f"block {problem.name}",
@@ -360,8 +362,9 @@ def _fit(
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
     plain = config
     if not is_sampled(config):
-        config = through_shared_memory(config, problem.output.shape, epilogue)
-        if is_open and leaves_off_sectors(config, problem.output.shape, epilogue, k):
+        shape = problem.output.shape
+        config = through_shared_memory(config, shape, epilogue)
+        if is_open and leaves_in_boxes(config, shape, dtype, epilogue, k, is_depth_open, ARCH):
             config = plain = replace(config, store="tma")
     config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
     if plain.store is None and not config.operand_slots:

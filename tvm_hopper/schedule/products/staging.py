@@ -160,67 +160,18 @@ def through_shared_memory(
     return replace(config, store=STORES[0]) if all(rows.values()) else config
 
 
-def leaves_in_boxes(
-    config: MatmulConfig,
-    shape: Any,
-    dtype: str,
-    epilogue: EpilogueTypes,
-    k: Any,
-    may_take_stages: bool,
-    arch: Arch,
-) -> bool:
-    """Tell whether outputs leave through shared memory where nobody has asked for a way.
+def leaves_off_sectors(config: MatmulConfig, shape: Any, epilogue: EpilogueTypes, k: Any) -> bool:
+    """Tell whether stores by threads would touch parts of sectors, in a kernel that mostly stores.
 
-    Parameters
-    ----------
-    config
-        Complete, but for how outputs leave.
-    shape
-        Of the outputs.
-    dtype
-        Of the operands.
-    epilogue
-        Types of what is written and read behind the product.
-    k
-        Terms of the sum.
-    may_take_stages
-        Nobody asked for the number of stages.
-    arch
-        The chip's limits.
+    Such stores are 1.2 to 1.4 times slower than those of whole boxes (9680x12488x96,
+    11592x16296x128, 15440x10440x64, bfloat16, H200).
     """
     depth = ir.static_int(k)
-    if not leaves_operands_open(config) or depth is None:
+    if not leaves_operands_open(config) or depth is None or depth > MOST_SHALLOW:
         return False
-    if not all(is_loadable(shape, x) for x in epilogue.outputs):
-        return False
-    if depth <= MOST_SHALLOW and _is_off_sectors(shape, epilogue):
-        return True
-    is_deep = depth >= LEAST_DEEP and config.persistent != 0 and may_take_stages
-    return is_deep and _has_room_behind(config, dtype, epilogue, arch)
-
-
-def _is_off_sectors(shape: Any, epilogue: EpilogueTypes) -> bool:
-    """Tell whether stores by threads would touch parts of sectors.
-
-    In a kernel that mostly stores these are 1.2 to 1.4 times slower than those of whole boxes
-    (9680x12488x96, 11592x16296x128, 15440x10440x64, bfloat16, H200).
-    """
     row = ir.static_int(shape[-1]) or 0
-    return any(row * dtype_bytes(x) % SECTOR_BYTES for x in epilogue.outputs)
-
-
-def _has_room_behind(config: MatmulConfig, dtype: str, epilogue: EpilogueTypes, arch: Arch) -> bool:
-    """Tell whether `ENOUGH_STAGES` have room beside half a tile, or all of it.
-
-    Threads are then back at the next tile before the last one is stored.
-    """
-    tile = config.tile
-    if tile is None or _column_groups(tile, config) > 1:
-        return False
-    stages = min(config.stages or 1, ENOUGH_STAGES)
-    parts = [x for x in legal_parts(tile[1], 1, epilogue.outputs) if x <= MOST_PIECES]
-    trials = (replace(config, store=STORES[0], store_parts=x, operand_slots=0) for x in parts)
-    return any(staging_memory(tile, stages, x, dtype, epilogue).fits_on(arch) for x in trials)
+    every = all(is_loadable(shape, dtype) for dtype in epilogue.outputs)
+    return every and any(row * dtype_bytes(x) % SECTOR_BYTES for x in epilogue.outputs)
 
 
 def choose_staging(
@@ -284,6 +235,52 @@ def _choices(
     for slots in range(stages, least - 1, -1):
         yield from ((slots, x, ahead) for x in parts for ahead in range(x - 1, 0, -1))
         yield from ((slots, x, 0) for x in parts)
+
+
+def leaves_by_tma(
+    config: MatmulConfig,
+    shape: Any,
+    dtype: str,
+    epilogue: EpilogueTypes,
+    k: Any,
+    may_take_stages: bool,
+    arch: Arch,
+) -> bool:
+    """Tell whether outputs leave through shared memory where nobody has asked for a way.
+
+    So do those of several waves of deep sums, where `ENOUGH_STAGES` have room beside half a tile or
+    all of it: threads are then back at the next tile before the last one is stored.
+
+    Parameters
+    ----------
+    config
+        Complete, but for how outputs leave.
+    shape
+        Of the outputs.
+    dtype
+        Of the operands.
+    epilogue
+        Types of what is written and read behind the product.
+    k
+        Terms of the sum.
+    may_take_stages
+        Nobody asked for the number of stages.
+    arch
+        The chip's limits.
+    """
+    if leaves_off_sectors(config, shape, epilogue, k):
+        return True
+    depth, tile = ir.static_int(k), config.tile
+    if not leaves_operands_open(config) or config.persistent == 0 or not may_take_stages:
+        return False
+    if depth is None or depth < LEAST_DEEP or tile is None or _column_groups(tile, config) > 1:
+        return False
+    if not all(is_loadable(shape, x) for x in epilogue.outputs):
+        return False
+    stages = min(config.stages or 1, ENOUGH_STAGES)
+    parts = [x for x in legal_parts(tile[1], 1, epilogue.outputs) if x <= MOST_PIECES]
+    trials = (replace(config, store=STORES[0], store_parts=x, operand_slots=0) for x in parts)
+    return any(staging_memory(tile, stages, x, dtype, epilogue).fits_on(arch) for x in trials)
 
 
 def find_staging_violations(

@@ -248,8 +248,8 @@ def leaves_by_tma(
 ) -> bool:
     """Tell whether outputs leave through shared memory where nobody has asked for a way.
 
-    So do those of several waves of deep sums, where `ENOUGH_STAGES` have room beside half a tile or
-    all of it: threads are then back at the next tile before the last one is stored.
+    So do those of several waves of deep sums, in boxes of whole swizzles, where `ENOUGH_STAGES` have
+    room beside half a tile or all of it: threads are then back at the next tile before the last one is stored.
 
     Parameters
     ----------
@@ -278,7 +278,9 @@ def leaves_by_tma(
     if not all(is_loadable(shape, x) for x in epilogue.outputs):
         return False
     stages = min(config.stages or 1, ENOUGH_STAGES)
-    parts = [x for x in legal_parts(tile[1], 1, epilogue.outputs) if x <= MOST_PIECES]
+    legal = [x for x in legal_parts(tile[1], 1, epilogue.outputs) if x <= MOST_PIECES]
+    sizes = [dtype_bytes(x) for x in epilogue.outputs]
+    parts = [x for x in legal if all(tile[1] // x * size % WIDEST == 0 for size in sizes)]
     trials = (replace(config, store=STORES[0], store_parts=x, operand_slots=0) for x in parts)
     return any(staging_memory(tile, stages, x, dtype, epilogue).fits_on(arch) for x in trials)
 

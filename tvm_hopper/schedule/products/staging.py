@@ -248,8 +248,9 @@ def leaves_by_tma(
 ) -> bool:
     """Tell whether outputs leave through shared memory where nobody has asked for a way.
 
-    So do those of several waves of deep sums, in boxes of whole swizzles, where `ENOUGH_STAGES` have
-    room beside half a tile or all of it: threads are then back at the next tile before the last one is stored.
+    So do those of several waves of deep sums, in boxes of whole swizzles, where `ENOUGH_STAGES`
+    have room beside half a tile or all of it: threads are then back at the next tile before the
+    last one is stored.
 
     Parameters
     ----------

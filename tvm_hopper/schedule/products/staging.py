@@ -42,6 +42,7 @@ MOST_SHALLOW = 128  # terms of a sum, up to which a kernel mostly stores
 # loads: 1% less time at 4096^3, 0.7% at 8192^3, 1.3% at 16384x8192x4096 (bfloat16, four layouts).
 LEAST_DEEP = 2048
 MOST_PIECES = 2  # of a tile: the second waits for the first
+MEASURED_BYTES = 2  # of an element
 STAGED = ("staging", "operand")  # how names of arrays begin that are no part of the product's ring
 
 
@@ -278,12 +279,15 @@ def leaves_by_tma(
         return False
     if not all(is_loadable(shape, x) for x in epilogue.outputs):
         return False
-    stages = min(config.stages or 1, ENOUGH_STAGES)
+    sizes = {dtype_bytes(x) for x in epilogue.outputs}
+    if (config.stages or 0) < ENOUGH_STAGES or sizes != {MEASURED_BYTES}:
+        return False
     legal = [x for x in legal_parts(tile[1], 1, epilogue.outputs) if x <= MOST_PIECES]
-    sizes = [dtype_bytes(x) for x in epilogue.outputs]
-    parts = [x for x in legal if all(tile[1] // x * size % WIDEST == 0 for size in sizes)]
+    parts = [x for x in legal if tile[1] // x * MEASURED_BYTES % WIDEST == 0]
     trials = (replace(config, store=STORES[0], store_parts=x, operand_slots=0) for x in parts)
-    return any(staging_memory(tile, stages, x, dtype, epilogue).fits_on(arch) for x in trials)
+    return any(
+        staging_memory(tile, ENOUGH_STAGES, x, dtype, epilogue).fits_on(arch) for x in trials
+    )
 
 
 def find_staging_violations(

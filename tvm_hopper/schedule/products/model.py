@@ -34,7 +34,7 @@ RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B f
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
-MOST_TRANSPOSED = 128  # rows of an output that may lie on an instruction's columns
+MOST_TRANSPOSED = 512  # rows of an output that may lie on an instruction's columns
 WORTH_ASKING = 0.05  # of the time, by which parts that do not run everywhere are told of
 SHOWN = 5  # of the best configurations, by `explain`
 

@@ -107,7 +107,7 @@ def test_a_workspace_is_used_where_it_may_be_and_is_worth_it():
     both = hs.choose_config(344, 296, 55680)
     assert (both.split_mode, both.split_k in IN_BOTH) == ("caller", True)
     assert both == hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_mode="caller"))
-    small = hs.choose_config(64, 64, 1024, given=may)
+    small = hs.choose_config(64, 64, 512, given=may)
     assert small.split_mode is None
     assert hs.choose_config(4096, 4096, 4096, given=may).split_k is None
     with tvm.target.Target("nvidia/nvidia-h200"):

@@ -240,7 +240,9 @@ def estimate(
         rates, product.majors[1], tiles.instruction.astype(float) * size
     )
     fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
-    loaded = (np.minimum(rows, m) * left + np.minimum(columns, n) * right) * depth * size
+    # Nothing beyond an edge comes from memory.
+    rows_inside, columns_inside = m / np.ceil(m / rows), n / np.ceil(n / columns)
+    loaded = (rows_inside * left + columns_inside * right) * depth * size
     apart = 0.0 if by_kernels else rates.apart
     through_l2 = loaded * active / rates.l2_bytes * parts**apart
     down = np.ceil(m / (rows * row_blocks)) * row_blocks  # a cluster's tiles are all there

@@ -34,7 +34,7 @@ RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B f
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
-MOST_TRANSPOSED = 512  # rows of an output that may lie on an instruction's columns
+MOST_TRANSPOSED = 1024  # rows of an output that may lie on an instruction's columns
 WORTH_ASKING = 0.05  # of the time, by which parts that do not run everywhere are told of
 SHOWN = 5  # of the best configurations, by `explain`
 
@@ -221,14 +221,16 @@ def rank(
     ScheduleError
         No tile is legal with what is given.
     """
-    tiles = in_parts(candidates(wanted.dtype, given), wanted, given, chip, sizes)
-    tiles = in_clusters(tiles, wanted, given, chip)
+    tiles = candidates(wanted.dtype, given)
+    if len(tiles):
+        tiles = tiles.where(~_too_large(wanted, tiles))
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
+    tiles = in_parts(tiles, wanted, given, chip, sizes)
+    tiles = in_clusters(tiles, wanted, given, chip)
     by_kernels = given.split_mode in ANYWHERE
     times = estimate(wanted, tiles, chip, MEASURED, by_kernels)
-    times = np.where(_too_large(wanted, tiles), np.inf, times)
     order = np.argsort(times, kind="stable")[:count]
     return [
         RankedTile(
@@ -242,7 +244,6 @@ def rank(
             by_kernels=by_kernels and bool(tiles.parts[i] > 1),
         )
         for i in order.tolist()
-        if math.isfinite(times[i])
     ]
 
 

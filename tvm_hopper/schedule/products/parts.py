@@ -54,7 +54,8 @@ def may_share_sums(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open in how many parts a sum is taken."""
     decided = (given.split_k, given.store, given.persistent or None, given.operand_slots or None)
     is_sampled = not isinstance(given.last_stage, (int, type(None)))
-    return not given.batch_invariant and not is_sampled and all(x is None for x in decided)
+    whole = given.batch_invariant or given.takes_turns
+    return not whole and not is_sampled and all(x is None for x in decided)
 
 
 def in_parts(
@@ -148,7 +149,7 @@ def in_clusters(
 def may_load_together(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open whether thread blocks load for one another."""
     is_sampled = not isinstance(given.last_stage, (int, type(None)))
-    return given.split_k in (None, 1) and not is_sampled
+    return given.split_k in (None, 1) and not is_sampled and not given.takes_turns
 
 
 def _with(tiles: Candidates, places: Ints, **changed: Ints | int) -> Candidates:

@@ -20,7 +20,7 @@ from tvm_hopper.schedule.products.candidates import candidates
 from tvm_hopper.schedule.products.classes import estimate_all
 from tvm_hopper.schedule.products.estimate import ProductShape
 from tvm_hopper.schedule.products.model import as_product, listed
-from tvm_hopper.schedule.products.parts import IN_BOTH, TRIED, in_parts
+from tvm_hopper.schedule.products.parts import IN_BOTH, TRIED, in_clusters, in_parts
 from tvm_hopper.testing import workloads
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -205,3 +205,12 @@ def test_whole_sums_of_every_class_where_bits_are_promised():
         assert hs.choose_config(rows, 1024, 28672, given=given).split_k is None
     shared = [hs.choose_config(rows, 1024, 28672).split_k for rows in (1, 16, 64)]
     assert np.all([parts in IN_BOTH for parts in shared])
+
+
+@pytest.mark.parametrize("n", [1664, 1600])
+def test_clusters_whose_end_tvm_would_write_over_blocks_are_not_tried(n):
+    """26 tiles of 64 columns in fours: "2 x + y < 13" bounds no index of B."""
+    tiles, wanted = candidates("float16", hs.MatmulConfig()), ProductShape(7120, n, 184)
+    found = in_clusters(tiles, wanted, hs.MatmulConfig(), Chip())
+    fours = (found.rows_of_blocks == 2) & (found.columns_of_blocks == 4) & (found.columns == 64)
+    assert fours.any() == (n == 1600)

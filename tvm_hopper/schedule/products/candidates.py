@@ -186,10 +186,31 @@ def _as_arrays(rows: list[tuple[int, ...]]) -> Candidates:
 
 
 @functools.cache
-def instruction_columns(columns: int, consumers: int, dtype: str) -> int:
-    """Return the columns of one instruction for those of a consumer, as the lowering takes them."""
+def instruction_columns(columns: int, consumers: int, dtype: str, panel: int = 1) -> int:
+    """Return the columns of one instruction for those of a consumer, as the lowering takes them.
+
+    Where it does not take all of them it begins at a panel, of so many columns.
+    """
     most = registers.widest_instruction(consumers, ARCH)
-    return max(n for n in wgmma.legal_n(dtype) if n <= most and columns % n == 0)
+    return max(
+        n
+        for n in wgmma.legal_n(dtype)
+        if n <= most and columns % n == 0 and (n == columns or n % panel == 0)
+    )
+
+
+@functools.cache
+def columns_in_panels(dtype: str) -> Ints:
+    """Return the same by consumers and columns for rows along n, which lie in panels.
+
+    A panel is as wide as the widest swizzle that divides the columns; no other number has one.
+    """
+    spans = [span_elements(span, dtype) for span in (128, 64, 32, 0)]
+    found = np.ones((max(CONSUMERS) + 1, MOST_COLUMNS + 1), dtype=np.int64)
+    for count, columns in product(CONSUMERS, range(spans[-1], MOST_COLUMNS + 1, spans[-1])):
+        panel = next(span for span in spans if columns % span == 0)
+        found[count, columns] = instruction_columns(columns, count, dtype, panel)
+    return found
 
 
 def _tiles(dtype: str) -> Iterator[Tile]:

@@ -20,7 +20,7 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
 
-from .candidates import MOST_PARTS, Candidates
+from .candidates import MOST_PARTS, Candidates, columns_in_panels
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -221,10 +221,13 @@ def estimate(
 
     held = rows_of_one * columns_of_one / 128  # accumulators of a thread
     crowd = 1 + rates.crowded * np.maximum(held - 160, 0) / 32
-    read = (INSTRUCTION_ROWS + tiles.instruction) * 32 / rates.operand_bytes
-    instruction = np.maximum(tiles.instruction / 2 / chip.tensor_rate, read)
+    width = tiles.instruction
+    if product.majors[1] == "mn":
+        width = columns_in_panels(product.dtype)[tiles.consumers, columns_of_one.astype(int)]
+    read = (INSTRUCTION_ROWS + width) * 32 / rates.operand_bytes
+    instruction = np.maximum(width / 2 / chip.tensor_rate, read)
     instruction = np.maximum(instruction, rates.shortest_cycles) * crowd
-    instructions = rows_of_one / INSTRUCTION_ROWS * columns_of_one / tiles.instruction
+    instructions = rows_of_one / INSTRUCTION_ROWS * columns_of_one / width
     own = instructions * (depth * size / 32) * instruction
     turn = rates.turn_cycles * np.where(tiles.pending > 0, rates.turn_left, 1)
 
@@ -235,9 +238,8 @@ def estimate(
     left_fill = (1 + off_left / column_blocks) * _narrow(
         rates, product.majors[0], rows_of_one * size
     )
-    # Columns of an instruction lie in whole spans.
     right_fill = (1 + off_right / row_blocks) * _narrow(
-        rates, product.majors[1], tiles.instruction.astype(float) * size
+        rates, product.majors[1], columns_of_one * size
     )
     fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
     # Nothing beyond an edge comes from memory.
@@ -261,7 +263,7 @@ def estimate(
     several = [own * tiles.consumers, own + turn, fill, latency, through_l2, outside]
     step = _norm(rates.step_norm, *several)
 
-    wide = (tiles.instruction % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
+    wide = (width % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
     wide &= not product.is_transposed
     stored = rows * columns * product.output_bytes / parts
     epilogue = stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)

@@ -140,6 +140,10 @@ def in_clusters(
             able &= tiles.columns % (SWIZZLE_ROWS * rows) == 0
         if product.majors[0] == "k":
             able &= tiles.rows % (SWIZZLE_ROWS * columns) == 0
+        if rows > 1 and columns > 2:
+            # Of these TVM writes the end of whole tiles as a predicate over blocks, not over B.
+            whole_tiles = product.n % tiles.columns == 0
+            able &= ~(whole_tiles & (product.n // tiles.columns % columns == columns // 2))
         places = np.flatnonzero(able)
         found.append(_with(tiles, places, rows_of_blocks=rows, columns_of_blocks=columns))
     names = [field.name for field in fields(Candidates)]

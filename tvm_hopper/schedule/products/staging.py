@@ -24,7 +24,7 @@ from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import SECTOR_BYTES
-from tvm_hopper.facts.swizzle import CHUNK_BYTES, span_bytes
+from tvm_hopper.facts.swizzle import CHUNK_BYTES, span_bytes, span_elements
 from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory, ring_memory
 from tvm_hopper.schedule import steps
 
@@ -38,6 +38,8 @@ WIDEST = span_bytes(128)  # bytes of a row that the widest swizzle takes
 # and two, 0.6% at 4096^3, 0.1% at 8192^3 (benchmarks/results/epilogues_2026-11-22_1349.md).
 ENOUGH_STAGES = 3
 MOST_SHALLOW = 128  # terms of a sum, up to which a kernel mostly stores
+MOST_STORED = 1536  # up to which stores are a share that counts
+LARGEST_STORED = 192 * 192  # of a tile beside whose ring enough of it fits
 STAGED = ("staging", "operand")  # how names of arrays begin that are no part of the product's ring
 
 
@@ -157,13 +159,20 @@ def through_shared_memory(
 
 
 def leaves_off_sectors(config: MatmulConfig, shape: Any, epilogue: EpilogueTypes, k: Any) -> bool:
-    """Tell whether stores by threads would touch parts of sectors, in a kernel that mostly stores.
+    """Tell whether stores by threads would touch parts of sectors, in a kernel that much stores.
 
-    Such stores are 1.2 to 1.4 times slower than those of whole boxes (9680x12488x96,
-    11592x16296x128, 15440x10440x64, bfloat16, H200).
+    Such kernels are 1.1 to 1.4 times slower than with stores of whole boxes (9680x12488x96,
+    11592x16296x128, 15440x10440x64, bfloat16, H200), and by 2 to 8% with sums up to 1456 terms;
+    but not where the columns of a tile fill no whole boxes (8216x14104x256: 0.65 of the time), nor
+    where slots of the ring have to go (7904x7208x512, 256x192: 0.9).
     """
     depth = ir.static_int(k)
-    if not leaves_operands_open(config) or depth is None or depth > MOST_SHALLOW:
+    if not leaves_operands_open(config) or depth is None or config.tile is None:
+        return False
+    rows, columns, _ = config.tile
+    box = span_elements(128, epilogue.outputs[0])
+    large = rows * columns > LARGEST_STORED
+    if columns % box or depth > (MOST_SHALLOW if large else MOST_STORED):
         return False
     row = ir.static_int(shape[-1]) or 0
     every = all(is_loadable(shape, dtype) for dtype in epilogue.outputs)

@@ -176,8 +176,8 @@ def section(rows: list[dict[str, Any]], link: str, about: dict[str, str]) -> str
     timed = sorted((row for row in rows if "ratio" in row), key=lambda row: float(row["ratio"]))
     worst = (f"{Problem(**row['problem']).name} {row['ratio']:.2f}" for row in timed[:WORST])
     lines = [
-        f"[{len(rows)} problems]({link}), time of cuBLAS by ours (`{about['command']}`, "
-        f"{about['date'][:10]}, {about['chip']}); {len(rows) - len(timed)} failed:",
+        f"[{len(rows)} problems]({link}), time of cuBLAS by ours; {len(rows) - len(timed)} failed",
+        f"(`{about['command']}`, {about['date'][:10]}, {about['chip']}):",
         "",
         *summary(rows),
         "",

@@ -109,7 +109,7 @@ def test_the_distribution_goes_between_the_marks_of_a_page(tmp_path):
     assert population_table.main([str(source), str(page)]) == 0
     text = page.read_text()
     assert text.startswith(f"before\n{begin}[3 problems](")
-    assert "`python -m x`, 2026-11-23, H200); 1 failed:" in text
+    assert ", time of cuBLAS by ours; 1 failed\n(`python -m x`, 2026-11-23, H200):\n" in text
     assert "64x64x64 NT float16 0.50,\n128x64x64 NT float16 2.00.\n" in text
     assert "old" not in text
     assert text.endswith(f"{end}after\n")

@@ -170,6 +170,15 @@ def test_power_bounds_all_that_is_multiplied():
     assert cycles(SQUARE, tiles(), weak, flop_power=1e9) == 2e9 * work
 
 
+def test_what_tma_stores_touches_less_of_sectors():
+    shape, rates = ProductShape(1024, 1000, 64), {"memory_bytes": 1.0, "partial": 0.5}
+    (found,) = estimate(
+        shape, tiles(), ONE_MEGAHERTZ, replace(PLAIN, boxed=0.4, **rates), boxes=True
+    )
+    moved = 2 * (1024 + 1000) * 64 + 1024 * 1000 * 2 * 1.2
+    assert found == pytest.approx(moved, rel=0.02)
+
+
 def test_what_stands_around_the_loop_hides_behind_no_memory():
     moved = 2 * (4 * 128 * 640 + 2 * 128 * 128) // 2
     found = cycles(SQUARE, tiles(), memory_bytes=1.0, start_cycles=1e6, wide_bytes=0.5)

@@ -77,6 +77,9 @@ class Rates:
         Bytes a cycle of the device's memory.
     partial
         Share by which output rows cost more that begin off a sector.
+    boxed
+        Share of that which is left where TMA stores whole boxes. Not fitted with the others: of 41
+        such times of benchmarks/results/tile_times_*.json.
     flop_power
         Microseconds that 1e9 multiply-adds take of the chip's power.
     meeting_cycles
@@ -119,6 +122,7 @@ class Rates:
     overlap: float = 0.2
     memory_bytes: float = 2300.0
     partial: float = 1.4
+    boxed: float = 0.35
     flop_power: float = 1.7
     meeting_cycles: float = 3000.0
     peer_cycles: float = 100.0
@@ -178,6 +182,7 @@ def estimate(
     rates: Rates,
     by_kernels: bool = False,
     spare: bool = True,
+    boxes: Any = False,
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
@@ -197,6 +202,8 @@ def estimate(
         Whether tiles that cross an edge of the output have boxes of their own, as they have since
         2026-11-23, unless blocks load for one another or compute several tiles: then no rows of
         them are outside.
+    boxes : bool or array of bool
+        Whether, and for which tiles, the output leaves by TMA.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = float(product.m), float(product.n), float(product.k)
@@ -285,7 +292,8 @@ def estimate(
 
     row = product.m if product.is_transposed else product.n
     off_sector = row * product.output_bytes % SECTOR_BYTES != 0
-    moved = size * (m + n) * k + product.output_bytes * m * n * (1 + rates.partial * off_sector)
+    parted = rates.partial * off_sector * np.where(boxes, rates.boxed, 1)
+    moved = size * (m + n) * k + product.output_bytes * m * n * (1 + parted)
     in_memory = moved / (rates.memory_bytes * chip.memory_rate)
     in_power = rates.flop_power * m * n * k / 1e9 * chip.megahertz / chip.power_rate
     in_loop = waves * steps * step

@@ -22,6 +22,7 @@ from tvm_hopper.requests.keys import BY_DEVICE, MOST_PARTS
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_size, as_sizes, check_type
 
+from .boxes import leave_as_boxes
 from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .dot_choice import choose_dots, estimate_dots
@@ -230,7 +231,8 @@ def rank(
     tiles = in_parts(tiles, wanted, given, chip, sizes)
     tiles = in_clusters(tiles, wanted, given, chip)
     by_kernels = given.split_mode in ANYWHERE
-    times = estimate(wanted, tiles, chip, MEASURED, by_kernels)
+    boxes = _in_boxes(wanted, tiles, given)
+    times = estimate(wanted, tiles, chip, MEASURED, by_kernels, boxes=boxes)
     order = np.argsort(times, kind="stable")[:count]
     return [
         RankedTile(
@@ -304,6 +306,16 @@ def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
             other = f"dot products: {estimate_dots(wanted, chip):.1f} us"
         lines.append(f"without batch_invariant: {other}")
     return lines
+
+
+def _in_boxes(wanted: ProductShape, tiles: Candidates, given: MatmulConfig) -> Any:
+    """Tell which tiles' outputs are stored by TMA, where nothing else is asked for."""
+    asked = given.store is not None or given.operand_slots is not None or given.takes_turns
+    if asked or wanted.is_transposed or wanted.is_symbolic:
+        return False
+    size = wanted.output_bytes
+    boxes = leave_as_boxes(tiles.rows, tiles.columns, wanted.k, wanted.n, size)
+    return boxes & (tiles.parts == 1)
 
 
 def _too_large(wanted: ProductShape, tiles: Candidates) -> Any:

@@ -23,11 +23,11 @@ from tvm import s_tir
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import SECTOR_BYTES
-from tvm_hopper.facts.swizzle import CHUNK_BYTES, span_bytes, span_elements
+from tvm_hopper.facts.swizzle import CHUNK_BYTES, span_bytes
 from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory, ring_memory
 from tvm_hopper.schedule import steps
 
+from .boxes import leave_as_boxes
 from .config import STORES, MatmulConfig, ring_slots, split_axis
 from .operands import is_loadable, stage_operands
 
@@ -37,9 +37,6 @@ WIDEST = span_bytes(128)  # bytes of a row that the widest swizzle takes
 # never wait for one another: three and one part take 1.1% less time at 8192x14336x4096 than four
 # and two, 0.6% at 4096^3, 0.1% at 8192^3 (benchmarks/results/epilogues_2026-11-22_1349.md).
 ENOUGH_STAGES = 3
-MOST_SHALLOW = 128  # terms of a sum, up to which a kernel mostly stores
-MOST_STORED = 1536  # up to which stores are a share that counts
-LARGEST_STORED = 192 * 192  # of a tile beside whose ring enough of it fits
 STAGED = ("staging", "operand")  # how names of arrays begin that are no part of the product's ring
 
 
@@ -159,24 +156,14 @@ def through_shared_memory(
 
 
 def leaves_off_sectors(config: MatmulConfig, shape: Any, epilogue: EpilogueTypes, k: Any) -> bool:
-    """Tell whether stores by threads would touch parts of sectors, in a kernel that much stores.
-
-    Such kernels are 1.1 to 1.4 times slower than with stores of whole boxes (9680x12488x96,
-    11592x16296x128, 15440x10440x64, bfloat16, H200), and by 2 to 8% with sums up to 1456 terms;
-    but not where the columns of a tile fill no whole boxes (8216x14104x256: 0.65 of the time), nor
-    where slots of the ring have to go (7904x7208x512, 256x192: 0.9).
-    """
-    depth = ir.static_int(k)
-    if not leaves_operands_open(config) or depth is None or config.tile is None:
+    """Tell whether stores by threads would touch parts of sectors, and TMA is worth it."""
+    depth, row = ir.static_int(k), ir.static_int(shape[-1])
+    if not leaves_operands_open(config) or None in (depth, row, config.tile):
         return False
     rows, columns, _ = config.tile
-    box = span_elements(128, epilogue.outputs[0])
-    large = rows * columns > LARGEST_STORED
-    if columns % box or depth > (MOST_SHALLOW if large else MOST_STORED):
-        return False
-    row = ir.static_int(shape[-1]) or 0
+    sizes = map(dtype_bytes, epilogue.outputs)
     every = all(is_loadable(shape, dtype) for dtype in epilogue.outputs)
-    return every and any(row * dtype_bytes(x) % SECTOR_BYTES for x in epilogue.outputs)
+    return every and any(leave_as_boxes(rows, columns, depth, row, size) for size in sizes)
 
 
 def choose_staging(

@@ -158,7 +158,7 @@ def through_shared_memory(
 def leaves_off_sectors(config: MatmulConfig, shape: Any, epilogue: EpilogueTypes, k: Any) -> bool:
     """Tell whether stores by threads would touch parts of sectors, and TMA is worth it."""
     depth, row = ir.static_int(k), ir.static_int(shape[-1])
-    if not leaves_operands_open(config) or None in (depth, row, config.tile):
+    if not leaves_operands_open(config) or depth is None or row is None or config.tile is None:
         return False
     rows, columns, _ = config.tile
     sizes = map(dtype_bytes, epilogue.outputs)

@@ -37,7 +37,7 @@ def test_where_three_slots_have_room_beside_half_a_tile(tile):
         {"config": replace(WAVES, tile=(128, 256, 128), stages=2)},
         {"epilogue": EpilogueTypes(("float32",))},
         {"shape": (4096, 4100)},
-        {"k": 1024},
+        {"k": 960},
         {"may_take_stages": False},
     ],
 )

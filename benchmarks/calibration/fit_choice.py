@@ -39,7 +39,7 @@ EARLIER = 0.25  # weight of times from before tiles at an edge had boxes of thei
 WEIGHTS = ((1.15, 1.0), (1.5, 0.5), (2.5, 0.15), (math.inf, 0.03))  # up to so many times the best
 # Of which the times do not tell: edges (a kernel of symbolic rows does), and stores by TMA, which
 # are none of the configurations that are read.
-UNFITTED = {"cut_share", "boxed"}
+UNFITTED = {"cut_share", "boxed", "third"}
 NAMES = [field.name for field in dataclasses.fields(Rates) if field.name not in UNFITTED]
 STEP = 1e-4  # of a constant's logarithm
 TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "rates.py"

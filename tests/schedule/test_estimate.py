@@ -36,6 +36,7 @@ PLAIN = Rates(
     peer_cycles=0.0,
     exchange_bytes=1e9,
     cut_share=0.0,
+    third=0.0,
     together_cycles=0.0,
     step_norm=200.0,
     time_norm=200.0,
@@ -233,6 +234,12 @@ def test_blocks_of_a_cluster_meet_and_read_one_anothers_sums():
 def test_each_block_of_a_cluster_stores_its_part_of_the_tile():
     """128 x 128 x 2 bytes at 2 a cycle, by four."""
     assert cycles(SQUARE, tiles(parts=4), wide_bytes=2.0) == 3 * 512 + 4096
+
+
+def test_a_third_consumer_costs_a_share():
+    three = tiles(rows=192, consumers=3)
+    assert cycles(SQUARE, three, third=0.5) == 1.5 * cycles(SQUARE, three).expected
+    assert cycles(SQUARE, tiles(), third=0.5) == cycles(SQUARE, tiles()).expected
 
 
 def test_edges_that_cut_tiles_cost_a_share():

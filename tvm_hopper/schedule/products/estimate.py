@@ -99,6 +99,9 @@ class Rates:
         Share of the time that edges of the output cost which cut tiles: stores behind conditions.
         Not fitted, since the times of the fit do not tell between 0 and 0.04: the same kernel with
         rows that are symbolic took 0.02 to 0.035 more.
+    third
+        Share of the time that a third consumer costs. Not fitted: at 8192^3 tiles of three and of
+        two came out alike, and the first take 3% longer (at 4096^3 5% longer than estimated).
     step_norm, time_norm
         Exponents.
     """
@@ -132,6 +135,7 @@ class Rates:
     wide_parts: float = 4.0
     workspace_bytes: float = 40.0
     cut_share: float = 0.035
+    third: float = 0.01
     step_norm: float = 5.3
     time_norm: float = 3.0
 
@@ -300,6 +304,7 @@ def estimate(
     bounds = (np.full_like(in_loop, x) for x in (in_memory, in_power))
     cycles = around + _norm(rates.time_norm, in_loop, *bounds)
     cut = (m % rows != 0) | (n % columns != 0)
+    cycles *= 1 + rates.third * (tiles.consumers > 2)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 
 

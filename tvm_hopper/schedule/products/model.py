@@ -36,9 +36,6 @@ RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order 
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
 MOST_TRANSPOSED = 1024  # rows of an output that may lie on an instruction's columns
-# Of the time: a tile that three consumers share and one of two came out alike at 8192^3, where the
-# first takes 3% longer (at 4096^3 5% longer than estimated).
-THIRD = 0.01
 WORTH_ASKING = 0.05  # of the time, by which parts that do not run everywhere are told of
 SHOWN = 5  # of the best configurations, by `explain`
 
@@ -236,7 +233,6 @@ def rank(
     by_kernels = given.split_mode in ANYWHERE
     boxes = _in_boxes(wanted, tiles, given)
     times = estimate(wanted, tiles, chip, MEASURED, by_kernels, boxes=boxes)
-    times *= np.where(tiles.consumers == CONSUMERS[-1], 1 + THIRD, 1)
     order = np.argsort(times, kind="stable")[:count]
     return [
         RankedTile(

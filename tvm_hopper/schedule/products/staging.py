@@ -38,8 +38,8 @@ WIDEST = span_bytes(128)  # bytes of a row that the widest swizzle takes
 # and two, 0.6% at 4096^3, 0.1% at 8192^3 (benchmarks/results/epilogues_2026-11-22_1349.md).
 ENOUGH_STAGES = 3
 # Terms of a sum, from which on outputs of several waves leave as whole boxes behind the next tile's
-# loads: 1% less time at 4096^3, 0.7% at 8192^3, 1.3% at 16384x8192x4096 (bfloat16, four layouts), 3.7%
-# at 8192x2816x2048, 2% at 4096x4096x1024; of 14 others none lost 0.5%.
+# loads: 1% less time at 4096^3, 0.7% at 8192^3, 1.3% at 16384x8192x4096 (bfloat16, four layouts),
+# 3.7% at 8192x2816x2048, 2% at 4096x4096x1024; of 14 others none lost 0.5%.
 LEAST_DEEP = 1024
 MOST_PIECES = 2  # of a tile: the second waits for the first
 MEASURED_BYTES = 2  # of an element

@@ -37,7 +37,11 @@ def tensor_sets(case: Case) -> list[tuple[Any, Any, Any]]:
 
 
 def time_cold(
-    case: Case, runs: dict[str, Any], repeats: int = 11, with_cublas: bool = True
+    case: Case,
+    runs: dict[str, Any],
+    repeats: int = 11,
+    with_cublas: bool = True,
+    warmup: float = 0.0,
 ) -> dict[str, timing.Timing]:
     """Return the times of kernels of one problem by name, and "cublas".
 
@@ -49,6 +53,10 @@ def time_cold(
         Functions of A, B and C, by name.
     repeats
         Replays of each graph, one contender after the other; medians are taken.
+    with_cublas
+        Time it, too.
+    warmup
+        Seconds for which all of them run before that: the clock follows power and heat.
     """
     import torch
     import tvm_ffi
@@ -75,5 +83,5 @@ def time_cold(
     ]
     small = 2 * (case.m * case.k + case.n * case.k + case.m * case.n) < LONG_BYTES  # type: ignore[operator]
     calls = SHORT_CALLS if small else 0
-    times = timing.measure_cold(contenders, len(sets), repeats, calls)
+    times = timing.measure_cold(contenders, len(sets), repeats, calls, warmup)
     return {t.name: t for t in times}

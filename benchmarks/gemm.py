@@ -26,7 +26,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import machine, population_table, timing
+from . import machine, population_table
+from .cold import time_cold
 from .matmul_case import Case, build, check, inputs, register
 
 SIZES = (
@@ -76,28 +77,11 @@ def tensor_sets(case: Case) -> list[tuple[Any, Any, Any]]:
     return made
 
 
-def views_of(layout: str, a: Any, b: Any) -> tuple[Any, Any]:
-    """Return the operands as the formula has them: rows of A, columns of B."""
-    return (a if layout[0] == "N" else a.t()), (b if layout[1] == "N" else b.t())
-
-
 def compare(cases: list[Case], runs: list[Any], options: argparse.Namespace) -> list[dict]:
     """Time all variants of one problem in turn with cuBLAS; returns one row a variant."""
-    import torch
-    import tvm_ffi
-
-    sets = tensor_sets(cases[0])
-    views = [views_of(cases[0].layout, a, b) for a, b, _ in sets]
-    contenders = [timing.Contender("cublas", lambda i: torch.matmul(*views[i], out=sets[i][2]))]
-    for case, run in zip(cases, runs, strict=True):
-        contenders.append(
-            timing.Contender(
-                case.name,
-                lambda i, run=run: run(*sets[i]),
-                tvm_ffi.use_torch_stream,
-            )
-        )
-    times = timing.measure(contenders, len(sets), options.repeats, options.warmup)
+    named = {case.name: run for case, run in zip(cases, runs, strict=True)}
+    found = time_cold(cases[0], named, options.repeats, warmup=options.warmup)
+    times = [found[name] for name in ("cublas", *named)]
     work = 2 * cases[0].m * cases[0].n * cases[0].k
     rate = lambda t: work / t.median_us / 1e6  # noqa: E731  TFLOP/s
     return [
@@ -123,8 +107,8 @@ def table(rows: list[dict], about: dict[str, str]) -> str:
     lines += [
         "",
         "C[M, N] = A B; NT: A[M, K] and B[N, K]; output type = input type; normal random inputs; "
-        "medians of times taken in turn in one process; `graph`: replay of 20 captured calls, both "
-        "sides.",
+        "medians of times taken in turn in one process, by replays of graphs; each call has "
+        "tensors of its own, together larger than twice the L2 cache.",
         "",
         "| M x N x K | layout | type | configuration | ours us (p10-p90) | TFLOP/s | cuBLAS us "
         "| TFLOP/s | ours / cuBLAS speed | timed by | error |",

@@ -127,9 +127,9 @@ def build(case: Case, early: bool | None = None) -> Callable[..., None]:
         module = getattr(memory_bound, case.program)(case.rows, case.columns, case.dtype)
     sch = s_tir.Schedule(module)
     if case.program in memory_bound.ROW_REDUCTIONS:
-        hs.row_reduction(sch, config=hs.RowReductionConfig(early=early))
+        hs.row_reduction(sch, config=hs.RowReductionConfig(early_launch=early))
     else:
-        hs.pointwise(sch, config=hs.PointwiseConfig(early=early))
+        hs.pointwise(sch, config=hs.PointwiseConfig(early_launch=early))
     return _compiled(sch)
 
 

@@ -2,15 +2,21 @@
 
 All kernels are built first, in parallel. Then each problem is checked against float64 and timed in
 turn with cuBLAS in this one process, by graph replay with cold caches (`cold.py`).
+
+    python -m benchmarks.population_table benchmarks/results/population_SEED_DATE.json README.md
+
+puts the distribution and the worst problems of such a file between the two marks in a page.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import json
 import math
 import multiprocessing
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +28,11 @@ from .matmul_case import Case, build, check, register
 from .population import Problem, population
 
 WORST = 10
+TILE_FIELDS = (  # which tell times of a problem apart, for the fit of the choice
+    *("tile", "consumers", "stages", "wgmma_pending", "raster_group"),
+    *("transposed", "split_k", "split_mode", "cluster"),
+)
+MARKS = "<!-- population -->\n", "<!-- end of population -->\n"
 GROUPS: dict[str, Callable[[Problem], bool]] = {
     "all": lambda p: True,
     "M 1 to 16": lambda p: p.m <= 16,
@@ -36,6 +47,24 @@ GROUPS: dict[str, Callable[[Problem], bool]] = {
 def case_of(problem: Problem) -> Case:
     """Return the case of a problem in the default configuration, with outputs of its own type."""
     return Case(problem.m, problem.n, problem.k, problem.layout, problem.dtype, problem.dtype)
+
+
+def chosen_for(problem: Problem) -> tuple[str, dict[str, Any]]:
+    """Return what `explain` says of the configuration by default, and the fields of its tiles."""
+    from tvm_hopper.requests.targets import chip_of_target
+    from tvm_hopper.schedule import MatmulConfig
+    from tvm_hopper.schedule.products import dot_choice, model
+
+    majors = ("k" if problem.layout[0] == "N" else "mn", "k" if problem.layout[1] == "T" else "mn")
+    extents = problem.m, problem.n, problem.k
+    wanted = model.as_product(*extents, problem.dtype, majors, problem.dtype)
+    given, chip = MatmulConfig(), chip_of_target()
+    best, *_ = model.rank_both(wanted, given, chip, 1)
+    if dot_choice.choose_dots(wanted, given, best.microseconds, chip):
+        return f"dot products: {dot_choice.estimate_dots(wanted, chip):.1f} us", {}
+    config = model.choose_config(*extents, problem.dtype, majors=majors)
+    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    return str(best), {k: v for k, v in fields.items() if k in TILE_FIELDS and v is not None}
 
 
 def build_library(case: Case, path: str) -> None:
@@ -76,6 +105,7 @@ def _row(problem: Problem, path: str, fault: Any, repeats: int) -> dict[str, Any
         run = tvm.runtime.load_module(path)["main"]
         row["error"] = max(check(case, run).values())
         times = time_cold(case, {"ours": run}, repeats)
+        row["chosen"], row["config"] = chosen_for(problem)
     except Exception as error:  # one bad problem must not hide the others' figures
         text = str(error).strip().splitlines() or [""]
         return row | {"message": f"{type(error).__name__}: {text[-1][:300]}"}
@@ -129,12 +159,58 @@ def page(rows: list[dict[str, Any]], about: dict[str, str]) -> str:
         f"The {WORST} worst: "
         + "; ".join(f"{Problem(**r['problem']).name} {r['ratio']:.2f}" for r in timed[:WORST]),
         "",
-        "| M x N x K, layout, type | ours us | cuBLAS us | ratio | error |",
-        "|---|---|---|---|---|",
+        "| M x N x K, layout, type | ours us | cuBLAS us | ratio | error | chosen, and estimated |",
+        "|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {Problem(**row['problem']).name} | {row['ours']['median_us']:.2f} "
-        f"| {row['cublas']['median_us']:.2f} | {row['ratio']:.3f} | {row['error']:.1e} |"
+        f"| {row['cublas']['median_us']:.2f} | {row['ratio']:.3f} | {row['error']:.1e} "
+        f"| {row.get('chosen', '')} |"
         for row in timed
     ]
     return "\n".join(lines) + "\n"
+
+
+def section(rows: list[dict[str, Any]], link: str, about: dict[str, str]) -> str:
+    """Return the distribution and the worst problems by name, for a page that links to all."""
+    timed = sorted((row for row in rows if "ratio" in row), key=lambda row: float(row["ratio"]))
+    worst = (f"{Problem(**row['problem']).name} {row['ratio']:.2f}" for row in timed[:WORST])
+    lines = [
+        f"[{len(rows)} problems]({link}), time of cuBLAS by ours; {len(rows) - len(timed)} failed",
+        f"(`{about['command']}`, {about['date'][:10]}, {about['chip']}):",
+        "",
+        *summary(rows),
+        "",
+        f"The {WORST} worst:",
+        ",\n".join(worst) + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def insert(page_text: str, text: str) -> str:
+    """Return a page with `text` between its two marks.
+
+    Raises
+    ------
+    ValueError
+        The page has no marks.
+    """
+    before, begin, rest = page_text.partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not begin or not end:
+        raise ValueError(f"no marks to put the population between; need {' and '.join(MARKS)}")
+    return before + begin + text + end + after
+
+
+def main(argv: list[str]) -> int:
+    """Put the section of a population's file into a page."""
+    source, target = map(Path, argv)
+    content = json.loads(source.read_text())
+    link = source.with_suffix(".md").as_posix()
+    text = section(content["rows"], link, content["machine"])
+    target.write_text(insert(target.read_text(), text))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

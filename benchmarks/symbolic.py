@@ -5,8 +5,8 @@
 
 For each layer, N x K: one function with M symbolic, the size classes by the model or given; for
 each M a static build, and cuBLAS. Checked against float64 (see matmul_case.py), then timed in turn
-in this one process, on sets of tensors larger than the L2 cache. Same output type as the input,
-float32 sums, normal random inputs, C = A B^T.
+in this one process, by replays of graphs on sets of tensors larger than the L2 cache. Same output
+type as the input, float32 sums, normal random inputs, C = A B^T.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import machine, timing
-from .gemm import RESULTS, tensor_sets
+from . import machine
+from .cold import time_cold
+from .gemm import RESULTS
 from .matmul_case import Case, build, check, register
 
 ROWS = (1, 2, 4, 8, 16, 17, 33, 64, 100, 128, 256, 300, 512, 1000, 2048, 4096, 8192)
@@ -57,22 +58,8 @@ def class_of(rows: int, bounds: tuple[int, ...]) -> str:
 
 def time_rows(case: Case, runs: dict[str, Any], options: argparse.Namespace) -> list[float]:
     """Time symbolic build, static build and cuBLAS at one M, in turn; medians in microseconds."""
-    import torch
-    import tvm_ffi
-
-    sets = tensor_sets(case)
-    transposed = [b.t() for _, b, _ in sets]
-    contenders = [
-        timing.Contender(name, lambda i, run=run: run(*sets[i]), tvm_ffi.use_torch_stream)
-        for name, run in runs.items()
-    ]
-    contenders.append(
-        timing.Contender(
-            "cublas", lambda i: torch.matmul(sets[i][0], transposed[i], out=sets[i][2])
-        )
-    )
-    times = timing.measure(contenders, len(sets), options.repeats, options.warmup)
-    return [t.median_us for t in times]
+    found = time_cold(case, runs, options.repeats, warmup=options.warmup)
+    return [found[name].median_us for name in (*runs, "cublas")]
 
 
 def geometric_mean(values: list[float]) -> float:

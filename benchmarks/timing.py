@@ -71,13 +71,19 @@ def measure(
 
 
 def measure_cold(
-    contenders: Sequence[Contender], num_sets: int, repeats: int = 11, calls: int = 0
+    contenders: Sequence[Contender],
+    num_sets: int,
+    repeats: int = 11,
+    calls: int = 0,
+    warmup_seconds: float = 0.0,
 ) -> list[Timing]:
     """Return the times of every contender with inputs that are not in the L2 cache, in turn.
 
     The sets of tensors are to be larger than the cache together. Each time is that of a graph
     that visits all of them, as often as it takes for `calls` calls, divided by their number.
     """
+    if warmup_seconds:
+        _warm_up(contenders, num_sets, warmup_seconds)
     per_graph = num_sets * max(1, -(-calls // num_sets))
     steps = [_graph(contender, num_sets, per_graph) for contender in contenders]
     _by_events(steps, 2)

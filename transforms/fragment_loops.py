@@ -40,9 +40,11 @@ class Fragment:
         registers: ir.Var,
         thread: ir.Var,
         held: bool = False,
+        in_parts: bool = False,
     ) -> None:
         self.nest, self.plan, self.registers = nest, plan, registers
         self.held = held  # what a fill sets stays in front of what follows, see LowerMma
+        self.in_parts = in_parts  # blocks share out the one loop over registers, see ShareSums
         self.store = nest.realize.block.body
         self.lane = thread % WARP_GROUP_THREADS
         self.is_fill = self.store.buffer.same_as(plan.accumulator)

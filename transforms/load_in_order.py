@@ -4,6 +4,8 @@
   ->
     func.attrs = {"tirx.kernel_launch_params": [..., programmatic]}
 
+and let kernels that do not wait be launched as ever, beside others of their function that do.
+
 What is read through `__restrict__` pointers alone CUDA's compiler loads where it likes, in front of
 `griddepcontrol.wait` too (seen in SASS), when earlier launches still write it.
 
@@ -14,11 +16,23 @@ Not here: where they wait (WaitForLaunches).
 
 from __future__ import annotations
 
+import tvm_ffi
+from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
+
+from tvm_hopper import ir
+from tvm_hopper.codegen_patches.ptx import fences
 
 from .wait_for_launches import LAUNCH_PARAMS, PROGRAMMATIC
 
 NO_ALIAS = "tirx.noalias"
+
+
+def waits_for_launches(func: tirx.PrimFunc) -> bool:
+    """Tell whether a function waits for the launches in front of it."""
+    wait = fences.wait_for_launches()
+    calls = ir.find_all(func.body, ir.Call, lambda x: x.op.same_as(wait.op))
+    return any(tvm_ffi.structural_equal(x, wait) for x in calls)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.LoadInOrder")
@@ -26,6 +40,10 @@ class LoadInOrder:
     """See the module's docstring for the rewrite."""
 
     def transform_function(self, func, mod, ctx):
-        """Take `noalias` off a device function that begins early."""
+        """Take `noalias` off a device function that begins early, the tag off one that does not."""
         tags = [str(x) for x in func.attrs.get(LAUNCH_PARAMS, [])]
-        return func.without_attr(NO_ALIAS) if PROGRAMMATIC in tags else func
+        if PROGRAMMATIC not in tags or ir.is_packed(func):
+            return func
+        if waits_for_launches(func):
+            return func.without_attr(NO_ALIAS)
+        return func.with_attr(LAUNCH_PARAMS, [x for x in tags if x != PROGRAMMATIC])

@@ -42,6 +42,7 @@ from tvm_hopper.codegen_patches.ptx import wgmma as ptx_wgmma
 from tvm_hopper.codegen_patches.ptx.address import generic_to_shared
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.plan.across_cluster import find_cluster_loops
 from tvm_hopper.plan.fragment_nests import FragmentNest
 from tvm_hopper.plan.mma_plan import MmaPlan, Operand, plan_mma
 from tvm_hopper.plan.notes import FallbackNote, MmaNote, Note, RemarkNote, StoreNote, note_kernels
@@ -82,7 +83,10 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
     registers = ir.new_buffer(plan.accumulator.name, (plan.registers,), plan.accumulate, "local")
     once = runs_once(kernel, plan)
     held = runs_once(kernel, plan, in_each_block=True)
-    fragments = tuple(_kind(nest, plan)(nest, plan, registers, axis, held) for nest in plan.nests)
+    in_parts = bool(find_cluster_loops(kernel))
+    fragments = tuple(
+        _kind(nest, plan)(nest, plan, registers, axis, held, in_parts) for nest in plan.nests
+    )
     return Threads(axis, registers, fragments, once and starts_from_zero(kernel, plan))
 
 

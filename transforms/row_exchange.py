@@ -22,18 +22,21 @@ ROW_THREADS = 4  # threads that hold one row's columns, two each of every eight
 RUN = 2 * ROW_THREADS  # columns that they hold together, and that one of them stores after exchange
 
 
-def exchange(words: ir.Var, lane: Any) -> list[Any]:
-    """Transpose four words between four threads: two rounds of swapping halves of pairs."""
+def exchange(words: ir.Var, lane: Any, first: Any = 0) -> list[Any]:
+    """Transpose four words between four threads: two rounds of swapping halves of pairs.
+
+    They are those of an array from the one with number `first` on.
+    """
     out: list[Any] = []
     for distance, pairs in ((1, ((0, 1), (2, 3))), (2, ((0, 2), (1, 3)))):
         upper = (lane // distance % 2).equal(1)
         for low, high in pairs:
-            mine, other = (tirx.BufferLoad(words, [i]) for i in (low, high))
+            mine, other = (tirx.BufferLoad(words, [first + i]) for i in (low, high))
             got = ir.Var("got", "uint32")
             sent = tirx.Select(upper, mine, other)
             out += [
                 tirx.Bind(got, shuffle_xor(sent, distance)),
-                ir.BufferStore(words, tirx.Select(upper, got, mine), [low]),
-                ir.BufferStore(words, tirx.Select(upper, other, got), [high]),
+                ir.BufferStore(words, tirx.Select(upper, got, mine), [first + low]),
+                ir.BufferStore(words, tirx.Select(upper, other, got), [first + high]),
             ]
     return out

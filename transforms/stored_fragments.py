@@ -7,6 +7,7 @@ the four threads that share a row first exchange pairs (row_exchange.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -15,6 +16,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.vector_runs import is_run_in_bounds, shared_condition
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.plan import fragment
 
 from .fragment_loops import PAIR, Fragment, only_if
 from .row_exchange import ROW_THREADS, RUN, exchange
@@ -46,6 +48,9 @@ class StoredFragment(Fragment):
         return RUN if whole and not self.is_update else 2
 
     def _loops(self) -> ir.Stmt:
+        always = ir.is_const(self.nest.realize.predicate, 1)
+        if self.run_length == RUN and not always and not self.in_parts:
+            return self._runs()
         if self.run_length == RUN:
             return self._over_registers(RUN * ROW_THREADS, self._run)
         return self._over_registers(RUN, self._pair)
@@ -73,24 +78,75 @@ class StoredFragment(Fragment):
     def _run(self, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
         """Compute four pairs, exchange them with the row's other threads, store eight columns."""
         run = self._scratch("run", RUN)
-        words = ir.new_buffer(f"{run.name}_words", (ROW_THREADS,), "uint32", "local")
-        e = ir.Var("e", "int32")
+        parts = run, 0, subtile, chunk, g, h
+        _, condition = self._run_target(subtile, chunk, g, h, e := ir.Var("e", "int32"))
+        write = only_if(shared_condition(condition, e, RUN), self._write(*parts))
+        return ir.seq(self._exchanged(*parts), write)
+
+    def _runs(self) -> ir.Stmt:
+        """Do so for 64 rows of the tile, before any of these is stored under a condition.
+
+        The assembler moves nothing over a branch: each round of an exchange would be waited for by
+        itself. One branch a row is left where the condition speaks of rows alone.
+        """
+        width = self.plan.instruction_n // (RUN * ROW_THREADS)
+        chunks = self.plan.n // self.plan.instruction_n
+        run = self._scratch("run", 2 * chunks * width * RUN)
+
+        def number(chunk: Any, g: Any, h: Any) -> Any:
+            return (chunk * width + g) * 2 + h
+
+        def compute(subtile: Any) -> ir.Stmt:
+            def one(c: Any, n: Any, h: Any) -> ir.Stmt:
+                return self._exchanged(run, number(c, n, h), subtile, c, n, h)
+
+            return _unrolled("chunk", chunks, lambda c:
+                _unrolled("g", width, lambda n:
+                    _unrolled("h", 2, lambda h: one(c, n, h))))  # fmt: skip
+
+        def write(subtile: Any, h: Any) -> ir.Stmt:
+            chunk, g, e = (ir.Var(x, "int32") for x in "cge")
+            terms = list(ir.conjuncts(self._run_target(subtile, chunk, g, h, e)[1]))
+            of_row = [x for x in terms if not ir.depends_on(x, [chunk, g, e])]
+            rest = ir.conjunction(x for x in terms if ir.depends_on(x, [chunk, g, e]))
+
+            def one(c: Any, n: Any) -> ir.Stmt:
+                condition = shared_condition(ir.substitute(rest, {chunk: c, g: n}), e, RUN)
+                return only_if(
+                    ir.simplify(condition), self._write(run, number(c, n, h), subtile, c, n, h)
+                )
+
+            stores = _unrolled(
+                "chunk", chunks, lambda c: _unrolled("g", width, lambda n: one(c, n))
+            )
+            return only_if(ir.conjunction(of_row), stores)
+
+        return _unrolled("subtile", self.plan.m // fragment.SUBTILE_ROWS, lambda subtile:
+            ir.seq(compute(subtile), _unrolled("h", 2, lambda h: write(subtile, h))))  # fmt: skip
+
+    def _exchanged(
+        self, run: ir.Var, number: Any, subtile: Any, chunk: Any, g: Any, h: Any
+    ) -> ir.Stmt:
+        """Compute four pairs, and let the row's threads exchange them, in eight registers."""
+        words = ir.new_buffer(f"{run.name}_words", (run.shape[0] // 2,), "uint32", "local")
 
         def one(j: Any, x: int) -> ir.Stmt:
             new, _ = self._element(subtile, chunk, g * ROW_THREADS + j, h, x, anywhere=True)
-            return ir.BufferStore(run, new.value, [j * 2 + x])
+            return ir.BufferStore(run, new.value, [number * RUN + j * 2 + x])
 
-        compute = ir.make_loop(
-            "j", ROW_THREADS, lambda j: ir.seq([one(j, x) for x in PAIR]), unroll=True
-        )
-        indices, condition = self._run_target(subtile, chunk, g, h, e)
-        write = ir.BufferStore(self.store.buffer, tirx.BufferLoad(run, [e]), indices)
         return ir.seq(
-            compute,
+            _unrolled("j", ROW_THREADS, lambda j: ir.seq([one(j, x) for x in PAIR])),
             tirx.DeclBuffer(words, data=run.data),
-            exchange(words, self.lane),
-            only_if(
-                shared_condition(condition, e, RUN),
-                ir.For(e, 0, RUN, ir.ForKind.VECTORIZED, write),
-            ),
+            exchange(words, self.lane, number * ROW_THREADS),
         )
+
+    def _write(self, run: ir.Var, number: Any, subtile: Any, chunk: Any, g: Any, h: Any) -> ir.Stmt:
+        """Store eight columns."""
+        e = ir.Var("e", "int32")
+        indices, _ = self._run_target(subtile, chunk, g, h, e)
+        write = ir.BufferStore(self.store.buffer, tirx.BufferLoad(run, [number * RUN + e]), indices)
+        return ir.For(e, 0, RUN, ir.ForKind.VECTORIZED, write)
+
+
+def _unrolled(name: str, extent: int, body: Callable[[Any], ir.Stmt]) -> ir.Stmt:
+    return ir.make_loop(name, extent, body, unroll=True)

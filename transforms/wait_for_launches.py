@@ -16,18 +16,29 @@ and the kernel is launched with "programmatic stream serialization" (TVM's word 
 among the launch parameters).  What stands in front of the wait, the schedule has promised, reads
 what no earlier launch of the stream writes: weights.
 
+    for bx in thread_binding(64, "blockIdx.x", annotations={"tvm_hopper.early_launch": 1}):
+        if t == 0: barriers, and words to fetch tensor maps
+        __syncthreads
+        if t < 128: loads by TMA else: products, and stores
+  ->
+    for bx in thread_binding(64, "blockIdx.x"):
+        if t == 0: barriers, and words to fetch tensor maps
+        __syncthreads
+        griddepcontrol.wait
+        if t < 128: loads by TMA, griddepcontrol.launch_dependents else: products, and stores
+
+promises nothing: all that touches memory stands behind the wait, which all threads come to.  The
+next launch may begin when this one's loads are on their way, or, where no role loads, in front of
+what this one stores: one launch at a time is ready, and takes no room from the one that runs.
+
 CUDA's compiler takes for constant what is read through `__restrict__` pointers alone, and loads it
 where it likes, in front of the wait too (seen in SASS).  `LoadInOrder` takes the word off kernels
 that are launched so, when TVM has made them.
 
-A kernel that asks for it (`early_launch` on the loop of its blocks) begins early without any such
-load: it waits first, and lets the next launch begin in front of what it stores, so that one launch
-at a time is ready and takes no room from the one that runs.  A kernel of few rows takes longer to
-be launched than to run.
-
-Before: loads stand as they will run.  After: every kernel of such a function waits; none has an
-`early_loads` block, nor asks for an early launch.
-Not here: other functions, and chips without the instruction; they are launched as ever.
+Before: loads stand as they will run.  After: every kernel of a function with early loads waits, and
+each that asks (`early_launch`); none has an annotation of these left.
+Not here: other kernels are launched as ever (LoadInOrder), and all are where the chip has no such
+instruction.
 """
 
 from __future__ import annotations
@@ -57,14 +68,14 @@ class WaitPlace:
     loops: tuple[ir.For, ...]
 
 
-def plan_wait(kernel: ir.For) -> WaitPlace:
-    """Find the first statement that touches what an earlier launch may."""
+def plan_wait(kernel: ir.For) -> WaitPlace | None:
+    """Find the first statement that touches what an earlier launch may; None if nothing does."""
     early = ir.find_blocks(kernel, EARLY_LOADS)
     place = _descend(kernel, early, ())
-    if place is None:
-        name = early[0].name_hint if early else kernel.loop_var.name
+    if place is None and early:
+        where = f"block {early[0].name_hint}, {EARLY_LOADS}"
         found = "nothing but such loads in the kernel"
-        raise cannot_lower(f"block {name}, {EARLY_LOADS}", found, "something to wait for behind it")
+        raise cannot_lower(where, found, "something to wait for behind it")
     for block in early:
         for store in ir.find_all(block, ir.BufferStore):
             if str(store.buffer.scope()) != "local":
@@ -79,7 +90,8 @@ def plan_wait(kernel: ir.For) -> WaitPlace:
 def _descend(stmt: Any, early: list[Any], loops: tuple[ir.For, ...]) -> WaitPlace | None:
     if not _is_late(stmt, early):
         return None
-    if not any(ir.uses_node(stmt, x) for x in early) and not _binds_threads(stmt):
+    is_plain = not any(ir.uses_node(stmt, x) for x in early) and not _binds_threads(stmt)
+    if is_plain and (early or not _is_straight(stmt)):
         return WaitPlace(stmt, loops)
     if isinstance(stmt, ir.SeqStmt):
         first = next(x for x in stmt.seq if _is_late(x, early))
@@ -94,10 +106,78 @@ def _descend(stmt: Any, early: list[Any], loops: tuple[ir.For, ...]) -> WaitPlac
     return WaitPlace(stmt, loops)
 
 
+def _is_straight(stmt: Any) -> bool:
+    """Tell a statement all of whose parts every thread comes to: barriers are made in front."""
+    if isinstance(stmt, ir.SBlockRealize):
+        return ir.is_const(stmt.predicate, 1)
+    return isinstance(stmt, (ir.SeqStmt, tirx.AttrStmt))
+
+
+def _binds_threads(stmt: Any) -> bool:
+    return bool(ir.find_all(stmt, ir.For, lambda x: x.kind == ir.ForKind.THREAD_BINDING))
+
+
+def _is_late(stmt: Any, early: list[Any]) -> bool:
+    """Tell whether a statement touches memory of the device in any other way than early loads."""
+    rest = ir.replace_nodes(stmt, ir.SBlock, {x: ir.with_block(x, body=ir.seq()) for x in early})
+    if ir.find_all(rest, ir.Call, _is_copy):
+        return True
+    loads = (x.source for x in ir.find_all(rest, ir.TensorLoad))
+    stores = (x.buffer for x in ir.find_all(rest, ir.BufferStore))
+    calls = ir.find_all(rest, ir.Call, lambda x: ir.pointer_of(x) is not None)
+    touched = [*loads, *stores, *(ir.pointer_of(x) for x in calls)]
+    return any(str(x.scope()) in ("", "global") for x in touched)
+
+
+def _is_copy(call: ir.Call) -> bool:
+    """Tell an asynchronous copy, whose tensor map says nothing of its tensor."""
+    return any(name in str(call.op.name) for name in ("cp_async", "cp_reduce"))
+
+
+def rewrite_wait(kernel: ir.For, place: WaitPlace | None) -> ir.For:
+    """Put the wait in its place, and let the next launch begin."""
+    if place is None:
+        return without_request(kernel)
+    first = ir.conjunction(loop.loop_var.equal(loop.min) for loop in place.loops)
+    wait = ir.seq(fences.wait_for_launches())
+    if not ir.is_const(first, 1):
+        wait = ir.IfThenElse(first, wait, None)
+    if ir.find_blocks(kernel, EARLY_LOADS):
+        body = ir.replace_nodes(kernel, ir.Stmt, {place.stmt: ir.seq(wait, place.stmt)})
+        body = let_next_begin(ir.replace(body, ir.SBlock, _without_loads))
+        return without_request(body)
+    begun = _begin_behind_loads(place.stmt)
+    after = place.stmt if begun is None else begun
+    body = ir.replace_nodes(kernel, ir.Stmt, {place.stmt: ir.seq(wait, after)})
+    return without_request(_begin_before_stores(body) if begun is None else body)
+
+
+def _begin_behind_loads(roles: ir.Stmt) -> ir.Stmt | None:
+    """Let a producer's thread have the next launch begin behind its last load; None without one.
+
+    Blocks of that launch take the room that is free then: SMs that are idle get all that have room
+    there, and the sooner they come the fewer SMs they share.
+    """
+    if not isinstance(roles, ir.IfThenElse) or roles.else_case is None:
+        return None
+    for part in ir.statements(roles.then_case):
+        if isinstance(part, ir.IfThenElse) and part.else_case is None:
+            loads = ir.seq(part.then_case, fences.launch_dependents())
+            elected = ir.IfThenElse(part.condition, loads, None)
+            return ir.replace_nodes(roles, ir.IfThenElse, {part: elected})
+    return None
+
+
+def _begin_before_stores(kernel: ir.For) -> ir.For:
+    stores = find_stores(kernel)
+    go = ir.seq(fences.launch_dependents(), stores)
+    return ir.replace_nodes(kernel, type(stores), {stores: go})
+
+
 def find_stores(stmt: ir.Stmt) -> ir.Stmt:
     """Return the first statement of a kernel that all threads come to and that stores to memory."""
     if isinstance(stmt, ir.SeqStmt):
-        return find_stores(next(x for x in stmt.seq if _stores(x)))
+        return find_stores(next((x for x in stmt.seq if _stores(x)), stmt.seq[-1]))
     if isinstance(stmt, ir.SBlockRealize) and ir.is_const(stmt.predicate, 1):
         return find_stores(stmt.block.body)
     binds = isinstance(stmt, ir.For) and stmt.kind == ir.ForKind.THREAD_BINDING
@@ -111,58 +191,34 @@ def _stores(stmt: ir.Stmt) -> bool:
     return bool(ir.find_all(stmt, ir.BufferStore, lambda x: str(x.buffer.scope()) in is_global))
 
 
+def let_next_begin(kernel: ir.For) -> ir.For:
+    """Let the next launch begin as soon as all of this one's thread blocks have."""
+    outer = ir.find_all(kernel, ir.SBlock)[0]
+    start = ir.with_block(outer, body=ir.seq(fences.launch_dependents(), outer.body))
+    return ir.replace_nodes(kernel, ir.SBlock, {outer: start})
+
+
+def _without_loads(block: ir.SBlock) -> ir.SBlock:
+    if EARLY_LOADS not in block.annotations:
+        return block
+    rest = {k: v for k, v in block.annotations.items() if k != EARLY_LOADS}
+    return ir.with_block(block, annotations=rest)
+
+
 def _asks(loop: ir.For) -> bool:
     return EARLY_LAUNCH in loop.annotations
-
-
-def _binds_threads(stmt: Any) -> bool:
-    return bool(ir.find_all(stmt, ir.For, lambda x: x.kind == ir.ForKind.THREAD_BINDING))
-
-
-def _is_late(stmt: Any, early: list[Any]) -> bool:
-    """Tell whether a statement touches memory of the device in any other way than early loads."""
-    rest = ir.replace_nodes(stmt, ir.SBlock, {x: ir.with_block(x, body=ir.seq()) for x in early})
-    loads = (x.source for x in ir.find_all(rest, ir.TensorLoad))
-    stores = (x.buffer for x in ir.find_all(rest, ir.BufferStore))
-    calls = ir.find_all(rest, ir.Call, lambda x: ir.pointer_of(x) is not None)
-    touched = [*loads, *stores, *(ir.pointer_of(x) for x in calls)]
-    return any(str(x.scope()) in ("", "global") for x in touched)
 
 
 def without_request(kernel: ir.For) -> ir.For:
     """Take the request for an early launch off a kernel."""
 
     def plain(loop: ir.For) -> ir.For:
-        if EARLY_LAUNCH not in loop.annotations:
+        if not _asks(loop):
             return loop
         rest = {k: v for k, v in loop.annotations.items() if k != EARLY_LAUNCH}
         return ir.with_body(loop, loop.body, annotations=rest)
 
     return ir.replace(kernel, ir.For, plain)
-
-
-def rewrite_wait(kernel: ir.For, place: WaitPlace, is_early: bool) -> ir.For:
-    """Put the wait in its place, and let the next launch begin: at once, or behind the wait."""
-    first = ir.conjunction(loop.loop_var.equal(loop.min) for loop in place.loops)
-    wait = ir.seq(fences.wait_for_launches())
-    if not ir.is_const(first, 1):
-        wait = ir.IfThenElse(first, wait, None)
-    body = ir.replace_nodes(kernel, ir.Stmt, {place.stmt: ir.seq(wait, place.stmt)})
-
-    def plain(block: ir.SBlock) -> ir.SBlock:
-        if EARLY_LOADS not in block.annotations:
-            return block
-        rest = {k: v for k, v in block.annotations.items() if k != EARLY_LOADS}
-        return ir.with_block(block, annotations=rest)
-
-    body = without_request(ir.replace(body, ir.SBlock, plain))
-    if not is_early:
-        last = find_stores(body)
-        go = ir.seq(fences.launch_dependents(), last)
-        return ir.replace_nodes(body, type(last), {last: go})
-    outer = ir.find_all(body, ir.SBlock)[0]
-    start = ir.with_block(outer, body=ir.seq(fences.launch_dependents(), outer.body))
-    return ir.replace_nodes(body, ir.SBlock, {outer: start})
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.WaitForLaunches")
@@ -171,13 +227,19 @@ class WaitForLaunches:
 
     def transform_function(self, func, mod, ctx):
         """Let the kernels of one function begin early."""
-        is_early = bool(ir.find_blocks(func.body, EARLY_LOADS))
-        if not is_early and not ir.find_all(func.body, ir.For, _asks):
+        loads_early = bool(ir.find_blocks(func.body, EARLY_LOADS))
+        if not loads_early and not ir.find_all(func.body, ir.For, _asks):
             return func
         chip = processor_of(func)
-        if not is_early and isinstance(chip, Arch) and not chip.waits_for_launches:
+        if not loads_early and isinstance(chip, Arch) and not chip.waits_for_launches:
             return ir.map_kernels(func, without_request)
-        after = ir.map_kernels(func, lambda x: rewrite_wait(x, plan_wait(x), is_early))
+
+        def wait(kernel: ir.For) -> ir.For:
+            if loads_early or ir.find_all(kernel, ir.For, _asks):
+                return rewrite_wait(kernel, plan_wait(kernel))
+            return kernel  # launched as ever, see LoadInOrder
+
+        after = ir.map_kernels(func, wait)
         assert not ir.find_blocks(after.body, EARLY_LOADS), "WaitForLaunches left a load"
         tags = [str(x) for x in after.attrs.get(LAUNCH_PARAMS, [])]
         return after.with_attr(LAUNCH_PARAMS, [*tags, PROGRAMMATIC])

@@ -1,11 +1,15 @@
-"""Fit the constants of the estimate to measured times, and say how good a choice they make.
+r"""Fit the constants of the estimate to measured times, and say how good a choice they make.
 
-    python -m benchmarks.calibration.fit_choice benchmarks/results/tile_times_*.json [--write]
+    python -m benchmarks.calibration.fit_choice benchmarks/results/tile_times_*.json \
+        benchmarks/results/population_*.json [--write]
 
 Least squares of the logarithm of the time, by Levenberg's and Marquardt's method; configurations
 far from a problem's best one count little. The loss is the geometric mean over problems of the time
 of the chosen configuration by that of the best measured one; held out: of problems that the
 constants were not fitted to (six folds). `--write` rewrites the module `products/rates.py`.
+
+Of a population each problem has one time, that of the configuration that was chosen: such times say
+where the estimate was too low, which is what configurations are chosen for.
 """
 
 from __future__ import annotations
@@ -28,20 +32,14 @@ from tvm_hopper.schedule.products.candidates import Candidates, instruction_colu
 from tvm_hopper.schedule.products.estimate import ProductShape, Rates, estimate
 from tvm_hopper.schedule.products.model import RASTER_GROUP, choose_raster_group
 from tvm_hopper.schedule.products.rates import MEASURED
+from tvm_hopper.schedule.products.split import ANYWHERE
 
 FOLDS = 6
+EARLIER = 0.25  # weight of times from before tiles at an edge had boxes of their own
 WEIGHTS = ((1.15, 1.0), (1.5, 0.5), (2.5, 0.15), (math.inf, 0.03))  # up to so many times the best
-# Of which the times do not tell, or the chosen configurations tell more.
-UNFITTED = {
-    "cut_share",
-    "tied",
-    "together",
-    "together_cycles",
-    "kernel_cycles",
-    "part_cycles",
-    "wide_parts",
-    "workspace_bytes",
-}
+# Of which the times do not tell: edges (a kernel of symbolic rows does), and stores by TMA, which
+# are none of the configurations that are read.
+UNFITTED = {"cut_share", "boxed", "third"}
 NAMES = [field.name for field in dataclasses.fields(Rates) if field.name not in UNFITTED]
 STEP = 1e-4  # of a constant's logarithm
 TARGET = Path(__file__).parents[2] / "tvm_hopper" / "schedule" / "products" / "rates.py"
@@ -99,13 +97,13 @@ def read(path: Path) -> list[Measured]:
     """
     found = []
     content = json.loads(path.read_text())
-    for row in content["rows"]:
+    for row in map(as_times, content["rows"]):
         m, n, k, layout, dtype = row["problem"]
         kinds = itertools.product((False, True), repeat=2)
         times: dict[tuple[bool, bool], dict[tuple[int, ...], float]] = {x: {} for x in kinds}
         for config, time in zip(row["configs"], row["us"], strict=True):
             if time is not None and "tile" in config and is_a_choice(config, row["problem"]):
-                kind = bool(config.get("transposed")), config.get("split_mode") == "workspace"
+                kind = bool(config.get("transposed")), config.get("split_mode") in ANYWHERE
                 part, key = times[kind], key_of(config, k)
                 part[key] = min(time, part.get(key, math.inf))
         majors = ("k" if layout[0] == "N" else "mn", "k" if layout[1] == "T" else "mn")
@@ -121,9 +119,23 @@ def read(path: Path) -> list[Measured]:
         ]
         if parts:
             values = np.array([time for part in times.values() for time in part.values()])
-            spare = "spare_rows" in content
+            spare = "spare_rows" in content or "config" in row
             found.append(Measured(product, tuple(parts), values, row["cublas"], spare))
     return found
+
+
+def as_times(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of `tile_times`, also of one of a population whose configuration is known."""
+    problem = row["problem"]
+    if isinstance(problem, list):
+        return row
+    known = "ours" in row and row.get("config")
+    return row | {
+        "problem": [problem[name] for name in ("m", "n", "k", "layout", "dtype")],
+        "configs": [row["config"]] if known else [],
+        "us": [row["ours"]["median_us"]] if known else [],
+        "cublas": row["cublas"]["median_us"] if known else math.nan,
+    }
 
 
 FIELDS = {
@@ -176,6 +188,7 @@ def residuals(logs: Any, data: list[Measured], start: Rates, names: list[str]) -
     for one in data:
         limits, weights = zip(*WEIGHTS, strict=True)
         weight = np.array(weights)[np.searchsorted(limits, one.slower)]
+        weight = weight * (1.0 if one.spare else EARLIER)
         errors.append(np.sqrt(weight) * np.log(one.guess(rates) / one.times))
     return np.concatenate(errors)
 
@@ -212,6 +225,11 @@ def fit(
 def losses(data: list[Measured], rates: Rates) -> list[float]:
     """Return how many times the best measured time the chosen one takes, for each problem."""
     return [float(x.slower[np.argmin(x.guess(rates))]) for x in data]
+
+
+def with_several(data: list[Measured]) -> list[Measured]:
+    """Return the problems that leave a choice."""
+    return [x for x in data if len(x.times) > 1]
 
 
 def held_out(data: list[Measured], start: Rates, names: list[str] | None = None) -> list[float]:
@@ -269,7 +287,13 @@ def main(arguments: list[str]) -> int:
     data = [x for path in options.files for x in read(path)]
     start = MEASURED if options.only else Rates()
     rates = fit(data, start, names=options.only)
-    inside, outside = losses(data, rates), held_out(data, rates, options.only)
+    outside = [
+        x
+        for x, one in zip(held_out(data, rates, options.only), data, strict=True)
+        if len(one.times) > 1
+    ]
+    data = with_several(data)
+    inside = losses(data, rates)
     comment = describe(data, rates, inside, outside)
     print(module(rates, comment))
     worst = sorted(zip(outside, data, strict=True), key=lambda x: -x[0])[: options.worst]

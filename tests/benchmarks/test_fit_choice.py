@@ -81,6 +81,24 @@ def test_both_ways_of_a_problem_are_read(tmp_path):
     assert len(one.guess(MEASURED)) == 2
 
 
+def test_a_population_tells_the_time_of_what_was_chosen(tmp_path):
+    problem = {"m": 96, "n": 944, "k": 11968, "layout": "NT", "dtype": "bfloat16"}
+    config = {"tile": [64, 96, 64], "consumers": 1, "split_k": 6, "split_mode": "caller"}
+    times = {"ours": {"median_us": 11.0}, "cublas": {"median_us": 13.0}}
+    rows = [
+        {"problem": problem, "config": config, **times},
+        {"problem": problem | {"m": 1}, "config": {}, **times},  # dot products
+        {"problem": problem | {"m": 2}, "message": "CompileError"},
+    ]
+    path = tmp_path / "population.json"
+    path.write_text(json.dumps({"rows": rows}))
+    (one,) = fit_choice.read(path)
+    assert one.times.tolist() == [11.0]
+    assert (one.cublas, one.spare) == (13.0, True)
+    assert one.describe(0) == "64x96x64/1 in 6 by kernels"
+    assert fit_choice.with_several([one]) == []
+
+
 def test_the_module_that_is_written_holds_the_constants():
     names: dict = {}
     source = fit_choice.module(MEASURED, "Fitted by hand.\n")

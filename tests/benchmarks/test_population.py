@@ -1,5 +1,6 @@
 """Problems drawn from a seed, and the page of their distribution."""
 
+import json
 import math
 
 import pytest
@@ -71,7 +72,7 @@ def test_the_page_names_the_worst_and_what_failed():
     assert "- 99x64x64 NT float16: CompileError: C7517" in text
     assert "The 10 worst: 1x64x64 NT float16 0.50; 2x64x64 NT float16 0.60; " in text
     assert "11x64x64 NT float16 1.50" not in text.split("The 10 worst")[1].split("\n")[0]
-    assert "| 12x64x64 NT float16 | 2.00 | 2.00 | 1.600 | 1.0e-04 |" in text
+    assert "| 12x64x64 NT float16 | 2.00 | 2.00 | 1.600 | 1.0e-04 |  |" in text
 
 
 def test_the_command_takes_a_seed_and_a_count():
@@ -86,3 +87,31 @@ def test_a_problem_has_its_bytes_and_its_name():
     assert problem.name == "16x1024x24576 NT bfloat16"
     case = population_table.case_of(problem)
     assert (case.out_dtype, case.config) == ("bfloat16", {})
+
+
+def test_what_is_chosen_stands_beside_the_time():
+    text, fields = population_table.chosen_for(Problem(128, 4096, 4096, "NT", "float16"))
+    assert "x".join(map(str, fields["tile"])) in text
+    assert text.endswith(" us")
+    assert set(fields) <= set(population_table.TILE_FIELDS)
+    text, fields = population_table.chosen_for(Problem(1, 4096, 4096, "NT", "float16"))
+    assert text.startswith("dot products: ")
+    assert fields == {}
+
+
+def test_the_distribution_goes_between_the_marks_of_a_page(tmp_path):
+    about = {"chip": "H200", "date": "2026-11-23 09:52 UTC", "command": "python -m x"}
+    rows = [row(0.5), row(2.0, m=128), {"problem": row(1.0)["problem"], "message": "C7517"}]
+    source, page = tmp_path / "population_1.json", tmp_path / "README.md"
+    source.write_text(json.dumps({"machine": about, "rows": rows}))
+    begin, end = population_table.MARKS
+    page.write_text(f"before\n{begin}old\n{end}after\n")
+    assert population_table.main([str(source), str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith(f"before\n{begin}[3 problems](")
+    assert ", time of cuBLAS by ours; 1 failed\n(`python -m x`, 2026-11-23, H200):\n" in text
+    assert "64x64x64 NT float16 0.50,\n128x64x64 NT float16 2.00.\n" in text
+    assert "old" not in text
+    assert text.endswith(f"{end}after\n")
+    with pytest.raises(ValueError, match="no marks to put the population between"):
+        population_table.insert("a page", "text")

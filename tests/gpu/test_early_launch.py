@@ -24,7 +24,7 @@ def _gpu():
 
 def built(rows, early):
     sch = s_tir.Schedule(memory_bound.rms_norm(rows, 4096))
-    hs.row_reduction(sch, config=hs.RowReductionConfig(early=early))
+    hs.row_reduction(sch, config=hs.RowReductionConfig(early_launch=early))
     return tvm.compile(sch.mod, target="nvidia/nvidia-h200")["main"]
 
 

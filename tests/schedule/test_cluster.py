@@ -26,7 +26,7 @@ def test_the_steps_make_the_same_schedule():
     sch.bind(j0, "blockIdx.x")
     hs.share_loads(sch, sch.fuse(i_block, j_block))
     sch.bind(part, "threadIdx.y")
-    hs.raster(sch, j0, group=2)
+    hs.raster(sch, j0, group=2, early_launch=True)
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, part)
     for index in (0, 1):

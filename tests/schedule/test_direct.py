@@ -98,6 +98,7 @@ def test_early_weights_of_tiles_are_refused():
         ({"direct": True, "dots": True}, "dots with direct=True; need dots alone"),
         ({"direct": SHAPE, "stages": 3}, "direct with stages=3; need direct alone"),
         ({"early_weights": 1}, "early_weights=1; need True or False"),
+        ({"early_launch": 1}, "early_launch=1; need True, False or None"),
     ],
 )
 def test_configurations_that_are_none(given, match):

@@ -28,14 +28,14 @@ def asks(sch):
 )
 def test_few_rows_and_whoever_asks(rows, early, wanted):
     sch = s_tir.Schedule(memory_bound.rms_norm(rows, 4096))
-    hs.row_reduction(sch, config=hs.RowReductionConfig(early=early))
+    hs.row_reduction(sch, config=hs.RowReductionConfig(early_launch=early))
     assert asks(sch) == wanted
 
 
 def test_a_choice_says_so_and_gives_the_same_again():
     mod = memory_bound.rms_norm(8, 4096)
     chosen = chosen_rows(s_tir.Schedule(mod))
-    assert chosen.early
+    assert chosen.early_launch
     sch = s_tir.Schedule(mod)
     hs.row_reduction(sch, config=chosen)
     assert asks(sch)
@@ -51,8 +51,8 @@ def test_the_second_kernel_of_a_reduction_of_columns_is_launched_as_ever():
 def test_early_kernels_compute_the_same(arch):
     target = {"kind": "cuda", "arch": arch, "max_threads_per_block": 1024}
     for name, helper, config in (
-        ("softmax", hs.row_reduction, hs.RowReductionConfig(early=True)),
-        ("copy", hs.pointwise, hs.PointwiseConfig(early=True)),
+        ("softmax", hs.row_reduction, hs.RowReductionConfig(early_launch=True)),
+        ("copy", hs.pointwise, hs.PointwiseConfig(early_launch=True)),
     ):
         mod = getattr(memory_bound, name)(4, 512)
         sch = s_tir.Schedule(mod)
@@ -65,5 +65,5 @@ def test_early_kernels_compute_the_same(arch):
 
 def test_a_transposition_begins_early_where_asked():
     sch = s_tir.Schedule(neighbors.transpose(64, 128, "bfloat16"))
-    hs.pointwise(sch, config=hs.PointwiseConfig(early=True))
+    hs.pointwise(sch, config=hs.PointwiseConfig(early_launch=True))
     assert asks(sch)

@@ -26,21 +26,18 @@ PLAIN = Rates(
     apart=0.0,
     outside_cycles=0.0,
     start_cycles=0.0,
-    epilogue_cycles=0.0,
     wide_bytes=1e9,
     narrow_bytes=1e9,
     overlap=0.0,
     memory_bytes=1e9,
     partial=0.0,
     flop_power=0.0,
-    load_power=0.0,
     meeting_cycles=0.0,
     peer_cycles=0.0,
     exchange_bytes=1e9,
     cut_share=0.0,
-    together=0.0,
+    third=0.0,
     together_cycles=0.0,
-    tied=0.0,
     step_norm=200.0,
     time_norm=200.0,
 )
@@ -129,7 +126,7 @@ def test_rows_outside_of_a_tensor_cost_every_thread_block():
     (before,) = estimate(rows, tile, ONE_MEGAHERTZ, replace(PLAIN, **rates), spare=False)
     assert before == pytest.approx(0.5 * 60 * 100 * 10, rel=0.02)
     pair = tiles(64, 128, consumers=1, cluster=(1, 2))
-    assert cycles(rows, pair, **rates) == 0.5 * 60 * 100 / 2 * 10
+    assert cycles(rows, pair, **rates) == 0.5 * 60 * 100 * 10
     few = replace(ONE_MEGAHERTZ, num_sms=50)
     assert cycles(rows, tile, few, **rates) == 0.5 * 60 * 100 * 10
 
@@ -141,7 +138,7 @@ def test_waves_and_epilogues():
     assert cycles(shape, tiles(), replace(ONE_MEGAHERTZ, num_sms=133), wide_bytes=16.0) == 7168
     hidden = {"wide_bytes": 16.0, "overlap": 0.5}
     assert cycles(shape, tiles(), **hidden) == 2 * (5120 + 2048) - 1024
-    assert cycles(shape, tiles(), start_cycles=1000.0, epilogue_cycles=100.0) == 1000 + 2 * 5220
+    assert cycles(shape, tiles(), start_cycles=1000.0) == 1000 + 2 * 5120
 
 
 def test_narrow_stores_hide_behind_nothing():
@@ -167,11 +164,26 @@ def test_memory_and_rows_off_a_sector():
     assert cycles(SQUARE, tiles(), half, memory_bytes=1.0) == 2 * (4 * 128 * 640 + 2 * 128 * 128)
 
 
-def test_power_bounds_all_that_is_multiplied_and_loaded():
-    work, loaded = 128 * 128 * 640 / 1e9, 256 * 128 * 10 / 1e9
-    assert cycles(SQUARE, tiles(), flop_power=1e9, load_power=1e8) == 1e9 * work + 1e8 * loaded
+def test_power_bounds_all_that_is_multiplied():
+    work = 128 * 128 * 640 / 1e9
+    assert cycles(SQUARE, tiles(), flop_power=1e9) == 1e9 * work
     weak = replace(ONE_MEGAHERTZ, power_rate=0.5)
     assert cycles(SQUARE, tiles(), weak, flop_power=1e9) == 2e9 * work
+
+
+def test_what_tma_stores_touches_less_of_sectors():
+    shape, rates = ProductShape(1024, 1000, 64), {"memory_bytes": 1.0, "partial": 0.5}
+    (found,) = estimate(
+        shape, tiles(), ONE_MEGAHERTZ, replace(PLAIN, boxed=0.4, **rates), boxes=True
+    )
+    moved = 2 * (1024 + 1000) * 64 + 1024 * 1000 * 2 * 1.2
+    assert found == pytest.approx(moved, rel=0.02)
+
+
+def test_what_stands_around_the_loop_hides_behind_no_memory():
+    moved = 2 * (4 * 128 * 640 + 2 * 128 * 128) // 2
+    found = cycles(SQUARE, tiles(), memory_bytes=1.0, start_cycles=1e6, wide_bytes=0.5)
+    assert found == moved + 1e6 + 128 * 128 * 2 / 0.5
 
 
 def test_a_norm_is_near_its_largest_term():
@@ -224,6 +236,12 @@ def test_each_block_of_a_cluster_stores_its_part_of_the_tile():
     assert cycles(SQUARE, tiles(parts=4), wide_bytes=2.0) == 3 * 512 + 4096
 
 
+def test_a_third_consumer_costs_a_share():
+    three = tiles(rows=192, consumers=3)
+    assert cycles(SQUARE, three, third=0.5) == 1.5 * cycles(SQUARE, three).expected
+    assert cycles(SQUARE, tiles(), third=0.5) == cycles(SQUARE, tiles()).expected
+
+
 def test_edges_that_cut_tiles_cost_a_share():
     even, cut = cycles(SQUARE, tiles()), cycles(SQUARE, tiles(), cut_share=0.5)
     assert cut == even  # no edge of it cuts a tile
@@ -251,13 +269,11 @@ def test_rows_off_a_line_cost_less_where_they_are_loaded_together():
     assert together == 10 * (1.5 * 128 + 1.25 * 128) * 128
 
 
-def test_blocks_that_load_together_cost_a_share_and_more_latency():
+def test_blocks_that_load_together_take_longer_to_launch():
     two = ProductShape(256, 128, 640)
     plain = cycles(two, tiles(**PAIR)).expected
-    assert cycles(two, tiles(**PAIR), tied=0.5) == 1.5 * plain
-    assert cycles(two, tiles(**PAIR), together_cycles=1e4) == plain + 2e4
-    late = [cycles(two, tiles(**x), latency_cycles=3e4, together=1.0).expected for x in ({}, PAIR)]
-    assert late[1] == pytest.approx(2 * late[0], rel=0.02)
+    assert cycles(two, tiles(**PAIR), together_cycles=1e4) == plain + 1e4
+    assert cycles(two, tiles(), together_cycles=1e4) == plain
 
 
 def test_a_cluster_with_blocks_without_work_takes_as_long():

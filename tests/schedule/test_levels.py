@@ -5,6 +5,7 @@ import tvm
 from tvm import s_tir
 
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
 from tvm_hopper.testing import workloads
 
 TILE, STAGES, CONSUMERS, REGISTERS = (128, 256, 64), 4, 2, (40, 232)
@@ -23,7 +24,7 @@ def whole(sch):
     hs.matmul(sch, "C", config)
 
 
-def step_by_step(sch):
+def step_by_step(sch, early):
     block = sch.get_sblock("C")
     hs.fuse_prologue(sch, block)
     hs.pad(sch, block, TILE)
@@ -35,7 +36,7 @@ def step_by_step(sch):
     sch.bind(i0, "blockIdx.y")
     sch.bind(j0, "blockIdx.x")
     sch.bind(i1, "threadIdx.y")
-    hs.raster(sch, j0, group=4, persistent=132)
+    hs.raster(sch, j0, group=4, persistent=132, early_launch=early)
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, i1)
     for index in (0, 1):
@@ -47,7 +48,7 @@ def step_by_step(sch):
     hs.pipeline(sch, k0, stages=STAGES, roles=hs.Roles(CONSUMERS, REGISTERS))
 
 
-def bare(sch, ragged, epilogue):
+def bare(sch, ragged, epilogue, early):
     """Nothing of this package: primitives of TVM and annotations, as they stand in a trace."""
     block = sch.get_sblock("C")
     if ragged:
@@ -62,6 +63,8 @@ def bare(sch, ragged, epilogue):
     sch.bind(i1, "threadIdx.y")
     sch.annotate(j0, "tvm_hopper.raster_group", 4)
     sch.annotate(j0, "tvm_hopper.persistent", 132)
+    if early:
+        sch.annotate(j0, "tvm_hopper.early_launch", 1)
     store = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(store, i1)
     for index, name in ((0, "A"), (1, "B")):
@@ -94,8 +97,9 @@ def test_three_levels_give_equal_modules(shape, epilogue):
     behind = ["bias_col_sum", "relu", "D"] if epilogue else []
     schedules = [s_tir.Schedule(mod) for _ in range(3)]
     whole(schedules[0])
-    step_by_step(schedules[1])
-    bare(schedules[2], ragged=shape != (512, 512, 256), epilogue=behind)
+    early = not epilogue  # whose bias threads would load
+    step_by_step(schedules[1], early)
+    bare(schedules[2], ragged=shape != (512, 512, 256), epilogue=behind, early=early)
     for other in schedules[1:]:
         tvm.ir.assert_structural_equal(other.mod, schedules[0].mod)
 
@@ -123,6 +127,13 @@ def test_consumers_share_columns_when_rows_do_not_divide():
     store = sch.get(sch.get_loops("C_local")[2])
     assert str(store.thread_binding.thread_tag) == "threadIdx.y"
     assert [int(sch.get(x).extent) for x in sch.get_loops("C_local")] == [8, 4, 2, 64, 64]
+
+
+def test_a_kernel_begins_early_or_not():
+    sch = s_tir.Schedule(workloads.matmul(512, 512, 256))
+    loop = sch.get_loops("C")[0]
+    with pytest.raises(ScheduleError, match="early_launch=1; need True, False or None"):
+        hs.raster(sch, loop, early_launch=1)
 
 
 def test_raster_group_stands_on_the_loop_of_column_tiles():

@@ -20,7 +20,7 @@ from tvm_hopper.schedule.products.candidates import candidates
 from tvm_hopper.schedule.products.classes import estimate_all
 from tvm_hopper.schedule.products.estimate import ProductShape
 from tvm_hopper.schedule.products.model import as_product, listed
-from tvm_hopper.schedule.products.parts import IN_BOTH, TRIED, in_parts
+from tvm_hopper.schedule.products.parts import IN_BOTH, TRIED, in_clusters, in_parts
 from tvm_hopper.testing import workloads
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -107,7 +107,7 @@ def test_a_workspace_is_used_where_it_may_be_and_is_worth_it():
     both = hs.choose_config(344, 296, 55680)
     assert (both.split_mode, both.split_k in IN_BOTH) == ("caller", True)
     assert both == hs.choose_config(344, 296, 55680, given=hs.MatmulConfig(split_mode="caller"))
-    small = hs.choose_config(64, 64, 1024, given=may)
+    small = hs.choose_config(64, 64, 512, given=may)
     assert small.split_mode is None
     assert hs.choose_config(4096, 4096, 4096, given=may).split_k is None
     with tvm.target.Target("nvidia/nvidia-h200"):
@@ -148,9 +148,9 @@ def test_a_promise_of_bits_keeps_the_sum_whole_and_says_what_it_costs():
 
 
 def test_more_parts_than_run_everywhere_are_told_of_and_not_taken():
-    wanted = ProductShape(88, 392, 59328)
+    wanted = ProductShape(64, 128, 65536)
     clusters = hs.MatmulConfig(split_mode="cluster")
-    config = hs.choose_config(88, 392, 59328, given=clusters)
+    config = hs.choose_config(64, 128, 65536, given=clusters)
     assert config.split_k in TRIED
     *five, more = listed(wanted, clusters, Chip())
     assert len(five) == 5
@@ -205,3 +205,12 @@ def test_whole_sums_of_every_class_where_bits_are_promised():
         assert hs.choose_config(rows, 1024, 28672, given=given).split_k is None
     shared = [hs.choose_config(rows, 1024, 28672).split_k for rows in (1, 16, 64)]
     assert np.all([parts in IN_BOTH for parts in shared])
+
+
+@pytest.mark.parametrize("n", [1664, 1600])
+def test_clusters_whose_end_tvm_would_write_over_blocks_are_not_tried(n):
+    """26 tiles of 64 columns in fours: "2 x + y < 13" bounds no index of B."""
+    tiles, wanted = candidates("float16", hs.MatmulConfig()), ProductShape(7120, n, 184)
+    found = in_clusters(tiles, wanted, hs.MatmulConfig(), Chip())
+    fours = (found.rows_of_blocks == 2) & (found.columns_of_blocks == 4) & (found.columns == 64)
+    assert fours.any() == (n == 1600)

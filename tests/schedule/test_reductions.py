@@ -173,7 +173,7 @@ def test_parts_step_by_step():
     steps.bind(i0, "blockIdx.y")
     steps.bind(j0, "blockIdx.x")
     steps.bind(i1, "threadIdx.y")
-    hs.raster(steps, j0, group=1, persistent=0)
+    hs.raster(steps, j0, group=1, persistent=0, early_launch=True)
     store = steps.cache_write(block, 0, "local")
     steps.reverse_compute_at(store, i1)
     for index in (0, 1):

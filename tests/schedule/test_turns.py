@@ -43,6 +43,16 @@ def test_what_does_not_go_with_turns(fields, match):
         hs.MatmulConfig(**PINGPONG, **fields)
 
 
+@pytest.mark.parametrize("extents", [(2128, 552, 1288), (128, 256, 32768)])
+def test_turns_alone_choose_nothing_that_does_not_go_with_them(extents):
+    """Where clusters, and parts of a sum, are what would be chosen otherwise."""
+    free = hs.choose_config(*extents)
+    assert free.cluster or free.split_k
+    config = hs.choose_config(*extents, given=hs.MatmulConfig(**PINGPONG))
+    assert (config.cluster, config.split_k, config.split_mode) == (None, None, None)
+    hs.matmul(s_tir.Schedule(workloads.matmul(*extents)), "C", hs.MatmulConfig(**PINGPONG))
+
+
 def test_another_schedule_is_none():
     with pytest.raises(ScheduleError, match="schedule='stream_k'; need one of"):
         hs.MatmulConfig(schedule="stream_k")

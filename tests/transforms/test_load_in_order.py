@@ -13,13 +13,22 @@ from tvm_hopper.transforms.load_in_order import NO_ALIAS
 from tvm_hopper.transforms.wait_for_launches import LAUNCH_PARAMS, PROGRAMMATIC
 
 from .scripts import parse, run
-from .test_wait_for_launches import BEFORE, ONE
+from .test_wait_for_launches import AFTER, BEFORE, ONE
 
 
 @pytest.mark.parametrize("tags", [[], [PROGRAMMATIC]], ids=["ever", "early"])
 def test_the_word_is_taken_off_kernels_that_begin_early(tags):
-    func = parse(BEFORE).with_attr(NO_ALIAS, True).with_attr(LAUNCH_PARAMS, ["blockIdx.x", *tags])
-    assert (NO_ALIAS in run(func, LoadInOrder()).attrs) == (not tags)
+    func = parse(AFTER).with_attr(NO_ALIAS, True).with_attr(LAUNCH_PARAMS, ["blockIdx.x", *tags])
+    got = run(func, LoadInOrder())
+    assert (NO_ALIAS in got.attrs) == (not tags)
+    assert [str(x) for x in got.attrs[LAUNCH_PARAMS]] == ["blockIdx.x", *tags]
+
+
+def test_what_does_not_wait_is_launched_as_ever():
+    func = parse(BEFORE).with_attr(NO_ALIAS, True)
+    got = run(func.with_attr(LAUNCH_PARAMS, ["blockIdx.x", PROGRAMMATIC]), LoadInOrder())
+    assert NO_ALIAS in got.attrs
+    assert [str(x) for x in got.attrs[LAUNCH_PARAMS]] == ["blockIdx.x"]
 
 
 @pytest.mark.parametrize("config", [ONE, hs.MatmulConfig(dots=True, early_weights=True)])

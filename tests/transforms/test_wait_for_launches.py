@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import tvm
 from tvm import s_tir, te, tirx
 
@@ -11,6 +12,7 @@ from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.pipeline.run import lower_final
 from tvm_hopper.simulation import Program, load, simulate, verify
+from tvm_hopper.testing import workloads
 from tvm_hopper.transforms import WaitForLaunches
 from tvm_hopper.transforms.wait_for_launches import LAUNCH_PARAMS, PROGRAMMATIC
 
@@ -59,6 +61,40 @@ def test_without_early_loads_nothing_is_begun_early():
     assert run(func, WaitForLaunches()).same_as(func)
 
 
+START = """
+@T.prim_func(private=True, s_tir=True)
+def func(X: T.Buffer((8, 512), "float16"), Y: T.Buffer((8, 512), "float16"),
+         Z: T.Buffer((8, 512), "float16")):
+    for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvm_hopper.early_launch": 1}):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("work"):
+                T.reads(X[bx, 0:512])
+                T.writes(Y[bx, 0:512])
+                row = T.sblock_alloc_buffer((32,), "float16", scope="shared")
+                row[tx] = T.float16(0)
+                T.tvm_storage_sync("shared")
+                if tx < 16:
+                    Y[bx, tx] = X[bx, tx] + row[31 - tx]
+    for bx in T.thread_binding(8, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("next"):
+                T.reads(Y[bx, 0:512])
+                T.writes(Z[bx, 0:512])
+                Z[bx, tx] = Y[bx, tx]
+"""
+STARTED = START.replace(', annotations={"tvm_hopper.early_launch": 1}', "").replace(
+    "                if tx < 16:",
+    "                T.ptx.griddepcontrol.wait()\n"
+    "                T.ptx.griddepcontrol.launch_dependents()\n                if tx < 16:",
+)  # fmt: skip
+
+
+def test_what_begins_early_waits_in_front_of_memory_and_what_is_beside_it_does_not():
+    got = run(parse(START), WaitForLaunches())
+    check(got.without_attr(LAUNCH_PARAMS), parse(STARTED))
+    assert [str(x) for x in got.attrs[LAUNCH_PARAMS]] == [PROGRAMMATIC]
+
+
 ASKED = """
 @T.prim_func(private=True, s_tir=True)
 def func(X: T.Buffer((256,), "float32"), A: T.Buffer((256,), "float32"),
@@ -80,9 +116,8 @@ WAIT, GO = "T.ptx.griddepcontrol.wait()", "T.ptx.griddepcontrol.launch_dependent
 def test_a_kernel_that_asks_waits_first_and_lets_the_next_launch_begin():
     got = run(parse(ASKED), WaitForLaunches())
     after = ASKED.replace(', "tvm_hopper.early_launch": 1', "")
-    after = after.replace("with T.sblock", f"{WAIT}\n            with T.sblock")
-    for store in ("A[bx * 32 + tx] =", "Y[bx * 32 + tx] ="):
-        after = after.replace(store, f"{GO}\n                {store}")
+    store = "Y[bx * 32 + tx] ="
+    after = after.replace(store, f"{WAIT}\n                {GO}\n                {store}")
     check(got.without_attr(LAUNCH_PARAMS), parse(after))
     assert [str(x) for x in got.attrs[LAUNCH_PARAMS]] == [PROGRAMMATIC]
 
@@ -132,6 +167,62 @@ def _without_last_wait(program):
     waits = [x for x in instructions(func, "griddepcontrol") if "wait" in str(x)]
     body = ir.replace_nodes(func.body, tirx.Evaluate, {x: ir.seq() for x in waits})
     return Program(program.host, {**program.kernels, last: func.with_body(body)})
+
+
+def two_products():
+    """Compute E = A B^T and D = E C^T, each by a kernel that begins early."""
+    a, b, c = (te.placeholder((64, 64), "float16", name=x) for x in "ABC")
+
+    def product(name, left, right):
+        k = te.reduce_axis((0, 64), f"k{name}")
+
+        def term(i, j):
+            return te.sum(left[i, k].astype("float32") * right[j, k].astype("float32"), axis=k)
+
+        total = te.compute((64, 64), term, name=f"{name}_sum")
+        return te.compute((64, 64), lambda i, j: total[i, j].astype("float16"), name=name)
+
+    e = product("E", a, b)
+    mod = tvm.IRModule({"main": te.create_prim_func([a, b, c, e, product("D", e, c)])})
+    sch = s_tir.Schedule(mod)
+    for name in ("E_sum", "D_sum"):
+        hs.matmul(sch, name)
+    return mod, sch
+
+
+def test_a_product_by_tiles_waits_for_the_one_in_front():
+    mod, sch = two_products()
+    assert verify(sch, against=mod).verdict == "clean"
+    program = load(sch)
+    kernels = {}
+    for name, func in program.kernels.items():
+        assert PROGRAMMATIC in [str(x) for x in func.attrs[LAUNCH_PARAMS]]
+        waits = [x for x in instructions(func, "griddepcontrol") if "wait" in str(x)]
+        assert len(waits) == 1
+        body = ir.replace_nodes(func.body, tirx.Evaluate, {x: ir.seq() for x in waits})
+        kernels[name] = func.with_body(body)
+    found = simulate(Program(program.host, kernels), {}).findings
+    assert "GRID_DEPENDENCY" in {x.rule for x in found}, found
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "config", "early"),
+    [
+        ((), {}, True),
+        (("relu",), {"split_k": 2}, True),
+        (("residual",), {}, True),  # which TMA loads
+        (("bias_col",), {}, False),
+        (("residual",), {"transposed": True}, False),
+        (("bias_col",), {"early_launch": True}, True),
+        ((), {"early_launch": False}, False),
+    ],
+)
+def test_products_begin_early_unless_threads_load_for_the_epilogue(epilogue, config, early):
+    mod = workloads.matmul(64, 128, 128, "NT", "float16", "float16", epilogue=epilogue)
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**config))
+    (kernel,) = lower_final(sch.mod, "nvidia/nvidia-h200").device.functions.values()
+    assert (PROGRAMMATIC in [str(x) for x in kernel.attrs[LAUNCH_PARAMS]]) == early
 
 
 def test_every_kernel_of_the_function_waits():

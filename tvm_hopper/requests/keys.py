@@ -66,10 +66,10 @@ PERSISTENT = "tvm_hopper.persistent"
 TURNS = "tvm_hopper.turns"
 CHOSEN_FOR = "tvm_hopper.chosen_for"
 SHARE_LOADS = "tvm_hopper.share_loads"
+EARLY_LAUNCH = "tvm_hopper.early_launch"
 # -- on the loop bound to blockIdx.x of a kernel whose time is that of its bytes
 MEMORY_BOUND = "tvm_hopper.memory_bound"
 CHOSEN = "tvm_hopper.chosen"
-EARLY_LAUNCH = "tvm_hopper.early_launch"
 BLOCKS_PER_SM = "tvm_hopper.blocks_per_sm"
 MOST_BLOCKS_PER_SM = 32
 ROW_CLUSTER = "tvm_hopper.row_cluster"
@@ -273,6 +273,14 @@ KEYS: dict[str, Key] = {
             axis="blockIdx.x",
         ),
         Key(
+            EARLY_LAUNCH,
+            (LOOP,),
+            int,
+            "the kernel begins while the launch before it ends, and waits in front of memory",
+            (1,),
+            axis="blockIdx.x",
+        ),
+        Key(
             MEMORY_BOUND,
             (LOOP,),
             str,
@@ -300,14 +308,6 @@ KEYS: dict[str, Key] = {
             int,
             "thread blocks of the kernel that are to share an SM, as far as registers go",
             bounds=(1, MOST_BLOCKS_PER_SM),
-            axis="blockIdx.x",
-        ),
-        Key(
-            EARLY_LAUNCH,
-            (LOOP,),
-            int,
-            "the kernel begins while the launch in front of it ends, and waits for it first of all",
-            (1,),
             axis="blockIdx.x",
         ),
         Key(

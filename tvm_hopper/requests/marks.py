@@ -39,7 +39,6 @@ _PARTNER = {  # a key that says how, and the one that says what; alone it would 
     keys.WGMMA_PENDING: keys.STAGE,
     keys.CHOSEN: keys.MEMORY_BOUND,
     keys.BLOCKS_PER_SM: keys.MEMORY_BOUND,
-    keys.EARLY_LAUNCH: keys.MEMORY_BOUND,
     keys.ROW_CLUSTER: keys.MEMORY_BOUND,
 }
 _INSTEAD = {  # a key, another one that it does not stand beside, and what is meant there

@@ -22,8 +22,9 @@ def raster(
     group: int | None = None,
     persistent: int | None = None,
     turns: int | None = None,
+    early_launch: bool | None = None,
 ) -> None:
-    """Say in which order output tiles are computed, and by how many thread blocks and consumers.
+    """Say in which order output tiles are computed, by how many thread blocks and consumers, when.
 
     Parameters
     ----------
@@ -39,17 +40,22 @@ def raster(
     turns : int, optional
         Of a persistent product with one consumer: so many of it, 2 or 3, that compute output tiles
         in turn. None or 1 is one.
+    early_launch : bool, optional
+        True lets the kernel begin while the launch in front of it ends: it waits for that launch
+        before it touches memory. None or False: launched as ever.
 
     Raises
     ------
     ScheduleError
-        The loop is not bound to blockIdx.x, or a count is out of range.
+        The loop is not bound to blockIdx.x, or a value is out of range.
     """
     loop = as_loop(sch, loop)
     where = f"loop {sch.get(loop).loop_var.name}"
     group = as_int(where, "group", group, 1, MOST_BLOCKS)
     persistent = as_int(where, "persistent", persistent, keys.BY_DEVICE, MOST_BLOCKS)
     turns = as_int(where, "turns", turns, 1, keys.MOST_TURNS)
+    if not isinstance(early_launch, (bool, type(None))):
+        raise cannot_schedule(where, f"early_launch={early_launch!r}", "True, False or None")
     binding = sch.get(loop).thread_binding
     if binding is None or str(binding.thread_tag) != "blockIdx.x":
         found = "a loop that is not bound" if binding is None else f"{binding.thread_tag}"
@@ -58,6 +64,7 @@ def raster(
         (keys.RASTER_GROUP, group, 1),
         (keys.PERSISTENT, persistent, 0),
         (keys.TURNS, turns, 1),
+        (keys.EARLY_LAUNCH, early_launch and 1, 0),
     ):
         if value is not None:
             ask(sch, where, loop, key, value, default=default)

@@ -1,4 +1,4 @@
-extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_constant__ CUtensorMap A_map, const __grid_constant__ CUtensorMap B_map, float* __restrict__ C_ptr, int num_blocks) {
+extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_constant__ CUtensorMap A_map, const __grid_constant__ CUtensorMap B_map, float* C_ptr, int num_blocks) {
   extern __shared__ __align__(1024) uchar dyn_smem_ptr[];
   alignas(64) float C_local_ptr[64];
   alignas(64) float C_pair_ptr[2];
@@ -12,6 +12,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
     tvm_builtin_ptx_fence_mbarrier_init_mbarrier_init_release_cluster();
   }
   __syncthreads();
+  tvm_builtin_ptx_griddepcontrol_wait();
   int cse_v11 = (((num_blocks + 1023) - ((int)blockIdx.x)) / num_blocks);
   if (((int)threadIdx.x) < 128) {
     tvm_builtin_ptx_setmaxnreg_dec_sync_aligned_u32_40();
@@ -41,6 +42,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) main_kernel(const __grid_co
           tvm_builtin_ptx_cp_async_bulk_tensor_g2s_cluster_async_bulk_tensor_2d_shared__cluster_global_mbarrier__complete_tx__bytes(tvm_builtin_cuda_cvta_generic_to_shared((&(((half*)dyn_smem_ptr)[(((k_0 & 3) * 8192) + 32768)]))), ((void*)((unsigned long long)(&(B_map)))), (k_0 * 64), ((((((int)blockIdx.x) + (tile * num_blocks)) & 511) / 16) * 128), tvm_builtin_cuda_cvta_generic_to_shared((&(((uint64_t*)dyn_smem_ptr)[((k_0 & 3) + 16384)]))));
         }
       }
+      tvm_builtin_ptx_griddepcontrol_launch_dependents();
     }
   } else {
     tvm_builtin_ptx_setmaxnreg_inc_sync_aligned_u32_232();

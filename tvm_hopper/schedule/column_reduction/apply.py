@@ -48,7 +48,7 @@ from .model import ColumnTile, ColumnWork, choose_columns, choose_group
 from .recognize import ColumnProgram, find_columns
 
 HELPER = "column_reduction"
-OF_GROUPS = RowReductionConfig(early=True)  # and so the kernel behind it, too
+OF_GROUPS = RowReductionConfig(early_launch=True)
 
 
 def column_reduction(
@@ -128,7 +128,7 @@ def _apply(sch: s_tir.Schedule, given: ColumnReductionConfig) -> ColumnReduction
         raise cannot_schedule("ColumnReductionConfig", found, need)
     if group is not None:
         groups = leave_groups(sch, reductions, group)
-        schedule_rows(sch, RowReductionConfig(), groups)  # the last kernel: one row of all groups
+        schedule_rows(sch, OF_GROUPS, groups)  # the last kernel: one row of all groups
         schedule_rows(sch, OF_GROUPS, block_names(sch) - groups)
         return ColumnReductionConfig(group=group)
     if whole:

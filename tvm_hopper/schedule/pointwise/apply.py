@@ -165,9 +165,9 @@ def _apply_kernel(
     sch.annotate(block, keys.CHOSEN, choice.text)
     if choice.hint:
         hint_loads(sch, nests)
-    if given.early:
+    if given.early_launch:
         sch.annotate(block, keys.EARLY_LAUNCH, 1)
-    return replace(choice.config, early=given.early)
+    return replace(choice.config, early_launch=given.early_launch)
 
 
 def _tile_loop(sch: s_tir.Schedule, nest: Nest, program: ElementProgram, tile: RegisterTile) -> Any:

@@ -27,7 +27,7 @@ class PointwiseConfig:
         bytes of the widest tensor.
     hint : bool, optional
         Whether the caches are told to give up last what is loaded.
-    early : bool, optional
+    early_launch : bool, optional
         Whether the kernel begins while the launch in front of it ends, and waits for it first; not
         unless asked.
 
@@ -41,7 +41,7 @@ class PointwiseConfig:
     chunks: int | None = None
     vector: int | None = None
     hint: bool | None = None
-    early: bool | None = None
+    early_launch: bool | None = None
 
     def __post_init__(self) -> None:
         where = "PointwiseConfig"
@@ -51,7 +51,7 @@ class PointwiseConfig:
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "chunks", chunks)
         object.__setattr__(self, "vector", vector)
-        for name in ("hint", "early"):
+        for name in ("hint", "early_launch"):
             check_type(where, name, getattr(self, name), bool, "a bool")
         if threads is not None and threads % THREADS_PER_WARP:
             need = f"a multiple of {THREADS_PER_WARP}"

@@ -115,12 +115,12 @@ def apply_transposition(
     text = f"{threads} threads, tiles of {SIDE} x {SIDE} through shared memory"
     sch.annotate(outer, keys.MEMORY_BOUND, keys.POINTWISE)
     sch.annotate(outer, keys.CHOSEN, text)
-    if given.early:
+    if given.early_launch:
         sch.annotate(outer, keys.EARLY_LAUNCH, 1)
     if hint:
         for nest in kept:
             sch.annotate(nest, keys.LOAD_HINT, "evict_last")
-    return PointwiseConfig(threads=threads, hint=hint, early=given.early)
+    return PointwiseConfig(threads=threads, hint=hint, early_launch=given.early_launch)
 
 
 def _reads_along_rows(plan: Transposition) -> list[Any]:

@@ -41,7 +41,7 @@ from .gather import check_gather, for_gather, fuse_gather
 from .model import SYMBOLIC_EXTENT, choose_config, listed
 from .normalize import normalized
 from .operands import operand_dtypes
-from .outputs import find_gather, keep_in_registers, output_dtypes, separate_outputs
+from .outputs import find_gather, keep_in_registers, output_dtypes, separate_outputs, starts_early
 from .parts import for_any_rows
 from .recognize import (
     Matmul,
@@ -56,7 +56,7 @@ from .staging import (
     EpilogueTypes,
     choose_staging,
     find_staging_violations,
-    leaves_off_sectors,
+    leaves_by_tma,
     leaves_operands_open,
     stage_output,
     through_shared_memory,
@@ -176,7 +176,8 @@ def _schedule_classes(
         for bound, kernel in zip(bounds, kernels, strict=True):
             product = _schedule(fresh, class_block(name, bound), kernel)
             check_nothing_left(fresh, product, before)
-            check_lowering(fresh, product)
+            if kernel.config != kernels[0].config or bound in (bounds[0], bounds[-1]):
+                check_lowering(fresh, product)  # else chosen by the model, so plans allow it
     return fresh
 
 
@@ -312,6 +313,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         fuse.fuse_epilogue(sch, store)
         if config.store is not None:
             operands += stage_output(sch, store, config)
+    if starts_early(sch, stores, config.early_launch):
+        sch.annotate(n_outer, keys.EARLY_LAUNCH, 1)
     if asked and not operands:
         raise cannot_schedule(
             f"block {problem.name}",
@@ -376,8 +379,9 @@ def _fit(
     smallest = min(sizes[0]), min(sizes[1]), min(sizes[2])
     plain = config
     if not is_sampled(config):
-        config = through_shared_memory(config, problem.output.shape, epilogue)
-        if is_open and leaves_off_sectors(config, problem.output.shape, epilogue, k):
+        shape = problem.output.shape
+        config = through_shared_memory(config, shape, epilogue)
+        if is_open and leaves_by_tma(config, shape, dtype, epilogue, k, is_depth_open, ARCH):
             config = plain = replace(config, store="tma")
     config = choose_staging(config, sizes, is_depth_open, dtype, epilogue, ARCH)
     if plain.store is None and not config.operand_slots:

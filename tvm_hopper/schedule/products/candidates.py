@@ -31,7 +31,6 @@ from .config import (
 
 ROWS = tuple(wgmma.INSTRUCTION_M * count for count in (1, 2, 3, 4))
 MOST_COLUMNS = wgmma.MAX_N  # of a tile; a wider one is one with more rows, the other way round
-FINE_COLUMNS = 64  # below, columns go in eights, above in sixteens
 SPANS = (1, 2)  # of the widest swizzle, that a tile is deep
 MOST_PARTS = ARCH.largest_cluster_size  # of a sum
 MAX_STAGES = 8  # enough to cover the latency of memory with the smallest tile
@@ -80,6 +79,10 @@ class Candidates:
     def tile(self, i: int) -> Tile:
         """Return one tile."""
         return int(self.rows[i]), int(self.columns[i]), int(self.depth[i])
+
+    def where(self, places: Any) -> Candidates:
+        """Return some of the tiles, by their places or by a truth value for each."""
+        return Candidates(**{x.name: getattr(self, x.name)[places] for x in fields(Candidates)})
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -160,7 +163,7 @@ def _in_turns(dtype: str, turns: int, stages: int | None, pending: int | None) -
         not find_violations(alone.tile(i), int(alone.stages[i]), config, dtype, ARCH)
         for i in range(len(alone))
     ]
-    return Candidates(**{x.name: getattr(alone, x.name)[legal] for x in fields(Candidates)})
+    return alone.where(legal)
 
 
 def _row(
@@ -183,10 +186,31 @@ def _as_arrays(rows: list[tuple[int, ...]]) -> Candidates:
 
 
 @functools.cache
-def instruction_columns(columns: int, consumers: int, dtype: str) -> int:
-    """Return the columns of one instruction for those of a consumer, as the lowering takes them."""
+def instruction_columns(columns: int, consumers: int, dtype: str, panel: int = 1) -> int:
+    """Return the columns of one instruction for those of a consumer, as the lowering takes them.
+
+    Where it does not take all of them it begins at a panel, of so many columns.
+    """
     most = registers.widest_instruction(consumers, ARCH)
-    return max(n for n in wgmma.legal_n(dtype) if n <= most and columns % n == 0)
+    return max(
+        n
+        for n in wgmma.legal_n(dtype)
+        if n <= most and columns % n == 0 and (n == columns or n % panel == 0)
+    )
+
+
+@functools.cache
+def columns_in_panels(dtype: str) -> Ints:
+    """Return the same by consumers and columns for rows along n, which lie in panels.
+
+    A panel is as wide as the widest swizzle that divides the columns; no other number has one.
+    """
+    spans = [span_elements(span, dtype) for span in (128, 64, 32, 0)]
+    found = np.ones((max(CONSUMERS) + 1, MOST_COLUMNS + 1), dtype=np.int64)
+    for count, columns in product(CONSUMERS, range(spans[-1], MOST_COLUMNS + 1, spans[-1])):
+        panel = next(span for span in spans if columns % span == 0)
+        found[count, columns] = instruction_columns(columns, count, dtype, panel)
+    return found
 
 
 def _tiles(dtype: str) -> Iterator[Tile]:
@@ -194,6 +218,5 @@ def _tiles(dtype: str) -> Iterator[Tile]:
     span = span_elements(128, dtype)
     for rows in ROWS:
         for columns in range(MOST_COLUMNS, 0, -8):
-            if columns <= FINE_COLUMNS or columns % 16 == 0:
-                for spans in SPANS:
-                    yield rows, columns, spans * span
+            for spans in SPANS:
+                yield rows, columns, spans * span

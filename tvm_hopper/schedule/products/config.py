@@ -160,6 +160,10 @@ class MatmulConfig:
         True lets the kernel begin, and load B, before the launches in front of it in the stream
         have ended; it waits for them before it touches anything else. It is a promise that none of
         these writes B. Of `direct` and `dots`; it lets the launch behind it begin as early, too.
+    early_launch : bool, optional
+        True lets a kernel of tiles begin while the launch in front of it ends: it makes its
+        barriers, and waits for that launch before it touches memory. False: launched as ever. None:
+        True, unless threads load tensors for its epilogue.
     """
 
     tile: tuple[Any, Any, Any] | None = None
@@ -184,6 +188,7 @@ class MatmulConfig:
     direct: tuple[int, ...] | bool | None = None
     early_weights: bool = False
     schedule: str | None = None
+    early_launch: bool | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -233,8 +238,9 @@ class MatmulConfig:
         for name in ("dots", "direct"):
             if getattr(self, name):
                 self._check_alone(where, name)
-        if self.transposed is not None and not isinstance(self.transposed, bool):
-            raise cannot_schedule(where, f"transposed={self.transposed!r}", "True, False or None")
+        for name in ("transposed", "early_launch"):
+            if not isinstance(value := getattr(self, name), (bool, type(None))):
+                raise cannot_schedule(where, f"{name}={value!r}", "True, False or None")
         if self.transposed and self.store is not None:
             need = "one of the two: rows of a transposed tile are no rows in memory"
             raise cannot_schedule(where, f"store={self.store!r} with transposed=True", need)

@@ -1,7 +1,7 @@
 """How long a product takes in each of many configurations: the formula.
 
-    time  = norm(tiles, memory, power)                               microseconds
-    tiles = start + waves x (steps x step + epilogue) + meetings     cycles of an SM
+    time  = start + loop + waves x epilogue + meetings               cycles of an SM
+    loop  = norm(waves x steps x step, memory, power)
     step  = norm(multiply, turn, fill, latency, L2, out of bounds)   of one slot of the ring
 
 `norm` is a p-norm: close to the largest of its arguments, more where several are large. Every
@@ -20,7 +20,7 @@ from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import LINE_BYTES, SECTOR_BYTES
 
-from .candidates import MOST_PARTS, Candidates
+from .candidates import MOST_PARTS, Candidates, columns_in_panels
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -63,18 +63,11 @@ class Rates:
     outside_cycles
         Of a row of 128 bytes of a box that lies outside of its tensor; those of all thread blocks
         come one after another.
-    together
-        Power of the number of blocks that load for one another by which a load arrives later.
-    tied
-        Share of the time that blocks cost which load for one another: each waits for the slower
-        ones. Not fitted: of the problems of
-        benchmarks/results/tile_times_2026-11-23_*.json the choice gains as much with 0 to 0.02.
     together_cycles
-        Of a launch in such clusters, for each block, and of leaving together.
+        Of a launch in clusters whose blocks load for one another, and of leaving together, however
+        many there are: fitted, neither a share of the time nor cycles a block are left.
     start_cycles
         Launch, barriers and the latency of the first tiles.
-    epilogue_cycles
-        Of an output tile, whatever its size.
     wide_bytes, narrow_bytes
         Bytes a cycle of stores of 16 bytes and of 4 bytes a thread.
     overlap
@@ -84,9 +77,11 @@ class Rates:
         Bytes a cycle of the device's memory.
     partial
         Share by which output rows cost more that begin off a sector.
-    flop_power, load_power
-        Share of the chip's rate that 1e9 multiply-adds, and 1e9 bytes through L2, take of power:
-        in microseconds.
+    boxed
+        Share of that which is left where TMA stores whole boxes. Not fitted with the others: of 41
+        such times of benchmarks/results/tile_times_*.json.
+    flop_power
+        Microseconds that 1e9 multiply-adds take of the chip's power.
     meeting_cycles
         Of a launch in clusters and of the barriers of one, where blocks share a sum.
     peer_cycles
@@ -104,6 +99,9 @@ class Rates:
         Share of the time that edges of the output cost which cut tiles: stores behind conditions.
         Not fitted, since the times of the fit do not tell between 0 and 0.04: the same kernel with
         rows that are symbolic took 0.02 to 0.035 more.
+    third
+        Share of the time that a third consumer costs. Not fitted: at 8192^3 tiles of three and of
+        two came out alike, and the first take 3% longer (at 4096^3 5% longer than estimated).
     step_norm, time_norm
         Exponents.
     """
@@ -120,18 +118,15 @@ class Rates:
     l2_bytes: float = 9200.0
     apart: float = 0.4
     outside_cycles: float = 0.089
-    together: float = 0.1
-    tied: float = 0.01
-    together_cycles: float = 300.0
+    together_cycles: float = 1600.0
     start_cycles: float = 7800.0
-    epilogue_cycles: float = 670.0
     wide_bytes: float = 22.0
     narrow_bytes: float = 15.0
     overlap: float = 0.2
     memory_bytes: float = 2300.0
     partial: float = 1.4
+    boxed: float = 0.35
     flop_power: float = 1.7
-    load_power: float = 17.0
     meeting_cycles: float = 3000.0
     peer_cycles: float = 100.0
     exchange_bytes: float = 32.0
@@ -140,6 +135,7 @@ class Rates:
     wide_parts: float = 4.0
     workspace_bytes: float = 40.0
     cut_share: float = 0.035
+    third: float = 0.01
     step_norm: float = 5.3
     time_norm: float = 3.0
 
@@ -190,6 +186,7 @@ def estimate(
     rates: Rates,
     by_kernels: bool = False,
     spare: bool = True,
+    boxes: Any = False,
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
@@ -209,6 +206,8 @@ def estimate(
         Whether tiles that cross an edge of the output have boxes of their own, as they have since
         2026-11-23, unless blocks load for one another or compute several tiles: then no rows of
         them are outside.
+    boxes : bool or array of bool
+        Whether, and for which tiles, the output leaves by TMA.
     """
     size = dtype_bytes(product.dtype)
     m, n, k = float(product.m), float(product.n), float(product.k)
@@ -233,10 +232,13 @@ def estimate(
 
     held = rows_of_one * columns_of_one / 128  # accumulators of a thread
     crowd = 1 + rates.crowded * np.maximum(held - 160, 0) / 32
-    read = (INSTRUCTION_ROWS + tiles.instruction) * 32 / rates.operand_bytes
-    instruction = np.maximum(tiles.instruction / 2 / chip.tensor_rate, read)
+    width = tiles.instruction
+    if product.majors[1] == "mn":
+        width = columns_in_panels(product.dtype)[tiles.consumers, columns_of_one.astype(int)]
+    read = (INSTRUCTION_ROWS + width) * 32 / rates.operand_bytes
+    instruction = np.maximum(width / 2 / chip.tensor_rate, read)
     instruction = np.maximum(instruction, rates.shortest_cycles) * crowd
-    instructions = rows_of_one / INSTRUCTION_ROWS * columns_of_one / tiles.instruction
+    instructions = rows_of_one / INSTRUCTION_ROWS * columns_of_one / width
     own = instructions * (depth * size / 32) * instruction
     turn = rates.turn_cycles * np.where(tiles.pending > 0, rates.turn_left, 1)
 
@@ -251,10 +253,13 @@ def estimate(
         rates, product.majors[1], columns_of_one * size
     )
     fill = (rows * left_fill + columns * right_fill) * depth * size / rates.fill_bytes
-    loaded = (np.minimum(rows, m) * left + np.minimum(columns, n) * right) * depth * size
+    # Nothing beyond an edge comes from memory.
+    rows_inside, columns_inside = m / np.ceil(m / rows), n / np.ceil(n / columns)
+    loaded = (rows_inside * left + columns_inside * right) * depth * size
     apart = 0.0 if by_kernels else rates.apart
     through_l2 = loaded * active / rates.l2_bytes * parts**apart
-    down, across = np.ceil(m / rows), np.ceil(n / columns)
+    down = np.ceil(m / (rows * row_blocks)) * row_blocks  # a cluster's tiles are all there
+    across = np.ceil(n / (columns * column_blocks)) * column_blocks
     left_out, right_out = down * rows - m, across * columns - n
     together = row_blocks * column_blocks
     in_turn = (waves > 1) & ~shared
@@ -262,17 +267,17 @@ def estimate(
         left_out = np.where((column_blocks > 1) | in_turn, left_out, 0)
     if spare and product.majors[1] == "k":
         right_out = np.where((row_blocks > 1) | in_turn, right_out, 0)
-    # Of all boxes; blocks of a row load those of A once for all of them, those of a column B's.
-    beyond = left_out * across / column_blocks + right_out * down / row_blocks
+    # Of all boxes, in each block that a box is sent to.
+    beyond = left_out * across + right_out * down
     outside = rates.outside_cycles * beyond * parts / waves * (depth * size / LINE_BYTES)
-    latency = rates.latency_cycles * together**rates.together / np.maximum(tiles.stages - 1.0, 0.5)
+    latency = rates.latency_cycles / np.maximum(tiles.stages - 1.0, 0.5)
     several = [own * tiles.consumers, own + turn, fill, latency, through_l2, outside]
     step = _norm(rates.step_norm, *several)
 
-    wide = (tiles.instruction % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
+    wide = (width % WIDE_COLUMNS == 0) & (product.output_bytes == 2)
     wide &= not product.is_transposed
     stored = rows * columns * product.output_bytes / parts
-    epilogue = rates.epilogue_cycles + stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)
+    epilogue = stored / np.where(wide, rates.wide_bytes, rates.narrow_bytes)
     if by_kernels:
         sums = m * n * parts * SUM_BYTES / chip.num_sms
         meeting = rows * columns * SUM_BYTES / rates.workspace_bytes
@@ -285,22 +290,21 @@ def estimate(
         meeting += rows * columns * SUM_BYTES / rates.exchange_bytes
     # Blocks that share a sum compute one tile each: the next begins after the epilogue.
     hidden = np.where(wide & ~shared, rates.overlap * (waves - 1) * epilogue, 0)
-    in_tiles = rates.start_cycles + waves * (steps * step + epilogue) - hidden
-    in_tiles += np.where(shared, meeting * waves, 0)
-    in_tiles += np.where(together > 1, rates.together_cycles * together, 0)
+    around = rates.start_cycles + waves * epilogue - hidden
+    around += np.where(shared, meeting * waves, 0)
+    around += np.where(together > 1, rates.together_cycles, 0)
 
     row = product.m if product.is_transposed else product.n
     off_sector = row * product.output_bytes % SECTOR_BYTES != 0
-    moved = size * (m + n) * k + product.output_bytes * m * n * (1 + rates.partial * off_sector)
+    parted = rates.partial * off_sector * np.where(boxes, rates.boxed, 1)
+    moved = size * (m + n) * k + product.output_bytes * m * n * (1 + parted)
     in_memory = moved / (rates.memory_bytes * chip.memory_rate)
-    power = (
-        rates.flop_power * m * n * k
-        + rates.load_power * count * together * np.ceil(k / depth) * loaded
-    )
-    in_power = power / 1e9 * chip.megahertz / chip.power_rate
-    cycles = _norm(rates.time_norm, in_tiles, np.full_like(in_tiles, in_memory), in_power)
+    in_power = rates.flop_power * m * n * k / 1e9 * chip.megahertz / chip.power_rate
+    in_loop = waves * steps * step
+    bounds = (np.full_like(in_loop, x) for x in (in_memory, in_power))
+    cycles = around + _norm(rates.time_norm, in_loop, *bounds)
     cut = (m % rows != 0) | (n % columns != 0)
-    cycles *= 1 + rates.tied * (together > 1)
+    cycles *= 1 + rates.third * (tiles.consumers > 2)
     return np.asarray(cycles * (1 + rates.cut_share * cut) / chip.megahertz, dtype=np.float64)
 
 

@@ -22,6 +22,7 @@ from tvm_hopper.requests.keys import BY_DEVICE, MOST_PARTS
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_size, as_sizes, check_type
 
+from .boxes import leave_as_boxes
 from .candidates import MAX_STAGES, Candidates, candidates
 from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, most_stages
 from .dot_choice import choose_dots, estimate_dots
@@ -34,7 +35,7 @@ RASTER_GROUP = 16  # rows of tiles visited together: what they read of A and B f
 RESIDENT_BYTES = 8 << 20  # of a B that stays in the L2 cache in whatever order tiles are visited
 SYMBOLIC_EXTENT = 4096  # what an extent that is known at run time only is taken for
 MAJORS = ("k", "mn")
-MOST_TRANSPOSED = 128  # rows of an output that may lie on an instruction's columns
+MOST_TRANSPOSED = 1024  # rows of an output that may lie on an instruction's columns
 WORTH_ASKING = 0.05  # of the time, by which parts that do not run everywhere are told of
 SHOWN = 5  # of the best configurations, by `explain`
 
@@ -221,14 +222,17 @@ def rank(
     ScheduleError
         No tile is legal with what is given.
     """
-    tiles = in_parts(candidates(wanted.dtype, given), wanted, given, chip, sizes)
-    tiles = in_clusters(tiles, wanted, given, chip)
+    tiles = candidates(wanted.dtype, given)
+    if len(tiles):
+        tiles = tiles.where(~_too_large(wanted, tiles))
     if not len(tiles):
         need = "what a tile can be found for: fewer stages, or other consumers or registers"
         raise cannot_schedule("choose_config", f"no tile that fits {given}", need)
+    tiles = in_parts(tiles, wanted, given, chip, sizes)
+    tiles = in_clusters(tiles, wanted, given, chip)
     by_kernels = given.split_mode in ANYWHERE
-    times = estimate(wanted, tiles, chip, MEASURED, by_kernels)
-    times = np.where(_too_large(wanted, tiles), np.inf, times)
+    boxes = _in_boxes(wanted, tiles, given)
+    times = estimate(wanted, tiles, chip, MEASURED, by_kernels, boxes=boxes)
     order = np.argsort(times, kind="stable")[:count]
     return [
         RankedTile(
@@ -242,7 +246,6 @@ def rank(
             by_kernels=by_kernels and bool(tiles.parts[i] > 1),
         )
         for i in order.tolist()
-        if math.isfinite(times[i])
     ]
 
 
@@ -303,6 +306,16 @@ def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
             other = f"dot products: {estimate_dots(wanted, chip):.1f} us"
         lines.append(f"without batch_invariant: {other}")
     return lines
+
+
+def _in_boxes(wanted: ProductShape, tiles: Candidates, given: MatmulConfig) -> Any:
+    """Tell which tiles' outputs are stored by TMA, where nothing else is asked for."""
+    asked = given.store is not None or given.operand_slots is not None or given.takes_turns
+    if asked or wanted.is_transposed or wanted.is_symbolic:
+        return False
+    size = wanted.output_bytes
+    boxes = leave_as_boxes(tiles.rows, tiles.columns, wanted.k, wanted.n, size)
+    return boxes & (tiles.parts == 1)
 
 
 def _too_large(wanted: ProductShape, tiles: Candidates) -> Any:

@@ -122,3 +122,24 @@ def keep_in_registers(sch: s_tir.Schedule, block: Any, outputs: list[Any]) -> li
         others = [*stores, *readers[number:]]  # read what the product writes from here on
         stores.append(sch.cache_write(block, 0, scope, consumer_blocks=others))
     return stores
+
+
+def starts_early(sch: s_tir.Schedule, stores: list[Any], asked: bool | None) -> bool:
+    """Decide whether a kernel begins while the launch in front of it ends.
+
+    What an epilogue loads would have to stay in order then, and take longer: unless it is asked
+    for, such a kernel is launched as ever.
+
+    Parameters
+    ----------
+    sch : Schedule
+        It is left as it is.
+    stores : list of SBlockRV
+        The blocks that store what the product summed, with their epilogues.
+    asked : bool or None
+        What the configuration says.
+    """
+    if asked is not None:
+        return asked
+    loaded = [x.source for store in stores for x in sch.get(store).reads]
+    return all(str(x.scope()) not in ("", "global") for x in loaded)

@@ -54,7 +54,8 @@ def may_share_sums(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open in how many parts a sum is taken."""
     decided = (given.split_k, given.store, given.persistent or None, given.operand_slots or None)
     is_sampled = not isinstance(given.last_stage, (int, type(None)))
-    return not given.batch_invariant and not is_sampled and all(x is None for x in decided)
+    whole = given.batch_invariant or given.takes_turns
+    return not whole and not is_sampled and all(x is None for x in decided)
 
 
 def in_parts(
@@ -139,6 +140,10 @@ def in_clusters(
             able &= tiles.columns % (SWIZZLE_ROWS * rows) == 0
         if product.majors[0] == "k":
             able &= tiles.rows % (SWIZZLE_ROWS * columns) == 0
+        if rows > 1 and columns > 2:
+            # Of these TVM writes the end of whole tiles as a predicate over blocks, not over B.
+            whole_tiles = product.n % tiles.columns == 0
+            able &= ~(whole_tiles & (product.n // tiles.columns % columns == columns // 2))
         places = np.flatnonzero(able)
         found.append(_with(tiles, places, rows_of_blocks=rows, columns_of_blocks=columns))
     names = [field.name for field in fields(Candidates)]
@@ -148,7 +153,7 @@ def in_clusters(
 def may_load_together(given: MatmulConfig) -> bool:
     """Tell whether a configuration leaves open whether thread blocks load for one another."""
     is_sampled = not isinstance(given.last_stage, (int, type(None)))
-    return given.split_k in (None, 1) and not is_sampled
+    return given.split_k in (None, 1) and not is_sampled and not given.takes_turns
 
 
 def _with(tiles: Candidates, places: Ints, **changed: Ints | int) -> Candidates:

@@ -23,11 +23,11 @@ from tvm import s_tir
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import Arch
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import SECTOR_BYTES
 from tvm_hopper.facts.swizzle import CHUNK_BYTES, span_bytes
 from tvm_hopper.plan.smem import TILE_ALIGNMENT, SharedArray, SharedMemory, ring_memory
 from tvm_hopper.schedule import steps
 
+from .boxes import leave_as_boxes
 from .config import STORES, MatmulConfig, ring_slots, split_axis
 from .operands import is_loadable, stage_operands
 
@@ -37,7 +37,12 @@ WIDEST = span_bytes(128)  # bytes of a row that the widest swizzle takes
 # never wait for one another: three and one part take 1.1% less time at 8192x14336x4096 than four
 # and two, 0.6% at 4096^3, 0.1% at 8192^3 (benchmarks/results/epilogues_2026-11-22_1349.md).
 ENOUGH_STAGES = 3
-MOST_SHALLOW = 128  # terms of a sum, up to which a kernel mostly stores
+# Terms of a sum, from which on outputs of several waves leave as whole boxes behind the next tile's
+# loads: 1% less time at 4096^3, 0.7% at 8192^3, 1.3% at 16384x8192x4096 (bfloat16, four layouts),
+# 3.7% at 8192x2816x2048, 2% at 4096x4096x1024; of 14 others none lost 0.5%.
+LEAST_DEEP = 1024
+MOST_PIECES = 2  # of a tile: the second waits for the first
+MEASURED_BYTES = 2  # of an element
 STAGED = ("staging", "operand")  # how names of arrays begin that are no part of the product's ring
 
 
@@ -157,17 +162,14 @@ def through_shared_memory(
 
 
 def leaves_off_sectors(config: MatmulConfig, shape: Any, epilogue: EpilogueTypes, k: Any) -> bool:
-    """Tell whether stores by threads would touch parts of sectors, in a kernel that mostly stores.
-
-    Such stores are 1.2 to 1.4 times slower than those of whole boxes (9680x12488x96,
-    11592x16296x128, 15440x10440x64, bfloat16, H200).
-    """
-    depth = ir.static_int(k)
-    if not leaves_operands_open(config) or depth is None or depth > MOST_SHALLOW:
+    """Tell whether stores by threads would touch parts of sectors, and TMA is worth it."""
+    depth, row = ir.static_int(k), ir.static_int(shape[-1])
+    if not leaves_operands_open(config) or depth is None or row is None or config.tile is None:
         return False
-    row = ir.static_int(shape[-1]) or 0
+    rows, columns, _ = config.tile
+    sizes = map(dtype_bytes, epilogue.outputs)
     every = all(is_loadable(shape, dtype) for dtype in epilogue.outputs)
-    return every and any(row * dtype_bytes(x) % SECTOR_BYTES for x in epilogue.outputs)
+    return every and any(leave_as_boxes(rows, columns, depth, row, size) for size in sizes)
 
 
 def choose_staging(
@@ -231,6 +233,58 @@ def _choices(
     for slots in range(stages, least - 1, -1):
         yield from ((slots, x, ahead) for x in parts for ahead in range(x - 1, 0, -1))
         yield from ((slots, x, 0) for x in parts)
+
+
+def leaves_by_tma(
+    config: MatmulConfig,
+    shape: Any,
+    dtype: str,
+    epilogue: EpilogueTypes,
+    k: Any,
+    may_take_stages: bool,
+    arch: Arch,
+) -> bool:
+    """Tell whether outputs leave through shared memory where nobody has asked for a way.
+
+    So do those of several waves of deep sums, in boxes of whole swizzles, where `ENOUGH_STAGES`
+    have room beside half a tile or all of it: threads are then back at the next tile before the
+    last one is stored.
+
+    Parameters
+    ----------
+    config
+        Complete, but for how outputs leave.
+    shape
+        Of the outputs.
+    dtype
+        Of the operands.
+    epilogue
+        Types of what is written and read behind the product.
+    k
+        Terms of the sum.
+    may_take_stages
+        Nobody asked for the number of stages.
+    arch
+        The chip's limits.
+    """
+    if leaves_off_sectors(config, shape, epilogue, k):
+        return True
+    depth, tile = ir.static_int(k), config.tile
+    if not leaves_operands_open(config) or config.persistent == 0 or not may_take_stages:
+        return False
+    if depth is None or depth < LEAST_DEEP or tile is None or _column_groups(tile, config) > 1:
+        return False
+    if not all(is_loadable(shape, x) for x in epilogue.outputs):
+        return False
+    sizes = {dtype_bytes(x) for x in epilogue.outputs}
+    if (config.stages or 0) < ENOUGH_STAGES or sizes != {MEASURED_BYTES}:
+        return False
+    legal = [x for x in legal_parts(tile[1], 1, epilogue.outputs) if x <= MOST_PIECES]
+    parts = [x for x in legal if tile[1] // x * MEASURED_BYTES % WIDEST == 0]
+    trials = (replace(config, store=STORES[0], store_parts=x, operand_slots=0) for x in parts)
+    return any(
+        staging_memory(tile, ENOUGH_STAGES, x, dtype, epilogue).fits_on(arch) for x in trials
+    )
 
 
 def find_staging_violations(

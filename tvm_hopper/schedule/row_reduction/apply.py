@@ -197,8 +197,8 @@ def schedule_rows(
     other : frozenset of str
         Names of blocks that stay as they are, whose results are read from memory.
     """
-    if other and given.early is None:  # one of several kernels
-        given = replace(given, early=False)
+    if other and given.early_launch is None:  # one of several kernels
+        given = replace(given, early_launch=False)
     choice = _choose(sch, given, other)
     tile = choice.tile
     parts = inline_rows(sch, choice.recompute, other)
@@ -251,7 +251,7 @@ def schedule_rows(
         sch.annotate(block, keys.ROW_CLUSTER, tile.cluster)
     if choice.blocks > 1:
         sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
-    if choice.early:
+    if choice.early_launch:
         sch.annotate(block, keys.EARLY_LAUNCH, 1)
     if choice.hint and not choice.stage:
         hint_loads(sch, nests)

@@ -54,7 +54,7 @@ class RowReductionConfig:
         Thread blocks that share all rows, where columns are summed beside them.
     ahead : int, optional
         Rows of each by which memory is asked in advance, in that case; 0 for none, up to 8.
-    early : bool, optional
+    early_launch : bool, optional
         Whether the kernel begins while the launch in front of it ends, and waits for it first.
 
     Raises
@@ -76,7 +76,7 @@ class RowReductionConfig:
     stage: bool | None = None
     persistent: int | None = None
     ahead: int | None = None
-    early: bool | None = None
+    early_launch: bool | None = None
 
     def __post_init__(self) -> None:
         where = "RowReductionConfig"
@@ -96,7 +96,7 @@ class RowReductionConfig:
         object.__setattr__(self, "vector", vector)
         blocks = as_int(where, "blocks", self.blocks, 1, MOST_BLOCKS_PER_SM)
         object.__setattr__(self, "blocks", blocks)
-        for name in ("preload", "recompute", "reload", "hint", "stage", "early"):
+        for name in ("preload", "recompute", "reload", "hint", "stage", "early_launch"):
             check_type(where, name, getattr(self, name), bool, "a bool")
         for name, value in (("vector", vector), ("cluster", cluster)):
             if value is not None and value & (value - 1):

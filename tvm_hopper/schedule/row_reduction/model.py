@@ -174,8 +174,8 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     """
     if _passes_once(work, given):
         one = _streamed(work, given)
-        return replace(one, text=_say(one, work), early=bool(given.early))
-    early = _few_rows(work) if given.early is None else given.early
+        return replace(one, text=_say(one, work), early_launch=bool(given.early_launch))
+    early = _few_rows(work) if given.early_launch is None else given.early_launch
     if given.stage:
         found = staged_choices(work, given)
         check_staged(where, work, given, found)
@@ -190,7 +190,7 @@ def choose_rows(where: str, work: RowWork, given: RowReductionConfig) -> RowChoi
     texts = [_say(x, work) for x in found[: 1 + RUNNERS_UP]]
     rest = "; then " + "; ".join(texts[1:]) if texts[1:] else ""
     begins = ", begins before the last launch has ended" if early else ""
-    return replace(found[0], text=texts[0] + begins + rest, early=early)
+    return replace(found[0], text=texts[0] + begins + rest, early_launch=early)
 
 
 def _order(choice: RowChoice, best: float, work: RowWork) -> tuple[float, ...]:
@@ -310,7 +310,7 @@ def _splits(work: RowWork, tile: RegisterTile, given: RowReductionConfig) -> boo
 def _passes_once(work: RowWork, given: RowReductionConfig) -> bool:
     """Tell long rows of which nothing has to wait: they are streamed as fast as memory goes."""
     parts = -(-work.columns // (work.vector * _stream_chunks(work) * STREAM_THREADS[0]))
-    is_open = replace(given, early=None) == RowReductionConfig()
+    is_open = replace(given, early_launch=None) == RowReductionConfig()
     return work.passes == 1 and parts >= FEWEST_PARTS and is_open
 
 

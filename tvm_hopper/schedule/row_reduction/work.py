@@ -93,7 +93,7 @@ class RowChoice:
     split: bool = (
         False  # as many thread blocks as a thread has vectors reduce a row, each stores one
     )
-    early: bool = False
+    early_launch: bool = False
 
     @property
     def config(self) -> RowReductionConfig:
@@ -110,7 +110,7 @@ class RowChoice:
             chunks=self.tile.chunks if self.is_streamed or self.stage else None,
             cluster=self.tile.cluster,
             stage=self.stage,
-            early=self.early,
+            early_launch=self.early_launch,
         )
 
 

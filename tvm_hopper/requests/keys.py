@@ -62,6 +62,7 @@ REGISTERS = "tvm_hopper.registers"
 WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
+RASTER_CURVE = "tvm_hopper.raster_curve"
 PERSISTENT = "tvm_hopper.persistent"
 TURNS = "tvm_hopper.turns"
 CHOSEN_FOR = "tvm_hopper.chosen_for"
@@ -78,6 +79,7 @@ CONFIGURATION = "tvm_hopper.configuration"
 # -- on the loop over rows of such a kernel
 PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
 STAGE_ROWS = "tvm_hopper.stage_rows"
+CURVES = ("hilbert",)
 MOST_TURNS = 3  # sets of consumers: a product takes no more of them
 MOST_TURNS_AHEAD = 8  # of rows that are brought into L2
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
@@ -239,6 +241,7 @@ KEYS: dict[str, Key] = {
             axis="blockIdx.x",
             option=True,
         ),
+        Key(RASTER_CURVE, (LOOP,), str, "through a group's tiles", CURVES, axis="blockIdx.x"),
         Key(
             PERSISTENT,
             (LOOP,),

@@ -9,7 +9,7 @@ from tvm import s_tir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests import keys
 
-from .arguments import as_int, as_loop
+from .arguments import as_choice, as_int, as_loop
 from .asking import ask
 from .products.config import MOST_BLOCKS
 from .trial import all_or_nothing
@@ -22,6 +22,7 @@ def raster(
     group: int | None = None,
     persistent: int | None = None,
     turns: int | None = None,
+    curve: str | None = None,
 ) -> None:
     """Say in which order output tiles are computed, and by how many thread blocks and consumers.
 
@@ -39,6 +40,9 @@ def raster(
     turns : int, optional
         Of a persistent product with one consumer: so many of it, 2 or 3, that compute output tiles
         in turn. None or 1 is one.
+    curve : str, optional
+        "hilbert": along a Hilbert curve through squares of tiles of each group, whose rows are the
+        largest power of two not above `group`. None: down each column of a group.
 
     Raises
     ------
@@ -50,6 +54,7 @@ def raster(
     group = as_int(where, "group", group, 1, MOST_BLOCKS)
     persistent = as_int(where, "persistent", persistent, keys.BY_DEVICE, MOST_BLOCKS)
     turns = as_int(where, "turns", turns, 1, keys.MOST_TURNS)
+    curve = as_choice(where, "curve", curve, keys.CURVES)
     binding = sch.get(loop).thread_binding
     if binding is None or str(binding.thread_tag) != "blockIdx.x":
         found = "a loop that is not bound" if binding is None else f"{binding.thread_tag}"
@@ -61,3 +66,5 @@ def raster(
     ):
         if value is not None:
             ask(sch, where, loop, key, value, default=default)
+    if curve is not None:
+        ask(sch, where, loop, keys.RASTER_CURVE, curve)

@@ -272,7 +272,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         cluster.share_loads(sch, sch.fuse(*blocks))
     sch.bind(part, "threadIdx.y")
     turns = config.turns if config.takes_turns else None
-    tile_order.raster(sch, n_outer, config.raster_group, config.persistent, turns)
+    order = config.raster_group, config.persistent, turns, config.raster_curve
+    tile_order.raster(sch, n_outer, *order)
     if noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
 

@@ -52,6 +52,7 @@ from tvm_hopper.requests.targets import arch_of
 
 from .fragment_loops import Fragment, unroll
 from .staged_fragments import StagedFragment
+from .updated_fragments import UpdatedFragment
 from .stored_fragments import StoredFragment
 from .warp_groups import bind_warp_groups
 
@@ -88,8 +89,14 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
 
 def _kind(nest: FragmentNest, plan: MmaPlan) -> type[Fragment]:
     if nest.target.same_as(plan.accumulator):
-        return Fragment
+        reads = ir.uses(nest.realize.block.body.value, plan.accumulator)
+        return UpdatedFragment if reads else Fragment
     return StagedFragment if ir.is_shared(nest.target) else StoredFragment
+
+
+def is_first(fragment: Fragment) -> bool:
+    """Tell whether a nest fills the accumulator, and does not go on from what is there."""
+    return fragment.is_fill and not isinstance(fragment, UpdatedFragment)
 
 
 def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:
@@ -97,7 +104,7 @@ def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:
     thread, registers = threads.axis, threads.registers
     planned = {
         fragment.nest.nest: (
-            ir.seq() if threads.overwrites and fragment.is_fill else fragment.emit()
+            ir.seq() if threads.overwrites and is_first(fragment) else fragment.emit()
         )
         for fragment in threads.fragments
     }

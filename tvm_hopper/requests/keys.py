@@ -490,6 +490,7 @@ HANDED_ON = "tvm_hopper.handed_on"
 CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT, READ_SLOT)
 # On a block: no two of its threads or iterations write the same element of shared memory.
 APART = "tvm_hopper.apart"
+TAKES_PLACE = "tvm_hopper.takes_place"  # on a store of accumulators: over an operand's tile
 OVERLAY = "tvm_hopper.overlay"  # call_extern(.., &a, &b): two shared arrays may share bytes
 RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many trips ago
 ARRIVALS = "tvm_hopper.arrivals"  # beside it: how many threads of the role arrive

@@ -52,8 +52,8 @@ from tvm_hopper.requests.targets import arch_of
 
 from .fragment_loops import Fragment, unroll
 from .staged_fragments import StagedFragment
-from .updated_fragments import UpdatedFragment
 from .stored_fragments import StoredFragment
+from .updated_fragments import UpdatedFragment
 from .warp_groups import bind_warp_groups
 
 

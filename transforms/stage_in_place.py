@@ -18,7 +18,8 @@ written, since threads of a warp store others' elements.
 
 Before: copies are requests, arrays whole tiles.  After: the same, of fewer arrays.
 Left alone: operands that are read elsewhere than at the element that is written, or once more
-behind it; of another type, shape or scope, or loaded in part (tiles at an edge); and outputs that are not copied out asynchronously.
+behind it; of another type, shape or scope, or loaded in part, as at an edge; and outputs that are
+not copied out asynchronously.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class InPlacePlan:
 
 
 def plan_in_place(func: tirx.PrimFunc) -> list[InPlacePlan]:
-    """Return the staged outputs that can take the place of an operand, at most one of each block."""
+    """Return the staged outputs that can take the place of an operand, one of a block."""
     found = []
     for block in ir.find_all(func.body, ir.SBlock, lambda x: len(x.alloc_buffers) > 1):
         plans = (_plan(block, staged) for staged in block.alloc_buffers)

@@ -1,10 +1,11 @@
 """An epilogue that leaves its values in the accumulator's registers: a part of LowerMma.
 
-  for i, j in grid(64, 64): acc[i, part * 64 + j] = f(acc[i, part * 64 + j], r[i, j])
+for i, j in grid(64, 64): acc[i, part * 64 + j] = f(acc[i, part * 64 + j], r[i, j])
 ->
-  for g, h in grid(8, 2):
-      acc[part * 32 + 4 g + 2 h] = f(acc[...], r[row, column])
-      acc[part * 32 + 4 g + 2 h + 1] = ...
+for g, h in grid(8, 2):
+pair[0:2] = r[row, column : column + 2]
+acc[part * 32 + 4 g + 2 h] = f(acc[part * 32 + 4 g + 2 h], pair[0])
+acc[part * 32 + 4 g + 2 h + 1] = f(acc[part * 32 + 4 g + 2 h + 1], pair[1])
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Outputs that are staged where a residual came: values, verdicts, and that each barrier is needed."""
+"""Outputs that are staged where a residual came: values, verdicts, and which sync is needed."""
 
 from __future__ import annotations
 

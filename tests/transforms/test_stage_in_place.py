@@ -66,6 +66,8 @@ AFTER = (
     ),
 )
 VALUE = 'T.Cast("float16", acc[i, 64 + j] + T.Cast("float32", r[i, j]))'
+ASKED = '                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})\n'
+OUT, IN = (f"                    T.writes({x}[i, j])\n" for x in "Dr")
 R_ALLOC = 'r = T.sblock_alloc_buffer((64, 64), "float16", scope="shared.dyn")'
 
 
@@ -99,12 +101,10 @@ def test_again_finds_nothing():
              "                    T.reads(R[i, j])\n"),
         ],
         "copied out by threads": [
-            ('                    T.writes(D[i, j])\n                    T.sblock_attr({"tvm_hopper.'
-             'async_copy": "tma"})\n', "                    T.writes(D[i, j])\n"),
+            (OUT + ASKED, OUT),
         ],
         "loaded by threads": [
-            ('                    T.writes(r[i, j])\n                    T.sblock_attr({"tvm_hopper.'
-             'async_copy": "tma"})\n', "                    T.writes(r[i, j])\n"),
+            (IN + ASKED, IN),
         ],
     }.values(),
 )  # fmt: skip

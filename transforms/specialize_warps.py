@@ -28,8 +28,6 @@
                         if t % 128 == 0 and trip >= 1: free_slot(0, trip - 1)
                 C[...] = acc
 
-Consumers that are to begin apart (`consumer_lag`) meet at named barriers (lag_consumers.py).
-
 Where each thread of the producer makes a part of some loads (`in_parts`, cp.async) all of them run
 the loops and wait for free slots, and one is elected for each block of the others:
 
@@ -85,7 +83,6 @@ from tvm_hopper.requests.keys import (
 )
 from tvm_hopper.requests.targets import arch_of
 
-from .lag_consumers import lag_consumers
 from .role_shares import share, slot_of
 
 
@@ -142,7 +139,7 @@ def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
         return [filled], [emit_release(plan, loads, beside, thread)]
 
     own, threads = thread - plan.consumer.agent.first_thread, plan.consumer.agent.num_threads
-    kept: Any = lag_consumers(share(work, keep, plan, is_producer=False), plan, thread)
+    kept: Any = share(work, keep, plan, is_producer=False)
     if plan.turns == 1:
         kept = ir.substitute(kept, {thread: own})
     else:  # until ScheduleTiles gives the other sets tiles of their own
@@ -222,7 +219,6 @@ def _facts(plan: RolePlan, channels: list[Channel]) -> list[Note]:
         plan.pending,
         None if few is None or many is None else (few, many),
         plan.turns,
-        plan.lag,
     )
     handed_over = [channel for channel in channels if channel.num_arrivals]
     return [roles, *(ArrivalsNote(x.number, x.full_count, x.empty_count) for x in handed_over)]

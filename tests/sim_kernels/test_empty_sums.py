@@ -18,7 +18,6 @@ MODES = {
     "workspace": {"tile": TILE, "split_k": 3, "split_mode": "workspace"},
     "shared loads": {"tile": TILE, "cluster": (1, 2)},
     "in turn": {"tile": (128, 128, 64), "schedule": "pingpong"},
-    "set apart": {"tile": (128, 64, 16), "stages": 3, "consumers": 2, "lag": 1},
     "stored by TMA": {"tile": TILE, "store": "tma"},
     "transposed": {"tile": TILE, "transposed": True},
 }

@@ -25,7 +25,6 @@ from tests.transforms.refusals.copies import COPIES, TILES
 from tests.transforms.refusals.dma import DMA
 from tests.transforms.refusals.fragments import FRAGMENTS
 from tests.transforms.refusals.kernels import REST, RING, RINGS, THREADS
-from tests.transforms.refusals.lags import LAGS
 from tests.transforms.refusals.loads import LOADS
 from tests.transforms.refusals.mechanisms import MECHANISMS
 from tests.transforms.refusals.memory_bound import MEMORY_BOUND
@@ -60,7 +59,6 @@ CASES = [
     *REST,
     *SELECTION,
     *SYNCS,
-    *LAGS,
     *TURNS,
     *STORES,
     *THREADS,

@@ -101,7 +101,6 @@ class RolesNote:
     pending: int  # WGMMA groups in flight over an iteration
     registers: tuple[int, int] | None  # of a producer's and a consumer's thread; None: not moved
     turns: int = 1  # sets of consumers that compute output tiles in turn
-    lag: int = 0  # steps that each consumer begins behind the one before it
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from tvm_hopper.requests.fallbacks import Fallback
 from tvm_hopper.requests.keys import (
     ASYNC_OP,
     AWAIT_FREE,
-    CONSUMER_LAG,
     CONSUMERS,
     NUM_SLOTS,
     REGISTERS,
@@ -29,8 +28,7 @@ from .load_sites import uses_warp_groups, wants_roles
 from .pipeline_plan import pipelined_loops
 from .turns import check_turns, turns_of
 
-_OF_CONSUMERS = (REGISTERS, WGMMA_PENDING, CONSUMER_LAG)
-ROLE_KEYS = (CONSUMERS, *_OF_CONSUMERS)
+ROLE_KEYS = (CONSUMERS, REGISTERS, WGMMA_PENDING)
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,6 @@ class RolePlan:
     arch: Arch
     loads_in_parts: bool = False
     turns: int = 1  # sets of consumers, each a whole consumer role, that compute tiles in turn
-    lag: int = 0  # trips that each consumer begins behind the one before it
 
     def __post_init__(self) -> None:
         for loop in self.loops:
@@ -154,15 +151,14 @@ def plan_roles(kernel: ir.For, arch: Arch, default_pending: int = 0) -> tuple[Ro
     _check_readers(axis)
     pending = _pending(asking, default_pending)
     in_parts = any(is_made_in_parts(load.block) for load in find_loads(axis))
-    lag = _lag(axis, asking, by_groups, consumers, turns)
-    return (RolePlan(axis, tuple(asking), producer, consumer, pending, arch, in_parts, turns, lag),)
+    return (RolePlan(axis, tuple(asking), producer, consumer, pending, arch, in_parts, turns),)
 
 
 def _check_requests(loops: list[ir.For], asking: list[ir.For]) -> None:
     """Refuse what would be dropped: requests of a loop without roles, or that contradict."""
     for loop in loops:
         where = f"loop {loop.loop_var.name}"
-        for key in _OF_CONSUMERS:
+        for key in (REGISTERS, WGMMA_PENDING):
             if key in loop.annotations and not any(loop.same_as(x) for x in asking):
                 raise cannot_lower(
                     f"{where}, {key}",
@@ -177,7 +173,7 @@ def _check_requests(loops: list[ir.For], asking: list[ir.For]) -> None:
                 "consumers that multiply: plain loads are complete when they return",
                 "take the annotation away",
             )
-    for key in _OF_CONSUMERS:
+    for key in (REGISTERS, WGMMA_PENDING):
         named = [loop for loop in asking if key in loop.annotations]
         for loop in named[1:]:
             first, other = (_value(x.annotations[key]) for x in (named[0], loop))
@@ -283,28 +279,6 @@ def _pending(loops: list[ir.For], default: int) -> int:
         return named[0]
     slots = [int(x.annotations[NUM_SLOTS]) for x in loops if _multiplies(x, loops)]
     return min(default, min(slots) - 1) if slots else 0
-
-
-def _lag(axis: ir.For, loops: list[ir.For], by_groups: bool, consumers: int, turns: int) -> int:
-    """Return how many trips consumers are to lag behind one another; refuse where they cannot."""
-    named = [loop for loop in loops if CONSUMER_LAG in loop.annotations]
-    if not named:
-        return 0
-    lag, loop = int(named[0].annotations[CONSUMER_LAG]), named[0]
-    where = f"loop {loop.loop_var.name}, {CONSUMER_LAG} = {lag}"
-    fix = "take the annotation away"
-    if not by_groups or consumers * turns == 1 or turns > 1:
-        found = "threads that do not multiply" if not by_groups else "one consumer of each tile"
-        raise cannot_lower(where, found, "2 or 3 warp groups that share a product's tile", fix)
-    around = [x for x in ir.find_all(axis.body, ir.For) if ir.uses_node(x.body, loop)]
-    if len(loops) > 1 or around:
-        found = f"{len(loops)} pipelined loops" if len(loops) > 1 else "another loop around it"
-        raise cannot_lower(where, found, "one pipelined loop for each output tile", fix)
-    slots = int(loop.annotations[NUM_SLOTS])
-    if lag >= slots:
-        need = f"at most {slots - 1}: the first consumer comes no further in the ring"
-        raise cannot_lower(where, f"{slots} stages", need, "take more stages or a smaller lag")
-    return lag
 
 
 def _multiplies(loop: ir.For, loops: list[ir.For]) -> bool:

@@ -261,8 +261,7 @@ def _roles(roles: RolesNote) -> str:
     producers, consumers = (each // size for each in threads)
     text = f"{producers} producer and {_count(consumers, f'consumer {unit}')}"
     turns = ", which compute output tiles in turn" if roles.turns > 1 else ""
-    lag = f", which begin {_count(roles.lag, 'step')} apart" if roles.lag else ""
-    return f"{text}{turns}{lag}, {sum(threads)} threads"
+    return f"{text}{turns}, {sum(threads)} threads"
 
 
 def _grid(order: TilesNote) -> str:

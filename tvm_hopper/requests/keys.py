@@ -60,7 +60,6 @@ MMA_SYNC = "tvm_hopper.mma_sync"
 CONSUMERS = "tvm_hopper.consumers"
 REGISTERS = "tvm_hopper.registers"
 WGMMA_PENDING = "tvm_hopper.wgmma_pending"
-CONSUMER_LAG = "tvm_hopper.consumer_lag"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
 RASTER_CURVE = "tvm_hopper.raster_curve"
@@ -234,7 +233,6 @@ KEYS: dict[str, Key] = {
             (0, 1),
             option=True,
         ),
-        Key(CONSUMER_LAG, (LOOP,), int, "trips that each consumer begins behind the one before"),
         Key(
             RASTER_GROUP,
             (LOOP,),

@@ -419,8 +419,6 @@ def pipeline(
         _ask(sch, where, loop, keys.CONSUMERS, roles.consumers)
     if roles is not None and roles.registers is not None:
         _ask(sch, where, loop, keys.REGISTERS, list(roles.registers))
-    if roles is not None and roles.lag:
-        _ask(sch, where, loop, keys.CONSUMER_LAG, roles.lag)
     if wgmma_pending is not None:
         _ask(sch, where, loop, keys.WGMMA_PENDING, wgmma_pending)
 

@@ -315,7 +315,7 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         sch,
         k_outer,
         config.stages,
-        Roles(consumers, config.registers, config.lag if consumers > 1 else None),
+        Roles(consumers, config.registers),
         last_stage=config.last_stage,
         wgmma_pending=config.wgmma_pending,
     )

@@ -51,14 +51,10 @@ class Roles:
     registers : tuple of int, optional
         Registers of a producer and of a consumer thread, for a product; None leaves the choice to
         the lowering.
-    lag : int, optional
-        Steps that each consumer of a product's tile begins behind the one before it, fewer than
-        there are stages, so that one multiplies while another one is in its epilogue. None: none.
     """
 
     consumers: int = 1
     registers: tuple[int, int] | None = None
-    lag: int | None = None
 
     def __post_init__(self) -> None:
         consumers = as_int("roles", "consumers", self.consumers)
@@ -70,11 +66,7 @@ class Roles:
             self,
             consumers=consumers,
             registers=as_pair("roles", "registers", self.registers, need),
-            lag=as_int("roles", "lag", self.lag, 0),
         )
-        if self.lag and consumers == 1:
-            need = "2 or 3 consumers, which one can lag behind another of"
-            raise cannot_schedule("roles", f"lag={self.lag} with consumers=1", need)
         if self.registers is None:
             return
         broken = registers.check(*self.registers, self.consumers, ARCH)
@@ -104,10 +96,6 @@ class MatmulConfig:
         Registers of a producer and of a consumer thread; None: the default of the consumer count.
     wgmma_pending : int, optional
         WGMMA groups left in flight over an iteration, 0 or 1; None: the lowering decides.
-    lag : int, optional
-        Steps that each consumer begins behind the one before it, fewer than there are stages, so
-        that one multiplies while another one is in its epilogue; of sums of at least as many steps
-        as stages. None or 0: they begin together.
     raster_group : int, optional
         Rows of output tiles that are visited together, for the L2 cache; 1 is the hardware's order.
     raster_curve : str, optional
@@ -184,6 +172,7 @@ class MatmulConfig:
     registers: tuple[int, int] | None = None
     wgmma_pending: int | None = None
     raster_group: int | None = None
+    raster_curve: str | None = None
     persistent: int | None = None
     accumulate: str | None = None
     last_stage: Any = None
@@ -199,8 +188,6 @@ class MatmulConfig:
     direct: tuple[int, ...] | bool | None = None
     early_weights: bool = False
     schedule: str | None = None
-    raster_curve: str | None = None
-    lag: int | None = None
 
     def __post_init__(self) -> None:
         where = "MatmulConfig"
@@ -219,7 +206,6 @@ class MatmulConfig:
             last_stage=last_stage,
             swizzle=as_choice(where, "swizzle", self.swizzle, swizzle.SWIZZLES),
             wgmma_pending=as_choice(where, "wgmma_pending", self.wgmma_pending, PENDING),
-            lag=as_int(where, "lag", self.lag, 0),
             raster_group=as_int(where, "raster_group", self.raster_group, 1, MOST_BLOCKS),
             raster_curve=as_choice(where, "raster_curve", self.raster_curve, CURVES),
             persistent=as_int(where, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS),
@@ -241,7 +227,6 @@ class MatmulConfig:
         split.check_request(where, self.split_k, self.split_mode, self.persistent, self.store)
         split.check_cluster(where, self.cluster, self.split_k, self.split_mode)
         check_pending(where, stages, last_stage, self.wgmma_pending)
-        check_lag(where, self)
         for name in ("batch_invariant", "early_weights"):
             if not isinstance(getattr(self, name), bool):
                 found = f"{name}={getattr(self, name)!r}"
@@ -332,21 +317,6 @@ def check_turns(where: str, config: MatmulConfig) -> None:
         found = "operand_slots" if config.operand_slots else f"store={config.store!r}"
         need = "threads that store what they hold: the sets would share the memory"
         raise cannot_schedule(where, f"{asked}{found}", need)
-
-
-def check_lag(where: str, config: MatmulConfig) -> None:
-    """Refuse a lag of consumers that do not share a tile, or of more steps than a ring holds."""
-    if not config.lag:
-        return
-    if config.consumers == 1 or config.takes_turns:
-        found = "consumers=1" if config.consumers == 1 else f"schedule={config.schedule!r}"
-        need = "2 or 3 consumers that share a tile"
-        raise cannot_schedule(where, f"lag={config.lag} with {found}", need)
-    last = config.last_stage
-    slots = last + 1 if isinstance(last, int) else config.stages
-    if slots is not None and config.lag >= slots:
-        need = f"{config.lag + 1} stages or more: the first consumer comes no further in the ring"
-        raise cannot_schedule(where, f"lag={config.lag} with {slots} stages", need)
 
 
 def check_pending(where: str, stages: int | None, last_stage: Any, pending: int | None) -> None:

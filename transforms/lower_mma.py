@@ -53,7 +53,7 @@ from tvm_hopper.requests.targets import arch_of
 from .fragment_loops import Fragment, unroll
 from .staged_fragments import StagedFragment
 from .stored_fragments import StoredFragment
-from .updated_fragments import UpdatedFragment
+from .updated_fragments import UpdatedFragment, is_first
 from .warp_groups import bind_warp_groups
 
 
@@ -92,11 +92,6 @@ def _kind(nest: FragmentNest, plan: MmaPlan) -> type[Fragment]:
         reads = ir.uses(nest.realize.block.body.value, plan.accumulator)
         return UpdatedFragment if reads else Fragment
     return StagedFragment if ir.is_shared(nest.target) else StoredFragment
-
-
-def is_first(fragment: Fragment) -> bool:
-    """Tell whether a nest fills the accumulator, and does not go on from what is there."""
-    return fragment.is_fill and not isinstance(fragment, UpdatedFragment)
 
 
 def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:

@@ -77,3 +77,8 @@ class UpdatedFragment(Fragment):
         first = self.nest.row_start // fragment.SUBTILE_ROWS
         # Eight columns are four registers, whichever instruction they are from.
         return self.plan.register(first + subtile, chunk, self.nest.column_start // 2 + i)
+
+
+def is_first(nest: Fragment) -> bool:
+    """Tell whether a nest fills the accumulator, and does not go on from what is there."""
+    return nest.is_fill and not isinstance(nest, UpdatedFragment)

@@ -18,8 +18,8 @@ written, since threads of a warp store others' elements.
 
 Before: copies are requests, arrays whole tiles.  After: the same, of fewer arrays.
 Left alone: operands that are read elsewhere than at the element that is written, or once more
-behind it; of another type, shape or scope, or loaded in part, as at an edge; and outputs that are
-not copied out asynchronously.
+behind it; sums that are read again; operands of another type, shape or scope, or loaded in part, as
+at an edge; and outputs that are not copied out asynchronously.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import ASYNC_COPY, TAKES_PLACE
+from tvm_hopper.requests.keys import ASYNC_COPY, TAKES_PLACE, WGMMA
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,34 @@ def plan_in_place(func: tirx.PrimFunc) -> list[InPlacePlan]:
     found = []
     for block in ir.find_all(func.body, ir.SBlock, lambda x: len(x.alloc_buffers) > 1):
         plans = (_plan(block, staged) for staged in block.alloc_buffers)
-        found += [plan for plan in plans if plan is not None][:1]
+        found += [x for x in plans if x is not None and _may_overwrite(func, x)][:1]
     return found
+
+
+def _may_overwrite(func: tirx.PrimFunc, plan: InPlacePlan) -> bool:
+    """Tell whether a plan's sums are a product's, and nobody reads them behind it."""
+    total = plan.sum.source
+    products = ir.find_all(
+        func.body, ir.SBlock, lambda x: WGMMA in x.annotations and ir.uses(x, total)
+    )
+    homes = [
+        x
+        for x in ir.find_all(func.body, ir.SBlock)
+        if any(y.same_as(total) for y in x.alloc_buffers)
+    ]
+    if len(products) != 1 or len(homes) != 1:
+        return False
+    loads = ir.find_all(func.body, ir.TensorLoad, lambda x: x.source.same_as(total))
+    here = [plan.nest, products[0]]
+    around = ir.find_all(
+        homes[0].body,
+        tirx.For,
+        lambda x: x.kind != ir.ForKind.THREAD_BINDING and ir.uses_node(x.body, plan.block),
+    )
+    indices = list(plan.sum.indices)
+    return all(any(ir.uses_node(part, x) for part in here) for x in loads) and all(
+        ir.depends_on(indices, [loop.loop_var]) for loop in around
+    )
 
 
 def _plan(block: ir.SBlock, staged: Any) -> InPlacePlan | None:

@@ -13,6 +13,12 @@ def func(R: T.Buffer((64, 64), "float16"), D: T.Buffer((64, 64), "float16")):
             T.reads()
             T.writes()
             acc = T.sblock_alloc_buffer((64, 128), scope="local")
+            with T.sblock("product"):
+                T.reads(acc[0:64, 0:128])
+                T.writes(acc[0:64, 0:128])
+                T.sblock_attr({"tvm_hopper.wgmma": 1})
+                for i, j in T.grid(64, 128):
+                    acc[i, j] = acc[i, j] + T.float32(1)
             d = T.sblock_alloc_buffer((64, 64), "float16", scope="shared.dyn")
             r = T.sblock_alloc_buffer((64, 64), "float16", scope="shared.dyn")
             for i, j in T.grid(64, 64):
@@ -68,6 +74,9 @@ AFTER = (
 VALUE = 'T.Cast("float16", acc[i, 64 + j] + T.Cast("float32", r[i, j]))'
 ASKED = '                    T.sblock_attr({"tvm_hopper.async_copy": "tma"})\n'
 OUT, IN = (f"                    T.writes({x}[i, j])\n" for x in "Dr")
+ACC = '            acc = T.sblock_alloc_buffer((64, 128), scope="local")\n'
+KERNEL = '    for bx in T.thread_binding(1, thread="blockIdx.x"):'
+SIGNATURE = 'D: T.Buffer((64, 64), "float16")):'
 R_ALLOC = 'r = T.sblock_alloc_buffer((64, 64), "float16", scope="shared.dyn")'
 
 
@@ -95,6 +104,17 @@ def test_again_finds_nothing():
             (VALUE, "r[i, j] + half[i, j]"),
             ("            d = T", '            half = T.sblock_alloc_buffer((64, 64), "float16", '
              'scope="local")\n            d = T'),
+        ],
+        "no product": [('T.sblock_attr({"tvm_hopper.wgmma": 1})', "pass")],
+        "sums of several turns": [
+            (ACC, ""),
+            (KERNEL, f"    {ACC.strip()}\n    for bx in range(2):"),
+        ],
+        "sums that are read again": [
+            ('            for i, j in T.grid(64, 64):\n                with T.sblock("store")',
+             "            E[0] = acc[0, 64]\n"
+             '            for i, j in T.grid(64, 64):\n                with T.sblock("store")'),
+            (SIGNATURE, SIGNATURE.replace("):", ', E: T.Buffer((1,), "float32")):')),
         ],
         "loaded in part": [
             ("                    T.reads(R[i, j])\n", "                    T.where(i < 60)\n"

@@ -150,6 +150,7 @@ def run_one(
             except Exception as error:  # a variant that one epilogue does not take
                 print(f"{size} {name}: {str(error)[:300]}", file=sys.stderr)
                 continue
+            print(f"{size} {name}", file=sys.stderr, flush=True)  # of one that hangs
             out.fill_(float("nan"))
             kernel(*given, out)
             torch.cuda.synchronize()

@@ -90,6 +90,7 @@ def draw_config(rng: random.Random, few: bool) -> dict[str, Any]:
         "consumers": rng.choice((1, 2, 3)),
         "wgmma_pending": rng.choice((None, None, 0, 1)),
         "raster_group": rng.choice((None, 1, 2, 3, 8)),
+        "raster_curve": rng.choice((None, None, None, "hilbert")),
         "persistent": rng.choice((None, 0, 1, 7, 132)),
         "swizzle": rng.choice((None, None, 0, 32, 64, 128)),
     }

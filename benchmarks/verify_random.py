@@ -1,6 +1,7 @@
 """Verify matmuls of random shapes, types, layouts, epilogues and configurations, with values.
 
     python -m benchmarks.verify_random --seed 1 --count 300 --jobs 2
+    python -m benchmarks.verify_random --population --seed 1 --count 60 --jobs 8    (by default)
 
 Needs no GPU. What `hs.matmul` refuses is drawn again. Prints what is not clean.
 """
@@ -8,6 +9,7 @@ Needs no GPU. What `hs.matmul` refuses is drawn again. Prints what is not clean.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import multiprocessing
 import random
@@ -17,9 +19,12 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
+from benchmarks.population import population
+
 EPILOGUES = ((), ("relu",), ("bias_col",), ("bias_row",), ("residual",), ("bias_col", "gelu"))
 TRIES = 200  # draws for one configuration that is legal
 BUDGET_S = 120.0
+DEFAULT_BUDGET_S = 300.0  # of a kernel of a real size, for each of the ways to call it
 
 
 class Drawn(NamedTuple):
@@ -72,6 +77,26 @@ def draw(rng: random.Random) -> Drawn:
     return Drawn(problem, config)
 
 
+def judge_default(problem: Any) -> Outcome:
+    """Verify the default kernels of one problem of the population."""
+    from tvm import s_tir
+
+    from tvm_hopper import schedule as hs
+    from tvm_hopper.simulation import verify
+    from tvm_hopper.testing import workloads
+
+    given = dataclasses.asdict(problem)
+    sizes = [given.pop(name) for name in "mnk"]
+    sch = s_tir.Schedule(workloads.matmul(*sizes, out_dtype=problem.dtype, **given))
+    hs.matmul(sch, "C")
+    begun = time.monotonic()
+    report = verify(sch, budget_s=DEFAULT_BUDGET_S, progress=False)
+    seconds = time.monotonic() - begun
+    drawn = Drawn(dataclasses.asdict(problem), {})
+    print(f"{problem.name}: {report.verdict}, {seconds:.0f} s", flush=True)
+    return Outcome(drawn, report.verdict, str(report), seconds, report.values.checked)
+
+
 def judge(number: int, seed: int) -> Outcome:
     """Draw until a problem is accepted, and verify it."""
     from tvm import s_tir
@@ -107,11 +132,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--population", action="store_true", help="default kernels of users' sizes")
     arguments = parser.parse_args()
     begun = time.monotonic()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool:
-        found = list(pool.map(partial(judge, seed=arguments.seed), range(arguments.count)))
+        if arguments.population:
+            problems = population(arguments.seed, arguments.count)
+            found = list(pool.map(judge_default, problems))
+        else:
+            found = list(pool.map(partial(judge, seed=arguments.seed), range(arguments.count)))
     for one in found:
         if one.verdict != "clean" or not one.has_values:
             print(one.drawn, one.text, sep="\n")

@@ -4,6 +4,12 @@
     rcp.approx.ftz.f32     1 ulp (9.7.3.13); so are they here
     tanh.approx.f32        2^-11 of the value (9.7.3.22)
 
+1/x of numbers from one on has a second form, by multiply-adds: tensor cores wait for what stands
+behind a product, and an SM has 16 of these functions a cycle, of multiply-adds 128. A straight line
+through the bits is 5% off, r (1 + e + e^2) with e = 1 - x r is 2^-13 off, a step of Newton's does
+the rest; from 2^125 on it is zero, so that it is zero times the largest number, too. In turns with
+the chip's, by a number whose last bit the compiler knows, both units work.
+
 CUDA's `exp2f` and `1 / x` are the first two and what makes them right at both ends of the range:
 three instructions and nine, one of them a call.  TVM's own words for them are statements that name
 the register of the result (apache-tvm 0.27); what stands in an expression needs an operator.
@@ -20,17 +26,38 @@ from .operators import make_known
 EX2 = "tvm_hopper_ex2_ftz"
 RCP = "tvm_hopper_rcp_ftz"
 TANH = "tvm_hopper_tanh_approx"
+IN_TURNS = "tvm_hopper_rcp_in_turns"
 _INSTRUCTIONS = {EX2: "ex2.approx.ftz.f32", RCP: "rcp.approx.ftz.f32", TANH: "tanh.approx.f32"}
+TEXTS = {
+    name: (
+        "(float x)",
+        f"""\
+    float y;
+    asm("{instruction} %0, %1;" : "=f"(y) : "f"(x));
+    return y;""",
+    )
+    for name, instruction in _INSTRUCTIONS.items()
+}
+TEXTS[IN_TURNS] = (
+    "(float x, int turn)",
+    """\
+    float y;
+    if (turn & 1) {
+      y = __int_as_float(0x7EF3126E - __float_as_int(x));
+      float e = fmaf(-x, y, 1.0f);
+      y = fmaf(y, fmaf(e, e, e), y);
+      y = fmaf(y, fmaf(-x, y, 1.0f), y);
+      return x >= 0x1p125f ? 0.0f : y;
+    }
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;""",
+)
 
 
 def register() -> None:
     """Make the operators known to TVM and to its CUDA code generator, once."""
-    for name, instruction in _INSTRUCTIONS.items():
-        body = f"""\
-    float y;
-    asm("{instruction} %0, %1;" : "=f"(y) : "f"(x));
-    return y;"""
-        make_known(name, "(float x)", body, returns=("float", "float32"))
+    for name, (signature, body) in TEXTS.items():
+        make_known(name, signature, body, returns=("float", "float32"))
 
 
 def power_of_two(x: Any) -> Any:
@@ -43,6 +70,12 @@ def reciprocal(x: Any) -> Any:
     """Build 1/x of a float32: zero beyond 2^126."""
     register()
     return ir.call_op(f"tirx.{RCP}", "float32", x)
+
+
+def reciprocal_in_turns(x: Any, turn: Any) -> Any:
+    """Build 1/x of a float32 from one on, by the chip for even turns and by sums for odd ones."""
+    register()
+    return ir.call_op(f"tirx.{IN_TURNS}", "float32", x, turn)
 
 
 def tanh(x: Any) -> Any:

@@ -51,6 +51,7 @@ from .specialize_warps import SpecializeWarps
 from .split_tails import SplitTails
 from .split_warps import SplitWarps
 from .spread_rows import SpreadRows
+from .stage_in_place import StageInPlace
 from .stage_rows import StageRows
 from .sum_online import SumOnline
 from .unpack_pairs import UnpackPairs
@@ -110,6 +111,7 @@ __all__ = [
     "SplitTails",
     "SplitWarps",
     "SpreadRows",
+    "StageInPlace",
     "StageRows",
     "SumOnline",
     "UnpackPairs",

@@ -144,13 +144,12 @@ class Fragment:
         column = chunk * self.width + column
         values = self._at(self._row(subtile, h), column)
         store = self._readable_anywhere() if anywhere else self.store
-        dtype = ir.dtype_of(self.plan.accumulator)
 
         def load(node: ir.TensorLoad, mutator: Any) -> Any:
             if not node.source.same_as(self.plan.accumulator):
                 return mutator.default_mutate(node)
             place = self._place_of(node, subtile, chunk, g, h * 2 + e)
-            return _as(dtype, tirx.BufferLoad(self.registers, [place]))
+            return _as(ir.dtype_of(node.source), tirx.BufferLoad(self.registers, [place]))
 
         # The program reads the accumulator in the type that it had there.
         new = ir.substitute(ir.mutate(store, [(ir.TensorLoad, load)]), values)

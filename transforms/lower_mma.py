@@ -54,6 +54,7 @@ from tvm_hopper.requests.targets import arch_of
 from .fragment_loops import Fragment, unroll
 from .staged_fragments import StagedFragment
 from .stored_fragments import StoredFragment
+from .updated_fragments import UpdatedFragment, is_first
 from .warp_groups import bind_warp_groups
 
 
@@ -92,7 +93,8 @@ def plan_threads(kernel: ir.For, plan: MmaPlan) -> Threads:
 
 def _kind(nest: FragmentNest, plan: MmaPlan) -> type[Fragment]:
     if nest.target.same_as(plan.accumulator):
-        return Fragment
+        reads = ir.uses(nest.realize.block.body.value, plan.accumulator)
+        return UpdatedFragment if reads else Fragment
     return StagedFragment if ir.is_shared(nest.target) else StoredFragment
 
 
@@ -101,7 +103,7 @@ def rewrite_mma(kernel: ir.For, plan: MmaPlan, threads: Threads) -> ir.Stmt:
     thread, registers = threads.axis, threads.registers
     planned = {
         fragment.nest.nest: (
-            ir.seq() if threads.overwrites and fragment.is_fill else fragment.emit()
+            ir.seq() if threads.overwrites and is_first(fragment) else fragment.emit()
         )
         for fragment in threads.fragments
     }
@@ -242,8 +244,7 @@ def _facts(plan: MmaPlan, threads: Threads) -> list[Note]:
         for fragment in threads.fragments
         if not fragment.is_fill
     ]
-    tile = (plan.m, plan.n, plan.k)
-    block = plan.product.block
+    block, tile = plan.product.block, (plan.m, plan.n, plan.k)
     choice = str(block.annotations.get(CHOICE, ""))
     mma = MmaNote(block.name_hint, tile, plan.instruction, plan.registers, choice)
     return [mma, *stores, *map(RemarkNote, remarks)]

@@ -24,6 +24,7 @@ from tvm_hopper.requests import keys
 
 RESTORED = (
     keys.RASTER_GROUP,
+    keys.RASTER_CURVE,
     keys.PERSISTENT,
     keys.TURNS,
     keys.CHOSEN_FOR,

@@ -31,11 +31,12 @@ at each launch, by the device that the tensors are on (CountBlocks), and tells t
     for bx in thread_binding(num_blocks, "blockIdx.x"):
         ...
 
-Trips through a channel's slots are counted on from tile to tile.
+Trips through a channel's slots are counted on from tile to tile. With {"tvm_hopper.raster_curve":
+"hilbert"} a Hilbert curve runs through squares of each group (plan/tile_place.py).
 
 Before: the kernel is one block inside its thread axes, and what it does for one output tile a block
-in that (`tile_work`), one in each role.  After: no `raster_group`, `persistent` or `tile_work` is
-left.
+in that (`tile_work`), one in each role.  After: no `raster_group`, `raster_curve`, `persistent`
+or `tile_work` is left.
 Not here: what blocks of a cluster load for one another (share_loads.py).
 """
 
@@ -45,17 +46,17 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tvm import sym, tirx
+from tvm import tirx
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.plan.channel import find_trips
 from tvm_hopper.plan.notes import TilesNote, note_kernels
 from tvm_hopper.plan.shared_loads import find_cluster_axis
-from tvm_hopper.plan.tile_schedule import TileSchedule, kernel_blocks, plan_raster
+from tvm_hopper.plan.tile_place import place_tile
+from tvm_hopper.plan.tile_schedule import ORDER_KEYS, TileSchedule, kernel_blocks, plan_raster
 from tvm_hopper.requests.keys import (
     BY_DEVICE,
-    PERSISTENT,
     RASTER_GROUP,
     SHARE_LOADS,
     TILE_WORK,
@@ -96,7 +97,7 @@ def rewrite_raster(kernel: ir.For, order: TileSchedule) -> ir.For:
             return axis.body
         if not axis.loop_var.same_as(order.columns.loop_var):
             return axis
-        served = (RASTER_GROUP, PERSISTENT, TURNS) if takes_turns else (RASTER_GROUP, PERSISTENT)
+        served = (*ORDER_KEYS, TURNS) if takes_turns else ORDER_KEYS
         rest = {k: v for k, v in axis.annotations.items() if k not in served}
         extent = ir.cast_like(order.grid, axis.loop_var) if order.blocks else axis.extent
         return ir.with_body(axis, axis.body, annotations=rest, extent=extent)
@@ -162,48 +163,8 @@ def count_on(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
 
 def with_tile_index(body: ir.Stmt, order: TileSchedule, linear_index: Any) -> ir.Stmt:
     """Compute a tile's row and column from its place in the order, in front of what uses them."""
-    num_rows, num_columns = ir.as_int32(order.rows.extent), ir.as_int32(order.columns.extent)
-    binds: list[Any] = []
-
-    def bind(name: str, value: Any) -> ir.Var:
-        var = ir.Var(name, "int32")
-        binds.append(tirx.Bind(var, ir.simplify(value)))
-        return var
-
-    group = order.group_rows
-    if not isinstance(group, int):
-        group = bind("group", group)
-    in_group: Any = ir.simplify(num_columns * group)
-    if ir.static_int(in_group) is None:
-        in_group = bind("in_group", in_group)
-    linear = bind("linear", linear_index)
-    first = bind("first", _quotient(linear, in_group) * group)
-    rows: Any = tirx.IntImm("int32", group) if isinstance(group, int) else group
-    if not _divides(group, num_rows):
-        rows = bind("rows", tirx.min(num_rows - first, group))
-    inside = bind("inside", _remainder(linear, in_group))
-    tile_y = bind("tile_y", first + tirx.truncmod(inside, rows))
-    tile_x = bind("tile_x", tirx.truncdiv(inside, rows))
-    tile = {order.rows.loop_var: tile_y, order.columns.loop_var: tile_x}
+    binds, tile = place_tile(order, linear_index)
     return ir.seq(binds, ir.substitute(body, tile))
-
-
-def _divides(group: Any, rows: Any) -> bool:
-    if not isinstance(group, int):
-        return False
-    known = sym.Analyzer().modular_set(ir.simplify(rows))  # `rows % group` may not fit 32 bits
-    return int(known.coeff) % group == 0 and int(known.base) % group == 0
-
-
-# Nothing here is negative, which a floor division by what only run time knows would have to check.
-
-
-def _quotient(value: Any, by: Any) -> Any:
-    return value // by if ir.static_int(by) else tirx.truncdiv(value, by)
-
-
-def _remainder(value: Any, by: Any) -> Any:
-    return value % by if ir.static_int(by) else tirx.truncmod(value, by)
 
 
 @prim_func_pass(opt_level=0, name="tvm_hopper.ScheduleTiles")
@@ -239,8 +200,8 @@ def _facts(kernel: ir.For, plans: tuple[TileSchedule, ...]) -> TilesNote:
     cluster = find_cluster_axis(ir.thread_axes(kernel).values())
     size = 1 if cluster is None else int(cluster.extent)
     if plan.blocks != BY_DEVICE:
-        return TilesNote(plan.group, plan.blocks, cluster=size)
+        return TilesNote(plan.rows_together, plan.blocks, cluster=size, curve=plan.follows_curve)
     sizes = f"({plan.rows.extent}) x {plan.columns.extent}"
     tiles = ir.static_int(plan.num_tiles)
     text = re.sub(r"T\.int\d+\((\d+)\)", r"\1", sizes) if tiles is None else str(tiles)
-    return TilesNote(plan.group, plan.blocks, text, size)
+    return TilesNote(plan.rows_together, plan.blocks, text, size, plan.follows_curve)

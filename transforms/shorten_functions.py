@@ -27,6 +27,7 @@ from typing import Any
 from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.approximations import EX2, RCP, reciprocal_in_turns
 from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.plan.short_functions import (
     FIRST_OF_MEMORY_BOUND,
@@ -82,14 +83,37 @@ def _reduces_halves(kernel: ir.For) -> bool:
 
 def rewrite_functions(kernel: ir.For, plan: dict[ir.BufferStore, ShortValue]) -> Any:
     """Store the shorter values."""
+    by_turns = not is_memory_bound(kernel)
 
     def store(node: ir.BufferStore, mutator: Any) -> ir.BufferStore:
         short = plan.get(node)
         if short is None:
             return mutator.default_mutate(node)
-        return ir.BufferStore(node.buffer, short.value, node.indices)
+        value = _in_turns(short.value, node.indices[-1]) if by_turns else short.value
+        return ir.BufferStore(node.buffer, value, node.indices)
 
     return ir.mutate(kernel, [(ir.BufferStore, store)])
+
+
+def _in_turns(value: Any, column: Any) -> Any:
+    """Take reciprocals of sums with a power by multiply-adds in every other column.
+
+    Such sums are one or more. What else has a reciprocal (erf) has more sums than the chip's
+    functions leave time for. Columns decide also where a product is multiplied transposed and each
+    thread computes both: the bits of an element do not depend on how many rows there are.
+    """
+
+    def is_call(node: Any, *names: str) -> bool:
+        return str(getattr(node.op, "name", "")) in [f"tirx.{x}" for x in names]
+
+    def call(node: ir.Call, mutator: Any) -> Any:
+        new = mutator.default_mutate(node)
+        powers = ir.find_all(list(new.args), ir.Call, lambda x: is_call(x, EX2, "exp"))
+        if not is_call(new, RCP) or not powers:
+            return new
+        return reciprocal_in_turns(new.args[0], ir.as_int32(column))
+
+    return ir.mutate(value, [(ir.Call, call)])
 
 
 def _remark(plan: dict[ir.BufferStore, ShortValue]) -> RemarkNote:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_hopper.requests import keys
+from tvm_hopper.requests import keys, spelling
 
 MISSPELT = [
     *("TVM_HOPPER.wgmma", "Tvm_Hopper.wgmma", "tvm_hopper_wgmma", "tvm_hopper:wgmma"),
@@ -24,25 +24,25 @@ FOREIGN = [
 
 @pytest.mark.parametrize("name", MISSPELT)
 def test_a_key_that_can_only_be_meant_for_us_claims(name: str) -> None:
-    assert keys.claims_to_be_ours(name)
-    assert keys.closest(name) == keys.WGMMA
+    assert spelling.claims_to_be_ours(name)
+    assert spelling.closest(name) == keys.WGMMA
 
 
 @pytest.mark.parametrize("name", [*keys.KEYS, "tvm_hopper", "tvm_hopper.", "tvm_hopper.zzz"])
 def test_our_prefix_claims_whatever_stands_behind_it(name: str) -> None:
-    assert keys.claims_to_be_ours(name)
-    assert keys.closest(name) == (name if name in keys.KEYS else "")
+    assert spelling.claims_to_be_ours(name)
+    assert spelling.closest(name) == (name if name in keys.KEYS else "")
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_another_projects_key_does_not_claim(name: str) -> None:
-    assert not keys.claims_to_be_ours(name)
-    assert not keys.claims_to_be_ours(name, beside_ours=True)
+    assert not spelling.claims_to_be_ours(name)
+    assert not spelling.claims_to_be_ours(name, beside_ours=True)
 
 
 def test_a_vague_key_claims_only_beside_one_of_ours() -> None:
-    assert not keys.claims_to_be_ours("hopper.pending")
-    assert keys.claims_to_be_ours("hopper.pending", beside_ours=True)
+    assert not spelling.claims_to_be_ours("hopper.pending")
+    assert spelling.claims_to_be_ours("hopper.pending", beside_ours=True)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_vague_key_claims_only_beside_one_of_ours() -> None:
     ],
 )
 def test_the_closest_key_may_be_tvms(name: str, near: str) -> None:
-    assert keys.closest(name) == near
+    assert spelling.closest(name) == near
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_the_closest_key_may_be_tvms(name: str, near: str) -> None:
     ],
 )
 def test_misspelt_pipeline_keys(name: str, near: str) -> None:
-    assert keys.is_misspelt_pipeline_key(name)
-    assert keys.closest_pipeline_key(name) == near
+    assert spelling.is_misspelt_pipeline_key(name)
+    assert spelling.closest_pipeline_key(name) == near
 
 
 @pytest.mark.parametrize("name", [*keys.PIPELINE_KEYS, "pipeline", "stage", "pragma_unroll"])
 def test_other_keys_are_no_misspelt_pipeline_keys(name: str) -> None:
-    assert not keys.is_misspelt_pipeline_key(name)
+    assert not spelling.is_misspelt_pipeline_key(name)

@@ -209,3 +209,30 @@ def test_operators_are_registered_once():
     call = approximations.power_of_two(X)
     assert ir.dtype_of(call) == "float32"
     assert tvm.ir.Op.get(f"tirx.{approximations.RCP}") is not None
+
+
+def test_the_reciprocal_by_multiply_adds():
+    """The text of `rcp_in_turns` for odd turns, each operation rounded once."""
+
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        return (a.astype(float) * b.astype(float) + np.float64(c)).astype(np.float32)
+
+    rng = np.random.default_rng(3)
+    bits = rng.integers(0x3F800000, 0x7F800001, 300_000, dtype=np.uint32).view(np.float32)
+    near = np.linspace(1, 4, 300_000, dtype=np.float32)
+    x = np.concatenate([near, bits, np.array([1, 2.0**125, 3e38, np.inf, np.nan], np.float32)])
+    with np.errstate(all="ignore"):
+        y = (np.int32(0x7EF3126E) - x.view(np.int32)).view(np.float32)
+        e = fma(-x, y, 1.0)
+        y = fma(y, fma(e, e, e), y)
+        y = fma(y, fma(-x, y, 1.0), y).astype(float)
+    y = np.where(x >= np.float32(2.0**125), 0, y)  # what is as large as any number times this is 0
+    want = 1 / x.astype(float)
+    assert np.isnan(y[-1])
+    off = np.abs(y - want)[:-1]
+    assert (off <= 2.0**-23 * want[:-1] + 2.0**-125).all()
+    assert not y[:-1][x[:-1] >= 2.0**125].any()
+    constants = ("0x7EF3126E", "x >= 0x1p125f ? 0.0f : y")
+    signature, text = approximations.TEXTS[approximations.IN_TURNS]
+    assert signature == "(float x, int turn)"
+    assert all(x in text for x in constants)

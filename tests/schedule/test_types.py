@@ -12,6 +12,7 @@ from tvm_hopper.testing import workloads
     ("fields", "match"),
     [
         ({"raster_group": "8"}, r"MatmulConfig: found raster_group='8'; need an int or None"),
+        ({"raster_curve": "peano"}, r"found raster_curve='peano'; need one of 'hilbert' or None"),
         ({"persistent": 1.0}, r"found persistent=1.0; need an int or None"),
         ({"persistent": 10**12}, r"found persistent=1000000000000; need at most 2147483647"),
         ({"stages": 2.0}, r"found stages=2.0; need an int or None"),

@@ -8,6 +8,7 @@ import pytest
 from tvm_hopper.sim.protocol.agents import Op, SkeletonAgent
 from tvm_hopper.sim.protocol.apart import Apart
 from tvm_hopper.sim.protocol.check import Skeleton, explore
+from tvm_hopper.sim.protocol.order import RunAhead
 from tvm_hopper.sim.protocol.system import System
 
 LIMIT = 6000
@@ -75,14 +76,14 @@ def test_a_cta_that_comes_once_less_blocks_the_others(ctas):
 
 def test_agents_of_one_cta_stay_together():
     apart = Apart(System(cluster(3, trips=1), 64, 3))
-    assert apart.groups == [frozenset({0, 1}), frozenset({2, 3}), frozenset({4, 5})]
+    assert apart.system.groups == [frozenset({0, 1}), frozenset({2, 3}), frozenset({4, 5})]
 
 
 def test_ctas_that_reach_into_one_another_are_followed_together():
     agents = cluster(3, trips=1)
     remote = Op("arrive", (((2, "smem", 0), 1, 0),))
     agents[0] = SkeletonAgent(0, "producer0", (*agents[0].ops, remote))
-    groups = Apart(System(agents, 64, 3)).groups
+    groups = System(agents, 64, 3).groups
     assert groups == [frozenset({0, 1, 4, 5}), frozenset({2, 3})]
 
 
@@ -90,17 +91,32 @@ def test_a_cluster_barrier_that_is_met_out_of_turn_is_followed_in_every_order():
     agents = cluster(2, trips=1)
     twice = Op("cluster_arrive", (), 0, 32)
     agents[1] = SkeletonAgent(0, "consumer0", (*agents[1].ops[:-1], twice, agents[1].ops[-1]))
-    assert Apart(System(agents, 64, 2)).groups == []
+    assert System(agents, 64, 2).groups == []
 
 
 def test_a_set_that_nobody_of_has_to_come_is_not_followed_alone():
     system = System(cluster(2, trips=0), 64, 2)
     apart, state = Apart(system), system.initial()
-    assert list(apart.able(state)) == apart.groups
+    assert list(apart.able(state)) == apart.system.groups
     for agent in (0, 1):  # all of the first CTA: it has exited, or waits for the other one
         while (after := system.step(state, agent)) is not None:
             state = after
-    assert list(apart.able(state)) == apart.groups[1:]
+    assert list(apart.able(state)) == apart.system.groups[1:]
+
+
+def test_who_runs_ahead_of_what_stands_still():
+    system = System(cluster(2, trips=0), 64, 2)
+    state = system.initial()
+    assert RunAhead(system, state, 0, None).runners == [1]
+    assert not RunAhead(system, state, 3, None).is_cluster_open  # nobody passes it without this one
+    landing = RunAhead(system, state, None, 0)  # a copy: others may have come meanwhile
+    assert (landing.runners, landing.is_cluster_open) == ([0, 1], True)
+    for agent in (0, 1, 0, 1):  # the first CTA ends, or waits for the other one
+        while (after := system.step(state, agent)) is not None:
+            state = after
+    assert RunAhead(system, state, 1, None).is_cluster_open
+    alone = System(cluster(1, trips=1), 64, 1)
+    assert RunAhead(alone, alone.initial(), None, 0).runners == [0, 1]
 
 
 def draw(rng):

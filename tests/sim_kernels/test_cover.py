@@ -18,7 +18,13 @@ FACTORS = {
     "columns": (64, 8, 40, 136),
     "depth": (64, 8, 72, 200),
     "swizzle": (None, 0, 32),
-    "order": ({}, {"raster_group": 2}, {"persistent": 2}, {"persistent": 3, "raster_group": 4}),
+    "order": (
+        {},
+        {"raster_group": 2},
+        {"persistent": 2},
+        {"persistent": 3, "raster_group": 4},
+        {"persistent": 3, "raster_group": 2, "raster_curve": "hilbert"},
+    ),
     "form": (
         {},
         {"index": "int64"},

@@ -397,6 +397,10 @@ def test_facts_for_explain():
         ({"raster_group": 2}, TilesNote(raster_group=2, persistent=None)),
         ({"raster_group": 2, "persistent": 12}, TilesNote(raster_group=2, persistent=12)),
         ({"persistent": -1}, TilesNote(raster_group=1, persistent=-1, tiles="32")),
+        (
+            {"raster_group": 3, "persistent": 12, "raster_curve": "hilbert"},
+            TilesNote(raster_group=2, persistent=12, curve=True),
+        ),
     ):
         got = run(parse(ROLES, noted(**asked)), ScheduleTiles())
         assert notes_of(got) == (note,)

@@ -5,6 +5,7 @@ import tvm
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir, pipeline
+from tvm_hopper.codegen_patches.approximations import IN_TURNS
 from tvm_hopper.plan.notes import RemarkNote, read_notes
 from tvm_hopper.requests.keys import FUNCTIONS
 from tvm_hopper.transforms.shorten_functions import ShortenFunctions
@@ -47,7 +48,7 @@ def short(func):
 def test_one_plus_tanh():
     text = short(run(kernel(), ShortenFunctions()))
     assert "tanh" not in text
-    assert text.count("tvm_hopper_ex2_ftz") == text.count("tvm_hopper_rcp_ftz") == 1
+    assert text.count("tvm_hopper_ex2_ftz") == text.count("tvm_hopper_rcp_in_turns") == 1
     assert "0.5" not in text  # it meets the 2 of the sum
     assert "-2.885" in text
 
@@ -55,9 +56,9 @@ def test_one_plus_tanh():
 @pytest.mark.parametrize(
     ("value", "names"),
     [
-        ("T.sigmoid(tile[i, j])", ["exp", "rcp_ftz"]),
+        ("T.sigmoid(tile[i, j])", ["exp", "rcp_in_turns"]),
         ("T.float32(1) - T.erf(tile[i, j])", ["ex2_ftz", "rcp_ftz", "fabs"]),
-        ("T.tanh(tile[i, j]) * T.tanh(A[i, j])", ["ex2_ftz", "rcp_ftz", "fabs"]),
+        ("T.tanh(tile[i, j]) * T.tanh(A[i, j])", ["ex2_ftz", "rcp_in_turns", "fabs"]),
     ],
     ids=["sigmoid", "erf", "two of them"],
 )
@@ -82,6 +83,21 @@ def test_kernels_without_copies_stay_as_they_are():
     text = KERNEL.replace("VALUE", TANH).replace("LOOP", "range")
     func = parse(text.replace('T.sblock_attr({"tvm_hopper.async_copy": "tma"})', ""))
     check(run(func, ShortenFunctions()), func)
+
+
+def test_columns_take_turns_at_the_chips_reciprocal():
+    (store,) = ir.find_all(run(kernel(), ShortenFunctions()).body, ir.BufferStore, _is_output)
+    (call,) = ir.find_all(store.value, ir.Call, lambda x: str(x.op.name) == f"tirx.{IN_TURNS}")
+    assert call.args[1].same_as(store.indices[-1])
+
+
+def test_what_is_bound_by_memory_leaves_it_to_the_chip():
+    text = run(parse(ROWS), ShortenFunctions()).body.script()
+    assert ("in_turns" in text, text.count("tvm_hopper_rcp_ftz")) == (False, 1)
+
+
+def _is_output(store):
+    return store.buffer.name == "D"
 
 
 ROWS = """

@@ -74,6 +74,7 @@ def hook_passes() -> list[Pass]:
         transforms.IndexRows(),  # what fragments are loaded from follows its tile from here on
         transforms.WidenFunctions(),  # those that stay are of types that CUDA has them for
         transforms.ShortenFunctions(),  # each element's value stands once, its register not yet
+        transforms.StageInPlace(),  # whole tiles yet, in the order of the program
         transforms.SelectCopies(),  # dealt out to threads or not, a copy is a tile from here on
         transforms.LayoutShared(),  # early: descriptors and boxes follow the panels chosen here
         transforms.LowerMma(),  # the accumulator goes to registers, rows and columns to threads

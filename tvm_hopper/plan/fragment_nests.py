@@ -26,6 +26,7 @@ from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import wgmma
+from tvm_hopper.requests.keys import TAKES_PLACE
 
 from .multiply_add import MultiplyAdd
 from .transfer import SHARED, find_transfers
@@ -132,7 +133,7 @@ def _fragment_nest(
     by_var = [loop for x in wanted for loop in axes if ir.depends_on(x, [loop.loop_var])]
     plain = len(found) == 1 and len(axes) == len(wanted) == len(by_var) == 2
     starts = [ir.simplify(x - y.loop_var) for x, y in zip(wanted, by_var, strict=False)]
-    may_be_part = plain and ir.is_shared(store.buffer)
+    may_be_part = plain and (ir.is_shared(store.buffer) or store.buffer.same_as(accumulator))
     if not plain or not all(
         _takes(x, start, side, step, may_be_part)
         for x, start, side, step in zip(by_var, starts, sides, STEPS, strict=True)
@@ -268,7 +269,10 @@ def _shares(loop: ir.For, buffer: ir.Var) -> bool:
 
 
 def _check_staging(kernel: ir.For, nest: FragmentNest) -> None:
-    """Refuse a shared tile that holds anything but this nest's elements, or goes elsewhere."""
+    """Refuse a shared tile that holds anything but this nest's elements, or goes elsewhere.
+
+    An operand may have been copied there, whose place it takes (StageInPlace).
+    """
     block, tile = nest.realize.block, nest.target
     copies = [x for x in find_transfers(kernel) if x.tile.buffer.same_as(tile)]
     others = [
@@ -276,7 +280,8 @@ def _check_staging(kernel: ir.For, nest: FragmentNest) -> None:
         for store in ir.find_all(kernel, ir.BufferStore, lambda x: x.buffer.same_as(tile))
         if not store.same_as(block.body)
     ]
-    if not copies or any(copy.fills_shared for copy in copies) or others:
+    is_filled = bool(others) or any(copy.fills_shared for copy in copies)
+    if not copies or (is_filled and TAKES_PLACE not in block.annotations):
         raise cannot_lower(
             f"block {block.name_hint}",
             f"a store of accumulator elements into {tile.name} in scope {tile.scope()!r}, which "

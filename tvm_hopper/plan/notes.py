@@ -111,6 +111,7 @@ class TilesNote:
     persistent: int | None  # thread blocks; -1: by the device; None: one for each tile
     tiles: str = ""  # tiles that a launch shares out, where the device counts the blocks
     cluster: int = 1  # blocks that form a cluster, with a tile each
+    curve: bool = False  # along a Hilbert curve through squares of a group
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,9 @@ def runs_once(kernel: ir.For, plan: MmaPlan, in_each_block: bool = False) -> boo
 
 def starts_from_zero(kernel: ir.For, plan: MmaPlan) -> bool:
     """Tell whether a product that runs once finds zeros: one fill, right before, unconditional."""
-    fills = [x for x in plan.nests if x.realize.block.body.buffer.same_as(plan.accumulator)]
+    own = [x.realize.block.body for x in plan.nests if x.target.same_as(plan.accumulator)]
+    first = [x for x in own if not ir.uses(x.value, plan.accumulator)]  # others update it
+    fills = [x for x in plan.nests if any(x.realize.block.body.same_as(y) for y in first)]
     if len(fills) != 1 or not ir.is_zero(fills[0].realize.block.body.value):
         return False
     fill, product = fills[0], plan.product.realize

@@ -9,9 +9,17 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.requests.keys import BY_DEVICE, KERNEL, PERSISTENT, RASTER_GROUP
+from tvm_hopper.requests.keys import (
+    BY_DEVICE,
+    KERNEL,
+    PERSISTENT,
+    RASTER_CURVE,
+    RASTER_GROUP,
+)
 
 MOST_TILES = (1 << 31) - 1  # indices of tiles have 32 bits
+ORDER_KEYS = (RASTER_GROUP, PERSISTENT, RASTER_CURVE)
+MOST_ROWS_OF_CURVE = 64  # of a square of tiles: more cover all that run at the same time
 LARGE_GROUP = 1024  # of more rows, times elements of a tile, the constants could pass 32 bits
 
 
@@ -21,7 +29,8 @@ class TileSchedule:
 
     `blocks` thread blocks share all tiles; None is one block a tile, BY_DEVICE as many as the host
     finds at launch and puts into `num_blocks`. More rows in a group than there are, and more blocks
-    than tiles, mean all of them.
+    than tiles, mean all of them. With `curve` a Hilbert curve runs through squares of a
+    group, whose rows are then a power of two, the largest not above `group` and what there is.
     """
 
     kernel: ir.SBlock
@@ -30,6 +39,7 @@ class TileSchedule:
     group: int
     blocks: int | None
     num_blocks: ir.Var | None = None
+    curve: bool = False
 
     def __post_init__(self) -> None:
         where = f"loop {self.columns.loop_var.name}"
@@ -54,8 +64,23 @@ class TileSchedule:
             )
 
     @property
+    def rows_together(self) -> int:
+        """Rows of a group as asked for; along a curve the power of two that it takes."""
+        if not self.curve:
+            return self.group
+        rows = ir.static_int(self.rows.extent) or MOST_ROWS_OF_CURVE
+        return 1 << (min(self.group, rows, MOST_ROWS_OF_CURVE).bit_length() - 1)
+
+    @property
+    def follows_curve(self) -> bool:
+        """Tell whether a curve runs through groups of several rows."""
+        return self.curve and self.rows_together > 1
+
+    @property
     def group_rows(self) -> Any:
         """Rows of a group but the last: never more than there are, so that 32 bits count them."""
+        if self.curve:
+            return self.rows_together
         rows, columns = (ir.static_int(x.extent) for x in (self.rows, self.columns))
         if rows is not None:
             return min(self.group, rows)
@@ -86,7 +111,7 @@ def plan_raster(
     if columns is None:
         return ()
     roles, notes = kernel_blocks(kernel), columns.annotations
-    asked = [key for key in (RASTER_GROUP, PERSISTENT) if key in notes]
+    asked = [key for key in ORDER_KEYS if key in notes]
     if not asked and (default_group == 1 or rows is None or not roles):
         return ()
     if rows is None or not roles:
@@ -100,7 +125,8 @@ def plan_raster(
     num_blocks = None
     if blocks == BY_DEVICE:
         num_blocks = ir.Var((names or ir.Names()).take("num_blocks"), "int32")
-    return (TileSchedule(roles[0], rows, columns, group, blocks, num_blocks),)
+    curve = RASTER_CURVE in notes
+    return (TileSchedule(roles[0], rows, columns, group, blocks, num_blocks, curve),)
 
 
 def kernel_blocks(kernel: ir.For) -> list[ir.SBlock]:

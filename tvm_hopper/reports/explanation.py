@@ -172,7 +172,8 @@ class Kernel:
         if self.order and self.order.persistent:
             yield "persistent", _grid(self.order)
         if self.order and self.order.raster_group > 1:
-            yield "raster order", f"{self.order.raster_group} rows of output tiles together"
+            curve = ", along a Hilbert curve" if self.order.curve else ""
+            yield "raster order", f"{self.order.raster_group} rows of output tiles together{curve}"
         if self.roles and self.roles.registers and self.threads:
             producer, consumer = self.roles.registers
             entry = registers.entry_registers(self.threads, self.arch)

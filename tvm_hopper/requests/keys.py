@@ -7,10 +7,6 @@ and `_async_stages`; a key exists here only where TVM has no word.
 
 from __future__ import annotations
 
-import difflib
-import functools
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tvm_hopper.facts import reductions
@@ -62,6 +58,7 @@ REGISTERS = "tvm_hopper.registers"
 WGMMA_PENDING = "tvm_hopper.wgmma_pending"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
+RASTER_CURVE = "tvm_hopper.raster_curve"
 PERSISTENT = "tvm_hopper.persistent"
 TURNS = "tvm_hopper.turns"
 CHOSEN_FOR = "tvm_hopper.chosen_for"
@@ -79,6 +76,7 @@ CONFIGURATION = "tvm_hopper.configuration"
 # -- on the loop over rows of such a kernel
 PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
 STAGE_ROWS = "tvm_hopper.stage_rows"
+CURVES = ("hilbert",)
 MOST_TURNS = 3  # sets of consumers: a product takes no more of them
 MOST_TURNS_AHEAD = 8  # of rows that are brought into L2
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
@@ -240,6 +238,7 @@ KEYS: dict[str, Key] = {
             axis="blockIdx.x",
             option=True,
         ),
+        Key(RASTER_CURVE, (LOOP,), str, "through a group's tiles", CURVES, axis="blockIdx.x"),
         Key(
             PERSISTENT,
             (LOOP,),
@@ -361,86 +360,6 @@ KEYS: dict[str, Key] = {
 }
 
 
-# -- keys that are not ours, and look as if they were meant to be
-
-_STOCK_PREFIX = re.compile(r"tvm_hopper\.|software_pipeline_|tirx\.enable_")
-_LETTERS = PREFIX[:-1].replace("_", "")
-_DOTS = ".:/"
-_NEARLY = 0.85  # likeness of a prefix that is taken for a misspelt one of ours
-_ALIKE = 0.8  # likeness of what stands behind a prefix that may be another project's
-_BESIDE = 0.6  # the same in a function that carries keys of ours
-
-
-@functools.lru_cache(maxsize=1024)  # asked for every annotation of every build
-def claims_to_be_ours(name: str, beside_ours: bool = False) -> bool:
-    """Tell whether a key has our prefix, or one that can only be meant for it.
-
-    Case and separators do not matter ("TVM_HOPPER.x", "tvm.hopper.x", "tvm_hopper_x"), and one
-    letter may be wrong. "hopper.x" may be another project's: it claims where `x` is like a key of
-    ours, in a function that carries such keys (`beside_ours`) already where it is a little.
-    """
-    likeness = _BESIDE if beside_ours else _ALIKE
-    dotted = any(dot in name for dot in _DOTS)
-    return any(
-        head == _LETTERS
-        or _is_misspelt(head)
-        or (dotted and head == "hopper" and bool(_nearest(rest, KEYS, likeness)))
-        for head, rest in _heads(name)
-    )
-
-
-def closest(name: str, among: Iterable[str] | None = None) -> str:
-    """Return the known key nearest to a misspelt one, or an empty string."""
-    known = [*KEYS, *PIPELINE_KEYS, FAST_MATH] if among is None else list(among)
-    found = (_nearest(rest, known, _BESIDE) for _, rest in reversed(_heads(name)))
-    return next(filter(None, found), "")
-
-
-def is_misspelt_pipeline_key(name: str) -> bool:
-    """Tell whether a key can only be meant for one of TVM's three pipeline annotations."""
-    if name in PIPELINE_KEYS:
-        return False
-    return name.startswith("software_pipeline") or bool(_like_pipeline_key(name, _NEARLY))
-
-
-def closest_pipeline_key(name: str) -> str:
-    """Return the one of TVM's three pipeline annotations that is nearest to a misspelt one."""
-    return _like_pipeline_key(name, 0.0)
-
-
-def _like_pipeline_key(name: str, cutoff: float) -> str:
-    found = difflib.get_close_matches(name.lower(), PIPELINE_KEYS, n=1, cutoff=cutoff)
-    return next(iter(found), "")
-
-
-def _heads(name: str) -> list[tuple[str, str]]:
-    """List the ways to cut a key into prefix and rest: at its dots, or else at its words."""
-    parts = re.split(f"[{_DOTS}]", name)
-    if len(parts) == 1:
-        parts = [*filter(None, re.split(r"[\W_]+", name))]
-        cuts = [(parts[:n], parts[n:]) for n in (1, 2) if n <= len(parts)]
-    else:
-        cuts = [(parts[:n], parts[n:]) for n in range(1, len(parts))]
-    return [(_letters("".join(head)), "_".join(rest)) for head, rest in cuts]
-
-
-def _letters(text: str) -> str:
-    return re.sub(r"[\W_]+", "", text.lower())
-
-
-def _is_misspelt(head: str) -> bool:
-    """Tell a prefix with one letter wrong from a longer one ("tvm_hopper2", "tvm_hopper_extra")."""
-    if not head.isalpha() or abs(len(head) - len(_LETTERS)) > 1:
-        return False
-    return difflib.SequenceMatcher(None, head, _LETTERS).ratio() > _NEARLY
-
-
-def _nearest(rest: str, known: Iterable[str], cutoff: float) -> str:
-    names = {_letters(_STOCK_PREFIX.sub("", key)): key for key in known}
-    found = difflib.get_close_matches(_letters(rest), names, n=1, cutoff=cutoff)
-    return names[found[0]] if found else ""
-
-
 # -- between our own passes: written by one, read by a later one, never by users
 # On the block that does the work of one output tile; in a persistent kernel, of one after another.
 TILE_WORK = "tvm_hopper.tile_work"
@@ -494,6 +413,7 @@ HANDED_ON = "tvm_hopper.handed_on"
 CHANNEL_CALLS = (FILL_SLOT, AWAIT_FILLED, AWAIT_FREE, FREE_SLOT, STORE_SLOT, READ_SLOT)
 # On a block: no two of its threads or iterations write the same element of shared memory.
 APART = "tvm_hopper.apart"
+TAKES_PLACE = "tvm_hopper.takes_place"  # on a store of accumulators: over an operand's tile
 OVERLAY = "tvm_hopper.overlay"  # call_extern(.., &a, &b): two shared arrays may share bytes
 RELEASE = "tvm_hopper.release"  # on a block that gives back the ring slot of so many trips ago
 ARRIVALS = "tvm_hopper.arrivals"  # beside it: how many threads of the role arrive

@@ -2,7 +2,7 @@
 
 A function asks by carrying one of our keys: on a block, on a loop, or as a function attribute.
 Anything under our prefix that is not a key of `keys.py` is a mistake and never passes in silence,
-nor does a key that can only be meant for ours (`keys.claims_to_be_ours`).
+nor does a key that can only be meant for ours (`spelling.claims_to_be_ours`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm_hopper.errors import LoweringError, cannot_lower
 from tvm_hopper.facts.arch import ARCHS
 from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.facts.hexagon import HEXAGONS
-from tvm_hopper.requests import async_scopes, keys, options, stock
+from tvm_hopper.requests import async_scopes, keys, options, spelling, stock
 from tvm_hopper.requests.targets import find_processor, name_target
 
 LEFT = "left_to_tvm"  # on a function that an option asked for and the lowering refused
@@ -72,8 +72,8 @@ def find_requests(func: tirx.PrimFunc) -> list[Request]:
     as well.
     """
     every = _annotations(func)
-    found = [r for r in every if keys.claims_to_be_ours(r.name)]
-    return [r for r in every if keys.claims_to_be_ours(r.name, beside_ours=bool(found))]
+    found = [r for r in every if spelling.claims_to_be_ours(r.name)]
+    return [r for r in every if spelling.claims_to_be_ours(r.name, beside_ours=bool(found))]
 
 
 def _annotations(func: tirx.PrimFunc) -> list[Request]:
@@ -240,7 +240,7 @@ def check_request(function: str, request: Request) -> None:
     where = _where(function, request)
     key = keys.KEYS.get(request.name)
     if key is None:
-        near = keys.closest(request.name)
+        near = spelling.closest(request.name)
         fix = f"did you mean {near}?" if near else ""
         if near == keys.FAST_MATH:
             fix = f'take TVM\'s own: PassContext(config={{"{near}": True}})'

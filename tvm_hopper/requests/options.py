@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tvm_hopper.errors import cannot_configure
-from tvm_hopper.requests import keys
+from tvm_hopper.requests import keys, spelling
 
 if TYPE_CHECKING:
     from tvm import tirx
@@ -131,7 +131,9 @@ def to_carrier(config: Any) -> Any:
     """
     if not isinstance(config, Mapping):
         return config
-    asked = {k: v for k, v in config.items() if isinstance(k, str) and keys.claims_to_be_ours(k)}
+    asked = {
+        k: v for k, v in config.items() if isinstance(k, str) and spelling.claims_to_be_ours(k)
+    }
     carried, others = _split(config.get(CARRIER, ()))
     ours = {**carried, **asked}
     if not ours:
@@ -162,7 +164,7 @@ def check_option(name: str, value: object) -> object:
     key = keys.KEYS.get(name)
     if key is None or not key.option:
         options = [k.name for k in keys.KEYS.values() if k.option]
-        near = keys.closest(name, [*options, keys.FAST_MATH])
+        near = spelling.closest(name, [*options, keys.FAST_MATH])
         fix = f"did you mean {near}?" if near else ""
         found = f"unknown key {name}" if key is None else f"{name}, a key of a {key.places[0]}"
         raise cannot_configure("PassContext", found, f"one of {', '.join(options)}", fix)
@@ -182,7 +184,7 @@ def _split(rows: Any) -> tuple[dict[str, object], list | None]:
     others = []
     for row in rows:
         pair = isinstance(row, sequences) and len(row) == 2 and isinstance(row[0], str)
-        if pair and keys.claims_to_be_ours(row[0]):
+        if pair and spelling.claims_to_be_ours(row[0]):
             ours[str(row[0])] = plain(row[1])
         else:
             others.append(row)

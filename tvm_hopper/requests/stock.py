@@ -15,7 +15,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.requests import keys, options
+from tvm_hopper.requests import keys, options, spelling
 
 # Annotations of blocks that stock passes act on, in the order in which they run.
 _BLOCK_KEYS = (
@@ -42,7 +42,7 @@ def check_function(name: str, func: tirx.PrimFunc) -> None:
             f'PassContext(config={{"{keys.FAST_MATH}": True}})',
         )
     for key in map(str, func.attrs.keys()):
-        if key in keys.PIPELINE_KEYS or keys.is_misspelt_pipeline_key(key):
+        if key in keys.PIPELINE_KEYS or spelling.is_misspelt_pipeline_key(key):
             raise cannot_lower(
                 f"{name}, attribute",
                 f"{key} on a function",
@@ -80,8 +80,8 @@ def _check_pragmas(where: str, annotations: Mapping[str, object]) -> None:
 
 def _check_spelling(where: str, annotations: Mapping[str, object]) -> None:
     for key in map(str, annotations):
-        if keys.is_misspelt_pipeline_key(key):
-            near = keys.closest_pipeline_key(key)
+        if spelling.is_misspelt_pipeline_key(key):
+            near = spelling.closest_pipeline_key(key)
             raise cannot_lower(
                 where,
                 f"unknown key {key}",

@@ -9,7 +9,7 @@ from tvm import s_tir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests import keys
 
-from .arguments import as_int, as_loop
+from .arguments import as_choice, as_int, as_loop
 from .asking import ask
 from .products.config import MOST_BLOCKS
 from .trial import all_or_nothing
@@ -23,6 +23,7 @@ def raster(
     persistent: int | None = None,
     turns: int | None = None,
     early_launch: bool | None = None,
+    curve: str | None = None,
 ) -> None:
     """Say in which order output tiles are computed, by how many thread blocks and consumers, when.
 
@@ -43,6 +44,9 @@ def raster(
     early_launch : bool, optional
         True lets the kernel begin while the launch in front of it ends: it waits for that launch
         before it touches memory. None or False: launched as ever.
+    curve : str, optional
+        "hilbert": along a Hilbert curve through squares of tiles of each group, whose rows are the
+        largest power of two not above `group`. None: down each column of a group.
 
     Raises
     ------
@@ -56,6 +60,7 @@ def raster(
     turns = as_int(where, "turns", turns, 1, keys.MOST_TURNS)
     if not isinstance(early_launch, (bool, type(None))):
         raise cannot_schedule(where, f"early_launch={early_launch!r}", "True, False or None")
+    curve = as_choice(where, "curve", curve, keys.CURVES)
     binding = sch.get(loop).thread_binding
     if binding is None or str(binding.thread_tag) != "blockIdx.x":
         found = "a loop that is not bound" if binding is None else f"{binding.thread_tag}"
@@ -68,3 +73,5 @@ def raster(
     ):
         if value is not None:
             ask(sch, where, loop, key, value, default=default)
+    if curve is not None:
+        ask(sch, where, loop, keys.RASTER_CURVE, curve)

@@ -40,7 +40,7 @@ POLICY, SEED = "eager", 0
 WORK = {"integers": 5.4e8, "normal": 1.35e8}  # multiply-adds, about, that one run may simulate
 MOST_CTAS = 8  # in between those that stand for the others
 ADDING = re.compile("atom|cp_reduce|red(_|$)")  # names of instructions that add to memory
-MUCH = 8  # times that, where CTAs need each other
+MUCH = 32  # times that, where CTAs need each other: half a minute of each
 NOT_GIVEN = (
     "not checked: no plain program is known (verify(..., against=...); of a schedule, the module "
     "before its first hs.* helper)"

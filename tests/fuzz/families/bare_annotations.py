@@ -38,6 +38,7 @@ FORMS = {
     "tvm_hopper.registers": Form(("k0",), int, True, "[40, 232]"),
     "tvm_hopper.wgmma_pending": Form(("k0", "func", "context"), int),
     "tvm_hopper.raster_group": Form(("j0", "func", "context"), int, usual="2"),
+    "tvm_hopper.raster_curve": Form(("j0",), str, usual='"hilbert"'),
     "tvm_hopper.persistent": Form(("j0",), int, usual="2"),
     "tvm_hopper.turns": Form(("j0",), int, usual="2"),
     "tvm_hopper.async_copy": Form(("a_copy", "b_copy", "func", "context"), str, usual='"tma"'),

@@ -65,6 +65,7 @@ def test_a_symbolic_matmul(rows: int) -> None:
         {"persistent": 7},
         {"persistent": hs.BY_DEVICE, "raster_group": 4},
         {"raster_group": 3},
+        {"raster_group": 8, "raster_curve": "hilbert"},
         {"consumers": 2, "tile": (128, 64, 64)},
     ],
     ids=str,

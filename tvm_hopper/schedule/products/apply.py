@@ -286,7 +286,8 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         cluster.share_loads(sch, sch.fuse(*blocks))
     sch.bind(part, "threadIdx.y")
     turns = config.turns if config.takes_turns else None
-    tile_order.raster(sch, n_outer, config.raster_group, config.persistent, turns)
+    order = config.raster_group, config.persistent, turns
+    tile_order.raster(sch, n_outer, *order, curve=config.raster_curve)
     if noted:
         sch.annotate(n_outer, keys.CHOSEN_FOR, noted)
 

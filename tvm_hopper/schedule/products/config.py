@@ -21,7 +21,7 @@ from tvm_hopper.plan.smem import (
     most_slots,
     ring_memory,
 )
-from tvm_hopper.requests.keys import BY_DEVICE, MOST_CONSUMERS
+from tvm_hopper.requests.keys import BY_DEVICE, CURVES, MOST_CONSUMERS
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, as_stages, as_tile
 
 from . import split
@@ -98,6 +98,9 @@ class MatmulConfig:
         WGMMA groups left in flight over an iteration, 0 or 1; None: the lowering decides.
     raster_group : int, optional
         Rows of output tiles that are visited together, for the L2 cache; 1 is the hardware's order.
+    raster_curve : str, optional
+        "hilbert": along a Hilbert curve through squares of tiles of each group, whose rows are the
+        largest power of two not above `raster_group`. None: down each column of a group.
     persistent : int, optional
         Thread blocks that share all output tiles, so that loads of the next tile overlap the
         epilogue of the one before; 0 is one block a tile. BY_DEVICE (-1): as many as balance on the
@@ -173,6 +176,7 @@ class MatmulConfig:
     registers: tuple[int, int] | None = None
     wgmma_pending: int | None = None
     raster_group: int | None = None
+    raster_curve: str | None = None
     persistent: int | None = None
     accumulate: str | None = None
     last_stage: Any = None
@@ -208,6 +212,7 @@ class MatmulConfig:
             swizzle=as_choice(where, "swizzle", self.swizzle, swizzle.SWIZZLES),
             wgmma_pending=as_choice(where, "wgmma_pending", self.wgmma_pending, PENDING),
             raster_group=as_int(where, "raster_group", self.raster_group, 1, MOST_BLOCKS),
+            raster_curve=as_choice(where, "raster_curve", self.raster_curve, CURVES),
             persistent=as_int(where, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS),
             accumulate=as_choice(where, "accumulate", self.accumulate, ACCUMULATE),
             store=as_choice(where, "store", self.store, STORES),

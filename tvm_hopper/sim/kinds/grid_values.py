@@ -115,6 +115,8 @@ class GridValues:
     def _binary(self, kind: str, a: Any, b: Any) -> Any:
         if kind in ("FloorDiv", "FloorMod", "Div", "Mod") and np.any(np.asarray(b) == 0):
             raise NotOfBlockError("a division by zero")
+        if any(isinstance(x, int) and not -(1 << 63) <= x < 1 << 63 for x in (a, b)):
+            raise NotOfBlockError("a number of 64 bits without a sign")  # arrays are int64
         return BINARY[kind](a, b)
 
     def _choose(self, condition: Any, yes: Any, no: Any) -> Any:

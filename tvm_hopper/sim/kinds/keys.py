@@ -10,6 +10,7 @@ from tvm import ir, sym, tirx
 
 from tvm_hopper.sim.kinds.flow import BLOCK, DATA, Flow
 from tvm_hopper.sim.kinds.grid_values import GridValues, NotOfBlockError
+from tvm_hopper.sim.kinds.operands import is_place
 from tvm_hopper.sim.kinds.reach import UNBOUNDED, Reach
 from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name, statement_text
 
@@ -161,6 +162,8 @@ def _children(expr: Any) -> list[Any]:
     if kind == "Call":
         if short_name(expr) == "buffer_data":
             return []
+        if is_place(expr):  # what lies there does not matter, as in `Flow.taint`
+            return list(expr.args[0].indices)
         return list(expr.args)
     names = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride", "lanes")
     return [

@@ -25,34 +25,14 @@ class Apart:
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self.groups = self._groups() if system.cluster_in_turns else []
-        if len(self.groups) < 2:
-            self.groups = []
-
-    def _groups(self) -> list[frozenset[int]]:
-        home = {agent.cta: agent.cta for agent in self.system.agents}
-
-        def find(cta: int) -> int:
-            while home.setdefault(cta, cta) != cta:
-                cta = home[cta]
-            return cta
-
-        for agent in self.system.agents:
-            for op in agent.ops:
-                for (cta, *_), _, _ in op.targets:
-                    home[find(cta)] = find(agent.cta)
-        found: dict[int, set[int]] = {}
-        for number, agent in enumerate(self.system.agents):
-            found.setdefault(find(agent.cta), set()).add(number)
-        return [frozenset(members) for members in found.values()]
 
     def able(self, state: SystemState) -> Iterator[frozenset[int]]:
         """Yield the sets whose steps, if any can be taken, need no step of others beside them."""
         system = self.system
-        if not self.groups:
+        if not system.groups:
             return
         generation = state.meetings[system.meeting_index[CLUSTER]][0]
-        for members in self.groups:
+        for members in system.groups:
             if any(
                 state.positions[n] < system.parts[n].ends and state.tickets[n] != generation
                 for n in members

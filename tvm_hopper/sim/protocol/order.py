@@ -9,7 +9,7 @@ a step could be put off for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tvm_hopper.sim.protocol.agents import Key
@@ -114,15 +114,33 @@ class RunAhead:
         self.met: dict[tuple[int, int], int] = {}
         self.times: dict[tuple[int, int], int] = {}  # generations from now that it has come to
         self.tickets = list(state.tickets)
+        self.runners, self.is_cluster_open = self._runners()
+
+    def _runners(self) -> tuple[Sequence[int], bool]:
+        """Return the agents that run, and whether they may pass the cluster barrier at will.
+
+        Agents that share nothing but that barrier with what stands still (`System.groups`) are left
+        out. Nobody passes it while the agent that stands still has neither come to it nor exited;
+        else those who are left out may have come.
+        """
+        system, frozen, state = self.system, self.frozen, self.state
+        group: Iterable[int] = range(len(system.agents))
+        if not system.groups:
+            return [number for number in group if number != frozen], False
+        if frozen is None:
+            assert self.open_slot is not None, "a copy lands at a barrier"
+            return sorted(system.group_of[system.keys[self.open_slot][0]]), True
+        group = system.group_of[system.agents[frozen].cta] - {frozen}
+        is_missing = state.positions[frozen] < system.parts[frozen].ends
+        return sorted(group), not (is_missing and state.tickets[frozen] < 0)
 
     def steps(self) -> Iterator[Any]:
         """Yield the steps that agents may take, barriers' waits and meetings left out."""
         moved = True
         while moved:
             moved = False
-            for number, agent in enumerate(self.system.agents):
-                if number == self.frozen:
-                    continue
+            for number in self.runners:
+                agent = self.system.agents[number]
                 while self.positions[number] < len(agent.ops):
                     op = agent.ops[self.positions[number]]
                     if op.kind == "opaque":
@@ -188,6 +206,8 @@ class RunAhead:
         if op.kind == "bar":
             ((key, _, arrive_only),) = op.targets
         else:
+            if self.is_cluster_open:
+                return True
             key, arrive_only = CLUSTER, op.kind == "cluster_arrive"
         slot = self.system.meeting_index[key]
         generation, arrived = self.state.meetings[slot]

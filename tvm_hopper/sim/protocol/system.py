@@ -146,6 +146,8 @@ class System:
         self.violations: dict[tuple, Violation] = {}
         self.fixed_meetings = self._fixed_meetings()
         self.cluster_in_turns = all(_in_turns(agent) for agent in agents)
+        self.groups = self._groups() if self.cluster_in_turns else []
+        self.group_of = {agents[n].cta: members for members in self.groups for n in members}
         self.unsteady, self.least = self._counts()
         self.next_waits = [self._next_waits(agent) for agent in agents]
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
@@ -201,6 +203,24 @@ class System:
             and counts[key] == {sum(min(threads) for threads in users.values())}
         }
         return {key[2] for key in fixed} - {key[2] for key in members if key not in fixed}
+
+    def _groups(self) -> list[frozenset[int]]:
+        """Return sets of agents of CTAs that share the cluster barrier alone; none if it is one."""
+        home = {agent.cta: agent.cta for agent in self.agents}
+
+        def find(cta: int) -> int:
+            while home.setdefault(cta, cta) != cta:
+                cta = home[cta]
+            return cta
+
+        for agent in self.agents:
+            for op in agent.ops:
+                for (cta, *_), _, _ in op.targets:
+                    home[find(cta)] = find(agent.cta)
+        found: dict[int, set[int]] = {}
+        for number, agent in enumerate(self.agents):
+            found.setdefault(find(agent.cta), set()).add(number)
+        return [frozenset(members) for members in found.values()] if len(found) > 1 else []
 
     def _counts(self) -> tuple[set[int], dict[Key, int]]:
         """Return the mbarriers whose count changes, and the least count of each meeting."""

@@ -1,0 +1,68 @@
+"""Outputs that are staged where a residual came: values, verdicts, and which sync is needed."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from tests.sim_kernels.kernels import scheduled
+from tests.sim_kernels.mutate import change, instructions
+from tests.sim_kernels.test_each_sync_is_needed import POLICIES
+from tvm_hopper.simulation import Program, load, simulate, verify
+from tvm_hopper.testing import workloads
+
+SLOW = pytest.mark.slow
+SMALL = {"m": 256, "n": 128, "k": 48, "epilogue": ("residual", "relu"), "out_dtype": "float16"}
+BF16 = {"dtype": "bfloat16", "out_dtype": "bfloat16"}
+STAGED = {"stages": 2, "consumers": 2, "persistent": 1, "store": "tma", "store_parts": 2}
+
+
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [
+        ({}, {}),
+        pytest.param({"m": 200, "n": 120}, {}, marks=SLOW),
+        pytest.param(
+            {"dtype": "bfloat16", "out_dtype": "bfloat16"}, {"operand_slots": 1}, marks=SLOW
+        ),
+        pytest.param({"epilogue": ("residual", "gelu")}, {"persistent": 0}, marks=SLOW),
+        pytest.param({"epilogue": ("bias_col", "residual")}, {"store_parts": 1}, marks=SLOW),
+        pytest.param({"out_dtype": "float32"}, {}, marks=SLOW),
+        pytest.param({}, {"cluster": (1, 2), "tile": (128, 64, 16)}, marks=SLOW),
+    ],
+)
+def test_values_and_every_interleaving(problem, config):
+    config = STAGED | config
+    mod, module = scheduled(SMALL | problem, config.pop("tile", (128, 128, 16)), **config)
+    report = verify(module, against=mod)
+    assert report.verdict == "clean", str(report)
+    assert "values compared" in str(report)
+
+
+@functools.cache
+def right() -> tuple[Program, dict]:
+    mod, module = scheduled(SMALL, (128, 128, 16), **STAGED)
+    names = [p.name for p in mod["main"].params]
+    return load(module), dict(zip(names, workloads.make_inputs(mod, seed=1), strict=False))
+
+
+def found(program: Program) -> set[str]:
+    values = right()[1]
+    return {rule for p in POLICIES for rule in simulate(program, values, p, seed=5).rules}
+
+
+def test_one_array_serves_both():
+    text = str(right()[0].kernels)
+    assert "residual_shared" in text
+    assert "D_shared" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "which"), [("bar_sync_count", 0), ("bar_sync_count", 1), ("fence_proxy", 0)]
+)
+def test_a_barrier_less_is_a_race(name, which):
+    (kernel,) = right()[0].kernels.values()
+    assert not found(right()[0])
+    assert len(instructions(kernel, name)) > which
+    assert found(change(right()[0], name, which))

@@ -145,10 +145,11 @@ class ValueCheck:
             blocks = [self._part(i) if own else blocks[i] for i, own in enumerate(last)]
         parts = [len(x) / c.total if x else 1 for x, c in zip(blocks, self.choices, strict=True)]
         share = max(parts, default=0)  # of empty tensors nothing is launched
-        if stored * share > room * MUCH:
+        steps = share * min(stored * work, self.reference.everything(arguments).work)
+        if steps > WORK[kind] * MUCH:
             raise _NotCompared(
-                f"CTAs that need each other compute about {stored * share * work:.1e} steps, more "
-                f"than the {WORK[kind] * MUCH:.1e} that are simulated for values"
+                f"CTAs that need each other compute about {steps:.1e} steps, more than the "
+                f"{WORK[kind] * MUCH:.1e} that are simulated for values"
             )
         return _Extent(blocks, None)
 

@@ -123,7 +123,7 @@ def test_one_value_of_one_dimension_and_one_beside_columns():
 
 
 def test_one_row():
-    refuse(columns.column_sum(1, 64), "one partial result; need 2 or more")
+    refuse(columns.column_sum(1, 64), "block S: found a reduction over one row; need two rows")
     match = "one row beside sums of columns; need two rows"
     refuse(backward.rms_norm_backward(1, 64), match, helper=hs.row_reduction)
 
@@ -132,6 +132,7 @@ def test_one_row():
     ("given", "match"),
     [
         ({"threads": 24}, "24 x 10 = 240 threads of a thread block; need a multiple of 32"),
+        ({"rows": 1, "blocks": 1, "threads": 32}, "one partial result; need 2 or more"),
         ({"vector": 16}, "vector=16 for 64 columns; need at most 16 bytes"),
         ({"blocks": 16, "rows": 4, "threads": 32}, "64 rows for 16 thread blocks of 4 x "),
     ],

@@ -64,6 +64,9 @@ def _check(part: Part, made: list[Any]) -> None:
     if any(ir.static_int(x.dom.extent) is None for x in part.spatial):
         found = f"{_times(_extents(part.spatial))} columns"
         raise cannot_schedule(where, found, "a number that is known", "make it static")
+    if all(ir.static_int(x.dom.extent) == 1 for x in part.reduced):
+        fix = "leave the reduction out: elements are for hs.pointwise"
+        raise cannot_schedule(where, "a reduction over one row", "two rows or more", fix)
     for load in part.loads:
         if any(load.source.same_as(x) for x in made):
             raise cannot_schedule(

@@ -11,12 +11,18 @@ by `scaled_dot_product_attention` on keys and values that lie in place.
 from __future__ import annotations
 
 import argparse
+import itertools
+import multiprocessing
+import os
 import re
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +33,10 @@ from benchmarks.relax_models import (
     Pass,
     Step,
     TorchCache,
-    build,
+    build_library,
     caller,
     draw_weights,
+    load,
     run_torch,
 )
 from tvm_hopper.testing.llama import LlamaShape
@@ -42,17 +49,19 @@ SLOW_US = 50_000.0  # a contender that takes longer is timed few times
 # -- measuring --------------------------------------------------------------------------------
 
 
-def errors(shape: LlamaShape, dtype: str, models: dict[str, Any], weights: list[Any]) -> list[Any]:
+def errors(
+    one: LlamaShape, dtype: str, builds: Builds, weights: list[Any], layers: int
+) -> list[dict[str, Any]]:
     """Return the error of each layer alone, as a part of what float32 gives, for each contender."""
     import torch
 
-    one = replace(shape, layers=1)
+    models = builds.models(one, dtype, "none")
     table = []
     for rows in (Pass(1, 256), Pass(16, 1)):
-        x = torch.randn(rows.batch, rows.length, shape.hidden, device="cuda").to(
+        x = torch.randn(rows.batch, rows.length, one.hidden, device="cuda").to(
             getattr(torch, dtype)
         )
-        for layer in range(shape.layers):
+        for layer in range(layers):
             own = [*weights[6 * layer : 6 * layer + 6], weights[-1]]
             exact = run_torch(one, x.float(), [w.float() for w in own], [])
             row: dict[str, Any] = {"pass": rows.name, "layer": layer}
@@ -207,15 +216,39 @@ def run(one: Pass, plan: Plan, models: dict[str, Any], weights: list[Any]) -> di
     return {**row, "ours from eager": apart}
 
 
-def build_all(shape: LlamaShape, plan: Plan, pipelines: dict[str, Any]) -> dict[str, Any]:
-    """Build what builds."""
-    models = {}
-    for name, pipeline in pipelines.items():
-        try:
-            models[name] = build(shape, plan.dtype, plan.attention, pipeline)
-        except Exception as error:
-            print(f"  {name} does not build: {type(error).__name__} {str(error)[-200:]}")
-    return models
+class Builds:
+    """Models built beside each other, each by a process of its own, while others are timed."""
+
+    def __init__(self, folder: str, pipelines: dict[str, Any]) -> None:
+        self.folder, self.pipelines = Path(folder), pipelines
+        context = multiprocessing.get_context("spawn")
+        self.pool = ProcessPoolExecutor(os.cpu_count(), context)
+        self.begun: dict[tuple[Any, ...], tuple[Future[float], str]] = {}
+
+    def begin(self, shape: LlamaShape, dtype: str, attention: str) -> None:
+        """Begin to build a model by each of the pipelines."""
+        for name, pipeline in self.pipelines.items():
+            key = shape.layers, dtype, attention, name
+            library = str(self.folder / f"{len(self.begun)}.so")
+            given = shape, dtype, attention, pipeline
+            self.begun[key] = self.pool.submit(build_library, library, *given), library
+
+    def models(self, shape: LlamaShape, dtype: str, attention: str) -> dict[str, Any]:
+        """Return what could be built, loaded on the device."""
+        return self._models(shape.layers, dtype, attention)
+
+    @cache  # noqa: B019 (lives as long as the run)
+    def _models(self, layers: int, dtype: str, attention: str) -> dict[str, Any]:
+        found = {}
+        for name in self.pipelines:
+            built, library = self.begun[layers, dtype, attention, name]
+            about = f"  {layers} layers, {dtype}, attention {attention}, {name}"
+            try:
+                print(f"{about}: built in {built.result():.1f} s of a processor", flush=True)
+                found[name] = load(library)
+            except Exception as error:
+                print(f"{about} does not build: {type(error).__name__} {str(error)[-200:]}")
+        return found
 
 
 def main(argv: list[str]) -> int:
@@ -232,6 +265,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--budget", type=float, default=40, help="seconds after which torch.compile is left out"
     )
+    parser.add_argument(
+        "--limit", type=float, default=3600, help="seconds after which no row is begun"
+    )
     parser.add_argument("--no-stock", action="store_true", help="leave TVM's own pipeline out")
     parser.add_argument("--no-errors", action="store_true", help="leave errors of layers out")
     parser.add_argument("--classes", default="1,16,128,2048", help="bounds of size classes")
@@ -239,33 +275,44 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=0.4, help="of each row")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
-    from tvm.relax import get_pipeline
-
     begin = time.monotonic()
     shape = LlamaShape(layers=arguments.layers, vocabulary=0)
+    single = replace(shape, layers=1)
     classes = tuple(map(int, arguments.classes.split(","))) if arguments.classes else None
-    pipelines: dict[str, Any] = {OURS: get_pipeline("tvm_hopper", classes=classes)}
+    pipelines: dict[str, Any] = {OURS: {"classes": classes}}
     if not arguments.no_stock:
         pipelines[STOCK] = "default"
     table: list[dict[str, Any]] = []
     wrong: list[dict[str, Any]] = []
-    for dtype in arguments.dtype.split(","):
-        weights = draw_weights(shape, dtype)
-        for attention in arguments.attention.split(","):
-            plan = Plan(shape, dtype, attention, arguments.seconds, arguments.torch_compile)
-            models = build_all(shape, plan, pipelines)
+    dtypes, attentions = arguments.dtype.split(","), arguments.attention.split(",")
+    wanted = [x for x in PASSES if re.search(arguments.only, x.name)]
+    with tempfile.TemporaryDirectory() as folder:
+        builds = Builds(folder, pipelines)
+        for dtype, attention in itertools.product(dtypes, attentions):
+            builds.begin(shape, dtype, attention)
             if attention == "none" and not arguments.no_errors:
-                single = build_all(replace(shape, layers=1), plan, pipelines)
-                for row in errors(shape, dtype, single, weights):
+                builds.begin(single, dtype, attention)
+        for dtype in dtypes:
+            weights = draw_weights(shape, dtype)
+            if "none" in attentions and not arguments.no_errors:
+                for row in errors(single, dtype, builds, weights, shape.layers):
                     wrong.append({"dtype": dtype, **row})
                     print(*row.values(), sep="  ", flush=True)
-            for one in PASSES:
-                if not re.search(arguments.only, one.name):
+            # With attention and without, products are the same: torch.compile tunes them once.
+            for one, attention in itertools.product(wanted, attentions):
+                spent = time.monotonic() - begin
+                if spent > arguments.limit:
+                    print(f"  {one.name}, attention {attention}: no time left", flush=True)
                     continue
-                if time.monotonic() - begin > arguments.budget:
-                    plan = replace(plan, mode="no")
-                table.append(run(one, plan, models, weights))
-                print(*table[-1].values(), sep="  ", flush=True)
+                mode = arguments.torch_compile if spent <= arguments.budget else "no"
+                plan = Plan(shape, dtype, attention, arguments.seconds, mode)
+                table.append(run(one, plan, builds.models(shape, dtype, attention), weights))
+                print(
+                    *table[-1].values(),
+                    f"at {time.monotonic() - begin:.0f} s",
+                    sep="  ",
+                    flush=True,
+                )
     title = f"{arguments.layers} layers of Llama-3-8B"
     print(machine.save(arguments.out, "relax", title, list(table[0]), table))
     if wrong:

@@ -127,7 +127,7 @@ def encoder_decoder(dtype):
 
 
 def state_space(dtype):
-    """A depthwise convolution along time, a softplus, a sum so far, a gate: float32 inside."""
+    """Sum so far what a depthwise convolution along time gives, in float32, behind a gate."""
     b, s = symbols("b", "s")
     m, width, inner = Model(dtype), 64, 128
     x, gain, into = m.take(b, s, width), m.take(width), m.take(2 * inner, width)

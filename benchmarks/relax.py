@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -140,15 +140,16 @@ class Plan:
 
 
 def steps_of(
-    one: Pass, plan: Plan, models: dict[str, Any], weights: list[Any]
+    one: Pass, plan: Plan, builds: Builds, weights: list[Any]
 ) -> dict[str, Callable[[], Step]]:
-    """Return what makes the step of each contender."""
+    """Return what makes the step of each contender; models are waited for by theirs."""
     import torch
 
     shape, attention = plan.shape, plan.attention
     made: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, plan.dtype)}
     x = torch.randn(one.batch, one.length, shape.hidden, **made)
-    past, given = [], {}
+    past: list[Any] = []
+    given: dict[str, Any] = {}
     if attention == "plain":
         kept = (one.batch, one.past, shape.kv_heads, shape.head)
         past = [torch.randn(kept, **made) for _ in range(2 * shape.layers)]
@@ -158,15 +159,19 @@ def steps_of(
         run_torch(shape, before, weights, [], cache)
         given = {"cache": cache, "start": one.past}
     found: dict[str, Callable[[], Step]] = {}
-    for name, model in models.items():
-        if attention == "paged":
-            found[name] = lambda m=model: PagedCache(m, one).step(x, weights, before)
-        else:
-            found[name] = lambda m=model: Step(caller(m, one, x, weights, past))
-    found[EAGER] = lambda: Step(lambda: run_torch(shape, x, weights, past, **given))
     if plan.mode != "no":
         compiled = torch.compile(run_torch, mode=plan.mode, dynamic=False)
         found[COMPILED] = lambda: Step(lambda: compiled(shape, x, weights, past, **given))
+    found[EAGER] = lambda: Step(lambda: run_torch(shape, x, weights, past, **given))
+
+    def of_model(name: str) -> Step:
+        model = builds.models(shape, plan.dtype, attention)[name]
+        if attention == "paged":
+            return PagedCache(model, one).step(x, weights, before)
+        return Step(caller(model, one, x, weights, past))
+
+    for name in builds.pipelines:
+        found[name] = partial(of_model, name)
     return found
 
 
@@ -184,13 +189,13 @@ def check(steps: dict[str, Step]) -> str:
     return _relative(found[OURS], found[EAGER])
 
 
-def run(one: Pass, plan: Plan, models: dict[str, Any], weights: list[Any]) -> dict[str, Any]:
+def run(one: Pass, plan: Plan, builds: Builds, weights: list[Any]) -> dict[str, Any]:
     """Time one pass; return its row of the table."""
     import torch
 
     ready: dict[str, Step] = {}
     with torch.no_grad():
-        for name, make in steps_of(one, plan, models, weights).items():
+        for name, make in steps_of(one, plan, builds, weights).items():
             begin = time.monotonic()
             try:
                 ready[name] = make()
@@ -271,7 +276,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--no-stock", action="store_true", help="leave TVM's own pipeline out")
     parser.add_argument("--no-errors", action="store_true", help="leave errors of layers out")
     parser.add_argument("--classes", default="1,16,128,2048", help="bounds of size classes")
-    parser.add_argument("--only", default="", help="passes whose names this finds")
+    parser.add_argument(
+        "--only", default="", help="passes whose names this finds; none: errors alone"
+    )
     parser.add_argument("--seconds", type=float, default=0.4, help="of each row")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args(argv)
@@ -306,7 +313,7 @@ def main(argv: list[str]) -> int:
                     continue
                 mode = arguments.torch_compile if spent <= arguments.budget else "no"
                 plan = Plan(shape, dtype, attention, arguments.seconds, mode)
-                table.append(run(one, plan, builds.models(shape, dtype, attention), weights))
+                table.append(run(one, plan, builds, weights))
                 print(
                     *table[-1].values(),
                     f"at {time.monotonic() - begin:.0f} s",
@@ -314,7 +321,8 @@ def main(argv: list[str]) -> int:
                     flush=True,
                 )
     title = f"{arguments.layers} layers of Llama-3-8B"
-    print(machine.save(arguments.out, "relax", title, list(table[0]), table))
+    if table:
+        print(machine.save(arguments.out, "relax", title, list(table[0]), table))
     if wrong:
         title = f"Errors of each layer alone against float32, {title}"
         print(machine.save(arguments.out, "relax_errors", title, list(wrong[0]), wrong))

@@ -30,14 +30,14 @@ from typing import Any
 from . import machine, matmul_case, timing
 from .population import Problem
 from .tuning_programs import OTHERS, Module, norms, others, products
-from .tuning_sweeps import add_arguments, read_sweep
+from .tuning_sweeps import add_arguments, read_sweep, swept_space
 
 FINALISTS = 8  # of a sweep, that are timed beside the winner
 RATED = ("3760x4712x64", "2792x2088x168", "3000x9104x128", "256x5120x9216", "928x784x19840")
 SET_BYTES = 256 << 20  # of tensors that a timing rotates through, beyond the L2 cache
 MOST_SETS = 16
 WARM_SECONDS = 1.0
-JUDGED = 7.0  # seconds that comparing the last few of a function takes, and timing it anew
+JUDGED = 4.0  # seconds that comparing the last few of a function takes, and timing it anew
 
 
 @dataclasses.dataclass
@@ -111,6 +111,9 @@ class Tools:
         matmul_case.register()
         self.builder = hms.ArtifactBuilder(self.workers)
         self.runner = hms.fake_gpus(2) if self.is_fake else hms.GpuRunner()
+        self.builder.start()
+        if not self.is_fake:
+            self.runner.start()
 
     def close(self) -> None:
         """Stop both."""
@@ -267,7 +270,7 @@ def sweeps(arguments: argparse.Namespace, tools: Tools) -> list[dict[str, Any]]:
     }
     database = tune(chosen, tools, max(5.0, min(60.0, tools.left - 60)))
     tasks = [find_tasks(mod, matmul_case.TARGET)[0] for mod, _ in chosen.values()]
-    if any(_left(task.problem, tools.work_dir) for task in tasks):
+    if any(_left(task.problem, tools.work_dir, arguments.near) for task in tasks):
         tools.close()  # what measures stands aside
         _sweep(arguments, tools, count)
         tools.open()
@@ -294,6 +297,7 @@ def _sweep(arguments: argparse.Namespace, tools: Tools, count: int) -> None:
     command += ["--workers", str(workers), "--problems", str(arguments.problems)]
     command += ["--swept", *arguments.swept, *["--fake"] * tools.is_fake]
     command += ["--most", str(arguments.most)] if arguments.most else []
+    command += ["--near", str(arguments.near)] if arguments.near else []
     begin = time.monotonic()
     running = [
         subprocess.Popen([*command, "--part", f"{i}/{count}"], stdout=sys.stderr)
@@ -304,11 +308,11 @@ def _sweep(arguments: argparse.Namespace, tools: Tools, count: int) -> None:
     print(f"swept in {time.monotonic() - begin:.1f} s", flush=True)
 
 
-def _left(problem: Any, work_dir: Path) -> set[str]:
+def _left(problem: Any, work_dir: Path, near: float | None) -> set[str]:
     """Return what of a space was not measured yet."""
     from tvm_hopper.meta_schedule.configurations import as_text
 
-    return {as_text(x) for x in problem.configurations()} - set(read_sweep(work_dir, problem))
+    return {as_text(x) for x in swept_space(problem, near)} - set(read_sweep(work_dir, problem))
 
 
 def _judged(
@@ -319,7 +323,7 @@ def _judged(
 
     from tvm_hopper.meta_schedule.configurations import as_text, from_text
 
-    space = {as_text(x) for x in problem.configurations()}
+    space = {as_text(x) for x in swept_space(problem, arguments.near)}
     known = {k: v for k, v in read_sweep(tools.work_dir, problem).items() if k in space}
     timed = sorted((s, text) for text, s in known.items() if s is not None)
     winner = database.winner(problem.key)
@@ -335,6 +339,7 @@ def _judged(
     times = [statistics.median(x) for x in result.sustained]
     alone = [statistics.median(x) for x in result.single]
     return {
+        "space": len(problem.configurations()),
         "configurations": len(space),
         "known": len(known),
         "ran": len(timed),

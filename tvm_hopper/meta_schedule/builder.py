@@ -93,6 +93,10 @@ class ArtifactBuilder(PyBuilder):
             self._made = [folder for folder in self._made if not _remove_if_empty(folder)]
         return results
 
+    def start(self) -> None:
+        """Let the workers start, which takes seconds; without it the first builds wait for them."""
+        self._pool.start()
+
     def close(self) -> None:
         """Stop the workers and remove the artifacts that are left."""
         self._pool.close()

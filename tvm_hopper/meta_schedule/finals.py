@@ -35,6 +35,7 @@ from .database import RECORDS, Database, Trial
 from .matmul_problems import MatmulProblem
 from .measurement import Contested
 from .problems import Problem
+from .schedulers import Schedule, scheduled_here
 
 FINALISTS = 3  # beside the package's own choice
 LEAST_GAIN = 1.002  # that must be certain, back to back
@@ -103,6 +104,8 @@ class Finals:
         Judges a winner that was not compared with a reference.
     is_own : bool
         Whether `check` is the user's: then it judges every winner.
+    schedule : callable
+        Schedules configurations, see `schedulers.scheduled_here`.
     """
 
     def __init__(
@@ -114,10 +117,12 @@ class Finals:
         target: Target,
         check: Check,
         is_own: bool,
+        schedule: Schedule = scheduled_here,
     ) -> None:
         self._database, self._append = database, append
         self._builder, self._runner, self._target = builder, runner, target
         self._check, self._is_own = check, is_own
+        self._schedule = schedule
 
     def hold(self, problems: Sequence[Problem]) -> None:
         """Find a checked winner of each problem that has a trial which ran."""
@@ -134,7 +139,11 @@ class Finals:
             return [None] * len(problems)
         mods: list[list[Any]] = []
         for problem in problems:
-            own = [problem.schedule(x.config).mod for x in finalists(self._database, problem)]
+            asked = [(x.config, False) for x in finalists(self._database, problem)]
+            own = [
+                problem.schedule(config).mod if made is None else made.mod  # it says why not
+                for made, (config, _) in zip(self._schedule(problem, asked), asked, strict=True)
+            ]
             reference = as_tvm_has_it(problem)
             mods.append(own if reference is None else [*own, reference])
         inputs = [ms.builder.BuilderInput(mod, self._target, None) for x in mods for mod in x]

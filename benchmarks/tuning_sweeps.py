@@ -175,9 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--swept", nargs="*", default=list(SWEPT))
     parser.add_argument("--most", type=int, help="configurations of a part of a sweep")
     parser.add_argument("--workers", type=int, help="builders of a sweep")
-    parser.add_argument(
-        "--near", type=float, help="of a sweep: times the least estimate"
-    )
+    parser.add_argument("--near", type=float, help="of a sweep: times the least estimate")
     parser.add_argument("--fake", action="store_true", help="no GPU: times of a model")
 
 

@@ -26,6 +26,7 @@ from .tuning_programs import SWEPT, products
 
 BATCH, BATCHES = 24, 3  # configurations that are built at once, and how many times
 REPEATS = 7  # of each configuration of a sweep
+PROCESSES = 3  # that load, and measure in turn
 EVERY = 8  # of those that the model calls slow
 
 
@@ -41,7 +42,11 @@ def sweep_part(arguments: argparse.Namespace) -> int:
     builder = hms.ArtifactBuilder(arguments.workers)
     builder.batches = BATCHES
     gpus = visible_gpus()
-    runner = hms.FakeRunner() if arguments.fake else hms.GpuRunner([gpus[part]], repeats=REPEATS)
+    runner = (
+        hms.FakeRunner()
+        if arguments.fake
+        else hms.GpuRunner([gpus[part]], repeats=REPEATS, processes=PROCESSES)
+    )
     known = {name.split(" ")[0]: name for name in products(arguments.problems)}
     scheduled = ProcessPoolExecutor(arguments.schedulers, get_context("spawn"))
     tools = (builder, runner, scheduled)
@@ -98,8 +103,7 @@ def _swept(
     end: float,
     arguments: argparse.Namespace,
 ) -> Iterator[dict[str, Any]]:
-    import tvm
-
+    from tvm_hopper.ir import load_saved
     from tvm_hopper.meta_schedule.configurations import as_text, from_text
     from tvm_hopper.meta_schedule.flights import Flights
     from tvm_hopper.meta_schedule.search import Candidate
@@ -131,7 +135,7 @@ def _swept(
             yield {"configuration": text, "seconds": None, "same_as_another": True}
             continue
         known.add(kernel)
-        waiting.append(Candidate(from_text(text), tvm.ir.load_json(module), kernel, 0.0))
+        waiting.append(Candidate(from_text(text), load_saved(module), kernel, 0.0))
         if len(waiting) == BATCH:
             if flights.is_full:
                 yield from rows()

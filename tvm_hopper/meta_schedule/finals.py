@@ -37,7 +37,8 @@ from .measurement import Contested
 from .problems import Problem
 from .schedulers import Schedule, scheduled_here
 
-FINALISTS = 3  # beside the package's own choice
+FINALISTS = 6  # beside the package's own choice
+OF_A_SHAPE = 2  # of these: what is fast alone and slow at full load is so with all its relatives
 LEAST_GAIN = 1.002  # that must be certain, back to back
 LEAST_SINGLE = 0.995  # of the speed of the package's choice, in single calls
 MANY = 1.96  # standard deviations: certain to 95%
@@ -248,8 +249,17 @@ def finalists(database: Database, problem: Problem) -> list[Trial]:
     """Return who is compared: the package's choice first, if it ran, then the fastest ones."""
     ranked = [x for x in database.ranked(problem.key) if not _is_wrong(database, problem, x)]
     built_in = as_text(problem.built_in())
-    first = [x for x in ranked if x.text == built_in][:1]
-    return [*first, *[x for x in ranked if x.text != built_in][:FINALISTS]]
+    found = [x for x in ranked if x.text == built_in][:1]
+    others = [x for x in ranked if x.text != built_in]
+    seen: dict[Any, int] = {}
+    for trial in others:
+        shape = problem.shape_of(trial.config)
+        seen[shape] = seen.get(shape, 0) + 1
+        if seen[shape] <= OF_A_SHAPE:
+            found.append(trial)
+    most = FINALISTS + (len(ranked) > len(others))
+    left = [x for x in others if x not in found]
+    return [*found, *left][:most]
 
 
 def is_open(database: Database, problem: Problem) -> bool:

@@ -65,8 +65,13 @@ class TurnExchange(ClusterExchange):
         return [
             ir.IfThenElse(is_first(kernel), ir.seq(*stmts), None),
             cluster.arrive_relaxed(),
-            cluster.wait(),
+            *([cluster.wait()] if self._returns else []),
         ]
+
+    @property
+    def _returns(self) -> bool:
+        """Whether a room is used twice."""
+        return not all(map(_has_rooms, self.reductions))
 
     def send(
         self,
@@ -100,6 +105,10 @@ class TurnExchange(ClusterExchange):
         ]
         if one.trip is None:
             return [*stmts, ir.seq(mbarrier.wait(barrier, 0))]
+        if not self._returns:
+            begin = ir.IfThenElse(one.trip.equal(0), ir.seq(cluster.wait()), None)
+            wait = mbarrier.wait(barrier, 0)
+            return [*([begin] if number == 0 else []), *stmts, ir.seq(wait)]
         were_read = (one.trip % ROOMS).equal(0) & (one.trip > 0)
         meet = ir.IfThenElse(were_read, ir.seq(cluster.arrive(), cluster.wait()), None)
         is_first_of_turn = not any(x.loop is one.loop for x in self.reductions[:number])
@@ -145,6 +154,11 @@ def send_async(
         ]
     sent = ir.IfThenElse(lane < int(one.cluster.extent), ir.seq(*stmts), None)
     return [ir.opaque_block("send", sent, alloc_buffers=[remote])]
+
+
+def _has_rooms(one: ThreadReduction) -> bool:
+    """Tell a loop that has no more turns than a reduction has rooms."""
+    return one.trip is not None and one.turn.same_as(one.trip)
 
 
 def _is_staged(one: ThreadReduction) -> bool:

@@ -67,7 +67,7 @@ def _staged_tiles(work: RowWork, given: RowReductionConfig) -> list[tuple[bool, 
             CLUSTERS,
         )
         for threads, chunks, rows, cluster in sorted({_or_given(x, given) for x in sizes}):
-            tile = RegisterTile(threads, work.vector, chunks, rows, cluster)
+            tile = RegisterTile(threads, work.vector, chunks, rows, cluster, given.together or 1)
             fits = given.chunks is not None or chunks == 1 or tile.columns <= work.columns
             if fits and fits_block(threads, rows) and _has_parts(work, tile):
                 tiles.append((preload, tile))
@@ -94,7 +94,8 @@ def part_of(work: RowWork, tile: RegisterTile) -> int:
 
 def blocks_of_staged(work: RowWork, tile: RegisterTile, preload: bool = False) -> int:
     """Return how many thread blocks with rows in shared memory an SM has room for; 0 for none."""
-    need = part_of(work, tile) * (tile.rows * work.loaded + preload * work.shared) + ROOM_OF_SUMS
+    rows = tile.rows * tile.together
+    need = part_of(work, tile) * (rows * work.loaded + preload * work.shared) + ROOM_OF_SUMS
     threads = tile.threads * tile.rows
     if need > SM_90A.smem_per_block:
         return 0

@@ -146,7 +146,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
             given, ("persistent", "ahead"), "a program without sums of columns beside rows"
         )
         return schedule_rows(sch, given)
-    for_rows = ("blocks", "hint", "chunks")
+    for_rows = ("blocks", "hint", "chunks", "together")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)

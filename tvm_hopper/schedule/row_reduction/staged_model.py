@@ -109,6 +109,13 @@ def check_staged(
     where: str, work: RowWork, given: RowReductionConfig, found: list[RowChoice]
 ) -> None:
     """Refuse to stage rows that cannot be, or that have no room."""
+    together = given.together or 1
+    if together > 1 and given.stage is False:
+        found_text, need = f"together={together}, stage=False", "rows that are staged"
+        raise cannot_schedule(where, found_text, need, "leave stage= out")
+    if work.rows is not None and work.rows < together:
+        found_text = f"together={together} for {work.rows} rows"
+        raise cannot_schedule(where, found_text, f"{together} rows or more", "leave together= out")
     if work.unstaged:
         need = f"rows of a multiple of {BULK_ALIGNMENT} bytes, of which each pass computes its own"
         found_text = f"stage=True for {work.unstaged}"

@@ -19,6 +19,7 @@ Where copies overwrite earlier rows (stage_rows.py) the threads of a block meet 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,7 @@ class TurnExchange(ClusterExchange):
 
     def start(self, kernel: ir.For) -> list[Any]:
         """Initialise the barriers, and wait until all thread blocks run."""
-        count = ROOMS * len(self.reductions)
+        count = rooms_of(self.reductions) * len(self.reductions)
         stmts: list[Any] = [mbarrier.init(self._barrier(n), 1) for n in range(count)]
         stmts.append(mbarrier.fence_init())
         return [
@@ -96,7 +97,7 @@ class TurnExchange(ClusterExchange):
         """
         assert one.cluster is not None
         number = self._number(one)
-        barrier = self._barrier(ROOMS * number + one.turn)
+        barrier = self._barrier(rooms_of(self.reductions) * number + one.turn)
         ask = mbarrier.arrive_expect_tx(barrier, num_bytes(one))
         stmts = [
             ir.IfThenElse(is_first(kernel), ir.seq(ask), None),
@@ -154,6 +155,11 @@ def send_async(
         ]
     sent = ir.IfThenElse(lane < int(one.cluster.extent), ir.seq(*stmts), None)
     return [ir.opaque_block("send", sent, alloc_buffers=[remote])]
+
+
+def rooms_of(reductions: Sequence[ThreadReduction]) -> int:
+    """Return how many rooms each of some reductions gets."""
+    return max(x.num_rooms for x in reductions)
 
 
 def _has_rooms(one: ThreadReduction) -> bool:

@@ -93,9 +93,9 @@ def _in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> Thre
     trip = ir.simplify(trip)
     rooms = ROOMS if one.cluster is not None else 2 if is_alone else 1
     counts = [ir.static_int(x.extent) for x in loops]
-    is_once = None not in counts and prod(x or 0 for x in counts) <= rooms
-    turn = trip if is_once else trip % rooms
-    return replace(one, turn=turn, num_rooms=rooms, trip=trip, loop=loops[-1])
+    if None not in counts and (turns := prod(x or 0 for x in counts)) <= rooms:
+        return replace(one, turn=trip, num_rooms=turns, trip=trip, loop=loops[-1])
+    return replace(one, turn=trip % rooms, num_rooms=rooms, trip=trip, loop=loops[-1])
 
 
 def _repeats(loop: ir.For) -> bool:

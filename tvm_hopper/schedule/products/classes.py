@@ -308,7 +308,7 @@ def estimate_all(
     Parameters
     ----------
     wanted : sequence of ProductShape
-        Of one type, that of `configs`.
+        Alike but for their rows; of the type of `configs`.
     configs : sequence of MatmulConfig
         Complete, legal, and not sampled.
     chip : Chip, optional
@@ -321,13 +321,14 @@ def estimate_all(
     """
     chip = chip or chip_of_target()
     times = np.empty((len(wanted), len(configs)))
+    rows: Any = np.array([[x.m] for x in wanted])
+    every = replace(wanted[0], m=rows)
     for way, by_kernels in itertools.product((False, True), repeat=2):
         kinds = [(bool(x.transposed), x.split_mode in ANYWHERE) for x in configs]
         places = [i for i, kind in enumerate(kinds) if kind == (way, by_kernels)]
         if not places:
             continue
         tiles = as_candidates([configs[i] for i in places], wanted[0].dtype, wanted[0].k)
-        for row, product in zip(times, wanted, strict=True):
-            shape = product.transposed if way else product
-            row[places] = estimate(shape, tiles, chip, MEASURED, by_kernels)
+        shape = every.transposed if way else every
+        times[:, places] = estimate(shape, tiles, chip, MEASURED, by_kernels)
     return times

@@ -34,7 +34,7 @@ from tvm_hopper.schedule.trial import as_one_step, is_thrown_away, rehearse
 
 from . import fuse
 from .branches import branched, class_block
-from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of
+from .classes import ClassKernel, as_asked, estimate_all, find_kernels, product_of, ranges_of
 from .config import ARCH, CONSUMERS, MatmulConfig, Roles, find_violations, refuse_all
 from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows
 from .gather import check_gather, for_gather, fuse_gather
@@ -170,12 +170,7 @@ def _schedule_classes(
 ) -> s_tir.Schedule:
     """Schedule a kernel for each size class, on a schedule that begins anew."""
     bounds = tuple(kernel.rows for kernel in kernels if kernel.rows is not None)
-    ranges = {
-        x: rows
-        for kernel, rows in zip(kernels, bounds, strict=True)
-        for x in kernel.bounds or (rows,)
-    }
-    fresh = branched(plain, block, dict(sorted(ranges.items())))
+    fresh = branched(plain, block, ranges_of(kernels))
     before = block_names(fresh)
     name = label(plain, block).removeprefix("block ")
     with as_one_step():

@@ -77,8 +77,8 @@ def size_classes(
     block : str
         The multiply-add.
     bounds : sequence of int, or mapping of int to int
-        Rows up to which each copy runs, ascending; the last one also runs above its own. Bounds that
-        are mapped to the same number share a copy, which is called by that.
+        Rows up to which each copy runs, ascending; the last one also runs above its own. Bounds
+        that are mapped to the same number share a copy, which is called by that.
 
     Returns
     -------

@@ -202,6 +202,12 @@ def _of_ranges(ranges: Mapping[int, int], given: MatmulConfig) -> tuple[ClassKer
     )
 
 
+def ranges_of(kernels: Sequence[ClassKernel]) -> dict[int, int]:
+    """Return up to how many rows each range goes, ascending, and what its kernel is called by."""
+    found = [(x, one.rows) for one in kernels if one.rows for x in one.bounds or (one.rows,)]
+    return dict(sorted(found))
+
+
 def _check_symbolic(problem: Matmul, rows: int) -> None:
     if isinstance(problem.m.extent, int):
         found = f"rows={rows} for M = {problem.m.extent}"

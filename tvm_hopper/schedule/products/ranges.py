@@ -40,12 +40,9 @@ from .model import as_product, choose_config
 from .parts import for_any_rows
 
 # Kernels that are tried: for these rows.
-RUNGS = tuple(
-    sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 960, 1152, 1792} - {56})
-)
+RUNGS = tuple(sorted({*LADDER, 80, 112, 160, 224, 288, 352, 416, 576, 704, 832, 960, 1152, 1792}))
 MUCH = 0.08  # a loss of more than this part of the time counts `STEEPER` times more
 SWITCH = 0.01  # of the time over an octave, for which another kernel is taken
-POINTS_OF_OCTAVE = 8
 
 
 def choose_ranges(

@@ -232,7 +232,7 @@ def main(argv: list[str]) -> int:
                 if time.monotonic() > told + TELL_SECONDS:
                     told = time.monotonic()
                     print(
-                        f"{told - begun:.0f} s: {count['products']}, {len(wrong)} wrong", flush=True
+                        f"{told - begun:.0f} s: {count['products']}, wrong {len(wrong)}", flush=True
                     )
                 if time.monotonic() > begun + options.seconds:
                     break

@@ -40,6 +40,8 @@ def test_parts_of_long_sums_are_compared_in_part(monkeypatch, mode):
     assert report.verdict == "clean", str(report)
     some, every = parts_of(report)[-1]
     assert every // 16 <= some <= every // 4, str(report)  # a tile or more, and never all
+    if mode == "serial":  # one kernel for either way to call it
+        return
     step = tirx.IntImm("int32", 1)
     mutant = kernels.with_load_coordinate(load(sch.mod), 0, 1, lambda x: x + step)
     assert "WRONG_VALUE" in {one.rule for one in judge(mutant, mod).findings}
@@ -48,7 +50,7 @@ def test_parts_of_long_sums_are_compared_in_part(monkeypatch, mode):
 def needed(func, chosen, **arrays):
     """Return which CTAs run with the chosen ones, launch by launch."""
     program = load(func)
-    found = related.Related.of(launches.bound_launches(program, arrays), arrays)
+    found = related.Related.of(launches.bound_launches(program, arrays, num_sms=132), arrays)
     return found.last, found.with_needed(chosen)
 
 

@@ -17,7 +17,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import tvm_ffi
@@ -45,7 +44,6 @@ WORK = {"integers": 5.4e8, "normal": 1.35e8}  # multiply-adds, about, that one r
 MOST_CTAS = 8  # in between those that stand for the others
 ADDING = re.compile("atom|cp_reduce|red(_|$)")  # names of instructions that add to memory
 MUCH = 32  # times that, where CTAs need each other: half a minute of each
-FEW = 32  # parts of the threads of the largest launch
 SOME = 4  # times that: from there on only those run that the chosen ones need
 NOT_GIVEN = (
     "not checked: no plain program is known (verify(..., against=...); of a schedule, the module "
@@ -167,14 +165,12 @@ class ValueCheck:
     def _share(self, blocks: Sequence[Any]) -> float:
         """Return which part of the work is done by some CTAs, of which launch it ever is.
 
-        Launches of few threads beside the others', as one that clears words, do next to nothing.
+        One that loads nothing, as where memory is cleared, has no sums to compute.
         """
-        setups = [launch.setup for launch in self.launches]
-        threads = [c.total * prod(x["block"]) for c, x in zip(self.choices, setups, strict=True)]
         parts = [
             len(some) / choice.total if some else 1
-            for some, choice, n in zip(blocks, self.choices, threads, strict=True)
-            if n * FEW >= max(threads)
+            for some, choice, launch in zip(blocks, self.choices, self.launches, strict=True)
+            if touched_tensors(launch.func, launch.setup["params"])[1]
         ]
         return max(parts, default=0)  # of empty tensors nothing is launched
 

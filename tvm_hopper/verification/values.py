@@ -177,15 +177,15 @@ class ValueCheck:
     def _needed(self, kind: str, share: float) -> list[Any] | None:
         """Choose some CTAs of the launches that store last, and those without which they err.
 
-        As many as do no more than a share of the work, two at least; None if it cannot be told who
-        needs whom.
+        As many as do no more than a share of the work, on integers two at least; None if it cannot
+        be told who needs whom.
         """
         try:
             related = Related.of(self.launches, self.values)
         except UndecidedError:
             return None
         wanted = {i: self._spread(i) for i in related.last}
-        for count in (MOST_CTAS, MOST_CTAS // 2, 2):
+        for count in (MOST_CTAS, MOST_CTAS // 2, 2 if kind == "integers" else 1):
             few = {
                 i: (blocks[::-1] if kind == "normal" else blocks)[:count]
                 for i, blocks in wanted.items()

@@ -56,6 +56,7 @@ from .types import (
 )
 from .walk import (
     ACCESS_PTR,
+    KEPT,
     VTCM,
     accesses,
     conjunction,
@@ -89,6 +90,7 @@ from .walk import (
 __all__ = [
     "ACCESS_PTR",
     "ALLOCATOR",
+    "KEPT",
     "KERNEL_BLOCK",
     "PLAN_ATTR",
     "ROLES",

@@ -57,6 +57,7 @@ from .types import (
 )
 from .walk import (
     ACCESS_PTR,
+    KEPT,
     VTCM,
     accesses,
     conjunction,
@@ -90,6 +91,7 @@ from .walk import (
 __all__ = [
     "ACCESS_PTR",
     "ALLOCATOR",
+    "KEPT",
     "KERNEL_BLOCK",
     "PLAN_ATTR",
     "ROLES",

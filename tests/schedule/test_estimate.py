@@ -90,7 +90,7 @@ def test_many_accumulators_slow_instructions_down():
 
 
 def test_slots_are_filled_and_rows_off_a_sector_and_off_a_line_cost_more():
-    """256 rows of 128 bytes at 16 a cycle are 2048; rows begin at odd multiples of 16 and 32 bytes."""
+    """256 rows of 128 bytes at 16 a cycle are 2048; rows begin at odd multiples of 16 and 32."""
     assert cycles(SQUARE, tiles(), fill_bytes=16.0) == 20480
     off = ProductShape(128, 128, 648)
     both = {"off_sector": 0.5, "off_line": 0.25}

@@ -26,6 +26,9 @@ class NoteBuilder(ms.builder.PyBuilder):
         self.fails = fails
         self.built: list[str] = []
 
+    def start(self):
+        """Nothing to start."""
+
     def build(self, build_inputs):
         found = []
         for one in build_inputs:

@@ -306,6 +306,12 @@ def test_stock_files_are_made_anew(tmp_path):
     assert {x: (tmp_path / x).read_text() for x in texts} == texts
 
 
+def test_stock_files_that_cannot_be_written(tmp_path):
+    (tmp_path / WORKLOADS).mkdir()
+    with pytest.raises(TuningError, match=f"{WORKLOADS}: found no way to write on"):
+        tune(COPY, tmp_path, 2)
+
+
 def test_a_record_with_a_hostile_configuration(tmp_path):
     tune(COPY, tmp_path, 2)
     log = tmp_path / FILE

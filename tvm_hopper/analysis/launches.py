@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm_ffi
 from tvm import sym, tirx
 
 from tvm_hopper import ir
@@ -49,13 +50,26 @@ def conditions_around(root: Any, node: Any) -> tuple[HostCondition, ...]:
     node : Stmt or Expr
         A kernel, or what names one, found by identity.
     """
-    found = []
-    for branch in ir.find_all(root, ir.IfThenElse):
-        if ir.uses_node(branch.then_case, node):
-            found.append(HostCondition(branch.condition, True))
-        elif branch.else_case is not None and ir.uses_node(branch.else_case, node):
-            found.append(HostCondition(branch.condition, False))
-    return tuple(found)
+    found: list[HostCondition] = []
+    while True:
+        branches = _outermost_branches(root)
+        branch = next((x for x in branches if ir.uses_node(x, node)), None)
+        if branch is None or branch.same_as(node) or ir.uses_node(branch.condition, node):
+            return tuple(found)
+        holds = ir.uses_node(branch.then_case, node)
+        found.append(HostCondition(branch.condition, holds))
+        root = branch.then_case if holds else branch.else_case
+
+
+def _outermost_branches(root: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def visit(branch: ir.IfThenElse) -> Any:
+        found.append(branch)
+        return tvm_ffi.WalkResult.SKIP
+
+    tvm_ffi.structural_walk(root, [(ir.IfThenElse, visit)], order="pre")
+    return found
 
 
 @contextlib.contextmanager

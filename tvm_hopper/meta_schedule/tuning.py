@@ -137,6 +137,8 @@ def tune(
                 if builder is None:
                     builder = _measuring("ArtifactBuilder")()
                     own.callback(builder.close)
+                    builder.start()  # while the spaces are listed
+                run.open()
             with InterruptNoted() as interrupt:
                 run.search(trials, batch, builder, runner, interrupt)
                 run.finish(builder, runner)
@@ -167,13 +169,20 @@ class Run:
         self.database = Database.of(journal)
         self._announce(found)
         self._here = machine()
-        self.accounts = [self._open(task) for task in found.tasks]
+        self._tasks = found.tasks
+        self.accounts: list[Account] = []
 
     def left(self, trials: int) -> int:
         """Return how many of so many trials are not made yet."""
         if self._each is not None:
-            trials = min(trials, self._each * len(self.accounts))
-        return trials - sum(account.trials for account in self.accounts)
+            trials = min(trials, self._each * len(self._tasks))
+        if self.accounts:
+            return trials - sum(account.trials for account in self.accounts)
+        return trials - sum(len(self.database.trials(x.problem.key)) for x in self._tasks)
+
+    def open(self) -> None:
+        """List the spaces, and learn what the log knows of them."""
+        self.accounts = [self._open(task) for task in self._tasks]
 
     def search(
         self, trials: int, batch: int, builder: Any, runner: Any, interrupt: InterruptNoted
@@ -207,7 +216,7 @@ class Run:
     @property
     def is_undecided(self) -> bool:
         """Whether the fastest trials of a function have not been compared yet."""
-        return any(is_open(self.database, x.task.problem) for x in self.accounts)
+        return any(is_open(self.database, x.problem) for x in self._tasks)
 
     def finish(self, builder: Any, runner: Any) -> None:
         """Compare the fastest, check the winners, and write what TVM's own database reads."""
@@ -220,8 +229,9 @@ class Run:
             self._target,
             check,
             is_own=self._check is not None,
+            schedule=self._schedule,
         )
-        finals.hold([x.task.problem for x in self.accounts])
+        finals.hold([x.problem for x in self._tasks])
         self.database.write_stock()
 
     @property

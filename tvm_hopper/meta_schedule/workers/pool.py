@@ -141,6 +141,11 @@ class WorkerPool:
                 self._changed.notify_all()
         return task
 
+    def start(self) -> None:
+        """Let all workers start, which takes seconds; without it the first tasks wait for them."""
+        for _ in self.names:
+            self.submit({})
+
     def fail(self, message: str) -> None:
         """Fail what waits and what is submitted from now on."""
         with self._changed:

@@ -308,9 +308,9 @@ def _apply(sch: s_tir.Schedule, block: Any, kernel: ClassKernel) -> Any:
         steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
         _drop_unit_dims(sch, copy, operand.kept)
     operands = 0
-    for store in stores:
+    for number, store in enumerate(stores):
         if gathered > 1:
-            fuse_gather(sch, store, part, gathered)
+            stores[number] = fuse_gather(sch, store, part, gathered)
             continue
         fuse.fuse_epilogue(sch, store)
         if config.store is not None:

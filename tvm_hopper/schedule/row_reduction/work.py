@@ -109,6 +109,7 @@ class RowChoice:
             hint=self.hint,
             chunks=self.tile.chunks if self.is_streamed or self.stage else None,
             cluster=self.tile.cluster,
+            together=self.tile.together if self.stage else None,
             stage=self.stage,
             early_launch=self.early_launch,
         )

@@ -151,6 +151,9 @@ class System:
         self.unsteady, self.least = self._counts()
         self.next_waits = [self._next_waits(agent) for agent in agents]
         self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
+        self.expecting = {
+            key for a in agents for op in a.ops if op.kind == "expect" for key, _, _ in op.targets
+        }
         self.sites: dict[tuple[Key, int], set[int]] = {}  # of each generation of a block barrier
 
     def _next_waits(self, agent: SkeletonAgent) -> list[dict[int, Op]]:

@@ -175,7 +175,8 @@ class RoleSyncs:
         """Keep what reads results of a loop of one iteration behind it: it will be no loop."""
         inner = [[self._hold_behind(x) for x in items] for items in item.inner]
         item = replace(item, inner=inner)
-        if not isinstance(item.node, Loop) or not ir.is_const(item.stmt.extent, 1):
+        is_loop = isinstance(item.node, Loop) and isinstance(item.stmt, ir.For)
+        if not is_loop or not ir.is_const(item.stmt.extent, 1):
             return item
         registers = [
             register

@@ -37,6 +37,7 @@ from tvm_hopper.requests.keys import (
     LATE,
     READ_SLOT,
     RELEASE,
+    TRIPS,
 )
 from tvm_hopper.sync import Access, Branch, Buffer, Loop, Step
 
@@ -126,6 +127,7 @@ class BodyReader:
     def _advanced(self, loop: ir.For) -> list[ir.Var]:
         """Return the rings of the channels whose trips a loop binds, and no loop inside of it."""
         inner = [*find_loads(loop.body), *ir.find_all(loop.body, ir.For)]
+        inner += ir.find_blocks(loop.body, TRIPS)
         numbers = [
             self.channel_of[bind.var]
             for bind in ir.find_all(loop.body, tirx.Bind)
@@ -166,9 +168,21 @@ class BodyReader:
             return self._issued(stmt)
         if RELEASE in stmt.block.annotations:
             return Item(stmt, self._release(stmt.block))
+        if TRIPS in stmt.block.annotations:
+            return self._trips(stmt)
         if not self._is_plain(stmt):
             return self._look_through(stmt, stmt.block.body, with_block_body)
         return self._statement(stmt)
+
+    def _trips(self, stmt: ir.SBlockRealize) -> Item:
+        """Read several trips that are run together, which the end of them counts."""
+        found = self._look_through(stmt, stmt.block.body, with_block_body)
+        numbers = [self.channel_of[x.var] for x in ir.find_all(stmt, tirx.Bind) if x.var in self.channel_of]
+        rings = frozenset(self.buffer(x) for n in numbers for x in self.channels[n])
+        for _ in range(int(stmt.block.annotations[TRIPS])):
+            node = Loop("trip", (), rings, 1, is_once=True)
+            found.inner[0].append(Item(ir.seq(), node, [[]], lambda _: None))
+        return found
 
     def _statement(self, stmt: ir.Stmt) -> Item:
         if isinstance(stmt, ir.Evaluate) and find_calls(stmt, AWAIT_FILLED):
@@ -403,7 +417,16 @@ class BodyReader:
         return "thread" if by_one else "all"
 
     def _touch(self, region: ir.TensorRegion, is_write: bool) -> Access:
-        return self._access(region.source, is_write)
+        access = self._access(region.source, is_write)
+        slot = region.region[0].min
+        if access.ahead or not isinstance(slot, tirx.FloorMod):
+            return access
+        return replace(access, ahead=self._trips_ahead(slot.a))
+
+    def _trips_ahead(self, trip: Any) -> int:
+        """Return how many trips later than the one that is counted a slot is used."""
+        ahead = ir.static_int(trip.b) if isinstance(trip, tirx.Add) else None
+        return ahead if ahead is not None and trip.a in self.channel_of else 0
 
     def _access(self, var: ir.Var, is_write: bool) -> Access:
         buffer = self.buffer(var)
@@ -419,8 +442,11 @@ class BodyReader:
 
     def _acquire(self, stmt: ir.Stmt) -> Step:
         """Read a wait for what another agent has filled."""
-        rings = [x for call in find_calls(stmt, AWAIT_FILLED) for x in self.channels[call.channel]]
-        accesses = dict.fromkeys(Access(self.buffer(ring), True) for ring in rings)
+        accesses = dict.fromkeys(
+            Access(self.buffer(ring), True, self._trips_ahead(call.trip))
+            for call in find_calls(stmt, AWAIT_FILLED)
+            for ring in self.channels[call.channel]
+        )
         return Step("wait for the other role", tuple(accesses), is_acquire=True)
 
     def _plain(self, stmt: ir.Stmt) -> Step:

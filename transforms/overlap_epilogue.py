@@ -6,7 +6,7 @@
         for k in range(64):
             trip = 64 * tile + k
             await_filled(0, trip)
-            for s in unroll(2): acc[s] += A[trip % 4, s] * B[trip % 4]      a row of instructions each
+            for s in unroll(2): acc[s] += A[trip % 4, s] * B[trip % 4]  rows of instructions
             free_slot(0, trip)
         for s in unroll(2): C[row, column, s] = f(acc[s])
   ->
@@ -26,9 +26,9 @@
             C[row, column, 0] = f(acc_0), with free_slot(0, trip), free_slot(0, trip + 1) in between
     if T > 0: C[place(T - 1), 1] = f(acc_1)
 
-In the last `steps` trips of a tile the first half of the rows is multiplied first, in the first ones
-of the next tile, too: half of the epilogue then runs beside the products of the other half. Each
-element is the same sum in the same order.
+In the last `steps` trips of a tile the first half of the rows is multiplied first, and in the first
+ones of the next tile, too: half of the epilogue then runs beside the products of the other half.
+Each element is the same sum in the same order.
 
 Before: roles, trips and output tiles stand; the products are asynchronous blocks without a wait.
 After: the option is served.
@@ -51,89 +51,12 @@ from tvm_hopper.plan.overlap_plan import OverlapPlan, plan_overlap
 from tvm_hopper.requests import options
 from tvm_hopper.requests.keys import ARRIVALS, OVERLAP, RELEASE, TRIPS
 
-
-class _Halves:
-    """The two halves of an accumulator, and the statements about one of them."""
-
-    def __init__(self, plan: OverlapPlan) -> None:
-        self.plan = plan
-        cut = plan.half * plan.of_subtile
-        sizes = cut, int(plan.accumulator.shape[0]) - cut
-        dtype = ir.dtype_of(plan.accumulator)
-        name = plan.accumulator.name
-        self.registers = [
-            ir.new_buffer(f"{name}_{n}", (size,), dtype, "local") for n, size in enumerate(sizes)
-        ]
-        self.firsts = 0, cut
-
-    def of(self, stmt: ir.Stmt, number: int) -> ir.Stmt:
-        """Return a copy of a statement that runs over all rows, of those of one half."""
-        plan = self.plan
-        first, count = (0, plan.half) if number == 0 else (plan.half, plan.subtiles - plan.half)
-
-        def rows(loop: ir.For, mutator: Any) -> ir.Stmt:
-            if loop.loop_var.name != "subtile":
-                return mutator.default_mutate(loop)
-            return take(loop, first, count)
-
-        return self._moved(ir.mutate(ir.fresh_variables(stmt), [(ir.For, rows)]), number)
-
-    def _moved(self, stmt: ir.Stmt, number: int) -> ir.Stmt:
-        new, first = self.registers[number], self.firsts[number]
-        old = self.plan.accumulator
-        whole = list(ir.full_region(new).region)
-        return ir.reindex(
-            stmt, old, new, lambda at: [ir.simplify(at[0] - first)], lambda _: whole
-        )
-
-    def both(self, stmt: ir.Stmt) -> ir.Stmt:
-        """Return a statement over all rows, as one for each half in turn."""
-        return ir.seq(self.of(stmt, 0), self.of(stmt, 1))
-
-
-def overwriting(product: ir.Stmt) -> ir.Stmt:
-    """Let the first instruction on each register ignore what it holds.
-
-    No loop keeps a fill with zeros in front of `wgmma.fence`: ptxas would serialise (C7519).
-    """
-
-    def adds(step: Any) -> Any:
-        def one(call: ir.Call) -> ir.Call:
-            is_flag = [isinstance(x, tirx.IntImm) and ir.dtype_of(x) == "bool" for x in call.args]
-            if not any(is_flag):
-                return call
-            args = [step if f else x for f, x in zip(is_flag, call.args, strict=True)]
-            return ir.Call(call.op, args, ret_ty=call.ty, attrs=call.attrs)
-
-        return one
-
-    def steps(loop: ir.For, mutator: Any) -> ir.For:
-        if loop.loop_var.name != "step":
-            return mutator.default_mutate(loop)
-        return ir.replace(loop, ir.Call, adds(tirx.NE(loop.loop_var, 0)))
-
-    if any(x.loop_var.name == "step" for x in ir.find_all(product, ir.For)):
-        return ir.mutate(product, [(ir.For, steps)])
-    return ir.replace(product, ir.Call, adds(tirx.IntImm("bool", 0)))
-
-
-def take(loop: ir.For, first: int, count: int) -> ir.Stmt:
-    """Return some of the iterations of a loop; one is none."""
-    if count == 1:
-        return ir.substitute(loop.body, {loop.loop_var: first})
-    var = ir.Var(loop.loop_var.name, ir.dtype_of(loop.loop_var))
-    body = ir.substitute(loop.body, {loop.loop_var: var + first if first else var})
-    notes = {**loop.annotations}
-    if "pragma_unroll" in notes:
-        notes["pragma_unroll"] = count
-    return ir.with_body(
-        loop, body, loop_var=var, extent=tirx.IntImm(ir.dtype_of(var), count), annotations=notes
-    )
+from .tile_halves import Halves, overwriting, take
 
 
 def rewrite_overlap(plan: OverlapPlan) -> ir.Stmt:
     """Build the consumers' loop over output tiles anew, and what is left to do behind it."""
-    halves = _Halves(plan)
+    halves = Halves(plan)
     tiles, k, steps = plan.tiles, plan.loop.loop_var, plan.steps
     last = int(plan.loop.extent) - steps
 
@@ -141,7 +64,10 @@ def rewrite_overlap(plan: OverlapPlan) -> ir.Stmt:
         """Bind the trip of a step, and name the following ones by it."""
         trip = ir.Var(plan.trip.var.name, ir.dtype_of(plan.trip.var))
         bind = tirx.Bind(trip, ir.simplify(ir.substitute(plan.trip.value, {k: first})))
-        return bind, [{plan.trip.var: trip + s if s else trip, k: tirx.IntImm("int32", first + s)} for s in range(steps)]
+        return bind, [
+            {plan.trip.var: trip + s if s else trip, k: tirx.IntImm("int32", first + s)}
+            for s in range(steps)
+        ]
 
     def multiply(values: dict[Any, Any], number: int) -> ir.Stmt:
         product = halves.of(plan.product, number)
@@ -154,12 +80,13 @@ def rewrite_overlap(plan: OverlapPlan) -> ir.Stmt:
             for values in every
         ]
 
-    def releases(every: list[dict[Any, Any]]) -> list[ir.Stmt]:
+    def releases(every: list[dict[Any, Any]], arrivals: int = 0) -> list[ir.Stmt]:
+        """Give slots back; the arrivals of all these blocks are those of one."""
         found = []
         for ahead, values in enumerate(every):
-            block = ir.substitute(ir.fresh_variables(plan.release), values).block
-            notes = {**block.annotations, RELEASE: -ahead, ARRIVALS: 0}
-            found.append(ir.SBlockRealize([], True, ir.with_block(block, annotations=notes)))
+            release = ir.substitute(ir.fresh_variables(plan.release), values)
+            count = 0 if ahead else arrivals
+            found.append(_annotated(release, {RELEASE: -ahead, ARRIVALS: count}))
         return found
 
     def of_tile(tile: Any) -> ir.Stmt:
@@ -177,7 +104,7 @@ def rewrite_overlap(plan: OverlapPlan) -> ir.Stmt:
         hold_all(halves.registers[1]),
         ir.IfThenElse(tiles.loop_var > 0, of_tile(tiles.loop_var - 1), None),
         [multiply(values, 1) for values in head],
-        releases(head),
+        releases(head, int(plan.release.block.annotations[ARRIVALS])),
     )
     bind, tail = at(last)
     end = ir.seq(
@@ -190,7 +117,12 @@ def rewrite_overlap(plan: OverlapPlan) -> ir.Stmt:
     middle = ir.For(
         k, tirx.IntImm(ir.dtype_of(k), steps), ir.cast_like(last - steps, k), loop.kind,
         ir.replace_nodes(
-            loop.body, ir.SBlockRealize, {plan.product: halves.both(plan.product)}
+            loop.body,
+            ir.SBlockRealize,
+            {
+                plan.product: halves.both(plan.product),
+                plan.release: _annotated(plan.release, {ARRIVALS: 0}),
+            },
         ),
         annotations=loop.annotations,
     )  # fmt: skip
@@ -203,6 +135,12 @@ def rewrite_overlap(plan: OverlapPlan) -> ir.Stmt:
     left = ir.IfThenElse(tiles.extent > 0, of_tile(tiles.extent - 1), None)
     work = ir.seq(ir.with_body(tiles, body), left)
     return ir.opaque_block("halves", work, alloc_buffers=halves.registers)
+
+
+def _annotated(realize: ir.SBlockRealize, more: dict[str, int]) -> ir.SBlockRealize:
+    block = realize.block
+    new = ir.with_block(block, annotations={**block.annotations, **more})
+    return ir.SBlockRealize([], True, new)
 
 
 def _between(stmts: list[ir.Stmt], extras: list[ir.Stmt]) -> ir.Stmt:

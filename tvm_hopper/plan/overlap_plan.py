@@ -121,7 +121,7 @@ def plan_overlap(kernel: ir.For, steps: int) -> OverlapPlan | None:
         raise _refuse(
             "an epilogue that is not computed row of instructions by row",
             "results that threads store to global memory by themselves",
-            'take store=None, and operand_slots=0 where the epilogue reads a tensor',
+            "take store=None, and operand_slots=0 where the epilogue reads a tensor",
         )
     return OverlapPlan(
         tiles, binds, loop, trips[0], tuple(awaits), products[0], releases[0],

@@ -11,8 +11,7 @@ stands for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import tvm_ffi
@@ -46,28 +45,8 @@ from .electing import BY_ROLE, Electing, is_copy_out
 from .group_view import GroupView
 from .inner_bodies import with_arms, with_attr_body, with_block_body
 from .overlay import parse_overlay
+from .sync_items import Item, count_trips_run, flatten, read_in_every_trip, stand_in
 from .sync_rings import REGISTERS, find_rings, space_of
-
-
-@dataclass
-class Item:
-    """One statement: a node of the engine's body, or something that is looked through.
-
-    `rebuild` makes the statement anew out of its inner sequences.
-    """
-
-    stmt: ir.Stmt
-    node: Step | Loop | Branch | None
-    inner: list[list[Item]] = field(default_factory=list)
-    rebuild: Callable[[list[ir.Stmt]], ir.Stmt | None] | None = None
-
-    def around(self, stmt: ir.Stmt) -> Item:
-        """Return an item of the same node for a statement around, none of whose inside changes."""
-        return Item(stmt, self.node)
-
-    def rebuilt(self, parts: list[ir.Stmt]) -> ir.Stmt | None:
-        """Return the statement with other inner sequences."""
-        return self.stmt if self.rebuild is None else self.rebuild(parts)
 
 
 def check_operations(kernel: Any, processor: Processor) -> None:
@@ -177,11 +156,10 @@ class BodyReader:
     def _trips(self, stmt: ir.SBlockRealize) -> Item:
         """Read several trips that are run together, which the end of them counts."""
         found = self._look_through(stmt, stmt.block.body, with_block_body)
-        numbers = [self.channel_of[x.var] for x in ir.find_all(stmt, tirx.Bind) if x.var in self.channel_of]
+        binds = ir.find_all(stmt, tirx.Bind, lambda x: x.var in self.channel_of)
+        numbers = [self.channel_of[x.var] for x in binds]
         rings = frozenset(self.buffer(x) for n in numbers for x in self.channels[n])
-        for _ in range(int(stmt.block.annotations[TRIPS])):
-            node = Loop("trip", (), rings, 1, is_once=True)
-            found.inner[0].append(Item(ir.seq(), node, [[]], lambda _: None))
+        found.inner[0].extend(count_trips_run(rings, int(stmt.block.annotations[TRIPS])))
         return found
 
     def _statement(self, stmt: ir.Stmt) -> Item:
@@ -234,12 +212,12 @@ class BodyReader:
         ahead = [x.source for load in self._ahead(stmt.body) for x in load.writes]
         for ring in dict.fromkeys(self.buffer(x) for x in ahead):
             if ring in advances:
-                _read_in_every_trip(inner, ring)
+                read_in_every_trip(inner, ring)
         by_group = [x for x in self._ahead(stmt.body) if completes_by_group(x)]
         rings = [self.buffer(x.source) for load in by_group for x in load.writes]
         # One barrier is enough for what this trip reads and for the slot that it fills again, if
         # the trip waits before it fills.
-        inner[:0] = [_stand_in(ring) for ring in dict.fromkeys(rings) if ring in advances]
+        inner[:0] = [stand_in(ring) for ring in dict.fromkeys(rings) if ring in advances]
         trips = ir.static_int(stmt.extent)
         # A trip that is peeled off a loop, and fills nothing.
         once = trips == 1 and bool(find_calls(stmt.body, READ_SLOT))
@@ -478,47 +456,3 @@ def _is_late(stmt: ir.Stmt) -> bool:
         return False
     then = stmt.then_case
     return isinstance(then, ir.SBlockRealize) and LATE in then.block.annotations
-
-
-def _read_in_every_trip(items: list[Item], ring: Buffer) -> None:
-    """See to it that the first step of a trip that touches a ring reads it, on every path."""
-    if not _find_first(items, ring):
-        items.append(_stand_in(ring))
-
-
-def _find_first(items: list[Item], ring: Buffer) -> bool:
-    for n, item in enumerate(items):
-        if item.node is None:
-            if _find_first(item.inner[0], ring):
-                return True
-        elif any(x.buffer == ring and not x.ahead for x in _accesses(item.node)):
-            if not (isinstance(item.node, Step) and Access(ring, False) in item.node.accesses):
-                items.insert(n, _stand_in(ring))
-            return True
-    return False
-
-
-def _stand_in(ring: Buffer) -> Item:
-    step = Step(f"trip that reads {ring.name}", (Access(ring, False),))
-    return Item(ir.seq(), step, rebuild=lambda _: None)
-
-
-def _accesses(node: Step | Loop | Branch) -> Iterator[Access]:
-    """Return the accesses of a node, but for the copies that are made for later trips."""
-    if isinstance(node, Step):
-        yield from () if node.only_if_read else node.accesses
-        return
-    for body in (node.body,) if isinstance(node, Loop) else node.arms:
-        for inner in body:
-            yield from _accesses(inner)
-
-
-# -- there and back
-
-
-def flatten(items: list[Item]) -> tuple[Any, ...]:
-    """Return the engine's nodes of a sequence; what is looked through stands in it."""
-    found: list[Any] = []
-    for item in items:
-        found += flatten(item.inner[0]) if item.node is None else [item.node]
-    return tuple(found)

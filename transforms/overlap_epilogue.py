@@ -44,19 +44,19 @@ from tvm.tirx.transform import prim_func_pass
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.hold import hold_all
-from tvm_hopper.codegen_patches.ptx import wgmma
+from tvm_hopper.codegen_patches.ptx.groups import GROUPS
 from tvm_hopper.plan.channel import find_split
 from tvm_hopper.plan.notes import RemarkNote, note_kernels
 from tvm_hopper.plan.overlap_plan import OverlapPlan, plan_overlap
 from tvm_hopper.requests import options
 from tvm_hopper.requests.keys import ARRIVALS, OVERLAP, RELEASE, TRIPS
 
-from .tile_halves import Halves, overwriting, take
+from .tile_halves import TileHalves, overwriting, take
 
 
 def rewrite_overlap(plan: OverlapPlan) -> ir.Stmt:
     """Build the consumers' loop over output tiles anew, and what is left to do behind it."""
-    halves = Halves(plan)
+    halves = TileHalves(plan)
     tiles, k, steps = plan.tiles, plan.loop.loop_var, plan.steps
     last = int(plan.loop.extent) - steps
 
@@ -100,7 +100,7 @@ def rewrite_overlap(plan: OverlapPlan) -> ir.Stmt:
         first_half(head),
         # What the loop's last turn waited for ptxas counts to the groups under way: it is told anew
         # that all but these steps are over.
-        wgmma.wait_group(steps),
+        GROUPS[plan.completion].wait(steps, False),
         hold_all(halves.registers[1]),
         ir.IfThenElse(tiles.loop_var > 0, of_tile(tiles.loop_var - 1), None),
         [multiply(values, 1) for values in head],

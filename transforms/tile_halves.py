@@ -10,7 +10,7 @@ from tvm_hopper import ir
 from tvm_hopper.plan.overlap_plan import OverlapPlan
 
 
-class Halves:
+class TileHalves:
     """The two halves of an accumulator, and the statements about one of them."""
 
     def __init__(self, plan: OverlapPlan) -> None:
@@ -50,7 +50,7 @@ class Halves:
 def overwriting(product: ir.Stmt) -> ir.Stmt:
     """Let the first instruction on each register ignore what it holds.
 
-    No loop keeps a fill with zeros in front of `wgmma.fence`: ptxas would serialise (C7519).
+    No loop keeps a fill with zeros in front of the fence: ptxas would serialise (C7519).
     """
 
     def adds(step: Any) -> Any:

@@ -9,6 +9,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts.async_ops import ASYNC_OPS
 from tvm_hopper.requests.keys import ASYNC_OP, AWAIT_FILLED, OVERLAP, RELEASE
 
 from .channel import find_calls, find_split
@@ -36,6 +37,11 @@ class OverlapPlan:
     accumulator: ir.Var
     subtiles: int
     steps: int
+
+    @property
+    def completion(self) -> str:
+        """By what the product is waited for."""
+        return ASYNC_OPS[WGMMA].completion
 
     @property
     def half(self) -> int:

@@ -89,6 +89,7 @@ class BodyReader:
         self.varying = [] if thread is None else [thread]  # variables that differ between threads
         self.is_uniform = True  # all threads run the statements at hand
         self.block = ""  # the block around them
+        self.in_trips = False  # several trips are run together
         self.skewed: list[Buffer] = []  # rings of the loop around whose statements run late
         self.late: dict[Buffer, int] = {}  # of how many trips ago what is touched of them is
         self.channel_of = find_trips(kernel)
@@ -155,7 +156,9 @@ class BodyReader:
 
     def _trips(self, stmt: ir.SBlockRealize) -> Item:
         """Read several trips that are run together, which the end of them counts."""
+        self.in_trips = True
         found = self._look_through(stmt, stmt.block.body, with_block_body)
+        self.in_trips = False
         binds = ir.find_all(stmt, tirx.Bind, lambda x: x.var in self.channel_of)
         numbers = [self.channel_of[x.var] for x in binds]
         rings = frozenset(self.buffer(x) for n in numbers for x in self.channels[n])
@@ -387,7 +390,8 @@ class BodyReader:
         # No other statement touches the tensor that a store writes (plan/copy_rules.py).
         on_chip = operands - {"global"}
         own = [access for access in (*reads, *writes) if access.buffer.space in on_chip]
-        return Step(block.name_hint, tuple(dict.fromkeys(own)), op, self._issuer(op))
+        accesses = tuple(dict.fromkeys(own))
+        return Step(block.name_hint, accesses, op, self._issuer(op), is_apart=self.in_trips)
 
     def _issuer(self, op: str | None) -> Literal["all", "thread"]:
         """Tell who executes an operation, or a plain statement."""

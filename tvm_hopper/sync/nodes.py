@@ -43,6 +43,7 @@ class Unit(NamedTuple):
     op: AsyncOp | None = None
     by_thread: bool = False
     only_if_read: bool = False
+    is_apart: bool = False
 
 
 class Sequence(NamedTuple):
@@ -153,20 +154,18 @@ def _unit(
         # What accumulates in place reads no more than what it writes.
         if a.is_write or op is None or not (op.repeats_in_place and (a.buffer, a.ahead) in written)
     )
-    return Unit(step.name, path, end, uses, op, by_thread, step.only_if_read)
+    return Unit(step.name, path, end, uses, op, by_thread, step.only_if_read, step.is_apart)
 
 
 def _one_group(run: Unit, unit: Unit) -> bool:
     """Tell whether a step joins the group in front of it at once.
 
-    What different trips read, or give back, and registers of their own may be waited for at
-    different times: such steps begin as groups of their own, and `place` joins them where no wait
-    tells them apart.
+    What different trips read may be waited for at different times: such steps begin as groups of
+    their own, and `place` joins them where no wait tells them apart.
     """
-    uses = [*run.uses, *unit.uses]
-    versions = {use.ahead for use in uses if use.buffer.num_slots > 1}
-    registers = {use.buffer for use in uses if use.is_write and use.buffer.space == "registers"}
-    return len(versions) <= 1 and len(registers) <= 1 and _may_join(run, unit)
+    writes = [use for use in (*run.uses, *unit.uses) if use.is_write]
+    versions = {use.ahead for use in writes if use.buffer.num_slots > 1}
+    return len(versions) <= 1 and not unit.is_apart and _may_join(run, unit)
 
 
 def _may_join(run: Unit, unit: Unit) -> bool:

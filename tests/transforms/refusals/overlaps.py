@@ -34,7 +34,7 @@ OVERLAPS = [
     ),
     overlap(
         "halves of a loop that does more",
-        r"a loop over k that does more than wait, multiply and give its slot back; need one product",
+        r"a loop over k that does more than wait, multiply and give its slot back; need one",
         ('"tvm_hopper.release": 0', '"tvm_hopper.release": 1'),
     ),
     overlap(

@@ -104,8 +104,6 @@ def test_what_nobody_tried_is_no_trial(tmp_path, who):
         seconds = lambda text: None if gone(text) else formula(text)  # noqa: E731
         runner = FormulaRunner(seconds, f"{NOBODY}no worker is left: a (off the bus)")
     told = rf"no worker is left: a .*, after 10 trials; need .*; the same .*{tmp_path.name} has"
-        rf"no worker is left: a .*, after 10 trials; need .*; the same call .*{tmp_path.name} has"
-    )
     with pytest.raises(TuningError, match=told):
         tune(COPY, tmp_path, 30, runner=runner, builder=builder)
     assert len(trials_of(tmp_path)) == 10

@@ -139,12 +139,13 @@ def _schedule(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionCon
 def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig:
     """Schedule a program; return what was chosen for its first kernel."""
     parts = find_parts(sch, "row_reduction")
-    if not any(is_column_sum(p) for p in parts) or all(
-        is_column_sum(p) for p in parts if p.reduced
-    ):
-        _refuse_given(
-            given, ("persistent", "ahead"), "a program without sums of columns beside rows"
-        )
+    no_sums = not any(is_column_sum(p) for p in parts)
+    if all(is_column_sum(p) for p in parts if p.reduced):
+        asked: tuple[str, ...] = ("persistent", "ahead")
+    else:
+        asked = ("ahead",) if no_sums and given.persistent is None else ()
+    if asked:
+        _refuse_given(given, asked, "a program without sums of columns beside rows")
         return schedule_rows(sch, given)
     for_rows = ("blocks", "hint", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
@@ -153,11 +154,22 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
     _check_sums(own, sums)
     program = find_rows(own)
     reads = find_reads(sch, [*own, *sums], program.full)
+    where = f"block {(sums or own)[0].name}"
     if not program.rows:
         found, need = "one row beside sums of columns", "two rows or more"
-        raise cannot_schedule(f"block {sums[0].name}", found, need, "write it without the sums")
+        if not sums:
+            found = f"persistent={given.persistent} for one row"
+        fix = "write it without the sums" if sums else "leave persistent= out"
+        raise cannot_schedule(where, found, need, fix)
+    if not sums and all(x.has_rows for x in reads):
+        raise cannot_schedule(
+            where,
+            f"persistent={given.persistent} for rows that share no tensor",
+            "sums of columns, or a tensor that all rows share: it stays in registers",
+            "leave persistent= out",
+        )
     work = find_work(sch, own, sums, program, reads, given)
-    choice = choose_persistent(f"block {sums[0].name}", work, given)
+    choice = choose_persistent(where, work, given)
     schedule_persistent(sch, own, sums, program, choice, schedule_rows)
     return replace(choice.config, recompute=given.recompute)
 

@@ -130,7 +130,7 @@ def _ranges_of(condition: Any) -> tuple[str, Ranges] | None:
         if isinstance(condition, tirx.And):
             return left[0], _both(left[1], right[1])
         return left[0], _others(_both(_others(left[1]), _others(right[1])))
-    if not isinstance(condition, (tirx.EQ, *_OPPOSITE)):
+    if type(condition) not in (tirx.EQ, *_OPPOSITE):
         return None
     left_value, right_value = ir.static_int(condition.a), ir.static_int(condition.b)
     if isinstance(condition, tirx.EQ):

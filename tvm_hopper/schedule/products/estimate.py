@@ -56,6 +56,8 @@ class Rates:
         for the one in use.
     off_sector
         Share by which an operand costs more whose rows begin off a sector of 32 bytes.
+    off_line
+        The same of rows that begin at sectors, but off a line of 128 bytes.
     l2_bytes
         Bytes a cycle of the whole L2 cache.
     apart
@@ -116,6 +118,7 @@ class Rates:
     narrow_span: float = 0.3
     latency_cycles: float = 1000.0
     off_sector: float = 0.676
+    off_line: float = 0.15
     l2_bytes: float = 9200.0
     apart: float = 0.4
     outside_cycles: float = 0.089
@@ -244,8 +247,11 @@ def estimate(
     own = instructions * (depth * size / 32) * instruction
     turn = rates.turn_cycles * np.where(tiles.pending > 0, rates.turn_left, 1)
 
-    # Rows begin at sectors, or else each row of a box touches one more.
-    off_left, off_right = (rates.off_sector * (x % SECTOR_BYTES != 0) for x in product.row_bytes)
+    # Rows begin at sectors, or else each row of a box touches one more; and at lines, or off them.
+    off_left, off_right = (
+        np.where(x % SECTOR_BYTES, rates.off_sector, rates.off_line * (x % LINE_BYTES != 0))
+        for x in map(np.asarray, product.row_bytes)
+    )
     # Blocks of a row load A for one another, those of a column B.
     left, right = (1 + off_left) / column_blocks, (1 + off_right) / row_blocks
     left_fill = (1 + off_left / column_blocks) * _narrow(

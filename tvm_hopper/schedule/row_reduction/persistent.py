@@ -116,7 +116,8 @@ def schedule_persistent(
         sch.reorder(share, trip, column)
         deal_out(sch, column, choice.tile, whole=False)
     other = {p.name for p in own} | {str(sch.get(x).name_hint) for x in partial}
-    second(sch, of_partial(choice.tile.vector, choice.parts), frozenset(other))
+    if sums:
+        second(sch, of_partial(choice.tile.vector, choice.parts), frozenset(other))
 
     of_sums = {p.name: replace(p, block=x) for p, x in zip(sums, partial, strict=True)}
     _share_rows(sch, own, partial, program, choice)

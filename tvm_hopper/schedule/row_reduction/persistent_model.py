@@ -167,13 +167,15 @@ def choose_persistent(where: str, work: PersistentWork, given: RowReductionConfi
     if not found:
         most = (REGISTERS_PER_SM // MAX_THREADS - BASE_REGISTERS) * 4 // work.held * MAX_THREADS
         most *= _clusters(given)[-1]
+        beside = "sums of columns" if work.sums else "what all rows share"
+        fix = "compute the sums in a function of their own, by hs.column_reduction"
         raise cannot_schedule(
             where,
-            f"rows of {work.columns} elements beside sums of columns, {work.held} bytes of "
+            f"rows of {work.columns} elements beside {beside}, {work.held} bytes of "
             "registers for each",
             f"rows that fit the registers of a thread block, or of {_clusters(given)[-1]} in a "
             f"cluster: about {most} elements of these types",
-            "compute the sums in a function of their own, by hs.column_reduction",
+            fix if work.sums else "leave persistent= out",
         )
     found.sort(key=lambda x: -rate(x, work))
     texts = [x.text for x in found[: 1 + RUNNERS_UP]]

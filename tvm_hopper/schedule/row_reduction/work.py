@@ -102,9 +102,8 @@ class RowChoice:
     text: str = ""
     is_streamed: bool = False
     stage: bool = False
-    split: bool = (
-        False  # as many thread blocks as a thread has vectors reduce a row, each stores one
-    )
+    # As many thread blocks as a thread has vectors reduce a row, each stores one.
+    split: bool = False
     early_launch: bool = False
 
     @property

@@ -51,9 +51,10 @@ class RowReductionConfig:
         Whether bulk copies bring a row to shared memory, where it waits for each of its passes;
         `chunks` vectors of a thread are loaded from there together.
     persistent : int, optional
-        Thread blocks that share all rows, where columns are summed beside them.
+        Thread blocks that share all rows, where columns are summed beside them, or where rows share
+        a tensor, which stays in registers; or clusters of them.
     ahead : int, optional
-        Rows of each by which memory is asked in advance, in that case; 0 for none, up to 8.
+        Rows of each by which memory is asked in advance, in those cases; 0 for none, up to 8.
     early_launch : bool, optional
         Whether the kernel begins while the launch in front of it ends, and waits for it first.
 

@@ -32,6 +32,7 @@ from .lower_warp_memory import LowerWarpMemory
 from .merge_shared import MergeShared
 from .note_choices import NoteChoices
 from .note_rows import NoteRows
+from .overlap_epilogue import OverlapEpilogue
 from .overlay_shared import OverlayShared
 from .own_registers import OwnRegisters
 from .own_workspace import OwnWorkspace
@@ -91,6 +92,7 @@ __all__ = [
     "MergeShared",
     "NoteChoices",
     "NoteRows",
+    "OverlapEpilogue",
     "OverlayShared",
     "OwnRegisters",
     "OwnWorkspace",

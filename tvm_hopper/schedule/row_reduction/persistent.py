@@ -35,6 +35,7 @@ from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, lay_o
 
 from .config import RowReductionConfig, of_partial
 from .recognize import RowProgram
+from .work import config_of
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,10 @@ class Persistent:
     @property
     def config(self) -> RowReductionConfig:
         """The same as a request: a schedule with it is this one."""
-        return RowReductionConfig(
-            threads=self.tile.threads,
-            rows=self.tile.rows,
-            vector=self.tile.vector,
+        return replace(
+            config_of(self.tile),
             persistent=self.blocks,
             ahead=self.ahead,
-            cluster=self.tile.cluster,
             stage=self.is_staged,
             reload=self.reload,
         )

@@ -47,7 +47,7 @@ from tvm_hopper.schedule.memory_bound.program import (
     results,
     tensors_read,
 )
-from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, ends_with, widest_vector
+from tvm_hopper.schedule.memory_bound.tiles import deal_out, ends_with, widest_vector
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from tvm_hopper.schedule.trial import as_one_step, rehearse, twin
 
@@ -151,7 +151,7 @@ def _apply(sch: s_tir.Schedule, given: RowReductionConfig) -> RowReductionConfig
         if stays is None:
             return schedule_rows(sch, given)
         given = stays
-    for_rows = ("blocks", "hint", "chunks", "together")
+    for_rows = ("blocks", "hint", "chunks")
     _refuse_given(given, for_rows, "sums of columns beside rows: a persistent kernel")
     parts = inline_parts(sch, "row_reduction", bool(given.recompute))
     own, sums = split_program(parts)
@@ -243,7 +243,7 @@ def schedule_rows(
     shared = [x for x in nests if x.work is Work.LOAD_COLUMNS and x not in inside]
     of_all = [x for x in staged if x.work is Work.STAGE_COLUMNS]
     outside = [x for x in nests if x not in (*shared, *inside, *of_all)]
-    block = merge(sch, [_groups(sch, row_loop(sch, nest), tile) for nest in outside])
+    block = merge(sch, [row_loop(sch, nest) for nest in outside])
     for nest in shared:  # in front of the reductions, or right before what reads it
         sch.compute_at(nest.block, block, index=0 if choice.preload else -1)
     deal_out_passes(sch, passes, tile)
@@ -272,15 +272,6 @@ def schedule_rows(
     if choice.hint and not choice.stage:
         hint_loads(sch, nests)
     return choice.config
-
-
-def _groups(sch: s_tir.Schedule, loop: Any, tile: RegisterTile) -> Any:
-    """Return a loop over rows, or over as many of them as the same threads have together."""
-    if tile.together == 1:
-        return loop
-    groups, inner = sch.split(loop, [None, tile.together])
-    sch.unroll(inner)
-    return groups
 
 
 def _choose(sch: s_tir.Schedule, given: RowReductionConfig, other: frozenset[str]) -> RowChoice:
